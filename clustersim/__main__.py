@@ -1,0 +1,5 @@
+"""`python -m clustersim` is the command `clustersim`."""
+
+from clustersim.cli.main import main
+
+main()

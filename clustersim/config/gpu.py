@@ -1,0 +1,55 @@
+"""The description of one GPU: `clustersim/gpus/*.yaml` or a user's own file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from clustersim.config.fields import Bandwidth, Compute, Count, Frequency, Name, Power, Size, Spec
+
+DType = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
+
+BYTES: dict[str, float] = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "fp4": 0.5}
+"""Bytes of one element as it lies in memory."""
+
+
+class Gpu(Spec):
+    """Datasheet figures of one GPU; dense rates, without structured sparsity.
+
+    `matrix` holds the peak FLOP/s of matrix products by data type (tensor cores where the type has them; `fp32` is the
+    SIMT rate, `tf32` the tensor-core one), `vector` the peak of element-by-element work. `sources` says where each figure
+    is from.
+    """
+
+    name: Name
+    vendor: Literal["nvidia", "amd"]
+    architecture: Name
+    aliases: list[Name] = []
+    sms: Count
+    clock: Frequency
+    memory: Size
+    memory_bandwidth: Bandwidth
+    l2: Size
+    matrix: Annotated[dict[DType, Compute], Field(min_length=1)]
+    vector: Annotated[dict[DType, Compute], Field(min_length=1)]
+    power: Power
+    sources: dict[str, str]
+
+    def matrix_peak(self, dtype: str) -> float:
+        """Return the peak FLOP/s of matrix products in `dtype`; types the GPU lacks run at the next wider one it has."""
+        return _peak(self.matrix, dtype)
+
+    def vector_peak(self, dtype: str) -> float:
+        """Return the peak FLOP/s of element-by-element work in `dtype`."""
+        return _peak(self.vector, dtype)
+
+
+_WIDER = {"fp4": "fp8", "fp8": "bf16", "bf16": "fp16", "fp16": "fp32", "tf32": "fp32"}
+
+
+def _peak(rates: dict[DType, float], dtype: str) -> float:
+    name = dtype
+    while name not in rates and name in _WIDER:
+        name = _WIDER[name]
+    return rates[name] if name in rates else max(rates.values())  # type: ignore[index]

@@ -1,0 +1,115 @@
+"""The specification of a workload: a model, how it is trained, and how it is split over the GPUs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from clustersim.config.fields import Count, Fraction, Index, Name, Spec
+
+Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
+
+
+class Model(Spec):
+    """A transformer by its shapes (names in brackets are Megatron's, accepted as aliases).
+
+    ffn: width of the MLP (of one expert in a mixture). kv_heads: key/value heads (GQA; default: heads). head_dim: default
+    hidden / heads. experts, topk: mixture of experts, with `shared_experts` always on. causal: false for encoders (BERT).
+    tied_embeddings: the head shares the embedding's weights. dropout: whether dropout kernels run.
+    """
+
+    layers: Count
+    hidden: Count
+    heads: Count
+    vocab: Count
+    ffn: Count | None = None
+    kv_heads: Count | None = None
+    head_dim: Count | None = None
+    max_positions: Count | None = None
+    norm: Literal["layernorm", "rmsnorm"] = "layernorm"
+    norm_position: Literal["pre", "post"] = "pre"
+    activation: Literal["gelu", "relu", "swiglu"] = "gelu"
+    positions: Literal["learned", "rotary", "none"] = "learned"
+    bias: bool = True
+    tied_embeddings: bool = True
+    causal: bool = True
+    dropout: bool = False
+    experts: Count | None = None
+    topk: Count = 1
+    shared_experts: Index = 0
+
+
+class Training(Spec):
+    """How the model is trained.
+
+    global_batch and micro_batch count sequences. attention: `flash` is one fused kernel, `unfused` runs both products and
+    the softmax apart. kernels: `fused` merges bias, activation, dropout and residual as Megatron's fused kernels do,
+    `eager` launches each element-wise operation by itself. recompute: activations recomputed in the backward pass.
+    gradients: data type of the gradients that are accumulated and reduced. optimizer: `none` leaves the update out.
+    """
+
+    global_batch: Count
+    micro_batch: Count = 1
+    seq: Count
+    precision: Precision = "bf16"
+    attention: Literal["flash", "unfused"] = "flash"
+    kernels: Literal["fused", "eager"] = "fused"
+    recompute: Literal["none", "selective", "full"] = "none"
+    gradients: Literal["fp32", "bf16", "fp16"] = "fp32"
+    optimizer: Literal["adam", "sgd", "none"] = "adam"
+    clip_gradients: bool = True
+
+
+class Overlap(Spec):
+    """What communication runs beside computation (Megatron's --overlap-grad-reduce, …).
+
+    grad_reduce: gradients are reduced in buckets during the last backward pass. param_gather: parameters of the
+    distributed optimizer are gathered during the first forward pass. p2p: a stage goes on while its activations travel.
+    """
+
+    grad_reduce: bool = False
+    param_gather: bool = False
+    p2p: bool = False
+
+
+class Algorithms(Spec):
+    """The collective algorithm of each group: a file of `clustersim/collectives/`."""
+
+    tp: Name = "ring"
+    dp: Name = "ring"
+    embedding: Name = "ring"
+
+
+class Parallelism(Spec):
+    """How the model is split.
+
+    dp `auto` is the largest degree that the cluster holds and the batch allows. vpp: model chunks a pipeline rank
+    (interleaved schedules). zero: 0, or 1 for the distributed optimizer. bucket: parameters a gradient bucket.
+    tp_across_nodes: whether a tensor-parallel group may span nodes. shard_all_parameters: tp divides norms, biases and
+    position embeddings too, as NeuSight counts them; Megatron, and the default, replicate these.
+    """
+
+    tp: Count = 1
+    pp: Count = 1
+    dp: Count | Literal["auto"] = "auto"
+    vpp: Count = 1
+    schedule: Name = "1f1b"
+    sequence_parallel: bool = False
+    zero: Annotated[int, Field(ge=0, le=1)] = 0
+    bucket: Count = 40_000_000
+    overlap: Overlap = Overlap()
+    algorithms: Algorithms = Algorithms()
+    tp_across_nodes: bool = False
+    shard_all_parameters: bool = False
+
+
+class Workload(Spec):
+    """A whole workload file."""
+
+    name: Name
+    model: Model
+    training: Training
+    parallelism: Parallelism = Parallelism()
+    predictor: Name = "neusight"
+    memory_reserve: Fraction | None = None

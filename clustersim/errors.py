@@ -1,0 +1,69 @@
+"""Every error that clustersim raises on purpose.
+
+    ClustersimError                 exit code 1: clustersim itself failed
+    ├── SimulationError             a program of the engine cannot go on (a deadlock, an illegal schedule)
+    └── InputError                  exit code 2: what the user gave is wrong; the message says what would be right
+        ├── ConfigError             a place in a YAML file: file:line:column: what, and the remedy
+        ├── UnknownNameError        a name that is neither built in nor importable
+        ├── DataError               a table of measurements or a weights file that cannot be used
+        └── OutOfMemoryError        the job does not fit into the GPU's memory
+
+A message is one sentence with the place and the remedy; the command line prints it without a traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class ClustersimError(Exception):
+    """Base of all errors raised on purpose."""
+
+    exit_code = 1
+
+
+class SimulationError(ClustersimError):
+    """The engine cannot go on: a deadlock or an illegal schedule."""
+
+
+class InputError(ClustersimError):
+    """What the user gave is wrong."""
+
+    exit_code = 2
+
+
+class ConfigError(InputError):
+    """A wrong place in a YAML file.
+
+    `path` is the file as the user wrote it; `line` and `column` count from 1 and are 0 when only the file is known.
+    """
+
+    def __init__(self, path: str, line: int, column: int, message: str) -> None:
+        self.path, self.line, self.column, self.message = path, line, column, message
+        place = f"{path}:{line}:{column}" if line else path
+        super().__init__(f"{place}: {message}")
+
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[str, int, int, str]]:
+        """Survive the pickling between the processes of a sweep."""
+        return type(self), (self.path, self.line, self.column, self.message)
+
+
+class UnknownNameError(InputError):
+    """A name that is neither built in nor importable."""
+
+
+class DataError(InputError):
+    """A table of measurements or a weights file that cannot be used."""
+
+
+class OutOfMemoryError(InputError):
+    """The job does not fit into the GPU's memory."""
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return "did you mean 'x'? Known: a, b, c" for an unknown `name`."""
+    names = sorted(known)
+    close = get_close_matches(name, names, n=1, cutoff=0.6)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{hint}known: {', '.join(names)}"

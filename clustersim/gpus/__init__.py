@@ -1,0 +1,39 @@
+"""One YAML a GPU: datasheet figures, each with its source. `load("h100")` finds one by name, alias or path."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from clustersim.config.fields import validate
+from clustersim.config.gpu import Gpu
+from clustersim.config.yaml import read
+from clustersim.errors import UnknownNameError, suggest
+
+FOLDER = Path(__file__).parent
+
+
+def load(name: str) -> Gpu:
+    """Return the GPU of that name or alias (case does not matter), or the one that a path to a YAML file describes.
+
+    Raises UnknownNameError with the nearest match.
+    """
+    if name.endswith((".yaml", ".yml")):
+        return _read(Path(name))
+    direct = FOLDER / f"{name.lower()}.yaml"
+    if direct.is_file():
+        return _read(direct)
+    known = {alias.lower(): gpu for gpu in everything() for alias in (gpu.name, *gpu.aliases)}
+    if name.lower() not in known:
+        raise UnknownNameError(f"unknown GPU {name!r}; {suggest(name.lower(), known)}, or a path to a YAML file")
+    return known[name.lower()]
+
+
+def everything() -> list[Gpu]:
+    """Return all shipped GPUs, by name."""
+    return [_read(path) for path in sorted(FOLDER.glob("*.yaml"))]
+
+
+@cache
+def _read(path: Path) -> Gpu:
+    return validate(Gpu, read(path))

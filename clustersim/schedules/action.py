@@ -1,0 +1,39 @@
+"""An action of a pipeline schedule, written as PyTorch does: `2F0` is stage 2, Forward, microbatch 0.
+
+Letters: F forward, B full backward, I gradient of the input only, W gradient of the weights only
+(torch/distributed/pipelining/schedules.py).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple
+
+from clustersim.errors import InputError
+
+Letter = Literal["F", "B", "I", "W"]
+_NOTATION = re.compile(r"(\d+)([FBIW])(\d+)")
+
+
+class Action(NamedTuple):
+    """One step of one rank: run `letter` of `microbatch` on global `stage`."""
+
+    stage: int
+    letter: Letter
+    microbatch: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.letter}{self.microbatch}"
+
+
+Schedule = tuple[tuple[Action, ...], ...]
+"""One row of actions a pipeline rank."""
+
+
+def parse(text: str) -> Action:
+    """Return the action that `2F0` denotes. Raises InputError for anything else."""
+    match = _NOTATION.fullmatch(text.strip())
+    if match is None:
+        raise InputError(f"{text!r} is not an action; write stage, F, B, I or W, and microbatch, like 2F0")
+    stage, letter, microbatch = match.groups()
+    return Action(int(stage), letter, int(microbatch))  # type: ignore[arg-type]

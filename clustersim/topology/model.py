@@ -1,0 +1,95 @@
+"""A built cluster: GPUs, directed links in flat arrays, and a router.
+
+Links are numbered; each is one direction of one cable, or of a bundle of parallel cables that adaptive routing loads
+evenly. GPU g is number g % gpus_per_node of node g // gpus_per_node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clustersim.config.gpu import Gpu
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class Routes(NamedTuple):
+    """The paths of many (source, destination) pairs in compressed rows.
+
+    Pair i crosses `links[start[i]:start[i + 1]]` in that order, each carrying `share` of its bytes (1 unless a pair is
+    spread over several paths), and takes `latency[i]` seconds from end to end when idle.
+    """
+
+    start: Ints
+    links: Ints
+    share: Floats
+    latency: Floats
+
+
+class Tier(NamedTuple):
+    """A run of consecutive link ids `[first, first + links)` that share a name, such as `leaf-up`."""
+
+    name: str
+    first: int
+    links: int
+
+
+Router = Callable[[Ints, Ints], Routes]
+Ends = Callable[[int], tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Topology:
+    """A cluster, ready to be asked for routes.
+
+    capacity: bytes/s of each directed link. latency: seconds to cross it. cables: physical cables in each link (more than
+    1 in a bundle). tiers: names of runs of link ids. counts: derived figures that `clustersim show` prints (switches,
+    cables, bisection in bytes/s). fanouts: how many nodes, groups of nodes, … make one group at each level upwards; their
+    product is the number of nodes. launch: seconds to launch a collective. endpoint: the two ends of a link, for drawing.
+    """
+
+    name: str
+    kind: str
+    gpu: Gpu
+    nodes: int
+    gpus_per_node: int
+    capacity: Floats
+    latency: Floats
+    cables: Floats
+    tiers: tuple[Tier, ...]
+    counts: Mapping[str, float]
+    fanouts: tuple[int, ...]
+    launch: float
+    router: Router = field(repr=False)
+    ends: Ends = field(repr=False)
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs."""
+        return self.nodes * self.gpus_per_node
+
+    def route(self, source: Ints, destination: Ints) -> Routes:
+        """Return the routes from GPUs `source` to GPUs `destination`, arrays of equal length."""
+        return self.router(np.asarray(source, np.int64), np.asarray(destination, np.int64))
+
+    def link_name(self, link: int) -> str:
+        """Return the name of a link: its tier and its index there, such as `leaf-up[17]`."""
+        for tier in self.tiers:
+            if tier.first <= link < tier.first + tier.links:
+                return f"{tier.name}[{link - tier.first}]"
+        raise IndexError(f"link {link} of {len(self.capacity)}")
+
+    def graph(self) -> nx.MultiDiGraph[str]:
+        """Return the cluster as a networkx graph whose edges carry `link`, `capacity`, `latency`; small clusters only."""
+        from clustersim.topology.graph import to_networkx
+
+        return to_networkx(self)

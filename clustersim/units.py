@@ -1,0 +1,103 @@
+"""Text quantities become SI floats: seconds, bytes, bytes/s, FLOP/s, watts, metres, hertz.
+
+`400 Gb/s` is bits, `50 GB/s` is bytes, `GB` is 1e9 and `GiB` is 2**30; case matters. A bare number where a unit is
+needed is an error, because "400" means 400 Gb/s to one reader and 400 GB/s to the next.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+
+from clustersim.errors import InputError, suggest
+
+_DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
+
+
+def _scaled(suffix: str, factor: float, prefixes: Mapping[str, float]) -> dict[str, float]:
+    return {prefix + suffix: scale * factor for prefix, scale in prefixes.items()}
+
+
+_BYTES = _scaled("B", 1.0, {**_DECIMAL, **_BINARY}) | _scaled("b", 1 / 8, _DECIMAL)
+_FLOP = _scaled("FLOP", 1.0, _DECIMAL)
+
+UNITS: Mapping[str, Mapping[str, float]] = {
+    "time": {
+        "s": 1.0,
+        "ms": 1e-3,
+        "us": 1e-6,
+        "µs": 1e-6,
+        "ns": 1e-9,
+        "min": 60.0,
+        "h": 3600.0,
+        "d": 86400.0,
+    },
+    "size": {unit: factor for unit, factor in _BYTES.items() if not unit.endswith("b")},
+    "bandwidth": {f"{unit}/s": factor for unit, factor in _BYTES.items()} | _scaled("bps", 1 / 8, _DECIMAL),
+    "compute": {f"{unit}/s": factor for unit, factor in _FLOP.items()} | _scaled("FLOPS", 1.0, _DECIMAL),
+    "power": _scaled("W", 1.0, _DECIMAL),
+    "length": {"m": 1.0, "km": 1e3, "cm": 1e-2, "mm": 1e-3},
+    "frequency": _scaled("Hz", 1.0, _DECIMAL),
+}
+EXAMPLES: Mapping[str, str] = {
+    "time": "250ns",
+    "size": "80GiB",
+    "bandwidth": "400Gb/s",
+    "compute": "989TFLOP/s",
+    "power": "700W",
+    "length": "30m",
+    "frequency": "1.98GHz",
+}
+
+_QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]*)\s*")
+
+
+def parse(text: object, dimension: str) -> float:
+    """Return the SI value of a text quantity such as `400 Gb/s`.
+
+    `dimension` is one of `UNITS`: time (s), size (bytes), bandwidth (bytes/s), compute (FLOP/s), power (W), length (m),
+    frequency (Hz). Raises InputError for a bare number, an unknown unit, a negative or a non-finite value.
+    """
+    example = EXAMPLES[dimension]
+    if isinstance(text, int | float) and not isinstance(text, bool):
+        raise InputError(f"{text} has no unit; write a {dimension} with one, like {example}")
+    match = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise InputError(f"{_shown(text)} is not a {dimension}; write a number and a unit, like {example}")
+    number, unit = match.groups()
+    if not unit:
+        raise InputError(f"{text.strip()} has no unit; write a {dimension} with one, like {example}")  # type: ignore[attr-defined]
+    if unit not in UNITS[dimension]:
+        raise InputError(f"{unit!r} is not a unit of {dimension} (case matters); {suggest(unit, UNITS[dimension])}")
+    value = float(number) * UNITS[dimension][unit]
+    if not math.isfinite(value) or value < 0:
+        raise InputError(f"{_shown(text)} must be a finite {dimension} of zero or more, like {example}")
+    return value
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def seconds(value: float) -> str:
+    """Return `value` seconds as people write it: `12.3 ms`."""
+    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if abs(value) >= factor:
+            return f"{value / factor:.4g} {unit}"
+    return f"{value / 1e-9:.4g} ns" if value else "0 s"
+
+
+def scaled(value: float, unit: str) -> str:
+    """Return `value` with a decimal prefix: `scaled(4.8e10, "B/s")` is `48 GB/s`."""
+    for prefix in ("E", "P", "T", "G", "M", "k"):
+        if abs(value) >= _DECIMAL[prefix]:
+            return f"{value / _DECIMAL[prefix]:.4g} {prefix}{unit}"
+    return f"{value:.4g} {unit}"
+
+
+def gibibytes(value: float) -> str:
+    """Return `value` bytes in GiB."""
+    return f"{value / 2**30:.2f} GiB"

@@ -1,0 +1,1 @@
+"""Model → layers → operators → kernels under tensor parallelism; the device mesh; memory by kind."""

@@ -1,0 +1,77 @@
+"""A kernel: one launch on one GPU, with the shapes that decide how long it takes.
+
+Kernels are plain values, so the distinct ones of a job can be collected in a dictionary and predicted in one call.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from clustersim.config.gpu import BYTES
+
+Kind = Literal["linear", "bmm", "grouped_gemm", "flash_attention", "softmax", "layernorm", "elementwise", "memory"]
+
+
+class Kernel(NamedTuple):
+    """One kernel launch.
+
+    `kind` is the predictor's class and `op` the finer name inside it (`forward`, `dgrad`, `wgrad` for GEMMs; `gelu`,
+    `add`, `embedding`, … for the others). `dtype` is the type it computes in.
+
+    Shapes: a GEMM (`linear`, `bmm`, `grouped_gemm`) multiplies `batch` times an m×k by a k×n matrix (k is the reduction);
+    a vector kernel (`softmax`, `layernorm`, `elementwise`, `memory`) works on m rows of n elements; `flash_attention` has
+    `batch` sequences of `heads` query and `kv_heads` key/value heads, m queries, n keys and head dimension k.
+
+    `flop` counts multiply and add as two and halves causal attention; `bytes` is what it must read and write at least.
+    """
+
+    kind: Kind
+    op: str
+    dtype: str
+    batch: int
+    m: int
+    n: int
+    k: int
+    flop: float
+    bytes: float
+    heads: int = 1
+    kv_heads: int = 1
+    causal: bool = False
+
+
+def gemm(kind: Kind, op: str, dtype: str, batch: int, m: int, n: int, k: int, accumulate: float = 0) -> Kernel:
+    """Return `batch` products of m×k by k×n. `accumulate` is bytes an element of an output added to (wgrad into fp32 main grads: 4)."""
+    size = BYTES[dtype]
+    written = 2 * accumulate if accumulate else size
+    traffic = batch * ((m * k + k * n) * size + m * n * written)
+    return Kernel(kind, op, dtype, batch, m, n, k, 2.0 * batch * m * n * k, float(traffic))
+
+
+def vector(kind: Kind, op: str, dtype: str, rows: int, columns: int, flop: float, traffic: float) -> Kernel:
+    """Return a kernel over rows×columns elements with `flop` operations and `traffic` bytes an element."""
+    elements = float(rows) * columns
+    return Kernel(kind, op, dtype, 1, rows, columns, 0, flop * elements, traffic * elements)
+
+
+def attention(
+    op: str,
+    dtype: str,
+    batch: int,
+    heads: int,
+    kv_heads: int,
+    queries: int,
+    keys: int,
+    dim: int,
+    causal: bool,
+) -> Kernel:
+    """Return one fused (flash) attention kernel, `op` forward or backward.
+
+    FLOP: 4·b·a·s_q·s_k·d forward, 2.5 times that backward (FlashAttention-2, section 4: five products for two), half of
+    it when causal. Bytes: q, k, v, o once forward; those, their gradients and the statistics backward.
+    """
+    flop = 4.0 * batch * heads * queries * keys * dim * (0.5 if causal else 1.0)
+    q, kv = batch * heads * queries * dim, 2 * batch * kv_heads * keys * dim
+    traffic = (2.0 * q + kv) * BYTES[dtype]
+    if op == "backward":
+        flop, traffic = 2.5 * flop, 2 * traffic
+    return Kernel("flash_attention", op, dtype, batch, queries, keys, dim, flop, traffic, heads, kv_heads, causal)
