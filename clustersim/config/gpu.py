@@ -25,7 +25,7 @@ class Gpu(Spec):
     name: Name
     vendor: Literal["nvidia", "amd"]
     architecture: Name
-    aliases: list[Name] = []
+    aliases: tuple[Name, ...] = Field(default=(), strict=False)
     sms: Count
     clock: Frequency
     memory: Size
@@ -52,4 +52,4 @@ def _peak(rates: dict[DType, float], dtype: str) -> float:
     name = dtype
     while name not in rates and name in _WIDER:
         name = _WIDER[name]
-    return rates[name] if name in rates else max(rates.values())  # type: ignore[index]
+    return rates[name] if name in rates else max(rates.values())

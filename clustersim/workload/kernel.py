@@ -40,7 +40,10 @@ class Kernel(NamedTuple):
 
 
 def gemm(kind: Kind, op: str, dtype: str, batch: int, m: int, n: int, k: int, accumulate: float = 0) -> Kernel:
-    """Return `batch` products of m×k by k×n. `accumulate` is bytes an element of an output added to (wgrad into fp32 main grads: 4)."""
+    """Return `batch` products of m×k by k×n.
+
+    `accumulate`: bytes an element of an output that is added to, not written (wgrad into fp32 main gradients: 4).
+    """
     size = BYTES[dtype]
     written = 2 * accumulate if accumulate else size
     traffic = batch * ((m * k + k * n) * size + m * n * written)
