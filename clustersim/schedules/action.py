@@ -37,3 +37,9 @@ def parse(text: str) -> Action:
         raise InputError(f"{text!r} is not an action; write stage, F, B, I or W, and microbatch, like 2F0")
     stage, letter, microbatch = match.groups()
     return Action(int(stage), letter, int(microbatch))  # type: ignore[arg-type]
+
+
+def one_chunk(schedule: str, chunks: int) -> None:
+    """Raise InputError unless `chunks` is 1, for a schedule that places one stage on a rank."""
+    if chunks != 1:
+        raise InputError(f"{schedule} has one model chunk a rank, not {chunks}; set vpp to 1 or use interleaved")

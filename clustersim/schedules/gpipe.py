@@ -1,0 +1,21 @@
+"""GPipe: all forwards, then all backwards, the last microbatch first (Huang et al. 2019, figure 2c)."""
+
+from __future__ import annotations
+
+from clustersim.schedules.action import Action, Schedule, one_chunk
+
+
+def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
+    """Return the schedule of `stages` ranks with one stage each.
+
+    Bubble: (p-1)/(m+p-1) of the step with equal stages; every rank keeps all m microbatches. Raises InputError for
+    chunks other than 1.
+    """
+    one_chunk("gpipe", chunks)
+    return tuple(_row(rank, microbatches) for rank in range(stages))
+
+
+def _row(stage: int, microbatches: int) -> tuple[Action, ...]:
+    forward = [Action(stage, "F", i) for i in range(microbatches)]
+    backward = [Action(stage, "B", i) for i in reversed(range(microbatches))]
+    return (*forward, *backward)

@@ -1,0 +1,35 @@
+"""ZB-H1: the backward pass is split, and the gradients of the weights fill the bubbles (Qi et al. 2023, figure 3 top).
+
+With several model chunks it is PyTorch's ScheduleInterleavedZeroBubble, whose order is followed here.
+"""
+
+from __future__ import annotations
+
+from clustersim.schedules.action import Action, Schedule
+from clustersim.schedules.order import backwards, forwards, rounds_of
+
+
+def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
+    """Return the schedule of `stages` ranks with `chunks` stages each.
+
+    With one chunk the bubble is (p-1)(f+i-w) seconds for times f, i and w of forward, input gradients and weight
+    gradients, and no rank keeps more than p microbatches, as 1F1B (Qi et al. 2023, table 1). Raises InputError when
+    there are several chunks and `microbatches` is no multiple of `stages`.
+    """
+    if chunks > 1:
+        rounds_of("zero_bubble", stages, microbatches)
+    return tuple(_row(rank, stages, microbatches, chunks) for rank in range(stages))
+
+
+def _row(rank: int, stages: int, microbatches: int, chunks: int) -> tuple[Action, ...]:
+    total = microbatches * chunks
+    warmup = min(total, stages - 1 - rank + (chunks - 1) * stages)
+    forward = forwards(rank, stages, microbatches, chunks)
+    inputs = backwards(rank, stages, microbatches, chunks, "I")
+    weights = backwards(rank, stages, microbatches, chunks, "W")
+    row = forward[:warmup]
+    for k in range(total):
+        row += (*forward[warmup + k : warmup + k + 1], inputs[k])
+        # Rank r holds r weight gradients back: they fill the bubbles at its end.
+        row += weights[k - rank : k - rank + 1] if k >= rank else []
+    return (*row, *weights[max(total - rank, 0) :])
