@@ -1,0 +1,73 @@
+"""What a predictor is, and what it says about its own error.
+
+A plugin is a module (or package) of this folder with `load(weights: Path | None = None) -> Predictor`; one that learns
+also has `train(tables, seed, ...)`. `clustersim.plugins.load("clustersim.predictors", name, "load")()` returns one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from clustersim.config.gpu import Gpu
+from clustersim.plugins import load
+from clustersim.predictors.columns import Columns, Floats
+from clustersim.workload.kernel import Kernel
+
+ROOM = "clustersim.predictors"
+
+LAUNCH = 2.5e-6
+"""Seconds between two dependent kernels of a busy stream, when the CPU runs ahead.
+
+Launch gap and ramp of a kernel; GEMM tables that are timed in CUDA graphs have a floor of 2 to 3 us
+(ai-dynamo/aiconfigurator).
+"""
+
+
+class Scope(NamedTuple):
+    """How far the forecasts of one class of kernels can be trusted.
+
+    `error` is the mean absolute relative error on held-out kernels (0.15 = 15 %), over `samples` of them, measured on
+    `on`; None where nothing was measured.
+    """
+
+    subject: str
+    method: str
+    error: float | None
+    samples: int
+    on: str
+
+    def __str__(self) -> str:
+        """Return one sentence, such as `fp32 linear: 9.1 % on h100-sxm (1040 held-out kernels)`."""
+        if self.error is None:
+            return f"{self.subject}: {self.method}, error not measured"
+        return f"{self.subject}: {100 * self.error:.1f} % on {self.on} ({self.samples} held-out kernels)"
+
+
+class Predictor(Protocol):
+    """Forecasts how long kernels take on a GPU."""
+
+    @property
+    def name(self) -> str:
+        """The name in YAML."""
+
+    def predict(self, kernels: Sequence[Kernel], gpu: Gpu, alone: bool = False) -> Floats:
+        """Return the seconds of each kernel on `gpu`.
+
+        `alone` times a kernel as a micro-benchmark does, with the dispatch of one eager call; without it the kernel is
+        one of many in a busy stream. Raises InputError for kernels that make no sense.
+        """
+
+    def statement(self, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[Scope, ...]:
+        """Return what is known about the error, one entry for each data type and kind among the kernels."""
+
+
+def get(name: str) -> Predictor:
+    """Return the predictor of that name with its shipped weights. Raises UnknownNameError and DataError."""
+    found: Predictor = load(ROOM, name, "load")()
+    return found
+
+
+def subjects(table: Columns) -> list[tuple[str, str]]:
+    """Return the distinct (data type, kind) of the kernels, in order of appearance."""
+    return list(dict.fromkeys(zip(table.dtype.tolist(), table.kind.tolist(), strict=True)))

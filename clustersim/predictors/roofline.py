@@ -1,0 +1,37 @@
+"""The roofline: a kernel takes max(FLOP / peak, bytes / bandwidth) of the datasheet, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from clustersim.config.gpu import Gpu
+from clustersim.errors import DataError
+from clustersim.predictors.columns import Floats, bound, columns
+from clustersim.predictors.model import Predictor, Scope, subjects
+from clustersim.workload.kernel import Kernel
+
+
+class Roofline(NamedTuple):
+    """The lower bound of every other predictor (Williams et al., CACM 2009)."""
+
+    name: str = "roofline"
+
+    def predict(self, kernels: Sequence[Kernel], gpu: Gpu, alone: bool = False) -> Floats:
+        """Return the seconds of each kernel at the peak rates of `gpu`; `alone` changes nothing."""
+        return bound(columns(kernels), gpu)
+
+    def statement(self, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[Scope, ...]:
+        """Return that these are lower bounds."""
+        found = subjects(columns(kernels))
+        return tuple(
+            Scope(f"{dtype} {kind}", "lower bound at datasheet rates", None, 0, gpu.name) for dtype, kind in found
+        )
+
+
+def load(weights: Path | None = None) -> Predictor:
+    """Return the roofline, which has no weights. Raises DataError when some are given."""
+    if weights is not None:
+        raise DataError(f"{weights}: the roofline has no weights; leave the file out")
+    return Roofline()
