@@ -3,38 +3,54 @@
 Each file of this folder is one algorithm and has
 
     OPS: frozenset[str]                                   the collectives it can do
-    def steps(op, n) -> Iterator[Step]                    what each rank sends in each round, on chunks
+    def steps(op, group) -> Iterator[Step]                what each rank sends in each round, on chunks
     def phases(op, group) -> tuple[Phase, ...]            the same as bytes over pairs of ranks, for the fluid fabric
 
-`steps` is proved against the pre- and postcondition of the collective; `phases` must carry the same bytes over the same
-pairs and count the same rounds.
+for a group of two or more ranks. `steps` is proved against the pre- and postcondition of the collective (`proof.py`);
+`phases` must carry the same bytes over the same pairs and count the same rounds. An algorithm that cuts its chunks
+finer to keep a chain or a tree busy is proved uncut: the pieces of a chunk follow it on its way.
 """
 
 from __future__ import annotations
 
+import math
+import sys
+from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clustersim import plugins
+from clustersim.errors import InputError
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+ROOM = "clustersim.collectives"
+
 
 class Step(NamedTuple):
-    """In round `round`, rank `source` sends chunk `chunk` to `destination`, which adds it to its own or overwrites it."""
+    """In round `round`, rank `source` sends chunk `chunk` to `destination`, which adds it to its own or overwrites it.
+
+    All steps of a round happen at once. `relay`: the source passes on what it last received of the chunk, not what it
+    has since added up.
+    """
 
     round: int
     source: int
     destination: int
     chunk: int
     reduce: bool
+    relay: bool = False
 
 
 class Group(NamedTuple):
     """The ranks of a communicator by position 0 … n-1.
 
     `levels` are fan-outs from the innermost level outwards, their product is n: (8, 240) is 240 nodes of 8 ranks each.
+    Digit l of position p is p // prod(levels[:l]) % levels[l].
     """
 
     n: int
@@ -52,3 +68,58 @@ class Phase(NamedTuple):
     source: Ints
     destination: Ints
     fraction: Floats
+
+
+def phases(algorithm: str, op: str, group: Group) -> tuple[Phase, ...]:
+    """Return the phases, one after the other, in which `algorithm` does `op` over `group`; none for a single rank.
+
+    S of a Phase is the whole array for all_reduce, all_gather, reduce_scatter, broadcast and reduce, and the bytes that
+    one rank sends, its own share included, for all_to_all (nccl-tests, doc/PERFORMANCE.md). The root is position 0. The arrays
+    are shared and read-only. Raises UnknownNameError for an unknown algorithm, InputError for an operation or a group it
+    cannot do.
+    """
+    return _phases(algorithm, op, Group(int(group.n), tuple(map(int, group.levels))))
+
+
+@lru_cache(maxsize=512)
+def _phases(algorithm: str, op: str, group: Group) -> tuple[Phase, ...]:
+    build = plugins.load(ROOM, algorithm, "phases")
+    can = operations(build)
+    if can is not None and op not in can:
+        raise InputError(f"{algorithm} cannot do {op}, only {', '.join(sorted(can))}; {op} is done by {_able(op)}")
+    if group.n < 1 or math.prod(group.levels) != group.n:
+        raise InputError(f"levels {group.levels} of a group must multiply to its {group.n} ranks")
+    if group.n == 1:
+        return ()
+    found: tuple[Phase, ...] = build(op, group)
+    for phase in found:
+        for array in (phase.source, phase.destination, phase.fraction):
+            array.flags.writeable = False
+    return found
+
+
+def operations(build: Callable[..., object]) -> frozenset[str] | None:
+    """Return the OPS of the module that defines an algorithm's function, None when it declares none."""
+    return getattr(sys.modules.get(getattr(build, "__module__", "")), "OPS", None)
+
+
+def _able(op: str) -> str:
+    able = [name for name in sorted(plugins.names(ROOM)) if op in plugins.load(ROOM, name, "OPS")]
+    return ", ".join(able) or "none of the algorithms"
+
+
+def digits(group: Group, level: int) -> tuple[Ints, int, int]:
+    """Return (digit `level` of every position, the stride between neighbours of that level, its fan-out)."""
+    stride, fan = math.prod(group.levels[:level]), group.levels[level]
+    return np.arange(group.n, dtype=np.int64) // stride % fan, stride, fan
+
+
+def neighbours(group: Group, level: int) -> Ints:
+    """Return, for every position, the next one in the ring over digit `level`, its other digits kept."""
+    digit, stride, fan = digits(group, level)
+    return np.arange(group.n, dtype=np.int64) + ((digit + 1) % fan - digit) * stride
+
+
+def uniform(rounds: float, source: Ints, destination: Ints, fraction: float) -> Phase:
+    """Return a phase in which every pair carries the same fraction."""
+    return Phase(rounds, source, destination, np.full(len(source), fraction))

@@ -1,0 +1,51 @@
+"""Recursive halving and doubling (Rabenseifner 2004; Thakur, Rabenseifner & Gropp 2005), n a power of two.
+
+In round k each rank swaps S/2^(k+1) with the rank that differs in bit k: the nearest partner first, so the longest
+messages travel the shortest way. all_reduce: 2·log2 n·a + 2(n-1)/n·S/B; all_gather and reduce_scatter half of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from clustersim.collectives.model import Group, Phase, Step, uniform
+from clustersim.errors import InputError
+
+OPS = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
+
+
+def steps(op: str, group: Group) -> Iterator[Step]:
+    """Yield the steps of `op` on n chunks; chunk c ends or begins on rank c."""
+    bits = _bits(group.n)
+    if op != "all_gather":
+        for k in range(bits):
+            yield from _swap(k, k, group.n, halving=True)
+    if op != "reduce_scatter":
+        start = bits if op == "all_reduce" else 0
+        for k in range(bits):
+            yield from _swap(start + k, bits - 1 - k, group.n, halving=False)
+
+
+def _swap(round_: int, bit: int, n: int, halving: bool) -> Iterator[Step]:
+    for rank in range(n):
+        partner = rank ^ 1 << bit
+        mine = (partner if halving else rank) % (2 << bit)  # the low bits of the chunks that leave this rank
+        for chunk in range(mine, n, 2 << bit):
+            yield Step(round_, rank, partner, chunk, reduce=halving)
+
+
+def phases(op: str, group: Group) -> tuple[Phase, ...]:
+    """Return a phase a round, each of n pairs. Raises InputError when n is no power of two."""
+    bits = _bits(group.n)
+    rank = np.arange(group.n, dtype=np.int64)
+    halving = tuple(uniform(1, rank, rank ^ 1 << k, 0.5 ** (k + 1)) for k in range(bits))
+    return {"reduce_scatter": halving, "all_gather": halving[::-1], "all_reduce": halving + halving[::-1]}[op]
+
+
+def _bits(n: int) -> int:
+    bits = n.bit_length() - 1
+    if n != 1 << bits:
+        raise InputError(f"halving_doubling needs a power of two of ranks, not {n}; use {1 << bits}, or ring or tree")
+    return bits

@@ -1,0 +1,95 @@
+"""Proof of a collective: play its steps on sets of contributions, and compare what every rank holds in the end.
+
+As in the pre- and postconditions of SCCL (Cai et al. 2021, section 3) and MSCCL: a chunk is the set of ranks whose
+values are added up in it, so a lost, a doubled and a misplaced contribution all show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from operator import attrgetter
+
+from clustersim.collectives.model import Step
+from clustersim.errors import SimulationError
+
+Held = dict[tuple[int, int], int]
+"""{(rank, chunk): bit mask of the ranks whose contributions are in it}"""
+
+
+def chunks_of(op: str, n: int, steps: Iterable[Step]) -> int:
+    """Return how many chunks the array of `op` is cut into: n² for all_to_all, else one more than the last one named."""
+    return n * n if op == "all_to_all" else 1 + max(step.chunk for step in steps)
+
+
+def fraction_of(op: str, n: int, chunks: int) -> float:
+    """Return the size of a chunk over the size S of the collective; S of all_to_all is the bytes of one rank."""
+    return (n if op == "all_to_all" else 1) / chunks
+
+
+def check(op: str, n: int, steps: Iterable[Step]) -> None:
+    """Prove that `steps` turn the precondition of `op` over `n` ranks into its postcondition.
+
+    all_reduce: every rank ends with every chunk of the sum. reduce_scatter: rank r ends with part r of the sum.
+    all_gather: part r starts on rank r, and all end everywhere. broadcast, reduce: the root is rank 0. all_to_all: chunk
+    s·n + d goes from rank s to rank d. Raises SimulationError with the first step or chunk that is wrong.
+    """
+    ordered = sorted(steps, key=attrgetter("round"))
+    chunks = chunks_of(op, n, ordered)
+    if op in ("all_gather", "reduce_scatter") and chunks % n:
+        raise SimulationError(f"{op} over {n} ranks needs a multiple of {n} chunks, not {chunks}")
+    held, received = _start(op, n, chunks), Held()
+    for _, together in groupby(ordered, key=attrgetter("round")):
+        _play(tuple(together), held, received)
+    for place, wanted in _end(op, n, chunks).items():
+        if held.get(place) != wanted:
+            raise SimulationError(
+                f"{op} over {n} ranks: rank {place[0]} ends with {_shown(held.get(place))} in chunk {place[1]}, "
+                f"not with {_shown(wanted)}"
+            )
+
+
+def _start(op: str, n: int, chunks: int) -> Held:
+    if op == "broadcast":
+        return {(0, c): 1 for c in range(chunks)}
+    if op in ("all_gather", "all_to_all"):
+        return {(c * n // chunks, c): 1 << (c * n // chunks) for c in range(chunks)}
+    return {(r, c): 1 << r for r in range(n) for c in range(chunks)}
+
+
+def _end(op: str, n: int, chunks: int) -> Held:
+    everything = (1 << n) - 1
+    if op == "all_reduce":
+        return {(r, c): everything for r in range(n) for c in range(chunks)}
+    if op == "reduce":
+        return {(0, c): everything for c in range(chunks)}
+    if op == "reduce_scatter":
+        return {(c * n // chunks, c): everything for c in range(chunks)}
+    if op == "all_to_all":
+        return {(c % n, c): 1 << (c // n) for c in range(chunks)}
+    return {(r, c): mask for r in range(n) for (_, c), mask in _start(op, n, chunks).items()}
+
+
+def _play(together: tuple[Step, ...], held: Held, received: Held) -> None:
+    sent = [_sent(step, received if step.relay else held) for step in together]
+    overwritten = [(step.destination, step.chunk) for step in together if not step.reduce]
+    if len(set(overwritten)) < len(overwritten):
+        raise SimulationError(f"two steps overwrite one chunk in round {together[0].round}: {together}")
+    for step, mask in zip(together, sent, strict=True):
+        place = step.destination, step.chunk
+        own = held.get(place, 0) if step.reduce else 0
+        if own & mask:
+            raise SimulationError(f"{step} adds {_shown(own & mask)} twice")
+        held[place], received[place] = own | mask, mask
+
+
+def _sent(step: Step, source: Mapping[tuple[int, int], int]) -> int:
+    mask = source.get((step.source, step.chunk))
+    if mask is None:
+        raise SimulationError(f"{step} sends a chunk that rank {step.source} does not have")
+    return mask
+
+
+def _shown(mask: int | None) -> str:
+    ranks = [str(r) for r in range((mask or 0).bit_length()) if (mask or 0) >> r & 1]
+    return f"the contributions of ranks {', '.join(ranks)}" if ranks else "nothing"
