@@ -16,11 +16,13 @@ class Model(Spec):
 
     ffn: width of the MLP (of one expert in a mixture). kv_heads: key/value heads (GQA; default: heads). head_dim: default
     hidden / heads. experts, topk: mixture of experts, with `shared_experts` always on. causal: false for encoders (BERT).
-    tied_embeddings: the head shares the embedding's weights. dropout: whether dropout kernels run.
+    tied_embeddings: the head shares the embedding's weights. dropout: whether dropout kernels run. activation: `gelu_new`
+    is GPT-2's tanh form, eight kernels when eager. head_transform: the head starts with a linear, the activation and a
+    norm (BERT). vocab_multiple: the vocabulary is padded to a multiple of this times tp (make_vocab_size_divisible_by).
     """
 
-    layers: Count
-    hidden: Count
+    layers: Annotated[int, Field(ge=1, le=10_000)]
+    hidden: Annotated[int, Field(ge=1, le=1_000_000)]
     heads: Count
     vocab: Count
     ffn: Count | None = None
@@ -29,10 +31,12 @@ class Model(Spec):
     max_positions: Count | None = None
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     norm_position: Literal["pre", "post"] = "pre"
-    activation: Literal["gelu", "relu", "swiglu"] = "gelu"
+    activation: Literal["gelu", "gelu_new", "relu", "swiglu"] = "gelu"
     positions: Literal["learned", "rotary", "none"] = "learned"
     bias: bool = True
     tied_embeddings: bool = True
+    head_transform: bool = False
+    vocab_multiple: Count = 128
     causal: bool = True
     dropout: bool = False
     experts: Count | None = None

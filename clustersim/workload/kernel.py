@@ -39,13 +39,24 @@ class Kernel(NamedTuple):
     causal: bool = False
 
 
-def gemm(kind: Kind, op: str, dtype: str, batch: int, m: int, n: int, k: int, accumulate: float = 0) -> Kernel:
+def gemm(
+    kind: Kind,
+    op: str,
+    dtype: str,
+    batch: int,
+    m: int,
+    n: int,
+    k: int,
+    accumulate: float = 0,
+    output: float = 0,
+) -> Kernel:
     """Return `batch` products of m×k by k×n.
 
     `accumulate`: bytes an element of an output that is added to, not written (wgrad into fp32 main gradients: 4).
+    `output`: bytes an element of the output where they differ from those of `dtype` (fp8 products leave bf16: 2).
     """
     size = BYTES[dtype]
-    written = 2 * accumulate if accumulate else size
+    written = 2 * accumulate if accumulate else output or size
     traffic = batch * ((m * k + k * n) * size + m * n * written)
     return Kernel(kind, op, dtype, batch, m, n, k, 2.0 * batch * m * n * k, float(traffic))
 

@@ -1,0 +1,140 @@
+"""A workload file → a checked `Job`: aliases renamed, overrides applied, fields validated, checks across fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clustersim.config.fields import validate
+from clustersim.config.workload import Workload
+from clustersim.config.yaml import Document, Loc, parse, read
+from clustersim.errors import ConfigError, InputError
+from clustersim.workload.aliases import find
+from clustersim.workload.check import check
+from clustersim.workload.job import Job
+
+SECTIONS = ("model", "training", "parallelism")
+
+
+@dataclass(frozen=True, slots=True)
+class Overridden(Document):
+    """A document some of whose values come from the command line, where their errors then point."""
+
+    overrides: frozenset[Loc] = field(default=frozenset(), repr=False)
+
+    def error(self, loc: Loc, message: str) -> ConfigError:
+        """Return a ConfigError at `loc`, or one that says the value is from the command line."""
+        if any(tuple(loc)[: len(one)] == one for one in self.overrides):
+            return ConfigError(f"{self.path} (command line)", 0, 0, message)
+        return Document(self.path, self.data, self.marks).error(loc, message)
+
+
+def load(path: str | Path, overrides: Mapping[str, object] | None = None) -> Job:
+    """Return the job that a workload file describes.
+
+    `overrides` replaces values by dotted key (`parallelism.tp`) or Megatron's name (`seq_length`); text is read as YAML
+    reads it. Raises ConfigError with file, line and column, and InputError when the file cannot be read.
+    """
+    return build(read(path), overrides)
+
+
+def build(document: Document, overrides: Mapping[str, object] | None = None) -> Job:
+    """Return the job of a document that has been read."""
+    renamed = rename(document)
+    merged = override(renamed, overrides or {})
+    return check(Job(validate(Workload, merged), merged))
+
+
+def rename(document: Document) -> Document:
+    """Return the document with Megatron's names replaced by this project's, marks included.
+
+    Raises ConfigError when a value is given under both names.
+    """
+    data: dict[str, Any] = {}
+    marks = dict(document.marks)
+    for loc, value in _leaves(document):
+        alias = find(str(loc[-1]))
+        target, converted = (alias[0], alias[1](value)) if alias else (loc, value)
+        if alias and converted is None:
+            continue
+        if alias:
+            _move(document, marks, loc, target)
+        _put(document, data, target, converted, loc)
+    return Document(document.path, data, marks)
+
+
+def _leaves(document: Document) -> list[tuple[Loc, Any]]:
+    """Return the values of the top level and of the sections; empty sections stay, to be judged by validation."""
+    found: list[tuple[Loc, Any]] = []
+    for key, value in document.data.items():
+        if key in SECTIONS and isinstance(value, dict) and value:
+            found += [((key, inner), item) for inner, item in value.items()]
+        else:
+            found.append(((key,), value))
+    return found
+
+
+def _move(document: Document, marks: dict[Loc, tuple[int, int]], source: Loc, target: Loc) -> None:
+    marks[target] = document.marks[source]
+    for depth in range(1, len(target)):
+        marks.setdefault(target[:depth], document.marks[source])
+
+
+def _put(document: Document, data: dict[str, Any], target: Loc, value: Any, source: Loc) -> None:
+    """Set a value at its place, with parents as needed."""
+    here = data
+    for part in target[:-1]:
+        inner = here.setdefault(str(part), {})
+        if not isinstance(inner, dict):
+            raise document.error(
+                source, f"{'.'.join(map(str, target))} cannot be set, {part} is a single value; remove it"
+            )
+        here = inner
+    last = str(target[-1])
+    if isinstance(here.get(last), dict) and isinstance(value, dict):
+        value = {**value, **here[last]}
+    elif last in here:
+        raise document.error(source, f"{'.'.join(map(str, target))} is given twice under two names; keep one of them")
+    here[last] = value
+
+
+def override(document: Document, overrides: Mapping[str, object]) -> Overridden:
+    """Return the document with values replaced; unknown keys fail in validation like those of the file."""
+    data = _copy(document.data)
+    locs: set[Loc] = set()
+    for key, raw in overrides.items():
+        alias = find(key.rsplit(".", 1)[-1])
+        value = _scalar(key, raw)
+        target: Loc = alias[0] if alias else tuple(key.replace("-", "_").split("."))
+        converted = alias[1](value) if alias else value
+        if alias and converted is None:
+            continue
+        _replace(data, target, converted, key)
+        locs.add(target)
+    return Overridden(document.path, data, document.marks, frozenset(locs))
+
+
+def _scalar(key: str, raw: object) -> object:
+    """Return text from a command line as YAML would read it."""
+    if not isinstance(raw, str):
+        return raw
+    try:
+        return parse(f"value: {raw}").data["value"]
+    except ConfigError as error:
+        raise InputError(f"{key}={raw}: {error.message}") from error
+
+
+def _replace(data: dict[str, Any], target: Loc, value: object, key: str) -> None:
+    here = data
+    for part in target[:-1]:
+        inner = here.setdefault(str(part), {})
+        if not isinstance(inner, dict):
+            raise InputError(f"{key}: {part} is a single value and has no keys; write a dotted key like parallelism.tp")
+        here = inner
+    here[str(target[-1])] = value
+
+
+def _copy(data: Any) -> Any:
+    return {key: _copy(value) for key, value in data.items()} if isinstance(data, dict) else data

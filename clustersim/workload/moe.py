@@ -1,0 +1,116 @@
+"""A mixture of experts: router, permutation of tokens to their experts, grouped products, weighted return.
+
+Routing is taken as balanced: every expert gets tokens·topk / experts rows. Each rank holds a tp-th of every expert.
+"""
+
+from __future__ import annotations
+
+from clustersim.workload.attention import residual_part
+from clustersim.workload.kernel import Kernel, gemm
+from clustersim.workload.linear import accumulate, dgrad, input_size, product, wgrad
+from clustersim.workload.mlp import activation_part, dense
+from clustersim.workload.operator import Operator
+from clustersim.workload.pointwise import add, copy
+from clustersim.workload.rank import Rank
+
+
+def moe_part(rank: Rank) -> tuple[Operator, ...]:
+    """Return the operators of a mixture of experts without its norm."""
+    ffn, rows = rank.ffn, rank.tokens * rank.model.topk
+    inner = 2 * ffn if rank.model.activation == "swiglu" else ffn
+    return (
+        router(rank),
+        permute(rank),
+        experts(rank, "experts_fc1", rank.model.hidden, inner),
+        activation_part(rank, "experts_activation", rows, ffn),
+        experts(rank, "experts_fc2", ffn, rank.model.hidden),
+        *shared(rank),
+        unpermute(rank),
+        residual_part(rank, "mlp_residual"),
+    )
+
+
+def router(rank: Rank) -> Operator:
+    """Return the linear over experts, softmax and top-k; the same on every tp rank, it keeps its input and fp32 scores."""
+    n, hidden = rank.model.experts or 1, rank.model.hidden
+    weights = rank.replicated(n * hidden)
+    topk = copy(rank, "softmax_topk", rank.local, n, 12.0, "fp32")
+    return Operator(
+        "router",
+        (*product(rank, hidden, n, rank.local), topk),
+        (copy(rank, "softmax_topk_backward", rank.local, n, 12.0, "fp32"), *dgrad(rank, hidden, n, rank.local)),
+        wgrad(rank, hidden, n, False, rank.local),
+        parameters=weights,
+        replicated=weights,
+        saved=rank.local * (rank.size * hidden + 4.0 * n),
+    )
+
+
+def permute(rank: Rank) -> Operator:
+    """Return the copy of each token to its topk experts; its gradient adds the topk copies up and meets the router's."""
+    k, hidden, z = rank.model.topk, rank.model.hidden, rank.size
+    whole = (rank.tokens, hidden)
+    gather = rank.exchange("all_gather", *whole) if rank.sequence_parallel else ()
+    reduce = rank.exchange("reduce_scatter" if rank.sequence_parallel else "all_reduce", *whole)
+    forward = copy(rank, "permute", *whole, (1 + k) * z)
+    backward = copy(rank, "permute_backward", *whole, (1 + k) * z)
+    return Operator("permute", (*gather, forward), (backward, *reduce, add(rank, rank.local, hidden)))
+
+
+def experts(rank: Rank, name: str, inputs: int, outputs: int) -> Operator:
+    """Return one linear of all experts as a grouped product; keeps its permuted input."""
+    n, rows = rank.model.experts or 1, rank.tokens * rank.model.topk
+    weights = n * inputs * outputs
+    return Operator(
+        name,
+        (_grouped(rank, "forward", inputs, outputs),),
+        (_grouped(rank, "dgrad", outputs, inputs),),
+        (_grouped(rank, "wgrad", inputs, outputs), *(accumulate(rank, n * inputs, outputs) if rank.eager else ())),
+        parameters=weights,
+        saved=input_size(rank) * rows * inputs,
+    )
+
+
+def _grouped(rank: Rank, op: str, inputs: int, outputs: int) -> Kernel:
+    """Return a grouped product with exact FLOP and bytes also where the experts do not divide the rows."""
+    n, rows = rank.model.experts or 1, rank.tokens * rank.model.topk
+    each = -(-rows // n)
+    into = 0.0 if rank.eager else rank.gradient
+    exact = 2.0 * rows * inputs * outputs
+    z, written = input_size(rank), rank.size
+    if op == "wgrad":
+        kernel = gemm("grouped_gemm", op, rank.matrix, n, outputs, inputs, each, into, output=written)
+        traffic = rows * (inputs + outputs) * z + n * inputs * outputs * (2 * into or written)
+    else:
+        kernel = gemm("grouped_gemm", op, rank.matrix, n, each, outputs, inputs, output=written)
+        traffic = rows * inputs * z + n * inputs * outputs * z + rows * outputs * written
+    return kernel._replace(flop=exact, bytes=float(traffic))
+
+
+def shared(rank: Rank) -> tuple[Operator, ...]:
+    """Return the experts that every token visits, as one dense MLP; they join the routed ones before the reduction."""
+    if not rank.model.shared_experts:
+        return ()
+    parts = dense(rank, "shared_", rank.ffn * rank.model.shared_experts)
+    return tuple(
+        part._replace(
+            forward=tuple(step for step in part.forward if isinstance(step, Kernel)),
+            backward_input=tuple(step for step in part.backward_input if isinstance(step, Kernel)),
+        )
+        for part in parts
+    )
+
+
+def unpermute(rank: Rank) -> Operator:
+    """Return the weighted sum of the topk expert outputs and the tp reduction; keeps the outputs that it weighs."""
+    k, hidden, z = rank.model.topk, rank.model.hidden, rank.size
+    whole = (rank.tokens, hidden)
+    reduce = rank.exchange("reduce_scatter" if rank.sequence_parallel else "all_reduce", *whole)
+    gather = rank.exchange("all_gather", *whole) if rank.sequence_parallel else ()
+    joined = (add(rank, *whole),) if rank.model.shared_experts else ()
+    return Operator(
+        "unpermute",
+        (copy(rank, "unpermute", *whole, (1 + k) * z), *joined, *reduce),
+        (*gather, copy(rank, "unpermute_backward", *whole, (1 + 2 * k) * z)),
+        saved=z * rank.tokens * k * hidden,
+    )

@@ -1,0 +1,116 @@
+"""What one tensor-parallel rank sees of the model: its share of heads, widths, vocabulary and tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from clustersim.config.gpu import BYTES
+from clustersim.config.workload import Model, Parallelism, Training
+from clustersim.workload.operator import CollectiveOp, Exchange
+
+ACTIVATIONS = {"fp8": "bf16", "tf32": "fp32"}
+"""The data type that activations lie in, where it differs from that of the matrix products."""
+
+
+def padded_vocab(model: Model, tp: int) -> int:
+    """Return the vocabulary padded to a multiple of `vocab_multiple`·tp, as Megatron does (tokenizer.py)."""
+    multiple = model.vocab_multiple * tp
+    return -(-model.vocab // multiple) * multiple
+
+
+@dataclass(frozen=True)
+class Rank:
+    """The shapes of one rank for one microbatch; counts are this rank's own after the split by tp."""
+
+    model: Model
+    training: Training
+    parallelism: Parallelism
+
+    @property
+    def tp(self) -> int:
+        """Tensor-parallel degree."""
+        return self.parallelism.tp
+
+    @cached_property
+    def sequence_parallel(self) -> bool:
+        """Whether norms, dropout and residuals are split along the sequence."""
+        return self.parallelism.sequence_parallel and self.tp > 1
+
+    @cached_property
+    def tokens(self) -> int:
+        """Tokens of one microbatch."""
+        return self.training.micro_batch * self.training.seq
+
+    @cached_property
+    def local(self) -> int:
+        """Tokens that norms and residuals work on: a tp-th of all under sequence parallelism."""
+        return self.tokens // self.tp if self.sequence_parallel else self.tokens
+
+    @cached_property
+    def dim(self) -> int:
+        """Width of one attention head."""
+        return self.model.head_dim or self.model.hidden // self.model.heads
+
+    @cached_property
+    def heads(self) -> int:
+        """Query heads."""
+        return self.model.heads // self.tp
+
+    @cached_property
+    def kv_heads(self) -> int:
+        """Key/value heads."""
+        return (self.model.kv_heads or self.model.heads) // self.tp
+
+    @cached_property
+    def ffn(self) -> int:
+        """Width of the MLP, or of one expert."""
+        return width(self.model) // self.tp
+
+    @cached_property
+    def vocab(self) -> int:
+        """Rows of the embedding, padding included."""
+        return padded_vocab(self.model, self.tp) // self.tp
+
+    @cached_property
+    def matrix(self) -> str:
+        """Data type of the products of linear layers."""
+        return self.training.precision
+
+    @cached_property
+    def dtype(self) -> str:
+        """Data type of activations and of everything but linear layers."""
+        return ACTIVATIONS.get(self.matrix, self.matrix)
+
+    @cached_property
+    def product(self) -> str:
+        """Data type of the products inside attention."""
+        return "bf16" if self.matrix == "fp8" else self.matrix
+
+    @cached_property
+    def size(self) -> float:
+        """Bytes of one activation."""
+        return BYTES[self.dtype]
+
+    @cached_property
+    def gradient(self) -> float:
+        """Bytes of one accumulated gradient."""
+        return BYTES[self.training.gradients]
+
+    @cached_property
+    def eager(self) -> bool:
+        """Whether every element-wise operation is a kernel of its own."""
+        return self.training.kernels == "eager"
+
+    def replicated(self, parameters: int) -> int:
+        """Return how many of `parameters` that Megatron replicates over tp this rank holds."""
+        return -(-parameters // self.tp) if self.parallelism.shard_all_parameters else parameters
+
+    def exchange(self, op: CollectiveOp, rows: int, columns: int, size: float | None = None) -> tuple[Exchange, ...]:
+        """Return a tp collective on a rows×columns array, or nothing when tp is 1."""
+        return (Exchange("tp", op, float(rows) * columns * (size or self.size)),) if self.tp > 1 else ()
+
+
+def width(model: Model) -> int:
+    """Return the width of the MLP before the split: `ffn`, by default 4·hidden."""
+    return model.ffn or 4 * model.hidden

@@ -1,0 +1,160 @@
+"""What each pipeline stage runs, in order, for one microbatch: its layers, parameters, gradients and activations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from clustersim.workload.attention import CORE
+from clustersim.workload.embedding import TABLE
+from clustersim.workload.head import LOGITS
+from clustersim.workload.job import Job
+from clustersim.workload.kernel import Kernel
+from clustersim.workload.operator import Exchange, Layer, Operator
+from clustersim.workload.transformer import block, embedding, head, hidden_bytes
+
+Steps = tuple[Kernel | Exchange, ...]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One of the pp·vpp global stages as one rank runs it; stage i belongs to pipeline rank i % pp.
+
+    layers: (layer, how many in a row) in run order. recompute: as in the workload. shared: parameters that this stage holds
+    of a tied embedding which another stage holds too; `borrowed` says that the head uses the embedding of this very stage.
+    input_bytes, output_bytes: activations received from and sent to the neighbours per tp rank and microbatch, 0 at the
+    ends; gradients travel back in the same sizes.
+    """
+
+    index: int
+    layers: tuple[tuple[Layer, int], ...]
+    recompute: str
+    shared: int
+    borrowed: bool
+    input_bytes: float
+    output_bytes: float
+
+    @cached_property
+    def forward(self) -> Steps:
+        """Kernels and exchanges of one forward pass."""
+        return tuple(step for layer, count in self.layers for step in _forward(layer) * count)
+
+    @cached_property
+    def backward(self) -> Steps:
+        """Kernels and exchanges of one full backward pass, what is recomputed included."""
+        return tuple(step for layer, count in reversed(self.layers) for step in self._pass(layer).steps * count)
+
+    @cached_property
+    def backward_input(self) -> Steps:
+        """The part of `backward` that yields the gradient of the stage's input, for schedules that split the two."""
+        return tuple(step for layer, count in reversed(self.layers) for step in self._pass(layer).inputs * count)
+
+    @cached_property
+    def backward_weight(self) -> tuple[Kernel, ...]:
+        """The part of `backward` that yields the gradients of the weights."""
+        return tuple(step for layer, count in reversed(self.layers) for step in self._pass(layer).weights * count)
+
+    @cached_property
+    def parameters(self) -> int:
+        """Parameters on one rank."""
+        return sum(self._owned(op) * count for layer, count in self.layers for op in layer.operators)
+
+    @cached_property
+    def replicated(self) -> int:
+        """Parameters that are the same on every tp rank."""
+        return sum(op.replicated * count for layer, count in self.layers for op in layer.operators)
+
+    @cached_property
+    def saved_bytes(self) -> float:
+        """Bytes of activations that each microbatch in flight keeps on one rank."""
+        return sum(self._saved(layer) * count for layer, count in self.layers)
+
+    @cached_property
+    def working_bytes(self) -> float:
+        """Bytes that recomputation brings back while one layer's backward pass runs."""
+        return max(sum(op.saved for op in layer.operators) - self._saved(layer) for layer, _ in self.layers)
+
+    @cached_property
+    def gradient_ready(self) -> tuple[tuple[int, int], ...]:
+        """(n, parameters): how many more parameters have their gradient once the first n steps of `backward` are done."""
+        ready: list[tuple[int, int]] = []
+        position = 0
+        for layer, count in reversed(self.layers):
+            one = self._pass(layer)
+            for _ in range(count):
+                ready += [(position + after, parameters) for after, parameters in one.ready]
+                position += len(one.steps)
+        return tuple(ready)
+
+    def _owned(self, op: Operator) -> int:
+        return 0 if self.borrowed and op.name == LOGITS else op.parameters
+
+    def _saved(self, layer: Layer) -> float:
+        if layer.name != "block" or self.recompute == "none":
+            return sum(op.saved for op in layer.operators)
+        if self.recompute == "full":
+            return layer.input_bytes
+        return sum(op.saved for op in layer.operators if op.name != CORE)
+
+    def _pass(self, layer: Layer) -> _Backward:
+        steps: list[Kernel | Exchange] = []
+        inputs: list[Kernel | Exchange] = []
+        weights: list[Kernel] = []
+        ready: list[tuple[int, int]] = []
+        again = _forward(layer) if self.recompute == "full" and layer.name == "block" else ()
+        steps += again
+        inputs += again
+        for op in reversed(layer.operators):
+            core = op.forward if self.recompute == "selective" and op.name == CORE else ()
+            steps += (*core, *op.backward_input, *op.backward_weight)
+            inputs += (*core, *op.backward_input)
+            weights += op.backward_weight
+            if self._owned(op):
+                ready.append((len(steps), self._owned(op)))
+        return _Backward(tuple(steps), tuple(inputs), tuple(weights), tuple(ready))
+
+
+@dataclass(frozen=True, slots=True)
+class _Backward:
+    steps: Steps
+    inputs: Steps
+    weights: tuple[Kernel, ...]
+    ready: tuple[tuple[int, int], ...]
+
+
+def _forward(layer: Layer) -> Steps:
+    return tuple(step for op in layer.operators for step in op.forward)
+
+
+def share(layers: int, stages: int) -> tuple[int, ...]:
+    """Return how many blocks each global stage gets: as even as possible, the first ones get one more."""
+    each, extra = divmod(layers, stages)
+    return tuple(each + (stage < extra) for stage in range(stages))
+
+
+def stages(job: Job) -> tuple[Stage, ...]:
+    """Return the pp·vpp global stages of a job in the order that activations pass them.
+
+    The embedding joins the first stage, the head the last; equal layers are one object.
+    """
+    rank, count = job.rank, job.parallelism.pp * job.parallelism.vpp
+    first, middle, last = embedding(rank), block(rank), head(rank)
+    between = hidden_bytes(rank)
+    tied = job.model.tied_embeddings
+    table = sum(op.parameters for op in first.operators if op.name == TABLE)
+    result = []
+    for index, blocks in enumerate(share(job.model.layers, count)):
+        starts, ends = index == 0, index == count - 1
+        layers = (*(((first, 1),) if starts else ()), (middle, blocks), *(((last, 1),) if ends else ()))
+        result.append(
+            Stage(
+                index,
+                layers,
+                job.training.recompute,
+                shared=table if tied and starts != ends else 0,
+                borrowed=tied and starts and ends,
+                input_bytes=0.0 if starts else between,
+                output_bytes=0.0 if ends else between,
+            )
+        )
+    return tuple(result)
