@@ -67,3 +67,9 @@ def suggest(name: str, known: Iterable[str]) -> str:
     close = get_close_matches(name, names, n=1, cutoff=0.6)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"{hint}known: {', '.join(names)}"
+
+
+def shown(value: object) -> str:
+    """Return `value` as Python writes it, cut to 60 characters, for a message."""
+    text = repr(value[:60] if isinstance(value, str) else value)
+    return text if len(text) <= 60 else text[:57] + "..."

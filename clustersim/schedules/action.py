@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from typing import Literal, NamedTuple
 
-from clustersim.errors import InputError
+from clustersim.errors import InputError, shown
 
 Letter = Literal["F", "B", "I", "W"]
-_NOTATION = re.compile(r"(\d+)([FBIW])(\d+)")
+_NOTATION = re.compile(r"([0-9]{1,9})([FBIW])([0-9]{1,9})")
 
 
 class Action(NamedTuple):
@@ -34,7 +34,7 @@ def parse(text: str) -> Action:
     """Return the action that `2F0` denotes. Raises InputError for anything else."""
     match = _NOTATION.fullmatch(text.strip())
     if match is None:
-        raise InputError(f"{text!r} is not an action; write stage, F, B, I or W, and microbatch, like 2F0")
+        raise InputError(f"{shown(text)} is not an action; write stage, F, B, I or W, and microbatch, like 2F0")
     stage, letter, microbatch = match.groups()
     return Action(int(stage), letter, int(microbatch))  # type: ignore[arg-type]
 

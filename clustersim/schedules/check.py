@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
+from itertools import product
 from typing import cast
 
 from clustersim import plugins
@@ -12,6 +12,7 @@ from clustersim.schedules.action import Action, Schedule
 from clustersim.schedules.play import play
 
 ROOM = "clustersim.schedules"
+_WHOLE = (set("FB"), set("FIW"))
 
 
 def load(name: str, stages: int, microbatches: int, chunks: int = 1) -> Schedule:
@@ -44,26 +45,26 @@ def check(schedule: Schedule, stages: int, microbatches: int, chunks: int = 1) -
 
 
 def _check_row(row: tuple[Action, ...], rank: int, own: range, microbatches: int) -> None:
+    work: dict[tuple[int, int], str] = {}
     for action in row:
-        if action.stage not in own:
+        stage, letter, i = action
+        if stage not in own:
             raise SimulationError(f"rank {rank} runs {action}, but its stages are {_listed(own)}")
-        if not 0 <= action.microbatch < microbatches:
+        if not 0 <= i < microbatches:
             raise SimulationError(f"rank {rank} runs {action}, but there are only {microbatches} microbatches")
-    count = Counter(row)
-    twice = next((action for action in row if count[action] > 1), None)
-    if twice:
-        raise SimulationError(f"rank {rank} runs {twice} {count[twice]} times; once is right")
-    for stage in own:
-        for i in range(microbatches):
-            _check_work("".join(letter for letter in "FBIW" if (stage, letter, i) in count), rank, stage, i)
+        if letter in (done := work.get((stage, i), "")):
+            raise SimulationError(f"rank {rank} runs {action} more than once; once is right")
+        work[stage, i] = done + letter
+    for place in product(own, range(microbatches)):
+        if set(work.get(place, "")) not in _WHOLE:
+            raise SimulationError(_incomplete(rank, *place, work.get(place, "")))
 
 
-def _check_work(found: str, rank: int, stage: int, microbatch: int) -> None:
-    if found not in ("FB", "FIW"):
-        raise SimulationError(
-            f"rank {rank} runs {', '.join(found) or 'nothing'} of microbatch {microbatch} on stage {stage}; "
-            "it needs F and B, or F, I and W"
-        )
+def _incomplete(rank: int, stage: int, microbatch: int, letters: str) -> str:
+    return (
+        f"rank {rank} runs {', '.join(letters) or 'nothing'} of microbatch {microbatch} on stage {stage}; "
+        "it needs F and B, or F, I and W"
+    )
 
 
 def _listed(values: Iterable[int]) -> str:

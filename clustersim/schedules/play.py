@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from clustersim.errors import SimulationError
 from clustersim.schedules.action import Action, Schedule
 
 UNIT: Mapping[str, float] = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
+
+
+_AT_ONCE = 64  # actions of a rank before the next one's turn; without a bound a slice copies the whole row each time
 
 
 class Played(NamedTuple):
@@ -19,22 +22,19 @@ class Played(NamedTuple):
     end: float
 
 
-def needs(action: Action, last: int) -> Iterator[tuple[Action, ...]]:
-    """Yield what must end before `action` may start, each as the alternatives of which one suffices.
+def needs(action: Action, last: int) -> tuple[Action, ...]:
+    """Return what must end before `action` may start, B standing for I where the backward pass is split.
 
     `last` is the last global stage. A forward needs the forward of the stage before; a backward (B, I) its own forward
     and the backward of the stage after; a weight gradient (W) its own input gradient.
     """
     stage, letter, microbatch = action
+    if letter == "F":
+        return (Action(stage - 1, "F", microbatch),) if stage else ()
     if letter == "W":
-        yield (Action(stage, "I", microbatch),)
-    elif letter == "F":
-        if stage > 0:
-            yield (Action(stage - 1, "F", microbatch),)
-    else:
-        yield (Action(stage, "F", microbatch),)
-        if stage < last:
-            yield (Action(stage + 1, "B", microbatch), Action(stage + 1, "I", microbatch))
+        return (Action(stage, "B", microbatch),)
+    own = Action(stage, "F", microbatch)
+    return (own, Action(stage + 1, "B", microbatch)) if stage < last else (own,)
 
 
 def play(schedule: Schedule, last: int, cost: Mapping[str, float] = UNIT) -> tuple[tuple[Played, ...], ...]:
@@ -47,9 +47,8 @@ def play(schedule: Schedule, last: int, cost: Mapping[str, float] = UNIT) -> tup
     rows: list[list[Played]] = [[] for _ in schedule]
     moved = True
     while moved:
-        moved = False
-        for row, played in zip(schedule, rows, strict=True):
-            moved |= _advance(row, played, ends, last, cost)
+        advanced = [_advance(row, played, ends, last, cost) for row, played in zip(schedule, rows, strict=True)]
+        moved = any(advanced)
     for rank, (row, played) in enumerate(zip(schedule, rows, strict=True)):
         if len(played) < len(row):
             raise SimulationError(_stuck(schedule, rows, rank, ends, last))
@@ -64,16 +63,20 @@ def _advance(
     cost: Mapping[str, float],
 ) -> bool:
     before = len(played)
-    for action in row[before:]:
-        ready = played[-1].end if played else 0.0
-        for alternatives in needs(action, last):
-            done = [ends[need] for need in alternatives if need in ends]
-            if not done:
+    for action in row[before : before + _AT_ONCE]:
+        start = played[-1].end if played else 0.0
+        for need in needs(action, last):
+            if need not in ends:
                 return len(played) > before
-            ready = max(ready, done[0])
-        ends[action] = ready + cost[action.letter]
-        played.append(Played(action, ready, ends[action]))
+            start = max(start, ends[need])
+        end = start + cost[action.letter]
+        ends[_as_needed(action)] = end
+        played.append(Played(action, start, end))
     return len(played) > before
+
+
+def _as_needed(action: Action) -> Action:
+    return action._replace(letter="B") if action.letter == "I" else action
 
 
 def _stuck(
@@ -84,10 +87,10 @@ def _stuck(
     last: int,
 ) -> str:
     action = schedule[rank][len(rows[rank])]
-    missing = next(need for need in needs(action, last) if not any(n in ends for n in need))
-    what = " or ".join(map(str, missing))
-    holder = next((r for r, row in enumerate(schedule) if any(n in row for n in missing)), None)
+    missing = next(need for need in needs(action, last) if need not in ends)
+    holders = ((r, found) for r, row in enumerate(schedule) for found in row if _as_needed(found) == missing)
+    holder, awaited = next(holders, (None, missing))
     if holder is None:
-        return f"the schedule deadlocks: rank {rank} is at {action} and waits for {what}, which no rank runs"
+        return f"the schedule deadlocks: rank {rank} is at {action} and waits for {awaited}, which no rank runs"
     at = schedule[holder][len(rows[holder])]
-    return f"the schedule deadlocks: rank {rank} is at {action} and waits for {what}, but rank {holder} is at {at}"
+    return f"the schedule deadlocks: rank {rank} is at {action} and waits for {awaited}, but rank {holder} is at {at}"

@@ -1,0 +1,220 @@
+"""Schedules: the published diagrams, the published bubbles and memory, and legality for every size."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clustersim import plugins
+from clustersim.cli.schedule import schedule_text
+from clustersim.errors import InputError, SimulationError, UnknownNameError
+from clustersim.schedules import check, draw
+from clustersim.schedules.action import Action, Schedule, parse
+from clustersim.schedules.play import play
+
+NAMES = sorted(plugins.names(check.ROOM))
+FORWARD, BACKWARD = 3.0, 5.0
+
+# Huang et al. 2019, figure 2c: four stages, four microbatches, a backward drawn as long as a forward.
+GPIPE_FIGURE_2 = """\
+0123......dcba
+.0123....dcba.
+..0123..dcba..
+...0123dcba..."""
+
+GPIPE = """\
+01234567.........hhggffeeddccbbaa
+.01234567......hhggffeeddccbbaa..
+..01234567...hhggffeeddccbbaa....
+...01234567hhggffeeddccbbaa......"""
+
+# Narayanan et al. 2021, figure 4 top: PipeDream-Flush, four stages, eight microbatches, a backward twice a forward.
+ONE_F_ONE_B = """\
+0123......aa4bb5cc6dd7ee.ff.gg.hh
+.012....aa3bb4cc5dd6ee7ff.gg.hh..
+..01..aa2bb3cc4dd5ee6ff7gg.hh....
+...0aa1bb2cc3dd4ee5ff6gg7hh......"""
+
+# Qi et al. 2023, figure 3 top: ZB-H1, input and weight gradients as long as a forward each.
+ZB_H1 = """\
+0123...aA4bB5cC6dD7eEfFgGhH
+.012..a3bA4cB5dC6eD7fEgFhGH
+..01.a2b3cA4dB5eC6fD7gEhFGH
+...0a1b2c3dA4eB5fC6gD7hEFGH"""
+
+
+def span(schedule: Schedule, chunks: int = 1, forward: float = FORWARD, backward: float = BACKWARD) -> float:
+    """The makespan when the chunks of a rank together take `forward` and `backward` a microbatch."""
+    cost = {"F": forward / chunks, "B": backward / chunks, "I": backward / 2 / chunks, "W": backward / 2 / chunks}
+    return max(row[-1].end for row in play(schedule, len(schedule) * chunks - 1, cost))
+
+
+def test_diagrams() -> None:
+    assert draw.draw(check.load("gpipe", 4, 4), backward=1) == GPIPE_FIGURE_2
+    assert draw.draw(check.load("gpipe", 4, 8)) == GPIPE
+    assert draw.draw(check.load("1f1b", 4, 8)) == ONE_F_ONE_B
+    assert draw.draw(check.load("zero_bubble", 4, 8)) == ZB_H1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_schedule_is_legal_at_every_size(name: str) -> None:
+    """`load` proves it; a schedule may refuse a size only by an InputError."""
+    done = 0
+    for stages in range(1, 9):
+        for microbatches in range(1, 17):
+            for chunks in (1, 2, 3):
+                try:
+                    schedule = check.load(name, stages, microbatches, chunks)
+                except InputError:
+                    continue
+                assert draw.parse_rows(draw.rows(schedule)) == schedule
+                done += 1
+    assert done >= 40
+
+
+@pytest.mark.parametrize("stages", range(1, 9))
+@pytest.mark.parametrize("microbatches", range(1, 17))
+def test_closed_forms(stages: int, microbatches: int) -> None:
+    """Makespan (m+p-1)(f+b) for both; GPipe keeps m microbatches, 1F1B min(p - rank, m)."""
+    gpipe, flush = (check.load(name, stages, microbatches) for name in ("gpipe", "1f1b"))
+    assert span(gpipe) == span(flush) == (microbatches + stages - 1) * (FORWARD + BACKWARD)
+    assert [check.in_flight(row) for row in gpipe] == [microbatches] * stages
+    assert [check.in_flight(row) for row in flush] == [min(stages - rank, microbatches) for rank in range(stages)]
+
+
+@pytest.mark.parametrize("chunks", [2, 3, 4])
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+@pytest.mark.parametrize("stages", range(1, 9))
+def test_interleaved_bubble(stages: int, rounds: int, chunks: int) -> None:
+    """(p-1)(f+b)/v on top of the work m(f+b) (Narayanan et al. 2021, section 2.2.2)."""
+    schedule = check.load("interleaved", stages, stages * rounds, chunks)
+    bubble = span(schedule, chunks) - stages * rounds * (FORWARD + BACKWARD)
+    assert bubble == pytest.approx((stages - 1) * (FORWARD + BACKWARD) / chunks)
+
+
+@pytest.mark.parametrize("stages", range(1, 9))
+@pytest.mark.parametrize("more", range(5))
+def test_zero_bubble(stages: int, more: int) -> None:
+    """Bubble (p-1)(f+i-w) with equal times, and never more than p microbatches in flight (Qi et al. 2023, table 1)."""
+    schedule = check.load("zero_bubble", stages, stages + more)
+    assert span(schedule, forward=1, backward=2) == 3 * (stages + more) + stages - 1
+    assert max(map(check.in_flight, schedule)) <= stages
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "pytorch"),
+    [("interleaved", "ScheduleInterleaved1F1B"), ("zero_bubble", "ScheduleInterleavedZeroBubble")],
+)
+def test_order_is_pytorchs(name: str, pytorch: str) -> None:
+    from types import SimpleNamespace
+
+    schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
+    of_rank = getattr(getattr(schedules, pytorch), "_calculate_single_rank_operations", None)
+    if of_rank is None:
+        pytest.skip("this torch keeps its schedules elsewhere")
+    for p, rounds, v in [(1, 3, 2), (2, 1, 2), (4, 2, 2), (4, 3, 3), (8, 2, 4)]:
+        job = SimpleNamespace(n_local_stages=v, microbatches_per_round=p, pp_group_size=p, _n_microbatches=p * rounds)
+        theirs = ["".join(f"{a}," for a in of_rank(job, rank) if a is not None)[:-1] for rank in range(p)]
+        assert draw.rows(check.load(name, p, p * rounds, v)).splitlines() == theirs
+
+
+REFUSED = {
+    ("gpipe", 4, 8, 2): "gpipe has one model chunk a rank, not 2; set vpp to 1 or use interleaved",
+    ("1f1b", 4, 8, 2): "1f1b has one model chunk a rank, not 2; set vpp to 1 or use interleaved",
+    ("interleaved", 4, 8, 1): "interleaved needs 2 or more model chunks a rank; set vpp to 2 or more, or use 1f1b",
+    ("interleaved", 4, 10, 2): "interleaved: 10 microbatches are no multiple of 4 pipeline stages; use, say, 8",
+    ("zero_bubble", 4, 3, 2): "zero_bubble: 3 microbatches are no multiple of 4 pipeline stages; use, say, 4",
+    ("1f1b", 0, 8, 1): "a schedule needs 1 or more stages, not 0",
+    ("1f1b", 4, 0, 1): "a schedule needs 1 or more microbatches, not 0",
+    ("1f1b", 4, 8, -1): "a schedule needs 1 or more chunks, not -1",
+}
+
+
+@pytest.mark.parametrize(("name", "stages", "microbatches", "chunks"), REFUSED)
+def test_sizes_that_cannot_be_built(name: str, stages: int, microbatches: int, chunks: int) -> None:
+    with pytest.raises(InputError) as caught:
+        check.load(name, stages, microbatches, chunks)
+    assert str(caught.value) == REFUSED[name, stages, microbatches, chunks]
+
+
+def test_an_unknown_schedule_lists_the_known() -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        check.load("1f1bb", 4, 8)
+    assert str(caught.value) == (
+        "'1f1bb' is none of the schedules; did you mean '1f1b'? "
+        "known: 1f1b, gpipe, interleaved, zero_bubble, or package.module:attribute"
+    )
+
+
+ILLEGAL = {
+    "0F0,0B0": "the schedule has 1 rows for 2 pipeline ranks; write one row a rank",
+    "0F0,1B0\n1F0,1B0": "rank 0 runs 1B0, but its stages are 0",
+    "0F0,0F1,0B0\n1F0,1B0": "rank 0 runs 0F1, but there are only 1 microbatches",
+    "0F0,0F0,0B0\n1F0,1B0": "rank 0 runs 0F0 more than once; once is right",
+    "0F0\n1F0,1B0": "rank 0 runs F of microbatch 0 on stage 0; it needs F and B, or F, I and W",
+    "0F0,0B0,0W0\n1F0,1B0": "rank 0 runs F, B, W of microbatch 0 on stage 0; it needs F and B, or F, I and W",
+    "0F0,0B0\n\n1F0,1B0": "the schedule has 3 rows for 2 pipeline ranks; write one row a rank",
+    "0B0,0F0\n1F0,1B0": "the schedule deadlocks: rank 0 is at 0B0 and waits for 0F0, but rank 0 is at 0B0",
+    "0F0,0B0\n1B0,1F0": "the schedule deadlocks: rank 0 is at 0B0 and waits for 1B0, but rank 1 is at 1B0",
+    "0F0,0W0,0I0\n1F0,1B0": "the schedule deadlocks: rank 0 is at 0W0 and waits for 0I0, but rank 0 is at 0W0",
+}
+
+
+@pytest.mark.parametrize("text", ILLEGAL)
+def test_illegal_schedules_name_rank_and_action(text: str) -> None:
+    with pytest.raises(SimulationError) as caught:
+        check.check(draw.parse_rows(text), 2, 1)
+    assert str(caught.value) == ILLEGAL[text]
+
+
+def test_a_wait_for_what_nobody_runs() -> None:
+    with pytest.raises(SimulationError, match="rank 0 is at 1F0 and waits for 0F0, which no rank runs"):
+        play(((Action(1, "F", 0),),), 1)
+
+
+@given(st.data())
+def test_any_order_either_plays_or_is_a_deadlock(data: st.DataObject) -> None:
+    """Whatever the order of the rows, playing ends; what plays keeps every dependency in time."""
+    rows = [[Action(s, letter, i) for letter in ("F", "B") for i in range(3)] for s in range(3)]
+    schedule = tuple(tuple(data.draw(st.permutations(row))) for row in rows)
+    try:
+        check.check(schedule, 3, 3)
+    except SimulationError as error:
+        assert "deadlocks: rank" in str(error)
+        return
+    spans = {played.action: played for row in play(schedule, 2) for played in row}
+    for (stage, letter, i), played in ((p.action, p) for p in spans.values()):
+        if letter == "F" and stage:
+            assert spans[Action(stage - 1, "F", i)].end <= played.start
+        if letter == "B" and stage < 2:
+            assert spans[Action(stage + 1, "B", i)].end <= played.start
+
+
+@given(st.integers(0, 999), st.sampled_from("FBIW"), st.integers(0, 9999))
+def test_notation_round_trip(stage: int, letter: str, microbatch: int) -> None:
+    action = parse(f" {stage}{letter}{microbatch} ")
+    assert str(action) == f"{stage}{letter}{microbatch}"
+
+
+@pytest.mark.parametrize("text", ["", "F0", "0F", "0f0", "0X1", "-1F0", "1.0F0", "0F0 1F1", "²F0", "0F" + "9" * 5000])
+def test_what_is_no_action(text: str) -> None:
+    with pytest.raises(InputError, match="is not an action; write stage, F, B, I or W, and microbatch, like 2F0"):
+        parse(text)
+
+
+def test_csv_keeps_no_bubbles_and_names_the_line() -> None:
+    assert draw.parse_rows("0F0,,0B0\n,1F0,1B0\n") == draw.parse_rows("0F0,0B0\n1F0, 1B0")
+    with pytest.raises(InputError, match=r"line 2 of the schedule: '1G0' is not an action"):
+        draw.parse_rows("0F0\n1G0")
+
+
+def test_what_show_prints() -> None:
+    text = schedule_text("1f1b", 4, 8)
+    assert ONE_F_ONE_B in text
+    assert "1f1b: 4 stages, 8 microbatches" in text
+    assert "bubble: 9 of 33 units (27.3%)" in text
+    assert "microbatches in flight, by rank: 4, 3, 2, 1" in text
+    assert "3F0,3B0,3F1,3B1" in text
+    assert "4 stages of 2 chunks, 8 microbatches" in schedule_text("interleaved", 4, 8, 2)
