@@ -1,3 +1,3 @@
-"""Pure functions `build(spec) -> Topology`, one file a kind of fabric; routing by arithmetic."""
+"""Clusters from YAML, one file a kind of fabric: `build(site) -> Topology`; routing by arithmetic."""
 
-SHARED = ("model", "node", "graph", "build")
+SHARED = ("model", "site", "assemble", "router", "ports", "wiring", "cables", "faults", "graph", "build", "describe")

@@ -25,8 +25,9 @@ Floats = NDArray[np.float64]
 class Routes(NamedTuple):
     """The paths of many (source, destination) pairs in compressed rows.
 
-    Pair i crosses `links[start[i]:start[i + 1]]` in that order, each carrying `share` of its bytes (1 unless a pair is
-    spread over several paths), and takes `latency[i]` seconds from end to end when idle.
+    Pair i crosses `links[start[i]:start[i + 1]]` in that order. `share`, as long as `links`, is the part of the pair's bytes
+    that crosses the link: 1 unless the pair is spread over several paths, whose links then follow one another (a link that
+    two of them cross stands there twice). `latency[i]` is the seconds from end to end when idle.
     """
 
     start: Ints
@@ -54,7 +55,8 @@ class Topology:
     capacity: bytes/s of each directed link. latency: seconds to cross it. cables: physical cables in each link (more than
     1 in a bundle). tiers: names of runs of link ids. counts: derived figures that `clustersim show` prints (switches,
     cables, bisection in bytes/s). fanouts: how many nodes, groups of nodes, … make one group at each level upwards; their
-    product is the number of nodes. launch: seconds to launch a collective. endpoint: the two ends of a link, for drawing.
+    product is at least the number of nodes, and more only if the last groups are not full. launch: seconds to launch a
+    collective. slowdown: how many times its nominal time each GPU computes. ends: the two ends of a link, for drawing.
     """
 
     name: str
@@ -69,6 +71,7 @@ class Topology:
     counts: Mapping[str, float]
     fanouts: tuple[int, ...]
     launch: float
+    slowdown: Floats
     router: Router = field(repr=False)
     ends: Ends = field(repr=False)
 

@@ -1,0 +1,145 @@
+"""A topology file → a Topology: read, validate, merge node presets, check, lay the links, apply the faults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from clustersim import gpus, plugins
+from clustersim.config.fields import validate
+from clustersim.config.gpu import Gpu
+from clustersim.config.topology import Node, TopologySpec
+from clustersim.config.yaml import Document, Loc, read
+from clustersim.errors import ConfigError, UnknownNameError, suggest
+from clustersim.topology.faults import apply
+from clustersim.topology.model import Topology
+from clustersim.topology.site import MAX_GPUS, Site
+
+PRESETS = Path(__file__).parent / "presets"
+
+
+def load(path: str | Path) -> Topology:
+    """Return the cluster that a topology file describes. Raises InputError for what is wrong in it, before any work."""
+    return build(read(path))
+
+
+def build(document: Document) -> Topology:
+    """Return the cluster of a parsed topology file. Raises ConfigError with file:line:column."""
+    spec = validate(TopologySpec, document)
+    site = _site(spec, document)
+    kind = "single_node" if spec.fabric is None else spec.fabric.get("kind")
+    if not isinstance(kind, str):
+        raise document.error(("fabric", "kind"), f"fabric.kind is missing; add one of {', '.join(_kinds())}")
+    try:
+        plugin = plugins.load("clustersim.topology", kind, "build")
+    except UnknownNameError as error:
+        raise document.error(("fabric", "kind"), f"fabric.kind: {error}") from None
+    return apply(plugin(site), spec.faults, document)
+
+
+def presets() -> dict[str, Path]:
+    """Return the shipped node types by name."""
+    return {path.stem: path for path in sorted(PRESETS.glob("*.yaml"))}
+
+
+def _kinds() -> list[str]:
+    return sorted(plugins.names("clustersim.topology"))
+
+
+def _site(spec: TopologySpec, document: Document) -> Site:
+    for name in spec.nodes:
+        _node_spec(name, document, ())
+    at = _place(spec.cluster.node, spec)
+    node = _node_spec(spec.cluster.node, document, ())
+    total = spec.cluster.nodes * node.gpus.count
+    if total > MAX_GPUS:
+        few = f"{spec.cluster.nodes} nodes of {node.gpus.count} GPUs are {total} GPUs; at most {MAX_GPUS} can be simulated"
+        raise document.error(("cluster", "nodes"), f"cluster.nodes: {few}")
+    name = spec.cluster.name or Path(document.path).stem
+    site = Site(document, name, spec.cluster.nodes, node, _gpu(node, document, at), spec.nccl.launch, at)
+    _check(site)
+    return site
+
+
+def _place(node: str | dict[str, Any], spec: TopologySpec) -> Loc:
+    return ("nodes", node) if isinstance(node, str) and node in spec.nodes else ("cluster", "node")
+
+
+def _node_spec(node: str | dict[str, Any], document: Document, seen: tuple[str, ...]) -> Node:
+    at: Loc = ("cluster", "node")
+    if isinstance(node, str) and node in document.data.get("nodes", {}):
+        at = ("nodes", node)
+    return validate(Node, document, _merged(node, document, at, seen), at)
+
+
+def _merged(node: object, document: Document, at: Loc, seen: tuple[str, ...]) -> dict[str, Any]:
+    if isinstance(node, dict):
+        if "extends" not in node:
+            return node
+        inner = _merged(node["extends"], document, (*at, "extends"), seen)
+        return deep_merge(inner, {key: value for key, value in node.items() if key != "extends"})
+    own: Mapping[str, Any] = document.data.get("nodes") or {}
+    name = node if isinstance(node, str) else repr(node)
+    if name in own and name not in seen:
+        return _merged(own[name], document, ("nodes", name), (*seen, name))
+    if name in presets():
+        return _preset(name)
+    if name in seen:
+        raise document.error(at, f"{name!r} extends itself; extend one of the presets {', '.join(presets())}")
+    hint = suggest(name, {*own, *presets()})
+    raise document.error(at, f"unknown node type {name!r}; {hint}, or define it in `nodes:`")
+
+
+@cache
+def _preset(name: str) -> dict[str, Any]:
+    return read(PRESETS / f"{name}.yaml").data
+
+
+def deep_merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `base` with the values of `override` in their place, mapping by mapping."""
+    merged = dict(base)
+    for key, value in override.items():
+        old = merged.get(key)
+        merged[key] = deep_merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _gpu(node: Node, document: Document, at: Loc) -> Gpu:
+    try:
+        return gpus.load(node.gpus.model)
+    except UnknownNameError as error:
+        raise document.error((*at, "gpus", "model"), f"gpus.model: {error}") from None
+
+
+def _check(site: Site) -> None:
+    for problem in (_scale_up(site), _nics(site)):
+        if problem:
+            raise problem
+
+
+def _scale_up(site: Site) -> ConfigError | None:
+    scale_up = site.node.scale_up
+    if scale_up.kind != "none" and scale_up.link is None:
+        return site.error((*site.at, "scale_up"), "scale_up.link is missing; add the rate of one link, like 25GB/s")
+    return None
+
+
+def _nics(site: Site) -> ConfigError | None:
+    nics, host, at = site.node.nics, site.node.host, (*site.at, "nics")
+    if nics is None:
+        return (
+            None
+            if site.nodes == 1
+            else site.error(at, "nics is missing; several nodes need NICs, add nics: {count, rate}")
+        )
+    if nics.count > site.node.gpus.count:
+        few = (
+            f"{nics.count} NICs for {site.node.gpus.count} GPUs; write fewer, each with the rate of those it stands for"
+        )
+        return site.error((*at, "count"), f"nics.count: {few}")
+    if nics.rate > host.raw:
+        much = f"{nics.rate / 1e9:.4g} GB/s is more than the {host.raw / 1e9:.4g} GB/s of host.pcie {host.pcie}"
+        return site.error((*at, "rate"), f"nics.rate: {much}; use a wider slot or a slower NIC")
+    return None

@@ -1,0 +1,46 @@
+"""A topology as a networkx graph: for drawing, and for the tests that hold its routes against shortest paths."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from clustersim.topology.model import Topology
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+def to_networkx(topology: Topology) -> nx.MultiDiGraph[str]:
+    """Return the graph of a small cluster: one edge a directed link, with `link`, `capacity` (B/s), `latency` (s), `cables`.
+
+    Nodes have a `kind`: gpu, nvswitch, nic, leaf, …. A GPU and its NIC are joined both ways by edges without `link`, which cost
+    nothing: PCIe is already in the NIC's capacity.
+    """
+    import networkx as nx
+
+    graph: nx.MultiDiGraph[str] = nx.MultiDiGraph()
+    for gpu in range(topology.gpus):
+        graph.add_node(f"gpu[{gpu}]", kind="gpu")
+    for link in range(len(topology.capacity)):
+        start, end = topology.ends(link)
+        for name in (start, end):
+            graph.add_node(name, kind=name.partition("[")[0])
+        capacity, latency = float(topology.capacity[link]), float(topology.latency[link])
+        cables = float(topology.cables[link])
+        graph.add_edge(start, end, link=link, capacity=capacity, latency=latency, cables=cables)
+    for gpu_name, nic in _attachments(topology):
+        graph.add_edge(gpu_name, nic, capacity=float("inf"), latency=0.0)
+        graph.add_edge(nic, gpu_name, capacity=float("inf"), latency=0.0)
+    return graph
+
+
+def _attachments(topology: Topology) -> list[tuple[str, str]]:
+    """Return each GPU with its NIC: the way to the same place in the next node starts there."""
+    if topology.nodes == 1:
+        return []
+    gpus = np.arange(topology.gpus)
+    routes = topology.route(gpus, (gpus + topology.gpus_per_node) % topology.gpus)
+    firsts = [topology.ends(int(link))[0] for link in routes.links[routes.start[:-1]]]
+    return [(f"gpu[{gpu}]", nic) for gpu, nic in enumerate(firsts) if nic.startswith("nic[")]

@@ -1,0 +1,88 @@
+"""What every kind of fabric is given: the nodes, checked, before any link is laid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from clustersim.config.gpu import Gpu
+from clustersim.config.topology import Node
+from clustersim.config.yaml import Document, Loc
+from clustersim.errors import ConfigError
+from clustersim.topology.model import Floats, Ints
+
+MAX_GPUS = 1_000_000
+MAX_LINKS = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A number of equal nodes. `at` is where the node stands in the document, for messages."""
+
+    document: Document
+    name: str
+    nodes: int
+    node: Node
+    gpu: Gpu
+    launch: float
+    at: Loc
+
+    @property
+    def nics(self) -> int:
+        """NICs of one node."""
+        return self.node.nics.count if self.node.nics else 0
+
+    @property
+    def endpoints(self) -> int:
+        """NICs of the cluster; NIC j of node n is endpoint n * nics + j."""
+        return self.nodes * self.nics
+
+    @property
+    def nic_rate(self) -> float:
+        """Bytes/s that one NIC carries in one direction: line rate times efficiency, at most what PCIe gets through."""
+        nics = self.node.nics
+        return min(nics.rate * nics.efficiency, self.node.host.usable) if nics else 0.0
+
+    def error(self, loc: Loc, message: str) -> ConfigError:
+        """Return an error at a place of the document."""
+        return self.document.error(loc, message)
+
+    @property
+    def fabric(self) -> Mapping[str, Any]:
+        """The `fabric` section as written."""
+        return self.document.data.get("fabric") or {}
+
+
+Hops = Callable[[Ints, Ints], Ints]
+
+
+class Run(NamedTuple):
+    """Links that share a name: capacity in bytes/s, latency in seconds, physical cables in each."""
+
+    name: str
+    capacity: Floats
+    latency: Floats
+    cables: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The fabric between endpoints (NICs), as one kind of fabric lays it.
+
+    hops(source, destination): endpoints → matrix (pairs, width) of links in order, counted from 0 through `runs`; -1 where a
+    path is shorter. port(endpoint): the switch it hangs on. ends(link): its two switches. rate: bytes/s of the cable between
+    NIC and switch, and `delay` its seconds. rails: traffic leaves a node by a NIC j with j % rails equal to the destination's
+    (1: by the GPU's own). share: part of the bytes on each hop (several paths). counts, fanouts: as in Topology.
+    """
+
+    runs: tuple[Run, ...]
+    hops: Hops
+    port: Callable[[int], str]
+    ends: Callable[[int], tuple[str, str]]
+    counts: Mapping[str, float]
+    fanouts: tuple[int, ...]
+    rate: Floats | float
+    delay: Floats | float = 0.0
+    rails: int = 1
+    share: float = 1.0

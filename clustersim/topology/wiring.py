@@ -1,0 +1,154 @@
+"""How the switches of a fat tree are counted and cabled: the port arithmetic, checked.
+
+A tier-t group joins `pod` groups of the tier below (tier 0: the leaves). A lower group has S switches ("planes") of u
+uplinks. `merge` neighbouring planes share one set of `spread` upper switches: cable (lower group q, plane i, port p) is
+number c = (q·merge + i % merge)·u + p of its set and goes to switch c % spread there, into port c // spread. With merge 1 and
+full pods this is the classic k-ary n-tree (Leiserson 1985; Petrini and Vanneschi 1997).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from clustersim.config.topology import FatTree
+from clustersim.topology.model import Ints
+from clustersim.topology.ports import Ports
+from clustersim.topology.ports import tiers as ports
+from clustersim.topology.site import Site
+
+
+class Level(NamedTuple):
+    """The cables from one tier to the next, in one network; see above. span: leaves under one lower group."""
+
+    groups: int
+    pod: int
+    span: int
+    planes: int
+    ports: int
+    merge: int
+    spread: int
+
+    @property
+    def cables(self) -> int:
+        """Cables of this level in one network."""
+        return self.groups * self.planes * self.ports
+
+
+class Place(NamedTuple):
+    """Where endpoints hang: network (rail plane), leaf in that network, port of the leaf."""
+
+    network: Ints
+    leaf: Ints
+    port: Ints
+
+
+class Leaves(NamedTuple):
+    """Endpoints → leaves. unit: nodes that share a set of leaves, with `sets` leaves for each of the `rails` (0: no rails)."""
+
+    nics: int
+    down: int
+    rails: int
+    unit: int
+    sets: int
+    networks: int
+    total: int
+
+    def place(self, endpoint: Ints) -> Place:
+        """Return where the endpoints hang."""
+        if not self.rails:
+            return Place(endpoint * 0, endpoint // self.down, endpoint % self.down)
+        node, nic = endpoint // self.nics, endpoint % self.nics
+        rail = nic % self.rails
+        slot = node % self.unit * (self.nics // self.rails) + nic // self.rails
+        group = node // self.unit
+        if self.networks > 1:
+            return Place(rail, group * self.sets + slot // self.down, slot % self.down)
+        return Place(rail * 0, (group * self.rails + rail) * self.sets + slot // self.down, slot % self.down)
+
+
+class Tree(NamedTuple):
+    """A counted fat tree: `networks` equal ones side by side."""
+
+    tiers: tuple[Ports, ...]
+    leaves: Leaves
+    levels: tuple[Level, ...]
+
+    def switches(self, tier: int) -> int:
+        """Return how many switches a tier has, 0 being the leaves."""
+        if tier == 0:
+            return self.leaves.total * self.leaves.networks
+        below = self.levels[tier - 1]
+        return -(-below.groups // below.pod) * self.planes(tier) * self.leaves.networks
+
+    def planes(self, tier: int) -> int:
+        """Return how many switches one group of a tier has."""
+        return self.levels[tier - 1].planes // self.levels[tier - 1].merge * self.levels[tier - 1].spread if tier else 1
+
+
+def tree(site: Site, spec: FatTree) -> Tree:
+    """Return the counted tree. Raises ConfigError when ports, pods or scalable units do not fit."""
+    tiers = ports(site, spec)
+    leaves = _leaves(site, spec, tiers[0])
+    return Tree(tiers, leaves, tuple(_levels(site, spec, tiers, leaves)))
+
+
+def _leaves(site: Site, spec: FatTree, tier: Ports) -> Leaves:
+    if spec.rails == "none":
+        if spec.rail_planes or spec.scalable_unit is not None:
+            key = "rail_planes" if spec.rail_planes else "scalable_unit"
+            raise site.error(("fabric", key), f"{key} is about rails; add `rails: optimized` or drop it")
+        return Leaves(site.nics, tier.down, 0, 0, 1, 1, -(-site.endpoints // tier.down))
+    rails = site.nics if spec.rails == "optimized" else int(spec.rails)
+    if site.nics % rails:
+        raise site.error(
+            ("fabric", "rails"), f"rails: {rails} do not divide the {site.nics} NICs of a node; use a divisor"
+        )
+    per_node = site.nics // rails
+    unit = min(spec.scalable_unit or max(1, tier.down // per_node), site.nodes)
+    if per_node == 1 and unit > tier.down:
+        few = f"{unit} nodes a rail do not fit into the {tier.down} ports down of a {tier.name}"
+        raise site.error(("fabric", "scalable_unit"), f"scalable_unit: {few}; use {tier.down} or fewer")
+    sets = -(-unit * per_node // tier.down)
+    networks = rails if spec.rail_planes or len(spec.tiers) == 1 else 1
+    return Leaves(site.nics, tier.down, rails, unit, sets, networks, -(-site.nodes // unit) * sets * rails // networks)
+
+
+def _levels(site: Site, spec: FatTree, tiers: tuple[Ports, ...], leaves: Leaves) -> Iterable[Level]:
+    groups, span, planes = leaves.total, 1, 1
+    if len(tiers) == 1 and groups > 1:
+        many = f"{site.endpoints} NICs need {groups * leaves.networks} switches of {tiers[0].down} ports, and nothing joins them"
+        raise site.error(("fabric", "tiers"), f"{many}; add a tier or use a larger radix")
+    for t in range(1, len(tiers)):
+        pod = _pod(site, spec, tiers, t, groups)
+        merge, spread = _spread(pod, tiers[t - 1].up, tiers[t].down, planes)
+        if spread > tiers[t - 1].up:
+            raise site.error(("fabric", "tiers", t), _unreachable(tiers, t, pod, spread))
+        yield Level(groups, pod, span, planes, tiers[t - 1].up, merge, spread)
+        groups, span, planes = -(-groups // pod), span * pod, planes // merge * spread
+
+
+def _unreachable(tiers: tuple[Ports, ...], t: int, pod: int, spread: int) -> str:
+    lower, upper = tiers[t - 1], tiers[t]
+    what = f"{pod} groups of {lower.name} switches need {spread} {upper.name} switches of {upper.down} ports down"
+    few = f"{what}, but a {lower.name} has only {lower.up} uplinks to reach them"
+    return f"{few}; use a larger radix, smaller pods or a tier more"
+
+
+def _pod(site: Site, spec: FatTree, tiers: tuple[Ports, ...], t: int, groups: int) -> int:
+    asked = spec.tiers[t].pod
+    if t < len(tiers) - 1:
+        return min(asked or tiers[t].down, groups)
+    if asked is not None and asked < groups:
+        few = f"{tiers[t].name} is the top tier and must join all {groups} groups below it, not {asked}"
+        raise site.error(("fabric", "tiers", t, "pod"), f"{few}; drop `pod` or add a tier")
+    return groups
+
+
+def _spread(pod: int, up: int, down: int, planes: int) -> tuple[int, int]:
+    """Return how many planes share upper switches, and how many those are: no port left over if that can be."""
+    for merge in (m for m in range(1, planes + 1) if planes % m == 0):
+        switches, rest = divmod(pod * up * merge, down)
+        if rest == 0 and switches <= up:
+            return merge, switches
+    return 1, -(-pod * up // down)
