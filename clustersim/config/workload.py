@@ -78,11 +78,16 @@ class Overlap(Spec):
 
 
 class Algorithms(Spec):
-    """The collective algorithm of each group: a file of `clustersim/collectives/`."""
+    """The collective algorithm of each group: a file of `clustersim/collectives/`.
+
+    tp, dp: those groups. embedding: first and last stage, which share a tied embedding. model: all ranks of a replica, which
+    share the gradient norm.
+    """
 
     tp: Name = "ring"
     dp: Name = "ring"
     embedding: Name = "ring"
+    model: Name = "tree"
 
 
 class Parallelism(Spec):

@@ -1,0 +1,1 @@
+"""The only room that knows SimPy: programs, streams, fabric, folding, recorder."""

@@ -1,0 +1,48 @@
+"""Kernels and exchanges become activities: seconds of compute with moves between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from clustersim.engine.fabric import Activity, Segment
+from clustersim.engine.network import Network
+from clustersim.workload.kernel import Kernel
+from clustersim.workload.operator import Exchange
+
+Seconds = Mapping[Kernel, float]
+
+
+def activity(
+    work: Iterable[Kernel | Exchange], seconds: Seconds, slowdown: float, network: Network, cells: Mapping[str, int]
+) -> Activity:
+    """Return the activity of kernels and exchanges in the order given.
+
+    seconds: of each kernel on a nominal GPU. slowdown: factor of this rank. cells: the rank's group cell by family.
+    """
+    segments: list[Segment] = []
+    carried: dict[tuple[str, str, int], float] = {}
+    compute = 0.0
+    for item in work:
+        if isinstance(item, Kernel):
+            compute += seconds[item] * slowdown
+        elif item.group in cells:
+            key = (item.group, item.op, cells[item.group])
+            carried[key] = carried.get(key, 0.0) + item.size
+            for move in network.moves(*key, item.size):
+                segments.append(Segment(compute, move))
+                compute = 0.0
+    segments.append(Segment(compute, None))
+    return Activity(segments, carried)
+
+
+def transfer(network: Network, family: str, op: str, cell: int, size: float) -> Activity:
+    """Return the activity of one collective or one message of `size` bytes."""
+    moves = network.moves(family, op, cell, size)
+    return Activity((Segment(0.0, move) for move in moves), {(family, op, cell): size})
+
+
+def cut(work: Sequence[Kernel | Exchange], places: Sequence[int]) -> list[Sequence[Kernel | Exchange]]:
+    """Cut a list of work before each of the given positions (ascending)."""
+    edges = [0, *places, len(work)]
+    return [work[a:b] for a, b in pairwise(edges)]

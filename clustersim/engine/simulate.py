@@ -1,0 +1,244 @@
+"""SimPy plays the programs: one long-lived process a rank cell, streams and groups by callbacks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import NamedTuple
+
+import simpy
+
+from clustersim.engine.fabric import Activity, Fabric, Segment
+from clustersim.engine.network import Network
+from clustersim.engine.program import Group, Instruction, Post, Program, Receive, Run, Send, Span
+from clustersim.errors import SimulationError
+
+Done = Callable[[float, list[float] | None], None]
+"""Called at the end of an activity with the time it began and the ends of its half segments."""
+
+
+class Record(NamedTuple):
+    """What a simulation leaves behind. events: SimPy events processed; solves: max-min problems solved."""
+
+    spans: list[Span]
+    end: float
+    events: int
+    solves: int
+
+
+def simulate(programs: Sequence[Program], network: Network, members: Mapping[Group, int]) -> Record:
+    """Play one program a rank cell to the end.
+
+    members: how many rank cells each group has; a collective starts when all of them have asked for it. Raises
+    SimulationError when no event is left and a rank still waits.
+    """
+    env = simpy.Environment()
+    world = _World(env, Fabric(env, network.capacity.tolist()), members)
+    ranks = [env.process(_rank(world, rank, program)) for rank, program in enumerate(programs)]
+    env.run()
+    stuck = [rank for rank, process in enumerate(ranks) if process.is_alive]
+    if stuck:
+        raise SimulationError(f"deadlock at {env.now} s: rank cell {stuck[0]} waits at {world.at[stuck[0]]}")
+    return Record(world.spans, env.now, next(env._eid), world.fabric.solves)
+
+
+class _World:
+    """Everything the ranks share."""
+
+    def __init__(self, env: simpy.Environment, fabric: Fabric, members: Mapping[Group, int]) -> None:
+        self.env, self.fabric, self.members = env, fabric, members
+        self.spans: list[Span] = []
+        self.gates: dict[Group, _Gate] = {}
+        self.mail: dict[Group, _Mail] = {}
+        self.at: dict[int, Instruction] = {}
+        self.merged: dict[frozenset[Activity], Activity] = {}
+
+    def together(self, group: Group | None, rank: int, activity: Activity, done: Done) -> None:
+        """Start an activity when every member of its group has asked for it."""
+        if group is None or self.members[group] == 1:
+            begun = self.env.now
+            self.fabric.start(activity, lambda marks: done(begun, marks))
+            return
+        if group not in self.gates:
+            self.gates[group] = _Gate(self, self.members[group])
+        self.gates[group].join(rank, activity, done)
+
+    def box(self, group: Group) -> _Mail:
+        if group not in self.mail:
+            self.mail[group] = _Mail(self.env)
+        return self.mail[group]
+
+
+class _Gate:
+    """The meeting point of a group: the k-th calls of all members belong together."""
+
+    def __init__(self, world: _World, members: int) -> None:
+        self.world, self.members = world, members
+        self.calls: dict[int, int] = {}
+        self.slots: dict[int, list[tuple[Activity, Done]]] = {}
+
+    def join(self, rank: int, activity: Activity, done: Done) -> None:
+        slot = self.calls.get(rank, 0)
+        self.calls[rank] = slot + 1
+        waiting = self.slots.setdefault(slot, [])
+        waiting.append((activity, done))
+        if len(waiting) == self.members:
+            del self.slots[slot]
+            self.release(waiting)
+
+    def release(self, waiting: list[tuple[Activity, Done]]) -> None:
+        begun = self.world.env.now
+
+        def finish(marks: list[float] | None) -> None:
+            for _, done in waiting:
+                done(begun, marks)
+
+        together = _slowest([activity for activity, _ in waiting], self.world.merged)
+        self.world.fabric.start(together, finish)
+
+
+def _slowest(activities: list[Activity], known: dict[frozenset[Activity], Activity]) -> Activity:
+    """Return what ranks in lock-step do together: each segment takes as long as its slowest computation."""
+    distinct = dict.fromkeys(activities)
+    if len(distinct) == 1:
+        return activities[0]
+    key = frozenset(distinct)
+    if key not in known:
+        columns = zip(*(a.segments for a in distinct), strict=True)
+        known[key] = Activity(Segment(max(s.compute for s in column), column[0].move) for column in columns)
+    return known[key]
+
+
+class _Mail:
+    """Messages from one rank cell to another, by (stage, microbatch): (posted, arrived) or an event that waits."""
+
+    def __init__(self, env: simpy.Environment) -> None:
+        self.env = env
+        self.posted: dict[tuple[int, int], float] = {}
+        self.arrived: set[tuple[int, int]] = set()
+        self.waiting: dict[tuple[int, int], simpy.Event] = {}
+
+    def deliver(self, key: tuple[int, int]) -> None:
+        self.arrived.add(key)
+        event = self.waiting.pop(key, None)
+        if event is not None:
+            event.succeed()
+
+    def wait(self, key: tuple[int, int]) -> simpy.Event:
+        event = self.waiting[key] = simpy.Event(self.env)
+        return event
+
+
+class _Stream:
+    """Collectives of one family on one rank, one after the other."""
+
+    def __init__(self, world: _World, rank: int) -> None:
+        self.world, self.rank = world, rank
+        self.queue: deque[Callable[[Callable[[], None]], None]] = deque()
+        self.busy = False
+        self.idle: simpy.Event | None = None
+
+    def put(self, job: Callable[[Callable[[], None]], None]) -> None:
+        self.queue.append(job)
+        if not self.busy:
+            self.busy = True
+            self.next()
+
+    def next(self) -> None:
+        if self.queue:
+            self.queue.popleft()(self.next)
+            return
+        self.busy = False
+        if self.idle is not None:
+            self.idle.succeed()
+            self.idle = None
+
+    def drained(self) -> simpy.Event:
+        self.idle = simpy.Event(self.world.env)
+        return self.idle
+
+
+def _rank(world: _World, rank: int, program: Program) -> Generator[simpy.Event, object, None]:
+    streams: dict[str, _Stream] = {}
+    for step, microbatch in program.instructions():
+        world.at[rank] = step
+        kind = type(step)
+        if kind is Run:
+            yield _run(world, rank, step, microbatch)  # type: ignore[arg-type]
+        elif kind is Receive:
+            yield from _receive(world, rank, step, microbatch)  # type: ignore[arg-type]
+        elif kind is Send or kind is Post:
+            stream = streams.setdefault(step.group[0], _Stream(world, rank))  # type: ignore[union-attr, index]
+            job = _send(world, rank, step, microbatch) if kind is Send else _post(world, rank, step)  # type: ignore[arg-type]
+            stream.put(job)
+            if kind is Send and step.wait and stream.busy:  # type: ignore[union-attr]
+                yield from _drain(world, rank, stream, "send")
+        elif step.family in streams and streams[step.family].busy:  # type: ignore[union-attr]
+            yield from _drain(world, rank, streams[step.family], step.family)  # type: ignore[union-attr]
+
+
+def _run(world: _World, rank: int, step: Run, microbatch: int) -> simpy.Event:
+    event = simpy.Event(world.env)
+    asked = world.env.now
+
+    def done(begun: float, marks: list[float] | None) -> None:
+        now = world.env.now
+        world.spans.append(
+            Span(rank, "compute", step.kind, step.stage, microbatch, asked, begun, now, step.activity, marks)
+        )
+        event.succeed()
+
+    world.together(step.group, rank, step.activity, done)
+    return event
+
+
+def _receive(world: _World, rank: int, step: Receive, microbatch: int) -> Generator[simpy.Event, object, None]:
+    box, key, asked = world.box(step.group), (step.stage, microbatch), world.env.now
+    if key not in box.arrived:
+        yield box.wait(key)
+        now = world.env.now
+        start = min(max(asked, box.posted[key]), now)
+        world.spans.append(Span(rank, "wait", "receive", step.stage, microbatch, asked, start, now, None, None))
+
+
+def _send(world: _World, rank: int, step: Send, microbatch: int) -> Callable[[Callable[[], None]], None]:
+    box, key, asked = world.box(step.group), (step.stage, microbatch), world.env.now
+    box.posted[key] = asked
+    name = step.group[0]
+
+    def begin(next_job: Callable[[], None]) -> None:
+        begun = world.env.now
+
+        def done(marks: list[float] | None) -> None:
+            now = world.env.now
+            world.spans.append(
+                Span(rank, name, "send", step.stage, microbatch, asked, begun, now, step.activity, marks)
+            )
+            box.deliver(key)
+            next_job()
+
+        world.fabric.start(step.activity, done)
+
+    return begin
+
+
+def _post(world: _World, rank: int, step: Post) -> Callable[[Callable[[], None]], None]:
+    asked = world.env.now
+
+    def begin(next_job: Callable[[], None]) -> None:
+        def done(begun: float, marks: list[float] | None) -> None:
+            span = Span(
+                rank, step.group[0], step.kind, step.stage, -1, asked, begun, world.env.now, step.activity, marks
+            )
+            world.spans.append(span)
+            next_job()
+
+        world.together(step.group, rank, step.activity, done)
+
+    return begin
+
+
+def _drain(world: _World, rank: int, stream: _Stream, kind: str) -> Generator[simpy.Event, object, None]:
+    asked = world.env.now
+    yield stream.drained()
+    world.spans.append(Span(rank, "wait", kind, -1, -1, asked, asked, world.env.now, None, None))

@@ -1,0 +1,150 @@
+"""The transfers of a job as loads on links, before anything is folded.
+
+A family is a set of like groups of ranks: all tensor-parallel groups, all data-parallel groups, all pairs of neighbouring
+pipeline stages. One phase of one collective over all groups of a family is one `Traffic`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clustersim.collectives.model import Group, Phase, phases
+from clustersim.topology.model import Floats, Ints, Routes, Topology
+
+Mask = NDArray[np.bool_]
+_FITS = 1 + 1e-9
+
+
+class Family(NamedTuple):
+    """Groups of GPUs that communicate: `ranks` is (groups, n), position by position. `levels` as in collectives.Group.
+
+    A family named `p2p…` sends from position 0 to position 1.
+    """
+
+    name: str
+    ranks: Ints
+    levels: tuple[int, ...]
+    algorithm: str
+    eras: Mapping[str, int] = MappingProxyType({})  # by collective; collectives of different eras never run at once
+
+
+class Traffic(NamedTuple):
+    """One phase of collective `op` over all groups of a family.
+
+    latency (s) and bound (bytes/s of the collective's size on an idle fabric) are by group. The arrays `group`, `link`,
+    `weight` list, sorted by group, the bytes that cross a link for each byte of the collective; `pins` are the first and the
+    last of the narrowest links on the way of those bytes.
+    """
+
+    family: str
+    op: str
+    era: int
+    latency: Floats
+    bound: Floats
+    group: Ints
+    link: Ints
+    weight: Floats
+    pins: tuple[Ints, Ints]
+
+
+def traffic(topology: Topology, family: Family, op: str) -> tuple[Traffic, ...]:
+    """Return the phases of collective `op` over every group of `family`; none when a group has one rank."""
+    groups, n = family.ranks.shape
+    if groups == 0 or n < 2:
+        return ()
+    if family.name.startswith("p2p"):
+        one = np.zeros(1, np.int64)
+        parts: Sequence[Phase] = (Phase(1, one, one + 1, np.ones(1)),)
+    else:
+        parts = phases(family.algorithm, op, Group(n, family.levels))
+    return tuple(_phase(topology, family, op, part) for part in parts)
+
+
+def _phase(topology: Topology, family: Family, op: str, part: Phase) -> Traffic:
+    groups, hops = len(family.ranks), len(part.source)
+    routes = topology.route(family.ranks[:, part.source].ravel(), family.ranks[:, part.destination].ravel())
+    lengths = np.diff(routes.start)
+    hop = np.repeat(np.arange(groups * hops), lengths)
+    weight = np.tile(part.fraction, groups)[hop] * routes.share
+    latency = part.rounds * routes.latency.reshape(groups, hops).max(axis=1)
+    first, last = _narrowest(topology.capacity[routes.links], routes)
+    return Traffic(
+        family.name,
+        op,
+        family.eras.get(op, 0),
+        latency,
+        _bounds(topology, groups, hop // hops, routes.links, weight),
+        hop // hops,
+        routes.links,
+        weight,
+        (first[hop], last[hop]),
+    )
+
+
+def _narrowest(capacity: Floats, routes: Routes) -> tuple[Ints, Ints]:
+    """Return the first and the last link of least capacity on each route (0 where a route is empty)."""
+    lengths = np.diff(routes.start)
+    full = np.flatnonzero(lengths)
+    first, last = np.zeros((2, len(lengths)), np.int64)
+    if len(full):
+        starts = routes.start[full]
+        narrow = np.flatnonzero(capacity == np.repeat(np.minimum.reduceat(capacity, starts), lengths[full]))
+        first[full] = routes.links[narrow[np.searchsorted(narrow, starts)]]
+        last[full] = routes.links[narrow[np.searchsorted(narrow, starts + lengths[full]) - 1]]
+    return first, last
+
+
+def _bounds(topology: Topology, groups: int, group: Ints, link: Ints, weight: Floats) -> Floats:
+    """Return the idle rate of each group: the link with the least capacity for its load decides."""
+    links = len(topology.capacity)
+    key, inverse = np.unique(group * links + link, return_inverse=True)
+    load = np.bincount(inverse, weight)
+    bound = np.full(groups, np.inf)
+    np.minimum.at(bound, key // links, topology.capacity[key % links] / load)
+    return bound
+
+
+def scarce(topology: Topology, all_traffic: Sequence[Traffic]) -> Ints:
+    """Return the links that could ever be short, sorted.
+
+    A link is left out when nothing can fill it: (a) the bounds of all that may use it at once fit, counting each group once,
+    or (b) the narrowest links on the way of its bytes, being full themselves, could not fill it. Both are exact: such a link
+    never decides a max-min rate.
+    """
+    eras = sorted({t.era for t in all_traffic})
+    demand = np.max([_demand(topology, [t for t in all_traffic if t.era == era]) for era in eras], axis=0) if eras else 0.0
+    candidates = demand > topology.capacity * _FITS
+    for side in (0, 1):
+        candidates &= ~_implied(topology, all_traffic, candidates, side)
+    return np.flatnonzero(candidates)
+
+
+def _demand(topology: Topology, all_traffic: Sequence[Traffic]) -> Floats:
+    """Return the bytes/s over each link when every group runs its heaviest phase at its bound."""
+    links = len(topology.capacity)
+    demand = np.zeros(links)
+    for name in dict.fromkeys(t.family for t in all_traffic):
+        own = [np.bincount(t.link, t.weight * t.bound[t.group], links) for t in all_traffic if t.family == name]
+        demand += np.max(own, axis=0)
+    return demand
+
+
+def _implied(topology: Topology, all_traffic: Sequence[Traffic], candidates: Mask, side: int) -> Mask:
+    """Return the mask of links whose distinct first (side 0) or last (side 1) pins together fit into them."""
+    links = len(topology.capacity)
+    own = np.zeros(links, bool)
+    for t in all_traffic:
+        own[t.pins[side]] = True
+    pairs = np.unique(np.concatenate([_pairs(t, candidates & ~own, side, links) for t in all_traffic] or [np.empty(0, int)]))
+    feed = np.bincount(pairs // links, topology.capacity[pairs % links], links)
+    return ~own & (feed <= topology.capacity * _FITS)
+
+
+def _pairs(t: Traffic, ask: Mask, side: int, links: int) -> Ints:
+    kept = ask[t.link]
+    return t.link[kept] * links + t.pins[side][kept]

@@ -1,0 +1,1 @@
+"""The only room that writes: summary, tables, store, trace, terminal."""

@@ -1,0 +1,68 @@
+"""Where the step's seconds went, for every rank cell.
+
+A rank's step is cut without gap or overlap into: compute, the exposed part of each kind of communication (tp, pp, dp, …),
+optimizer, and bubble (waiting for another rank's computation). The parts add up to the step time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from clustersim.engine.program import Span
+
+UPDATE = ("norm", "optimizer")
+
+
+def breakdown(spans: Iterable[Span], ranks: int, end: float) -> list[dict[str, float]]:
+    """Return {part: seconds} of every rank cell; `end` is the step time in seconds."""
+    rows: list[list[Span]] = [[] for _ in range(ranks)]
+    for span in spans:
+        rows[span.rank].append(span)
+    return [_of_rank(row, end) for row in rows]
+
+
+def _of_rank(spans: Sequence[Span], end: float) -> dict[str, float]:
+    parts = {"compute": 0.0, "tp": 0.0, "pp": 0.0, "dp": 0.0, "optimizer": 0.0, "bubble": 0.0}
+    posted = [s for s in spans if s.stream not in ("compute", "wait") and s.kind != "send"]
+    for span in spans:
+        if span.stream == "compute":
+            _add_run(parts, span)
+        elif span.stream == "wait" and span.kind in ("receive", "send"):
+            parts["pp"] += span.end - span.start
+        elif span.stream == "wait":
+            _add_drain(parts, span, [p for p in posted if p.stream == span.kind])
+    parts["bubble"] = max(end - sum(parts.values()), 0.0)
+    return parts
+
+
+def _add_run(parts: dict[str, float], span: Span) -> None:
+    took = span.end - span.start
+    if span.kind in UPDATE:
+        parts["optimizer"] += took
+        return
+    work = min(span.activity.compute, took) if span.activity else took
+    parts["compute"] += work
+    kinds = {segment.move.kind for segment in span.activity.segments if segment.move} if span.activity else set()
+    if len(kinds) <= 1:
+        name = next(iter(kinds), "tp")
+        parts[name] = parts.get(name, 0.0) + took - work
+        return
+    for name, share in _shares(span).items():
+        parts[name] = parts.get(name, 0.0) + (took - work) * share
+
+
+def _shares(span: Span) -> dict[str, float]:
+    """Divide the communication of one run by the kind of its moves, in proportion to their idle times."""
+    idle: dict[str, float] = {}
+    for segment in span.activity.segments if span.activity else ():
+        if segment.move:
+            idle[segment.move.kind] = idle.get(segment.move.kind, 0.0) + segment.move.idle
+    total = sum(idle.values()) or 1.0
+    return {name: value / total for name, value in idle.items()}
+
+
+def _add_drain(parts: dict[str, float], span: Span, posted: Iterable[Span]) -> None:
+    """Count as exposed only the time in which a collective really moved; the rest was waiting for peers."""
+    name = {"embedding": "dp"}.get(span.kind, span.kind)
+    moved = sum(max(min(p.end, span.end) - max(p.start, span.start), 0.0) for p in posted)
+    parts[name] = parts.get(name, 0.0) + moved

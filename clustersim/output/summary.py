@@ -1,0 +1,150 @@
+"""What `summary.json` says: the step time, why, whether it fits, and how it was found."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from clustersim.engine.plan import Plan, Work
+from clustersim.engine.simulate import Record
+from clustersim.topology.model import Floats, Topology
+from clustersim.workload.flops import hardware_flop, model_flop
+from clustersim.workload.memory import Memory
+
+NOT_MODELLED = (
+    "packet loss, PFC and incast",
+    "the interference of communication kernels with computation on the SMs",
+    "CPU overhead beyond the launch of kernels, data loading and checkpoints",
+)
+
+
+class Facts(NamedTuple):
+    """What the summary needs besides plan and record. memory: of each pipeline rank; seconds: wall time of the simulation."""
+
+    memory: list[Memory]
+    statement: list[str]
+    full_attention: bool
+    seconds: float
+
+
+def summary(
+    topology: Topology, work: Work, plan: Plan, record: Record, parts: list[dict[str, float]], facts: Facts
+) -> dict[str, Any]:
+    """Return the summary as plain data; keys carry their units."""
+    return {
+        "name": work.job.name,
+        "cluster": _cluster(topology),
+        "parallelism": _split(work),
+        **_speed(topology, work, record, facts),
+        "breakdown_s": _busiest(plan, parts),
+        "memory": _memory(topology, facts),
+        "busiest_links": busiest(topology, link_bytes(plan, topology), record.end),
+        "predictor": {"name": work.job.spec.predictor, "error": facts.statement},
+        "not_modelled": list(NOT_MODELLED),
+        "simulated": _simulated(topology, work, plan, record, facts),
+    }
+
+
+def _cluster(topology: Topology) -> dict[str, Any]:
+    return {
+        "name": topology.name,
+        "gpu": topology.gpu.name,
+        "nodes": topology.nodes,
+        "gpus": topology.gpus,
+        "links": len(topology.capacity),
+        "cables": int(topology.cables.sum()) // 2,
+    }
+
+
+def _split(work: Work) -> dict[str, Any]:
+    split, training = work.job.parallelism, work.job.training
+    return {
+        "tp": split.tp,
+        "pp": split.pp,
+        "dp": split.dp,
+        "vpp": split.vpp,
+        "zero": split.zero,
+        "schedule": split.schedule,
+        "micro_batch": training.micro_batch,
+        "global_batch": training.global_batch,
+        "microbatches": work.job.microbatches,
+        "precision": training.precision,
+        "recompute": training.recompute,
+    }
+
+
+def _speed(topology: Topology, work: Work, record: Record, facts: Facts) -> dict[str, Any]:
+    job, end = work.job, record.end
+    used = job.mesh.size
+    tokens = job.training.global_batch * job.training.seq / end
+    rate = model_flop(job, facts.full_attention) / end / used
+    peak = topology.gpu.matrix_peak(job.training.precision)
+    recomputes = job.training.recompute != "none"
+    return {
+        "step_time_s": end,
+        "tokens_per_s": tokens,
+        "tokens_per_s_per_gpu": tokens / used,
+        "model_tflops_per_gpu": rate / 1e12,
+        "mfu": rate / peak,
+        **({"hfu": hardware_flop(job, facts.full_attention) / end / used / peak} if recomputes else {}),
+        "peak_tflops_per_gpu": peak / 1e12,
+    }
+
+
+def _busiest(plan: Plan, parts: list[dict[str, float]]) -> dict[str, Any]:
+    """Return the parts of the rank cell that idles least, and which it is."""
+    cell = min(range(len(parts)), key=lambda c: (parts[c]["bubble"], c))
+    return {"rank": int(plan.first[cell]), **parts[cell]}
+
+
+def _memory(topology: Topology, facts: Facts) -> dict[str, Any]:
+    peak = max(m.total for m in facts.memory)
+    stages = [
+        {f"{kind}_bytes": value for kind, value in m._asdict().items()} | {"total_bytes": m.total} for m in facts.memory
+    ]
+    return {
+        "fits": peak <= topology.gpu.memory,
+        "peak_bytes": peak,
+        "capacity_bytes": topology.gpu.memory,
+        "by_pipeline_rank": stages,
+    }
+
+
+def _simulated(topology: Topology, work: Work, plan: Plan, record: Record, facts: Facts) -> dict[str, Any]:
+    cells = plan.network.cells
+    return {
+        "gpus": topology.gpus,
+        "ranks": work.job.mesh.size,
+        "idle_gpus": topology.gpus - work.job.mesh.size,
+        "rank_cells": len(plan.programs),
+        "groups": int(sum(len(c.of) for c in cells.groups.values())),
+        "group_cells": int(sum(len(c.first) for c in cells.groups.values())),
+        "scarce_links": len(cells.links.of),
+        "scarce_link_cells": len(cells.links.first),
+        "events": record.events,
+        "maxmin_solves": record.solves,
+        "seconds": facts.seconds,
+    }
+
+
+def link_bytes(plan: Plan, topology: Topology) -> Floats:
+    """Return the bytes that crossed every link in the step."""
+    totals: dict[tuple[str, str], Floats] = {}
+    cells = plan.network.cells
+    for program in plan.programs:
+        for (family, op, cell), size in program.carried().items():
+            by_group = totals.setdefault((family, op), np.zeros(len(cells.groups[family].of)))
+            by_group[cells.groups[family].of == cell] = size
+    return plan.network.bytes_by_link((family, op, size) for (family, op), size in totals.items())
+
+
+def busiest(topology: Topology, crossed: Floats, end: float, count: int = 10) -> list[dict[str, Any]]:
+    """Return the links with the highest mean utilization over the step, one of each tier's busiest first."""
+    use = crossed / topology.capacity / end
+    order = np.argsort(-use, kind="stable")[:count]
+    return [
+        {"link": topology.link_name(int(i)), "bytes": float(crossed[i]), "utilization": float(use[i])}
+        for i in order
+        if crossed[i] > 0
+    ]

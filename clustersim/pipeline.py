@@ -1,0 +1,134 @@
+"""From two YAML files to a result, in six steps: load, build, predict, plan, simulate, summarize."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clustersim.engine.plan import Plan, Work, kernels, plan, updates
+from clustersim.engine.simulate import Record
+from clustersim.errors import OutOfMemoryError
+from clustersim.output.breakdown import breakdown
+from clustersim.output.summary import Facts, summary
+from clustersim.topology.model import Topology
+from clustersim.workload.job import Job
+from clustersim.workload.memory import Memory
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """All that one simulation found; `summary` is what `summary.json` holds."""
+
+    summary: dict[str, Any]
+    topology: Topology
+    job: Job
+    plan: Plan
+    record: Record
+    parts: list[dict[str, float]]
+    facts: Facts
+
+
+def simulate(
+    topology: str | Path,
+    workload: str | Path,
+    overrides: Mapping[str, object] | None = None,
+    *,
+    fold: bool = True,
+    ignore_memory: bool = False,
+    full_attention: bool = False,
+    progress: Progress = lambda _: None,
+) -> Result:
+    """Simulate one training step.
+
+    topology, workload: paths of YAML files. overrides: dotted keys of the workload, such as {"parallelism.tp": 4}. fold:
+    simulate alike ranks once. ignore_memory: go on when the job does not fit. full_attention: count all of causal attention
+    in the model FLOP. progress is told the name of each step. Raises InputError for bad input.
+    """
+    from clustersim.topology.build import load as load_topology
+    from clustersim.workload.load import load as load_workload
+
+    progress("load")
+    job = load_workload(workload, overrides)
+    progress("build")
+    cluster = load_topology(topology)
+    return run(cluster, job, fold=fold, ignore_memory=ignore_memory, full_attention=full_attention, progress=progress)
+
+
+def run(
+    cluster: Topology,
+    job: Job,
+    *,
+    fold: bool = True,
+    ignore_memory: bool = False,
+    full_attention: bool = False,
+    progress: Progress = lambda _: None,
+) -> Result:
+    """Simulate one step of a loaded job on a built cluster; arguments as in `simulate`."""
+    from clustersim.engine.simulate import simulate as play
+
+    begun = time.perf_counter()
+    job = job.place(cluster.gpus, cluster.gpus_per_node)
+    progress("predict")
+    work, statement = _predict(cluster, job)
+    memory = _memory(work)
+    if not ignore_memory:
+        _must_fit(cluster, job, memory)
+    progress("plan")
+    planned = plan(work, cluster, fold)
+    progress("simulate")
+    record = play(planned.programs, planned.network, planned.members)
+    progress("summarize")
+    parts = breakdown(record.spans, len(planned.programs), record.end)
+    facts = Facts(memory, statement, full_attention, time.perf_counter() - begun)
+    return Result(summary(cluster, work, planned, record, parts, facts), cluster, job, planned, record, parts, facts)
+
+
+def _predict(cluster: Topology, job: Job) -> tuple[Work, list[str]]:
+    from clustersim.predictors.model import get
+    from clustersim.schedules.check import load as load_schedule
+    from clustersim.workload.stages import stages
+
+    split = job.parallelism
+    parts = stages(job)
+    ends = updates(job, parts)
+    distinct = kernels(parts, ends)
+    predictor = get(job.spec.predictor)
+    seconds = predictor.predict(distinct, cluster.gpu)
+    schedule = load_schedule(split.schedule, split.pp, job.microbatches, split.vpp)
+    known = dict(zip(distinct, seconds.tolist(), strict=True))
+    return Work(job, parts, schedule, ends, known), [str(s) for s in predictor.statement(distinct, cluster.gpu)]
+
+
+def _memory(work: Work) -> list[Memory]:
+    """Return the peak memory of each pipeline rank."""
+    from clustersim.schedules.check import in_flight
+    from clustersim.workload.memory import memory
+
+    pp = work.job.parallelism.pp
+    result = []
+    for rank, row in enumerate(work.schedule):
+        own = work.stages[rank::pp]
+        flights = [in_flight(tuple(a for a in row if a.stage == stage.index)) for stage in own]
+        result.append(memory(work.job, own, flights))
+    return result
+
+
+def _must_fit(cluster: Topology, job: Job, memory: list[Memory]) -> None:
+    worst = max(range(len(memory)), key=lambda rank: memory[rank].total)
+    need, have = memory[worst].total, cluster.gpu.memory
+    if need > have:
+        raise OutOfMemoryError(
+            f"{job.document.path}: pipeline rank {worst} needs {need / 2**30:.1f} GiB and {cluster.gpu.name} has "
+            f"{have / 2**30:.1f} GiB ({_largest(memory[worst])}); raise tp or pp, lower micro_batch, recompute activations, "
+            "or pass --ignore-memory"
+        )
+
+
+def _largest(memory: Memory) -> str:
+    kinds = sorted(zip(memory._fields, memory, strict=True), key=lambda pair: -pair[1])[:3]
+    return ", ".join(f"{name} {value / 2**30:.1f} GiB" for name, value in kinds)
