@@ -59,7 +59,8 @@ def validate(kind: type[S], document: Document, data: Mapping[str, Any] | None =
 
 def _first(kind: type[Spec], document: Document, error: ValidationError, at: Loc) -> ConfigError:
     found = [(document.error((*at, *d["loc"]), _sentence(kind, d, at)), d) for d in error.errors(include_url=False)]
-    return min(found, key=lambda pair: (pair[0].line, pair[0].column))[0]
+    # a mistyped key is also a missing one: the typo is what the user must see
+    return min(found, key=lambda pair: (pair[1]["type"] == "missing", pair[0].line, pair[0].column))[0]
 
 
 def _sentence(kind: type[Spec], detail: ErrorDetails, at: Loc) -> str:

@@ -83,6 +83,13 @@ ALIASES: Mapping[str, Alias] = {
     "overlap_p2p_comm": (("parallelism", "overlap", "p2p"), same),
 }
 
+REMEDIES: Mapping[str, str] = {
+    "num_layers_per_virtual_pipeline_stage": "write virtual_pipeline_model_parallel_size, the chunks of a pipeline rank",
+    "context_parallel_size": "leave it out, the sequence is not split over ranks of its own",
+    "expert_model_parallel_size": "leave it out, every tensor-parallel group holds all experts",
+}
+"""Names that have no counterpart, and what to write instead."""
+
 
 def find(key: str) -> Alias | None:
     """Return where an alias belongs and how its value converts, or None when `key` is no alias."""

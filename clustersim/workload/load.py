@@ -11,7 +11,7 @@ from clustersim.config.fields import validate
 from clustersim.config.workload import Workload
 from clustersim.config.yaml import Document, Loc, parse, read
 from clustersim.errors import ConfigError, InputError
-from clustersim.workload.aliases import find
+from clustersim.workload.aliases import REMEDIES, find
 from clustersim.workload.check import check
 from clustersim.workload.job import Job
 
@@ -55,11 +55,14 @@ def rename(document: Document) -> Document:
     data: dict[str, Any] = {}
     marks = dict(document.marks)
     for loc, value in _leaves(document):
-        alias = find(str(loc[-1]))
-        target, converted = (alias[0], alias[1](value)) if alias else (loc, value)
+        key = str(loc[-1]).replace("-", "_")
+        if key in REMEDIES:
+            raise document.error(loc, f"{loc[-1]} is not supported; {REMEDIES[key]}")
+        alias = find(key)
+        target, converted = (alias[0], alias[1](value)) if alias else ((*loc[:-1], key), value)
         if alias and converted is None:
             continue
-        if alias:
+        if target != loc:
             _move(document, marks, loc, target)
         _put(document, data, target, converted, loc)
     return Document(document.path, data, marks)

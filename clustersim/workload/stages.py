@@ -21,7 +21,7 @@ class Stage:
     """One of the pp·vpp global stages as one rank runs it; stage i belongs to pipeline rank i % pp.
 
     layers: (layer, how many in a row) in run order. recompute: as in the workload. shared: parameters that this stage holds
-    of a tied embedding which another stage holds too; `borrowed` says that the head uses the embedding of this very stage.
+    of a tied embedding which another stage holds too. borrowed: those of the embedding of this very stage that its head uses.
     input_bytes, output_bytes: activations received from and sent to the neighbours per tp rank and microbatch, 0 at the
     ends; gradients travel back in the same sizes.
     """
@@ -30,7 +30,7 @@ class Stage:
     layers: tuple[tuple[Layer, int], ...]
     recompute: str
     shared: int
-    borrowed: bool
+    borrowed: int
     input_bytes: float
     output_bytes: float
 
@@ -57,7 +57,7 @@ class Stage:
     @cached_property
     def parameters(self) -> int:
         """Parameters on one rank."""
-        return sum(self._owned(op) * count for layer, count in self.layers for op in layer.operators)
+        return sum(self.owned(op) * count for layer, count in self.layers for op in layer.operators)
 
     @cached_property
     def replicated(self) -> int:
@@ -86,31 +86,33 @@ class Stage:
                 position += len(one.steps)
         return tuple(ready)
 
-    def _owned(self, op: Operator) -> int:
-        return 0 if self.borrowed and op.name == LOGITS else op.parameters
+    def owned(self, op: Operator) -> int:
+        """Return the parameters that an operator adds to this stage; a head that borrows the embedding adds its bias."""
+        return op.parameters - (self.borrowed if op.name == LOGITS else 0)
+
+    def recomputed(self, layer: Layer) -> tuple[Operator, ...]:
+        """Return the operators of a layer whose forward pass runs again before their backward pass."""
+        if layer.name != "block" or self.recompute == "none":
+            return ()
+        return layer.operators if self.recompute == "full" else tuple(op for op in layer.operators if op.name == CORE)
 
     def _saved(self, layer: Layer) -> float:
-        if layer.name != "block" or self.recompute == "none":
-            return sum(op.saved for op in layer.operators)
-        if self.recompute == "full":
-            return layer.input_bytes
-        return sum(op.saved for op in layer.operators if op.name != CORE)
+        again = self.recomputed(layer)
+        kept = sum(op.saved for op in layer.operators if op not in again)
+        return kept + (layer.input_bytes if again == layer.operators else 0.0)
 
     def _pass(self, layer: Layer) -> _Backward:
-        steps: list[Kernel | Exchange] = []
-        inputs: list[Kernel | Exchange] = []
-        weights: list[Kernel] = []
-        ready: list[tuple[int, int]] = []
-        again = _forward(layer) if self.recompute == "full" and layer.name == "block" else ()
-        steps += again
-        inputs += again
+        """Return the backward pass of one layer: each operator in reverse, after what must be recomputed for it."""
+        again = self.recomputed(layer)
+        whole = _forward(layer) if again == layer.operators else ()
+        steps, inputs, weights, ready = [*whole], [*whole], list[Kernel](), list[tuple[int, int]]()
         for op in reversed(layer.operators):
-            core = op.forward if self.recompute == "selective" and op.name == CORE else ()
+            core = op.forward if op in again and not whole else ()
             steps += (*core, *op.backward_input, *op.backward_weight)
             inputs += (*core, *op.backward_input)
             weights += op.backward_weight
-            if self._owned(op):
-                ready.append((len(steps), self._owned(op)))
+            if self.owned(op):
+                ready.append((len(steps), self.owned(op)))
         return _Backward(tuple(steps), tuple(inputs), tuple(weights), tuple(ready))
 
 
@@ -152,7 +154,7 @@ def stages(job: Job) -> tuple[Stage, ...]:
                 layers,
                 job.training.recompute,
                 shared=table if tied and starts != ends else 0,
-                borrowed=tied and starts and ends,
+                borrowed=table if tied and starts and ends else 0,
                 input_bytes=0.0 if starts else between,
                 output_bytes=0.0 if ends else between,
             )

@@ -1,0 +1,115 @@
+"""`clustersim kernels WORKLOAD`: the table of kernels that one rank launches in a step."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clustersim.errors import InputError
+
+if TYPE_CHECKING:
+    from clustersim.workload.job import Job
+    from clustersim.workload.table import Row
+
+COLUMNS = ("layer", "operator", "direction", "kind", "op", "shape", "dtype", "launches", "GFLOP", "MB")
+WIDTH = 150  # columns that the widest row needs; a pipe reports 80
+
+
+def kernels(
+    workload: Annotated[Path, typer.Argument(help="A workload file, such as workloads/gpt3.yaml.")],
+    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs to place it on; default: one replica.")] = None,
+    stage: Annotated[int | None, typer.Option(min=0, help="One pipeline stage; default: all of them.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print the kernels of one step: for each its place in the model, shape, count, FLOP and bytes.
+
+    Counts are launches in one step on one tensor-parallel lane, over all its pipeline stages; GFLOP and MB are of one
+    launch. An exchange between GPUs shows its size in MB.
+    """
+    from clustersim.workload.load import load
+    from clustersim.workload.table import rows
+
+    job = _placed(load(workload), gpus)
+    _check_stage(job, stage)
+    found = rows(job, stage)
+    if as_json:
+        typer.echo(json.dumps({"workload": job.name, "kernels": [_record(r) for r in found], "total": _total(found)}))
+    else:
+        _print(job, found)
+
+
+def _placed(job: Job, gpus: int | None) -> Job:
+    """Return the job on the GPUs asked for, or on those of one replica (or of the dp it states)."""
+    p = job.parallelism
+    replicas = 1 if p.dp == "auto" else p.dp
+    many = gpus or p.tp * p.pp * replicas
+    return job.place(many, many if p.tp_across_nodes else max(p.tp, 1))
+
+
+def _check_stage(job: Job, stage: int | None) -> None:
+    stages = job.parallelism.pp * job.parallelism.vpp
+    if stage is not None and stage >= stages:
+        raise InputError(f"--stage {stage}: the job has {stages} stages; use 0 to {stages - 1}")
+
+
+def _record(row: Row) -> dict[str, Any]:
+    from clustersim.workload.kernel import Kernel
+
+    step = row.step
+    return {
+        "layer": row.layer,
+        "operator": row.operator,
+        "direction": row.direction,
+        "kind": step.kind if isinstance(step, Kernel) else "exchange",
+        "op": step.op,
+        "shape": row.shape,
+        "dtype": step.dtype if isinstance(step, Kernel) else "",
+        "launches": row.launches,
+        "flop": row.flop,
+        "bytes": row.bytes,
+    }
+
+
+def _total(found: list[Row]) -> dict[str, float]:
+    """Return the sums over a step: launches, FLOP, bytes moved in memory, bytes of exchanges."""
+    from clustersim.workload.kernel import Kernel
+
+    own = [row for row in found if isinstance(row.step, Kernel)]
+    sent = [row for row in found if not isinstance(row.step, Kernel)]
+    return {
+        "launches": sum(row.launches for row in own),
+        "flop": sum(row.flop * row.launches for row in own),
+        "bytes": sum(row.bytes * row.launches for row in own),
+        "exchanges": sum(row.launches for row in sent),
+        "exchange_bytes": sum(row.bytes * row.launches for row in sent),
+    }
+
+
+def _print(job: Job, found: list[Row]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    p = job.parallelism
+    title = f"{job.name}: tp {p.tp}, pp {p.pp}, dp {job.dp}, {job.microbatches} microbatches a step"
+    table = Table(*COLUMNS[:7], title=title, title_justify="left", box=None)
+    for name in COLUMNS[7:]:
+        table.add_column(name, justify="right")
+    for row in found:
+        record = _record(row)
+        numbers = (f"{row.launches}", f"{row.flop / 1e9:.4g}", f"{row.bytes / 1e6:.4g}")
+        table.add_row(*(record[name] for name in COLUMNS[:7]), *numbers)
+    console = Console(width=max(Console().width, WIDTH))
+    console.print(table)
+    console.print(_sentence(_total(found)))
+
+
+def _sentence(total: dict[str, float]) -> str:
+    from clustersim.units import scaled
+
+    return (
+        f"One step: {total['launches']:,} launches, {scaled(total['flop'], 'FLOP')}, {scaled(total['bytes'], 'B')} of memory "
+        f"traffic; {total['exchanges']:,} tensor-parallel exchanges of {scaled(total['exchange_bytes'], 'B')}."
+    )
