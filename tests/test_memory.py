@@ -125,3 +125,21 @@ def test_memory_falls_with_tp_and_rises_with_microbatches(tp, in_flight, recompu
 
     assert total(tp, in_flight) < total(tp, in_flight + 1)
     assert tp == 1 or total(tp, in_flight) < total(tp // 2, in_flight)
+
+
+@pytest.mark.parametrize("tp, dp, allocated", [(2, 4, 60.68), (4, 2, 39.07), (8, 1, 28.29)])
+def test_measured_peaks_of_a_twelve_layer_llama3_70b(tp, dp, allocated):
+    # GiB allocated, Megatron-LM on 8×B200, MooreThreads/SimuMax docs/b200 release v1.2 (Apache-2.0)
+    one = load(
+        FOLDER / "llama3_70b.yaml",
+        {
+            "model.layers": 12,
+            "training.seq": 4096,
+            "training.global_batch": 4 * dp,
+            "parallelism.tp": tp,
+            "parallelism.pp": 1,
+            "parallelism.dp": dp,
+        },
+    ).place(8, 8)
+    m = memory(one, stages(one), [1])
+    assert (m.total - m.framework) / 2**30 == pytest.approx(allocated, rel=0.01)
