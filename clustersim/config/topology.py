@@ -13,6 +13,17 @@ _PCIE = re.compile(r"gen([1-6])x(1|2|4|8|16)")
 _PCIE_RAW = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}  # B/s a lane after line coding
 
 
+def _between(low: int, high: int) -> AfterValidator:
+    """Return the validator of a list's length; pydantic's own also complains when only an item is wrong."""
+
+    def check(value: tuple[Any, ...]) -> tuple[Any, ...]:
+        if low <= len(value) <= high:
+            return value
+        raise ValueError(f"has {len(value)} entries; write {low} to {high}")
+
+    return AfterValidator(check)
+
+
 def _rails(value: object) -> int | str:
     whole = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1024
     if value in {"none", "optimized"} or whole:
@@ -163,7 +174,7 @@ class FatTree(Spec):
     rails: Annotated[int | str, PlainValidator(_rails)] = "none"
     rail_planes: bool = False
     scalable_unit: Count | None = None
-    tiers: Annotated[tuple[Tier, ...], Field(strict=False, min_length=1, max_length=5)]
+    tiers: Annotated[tuple[Tier, ...], Field(strict=False), _between(1, 5)]
     link: Link
     switch_latency: Time = 250e-9
     routing: Routing = Routing()
@@ -190,8 +201,8 @@ class Explicit(Spec):
     """A graph written out: the names of the switches, and the cables."""
 
     kind: Name
-    nodes: Annotated[tuple[Name, ...], Field(strict=False, min_length=1, max_length=2000)]
-    links: Annotated[tuple[ExplicitLink, ...], Field(strict=False, min_length=1, max_length=20_000)]
+    nodes: Annotated[tuple[Name, ...], Field(strict=False), _between(1, 2000)]
+    links: Annotated[tuple[ExplicitLink, ...], Field(strict=False), _between(1, 20_000)]
 
 
 class Fault(Spec):

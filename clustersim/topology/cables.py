@@ -65,7 +65,7 @@ class Dmodk:
         """Return the links from endpoints to endpoints."""
         a, b = self.tree.leaves.place(source), self.tree.leaves.place(destination)
         down, up = _walk(self.tree, b, a, None)
-        return _columns(self.tree, up, down)
+        return _columns(self.tree, len(source), up, down)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,7 +85,7 @@ class Ecmp:
             ^ queue.astype(np.uint64)
         )
         up, down = _walk(self.tree, self.tree.leaves.place(src), self.tree.leaves.place(dst), key)
-        return _columns(self.tree, up, down).reshape(len(source), self.qps * 2 * len(self.tree.levels))
+        return _columns(self.tree, len(src), up, down).reshape(len(source), self.qps * 2 * len(self.tree.levels))
 
 
 def _walk(tree: Tree, lead: Place, follow: Place, key: UInts | None) -> tuple[list[Ints], list[Ints]]:
@@ -121,9 +121,9 @@ def _cable(level: Level, network: Ints, group: Ints, plane: Ints, port: Ints) ->
     return ((network * level.groups + group) * level.planes + plane) * level.ports + port
 
 
-def _columns(tree: Tree, up: list[Ints], down: list[Ints]) -> Ints:
+def _columns(tree: Tree, pairs: int, up: list[Ints], down: list[Ints]) -> Ints:
     firsts = cable_firsts(tree)
-    columns = np.empty((len(up[0]) if up else 0, 2 * len(up)), np.int64)
+    columns = np.empty((pairs, 2 * len(up)), np.int64)
     for t, level in enumerate(tree.levels):
         columns[:, t] = np.where(up[t] < 0, -1, up[t] + firsts[t])
         columns[:, -1 - t] = np.where(down[t] < 0, -1, down[t] + firsts[t] + level.cables * tree.leaves.networks)

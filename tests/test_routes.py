@@ -1,0 +1,264 @@
+"""Routes by arithmetic against shortest paths in the same cluster's graph."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clustersim.config.yaml import parse
+from clustersim.errors import ConfigError
+from clustersim.topology.build import build, load
+from clustersim.topology.model import Topology
+
+CLUSTER = """
+cluster: {{name: small, nodes: {nodes}, node: small}}
+nodes:
+  small: {{extends: hgx-h100, gpus: {{count: {gpus}}}, nics: {{count: {nics}, attach: {attach}}}}}
+fabric:
+  kind: fat_tree
+  rails: {rails}
+  {unit}
+  tiers: {tiers}
+  link: {{rate: 400Gb/s}}
+  routing: {mode}
+"""
+MODES = ("{mode: adaptive}", "{mode: dmodk}", "{mode: ecmp, seed: 3}", "{mode: ecmp, qps: 3}")
+TREES = (
+    "[{radix: 64}]",
+    "[{down: 4, up: 4}, {radix: 16}]",
+    "[{down: 4, oversubscription: 2}, {radix: 16}]",
+    "[{down: 4, up: 4}, {radix: 4, pod: 2}, {radix: 16}]",
+    "[{down: 4, up: 4}, {radix: 8, pod: 3}, {radix: 8}]",
+    "[{down: 2, up: 2}, {radix: 4}, {radix: 4}, {radix: 4}]",
+)
+
+
+def cluster(nodes=6, gpus=4, nics=4, attach="per_gpu", rails="none", unit=1, tiers=TREES[1], mode=MODES[0]) -> Topology:
+    unit = f"scalable_unit: {unit}" if rails != "none" else ""
+    return build(
+        parse(
+            CLUSTER.format(
+                nodes=nodes, gpus=gpus, nics=nics, attach=attach, rails=rails, unit=unit, tiers=tiers, mode=mode
+            )
+        )
+    )
+
+
+def pairs(topology: Topology) -> tuple[np.ndarray, np.ndarray]:
+    every = np.arange(topology.gpus)
+    return np.repeat(every, topology.gpus), np.tile(every, topology.gpus)
+
+
+def walks(topology: Topology, links: list[int], share: np.ndarray) -> list[list[tuple[str, str]]]:
+    """Split a row of Routes into the paths of its queue pairs, each as edges."""
+    edges = [topology.ends(link) for link in links]
+    if not edges or not edges[-1][1].startswith("nic") or share.min() == 1:
+        return [edges]
+    qps = round(1 / share.min())
+    inner = [i for i, part in enumerate(share) if part < 1]
+    width = len(inner) // qps
+    head, tail = edges[: inner[0]], edges[inner[-1] + 1 :]
+    return [head + [edges[i] for i in inner[k * width : (k + 1) * width]] + tail for k in range(qps)]
+
+
+def check_routes(topology: Topology) -> None:
+    graph = topology.graph()
+    fabric = nx.DiGraph(
+        graph.subgraph(n for n, kind in graph.nodes(data="kind") if kind not in {"gpu", "nvswitch", "nvlink"})
+    )
+    hops = dict(nx.all_pairs_shortest_path_length(fabric))
+    source, destination = pairs(topology)
+    routes = topology.route(source, destination)
+    for i, (a, b) in enumerate(zip(source, destination, strict=True)):
+        row = slice(routes.start[i], routes.start[i + 1])
+        links, share = routes.links[row].tolist(), routes.share[row]
+        assert routes.latency[i] == pytest.approx(float((topology.latency[links] * share).sum()), rel=1e-12)
+        for edges in walks(topology, links, share):
+            check_walk(graph, edges, f"gpu[{a}]", f"gpu[{b}]", topology)
+            outside = [edge for edge in edges if edge[0] in fabric and edge[1] in fabric]
+            if outside:
+                assert len(outside) == hops[outside[0][0]][outside[-1][1]]
+                unique = list(nx.all_shortest_paths(fabric, outside[0][0], outside[-1][1]))
+                assert [outside[0][0], *(v for _, v in outside)] in unique
+
+
+def check_walk(graph, edges, start: str, end: str, topology: Topology) -> None:
+    if start == end:
+        assert edges == []
+        return
+    places = [start]
+    for u, v in edges:
+        if u != places[-1]:
+            assert graph.has_edge(places[-1], u), "only a GPU and its own NIC are joined without a link"
+            assert {places[-1].partition("[")[0], u.partition("[")[0]} == {"gpu", "nic"}
+        places += [v] if u == places[-1] else [u, v]
+    assert places[-1] == end or graph.has_edge(places[-1], end)
+    assert len(set(places)) == len(places)
+    assert all(graph.has_edge(u, v) for u, v in pairwise(places))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("tiers", TREES)
+def test_routes_are_shortest_paths_without_rails(tiers: str, mode: str) -> None:
+    check_routes(cluster(nodes=8, gpus=2, nics=2, tiers=tiers, mode=mode))
+
+
+@pytest.mark.parametrize("mode", MODES[:3])
+@pytest.mark.parametrize("rails", ["optimized", "2"])
+@pytest.mark.parametrize("tiers", TREES[1:5])
+def test_routes_are_shortest_paths_with_rails(tiers: str, rails: str, mode: str) -> None:
+    check_routes(cluster(nodes=5, gpus=4, nics=4, rails=rails, unit=2, tiers=tiers, mode=mode))
+
+
+@pytest.mark.parametrize("mode", MODES[:3])
+def test_routes_with_fewer_nics_than_gpus(mode: str) -> None:
+    for attach in ("shared", "per_gpu"):
+        check_routes(cluster(nodes=5, gpus=4, nics=2, attach=attach, tiers=TREES[3], mode=mode))
+        check_routes(cluster(nodes=5, gpus=4, nics=2, attach=attach, rails="optimized", tiers=TREES[3], mode=mode))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    nodes=st.integers(2, 9),
+    nics=st.integers(1, 3),
+    down=st.integers(1, 4),
+    pod=st.integers(1, 3),
+    radix=st.integers(2, 8),
+    mode=st.sampled_from(MODES),
+)
+def test_every_legal_tree_routes(nodes: int, nics: int, down: int, pod: int, radix: int, mode: str) -> None:
+    tiers = f"[{{down: {down}, up: {down}}}, {{radix: {2 * radix}, pod: {pod}}}, {{radix: {2 * radix}}}]"
+    try:
+        topology = cluster(nodes=nodes, gpus=nics, nics=nics, tiers=tiers, mode=mode)
+    except ConfigError as error:
+        assert "uplinks to reach them" in str(error)
+        return
+    check_routes(topology)
+    assert_bundles_hold_their_cables(nodes, nics, tiers)
+
+
+def assert_bundles_hold_their_cables(nodes: int, nics: int, tiers: str) -> None:
+    bundles, cables = (cluster(nodes=nodes, gpus=nics, nics=nics, tiers=tiers, mode=mode) for mode in MODES[:2])
+    assert [tier.name for tier in bundles.tiers] == [tier.name for tier in cables.tiers]
+    for one, many in zip(bundles.tiers, cables.tiers, strict=True):
+        a, b = (slice(tier.first, tier.first + tier.links) for tier in (one, many))
+        assert bundles.capacity[a].sum() == pytest.approx(cables.capacity[b].sum())
+        assert bundles.cables[a].sum() == cables.cables[b].sum()
+
+
+def test_no_upper_switch_has_more_cables_than_ports() -> None:
+    for tiers in TREES[1:]:
+        topology = cluster(nodes=8, gpus=2, nics=2, tiers=tiers, mode=MODES[1])
+        graph = topology.graph()
+        for switch, kind in graph.nodes(data="kind"):
+            if kind in {"spine", "core", "tier4"}:
+                ports = {"[{down: 4, up: 4}, {radix: 8, pod: 3}, {radix: 8}]": 8}.get(tiers, 16)
+                assert graph.out_degree(switch) <= ports
+
+
+def test_a_route_to_itself_is_empty_and_a_neighbour_is_over_nvlink() -> None:
+    topology = cluster()
+    routes = topology.route(np.array([1, 1]), np.array([1, 2]))
+    assert routes.start.tolist() == [0, 0, 2]
+    assert [topology.link_name(link) for link in routes.links] == ["nvlink-up[1]", "nvlink-down[2]"]
+    assert routes.latency.tolist() == pytest.approx([0.0, 3.4e-6])
+
+
+def test_a_change_of_rail_goes_over_nvlink_first() -> None:
+    topology = cluster(rails="optimized", unit=2)
+    routes = topology.route(np.array([0]), np.array([4 + 3]))
+    names = [topology.link_name(link) for link in routes.links]
+    assert names == ["nvlink-up[0]", "nvlink-down[3]", "nic-up[3]", "nic-down[7]"]
+
+
+def test_dmodk_never_shares_a_cable_downwards_in_a_permutation() -> None:
+    topology = load("topologies/fattree_3840_100g.yaml")
+    nodes = np.arange(topology.nodes)
+    down = [tier for tier in topology.tiers if tier.name in {"leaf-down", "spine-down"}]
+    for permuted in (np.roll(nodes, 1), np.roll(nodes, 256), np.random.default_rng(1).permutation(nodes)):
+        load_of = np.bincount(topology.route(nodes * 8, permuted * 8).links, minlength=len(topology.capacity))
+        assert all(load_of[tier.first : tier.first + tier.links].max() == 1 for tier in down)
+
+
+def test_dmodk_carries_a_shift_over_a_full_tree_without_contention() -> None:
+    topology = cluster(nodes=16, gpus=4, nics=4, tiers="[{radix: 8}, {radix: 8}, {radix: 8}]", mode=MODES[1])
+    gpus = np.arange(topology.gpus)
+    for shift in (4, 8, 16, 20, 32):
+        used = topology.route(gpus, (gpus + shift) % topology.gpus).links
+        assert np.bincount(used).max() == 1
+
+
+def test_ecmp_spreads_and_repeats_with_its_seed() -> None:
+    one, same, other = (cluster(tiers=TREES[1], mode=f"{{mode: ecmp, seed: {seed}}}") for seed in (1, 1, 2))
+    a, b = pairs(one)
+    assert np.array_equal(one.route(a, b).links, same.route(a, b).links)
+    assert not np.array_equal(one.route(a, b).links, other.route(a, b).links)
+    tier = next(tier for tier in one.tiers if tier.name == "leaf-up")
+    load_of = np.bincount(one.route(a, b).links, minlength=len(one.capacity))[tier.first : tier.first + tier.links]
+    assert load_of.min() > 0
+
+
+def test_queue_pairs_carry_equal_shares() -> None:
+    topology = cluster(tiers=TREES[1], mode=MODES[3])
+    routes = topology.route(np.array([0]), np.array([topology.gpus - 1]))
+    assert sorted(set(routes.share.tolist())) == pytest.approx([1 / 3, 1.0])
+    assert len(routes.links) == len(routes.share) == 2 + 3 * 2
+
+
+EXPLICIT = """
+cluster: {name: written, nodes: 4, node: {extends: hgx-h100, gpus: {count: 2}, nics: {count: 2}}}
+fabric:
+  kind: explicit
+  nodes: [leaf0, leaf1, spine0]
+  links:
+    - {a: "node[0]", b: leaf0, rate: 400Gb/s}
+    - {a: "node[1]", b: leaf0, rate: 400Gb/s}
+    - {a: leaf1, b: "node[2]", rate: 400Gb/s}
+    - {a: "nic[6]", b: leaf1, rate: 400Gb/s}
+    - {a: "nic[7]", b: leaf1, rate: 400Gb/s}
+    - {a: leaf0, b: spine0, rate: 400Gb/s, latency: 250ns, count: 4}
+    - {a: spine0, b: leaf1, rate: 400Gb/s, latency: 250ns, count: 4}
+"""
+
+
+def test_a_written_graph_is_the_generated_one() -> None:
+    written = build(parse(EXPLICIT))
+    generated = cluster(nodes=4, gpus=2, nics=2, tiers="[{down: 4, up: 4}, {radix: 8}]")
+    check_routes(written)
+    a, b = pairs(written)
+    mine, theirs = written.route(a, b), generated.route(a, b)
+    assert np.array_equal(mine.start, theirs.start)
+    assert mine.latency == pytest.approx(theirs.latency)
+    assert written.capacity[mine.links] == pytest.approx(generated.capacity[theirs.links])
+    assert written.counts["bisection"] == pytest.approx(generated.counts["bisection"])
+
+
+def test_the_shipped_explicit_cluster_equals_a_generated_one() -> None:
+    written = load("topologies/explicit_8.yaml")
+    check_routes(build(parse(EXPLICIT.replace("spine0]", "spine0, spine1]"))))
+    assert written.counts["oversubscription"] == 1
+    routes = written.route(np.array([0]), np.array([63]))
+    assert written.capacity[routes.links].min() == 48e9
+    assert routes.latency[0] == pytest.approx(14e-6 + 2 * 400e-9)
+
+
+def test_a_switch_joins_all_nics_and_nodes_without_nvlink_use_pcie() -> None:
+    topology = build(
+        parse("cluster: {nodes: 3, node: {extends: hgx-h100, scale_up: {kind: none}}}\nfabric: {kind: switch}")
+    )
+    check_routes(topology)
+    assert [tier.name for tier in topology.tiers] == ["pcie-up", "pcie-down", "nic-up", "nic-down"]
+    assert topology.capacity[0] == 48e9
+
+
+def test_a_fabric_of_one_plane_a_rail_keeps_to_the_rail() -> None:
+    topology = load("topologies/neusight_384.yaml")
+    gpus = np.arange(0, topology.gpus, 8)
+    routes = topology.route(gpus, (gpus + 8 * 5 + 3) % topology.gpus)
+    assert routes.latency.max() == 0
+    assert (np.diff(routes.start) == 6).all()

@@ -1,0 +1,161 @@
+"""Broken topology files: one sentence with the place and the remedy."""
+
+from __future__ import annotations
+
+import pytest
+
+from clustersim.config.yaml import parse
+from clustersim.errors import ConfigError
+from clustersim.topology.build import build
+
+NODE = "cluster: {nodes: 4, node: hgx-h100}\n"
+LINK = "link: {rate: 400Gb/s}"
+
+
+def tree(tiers: str, more: str = "", nodes: str = NODE) -> str:
+    return f"{nodes}fabric: {{kind: fat_tree, tiers: {tiers}, {LINK}{more}}}\n"
+
+
+def explicit(nodes: str, links: str) -> str:
+    site = "cluster: {nodes: 2, node: {extends: hgx-h100, gpus: {count: 1}, nics: {count: 1}}}\n"
+    return f"{site}fabric:\n  kind: explicit\n  nodes: {nodes}\n  links: {links}\n"
+
+
+NIC0, NIC1 = "{a: 'nic[0]', b: s0, rate: 1GB/s}", "{a: 'nic[1]', b: s1, rate: 1GB/s}"
+
+CASES = {
+    "unknown key": ("cluster: {nodes: 1, node: hgx-h100, nod: 2}", 1, "unknown key 'nod'; did you mean"),
+    "no cluster": ("nodes: {}", 1, "cluster is missing"),
+    "no nodes": ("cluster: {node: hgx-h100}", 1, "cluster.nodes is missing"),
+    "negative": ("cluster: {nodes: -1, node: hgx-h100}", 1, "cluster.nodes: -1 must be at least 1"),
+    "ten million": ("cluster: {nodes: 10000000, node: hgx-h100}", 1, "80000000 GPUs; at most 1000000"),
+    "no such node": ("cluster: {nodes: 1, node: hgx-h10}", 1, "unknown node type 'hgx-h10'; did you mean 'hgx-h100'?"),
+    "node is a list": ("cluster: {nodes: 1, node: [1]}", 1, "must be the name of a node type"),
+    "extends itself": (
+        "cluster: {nodes: 1, node: a}\nnodes:\n  a: {extends: b}\n  b: {extends: a}",
+        4,
+        "extends itself",
+    ),
+    "extends a list": ("cluster: {nodes: 1, node: {extends: [a]}}", 1, "unknown node type"),
+    "unknown GPU": (
+        "cluster:\n  nodes: 1\n  node:\n    extends: hgx-h100\n    gpus: {model: h100-sx}",
+        5,
+        "unknown GPU 'h100-sx'",
+    ),
+    "bare number": (tree("[{radix: 64}]").replace("400Gb/s", "400"), 2, "400 has no unit"),
+    "zero bandwidth": (tree("[{radix: 64}]").replace("400Gb/s", "0Gb/s"), 2, "must be greater than 0"),
+    "no fabric": (NODE, 1, "4 nodes need a network between them; add `fabric:`"),
+    "unknown kind": (NODE + "fabric: {kind: fattree}", 2, "did you mean 'fat_tree'?"),
+    "no kind": (NODE + "fabric: {tiers: []}", 2, "fabric.kind is missing; add one of explicit, fat_tree"),
+    "no tiers": (tree("[]"), 2, "fabric.tiers: has 0 entries; write 1 to 5"),
+    "no ports": (tree("[{name: leaf}]"), 2, "leaf needs its number of ports; add radix"),
+    "too many ports": (
+        tree("[{radix: 8, down: 8, up: 8}, {radix: 64}]"),
+        2,
+        "8 ports down and 8 up do not fit into radix 8",
+    ),
+    "one tier too small": (tree("[{radix: 8}]"), 2, "nothing joins them; add a tier"),
+    "radix too small": (tree("[{down: 4, up: 2}, {radix: 4}]"), 2, "but a leaf has only 2 uplinks to reach them"),
+    "top with uplinks": (
+        tree("[{radix: 64, up: 2}]"),
+        2,
+        "leaf is the top tier and has no uplinks; put `up` on the tier below",
+    ),
+    "top pod": (tree("[{down: 8, up: 8}, {radix: 64, pod: 2}]"), 2, "must join all 4 groups below it, not 2"),
+    "broken ratio": (tree("[{down: 8, oversubscription: 3}, {radix: 64}]"), 2, "no whole number of uplinks"),
+    "wrong ratio": (tree("[{down: 8, up: 8, oversubscription: 2}, {radix: 64}]"), 2, "8 down over 8 up is 1, not 2"),
+    "same names": (tree("[{name: a, radix: 64}, {name: a, radix: 64}]"), 2, "two tiers are called 'a'"),
+    "taken name": (tree("[{name: nic, radix: 64}]"), 2, "'nic' is no name of a tier"),
+    "odd rails": (tree("[{radix: 64}]", ", rails: 3"), 2, "rails: 3 do not divide the 8 NICs"),
+    "rails word": (
+        tree("[{radix: 64}]", ", rails: some"),
+        2,
+        "'some' is not known; write none, optimized, or a number",
+    ),
+    "unit without rails": (tree("[{radix: 64}]", ", scalable_unit: 4"), 2, "scalable_unit is about rails"),
+    "unit too large": (
+        tree("[{radix: 2, down: 1, up: 1}, {radix: 64}]", ", rails: optimized, scalable_unit: 4"),
+        2,
+        "4 nodes a rail do not fit into the 1 ports down",
+    ),
+    "cable lengths": (
+        tree("[{radix: 64}]").replace("400Gb/s", "400Gb/s, cable: [1m, 2m]"),
+        2,
+        "2 cable lengths for 1 tiers",
+    ),
+    "qps": (tree("[{radix: 64}]", ", routing: {qps: 4}"), 2, "qps is for `mode: ecmp`"),
+    "mode": (tree("[{radix: 64}]", ", routing: {mode: ospf}"), 2, "fabric.routing.mode: ospf is not known"),
+    "fast NIC": (
+        "cluster: {nodes: 1, node: {extends: hgx-a100, nics: {rate: 400Gb/s}}}",
+        1,
+        "more than the 31.5 GB/s of host.pcie gen4x16",
+    ),
+    "many NICs": ("cluster: {nodes: 1, node: {extends: hgx-a100, nics: {count: 16}}}", 1, "16 NICs for 8 GPUs"),
+    "no NICs": ("cluster: {nodes: 2, node: {gpus: {model: h100-sxm, count: 8}}}", 1, "several nodes need NICs"),
+    "PCIe slot": (
+        "cluster: {nodes: 1, node: {extends: hgx-a100, host: {pcie: gen9x16}}}",
+        1,
+        "'gen9x16' is not a PCIe slot",
+    ),
+    "NVLink without rate": (
+        "cluster: {nodes: 1, node: {gpus: {model: h100-sxm, count: 8}, scale_up: {kind: nvswitch}}}",
+        1,
+        "scale_up.link is missing",
+    ),
+    "too many cables": (
+        tree("[{down: 1, up: 90000}, {radix: 90000}]", ", routing: {mode: dmodk}", NODE.replace("4", "400", 1)),
+        2,
+        "links are too many to lay one by one",
+    ),
+    "self-link": (
+        explicit("[s0, s1]", f"[{NIC0}, {NIC1}, {{a: s0, b: s0, rate: 1GB/s}}]"),
+        5,
+        "a cable from 's0' to itself",
+    ),
+    "double link": (explicit("[s0]", f"[{NIC0}, {NIC0}]"), 5, "joined twice; write the number of cables as `count`"),
+    "duplicate switch": (explicit("[s0, s0]", f"[{NIC0}]"), 4, "duplicate switch 's0'"),
+    "bracket": (explicit("['leaf[0]']", f"[{NIC0}]"), 4, "brackets are for nic[e]"),
+    "island": (explicit("[s0, s1]", f"[{NIC0}, {NIC1}]"), 5, "no cables lead from 's0' to 's1'"),
+    "loose NIC": (explicit("[s0]", f"[{NIC0}]"), 5, "nic[1] hangs on no switch"),
+    "two cables": (
+        explicit("[s0, s1]", f"[{NIC0}, {NIC1}, {{a: 'node[0]', b: s1, rate: 1GB/s}}]"),
+        5,
+        "nic[0] has a cable already",
+    ),
+    "no such NIC": (explicit("[s0]", f"[{NIC0}, {{a: 'nic[2]', b: s0, rate: 1GB/s}}]"), 5, "nic[0] to nic[1] do"),
+    "no such switch": (
+        explicit("[s0]", f"[{NIC0}, {{a: s9, b: s0, rate: 1GB/s}}]"),
+        5,
+        "'s9' is neither a switch nor nic[e]",
+    ),
+    "NIC to NIC": (explicit("[s0]", f"[{NIC0}, {{a: 'nic[0]', b: 'nic[1]', rate: 1GB/s}}]"), 5, "joins no switch"),
+    "fault nowhere": (tree("[{radix: 64}]") + "faults: [{link: 'nik[1]', rate: 1GB/s}]", 3, "'nik[1]' is no link"),
+    "fault number": (
+        tree("[{radix: 64}]") + "faults: [{link: 'nic-up[32]', rate: 1GB/s}]",
+        3,
+        "nic-up has the links 0 to 31",
+    ),
+    "fault without rate": (tree("[{radix: 64}]") + "faults: [{link: 'nic-up[1]'}]", 3, "a link needs a `rate`"),
+    "fault without slowdown": (tree("[{radix: 64}]") + "faults: [{node: 1}]", 3, "needs a `slowdown`"),
+    "fault of two": (
+        tree("[{radix: 64}]") + "faults: [{node: 1, gpu: 2, slowdown: 2}]",
+        3,
+        "exactly one of link, node, gpu",
+    ),
+    "no such node to slow": (
+        tree("[{radix: 64}]") + "faults: [{node: 4, slowdown: 2}]",
+        3,
+        "there is no node 4; they are 0 to 3",
+    ),
+    "negative slowdown": (tree("[{radix: 64}]") + "faults: [{gpu: 1, slowdown: -2}]", 3, "must be greater than 0"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_broken_topologies(case: str) -> None:
+    text, line, message = CASES[case]
+    with pytest.raises(ConfigError) as caught:
+        build(parse(text, "broken.yaml"))
+    assert message in caught.value.message
+    assert str(caught.value).startswith(f"broken.yaml:{line}:")
+    assert "\n" not in str(caught.value)
