@@ -59,7 +59,7 @@ def test_flash_attention_keeps_what_selective_recompute_keeps_and_its_statistics
     assert saved(one) == pytest.approx(s * h * (10 + 24 / 8) + 4 * a * s / 8, rel=1e-12)
 
 
-def test_gpt3_22b_needs_eighteen_bytes_a_parameter():
+def test_16_bit_adam_needs_eighteen_bytes_a_parameter():
     one = job()
     stage = stages(one)[3]
     m = memory(one, [stage], [13])
