@@ -130,20 +130,23 @@ def test_routes_with_fewer_nics_than_gpus(mode: str) -> None:
     pod=st.integers(1, 3),
     radix=st.integers(2, 8),
     mode=st.sampled_from(MODES),
+    rails=st.sampled_from(["none", "optimized"]),
 )
-def test_every_legal_tree_routes(nodes: int, nics: int, down: int, pod: int, radix: int, mode: str) -> None:
+def test_every_legal_tree_routes(nodes: int, nics: int, down: int, pod: int, radix: int, mode: str, rails: str) -> None:
     tiers = f"[{{down: {down}, up: {down}}}, {{radix: {2 * radix}, pod: {pod}}}, {{radix: {2 * radix}}}]"
     try:
-        topology = cluster(nodes=nodes, gpus=nics, nics=nics, tiers=tiers, mode=mode)
+        topology = cluster(nodes=nodes, gpus=nics, nics=nics, tiers=tiers, mode=mode, rails=rails)
     except ConfigError as error:
         assert "uplinks to reach them" in str(error)
         return
     check_routes(topology)
-    assert_bundles_hold_their_cables(nodes, nics, tiers)
+    assert_bundles_hold_their_cables(nodes, nics, tiers, rails)
 
 
-def assert_bundles_hold_their_cables(nodes: int, nics: int, tiers: str) -> None:
-    bundles, cables = (cluster(nodes=nodes, gpus=nics, nics=nics, tiers=tiers, mode=mode) for mode in MODES[:2])
+def assert_bundles_hold_their_cables(nodes: int, nics: int, tiers: str, rails: str) -> None:
+    bundles, cables = (
+        cluster(nodes=nodes, gpus=nics, nics=nics, tiers=tiers, mode=mode, rails=rails) for mode in MODES[:2]
+    )
     assert [tier.name for tier in bundles.tiers] == [tier.name for tier in cables.tiers]
     for one, many in zip(bundles.tiers, cables.tiers, strict=True):
         a, b = (slice(tier.first, tier.first + tier.links) for tier in (one, many))
@@ -151,14 +154,22 @@ def assert_bundles_hold_their_cables(nodes: int, nics: int, tiers: str) -> None:
         assert bundles.cables[a].sum() == cables.cables[b].sum()
 
 
-def test_no_upper_switch_has_more_cables_than_ports() -> None:
-    for tiers in TREES[1:]:
-        topology = cluster(nodes=8, gpus=2, nics=2, tiers=tiers, mode=MODES[1])
-        graph = topology.graph()
-        for switch, kind in graph.nodes(data="kind"):
-            if kind in {"spine", "core", "tier4"}:
-                ports = {"[{down: 4, up: 4}, {radix: 8, pod: 3}, {radix: 8}]": 8}.get(tiers, 16)
-                assert graph.out_degree(switch) <= ports
+@pytest.mark.parametrize(
+    ("tiers", "radix"),
+    [
+        (TREES[1], {"spine": 16}),
+        (TREES[3], {"spine": 4, "core": 16}),
+        (TREES[4], {"spine": 8, "core": 8}),
+        (TREES[5], {"spine": 4, "core": 4, "tier4": 4}),
+    ],
+)
+def test_no_switch_has_more_cables_than_ports(tiers: str, radix: dict[str, int]) -> None:
+    topology = cluster(nodes=8, gpus=2, nics=2, tiers=tiers, mode=MODES[1])
+    graph = topology.graph()
+    for name, ports in radix.items():
+        degrees = [graph.out_degree(switch) for switch, kind in graph.nodes(data="kind") if kind == name]
+        assert len(degrees) == topology.counts[f"{name}_switches"]
+        assert max(degrees) <= ports
 
 
 def test_a_route_to_itself_is_empty_and_a_neighbour_is_over_nvlink() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -162,3 +164,13 @@ def test_a_fault_of_one_direction() -> None:
     topology = faulty('[{link: "leaf-up[3]", rate: 1Gb/s}]')
     assert topology.link_name(int(topology.capacity.argmin())) == "leaf-up[3]"
     assert (topology.capacity == topology.capacity.min()).sum() == 1
+
+
+def test_a_generated_cluster_needs_no_heavy_library() -> None:
+    code = "import sys; from clustersim.topology.build import load; load('topologies/fattree_3840.yaml'); print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"networkx", "torch", "polars", "rich", "simpy"} & set(modules)
+
+
+def test_the_power_of_the_nodes_is_their_maximum() -> None:
+    assert load("topologies/superpod_h100_128.yaml").counts["power"] == 128 * 10.2e3

@@ -158,7 +158,7 @@ class Routing(Spec):
     """
 
     mode: Literal["adaptive", "dmodk", "ecmp"] = "adaptive"
-    qps: Annotated[int, Field(ge=1, le=256)] = 1
+    qps: Annotated[int, Field(ge=1, le=64)] = 1
     seed: Index = 0
 
 
@@ -178,6 +178,12 @@ class FatTree(Spec):
     link: Link
     switch_latency: Time = 250e-9
     routing: Routing = Routing()
+
+
+class SingleNode(Spec):
+    """No fabric at all."""
+
+    kind: Name
 
 
 class Switch(Spec):

@@ -1,3 +1,5 @@
 """Clusters from YAML, one file a kind of fabric: `build(site) -> Topology`; routing by arithmetic."""
 
-SHARED = ("model", "site", "assemble", "router", "ports", "wiring", "cables", "faults", "graph", "build", "describe")
+SHARED = (
+    "model", "site", "assemble", "router", "ports", "wiring", "cables", "written", "faults", "graph", "build", "describe",
+)  # fmt: skip

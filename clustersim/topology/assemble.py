@@ -67,7 +67,8 @@ def _pair(name: str, n: int, rate: Floats | float, delay: Floats | float, cables
 def _counts(site: Site, network: Network | None, links: int) -> dict[str, float]:
     gpus = site.nodes * site.node.gpus.count
     head = {"nodes": site.nodes, "gpus": gpus, "nics": site.endpoints}
-    return {**head, **(network.counts if network else {}), "links": links}
+    power = {"power": site.nodes * site.node.power.max} if site.node.power else {}
+    return {**head, **(network.counts if network else {}), "links": links, **power}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

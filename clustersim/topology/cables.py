@@ -53,7 +53,7 @@ class Bundles:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dmodk:
-    """Static routing: the destination chooses its own way down, so a permutation never meets itself there.
+    """Static routing: the destination chooses its way down, so without oversubscription a permutation never meets itself there.
 
     The port a flow comes down through, digit by digit, is the destination's port on its leaf, then the port through which
     that cable enters the next switch, and so on (D-mod-k: Zahavi, 2012); the source climbs to the same switches.

@@ -26,6 +26,8 @@ def describe(topology: Topology) -> list[Row]:
     rows.append(("directed links", f"{int(counts['links']):,}"))
     if len(topology.fanouts) > 1:
         rows.append(("fan-outs", " × ".join(str(fanout) for fanout in topology.fanouts)))
+    if "power" in counts:
+        rows.append(("power of the nodes", scaled(counts["power"], "W")))
     slow = int((topology.slowdown != 1).sum())
     return [*rows, ("slow GPUs", f"{slow:,}")] if slow else rows
 

@@ -9,6 +9,7 @@ full pods this is the classic k-ary n-tree (Leiserson 1985; Petrini and Vannesch
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import gcd
 from typing import NamedTuple
 
 from clustersim.config.topology import FatTree
@@ -99,19 +100,27 @@ def _leaves(site: Site, spec: FatTree, tier: Ports) -> Leaves:
             key = "rail_planes" if spec.rail_planes else "scalable_unit"
             raise site.error(("fabric", key), f"{key} is about rails; add `rails: optimized` or drop it")
         return Leaves(site.nics, tier.down, 0, 0, 1, 1, -(-site.endpoints // tier.down))
+    rails = _rails(site, spec)
+    unit = _unit(site, spec, tier, site.nics // rails)
+    sets = -(-unit * (site.nics // rails) // tier.down)
+    networks = rails if spec.rail_planes or len(spec.tiers) == 1 else 1
+    return Leaves(site.nics, tier.down, rails, unit, sets, networks, -(-site.nodes // unit) * sets * rails // networks)
+
+
+def _rails(site: Site, spec: FatTree) -> int:
     rails = site.nics if spec.rails == "optimized" else int(spec.rails)
     if site.nics % rails:
-        raise site.error(
-            ("fabric", "rails"), f"rails: {rails} do not divide the {site.nics} NICs of a node; use a divisor"
-        )
-    per_node = site.nics // rails
+        many = f"{rails} do not divide the {site.nics} NICs of a node"
+        raise site.error(("fabric", "rails"), f"rails: {many}; use a divisor")
+    return rails
+
+
+def _unit(site: Site, spec: FatTree, tier: Ports, per_node: int) -> int:
     unit = min(spec.scalable_unit or max(1, tier.down // per_node), site.nodes)
     if per_node == 1 and unit > tier.down:
         few = f"{unit} nodes a rail do not fit into the {tier.down} ports down of a {tier.name}"
         raise site.error(("fabric", "scalable_unit"), f"scalable_unit: {few}; use {tier.down} or fewer")
-    sets = -(-unit * per_node // tier.down)
-    networks = rails if spec.rail_planes or len(spec.tiers) == 1 else 1
-    return Leaves(site.nics, tier.down, rails, unit, sets, networks, -(-site.nodes // unit) * sets * rails // networks)
+    return unit
 
 
 def _levels(site: Site, spec: FatTree, tiers: tuple[Ports, ...], leaves: Leaves) -> Iterable[Level]:
@@ -147,8 +156,8 @@ def _pod(site: Site, spec: FatTree, tiers: tuple[Ports, ...], t: int, groups: in
 
 def _spread(pod: int, up: int, down: int, planes: int) -> tuple[int, int]:
     """Return how many planes share upper switches, and how many those are: no port left over if that can be."""
-    for merge in (m for m in range(1, planes + 1) if planes % m == 0):
-        switches, rest = divmod(pod * up * merge, down)
-        if rest == 0 and switches <= up:
-            return merge, switches
+    step = down // gcd(pod * up, down)
+    for merge in range(step, min(planes, down // pod) + 1, step):
+        if planes % merge == 0 and pod * up * merge // down <= up:
+            return merge, pod * up * merge // down
     return 1, -(-pod * up // down)
