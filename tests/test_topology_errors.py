@@ -67,6 +67,8 @@ CASES = {
     "same names": (tree("[{name: a, radix: 64}, {name: a, radix: 64}]"), 2, "two tiers are called 'a'"),
     "taken name": (tree("[{name: nic, radix: 64}]"), 2, "'nic' is no name of a tier"),
     "odd rails": (tree("[{radix: 64}]", ", rails: 3"), 2, "rails: 3 do not divide the 8 NICs"),
+    "rails mapping": (tree("[{radix: 64}]", ", rails: {a: 1}"), 2, "is not known; write none, optimized"),
+    "misspelt extends": ("cluster: {nodes: 1, node: {extend: hgx-h100}}", 1, "did you mean 'extends'?"),
     "rails word": (
         tree("[{radix: 64}]", ", rails: some"),
         2,

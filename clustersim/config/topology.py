@@ -26,7 +26,7 @@ def _between(low: int, high: int) -> AfterValidator:
 
 def _rails(value: object) -> int | str:
     whole = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1024
-    if value in {"none", "optimized"} or whole:
+    if whole or value in ("none", "optimized"):
         return value  # type: ignore[return-value]
     raise ValueError(f"{value!r} is not known; write none, optimized, or a number of rails up to 1024")
 
@@ -117,8 +117,9 @@ class NodePower(Spec):
 
 
 class Node(Spec):
-    """One type of node."""
+    """One type of node. extends: the node type that it changes; merged before this is read."""
 
+    extends: Name | None = None
     gpus: Gpus
     scale_up: ScaleUp = ScaleUp(kind="none")
     host: Host = Host()
