@@ -62,9 +62,10 @@ class OutOfMemoryError(InputError):
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return "did you mean 'x'? Known: a, b, c" for an unknown `name`."""
+    """Return "did you mean 'x'? known: a, b, c" for an unknown `name`; another case of letters is the nearest match."""
     names = sorted(known)
-    close = get_close_matches(name, names, n=1, cutoff=0.6)
+    same = [other for other in names if other.lower() == name.lower()]
+    close = get_close_matches(name, same or names, n=1, cutoff=0.0 if same else 0.6)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"{hint}known: {', '.join(names)}"
 

@@ -10,7 +10,7 @@ import importlib
 import pkgutil
 from typing import Any
 
-from clustersim.errors import UnknownNameError, suggest
+from clustersim.errors import UnknownNameError, shown, suggest
 
 
 def names(room: str) -> dict[str, str]:
@@ -32,13 +32,21 @@ def load(room: str, name: str, attribute: str) -> Any:
     known = names(room)
     if name not in known:
         what = room.rsplit(".", 1)[-1]
-        raise UnknownNameError(f"{name!r} is none of the {what}; {suggest(name, known)}, or package.module:attribute")
+        raise UnknownNameError(
+            f"{shown(name)} is none of the {what}; {suggest(name, known)}, or package.module:attribute"
+        )
     return getattr(importlib.import_module(known[name]), attribute)
 
 
 def _outside(name: str) -> Any:
     module, _, attribute = name.partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UnknownNameError(f"{name!r} cannot be loaded ({error}); write package.module:attribute") from error
+        found = getattr(importlib.import_module(module), attribute)
+    except (Exception, SystemExit) as error:  # whatever the outside module raises while it is imported
+        why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise UnknownNameError(
+            f"{shown(name)} cannot be loaded ({why}); write package.module:attribute of a package that Python finds"
+        ) from error
+    if not callable(found):
+        raise UnknownNameError(f"{shown(name)} is no function or class but {shown(found)}; name one that is")
+    return found

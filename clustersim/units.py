@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from clustersim.errors import InputError, suggest
+from clustersim.errors import InputError, shown, suggest
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
@@ -29,6 +29,7 @@ UNITS: Mapping[str, Mapping[str, float]] = {
         "ms": 1e-3,
         "us": 1e-6,
         "µs": 1e-6,
+        "μs": 1e-6,  # the Greek letter, which looks the same as the micro sign
         "ns": 1e-9,
         "min": 60.0,
         "h": 3600.0,
@@ -51,7 +52,7 @@ EXAMPLES: Mapping[str, str] = {
     "frequency": "1.98GHz",
 }
 
-_QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]*)\s*")
+_QUANTITY = re.compile(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµμ/]*)\s*")
 
 
 def parse(text: object, dimension: str) -> float:
@@ -62,42 +63,54 @@ def parse(text: object, dimension: str) -> float:
     """
     example = EXAMPLES[dimension]
     if isinstance(text, int | float) and not isinstance(text, bool):
-        raise InputError(f"{text} has no unit; write a {dimension} with one, like {example}")
+        raise InputError(f"{shown(text)} has no unit; write a {dimension} with one, like {example}")
     match = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        raise InputError(f"{_shown(text)} is not a {dimension}; write a number and a unit, like {example}")
+        raise InputError(f"{shown(text)} is not a {dimension}; write a number and a unit, like {example}")
     number, unit = match.groups()
     if not unit:
-        raise InputError(f"{text.strip()} has no unit; write a {dimension} with one, like {example}")  # type: ignore[attr-defined]
+        raise InputError(f"{shown(text)} has no unit; write a {dimension} with one, like {example}")
     if unit not in UNITS[dimension]:
-        raise InputError(f"{unit!r} is not a unit of {dimension} (case matters); {suggest(unit, UNITS[dimension])}")
+        raise InputError(
+            f"{shown(unit)} is not a unit of {dimension} (case matters); {suggest(unit[:60], UNITS[dimension])}"
+        )
     value = float(number) * UNITS[dimension][unit]
     if not math.isfinite(value) or value < 0:
-        raise InputError(f"{_shown(text)} must be a finite {dimension} of zero or more, like {example}")
+        raise InputError(f"{shown(text)} must be a finite {dimension} of zero or more, like {example}")
     return value
 
 
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
 def seconds(value: float) -> str:
-    """Return `value` seconds as people write it: `12.3 ms`."""
-    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if abs(value) >= factor:
-            return f"{value / factor:.4g} {unit}"
-    return f"{value / 1e-9:.4g} ns" if value else "0 s"
+    """Return `value` seconds as people write it: `12.3 ms`, and hours and days from two of them on."""
+    rounded = abs(_rounded(value))
+    for unit, least, factor in _SPANS:
+        if rounded >= least:
+            return f"{_figure(value / factor)} {unit}"
+    return f"{_figure(value / 1e-9)} ns" if value else "0 s"
+
+
+_SPANS = (("d", 172800.0, 86400.0), ("h", 7200.0, 3600.0), ("s", 1.0, 1.0), ("ms", 1e-3, 1e-3), ("us", 1e-6, 1e-6))
 
 
 def scaled(value: float, unit: str) -> str:
     """Return `value` with a decimal prefix: `scaled(4.8e10, "B/s")` is `48 GB/s`."""
+    rounded = abs(_rounded(value))
     for prefix in ("E", "P", "T", "G", "M", "k"):
-        if abs(value) >= _DECIMAL[prefix]:
-            return f"{value / _DECIMAL[prefix]:.4g} {prefix}{unit}"
-    return f"{value:.4g} {unit}"
+        if rounded >= _DECIMAL[prefix]:
+            return f"{_figure(value / _DECIMAL[prefix])} {prefix}{unit}"
+    return f"{_figure(value)} {unit}"
 
 
 def gibibytes(value: float) -> str:
     """Return `value` bytes in GiB."""
     return f"{value / 2**30:.2f} GiB"
+
+
+def _rounded(value: float) -> float:
+    """Return `value` to four figures, so that 999.96 ms goes to the next unit."""
+    return float(f"{value:.4g}")
+
+
+def _figure(value: float) -> str:
+    """Return `value` to four figures, large numbers in full instead of 1.234e+04."""
+    return f"{value:.0f}" if 9999.5 <= abs(value) < 1e15 else f"{value:.4g}"

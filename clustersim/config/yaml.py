@@ -1,6 +1,6 @@
 """YAML text → plain data, with the place of every value.
 
-Stricter than YAML 1.1: duplicate keys, recursive aliases, alias bombs, binary and empty files are errors, and only
+Stricter than YAML 1.1: duplicate keys, tags, recursive aliases, alias bombs, binary and empty files are errors, and only
 `true`/`false`, decimal numbers and `null` are read as anything but text (PyYAML alone reads `no` as false, `12:30` as
 750 and `1e9` as text).
 """
@@ -14,17 +14,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml as pyyaml
-
-from clustersim.errors import ConfigError, InputError
+from clustersim.config.nodes import MAX_DEPTH, MAX_VALUES, Node, compose
+from clustersim.errors import ConfigError, InputError, shown
 
 Loc = tuple[str | int, ...]
 MAX_BYTES = 16 * 2**20
-MAX_VALUES = 200_000  # after aliases are expanded: a bomb of nine lines reaches billions
+KEY = -1
+"""Last part of a Loc that means the key itself instead of its value."""
 
-_INT = re.compile(r"[+-]?[0-9][0-9_]*")
+_INT = re.compile(r"[+-]?[0-9]+(?:_[0-9]+)*")
+_ROUND = re.compile(r"([+-]?[0-9]+)[eE]\+?([0-9]{1,2})")
 _FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[+-]?\.?(?:inf|nan)", re.IGNORECASE)
+_MOST_DIGITS = 40
 _WORDS: Mapping[str, Any] = {
     "true": True,
     "True": True,
@@ -38,7 +40,10 @@ _WORDS: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A read file: its plain `data`, and the (line, column) of every key path in `marks`."""
+    """A read file: its plain `data`, and in `marks` the (line, column) of the value at every key path.
+
+    A path that ends in `KEY` is where the key itself stands. Values behind an alias are where the anchor is.
+    """
 
     path: str
     data: dict[str, Any]
@@ -55,15 +60,9 @@ class Document:
 
 def read(path: str | Path) -> Document:
     """Read one YAML file. Raises InputError when it cannot be read and ConfigError for what is wrong inside."""
-    file = Path(path)
-    try:
-        raw = file.read_bytes()
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file; `ls {file.parent}` shows what is there") from error
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    raw = _bytes(Path(path))
     if len(raw) > MAX_BYTES:
-        raise InputError(f"{path}: {len(raw)} bytes is too large for a description; at most {MAX_BYTES}")
+        raise InputError(f"{path}: too large for a description; at most {MAX_BYTES // 2**20} MiB are read")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -71,79 +70,74 @@ def read(path: str | Path) -> Document:
     return parse(text, str(path))
 
 
+def _bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES + 1)  # bounded: /dev/zero has no end
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file; `ls {path.parent}` shows what is there") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}; give the path of a YAML file") from error
+
+
 def parse(text: str, path: str = "<text>") -> Document:
     """Parse YAML text; `path` is used in messages. The top level must be a mapping."""
-    loader = getattr(pyyaml, "CSafeLoader", pyyaml.SafeLoader)
-    try:
-        root = pyyaml.compose(text, Loader=loader)
-    except pyyaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        raise ConfigError(path, line, column, f"not valid YAML: {error.problem or error.context}") from error
-    except (pyyaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(path, 1, 1, f"not valid YAML: {str(error).splitlines()[0]}") from error
-    if root is None:
+    root = compose(text, path)
+    if root is None or (root.kind == "scalar" and not root.text and not root.quoted):
         raise ConfigError(path, 1, 1, "the file is empty; start from one of the shipped examples")
+    if root.kind != "mapping":
+        found = "a list" if root.kind == "list" else "a single value"
+        raise ConfigError(
+            path, *root.place, f"the top level must be a mapping of keys, not {found}; write `key: value`"
+        )
     reader = _Reader(path)
-    data = reader.value(root, (), ())
-    if not isinstance(data, dict):
-        raise ConfigError(path, 1, 1, f"the top level must be a mapping of keys, not {_kind(root)}")
-    return Document(path, data, reader.marks)
+    return Document(path, reader.value(root, ()), reader.marks)
 
 
 class _Reader:
     def __init__(self, path: str) -> None:
         self.path = path
         self.marks: dict[Loc, tuple[int, int]] = {}
-        self.count = 0
 
-    def value(self, node: pyyaml.Node, loc: Loc, parents: tuple[int, ...]) -> Any:
-        self.marks.setdefault(loc, (node.start_mark.line + 1, node.start_mark.column + 1))
-        self.count += 1
-        if id(node) in parents:
-            raise self.error(node, "an alias (*) inside its own anchor (&) never ends; write the values out")
-        if self.count > MAX_VALUES or len(parents) > 100:
-            raise self.error(node, f"more than {MAX_VALUES} values or 100 levels after aliases; write a smaller file")
-        if isinstance(node, pyyaml.MappingNode):
-            return self.mapping(node, loc, (*parents, id(node)))
-        if isinstance(node, pyyaml.SequenceNode):
-            inner = (*parents, id(node))
-            return [self.value(item, (*loc, i), inner) for i, item in enumerate(node.value)]
-        return self.scalar(node)
+    def value(self, node: Node, loc: Loc) -> Any:
+        self.marks[loc] = node.place
+        if len(self.marks) > 2 * MAX_VALUES or len(loc) > MAX_DEPTH:
+            raise self.error(node, f"more than {MAX_VALUES} values or {MAX_DEPTH} levels after aliases; write them out")
+        if node.kind == "mapping":
+            return self.mapping(node, loc)
+        if node.kind == "list":
+            return [self.value(item, (*loc, i)) for i, item in enumerate(node.items)]
+        return node.text if node.quoted else self.plain(node)
 
-    def mapping(self, node: pyyaml.MappingNode, loc: Loc, parents: tuple[int, ...]) -> dict[str, Any]:
+    def mapping(self, node: Node, loc: Loc) -> dict[str, Any]:
         result: dict[str, Any] = {}
-        for key_node, value_node in node.value:
-            if not isinstance(key_node, pyyaml.ScalarNode):
-                raise self.error(key_node, "a key must be a word")
-            key = key_node.value
-            if key == "<<":
-                raise self.error(key_node, "merge keys (<<) are not supported; use `extends:` or write the keys out")
+        for key_node, value_node in zip(node.items[::2], node.items[1::2], strict=True):
+            key = key_node.text
+            if key_node.kind != "scalar":
+                raise self.error(key_node, "a key must be a word, not a list or a mapping; write `key: value`")
+            if key == "<<" and not key_node.quoted:
+                raise self.error(key_node, "merge keys (<<) are not supported; write the keys out")
             if key in result:
-                raise self.error(key_node, f"duplicate key {key!r}; keep one of the two")
-            self.marks[(*loc, key)] = (value_node.start_mark.line + 1, value_node.start_mark.column + 1)
-            result[key] = self.value(value_node, (*loc, key), parents)
+                raise self.error(key_node, f"duplicate key {shown(key)}; keep one of the two")
+            self.marks[(*loc, key, KEY)] = key_node.place
+            result[key] = self.value(value_node, (*loc, key))
         return result
 
-    def scalar(self, node: pyyaml.ScalarNode) -> Any:
-        text = node.value
-        if node.style in ("'", '"', "|", ">"):
-            return text
-        if not node.tag.startswith("tag:yaml.org,2002:"):
-            raise self.error(node, f"the tag {node.tag} is not supported; write the plain value")
+    def plain(self, node: Node) -> Any:
+        text = node.text
         if text in _WORDS:
             return _WORDS[text]
-        if _INT.fullmatch(text) and len(text) <= 40:
+        if len(text) > _MOST_DIGITS and (_INT.fullmatch(text) or _FLOAT.fullmatch(text)):
+            raise self.error(
+                node, f"{text[:40]}… has more than {_MOST_DIGITS} digits; write fewer, or put text in quotes"
+            )
+        if _INT.fullmatch(text):
             return int(text)
+        if whole := _ROUND.fullmatch(text):
+            return int(whole[1]) * 10 ** int(whole[2])
         if _NOT_FINITE.fullmatch(text) or (_FLOAT.fullmatch(text) and not math.isfinite(float(text))):
-            raise self.error(node, f"{text[:40]} is not a finite number")
-        if _FLOAT.fullmatch(text):
-            return float(text)
-        return text
+            raise self.error(node, f"{text[:40]} is not a finite number; write one, or put text in quotes")
+        return float(text) if _FLOAT.fullmatch(text) else text
 
-    def error(self, node: pyyaml.Node, message: str) -> ConfigError:
-        return ConfigError(self.path, node.start_mark.line + 1, node.start_mark.column + 1, message)
-
-
-def _kind(node: pyyaml.Node) -> str:
-    return {"SequenceNode": "a list", "ScalarNode": "a single value"}.get(type(node).__name__, "this")
+    def error(self, node: Node, message: str) -> ConfigError:
+        return ConfigError(self.path, *node.place, message)

@@ -1,0 +1,136 @@
+"""What a validation error says: one sentence with the place in the file, what is wrong and what would be right."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails
+
+from clustersim.config.yaml import KEY, Document, Loc
+from clustersim.errors import ConfigError, shown, suggest
+
+
+def first(
+    kind: type[BaseModel], document: Document, data: Any, details: Iterable[ErrorDetails], at: Loc
+) -> ConfigError:
+    """Return the first error in the order of the file; missing keys come last, as a misspelt key explains them.
+
+    `data` is what was validated, at `at` in the document.
+    """
+    groups: dict[Loc, list[ErrorDetails]] = defaultdict(list)
+    for detail in details:
+        groups[_real(detail, data)].append(detail)
+    found: list[tuple[bool, int, int, int, ConfigError]] = []
+    for loc, group in groups.items():
+        place = (*at, *loc, KEY) if _about_key(group[0]) else (*at, *loc)
+        error = document.error(place, _sentence(kind, group, (*at, *loc)))
+        found.append((group[0]["type"] == "missing", error.line, error.column, len(found), error))
+    return min(found)[-1]
+
+
+def _real(detail: ErrorDetails, data: Any) -> Loc:
+    """Return where the error is in the data; pydantic's path also names the alternatives of unions."""
+    here, real = data, []
+    for part in detail["loc"]:
+        inside = isinstance(here, list | tuple) and isinstance(part, int) and part < len(here)
+        if inside or (isinstance(here, Mapping) and part in here):
+            here = here[part]
+            real.append(part)
+    return (*real, detail["loc"][-1]) if detail["type"] == "missing" else tuple(real)
+
+
+def _about_key(detail: ErrorDetails) -> bool:
+    return detail["type"] == "extra_forbidden" or detail["loc"][-1:] == ("[key]",)
+
+
+def _sentence(kind: type[BaseModel], group: list[ErrorDetails], loc: Loc) -> str:
+    detail = group[0]
+    name = ".".join(map(str, loc)) or "the file"
+    match detail["type"]:
+        case "extra_forbidden":
+            return f"unknown key {shown(loc[-1])}; {suggest(str(loc[-1])[:60], _keys(kind, detail['loc'][:-1]))}"
+        case "missing":
+            return f"{name} is missing; add it"
+        case "quantity":
+            return f"{name}: {detail['ctx']['reason']}"
+        case "value_error" | "assertion_error":
+            return f"{name}: {detail['msg'].split(', ', 1)[-1]}"
+    rule = _rule(group)
+    if detail["input"] is None:
+        return f"{name} is empty; it {rule}"
+    return f"{name}: {_shown(detail['input'])} {rule}"
+
+
+def _rule(group: list[ErrorDetails]) -> str:
+    """Return the rule that was broken; several are the alternatives of a union."""
+    if len(group) == 1 and group[0]["type"] == "literal_error":
+        return f"is not known; write {group[0]['ctx']['expected']}"
+    start, *others = dict.fromkeys(map(_alternative, group))
+    return " or ".join((start, *(rule.removeprefix("must be ") for rule in others)))
+
+
+def _alternative(detail: ErrorDetails) -> str:
+    rule = _RULES.get(detail["type"])
+    return rule(detail.get("ctx", {})) if rule else f"is wrong: {detail['msg']}"
+
+
+_RULES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "greater_than": lambda c: f"must be greater than {c['gt']}",
+    "greater_than_equal": lambda c: f"must be at least {c['ge']}",
+    "less_than_equal": lambda c: f"must be at most {c['le']}",
+    "less_than": lambda c: f"must be less than {c['lt']}",
+    "multiple_of": lambda c: f"must be a multiple of {c['multiple_of']}",
+    "int_type": lambda _: "must be a whole number",
+    "int_from_float": lambda _: "must be a whole number",
+    "float_type": lambda _: "must be a number",
+    "finite_number": lambda _: "must be a finite number",
+    "bool_type": lambda _: "must be true or false",
+    "string_type": lambda _: "must be text; put it in quotes",
+    "string_too_short": lambda c: f"must have at least {c['min_length']} characters",
+    "string_too_long": lambda c: f"must have at most {c['max_length']} characters",
+    "too_short": lambda c: f"must have at least {c['min_length']} items",
+    "too_long": lambda c: f"must have at most {c['max_length']} items",
+    "list_type": lambda _: "must be a list",
+    "tuple_type": lambda _: "must be a list",
+    "dict_type": lambda _: "must be a mapping of keys",
+    "model_type": lambda _: "must be a mapping of keys",
+    "model_attributes_type": lambda _: "must be a mapping of keys",
+    "literal_error": lambda c: f"must be {c['expected']}",
+    "union_tag_invalid": lambda c: f"must have as {c['discriminator']} one of {c['expected_tags']}",
+    "union_tag_not_found": lambda c: f"must have the key {c['discriminator']}",
+}
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str) and value.isprintable() and value:
+        return value if len(value) <= 60 else value[:57] + "..."
+    if isinstance(value, dict | list):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    return shown(value)
+
+
+def _keys(kind: type[BaseModel], loc: Loc) -> set[str]:
+    """Return the keys allowed at `loc` below a spec, walking through nested specs and alternatives of unions."""
+    kinds = [kind]
+    for part in loc:
+        fields = [k.model_fields[part] for k in kinds if isinstance(part, str) and part in k.model_fields]
+        inner = [spec for one in fields for spec in _specs(one.annotation)]
+        tagged = [k for k in kinds if part == k.__name__ or part in _tags(k)]
+        kinds = inner or tagged or kinds
+    return {key for k in kinds for key in k.model_fields}
+
+
+def _specs(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [spec for argument in get_args(annotation) for spec in _specs(argument)]
+
+
+def _tags(kind: type[BaseModel]) -> set[Any]:
+    words = (word for one in kind.model_fields.values() for word in get_args(one.annotation))
+    return {word for word in words if isinstance(word, str)}

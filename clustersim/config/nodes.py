@@ -1,0 +1,123 @@
+"""YAML text → a tree of nodes with their places, safely: depth, size, aliases, tags and documents are bounded.
+
+PyYAML's own composer recurses in C and crashes the process on deep nesting, so this one builds the tree from events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import yaml as pyyaml
+
+from clustersim.errors import ConfigError, shown
+
+MAX_DEPTH = 100
+MAX_VALUES = 200_000  # after aliases are expanded: a bomb of nine lines reaches billions
+
+_REMEDIES = {
+    "found character that cannot start any token": "indent with spaces, not tabs, and quote text that begins with @ or `",
+    "mapping values are not allowed in this context": "indent keys of one level alike, and quote text that holds `: `",
+    "did not find expected <document start>": "keep one document a file",
+}
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One value as it stands in the text; `items` of a mapping are key, value, key, value, …."""
+
+    kind: Literal["mapping", "list", "scalar"]
+    place: tuple[int, int]
+    text: str = ""
+    quoted: bool = False
+    items: list[Node] = field(default_factory=list)
+
+
+def compose(text: str, path: str) -> Node | None:
+    """Return the root node of YAML text, None when there is none. Raises ConfigError with the place of what is wrong."""
+    composer = _Composer(path)
+    for event in _events(text, path):
+        composer.take(event)
+    return composer.root
+
+
+def _events(text: str, path: str) -> Iterator[pyyaml.Event]:
+    loader = getattr(pyyaml, "CSafeLoader", pyyaml.SafeLoader)
+    try:
+        yield from pyyaml.parse(text, Loader=loader)
+    except pyyaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        problem = str(error.problem or error.context)
+        message = "; ".join(filter(None, (problem, _REMEDIES.get(problem))))
+        raise ConfigError(path, line, column, f"not valid YAML: {message}") from error
+    except pyyaml.reader.ReaderError as error:
+        before = text[: error.position]
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        raise ConfigError(path, line, column, "not a text file: control characters are not allowed") from error
+    except (pyyaml.YAMLError, UnicodeError) as error:
+        raise ConfigError(path, 1, 1, "not valid YAML: the text is not Unicode; write UTF-8") from error
+
+
+class _Composer:
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.root: Node | None = None
+        self.open: list[Node] = []
+        self.anchors: dict[str, Node] = {}
+        self.count = 0
+
+    def take(self, event: pyyaml.Event) -> None:
+        if isinstance(event, pyyaml.CollectionEndEvent):
+            self.open.pop()
+        elif isinstance(event, pyyaml.DocumentStartEvent) and self.root is not None:
+            raise self.error(event, "a second document starts here; keep one document a file")
+        elif isinstance(event, pyyaml.AliasEvent):
+            self.add(self.alias(event))
+        elif isinstance(event, pyyaml.NodeEvent):
+            self.enter(event)
+
+    def enter(self, event: pyyaml.NodeEvent) -> None:
+        node = self.node(event)
+        if event.anchor is not None:
+            self.anchors[event.anchor] = node
+        self.count += 1
+        if self.count > MAX_VALUES:
+            raise self.error(event, f"more than {MAX_VALUES} values; write a smaller file")
+        self.add(node)
+        if node.kind != "scalar":
+            self.open.append(node)
+        if len(self.open) > MAX_DEPTH:
+            raise self.error(event, f"more than {MAX_DEPTH} levels of nesting; write a flatter file")
+
+    def node(self, event: pyyaml.NodeEvent) -> Node:
+        tag = getattr(event, "tag", None)
+        if tag is not None:
+            raise self.error(event, f"the tag {shown(tag)} is not supported; write the plain value")
+        place = _place(event)
+        if isinstance(event, pyyaml.ScalarEvent):
+            return Node("scalar", place, event.value, quoted=bool(event.style))
+        return Node("mapping" if isinstance(event, pyyaml.MappingStartEvent) else "list", place)
+
+    def alias(self, event: pyyaml.AliasEvent) -> Node:
+        node = self.anchors.get(event.anchor or "")
+        if node is None:
+            raise self.error(event, f"no anchor &{event.anchor} stands before this alias; write the value out")
+        if any(node is parent for parent in self.open):
+            raise self.error(event, "an alias (*) inside its own anchor (&) never ends; write the values out")
+        return node
+
+    def add(self, node: Node) -> None:
+        if self.open:
+            self.open[-1].items.append(node)
+        else:
+            self.root = node
+
+    def error(self, event: pyyaml.Event, message: str) -> ConfigError:
+        return ConfigError(self.path, *_place(event), message)
+
+
+def _place(event: pyyaml.Event) -> tuple[int, int]:
+    mark = event.start_mark
+    return (mark.line + 1, mark.column + 1) if mark else (1, 1)
