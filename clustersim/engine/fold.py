@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clustersim.engine.traffic import Family, Traffic
+from clustersim.engine.traffic import Family, Held, Traffic
 from clustersim.topology.model import Ints
 
 Colours = NDArray[np.uint64]
@@ -37,18 +37,23 @@ class Partition(NamedTuple):
 
 
 def partition(
-    seeds: Ints, families: Sequence[Family], all_traffic: Sequence[Traffic], links: Ints, capacity: NDArray[np.float64],
+    seeds: Ints,
+    families: Sequence[Family],
+    all_traffic: Sequence[Traffic],
+    held: Sequence[Held],
+    capacity: NDArray[np.float64],
     fold: bool = True,
-) -> Partition:  # fmt: skip
+) -> Partition:
     """Return the coarsest equitable partition, or with `fold` off the finest: every vertex by itself.
 
-    seeds: an integer for each rank; ranks of different seeds (stage, speed) stay apart. links: ids of the links that can
-    be short; capacity: of those, in bytes/s.
+    seeds: an integer for each rank; ranks of different seeds (stage, speed) stay apart. held: the load of each traffic on the
+    links that can be short. capacity: of those links, in bytes/s.
     """
-    offsets = _offsets(len(seeds), families, len(links))
+    offsets = _offsets(len(seeds), families, len(capacity))
     if fold:
-        colours = _refine(_seed_colours(seeds, families, all_traffic, capacity, offsets),
-                          _edges(families, all_traffic, links, offsets))  # fmt: skip
+        colours = _refine(
+            _seed_colours(seeds, families, all_traffic, capacity, offsets), _edges(families, held, offsets)
+        )
     else:
         colours = np.arange(offsets["end"], dtype=np.uint64)
     groups = {f.name: _cells(colours[offsets[f.name] : offsets[f.name] + len(f.ranks)]) for f in families}
@@ -89,7 +94,7 @@ class _Edges(NamedTuple):
     label: Colours
 
 
-def _edges(families: Sequence[Family], all_traffic: Sequence[Traffic], links: Ints, offsets: dict[str, int]) -> _Edges:
+def _edges(families: Sequence[Family], held: Sequence[Held], offsets: dict[str, int]) -> _Edges:
     """Return both directions of every edge, sorted by the vertex that listens."""
     one, two, label = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
     for family in families:
@@ -98,11 +103,10 @@ def _edges(families: Sequence[Family], all_traffic: Sequence[Traffic], links: In
         one.append(family.ranks.ravel())
         two.append(offsets[family.name] + np.repeat(np.arange(groups), n))
         label.append(np.tile(_mix(role.astype(np.uint64) + np.uint64(7)), groups))
-    for i, t in enumerate(all_traffic):
-        place, held = locate(links, t.link)
-        one.append(offsets["links"] + place[held])
-        two.append(offsets[t.family] + t.group[held])
-        label.append(_mix(_rounded(t.weight[held]) + np.uint64(31 + i)))
+    for i, h in enumerate(held):
+        one.append(offsets["links"] + h.link)
+        two.append(offsets[h.family] + h.group)
+        label.append(_mix(_rounded(h.weight) + np.uint64(31 + i)))
     a, b, c = np.concatenate(one), np.concatenate(two), np.concatenate(label)
     target, source, both = np.concatenate([a, b]), np.concatenate([b, a]), np.concatenate([c, c])
     order = np.argsort(target, kind="stable")
@@ -145,11 +149,3 @@ def _cells(colours: Colours) -> Cells:
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
     return Cells(rank[of], first[order], size[order])
-
-
-def locate(links: Ints, wanted: Ints) -> tuple[Ints, Ints]:
-    """Return where each of `wanted` would stand in the sorted `links`, and which of `wanted` (positions) are there."""
-    place = np.searchsorted(links, wanted)
-    if not len(links):
-        return place, np.empty(0, np.int64)
-    return place, np.flatnonzero(links[np.minimum(place, len(links) - 1)] == wanted)

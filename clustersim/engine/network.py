@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from clustersim.engine.fabric import Move
-from clustersim.engine.fold import Partition, locate, partition
-from clustersim.engine.traffic import Family, Traffic, scarce, traffic
+from clustersim.engine.fold import Partition, partition
+from clustersim.engine.traffic import Family, Held, Traffic, scarce, traffic
 from clustersim.topology.model import Floats, Ints, Topology
 
 Loads = Mapping[int, tuple[tuple[int, float], ...]]
@@ -67,22 +67,23 @@ def network(
     """
     phases = {(f.name, op): traffic(topology, f, op) for f, ops in families for op in ops}
     flat = [t for parts in phases.values() for t in parts]
-    links = scarce(topology, flat)
+    links, held = scarce(topology, flat)
     capacity = topology.capacity[links]
-    cells = partition(seeds, [f for f, _ in families], flat, links, capacity, fold)
-    loads = {key: tuple(_loads(t, links, cells) for t in parts) for key, parts in phases.items()}
+    cells = partition(seeds, [f for f, _ in families], flat, held, capacity, fold)
+    each = iter(held)
+    loads = {key: tuple(_loads(next(each), cells) for _ in parts) for key, parts in phases.items()}
     by_name = {f.name: f for f, _ in families}
     return Network(topology, by_name, phases, cells, capacity[cells.links.first], loads)
 
 
-def _loads(t: Traffic, links: Ints, cells: Partition) -> dict[int, tuple[tuple[int, float], ...]]:
+def _loads(held: Held, cells: Partition) -> dict[int, tuple[tuple[int, float], ...]]:
     """Sum, for each group cell, what all its groups put on the first link of every link cell."""
-    first = links[cells.links.first]  # ascending, as cells are numbered by their first member
-    place, held = locate(first, t.link)
-    group_cell = cells.groups[t.family].of[t.group[held]]
-    key, inverse = np.unique(group_cell * len(first) + place[held], return_inverse=True)
-    weight = np.bincount(inverse, t.weight[held], len(key))
+    count = len(cells.links.first)
+    kept = np.flatnonzero(cells.links.first[cells.links.of[held.link]] == held.link)
+    key = cells.groups[held.family].of[held.group[kept]] * count + cells.links.of[held.link[kept]]
+    key, inverse = np.unique(key, return_inverse=True)
+    weight = np.bincount(inverse, held.weight[kept], len(key))
     result: dict[int, list[tuple[int, float]]] = {}
     for k, w in zip(key.tolist(), weight.tolist(), strict=True):
-        result.setdefault(k // len(first), []).append((k % len(first), w))
+        result.setdefault(k // count, []).append((k % count, w))
     return {cell: tuple(pairs) for cell, pairs in result.items()}

@@ -109,19 +109,39 @@ def _bounds(topology: Topology, groups: int, group: Ints, link: Ints, weight: Fl
     return bound
 
 
-def scarce(topology: Topology, all_traffic: Sequence[Traffic]) -> Ints:
-    """Return the links that could ever be short, sorted.
+class Held(NamedTuple):
+    """The part of a Traffic that matters to max-min rates: loads on scarce links, these by their place in the list of them."""
 
-    A link is left out when nothing can fill it: (a) the bounds of all that may use it at once fit, counting each group once,
-    or (b) the narrowest links on the way of its bytes, being full themselves, could not fill it. Both are exact: such a link
-    never decides a max-min rate.
+    family: str
+    op: str
+    group: Ints
+    link: Ints
+    weight: Floats
+
+
+def scarce(topology: Topology, all_traffic: Sequence[Traffic]) -> tuple[Ints, tuple[Held, ...]]:
+    """Return the links that could ever be short, sorted, and what each traffic puts on them.
+
+    A link is left out of an era when nothing can fill it: (a) the bounds of all that may use it at once fit, counting each
+    group once, or (b) the narrowest links on the way of its bytes, being full themselves, could not fill it. Both are exact:
+    such a link never decides a max-min rate.
     """
-    eras = sorted({t.era for t in all_traffic})
-    demand = np.max([_demand(topology, [t for t in all_traffic if t.era == era]) for era in eras], axis=0) if eras else 0.0
-    candidates = demand > topology.capacity * _FITS
+    masks = {era: _scarce(topology, [t for t in all_traffic if t.era == era]) for era in {t.era for t in all_traffic}}
+    union = np.flatnonzero(np.logical_or.reduce([*masks.values(), np.zeros(len(topology.capacity), bool)]))
+    place = np.full(len(topology.capacity), -1)
+    place[union] = np.arange(len(union))
+    held = []
+    for t in all_traffic:
+        kept = np.flatnonzero(masks[t.era][t.link])
+        held.append(Held(t.family, t.op, t.group[kept], place[t.link[kept]], t.weight[kept]))
+    return union, tuple(held)
+
+
+def _scarce(topology: Topology, all_traffic: Sequence[Traffic]) -> Mask:
+    candidates: Mask = _demand(topology, all_traffic) > topology.capacity * _FITS
     for side in (0, 1):
         candidates &= ~_implied(topology, all_traffic, candidates, side)
-    return np.flatnonzero(candidates)
+    return candidates
 
 
 def _demand(topology: Topology, all_traffic: Sequence[Traffic]) -> Floats:
@@ -140,7 +160,9 @@ def _implied(topology: Topology, all_traffic: Sequence[Traffic], candidates: Mas
     own = np.zeros(links, bool)
     for t in all_traffic:
         own[t.pins[side]] = True
-    pairs = np.unique(np.concatenate([_pairs(t, candidates & ~own, side, links) for t in all_traffic] or [np.empty(0, int)]))
+    pairs = np.unique(
+        np.concatenate([_pairs(t, candidates & ~own, side, links) for t in all_traffic] or [np.empty(0, int)])
+    )
     feed = np.bincount(pairs // links, topology.capacity[pairs % links], links)
     return ~own & (feed <= topology.capacity * _FITS)
 

@@ -53,7 +53,7 @@ def _cluster(topology: Topology) -> dict[str, Any]:
         "nodes": topology.nodes,
         "gpus": topology.gpus,
         "links": len(topology.capacity),
-        "cables": int(topology.cables.sum()) // 2,
+        "cables": int(topology.counts.get("cables", 0)),
     }
 
 

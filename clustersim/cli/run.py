@@ -1,0 +1,105 @@
+"""`clustersim run TOPOLOGY WORKLOAD`: simulate one training step."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from clustersim.cli.options import Json, Quiet, Setting, TopologyFile, WorkloadFile, overrides
+
+if TYPE_CHECKING:
+    from clustersim.pipeline import Progress, Result
+
+
+def run(
+    topology: TopologyFile,
+    workload: WorkloadFile,
+    tp: Annotated[int | None, typer.Option(help="Tensor-parallel degree.")] = None,
+    pp: Annotated[int | None, typer.Option(help="Pipeline-parallel degree.")] = None,
+    dp: Annotated[str | None, typer.Option(help="Data-parallel degree, or auto.")] = None,
+    micro_batch: Annotated[int | None, typer.Option(help="Sequences in a microbatch.")] = None,
+    global_batch: Annotated[int | None, typer.Option(help="Sequences in a step.")] = None,
+    schedule: Annotated[str | None, typer.Option(help="Pipeline schedule, such as 1f1b.")] = None,
+    predictor: Annotated[str | None, typer.Option(help="Kernel predictor, such as neusight or roofline.")] = None,
+    settings: Setting = None,
+    no_fold: Annotated[bool, typer.Option("--no-fold", help="Simulate every rank, also those that are alike.")] = False,
+    ignore_memory: Annotated[bool, typer.Option("--ignore-memory", help="Go on when the job does not fit.")] = False,
+    flops: Annotated[
+        Literal["causal", "full"], typer.Option(help="Count causal attention half, or in full.")
+    ] = "causal",
+    out: Annotated[Path | None, typer.Option(help="Folder of the result; default results/TOPOLOGY-WORKLOAD.")] = None,
+    no_save: Annotated[bool, typer.Option("--no-save", help="Write no files.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Simulate one training step and say how long it takes, why, and whether it fits."""
+    from clustersim.pipeline import simulate
+
+    changes = overrides(
+        {
+            "parallelism.tp": tp,
+            "parallelism.pp": pp,
+            "parallelism.dp": dp,
+            "parallelism.schedule": schedule,
+            "training.micro_batch": micro_batch,
+            "training.global_batch": global_batch,
+            "predictor": predictor,
+        },
+        settings,
+    )
+    with _progress(quiet or as_json) as progress:
+        result = simulate(
+            topology,
+            workload,
+            changes,
+            fold=not no_fold,
+            ignore_memory=ignore_memory,
+            full_attention=flops == "full",
+            progress=progress,
+        )
+        target = out or Path("results") / f"{topology.stem}-{workload.stem}"
+        if not no_save:
+            progress("save")
+            _save(
+                result,
+                target,
+                {"topology": topology, "workload": workload},
+                {"overrides": changes, "fold": not no_fold},
+            )
+    _print(result.summary, None if no_save else target, as_json, quiet)
+
+
+def _save(result: Result, target: Path, inputs: dict[str, Path], options: dict[str, Any]) -> None:
+    from clustersim.output.result import save
+
+    save(target, result.summary, result.parts, result.plan, result.record, result.topology, inputs, options)
+
+
+def _print(summary: dict[str, Any], target: Path | None, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(summary, indent=2))
+    elif not quiet:
+        from clustersim.output.terminal import lines
+
+        typer.echo("\n".join(lines(summary)))
+        if target:
+            typer.echo(f"written to {target}/ (open trace.json.gz at https://ui.perfetto.dev)")
+
+
+@contextmanager
+def _progress(silent: bool) -> Iterator[Progress]:
+    """Show the step under way while standard error is a terminal."""
+    if silent or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.status import Status
+
+    with Status("load", console=Console(stderr=True)) as status:
+        yield status.update

@@ -1,0 +1,97 @@
+"""The answer as a person reads it in a terminal; plain text when the output is no terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from clustersim.units import gibibytes, scaled, seconds
+
+NAMES = {
+    "compute": "compute",
+    "tp": "tensor-parallel communication",
+    "pp": "pipeline communication",
+    "dp": "data-parallel communication",
+    "ep": "expert-parallel communication",
+    "cp": "context-parallel communication",
+    "optimizer": "gradient norm and optimizer",
+    "bubble": "bubble (waiting for other ranks)",
+}
+
+
+def lines(summary: dict[str, Any]) -> list[str]:
+    """Return the summary as lines of text."""
+    return [*_head(summary), "", *_why(summary), "", *_memory(summary), "", *_network(summary), "", *_how(summary)]
+
+
+def _rows(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    pairs = list(pairs)
+    width = max(len(name) for name, _ in pairs)
+    return [f"  {name:<{width}}  {value}" for name, value in pairs]
+
+
+def _head(summary: dict[str, Any]) -> list[str]:
+    cluster, split = summary["cluster"], summary["parallelism"]
+    layout = f"tp {split['tp']} × pp {split['pp']} × dp {split['dp']}, {split['schedule']}"
+    if split["vpp"] > 1:
+        layout += f" × {split['vpp']} chunks"
+    batch = (
+        f"{split['global_batch']} sequences in {split['microbatches']} microbatches of {split['micro_batch']} a replica"
+    )
+    peak = f"{summary['peak_tflops_per_gpu']:.0f} ({split['precision']})"
+    rate = f"{summary['model_tflops_per_gpu']:.1f} TFLOP/s a GPU, MFU {100 * summary['mfu']:.1f} % of {peak}"
+    return [
+        f"{summary['name']} on {cluster['name']}: {cluster['gpus']} × {cluster['gpu']}",
+        *_rows(
+            [
+                ("split", layout),
+                ("batch", batch),
+                ("step time", seconds(summary["step_time_s"])),
+                ("throughput", f"{summary['tokens_per_s']:,.0f} tokens/s, {summary['tokens_per_s_per_gpu']:.1f} a GPU"),
+                ("model FLOP", rate),
+            ]
+        ),
+    ]
+
+
+def _why(summary: dict[str, Any]) -> list[str]:
+    parts = {k: v for k, v in summary["breakdown_s"].items() if k != "rank"}
+    total = summary["step_time_s"]
+    shown = [(NAMES.get(k, k), f"{seconds(v):>9}  {100 * v / total:5.1f} %") for k, v in parts.items() if v > 0]
+    return [f"where the step goes (rank {summary['breakdown_s']['rank']}, which idles least)", *_rows(shown)]
+
+
+def _memory(summary: dict[str, Any]) -> list[str]:
+    memory = summary["memory"]
+    peak = max(memory["by_pipeline_rank"], key=lambda m: m["total_bytes"])
+    verdict = "fits" if memory["fits"] else "DOES NOT FIT"
+    share = 100 * memory["peak_bytes"] / memory["capacity_bytes"]
+    head = (
+        f"memory: {verdict}, {gibibytes(memory['peak_bytes'])} of {gibibytes(memory['capacity_bytes'])} ({share:.0f} %)"
+    )
+    kinds = [(k.removesuffix("_bytes"), f"{gibibytes(v):>10}") for k, v in peak.items() if k != "total_bytes" and v]
+    return [f"{head} on pipeline rank {memory['by_pipeline_rank'].index(peak)}", *_rows(kinds)]
+
+
+def _network(summary: dict[str, Any]) -> list[str]:
+    links = summary["busiest_links"]
+    if not links:
+        return ["no link carried anything"]
+    rows = [
+        (one["link"], f"{scaled(one['bytes'], 'B'):>9}  {100 * one['utilization']:5.1f} % of the step")
+        for one in links[:4]
+    ]
+    return ["busiest links", *_rows(rows)]
+
+
+def _how(summary: dict[str, Any]) -> list[str]:
+    s, cluster = summary["simulated"], summary["cluster"]
+    idle = f", {s['idle_gpus']} GPUs left idle" if s["idle_gpus"] else ""
+    predictor = summary["predictor"]
+    return [
+        f"simulated {s['ranks']:,} ranks as {s['rank_cells']:,} alike classes{idle}; {cluster['cables']:,} cables, "
+        f"{cluster['links']:,} directed links or bundles; {s['events']:,} events in {seconds(s['seconds'])}",
+        f"kernel times by {predictor['name']}; error on held-out kernels:",
+        *(f"  {line}" for line in predictor["error"]),
+        "not modelled: " + "; ".join(summary["not_modelled"]),
+    ]

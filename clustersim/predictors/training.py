@@ -1,0 +1,83 @@
+"""Learning in torch: an ensemble on measured seconds, in log space, with a fixed number of gradient steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clustersim.predictors.columns import Floats
+from clustersim.predictors.mlp import Parameters
+
+Progress = Callable[[str, int, int], None]
+
+
+def silent(task: str, done: int, total: int) -> None:
+    """Report nothing."""
+
+
+class Plan(NamedTuple):
+    """How long to learn; the defaults take about ten seconds for an ensemble of four on one core."""
+
+    members: int = 4
+    widths: tuple[int, ...] = (64, 64, 64)
+    steps: int = 2000
+    batch: int = 512
+    rate: float = 4e-3
+    decay: float = 1e-3
+
+
+DEFAULT = Plan()
+
+
+def fit(
+    task: str,
+    start: Mapping[str, Floats],
+    log_seconds: Callable[[Any, Parameters, Mapping[str, Any]], Any],
+    inputs: Mapping[str, Floats],
+    seconds: Floats,
+    seed: int,
+    plan: Plan = DEFAULT,
+    weight: Floats | None = None,
+    progress: Progress = silent,
+) -> dict[str, Floats]:
+    """Return `start` after learning that `log_seconds(xp, parameters, rows of inputs)` should be log(`seconds`).
+
+    Minimises the smooth absolute log error (Huber, 0.1) with AdamW, a one-cycle rate and clipped gradients. Every member
+    draws its own rows. The result depends on the seed alone.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(seed)
+    parameters = {k: torch.tensor(v, dtype=torch.float32, requires_grad=True) for k, v in start.items()}
+    data = {k: torch.tensor(v, dtype=torch.float32) for k, v in inputs.items()}
+    target = torch.tensor(np.log(seconds), dtype=torch.float32)
+    weights = torch.ones_like(target) if weight is None else torch.tensor(weight, dtype=torch.float32)
+    optimizer = torch.optim.AdamW(_groups(parameters, plan.decay), lr=plan.rate)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=plan.rate, total_steps=plan.steps + 1)
+    for step in range(plan.steps):
+        rows = torch.randint(len(target), (plan.members, plan.batch), generator=generator)
+        guess = log_seconds(torch, parameters, {k: v[rows] for k, v in data.items()})
+        error = torch.nn.functional.huber_loss(guess, target[rows], reduction="none", delta=0.1)
+        loss = (error * weights[rows]).mean() * plan.members
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(list(parameters.values()), 1.0)
+        optimizer.step()
+        schedule.step()
+        if step % 100 == 99 or step + 1 == plan.steps:
+            progress(task, step + 1, plan.steps)
+    return {k: _numpy(v) for k, v in parameters.items()}
+
+
+def _groups(parameters: Mapping[str, Any], decay: float) -> list[dict[str, Any]]:
+    nets = [v for k, v in parameters.items() if k.startswith("mlp.") and k.endswith("weight")]
+    rest = [v for k, v in parameters.items() if not (k.startswith("mlp.") and k.endswith("weight"))]
+    return [{"params": nets, "weight_decay": decay}, {"params": rest, "weight_decay": 0.0}]
+
+
+def _numpy(tensor: Any) -> NDArray[np.float64]:
+    return np.asarray(tensor.detach().numpy(), dtype=np.float64)

@@ -1,0 +1,51 @@
+"""One point of a sweep: the same simulation as `clustersim run`, as one flat row."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from clustersim.errors import ClustersimError, InputError, OutOfMemoryError
+from clustersim.sweep.space import Point
+from clustersim.topology.model import Topology
+
+Row = dict[str, Any]
+
+
+@lru_cache(maxsize=4)
+def cluster(path: str) -> Topology:
+    """Return the cluster of a file, built once a process."""
+    from clustersim.topology.build import load
+
+    return load(path)
+
+
+def evaluate(topology: str, workload: str, point: Point) -> Row:
+    """Simulate one point. `status` is ok, illegal or does not fit; `reason` says why a point has no result."""
+    from clustersim.pipeline import run
+    from clustersim.workload.load import load
+
+    row: Row = {key.rsplit(".", 1)[-1]: value for key, value in point.items()}
+    try:
+        summary = run(cluster(topology), load(workload, point)).summary
+    except OutOfMemoryError as error:
+        return {**row, "status": "does not fit", "reason": str(error)}
+    except InputError as error:
+        return {**row, "status": "illegal", "reason": str(error)}
+    except ClustersimError as error:
+        return {**row, "status": "failed", "reason": str(error)}
+    return {**row, "status": "ok", "reason": "", **flat(summary)}
+
+
+def flat(summary: dict[str, Any]) -> Row:
+    """Return the figures of a summary that a table of points shows."""
+    split = {
+        k: summary["parallelism"][k]
+        for k in ("tp", "pp", "dp", "vpp", "schedule", "zero", "micro_batch", "microbatches")
+    }
+    speed = {
+        k: summary[k] for k in ("step_time_s", "tokens_per_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu")
+    }
+    parts = {f"{k}_s": v for k, v in summary["breakdown_s"].items() if k != "rank"}
+    counts = {k: summary["simulated"][k] for k in ("ranks", "idle_gpus", "rank_cells", "events")}
+    return {**split, **speed, **parts, "peak_memory_bytes": summary["memory"]["peak_bytes"], **counts}
