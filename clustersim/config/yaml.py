@@ -27,6 +27,7 @@ _ROUND = re.compile(r"([+-]?[0-9]+)[eE]\+?([0-9]{1,2})")
 _FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[+-]?\.?(?:inf|nan)", re.IGNORECASE)
 _MOST_DIGITS = 40
+_EXACT = 2**53  # up to here 1e9 is the same number as an integer and as a float
 _WORDS: Mapping[str, Any] = {
     "true": True,
     "True": True,
@@ -133,8 +134,8 @@ class _Reader:
             )
         if _INT.fullmatch(text):
             return int(text)
-        if whole := _ROUND.fullmatch(text):
-            return int(whole[1]) * 10 ** int(whole[2])
+        if (whole := _ROUND.fullmatch(text)) and abs(number := int(whole[1]) * 10 ** int(whole[2])) <= _EXACT:
+            return number
         if _NOT_FINITE.fullmatch(text) or (_FLOAT.fullmatch(text) and not math.isfinite(float(text))):
             raise self.error(node, f"{text[:40]} is not a finite number; write one, or put text in quotes")
         return float(text) if _FLOAT.fullmatch(text) else text

@@ -1,0 +1,365 @@
+"""Reading YAML: what is data, what is refused and where; nothing crashes, hangs or passes silently."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pydantic import Field, field_validator
+
+from clustersim.config import yaml
+from clustersim.config.fields import Bandwidth, Count, Fraction, Name, Size, Spec, Time, validate
+from clustersim.errors import ConfigError, InputError
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("no", "no"),
+        ("yes", "yes"),
+        ("on", "on"),
+        ("true", True),
+        ("False", False),
+        ("TRUE", "TRUE"),
+        ("null", None),
+        ("~", None),
+        ("", None),
+        ("12:30", "12:30"),
+        ("1:30:00", "1:30:00"),
+        ("2024-01-01", "2024-01-01"),
+        ("0x1F", "0x1F"),
+        ("0o17", "0o17"),
+        ("017", 17),
+        ("-3", -3),
+        ("+3", 3),
+        ("1_000", 1000),
+        ("1_", "1_"),
+        ("1__0", "1__0"),
+        ("_1", "_1"),
+        ("1e9", 10**9),
+        ("5E+2", 500),
+        ("1.5e3", 1500.0),
+        ("1e-3", 0.001),
+        ("1e23", 1e23),
+        (".5", 0.5),
+        ("5.", 5.0),
+        ("1e9x", "1e9x"),
+        ("400 Gb/s", "400 Gb/s"),
+        ("'12'", "12"),
+        ('"true"', "true"),
+        ("''", ""),
+        ("=", "="),
+        ("'nan'", "nan"),
+        ("infinity", "infinity"),
+        ("1,2", "1,2"),
+        ("{b: [1, x]}", {"b": [1, "x"]}),
+        ("|\n  1\n", "1\n"),
+        (">-\n  a\n  b\n", "a b"),
+        ("1 # comment", 1),
+        ("a#b", "a#b"),
+        ("१", "१"),
+    ],
+)
+def test_scalars(text: str, value: Any) -> None:
+    found = yaml.parse(f"a: {text}").data["a"]
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_keys_are_text() -> None:
+    text = "1: a\ntrue: b\n~: c\n'': d\n1.50: e\nno: f\n"
+    assert list(yaml.parse(text).data) == ["1", "true", "~", "", "1.50", "no"]
+
+
+def test_aliases_are_copies_in_value() -> None:
+    assert yaml.parse("a: &x {b: 1}\nc: *x\nd: [*x, *x]").data == {"a": {"b": 1}, "c": {"b": 1}, "d": [{"b": 1}] * 2}
+
+
+def test_marks_are_the_places_of_values_and_keys() -> None:
+    document = yaml.parse("a: 1\nb:\n  c: [x, {d: 2}]\n  e:\n")
+    assert document.marks[("a",)] == (1, 4)
+    assert document.marks[("b", "c", 1, "d")] == (3, 14)
+    assert document.marks[("b", "c", yaml.KEY)] == (3, 3)
+    assert str(document.error(("b", "c", 1, "nowhere", 7), "wrong")) == "<text>:3:10: wrong"
+    assert str(document.error(("nowhere",), "wrong")) == "<text>:1:1: wrong"
+
+
+REFUSED = {
+    "duplicate key": ("a: 1\nb: 2\na: 3\n", "3:1: duplicate key 'a'; keep one of the two"),
+    "duplicate in flow": ("a: {x: 1, x: 2}", "1:11: duplicate key 'x'; keep one of the two"),
+    "duplicate by spelling": ("a: 1\n'a': 2", "2:1: duplicate key 'a'; keep one of the two"),
+    "recursive list": ("a: &a [1, *a]", "1:11: an alias (*) inside its own anchor (&) never ends"),
+    "recursive mapping": ("a: &a {b: {c: *a}}", "1:15: an alias (*) inside its own anchor (&) never ends"),
+    "recursive root": ("&a\nb: *a", "2:4: an alias (*) inside its own anchor (&) never ends"),
+    "unknown alias": ("a: *b", "1:4: no anchor &b stands before this alias; write the value out"),
+    "later anchor": ("a: *b\nc: &b 1", "1:4: no anchor &b stands before this alias"),
+    "merge key": ("a: &a {b: 1}\nc:\n  <<: *a", "3:3: merge keys (<<) are not supported; write the keys out"),
+    "list as a key": ("? [a, b]\n: 1", "1:3: a key must be a word, not a list or a mapping"),
+    "mapping as a key": ("{a: b}: 1", "1:1: a key must be a word, not a list or a mapping"),
+    "python tag": ("a: !!python/object/apply:os.system [ls]", "1:4: the tag 'tag:yaml.org,2002:python/object/apply"),
+    "own tag": ("a: !ring 1", "1:4: the tag '!ring' is not supported; write the plain value"),
+    "string tag": ("a: !!str 12", "1:4: the tag 'tag:yaml.org,2002:str' is not supported; write the plain value"),
+    "nan": ("a: .nan", "1:4: .nan is not a finite number; write one, or put text in quotes"),
+    "bare nan": ("a: nan", "1:4: nan is not a finite number"),
+    "infinity": ("a: [1, -.inf]", "1:8: -.inf is not a finite number"),
+    "overflow": ("a: 1.5e999", "1:4: 1.5e999 is not a finite number"),
+    "huge integer": ("a: " + "9" * 50, f"1:4: {'9' * 40}… has more than 40 digits; write fewer"),
+    "endless integer": ("a: " + "9" * 9999, f"1:4: {'9' * 40}… has more than 40 digits; write fewer"),
+    "empty": ("", "1:1: the file is empty; start from one of the shipped examples"),
+    "comments only": ("# nothing\n", "1:1: the file is empty"),
+    "marker only": ("---\n", "1:1: the file is empty"),
+    "a list": ("- a\n- b\n", "1:1: the top level must be a mapping of keys, not a list; write `key: value`"),
+    "a word": ("hello", "1:1: the top level must be a mapping of keys, not a single value"),
+    "quoted nothing": ("''", "1:1: the top level must be a mapping of keys, not a single value"),
+    "two documents": ("a: 1\n---\nb: 2\n", "2:1: a second document starts here; keep one document a file"),
+    "document end": ("a: 1\n...\nb: 2\n", "3:1: not valid YAML: "),
+    "tab": ("a:\n\tb: 1", "2:1: not valid YAML: found character "),
+    "two colons": ("a: b: c", "1:5: not valid YAML: mapping values are not allowed "),
+    "wrong indent": ("a: 1\n  b: 2", "2:4: not valid YAML: mapping values are not allowed "),
+    "open bracket": ("a: [1, 2", "not valid YAML: "),
+    "open quote": ("a: 'x", "not valid YAML: "),
+    "bad escape": ('a: "\\q"', "not valid YAML: "),
+    "at sign": ("a: @x", "1:4: not valid YAML: found character "),
+    "control character": ("a: 1\nb: \x07x", "2:4: not a text file: control characters are not allowed"),
+    "zero byte": ("a: \x00", "1:4: not a text file: control characters are not allowed"),
+    "half a surrogate": ("a: \udc80", "not "),
+    "deep lists": ("a: " + "[" * 100_000, "1:103: more than 100 levels of nesting; write a flatter file"),
+    "deep mappings": ("a: " + "{a: " * 100_000, "more than 100 levels of nesting; write a flatter file"),
+    "deep keys": ("? " * 100_000 + "a", "more than 100 levels of nesting; write a flatter file"),
+    "many values": ("a: [" + "1," * 300_000 + "]", "more than 200000 values; write a smaller file"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_with_the_place(case: str) -> None:
+    text, message = REFUSED[case]
+    began = time.perf_counter()
+    with pytest.raises(ConfigError) as caught:
+        yaml.parse(text, "w.yaml")
+    said = str(caught.value)
+    assert said.startswith("w.yaml:")
+    assert message in said
+    assert len(said) < 300
+    assert "\n" not in said
+    assert time.perf_counter() - began < 5
+
+
+def bomb(width: int, depth: int) -> str:
+    lines = [f"a0: &a0 [{', '.join(['lol'] * width)}]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * width)}]" for i in range(1, depth)]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(("width", "depth"), [(9, 9), (2, 90), (200, 5)])
+def test_alias_bombs_end_soon(width: int, depth: int) -> None:
+    with pytest.raises(ConfigError, match="more than 200000 values or 100 levels after aliases; write them out"):
+        yaml.parse(bomb(width, depth))
+
+
+def test_a_chain_of_aliases_does_not_exhaust_the_stack() -> None:
+    text = "a0: &a0 [1]\n" + "\n".join(f"a{i}: &a{i} [*a{i - 1}]" for i in range(1, 5000))
+    with pytest.raises(ConfigError, match="100 levels after aliases"):
+        yaml.parse(text)
+
+
+def test_nesting_to_the_limit_is_read() -> None:
+    assert yaml.parse("a: " + "[" * 98 + "]" * 98).data
+
+
+@given(st.text(alphabet=st.characters(codec=None), max_size=200))
+@example("a: &a\n- *a")
+@example("\ufeffa: 1")
+@example("%YAML 9.9\n---\na: 1")
+@example("%TAG ! x\n---\n")
+def test_any_text_is_data_or_one_error(text: str) -> None:
+    try:
+        assert isinstance(yaml.parse(text).data, dict)
+    except ConfigError as error:
+        assert error.line >= 1
+        assert error.column >= 1
+        assert "\n" not in str(error)
+
+
+@given(st.text(alphabet="ab:-[]{}&*!|>'\"#%@`,? \n\t019.e~<=", max_size=60))
+def test_any_yaml_like_text_is_data_or_one_error(text: str) -> None:
+    test_any_text_is_data_or_one_error.hypothesis.inner_test(text)  # type: ignore[attr-defined]
+
+
+PLAIN = st.one_of(
+    st.booleans(),
+    st.none(),
+    st.integers(-(10**30), 10**30),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"])),
+)
+KEYS = st.text(st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"]), max_size=20)
+TREES = st.dictionaries(
+    KEYS, st.recursive(PLAIN, lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner), max_leaves=8)
+)
+
+
+@given(TREES)
+def test_json_reads_back(tree: dict[str, Any]) -> None:
+    """JSON is YAML: what a program writes as JSON comes back as it was."""
+    import json
+
+    assert yaml.parse(json.dumps(tree)).data == tree
+
+
+def test_files(tmp_path: Path) -> None:
+    good = tmp_path / "good.yaml"
+    good.write_bytes(b"\xef\xbb\xbfa: \xc3\xa9\r\nb: 2\r\n")
+    assert yaml.read(good).data == {"a": "é", "b": 2}
+    cases = {
+        "binary": (b"\x89PNG\r\n\x1a\n\xff", "binary: not a text file (byte 0 is not UTF-8); write YAML"),
+        "utf16": ("a: 1".encode("utf-16"), "utf16: not a text file (byte 0 is not UTF-8); write YAML"),
+        "zeros": (bytes(1000), "zeros:1:1: not a text file: control characters are not allowed"),
+        "large": (b"a: 1\n" + b"#" * yaml.MAX_BYTES, "large: too large for a description; at most 16 MiB are read"),
+        "nothing": (b"", "nothing:1:1: the file is empty; start from one of the shipped examples"),
+    }
+    for name, (raw, message) in cases.items():
+        (tmp_path / name).write_bytes(raw)
+        with pytest.raises(InputError) as caught:
+            yaml.read(tmp_path / name)
+        assert str(caught.value) == f"{tmp_path}/{message}"
+    with pytest.raises(InputError, match="no such file; `ls "):
+        yaml.read(tmp_path / "missing.yaml")
+    with pytest.raises(InputError, match="cannot be read: Is a directory; give the path of a YAML file"):
+        yaml.read(tmp_path)
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs /dev/zero")
+def test_an_endless_file_ends() -> None:
+    with pytest.raises(InputError, match="too large"):
+        yaml.read("/dev/zero")
+
+
+def test_deep_nesting_does_not_crash_the_process() -> None:
+    """PyYAML's composer recurses in C; a crash would take pytest along, so it is tried in a process of its own."""
+    code = "from clustersim.config.yaml import parse\ntry: parse('a: ' + '[' * 10**6)\nexcept Exception as e: print(e)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "levels of nesting" in done.stdout
+
+
+class Ring(Spec):
+    kind: Literal["ring"]
+    links: Count = 1
+
+
+class Star(Spec):
+    kind: Literal["star"]
+    radix: Count = 1
+
+
+class Sample(Spec):
+    nodes: Count
+    name: Name = "x"
+    dp: Count | Literal["auto"] = "auto"
+    rate: Bandwidth = 1.0
+    delay: Time = 0.0
+    memory: Size | None = None
+    share: Fraction = 1.0
+    fast: bool = False
+    mode: Literal["a", "b"] = "a"
+    net: Annotated[Ring | Star, Field(discriminator="kind")] | None = None
+    cables: tuple[Count, ...] = Field(default=(), strict=False)
+    rates: dict[Literal["p", "q"], Bandwidth] = Field(default={})
+    rings: tuple[Ring, ...] = Field(default=(), strict=False, max_length=2)
+
+    @field_validator("name")
+    @classmethod
+    def no_spaces(cls, value: str) -> str:
+        if " " in value:
+            raise ValueError("a name has no spaces, use dashes")
+        return value
+
+
+SAMPLES = {
+    "good": ("nodes: 3\ndp: auto\nrate: 400Gb/s\nshare: 1", None),
+    "missing": ("name: y", "1:1: nodes is missing; add it"),
+    "typo": (
+        "nods: 3",
+        "1:1: unknown key 'nods'; did you mean 'nodes'? known: cables, delay, dp, fast, memory, mode, ",
+    ),
+    "misspelt section": ("nodes: 1\nnett:\n  kind: ring", "2:1: unknown key 'nett'; did you mean 'net'?"),
+    "inner typo": (
+        "nodes: 1\nnet: {kind: ring, link: 2}",
+        "2:19: unknown key 'link'; did you mean 'links'? known: kind, l",
+    ),
+    "key of another kind": ("nodes: 1\nnet: {kind: ring, radix: 2}", "2:19: unknown key 'radix'; known: kind, links"),
+    "first in the file": ("nodes: 0\nshare: 2", "1:8: nodes: 0 must be at least 1"),
+    "negative": ("nodes: -4", "1:8: nodes: -4 must be at least 1"),
+    "huge": ("nodes: 1e12", "1:8: nodes: 1000000000000 must be at most 100000000"),
+    "a fraction of a node": ("nodes: 1.5", "1:8: nodes: 1.5 must be a whole number"),
+    "text for a number": ("nodes: three", "1:8: nodes: three must be a whole number"),
+    "quoted number": ("nodes: '3'", "1:8: nodes: 3 must be a whole number"),
+    "truth for a number": ("nodes: true", "1:8: nodes: true must be a whole number"),
+    "nothing": ("nodes:", "1:7: nodes is empty; it must be a whole number"),
+    "a list for a number": ("nodes: [1]", "1:8: nodes: a list must be a whole number"),
+    "number for text": ("nodes: 1\nname: 12", "2:7: name: 12 must be text; put it in quotes"),
+    "empty text": ("nodes: 1\nname: ''", "2:7: name: '' must have at least 1 character"),
+    "own rule": ("nodes: 1\nname: a b", "2:7: name: a name has no spaces, use dashes"),
+    "either": ("nodes: 1\ndp: autoo", "2:5: dp: autoo must be a whole number or 'auto'"),
+    "either, too small": ("nodes: 1\ndp: 0", "2:5: dp: 0 must be at least 1 or 'auto'"),
+    "bare bandwidth": ("nodes: 1\nrate: 400", "2:7: rate: 400 has no unit; write a bandwidth with one, like 400Gb/s"),
+    "zero bandwidth": ("nodes: 1\nrate: 0 Gb/s", "2:7: rate: 0 Gb/s must be greater than 0"),
+    "wrong unit": ("nodes: 1\ndelay: 5 GB", "2:8: delay: 'GB' is not a unit of time (case matters); known: d, h, min"),
+    "percent": ("nodes: 1\nshare: 50", "2:8: share: 50 must be at most 1"),
+    "quoted fraction": ("nodes: 1\nshare: '0.5'", "2:8: share: 0.5 must be a number"),
+    "true as a fraction": ("nodes: 1\nshare: true", "2:8: share: true must be a number"),
+    "yes for true": ("nodes: 1\nfast: yes", "2:7: fast: yes must be true or false"),
+    "unknown word": ("nodes: 1\nmode: c", "2:7: mode: c is not known; write 'a' or 'b'"),
+    "unknown kind": ("nodes: 1\nnet: {kind: x}", "2:6: net: a mapping must have as 'kind' one of 'ring', 'star'"),
+    "no kind": ("nodes: 1\nnet: {links: 1}", "2:6: net: a mapping must have the key 'kind'"),
+    "value for a section": ("nodes: 1\nnet: 3", "2:6: net: 3 must be a mapping of keys"),
+    "in a list": ("nodes: 1\ncables:\n  - 1\n  - x", "4:5: cables.1: x must be a whole number"),
+    "value for a list": ("nodes: 1\ncables: 3", "2:9: cables: 3 must be a list"),
+    "unknown key of a table": ("nodes: 1\nrates: {z: 1GB/s}", "2:9: rates.z: z is not known; write 'p' or 'q'"),
+    "inside a list": ("nodes: 1\nrings:\n- {kind: ring, links: 0}", "3:23: rings.0.links: 0 must be at least 1"),
+    "missing inside": ("nodes: 1\nrings:\n- {links: 1}", "3:3: rings.0.kind is missing; add it"),
+    "too many": (
+        "nodes: 1\nrings: [{kind: ring}, {kind: ring}, {kind: ring}]",
+        "2:8: rings: a list must have at most 2 items",
+    ),
+    "long text": ("nodes: 1\nmode: " + "x" * 500, f"2:7: mode: {'x' * 57}... is not known; write 'a' or 'b'"),
+    "unprintable": ('nodes: 1\nmode: "a\\nb"', r"2:7: mode: 'a\nb' is not known; write 'a' or 'b'"),
+}
+
+
+@pytest.mark.parametrize("case", SAMPLES)
+def test_validation_says_place_fault_and_remedy(case: str) -> None:
+    text, message = SAMPLES[case]
+    document = yaml.parse(text, "s.yaml")
+    if message is None:
+        assert validate(Sample, document).nodes == 3
+        return
+    with pytest.raises(ConfigError) as caught:
+        validate(Sample, document)
+    assert str(caught.value).startswith(f"s.yaml:{message}")
+
+
+def test_a_part_of_a_document_keeps_its_place() -> None:
+    document = yaml.parse("fabric:\n  kind: ring\n  links: 0")
+    with pytest.raises(ConfigError, match=r"^<text>:3:10: fabric\.links: 0 must be at least 1$"):
+        validate(Ring, document, document.data["fabric"], ("fabric",))
+
+
+def test_specs_are_frozen() -> None:
+    sample = validate(Sample, yaml.parse("nodes: 3"))
+    with pytest.raises(ValueError, match="frozen"):
+        sample.nodes = 4  # type: ignore[misc]
+
+
+@given(TREES)
+def test_any_tree_is_a_spec_or_one_error(tree: dict[str, Any]) -> None:
+    try:
+        validate(Sample, yaml.Document("s.yaml", tree, {}))
+    except ConfigError as error:
+        assert "\n" not in str(error)
