@@ -1,7 +1,7 @@
 """Hierarchical: reduce-scatter inside each level, all-reduce by a ring across the outermost, all-gather back inside.
 
 Each level is a ring over one digit of the position, and passes on 1/f of its array: BlueConnect (Cho et al. 2019); on
-two levels NCCL's and Horovod's hierarchical all-reduce (Jia et al. 2018). With g ranks inside at B1 and k outside at B2:
+two levels Horovod's hierarchical all-reduce (NCCLHierarchicalAllreduce). With g ranks inside at B1 and k outside at B2:
 2(g-1)/g·S/B1 + 2(k-1)/k·S/(g·B2) + 2(g+k-2)·a.
 """
 
