@@ -139,8 +139,11 @@ def scarce(topology: Topology, all_traffic: Sequence[Traffic]) -> tuple[Ints, tu
 
 def _scarce(topology: Topology, all_traffic: Sequence[Traffic]) -> Mask:
     candidates: Mask = _demand(topology, all_traffic) > topology.capacity * _FITS
+    pinned = np.zeros(len(topology.capacity), bool)  # links that imply others must stay, or two could excuse each other
+    for t in all_traffic:
+        pinned[t.pins[0]] = pinned[t.pins[1]] = True
     for side in (0, 1):
-        candidates &= ~_implied(topology, all_traffic, candidates, side)
+        candidates &= pinned | ~_implied(topology, all_traffic, candidates & ~pinned, side)
     return candidates
 
 
@@ -155,16 +158,12 @@ def _demand(topology: Topology, all_traffic: Sequence[Traffic]) -> Floats:
 
 
 def _implied(topology: Topology, all_traffic: Sequence[Traffic], candidates: Mask, side: int) -> Mask:
-    """Return the mask of links whose distinct first (side 0) or last (side 1) pins together fit into them."""
+    """Return the mask of candidates whose distinct first (side 0) or last (side 1) pins together fit into them."""
     links = len(topology.capacity)
-    own = np.zeros(links, bool)
-    for t in all_traffic:
-        own[t.pins[side]] = True
-    pairs = np.unique(
-        np.concatenate([_pairs(t, candidates & ~own, side, links) for t in all_traffic] or [np.empty(0, int)])
-    )
+    pairs = np.unique(np.concatenate([_pairs(t, candidates, side, links) for t in all_traffic] or [np.empty(0, int)]))
     feed = np.bincount(pairs // links, topology.capacity[pairs % links], links)
-    return ~own & (feed <= topology.capacity * _FITS)
+    implied: Mask = feed <= topology.capacity * _FITS
+    return implied
 
 
 def _pairs(t: Traffic, ask: Mask, side: int, links: int) -> Ints:

@@ -1,0 +1,58 @@
+"""Small clusters and jobs for the tests of the engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from clustersim.config.yaml import parse
+from clustersim.pipeline import Result, run
+from clustersim.topology import build as topologies
+from clustersim.topology.model import Topology
+from clustersim.workload import load as workloads
+
+MODEL = """
+name: small
+predictor: roofline
+model: {layers: 8, hidden: 512, heads: 8, vocab: 1024}
+training: {global_batch: 16, micro_batch: 1, seq: 256}
+parallelism: {tp: 1, pp: 1}
+"""
+
+
+def cluster(
+    nodes: int,
+    gpus: int = 4,
+    nics: int = 4,
+    attach: str = "per_gpu",
+    fabric: str = "{kind: fat_tree, rails: none, tiers: [{radix: 64}], link: {rate: 400Gb/s}, routing: {mode: adaptive}}",
+    extra: str = "",
+    gpu: str = "h100-sxm",
+) -> Topology:
+    """Return a cluster of `nodes` nodes from YAML text."""
+    text = f"""
+cluster:
+  name: test
+  nodes: {nodes}
+  node:
+    extends: hgx-h100
+    gpus: {{model: {gpu}, count: {gpus}}}
+    nics: {{count: {nics}, rate: 400Gb/s, attach: {attach}}}
+{f"fabric: {fabric}" if nodes > 1 else ""}
+{extra}
+"""
+    return topologies.build(parse(text, "test.yaml"))
+
+
+def job(**overrides: Any) -> Any:
+    """Return the small job; keyword names are dotted keys with __ for the dot."""
+    changes = {key.replace("__", "."): value for key, value in overrides.items()}
+    return workloads.build(parse(MODEL, "job.yaml"), changes)
+
+
+def simulate(topology: Topology, fold: bool = True, **overrides: Any) -> Result:
+    """Simulate the small job."""
+    return run(topology, job(**overrides), fold=fold, ignore_memory=True)
+
+
+ROOT = Path(__file__).parent.parent

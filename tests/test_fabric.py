@@ -1,0 +1,102 @@
+"""Transfers on shared links: idle closed forms, sharing, and sleeping = awake."""
+
+import pytest
+import simpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clustersim.engine.fabric import Activity, Fabric, Move, Segment
+
+
+def move(size, bound=10.0, latency=0.0, loads=((0, 1.0),)):
+    return Move("p", latency, size, bound, tuple(loads))
+
+
+def play(capacity, starts):
+    """Return the end of every (time, activity), and the ends of its half segments."""
+    env = simpy.Environment()
+    fabric = Fabric(env, capacity)
+    ends = {}
+
+    def begin(number, at, activity):
+        yield env.timeout(at)
+        fabric.start(activity, lambda marks: ends.__setitem__(number, (env.now, marks)))
+
+    for number, (at, activity) in enumerate(starts):
+        env.process(begin(number, at, activity))
+    env.run()
+    assert all(reserved == 0 for reserved in fabric.reserved)
+    assert not any(fabric.holders) and not any(fabric.flowing)
+    return [ends[number][0] for number in range(len(starts))]
+
+
+def test_alone_a_transfer_takes_latency_plus_size_over_bound():
+    assert play([10.0], [(1.0, Activity([Segment(2.0, move(30.0, latency=0.5))]))]) == pytest.approx([1 + 2 + 0.5 + 3])
+
+
+def test_two_jobs_on_one_link_halve():
+    one = Activity([Segment(0.0, move(30.0))])
+    two = Activity([Segment(0.0, move(30.0))])
+    assert play([10.0], [(0.0, one), (0.0, two)]) == pytest.approx([6.0, 6.0])
+
+
+def test_a_newcomer_slows_a_sleeper_from_then_on():
+    # 10 of 30 bytes are over at 1 s; both then move at 5 until the newcomer's 10 are over at 3 s
+    first, second = Activity([Segment(0.0, move(30.0))]), Activity([Segment(0.0, move(10.0))])
+    assert play([10.0], [(0.0, first), (1.0, second)]) == pytest.approx([4.0, 3.0])
+
+
+def test_a_newcomer_meets_a_sleeper_in_its_computation_and_in_its_latency():
+    sleeper = Activity([Segment(1.0, move(10.0, latency=1.0)), Segment(1.0, None)])
+    newcomer = Activity([Segment(0.0, move(10.0))])
+    for at in (0.5, 1.5):  # 0.5 s into the computation; 0.5 s into the latency
+        ends = play([10.0], [(0.0, sleeper), (at, newcomer)])
+        shared = 2 * (at + 1 - 2)  # they overlap from 2 s until the newcomer has sent the rest at half rate
+        assert ends == pytest.approx([4 + shared / 2, at + 1 + shared / 2] if shared > 0 else [4.0, at + 1])
+
+
+moves = st.builds(
+    lambda size, latency, loads: (size, latency, loads),
+    st.floats(0.1, 50),
+    st.floats(0, 2),
+    st.lists(st.tuples(st.integers(0, 2), st.floats(0.2, 2)), min_size=1, max_size=3, unique_by=lambda p: p[0]),
+)
+segments = st.lists(st.tuples(st.floats(0, 3), moves), min_size=1, max_size=4)
+
+
+def activity(parts):
+    def bound(loads):
+        return min(10.0 / weight for _, weight in loads)
+
+    return Activity(Segment(c, Move("p", lat, size, bound(loads), tuple(loads))) for c, (size, lat, loads) in parts)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.floats(0, 20), segments), min_size=1, max_size=5))
+def test_sleeping_is_exact(jobs):
+    """Putting nobody to sleep gives the same ends."""
+    started = [(at, activity(parts)) for at, parts in jobs]
+    ends = play([10.0] * 3, started)
+    sleepless = Fabric.start
+    try:
+
+        def start(self, act, done):  # every activity is woken as it starts
+            before = dict.fromkeys(self.holders[next(iter(act.links))])
+            sleepless(self, act, done)
+            for link in act.links:
+                for run in [r for r in self.holders[link] if r.index < 0 and r not in before]:
+                    self._wake(run)
+
+        Fabric.start = start
+        assert play([10.0] * 3, started) == pytest.approx(ends, rel=1e-9, abs=1e-9)
+    finally:
+        Fabric.start = sleepless
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.floats(0.1, 100), min_size=1, max_size=8))
+def test_a_shared_link_is_never_idle_while_bytes_are_left(sizes):
+    """Work conservation: transfers that start together end when the link has carried all bytes."""
+    ends = play([10.0], [(0.0, Activity([Segment(0.0, move(size))])) for size in sizes])
+    assert max(ends) == pytest.approx(sum(sizes) / 10)
+    assert [e for _, e in sorted(zip(sizes, ends, strict=True))] == sorted(ends)
