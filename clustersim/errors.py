@@ -2,6 +2,7 @@
 
     ClustersimError                 exit code 1: clustersim itself failed
     ├── SimulationError             a program of the engine cannot go on (a deadlock, an illegal schedule)
+    ├── InterruptedSweepError       exit code 130: a sweep was interrupted; the message says where its points are
     └── InputError                  exit code 2: what the user gave is wrong; the message says what would be right
         ├── ConfigError             a place in a YAML file: file:line:column: what, and the remedy
         ├── UnknownNameError        a name that is neither built in nor importable
@@ -25,6 +26,12 @@ class ClustersimError(Exception):
 
 class SimulationError(ClustersimError):
     """The engine cannot go on: a deadlock or an illegal schedule."""
+
+
+class InterruptedSweepError(ClustersimError):
+    """A sweep was interrupted; what it had computed is kept."""
+
+    exit_code = 130
 
 
 class InputError(ClustersimError):

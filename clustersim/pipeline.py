@@ -22,7 +22,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """All that one simulation found; `summary` is what `summary.json` holds."""
+    """All that one simulation found; `summary` is what `summary.json` holds, `seconds` the wall time it took."""
 
     summary: dict[str, Any]
     topology: Topology
@@ -31,6 +31,7 @@ class Result:
     record: Record
     parts: list[dict[str, float]]
     facts: Facts
+    seconds: float
 
 
 def simulate(
@@ -84,8 +85,9 @@ def run(
     record = play(planned.programs, planned.network, planned.members)
     progress("summarize")
     parts = breakdown(record.spans, len(planned.programs), record.end)
-    facts = Facts(memory, statement, full_attention, time.perf_counter() - begun)
-    return Result(summary(cluster, work, planned, record, parts, facts), cluster, job, planned, record, parts, facts)
+    facts = Facts(memory, statement, full_attention)
+    found = summary(cluster, work, planned, record, parts, facts)
+    return Result(found, cluster, job, planned, record, parts, facts, time.perf_counter() - begun)
 
 
 def _predict(cluster: Topology, job: Job) -> tuple[Work, list[str]]:

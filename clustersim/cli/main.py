@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+from typing import Any, NoReturn
 
 import typer
 
@@ -15,7 +17,6 @@ from clustersim.cli.sweep import sweep
 from clustersim.errors import ClustersimError
 
 app = typer.Typer(
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -25,6 +26,7 @@ app.command()(run)
 app.command()(show)
 app.command()(kernels)
 app.command()(sweep)
+_UsageError = typer.BadParameter.__bases__[0]  # typer has moved it between modules
 
 
 def _version(wanted: bool) -> None:
@@ -33,23 +35,43 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _root(
+    context: typer.Context,
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
-    pass
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 def main() -> None:
     """Run the command line; errors raised on purpose become one sentence and their exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names of files need not be Unicode, terminals not UTF-8
     try:
-        app()
+        code = app(standalone_mode=False)
+        if code == 130:
+            raise KeyboardInterrupt  # typer has swallowed it
+        sys.exit(code)
     except ClustersimError as error:
-        print(f"clustersim: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        print("clustersim: interrupted", file=sys.stderr)
-        sys.exit(130)
+        _leave(str(error), error.exit_code)
+    except _UsageError as error:
+        _leave(_usage(error), 2)
+    except (KeyboardInterrupt, typer.Abort):
+        _leave("interrupted", 130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+
+
+def _leave(sentence: str, code: int) -> NoReturn:
+    print(f"clustersim: {' '.join(sentence.splitlines())}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _usage(error: Any) -> str:
+    """Return typer's sentence and how to get help, in one line."""
+    what = error.format_message().replace("Value error, ", "").rstrip(".")
+    command = error.ctx.command_path if error.ctx else "clustersim"
+    return f"{what}{' ' if what.endswith('?') else '; '}`{command} --help` lists what it takes"

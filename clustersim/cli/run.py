@@ -35,10 +35,12 @@ def run(
     ] = "causal",
     out: Annotated[Path | None, typer.Option(help="Folder of the result; default results/TOPOLOGY-WORKLOAD.")] = None,
     no_save: Annotated[bool, typer.Option("--no-save", help="Write no files.")] = False,
+    timeline: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw the timeline.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Simulate one training step and say how long it takes, why, and whether it fits."""
+    from clustersim.output.store import check_target
     from clustersim.pipeline import simulate
 
     changes = overrides(
@@ -53,6 +55,9 @@ def run(
         },
         settings,
     )
+    target = out or Path("results") / f"{topology.stem}-{workload.stem}"
+    if not no_save:
+        check_target(target)
     with _progress(quiet or as_json) as progress:
         result = simulate(
             topology,
@@ -63,7 +68,6 @@ def run(
             full_attention=flops == "full",
             progress=progress,
         )
-        target = out or Path("results") / f"{topology.stem}-{workload.stem}"
         if not no_save:
             progress("save")
             _save(
@@ -72,7 +76,9 @@ def run(
                 {"topology": topology, "workload": workload},
                 {"overrides": changes, "fold": not no_fold},
             )
-    _print(result.summary, None if no_save else target, as_json, quiet)
+    if timeline:
+        _draw(result, timeline)
+    _print(result, None if no_save else target, as_json, quiet)
 
 
 def _save(result: Result, target: Path, inputs: dict[str, Path], options: dict[str, Any]) -> None:
@@ -81,13 +87,19 @@ def _save(result: Result, target: Path, inputs: dict[str, Path], options: dict[s
     save(target, result.summary, result.parts, result.plan, result.record, result.topology, inputs, options)
 
 
-def _print(summary: dict[str, Any], target: Path | None, as_json: bool, quiet: bool) -> None:
+def _draw(result: Result, path: Path) -> None:
+    from clustersim.output.timeline import write
+
+    write(path, result.record, result.plan, f"{result.job.name} on {result.topology.name}")
+
+
+def _print(result: Result, target: Path | None, as_json: bool, quiet: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(summary, indent=2))
+        typer.echo(json.dumps(result.summary, indent=2))
     elif not quiet:
         from clustersim.output.terminal import lines
 
-        typer.echo("\n".join(lines(summary)))
+        typer.echo("\n".join(lines(result.summary, result.seconds)))
         if target:
             typer.echo(f"written to {target}/ (open trace.json.gz at https://ui.perfetto.dev)")
 

@@ -40,9 +40,9 @@ def _add_run(parts: dict[str, float], span: Span) -> None:
     if span.kind in UPDATE:
         parts["optimizer"] += took
         return
-    work = min(span.activity.compute, took) if span.activity else took
-    parts["compute"] += work
     kinds = {segment.move.kind for segment in span.activity.segments if segment.move} if span.activity else set()
+    work = min(span.activity.compute, took) if kinds and span.activity else took
+    parts["compute"] += work
     if len(kinds) <= 1:
         name = next(iter(kinds), "tp")
         parts[name] = parts.get(name, 0.0) + took - work

@@ -34,7 +34,7 @@ def save(
         spans_table(record, plan).write_parquet(place / "spans.parquet")
         ranks_table(plan, parts, stage_of).write_parquet(place / "ranks.parquet")
         links_table(plan, topology, record.end).write_parquet(place / "links.parquet")
-        write_trace(place / "trace.json.gz", record, plan)
+        write_trace(place / "trace.json.gz", record, plan, width)
 
 
 def ranks_per_stage(summary: dict[str, Any]) -> int:

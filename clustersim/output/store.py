@@ -8,12 +8,39 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from clustersim import __version__
 from clustersim.errors import InputError
+
+
+def check_target(target: Path) -> None:
+    """Raise InputError when a result cannot be written to `target`, before any work is done.
+
+    A folder that is there must be empty or an older result: everything in it will be replaced.
+    """
+    if not str(target).isprintable():
+        raise InputError(f"{str(target)!r}: is no name of a folder; choose another place with --out")
+    try:
+        if target.is_dir():
+            if any(target.iterdir()) and not (target / "manifest.json").is_file():
+                raise InputError(f"{target}: holds files that are no result; choose an empty or new folder with --out")
+        elif target.exists() or target.is_symlink():
+            raise InputError(f"{target}: is a file, not a folder; choose another place with --out")
+        above = next(parent for parent in target.absolute().parents if parent.exists())
+        if not above.is_dir():
+            raise InputError(f"{target}: cannot be written ({above} is a file); choose another place with --out")
+        if not os.access(above, os.W_OK | os.X_OK):
+            raise InputError(f"{target}: cannot be written ({above} is read-only); choose another place with --out")
+    except OSError as error:
+        raise unwritable(target, error) from error
+
+
+def unwritable(target: Path, error: OSError) -> InputError:
+    """Return the error of a place that cannot be written."""
+    return InputError(f"{target}: cannot be written ({error.strerror or error}); choose another place with --out")
 
 
 @contextmanager
@@ -22,23 +49,41 @@ def folder(target: Path) -> Iterator[Path]:
 
     Raises InputError when the place cannot be written.
     """
+    check_target(target)
+    made = [parent for parent in target.absolute().parents if not parent.exists()]
+    temporary = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    except OSError as error:
-        raise InputError(f"{target}: cannot be written ({error.strerror}); choose another place with --out") from error
-    try:
         yield temporary
         temporary.chmod(0o755)
-        if target.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
-            target.rename(old / "old")
-            temporary.rename(target)
-            shutil.rmtree(old)
-        else:
-            temporary.rename(target)
+        _replace(temporary, target)
+        made = []
+    except OSError as error:
+        raise unwritable(target, error) from error
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+        for parent in made:
+            with suppress(OSError):
+                parent.rmdir()
+
+
+def _replace(temporary: Path, target: Path) -> None:
+    """Put `temporary` in the place of `target`, which comes back when that fails."""
+    if not target.exists():
+        temporary.rename(target)
+        return
+    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
+    try:
+        target.rename(aside / "old")
+        temporary.rename(target)
+    except BaseException:
+        if not target.exists():
+            (aside / "old").rename(target)
+        raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
@@ -57,7 +102,8 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
 
 def write_json(path: Path, data: Any) -> None:
     """Write plain data as indented JSON."""
-    path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def manifest(inputs: dict[str, Path], options: dict[str, Any]) -> dict[str, Any]:
@@ -67,11 +113,15 @@ def manifest(inputs: dict[str, Path], options: dict[str, Any]) -> dict[str, Any]
 
     return {
         "clustersim": __version__,
-        "inputs": {
-            name: {"path": str(path), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-            for name, path in inputs.items()
-        },
+        "inputs": {name: {"path": str(path), "sha256": _digest(path)} for name, path in inputs.items()},
         "options": options,
         "seed": 0,
         "versions": {"numpy": numpy.__version__, "simpy": simpy.__version__},
     }
+
+
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise InputError(f"{path}: has changed while it was simulated ({error.strerror}); run it again") from error

@@ -20,12 +20,11 @@ NOT_MODELLED = (
 
 
 class Facts(NamedTuple):
-    """What the summary needs besides plan and record. memory: of each pipeline rank; seconds: wall time of the simulation."""
+    """What the summary needs besides plan and record. memory: of each pipeline rank."""
 
     memory: list[Memory]
     statement: list[str]
     full_attention: bool
-    seconds: float
 
 
 def summary(
@@ -124,7 +123,6 @@ def _simulated(topology: Topology, work: Work, plan: Plan, record: Record, facts
         "scarce_link_cells": len(cells.links.first),
         "events": record.events,
         "maxmin_solves": record.solves,
-        "seconds": facts.seconds,
     }
 
 

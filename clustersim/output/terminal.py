@@ -19,9 +19,10 @@ NAMES = {
 }
 
 
-def lines(summary: dict[str, Any]) -> list[str]:
-    """Return the summary as lines of text."""
-    return [*_head(summary), "", *_why(summary), "", *_memory(summary), "", *_network(summary), "", *_how(summary)]
+def lines(summary: dict[str, Any], took: float) -> list[str]:
+    """Return the summary as lines of text; `took` is the wall time of the simulation in seconds."""
+    parts = (_head(summary), _why(summary), _memory(summary), _network(summary), _how(summary, took))
+    return [line for part in parts for line in (*part, "")][:-1]
 
 
 def _rows(pairs: Iterable[tuple[str, str]]) -> list[str]:
@@ -84,13 +85,14 @@ def _network(summary: dict[str, Any]) -> list[str]:
     return ["busiest links", *_rows(rows)]
 
 
-def _how(summary: dict[str, Any]) -> list[str]:
+def _how(summary: dict[str, Any], took: float) -> list[str]:
     s, cluster = summary["simulated"], summary["cluster"]
     idle = f", {s['idle_gpus']} GPUs left idle" if s["idle_gpus"] else ""
+    alike = "class" if s["rank_cells"] == 1 else "classes"
     predictor = summary["predictor"]
     return [
-        f"simulated {s['ranks']:,} ranks as {s['rank_cells']:,} alike classes{idle}; {cluster['cables']:,} cables, "
-        f"{cluster['links']:,} directed links or bundles; {s['events']:,} events in {seconds(s['seconds'])}",
+        f"simulated {s['ranks']:,} ranks as {s['rank_cells']:,} {alike}{idle}; {cluster['cables']:,} cables, "
+        f"{cluster['links']:,} directed links or bundles; {s['events']:,} events in {seconds(took)}",
         f"kernel times by {predictor['name']}; error on held-out kernels:",
         *(f"  {line}" for line in predictor["error"]),
         "not modelled: " + "; ".join(summary["not_modelled"]),

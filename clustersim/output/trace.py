@@ -8,38 +8,60 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from clustersim.engine.plan import Plan
 from clustersim.engine.program import Span
 from clustersim.engine.simulate import Record
 
-MAX_EVENTS = 2_000_000
+MAX_SPANS = 100_000  # of some ten slices each: what a browser still moves smoothly
 
 
-def write_trace(path: Path, record: Record, plan: Plan) -> None:
-    """Write the gzipped trace; the same record gives the same bytes. Beyond `MAX_EVENTS` events the rest is left out."""
-    with gzip.GzipFile(filename="", mode="wb", fileobj=path.open("wb"), mtime=0, compresslevel=5) as file:
+def write_trace(path: Path, record: Record, plan: Plan, width: int) -> None:
+    """Write the gzipped trace; the same record gives the same bytes.
+
+    width: ranks of one pipeline rank (tp·dp). When there are more than `MAX_SPANS` spans, whole ranks are left out, those of
+    the first pipeline lanes staying.
+    """
+    spans = _kept(record, plan, width)
+    with path.open("wb") as raw, gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0, compresslevel=3) as file:
         file.write(b'{"displayTimeUnit":"ms","traceEvents":[\n')
+        lines = _events(spans, plan)
         separator = ""
-        for number, line in enumerate(_events(record, plan)):
-            if number >= MAX_EVENTS:
-                break
-            file.write(f"{separator}{line}".encode())
+        while batch := ",\n".join(islice(lines, 20_000)):
+            file.write(f"{separator}{batch}".encode())
             separator = ",\n"
         file.write(b"\n]}\n")
 
 
-def _events(record: Record, plan: Plan) -> Iterator[str]:
-    streams = ["compute", *sorted({name for span in record.spans for name in _streams(span)} - {"compute"})]
-    track = {name: i for i, name in enumerate(streams)}
-    for cell, (first, size) in enumerate(zip(plan.first.tolist(), plan.size.tolist(), strict=True)):
+def _kept(record: Record, plan: Plan, width: int) -> dict[int, list[Span]]:
+    """Return the spans of the ranks that the trace shows, lane by lane."""
+    by_rank: dict[int, list[Span]] = {cell: [] for cell in range(len(plan.programs))}
+    for span in record.spans:
+        by_rank[span.rank].append(span)
+    order = sorted(by_rank, key=lambda cell: (int(plan.first[cell]) % width, int(plan.first[cell])))
+    kept: dict[int, list[Span]] = {}
+    count = 0
+    for cell in order:
+        count += len(by_rank[cell])
+        if kept and count > MAX_SPANS:
+            break
+        kept[cell] = by_rank[cell]
+    return kept
+
+
+def _events(spans: dict[int, list[Span]], plan: Plan) -> Iterator[str]:
+    names = {name for row in spans.values() for span in row for name in _streams(span)}
+    track = {name: i for i, name in enumerate(["compute", *sorted(names - {"compute"})])}
+    for cell, row in spans.items():
+        first, size = int(plan.first[cell]), int(plan.size[cell])
         label = f"rank {first}" + (f" (and {size - 1} like it)" if size > 1 else "")
         yield f'{{"ph":"M","pid":{cell},"name":"process_name","args":{{"name":"{label}"}}}}'
         for name, tid in track.items():
             yield f'{{"ph":"M","pid":{cell},"tid":{tid},"name":"thread_name","args":{{"name":"{name}"}}}}'
-    for span in record.spans:
-        yield from _slices(span, track)
+        for span in row:
+            yield from _slices(span, track)
 
 
 def _streams(span: Span) -> set[str]:
@@ -65,6 +87,7 @@ def _name(span: Span) -> str:
 
 
 def _slice(pid: int, tid: int, name: str, start: float, end: float) -> str:
-    return (
-        f'{{"ph":"X","pid":{pid},"tid":{tid},"name":"{name}","ts":{start * 1e6:.4f},"dur":{(end - start) * 1e6:.4f}}}'
-    )
+    """Return a slice cut to whole nanoseconds at both ends, so that slices that meet do not overlap."""
+    begin, last = round(start * 1e9), round(end * 1e9)
+    times = f'"ts":{begin / 1e3:.3f},"dur":{(last - begin) / 1e3:.3f}'
+    return f'{{"ph":"X","pid":{pid},"tid":{tid},"name":"{name}",{times}}}'
