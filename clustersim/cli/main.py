@@ -26,7 +26,7 @@ app.command()(run)
 app.command()(show)
 app.command()(kernels)
 app.command()(sweep)
-_UsageError = typer.BadParameter.__bases__[0]  # typer has moved it between modules
+_UsageError: type[BaseException] = typer.BadParameter.__bases__[0]  # typer has moved it between modules
 
 
 def _version(wanted: bool) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,6 +35,7 @@ def sweep(
     global_batch: Values = None,
     schedule: Annotated[str | None, typer.Option(metavar="1f1b,gpipe")] = None,
     recompute: Annotated[str | None, typer.Option(metavar="none,full")] = None,
+    predictor: Annotated[str | None, typer.Option(help="Kernel predictor, such as neusight or roofline.")] = None,
     settings: Setting = None,
     workers: Annotated[int | None, typer.Option(min=1, max=1024, help="Processes; default: one a core.")] = None,
     out: Annotated[
@@ -45,48 +46,53 @@ def sweep(
     quiet: Quiet = False,
 ) -> None:
     """Simulate every legal combination of the given values and rank them by throughput."""
-    from clustersim.sweep.space import numbers, points, words
+    from clustersim.output.store import check_target
 
-    counts = {"tp": tp, "pp": pp, "dp": dp, "vpp": vpp, "micro_batch": micro_batch, "global_batch": global_batch}
-    axes: dict[str, list[Any]] = {name: list(numbers(name.replace("_", "-"), text)) for name, text in counts.items()}
-    axes |= {"schedule": words(schedule), "recompute": words(recompute)}
-    fixed = overrides({}, settings)
-    space: list[Point] = [{**fixed, **point} for point in points(axes)]
-    _check(topology, workload, axes)
+    axes = _axes(locals())
+    space = _space(axes, settings, predictor)
     target = out or Path("results") / f"sweep-{topology.stem}-{workload.stem}"
-    rows = _run(topology, workload, space, workers or os.cpu_count() or 1, target, quiet or as_json)
+    check_target(target)
+    rows = _run(topology, workload, space, workers or _cores(), target, quiet or as_json)
     _print(rows, target, top, as_json, quiet)
 
 
-def _check(topology: Path, workload: Path, axes: dict[str, list[Any]]) -> None:
-    """Fail early on what would make every point fail."""
-    from clustersim.sweep.evaluate import cluster
-    from clustersim.workload.load import load
+def _axes(given: Mapping[str, Any]) -> dict[str, list[Any]]:
+    from clustersim.sweep.space import numbers, words
 
+    counts = ("tp", "pp", "dp", "vpp", "micro_batch", "global_batch")
+    axes: dict[str, list[Any]] = {name: list(numbers(name.replace("_", "-"), given[name])) for name in counts}
+    axes |= {name: list(words(name, given[name])) for name in ("schedule", "recompute")}
     if not any(axes.values()):
         raise InputError("nothing to sweep; give at least one axis, such as --tp 1,2,4,8")
-    cluster(str(topology))
-    load(workload)
+    return axes
+
+
+def _space(axes: Mapping[str, list[Any]], settings: list[str] | None, predictor: str | None) -> list[Point]:
+    from clustersim.sweep.space import points
+
+    fixed = overrides({"predictor": predictor}, settings)
+    space: list[Point] = []
+    for point in points(axes):
+        for key in point.keys() & fixed.keys():
+            raise InputError(f"--set {key} is also an axis of the sweep; give one of the two")
+        space.append({**fixed, **point})
+    return space
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _run(topology: Path, workload: Path, space: list[Point], workers: int, target: Path, silent: bool) -> list[Row]:
-    from clustersim.output.store import folder, manifest, write_json
-    from clustersim.sweep.runner import rows as simulate
-    from clustersim.sweep.table import append, frame
+    from clustersim.sweep.run import run
 
-    found: dict[int, Row] = {}
-    inputs = {"topology": topology, "workload": workload}
-    with folder(target) as place:
-        for index, row in _tracked(simulate(str(topology), str(workload), space, workers), len(space), silent):
-            found[index] = row
-            append(place / "points.jsonl", row)
-        ordered = [found[index] for index in sorted(found)]
-        write_json(place / "manifest.json", manifest(inputs, {"points": space}))
-        frame(ordered).write_parquet(place / "points.parquet")
-    return ordered
+    def show(rows: Iterator[tuple[int, Row]]) -> Iterator[tuple[int, Row]]:
+        return _tracked(rows, len(space), silent)
+
+    return run(topology, workload, space, workers, target, show)
 
 
-def _tracked(rows: Iterable[tuple[int, Row]], count: int, silent: bool) -> Iterator[tuple[int, Row]]:
+def _tracked(rows: Iterator[tuple[int, Row]], count: int, silent: bool) -> Iterator[tuple[int, Row]]:
     """Show a progress bar while standard error is a terminal."""
     if silent or not sys.stderr.isatty():
         yield from rows
@@ -107,12 +113,12 @@ def _print(rows: list[Row], target: Path, top: int, as_json: bool, quiet: bool) 
         return
     if quiet:
         return
-    typer.echo(_table(best[:top]))
-    skipped = Counter(row["status"] for row in rows if row["status"] != "ok")
-    also = "".join(f", {count} {status}" for status, count in sorted(skipped.items()))
-    typer.echo(
-        f"{len(best)} of {len(rows)} points simulated{also}; all of them with reasons in {target}/points.parquet"
-    )
+    if best:
+        typer.echo(_table(best[:top]))
+    typer.echo(f"{len(best)} of {len(rows)} points simulated; all of them with reasons in {target}/points.parquet")
+    for status, count in sorted(Counter(row["status"] for row in rows if row["status"] != "ok").items()):
+        reason = next(row["reason"] for row in rows if row["status"] == status)
+        typer.echo(f"{count} {status}, such as {reason}")
 
 
 def _table(rows: list[Row]) -> str:

@@ -22,7 +22,7 @@ from clustersim.units import seconds
 ROWS = 64
 """Rank cells drawn at most; the rest is named in the last line."""
 
-WIDTH, LEFT, RIGHT, TOP = 1000.0, 110.0, 16.0, 34.0
+WIDTH, LEFT, RIGHT, TOP = 1000.0, 130.0, 16.0, 34.0
 ROW, PASS, LANE = 32.0, 20.0, 5.0
 COLOURS = {  # Okabe and Ito (2008), which colour-blind readers can tell apart
     "forward": "#56b4e9",
@@ -57,15 +57,15 @@ def svg(record: Record, plan: Plan, title: str = "") -> str:
     for span in record.spans:
         spans[span.rank].append(span)
     kinds: dict[str, None] = {}
-    body: list[str] = []
+    body: list[str] = [*_axis(record.end, scale, TOP + rows * ROW)]
     for row in range(rows):
-        passes, lane = _passes(spans[row]), _merged(_moves(spans[row]), 0.5 / scale)
+        passes, lane = _passes(spans[row]), _merged(_moves(spans[row]), 1.0 / scale)
         kinds |= dict.fromkeys(bar.kind for bar in (*passes, *lane))
         body += _row(row, _name(plan, row), passes, lane, scale)
     left_out = len(plan.programs) - rows
     height = TOP + rows * ROW + 52
     head = _text(LEFT, 20, f"{escape(title)}{': ' if title else ''}{seconds(record.end)}", size=14)
-    foot = [*_axis(record.end, scale, TOP + rows * ROW), *_legend(kinds, height - 10, left_out)]
+    foot = _legend(kinds, height - 10, left_out)
     return "\n".join([_open(height), head, *body, *foot, "</svg>\n"])
 
 
@@ -124,7 +124,7 @@ def _merged(bars: Iterable[Bar], gap: float) -> list[Bar]:
 def _row(row: int, name: str, passes: Iterable[Bar], lane: Iterable[Bar], scale: float) -> Iterator[str]:
     y = TOP + row * ROW
     yield _text(LEFT - 8, y + 14, escape(name), anchor="end")
-    yield f'<rect x="{LEFT:g}" y="{y:g}" width="{WIDTH - LEFT - RIGHT:g}" height="{PASS + 1 + LANE:g}" fill="#f2f2f2"/>'
+    yield f'<rect x="{LEFT:g}" y="{y:g}" width="{WIDTH - LEFT - RIGHT:g}" height="{PASS + 1 + LANE:g}" fill="#888" fill-opacity="0.1"/>'
     for bar in passes:
         yield _box(bar, y, PASS, scale)
         if (bar.end - bar.start) * scale > 7 * len(bar.label) + 2 and bar.label:

@@ -6,10 +6,11 @@ from functools import lru_cache
 from typing import Any
 
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError
-from clustersim.sweep.space import Point
+from clustersim.sweep.space import AXES, Point
 from clustersim.topology.model import Topology
 
 Row = dict[str, Any]
+_SHORT = {key: name for name, key in AXES.items()}
 
 
 @lru_cache(maxsize=4)
@@ -25,7 +26,7 @@ def evaluate(topology: str, workload: str, point: Point) -> Row:
     from clustersim.pipeline import run
     from clustersim.workload.load import load
 
-    row: Row = {key.rsplit(".", 1)[-1]: value for key, value in point.items()}
+    row: Row = {_SHORT.get(key, key): value for key, value in point.items()}
     try:
         summary = run(cluster(topology), load(workload, point)).summary
     except OutOfMemoryError as error:

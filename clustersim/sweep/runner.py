@@ -2,28 +2,93 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
+from clustersim.errors import ClustersimError
 from clustersim.sweep.evaluate import Row, evaluate
 from clustersim.sweep.space import Point
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ProcessPoolExecutor
 
-def rows(topology: str, workload: str, points: Sequence[Point], workers: int) -> Iterator[tuple[int, Row]]:
+Rows = Iterator[tuple[int, Row]]
+
+
+def rows(topology: str, workload: str, points: Sequence[Point], workers: int) -> Rows:
     """Yield (index, row) of every point as it is done; with one worker in this process, in order.
 
-    Workers are spawned, not forked: a fork of a process that has used polars can hang.
+    Closing the iterator early ends the workers. Raises ClustersimError when one of them dies, after the rows that are done.
     """
     if workers == 1 or len(points) == 1:
         for index, point in enumerate(points):
             yield index, evaluate(topology, workload, point)
         return
-    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from multiprocessing import active_children
+
+    others = set(active_children())
+    pool = _pool(min(workers, len(points)))
+    over = False
+    try:
+        with _deaf():
+            jobs = {pool.submit(evaluate, topology, workload, point): index for index, point in enumerate(points)}
+        yield from _done(jobs)
+        over = True
+    finally:
+        if not over:
+            for process in set(active_children()) - others:
+                process.terminate()
+        pool.shutdown(cancel_futures=True)
+
+
+def _pool(workers: int) -> ProcessPoolExecutor:
+    """Return a pool of spawned workers: a fork of a process that has used polars can hang."""
+    from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
-    with ProcessPoolExecutor(min(workers, len(points)), mp_context=get_context("spawn")) as pool:
-        jobs = {pool.submit(evaluate, topology, workload, point): index for index, point in enumerate(points)}
+    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_follow_parent)
+
+
+def _follow_parent() -> None:
+    """End this worker when the process that started it is gone, however it went."""
+    from multiprocessing import parent_process
+
+    def wait() -> None:
+        parent = parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Ignore Ctrl-C while workers start: they inherit that, and the first process alone answers it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _done(jobs: dict[Future[Row], int]) -> Rows:
+    from concurrent.futures import BrokenExecutor, as_completed
+
+    lost = 0
+    for job in as_completed(jobs):
         try:
-            for job in as_completed(jobs):
-                yield jobs[job], job.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            row = job.result()
+        except BrokenExecutor:
+            lost += 1
+            continue
+        yield jobs[job], row
+    if lost:
+        raise ClustersimError(f"a worker process died, perhaps for lack of memory, and {lost} points have no result")

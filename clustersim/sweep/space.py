@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
+from math import prod
 
 from clustersim.errors import InputError
 
@@ -22,11 +23,16 @@ AXES: Mapping[str, str] = {
 """Short name of an axis → dotted key of the workload."""
 
 Point = dict[str, object]
+MOST = 100_000
+"""Points of one sweep."""
 
 
 def points(axes: Mapping[str, Sequence[object]]) -> Iterator[Point]:
-    """Yield every combination as overrides by dotted key, the last axis fastest."""
+    """Yield every combination as overrides by dotted key, the last axis fastest. Raises InputError when they are too many."""
     names = [name for name, values in axes.items() if values]
+    count = prod(len(axes[name]) for name in names)
+    if count > MOST:
+        raise InputError(f"{count} points are too many for one sweep; give shorter lists, at most {MOST} combinations")
     for combination in product(*(axes[name] for name in names)):
         yield {AXES.get(name, name): value for name, value in zip(names, combination, strict=True)}
 
@@ -34,7 +40,7 @@ def points(axes: Mapping[str, Sequence[object]]) -> Iterator[Point]:
 def numbers(option: str, text: str | None) -> list[int]:
     """Return the whole numbers of an option such as `--tp 1,2,4`; ranges `1-4` are allowed. Raises InputError."""
     result: list[int] = []
-    for part in words(text):
+    for part in words(option, text):
         low, _, high = part.partition("-")
         if not low.isdecimal() or (high and not high.isdecimal()) or int(low) < 1 or (high and int(high) < int(low)):
             raise InputError(f"--{option}: {part!r} is not a whole number of 1 or more; write a list like 1,2,4 or 1-4")
@@ -44,6 +50,9 @@ def numbers(option: str, text: str | None) -> list[int]:
     return list(dict.fromkeys(result))
 
 
-def words(text: str | None) -> list[str]:
-    """Return the parts of a comma-separated option."""
-    return [part.strip() for part in (text or "").split(",") if part.strip()]
+def words(option: str, text: str | None) -> list[str]:
+    """Return the parts of a comma-separated option without repetitions. Raises InputError when it has none."""
+    parts = list(dict.fromkeys(part.strip() for part in (text or "").split(",") if part.strip()))
+    if text is not None and not parts:
+        raise InputError(f"--{option}: no value; write a list with commas between")
+    return parts

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clustersim.sweep.evaluate import Row
 
 if TYPE_CHECKING:
     import polars as pl
-
-
-def append(path: Path, row: Row) -> None:
-    """Add one row to the log of a sweep, so that a crash loses at most the row being written."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row, sort_keys=True) + "\n")
 
 
 def ranked(rows: Sequence[Row]) -> list[Row]:
@@ -26,10 +18,17 @@ def ranked(rows: Sequence[Row]) -> list[Row]:
 
 
 def frame(rows: Sequence[Row]) -> pl.DataFrame:
-    """Return all rows as a polars table, those without a result last; columns in order of appearance."""
+    """Return all rows as a polars table, those without a result last; columns in order of appearance.
+
+    Words among numbers, such as `auto` for a degree that an illegal point leaves open, become null.
+    """
     import polars as pl
 
-    rest = [row for row in rows if row["status"] != "ok"]
-    ordered = [*ranked(rows), *rest]
-    columns = dict.fromkeys(key for row in ordered for key in row)
-    return pl.DataFrame([{key: row.get(key) for key in columns} for row in ordered], infer_schema_length=None)
+    ordered = [*ranked(rows), *(row for row in rows if row["status"] != "ok")]
+    names = dict.fromkeys(key for row in ordered for key in row)
+    return pl.DataFrame({name: _alike([row.get(name) for row in ordered]) for name in names}, strict=False)
+
+
+def _alike(values: list[Any]) -> list[Any]:
+    numeric = any(isinstance(value, int | float) for value in values)
+    return [None if numeric and isinstance(value, str) else value for value in values]
