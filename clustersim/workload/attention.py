@@ -97,7 +97,7 @@ def softmax(rank: Rank, rows: int, columns: int) -> tuple[Kernel, ...]:
     z = rank.size
     fused = (vector("softmax", "softmax", rank.dtype, rows, columns, 5.0, 2 * z),)
     before = (pointwise(rank, "scale", rows, columns, 2 * z), copy(rank, "mask", rows, columns, 2 * z))
-    return (*(before if rank.eager else ()), *fused, *dropout(rank, rows, columns))
+    return (*(() if rank.fused_softmax else before), *fused, *dropout(rank, rows, columns))
 
 
 def softmax_backward(rank: Rank, rows: int, columns: int) -> tuple[Kernel, ...]:
@@ -106,4 +106,4 @@ def softmax_backward(rank: Rank, rows: int, columns: int) -> tuple[Kernel, ...]:
     fused = (vector("softmax", "softmax_backward", rank.dtype, rows, columns, 5.0, 3 * z),)
     mask = (copy(rank, "mask", rows, columns, 2 * z),) if rank.model.causal else ()
     after = (*mask, pointwise(rank, "scale", rows, columns, 2 * z))
-    return (*dropout_backward(rank, rows, columns), *fused, *(after if rank.eager else ()))
+    return (*dropout_backward(rank, rows, columns), *fused, *(() if rank.fused_softmax else after))

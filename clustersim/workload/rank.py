@@ -102,6 +102,14 @@ class Rank:
         """Whether every element-wise operation is a kernel of its own."""
         return self.training.kernels == "eager"
 
+    @property
+    def fused_softmax(self) -> bool:
+        """Whether scale and mask ride on the softmax of unfused attention; Megatron's kernel for it takes 16-bit scores only.
+
+        Source: megatron/core/fusions/fused_softmax.py, `is_kernel_available`.
+        """
+        return not self.eager and self.size <= 2
+
     def replicated(self, parameters: int) -> int:
         """Return how many of `parameters` that Megatron replicates over tp this rank holds."""
         return -(-parameters // self.tp) if self.parallelism.shard_all_parameters else parameters
