@@ -1,0 +1,130 @@
+"""The README and docs/ as programs: what their fenced blocks say is run, in order, in a folder of its own.
+
+`console`: every line `$ command` is run by a shell and its output compared; one line `...` an output stands for any lines,
+`...` inside a line for any text. `python`: run as one program a document. A block whose first line says
+```` ```python title=name.py ```` is written to that file instead, whatever its language.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from doctest import ELLIPSIS, OutputChecker
+from pathlib import Path
+
+from sybil import Document, Region, Sybil
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("results/README.md")])
+SHARED = ("topologies", "workloads", "docs", "clustersim", "README.md")
+_BLOCK = re.compile(r"^```(\w+)(?: title=(\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_WALL = re.compile(r"(?<=events in )[0-9.]+ (s|ms|us)\b")  # how long the simulation took, which no two runs agree on
+SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    title: str | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Command:
+    line: str
+    expected: str
+
+
+def prepare(folder: Path) -> Path:
+    """Make `folder` look like a checkout; results and files of the documents stay in it."""
+    for name in SHARED:
+        (folder / name).symlink_to(ROOT / name)
+    (folder / "results").mkdir()
+    return folder
+
+
+def blocks(document: Document):
+    for match in _BLOCK.finditer(document.text):
+        block = Block(match[1], match[2], match[3])
+        if block.title or block.language in ("console", "python"):
+            yield Region(match.start(), match.end(), block, _evaluate)
+
+
+def _evaluate(example) -> str | None:
+    block, folder = example.parsed, example.namespace["folder"]
+    if block.title:
+        (folder / block.title).write_text(block.text, encoding="utf-8")
+    elif block.language == "python":
+        code = compile("\n" * example.line + block.text, example.path, "exec")
+        exec(code, example.namespace)
+    else:
+        return "\n".join(filter(None, (_compare(c, folder) for c in commands(block.text))))
+    return None
+
+
+def commands(text: str) -> list[Command]:
+    """Return the commands of a console block with the output that stands below each."""
+    found: list[Command] = []
+    for line in text.splitlines():
+        if line.startswith("$ "):
+            found.append(Command(line[2:], ""))
+        else:
+            found[-1] = Command(found[-1].line, f"{found[-1].expected}{line}\n")
+    return found
+
+
+def run(line: str, folder: Path) -> str:
+    """Return what a command prints, both streams together, without spaces at the ends of lines."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "COLUMNS": "120", "NO_COLOR": "1"}
+    done = subprocess.run(
+        line, shell=True, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    return "".join(f"{printed.rstrip()}\n" for printed in done.stdout.splitlines())
+
+
+def same(expected: str, printed: str) -> bool:
+    one, two = _WALL.sub("moments", expected), _WALL.sub("moments", printed)
+    return OutputChecker().check_output(one, two, ELLIPSIS)
+
+
+def _compare(command: Command, folder: Path) -> str | None:
+    printed = run(command.line, folder)
+    if same(command.expected, printed):
+        return None
+    return f"$ {command.line}\nexpected:\n{command.expected}\nprinted:\n{printed}"
+
+
+def parse(page: Path, folder: Path) -> Document:
+    document = Sybil(parsers=[blocks], path=str(ROOT)).parse(page)
+    document.namespace["folder"] = folder
+    return document
+
+
+def refreshed(page: Path, folder: Path) -> str:
+    """Return a page with the outputs of its commands as they are now; what `...` hides stays hidden."""
+    document = parse(page, folder)
+    text, offset = document.text, 0
+    for example in document.examples():
+        if example.parsed.language != "console" or example.parsed.title:
+            example.evaluate()
+            continue
+        new = "".join(_refreshed(c, folder) for c in commands(example.parsed.text))
+        block = f"```console\n{new}```"
+        text = text[: example.region.start + offset] + block + text[example.region.end + offset :]
+        offset += len(block) - (example.region.end - example.region.start)
+    return text
+
+
+def _refreshed(command: Command, folder: Path) -> str:
+    printed = run(command.line, folder)
+    if same(command.expected, printed):
+        return f"$ {command.line}\n{command.expected}"
+    head, dots, tail = command.expected.partition("\n...\n")
+    lines = printed.splitlines()
+    if dots:
+        first, last = len(head.splitlines()), len(tail.splitlines())
+        lines = [*lines[:first], "...", *(lines[-last:] if last else [])]
+    return "\n".join((f"$ {command.line}", *lines, ""))

@@ -1,0 +1,201 @@
+"""docs/yaml.md, written from the specs that read the files, so that it cannot go stale."""
+
+import types
+import typing
+from pathlib import Path
+
+from annotated_types import Ge, Gt, Le
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from clustersim import plugins
+from clustersim.config import fields, topology, workload
+from clustersim.config.gpu import Gpu
+from clustersim.topology.build import presets
+from clustersim.units import EXAMPLES, UNITS, seconds
+from clustersim.workload.aliases import ALIASES, REMEDIES
+
+PAGE = Path(__file__).parents[1] / "docs" / "yaml.md"
+
+TITLES = {
+    topology.Cluster: "cluster",
+    topology.Node: "A node: `cluster.node`, `nodes.<name>`",
+    topology.Gpus: "gpus",
+    topology.ScaleUp: "scale_up",
+    topology.Host: "host",
+    topology.Nics: "nics",
+    topology.NodePower: "power",
+    topology.FatTree: "fabric of kind `fat_tree` or `rail_optimized`",
+    topology.Tier: "tiers",
+    topology.Link: "link",
+    topology.Routing: "routing",
+    topology.Switch: "fabric of kind `switch`",
+    topology.Explicit: "fabric of kind `explicit`",
+    topology.ExplicitLink: "links",
+    topology.SingleNode: "fabric of kind `single_node`",
+    topology.Fault: "faults",
+    topology.Nccl: "nccl",
+    workload.Workload: "The top level of a workload",
+    workload.Model: "model",
+    workload.Training: "training",
+    workload.Parallelism: "parallelism",
+    workload.Overlap: "parallelism.overlap",
+    workload.Algorithms: "parallelism.algorithms",
+    Gpu: "A GPU",
+}
+
+NAMED = {
+    fields.Count: "whole number of 1 or more",
+    fields.Index: "whole number of 0 or more",
+    fields.Fraction: "number above 0, at most 1",
+    fields.Name: "text",
+    **{
+        kind: f"{name} (`{EXAMPLES[name]}`)"
+        for kind, name in (
+            (fields.Time, "time"),
+            (fields.Size, "size"),
+            (fields.Bandwidth, "bandwidth"),
+            (fields.Compute, "compute"),
+            (fields.Power, "power"),
+            (fields.Length, "length"),
+            (fields.Frequency, "frequency"),
+        )
+    },
+}
+PLAIN = {str: "text", int: "whole number", float: "number", bool: "`true` or `false`"}
+CHECKED = {
+    (topology.FatTree, "rails"): "`none`, `optimized` or a number of rails",
+    (topology.Cluster, "node"): "name, or mapping with `extends`",
+    (topology.Host, "pcie"): "generation and lanes, like `gen5x16`",
+    (topology.Tier, "name"): "word",
+    (topology.TopologySpec, "fabric"): "mapping with `kind`",
+    (topology.TopologySpec, "nodes"): "mapping of names to nodes",
+}
+
+
+def reference() -> str:
+    """Return the page."""
+    parts = [HEAD, _units(), TOPOLOGY, _table(topology.TopologySpec), f"Shipped node types: {_listed(presets())}.\n"]
+    parts += [_section(kind) for kind in TITLES if kind.__module__ == topology.__name__]
+    parts += [WORKLOAD, *(_section(kind) for kind in TITLES if kind.__module__ == workload.__name__)]
+    rooms = {"schedule": "schedules", "algorithms": "collectives", "predictor": "predictors"}
+    parts += [f"Names for `{key}`: {_listed(plugins.names(f'clustersim.{room}'))}.\n" for key, room in rooms.items()]
+    return "\n".join([*parts, _aliases(), GPU, _section(Gpu)])
+
+
+def _section(kind: type[fields.Spec]) -> str:
+    return f"### {TITLES[kind]}\n\n{_prose(kind)}\n\n{_table(kind)}"
+
+
+def _prose(kind: type[fields.Spec]) -> str:
+    """Return the docstring with its paragraphs on one line each."""
+    paragraphs = (kind.__doc__ or "").strip().split("\n\n")
+    return "\n\n".join(" ".join(line.strip() for line in part.splitlines()) for part in paragraphs)
+
+
+def _table(kind: type[fields.Spec]) -> str:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    rows = [
+        f"| `{name}` | {CHECKED.get((kind, name)) or _type(hints[name])} | {_default(info)} |"
+        for name, info in kind.model_fields.items()
+    ]
+    return "\n".join(["| key | value | default |", "| --- | --- | --- |", *rows, ""])
+
+
+def _default(info: FieldInfo) -> str:
+    value = info.default_factory() if info.default_factory else info.default
+    if value is PydanticUndefined:
+        return "required"
+    if value is None or value in ((), {}) or isinstance(value, fields.Spec):
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else _number(value)}`"
+
+
+def _number(value: object) -> str:
+    return seconds(value) if isinstance(value, float) and value < 1e-3 else str(value)
+
+
+def _type(hint: object) -> str:
+    if hint in NAMED:
+        return NAMED[hint]
+    if hint in PLAIN:
+        return PLAIN[hint]
+    write = GENERIC.get(typing.get_origin(hint))
+    return write(typing.get_args(hint)) if write else f"mapping, see [{TITLES[hint]}](#{_anchor(TITLES[hint])})"
+
+
+def _anchor(title: str) -> str:
+    """Return the anchor that GitHub gives a heading."""
+    return "".join(c for c in title.lower().replace(" ", "-") if c.isalnum() or c in "-_")
+
+
+def _union(arguments: tuple[object, ...]) -> str:
+    return " or ".join(dict.fromkeys(_type(a) for a in arguments if a is not type(None)))
+
+
+def _listed(words: typing.Iterable[object]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
+
+
+GENERIC = {
+    typing.Annotated: lambda arguments: _bounded(_type(arguments[0]), arguments[1:]),
+    typing.Union: _union,
+    types.UnionType: _union,
+    typing.Literal: _listed,
+    tuple: lambda arguments: f"list of {_type(arguments[0])}",
+    dict: lambda arguments: f"mapping of {_type(arguments[0])} to {_type(arguments[1])}",
+}
+
+
+def _bounded(text: str, rules: tuple[object, ...]) -> str:
+    found = [rule for one in rules for rule in getattr(one, "metadata", [one])]
+    low = next((f" from {r.ge:,g}" for r in found if isinstance(r, Ge)), "")
+    low = low or next((f" above {r.gt:,g}" for r in found if isinstance(r, Gt)), "")
+    return text + low + next((f" to {r.le:,g}" for r in found if isinstance(r, Le)), "")
+
+
+def _units() -> str:
+    rows = [f"| {name} | `{EXAMPLES[name]}` | {_spelled(UNITS[name])} |" for name in UNITS]
+    return "\n".join(["| quantity | example | units |", "| --- | --- | --- |", *rows, ""])
+
+
+def _spelled(units: typing.Mapping[str, float]) -> str:
+    return " ".join(units)
+
+
+def _aliases() -> str:
+    rows = [f"| `{name}` | `{'.'.join(map(str, loc))}` |" for name, (loc, _) in ALIASES.items()]
+    refused = "\n".join(f"- `{name}`: {remedy}" for name, remedy in REMEDIES.items())
+    return "\n".join([MEGATRON, "| Megatron | here |", "| --- | --- |", *rows, "", REFUSED, refused, ""])
+
+
+HEAD = """\
+# Keys of the YAML files
+
+This page is written by `scripts/update-docs` from the specs in `clustersim/config/` that read the files; a test compares
+the two. Every error names file, line and column, says what is wrong and what would be right.
+
+## Values
+
+A quantity is text with a unit; a bare number where a unit is needed is an error, because "400" means 400 Gb/s to one
+reader and 400 GB/s to the next. Case matters: `Gb/s` is bits, `GB/s` bytes. `GB` is 10^9 bytes, `GiB` 2^30. Every bandwidth
+is that of one direction.
+"""
+
+TOPOLOGY = """\
+YAML is read more strictly than YAML 1.1 asks: only `true`, `false`, `null` and decimal numbers are anything but text, and
+duplicate keys, tags and merge keys are errors. `1e9` is a number.
+
+## Topology files
+
+The top level:
+"""
+
+WORKLOAD = "## Workload files\n"
+MEGATRON = """\
+### Megatron's names
+
+The arguments of Megatron-LM are understood too, at the top level or in any section, with hyphens or underscores.
+"""
+REFUSED = "These have no counterpart:\n"
+GPU = "## GPU files\n\n`clustersim/gpus/*.yaml`, or a file of your own ([how](how-to-add-a-gpu.md)).\n"
