@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from clustersim.config.fields import Count, Fraction, Index, Name, Spec
+from clustersim.config.fields import Count, Index, Name, Spec
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 
@@ -94,7 +94,8 @@ class Parallelism(Spec):
     """How the model is split.
 
     dp `auto` is the largest degree that the cluster holds and the batch allows. vpp: model chunks a pipeline rank
-    (interleaved schedules). zero: 0, or 1 for the distributed optimizer. bucket: parameters a gradient bucket.
+    (interleaved schedules). zero: 0, or 1 for the distributed optimizer. bucket: parameters a gradient bucket
+    (default: 40 million or 1 million times dp, whichever is more, as in Megatron).
     tp_across_nodes: whether a tensor-parallel group may span nodes. shard_all_parameters: tp divides norms, biases and
     position embeddings too, as NeuSight counts them; Megatron, and the default, replicate these.
     """
@@ -106,7 +107,7 @@ class Parallelism(Spec):
     schedule: Name = "1f1b"
     sequence_parallel: bool = False
     zero: Annotated[int, Field(ge=0, le=1)] = 0
-    bucket: Count = 40_000_000
+    bucket: Count | None = None
     overlap: Overlap = Overlap()
     algorithms: Algorithms = Algorithms()
     tp_across_nodes: bool = False
@@ -121,4 +122,3 @@ class Workload(Spec):
     training: Training
     parallelism: Parallelism = Parallelism()
     predictor: Name = "neusight"
-    memory_reserve: Fraction | None = None

@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from clustersim.collectives.model import Group, phases
 from clustersim.engine.traffic import Family
+from clustersim.errors import InputError
 from clustersim.topology.model import Ints, Topology
 from clustersim.workload.job import Job
 from clustersim.workload.mesh import Mesh
@@ -28,22 +30,39 @@ def families(job: Job, topology: Topology, exchanges: Sequence[str]) -> tuple[Us
     """Return the families of a placed job; `exchanges` are the collectives that its layers run inside tp groups.
 
     Eras: the gradient norm needs the reduced gradients of a whole replica, and those need the backward passes of every
-    replica; the parameters are gathered after every norm. So the three never meet on a link.
+    replica; the parameters are gathered after every norm,
+    unless that is put off to the next forward passes. So the three never meet on a link.
     """
     split, training, mesh = job.parallelism, job.training, job.mesh
     names = split.algorithms
     reduction = ("reduce_scatter", "all_gather") if split.zero else ("all_reduce",)
     clips = training.clip_gradients and training.optimizer != "none" and mesh.tp * mesh.pp > 1
+    late = 2 if clips and not split.overlap.param_gather else 0
     uses = [
         Use(_family("tp", mesh.groups("tp"), names.tp, topology), tuple(exchanges)),
-        Use(_family("dp", mesh.groups("dp"), names.dp, topology, {"all_gather": 2 * clips}), reduction),
+        Use(_family("dp", mesh.groups("dp"), names.dp, topology, {"all_gather": late}), reduction),
         *(Use(Family(name, pairs, (2,), ""), ("send",)) for name, pairs in _neighbours(mesh, split.vpp)),
     ]
     if job.model.tied_embeddings and mesh.pp > 1:
         uses.append(Use(_family("embedding", mesh.embedding(), names.embedding, topology), ("all_reduce",)))
     if clips:
         uses.append(Use(_family("model", _models(mesh), names.model, topology, {"all_reduce": 1}), ("all_reduce",)))
-    return tuple(use for use in uses if use.family.ranks.shape[0] and use.family.ranks.shape[1] > 1)
+    uses = [use for use in uses if use.family.ranks.shape[0] and use.family.ranks.shape[1] > 1]
+    for use in uses:
+        _check(job, use)
+    return tuple(uses)
+
+
+def _check(job: Job, use: Use) -> None:
+    """Raise ConfigError at the place of an algorithm that cannot do what its groups need."""
+    name, ranks, fanouts, algorithm, _ = use.family
+    if name in (FORWARD, BACKWARD):
+        return
+    for op in use.ops:
+        try:
+            phases(algorithm, op, Group(ranks.shape[1], fanouts))
+        except InputError as error:
+            raise job.error(f"parallelism.algorithms.{name}", str(error)) from error
 
 
 def _models(mesh: Mesh) -> Ints:

@@ -148,7 +148,36 @@ class _Builder:
             steps[action.letter, action.stage] = (*around[0], self.run(action, slowdown, cells), *around[1])
             if self.work.job.parallelism.overlap.grad_reduce and action.letter in "BW":
                 special[action] = (*around[0], *self.bucketed(action, slowdown, cells), *around[1])
-        return Program(row, steps, special, tuple(self.finish(rank, slowdown, cells)))
+        begin, first = self.gather(rank, slowdown, cells) if self.gathers(cells) else ((), {})
+        return Program(begin, row, steps, special | first, tuple(self.finish(rank, slowdown, cells)))
+
+    def gathers(self, cells: Mapping[str, int]) -> bool:
+        """Whether the parameters of the last update are gathered during the first forward passes."""
+        split = self.work.job.parallelism
+        return bool(split.zero and split.overlap.param_gather and "dp" in cells)
+
+    def gather(
+        self, rank: int, slowdown: float, cells: Mapping[str, int]
+    ) -> tuple[tuple[Instruction, ...], dict[Action, tuple[Instruction, ...]]]:
+        """Post all gathers at the start; the first forward pass of each stage waits for each bucket where it reads it."""
+        posts: list[Instruction] = []
+        special: dict[Action, tuple[Instruction, ...]] = {}
+        for action in {a.stage: a for a in reversed(self.work.schedule[rank]) if a.letter == "F"}.values():
+            stage = self.work.stages[action.stage]
+            buckets = _first_reads(stage.parameters_used, self.bucket)
+            parts = cut(stage.forward, [position for position, _ in buckets[1:]])
+            result = self.receive(action, cells)
+            for n, (part, (_, parameters)) in enumerate(zip(parts, buckets, strict=True)):
+                posts += self.post("dp", "all_gather", action.stage, parameters * weight_bytes(self.work.job), cells)
+                work = self.activity(("F", action.stage, "bucket", n), part, slowdown, cells)
+                result += [Drain("dp", len(posts)), Run("F", action.stage, work, _group("tp", cells))]
+            special[action] = (*result, *self.send(action, cells))
+        return tuple(posts), special
+
+    @property
+    def bucket(self) -> int:
+        """Parameters of a bucket; the default is Megatron's (megatron/core/distributed/distributed_data_parallel.py)."""
+        return self.work.job.parallelism.bucket or max(40_000_000, 1_000_000 * self.work.job.dp)
 
     @property
     def gradient_size(self) -> float:
@@ -194,8 +223,9 @@ class _Builder:
 
     def bucketed(self, action: Action, slowdown: float, cells: Mapping[str, int]) -> list[Instruction]:
         """Run the last backward pass of a stage in parts and post the reduction of each bucket as it fills."""
-        items = self.items(action)
-        buckets = _buckets(self.work.stages[action.stage].gradient_ready, self.work.job.parallelism.bucket)
+        items, stage = self.items(action), self.work.stages[action.stage]
+        ready = stage.gradient_ready if action.letter == "B" else ((len(items), stage.parameters),)
+        buckets = _buckets(ready, self.bucket)
         result: list[Instruction] = []
         for n, (part, (_, parameters)) in enumerate(
             zip(cut(items, [p for p, _ in buckets[:-1]]), buckets, strict=True)
@@ -232,11 +262,11 @@ class _Builder:
             size = self.work.stages[0].shared * self.gradient_size
             result += [*self.post("embedding", "all_reduce", -1, size, cells), Drain("embedding")]
         result += self.end(rank, slowdown, cells)
-        if split.zero and "dp" in cells:
+        if split.zero and not split.overlap.param_gather:
             for s in stages:
                 size = self.work.stages[s].parameters * weight_bytes(self.work.job)
                 result += self.post("dp", "all_gather", s, size, cells)
-            result.append(Drain("dp"))
+            result += [Drain("dp")] if "dp" in cells else []
         return result
 
     def end(self, rank: int, slowdown: float, cells: Mapping[str, int]) -> list[Instruction]:
@@ -269,3 +299,14 @@ def _buckets(ready: Sequence[tuple[int, float]], size: float) -> list[tuple[int,
     if held or not result:
         result.append((ready[-1][0] if ready else 0, held))
     return result
+
+
+def _first_reads(used: Sequence[tuple[int, float]], size: float) -> list[tuple[int, float]]:
+    """Gather (position, parameters) into buckets of at least `size` parameters, each at its first position."""
+    result: list[tuple[int, float]] = []
+    for position, parameters in used:
+        if result and result[-1][1] < size:
+            result[-1] = (result[-1][0], result[-1][1] + parameters)
+        else:
+            result.append((position, parameters))
+    return result or [(0, 0)]

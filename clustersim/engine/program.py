@@ -48,9 +48,10 @@ class Post(NamedTuple):
 
 
 class Drain(NamedTuple):
-    """Wait until all that was posted to the stream of a family is over."""
+    """Wait until all, or the first `first`, that were posted to the stream of a family are over."""
 
     family: str
+    first: int | None = None
 
 
 Instruction = Run | Send | Receive | Post | Drain
@@ -59,17 +60,20 @@ Instruction = Run | Send | Receive | Post | Drain
 class Program(NamedTuple):
     """What one rank does in a step.
 
-    It plays the actions of `row`, each by the instructions in `steps` for its letter and stage (or those in `special`, for
-    single actions), then `finish`.
+    After `begin` it plays the actions of `row`, each by the instructions in `steps` for its letter and stage (or those in
+    `special`, for single actions), then `finish`.
     """
 
+    begin: tuple[Instruction, ...]
     row: tuple[Action, ...]
     steps: Mapping[tuple[str, int], tuple[Instruction, ...]]
     special: Mapping[Action, tuple[Instruction, ...]]
     finish: tuple[Instruction, ...]
 
     def instructions(self) -> Iterator[tuple[Instruction, int]]:
-        """Yield every instruction with its microbatch (-1 after the last action)."""
+        """Yield every instruction with its microbatch (-1 outside the actions)."""
+        for step in self.begin:
+            yield step, -1
         for action in self.row:
             for step in self.special.get(action) or self.steps[action.letter, action.stage]:
                 yield step, action.microbatch
@@ -79,7 +83,7 @@ class Program(NamedTuple):
     def carried(self) -> dict[tuple[str, str, int], float]:
         """Return the bytes of all its collectives and messages by (family, op, group cell)."""
         counts = Counter((a.letter, a.stage) for a in self.row if a not in self.special)
-        pieces = [(self.finish, 1), *((steps, 1) for steps in self.special.values())]
+        pieces = [(self.begin, 1), (self.finish, 1), *((steps, 1) for steps in self.special.values())]
         pieces += [(self.steps[key], count) for key, count in counts.items()]
         total: dict[tuple[str, str, int], float] = {}
         for steps, count in pieces:

@@ -162,7 +162,8 @@ class _Stream:
         self.world, self.rank = world, rank
         self.queue: deque[Callable[[Callable[[], None]], None]] = deque()
         self.busy = False
-        self.idle: simpy.Event | None = None
+        self.done = 0
+        self.awaited: tuple[int, simpy.Event] | None = None
 
     def put(self, job: Callable[[Callable[[], None]], None]) -> None:
         self.queue.append(job)
@@ -172,16 +173,25 @@ class _Stream:
 
     def next(self) -> None:
         if self.queue:
-            self.queue.popleft()(self.next)
-            return
-        self.busy = False
-        if self.idle is not None:
-            idle, self.idle = self.idle, None
-            _fire(idle)
+            self.queue.popleft()(self.over)
+        else:
+            self.busy = False
 
-    def drained(self) -> simpy.Event:
-        self.idle = simpy.Event(self.world.env)
-        return self.idle
+    def over(self) -> None:
+        self.done += 1
+        self.next()
+        if self.awaited is not None and self.done >= self.awaited[0]:
+            event, self.awaited = self.awaited[1], None
+            _fire(event)
+
+    def pending(self, count: int | None) -> int:
+        """Return how many of the first `count` (or of all) that were put are not over."""
+        every = self.done + len(self.queue) + self.busy
+        return max(min(count or every, every) - self.done, 0)
+
+    def drained(self, pending: int) -> simpy.Event:
+        self.awaited = self.done + pending, simpy.Event(self.world.env)
+        return self.awaited[1]
 
 
 def _rank(world: _World, rank: int, program: Program) -> Generator[simpy.Event, object, None]:
@@ -197,10 +207,10 @@ def _rank(world: _World, rank: int, program: Program) -> Generator[simpy.Event, 
             stream = streams.setdefault(step.group[0], _Stream(world, rank))  # type: ignore[union-attr, index]
             job = _send(world, rank, step, microbatch) if kind is Send else _post(world, rank, step)  # type: ignore[arg-type]
             stream.put(job)
-            if kind is Send and step.wait and stream.busy:  # type: ignore[union-attr]
+            if kind is Send and step.wait:  # type: ignore[union-attr]
                 yield from _drain(world, rank, stream, "send")
-        elif step.family in streams and streams[step.family].busy:  # type: ignore[union-attr]
-            yield from _drain(world, rank, streams[step.family], step.family)  # type: ignore[union-attr]
+        elif step.family in streams:  # type: ignore[union-attr]
+            yield from _drain(world, rank, streams[step.family], step.family, step.first)  # type: ignore[union-attr]
 
 
 def _run(world: _World, rank: int, step: Run, microbatch: int) -> simpy.Event:
@@ -264,7 +274,11 @@ def _post(world: _World, rank: int, step: Post) -> Callable[[Callable[[], None]]
     return begin
 
 
-def _drain(world: _World, rank: int, stream: _Stream, kind: str) -> Generator[simpy.Event, object, None]:
-    asked = world.env.now
-    yield stream.drained()
-    world.spans.append(Span(rank, "wait", kind, -1, -1, asked, asked, world.env.now, None, None))
+def _drain(
+    world: _World, rank: int, stream: _Stream, kind: str, count: int | None = None
+) -> Generator[simpy.Event, object, None]:
+    pending = stream.pending(count)
+    if pending:
+        asked = world.env.now
+        yield stream.drained(pending)
+        world.spans.append(Span(rank, "wait", kind, -1, -1, asked, asked, world.env.now, None, None))

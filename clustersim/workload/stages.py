@@ -86,6 +86,19 @@ class Stage:
                 position += len(one.steps)
         return tuple(ready)
 
+    @cached_property
+    def parameters_used(self) -> tuple[tuple[int, int], ...]:
+        """(n, parameters): these parameters are first read after n steps of `forward`."""
+        used: list[tuple[int, int]] = []
+        position = 0
+        for layer, count in self.layers:
+            for _ in range(count):
+                for op in layer.operators:
+                    if self.owned(op):
+                        used.append((position, self.owned(op)))
+                    position += len(op.forward)
+        return tuple(used)
+
     def owned(self, op: Operator) -> int:
         """Return the parameters that an operator adds to this stage; a head that borrows the embedding adds its bias."""
         return op.parameters - (self.borrowed if op.name == LOGITS else 0)
