@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clustersim import plugins
 from clustersim.engine.plan import Plan, Work, kernels, plan, updates
 from clustersim.engine.simulate import Record
-from clustersim.errors import OutOfMemoryError
+from clustersim.errors import ConfigError, DataError, InputError, OutOfMemoryError
 from clustersim.output.breakdown import breakdown
 from clustersim.output.summary import Facts, summary
 from clustersim.topology.model import Topology
@@ -73,6 +75,7 @@ def run(
     from clustersim.engine.simulate import simulate as play
 
     begun = time.perf_counter()
+    check_names(job)
     job = job.place(cluster.gpus, cluster.gpus_per_node)
     progress("predict")
     work, statement = _predict(cluster, job)
@@ -99,11 +102,39 @@ def _predict(cluster: Topology, job: Job) -> tuple[Work, list[str]]:
     parts = stages(job)
     ends = updates(job, parts)
     distinct = kernels(parts, ends)
-    predictor = get(job.spec.predictor)
-    seconds = predictor.predict(distinct, cluster.gpu)
-    schedule = load_schedule(split.schedule, split.pp, job.microbatches, split.vpp)
-    known = dict(zip(distinct, seconds.tolist(), strict=True))
-    return Work(job, parts, schedule, ends, known), [str(s) for s in predictor.statement(distinct, cluster.gpu)]
+    with _blaming(job, "predictor", job.spec.predictor):
+        predictor = get(job.spec.predictor)
+        known = dict(zip(distinct, predictor.predict(distinct, cluster.gpu).tolist(), strict=True))
+        statement = [str(scope) for scope in predictor.statement(distinct, cluster.gpu)]
+    with _blaming(job, "parallelism.schedule", split.schedule):
+        schedule = load_schedule(split.schedule, split.pp, job.microbatches, split.vpp)
+    return Work(job, parts, schedule, ends, known), statement
+
+
+def check_names(job: Job) -> None:
+    """Raise ConfigError, at its place in the workload, for the first name that no predictor, schedule or algorithm has."""
+    split = job.parallelism
+    wanted = [("parallelism.schedule", "clustersim.schedules", split.schedule, "build")]
+    wanted += [(f"parallelism.algorithms.{g}", "clustersim.collectives", a, "phases") for g, a in split.algorithms]
+    for key, room, name, attribute in (*wanted, ("predictor", "clustersim.predictors", job.spec.predictor, "load")):
+        with _blaming(job, key, name):
+            plugins.load(room, name, attribute)
+
+
+@contextmanager
+def _blaming(job: Job, key: str, name: str) -> Iterator[None]:
+    """Say where in the workload stands what could not be done, also when a plugin from outside fails in its own way."""
+    try:
+        yield
+    except (ConfigError, DataError):
+        raise
+    except InputError as error:
+        raise job.error(key, str(error)) from error
+    except Exception as error:
+        if ":" not in name:
+            raise
+        what = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise job.error(key, f"{name} does not work here ({what}); see one of the built-in ones") from error
 
 
 def _memory(work: Work) -> list[Memory]:

@@ -10,8 +10,8 @@ from pydantic_core import PydanticCustomError
 
 from clustersim.config.messages import first
 from clustersim.config.yaml import Document, Loc
-from clustersim.errors import InputError
-from clustersim.units import parse
+from clustersim.errors import InputError, shown
+from clustersim.units import parse, scaled
 
 
 class Spec(BaseModel):
@@ -20,14 +20,31 @@ class Spec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
+_REACH: Mapping[str, tuple[float, float, str]] = {
+    "time": (1e-15, 1e9, "s"),
+    "size": (1.0, 1e18, "B"),
+    "bandwidth": (1.0, 1e18, "B/s"),
+    "compute": (1.0, 1e21, "FLOP/s"),
+    "power": (1e-3, 1e12, "W"),
+    "length": (1e-6, 1e9, "m"),
+    "frequency": (1.0, 1e15, "Hz"),
+}
+"""Least and most that any machine could have; far beyond them floats overflow in the sums of a simulation."""
+
+
 def quantity(dimension: str) -> BeforeValidator:
     """Return the validator of a text quantity of one dimension of `clustersim.units.UNITS`."""
 
     def convert(value: object) -> float:
         try:
-            return parse(value, dimension)
+            found = parse(value, dimension)
         except InputError as error:
             raise PydanticCustomError("quantity", "{reason}", {"reason": str(error)}) from error
+        least, most, unit = _REACH[dimension]
+        if found == 0 or least <= found <= most:
+            return found
+        reason = f"{shown(value)} is out of all reach; write {scaled(least, unit)} to {scaled(most, unit)}"
+        raise PydanticCustomError("quantity", "{reason}", {"reason": reason})
 
     return BeforeValidator(convert)
 

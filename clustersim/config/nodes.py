@@ -19,6 +19,7 @@ MAX_VALUES = 200_000  # after aliases are expanded: a bomb of nine lines reaches
 _REMEDIES = {
     "found character that cannot start any token": "indent with spaces, not tabs, and quote text that begins with @ or `",
     "mapping values are not allowed in this context": "indent keys of one level alike, and quote text that holds `: `",
+    "found a tab character that violates indentation": "indent with spaces, not tabs",
     "did not find expected <document start>": "keep one document a file",
 }
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from clustersim.errors import ClustersimError, InputError, InterruptedSweepError
 from clustersim.output.store import unwritable
+from clustersim.pipeline import check_names
 from clustersim.sweep import log, runner
 from clustersim.sweep.evaluate import Row, cluster
 from clustersim.sweep.space import Point
@@ -54,12 +55,16 @@ def check(topology: Path, workload: Path, space: Sequence[Point]) -> None:
 
     cluster(str(topology))
     first: InputError | None = None
+    seen: set[tuple[str, str]] = set()
     for point in islice(space, 200):
         try:
-            load(workload, point)
+            job = load(workload, point)
         except InputError as error:
             first = first or error
-        else:
-            return
-    if first is not None:
+            continue
+        names = job.parallelism.schedule, job.spec.predictor
+        if names not in seen:
+            check_names(job)
+            seen.add(names)
+    if first is not None and not seen:
         raise first
