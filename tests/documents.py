@@ -122,6 +122,8 @@ def _refreshed(command: Command, folder: Path) -> str:
     printed = run(command.line, folder)
     if same(command.expected, printed):
         return f"$ {command.line}\n{command.expected}"
+    if "Traceback (most recent call last)" in printed:
+        raise RuntimeError(f"$ {command.line}\n{printed}")
     head, dots, tail = command.expected.partition("\n...\n")
     lines = printed.splitlines()
     if dots:
