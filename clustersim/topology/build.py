@@ -12,7 +12,7 @@ from clustersim.config.fields import validate
 from clustersim.config.gpu import Gpu
 from clustersim.config.topology import Node, TopologySpec
 from clustersim.config.yaml import Document, Loc, read
-from clustersim.errors import ConfigError, UnknownNameError, suggest
+from clustersim.errors import ConfigError, InputError, UnknownNameError, suggest
 from clustersim.topology.faults import apply
 from clustersim.topology.model import Topology
 from clustersim.topology.site import MAX_GPUS, Site
@@ -109,7 +109,9 @@ def deep_merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str
 def _gpu(node: Node, document: Document, at: Loc) -> Gpu:
     try:
         return gpus.load(node.gpus.model)
-    except UnknownNameError as error:
+    except ConfigError:
+        raise  # at its own place in the GPU's file
+    except InputError as error:
         raise document.error((*at, "gpus", "model"), f"gpus.model: {error}") from None
 
 

@@ -10,6 +10,9 @@ from clustersim.errors import ConfigError, InputError
 from clustersim.workload.mesh import Mesh
 from clustersim.workload.rank import Rank, padded_vocab
 
+MAX_PASSES = 4_000_000
+"""Forward passes of one replica that a simulation plays one by one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -127,6 +130,13 @@ def _too_small(job: Job, gpus: int, replicas: str) -> ConfigError:
 
 def _check_rounds(job: Job) -> None:
     p = job.parallelism
+    passes = job.microbatches * p.pp * p.vpp
+    if passes > MAX_PASSES:
+        raise job.error(
+            "training.global_batch",
+            f"{job.training.global_batch} makes {job.microbatches} microbatches on {p.pp * p.vpp} stages, too many to play "
+            f"({MAX_PASSES} passes); lower it or raise micro_batch",
+        )
     if p.vpp > 1 and job.microbatches % p.pp:
         raise job.error(
             "parallelism.vpp",
