@@ -85,7 +85,7 @@ def run(
     progress("plan")
     planned = plan(work, cluster, fold)
     progress("simulate")
-    record = play(planned.programs, planned.network, planned.members)
+    record = play(planned.programs, planned.network, planned.members, lambda share: progress(f"simulate {share:.0%}"))
     progress("summarize")
     parts = breakdown(record.spans, len(planned.programs), record.end)
     facts = Facts(memory, statement, full_attention)

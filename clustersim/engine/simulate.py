@@ -28,14 +28,19 @@ class Record(NamedTuple):
     solves: int
 
 
-def simulate(programs: Sequence[Program], network: Network, members: Mapping[Group, int]) -> Record:
+def simulate(
+    programs: Sequence[Program],
+    network: Network,
+    members: Mapping[Group, int],
+    progress: Callable[[float], None] = lambda _: None,
+) -> Record:
     """Play one program a rank cell to the end.
 
-    members: how many rank cells each group has; a collective starts when all of them have asked for it. Raises
-    SimulationError when no event is left and a rank still waits.
+    members: how many rank cells each group has; a collective starts when all of them have asked for it. progress is told the
+    share of the actions that are done, a hundred times. Raises SimulationError when no event is left and a rank still waits.
     """
     env = simpy.Environment()
-    world = _World(env, Fabric(env, network.capacity.tolist()), members)
+    world = _World(env, Fabric(env, network.capacity.tolist()), members, _Meter(programs, progress))
     ranks = [env.process(_rank(world, rank, program)) for rank, program in enumerate(programs)]
     with _no_garbage_collection():
         env.run()
@@ -57,11 +62,25 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
+class _Meter:
+    """Counts actions and reports every hundredth of them."""
+
+    def __init__(self, programs: Sequence[Program], report: Callable[[float], None]) -> None:
+        self.total = sum(len(program.row) for program in programs) or 1
+        self.report, self.done, self.next = report, 0, 0
+
+    def tick(self) -> None:
+        self.done += 1
+        if self.done >= self.next:
+            self.next += self.total // 100 + 1
+            self.report(min(self.done / self.total, 1.0))
+
+
 class _World:
     """Everything the ranks share."""
 
-    def __init__(self, env: simpy.Environment, fabric: Fabric, members: Mapping[Group, int]) -> None:
-        self.env, self.fabric, self.members = env, fabric, members
+    def __init__(self, env: simpy.Environment, fabric: Fabric, members: Mapping[Group, int], meter: _Meter) -> None:
+        self.env, self.fabric, self.members, self.meter = env, fabric, members, meter
         self.spans: list[Span] = []
         self.gates: dict[Group, _Gate] = {}
         self.mail: dict[Group, _Mail] = {}
@@ -219,6 +238,7 @@ def _run(world: _World, rank: int, step: Run, microbatch: int) -> simpy.Event:
 
     def done(begun: float, marks: list[float] | None) -> None:
         now = world.env.now
+        world.meter.tick()
         world.spans.append(
             Span(rank, "compute", step.kind, step.stage, microbatch, asked, begun, now, step.activity, marks)
         )

@@ -1,0 +1,49 @@
+"""Wall time and peak memory of the commands that people wait for, each in a fresh process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+GPT3 = str(ROOT / "workloads" / "gpt3.yaml")
+
+
+def measure(*arguments: str) -> tuple[float, float, dict[str, object]]:
+    """Return wall seconds, peak resident MB, and the summary of `clustersim ARGUMENTS --json`."""
+    begun = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "clustersim", *arguments], cwd=folder, stdout=subprocess.PIPE, env=os.environ
+        )
+        out = child.stdout.read() if child.stdout else b""
+        _, status, usage = os.wait4(child.pid, 0)
+    if status:
+        sys.exit(f"{arguments} failed with {status}")
+    return time.perf_counter() - begun, usage.ru_maxrss / 1024, json.loads(out) if out.startswith(b"{") else {}
+
+
+def main() -> None:
+    """Print one line a command."""
+    cases = {
+        "--help": ("--help",),
+        "run, 30,720 GPUs": ("run", str(ROOT / "topologies/fattree_3840.yaml"), GPT3, "--json"),
+        "run, 1,024 GPUs": ("run", str(ROOT / "topologies/superpod_h100_128.yaml"), GPT3, "--json"),
+        "run, 1,024 GPUs, --no-fold": ("run", str(ROOT / "topologies/superpod_h100_128.yaml"), GPT3, "--json", "--no-fold"),
+    }
+    print(f"{'command':<28}  {'wall s':>7}  {'MB':>6}  {'step s':>9}  {'classes':>7}  {'events':>9}")
+    for name, arguments in cases.items():
+        wall, memory, summary = measure(*arguments)
+        counts = summary.get("simulated", {})
+        step = f"{summary['step_time_s']:9.5f}" if summary else " " * 9
+        cells, events = (counts.get(k, "") for k in ("rank_cells", "events"))  # type: ignore[union-attr]
+        print(f"{name:<28}  {wall:7.2f}  {memory:6.0f}  {step}  {cells:>7}  {events:>9}")
+
+
+if __name__ == "__main__":
+    main()
