@@ -137,12 +137,14 @@ def link_bytes(plan: Plan, topology: Topology) -> Floats:
     return plan.network.bytes_by_link((family, op, size) for (family, op), size in totals.items())
 
 
-def busiest(topology: Topology, crossed: Floats, end: float, count: int = 10) -> list[dict[str, Any]]:
-    """Return the links with the highest mean utilization over the step, one of each tier's busiest first."""
+def busiest(topology: Topology, crossed: Floats, end: float) -> list[dict[str, Any]]:
+    """Return the busiest link of each tier that carried anything, by mean utilization over the step (bytes / capacity / s)."""
     use = crossed / topology.capacity / end
-    order = np.argsort(-use, kind="stable")[:count]
+    tops = [
+        tier.first + int(use[tier.first : tier.first + tier.links].argmax()) for tier in topology.tiers if tier.links
+    ]
     return [
-        {"link": topology.link_name(int(i)), "bytes": float(crossed[i]), "utilization": float(use[i])}
-        for i in order
+        {"link": topology.link_name(i), "bytes": float(crossed[i]), "utilization": float(use[i])}
+        for i in sorted(tops, key=lambda i: -use[i])
         if crossed[i] > 0
     ]

@@ -58,7 +58,9 @@ def _head(summary: dict[str, Any]) -> list[str]:
 def _why(summary: dict[str, Any]) -> list[str]:
     parts = {k: v for k, v in summary["breakdown_s"].items() if k != "rank"}
     total = summary["step_time_s"]
-    shown = [(NAMES.get(k, k), f"{seconds(v):>9}  {100 * v / total:5.1f} %") for k, v in parts.items() if v > 0]
+    shown = [
+        (NAMES.get(k, k), f"{seconds(v):>9}  {100 * v / total:5.1f} %") for k, v in parts.items() if v > 1e-9 * total
+    ]
     return [f"where the step goes (rank {summary['breakdown_s']['rank']}, which idles least)", *_rows(shown)]
 
 
@@ -79,10 +81,9 @@ def _network(summary: dict[str, Any]) -> list[str]:
     if not links:
         return ["no link carried anything"]
     rows = [
-        (one["link"], f"{scaled(one['bytes'], 'B'):>9}  {100 * one['utilization']:5.1f} % of the step")
-        for one in links[:4]
+        (one["link"], f"{scaled(one['bytes'], 'B'):>9}  {100 * one['utilization']:5.1f} % of the step") for one in links
     ]
-    return ["busiest links", *_rows(rows)]
+    return ["busiest link of each tier", *_rows(rows)]
 
 
 def _how(summary: dict[str, Any], took: float) -> list[str]:
