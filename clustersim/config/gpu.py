@@ -18,8 +18,9 @@ class Gpu(Spec):
     """Datasheet figures of one GPU; dense rates, without structured sparsity.
 
     `matrix` holds the peak FLOP/s of matrix products by data type (tensor cores where the type has them; `fp32` is the
-    SIMT rate, `tf32` the tensor-core one), `vector` the peak of element-by-element work. `sources` says where each figure
-    is from.
+    SIMT rate, `tf32` the tensor-core one), `vector` the peak of element-by-element work. `attained` is the best rate that
+    a published search over matrix products reached on this GPU, where there is one: power and clocks keep it below the
+    peak. `sources` says where each figure is from.
     """
 
     name: Name
@@ -33,6 +34,7 @@ class Gpu(Spec):
     l2: Size
     matrix: Annotated[dict[DType, Compute], Field(min_length=1)]
     vector: Annotated[dict[DType, Compute], Field(min_length=1)]
+    attained: dict[DType, Compute] = Field(default_factory=dict)
     power: Power
     sources: dict[str, str]
 

@@ -1,0 +1,77 @@
+"""A network from raw shapes to latency, as Habitat's for kernels that vary with the GPU (Yu et al., USENIX ATC 2021).
+
+    log(seconds / roofline) = MLP(log2 of shapes, SMs, ridge point)
+
+The paper's network gives milliseconds; this one gives the factor over the roofline, and of the GPU's rates it sees only
+their ratio (peak / bandwidth), so that a GPU with all rates doubled is exactly twice as fast.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from clustersim.config.gpu import Gpu
+from clustersim.predictors.classes import TENSOR
+from clustersim.predictors.columns import Columns, Floats, bound, peak
+from clustersim.predictors.curriculum import learn
+from clustersim.predictors.learned import Learned, Method, open_weights
+from clustersim.predictors.mlp import Parameters, forward, initial, scaling, softplus, standardise
+from clustersim.predictors.store import Weights
+from clustersim.predictors.tables import Samples
+from clustersim.predictors.training import DEFAULT, Progress, fit, forget, lesson, lone, nuisance, silent
+
+
+def describe(table: Columns, gpu: Gpu) -> dict[str, Floats]:
+    """Return the log roofline (s) and the raw features (kernel, 9)."""
+    ridge = peak(table, gpu) / gpu.memory_bandwidth
+    shapes = (table.batch, table.m, table.n, table.k + 1, table.heads, table.kv_heads, table.size)
+    features = np.stack([np.log2(x) for x in (*shapes, np.full(len(table), gpu.sms), ridge)], axis=1)
+    return {"roof": np.log(bound(table, gpu)), "features": features}
+
+
+def seconds(parameters: Parameters, table: Columns, gpu: Gpu) -> Floats:
+    """Return the seconds of kernels of one class, launch excluded: the geometric mean of the ensemble."""
+    rows = describe(table, gpu)
+    rows["features"] = standardise(parameters, rows["features"])
+    result: Floats = np.exp(log_seconds(np, parameters, rows).mean(axis=0))
+    return result
+
+
+def log_seconds(xp: object, parameters: Parameters, rows: Parameters) -> Floats:
+    """Return log(seconds) by each member of the ensemble, (member, kernel); the factor is at least one."""
+    result: Floats = rows["roof"] + softplus(xp, forward(xp, parameters, rows["features"])[..., 0])
+    return result
+
+
+def learn_class(name: str, samples: Samples, seed: int, progress: Progress = silent) -> dict[str, Floats]:
+    """Return the parameters of one class, learned in torch from its samples."""
+    tensor = name in TENSOR
+    facts = lesson(samples, describe, patience=2e-5 if tensor else 1e-4)
+    scale = scaling(facts.inputs["features"])
+    inputs = facts.inputs | {"features": standardise(scale, facts.inputs["features"])}
+    widths = (inputs["features"].shape[1], *DEFAULT.widths, 1)
+    begin = initial(DEFAULT.members, widths, np.random.default_rng(seed))
+    begin |= nuisance(DEFAULT.members, facts, 3e-6 if tensor else 3e-5)
+
+    def lone_seconds(xp: object, parameters: Parameters, rows: Parameters) -> object:
+        share = xp.tensor(facts.share, dtype=xp.float32)  # type: ignore[attr-defined]
+        still = {**parameters, "gpu.speed": 0 * parameters["gpu.speed"]}
+        return lone(xp, still, rows, log_seconds(xp, parameters, rows), share)
+
+    found = fit(name, begin, lone_seconds, inputs, facts.seconds, seed, facts.weight, progress=progress)
+    return forget(found, facts.share) | scale
+
+
+METHOD = Method("habitat", seconds, learn_class, ("mlp.0.weight", "low", "high", "mean", "std"))
+
+
+def load(weights: Path | None = None) -> Learned:
+    """Return the predictor with the shipped weights, or those of a file. Raises DataError."""
+    return open_weights(METHOD, weights)
+
+
+def train(data: Path, seed: int = 0, progress: Progress = silent) -> Weights:
+    """Return weights learned from the tables of a data folder. Raises DataError for what is missing there."""
+    return learn(METHOD, data, seed, progress)

@@ -1,0 +1,65 @@
+"""NeuSight: tiles, waves and a learned utilization under the roofline (Lee et al., ASPLOS 2025, arXiv 2407.13853).
+
+What differs from the paper's code, and why, is in docs/predictors.md.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clustersim.config.gpu import Gpu
+from clustersim.predictors.classes import TENSOR
+from clustersim.predictors.columns import Columns, Floats
+from clustersim.predictors.curriculum import learn
+from clustersim.predictors.learned import Learned, Method, open_weights
+from clustersim.predictors.mlp import Parameters, scaling, standardise
+from clustersim.predictors.neusight import wave
+from clustersim.predictors.neusight.terms import terms
+from clustersim.predictors.store import Weights
+from clustersim.predictors.tables import Samples
+from clustersim.predictors.training import DEFAULT, Progress, fit, forget, lesson, lone, nuisance, silent
+
+BACKWARD = 0.8
+"""Rate of flash attention backward over forward: 124 to 157 TFLOP/s against 157 to 185 on A100 (SimuMax), 0.8 on H100
+(Shah et al., FlashAttention-3, figures 5 and 6)."""
+
+
+def seconds(parameters: Parameters, table: Columns, gpu: Gpu) -> Floats:
+    """Return the seconds of kernels of one class, launch excluded: the geometric mean of the ensemble."""
+    rows = terms(table, gpu)
+    rows["features"] = standardise(parameters, rows["features"])
+    result: Floats = np.exp(wave.log_seconds(np, parameters, rows).mean(axis=0))
+    return np.where((table.kind == "flash_attention") & (table.op == "backward"), result / BACKWARD, result)
+
+
+def learn_class(name: str, samples: Samples, seed: int, progress: Progress = silent) -> dict[str, Floats]:
+    """Return the parameters of one class, learned in torch from its samples."""
+    tensor = name in TENSOR
+    facts = lesson(samples, terms, patience=2e-5 if tensor else 1e-4)
+    scale = scaling(facts.inputs["features"])
+    inputs = facts.inputs | {"features": standardise(scale, facts.inputs["features"])}
+    begin = wave.start(DEFAULT.members, inputs["features"].shape[1], DEFAULT.widths, seed)
+    begin |= nuisance(DEFAULT.members, facts, 3e-6 if tensor else 3e-5)
+
+    def log_seconds(xp: Any, parameters: Parameters, rows: Parameters) -> Any:
+        share = xp.tensor(facts.share, dtype=xp.float32)
+        return lone(xp, parameters, rows, wave.log_seconds(xp, parameters, rows), share)
+
+    found = fit(name, begin, log_seconds, inputs, facts.seconds, seed, facts.weight, progress=progress)
+    return forget(found, facts.share) | scale
+
+
+METHOD = Method("neusight", seconds, learn_class, ("mlp.0.weight", "wave.mu", "low", "high", "mean", "std"))
+
+
+def load(weights: Path | None = None) -> Learned:
+    """Return the predictor with the shipped weights, or those of a file. Raises DataError."""
+    return open_weights(METHOD, weights)
+
+
+def train(data: Path, seed: int = 0, progress: Progress = silent) -> Weights:
+    """Return weights learned from the tables of a data folder. Raises DataError for what is missing there."""
+    return learn(METHOD, data, seed, progress)

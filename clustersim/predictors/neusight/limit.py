@@ -1,0 +1,57 @@
+"""The share of its peak that a GPU's matrix units can hold: what power and issue slots leave.
+
+One figure per GPU and data type, from the datasheet (power, peak, lanes) or from a published search (`attained`), so that
+it is known for a GPU that nobody has measured kernel by kernel. Nothing here is learned.
+"""
+
+from __future__ import annotations
+
+from clustersim.config.gpu import Gpu
+
+ENERGY = 17.0
+"""Watts per TFLOP/s of FP32 products at 12 nm, whole board: a T4 (70 W) sustains 4.1 TFLOP/s of its 8.1 (NeuSight's
+training table)."""
+GAIN = {"pascal": 1.0, "volta": 1.0, "turing": 1.0, "ampere": 1 / 0.7}
+NEWEST = 1 / 0.49
+"""Operations a joule by process node, relative to 16/12 nm: each full node takes 30 % off (TSMC on N7 to N5).
+
+AMD's matrix cores at 7 nm count as one node further, as they share operands that SIMT lanes fetch one by one.
+"""
+ISSUE = 64 / 76
+"""Share of issue slots left to FFMA where a scheduler has 32 FP32 lanes (Pascal, Ada, Hopper).
+
+Such a scheduler issues one warp instruction a clock and an FFMA fills it; an 8×8 register tile needs 64 FFMA, 4 shared
+loads and about 8 more a step. With 16 lanes (Volta, Turing, A100) an FFMA takes two clocks and hides the rest.
+"""
+TENSOR = (0.77, 0.13)
+"""(c, b) of share = c · (gain · watts per TFLOP/s)^b on tensor cores: the line through the published searches (MAMF) on
+A100, H100, B200, B300 and GB200, bf16 and fp8, all within 7 %."""
+SHARPNESS = 6.0
+
+
+def limit(gpu: Gpu, dtype: str) -> float:
+    """Return the attainable share of `gpu.matrix_peak(dtype)`, in (0, 1].
+
+    FP32 on SIMT units: (issue^-q + power^-q)^(-1/q), power = gain · watts / (17 · TFLOP/s). Tensor cores: the published
+    search where there is one, else the power law. Lower watts per FLOP never raise FLOP/s · share.
+    """
+    watts = GAIN.get(gpu.architecture, NEWEST) * gpu.power / (gpu.matrix_peak(dtype) * 1e-12)
+    if dtype in ("fp32", "fp64"):
+        return float((_issue(gpu) ** -SHARPNESS + (watts / ENERGY) ** -SHARPNESS) ** (-1 / SHARPNESS))
+    scale, exponent = TENSOR
+    return attained(gpu, dtype) or min(1.0, scale * float(watts**exponent))
+
+
+def attained(gpu: Gpu, dtype: str) -> float:
+    """Return the share of the matrix peak that a published search attained in `dtype` or a type alike, 0 when unknown."""
+    alike = ("bf16", "fp16") if dtype in ("bf16", "fp16", "tf32") or dtype not in gpu.matrix else ()
+    for name in (dtype, *alike):
+        if name in gpu.attained and name in gpu.matrix:
+            return min(1.0, gpu.attained[name] / gpu.matrix[name])
+    return 0.0
+
+
+def _issue(gpu: Gpu) -> float:
+    schedulers = 2 if gpu.name == "p100" else 4
+    lanes = gpu.vector_peak("fp32") / (2 * gpu.clock * gpu.sms) / schedulers
+    return ISSUE if gpu.vendor == "nvidia" and lanes > 20 else 1.0

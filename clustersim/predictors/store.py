@@ -1,0 +1,91 @@
+"""Trained weights in safetensors files: tensors `class|name` in float32, and metadata that says where they come from."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clustersim.errors import DataError
+from clustersim.predictors.columns import Floats
+
+FOLDER = Path(__file__).parent / "weights"
+FORMAT = "clustersim-predictor-1"
+MAX_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Parameters of every class, and the metadata: predictor, seed, split, data hashes, rows, held-out errors."""
+
+    classes: Mapping[str, Mapping[str, Floats]]
+    meta: Mapping[str, Any]
+
+
+def shipped(name: str) -> Path:
+    """Return the file of the weights that come with the package."""
+    return FOLDER / f"{name}.safetensors"
+
+
+def save(path: Path, weights: Weights) -> None:
+    """Write a file whole or not at all: to a temporary name first, then rename."""
+    from safetensors.numpy import save as pack
+
+    tensors = {
+        f"{kind}|{name}": np.ascontiguousarray(value, dtype=np.float32)
+        for kind, parameters in sorted(weights.classes.items())
+        for name, value in sorted(parameters.items())
+    }
+    meta = {"format": FORMAT, "json": json.dumps(weights.meta, sort_keys=True)}
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(pack(tensors, meta))
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise DataError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def read(path: Path, predictor: str) -> Weights:
+    """Return the weights in a file. Raises DataError when it is missing, damaged, or not of this predictor."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    remedy = f"train them with `clustersim predictor train {predictor} --data DIR`"
+    if not path.is_file():
+        raise DataError(f"{path}: no such weights; {remedy}")
+    if path.stat().st_size > MAX_BYTES:
+        raise DataError(f"{path}: too large for weights of a predictor; {remedy}")
+    try:
+        raw = path.read_bytes()
+        tensors, meta = load(raw), _metadata(raw)
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError(f"{path}: damaged or not a safetensors file; {remedy}") from error
+    if meta.get("predictor") != predictor:
+        raise DataError(f"{path}: holds no weights of {predictor!r} (format {FORMAT}); {remedy}")
+    return Weights(_nested(path, tensors), meta)
+
+
+def _metadata(raw: bytes) -> dict[str, Any]:
+    header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")]).get("__metadata__", {})
+    if header.get("format") != FORMAT:
+        return {}
+    meta = json.loads(header["json"])
+    return meta if isinstance(meta, dict) else {}
+
+
+def _nested(path: Path, tensors: Mapping[str, Any]) -> dict[str, dict[str, Floats]]:
+    result: dict[str, dict[str, Floats]] = {}
+    for key, value in tensors.items():
+        kind, _, name = key.partition("|")
+        wide = np.asarray(value, dtype=np.float64)
+        if not np.isfinite(wide).all():
+            raise DataError(f"{path}: {key} is not finite; the training diverged, train again with another --seed")
+        result.setdefault(kind, {})[name] = wide
+    return result
