@@ -11,6 +11,7 @@ import typer
 
 from clustersim import __version__
 from clustersim.cli.kernels import kernels
+from clustersim.cli.predictor import app as predictor
 from clustersim.cli.run import run
 from clustersim.cli.show import show
 from clustersim.cli.sweep import sweep
@@ -26,6 +27,7 @@ app.command()(run)
 app.command()(show)
 app.command()(kernels)
 app.command()(sweep)
+app.add_typer(predictor, name="predictor")
 _UsageError: type[BaseException] = typer.BadParameter.__bases__[0]  # typer has moved it between modules
 
 
@@ -35,13 +37,11 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
+@app.callback()
 def _root(
-    context: typer.Context,
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+    pass
 
 
 def main() -> None:
@@ -50,7 +50,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names of files need not be Unicode, terminals not UTF-8
     try:
-        code = app(standalone_mode=False)
+        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
         if code == 130:
             raise KeyboardInterrupt  # typer has swallowed it
         sys.exit(code)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from clustersim.engine.program import Span
 
 UPDATE = ("norm", "optimizer")
+PARTS = ("compute", "tp", "pp", "dp", "ep", "cp", "optimizer", "bubble")
 
 
 def breakdown(spans: Iterable[Span], ranks: int, end: float) -> list[dict[str, float]]:
@@ -22,7 +23,7 @@ def breakdown(spans: Iterable[Span], ranks: int, end: float) -> list[dict[str, f
 
 
 def _of_rank(spans: Sequence[Span], end: float) -> dict[str, float]:
-    parts = {"compute": 0.0, "tp": 0.0, "pp": 0.0, "dp": 0.0, "optimizer": 0.0, "bubble": 0.0}
+    parts = dict.fromkeys(PARTS, 0.0)
     posted = [s for s in spans if s.stream not in ("compute", "wait") and s.kind != "send"]
     for span in spans:
         if span.stream == "compute":

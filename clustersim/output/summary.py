@@ -10,6 +10,7 @@ from clustersim.engine.plan import Plan, Work
 from clustersim.engine.simulate import Record
 from clustersim.topology.model import Floats, Topology
 from clustersim.workload.flops import hardware_flop, model_flop
+from clustersim.workload.job import Job
 from clustersim.workload.memory import Memory
 
 NOT_MODELLED = (
@@ -77,7 +78,8 @@ def _speed(topology: Topology, work: Work, record: Record, facts: Facts) -> dict
     job, end = work.job, record.end
     used = job.mesh.size
     tokens = job.training.global_batch * job.training.seq / end
-    rate = model_flop(job, facts.full_attention) / end / used
+    flop = model_flop(job, facts.full_attention)
+    rate = flop / end / used
     peak = topology.gpu.matrix_peak(job.training.precision)
     recomputes = job.training.recompute != "none"
     return {
@@ -88,7 +90,14 @@ def _speed(topology: Topology, work: Work, record: Record, facts: Facts) -> dict
         "mfu": rate / peak,
         **({"hfu": hardware_flop(job, facts.full_attention) / end / used / peak} if recomputes else {}),
         "peak_tflops_per_gpu": peak / 1e12,
+        "model_flop": flop,
+        "flop_rule": _rule(job, facts.full_attention),
     }
+
+
+def _rule(job: Job, full: bool) -> str:
+    attention = "causal attention counted half" if job.model.causal and not full else "attention counted in full"
+    return f"3 x forward, 2mnk a matrix product, {attention}, nothing recomputed; hfu adds what is recomputed"
 
 
 def _busiest(plan: Plan, parts: list[dict[str, float]]) -> dict[str, Any]:

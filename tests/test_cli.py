@@ -1,0 +1,279 @@
+"""The command line: what it imports, prints and writes, and that the same inputs give the same bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clustersim import __version__
+from clustersim.cli.main import main
+
+ROOT = Path(__file__).parents[1]
+CLUSTER = str(ROOT / "topologies" / "superpod_h100_128.yaml")
+NODE = str(ROOT / "topologies" / "hgx_h100_8.yaml")
+JOB = str(ROOT / "workloads" / "gpt3_2.7b.yaml")
+SPLIT = ["--tp", "2", "--pp", "2", "--dp", "2", "--global-batch", "32", "--predictor", "roofline"]
+RUN = ["run", NODE, JOB, *SPLIT]
+FILES = ["links.parquet", "manifest.json", "ranks.parquet", "spans.parquet", "summary.json", "trace.json.gz"]
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys):
+    """Return a function that runs a command line in an empty folder and gives (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["clustersim", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        return end.value.code or 0, *capsys.readouterr()
+
+    return run
+
+
+def imported(*arguments: str) -> set[str]:
+    """Return the modules that a command line imports."""
+    code = (
+        "import sys\nsys.argv[0] = 'clustersim'\nfrom clustersim.cli.main import main\n"
+        "try:\n    main()\nfinally:\n    print('modules:', *sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+    return set(done.stdout.rpartition("modules: ")[2].split())
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], []], ids=str)
+def test_help_imports_nothing_heavy(arguments):
+    heavy = {"torch", "numpy", "polars", "networkx", "pydantic", "yaml", "simpy", "rich", "safetensors"}
+    assert not imported(*arguments) & heavy
+
+
+@pytest.mark.parametrize("predictor", ["roofline", "neusight"])
+def test_run_imports_neither_torch_nor_what_it_does_not_need(predictor):
+    found = imported(*RUN[:-1], predictor, "--no-save", "--quiet")
+    assert "simpy" in found
+    assert not found & {"torch", "networkx", "optuna", "matplotlib", "plotly", "ray", "pandas", "scipy", "polars"}
+
+
+def test_version(call):
+    assert call("--version") == (0, f"clustersim {__version__}\n", "")
+
+
+def test_help_names_every_command_and_its_options(call):
+    code, out, err = call()
+    assert (code, err) == (0, "")
+    for command in ("run", "show", "kernels", "sweep"):
+        assert command in out
+        assert call(command, "--help")[0] == 0
+
+
+@pytest.fixture(scope="module")
+def summary(tmp_path_factory) -> dict:
+    command = [sys.executable, "-m", "clustersim", *RUN, "--set", "training.recompute=selective", "--json"]
+    folder = tmp_path_factory.mktemp("json")
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)
+    assert done.stderr == ""
+    data = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert data == json.loads((folder / "results" / "hgx_h100_8-gpt3_2.7b" / "summary.json").read_text())
+    return data
+
+
+def test_json_has_every_promised_key(summary):
+    speed = {"step_time_s", "tokens_per_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu", "hfu", "flop_rule"}
+    assert speed <= summary.keys()
+    parts = {"compute", "tp", "pp", "dp", "ep", "cp", "bubble", "optimizer"}
+    assert summary["breakdown_s"].keys() == parts | {"rank"}
+    assert {"fits", "peak_bytes", "capacity_bytes", "by_pipeline_rank"} <= summary["memory"].keys()
+    assert {"ranks", "rank_cells", "events"} <= summary["simulated"].keys()
+    assert summary["busiest_links"]
+    assert summary["predictor"]["name"] == "roofline"
+    assert summary["predictor"]["error"]
+    assert summary["not_modelled"]
+
+
+def test_json_is_consistent(summary):
+    split, step = summary["parallelism"], summary["step_time_s"]
+    gpus = split["tp"] * split["pp"] * split["dp"]
+    assert gpus == summary["simulated"]["ranks"]
+    assert gpus + summary["simulated"]["idle_gpus"] == summary["cluster"]["gpus"]
+    assert split["microbatches"] * split["micro_batch"] * split["dp"] == split["global_batch"]
+    assert sum(v for k, v in summary["breakdown_s"].items() if k != "rank") == pytest.approx(step, rel=1e-9)
+    assert all(v >= 0 for v in summary["breakdown_s"].values())
+    assert summary["tokens_per_s"] == pytest.approx(split["global_batch"] * 2048 / step, rel=1e-12)
+    assert summary["tokens_per_s_per_gpu"] == pytest.approx(summary["tokens_per_s"] / gpus, rel=1e-12)
+    assert summary["model_tflops_per_gpu"] == pytest.approx(summary["model_flop"] / step / gpus / 1e12, rel=1e-12)
+    assert summary["mfu"] == pytest.approx(summary["model_tflops_per_gpu"] / summary["peak_tflops_per_gpu"], rel=1e-12)
+    assert summary["mfu"] < summary["hfu"] < 1
+
+
+def test_mfu_follows_its_stated_rule(summary):
+    """3 × forward of (4h² of attention + 8h² of MLP) a layer, half of 4·s·h for causal scores, and the head."""
+    h, layers, s, vocab = 2560, 32, 2048, 50304 + 128 * (-(50304 // 128) % 2)
+    forward = 2 * 32 * s * (layers * (12 * h * h + s * h) + h * vocab)
+    assert summary["model_flop"] == pytest.approx(3 * forward, rel=1e-9)
+    assert "causal attention counted half" in summary["flop_rule"]
+
+
+def test_memory_adds_up(summary):
+    memory = summary["memory"]
+    totals = [sum(v for k, v in m.items() if k != "total_bytes") for m in memory["by_pipeline_rank"]]
+    assert totals == pytest.approx([m["total_bytes"] for m in memory["by_pipeline_rank"]], rel=1e-12)
+    assert memory["peak_bytes"] == max(m["total_bytes"] for m in memory["by_pipeline_rank"])
+    assert memory["fits"] == (memory["peak_bytes"] <= memory["capacity_bytes"])
+
+
+@pytest.mark.parametrize(
+    "command", [RUN, ["sweep", NODE, JOB, "--tp", "2", "--workers", "1", "--predictor", "roofline"]]
+)
+def test_quiet_prints_nothing(call, command):
+    assert call(*command, "--quiet") == (0, "", "")
+
+
+def test_plain_text_when_the_output_is_no_terminal(call):
+    code, out, err = call(*RUN)
+    assert (code, err) == (0, "")
+    assert "\x1b" not in out
+    assert "\r" not in out
+    assert "step time" in out
+    assert all(line == line.rstrip() for line in out.splitlines())
+
+
+def test_output_that_is_not_unicode_still_prints():
+    command = [sys.executable, "-m", "clustersim", *RUN, "--no-save"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = subprocess.run(command, capture_output=True, env=environment, check=True)
+    assert b"step time" in done.stdout
+    assert done.stderr == b""
+
+
+def test_the_folder_of_a_result(call):
+    assert call(*RUN)[0] == 0
+    assert [p.name for p in Path("results").iterdir()] == ["hgx_h100_8-gpt3_2.7b"]
+    folder = Path("results/hgx_h100_8-gpt3_2.7b")
+    assert sorted(p.name for p in folder.iterdir()) == FILES
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["clustersim"] == __version__
+    assert manifest["seed"] == 0
+    assert manifest["options"]["overrides"]["parallelism.tp"] == 2
+    assert {name: len(one["sha256"]) for name, one in manifest["inputs"].items()} == {"topology": 64, "workload": 64}
+
+
+def test_no_save_writes_nothing(call):
+    assert call(*RUN, "--no-save")[0] == 0
+    assert not list(Path().iterdir())
+
+
+def test_same_inputs_same_bytes(tmp_path):
+    """In processes with different hash seeds, so that no order of a set gets into a result."""
+    results = []
+    for seed in ("1", "2"):
+        command = [sys.executable, "-m", "clustersim", *RUN, "--out", "x"]
+        folder = tmp_path / seed
+        folder.mkdir()
+        subprocess.run(command, check=True, cwd=folder, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True)
+        results.append({p.name: p.read_bytes() for p in (folder / "x").iterdir()})
+    assert results[0].keys() == set(FILES)
+    assert [name for name in FILES if results[0][name] != results[1][name]] == []
+
+
+def contents(folder: str | Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in Path(folder).iterdir()}
+
+
+def test_a_second_run_replaces_the_whole_folder(call):
+    assert call(*RUN, "--out", "x")[0] == 0
+    Path("x/note.txt").write_text("of the first run")
+    first = contents("x")
+    assert call(*RUN, "--out", "x", "--micro-batch", "2")[0] == 0
+    assert sorted(contents("x")) == FILES
+    assert contents("x")["summary.json"] != first["summary.json"]
+    assert [p.name for p in Path().iterdir()] == ["x"]
+
+
+@pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt(), ZeroDivisionError()])
+@pytest.mark.parametrize("victim", ["write_trace", "links_table"])
+def test_an_interrupted_save_leaves_the_old_result(call, monkeypatch, failure, victim):
+    assert call(*RUN, "--out", "a/x")[0] == 0
+    before = contents("a/x")
+
+    def fail(*_: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(f"clustersim.output.result.{victim}", fail)
+    command = [*RUN, "--micro-batch", "2", "--out"]
+    if isinstance(failure, ZeroDivisionError):
+        for target in ("a/x", "b/c/x"):
+            with pytest.raises(ZeroDivisionError):
+                call(*command, target)
+    else:
+        code, sentence = (2, "No space left") if isinstance(failure, OSError) else (130, "clustersim: interrupted\n")
+        for target in ("a/x", "b/c/x"):
+            got, out, err = call(*command, target)
+            assert (got, out, err.count("\n")) == (code, "", 1)
+            assert sentence in err
+    assert contents("a/x") == before
+    assert [str(p) for p in Path().rglob("*")].count("a/x") == 1
+    assert sorted(p.name for p in Path().rglob("*") if p.is_dir()) == ["a", "x"]
+
+
+def test_a_failed_replacement_brings_the_old_result_back(call, monkeypatch):
+    assert call(*RUN, "--out", "x")[0] == 0
+    before, rename = contents("x"), Path.rename
+
+    def fail(self: Path, target: Path) -> Path:
+        if self.name.startswith(".x-") and Path(target).name == "x":
+            raise OSError(5, "Input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    code, _, err = call(*RUN, "--micro-batch", "2", "--out", "x")
+    assert (code, "Input/output error" in err) == (2, True)
+    assert contents("x") == before
+    assert [p.name for p in Path().iterdir()] == ["x"]
+
+
+def test_a_closed_pipe_is_no_error():
+    command = f"'{sys.executable}' -m clustersim kernels '{JOB}' | head -n 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    assert done.stdout.count("\n") == 1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_ctrl_c_leaves_one_line_and_no_files(tmp_path):
+    command = [sys.executable, "-m", "clustersim", "run", CLUSTER, JOB, "--no-fold", "--predictor", "roofline"]
+    command += ["--pp", "8", "--global-batch", "65536"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(2)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=10)
+    assert (process.returncode, out, err) == (130, "", "clustersim: interrupted\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_show_and_kernels_print_json(call):
+    code, out, err = call("show", CLUSTER, "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["gpus"] == 1024
+    code, out, err = call("kernels", JOB, "--json")
+    assert (code, err) == (0, "")
+    data = json.loads(out)
+    assert data["total"]["launches"] == sum(row["launches"] for row in data["kernels"] if row["kind"] != "exchange")
+
+
+@pytest.mark.parametrize("damage", [b"", b"junk", b"\xff" * 100, (2**62).to_bytes(8, "little") + b"{}"])
+def test_damaged_weights(call, monkeypatch, tmp_path_factory, damage):
+    folder = tmp_path_factory.mktemp("weights")
+    (folder / "neusight.safetensors").write_bytes(damage)
+    monkeypatch.setattr("clustersim.predictors.store.FOLDER", folder)
+    code, out, err = call(*RUN[:-1], "neusight")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "neusight.safetensors: " in err
+    assert "clustersim predictor train neusight" in err
+    assert not list(Path().iterdir())
