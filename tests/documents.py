@@ -15,8 +15,12 @@ from pathlib import Path
 
 from sybil import Document, Region, Sybil
 
+from clustersim.output.timeline import svg
+from clustersim.pipeline import simulate
+
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("results/README.md")])
+PICTURE = ROOT / "docs/images/pipeline.svg"
 SHARED = ("topologies", "workloads", "docs", "clustersim", "README.md")
 _BLOCK = re.compile(r"^```(\w+)(?: title=(\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _WALL = re.compile(r"(?<=events in )[0-9.]+ (s|ms|us)\b")  # how long the simulation took, which no two runs agree on
@@ -95,6 +99,13 @@ def _compare(command: Command, folder: Path) -> str | None:
     if same(command.expected, printed):
         return None
     return f"$ {command.line}\nexpected:\n{command.expected}\nprinted:\n{printed}"
+
+
+def draw() -> str:
+    """Return the README's picture."""
+    files = ROOT / "topologies/nvlink_h100_4.yaml", ROOT / "docs/examples/pipeline.yaml"
+    result = simulate(*files, {"predictor": "roofline"})
+    return svg(result.record, result.plan, f"{result.job.name} on {result.topology.name}")
 
 
 def parse(page: Path, folder: Path) -> Document:

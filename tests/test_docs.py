@@ -3,10 +3,11 @@
 import re
 
 import pytest
-from documents import PAGES, ROOT, parse, prepare
+from documents import PAGES, PICTURE, ROOT, draw, parse, prepare
 from yaml_reference import PAGE, reference
 
 from clustersim import gpus, plugins
+from clustersim.pipeline import simulate
 
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 
@@ -29,6 +30,10 @@ def test_the_reference_of_keys_is_that_of_the_specs():
     assert PAGE.read_text(encoding="utf-8") == reference(), "run scripts/update-docs"
 
 
+def test_the_picture_is_the_present_timeline():
+    assert PICTURE.read_text(encoding="utf-8") == draw(), "run scripts/update-docs"
+
+
 def existing():
     rooms = ("collectives", "predictors", "schedules", "topology")
     yield from (name for room in rooms for name in plugins.names(f"clustersim.{room}"))
@@ -36,6 +41,24 @@ def existing():
     yield from (gpu.name for gpu in gpus.everything())
 
 
-@pytest.mark.parametrize("name", existing())
-def test_the_readme_names_all_that_there_is(name):
-    assert f"`{name}`" in (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_readme_names_all_that_there_is():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [name for name in existing() if f"`{name}`" not in readme] == []
+
+
+def test_the_example_of_the_readme_comes_out_by_hand():
+    tokens, hidden, layers, stages, microbatches = 2048, 8192, 3, 4, 8  # layers of one stage
+    peak, bandwidth = 989.4e12, 3352e9
+    linear, attention = 24 * tokens * hidden**2 / peak, 2 * tokens**2 * hidden / peak
+    forward = layers * (linear + attention + 604e6 / bandwidth)
+    backward = layers * (2 * linear + 2.5 * attention + 1242e6 / bandwidth)
+    update = 50 * layers * 12 * hidden**2 / bandwidth
+    passes = (microbatches + stages - 1) * (forward + backward)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for shown in (f"f = {forward * 1e3:.2f} ms", f"b = {backward * 1e3:.2f} ms", f"{passes * 1e3:.1f} ms"):
+        assert shown in readme
+    assert f"{update * 1e3:.1f} ms" in readme
+    assert f"{(passes + update) * 1e3:.1f} ms" in readme
+    files = ROOT / "topologies/nvlink_h100_4.yaml", ROOT / "docs/examples/pipeline.yaml"
+    step = simulate(*files, {"predictor": "roofline"}).summary["step_time_s"]
+    assert 0 < step / (passes + update) - 1 < 0.01
