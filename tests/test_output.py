@@ -1,0 +1,266 @@
+"""What a result holds: time adds up to the step, bytes are conserved on links, the trace is one that Perfetto reads."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from itertools import pairwise
+
+import polars as pl
+import pytest
+
+from clustersim.config.yaml import parse
+from clustersim.output.result import save
+from clustersim.output.terminal import lines
+from clustersim.pipeline import run
+from clustersim.topology.build import build as build_topology
+from clustersim.workload.load import build as build_workload
+from clustersim.workload.operator import Exchange
+from clustersim.workload.stages import stages
+
+SINGLES = """\
+cluster: {name: singles, nodes: 8, node: {extends: hgx-h100, gpus: {count: 1}, nics: {count: 1}}}
+fabric:
+  kind: fat_tree
+  tiers: [{name: leaf, down: 2, up: 2}, {name: spine, radix: 8}]
+  link: {rate: 400Gb/s}
+"""
+NODES = """\
+cluster: {name: nodes, nodes: 4, node: hgx-h100}
+fabric:
+  kind: fat_tree
+  rails: optimized
+  tiers: [{name: leaf, down: 2, up: 1}, {name: spine, radix: 64}]
+  link: {rate: 400Gb/s}
+"""
+JOB = """\
+name: tiny
+model: {layers: 8, hidden: 1024, heads: 16, vocab: 5000, max_positions: 512}
+training: {global_batch: 64, micro_batch: 2, seq: 512, clip_gradients: false}
+parallelism: {tp: 1, pp: 1}
+predictor: roofline
+"""
+SPLITS = {
+    "data parallel": (SINGLES, {}),
+    "pipeline": (SINGLES, {"parallelism.pp": 4, "training.clip_gradients": True}),
+    "tensor parallel": (NODES, {"parallelism.tp": 4, "parallelism.pp": 2, "training.clip_gradients": True}),
+    "sequence parallel": (NODES, {"parallelism.tp": 8, "parallelism.sequence_parallel": True, "parallelism.zero": 1}),
+    "gpipe": (NODES, {"parallelism.tp": 2, "parallelism.pp": 8, "parallelism.schedule": "gpipe"}),
+    "interleaved": (
+        NODES,
+        {"parallelism.tp": 2, "parallelism.pp": 4, "parallelism.vpp": 2, "parallelism.schedule": "interleaved"},
+    ),
+    "zero bubble": (NODES, {"parallelism.pp": 4, "parallelism.schedule": "zero_bubble"}),
+    "overlap": (
+        NODES,
+        {
+            "parallelism.tp": 2,
+            "parallelism.pp": 2,
+            "parallelism.overlap": {"grad_reduce": True, "p2p": True},
+            "parallelism.bucket": 1_000_000,
+        },
+    ),
+    "recompute": (NODES, {"parallelism.tp": 2, "parallelism.pp": 2, "training.recompute": "full"}),
+    "straggler": (NODES + "faults: [{gpu: 3, slowdown: 1.5}]\n", {"parallelism.tp": 2, "parallelism.pp": 2}),
+    "one GPU": (NODES, {"training.global_batch": 2}),
+}
+
+
+def simulate(name, fold=True):
+    cluster, overrides = SPLITS[name]
+    return run(build_topology(parse(cluster)), build_workload(parse(JOB), overrides), fold=fold)
+
+
+@pytest.fixture(scope="module", params=SPLITS)
+def stored(request, tmp_path_factory):
+    """A result, and the folder where it is saved."""
+    result = simulate(request.param)
+    folder = tmp_path_factory.mktemp("results") / "x"
+    save(folder, result.summary, result.parts, result.plan, result.record, result.topology, {}, {})
+    return result, folder
+
+
+def close(value):
+    return pytest.approx(value, rel=1e-9, abs=1e-15)
+
+
+def test_the_parts_of_every_rank_add_up_to_the_step(stored):
+    result, folder = stored
+    ranks, step = pl.read_parquet(folder / "ranks.parquet"), result.summary["step_time_s"]
+    parts = [name for name in ranks.columns if name.endswith("_s")]
+    assert {"compute_s", "tp_s", "pp_s", "dp_s", "ep_s", "cp_s", "optimizer_s", "bubble_s"} == set(parts)
+    assert ranks.select(pl.sum_horizontal(parts)).to_series().to_list() == close([step] * len(ranks))
+    assert ranks.select(pl.min_horizontal(parts).min()).item() >= 0
+    assert ranks["ranks"].sum() == result.summary["simulated"]["ranks"]
+    split = result.summary["parallelism"]
+    by_stage = ranks.group_by("pipeline_rank").agg(pl.col("ranks").sum())
+    assert set(by_stage["ranks"]) == {split["tp"] * split["dp"]}
+    assert sorted(by_stage["pipeline_rank"]) == list(range(split["pp"]))
+
+
+def test_spans_lie_in_the_step_and_hold_every_pass(stored):
+    result, folder = stored
+    spans, step = pl.read_parquet(folder / "spans.parquet"), result.summary["step_time_s"]
+    assert spans["asked_s"].min() == 0
+    assert spans["end_s"].max() == close(step)
+    assert (spans["asked_s"] <= spans["start_s"]).all()
+    assert (spans["start_s"] <= spans["end_s"]).all()
+    passes = spans.filter(pl.col("kind") == "F").unique(("rank", "stage", "microbatch"))
+    split = result.summary["parallelism"]
+    everything = split["microbatches"] * split["vpp"] * result.summary["simulated"]["ranks"]
+    assert passes["ranks"].sum() == everything
+
+
+def test_the_breakdown_is_the_time_of_the_spans(stored):
+    _, folder = stored
+    spans = pl.read_parquet(folder / "spans.parquet").filter(pl.col("stream") == "compute", pl.col("stage") >= 0)
+    ranks = pl.read_parquet(folder / "ranks.parquet")
+    took = spans.group_by("rank").agg((pl.col("end_s") - pl.col("start_s")).sum().alias("took"))
+    both = ranks.join(took, on="rank").with_columns(named=pl.col("compute_s") + pl.col("tp_s"))
+    assert len(both) == len(ranks)
+    assert both["took"].to_list() == close(both["named"].to_list())
+
+
+def events(folder):
+    with gzip.open(folder / "trace.json.gz", "rt") as file:
+        return json.load(file, parse_constant=pytest.fail)
+
+
+def test_every_event_of_the_trace_has_its_fields(stored):
+    result, folder = stored
+    trace = events(folder)
+    assert trace["displayTimeUnit"] == "ms"
+    named = set()
+    for event in trace["traceEvents"]:
+        assert isinstance(event["pid"], int)
+        if event["ph"] == "M":
+            assert event["name"] in ("process_name", "thread_name")
+            assert isinstance(event["args"]["name"], str)
+            named.add((event["pid"], event.get("tid")))
+        else:
+            assert event.keys() == {"ph", "pid", "tid", "name", "ts", "dur"}
+            assert event["ph"] == "X"
+            assert event["name"]
+            assert (event["pid"], event["tid"]) in named
+            assert (event["pid"], None) in named
+            assert event["dur"] >= 0
+            assert event["ts"] >= 0
+            assert event["ts"] + event["dur"] <= result.summary["step_time_s"] * 1e6 + 0.001
+
+
+def test_slices_on_one_track_nest_or_are_disjoint(stored):
+    _, folder = stored
+    tracks = defaultdict(list)
+    for event in events(folder)["traceEvents"]:
+        if event["ph"] == "X":
+            begin = round(event["ts"] * 1000)  # whole nanoseconds, as Perfetto counts
+            tracks[event["pid"], event["tid"]].append((begin, begin + round(event["dur"] * 1000)))
+    assert tracks
+    for slices in tracks.values():
+        around: list[int] = []
+        for begin, end in sorted(slices, key=lambda s: (s[0], -s[1])):
+            while around and around[-1] <= begin:
+                around.pop()
+            assert not around or end <= around[-1]
+            around.append(end)
+
+
+def test_compute_slices_of_the_trace_are_the_spans(stored):
+    _, folder = stored
+    spans = pl.read_parquet(folder / "spans.parquet").filter(pl.col("stream") == "compute")
+    computed = [e for e in events(folder)["traceEvents"] if e["ph"] == "X" and e["tid"] == 0]
+    assert len(computed) == len(spans.filter(pl.col("end_s") > pl.col("start_s")))
+    assert sum(e["dur"] for e in computed) / 1e6 == pytest.approx((spans["end_s"] - spans["start_s"]).sum(), rel=1e-6)
+
+
+def test_a_rank_computes_one_thing_at_a_time(stored):
+    _, folder = stored
+    spans = pl.read_parquet(folder / "spans.parquet").filter(pl.col("stream") == "compute").sort("rank", "start_s")
+    for _, own in spans.group_by("rank"):
+        rows = own.sort("start_s").select("start_s", "end_s").rows()
+        assert all(a[1] <= b[0] for a, b in pairwise(rows))
+
+
+def test_as_many_bytes_go_up_as_come_down(stored):
+    result, folder = stored
+    links = pl.read_parquet(folder / "links.parquet")
+    by_tier = dict(links.group_by("tier").agg(pl.col("bytes").sum()).rows())
+    for name in {tier.removesuffix("-up").removesuffix("-down") for tier in by_tier}:
+        assert by_tier[f"{name}-up"] == close(by_tier[f"{name}-down"])
+    assert (links["utilization"] <= 1 + 1e-9).all()
+    assert (links["bytes"] > 0).all()
+    used = links["bytes"] / links["capacity_bytes_per_s"] / result.summary["step_time_s"]
+    assert links["utilization"].to_list() == close(used.to_list())
+
+
+def tier(folder, name):
+    return pl.read_parquet(folder / "links.parquet").filter(pl.col("tier") == name)["bytes"].to_list()
+
+
+@pytest.fixture
+def saved(tmp_path):
+    def simulate_and_save(cluster, **overrides):
+        keys = {key.replace("__", "."): value for key, value in overrides.items()}
+        result = run(build_topology(parse(cluster)), build_workload(parse(JOB), keys))
+        save(tmp_path / "x", result.summary, result.parts, result.plan, result.record, result.topology, {}, {})
+        return result, tmp_path / "x"
+
+    return simulate_and_save
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_bytes_of_a_ring_over_nics(saved, zero):
+    """All-reduce: 2(n-1)/n·S from every rank; ZeRO: (n-1)/n of the gradients (fp32) and of the weights (bf16)."""
+    result, folder = saved(SINGLES, parallelism__zero=zero)
+    parameters = sum(stage.parameters for stage in stages(result.job))
+    each = 7 / 8 * parameters * (4 + 2 if zero else 2 * 4)
+    assert tier(folder, "nic-up") == close([each] * 8)
+    assert tier(folder, "nic-down") == close([each] * 8)
+    for name in ("leaf-up", "leaf-down"):  # two nodes a leaf: half of the ring's hops leave it
+        assert sum(tier(folder, name)) == close(4 * each)
+
+
+def test_bytes_of_a_ring_inside_a_node(saved):
+    """Tensor parallelism: every exchange of the layers once a microbatch, 2(n-1)/n·S up from each GPU."""
+    result, folder = saved(NODES, parallelism__tp=4, parallelism__dp=1)
+    (stage,) = stages(result.job)
+    size = sum(item.size for item in (*stage.forward, *stage.backward) if isinstance(item, Exchange))
+    assert size > 0
+    assert tier(folder, "nvlink-up") == close([2 * 3 / 4 * size * result.job.microbatches] * 4)
+    assert tier(folder, "nic-up") == []
+
+
+def test_bytes_of_a_pipeline_over_nics(saved):
+    """Activations forward, their gradients back: 2·b·s·h bytes a microbatch and boundary in bf16, each way."""
+    result, folder = saved(SINGLES, parallelism__pp=4, parallelism__dp=1, model__tied_embeddings=False)
+    message = 2 * 2 * 512 * 1024 * result.job.microbatches
+    assert tier(folder, "nic-up") == close([message, 2 * message, 2 * message, message])
+    assert tier(folder, "nic-down") == close([message, 2 * message, 2 * message, message])
+
+
+def test_bytes_of_tied_embeddings(saved):
+    """First and last stage all-reduce the gradient of the embedding: 2(n-1)/n·S with n = 2."""
+    _, untied = saved(SINGLES, parallelism__pp=2, parallelism__dp=1, model__tied_embeddings=False)
+    before = tier(untied, "nic-up")
+    result, tied = saved(SINGLES, parallelism__pp=2, parallelism__dp=1)
+    shared = 4 * stages(result.job)[0].shared
+    assert tier(tied, "nic-up") == close([b + shared for b in before])
+
+
+@pytest.mark.parametrize("name", ["tensor parallel", "gpipe", "straggler"])
+def test_links_are_the_same_without_folding(name):
+    folded, full = simulate(name), simulate(name, fold=False)
+    assert folded.summary["step_time_s"] == close(full.summary["step_time_s"])
+    shown = [(link["bytes"], link["utilization"]) for r in (folded, full) for link in r.summary["busiest_links"]]
+    assert shown[: len(shown) // 2] == [close(pair) for pair in shown[len(shown) // 2 :]]
+
+
+def test_the_terminal_shows_what_the_summary_says(stored):
+    result, _ = stored
+    text = "\n".join(lines(result.summary, 0.25))
+    assert f"MFU {100 * result.summary['mfu']:.1f} %" in text
+    assert "in 250 ms" in text
+    assert "memory: fits" in text
+    assert "nan" not in text
+    assert all(len(line) < 250 for line in text.splitlines())

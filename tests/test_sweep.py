@@ -1,0 +1,310 @@
+"""Sweeps: every point is what `run` gives, illegal ones say why, and nothing that was computed is ever lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from clustersim.cli.main import main
+from clustersim.errors import ClustersimError, InputError, InterruptedSweepError
+from clustersim.pipeline import simulate
+from clustersim.sweep import evaluate, log, run, runner
+from clustersim.sweep.space import numbers, points, words
+from clustersim.sweep.table import frame
+
+ROOT = Path(__file__).parents[1]
+NODE = ROOT / "topologies" / "hgx_h100_8.yaml"
+JOB = ROOT / "workloads" / "gpt3_xl.yaml"
+AXES = {"tp": [1, 2, 3], "pp": [1, 2], "micro_batch": [1, 8]}
+SPACE = [{"predictor": "roofline", "training.global_batch": 64, **point} for point in points(AXES)]
+OPTIONS = ["--tp", "1-3", "--pp", "1,2", "--micro-batch", "1,8", "--set", "training.global_batch=64"]
+OPTIONS += ["--predictor", "roofline"]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """Return the rows of a sweep in this process, and its folder."""
+    target = tmp_path_factory.mktemp("sweep") / "x"
+    return run.run(NODE, JOB, SPACE, 1, target), target
+
+
+def test_every_point_is_what_run_gives(done):
+    for point, row in zip(SPACE, done[0], strict=True):
+        if row["status"] == "ok":
+            alone = simulate(NODE, JOB, point).summary
+            assert {**row, **evaluate.flat(alone)} == row
+        else:
+            with pytest.raises(InputError) as error:
+                simulate(NODE, JOB, point)
+            assert str(error.value) == row["reason"]
+    assert len([row for row in done[0] if row["status"] == "ok"]) >= 4
+
+
+def test_only_legal_points_have_a_result_and_the_others_a_reason(done):
+    for row in done[0]:
+        assert (row["status"] == "ok") == ("step_time_s" in row) == (row["reason"] == "")
+        if row["tp"] == 3:
+            assert row["status"] == "illegal"
+            assert "3 does not divide 16 attention heads; use 1, 2, 4, 8, 16" in row["reason"]
+        else:
+            assert row["status"] in ("ok", "does not fit")
+
+
+def test_what_does_not_fit_says_so():
+    row = evaluate.evaluate(str(NODE), str(JOB), {"predictor": "roofline", "training.micro_batch": 64})
+    assert row["status"] == "does not fit"
+    assert "GiB" in row["reason"]
+
+
+def test_the_table_is_ranked(done):
+    rows, target = done
+    table = pl.read_parquet(target / "points.parquet")
+    assert len(table) == len(rows) == len(SPACE)
+    ok = table.filter(pl.col("status") == "ok")
+    assert table["status"].to_list()[: len(ok)] == ["ok"] * len(ok)
+    assert ok["tokens_per_s"].is_sorted(descending=True)
+    assert ok["reason"].to_list() == [""] * len(ok)
+    by_point = {(row["tp"], row["pp"], row["micro_batch"]): row for row in rows}
+    for row in table.to_dicts():
+        found = by_point[row["tp"], row["pp"], row["micro_batch"]]
+        assert {name: value for name, value in row.items() if value is not None} == found
+
+
+def test_the_log_is_keyed_by_overrides(done):
+    rows, target = done
+    assert log.read(target) == {log.key(point): row for point, row in zip(SPACE, rows, strict=True)}
+    lines = (target / "points.jsonl").read_text().splitlines()
+    assert [json.loads(line)["point"] for line in lines] == SPACE
+    assert log.key({"a": 1, "b": 2}) == log.key({"b": 2, "a": 1})
+    assert sorted(p.name for p in target.iterdir()) == ["manifest.json", "points.jsonl", "points.parquet"]
+    assert json.loads((target / "manifest.json").read_text())["complete"] is True
+
+
+def test_two_workers_give_the_same_bytes_as_one(done, tmp_path):
+    rows, target = done
+    assert run.run(NODE, JOB, SPACE, 2, tmp_path / "x") == rows
+    for path in target.iterdir():
+        assert (tmp_path / "x" / path.name).read_bytes() == path.read_bytes()
+
+
+def command(monkeypatch, capsys, *arguments):
+    monkeypatch.setattr(sys, "argv", ["clustersim", "sweep", str(NODE), str(JOB), *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return end.value.code or 0, *capsys.readouterr()
+
+
+def test_the_command(place, done, monkeypatch, capsys):
+    code, out, err = command(monkeypatch, capsys, *OPTIONS, "--workers", "1")
+    assert (code, err) == (0, "")
+    head, *rows, count, reasons = out.splitlines()
+    assert head.split()[:4] == ["tp", "pp", "dp", "vpp"]
+    ok = [row for row in done[0] if row["status"] == "ok"]
+    assert len(rows) == len(ok)
+    assert count.startswith(f"{len(ok)} of {len(SPACE)} points simulated")
+    assert reasons.startswith("4 illegal, such as ")
+    assert [p.name for p in Path("results").iterdir()] == ["sweep-hgx_h100_8-gpt3_xl"]
+
+
+def test_the_command_prints_json(place, done, monkeypatch, capsys):
+    code, out, err = command(monkeypatch, capsys, *OPTIONS, "--workers", "1", "--json", "--out", "x")
+    assert (code, err) == (0, "")
+    rows = json.loads(out, parse_constant=pytest.fail)
+    speeds = [row["tokens_per_s"] for row in rows if row["status"] == "ok"]
+    assert speeds == sorted(speeds, reverse=True)
+    keys = [log.key({k: row[k] for k in AXES}) for row in rows]
+    assert sorted(keys) == sorted(log.key({k: row[k] for k in AXES}) for row in done[0])
+
+
+def test_no_legal_point_is_said(place, monkeypatch, capsys):
+    code, out, err = command(
+        monkeypatch, capsys, "--pp", "16", "--tp", "1,2", "--workers", "1", "--predictor", "roofline"
+    )
+    assert (code, err) == (0, "")
+    assert out.startswith("0 of 2 points simulated")
+    assert "the cluster is too small" in out
+
+
+def test_overrides_that_are_words_among_numbers(tmp_path):
+    """`auto` and a number share a column; an algorithm of tp does not end up in the column of tp."""
+    space = [
+        {"parallelism.dp": dp, "parallelism.algorithms.tp": "tree", "predictor": "roofline", "training.global_batch": 8}
+        for dp in ("auto", "3")
+    ]
+    rows = run.run(NODE, JOB, space, 1, tmp_path / "x")
+    assert [row["status"] for row in rows] == ["ok", "illegal"]
+    table = pl.read_parquet(tmp_path / "x" / "points.parquet")
+    assert table["dp"].to_list() == [1, None]
+    assert table["tp"].to_list() == [1, None]
+    assert table["parallelism.algorithms.tp"].to_list() == ["tree", "tree"]
+
+
+def test_an_empty_table():
+    assert frame([]).is_empty()
+
+
+def test_the_space_of_a_sweep():
+    assert numbers("tp", "1, 2,4-6,2") == [1, 2, 4, 5, 6]
+    assert words("schedule", "gpipe, 1f1b,gpipe") == ["gpipe", "1f1b"]
+    assert numbers("tp", None) == words("schedule", None) == []
+    assert list(points({"tp": [1, 2], "pp": [], "schedule": ["1f1b"]})) == [
+        {"parallelism.tp": 1, "parallelism.schedule": "1f1b"},
+        {"parallelism.tp": 2, "parallelism.schedule": "1f1b"},
+    ]
+
+
+def after(count, failure):
+    """Return an iterator of rows that fails after some."""
+
+    def rows(topology, workload, space, workers):
+        for index in range(count):
+            yield index, {"status": "ok", "reason": "", "tokens_per_s": 1.0}
+        raise failure
+
+    return rows
+
+
+def interrupted(monkeypatch, tmp_path, failure, kind):
+    monkeypatch.setattr(runner, "rows", after(5, failure))
+    with pytest.raises(kind) as error:
+        run.run(NODE, JOB, SPACE, 2, tmp_path / "x")
+    assert list(log.read(tmp_path / "x")) == [log.key(point) for point in SPACE[:5]]
+    assert json.loads((tmp_path / "x" / "manifest.json").read_text())["complete"] is False
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["manifest.json", "points.jsonl", "x"]
+    return str(error.value)
+
+
+def test_ctrl_c_keeps_what_is_done(tmp_path, monkeypatch):
+    text = interrupted(monkeypatch, tmp_path, KeyboardInterrupt(), InterruptedSweepError)
+    assert text == f"interrupted; points.jsonl in {tmp_path / 'x'} has the 5 of 12 points that are done"
+
+
+def test_a_failure_keeps_what_is_done(tmp_path, monkeypatch):
+    text = interrupted(monkeypatch, tmp_path, ClustersimError("a worker died"), ClustersimError)
+    assert "a worker died; points.jsonl in" in text
+    interrupted(monkeypatch, tmp_path, ZeroDivisionError("a bug"), ZeroDivisionError)
+
+
+def test_a_torn_last_line_of_a_log_is_left_out(tmp_path):
+    (tmp_path / "points.jsonl").touch()
+    assert log.read(tmp_path) == {}
+    for size in (1, 2):
+        log.append(tmp_path, {"parallelism.tp": size}, {"status": "ok", "tp": size})
+    text = (tmp_path / "points.jsonl").read_text()
+    for end in range(len(text) // 2, len(text)):
+        (tmp_path / "points.jsonl").write_text(text[:end])
+        assert log.read(tmp_path) == {log.key({"parallelism.tp": 1}): {"status": "ok", "tp": 1}}
+
+
+def test_wrong_input_leaves_an_older_sweep_alone(done, tmp_path):
+    target = tmp_path / "x"
+    run.run(NODE, JOB, SPACE[:1], 1, target)
+    before = {p.name: p.read_bytes() for p in target.iterdir()}
+    for space in ([{"training.sek": 1}], [{"parallelism.schedule": "1f2b"}]):
+        with pytest.raises(InputError):
+            run.run(NODE, JOB, space, 1, target)
+    assert {p.name: p.read_bytes() for p in target.iterdir()} == before
+
+
+PLUGIN = """\
+import os, signal, time
+from clustersim.predictors.roofline import load as roofline
+
+def load():
+    mark = os.environ["MARK"] + str(os.getpid())
+    with open(mark, "a") as file:
+        file.write("x")
+    if os.path.getsize(mark) == 3:
+        {what}
+    return roofline()
+"""
+
+
+def start(folder: Path, what: str, workers: int = 2) -> subprocess.Popen[str]:
+    """Start a sweep whose workers do `what` at their third point."""
+    (folder / "saboteur.py").write_text(PLUGIN.format(what=what))
+    arguments = [*OPTIONS[:-1], "saboteur:load", "--workers", str(workers), "--out", "x"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "clustersim", "sweep", str(NODE), str(JOB), *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder), "MARK": str(folder / "mark-")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def until(condition, seconds=20.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def rows_in(folder: Path) -> int:
+    path = folder / "x" / "points.jsonl"
+    return path.read_text().count("\n") if path.exists() else 0
+
+
+def alive(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def workers_of(folder: Path) -> list[int]:
+    return [int(p.name.removeprefix("mark-")) for p in folder.glob("mark-*")]
+
+
+LINUX = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+
+
+@LINUX
+def test_a_worker_that_dies_ends_the_sweep_and_loses_nothing(tmp_path):
+    with start(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)") as process:
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err.count("\n")) == (1, "", 1)
+    assert "a worker process died, perhaps for lack of memory, and" in err
+    assert "try fewer --workers" in err
+    kept = rows_in(tmp_path)
+    assert f"has the {kept} others" in err
+    assert kept >= 2
+    assert len(log.read(tmp_path / "x")) == kept
+
+
+@LINUX
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ctrl_c_at_a_terminal(tmp_path, workers):
+    """The terminal signals the whole group: one sentence, no traceback of a worker, no process left, nothing lost."""
+    with start(tmp_path, "time.sleep(60)", workers) as process:
+        until(lambda: rows_in(tmp_path) >= 2)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (130, "")
+    kept = rows_in(tmp_path)
+    assert err == f"clustersim: interrupted; points.jsonl in x has the {kept} of 12 points that are done\n"
+    until(lambda: not any(map(alive, workers_of(tmp_path))))
+
+
+@LINUX
+def test_workers_do_not_outlive_a_killed_sweep(tmp_path):
+    with start(tmp_path, "time.sleep(60)") as process:
+        until(lambda: rows_in(tmp_path) >= 2)
+        process.kill()
+        process.communicate(timeout=20)
+    assert len(log.read(tmp_path / "x")) >= 2
+    until(lambda: not any(map(alive, workers_of(tmp_path))))
