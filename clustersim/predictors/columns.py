@@ -93,10 +93,10 @@ def _check(table: Columns) -> None:
             raise InputError(f"kernel {_first(table, wrong)}: unknown {name} {text!r}; {suggest(text, known)}")
     for name in _NUMBERS:
         values = getattr(table, name)
-        least = 0.0 if name == "flop" else np.where(table.matrix, 1.0, 0.0) if name == "k" else 1.0
+        least = np.where(table.matrix, 1.0, 0.0) if name in ("k", "flop") else np.ones(len(table))
         wrong = ~(np.isfinite(values) & (values >= least))
         if wrong.any():
-            bound = "zero" if name == "flop" else "one"
+            bound = "one" if least[wrong][0] else "zero"
             value = float(values[wrong][0])
             raise InputError(
                 f"kernel {_first(table, wrong)}: {name} is {value:g}; it must be a finite number of at least {bound}"

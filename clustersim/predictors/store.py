@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,14 +42,15 @@ def save(path: Path, weights: Weights) -> None:
         for kind, parameters in sorted(weights.classes.items())
         for name, value in sorted(parameters.items())
     }
-    meta = {"format": FORMAT, "json": json.dumps(weights.meta, sort_keys=True)}
+    meta = {FORMAT: json.dumps(weights.meta, sort_keys=True)}  # one key: safetensors writes several in random order
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(pack(tensors, meta))
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         raise DataError(f"{path}: cannot be written: {error.strerror}") from error
 
 
@@ -74,9 +76,7 @@ def read(path: Path, predictor: str) -> Weights:
 
 def _metadata(raw: bytes) -> dict[str, Any]:
     header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")]).get("__metadata__", {})
-    if header.get("format") != FORMAT:
-        return {}
-    meta = json.loads(header["json"])
+    meta = json.loads(header.get(FORMAT, "{}"))
     return meta if isinstance(meta, dict) else {}
 
 

@@ -23,7 +23,7 @@ def silent(task: str, done: int, total: int) -> None:
 
 
 class Plan(NamedTuple):
-    """How long to learn; the defaults take about ten seconds for an ensemble of four on one core."""
+    """How long to learn; the defaults take about fifteen seconds for an ensemble of four on one core."""
 
     members: int = 4
     widths: tuple[int, ...] = (64, 64, 64)

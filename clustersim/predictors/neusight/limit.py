@@ -52,6 +52,6 @@ def attained(gpu: Gpu, dtype: str) -> float:
 
 
 def _issue(gpu: Gpu) -> float:
-    schedulers = 2 if gpu.name == "p100" else 4
-    lanes = gpu.vector_peak("fp32") / (2 * gpu.clock * gpu.sms) / schedulers
-    return ISSUE if gpu.vendor == "nvidia" and lanes > 20 else 1.0
+    lanes = gpu.vector_peak("fp32") / (2 * gpu.clock * gpu.sms)  # of an SM; 4 schedulers, but 2 in P100's of 64 lanes
+    full = gpu.architecture == "pascal" or lanes > 96
+    return ISSUE if gpu.vendor == "nvidia" and full else 1.0

@@ -1,0 +1,172 @@
+"""`clustersim predictor`: train the predictors on measured kernels, evaluate them, show what ships."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clustersim.errors import InputError
+
+if TYPE_CHECKING:
+    from clustersim.predictors.evaluate import Row
+    from clustersim.predictors.model import Predictor
+
+LEARNED = ("linear", "habitat", "neusight")
+Data = Annotated[
+    Path | None, typer.Option("--data", help="Folder of measured kernels; default: $CLUSTERSIM_DATA.", metavar="DIR")
+]
+Names = Annotated[list[str] | None, typer.Option("--predictor", "-p", help="A predictor; default: all of them.")]
+
+app = typer.Typer(help="Train, evaluate and describe the predictors of kernel times.", no_args_is_help=True)
+
+
+@app.command()
+def train(
+    name: Annotated[str, typer.Argument(help="linear, habitat or neusight.")],
+    data: Data = None,
+    seed: Annotated[int, typer.Option(help="Decides every random choice.", min=0)] = 0,
+    out: Annotated[Path | None, typer.Option(help="Weights file; default: NAME.safetensors here.")] = None,
+    install: Annotated[bool, typer.Option("--install", help="Replace the weights that runs use.")] = False,
+) -> None:
+    """Train a predictor on the tables of a folder and write its weights, with their held-out errors inside."""
+    from clustersim import plugins
+    from clustersim.predictors import store, tables
+    from clustersim.predictors.model import ROOM
+
+    if name == "roofline":
+        raise InputError(f"the roofline has nothing to learn; train one of {', '.join(LEARNED)}")
+    if install and out:
+        raise InputError("--install and --out name two places; give one of them")
+    learn = plugins.load(ROOM, name, "train")
+    weights = _with_progress(name, lambda report: learn(tables.folder(data), seed, report))
+    path = store.shipped(name) if install else out or Path(f"{name}.safetensors")
+    store.save(path, weights)
+    typer.echo(f"wrote {path}")
+    _print(f"{name}: errors on kernels left out of training", _entries(name, weights.meta))
+
+
+@app.command()
+def evaluate(
+    data: Data = None,
+    predictor: Names = None,
+    split: Annotated[str, typer.Option(help="Split of the FP32 kernels: test or train.")] = "test",
+    weights: Annotated[Path | None, typer.Option(help="Weights file for the one predictor named.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print the errors of predictors on measured kernels, by class and GPU, with the weights as they are.
+
+    `new` says what training had not seen: the GPU, the kernels only, or nothing (errors of tensor-core classes with their
+    generation left out: `clustersim predictor show`).
+    """
+    from clustersim.predictors import tables
+    from clustersim.predictors.evaluate import measure, test_samples
+
+    if split not in ("test", "train"):
+        raise InputError(f"--split {split!r} is not known; write test or train")
+    opened = _opened(predictor, weights)
+    samples = test_samples(tables.folder(data), split)
+    rows = (
+        _row(row, _news(one, row, split)) for one in opened for k, s in samples.items() for row in measure(one, k, s)
+    )
+    if as_json:
+        typer.echo(json.dumps({"split": split, "errors": list(rows)}, indent=1))
+    else:
+        _print(f"absolute errors, split {split}", rows)
+
+
+@app.command()
+def show(predictor: Names = None, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Print what the shipped weights learned from, and their errors on what they had not seen."""
+    metas = {name: _meta(name) for name in predictor or LEARNED}
+    if as_json:
+        typer.echo(json.dumps(metas, indent=1))
+        return
+    for name, meta in metas.items():
+        typer.echo(f"{name}: seed {meta['seed']}; {meta['split']}")
+        for table, digest in sorted(meta["data"].items()):
+            typer.echo(f"  learned from {table} (sha256 {digest}…)")
+        for kind, facts in meta["learned"].items():
+            typer.echo(f"  {kind}: {facts['rows']:,} kernels of {', '.join(facts['gpus'])}")
+        _print(f"{name}: errors on kernels left out of training", _entries(name, meta))
+
+
+def _with_progress(name: str, work: Any) -> Any:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def report(task: str, done: int, total: int) -> None:
+            if task not in tasks:
+                tasks[task] = bar.add_task(f"{name}: {task}", total=total)
+            bar.update(tasks[task], completed=done)
+
+        return work(report)
+
+
+def _opened(names: list[str] | None, weights: Path | None) -> list[Predictor]:
+    from clustersim import plugins
+    from clustersim.predictors.model import ROOM
+
+    if weights is not None and (names is None or len(names) != 1):
+        raise InputError("--weights belongs to one predictor; name it with --predictor")
+    return [plugins.load(ROOM, name, "load")(weights) for name in names or ("roofline", *LEARNED)]
+
+
+def _meta(name: str) -> dict[str, Any]:
+    from clustersim.predictors import store
+
+    if name not in LEARNED:
+        raise InputError(f"{name!r} ships no weights; those that do: {', '.join(LEARNED)}")
+    return dict(store.read(store.shipped(name), name).meta)
+
+
+def _news(predictor: Predictor, row: Row, split: str) -> str:
+    """Return what of a row's kernels the predictor's training had not seen."""
+    weights = getattr(predictor, "weights", None)
+    if weights is None:
+        return "GPU"
+    if row.gpu not in weights.meta["learned"][row.kind]["gpus"]:
+        return "GPU"
+    return "kernels" if split == "test" and row.kind.startswith("fp32/") else "nothing"
+
+
+def _row(row: Row, new: str) -> dict[str, Any]:
+    figures = {key: value if value == value else None for key, value in row._asdict().items()}  # noqa: PLR0124
+    return figures | {"new": new}
+
+
+def _entries(name: str, meta: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for kind, found in meta["errors"].items():
+        for gpu, entry in found.items():
+            figures = {key: entry.get(key) for key in ("mean", "median", "p90", "large", "bias")}
+            new = "GPU" if entry["unseen"] else "kernels"
+            yield {"predictor": name, "kind": kind, "gpu": gpu, **figures, "samples": entry["count"], "new": new}
+
+
+def _print(title: str, rows: Iterable[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("predictor", "class", "GPU", title=title, title_justify="left", box=None)
+    for name in ("mean", "median", "90th", ">20 GFLOP", "bias", "kernels"):
+        table.add_column(name, justify="right")
+    table.add_column("new")
+    for row in rows:
+        shares = ["" if row[key] is None else f"{100 * row[key]:.1f} %" for key in ("mean", "median", "p90", "large")]
+        cells = (
+            row["predictor"],
+            row["kind"],
+            row["gpu"],
+            *shares,
+            f"{row['bias']:.2f}",
+            f"{row['samples']:,}",
+            row["new"],
+        )
+        table.add_row(*cells)
+    Console(width=max(Console().width, 120)).print(table)

@@ -1,0 +1,159 @@
+"""Weights files: what is damaged or foreign is one sentence; numpy forecasts what torch has learned."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save as pack
+
+from clustersim import gpus, plugins
+from clustersim.errors import DataError
+from clustersim.predictors import store
+from clustersim.predictors.classes import MEMORY, SIMT, TENSOR, pick
+from clustersim.predictors.columns import columns
+from clustersim.predictors.model import ROOM
+from clustersim.workload.kernel import attention, gemm, vector
+
+LEARNED = ("habitat", "linear", "neusight")
+
+
+def load(name, path=None):
+    return plugins.load(ROOM, name, "load")(path)
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_shipped_weights_say_where_they_come_from(name):
+    meta = load(name).weights.meta
+    assert meta["predictor"] == name
+    assert set(meta["learned"]) == set(meta["errors"]) == {*SIMT, *TENSOR}
+    assert {"h100-sxm", "l4", "a100-pcie-80gb"} <= set(meta["errors"]["fp32/linear"])
+    assert meta["errors"]["fp32/linear"]["h100-sxm"]["unseen"]
+    assert not {"h100-sxm", "l4", "a100-pcie-80gb"} & set(meta["learned"]["fp32/linear"]["gpus"])
+
+
+def test_shipped_weights_are_small():
+    assert sum(path.stat().st_size for path in store.FOLDER.iterdir()) < 3e6
+
+
+@pytest.mark.parametrize("name", LEARNED)
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])
+def test_truncated_weights(name, share, tmp_path):
+    whole = store.shipped(name).read_bytes()
+    path = tmp_path / "cut.safetensors"
+    path.write_bytes(whole[: int(len(whole) * share)])
+    with pytest.raises(
+        DataError, match=rf"cut.safetensors: damaged or not a safetensors file; .*predictor train {name}"
+    ):
+        load(name, path)
+
+
+@pytest.mark.parametrize("raw", [b"\0" * 64, b"\xff" * 64, os.urandom(512), b"PK\3\4 a zip", b"{}", "ü".encode()])
+def test_files_that_are_no_weights(raw, tmp_path):
+    path = tmp_path / "foreign.safetensors"
+    path.write_bytes(raw)
+    with pytest.raises(DataError, match=r"foreign.safetensors: (damaged|holds no weights)"):
+        load("neusight", path)
+
+
+@pytest.mark.parametrize("meta", [None, {"format": "other"}, {store.FORMAT: "[1]"}, {store.FORMAT: "{"}])
+def test_weights_of_something_else(meta, tmp_path):
+    path = tmp_path / "other.safetensors"
+    path.write_bytes(pack({"a": np.zeros(3, dtype=np.float32)}, meta))
+    with pytest.raises(DataError, match=r"other.safetensors: (damaged|holds no weights of 'neusight')"):
+        load("neusight", path)
+
+
+def test_weights_of_another_predictor():
+    with pytest.raises(DataError, match=r"linear.safetensors: holds no weights of 'neusight'"):
+        load("neusight", store.shipped("linear"))
+
+
+def test_weights_with_a_class_missing(tmp_path):
+    weights = load("neusight").weights
+    fewer = {name: value for name, value in weights.classes.items() if name != "fp32/bmm"}
+    store.save(tmp_path / "w.safetensors", store.Weights(fewer, weights.meta))
+    with pytest.raises(DataError, match=r"w.safetensors: lacks fp32/bmm mlp.0.weight"):
+        load("neusight", tmp_path / "w.safetensors")
+
+
+def test_weights_that_are_not_finite(tmp_path):
+    weights = load("linear").weights
+    broken = {**weights.classes, "fp32/bmm": {**weights.classes["fp32/bmm"], "slope": np.array([np.nan, 1.0])}}
+    store.save(tmp_path / "w.safetensors", store.Weights(broken, weights.meta))
+    with pytest.raises(DataError, match=r"fp32/bmm\|slope is not finite"):
+        load("linear", tmp_path / "w.safetensors")
+
+
+def test_missing_and_unwritable_files(tmp_path):
+    with pytest.raises(DataError, match="no such weights; train them with"):
+        load("neusight", tmp_path / "none.safetensors")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="cannot be written"):
+        store.save(tmp_path / "file" / "w.safetensors", load("linear").weights)
+
+
+def test_saving_twice_gives_the_same_bytes_and_no_leftovers(tmp_path):
+    for name in ("a", "b"):
+        store.save(tmp_path / name, load("neusight").weights)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+SOME = {
+    "fp32/linear": [gemm("linear", "forward", "fp32", 1, 700 * i, 513 * i, 999) for i in range(1, 9)],
+    "fp32/bmm": [gemm("bmm", "forward", "fp32", 16 * i, 512, 64, 512) for i in range(1, 9)],
+    "fp32/softmax": [vector("softmax", "forward", "fp32", 1000 * i, 2048, 5, 8) for i in range(1, 9)],
+    "tensor/linear": [gemm("linear", "forward", "bf16", 1, 700 * i, 513 * i, 999) for i in range(1, 9)],
+    "tensor/flash_attention": [attention("forward", "bf16", i, 16, 8, 2048, 2048, 128, True) for i in range(1, 9)],
+}
+
+
+@pytest.mark.parametrize("kind", sorted(SOME))
+def test_numpy_equals_torch(kind):
+    torch = pytest.importorskip("torch")
+    from clustersim.predictors.mlp import standardise
+    from clustersim.predictors.neusight import seconds, wave
+    from clustersim.predictors.neusight.terms import terms
+
+    gpu, parameters = gpus.load("h100"), load("neusight").weights.classes[kind]
+    rows = terms(columns(SOME[kind]), gpu)
+    rows["features"] = standardise(parameters, rows["features"])
+    as_torch = [{k: torch.tensor(v, dtype=torch.float32) for k, v in part.items()} for part in (parameters, rows)]
+    learned = wave.log_seconds(torch, *as_torch).mean(0).exp().numpy()
+    np.testing.assert_allclose(seconds(parameters, columns(SOME[kind]), gpu), learned, rtol=5e-6)
+    as_double = [{k: v.double() for k, v in part.items()} for part in as_torch]
+    exact = wave.log_seconds(torch, *as_double).mean(0).exp().numpy()
+    np.testing.assert_allclose(seconds(parameters, columns(SOME[kind]), gpu), exact, rtol=1e-6)
+
+
+@pytest.mark.data
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LEARNED)
+def test_errors_in_the_metadata_are_those_of_the_test_split(name, data_folder):
+    from clustersim.predictors import tables
+    from clustersim.predictors.evaluate import measure
+
+    samples, predictor = tables.fp32(data_folder, "test"), load(name)
+    stored = predictor.weights.meta["errors"]
+    for kind in SIMT:
+        for row in measure(predictor, kind, pick(samples, kind)):
+            entry = stored[kind][row.gpu]
+            assert row.samples == entry["count"]
+            assert row.mean == pytest.approx(entry["mean"], rel=1e-3)
+            assert row.median == pytest.approx(entry["median"], rel=1e-3)
+
+
+@pytest.fixture
+def data_folder():
+    folder = os.environ.get("CLUSTERSIM_DATA")
+    if not folder or not (Path(folder) / "neusight/kernels_fp32.parquet").is_file():
+        pytest.skip("no measured kernels: $CLUSTERSIM_DATA does not hold neusight/kernels_fp32.parquet")
+    return Path(folder)
+
+
+def test_metadata_is_json_and_memory_is_a_share():
+    weights = load("neusight").weights
+    assert json.loads(json.dumps(weights.meta)) == weights.meta
+    assert 0.7 < float(weights.classes[MEMORY]["fraction"].ravel()[0]) < 0.95

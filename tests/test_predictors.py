@@ -1,0 +1,183 @@
+"""Laws that every predictor obeys, on kernels of all kinds and sizes and on every shipped GPU."""
+
+import sys
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clustersim import gpus, plugins
+from clustersim.config.gpu import BYTES
+from clustersim.errors import InputError
+from clustersim.predictors.columns import bound, columns
+from clustersim.predictors.model import LAUNCH, ROOM, get
+from clustersim.workload.kernel import attention, gemm, vector
+
+NAMES = sorted(plugins.names(ROOM))
+GPUS = {gpu.name: gpu for gpu in gpus.everything()}
+H100 = GPUS["h100-sxm"]
+
+dtypes = st.sampled_from(sorted(BYTES))
+sizes = st.one_of(st.integers(1, 9), st.integers(10, 3000), st.integers(3000, 200_000))
+
+
+def gemms():
+    kind = st.sampled_from(["linear", "bmm", "grouped_gemm"])
+    batch, accumulate = st.integers(1, 512), st.sampled_from([0, 4])
+    return st.builds(gemm, kind, st.just("forward"), dtypes, batch, sizes, sizes, sizes, accumulate)
+
+
+def vectors():
+    kind = st.sampled_from(["softmax", "layernorm", "elementwise", "memory"])
+    return st.builds(vector, kind, st.just("add"), dtypes, sizes, sizes, st.floats(0, 20), st.floats(1, 40))
+
+
+def attentions():
+    heads = st.integers(1, 128)
+    way, dim = st.sampled_from(["forward", "backward"]), st.sampled_from([32, 64, 128, 256])
+    return st.builds(attention, way, dtypes, st.integers(1, 64), heads, heads, sizes, sizes, dim, st.booleans())
+
+
+kernels = st.lists(st.one_of(gemms(), vectors(), attentions()), min_size=1, max_size=12)
+boards = st.sampled_from(sorted(GPUS)).map(GPUS.__getitem__)
+LARGE = gemm("linear", "forward", "bf16", 1, 8192, 8192, 8192)
+
+
+def faster(gpu, compute=1.0, bandwidth=1.0):
+    rates = {name: {k: v * compute for k, v in getattr(gpu, name).items()} for name in ("matrix", "vector", "attained")}
+    clock, memory = gpu.clock * compute, gpu.memory_bandwidth * bandwidth
+    return gpu.model_copy(update={**rates, "clock": clock, "memory_bandwidth": memory})
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=60, deadline=None)
+@given(some=kernels, gpu=boards)
+def test_no_kernel_beats_the_roofline(name, some, gpu):
+    for alone in (False, True):
+        seconds = get(name).predict(some, gpu, alone)
+        assert seconds.shape == (len(some),)
+        assert seconds.dtype == np.float64
+        assert np.isfinite(seconds).all()
+        assert (seconds >= bound(columns(some), gpu)).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=60, deadline=None)
+@given(some=kernels, gpu=boards, factor=st.floats(1.01, 16))
+def test_a_gpu_with_all_rates_higher_is_never_slower(name, some, gpu, factor):
+    before = get(name).predict(some, gpu)
+    after = get(name).predict(some, faster(gpu, factor, factor))
+    assert (after <= before * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("name", ["roofline", "linear", "neusight"])
+@settings(max_examples=60, deadline=None)
+@given(some=kernels, gpu=boards, factor=st.floats(1.01, 16), which=st.sampled_from(["compute", "bandwidth"]))
+def test_never_slower_with_one_rate_higher(name, some, gpu, factor, which):
+    before = get(name).predict(some, gpu)
+    after = get(name).predict(some, faster(gpu, **{which: factor}))
+    assert (after <= before * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=30, deadline=None)
+@given(some=kernels, gpu=boards)
+def test_a_kernel_does_not_depend_on_its_neighbours(name, some, gpu):
+    together = get(name).predict(some, gpu)
+    apart = np.concatenate([get(name).predict([kernel], gpu) for kernel in some])
+    np.testing.assert_allclose(together, apart, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("field", ["batch", "m", "n", "k", "flop", "bytes", "heads", "kv_heads"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1, 0])
+def test_senseless_shapes_are_errors(name, field, value):
+    kernel = LARGE._replace(**{field: value})
+    with pytest.raises(InputError, match=rf"linear/forward \(bf16, .*: {field} is .*; it must be a finite number"):
+        get(name).predict([LARGE, kernel], H100)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_unknown_types_and_kinds_are_errors(name):
+    with pytest.raises(InputError, match="unknown dtype 'bf17'; did you mean 'bf16'"):
+        get(name).predict([LARGE._replace(dtype="bf17")], H100)
+    with pytest.raises(InputError, match="unknown kind 'conv'; known: bmm"):
+        get(name).predict([LARGE._replace(kind="conv")], H100)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_kernels_take_no_time(name):
+    assert get(name).predict([], H100).shape == (0,)
+    assert get(name).statement([], H100) == ()
+
+
+def test_a_busy_stream_hides_the_dispatch_of_a_call():
+    tiny = vector("elementwise", "add", "fp32", 1, 64, 1, 12)
+    assert get("neusight").predict([tiny], H100) < 4 * LAUNCH
+    assert get("neusight").predict([tiny], H100, alone=True) > 10e-6
+
+
+@pytest.mark.parametrize(("dtype", "least", "most"), [("fp32", 46e12, 56e12), ("bf16", 650e12, 800e12)])
+def test_large_products_on_h100_run_as_fast_as_published(dtype, least, most):
+    """NeuSight's table has 44 to 55 TFLOP/s in FP32; bf16 searches reach 794 TFLOP/s (stas00/ml-engineering)."""
+    kernel = gemm("linear", "forward", dtype, 1, 16384, 8192, 8192)
+    [seconds] = get("neusight").predict([kernel], H100)
+    assert least < kernel.flop / seconds < most
+
+
+@pytest.mark.parametrize(("gpu", "least", "most"), [("h100-sxm", 480e12, 650e12), ("a100-sxm-80gb", 165e12, 215e12)])
+def test_flash_attention_runs_as_fast_as_published(gpu, least, most):
+    """Causal bf16 forward, head dimension 128, 16k tokens: FlashAttention-2 and -3 papers."""
+    forward = attention("forward", "bf16", 1, 16, 16, 16384, 16384, 128, True)
+    backward = attention("backward", "bf16", 1, 16, 16, 16384, 16384, 128, True)
+    there, back = get("neusight").predict([forward, backward], GPUS[gpu])
+    assert least < forward.flop / there < most
+    assert backward.flop / back == pytest.approx(0.8 * forward.flop / there, rel=0.02)
+
+
+def test_statement_names_the_error_of_every_type_and_kind():
+    some = [
+        gemm("linear", "forward", "fp32", 1, 4096, 4096, 4096),
+        gemm("linear", "wgrad", "fp32", 1, 4096, 4096, 4096),
+        gemm("linear", "forward", "bf16", 1, 4096, 4096, 4096),
+        vector("layernorm", "forward", "bf16", 4096, 4096, 6, 4),
+        vector("memory", "embedding", "fp32", 4096, 4096, 0, 8),
+    ]
+    said = [str(scope) for scope in get("neusight").statement(some, H100)]
+    assert len(said) == 4
+    assert said[0].startswith("fp32 linear: ")
+    assert said[0].endswith(" % on h100-sxm (1040 held-out kernels)")
+    assert "held-out kernels)" in said[1]
+    assert said[2] == "bf16 layernorm: weights of fp32 kernels, scaled by bytes, error not measured"
+    assert said[3].startswith("fp32 memory: bytes at ")
+    elsewhere = get("neusight").statement(some[:1], GPUS["a10"])
+    assert "on GPUs left out of training" in str(elsewhere[0])
+
+
+def test_prediction_is_fast():
+    """60 distinct kernels: 30 ms warm, 150 ms with the weights read anew (limits of a machine twice as slow)."""
+    some = [gemm("linear", "forward", "bf16", 1, 128 * i, 4096, 4096) for i in range(1, 31)]
+    some += [vector("layernorm", "forward", "bf16", 128 * i, 4096, 6, 4) for i in range(1, 31)]
+    get("neusight").predict(some, H100)
+    begin = time.perf_counter()
+    predictor = get("neusight")
+    predictor.predict(some, H100)
+    middle = time.perf_counter()
+    predictor.predict(some, H100)
+    assert middle - begin < 0.3
+    assert time.perf_counter() - middle < 0.06
+
+
+def test_forecasting_needs_no_torch():
+    import subprocess
+
+    code = (
+        "import sys; from clustersim import gpus; from clustersim.predictors.model import get;"
+        "from clustersim.workload.kernel import gemm;"
+        "get('neusight').predict([gemm('linear', 'forward', 'bf16', 1, 64, 64, 64)], gpus.load('h100'));"
+        "sys.exit([m for m in ('torch', 'polars', 'rich', 'networkx') if m in sys.modules] or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
