@@ -59,7 +59,7 @@ def svg(record: Record, plan: Plan, title: str = "") -> str:
     kinds: dict[str, None] = {}
     body: list[str] = [*_axis(record.end, scale, TOP + rows * ROW)]
     for row in range(rows):
-        passes, lane = _passes(spans[row]), _merged(_moves(spans[row]), 1.0 / scale)
+        passes, lane = _merged(_passes(spans[row]), 0.1 / scale), _merged(_moves(spans[row]), 1.0 / scale)
         kinds |= dict.fromkeys(bar.kind for bar in (*passes, *lane))
         body += _row(row, _name(plan, row), passes, lane, scale)
     left_out = len(plan.programs) - rows
@@ -86,13 +86,13 @@ def _name(plan: Plan, cell: int) -> str:
     return f"rank {plan.first[cell]}" + (f" +{others:,}" if others else "")
 
 
-def _passes(spans: Iterable[Span]) -> list[Bar]:
-    """Return what the compute stream ran."""
-    return [
+def _passes(spans: Iterable[Span]) -> Iterator[Bar]:
+    """Yield what the compute stream ran; passes that are cut by buckets come in pieces."""
+    yield from (
         Bar(PASSES.get(s.kind, "optimizer"), s.start, s.end, str(s.microbatch) if s.microbatch >= 0 else "")
         for s in spans
         if s.stream == "compute"
-    ]
+    )
 
 
 def _moves(spans: Iterable[Span]) -> Iterator[Bar]:
@@ -110,11 +110,11 @@ def _moves(spans: Iterable[Span]) -> Iterator[Bar]:
 
 
 def _merged(bars: Iterable[Bar], gap: float) -> list[Bar]:
-    """Join bars of one kind that are less than `gap` seconds apart, which no reader could tell."""
+    """Join bars of one kind and label that are less than `gap` seconds apart, which no reader could tell."""
     result: list[Bar] = []
     for bar in sorted(bars, key=lambda b: (b.kind, b.start, b.end)):
         last = result[-1] if result else None
-        if last and last.kind == bar.kind and bar.start - last.end <= gap:
+        if last and (last.kind, last.label) == (bar.kind, bar.label) and bar.start - last.end <= gap:
             result[-1] = last._replace(end=max(last.end, bar.end))
         else:
             result.append(bar)
@@ -124,7 +124,8 @@ def _merged(bars: Iterable[Bar], gap: float) -> list[Bar]:
 def _row(row: int, name: str, passes: Iterable[Bar], lane: Iterable[Bar], scale: float) -> Iterator[str]:
     y = TOP + row * ROW
     yield _text(LEFT - 8, y + 14, escape(name), anchor="end")
-    yield f'<rect x="{LEFT:g}" y="{y:g}" width="{WIDTH - LEFT - RIGHT:g}" height="{PASS + 1 + LANE:g}" fill="#888" fill-opacity="0.1"/>'
+    size = f'width="{WIDTH - LEFT - RIGHT:g}" height="{PASS + 1 + LANE:g}"'
+    yield f'<rect x="{LEFT:g}" y="{y:g}" {size} fill="#888" fill-opacity="0.1"/>'
     for bar in passes:
         yield _box(bar, y, PASS, scale)
         if (bar.end - bar.start) * scale > 7 * len(bar.label) + 2 and bar.label:
@@ -135,7 +136,7 @@ def _row(row: int, name: str, passes: Iterable[Bar], lane: Iterable[Bar], scale:
 
 def _box(bar: Bar, y: float, height: float, scale: float) -> str:
     x, width = LEFT + bar.start * scale, max((bar.end - bar.start) * scale, 0.2)
-    line = ' stroke="#fff" stroke-width="0.6"' if height == PASS else ""
+    line = ' stroke="#fff" stroke-width="0.6"' if height == PASS and width > 2 else ""
     return (
         f'<rect x="{x:.2f}" y="{y:g}" width="{width:.2f}" height="{height:g}" fill="{COLOURS.get(bar.kind, "#000")}"{line}>'
         f"<title>{bar.kind} {bar.label}: {seconds(bar.start)} to {seconds(bar.end)}</title></rect>"
