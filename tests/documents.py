@@ -98,7 +98,10 @@ def _compare(command: Command, folder: Path) -> str | None:
     printed = run(command.line, folder)
     if same(command.expected, printed):
         return None
-    return f"$ {command.line}\nexpected:\n{command.expected}\nprinted:\n{printed}"
+    return (
+        f"$ {command.line}\nexpected:\n{command.expected}\nprinted:\n{printed}\n"
+        "if what is printed is right, run scripts/update-docs"
+    )
 
 
 def draw() -> str:
