@@ -1,9 +1,10 @@
 """What README.md and docs/ say is run: commands print what stands there, examples work, names and links exist."""
 
+import json
 import re
 
 import pytest
-from documents import PAGES, PICTURE, ROOT, draw, parse, prepare
+from documents import PAGES, PICTURE, ROOT, draw, parse, prepare, run
 from yaml_reference import PAGE, reference
 
 from clustersim import gpus, plugins
@@ -32,6 +33,18 @@ def test_the_reference_of_keys_is_that_of_the_specs():
 
 def test_the_picture_is_the_present_timeline():
     assert PICTURE.read_text(encoding="utf-8") == draw(), "run scripts/update-docs"
+
+
+def test_the_example_result_is_what_its_command_gives(tmp_path):
+    shipped = ROOT / "results/example"
+    [command] = re.findall(
+        r"^clustersim run .*$", (ROOT / "results/README.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert run(f"{command} --quiet", prepare(tmp_path)) == ""
+    new, old = (json.loads((folder / "summary.json").read_text()) for folder in (tmp_path / "results/example", shipped))
+    assert new.keys() == old.keys()
+    assert new["step_time_s"] == pytest.approx(old["step_time_s"], rel=1e-9)
+    assert sorted(p.name for p in shipped.iterdir()) == sorted(p.name for p in (tmp_path / "results/example").iterdir())
 
 
 def existing():
