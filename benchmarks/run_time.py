@@ -34,7 +34,13 @@ def main() -> None:
         "--help": ("--help",),
         "run, 30,720 GPUs": ("run", str(ROOT / "topologies/fattree_3840.yaml"), GPT3, "--json"),
         "run, 1,024 GPUs": ("run", str(ROOT / "topologies/superpod_h100_128.yaml"), GPT3, "--json"),
-        "run, 1,024 GPUs, --no-fold": ("run", str(ROOT / "topologies/superpod_h100_128.yaml"), GPT3, "--json", "--no-fold"),
+        "run, 1,024 GPUs, --no-fold": (
+            "run",
+            str(ROOT / "topologies/superpod_h100_128.yaml"),
+            GPT3,
+            "--json",
+            "--no-fold",
+        ),
     }
     print(f"{'command':<28}  {'wall s':>7}  {'MB':>6}  {'step s':>9}  {'classes':>7}  {'events':>9}")
     for name, arguments in cases.items():

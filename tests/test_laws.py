@@ -61,7 +61,9 @@ def test_bubble_is_p_minus_1_over_m_plus_p_minus_1(schedule, p, m):
     """Huang et al. 2019 (GPipe), section 2.3; Narayanan et al. 2021, section 2.2: 1F1B has the same bubble."""
     result, forward, backward = even(p, m, schedule)
     step = result.summary["step_time_s"]
-    assert step == pytest.approx((m + p - 1) * (forward + backward), rel=0.02)  # embedding and head are not quite nothing
+    assert step == pytest.approx(
+        (m + p - 1) * (forward + backward), rel=0.02
+    )  # embedding and head are not quite nothing
     bubble = result.parts[p // 2]["bubble"] / step
     assert bubble == pytest.approx((p - 1) / (m + p - 1), rel=0.03)
 
@@ -156,7 +158,9 @@ def test_replicas_that_share_one_nic_share_its_bandwidth():
     alone = simulate(cluster(2), parallelism__tp=4)
     assert own.summary["simulated"]["ranks"] == 8
     launch_and_steps = 2 * 16.8e-6
-    assert shared.parts[0]["dp"] - launch_and_steps == pytest.approx(4 * (alone.parts[0]["dp"] - launch_and_steps), rel=0.05)
+    assert shared.parts[0]["dp"] - launch_and_steps == pytest.approx(
+        4 * (alone.parts[0]["dp"] - launch_and_steps), rel=0.05
+    )
 
 
 def test_the_same_inputs_give_the_same_record():

@@ -30,7 +30,8 @@ def test_every_rate_is_at_its_bound_or_at_a_full_link_where_none_is_faster(probl
         at_bound = rates[v] >= bounds[v] * (1 - 1e-9)
         full = [link for link, _ in pairs if used[link] >= capacity[link] * (1 - 1e-9)]
         fastest = any(
-            all(rates[v] >= rates[o] * (1 - 1e-9) for o, other in enumerate(loads) if link in dict(other)) for link in full
+            all(rates[v] >= rates[o] * (1 - 1e-9) for o, other in enumerate(loads) if link in dict(other))
+            for link in full
         )
         assert at_bound or fastest
 
