@@ -230,6 +230,10 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
         ["show", "--schedule", "interleaved", "--chunks", "2", "--microbatches", "3"],
         "multiple",
     ),
+    "show of an endless schedule": (
+        ["show", "--schedule", "gpipe", "--stages", "512", "--microbatches", "4096"],
+        "too many",
+    ),
     "kernels of a stage that is none": (["kernels", "J", "--stage", "2"], "the job has 2 stages; use 0 to 1"),
     "kernels on too few GPUs": (["kernels", "J", "--gpus", "1"], "the cluster is too small"),
     "sweep without an axis": (["sweep", "C", "J"], "nothing to sweep; give at least one axis, such as --tp 1,2,4,8"),
@@ -419,7 +423,7 @@ def test_mutated_topologies(text):
 
 
 @pytest.mark.slow
-@settings(FUZZ, max_examples=1500)
+@settings(FUZZ, max_examples=500)
 @given(mutated(SOURCES["C"]), mutated(SOURCES["J"]))
 def test_mutated_both(cluster, job):
     survive(cluster, job)

@@ -244,6 +244,31 @@ def test_a_closed_pipe_is_no_error():
     assert done.stdout.count("\n") == 1
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_behind_standard_output():
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "clustersim", *RUN, "--no-save"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "clustersim: standard output cannot be written (No space left on device); send it elsewhere\n"
+
+
+def test_runs_at_once_into_one_folder(tmp_path):
+    command = [sys.executable, "-m", "clustersim", *RUN, "--out", "x", "--quiet"]
+    processes = [subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    assert [(p.communicate(timeout=30)[1], p.returncode) for p in processes] == [("", 0)] * 4
+    assert [p.name for p in tmp_path.iterdir()] == ["x"]
+    assert sorted(contents(tmp_path / "x")) == FILES
+
+
+def test_an_input_that_is_a_pipe(tmp_path):
+    """It can be read once only, so its hash is not known and not made up."""
+    command = f"cat '{JOB}' | '{sys.executable}' -m clustersim run '{NODE}' /dev/stdin --out x {' '.join(SPLIT)}"
+    subprocess.run(["bash", "-c", command], capture_output=True, check=True, cwd=tmp_path)
+    inputs = json.loads((tmp_path / "x" / "manifest.json").read_text())["inputs"]
+    assert inputs["workload"] == {"path": "/dev/stdin", "sha256": None}
+
+
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def test_ctrl_c_leaves_one_line_and_no_files(tmp_path):
     command = [sys.executable, "-m", "clustersim", "run", CLUSTER, JOB, "--no-fold", "--predictor", "roofline"]

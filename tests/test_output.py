@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import polars as pl
@@ -12,6 +13,7 @@ import pytest
 
 from clustersim.config.yaml import parse
 from clustersim.output.result import save
+from clustersim.output.store import folder
 from clustersim.output.terminal import lines
 from clustersim.pipeline import run
 from clustersim.topology.build import build as build_topology
@@ -264,3 +266,16 @@ def test_the_terminal_shows_what_the_summary_says(stored):
     assert "memory: fits" in text
     assert "nan" not in text
     assert all(len(line) < 250 for line in text.splitlines())
+
+
+def test_many_threads_replace_one_folder(tmp_path):
+    def write(number: int) -> None:
+        for _ in range(20):
+            with folder(tmp_path / "x") as place:
+                (place / "manifest.json").write_text(str(number))
+                (place / "other").write_text(str(number))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
+    assert [p.name for p in tmp_path.iterdir()] == ["x"]
+    assert (tmp_path / "x" / "manifest.json").read_text() == (tmp_path / "x" / "other").read_text()

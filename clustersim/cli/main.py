@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -51,6 +52,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # names of files need not be Unicode, terminals not UTF-8
     try:
         code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
+        sys.stdout.flush()
         if code == 130:
             raise KeyboardInterrupt  # typer has swallowed it
         sys.exit(code)
@@ -60,9 +62,11 @@ def main() -> None:
         _leave(_usage(error), 2)
     except (KeyboardInterrupt, typer.Abort):
         _leave("interrupted", 130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
+        _leave(f"standard output cannot be written ({error.strerror}); send it elsewhere", 1)
 
 
 def _leave(sentence: str, code: int) -> NoReturn:

@@ -11,6 +11,8 @@ import typer
 from clustersim.cli.options import Json
 from clustersim.errors import InputError
 
+MOST_PASSES = 20_000
+
 
 def show(
     topology: Annotated[Path | None, typer.Argument(help="A topology file.")] = None,
@@ -21,6 +23,10 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Print what a topology file describes (switches, cables, bisection), or draw a pipeline schedule."""
+    if schedule and stages * microbatches * chunks > MOST_PASSES:
+        raise InputError(
+            f"{stages} stages × {microbatches} microbatches × {chunks} chunks are too many to draw; lower one"
+        )
     if schedule:
         from clustersim.cli.schedule import schedule_text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -9,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -70,17 +72,24 @@ def folder(target: Path) -> Iterator[Path]:
 
 
 def _replace(temporary: Path, target: Path) -> None:
-    """Put `temporary` in the place of `target`, which comes back when that fails."""
-    if not target.exists():
-        temporary.rename(target)
-        return
+    """Put `temporary` in the place of `target`, which comes back when that fails; of two at once, the later one stays."""
     aside = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
     try:
-        target.rename(aside / "old")
-        temporary.rename(target)
+        for number in count():
+            if target.exists():
+                with suppress(FileNotFoundError):  # another process has just moved it
+                    target.rename(aside / str(number))
+            try:
+                temporary.rename(target)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or number > 100:
+                    raise
+            else:
+                return
     except BaseException:
-        if not target.exists():
-            (aside / "old").rename(target)
+        kept = sorted(aside.iterdir(), key=lambda path: int(path.name))
+        if kept and not target.exists():
+            kept[-1].rename(target)
         raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)
@@ -120,7 +129,10 @@ def manifest(inputs: dict[str, Path], options: dict[str, Any]) -> dict[str, Any]
     }
 
 
-def _digest(path: Path) -> str:
+def _digest(path: Path) -> str | None:
+    """Return the SHA-256 of a file; None for a pipe, which cannot be read again."""
+    if path.exists() and not path.is_file():
+        return None
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:

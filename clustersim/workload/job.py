@@ -10,7 +10,7 @@ from clustersim.errors import ConfigError, InputError
 from clustersim.workload.mesh import Mesh
 from clustersim.workload.rank import Rank, padded_vocab
 
-MAX_PASSES = 4_000_000
+MAX_PASSES = 1_000_000
 """Forward passes of one replica that a simulation plays one by one."""
 
 
