@@ -45,14 +45,18 @@ def data(tmp_path_factory):
         for _ in range(40):
             m, n, k = (int(x) for x in rng.integers(128, 8192, 3))
             seconds = 3e-6 + 2 * m * n * k / (0.7 * gpus.load(gpu).matrix_peak("bf16"))
-            gemms.append({"gpu": gpu, "dtype": "bfloat16", "m": m, "n": n, "k": k, "latency_s": seconds})
+            gemms += [
+                {"gpu": gpu, "dtype": dtype, "m": m, "n": n, "k": k, "latency_s": seconds}
+                for dtype in ("bfloat16", "fp8")
+            ]
             shape = {"batch": int(rng.integers(1, 9)), "seq": 512 * int(rng.integers(1, 9)), "heads": 16, "kv_heads": 8}
             work = 2 * shape["batch"] * 16 * shape["seq"] ** 2 * 128
             kernel = "flash_attention" if gpu == "a100_sxm" else "fa3"
             seconds = 5e-6 + work / (0.5 * gpus.load(gpu).matrix_peak("bf16"))
-            attentions.append(
-                {"gpu": gpu, "kernel": kernel, "dtype": "bfloat16", **shape, "head_dim": 128, "latency_s": seconds}
-            )
+            attentions += [
+                {"gpu": gpu, "kernel": kernel, "dtype": dtype, **shape, "head_dim": 128, "latency_s": seconds}
+                for dtype in ("bfloat16", "fp8")
+            ]
     pl.DataFrame(gemms).write_parquet(folder / tables.GEMM)
     pl.DataFrame(attentions).write_parquet(folder / tables.ATTENTION)
     return folder
@@ -61,15 +65,8 @@ def data(tmp_path_factory):
 @pytest.fixture
 def short(monkeypatch):
     for module in ("neusight", "habitat"):
-        monkeypatch.setattr(f"clustersim.predictors.{module}.DEFAULT", Plan(members=2, widths=(8, 8)))
-    monkeypatch.setattr("clustersim.predictors.training.DEFAULT", Plan(members=2, widths=(8, 8), steps=60, batch=32))
-    from clustersim.predictors import habitat, neusight, training
-
-    def fit(*arguments, **named):
-        return training.fit(*arguments, **named, plan=training.DEFAULT)
-
-    monkeypatch.setattr(habitat, "fit", fit)
-    monkeypatch.setattr(neusight, "fit", fit)
+        brief = Plan(members=2, widths=(8, 8), steps=60, batch=32)
+        monkeypatch.setattr(f"clustersim.predictors.{module}.PLAN", brief)
 
 
 @pytest.mark.parametrize("name", ["linear", "habitat", "neusight"])
@@ -85,7 +82,7 @@ def test_training_depends_on_the_seed_alone(name, data, short):
         other = learn(data, 2)
         assert (other.classes["fp32/linear"]["mlp.0.weight"] != first.classes["fp32/linear"]["mlp.0.weight"]).any()
     assert first.meta["errors"]["fp32/linear"]["h100-sxm"]["unseen"]
-    assert set(first.meta["errors"]["tensor/linear"]) == {"a100-sxm-80gb", "h100-sxm"}
+    assert set(first.meta["errors"]["half/linear"]) == {"a100-sxm-80gb", "h100-sxm"}
 
 
 def test_regression_recovers_the_rates(data):
@@ -105,7 +102,7 @@ def test_nonnegative_regression():
 
 
 def test_leaving_a_generation_out_leaves_no_row_of_it(data):
-    groups = curriculum._generations(curriculum.courses(data, 0)["tensor/linear"].learned)
+    groups = curriculum._generations(curriculum.courses(data, 0)["half/linear"].learned)
     assert list(groups) == ["ampere", "hopper"]
     assert (groups["ampere"] ^ groups["hopper"]).all()
 

@@ -9,31 +9,32 @@ from clustersim.predictors.columns import Columns
 from clustersim.predictors.tables import Samples
 
 SIMT = ("fp32/linear", "fp32/bmm", "fp32/elementwise", "fp32/softmax", "fp32/layernorm")
-TENSOR = ("tensor/linear", "tensor/flash_attention")
+TENSOR = ("half/linear", "half/flash_attention", "narrow/linear", "narrow/flash_attention")
 MEMORY = "memory"
 
 _BY_KIND = {
-    "linear": ("fp32/linear", "tensor/linear"),
-    "bmm": ("fp32/bmm", "tensor/linear"),
-    "grouped_gemm": ("fp32/bmm", "tensor/linear"),
-    "flash_attention": ("tensor/flash_attention", "tensor/flash_attention"),
-    "elementwise": ("fp32/elementwise", "fp32/elementwise"),
-    "softmax": ("fp32/softmax", "fp32/softmax"),
-    "layernorm": ("fp32/layernorm", "fp32/layernorm"),
-    "memory": (MEMORY, MEMORY),
+    "linear": ("fp32/linear", "half/linear", "narrow/linear"),
+    "bmm": ("fp32/bmm", "half/linear", "narrow/linear"),
+    "grouped_gemm": ("fp32/bmm", "half/linear", "narrow/linear"),
+    "flash_attention": ("half/flash_attention", "half/flash_attention", "narrow/flash_attention"),
+    "elementwise": ("fp32/elementwise",) * 3,
+    "softmax": ("fp32/softmax",) * 3,
+    "layernorm": ("fp32/layernorm",) * 3,
+    "memory": (MEMORY,) * 3,
 }
 
-WEIGHT = {"pascal": 0.25, "turing": 0.5}
-"""How much a GPU counts in learning, by architecture: others 1. Training clusters have no descendants of P4, P100, T4."""
+WEIGHT = {"pascal": 0.25, "turing": 0.5, "ada": 0.25}
+"""How much a GPU counts in learning, by architecture: others 1. Clusters that train have no kin of P4, P100, T4, L40S."""
 
 
 def class_of(kind: str, dtype: str) -> str:
     """Return the class that forecasts kernels of this kind and data type.
 
-    FP32 and FP64 products run on the SIMT units, all narrower types (and TF32) on the tensor cores. Vector kernels are
-    bound by memory, so that those of every data type share the classes that FP32 kernels taught, by their bytes.
+    FP32 and FP64 products run on the SIMT units; on the tensor cores `half` stands for BF16, FP16 and TF32, `narrow` for FP8
+    and FP4. Vector kernels are bound by memory, so that those of every data type share the classes that FP32 kernels
+    taught, by their bytes.
     """
-    return _BY_KIND[kind][dtype not in ("fp32", "fp64")]
+    return _BY_KIND[kind][0 if dtype in ("fp32", "fp64") else 2 if dtype in ("fp8", "fp4") else 1]
 
 
 def route(table: Columns) -> NDArray[np.str_]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from clustersim import gpus
+from clustersim.errors import DataError
 from clustersim.predictors import tables
 from clustersim.predictors.classes import MEMORY, SIMT, TENSOR, WEIGHT, pick
 from clustersim.predictors.columns import Floats
@@ -47,10 +48,15 @@ def courses(data: Path, seed: int) -> dict[str, Course]:
     train, test = tables.fp32(data, "train"), tables.fp32(data, "test")
     rng = np.random.default_rng(seed)
     result = {name: Course(thin(pick(train, name), rng, PER_CLASS), pick(test, name)) for name in SIMT}
-    for name, samples in zip(TENSOR, (training_shapes(tables.gemm(data)), tables.attention(data)), strict=True):
+    tensor = (training_shapes(tables.gemm(data)), tables.attention(data))
+    for name in TENSOR:
+        samples = pick(tensor[name.endswith("attention")], name)
         groups = np.char.add(np.char.add(samples.gpu, " "), samples.table.dtype)
         rows = [_some(np.flatnonzero(groups == group), rng, PER_GPU) for group in np.unique(groups)]
-        result[name] = Course(samples.select(np.sort(np.concatenate(rows))), None)
+        result[name] = Course(samples.select(np.sort(np.concatenate([*rows, np.zeros(0, dtype=np.int64)]))), None)
+    empty = [name for name, course in result.items() if not len(course.learned)]
+    if empty:
+        raise DataError(f"{data}: no measured kernels of {', '.join(empty)}; the tables must hold all classes")
     return result
 
 
@@ -105,6 +111,8 @@ def _judge(
         return {row.gpu: _entry(row, row.gpu not in seen) for row in rows}
     result: dict[str, Any] = {}
     for generation, held in _generations(course.learned).items():
+        if held.all():
+            continue
         parameters = method.fit(f"{name} without {generation}", course.learned.select(~held), seed, progress)
         rows = measure(_temporary(method, {**classes, name: parameters}), name, course.learned.select(held))
         result |= {row.gpu: _entry(row, True) for row in rows}

@@ -59,8 +59,9 @@ def summary(predictor: str, kind: str, gpu: str, ratio: Floats, table: Columns) 
 def test_samples(data: Path, split: str = "test") -> dict[str, Samples]:
     """Return the measured kernels of each class: FP32 of one split, and all of the tensor-core ones."""
     simt = tables.fp32(data, split)
-    gemm, attention = training_shapes(tables.gemm(data)), tables.attention(data)
-    return {name: pick(simt, name) for name in SIMT} | dict(zip(TENSOR, (gemm, attention), strict=True))
+    tensor = (training_shapes(tables.gemm(data)), tables.attention(data))
+    found = {name: pick(simt, name) for name in SIMT}
+    return found | {name: pick(tensor[name.endswith("attention")], name) for name in TENSOR}
 
 
 def training_shapes(samples: Samples, least: int = 128) -> Samples:

@@ -20,7 +20,9 @@ from clustersim.predictors.learned import Learned, Method, open_weights
 from clustersim.predictors.mlp import Parameters, forward, initial, scaling, softplus, standardise
 from clustersim.predictors.store import Weights
 from clustersim.predictors.tables import Samples
-from clustersim.predictors.training import DEFAULT, Progress, fit, forget, lesson, lone, nuisance, silent
+from clustersim.predictors.training import Plan, Progress, fit, forget, lesson, lone, nuisance, silent
+
+PLAN = Plan(members=2)
 
 
 def describe(table: Columns, gpu: Gpu) -> dict[str, Floats]:
@@ -51,16 +53,16 @@ def learn_class(name: str, samples: Samples, seed: int, progress: Progress = sil
     facts = lesson(samples, describe, patience=2e-5 if tensor else 1e-4)
     scale = scaling(facts.inputs["features"])
     inputs = facts.inputs | {"features": standardise(scale, facts.inputs["features"])}
-    widths = (inputs["features"].shape[1], *DEFAULT.widths, 1)
-    begin = initial(DEFAULT.members, widths, np.random.default_rng(seed))
-    begin |= nuisance(DEFAULT.members, facts, 3e-6 if tensor else 3e-5)
+    widths = (inputs["features"].shape[1], *PLAN.widths, 1)
+    begin = initial(PLAN.members, widths, np.random.default_rng(seed))
+    begin |= nuisance(PLAN.members, facts, 3e-6 if tensor else 3e-5)
 
     def lone_seconds(xp: object, parameters: Parameters, rows: Parameters) -> object:
         share = xp.tensor(facts.share, dtype=xp.float32)  # type: ignore[attr-defined]
         still = {**parameters, "gpu.speed": 0 * parameters["gpu.speed"]}
         return lone(xp, still, rows, log_seconds(xp, parameters, rows), share)
 
-    found = fit(name, begin, lone_seconds, inputs, facts.seconds, seed, facts.weight, progress=progress)
+    found = fit(name, begin, lone_seconds, inputs, facts.seconds, seed, facts.weight, PLAN, progress)
     return forget(found, facts.share) | scale
 
 

@@ -33,9 +33,6 @@ class Plan(NamedTuple):
     decay: float = 1e-3
 
 
-DEFAULT = Plan()
-
-
 def fit(
     task: str,
     start: Mapping[str, Floats],
@@ -43,8 +40,8 @@ def fit(
     inputs: Mapping[str, Floats],
     seconds: Floats,
     seed: int,
-    weight: Floats | None = None,
-    plan: Plan = DEFAULT,
+    weight: Floats,
+    plan: Plan,
     progress: Progress = silent,
 ) -> dict[str, Floats]:
     """Return `start` after learning that `log_seconds(xp, parameters, rows of inputs)` should be log(`seconds`).
@@ -59,7 +56,7 @@ def fit(
     parameters = {k: torch.tensor(v, dtype=torch.float32, requires_grad=True) for k, v in start.items()}
     data = {k: torch.tensor(v, dtype=torch.float32) for k, v in inputs.items()}
     target = torch.tensor(np.log(seconds), dtype=torch.float32)
-    weights = torch.ones_like(target) if weight is None else torch.tensor(weight, dtype=torch.float32)
+    weights = torch.tensor(weight, dtype=torch.float32)
     optimizer = torch.optim.AdamW(_groups(parameters, plan.decay), lr=plan.rate)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=plan.rate, total_steps=plan.steps + 1)
     for step in range(plan.steps):

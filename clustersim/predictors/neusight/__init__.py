@@ -20,8 +20,9 @@ from clustersim.predictors.neusight import wave
 from clustersim.predictors.neusight.terms import terms
 from clustersim.predictors.store import Weights
 from clustersim.predictors.tables import Samples
-from clustersim.predictors.training import DEFAULT, Progress, fit, forget, lesson, lone, nuisance, silent
+from clustersim.predictors.training import Plan, Progress, fit, forget, lesson, lone, nuisance, silent
 
+PLAN = Plan()
 BACKWARD = 0.8
 """Rate of flash attention backward over forward: 124 to 157 TFLOP/s against 157 to 185 on A100 (SimuMax), 0.8 on H100
 (Shah et al., FlashAttention-3, figures 5 and 6)."""
@@ -41,14 +42,14 @@ def learn_class(name: str, samples: Samples, seed: int, progress: Progress = sil
     facts = lesson(samples, terms, patience=2e-5 if tensor else 1e-4)
     scale = scaling(facts.inputs["features"])
     inputs = facts.inputs | {"features": standardise(scale, facts.inputs["features"])}
-    begin = wave.start(DEFAULT.members, inputs["features"].shape[1], DEFAULT.widths, seed)
-    begin |= nuisance(DEFAULT.members, facts, 3e-6 if tensor else 3e-5)
+    begin = wave.start(PLAN.members, inputs["features"].shape[1], PLAN.widths, seed)
+    begin |= nuisance(PLAN.members, facts, 3e-6 if tensor else 3e-5)
 
     def log_seconds(xp: Any, parameters: Parameters, rows: Parameters) -> Any:
         share = xp.tensor(facts.share, dtype=xp.float32)
         return lone(xp, parameters, rows, wave.log_seconds(xp, parameters, rows), share)
 
-    found = fit(name, begin, log_seconds, inputs, facts.seconds, seed, facts.weight, progress=progress)
+    found = fit(name, begin, log_seconds, inputs, facts.seconds, seed, facts.weight, PLAN, progress)
     return forget(found, facts.share) | scale
 
 
