@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -26,11 +27,10 @@ def check_target(target: Path) -> None:
     if not str(target).isprintable():
         raise InputError(f"{str(target)!r}: is no name of a folder; choose another place with --out")
     try:
-        if target.is_dir():
-            if any(target.iterdir()) and not (target / "manifest.json").is_file():
-                raise InputError(f"{target}: holds files that are no result; choose an empty or new folder with --out")
-        elif target.exists() or target.is_symlink():
+        if _is_file(target):
             raise InputError(f"{target}: is a file, not a folder; choose another place with --out")
+        if all(_foreign(target) for _ in range(3)):
+            raise InputError(f"{target}: holds files that are no result; choose an empty or new folder with --out")
         above = next(parent for parent in target.absolute().parents if parent.exists())
         if not above.is_dir():
             raise InputError(f"{target}: cannot be written ({above} is a file); choose another place with --out")
@@ -38,6 +38,23 @@ def check_target(target: Path) -> None:
             raise InputError(f"{target}: cannot be written ({above} is read-only); choose another place with --out")
     except OSError as error:
         raise unwritable(target, error) from error
+
+
+def _is_file(target: Path) -> bool:
+    """Return whether something other than a folder is there, in one look: another process may just replace it."""
+    try:
+        return not stat.S_ISDIR(target.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return target.is_symlink()
+
+
+def _foreign(target: Path) -> bool:
+    """Return whether a folder holds something, but no result; asked again, as another process may just replace it."""
+    try:
+        names = [path.name for path in target.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return bool(names) and "manifest.json" not in names
 
 
 def unwritable(target: Path, error: OSError) -> InputError:
