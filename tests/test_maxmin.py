@@ -1,10 +1,42 @@
 """Max-min fairness: the defining property, and closed forms."""
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim.engine.maxmin import solve
+from clustersim.engine import maxmin
+
+
+def solve(loads, bounds, capacity):
+    """Call the product's solver with lists: loads[v] is a list of (link, weight)."""
+    entries = [(v, link, weight) for v, pairs in enumerate(loads) for link, weight in pairs]
+    variable, link, weight = (
+        (np.array(column) for column in zip(*entries, strict=True)) if entries else (_NONE, _NONE, _NONE)
+    )
+    rates = np.array([capacity[link] for link in sorted(capacity)], float)
+    return maxmin.solve(variable, link, weight, np.array(bounds, float), rates).tolist()
+
+
+def rising(loads, bounds, capacity):
+    """The definition, step by step: all rates rise together, and stop one by one."""
+    rates, active, level = [0.0] * len(loads), set(range(len(loads))), 0.0
+    free = dict(capacity)
+    while active:
+        use = {link: sum(w for v in active for at, w in loads[v] if at == link) for link in free}
+        steps = [free[link] / weight for link, weight in use.items() if weight]
+        rise = max(min([bounds[v] - level for v in active] + steps), 0.0)
+        level += rise
+        free = {link: free[link] - rise * use[link] for link in free}
+        full = {link for link in free if use[link] and free[link] <= 1e-12 * capacity[link]}
+        stopped = {v for v in active if bounds[v] <= level * (1 + 1e-12) or any(link in full for link, _ in loads[v])}
+        for v in stopped:
+            rates[v] = min(level, bounds[v])
+        active -= stopped
+    return rates
+
+
+_NONE = np.empty(0, int)
 
 
 @st.composite
@@ -34,6 +66,12 @@ def test_every_rate_is_at_its_bound_or_at_a_full_link_where_none_is_faster(probl
             for link in full
         )
         assert at_bound or fastest
+
+
+@settings(max_examples=1000, deadline=None)
+@given(problems())
+def test_the_solver_equals_the_definition(problem):
+    assert solve(*problem) == pytest.approx(rising(*problem), rel=1e-9)
 
 
 def test_two_share_a_link_and_the_third_takes_what_is_left():

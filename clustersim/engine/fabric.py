@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, NamedTuple
 
+import numpy as np
 import simpy
 
 from clustersim.engine.maxmin import solve
@@ -204,13 +205,23 @@ class Fabric:
         runs, links = self._component()
         self.dirty.clear()
         now = self.env.now
-        bounds = [self._move(run).bound for run in runs]
-        free = {link: self._free(link) for link in links}
-        for run, rate in zip(runs, solve([run.loads for run in runs], bounds, free), strict=True):
+        for run, rate in zip(runs, self._rates(runs, sorted(links)), strict=True):
             if rate != run.rate:
                 run.remaining -= run.rate * (now - run.since)
                 run.rate, run.since = rate, now
                 self._later(run, max(run.remaining, 0.0) / rate, lambda run=run: self._land(run))  # type: ignore[misc]
+
+    def _rates(self, runs: list[_Run], links: list[int]) -> list[float]:
+        """Return the max-min fair rates of what flows in one component."""
+        place = {link: i for i, link in enumerate(links)}
+        loads = [(i, place[link], weight) for i, run in enumerate(runs) for link, weight in run.loads]
+        if not loads:
+            return []
+        variable, link, weight = zip(*loads, strict=True)
+        bound = np.array([self._move(run).bound for run in runs])
+        free = np.array([self._free(link) for link in links])
+        rates: list[float] = solve(np.array(variable), np.array(link), np.array(weight), bound, free).tolist()
+        return rates
 
     def _free(self, link: int) -> float:
         """Bytes/s that the sleeping activities leave on a link."""

@@ -1,73 +1,69 @@
-"""Weighted max-min fair rates by progressive filling.
+"""Weighted max-min fair rates.
 
 All rates rise together; a variable stops when it reaches its own bound or when one of its links is full. The result is the
 unique allocation in which no rate can rise without lowering a smaller one (Bertsekas & Gallager, Data Networks, 6.5.2).
 A variable of weight w on a link takes w bytes/s of it for every byte/s of its own rate.
+
+Instead of following the rising level, every link that is the tightest of all that its variables use is settled at once: its
+share can only be what it is now, whatever happens elsewhere. That takes a few passes where the level has a hundred steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import numpy as np
+from numpy.typing import NDArray
 
-Loads = Sequence[tuple[int, float]]
-_FULL = 1e-12
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+_SAME = 1 + 1e-12
 
 
-def solve(loads: Sequence[Loads], bounds: Sequence[float], capacity: Mapping[int, float]) -> list[float]:
-    """Return the max-min fair rate of every variable.
+def solve(variable: Ints, link: Ints, weight: Floats, bound: Floats, capacity: Floats) -> Floats:
+    """Return the max-min fair rate of every variable, in bytes/s.
 
-    loads[v]: (link, weight) pairs of variable v. bounds[v]: its largest rate. capacity[l]: bytes/s of every link named.
+    variable, link, weight: the loads, one entry each, sorted by variable. bound: the largest rate of each variable; finite
+    for those without a load. capacity: bytes/s of each link.
     """
-    rates = [0.0] * len(loads)
-    free = dict(capacity)
-    users: dict[int, dict[int, float]] = {}
-    for v, pairs in enumerate(loads):
-        for link, weight in pairs:
-            members = users.setdefault(link, {})
-            members[v] = members.get(v, 0.0) + weight
-    weight_of = {link: sum(members.values()) for link, members in users.items()}
-    active = dict.fromkeys(range(len(loads)))
-    level = 0.0
-    while active:
-        rise = min(_lowest_bound(active, bounds) - level, _first_full(free, weight_of))
-        level += rise
-        for link, weight in weight_of.items():
-            free[link] -= rise * weight
-        for v in _stopped(active, bounds, level, users, weight_of, free, capacity):
-            rates[v] = min(level, bounds[v])
-            del active[v]
-            _leave(v, loads[v], users, weight_of)
-    return rates
+    rate = np.zeros(len(bound))
+    open_variables = np.ones(len(bound), bool)
+    free = capacity.astype(float)
+    while len(variable):
+        share = _shares(link, weight, free)
+        limit = _limits(variable, link, share, bound)
+        settled = _settled(variable, link, share, limit, bound, open_variables)
+        rate[settled] = limit[settled]
+        open_variables[settled] = False
+        done = settled[variable]
+        np.subtract.at(free, link[done], weight[done] * rate[variable[done]])
+        np.maximum(free, 0.0, out=free)
+        variable, link, weight = variable[~done], link[~done], weight[~done]
+    rate[open_variables] = bound[open_variables]
+    return rate
 
 
-def _lowest_bound(active: Mapping[int, None], bounds: Sequence[float]) -> float:
-    return min(bounds[v] for v in active)
+def _shares(link: Ints, weight: Floats, free: Floats) -> Floats:
+    """Return what each link could give to each unit of weight on it."""
+    total = np.bincount(link, weight, len(free))
+    share: Floats = np.divide(free, total, out=np.full(len(free), np.inf), where=total > 0)
+    return share
 
 
-def _first_full(free: Mapping[int, float], weight_of: Mapping[int, float]) -> float:
-    return min((max(free[link], 0.0) / weight for link, weight in weight_of.items()), default=float("inf"))
+def _limits(variable: Ints, link: Ints, share: Floats, bound: Floats) -> Floats:
+    """Return the smaller of a variable's bound and the least share among its links."""
+    limit = bound.copy()
+    first = np.flatnonzero(np.diff(variable, prepend=-1))
+    owner = variable[first]
+    limit[owner] = np.minimum(bound[owner], np.minimum.reduceat(share[link], first))
+    return limit
 
 
-def _stopped(
-    active: Mapping[int, None],
-    bounds: Sequence[float],
-    level: float,
-    users: Mapping[int, Mapping[int, float]],
-    weight_of: Mapping[int, float],
-    free: Mapping[int, float],
-    capacity: Mapping[int, float],
-) -> list[int]:
-    full = [link for link in weight_of if free[link] <= _FULL * capacity[link]]
-    stopped = {v: None for link in full for v in users[link]}
-    stopped |= {v: None for v in active if bounds[v] <= level * (1 + _FULL)}
-    return list(stopped)
-
-
-def _leave(v: int, pairs: Loads, users: Mapping[int, dict[int, float]], weight_of: dict[int, float]) -> None:
-    for link, _ in pairs:
-        if users[link].pop(v, None) is None:
-            continue
-        if users[link]:
-            weight_of[link] = sum(users[link].values())
-        else:
-            del weight_of[link]
+def _settled(
+    variable: Ints, link: Ints, share: Floats, limit: Floats, bound: Floats, open_variables: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Return the variables whose limit is final: at their bound, or on a link that is the tightest of all its variables."""
+    least = np.full(len(share), np.inf)
+    np.minimum.at(least, link, limit[variable])
+    tightest = share <= least * _SAME
+    settled = limit >= bound
+    settled[variable[tightest[link]]] = True
+    return settled & open_variables
