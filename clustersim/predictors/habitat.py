@@ -55,7 +55,7 @@ def learn_class(name: str, samples: Samples, seed: int, progress: Progress = sil
     inputs = facts.inputs | {"features": standardise(scale, facts.inputs["features"])}
     widths = (inputs["features"].shape[1], *PLAN.widths, 1)
     begin = initial(PLAN.members, widths, np.random.default_rng(seed))
-    begin |= nuisance(PLAN.members, facts, 3e-6 if tensor else 3e-5)
+    begin |= nuisance(PLAN.members, facts, eager=not tensor)
 
     def lone_seconds(xp: object, parameters: Parameters, rows: Parameters) -> object:
         share = xp.tensor(facts.share, dtype=xp.float32)  # type: ignore[attr-defined]

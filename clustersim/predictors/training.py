@@ -13,6 +13,7 @@ from clustersim.config.gpu import Gpu
 from clustersim.predictors.classes import WEIGHT
 from clustersim.predictors.columns import Columns, Floats
 from clustersim.predictors.mlp import Parameters
+from clustersim.predictors.model import LAUNCH
 from clustersim.predictors.tables import Samples, gpus_of
 
 Progress = Callable[[str, int, int], None]
@@ -111,10 +112,13 @@ def lesson(samples: Samples, describe: Callable[[Columns, Gpu], dict[str, Floats
     return Lesson(inputs, samples.seconds, weight / weight.mean(), share / share.sum())
 
 
-def nuisance(members: int, lesson: Lesson, overhead: float) -> dict[str, Floats]:
-    """Return what differs between the GPUs of a lesson and is thrown away later: dispatch (log s) and speed (log)."""
+def nuisance(members: int, lesson: Lesson, eager: bool) -> dict[str, Floats]:
+    """Return what differs between the GPUs of a lesson and is thrown away later: dispatch (log s) and speed (log).
+
+    Calls that are not `eager` were timed in CUDA graphs, where a kernel costs its launch and no dispatch.
+    """
     shape = (members, len(lesson.share))
-    return {"gpu.dispatch": np.full(shape, np.log(overhead)), "gpu.speed": np.zeros(shape)}
+    return {"gpu.speed": np.zeros(shape)} | ({"gpu.dispatch": np.full(shape, np.log(3e-5))} if eager else {})
 
 
 def lone(xp: Any, parameters: Parameters, rows: Mapping[str, Any], log_seconds: Any, share: Any) -> Any:
@@ -124,12 +128,15 @@ def lone(xp: Any, parameters: Parameters, rows: Mapping[str, Any], log_seconds: 
     """
     speed = parameters["gpu.speed"] - (parameters["gpu.speed"] * share).sum(-1)[:, None]
     own = (rows["gpu"] * speed[:, None, :]).sum(-1)
-    dispatch = (rows["gpu"] * xp.exp(parameters["gpu.dispatch"])[:, None, :]).sum(-1)
+    dispatch = LAUNCH
+    if "gpu.dispatch" in parameters:
+        dispatch = (rows["gpu"] * xp.exp(parameters["gpu.dispatch"])[:, None, :]).sum(-1)
     return xp.log(dispatch + xp.exp(log_seconds + own))
 
 
 def forget(parameters: Mapping[str, Floats], share: Floats) -> dict[str, Floats]:
     """Return parameters without those of single GPUs; `dispatch` (s) becomes their mean."""
     kept = {name: value for name, value in parameters.items() if not name.startswith("gpu.")}
-    dispatch = float((np.exp(parameters["gpu.dispatch"]) @ share).mean())
+    known = "gpu.dispatch" in parameters
+    dispatch = float((np.exp(parameters["gpu.dispatch"]) @ share).mean()) if known else LAUNCH
     return kept | {"dispatch": np.array([dispatch])}

@@ -43,7 +43,7 @@ def learn_class(name: str, samples: Samples, seed: int, progress: Progress = sil
     scale = scaling(facts.inputs["features"])
     inputs = facts.inputs | {"features": standardise(scale, facts.inputs["features"])}
     begin = wave.start(PLAN.members, inputs["features"].shape[1], PLAN.widths, seed)
-    begin |= nuisance(PLAN.members, facts, 3e-6 if tensor else 3e-5)
+    begin |= nuisance(PLAN.members, facts, eager=not tensor)
 
     def log_seconds(xp: Any, parameters: Parameters, rows: Parameters) -> Any:
         share = xp.tensor(facts.share, dtype=xp.float32)
