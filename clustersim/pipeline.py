@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from clustersim import plugins
-from clustersim.engine.plan import Plan, Work, kernels, plan, updates
+from clustersim.engine.plan import Plan, Work, plan
+from clustersim.engine.script import kernels, scripts
 from clustersim.engine.simulate import Record
 from clustersim.errors import ConfigError, DataError, InputError, OutOfMemoryError
 from clustersim.output.breakdown import breakdown
@@ -18,6 +19,7 @@ from clustersim.output.summary import Facts, summary
 from clustersim.topology.model import Topology
 from clustersim.workload.job import Job
 from clustersim.workload.memory import Memory
+from clustersim.workload.stages import Stage
 
 Progress = Callable[[str], None]
 
@@ -78,8 +80,8 @@ def run(
     check_names(job)
     job = job.place(cluster.gpus, cluster.gpus_per_node)
     progress("predict")
-    work, statement = _predict(cluster, job)
-    memory = _memory(work)
+    work, stages, statement = _predict(cluster, job)
+    memory = _memory(work, stages)
     if not ignore_memory:
         _must_fit(cluster, job, memory)
     progress("plan")
@@ -93,22 +95,22 @@ def run(
     return Result(found, cluster, job, planned, record, parts, facts, time.perf_counter() - begun)
 
 
-def _predict(cluster: Topology, job: Job) -> tuple[Work, list[str]]:
+def _predict(cluster: Topology, job: Job) -> tuple[Work, tuple[Stage, ...], list[str]]:
     from clustersim.predictors.model import get
     from clustersim.schedules.check import load as load_schedule
     from clustersim.workload.stages import stages
 
     split = job.parallelism
+    with _blaming(job, "parallelism.schedule", split.schedule):
+        schedule = load_schedule(split.schedule, split.pp, job.microbatches, split.vpp)
     parts = stages(job)
-    ends = updates(job, parts)
-    distinct = kernels(parts, ends)
+    written = scripts(job, parts, schedule)
+    distinct = kernels(written)
     with _blaming(job, "predictor", job.spec.predictor):
         predictor = get(job.spec.predictor)
         known = dict(zip(distinct, predictor.predict(distinct, cluster.gpu).tolist(), strict=True))
         statement = [str(scope) for scope in predictor.statement(distinct, cluster.gpu)]
-    with _blaming(job, "parallelism.schedule", split.schedule):
-        schedule = load_schedule(split.schedule, split.pp, job.microbatches, split.vpp)
-    return Work(job, parts, schedule, ends, known), statement
+    return Work(job, written, known), parts, statement
 
 
 def check_names(job: Job) -> None:
@@ -137,16 +139,15 @@ def _blaming(job: Job, key: str, name: str) -> Iterator[None]:
         raise job.error(key, f"{name} does not work here ({what}); see one of the built-in ones") from error
 
 
-def _memory(work: Work) -> list[Memory]:
+def _memory(work: Work, parts: tuple[Stage, ...]) -> list[Memory]:
     """Return the peak memory of each pipeline rank."""
     from clustersim.schedules.check import in_flight
     from clustersim.workload.memory import memory
 
-    pp = work.job.parallelism.pp
     result = []
-    for rank, row in enumerate(work.schedule):
-        own = work.stages[rank::pp]
-        flights = [in_flight(tuple(a for a in row if a.stage == stage.index)) for stage in own]
+    for rank, script in enumerate(work.scripts):
+        own = parts[rank :: work.job.parallelism.pp]
+        flights = [in_flight(tuple(a for a in script.row if a.stage == stage.index)) for stage in own]
         result.append(memory(work.job, own, flights))
     return result
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Mapping
 
 from clustersim.engine.fabric import Activity, Segment
 from clustersim.engine.network import Network
@@ -40,9 +39,3 @@ def transfer(network: Network, family: str, op: str, cell: int, size: float) -> 
     """Return the activity of one collective or one message of `size` bytes."""
     moves = network.moves(family, op, cell, size)
     return Activity((Segment(0.0, move) for move in moves), {(family, op, cell): size})
-
-
-def cut(work: Sequence[Kernel | Exchange], places: Sequence[int]) -> list[Sequence[Kernel | Exchange]]:
-    """Cut a list of work before each of the given positions (ascending)."""
-    edges = [0, *places, len(work)]
-    return [work[a:b] for a, b in pairwise(edges)]

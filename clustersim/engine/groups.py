@@ -3,54 +3,60 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
 from clustersim.collectives.model import Group, phases
+from clustersim.engine.script import BACKWARD, FORWARD, Call
 from clustersim.engine.traffic import Family
 from clustersim.errors import InputError
 from clustersim.topology.model import Ints, Topology
 from clustersim.workload.job import Job
 from clustersim.workload.mesh import Mesh
 
-FORWARD, BACKWARD = "p2p-forward", "p2p-backward"
-
 
 class Use(NamedTuple):
-    """A family and the collectives that the job runs in it."""
+    """A family and the collectives that the job runs in it, by size."""
 
     family: Family
-    ops: tuple[str, ...]
+    calls: tuple[Call, ...]
 
 
-def families(job: Job, topology: Topology, exchanges: Sequence[str]) -> tuple[Use, ...]:
-    """Return the families of a placed job; `exchanges` are the collectives that its layers run inside tp groups.
+def families(job: Job, topology: Topology, calls: Iterable[Call]) -> tuple[Use, ...]:
+    """Return the families of a placed job that its `calls` name.
 
     Eras: the gradient norm needs the reduced gradients of a whole replica, and those need the backward passes of every
-    replica; the parameters are gathered after every norm,
-    unless that is put off to the next forward passes. So the three never meet on a link.
+    replica; the parameters are gathered after every norm, unless that is put off to the next forward passes. So the three
+    never meet on a link.
     """
-    split, training, mesh = job.parallelism, job.training, job.mesh
-    names = split.algorithms
-    reduction = ("reduce_scatter", "all_gather") if split.zero else ("all_reduce",)
-    clips = training.clip_gradients and training.optimizer != "none" and mesh.tp * mesh.pp > 1
-    late = 2 if clips and not split.overlap.param_gather else 0
-    uses = [
-        Use(_family("tp", mesh.groups("tp"), names.tp, topology), tuple(exchanges)),
-        Use(_family("dp", mesh.groups("dp"), names.dp, topology, {"all_gather": late}), reduction),
-        *(Use(Family(name, pairs, (2,), ""), ("send",)) for name, pairs in _neighbours(mesh, split.vpp)),
-    ]
-    if job.model.tied_embeddings and mesh.pp > 1:
-        uses.append(Use(_family("embedding", mesh.embedding(), names.embedding, topology), ("all_reduce",)))
-    if clips:
-        uses.append(Use(_family("model", _models(mesh), names.model, topology, {"all_reduce": 1}), ("all_reduce",)))
-    uses = [use for use in uses if use.family.ranks.shape[0] and use.family.ranks.shape[1] > 1]
-    for use in uses:
-        _check(job, use)
+    by_name: dict[str, dict[Call, None]] = {}
+    for call in calls:
+        by_name.setdefault(call.family, {})[call] = None
+    late = 2 if "model" in by_name and not job.parallelism.overlap.param_gather else 0
+    eras = {"dp": {"all_gather": late}, "model": {"all_reduce": 1}}
+    ranks = _ranks(job.mesh, job.parallelism.vpp)
+    uses = []
+    for name, own in by_name.items():
+        algorithm = "" if name in (FORWARD, BACKWARD) else getattr(job.parallelism.algorithms, name)
+        family = Family(name, ranks[name], levels(ranks[name], topology), algorithm, eras.get(name, {}))
+        uses.append(Use(family, tuple(own)))
+        _check(job, uses[-1])
     return tuple(uses)
+
+
+def _ranks(mesh: Mesh, chunks: int) -> dict[str, Ints]:
+    """Return the groups of every family as (groups, n) ranks."""
+    forward = _neighbours(mesh, chunks)
+    return {
+        "tp": mesh.groups("tp"),
+        "dp": mesh.groups("dp"),
+        "embedding": mesh.embedding(),
+        "model": np.moveaxis(mesh.ranks, 1, 0).reshape(mesh.dp, -1),
+        FORWARD: forward,
+        BACKWARD: forward[:, ::-1].copy(),
+    }
 
 
 def _check(job: Job, use: Use) -> None:
@@ -58,33 +64,19 @@ def _check(job: Job, use: Use) -> None:
     name, ranks, fanouts, algorithm, _ = use.family
     if name in (FORWARD, BACKWARD):
         return
-    for op in use.ops:
+    for op in dict.fromkeys(call.op for call in use.calls):
         try:
             phases(algorithm, op, Group(ranks.shape[1], fanouts))
         except InputError as error:
             raise job.error(f"parallelism.algorithms.{name}", str(error)) from error
 
 
-def _models(mesh: Mesh) -> Ints:
-    """Return the ranks of each replica of the model, which share one gradient norm."""
-    return np.moveaxis(mesh.ranks, 1, 0).reshape(mesh.dp, -1)
-
-
-def _neighbours(mesh: Mesh, chunks: int) -> list[tuple[str, Ints]]:
+def _neighbours(mesh: Mesh, chunks: int) -> Ints:
     """Return the (source, destination) pairs of neighbouring pipeline ranks; the last meets the first with chunks > 1."""
-    if mesh.pp == 1:
-        return []
     stages = mesh.ranks.reshape(mesh.pp, -1)
     following = np.roll(stages, -1, axis=0)
-    last = mesh.pp if chunks > 1 else mesh.pp - 1
-    forward = np.stack([stages[:last].ravel(), following[:last].ravel()], axis=1)
-    return [(FORWARD, forward), (BACKWARD, forward[:, ::-1].copy())]
-
-
-def _family(
-    name: str, ranks: Ints, algorithm: str, topology: Topology, eras: Mapping[str, int] = MappingProxyType({})
-) -> Family:
-    return Family(name, ranks, levels(ranks, topology), algorithm, eras)
+    last = mesh.pp if chunks > 1 and mesh.pp > 1 else mesh.pp - 1
+    return np.stack([stages[:last].ravel(), following[:last].ravel()], axis=1)
 
 
 def levels(ranks: Ints, topology: Topology) -> tuple[int, ...]:

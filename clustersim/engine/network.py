@@ -9,6 +9,7 @@ import numpy as np
 
 from clustersim.engine.fabric import Move
 from clustersim.engine.fold import Partition, partition
+from clustersim.engine.script import Call
 from clustersim.engine.traffic import Family, Held, Traffic, scarce, traffic
 from clustersim.topology.model import Floats, Ints, Topology
 
@@ -59,13 +60,15 @@ class Network:
 
 
 def network(
-    topology: Topology, families: Sequence[tuple[Family, Sequence[str]]], seeds: Ints, fold: bool = True
+    topology: Topology, families: Sequence[tuple[Family, Sequence[Call]]], seeds: Ints, fold: bool = True
 ) -> Network:
     """Build the network of a job.
 
     families: each with the collectives it runs. seeds: an integer a rank; ranks of different seeds are never folded.
     """
-    phases = {(f.name, op): traffic(topology, f, op) for f, ops in families for op in ops}
+    phases = {
+        (f.name, op): traffic(topology, f, op) for f, calls in families for op in dict.fromkeys(c.op for c in calls)
+    }
     flat = [t for parts in phases.values() for t in parts]
     links, held = scarce(topology, flat)
     capacity = topology.capacity[links]

@@ -10,13 +10,13 @@ CollectiveOp = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all
 
 
 class Exchange(NamedTuple):
-    """A collective that the operator waits for: `op` over the ranks of `group` (tp, cp, ep) on `size` bytes.
+    """A collective that the operator waits for: `op` over the ranks of `group` (tp, cp, ep; model: a replica) on `size` bytes.
 
     `size` counts as nccl-tests does: the whole array for all-reduce, all-gather and reduce-scatter, the bytes of one rank
     for all-to-all.
     """
 
-    group: Literal["tp", "cp", "ep"]
+    group: Literal["tp", "cp", "ep", "model"]
     op: CollectiveOp
     size: float
 

@@ -1,0 +1,38 @@
+"""Parameters gathered into buckets that are reduced or gathered at once, as Megatron's overlap does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Bucket(NamedTuple):
+    """`parameters` that are ready, or first read, at `position` of a pass."""
+
+    position: int
+    parameters: float
+
+
+def last_ready(ready: Sequence[tuple[int, float]], size: float) -> list[Bucket]:
+    """Gather (position, parameters) into buckets of at least `size`, each at its last position; the last takes the rest."""
+    result: list[Bucket] = []
+    held = 0.0
+    for position, parameters in ready:
+        held += parameters
+        if held >= size:
+            result.append(Bucket(position, held))
+            held = 0.0
+    if held or not result:
+        result.append(Bucket(ready[-1][0] if ready else 0, held))
+    return result
+
+
+def first_reads(used: Sequence[tuple[int, float]], size: float) -> list[Bucket]:
+    """Gather (position, parameters) into buckets of at least `size`, each at its first position."""
+    result: list[Bucket] = []
+    for position, parameters in used:
+        if result and result[-1].parameters < size:
+            result[-1] = Bucket(result[-1].position, result[-1].parameters + parameters)
+        else:
+            result.append(Bucket(position, parameters))
+    return result or [Bucket(0, 0.0)]

@@ -1,0 +1,226 @@
+"""What a pipeline rank does in a step, before anyone says on which links: kernels, collectives and messages by size.
+
+A script depends on the job alone; `plan` binds it to the cells of a network. From the scripts of all pipeline ranks follow all
+collectives of a job, with their sizes, on which the choice of an algorithm depends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from clustersim.config.gpu import BYTES
+from clustersim.engine.buckets import first_reads, last_ready
+from clustersim.engine.program import Drain
+from clustersim.schedules.action import Action, Schedule
+from clustersim.workload.job import Job
+from clustersim.workload.kernel import Kernel
+from clustersim.workload.operator import Exchange
+from clustersim.workload.optimizer import update, weight_bytes
+from clustersim.workload.stages import Stage, Steps
+
+FORWARD, BACKWARD = "p2p-forward", "p2p-backward"
+
+
+class Call(NamedTuple):
+    """Collective or message `op` of `size` bytes (as nccl-tests counts them) in the rank's group of `family`."""
+
+    family: str
+    op: str
+    size: float
+
+
+class Compute(NamedTuple):
+    """Kernels and the exchanges between them, in lock-step with the group of `family` (None: alone)."""
+
+    kind: str
+    stage: int
+    items: Steps
+    family: str | None
+
+
+class Give(NamedTuple):
+    """A message to the rank that holds `stage`."""
+
+    stage: int
+    call: Call
+    wait: bool
+
+
+class Take(NamedTuple):
+    """Wait for the message for `stage` in `family`."""
+
+    stage: int
+    family: str
+
+
+class Start(NamedTuple):
+    """Begin a collective on its stream."""
+
+    stage: int
+    call: Call
+
+
+Line = Compute | Give | Take | Start | Drain
+
+
+class Script(NamedTuple):
+    """The lines of one pipeline rank; as engine.program.Program, unbound."""
+
+    begin: tuple[Line, ...]
+    row: tuple[Action, ...]
+    steps: Mapping[tuple[str, int], tuple[Line, ...]]
+    special: Mapping[Action, tuple[Line, ...]]
+    finish: tuple[Line, ...]
+
+    def calls(self) -> Iterator[Call]:
+        """Yield all collectives and messages, each at least once."""
+        for lines in (self.begin, *self.steps.values(), *self.special.values(), self.finish):
+            for line in lines:
+                if isinstance(line, Compute):
+                    yield from (Call(i.group, i.op, i.size) for i in line.items if isinstance(i, Exchange))
+                elif isinstance(line, Give | Start):
+                    yield line.call
+
+
+def scripts(job: Job, stages: Sequence[Stage], schedule: Schedule) -> tuple[Script, ...]:
+    """Return the script of every pipeline rank of a placed job."""
+    return tuple(_Writer(job, tuple(stages), rank, schedule[rank]).script() for rank in range(job.parallelism.pp))
+
+
+def kernels(written: Sequence[Script]) -> list[Kernel]:
+    """Return the distinct kernels of all scripts, in order of appearance."""
+    lines = (line for s in written for part in (*s.steps.values(), s.finish) for line in part)
+    passes = dict.fromkeys(line.items for line in lines if isinstance(line, Compute))
+    return list(dict.fromkeys(item for items in passes for item in items if isinstance(item, Kernel)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    job: Job
+    stages: tuple[Stage, ...]
+    rank: int
+    row: tuple[Action, ...]
+
+    def script(self) -> Script:
+        steps: dict[tuple[str, int], tuple[Line, ...]] = {}
+        special: dict[Action, tuple[Line, ...]] = {}
+        for action in {(a.letter, a.stage): a for a in self.row}.values():  # the last of each letter and stage
+            before, after = self.take(action), self.give(action)
+            steps[action.letter, action.stage] = (*before, self.compute(action, self.items(action)), *after)
+            if self.job.parallelism.overlap.grad_reduce and self.job.dp > 1 and action.letter in "BW":
+                special[action] = (*before, *self.reduced(action), *after)
+        begin, first = self.gathered() if self.gathers else ((), {})
+        return Script(begin, self.row, steps, special | first, (*self.reduce_all(), *self.end(), *self.gather_all()))
+
+    def items(self, action: Action) -> Steps:
+        stage = self.stages[action.stage]
+        by_letter = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
+        items: Steps = getattr(stage, by_letter[action.letter])
+        return items
+
+    def compute(self, action: Action, items: Steps) -> Compute:
+        return Compute(action.letter, action.stage, items, "tp" if self.job.parallelism.tp > 1 else None)
+
+    def take(self, action: Action) -> tuple[Line, ...]:
+        if action.letter == "F" and action.stage > 0:
+            return (Take(action.stage, FORWARD),)
+        if action.letter in "BI" and action.stage < len(self.stages) - 1:
+            return (Take(action.stage, BACKWARD),)
+        return ()
+
+    def give(self, action: Action) -> tuple[Line, ...]:
+        wait = not self.job.parallelism.overlap.p2p
+        if action.letter == "F" and action.stage < len(self.stages) - 1:
+            size = self.stages[action.stage].output_bytes
+            return (Give(action.stage + 1, Call(FORWARD, "send", size), wait),)
+        if action.letter in "BI" and action.stage > 0:
+            size = self.stages[action.stage].input_bytes
+            return (Give(action.stage - 1, Call(BACKWARD, "send", size), wait),)
+        return ()
+
+    @property
+    def bucket(self) -> int:
+        """Parameters of a bucket; the default is Megatron's (megatron/core/distributed/distributed_data_parallel.py)."""
+        return self.job.parallelism.bucket or max(40_000_000, 1_000_000 * self.job.dp)
+
+    @property
+    def gathers(self) -> bool:
+        """Whether the parameters of the last update are gathered during the first forward passes."""
+        return bool(self.job.parallelism.zero and self.job.parallelism.overlap.param_gather and self.job.dp > 1)
+
+    def reduce(self, stage: int, parameters: float) -> tuple[Line, ...]:
+        """Return the reduction of gradients over the dp ranks."""
+        op = "reduce_scatter" if self.job.parallelism.zero else "all_reduce"
+        size = parameters * BYTES[self.job.training.gradients]
+        return (Start(stage, Call("dp", op, size)),) if size and self.job.dp > 1 else ()
+
+    def gather(self, stage: int, parameters: float) -> tuple[Line, ...]:
+        size = parameters * weight_bytes(self.job)
+        return (Start(stage, Call("dp", "all_gather", size)),) if size else ()
+
+    def reduced(self, action: Action) -> Iterator[Line]:
+        """Yield the last backward pass of a stage in parts, and the reduction of each bucket as it fills."""
+        items, stage = self.items(action), self.stages[action.stage]
+        ready = stage.gradient_ready if action.letter == "B" else ((len(items), stage.parameters),)
+        buckets = last_ready(ready, self.bucket)
+        for part, bucket in zip(_cut(items, [b.position for b in buckets[:-1]]), buckets, strict=True):
+            yield self.compute(action, part)
+            yield from self.reduce(action.stage, bucket.parameters)
+
+    def gathered(self) -> tuple[tuple[Line, ...], dict[Action, tuple[Line, ...]]]:
+        """Start all gathers at once; the first forward pass of each stage waits for each bucket where it reads it."""
+        starts: list[Line] = []
+        special: dict[Action, tuple[Line, ...]] = {}
+        for action in {a.stage: a for a in reversed(self.row) if a.letter == "F"}.values():
+            stage = self.stages[action.stage]
+            buckets = first_reads(stage.parameters_used, self.bucket)
+            lines: list[Line] = []
+            for part, bucket in zip(_cut(stage.forward, [b.position for b in buckets[1:]]), buckets, strict=True):
+                starts += self.gather(action.stage, bucket.parameters)
+                lines += [Drain("dp", len(starts)), self.compute(action, part)]
+            special[action] = (*self.take(action), *lines, *self.give(action))
+        return tuple(starts), special
+
+    @property
+    def own(self) -> range:
+        return range(self.rank, len(self.stages), self.job.parallelism.pp)
+
+    def reduce_all(self) -> Iterator[Line]:
+        """Yield the reduction of what is not reduced yet, then that of the tied embedding."""
+        if not self.job.parallelism.overlap.grad_reduce:
+            for stage in self.own:
+                yield from self.reduce(stage, self.stages[stage].parameters)
+        if self.job.dp > 1:
+            yield Drain("dp")
+        shared = max(self.stages[stage].shared for stage in self.own)
+        if shared:
+            yield Start(-1, Call("embedding", "all_reduce", shared * BYTES[self.job.training.gradients]))
+            yield Drain("embedding")
+
+    def end(self) -> Iterator[Line]:
+        """Yield the gradient norm, which all ranks of a replica share, and the optimizer."""
+        found = update(self.job, sum(self.stages[stage].parameters for stage in self.own))
+        norm = next((i + 1 for i, kernel in enumerate(found) if kernel.op == "gradient_norm"), 0)
+        replica = self.job.parallelism.tp * self.job.parallelism.pp
+        if norm and replica > 1:
+            exchange = Exchange("model", "all_reduce", 4.0)
+            yield Compute("norm", -1, (*found[:norm], exchange), "model")
+        elif norm:
+            yield Compute("norm", -1, found[:norm], None)
+        if found[norm:]:
+            yield Compute("optimizer", -1, found[norm:], None)
+
+    def gather_all(self) -> Iterator[Line]:
+        """Yield the gathering of the updated parameters, unless the next forward passes do it."""
+        if self.job.parallelism.zero and self.job.dp > 1 and not self.gathers:
+            for stage in self.own:
+                yield from self.gather(stage, self.stages[stage].parameters)
+            yield Drain("dp")
+
+
+def _cut(items: Steps, places: Sequence[int]) -> list[Steps]:
+    """Cut items before each of the given positions (ascending)."""
+    return [items[a:b] for a, b in pairwise([0, *places, len(items)])]
