@@ -8,7 +8,7 @@ transfer, with max-min fair rates solved anew for the connected component of eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -45,19 +45,21 @@ class Segment(NamedTuple):
     move: Move | None
 
 
+Carried = dict[tuple[tuple[str, str, str], int], float]
+"""Bytes by ((family, op, algorithm), group cell)."""
+
+
 class Activity:
     """A fixed sequence of segments that can be started any number of times.
 
-    carried: bytes of the collectives and messages inside by (family, op, group cell), for the link report.
+    carried: bytes of the collectives and messages inside, for the link report.
     """
 
     __slots__ = ("carried", "compute", "ends", "idle", "links", "segments")
 
     NONE: ClassVar[Activity]
 
-    def __init__(
-        self, segments: Iterable[Segment], carried: Mapping[tuple[str, str, int], float] | None = None
-    ) -> None:
+    def __init__(self, segments: Iterable[Segment], carried: Carried | None = None) -> None:
         self.segments = tuple(segments)
         self.carried = carried or {}
         self.compute = sum(s.compute for s in self.segments)

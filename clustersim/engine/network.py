@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from clustersim.engine.choose import Chosen, chosen
 from clustersim.engine.fabric import Move
 from clustersim.engine.fold import Partition, partition
 from clustersim.engine.script import Call
@@ -14,47 +15,52 @@ from clustersim.engine.traffic import Family, Held, Traffic, scarce, traffic
 from clustersim.topology.model import Floats, Ints, Topology
 
 Loads = Mapping[int, tuple[tuple[int, float], ...]]
+Variant = tuple[str, str, str]
+"""A collective by (family, op, algorithm)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
     """The job's communication on the cluster, folded.
 
-    families: by name. phases: the traffic of each (family, op). cells: which ranks, groups and links are alike.
-    capacity: bytes/s of each link cell that can be short. loads: by (family, op), for each phase, by group cell, the
-    (link cell, bytes per byte) that all groups of that cell put on one link of the link cell.
+    choices: what each call uses. phases: the traffic of each variant. cells: which ranks, groups and links are alike.
+    capacity: bytes/s of each link cell that can be short. loads: by variant, for each phase, by group cell, the (link cell,
+    bytes per byte) that all groups of that cell put on one link of the link cell.
     """
 
     topology: Topology
-    families: Mapping[str, Family]
-    phases: Mapping[tuple[str, str], tuple[Traffic, ...]]
+    choices: Mapping[Call, Chosen]
+    phases: Mapping[Variant, tuple[Traffic, ...]]
     cells: Partition
     capacity: Floats
-    loads: Mapping[tuple[str, str], tuple[Loads, ...]]
-    known: dict[tuple[str, str, int, float], tuple[Move, ...]] = field(default_factory=dict)
+    loads: Mapping[Variant, tuple[Loads, ...]]
+    known: dict[tuple[Call, int], tuple[Move, ...]] = field(default_factory=dict)
 
-    def moves(self, family: str, op: str, cell: int, size: float) -> tuple[Move, ...]:
-        """Return the moves of collective `op` of `size` bytes in a group of that cell; the first pays the launch."""
-        key = (family, op, cell, size)
-        if key not in self.known:
-            self.known[key] = self._moves(family, op, cell, size)
-        return self.known[key]
+    def variant(self, call: Call) -> Variant:
+        """Return the variant that carries a call."""
+        return call.family, call.op, self.choices[call].algorithm
 
-    def _moves(self, family: str, op: str, cell: int, size: float) -> tuple[Move, ...]:
-        group = self.cells.groups[family].first[cell]
-        launch = self.topology.launch
-        result = []
-        for phase, loads in zip(self.phases[family, op], self.loads[family, op], strict=True):
-            latency = launch + float(phase.latency[group])
-            result.append(Move(family, latency, size, float(phase.bound[group]), loads.get(cell, ())))
-            launch = 0.0
-        return tuple(result)
+    def moves(self, call: Call, cell: int) -> tuple[Move, ...]:
+        """Return the moves of a call in a group of that cell; the first pays the launch."""
+        if (call, cell) not in self.known:
+            self.known[call, cell] = tuple(self._moves(call, cell))
+        return self.known[call, cell]
 
-    def bytes_by_link(self, sizes: Iterable[tuple[str, str, Floats]]) -> Floats:
-        """Return the bytes over every link, given (family, op, bytes of the collective by group)."""
+    def _moves(self, call: Call, cell: int) -> Iterator[Move]:
+        choice, variant = self.choices[call], self.variant(call)
+        group = self.cells.groups[call.family].first[cell]
+        start = self.topology.launch + (choice.latency or 0.0)
+        for phase, loads in zip(self.phases[variant], self.loads[variant], strict=True):
+            hops = float(phase.latency[group]) if choice.latency is None else 0.0
+            bound = min(float(phase.bound[group]), choice.rate)
+            yield Move(call.family, start + hops, call.size, bound, loads.get(cell, ()))
+            start = 0.0
+
+    def bytes_by_link(self, sizes: Iterable[tuple[Variant, Floats]]) -> Floats:
+        """Return the bytes over every link, given by variant the bytes of the collectives of each group."""
         total = np.zeros(len(self.topology.capacity))
-        for family, op, size in sizes:
-            for t in self.phases[family, op]:
+        for variant, size in sizes:
+            for t in self.phases[variant]:
                 total += np.bincount(t.link, t.weight * size[t.group], len(total))
         return total
 
@@ -66,17 +72,17 @@ def network(
 
     families: each with the collectives it runs. seeds: an integer a rank; ranks of different seeds are never folded.
     """
-    phases = {
-        (f.name, op): traffic(topology, f, op) for f, calls in families for op in dict.fromkeys(c.op for c in calls)
-    }
+    choices = {call: chosen(topology, f, call.op, call.size) for f, calls in families for call in calls}
+    by_name = {f.name: f for f, _ in families}
+    variants = dict.fromkeys((call.family, call.op, choice.algorithm) for call, choice in choices.items())
+    phases = {v: traffic(topology, by_name[v[0]]._replace(algorithm=v[2]), v[1]) for v in variants}
     flat = [t for parts in phases.values() for t in parts]
     links, held = scarce(topology, flat)
     capacity = topology.capacity[links]
-    cells = partition(seeds, [f for f, _ in families], flat, held, capacity, fold)
+    cells = partition(seeds, list(by_name.values()), flat, held, capacity, fold)
     each = iter(held)
-    loads = {key: tuple(_loads(next(each), cells) for _ in parts) for key, parts in phases.items()}
-    by_name = {f.name: f for f, _ in families}
-    return Network(topology, by_name, phases, cells, capacity[cells.links.first], loads)
+    loads = {v: tuple(_loads(next(each), cells) for _ in parts) for v, parts in phases.items()}
+    return Network(topology, choices, phases, cells, capacity[cells.links.first], loads)
 
 
 def _loads(held: Held, cells: Partition) -> dict[int, tuple[tuple[int, float], ...]]:

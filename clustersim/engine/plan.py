@@ -137,5 +137,5 @@ class _Binder:
     def transfer(self, call: Call, group: Group) -> Activity:
         key = (call, group)
         if key not in self.known:
-            self.known[key] = transfer(self.net, call.family, call.op, group[1], call.size)
+            self.known[key] = transfer(self.net, call, group[1])
         return self.known[key]

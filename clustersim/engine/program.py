@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from clustersim.engine.fabric import Activity
+from clustersim.engine.fabric import Activity, Carried
 from clustersim.schedules.action import Action
 
 Group = tuple[str, int]
@@ -80,12 +80,12 @@ class Program(NamedTuple):
         for step in self.finish:
             yield step, -1
 
-    def carried(self) -> dict[tuple[str, str, int], float]:
-        """Return the bytes of all its collectives and messages by (family, op, group cell)."""
+    def carried(self) -> Carried:
+        """Return the bytes of all its collectives and messages by variant and group cell."""
         counts = Counter((a.letter, a.stage) for a in self.row if a not in self.special)
         pieces = [(self.begin, 1), (self.finish, 1), *((steps, 1) for steps in self.special.values())]
         pieces += [(self.steps[key], count) for key, count in counts.items()]
-        total: dict[tuple[str, str, int], float] = {}
+        total: Carried = {}
         for steps, count in pieces:
             for step in steps:
                 for key, size in getattr(step, "activity", Activity.NONE).carried.items():

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from clustersim.engine.network import Variant
 from clustersim.engine.plan import Plan, Work
 from clustersim.engine.simulate import Record
 from clustersim.topology.model import Floats, Topology
@@ -137,13 +138,13 @@ def _simulated(topology: Topology, work: Work, plan: Plan, record: Record, facts
 
 def link_bytes(plan: Plan, topology: Topology) -> Floats:
     """Return the bytes that crossed every link in the step."""
-    totals: dict[tuple[str, str], Floats] = {}
+    totals: dict[Variant, Floats] = {}
     cells = plan.network.cells
     for program in plan.programs:
-        for (family, op, cell), size in program.carried().items():
-            by_group = totals.setdefault((family, op), np.zeros(len(cells.groups[family].of)))
-            by_group[cells.groups[family].of == cell] = size
-    return plan.network.bytes_by_link((family, op, size) for (family, op), size in totals.items())
+        for (variant, cell), size in program.carried().items():
+            of = cells.groups[variant[0]].of
+            totals.setdefault(variant, np.zeros(len(of)))[of == cell] = size
+    return plan.network.bytes_by_link(totals.items())
 
 
 def busiest(topology: Topology, crossed: Floats, end: float) -> list[dict[str, Any]]:

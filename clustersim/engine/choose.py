@@ -1,0 +1,33 @@
+"""Which algorithm a collective uses: the one that the workload names, or with `nccl` the one that NCCL would choose."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from clustersim.engine.traffic import Family
+from clustersim.topology.model import Topology
+
+NCCL = "nccl"
+
+
+class Chosen(NamedTuple):
+    """The file of `collectives/` that carries a collective, and what its protocol adds.
+
+    latency: seconds before the bytes move, launch excluded (None: rounds times the slowest hop). rate: bytes/s of the
+    collective's size that the protocol can reach at most.
+    """
+
+    algorithm: str
+    latency: float | None = None
+    rate: float = float("inf")
+
+
+def chosen(topology: Topology, family: Family, op: str, size: float) -> Chosen:
+    """Return what a collective `op` of `size` bytes uses in the groups of a family (the first stands for all)."""
+    if family.algorithm != NCCL:
+        return Chosen(family.algorithm)
+    from clustersim.collectives.nccl.shape import shape
+    from clustersim.collectives.nccl.tuner import choose
+
+    found = choose(op, size, shape(topology, family.ranks[0]), topology.node)
+    return Chosen(found.algorithm, found.latency_s, found.rate_bytes_per_s)
