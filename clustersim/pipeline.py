@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from clustersim import plugins
+from clustersim.engine.choose import NCCL
 from clustersim.engine.plan import Plan, Work, plan
 from clustersim.engine.script import kernels, scripts
 from clustersim.engine.simulate import Record
@@ -117,7 +118,7 @@ def check_names(job: Job) -> None:
     """Raise ConfigError, at its place in the workload, for the first name that no predictor, schedule or algorithm has."""
     split = job.parallelism
     wanted = [("parallelism.schedule", "clustersim.schedules", split.schedule, "build")]
-    wanted += [(f"parallelism.algorithms.{g}", "clustersim.collectives", a, "phases") for g, a in split.algorithms]
+    wanted += [(f"parallelism.algorithms.{g}", "clustersim.collectives", a, "phases") for g, a in split.algorithms if a != NCCL]
     for key, room, name, attribute in (*wanted, ("predictor", "clustersim.predictors", job.spec.predictor, "load")):
         with _blaming(job, key, name):
             plugins.load(room, name, attribute)

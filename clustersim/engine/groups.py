@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.collectives.model import Group, phases
+from clustersim.engine.choose import NCCL
 from clustersim.engine.script import BACKWARD, FORWARD, Call
 from clustersim.engine.traffic import Family
 from clustersim.errors import InputError
@@ -62,7 +63,7 @@ def _ranks(mesh: Mesh, chunks: int) -> dict[str, Ints]:
 def _check(job: Job, use: Use) -> None:
     """Raise ConfigError at the place of an algorithm that cannot do what its groups need."""
     name, ranks, fanouts, algorithm, _ = use.family
-    if name in (FORWARD, BACKWARD):
+    if name in (FORWARD, BACKWARD) or algorithm == NCCL:
         return
     for op in dict.fromkeys(call.op for call in use.calls):
         try:
