@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from clustersim.config.gpu import Gpu
-from clustersim.predictors.classes import TENSOR
+from clustersim.predictors.classes import GRAPHED
 from clustersim.predictors.columns import Columns, Floats, bound, peak
 from clustersim.predictors.curriculum import learn
 from clustersim.predictors.learned import Learned, Method, open_weights
@@ -50,7 +50,7 @@ def log_seconds(xp: object, parameters: Parameters, rows: Parameters) -> Floats:
 
 def learn_class(name: str, samples: Samples, seed: int, progress: Progress = silent) -> dict[str, Floats]:
     """Return the parameters of one class, learned in torch from its samples."""
-    facts = lesson(samples, describe, patience=2e-5 if name in TENSOR else 1e-4)
+    facts = lesson(samples, describe, patience=2e-5 if name in GRAPHED else 1e-4)
     scale = scaling(facts.inputs["features"])
     inputs = facts.inputs | {"features": standardise(scale, facts.inputs["features"])}
     widths = (inputs["features"].shape[1], *PLAN.widths, 1)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from clustersim.config.gpu import Gpu
-from clustersim.predictors.classes import TENSOR
+from clustersim.predictors.classes import GRAPHED
 from clustersim.predictors.columns import Columns, Floats
 from clustersim.predictors.curriculum import learn
 from clustersim.predictors.learned import Learned, Method, open_weights
@@ -39,7 +39,7 @@ def seconds(parameters: Parameters, table: Columns, gpu: Gpu) -> Floats:
 
 def learn_class(name: str, samples: Samples, seed: int, progress: Progress = silent) -> dict[str, Floats]:
     """Return the parameters of one class, learned in torch from its samples."""
-    facts = lesson(samples, terms, patience=2e-5 if name in TENSOR else 1e-4)
+    facts = lesson(samples, terms, patience=2e-5 if name in GRAPHED else 1e-4)
     scale = scaling(facts.inputs["features"])
     inputs = facts.inputs | {"features": standardise(scale, facts.inputs["features"])}
     begin = wave.start(PLAN.members, inputs["features"].shape[1], PLAN.widths, seed)
