@@ -6,11 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustersim.predictors.columns import Columns
-from clustersim.predictors.tables import Samples
+from clustersim.predictors.samples import Samples
 
 SIMT = ("fp32/linear", "fp32/bmm", "fp32/elementwise", "fp32/softmax", "fp32/layernorm")
 TENSOR = ("half/linear", "half/flash_attention", "narrow/linear", "narrow/flash_attention")
 MEMORY = "memory"
+GRAPHED = ("half/linear",)
+"""Classes whose tables hold nothing but the kernel, timed in CUDA graphs: no dispatch, no quantization, no cache write."""
 
 _BY_KIND = {
     "linear": ("fp32/linear", "half/linear", "narrow/linear"),

@@ -20,8 +20,9 @@ from clustersim.predictors.classes import MEMORY, SIMT, TENSOR, WEIGHT, pick
 from clustersim.predictors.columns import Floats
 from clustersim.predictors.evaluate import Row, measure, training_shapes
 from clustersim.predictors.learned import Learned, Method
+from clustersim.predictors.samples import Samples, gpus_of
 from clustersim.predictors.store import Weights
-from clustersim.predictors.tables import ATTENTION, FP32, GEMM, Samples, gpus_of
+from clustersim.predictors.tables import ATTENTION, FP32, GEMM
 from clustersim.predictors.training import Progress
 
 GENERATIONS = {
@@ -113,10 +114,14 @@ def _judge(
     for generation, held in _generations(course.learned).items():
         if held.all():
             continue
-        parameters = method.fit(f"{name} without {generation}", course.learned.select(~held), seed, progress)
+        parameters = method.fit(name, course.learned.select(~held), seed, _labelled(progress, f" without {generation}"))
         rows = measure(_temporary(method, {**classes, name: parameters}), name, course.learned.select(held))
         result |= {row.gpu: _entry(row, True) for row in rows}
     return result
+
+
+def _labelled(progress: Progress, label: str) -> Progress:
+    return lambda task, done, total: progress(task + label, done, total)
 
 
 def _temporary(method: Method, classes: Mapping[str, Mapping[str, Floats]]) -> Learned:

@@ -13,7 +13,7 @@ from clustersim.predictors import tables
 from clustersim.predictors.classes import SIMT, TENSOR, pick
 from clustersim.predictors.columns import Columns, Floats
 from clustersim.predictors.model import Predictor
-from clustersim.predictors.tables import Samples, gpus_of
+from clustersim.predictors.samples import Samples, gpus_of
 from clustersim.workload.kernel import Kernel
 
 

@@ -13,14 +13,15 @@ from pathlib import Path
 import numpy as np
 
 from clustersim.config.gpu import Gpu
-from clustersim.predictors.classes import TENSOR
+from clustersim.predictors.classes import GRAPHED
 from clustersim.predictors.columns import Columns, Floats, bound, peak
 from clustersim.predictors.curriculum import learn
 from clustersim.predictors.learned import Learned, Method, open_weights
+from clustersim.predictors.lessons import expected_dispatch, forget, lesson, lone, nuisance
 from clustersim.predictors.mlp import Parameters, forward, initial, scaling, softplus, standardise
+from clustersim.predictors.samples import Samples
 from clustersim.predictors.store import Weights
-from clustersim.predictors.tables import Samples
-from clustersim.predictors.training import Plan, Progress, fit, forget, lesson, lone, nuisance, silent
+from clustersim.predictors.training import Plan, Progress, fit, silent
 
 PLAN = Plan(members=2)
 
@@ -49,13 +50,12 @@ def log_seconds(xp: object, parameters: Parameters, rows: Parameters) -> Floats:
 
 def learn_class(name: str, samples: Samples, seed: int, progress: Progress = silent) -> dict[str, Floats]:
     """Return the parameters of one class, learned in torch from its samples."""
-    tensor = name in TENSOR
-    facts = lesson(samples, describe, patience=2e-5 if tensor else 1e-4)
+    facts = lesson(samples, describe, patience=2e-5 if name in GRAPHED else 1e-4)
     scale = scaling(facts.inputs["features"])
     inputs = facts.inputs | {"features": standardise(scale, facts.inputs["features"])}
     widths = (inputs["features"].shape[1], *PLAN.widths, 1)
     begin = initial(PLAN.members, widths, np.random.default_rng(seed))
-    begin |= nuisance(PLAN.members, facts, eager=not tensor)
+    begin |= nuisance(PLAN.members, facts, expected_dispatch(name))
 
     def lone_seconds(xp: object, parameters: Parameters, rows: Parameters) -> object:
         share = xp.tensor(facts.share, dtype=xp.float32)  # type: ignore[attr-defined]

@@ -15,8 +15,8 @@ from clustersim.predictors.classes import MEMORY, SIMT, TENSOR, class_of, route
 from clustersim.predictors.columns import Columns, Floats, bound, columns
 from clustersim.predictors.mlp import Parameters
 from clustersim.predictors.model import LAUNCH, Scope, subjects
+from clustersim.predictors.samples import Samples
 from clustersim.predictors.store import Weights, read, shipped
-from clustersim.predictors.tables import Samples
 from clustersim.predictors.training import Progress
 from clustersim.workload.kernel import Kernel
 

@@ -17,10 +17,11 @@ from clustersim.config.gpu import Gpu
 from clustersim.predictors.columns import Columns, Floats, peak
 from clustersim.predictors.curriculum import learn
 from clustersim.predictors.learned import Learned, Method, open_weights
+from clustersim.predictors.lessons import lesson
 from clustersim.predictors.mlp import Parameters
+from clustersim.predictors.samples import Samples
 from clustersim.predictors.store import Weights
-from clustersim.predictors.tables import Samples
-from clustersim.predictors.training import Progress, lesson, silent
+from clustersim.predictors.training import Progress, silent
 
 
 def describe(table: Columns, gpu: Gpu) -> dict[str, Floats]:

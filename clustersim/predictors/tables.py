@@ -1,4 +1,4 @@
-"""Measured kernels: the tidy tables of a data folder, as `Samples` that predictors learn from and are judged by.
+"""Measured kernels: the tidy tables of a data folder, as samples that predictors learn from and are judged by.
 
 Layout of the folder (parquet): `neusight/kernels_fp32` (sitar-lab/NeuSight, MIT: one eager FP32 call a row),
 `kernels/gemm` and `kernels/attention_forward` (ai-dynamo/aiconfigurator, Apache-2.0: tensor-core GEMMs and causal
@@ -10,16 +10,16 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clustersim.config.gpu import BYTES
 from clustersim.errors import DataError
-from clustersim.predictors.columns import Columns, Flags, Floats
+from clustersim.predictors.columns import Columns, Floats
+from clustersim.predictors.samples import Samples, join
 
 if TYPE_CHECKING:
     import polars as pl
@@ -42,26 +42,6 @@ _FLASH = (
     *(f"{gpu}:{dtype}:fa3" for gpu in ("h100_sxm", "h200_sxm") for dtype in ("bfloat16", "fp8")),
     *(f"{gpu}:{dtype}:trtllm_mha" for gpu in ("b300_sxm", "gb200") for dtype in ("bfloat16", "fp8")),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """Measured kernels: `seconds` of each row of `table` on the GPU named in `gpu`."""
-
-    table: Columns
-    gpu: NDArray[np.str_]
-    seconds: Floats
-
-    def __len__(self) -> int:
-        return len(self.seconds)
-
-    def select(self, rows: Any) -> Samples:
-        """Return the rows that a mask or index picks."""
-        return Samples(self.table.select(rows), self.gpu[rows], self.seconds[rows])
-
-    def of(self, *kinds: str) -> Samples:
-        """Return the kernels of these kinds."""
-        return self.select(np.isin(self.table.kind, kinds))
 
 
 def folder(data: str | Path | None = None) -> Path:
@@ -114,7 +94,7 @@ def fp32(data: Path, split: str) -> Samples:
         frame = frame.filter((pl.col("vendor") == "nvidia") & ~broken)
         frame = frame.filter(~raw | pl.col("op").is_in(["softmax", "ln"]))
     gemms, vectors = frame.filter(pl.col("k").is_not_null()), frame.filter(pl.col("h").is_not_null())
-    return _join(_fp32_gemms(gemms), _fp32_vectors(vectors))
+    return join(_fp32_gemms(gemms), _fp32_vectors(vectors))
 
 
 def _fp32_gemms(frame: pl.DataFrame) -> Samples:
@@ -193,14 +173,3 @@ def _texts(frame: pl.DataFrame, name: str) -> NDArray[np.str_]:
 
 def _same(frame: pl.DataFrame, text: str) -> NDArray[np.str_]:
     return np.full(len(frame), text)
-
-
-def _join(one: Samples, other: Samples) -> Samples:
-    fields = Columns.__slots__
-    table = Columns(*(np.concatenate([getattr(one.table, f), getattr(other.table, f)]) for f in fields))
-    return Samples(table, np.concatenate([one.gpu, other.gpu]), np.concatenate([one.seconds, other.seconds]))
-
-
-def gpus_of(samples: Samples) -> dict[str, Flags]:
-    """Return which rows were measured on each GPU, by the GPU's name in the table."""
-    return {name: samples.gpu == name for name in dict.fromkeys(samples.gpu.tolist())}

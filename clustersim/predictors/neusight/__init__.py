@@ -11,16 +11,17 @@ from typing import Any
 import numpy as np
 
 from clustersim.config.gpu import Gpu
-from clustersim.predictors.classes import TENSOR
+from clustersim.predictors.classes import GRAPHED
 from clustersim.predictors.columns import Columns, Floats
 from clustersim.predictors.curriculum import learn
 from clustersim.predictors.learned import Learned, Method, open_weights
+from clustersim.predictors.lessons import expected_dispatch, forget, lesson, lone, nuisance
 from clustersim.predictors.mlp import Parameters, scaling, standardise
 from clustersim.predictors.neusight import wave
 from clustersim.predictors.neusight.terms import terms
+from clustersim.predictors.samples import Samples
 from clustersim.predictors.store import Weights
-from clustersim.predictors.tables import Samples
-from clustersim.predictors.training import Plan, Progress, fit, forget, lesson, lone, nuisance, silent
+from clustersim.predictors.training import Plan, Progress, fit, silent
 
 PLAN = Plan()
 BACKWARD = 0.8
@@ -38,12 +39,11 @@ def seconds(parameters: Parameters, table: Columns, gpu: Gpu) -> Floats:
 
 def learn_class(name: str, samples: Samples, seed: int, progress: Progress = silent) -> dict[str, Floats]:
     """Return the parameters of one class, learned in torch from its samples."""
-    tensor = name in TENSOR
-    facts = lesson(samples, terms, patience=2e-5 if tensor else 1e-4)
+    facts = lesson(samples, terms, patience=2e-5 if name in GRAPHED else 1e-4)
     scale = scaling(facts.inputs["features"])
     inputs = facts.inputs | {"features": standardise(scale, facts.inputs["features"])}
     begin = wave.start(PLAN.members, inputs["features"].shape[1], PLAN.widths, seed)
-    begin |= nuisance(PLAN.members, facts, eager=not tensor)
+    begin |= nuisance(PLAN.members, facts, expected_dispatch(name))
 
     def log_seconds(xp: Any, parameters: Parameters, rows: Parameters) -> Any:
         share = xp.tensor(facts.share, dtype=xp.float32)
