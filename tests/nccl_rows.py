@@ -73,17 +73,17 @@ def version(run: Run) -> str:
 def settings(run: Run) -> str:
     """What the row says NCCL was told."""
     parts = [f'version: "{version(run)}"']
-    if "NVLS off" in run.algo or "NVLS_ENABLE=0" in run.algo or run.algo in ("Ring", "Ring (AWS tuner default)"):
+    if "NVLS off" in run.algo or "NVLS_ENABLE=0" in run.algo or "Ring" in run.algo.split(",")[0].split(" ")[0]:
         parts.append("algo: ring")
+    elif run.algo.startswith("NVLSTree"):
+        parts.append("algo: nvls_tree" if "default" not in run.algo else "")
     if "LL128" in run.algo:
         parts.append("proto: LL128")
-    if "forced" in run.algo:
-        parts.append("algo: nvls_tree")
     if "SHARP" in run.algo:
         parts.append("collnet: true")
-    if "drmysore" in run.source or "all_reduce_bench" in run.note:
+    if "drmysore" in run.source or "all_reduce_bench" in run.note or "SimuMax" in run.source:
         parts.append("launch: 24us")  # PyTorch, one call at a time: stas00/ml-engineering, network/benchmarks
-    return "{" + ", ".join(parts) + "}"
+    return "{" + ", ".join(filter(None, parts)) + "}"
 
 
 def node(run: Run) -> str:

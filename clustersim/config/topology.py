@@ -47,7 +47,7 @@ def _slot(value: str) -> str:
 def _version(value: str) -> str:
     if re.fullmatch(r"2\.[0-9]{1,2}(\.[0-9]{1,2})?", value):
         return value
-    raise ValueError(f"{value!r} is no version of NCCL; write one in quotes, like \"2.27\" or \"2.27.3\"")
+    raise ValueError(f'{value!r} is no version of NCCL; write one in quotes, like "2.27" or "2.27.3"')
 
 
 def _algo(value: str) -> str:

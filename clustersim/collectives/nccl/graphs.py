@@ -7,6 +7,7 @@ of real nodes: 12 × 30 GB/s on 8 H100, 8 × 24 on several DGX A100.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from clustersim.collectives.nccl.constants import GB, architecture
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.topology.model import NodeFacts
 
+HEADS, HEADS_BETWEEN = 16, 8  # as large NVLink domains behave: a rack of GB200 alone, and several racks
 MOST_CHANNELS = 32  # MAXCHANNELS / 2: those of the search are launched twice
 _INTRA = {
     "old": (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
@@ -51,7 +53,7 @@ def ring(shape: Shape, node: NodeFacts) -> Graph:
 @lru_cache(maxsize=1024)
 def nvls(shape: Shape, node: NodeFacts) -> Graph:
     """Return the graph of NVLS: a head a channel, and b bytes/s a channel such that every link carries heads + 1 of them."""
-    heads = min(shape.per_node, MOST_CHANNELS) if shape.nodes == 1 else shape.nics
+    heads = min(shape.per_node, HEADS) if shape.nodes == 1 else min(shape.nics, HEADS_BETWEEN)
     speed = _fastest(_INTRA, node, node.nvlink / (heads + 1))
     inter = _fastest(_INTER, node, node.nic) if shape.nodes > 1 else speed
     return Graph(heads, speed, inter, max(16, heads))
@@ -74,11 +76,11 @@ def _inside(shape: Shape, node: NodeFacts) -> Graph:
     return Graph(channels, speed, speed, min(2 * channels, 2 * MOST_CHANNELS))
 
 
-def _fastest(table: dict[str, tuple[float, ...]], node: NodeFacts, most: float) -> float:
+def _fastest(table: Mapping[str, tuple[float, ...]], node: NodeFacts, most: float) -> float:
     """Return the fastest speed of the list that is no more than `most` bytes/s, or `most` itself below them all."""
     return next((speed for speed in _speeds(table, node) if speed <= most * _SLACK), most)
 
 
-def _speeds(table: dict[str, tuple[float, ...]], node: NodeFacts) -> tuple[float, ...]:
+def _speeds(table: Mapping[str, tuple[float, ...]], node: NodeFacts) -> tuple[float, ...]:
     kind = ("old", "old", "hopper", "blackwell")[architecture(node.architecture)]
     return tuple(speed * GB for speed in table[kind])

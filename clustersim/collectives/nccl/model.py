@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from clustersim.collectives.nccl.constants import GB, PROTOCOLS, US, Constants, architecture, constants
+from clustersim.collectives.nccl.constants import GB, US, Constants, architecture
 from clustersim.collectives.nccl.graphs import Graph, nvls, ring
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.topology.model import NodeFacts
@@ -17,17 +17,12 @@ LEAF = 14e-6
 
 
 class Case(NamedTuple):
-    """A communicator on its nodes under one release."""
+    """A collective of a communicator on its nodes, under a set of constants."""
 
     op: str
     shape: Shape
     node: NodeFacts
-    version: str
-
-    @property
-    def constants(self) -> Constants:
-        """The release's constants."""
-        return constants(self.version)
+    constants: Constants
 
     @property
     def scale(self) -> int:
@@ -211,6 +206,3 @@ def _no_ll128(case: Case) -> str | None:
     if case.node.scale_up == "none":
         return "needs NVLink"
     return None
-
-
-__all__ = ["ALGORITHMS", "HALVES", "PROTOCOLS", "ROOTED", "Case", "bandwidth", "graph", "latency", "unavailable"]

@@ -1,21 +1,26 @@
 """Messages between two GPUs, and all-to-all made of them: no tuner chooses, NCCL sends directly.
 
-A message is alpha + S/B: alpha of LL inside a node up to 16 KiB a channel, of Simple else and between nodes; B is what NVLink or
-the NIC gives (NVIDIA/nccl, src/enqueue.cc; SimAI charges the same sums). All-to-all is one kernel for all its messages: each
-rank's own links carry them at once, and PXN sends through the GPU of its node that owns the receiver's rail.
+A message is alpha + S/B: alpha of LL inside a node up to 16 KiB, of Simple else and between nodes; B is what NVLink or the NIC
+gives (NVIDIA/nccl, src/enqueue.cc; SimAI charges the same sums). All-to-all is one kernel for all its messages: each rank's
+own links carry them at once, and PXN sends through the GPU of its node that owns the receiver's rail.
 """
 
 from __future__ import annotations
 
-from clustersim.collectives.nccl.constants import US, constants
+from clustersim.collectives.nccl.constants import US, V2_30, architecture
 from clustersim.collectives.nccl.graphs import inside_rate
 from clustersim.collectives.nccl.model import LEAF
+from clustersim.collectives.nccl.pace import PACES, Pace
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.topology.model import NodeFacts
 
 OPS = ("send", "all_to_all")
-LL_BYTES = 16 * 1024  # a channel
-SLOWER = 14e9  # bytes/s that one channel gets through a NIC
+LL_BYTES = 16 * 1024  # NCCL_P2P_LL_THRESHOLD
+SLOWER = 14e9  # bytes/s of a NIC that one channel serves
+LOOP, FILL = (
+    32 << 20,
+    0.35,
+)  # bytes of an all_to_all under way, and the part of their time that goes by unused at its ends
 
 
 def channels(shape: Shape, node: NodeFacts) -> int:
@@ -26,22 +31,34 @@ def channels(shape: Shape, node: NodeFacts) -> int:
     return max(1, round(node.nic / SLOWER))
 
 
-def latency(size: float, shape: Shape, node: NodeFacts) -> tuple[str, float]:
-    """Return protocol and seconds of a message of no bytes; `size` bytes to each peer choose the protocol."""
-    c = constants(node.nccl.version)
+def protocol(op: str, size: float, shape: Shape) -> str:
+    """Return the protocol of messages; `size` as nccl-tests counts it, all that one rank sends."""
+    each = size / shape.ranks if op == "all_to_all" else size
+    return "LL" if shape.nodes == 1 and each <= LL_BYTES else "Simple"
+
+
+def timing(op: str, size: float, shape: Shape, node: NodeFacts) -> tuple[float, float]:
+    """Return seconds before and between the bytes, and bytes/s, of one message or of an all_to_all of `size` bytes a rank."""
+    pace = PACES[architecture(node.architecture)]
+    delay, rate = _latency(op, size, shape, node, pace) * US, _rate(op, shape, node, pace)
     if shape.nodes > 1:
-        return "Simple", (c.base["ring"][2] + c.net["ring"][2]) * US + 2 * max(0.0, node.net_latency - LEAF)
-    hops = c.pci if node.scale_up == "none" else c.nvlink
-    low = size <= LL_BYTES * channels(shape, node)
-    p = 0 if low else 2
-    return ("LL" if low else "Simple"), (c.base["ring"][p] + hops["ring"][p]) * US
+        far = shape.ranks - shape.per_node if op == "all_to_all" else 1
+        delay += max(0.0, node.net_latency - LEAF) * 2 + far * (2 if node.cpu == "amd" else 1) * US
+    return (delay + FILL * min(size, LOOP) / rate if op == "all_to_all" else delay), rate
 
 
-def rate(op: str, shape: Shape, node: NodeFacts) -> float:
-    """Return bytes/s of a message, or of what one rank sends in an all_to_all (its own share counted), as nccl-tests does."""
-    inside = inside_rate(node)
+def _latency(op: str, size: float, shape: Shape, node: NodeFacts, pace: Pace) -> float:
+    """Return us; a message between nodes costs a kernel and a hop of ring/Simple."""
+    if protocol(op, size, shape) == "LL":
+        return pace.base[0] + (V2_30.pci["ring"][0] if node.scale_up == "none" else pace.hop[0])
+    return pace.p2p if shape.nodes == 1 else (pace.p2p if op == "all_to_all" else pace.base[0]) + V2_30.net["ring"][2]
+
+
+def _rate(op: str, shape: Shape, node: NodeFacts, pace: Pace) -> float:
+    inside = inside_rate(node) * pace.spread
     if op == "send":
         return inside if shape.nodes == 1 else node.nic
     n, each = shape.ranks, shape.per_node
-    port = node.nic * shape.nics / each if shape.nodes > 1 else inside
-    return n / max((each - 1) / inside, (n - each) / port)
+    if shape.nodes == 1:
+        return n / ((n - 1) / inside + 1 / pace.own)
+    return n / max((each - 1) / inside, (n - each) * each / (node.nic * shape.nics))

@@ -42,7 +42,9 @@ def shape(topology: Topology, ranks: Ints) -> Shape:
     if not len(ranks):
         raise InputError("a communicator needs one GPU or more; name some")
     if ranks.min() < 0 or ranks.max() >= topology.gpus:
-        raise InputError(f"GPU {ranks[(ranks < 0) | (ranks >= topology.gpus)][0]} is not among 0 to {topology.gpus - 1}")
+        raise InputError(
+            f"GPU {ranks[(ranks < 0) | (ranks >= topology.gpus)][0]} is not among 0 to {topology.gpus - 1}"
+        )
     if len(np.unique(ranks)) < len(ranks):
         raise InputError("a communicator has one GPU twice; name each once")
     node, local = np.divmod(ranks, topology.gpus_per_node)
