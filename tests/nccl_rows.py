@@ -24,7 +24,11 @@ PRESETS = {
     "B300": "hgx-b300",
     "GB200": "gb200-nvl72",
 }
-RAILS = "{kind: rail_optimized, tiers: [{radix: 512}], link: {rate: RATE}}"
+LATENCY = {"RoCE": 16, "EFA": 34, "TCPX": 69}
+"""us from GPU to GPU; InfiniBand 14 (NCCL's). RoCE: three Ethernet switches on the way, 0.6 us each more than InfiniBand's.
+
+EFA and TCPX-O are the 8-byte rows of one source each (aws-samples, lessizzmore), which count for nothing else.
+"""
 
 
 class Run(NamedTuple):
@@ -44,7 +48,8 @@ def runs(folder: Path) -> list[Run]:
     """Every row that times a collective of NCCL; rows of busbw without a size or a time are left out."""
     with (folder / "collectives" / "collectives.csv").open() as file:
         rows = list(csv.DictReader(file))
-    return [_run(row) for row in rows if row["op"] in OPS and row["size_bytes"] and row["time_us"] and row["nodes"]]
+    found = [_run(row) for row in rows if row["op"] in OPS and row["size_bytes"] and row["time_us"] and row["nodes"]]
+    return [run for run in found if not (run.size == 8 and run.source.startswith(("aws-samples", "lessizzmore")))]
 
 
 def _run(row):
@@ -107,14 +112,16 @@ def _nics(run: Run) -> str:
         "4x200G": "count: 4, rate: 200Gb/s",
         "1x100G": "count: 1, rate: 100Gb/s",
         "8x400G RoCE per 4-GPU": "rate: 800Gb/s",
+        "4 only 325 Gb/s": "efficiency: 0.8125",
     }.items():
         if text in run.fabric:
-            return nics + _slow(run)
-    return _slow(run).lstrip(", ")
+            return nics + _latency(run)
+    return _latency(run).lstrip(", ")
 
 
-def _slow(run: Run) -> str:
-    return ""
+def _latency(run: Run) -> str:
+    """How far a NIC is by what it is: InfiniBand's default, or as in LATENCY."""
+    return next((f", latency: {us}us" for text, us in LATENCY.items() if text in run.fabric), "")
 
 
 @cache

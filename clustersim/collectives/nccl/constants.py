@@ -28,7 +28,8 @@ class Constants(NamedTuple):
 
     nvls: efficiency of NVLS by architecture, or None where the release takes 5/6 of the bus instead. ll: part of the ring's
     bus that LL gets, (all_reduce and between nodes, else). inter_steps: hops between nodes of an all_reduce ring over n
-    nodes are 2(n - inter_steps). single_tree: with one GPU a node a ring's hop costs as much as a tree's.
+    nodes are 2(n - inter_steps). single_tree: with one GPU a node a ring's hop costs as much as a tree's. flush: how often
+    Simple pays the latency that a NIC declares.
     """
 
     base: Latencies
@@ -45,6 +46,7 @@ class Constants(NamedTuple):
     ring_ll128_single: float
     inter_steps: int
     single_tree: bool
+    flush: int = 2
 
 
 _NONE: Row = (0.0, 0.0, 0.0)
@@ -130,7 +132,10 @@ TREE_CORRECTION: tuple[tuple[float, ...], ...] = (
 
 @cache
 def constants(version: str) -> Constants:
-    """Return the constants of an NCCL release such as `2.27` or `2.27.3`. Raises InputError for one that is no 2.x, or older than 2.18."""
+    """Return the constants of an NCCL release such as `2.27` or `2.27.3`.
+
+    Raises InputError for what is no release, or one before 2.18.
+    """
     try:
         major, minor = (int(part) for part in version.split(".")[:2])
     except ValueError:

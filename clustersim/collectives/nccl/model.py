@@ -146,11 +146,11 @@ def _inside(case: Case, algorithm: str) -> tuple[float, float, float]:
 
 
 def _between(case: Case, algorithm: str, protocol: int) -> float:
-    """Return the seconds of a hop between nodes; Simple waits for the NIC twice, the second time for its flush."""
+    """Return the seconds of a hop between nodes; the tuner lets Simple wait for the NIC twice, for its flush."""
     c = case.constants
     as_tree = case.shape.per_node == 1 and c.single_tree and algorithm == "ring"
     own = c.net["tree" if as_tree else algorithm][protocol] * US
-    return own + max(0.0, case.node.net_latency - LEAF) * (2 if protocol == 2 else 1)
+    return own + max(0.0, case.node.net_latency - LEAF) * (c.flush if protocol == 2 else 1)
 
 
 def _ring_hops(case: Case, protocol: int, inside: float, between: float) -> float:

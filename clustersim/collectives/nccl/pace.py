@@ -13,6 +13,7 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 
 from clustersim.collectives.nccl.constants import GB, PROTOCOLS, V2_30, Constants, Row, architecture
+from clustersim.collectives.nccl.graphs import nvls
 from clustersim.collectives.nccl.model import ROOTED, Case, bandwidth, latency
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.topology.model import NodeFacts
@@ -26,7 +27,7 @@ class Pace(NamedTuple):
     """One architecture. base, hop: us of a ring or tree kernel and of a hop inside a node, by protocol (LL, LL128, Simple).
 
     copy: bytes/s at which a rank adds or copies its own part in a ring, in turn with its sends. nvls: us of an NVLS kernel.
-    loop: bytes that all heads of NVLS have under way at once, and `fill` the part of the time for these that passes before
+    loop: bytes that eight heads of NVLS have under way at once, and `fill` the part of the time for these that passes before
     the pipeline is full and after it runs empty. p2p, spread, own: messages: us of Simple, part of NVLink's rate that many at
     once reach, and bytes/s of a rank's message to itself.
     """
@@ -43,7 +44,7 @@ class Pace(NamedTuple):
 
 
 _AMPERE = Pace((10.5, 13.9, 22.0), (0.76, 3.1, 6.7), 420 * GB, 0.0, 16 * MIB, 0.7, 14.5, 0.91, 750 * GB)
-_HOPPER = Pace((5.2, 16.0, 16.4), (0.77, 0.6, 2.0), 800 * GB, 25.0, 16 * MIB, 0.7, 13.0, 0.89, 2500 * GB)
+_HOPPER = Pace((5.2, 16.0, 16.4), (0.77, 0.6, 2.0), 1150 * GB, 25.0, 16 * MIB, 0.7, 13.0, 0.89, 2500 * GB)
 _BLACKWELL = Pace((8.6, 14.0, 13.0), (1.23, 1.9, 6.2), 1160 * GB, 38.0, 64 * MIB, 0.7, 16.0, 0.93, 710 * GB)
 PACES = (_AMPERE, _AMPERE, _HOPPER, _BLACKWELL)
 """Volta (taken to be like Ampere), Ampere, Hopper, Blackwell."""
@@ -54,9 +55,9 @@ def measured(arch: int) -> Constants:
     """Return the newest release's constants with the kernels and hops of an architecture in their place."""
     pace = PACES[arch]
     base = {**V2_30.base, "ring": pace.base, "tree": pace.base}
-    nvls = (0.0, 0.0, pace.nvls)
-    inside = {**V2_30.nvlink, "ring": pace.hop, "tree": pace.hop, "nvls": nvls, "nvls_tree": nvls}
-    return V2_30._replace(base=base, nvlink=inside)
+    switch = (0.0, 0.0, pace.nvls)
+    inside = {**V2_30.nvlink, "ring": pace.hop, "tree": pace.hop, "nvls": switch, "nvls_tree": switch}
+    return V2_30._replace(base=base, nvlink=inside, flush=1)
 
 
 def paced(op: str, shape: Shape, node: NodeFacts, algorithm: str, protocol: str, size: float) -> tuple[float, float]:
@@ -65,7 +66,9 @@ def paced(op: str, shape: Shape, node: NodeFacts, algorithm: str, protocol: str,
     if algorithm in ("nvls", "nvls_tree"):
         pace = PACES[architecture(node.architecture)]
         levels = shape.nodes.bit_length() - 1 if algorithm == "nvls_tree" else 0
-        delay += (pace.fill * min(size, pace.loop) + levels * min(size, TREE_CHUNK)) / rate
+        delay += (
+            pace.fill * min(size, pace.loop * nvls(shape, node).channels / 8) + levels * min(size, TREE_CHUNK)
+        ) / rate
     return delay, rate
 
 
