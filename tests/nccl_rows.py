@@ -1,17 +1,14 @@
 """Measured runs of nccl-tests, each on the cluster that its source describes, and what the model says about them.
 
-    python tests/nccl_rows.py FOLDER      prints the errors by cluster, operation and size; FOLDER holds collectives/collectives.csv
+    python tests/nccl_rows.py FOLDER      prints the errors; FOLDER holds collectives/collectives.csv
 
 Every cluster is a preset with the fabric that the source names; nothing differs between the rows of a source but ranks and size.
 """
 
 import csv
 import re
-import sys
-from collections import defaultdict
 from functools import cache
 from pathlib import Path
-from statistics import median
 from typing import NamedTuple
 
 OPS = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall", "sendrecv"}

@@ -12,7 +12,7 @@ from clustersim.collectives.nccl.tuner import OPS as TUNED
 from clustersim.collectives.nccl.tuner import Estimate, tune
 from clustersim.errors import InputError
 from clustersim.topology.model import NodeFacts
-from clustersim.units import scaled
+from clustersim.units import seconds as spelt
 
 FILES = {
     "ring": "rail_ring",
@@ -81,10 +81,10 @@ def _messages(op: str, size: float, shape: Shape, node: NodeFacts) -> Choice:
 
 
 def _why(found: list[Estimate]) -> str:
-    best = f"{found[0].algorithm}/{found[0].protocol} is expected to take {scaled(found[0].time_s, 's')}"
+    best = f"{found[0].algorithm}/{found[0].protocol} is expected to take {spelt(found[0].time_s)}"
     if len(found) == 1:
         return f"{best}, and is the only one left"
-    return f"{best}, {found[1].algorithm}/{found[1].protocol} {scaled(found[1].time_s, 's')}"
+    return f"{best}, {found[1].algorithm}/{found[1].protocol} {spelt(found[1].time_s)}"
 
 
 def _nothing(op: str, size: float, shape: Shape, node: NodeFacts) -> str:

@@ -12,6 +12,7 @@ from clustersim.topology.model import NodeFacts
 ALGORITHMS = ("ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat")
 HALVES = ("all_gather", "reduce_scatter")
 ROOTED = ("broadcast", "reduce")
+SIMPLE_ONLY = "has Simple only"
 LEAF = 14e-6
 """Seconds of a network hop that NCCL's own figures contain: what a NIC says beyond it is its `latency` attribute."""
 
@@ -129,15 +130,14 @@ def latency(case: Case, algorithm: str, protocol: int) -> float:
         return base + _ring_hops(case, protocol, inside, between)
     if algorithm == "tree":
         return base + 2 * (hops * inside + depth * between)
-    if algorithm == "nvls":
-        return inside + (between if shape.nodes > 1 else 0.0)
-    if algorithm == "nvls_tree":
-        return inside + 2 * depth * between
-    if algorithm == "collnet_direct":
-        return 2 * (min(1, hops) * inside + 0.4 * US * hops) + between
-    if algorithm == "collnet_chain":
-        return 2 * hops * inside + between
-    return base + depth * between / 3.5 + 2.8 * US * shape.ranks
+    if algorithm == "pat":
+        return base + depth * between / 3.5 + 2.8 * US * shape.ranks
+    return {
+        "nvls": inside + (between if shape.nodes > 1 else 0.0),
+        "nvls_tree": inside + 2 * depth * between,
+        "collnet_direct": 2 * (min(1, hops) * inside + 0.4 * US * hops) + between,
+        "collnet_chain": 2 * hops * inside + between,
+    }[algorithm]
 
 
 def _inside(case: Case, algorithm: str) -> tuple[float, float, float]:
@@ -168,7 +168,7 @@ def unavailable(case: Case, algorithm: str, protocol: int) -> str | None:
     """Return why NCCL would not use an algorithm with a protocol, None if it may."""
     nodes, switch = case.shape.nodes, case.node.scale_up == "nvswitch"
     if protocol != 2 and algorithm not in ("ring", "tree"):
-        return "has Simple only"
+        return SIMPLE_ONLY
     reasons = {
         "ring": None,
         "tree": None if case.op == "all_reduce" else f"does no {case.op}",

@@ -33,8 +33,13 @@ class Shape(NamedTuple):
         return Group(self.ranks, (self.per_node, self.nodes))
 
 
+def ordered(ranks: Ints) -> Ints:
+    """Return the GPUs of communicators (…, n) node by node, as NCCL joins them whatever their ranks."""
+    return np.sort(ranks, axis=-1)
+
+
 def shape(topology: Topology, ranks: Ints) -> Shape:
-    """Return the shape of the communicator of GPUs `ranks` (n,), in the order of its positions.
+    """Return the shape of the communicator of GPUs `ranks` (n,), `ordered`.
 
     Raises InputError for no GPU, one that is not there, or one named twice.
     """
