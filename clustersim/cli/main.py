@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import typer
 
 from clustersim import __version__
+from clustersim.cli.collective import collective
 from clustersim.cli.kernels import kernels
 from clustersim.cli.predictor import app as predictor
 from clustersim.cli.run import run
@@ -27,6 +28,7 @@ app = typer.Typer(
 app.command()(run)
 app.command()(show)
 app.command()(kernels)
+app.command()(collective)
 app.command()(sweep)
 app.add_typer(predictor, name="predictor")
 _UsageError: type[BaseException] = typer.BadParameter.__bases__[0]  # typer has moved it between modules

@@ -9,6 +9,10 @@ Each file of this folder is one algorithm and has
 for a group of two or more ranks. `steps` is proved against the pre- and postcondition of the collective (`proof.py`);
 `phases` must carry the same bytes over the same pairs and count the same rounds. An algorithm that cuts its chunks
 finer to keep a chain or a tree busy is proved uncut: the pieces of a chunk follow it on its way.
+
+A source or destination below zero is a switch that adds what comes in and copies what goes out: `node_switch(j)` joins the
+GPUs of node j (NVLS), `network_switch(r)` the NICs of rail r of all nodes (SHARP). It holds nothing at first. Node j are the
+positions j·levels[0] … (j + 1)·levels[0] - 1, and a position's rail is its place in there.
 """
 
 from __future__ import annotations
@@ -34,8 +38,8 @@ ROOM = "clustersim.collectives"
 class Step(NamedTuple):
     """In round `round`, rank `source` sends chunk `chunk` to `destination`, which adds it to its own or overwrites it.
 
-    All steps of a round happen at once. `relay`: the source passes on what it last received of the chunk, not what it
-    has since added up.
+    All steps of a round happen at once. Either end may be a switch, below zero. `relay`: the source passes on what it last
+    received of the chunk, not what it has since added up.
     """
 
     round: int
@@ -68,6 +72,26 @@ class Phase(NamedTuple):
     source: Ints
     destination: Ints
     fraction: Floats
+
+
+NETWORK = -(1 << 40)
+"""Positions from here downwards are switches between nodes."""
+
+
+def node_switch(node: int) -> int:
+    """Return the position that stands for the switches inside a node."""
+    return -1 - node
+
+
+def network_switch(rail: int) -> int:
+    """Return the position that stands for the switches between nodes on a rail."""
+    return NETWORK - rail
+
+
+def nodes_of(group: Group) -> tuple[int, int]:
+    """Return (positions of a node, nodes)."""
+    inside = group.levels[0] if group.levels else 1
+    return inside, group.n // inside
 
 
 def phases(algorithm: str, op: str, group: Group) -> tuple[Phase, ...]:
@@ -118,6 +142,13 @@ def neighbours(group: Group, level: int) -> Ints:
     """Return, for every position, the next one in the ring over digit `level`, its other digits kept."""
     digit, stride, fan = digits(group, level)
     return np.arange(group.n, dtype=np.int64) + ((digit + 1) % fan - digit) * stride
+
+
+def merged(rounds: float, *parts: tuple[Ints, Ints, float]) -> Phase:
+    """Return the phase of several lists (sources, destinations, fraction) of pairs; those without bytes are left out."""
+    parts = tuple(part for part in parts if part[2])
+    source, destination = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+    return Phase(rounds, source, destination, np.repeat([part[2] for part in parts], [len(part[0]) for part in parts]))
 
 
 def uniform(rounds: float, source: Ints, destination: Ints, fraction: float) -> Phase:

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, PlainValidator
 
 from clustersim.config.fields import Bandwidth, Count, Fraction, Index, Length, Name, Power, Spec, Time
 
+NCCL_ALGORITHMS = ("ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat")
 _PCIE = re.compile(r"gen([1-6])x(1|2|4|8|16)")
 _PCIE_RAW = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}  # B/s a lane after line coding
 
@@ -41,6 +42,18 @@ def _slot(value: str) -> str:
     if _PCIE.fullmatch(value):
         return value
     raise ValueError(f"{value!r} is not a PCIe slot; write generation and lanes, like gen5x16")
+
+
+def _version(value: str) -> str:
+    if re.fullmatch(r"2\.[0-9]{1,2}(\.[0-9]{1,2})?", value):
+        return value
+    raise ValueError(f'{value!r} is no version of NCCL; write one in quotes, like "2.27" or "2.27.3"')
+
+
+def _algo(value: str) -> str:
+    if value in NCCL_ALGORITHMS:
+        return value
+    raise ValueError(f"{value!r} is no algorithm of NCCL; write one of {', '.join(NCCL_ALGORITHMS)}")
 
 
 def _name_free_of_brackets(value: str) -> str:
@@ -226,9 +239,18 @@ class Fault(Spec):
 
 
 class Nccl(Spec):
-    """The communication library: seconds to launch one collective (8.4 us, ring/Simple in NCCL's tuning.cc)."""
+    """The communication library: seconds to launch one collective (8.4 us, ring/Simple in NCCL's tuning.cc).
+
+    version, algo, proto, collnet are for algorithm `nccl`: NCCL's release, what it is forced to use (`NCCL_ALGO`,
+    `NCCL_PROTO`), and whether it lets InfiniBand switches add (`NCCL_COLLNET_ENABLE`, SHARP). Its latencies hold a launch
+    already; a `launch` written here comes on top of them.
+    """
 
     launch: Time = 8.4e-6
+    version: Annotated[str, AfterValidator(_version)] = "2.30"
+    algo: Annotated[str, AfterValidator(_algo)] | None = None
+    proto: Literal["LL", "LL128", "Simple"] | None = None
+    collnet: bool = False
 
 
 class Cluster(Spec):

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clustersim.topology.model import Floats, Tier, Topology
+from clustersim.config.topology import Nccl
+from clustersim.topology.model import Floats, NcclFacts, NodeFacts, Tier, Topology
 from clustersim.topology.router import router
 from clustersim.topology.site import Network, Run, Site
 
@@ -35,11 +36,39 @@ def assemble(site: Site, kind: str, network: Network | None) -> Topology:
         tiers=tuple(Tier(r.name, int(f), len(r.capacity)) for r, f in zip(runs, firsts[:-1], strict=True)),
         counts=_counts(site, network, int(firsts[-1])),
         fanouts=(network.fanouts if network else ()) or (1,),
-        launch=site.launch,
+        launch=site.nccl.launch,
         slowdown=np.ones(site.nodes * site.node.gpus.count),
+        node=_facts(site, network),
         router=router(site, network, latency),
         ends=_Ends(site, network),
     )
+
+
+def _facts(site: Site, network: Network | None) -> NodeFacts:
+    scale_up, nics, host = site.node.scale_up, site.node.nics, site.node.host
+    link, joined = scale_up.link or 0.0, scale_up.kind != "none"
+    return NodeFacts(
+        architecture=site.gpu.architecture,
+        scale_up=scale_up.kind,
+        links=scale_up.links_per_gpu if joined else 0,
+        link=link if joined else 0.0,
+        nvlink=scale_up.links_per_gpu * link * scale_up.payload_efficiency if joined else 0.0,
+        multicast=scale_up.multicast,
+        cpu=host.cpu,
+        pcie=host.usable,
+        nics=site.nics,
+        nic_line=nics.rate if nics else 0.0,
+        nic=float(np.min(np.minimum(site.nic_rate, network.rate))) if network else 0.0,
+        nic_of=tuple(site.nic_of.tolist()),
+        net_latency=nics.latency if nics else 0.0,
+        rails=network.rails if network else 1,
+        nccl=_nccl(site.nccl),
+    )
+
+
+def _nccl(spec: Nccl) -> NcclFacts:
+    launch = spec.launch if "launch" in spec.model_fields_set else None
+    return NcclFacts(spec.version, spec.algo, spec.proto, spec.collnet, launch)
 
 
 def _inside(site: Site) -> tuple[Run, Run]:

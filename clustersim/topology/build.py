@@ -58,7 +58,7 @@ def _site(spec: TopologySpec, document: Document) -> Site:
         few = f"{spec.cluster.nodes} nodes of {node.gpus.count} GPUs are {total} GPUs; at most {MAX_GPUS} can be simulated"
         raise document.error(("cluster", "nodes"), f"cluster.nodes: {few}")
     name = spec.cluster.name or Path(document.path).stem
-    site = Site(document, name, spec.cluster.nodes, node, _gpu(node, document, at), spec.nccl.launch, at)
+    site = Site(document, name, spec.cluster.nodes, node, _gpu(node, document, at), spec.nccl, at)
     _check(site)
     return site
 

@@ -44,6 +44,48 @@ class Tier(NamedTuple):
     links: int
 
 
+class NcclFacts(NamedTuple):
+    """The NCCL that runs on every node: its version such as `2.30`, and what overrides its own choices.
+
+    algo, proto: forced, None leaves them to the tuner. collnet: the network's switches add, and NCCL uses it (SHARP). launch:
+    seconds before every collective on top of NCCL's own latency (a CPU that launches each one and waits); None where the
+    file does not say.
+    """
+
+    version: str = "2.30"
+    algo: str | None = None
+    proto: str | None = None
+    collnet: bool = False
+    launch: float | None = None
+
+
+class NodeFacts(NamedTuple):
+    """What NCCL knows of a node: figures of the validated spec that the links alone do not tell.
+
+    architecture: of the GPU, such as `hopper`. scale_up: `nvswitch`, `nvlink` or `none`, of `links` links a GPU, each of
+    `link` bytes/s a direction on the wire; `nvlink` bytes/s a GPU a direction that payload gets. multicast: its switches add
+    and copy (NVLS). cpu: vendor. pcie: bytes/s of a slot. nics: ports a node, each of `nic_line` bytes/s on the wire and
+    `nic` for payload after PCIe; nic_of: the NIC of each GPU of a node. net_latency: seconds from GPU to GPU through one leaf.
+    rails: traffic between nodes stays on a rail of this many (1: none). nccl: the library.
+    """
+
+    architecture: str
+    scale_up: str
+    links: int
+    link: float
+    nvlink: float
+    multicast: bool
+    cpu: str
+    pcie: float
+    nics: int
+    nic_line: float
+    nic: float
+    nic_of: tuple[int, ...]
+    net_latency: float
+    rails: int
+    nccl: NcclFacts
+
+
 Router = Callable[[Ints, Ints], Routes]
 Ends = Callable[[int], tuple[str, str]]
 
@@ -56,7 +98,8 @@ class Topology:
     1 in a bundle). tiers: names of runs of link ids. counts: derived figures that `clustersim show` prints (switches,
     cables, bisection in bytes/s). fanouts: how many nodes, groups of nodes, … make one group at each level upwards; their
     product is at least the number of nodes, and more only if the last groups are not full. launch: seconds to launch a
-    collective. slowdown: how many times its nominal time each GPU computes. ends: the two ends of a link, for drawing.
+    collective. slowdown: how many times its nominal time each GPU computes. node: what NCCL knows of a node. ends: the two
+    ends of a link, for drawing.
     """
 
     name: str
@@ -72,6 +115,7 @@ class Topology:
     fanouts: tuple[int, ...]
     launch: float
     slowdown: Floats
+    node: NodeFacts
     router: Router = field(repr=False)
     ends: Ends = field(repr=False)
 

@@ -14,10 +14,7 @@ from clustersim.topology.site import Network, Site
 
 def router(site: Site, network: Network | None, latency: Floats) -> Router:
     """Return the router of GPUs over the links that `assemble` lays; `latency` is that of each link in seconds."""
-    gpus = site.node.gpus.count
-    local, nics = np.arange(gpus), max(site.nics, 1)
-    shared = site.node.nics is not None and site.node.nics.attach == "shared"
-    nic_of = local % nics if shared else local * nics // gpus
+    gpus, nics, nic_of = site.node.gpus.count, max(site.nics, 1), site.nic_of
     _, owner = np.unique(nic_of, return_index=True)
     padded = np.append(latency, 0.0)
     if network is None:

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from clustersim.config.gpu import Gpu
-from clustersim.config.topology import Node
+from clustersim.config.topology import Nccl, Node
 from clustersim.config.yaml import Document, Loc
 from clustersim.errors import ConfigError
 from clustersim.topology.model import Floats, Ints
@@ -25,7 +27,7 @@ class Site:
     nodes: int
     node: Node
     gpu: Gpu
-    launch: float
+    nccl: Nccl
     at: Loc
 
     @property
@@ -43,6 +45,13 @@ class Site:
         """Bytes/s that one NIC carries in one direction: line rate times efficiency, at most what PCIe gets through."""
         nics = self.node.nics
         return min(nics.rate * nics.efficiency, self.node.host.usable) if nics else 0.0
+
+    @property
+    def nic_of(self) -> Ints:
+        """The NIC of each GPU of a node."""
+        local, nics = np.arange(self.node.gpus.count), max(self.nics, 1)
+        shared = self.node.nics is not None and self.node.nics.attach == "shared"
+        return local % nics if shared else local * nics // len(local)
 
     def error(self, loc: Loc, message: str) -> ConfigError:
         """Return an error at a place of the document."""

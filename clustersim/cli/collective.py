@@ -1,0 +1,60 @@
+"""`clustersim collective`: what nccl-tests would print on a cluster, measured figures beside it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clustersim.cli.options import Json
+from clustersim.errors import InputError
+
+MOST_LINES = 200
+
+
+def collective(
+    op: Annotated[
+        str, typer.Argument(help="all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, send.")
+    ],
+    topology: Annotated[Path, typer.Option("--topology", "-t", help="A topology file.")],
+    begin: Annotated[str, typer.Option("--begin", "-b", help="Smallest size, such as 8 or 1M.")] = "8",
+    end: Annotated[str, typer.Option("--end", "-e", help="Largest size, such as 16G.")] = "16G",
+    factor: Annotated[float, typer.Option("--factor", "-f", min=1.01, help="From one size to the next.")] = 2.0,
+    gpus: Annotated[
+        int | None, typer.Option("--gpus", "-g", min=2, help="The first so many GPUs. [default: all]")
+    ] = None,
+    ranks: Annotated[str | None, typer.Option(help="These GPUs, in this order, such as 0-7,16-23 or 0-1023:8.")] = None,
+    algo: Annotated[str | None, typer.Option(help="Force an algorithm, as NCCL_ALGO does, such as ring.")] = None,
+    proto: Annotated[str | None, typer.Option(help="Force a protocol: LL, LL128 or Simple.")] = None,
+    version: Annotated[str | None, typer.Option("--nccl", help="NCCL's release, such as 2.27.")] = None,
+    launch: Annotated[
+        str | None, typer.Option(help="Time before each collective, such as 24us for eager PyTorch.")
+    ] = None,
+    why: Annotated[bool, typer.Option("--why", help="Say for the last size what was considered.")] = False,
+    measured: Annotated[Path | None, typer.Option(help="CSV with size_bytes and time_us, to compare with.")] = None,
+    source: Annotated[
+        str | None, typer.Option(help="Part of the name of the source, of a CSV that has several.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print nccl-tests' table for a collective: size, algorithm, protocol, time, algbw, busbw."""
+    from clustersim.collectives.nccl import table
+    from clustersim.topology.build import load
+
+    cluster = table.forced(load(topology), algo, proto, version, launch)
+    group = table.members(cluster, gpus, ranks)
+    times = table.measured(measured, op, len(group), source) if measured else {}
+    wanted = sorted(times) if times else table.sizes(begin, end, factor)
+    if len(wanted) > MOST_LINES:
+        raise InputError(
+            f"{len(wanted)} sizes are too many; use a larger --factor, or a shorter span (at most {MOST_LINES})"
+        )
+    lines = [table.line(cluster, group, op, size, times.get(size)) for size in wanted]
+    if as_json:
+        typer.echo(json.dumps([line.columns() for line in lines], indent=2))
+        return
+    typer.echo(table.text(lines))
+    if why:
+        typer.echo(table.considered(cluster, group, op, lines[-1]))

@@ -1,0 +1,42 @@
+"""CollNet chain: a chain inside every node on each rail, and the network's switches add (SHARP).
+
+As `rail_tree`, with the switches of rail c in the place of its trees: 2(g-1)·a + b, whatever the number of nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from clustersim.collectives.model import Group, Phase, Step, merged, network_switch, nodes_of
+
+OPS = frozenset({"all_reduce"})
+
+
+def steps(op: str, group: Group) -> Iterator[Step]:
+    """Yield the steps on a chunk a rail: to the head, to the switches, and back."""
+    inside, nodes = nodes_of(group)
+    across = 2 if nodes > 1 else 0
+    for rail in range(inside):
+        for rank in range(group.n):
+            place = (rail - rank) % inside  # 0 is the head
+            if place:
+                above = rank // inside * inside + (rank + 1) % inside
+                yield Step(inside - 1 - place, rank, above, rail, reduce=True)
+                yield Step(inside - 1 + across + place - 1, above, rank, rail, reduce=False)
+            elif across:
+                yield Step(inside - 1, rank, network_switch(rail), rail, reduce=True)
+                yield Step(inside, network_switch(rail), rank, rail, reduce=False)
+
+
+def phases(op: str, group: Group) -> tuple[Phase, ...]:
+    """Return one phase: chains of all rails inside nodes, heads to the switches of their rail and back."""
+    inside, nodes = nodes_of(group)
+    rank = np.arange(group.n, dtype=np.int64)
+    above = rank // inside * inside + (rank + 1) % inside
+    network = network_switch(0) - rank % inside
+    part = (inside - 1) / inside
+    chains = [(rank, above, part), (above, rank, part)] if inside > 1 else []
+    far = [(rank, network, 1 / inside), (network, rank, 1 / inside)] if nodes > 1 else []
+    return (merged(2 * (inside - 1) + 2 * (nodes > 1), *chains, *far),)

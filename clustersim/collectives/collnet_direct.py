@@ -1,0 +1,82 @@
+"""CollNet direct: GPUs hand their slices to the heads of the rails, and the network's switches add (SHARP).
+
+Slice c of an all_reduce goes straight to GPU c of the same node, through the switches of rail c, and back the same way: a NIC
+sends S/g once, where a ring sends 2(n-1)/n·S/g, and time does not grow with nodes but by a constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from clustersim.collectives.model import Group, Ints, Phase, Step, merged, network_switch, nodes_of
+
+OPS = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
+
+
+def steps(op: str, group: Group) -> Iterator[Step]:
+    """Yield the steps of `op`; chunk c of an all_reduce is that of rail c, else chunk r that of rank r."""
+    if op == "all_reduce":
+        yield from _all_reduce(group)
+    else:
+        for step in _all_gather(group):
+            if op == "all_gather":
+                yield step
+            else:
+                yield Step(2 - step.round, step.destination, step.source, step.chunk, reduce=True)
+
+
+def _all_reduce(group: Group) -> Iterator[Step]:
+    inside, nodes = nodes_of(group)
+    across = 2 if nodes > 1 else 0
+    for head in range(group.n):
+        node, rail = divmod(head, inside)
+        for rank in range(node * inside, (node + 1) * inside):
+            if rank != head:
+                yield Step(0, rank, head, rail, reduce=True)
+                yield Step(1 + across, head, rank, rail, reduce=False)
+        if across:
+            yield Step(1, head, network_switch(rail), rail, reduce=True)
+            yield Step(2, network_switch(rail), head, rail, reduce=False)
+
+
+def _all_gather(group: Group) -> Iterator[Step]:
+    inside, nodes = nodes_of(group)
+    for owner in range(group.n):
+        home, rail = divmod(owner, inside)
+        if nodes > 1:
+            yield Step(0, owner, network_switch(rail), owner, reduce=False)
+        for node in range(nodes):
+            head = node * inside + rail
+            if node != home:
+                yield Step(1, network_switch(rail), head, owner, reduce=False)
+            for rank in range(node * inside, (node + 1) * inside):
+                if rank != head:
+                    yield Step(2, head, rank, owner, reduce=False)
+
+
+def neighbours_of(group: Group) -> tuple[Ints, Ints]:
+    """Return all ordered pairs of different ranks of one node."""
+    inside, nodes = nodes_of(group)
+    a, b = (x.ravel() for x in np.meshgrid(np.arange(inside), np.arange(inside)))
+    first = np.arange(nodes)[:, None] * inside
+    return (first + a[a != b]).ravel(), (first + b[a != b]).ravel()
+
+
+def phases(op: str, group: Group) -> tuple[Phase, ...]:
+    """Return one phase: pairs inside nodes, and ranks to the switches of their rail and back."""
+    n, (inside, nodes) = group.n, nodes_of(group)
+    rank = np.arange(n, dtype=np.int64)
+    network = network_switch(0) - rank % inside
+    a, b = neighbours_of(group)
+    if op == "all_reduce":
+        near = [(a, b, 2 / inside)] if inside > 1 else []
+        far = [(rank, network, 1 / inside), (network, rank, 1 / inside)] if nodes > 1 else []
+        return (merged(2 * (inside > 1) + 2 * (nodes > 1), *near, *far),)
+    parts = [(a, b, nodes / n)] if inside > 1 else []
+    if nodes > 1:
+        parts += [(rank, network, 1 / n), (network, rank, (nodes - 1) / n)]
+    if op == "reduce_scatter":
+        parts = [(y, x, fraction) for x, y, fraction in parts]
+    return (merged((inside > 1) + 2 * (nodes > 1), *parts),)

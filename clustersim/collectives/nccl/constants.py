@@ -1,0 +1,152 @@
+"""The constants of NCCL's tuner by release, as data; seconds and bytes/s.
+
+Source: NVIDIA/nccl, src/graph/tuning.cc (2.18 to 2.29) and src/tuning/ (2.30). Tables are indexed by architecture (Volta and
+older, Ampere, Hopper, Blackwell) and by scale (1 node, 2, more). A release that is not listed has the constants of the
+latest one before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import NamedTuple
+
+from clustersim.errors import InputError
+
+US, GB = 1e-6, 1e9
+PROTOCOLS = ("LL", "LL128", "Simple")
+ARCHITECTURES = ("volta", "ampere", "hopper", "blackwell")
+_OLDER = {"pascal": "volta", "turing": "volta", "ada": "ampere", "blackwell-ultra": "blackwell"}
+
+Row = tuple[float, float, float]
+Latencies = Mapping[str, Row]
+Table = tuple[Row, Row, Row, Row]
+
+
+class Constants(NamedTuple):
+    """One release. Latencies by algorithm, for LL, LL128, Simple, in us; bandwidths in GB/s as in the source.
+
+    nvls: efficiency of NVLS by architecture, or None where the release takes 5/6 of the bus instead. ll: part of the ring's
+    bus that LL gets, (all_reduce and between nodes, else). inter_steps: hops between nodes of an all_reduce ring over n
+    nodes are 2(n - inter_steps). single_tree: with one GPU a node a ring's hop costs as much as a tree's. flush: how often
+    Simple pays the latency that a NIC declares.
+    """
+
+    base: Latencies
+    nvlink: Latencies
+    pci: Latencies
+    net: Latencies
+    ll_max: Table
+    ring_ll128: Table
+    tree_ll128: Table
+    tree: Table
+    nvls_tree: Table | None
+    nvls: tuple[float, float, float, float] | None
+    ll: tuple[float, float]
+    ring_ll128_single: float
+    inter_steps: int
+    single_tree: bool
+    flush: int = 2
+
+
+_NONE: Row = (0.0, 0.0, 0.0)
+_VOLTA, _AMPERE, _HOPPER = (39.0, 39.0, 20.4), (87.7, 22.5, 19.0), (141.0, 45.0, 35.0)
+
+V2_30 = Constants(
+    base={
+        "tree": (6.8, 14.0, 8.4),
+        "ring": (6.6, 14.0, 8.4),
+        "collnet_direct": _NONE,
+        "collnet_chain": _NONE,
+        "nvls": _NONE,
+        "nvls_tree": _NONE,
+        "pat": (8.0, 8.0, 8.0),
+    },
+    nvlink={
+        "tree": (0.6, 1.25, 4.0),
+        "ring": (0.6, 1.9, 3.4),
+        "collnet_direct": (0.0, 0.0, 3.7),
+        "collnet_chain": (0.0, 0.0, 2.8),
+        "nvls": (0.0, 0.0, 25.0),
+        "nvls_tree": (0.0, 0.0, 25.0),
+        "pat": (0.0, 0.0, 4.0),
+    },
+    pci={
+        "tree": (1.0, 1.9, 4.0),
+        "ring": (1.0, 2.5, 5.7),
+        "collnet_direct": (0.0, 0.0, 3.7),
+        "collnet_chain": (0.0, 0.0, 2.8),
+        "nvls": _NONE,
+        "nvls_tree": _NONE,
+        "pat": (0.0, 0.0, 4.0),
+    },
+    net={
+        "tree": (5.0, 8.5, 14.0),
+        "ring": (2.7, 4.0, 14.0),
+        "collnet_direct": (0.0, 0.0, 31.0),
+        "collnet_chain": (0.0, 0.0, 30.0),
+        "nvls": (0.0, 0.0, 18.0),
+        "nvls_tree": (0.0, 0.0, 20.9),
+        "pat": (0.0, 0.0, 14.0),
+    },
+    ll_max=(_VOLTA, _AMPERE, _HOPPER, (282.0, 90.0, 70.0)),
+    ring_ll128=((20.0,) * 3, (20.0,) * 3, (36.7,) * 3, (40.0,) * 3),
+    tree_ll128=((20.0,) * 3, (20.0,) * 3, (36.7, 36.7, 29.0), (55.6, 31.67, 20.0)),
+    tree=((26.5, 18.5, 10.0), (24.0, 23.6, 17.8), (38.7, 41.4, 36.0), (70.0, 42.8, 24.0)),
+    nvls_tree=((26.5, 18.5, 10.0), (24.0, 23.6, 17.8), (0.0, 57.7, 45.5), (0.0, 96.0, 80.0)),
+    nvls=(0.0, 0.0, 0.85, 0.74),
+    ll=(0.5, 0.5),
+    ring_ll128_single=0.92,
+    inter_steps=1,
+    single_tree=True,
+)
+V2_28 = V2_30._replace(nvls_tree=((26.5, 18.5, 10.0), (24.0, 23.6, 17.8), (0.0, 57.7, 45.5), (0.0, 96.0, 43.8)))
+V2_22 = V2_28._replace(net={**V2_28.net, "nvls_tree": (0.0, 0.0, 14.0)}, nvls_tree=None, nvls=None)
+V2_19 = V2_22._replace(
+    nvlink={**V2_22.nvlink, "tree": (0.6, 1.25, 28.0), "nvls": (0.0, 0.0, 23.0), "nvls_tree": (0.0, 0.0, 23.0)},
+    pci={**V2_22.pci, "tree": (1.0, 1.9, 28.0)},
+    net={**V2_22.net, "tree": (5.0, 8.5, 28.0)},
+    ll_max=(_VOLTA, _AMPERE, _AMPERE, _AMPERE),
+    ring_ll128=((20.0,) * 3, (20.0,) * 3, (36.7,) * 3, (36.7,) * 3),
+    tree_ll128=((20.0,) * 3, (20.0,) * 3, (36.7, 36.7, 29.0), (36.7, 36.7, 29.0)),
+    tree=((26.5, 18.5, 10.0), (24.0, 23.6, 17.8), (38.7, 41.4, 36.0), (38.7, 41.4, 36.0)),
+    ll=(1 / 4, 1 / 3),
+    ring_ll128_single=0.7,
+    inter_steps=0,
+    single_tree=False,
+)
+V2_18 = V2_19._replace(
+    nvlink={**V2_19.nvlink, "tree": (0.6, 1.25, 14.0)},
+    pci={**V2_19.pci, "tree": (1.0, 1.9, 14.0)},
+    net={**V2_19.net, "tree": (5.0, 8.5, 14.0)},
+)
+RELEASES = {(2, 18): V2_18, (2, 19): V2_19, (2, 22): V2_22, (2, 28): V2_28, (2, 30): V2_30}
+
+TREE_CORRECTION: tuple[tuple[float, ...], ...] = (
+    (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1, 1, 1),
+    (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1, 1, 1),
+    (0.9,) * 7 + (0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9, 0.9),
+)
+"""Bandwidth of trees by protocol and log2(bytes / 64), 64 B to 256 MB."""
+
+
+@cache
+def constants(version: str) -> Constants:
+    """Return the constants of an NCCL release such as `2.27` or `2.27.3`.
+
+    Raises InputError for what is no release, or one before 2.18.
+    """
+    try:
+        major, minor = (int(part) for part in version.split(".")[:2])
+    except ValueError:
+        raise InputError(f"{version!r} is no version of NCCL; write one like 2.27") from None
+    known = [release for release in RELEASES if release <= (major, minor)]
+    if not known or major != 2:
+        raise InputError(f"NCCL {version} is not known; write 2.18 to 2.30")
+    return RELEASES[max(known)]
+
+
+def architecture(name: str) -> int:
+    """Return the index of a GPU architecture in the tables."""
+    found = _OLDER.get(name, name)
+    return ARCHITECTURES.index(found) if found in ARCHITECTURES else 0

@@ -1,0 +1,86 @@
+"""Channels and their speed for each algorithm: what NCCL's graph search finds, in closed form.
+
+The search (NVIDIA/nccl, src/graph/search.cc) tries a list of speeds and keeps the one whose channels together carry most. On a
+node whose switches give every GPU the same bytes/s, and NICs all alike, the outcome is arithmetic; it agrees with the logs
+of real nodes: 12 × 30 GB/s on 8 H100, 8 × 24 on several DGX A100.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from clustersim.collectives.nccl.constants import GB, architecture
+from clustersim.collectives.nccl.shape import Shape
+from clustersim.topology.model import NodeFacts
+
+HEADS, HEADS_BETWEEN = 16, 8  # as large NVLink domains behave: a rack of GB200 alone, and several racks
+MOST_CHANNELS = 32  # MAXCHANNELS / 2: those of the search are launched twice
+_INTRA = {
+    "old": (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
+    "hopper": (60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3),
+    "blackwell": (90, 80, 70, 60, 50, 45, 40, 30, 24, 20, 19, 18),
+}
+_INTER = {
+    "old": (48, 30, 28, 24, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, 2.4, 1.2, 0.24, 0.12),
+    "hopper": (48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
+    "blackwell": (96, 86, 80, 48, 45.1, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
+}
+_SLACK = 1.0 + 1e-9
+
+
+class Graph(NamedTuple):
+    """`channels` of `intra` bytes/s each inside nodes and `inter` between them; `launched` is how many kernels' blocks run."""
+
+    channels: int
+    intra: float
+    inter: float
+    launched: int
+
+
+@lru_cache(maxsize=1024)
+def ring(shape: Shape, node: NodeFacts) -> Graph:
+    """Return the graph of rings, trees and chains over a communicator."""
+    if shape.nodes == 1:
+        return _inside(shape, node)
+    # A ring leaves a node by one NIC and comes in by another; the links inside carry all of them but the hop between nodes.
+    room = inside_rate(node) * shape.per_node / max(shape.per_node - 1, 1) / shape.nics
+    speed = _fastest(_INTER, node, min(node.nic, room) if shape.per_node > 1 else node.nic)
+    return Graph(shape.nics, speed, speed, min(2 * shape.nics * (2 if shape.per_node == 1 else 1), 2 * MOST_CHANNELS))
+
+
+@lru_cache(maxsize=1024)
+def nvls(shape: Shape, node: NodeFacts) -> Graph:
+    """Return the graph of NVLS: a head a channel, and b bytes/s a channel such that every link carries heads + 1 of them."""
+    heads = min(shape.per_node, HEADS) if shape.nodes == 1 else min(shape.nics, HEADS_BETWEEN)
+    speed = _fastest(_INTRA, node, node.nvlink / (heads + 1))
+    inter = _fastest(_INTER, node, node.nic) if shape.nodes > 1 else speed
+    return Graph(heads, speed, inter, max(16, heads))
+
+
+def inside_rate(node: NodeFacts) -> float:
+    """Return the bytes/s that a GPU sends to its neighbours in the node."""
+    return node.nvlink or node.pcie
+
+
+def _inside(shape: Shape, node: NodeFacts) -> Graph:
+    links = inside_rate(node)
+    best = (0.0, 0, 0.0)
+    for speed in _speeds(_INTRA, node):
+        channels = min(int(links / speed * _SLACK), MOST_CHANNELS)
+        best = max(best, (channels * speed, channels, speed), key=lambda found: found[0])
+    total, channels, speed = best if best[1] else (links, 1, links)
+    if speed >= 25 * GB and not (architecture(node.architecture) >= 2 and speed < 50 * GB and channels > 4):
+        channels, speed = min(2 * channels, MOST_CHANNELS), total / min(2 * channels, MOST_CHANNELS)
+    return Graph(channels, speed, speed, min(2 * channels, 2 * MOST_CHANNELS))
+
+
+def _fastest(table: Mapping[str, tuple[float, ...]], node: NodeFacts, most: float) -> float:
+    """Return the fastest speed of the list that is no more than `most` bytes/s, or `most` itself below them all."""
+    return next((speed for speed in _speeds(table, node) if speed <= most * _SLACK), most)
+
+
+def _speeds(table: Mapping[str, tuple[float, ...]], node: NodeFacts) -> tuple[float, ...]:
+    kind = ("old", "old", "hopper", "blackwell")[architecture(node.architecture)]
+    return tuple(speed * GB for speed in table[kind])

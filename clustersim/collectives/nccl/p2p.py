@@ -1,0 +1,64 @@
+"""Messages between two GPUs, and all-to-all made of them: no tuner chooses, NCCL sends directly.
+
+A message is alpha + S/B: alpha of LL inside a node up to 16 KiB, of Simple else and between nodes; B is what NVLink or the NIC
+gives (NVIDIA/nccl, src/enqueue.cc; SimAI charges the same sums). All-to-all is one kernel for all its messages: each rank's
+own links carry them at once, and PXN sends through the GPU of its node that owns the receiver's rail.
+"""
+
+from __future__ import annotations
+
+from clustersim.collectives.nccl.constants import US, V2_30, architecture
+from clustersim.collectives.nccl.graphs import inside_rate
+from clustersim.collectives.nccl.model import LEAF
+from clustersim.collectives.nccl.pace import PACES, Pace
+from clustersim.collectives.nccl.shape import Shape
+from clustersim.topology.model import NodeFacts
+
+OPS = ("send", "all_to_all")
+LL_BYTES = 16 * 1024  # NCCL_P2P_LL_THRESHOLD
+SLOWER = 14e9  # bytes/s of a NIC that one channel serves
+LOOP, FILL = (
+    32 << 20,
+    0.35,
+)  # bytes of an all_to_all under way, and the part of their time that goes by unused at its ends
+
+
+def channels(shape: Shape, node: NodeFacts) -> int:
+    """Return how many channels carry the messages of one pair of GPUs."""
+    if shape.nodes == 1:
+        wide = 2 * max(node.links, 1)
+        return int(min(1 << (wide.bit_length() - 1), 32))
+    return max(1, round(node.nic / SLOWER))
+
+
+def protocol(op: str, size: float, shape: Shape) -> str:
+    """Return the protocol of messages; `size` as nccl-tests counts it, all that one rank sends."""
+    each = size / shape.ranks if op == "all_to_all" else size
+    return "LL" if shape.nodes == 1 and each <= LL_BYTES else "Simple"
+
+
+def timing(op: str, size: float, shape: Shape, node: NodeFacts) -> tuple[float, float]:
+    """Return seconds before and between the bytes, and bytes/s, of one message or of an all_to_all of `size` bytes a rank."""
+    pace = PACES[architecture(node.architecture)]
+    delay, rate = _latency(op, size, shape, node, pace) * US, _rate(op, shape, node, pace)
+    if shape.nodes > 1:
+        far = shape.ranks - shape.per_node if op == "all_to_all" else 1
+        delay += max(0.0, node.net_latency - LEAF) * 2 + far * (2 if node.cpu == "amd" else 1) * US
+    return (delay + FILL * min(size, LOOP) / rate if op == "all_to_all" else delay), rate
+
+
+def _latency(op: str, size: float, shape: Shape, node: NodeFacts, pace: Pace) -> float:
+    """Return us; a message between nodes costs a kernel and a hop of ring/Simple."""
+    if protocol(op, size, shape) == "LL":
+        return pace.base[0] + (V2_30.pci["ring"][0] if node.scale_up == "none" else pace.hop[0])
+    return pace.p2p if shape.nodes == 1 else (pace.p2p if op == "all_to_all" else pace.base[0]) + V2_30.net["ring"][2]
+
+
+def _rate(op: str, shape: Shape, node: NodeFacts, pace: Pace) -> float:
+    inside = inside_rate(node) * pace.spread
+    if op == "send":
+        return inside if shape.nodes == 1 else node.nic
+    n, each = shape.ranks, shape.per_node
+    if shape.nodes == 1:
+        return n / ((n - 1) / inside + 1 / pace.own)
+    return n / max((each - 1) / inside, (n - each) * each / (node.nic * shape.nics))

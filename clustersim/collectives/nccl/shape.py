@@ -1,0 +1,61 @@
+"""What NCCL's tuner sees of a communicator: how many ranks on how many nodes, and which NICs they own."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from clustersim.collectives.model import Group, Ints
+from clustersim.errors import InputError
+from clustersim.topology.model import Topology
+
+
+class Shape(NamedTuple):
+    """A communicator: `ranks` on `nodes`, `per_node` on each, which own `nics` NICs there (0: none needed).
+
+    even: every node has as many. aligned: position i of every node is the same GPU there, so rings and trees between nodes
+    stay on a rail.
+    """
+
+    nodes: int
+    ranks: int
+    per_node: int
+    nics: int
+    even: bool = True
+    aligned: bool = True
+
+    @property
+    def group(self) -> Group:
+        """The group of the collectives' files, `levels` from the node outwards; one level when nodes are uneven."""
+        if not self.even:
+            return Group(self.ranks, (1, self.ranks))
+        return Group(self.ranks, (self.per_node, self.nodes))
+
+
+def ordered(ranks: Ints) -> Ints:
+    """Return the GPUs of communicators (…, n) node by node, as NCCL joins them whatever their ranks."""
+    return np.sort(ranks, axis=-1)
+
+
+def shape(topology: Topology, ranks: Ints) -> Shape:
+    """Return the shape of the communicator of GPUs `ranks` (n,), `ordered`.
+
+    Raises InputError for no GPU, one that is not there, or one named twice.
+    """
+    ranks = np.asarray(ranks, np.int64)
+    if not len(ranks):
+        raise InputError("a communicator needs one GPU or more; name some")
+    if ranks.min() < 0 or ranks.max() >= topology.gpus:
+        raise InputError(
+            f"GPU {ranks[(ranks < 0) | (ranks >= topology.gpus)][0]} is not among 0 to {topology.gpus - 1}"
+        )
+    if len(np.unique(ranks)) < len(ranks):
+        raise InputError("a communicator has one GPU twice; name each once")
+    node, local = np.divmod(ranks, topology.gpus_per_node)
+    _, starts, counts = np.unique(node, return_index=True, return_counts=True)
+    nodes, most = len(counts), int(counts.max())
+    even = bool((counts == most).all()) and bool((np.diff(np.sort(starts)) == most).all())
+    rows = local.reshape(nodes, most) if even else local[None]
+    nics = len(np.unique(np.asarray(topology.node.nic_of)[local[node == node[0]]])) if nodes > 1 else 0
+    return Shape(nodes, len(ranks), most, nics, even, even and bool((rows == rows[0]).all()))

@@ -1,0 +1,75 @@
+"""Which algorithm and protocol NCCL takes for a collective: the least of the times that its tuner expects."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from clustersim.collectives.nccl.constants import PROTOCOLS, TREE_CORRECTION, architecture, constants
+from clustersim.collectives.nccl.model import ALGORITHMS, ROOTED, Case, bandwidth, graph, latency, unavailable
+from clustersim.collectives.nccl.shape import Shape
+from clustersim.errors import InputError
+from clustersim.topology.model import NodeFacts
+
+OPS = ("all_reduce", "all_gather", "reduce_scatter", *ROOTED)
+
+
+class Estimate(NamedTuple):
+    """What NCCL expects of one algorithm and protocol; `missing` says why it is not to be had (None: it is)."""
+
+    algorithm: str
+    protocol: str
+    time_s: float
+    latency_s: float
+    rate_bytes_per_s: float
+    channels: int
+    missing: str | None
+
+
+@lru_cache(maxsize=4096)
+def _table(op: str, shape: Shape, node: NodeFacts) -> tuple[Estimate, ...]:
+    """Return all estimates for no bytes; rate before corrections that depend on the size."""
+    case = Case(op, shape, node, constants(node.nccl.version))
+    return tuple(_estimate(case, algorithm, p) for algorithm in ALGORITHMS for p in range(len(PROTOCOLS)))
+
+
+def _estimate(case: Case, algorithm: str, p: int) -> Estimate:
+    missing = unavailable(case, algorithm, p) or _unwanted(case, algorithm, p)
+    if missing:
+        return Estimate(algorithm, PROTOCOLS[p], float("inf"), 0.0, 0.0, 0, missing)
+    rate, delay = bandwidth(case, algorithm, p), latency(case, algorithm, p)
+    return Estimate(algorithm, PROTOCOLS[p], delay + 1 / rate, delay, rate, graph(case, algorithm).launched, None)
+
+
+def _unwanted(case: Case, algorithm: str, p: int) -> str | None:
+    settings = case.node.nccl
+    if settings.algo not in (None, algorithm):
+        return f"nccl.algo is {settings.algo}"
+    return f"nccl.proto is {settings.proto}" if settings.proto not in (None, PROTOCOLS[p]) else None
+
+
+def tune(op: str, size: float, shape: Shape, node: NodeFacts) -> tuple[Estimate, ...]:
+    """Return what NCCL expects of each algorithm and protocol for `op` on `size` bytes, as nccl-tests counts them.
+
+    `node.nccl` has the release and what is forced. Raises InputError for an operation that has no tuner.
+    """
+    if op not in OPS:
+        raise InputError(f"NCCL's tuner knows no {op}; it chooses for {', '.join(OPS)}")
+    if shape.ranks < 2:
+        return ()
+    return tuple(_sized(op, row, size, shape, node) for row in _table(op, shape, node))
+
+
+def _sized(op: str, row: Estimate, size: float, shape: Shape, node: NodeFacts) -> Estimate:
+    """Return an estimate for `size` bytes, with what tuning.cc corrects when a collective is launched."""
+    if row.missing:
+        return row
+    rate, delay = row.rate_bytes_per_s, row.latency_s
+    p = PROTOCOLS.index(row.protocol)
+    log = (int(size) >> 6).bit_length() - 1
+    if row.algorithm == "tree" and 0 <= log < 24:
+        rate *= TREE_CORRECTION[p][log]
+    if row.algorithm == "ring" and p == 2 and shape.nodes > 1 and op == "all_reduce":
+        plateau = size >= 64 * row.channels * shape.ranks
+        delay *= (1.4 if architecture(node.architecture) else 1.9) if plateau else 1.0
+    return row._replace(time_s=delay + size / rate, latency_s=delay, rate_bytes_per_s=rate)

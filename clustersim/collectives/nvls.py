@@ -1,0 +1,94 @@
+"""NVLS: the switches of a node add and copy, so that each array crosses a GPU's links once (NVIDIA/nccl, NVLink SHARP).
+
+all_reduce: every GPU sends its array up; the switch hands slice c of the sum to GPU c, takes it back, and copies it to all:
+(1 + 1/g)·S each way on the links of each of g GPUs, where a ring has 2(g-1)/g·S. Between nodes, slice c goes through
+the switches of the network, which add too (SHARP).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from clustersim.collectives.model import (
+    Group,
+    Ints,
+    Phase,
+    Step,
+    merged,
+    network_switch,
+    node_switch,
+    nodes_of,
+)
+
+OPS = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
+
+
+def steps(op: str, group: Group) -> Iterator[Step]:
+    """Yield the steps of `op`; chunk c of an all_reduce is that of rail c, else chunk r that of rank r."""
+    if op == "all_reduce":
+        yield from _all_reduce(group)
+    else:
+        for step in _all_gather(group):
+            if op == "all_gather":
+                yield step
+            else:  # the same ways back
+                yield Step(3 - step.round, step.destination, step.source, step.chunk, reduce=True)
+
+
+def _all_reduce(group: Group) -> Iterator[Step]:
+    inside, nodes = nodes_of(group)
+    across = 2 if nodes > 1 else 0
+    for rank in range(group.n):
+        node, rail = divmod(rank, inside)
+        switch = node_switch(node)
+        for chunk in range(inside):
+            yield Step(0, rank, switch, chunk, reduce=True)
+            yield Step(3 + across, switch, rank, chunk, reduce=False)
+        yield Step(1, switch, rank, rail, reduce=False)
+        if across:
+            yield Step(2, rank, network_switch(rail), rail, reduce=True)
+            yield Step(3, network_switch(rail), rank, rail, reduce=False)
+        yield Step(2 + across, rank, switch, rail, reduce=False)
+
+
+def _all_gather(group: Group) -> Iterator[Step]:
+    inside, nodes = nodes_of(group)
+    for owner in range(group.n):
+        home, rail = divmod(owner, inside)
+        if nodes > 1:
+            yield Step(0, owner, network_switch(rail), owner, reduce=False)
+        for node in range(nodes):
+            head = node * inside + rail
+            if node != home:
+                yield Step(1, network_switch(rail), head, owner, reduce=False)
+            if inside > 1:
+                yield Step(2, head, node_switch(node), owner, reduce=False)
+            for rank in range(node * inside, (node + 1) * inside):
+                if rank != head:
+                    yield Step(3, node_switch(node), rank, owner, reduce=False)
+
+
+def switches(group: Group) -> tuple[Ints, Ints, Ints]:
+    """Return every rank, the switch of its node, and that of its rail."""
+    inside, _ = nodes_of(group)
+    rank = np.arange(group.n, dtype=np.int64)
+    return rank, node_switch(0) - rank // inside, network_switch(0) - rank % inside
+
+
+def phases(op: str, group: Group) -> tuple[Phase, ...]:
+    """Return one phase of ranks to switches and back."""
+    n, (inside, nodes) = group.n, nodes_of(group)
+    rank, switch, network = switches(group)
+    if op == "all_reduce":
+        parts = [(rank, switch, 1 + 1 / inside), (switch, rank, 1 + 1 / inside)]
+        if nodes > 1:
+            parts += [(rank, network, 1 / inside), (network, rank, 1 / inside)]
+        return (merged(6 if nodes > 1 else 4, *parts),)
+    parts = [(rank, switch, nodes / n), (switch, rank, (n - nodes) / n)] if inside > 1 else []
+    if nodes > 1:
+        parts += [(rank, network, 1 / n), (network, rank, (nodes - 1) / n)]
+    if op == "reduce_scatter":
+        parts = [(b, a, fraction) for a, b, fraction in parts]
+    return (merged(2 * (nodes > 1) + 2 * (inside > 1), *parts),)

@@ -1,0 +1,48 @@
+"""PAT: a binomial tree for every rank's part, all of them at once, the longest hops first (Jeaugey, arXiv 2506.20252).
+
+The part of rank r goes to r + 2^k for the largest k, then both halves go on with 2^(k-1): ceil(log2 n) rounds, in which every
+rank sends (n-1)/n·S in all, and what travels far is small. reduce_scatter is the same backwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from clustersim.collectives.model import Group, Phase, Step, merged
+
+OPS = frozenset({"all_gather", "reduce_scatter"})
+
+
+def _distances(n: int) -> list[int]:
+    return [1 << k for k in reversed(range((n - 1).bit_length()))]
+
+
+def _offsets(n: int, distance: int) -> range:
+    """Return how far from their owners the parts are that go on by `distance`."""
+    return range(0, n - distance, 2 * distance)
+
+
+def steps(op: str, group: Group) -> Iterator[Step]:
+    """Yield the steps of `op` on n chunks, chunk r that of rank r."""
+    n, distances = group.n, _distances(group.n)
+    for round_, distance in enumerate(distances):
+        for rank in range(n):
+            for offset in _offsets(n, distance):
+                there, chunk = (rank + distance) % n, (rank - offset) % n
+                if op == "all_gather":
+                    yield Step(round_, rank, there, chunk, reduce=False)
+                else:
+                    yield Step(len(distances) - 1 - round_, there, rank, chunk, reduce=True)
+
+
+def phases(op: str, group: Group) -> tuple[Phase, ...]:
+    """Return one phase of n pairs a distance."""
+    n, rank = group.n, np.arange(group.n, dtype=np.int64)
+    parts = []
+    for distance in _distances(n):
+        there = (rank + distance) % n
+        ends = (rank, there) if op == "all_gather" else (there, rank)
+        parts.append((*ends, len(_offsets(n, distance)) / n))
+    return (merged(len(parts), *parts),)
