@@ -23,7 +23,7 @@ def draw(canvas: Canvas, topology: Topology) -> None:
     x = WIDTH / 2
     bottom = height(topology) - node.HEIGHT / 2 - 36
     if _flat(topology):
-        canvas.line((x, _TOP + _RING - 60), (x, bottom), 3, "#c2ccd5")
+        canvas.line((x, _TOP + _RING / 2 + 150), (x, bottom), 3, "#c2ccd5")
         _pictogram(canvas, (x, _TOP + _RING / 2 - 40), topology)
         label = f"{int(topology.counts['nics']):,} NICs × {scaled(_rate(topology, 'nic'), 'B/s')}"
         canvas.pill((x, bottom - node.HEIGHT / 2 - 38), label)
@@ -50,12 +50,13 @@ def _stack(canvas: Canvas, topology: Topology, x: float, bottom: float) -> None:
     tiers = _tiers(topology)
     ys = [_TOP + _STEP * (len(tiers) - 1 - i) for i in range(len(tiers))]
     canvas.line((x, ys[-1]), (x, bottom), 3, "#c2ccd5")
-    below = "nic"
+    below = "port" if any(tier.name == "port-up" for tier in topology.tiers) else "nic"
     for i, ((name, switches, cables), y) in enumerate(zip(tiers, ys, strict=True)):
         colour = TIERS[i % len(TIERS)]
         width = 220 + 60 * (len(tiers) - i)
         for shift in (8, 4) if switches > 1 else ():
-            canvas.box((x + shift, y + shift), (width, 48), colour + "55", "none", 6)
+            canvas.box((x + shift, y + shift), (width, 48), "#ffffff", "none", 6)
+            canvas.box((x + shift, y + shift), (width, 48), colour + "66", "none", 6)
         canvas.box((x, y), (width, 48), colour, "none", 6)
         plural = "switch" if switches == 1 else "switches"
         canvas.text((x, y), f"{switches:,} {name} {plural}".replace("  ", " "), 16, "#ffffff", bold=True)
@@ -79,7 +80,7 @@ def _pictogram(canvas: Canvas, at: Point, topology: Topology) -> None:
     else:
         _lattice(canvas, at)
         shape = " × ".join(map(str, topology.fanouts))
-        canvas.pill((at[0], at[1] + 150), f"{shape} routers, {int(counts['cables'] - counts['nics']):,} cables", 14)
+        canvas.pill((at[0], at[1] + 190), f"{shape} routers, {int(counts['cables'] - counts['nics']):,} cables", 14)
 
 
 def _dragonfly(canvas: Canvas, at: Point, topology: Topology) -> None:

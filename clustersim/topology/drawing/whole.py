@@ -11,7 +11,7 @@ from clustersim.topology.model import Topology
 from clustersim.units import scaled
 
 WIDTH = 1200.0
-_MARGIN, _CAPTION, _ROW, _TOP = 40.0, 190.0, 150.0, 110.0
+_MARGIN, _CAPTION, _ROW, _TOP, _RADIUS = 40.0, 190.0, 150.0, 110.0, 330.0
 
 
 def rows_height(parts: Parts) -> float:
@@ -87,53 +87,50 @@ def _node(canvas: Canvas, at: Point, name: str, gpus: int, pitch: float) -> None
 
 def flat_height(parts: Parts) -> float:
     """Return the height of the picture of a network without levels."""
-    return WIDTH * 0.82
+    return _TOP + 2 * _RADIUS + 80
 
 
 def flat(canvas: Canvas, parts: Parts, topology: Topology) -> None:
     """Draw routers that are joined among themselves: a torus of two dimensions as a lattice, others on a circle."""
     switches = [name for names in parts.levels for name in names]
-    centre = (WIDTH / 2, _TOP + (flat_height(parts) - _TOP) / 2)
+    centre = (WIDTH / 2, _TOP + _RADIUS + 20)
     extents = topology.fanouts
-    if topology.kind in ("torus", "grid") and len(extents) == 2 and prod(extents) == len(switches):
-        places = _lattice(switches, extents, centre)
-    else:
-        places = dict(zip(switches, around(centre, (330, 330), len(switches)), strict=True))
+    lattice = topology.kind in ("torus", "grid") and len(extents) == 2 and prod(extents) == len(switches)
+    radii = (1.3 * _RADIUS, _RADIUS)
+    places = (
+        _lattice(switches, extents, centre)
+        if lattice
+        else dict(zip(switches, around(centre, radii, len(switches)), strict=True))
+    )
     hosts: dict[str, list[str]] = {}
     for cable in parts.cables:
         if cable.a.startswith("node["):
-            hosts.setdefault(cable.b, []).append(cable.a)
+            hosts.setdefault(cable.b, []).append(cable.a[5:-1])
+        elif lattice:
+            _bent(canvas, places[cable.a], places[cable.b])
         else:
-            _bent(canvas, places[cable.a], places[cable.b], centre)
+            canvas.line(places[cable.a], places[cable.b], 1.4, "#6b8299", 0.6)
     for switch, place in places.items():
-        _host(canvas, place, centre, hosts.get(switch, []))
-        canvas.box(place, (38, 22), TIERS[0])
-        canvas.text(place, switch.partition("[")[2][:-1] or switch[:5], 11, "#ffffff")
+        canvas.box(place, (66, 34), TIERS[0])
+        numbers = hosts.get(switch, [])
+        canvas.text((place[0], place[1] - (6 if numbers else 0)), switch, 11, "#ffffff")
+        if numbers:
+            words = f"node {numbers[0]}" if len(numbers) == 1 else f"nodes {numbers[0]}–{numbers[-1]}"
+            canvas.text((place[0], place[1] + 8), words, 10, "#dbe7f0")
 
 
 def _lattice(switches: list[str], extents: tuple[int, ...], centre: Point) -> dict[str, Point]:
     wide, high = extents
-    step = min(820 / wide, 640 / high, 150)
-    left, top = centre[0] - step * (wide - 1) / 2, centre[1] - step * (high - 1) / 2
-    return {name: (left + i % wide * step, top + i // wide * step) for i, name in enumerate(switches)}
+    across, down = min(1040 / wide, 220), min((2 * _RADIUS + 30) / high, 170)
+    left, top = centre[0] - across * (wide - 1) / 2, centre[1] - down * (high - 1) / 2
+    return {name: (left + i % wide * across, top + i // wide * down) for i, name in enumerate(switches)}
 
 
-def _bent(canvas: Canvas, a: Point, b: Point, centre: Point) -> None:
-    """Draw a cable; the wrap-around ones of a lattice, which would run through others, as arcs."""
-    straight = abs(a[0] - b[0]) < 1 or abs(a[1] - b[1]) < 1
-    length = abs(a[0] - b[0]) + abs(a[1] - b[1])
-    if not straight or length < 151:
-        canvas.line(a, b, 1.6, "#6b8299", 0.7)
+def _bent(canvas: Canvas, a: Point, b: Point) -> None:
+    """Draw a cable of a lattice; one that goes past other routers as an arc beside them."""
+    wide, high = abs(a[0] - b[0]), abs(a[1] - b[1])
+    if wide < 221 and high < 171:
+        canvas.line(a, b, 1.6, "#6b8299", 0.8)
         return
-    middle = ((a[0] + b[0]) / 2, (a[1] + b[1]) / 2)
-    sideways = (0.0, -length * 0.14 - 20) if abs(a[1] - b[1]) < 1 else (-length * 0.14 - 20, 0.0)
-    canvas.curve((a, (middle[0] + sideways[0], middle[1] + sideways[1]), b), 1.3, "#a3773f", 0.7)
-
-
-def _host(canvas: Canvas, at: Point, centre: Point, nodes: list[str]) -> None:
-    """Write the nodes that hang on a router beside it, away from the centre."""
-    if not nodes:
-        return
-    numbers = [name[5:-1] for name in nodes]
-    words = f"node {numbers[0]}" if len(numbers) == 1 else f"nodes {numbers[0]}–{numbers[-1]}"
-    canvas.text((at[0], at[1] + 20), words, 10, FAINT)
+    shift = (0.0, -86.0) if high < 1 else (-120.0, 0.0)
+    canvas.curve((a, ((a[0] + b[0]) / 2 + shift[0], (a[1] + b[1]) / 2 + shift[1]), b), 1.4, "#b3762a", 0.75)
