@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from clustersim.cli.options import Json
-from clustersim.errors import InputError
+from clustersim.errors import InputError, suggest
 
 MOST_PASSES = 20_000
 
@@ -20,9 +20,19 @@ def show(
     stages: Annotated[int, typer.Option(min=1, max=512, help="Pipeline ranks of the schedule.")] = 4,
     microbatches: Annotated[int, typer.Option(min=1, max=4096, help="Microbatches of the schedule.")] = 8,
     chunks: Annotated[int, typer.Option(min=1, max=64, help="Model chunks a rank (interleaved).")] = 1,
+    draw: Annotated[Path | None, typer.Option(help="Write a picture of the topology to this .svg file.")] = None,
+    export: Annotated[
+        tuple[str, Path] | None,
+        typer.Option(
+            help="Write the topology for another program: ns3 (SimAI, ASTRA-sim) or graphml.", metavar="FORMAT FILE"
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print what a topology file describes (switches, cables, bisection), or draw a pipeline schedule."""
+    """Print what a topology file describes (switches, cables, bisection), or draw a pipeline schedule.
+
+    ASTRA-sim's network.yml and the XML of NCCL_TOPO_DUMP_FILE are topology files too.
+    """
     if schedule and stages * microbatches * chunks > MOST_PASSES:
         raise InputError(
             f"{stages} stages × {microbatches} microbatches × {chunks} chunks are too many to draw; lower one"
@@ -31,8 +41,14 @@ def show(
         from clustersim.cli.schedule import schedule_text
 
         typer.echo(schedule_text(schedule, stages, microbatches, chunks))
+    if (draw or export) and not topology:
+        raise InputError("nothing to draw or export; give a topology file first")
     if topology:
         _cluster(topology, as_json)
+        if draw:
+            _draw(topology, draw)
+        if export:
+            _export(topology, *export)
     if not schedule and not topology:
         raise InputError("nothing to show; give a topology file, or --schedule 1f1b")
 
@@ -40,15 +56,45 @@ def show(
 def _cluster(path: Path, as_json: bool) -> None:
     from clustersim.topology.build import load
     from clustersim.topology.describe import describe
+    from clustersim.topology.measure import diameter
 
     topology = load(path)
     if as_json:
-        typer.echo(
-            json.dumps(
-                {"name": topology.name, "kind": topology.kind, "gpu": topology.gpu.name, **topology.counts}, indent=2
-            )
-        )
+        head = {"name": topology.name, "kind": topology.kind, "gpu": topology.gpu.name}
+        far = diameter(topology)
+        reach = {"diameter_links": far.hops, "diameter_latency_s": far.latency, "reduction": topology.reduction}
+        typer.echo(json.dumps({**head, **topology.counts, **reach}, indent=2))
         return
     rows = describe(topology)
     width = max(len(label) for label, _ in rows)
     typer.echo("\n".join(f"{label:<{width}}  {value}" for label, value in rows))
+
+
+def _draw(path: Path, target: Path) -> None:
+    from clustersim.topology.build import document_of
+    from clustersim.topology.drawing.draw import svg
+
+    if target.suffix.lower() != ".svg":
+        raise InputError(f"--draw {target}: pictures are SVG; write a name that ends in .svg, which browsers open")
+    _write(target, svg(document_of(path)))
+
+
+def _export(path: Path, form: str, target: Path) -> None:
+    from clustersim.topology.build import document_of, load
+    from clustersim.topology.foreign import graphml, ns3
+    from clustersim.topology.foreign.cabled import cabled
+
+    if form == "ns3":
+        _write(target, ns3.text(cabled(document_of(path))))
+    elif form == "graphml":
+        _write(target, graphml.text(load(path)))
+    else:
+        raise InputError(f"--export {form}: no such format; {suggest(form, ('ns3', 'graphml'))}")
+
+
+def _write(target: Path, text: str) -> None:
+    try:
+        target.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{target}: cannot be written: {error.strerror}; choose another place") from error
+    typer.echo(f"written to {target}", err=True)

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, PlainValidator
 from clustersim.config.fields import Bandwidth, Count, Fraction, Index, Length, Name, Power, Spec, Time
 
 NCCL_ALGORITHMS = ("ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat")
+_TAKEN = frozenset({"gpu", "mesh", "nic", "nvlink", "pcie", "port", "ports", "ring"})
 _PCIE = re.compile(r"gen([1-6])x(1|2|4|8|16)")
 _PCIE_RAW = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}  # B/s a lane after line coding
 
@@ -57,11 +58,14 @@ def _algo(value: str) -> str:
 
 
 def _name_free_of_brackets(value: str) -> str:
-    if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", value) and value not in {"nic", "nvlink", "pcie", "gpu"}:
+    if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", value) and value not in _TAKEN:
         return value
     raise ValueError(
-        f"{value!r} is no name of a tier; write a word such as leaf, spine, core (nic, nvlink, pcie are taken)"
+        f"{value!r} is no name of a tier; write a word such as leaf, spine, core ({', '.join(sorted(_TAKEN))} are taken)"
     )
+
+
+Extent = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class Gpus(Spec):
@@ -74,13 +78,17 @@ class Gpus(Spec):
 class ScaleUp(Spec):
     """The network inside a node: `links_per_gpu` links of `link` bytes/s a direction, of which payload gets a fraction.
 
-    nvswitch: a crossbar. nvlink: wires between GPUs, all of which rings use. none: only PCIe. multicast: the switches
-    reduce and broadcast (NVLS). latency: from GPU to GPU; default 3.4 us, the ring/Simple figure of NCCL's tuning.cc
-    (5.7 us over PCIe).
+    nvswitch: a crossbar. nvlink: wires between GPUs, all of which rings use. mesh: `links_per_peer` links from each GPU
+    straight to every other one, and a pair has no more than those (AMD's Infinity Fabric). ring, torus: links to the
+    neighbours in a ring, or in a torus of `shape`, whose product is the number of GPUs. none: only PCIe. multicast: the
+    switches reduce and broadcast (NVLS). latency: from GPU to GPU, in rings and tori to the next one; default 3.4 us, the
+    ring/Simple figure of NCCL's tuning.cc (5.7 us over PCIe).
     """
 
-    kind: Literal["nvswitch", "nvlink", "none"] = "nvswitch"
+    kind: Literal["nvswitch", "nvlink", "mesh", "ring", "torus", "none"] = "nvswitch"
     links_per_gpu: Count = 1
+    links_per_peer: Count = 1
+    shape: Annotated[tuple[Extent, ...], Field(strict=False), _between(1, 4)] | None = None
     link: Bandwidth | None = None
     payload_efficiency: Fraction = 1.0
     multicast: bool = False
@@ -110,14 +118,15 @@ class Host(Spec):
 class Nics(Spec):
     """The NICs of one node; a NIC is one port of the fabric.
 
-    attach: `per_gpu` gives each NIC to count/gpus neighbouring GPUs, `shared` deals the GPUs out to the NICs in turn.
+    attach: `per_gpu` gives each NIC to count/gpus neighbouring GPUs, `shared` deals the GPUs out to the NICs in turn,
+    `integrated` is `per_gpu` with ports on the chip itself, which no PCIe slot slows down (TPU, Gaudi).
     efficiency: payload over line rate. latency: from GPU to GPU through one leaf switch; default 14 us, the NET
     ring/Simple figure of NCCL's tuning.cc.
     """
 
     count: Count
     rate: Bandwidth
-    attach: Literal["per_gpu", "shared"] = "per_gpu"
+    attach: Literal["per_gpu", "shared", "integrated"] = "per_gpu"
     efficiency: Fraction = 0.97
     latency: Time = 14e-6
 
@@ -176,22 +185,30 @@ class Routing(Spec):
     seed: Index = 0
 
 
+_Rate = Annotated[float, Field(strict=False, gt=0, le=1e6)]
+_Delay = Annotated[float, Field(strict=False, ge=0, le=1e12)]
+Reduction = Literal["none", "sharp"]
+
+
 class FatTree(Spec):
     """A fat tree of 1 to 5 tiers.
 
     rails: `none` puts the NICs of a node on one leaf, `optimized` NIC j of every node on a leaf of rail j, a number k
     NIC j on rail j % k. scalable_unit: nodes that share a set of leaves, one a rail. rail_planes: each rail is a network of
-    its own; traffic changes rails only inside nodes.
+    its own; traffic changes rails only inside nodes. planes: a NIC has that many ports of `link` each, one into each of as
+    many equal trees, and spreads its packets over them. reduction: `sharp` if the switches add up (SHARP).
     """
 
     kind: Name
     rails: Annotated[int | str, PlainValidator(_rails)] = "none"
     rail_planes: bool = False
+    planes: Annotated[int, Field(ge=1, le=16)] = 1
     scalable_unit: Count | None = None
     tiers: Annotated[tuple[Tier, ...], Field(strict=False), _between(1, 5)]
     link: Link
     switch_latency: Time = 250e-9
     routing: Routing = Routing()
+    reduction: Reduction = "none"
 
 
 class SingleNode(Spec):
@@ -201,10 +218,67 @@ class SingleNode(Spec):
 
 
 class Switch(Spec):
-    """One ideal crossbar that joins all NICs."""
+    """One ideal crossbar that joins all NICs. reduction: `sharp` if it adds up (SHARP)."""
 
     kind: Name
     link: Link | None = None
+    reduction: Reduction = "none"
+
+
+class Torus(Spec):
+    """A torus: the router of each node has one cable to its two neighbours in each dimension, and its NICs hang on it.
+
+    dims: extents, whose product is the number of nodes; ranks run fastest along the first. wrap: whether the last meets the
+    first. A path goes dimension by dimension, the shorter way around. switch_latency: of one router. cable: one length, or one
+    a dimension.
+    """
+
+    kind: Name
+    dims: Annotated[tuple[Extent, ...], Field(strict=False), _between(1, 6)]
+    wrap: bool = True
+    link: Link
+    switch_latency: Time = 250e-9
+
+
+class GridDim(Spec):
+    """One dimension of a grid: what joins the `size` positions that differ in it alone, and each link of it.
+
+    ring, line: neighbours. mesh: every two. switch: a crossbar with a link to each position, in which a hop is two links.
+    """
+
+    kind: Literal["ring", "line", "mesh", "switch"]
+    size: Extent
+    rate: Bandwidth
+    latency: Time = 0.0
+
+
+class Grid(Spec):
+    """A network in each dimension of a grid of nodes; the sizes multiply to the number of nodes.
+
+    rails: NIC j of every node is in grid j of as many equal ones; else the NICs of a node share one position. A path goes
+    dimension by dimension.
+    """
+
+    kind: Name
+    dims: Annotated[tuple[GridDim, ...], Field(strict=False), _between(1, 6)]
+    rails: bool = False
+
+
+class Dragonfly(Spec):
+    """A dragonfly (Kim, Dally, Scott and Abts 2008): groups of `a` routers, `p` NICs and `h` global cables a router.
+
+    The routers of a group are fully connected, and so are the groups; a path is minimal: at most one cable in the first group,
+    one between groups, one in the last. groups: a·h + 1 at most, which is the default; fewer have several cables a pair. cable:
+    lengths to the NIC, inside a group, between groups.
+    """
+
+    kind: Name
+    a: Annotated[int, Field(ge=1, le=4096)]
+    p: Annotated[int, Field(ge=1, le=4096)]
+    h: Annotated[int, Field(ge=1, le=4096)]
+    groups: Count | None = None
+    link: Link
+    switch_latency: Time = 250e-9
 
 
 class ExplicitLink(Spec):
@@ -226,13 +300,18 @@ class Explicit(Spec):
 
 
 class Fault(Spec):
-    """What is not as it should be: a link's usable rate, or a GPU or a whole node that computes `slowdown` times as long.
+    """What is not as it should be: a slow or dead link, GPU or node.
 
-    link: a tier and a number, as `nic-up[777]`; `nic[777]` is both directions.
+    link: a tier and a number, as `nic-up[777]`; `nic[777]` is both directions. rate: its usable bytes/s. dead: it carries
+    nothing; traffic takes the next way, and where there is none that is an error. Of a bundle of parallel cables `cables` die
+    (default 1), and the rest carry on. A node computes `slowdown` times as long, or is dead and left out: ranks are placed on
+    the nodes that remain. A dead GPU takes its node out.
     """
 
     link: Name | None = None
     rate: Bandwidth | None = None
+    dead: bool = False
+    cables: Count | None = None
     node: Index | None = None
     gpu: Index | None = None
     slowdown: Annotated[float, Field(strict=False, gt=0, le=1e6)] | None = None
@@ -269,3 +348,17 @@ class TopologySpec(Spec):
     fabric: dict[str, Any] | None = None
     faults: tuple[Fault, ...] = Field(default=(), strict=False)
     nccl: Nccl = Nccl()
+
+
+class AstraNetwork(Spec):
+    """The network file of ASTRA-sim's analytical model: one entry a dimension, from the inside outwards.
+
+    bandwidth: GiB/s of each link and direction (its GB is 2^30). latency: ns of each link. gpu: the GPU model, which ASTRA-sim
+    leaves out.
+    """
+
+    topology: Annotated[tuple[Literal["Ring", "FullyConnected", "Switch"], ...], Field(strict=False), _between(1, 6)]
+    npus_count: Annotated[tuple[Extent, ...], Field(strict=False), _between(1, 6)]
+    bandwidth: Annotated[tuple[_Rate, ...], Field(strict=False), _between(1, 6)]
+    latency: Annotated[tuple[_Delay, ...], Field(strict=False), _between(1, 6)]
+    gpu: Name = "h100-sxm"

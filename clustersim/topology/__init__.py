@@ -1,5 +1,6 @@
 """Clusters from YAML, one file a kind of fabric: `build(site) -> Topology`; routing by arithmetic."""
 
 SHARED = (
-    "model", "site", "assemble", "router", "ports", "wiring", "cables", "written", "faults", "graph", "build", "describe",
+    "model", "site", "assemble", "router", "inside", "lattice", "detours", "ports", "wiring", "cables", "climb", "groups",
+    "written", "faults", "graph", "build", "describe", "measure", "foreign", "drawing",
 )  # fmt: skip

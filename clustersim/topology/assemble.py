@@ -1,7 +1,7 @@
 """Nodes plus a network between their NICs → a Topology.
 
-Links: `nvlink-up[g]`, `nvlink-down[g]` of GPU g (`pcie-…` in nodes without NVLink), `nic-up[e]`, `nic-down[e]` of endpoint e,
-then those of the network.
+Links: those inside nodes (`nvlink-up[g]`, `nvlink-down[g]` of GPU g, `pcie-…` in nodes without NVLink, `mesh-…`, `ring-…`),
+`nic-up[e]`, `nic-down[e]` of endpoint e, then those of the network.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from clustersim.config.topology import Nccl
+from clustersim.topology.inside import inside
+from clustersim.topology.lattice import Lattice
 from clustersim.topology.model import Floats, NcclFacts, NodeFacts, Tier, Topology
 from clustersim.topology.router import router
 from clustersim.topology.site import Network, Run, Site
 
-NVLINK_LATENCY = 3.4e-6  # NCCL 2.30 tuning.cc, hwLat of ring/Simple
-PCIE_LATENCY = 5.7e-6  # likewise
-
 
 def assemble(site: Site, kind: str, network: Network | None) -> Topology:
     """Return the topology of `site` whose NICs `network` joins (none: a single node)."""
-    runs = [*_inside(site), *(_nics(site, network) if network else ()), *(network.runs if network else ())]
+    inner = inside(site)
+    runs = [*inner.runs(), *(_nics(site, network) if network else ()), *(network.runs if network else ())]
     firsts = np.cumsum([0, *(len(run.capacity) for run in runs)])
     latency = np.concatenate([run.latency for run in runs])
     return Topology(
@@ -39,8 +39,9 @@ def assemble(site: Site, kind: str, network: Network | None) -> Topology:
         launch=site.nccl.launch,
         slowdown=np.ones(site.nodes * site.node.gpus.count),
         node=_facts(site, network),
-        router=router(site, network, latency),
-        ends=_Ends(site, network),
+        router=router(site, inner, network, latency),
+        ends=_Ends(site, inner, network),
+        reduction=network.reduction if network else "none",
     )
 
 
@@ -62,24 +63,14 @@ def _facts(site: Site, network: Network | None) -> NodeFacts:
         nic_of=tuple(site.nic_of.tolist()),
         net_latency=nics.latency if nics else 0.0,
         rails=network.rails if network else 1,
-        nccl=_nccl(site.nccl),
+        nccl=_nccl(site.nccl, network),
     )
 
 
-def _nccl(spec: Nccl) -> NcclFacts:
+def _nccl(spec: Nccl, network: Network | None) -> NcclFacts:
+    sharp = network is not None and network.reduction == "sharp"
     launch = spec.launch if "launch" in spec.model_fields_set else None
-    return NcclFacts(spec.version, spec.algo, spec.proto, spec.collnet, launch)
-
-
-def _inside(site: Site) -> tuple[Run, Run]:
-    scale_up, host = site.node.scale_up, site.node.host
-    if scale_up.kind == "none":
-        name, rate, delay = "pcie", host.usable, PCIE_LATENCY
-    else:
-        rate = scale_up.links_per_gpu * (scale_up.link or 0.0) * scale_up.payload_efficiency
-        name, delay = "nvlink", NVLINK_LATENCY
-    delay = delay if scale_up.latency is None else scale_up.latency
-    return _pair(name, site.nodes * site.node.gpus.count, rate, delay / 2, scale_up.links_per_gpu)
+    return NcclFacts(spec.version, spec.algo, spec.proto, spec.collnet or sharp, launch)
 
 
 def _nics(site: Site, network: Network) -> tuple[Run, Run]:
@@ -105,22 +96,18 @@ class _Ends:
     """The two ends of a link by name."""
 
     site: Site
+    inner: Lattice
     network: Network | None
 
     def __call__(self, link: int) -> tuple[str, str]:
-        gpus = self.site.nodes * self.site.node.gpus.count
-        if link < 2 * gpus:
-            inner = "pcie" if self.site.node.scale_up.kind == "none" else self.site.node.scale_up.kind
-            gpu = link % gpus
-            return _turned(f"gpu[{gpu}]", f"{inner}[{gpu // self.site.node.gpus.count}]", link < gpus)
+        first = self.inner.firsts[-1]
+        if link < first:
+            return self.inner.ends(link)
         if self.network is None:
-            raise IndexError(f"link {link} of {2 * gpus}")
-        link -= 2 * gpus
+            raise IndexError(f"link {link} of {first}")
+        link -= first
         if link < 2 * self.site.endpoints:
             nic = link % self.site.endpoints
-            return _turned(f"nic[{nic}]", self.network.port(nic), link < self.site.endpoints)
+            pair = f"nic[{nic}]", self.network.port(nic)
+            return pair if link < self.site.endpoints else pair[::-1]
         return self.network.ends(link - 2 * self.site.endpoints)
-
-
-def _turned(a: str, b: str, forward: bool) -> tuple[str, str]:
-    return (a, b) if forward else (b, a)

@@ -13,7 +13,9 @@ from clustersim.config.gpu import Gpu
 from clustersim.config.topology import Node, TopologySpec
 from clustersim.config.yaml import Document, Loc, read
 from clustersim.errors import ConfigError, InputError, UnknownNameError, suggest
+from clustersim.topology import inside
 from clustersim.topology.faults import apply
+from clustersim.topology.foreign.astra import is_astra, translated
 from clustersim.topology.model import Topology
 from clustersim.topology.site import MAX_GPUS, Site
 
@@ -21,12 +23,26 @@ PRESETS = Path(__file__).parent / "presets"
 
 
 def load(path: str | Path) -> Topology:
-    """Return the cluster that a topology file describes. Raises InputError for what is wrong in it, before any work."""
-    return build(read(path))
+    """Return the cluster that a topology file describes. Raises InputError for what is wrong in it, before any work.
+
+    It may also be ASTRA-sim's network.yml, or (suffix .xml) the description of a node that NCCL writes.
+    """
+    return build(document_of(path))
+
+
+def document_of(path: str | Path) -> Document:
+    """Return a topology file as it is read. Raises InputError when it cannot be."""
+    if Path(path).suffix.lower() == ".xml":
+        from clustersim.topology.foreign.nccl import read as read_xml
+
+        return read_xml(path)
+    return read(path)
 
 
 def build(document: Document) -> Topology:
     """Return the cluster of a parsed topology file. Raises ConfigError with file:line:column."""
+    if is_astra(document):
+        document = translated(document)
     spec = validate(TopologySpec, document)
     site = _site(spec, document)
     kind = "single_node" if spec.fabric is None else spec.fabric.get("kind")
@@ -86,6 +102,8 @@ def _merged(node: object, document: Document, at: Loc, seen: tuple[str, ...]) ->
         return _merged(own[name], document, ("nodes", name), (*seen, name))
     if name in presets():
         return _preset(name)
+    if name.endswith(".xml"):
+        return _imported(Path(document.path).parent / name)
     if name in seen:
         raise document.error(at, f"{name!r} extends itself; extend one of the presets {', '.join(presets())}")
     hint = suggest(name, {*own, *presets()})
@@ -95,6 +113,11 @@ def _merged(node: object, document: Document, at: Loc, seen: tuple[str, ...]) ->
 @cache
 def _preset(name: str) -> dict[str, Any]:
     return read(PRESETS / f"{name}.yaml").data
+
+
+def _imported(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = document_of(path).data["cluster"]["node"]
+    return found
 
 
 def deep_merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,16 +139,9 @@ def _gpu(node: Node, document: Document, at: Loc) -> Gpu:
 
 
 def _check(site: Site) -> None:
-    for problem in (_scale_up(site), _nics(site)):
+    for problem in (inside.check(site), _nics(site)):
         if problem:
             raise problem
-
-
-def _scale_up(site: Site) -> ConfigError | None:
-    scale_up = site.node.scale_up
-    if scale_up.kind != "none" and scale_up.link is None:
-        return site.error((*site.at, "scale_up"), "scale_up.link is missing; add the rate of one link, like 25GB/s")
-    return None
 
 
 def _nics(site: Site) -> ConfigError | None:
@@ -141,7 +157,7 @@ def _nics(site: Site) -> ConfigError | None:
             f"{nics.count} NICs for {site.node.gpus.count} GPUs; write fewer, each with the rate of those it stands for"
         )
         return site.error((*at, "count"), f"nics.count: {few}")
-    if nics.rate > host.raw:
+    if nics.rate > host.raw and nics.attach != "integrated":
         much = f"{nics.rate / 1e9:.4g} GB/s is more than the {host.raw / 1e9:.4g} GB/s of host.pcie {host.pcie}"
         return site.error((*at, "rate"), f"nics.rate: {much}; use a wider slot or a slower NIC")
     return None

@@ -1,34 +1,49 @@
 """Paths through a fat tree by arithmetic, for every routing mode, on arrays of endpoints.
 
-`hops` returns links numbered level by level: all up-links of the level, then its down-links; a matrix of one row a pair
-with the columns up 1, up 2, …, down 2, down 1, and -1 above the tier where the pair meets.
+Links are numbered level by level: all up-links of the level, then its down-links; with several planes the ports of the NICs
+come before them. Paths are rows with the columns up 1, up 2, …, down 2, down 1, and -1 above the tier where the pair meets.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from math import prod
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clustersim.topology.model import Ints
-from clustersim.topology.wiring import Level, Place, Tree
+from clustersim.topology.wiring import Level, Place, Tree, divide
 
 UInts = NDArray[np.uint64]
 
 
-def bundle_firsts(tree: Tree) -> list[int]:
+def bundle_firsts(tree: Tree) -> Sequence[int]:
     """Return the first up-link of each level when the cables of a group are one bundle, and the number of links."""
-    return _firsts([level.groups * tree.leaves.networks for level in tree.levels])
+    return _firsts(tree, [level.groups for level in tree.levels])
 
 
-def cable_firsts(tree: Tree) -> list[int]:
+def cable_firsts(tree: Tree) -> Sequence[int]:
     """Return the first up-link of each level when every cable is a link, and the number of links."""
-    return _firsts([level.cables * tree.leaves.networks for level in tree.levels])
+    return _firsts(tree, [level.cables for level in tree.levels])
 
 
-def _firsts(links: list[int]) -> list[int]:
-    return [2 * sum(links[:i]) for i in range(len(links) + 1)]
+def _firsts(tree: Tree, links: list[int]) -> Sequence[int]:
+    return list(accumulate((2 * n * tree.leaves.networks for n in links), initial=2 * tree.ports))
+
+
+class Mode(Protocol):
+    """One way of routing. queue: number of the queue pair. shift: which of `choices` ways, in the order of preference."""
+
+    @property
+    def choices(self) -> int:
+        """How many ways there can be between two endpoints."""
+
+    def __call__(self, source: Place, destination: Place, key: tuple[Ints, Ints, Ints], shift: int) -> Ints:
+        """Return the paths between ports; key: source, destination, queue pair."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,15 +52,19 @@ class Bundles:
 
     tree: Tree
 
-    def __call__(self, source: Ints, destination: Ints) -> Ints:
-        """Return the links from endpoints to endpoints."""
-        a, b = self.tree.leaves.place(source), self.tree.leaves.place(destination)
+    @property
+    def choices(self) -> int:
+        """One way: it is all cables at once."""
+        return 1
+
+    def __call__(self, source: Place, destination: Place, key: tuple[Ints, Ints, Ints], shift: int) -> Ints:
+        """Return the links between ports."""
         levels, firsts = self.tree.levels, bundle_firsts(self.tree)
-        columns = np.full((len(source), 2 * len(levels)), -1, np.int64)
+        columns = np.full((len(source.leaf), 2 * len(levels)), -1, np.int64)
         for t, level in enumerate(levels):
-            here, there = a.leaf // level.span, b.leaf // level.span
+            here, there = source.leaf // level.span, destination.leaf // level.span
             climbs = np.flatnonzero(here != there)
-            first = firsts[t] + a.network[climbs] * level.groups
+            first = firsts[t] + source.network[climbs] * level.groups
             columns[climbs, t] = first + here[climbs]
             columns[climbs, -1 - t] = first + there[climbs] + level.groups * self.tree.leaves.networks
         return columns
@@ -61,11 +80,14 @@ class Dmodk:
 
     tree: Tree
 
-    def __call__(self, source: Ints, destination: Ints) -> Ints:
-        """Return the links from endpoints to endpoints."""
-        a, b = self.tree.leaves.place(source), self.tree.leaves.place(destination)
-        down, up = _walk(self.tree, b, a, None)
-        return _columns(self.tree, len(source), up, down)
+    @property
+    def choices(self) -> int:
+        """How many ways there can be between two endpoints."""
+        return choices(self.tree)
+
+    def __call__(self, source: Place, destination: Place, key: tuple[Ints, Ints, Ints], shift: int) -> Ints:
+        """Return the links between ports."""
+        return _walk(self.tree, destination, source, None, shift, lead_down=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,61 +95,72 @@ class Ecmp:
     """A hash of source, destination, queue pair and tier chooses each uplink, and each of several cables down."""
 
     tree: Tree
-    qps: int
     seed: int
 
-    def __call__(self, source: Ints, destination: Ints) -> Ints:
-        """Return the links from endpoints to endpoints, the paths of the queue pairs one after the other."""
-        src, dst = np.repeat(source, self.qps), np.repeat(destination, self.qps)
-        queue = np.tile(np.arange(self.qps, dtype=np.int64), len(source))
-        key = _hash(
-            _hash(_hash(src.astype(np.uint64) + np.uint64(self.seed << 32)) ^ dst.astype(np.uint64))
-            ^ queue.astype(np.uint64)
-        )
-        up, down = _walk(self.tree, self.tree.leaves.place(src), self.tree.leaves.place(dst), key)
-        return _columns(self.tree, len(src), up, down).reshape(len(source), self.qps * 2 * len(self.tree.levels))
+    @property
+    def choices(self) -> int:
+        """How many ways there can be between two endpoints."""
+        return choices(self.tree)
+
+    def __call__(self, source: Place, destination: Place, key: tuple[Ints, Ints, Ints], shift: int) -> Ints:
+        """Return the links between ports."""
+        a, b, queue = (x.astype(np.uint64) for x in key)
+        hashed = _hash(_hash(_hash(a + np.uint64(self.seed << 32)) ^ b) ^ queue)
+        return _walk(self.tree, source, destination, hashed, shift, lead_down=False)
 
 
-def _walk(tree: Tree, lead: Place, follow: Place, key: UInts | None) -> tuple[list[Ints], list[Ints]]:
+def choices(tree: Tree) -> int:
+    """Return how many ways there can be between two endpoints of a tree."""
+    return prod(_ways(level) for level in tree.levels)
+
+
+def _ways(level: Level) -> int:
+    return level.ports * -(-level.ports // level.spread)
+
+
+def _walk(tree: Tree, lead: Place, follow: Place, key: UInts | None, shift: int, lead_down: bool) -> Ints:
     """Climb from both ends to the same switches; `lead` chooses its ports, `follow` takes those that lead there."""
-    plane, port = np.zeros_like(lead.leaf), lead.port
-    leads, follows = [], []
-    for level in tree.levels:
-        lead_group, follow_group = lead.leaf // level.span, follow.leaf // level.span
-        chosen, spare = _choice(level, port, key)
-        entry = (lead_group % level.pod * level.merge + plane % level.merge) * level.ports + chosen
-        switch = entry % level.spread
-        leads.append(_cable(level, lead.network, lead_group, plane, chosen))
-        base = (follow_group % level.pod * level.merge + plane % level.merge) * level.ports
-        first = (switch - base) % level.spread
-        ways = (level.ports - 1 - first) // level.spread + 1
-        follows.append(_cable(level, lead.network, follow_group, plane, first + level.spread * (spare % ways)))
-        for cables in (leads, follows):
-            cables[-1][lead_group == follow_group] = -1
-        plane, port = plane // level.merge * level.spread + switch, entry // level.spread
+    columns = np.full((len(lead.leaf), 2 * len(tree.levels)), -1, np.int64)
+    rows = np.arange(len(lead.leaf))
+    plane, port, firsts = rows * 0, lead.port, cable_firsts(tree)
+    for t, level in enumerate(tree.levels):
+        lead_group, follow_group = lead.leaf[rows] // level.span, follow.leaf[rows] // level.span
+        climbs = np.flatnonzero(lead_group != follow_group)
+        if len(climbs) < len(rows):
+            rows, plane, port, lead_group, follow_group = (
+                x[climbs] for x in (rows, plane, port, lead_group, follow_group)
+            )
+            key = None if key is None else key[climbs]
+        chosen, spare = _choice(level, port, key, shift % _ways(level))
+        shift //= _ways(level)
+        slot, within = divide(plane, level.merge)
+        entry = (divide(lead_group, level.pod)[1] * level.merge + within) * level.ports + chosen
+        port, switch = divide(entry, level.spread)
+        base = (divide(follow_group, level.pod)[1] * level.merge + within) * level.ports
+        back = (switch - base) % level.spread
+        ways = (level.ports - 1 - back) // level.spread + 1
+        back = back + level.spread * (spare % ways)
+        first, half = firsts[t], level.cables * tree.leaves.networks
+        network = lead.network[rows]
+        ends = [_cable(level, network, lead_group, plane, chosen), _cable(level, network, follow_group, plane, back)]
+        columns[rows, t], columns[rows, -1 - t] = ends[::-1] if lead_down else ends
+        columns[rows, t] += first
+        columns[rows, -1 - t] += first + half
+        plane = slot * level.spread + switch
         key = None if key is None else _hash(key)
-    return leads, follows
+    return columns
 
 
-def _choice(level: Level, port: Ints, key: UInts | None) -> tuple[Ints, Ints]:
+def _choice(level: Level, port: Ints, key: UInts | None, shift: int) -> tuple[Ints, Ints]:
     if key is None:
-        chosen = port % level.ports
-        return chosen, chosen // level.spread
+        chosen = divide(port + shift, level.ports)[1]
+        return chosen, chosen // level.spread + shift // level.ports
     low = (key & np.uint64(0x7FFFFFFF)).astype(np.int64)
-    return low % level.ports, (key >> np.uint64(33)).astype(np.int64)
+    return divide(low + shift, level.ports)[1], (key >> np.uint64(33)).astype(np.int64) + shift // level.ports
 
 
 def _cable(level: Level, network: Ints, group: Ints, plane: Ints, port: Ints) -> Ints:
     return ((network * level.groups + group) * level.planes + plane) * level.ports + port
-
-
-def _columns(tree: Tree, pairs: int, up: list[Ints], down: list[Ints]) -> Ints:
-    firsts = cable_firsts(tree)
-    columns = np.empty((pairs, 2 * len(up)), np.int64)
-    for t, level in enumerate(tree.levels):
-        columns[:, t] = np.where(up[t] < 0, -1, up[t] + firsts[t])
-        columns[:, -1 - t] = np.where(down[t] < 0, -1, down[t] + firsts[t] + level.cables * tree.leaves.networks)
-    return columns
 
 
 def _hash(x: UInts) -> UInts:

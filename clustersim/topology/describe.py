@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from clustersim.topology.measure import diameter
 from clustersim.topology.model import Topology
-from clustersim.units import scaled
+from clustersim.units import scaled, seconds
 
 Row = tuple[str, str]
 
 
 def describe(topology: Topology) -> list[Row]:
-    """Return rows (label, value): nodes, GPUs, NVLink, NICs, switches and cables of each tier, bisection, oversubscription."""
+    """Return rows (label, value): nodes, GPUs, NVLink, NICs, switches and cables, bisection, diameter, faults."""
     counts = topology.counts
     rows = [
         ("cluster", f"{topology.name} ({topology.kind})"),
@@ -23,25 +24,48 @@ def describe(topology: Topology) -> list[Row]:
     if "bisection" in counts:
         rows.append(("bisection", f"{scaled(counts['bisection'], 'B/s')} a direction"))
         rows.append(("oversubscription", f"{counts['oversubscription']:.3g} : 1"))
+    far = diameter(topology)
+    most = "" if far.exact else " (from a sample of GPUs)"
+    if far.hops:
+        rows.append(
+            (
+                "diameter",
+                f"{far.hops:g} link{'s' * (far.hops != 1)}, {seconds(far.latency)} from GPU to GPU when idle{most}",
+            )
+        )
     rows.append(("directed links", f"{int(counts['links']):,}"))
     if len(topology.fanouts) > 1:
         rows.append(("fan-outs", " × ".join(str(fanout) for fanout in topology.fanouts)))
     if "power" in counts:
         rows.append(("power of the nodes", scaled(counts["power"], "W")))
-    slow = int((topology.slowdown != 1).sum())
-    return [*rows, ("slow GPUs", f"{slow:,}")] if slow else rows
+    return [*rows, *_faults(topology)]
+
+
+def _faults(topology: Topology) -> Iterator[Row]:
+    slow, counts = int((topology.slowdown != 1).sum()), topology.counts
+    for label, number in (
+        ("slow GPUs", slow),
+        ("dead nodes", counts.get("dead_nodes", 0)),
+        ("dead links", counts.get("dead_links", 0)),
+    ):
+        if number:
+            yield label, f"{int(number):,}"
 
 
 def _node_links(topology: Topology) -> Iterator[Row]:
-    labels = {"nvlink-up": "NVLink", "pcie-up": "PCIe", "nic-up": "NICs"}
     for tier in topology.tiers:
-        if tier.name in labels:
-            part = slice(tier.first, tier.first + tier.links)
-            low, high = topology.capacity[part].min(), topology.capacity[part].max()
+        label = _LABELS.get(tier.name) or (tier.name.removesuffix("-up") if tier.name.startswith("ring-") else "")
+        if label and tier.name.endswith("-up") and tier.links:
+            part = topology.capacity[tier.first : tier.first + tier.links]
+            low, high = part.min(), part.max()
             rate = scaled(high, "B/s") if low == high else f"{scaled(low, 'B/s')} to {scaled(high, 'B/s')}"
-            count = f"{tier.links:,} × " if tier.name == "nic-up" else ""
-            each = "a GPU and direction" if tier.name != "nic-up" else "a direction"
-            yield labels[tier.name], f"{count}{rate} {each}"
+            if tier.name in ("nvlink-up", "pcie-up") and topology.gpus_per_node > 1:
+                yield label, f"{rate} a GPU and direction"
+            elif tier.name not in ("nvlink-up", "pcie-up"):
+                yield label, f"{tier.links:,} × {rate} a direction"
+
+
+_LABELS = {"nvlink-up": "NVLink", "pcie-up": "PCIe", "mesh-up": "wires GPU – GPU", "ring-up": "ring", "nic-up": "NICs"}
 
 
 def _tiers(topology: Topology) -> Iterator[Row]:
@@ -49,9 +73,18 @@ def _tiers(topology: Topology) -> Iterator[Row]:
     named = [key.removesuffix("_switches") for key in counts if key.endswith("_switches")]
     for name in named:
         yield f"{name} switches", f"{int(counts[f'{name}_switches']):,}"
-    if "switches" in counts:
-        yield "switches", f"{int(counts['switches']):,}"
+    for key in ("groups", "routers", "switches"):
+        if key in counts:
+            yield key, f"{int(counts[key]):,}"
     for below, name in zip(["NIC", *named], named, strict=False):
         yield f"cables {below} – {name}", f"{int(counts[f'{name}_cables']):,}"
+    for key in counts:
+        name = key.removesuffix("_cables")
+        if name != key and name not in named:
+            yield f"cables {name}", f"{int(counts[key]):,}"
     if "cables" in counts:
         yield "cables", f"{int(counts['cables']):,}"
+    if "balanced" in counts:
+        yield "balanced", "yes: a = 2p = 2h" if counts["balanced"] else "no: a = 2p = 2h loads all cables alike"
+    if topology.reduction != "none":
+        yield "reduction", f"{topology.reduction}: the switches add up"

@@ -12,6 +12,7 @@ import numpy as np
 from clustersim.config.fields import validate
 from clustersim.config.topology import Explicit
 from clustersim.topology.assemble import assemble
+from clustersim.topology.detours import Detours, Mask
 from clustersim.topology.model import Floats, Ints, Topology
 from clustersim.topology.site import Network, Run, Site
 from clustersim.topology.written import Ports, Trunks, sort
@@ -40,7 +41,7 @@ def _network(site: Site, spec: Explicit, ports: Ports, trunks: Trunks, leaves: S
     leaf_of = np.array([number[port.switch] for port in ports], np.int64)
     return Network(
         runs=tuple(_runs(trunks)),
-        hops=_Table(_paths(site, _graph(spec, trunks), leaves, trunks), leaf_of),
+        hops=_Table(_paths(site, _graph(spec, trunks), leaves, trunks), leaf_of, tuple(leaves), trunks),
         port=tuple(port.switch for port in ports).__getitem__,
         ends=_Ends(tuple((link.a, link.b) for link in trunks)),
         counts=_counts(site, spec, ports, trunks),
@@ -125,9 +126,21 @@ class _Table:
 
     paths: Ints
     leaf_of: Ints
+    leaves: tuple[str, ...]
+    trunks: Trunks
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
         return self.paths[self.leaf_of[source], self.leaf_of[destination]]
+
+    def without(self, dead: Mask) -> Detours:
+        """Return the paths around dead trunks. Raises UnreachableError when a switch is cut off."""
+        names = list(dict.fromkeys([*self.leaves, *(end for t in self.trunks for end in (t.a, t.b))]))
+        number = {name: i for i, name in enumerate(names)}
+        a, b = (
+            np.array([number[end] for end in ends]) for ends in zip(*((t.a, t.b) for t in self.trunks), strict=True)
+        )
+        wires = np.concatenate([a, b]), np.concatenate([b, a])
+        return Detours.around(self, dead, wires, 1, names.__getitem__, self.leaf_of)
 
 
 @dataclass(frozen=True, slots=True)

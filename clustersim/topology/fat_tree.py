@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from clustersim.config.fields import validate
-from clustersim.config.topology import FatTree, Routing
+from clustersim.config.topology import FatTree
 from clustersim.topology.assemble import assemble
-from clustersim.topology.cables import Bundles, Dmodk, Ecmp, bundle_firsts, cable_firsts
+from clustersim.topology.cables import Bundles, Dmodk, Ecmp, Mode, bundle_firsts, cable_firsts
+from clustersim.topology.climb import Climb
 from clustersim.topology.model import Topology
-from clustersim.topology.site import MAX_LINKS, Hops, Network, Run, Site
+from clustersim.topology.site import MAX_LINKS, Network, Run, Site
 from clustersim.topology.wiring import Level, Tree, tree
 
 LIGHT = 5e-9  # seconds a metre of fibre
@@ -34,22 +35,30 @@ def network(site: Site, spec: FatTree) -> Network:
         many = f"{links} links are too many to lay one by one (at most {MAX_LINKS})"
         raise site.error(("fabric", "routing", "mode"), f"{many}; use `mode: adaptive` or fewer nodes")
     return Network(
-        runs=tuple(_runs(spec, built, adaptive)),
-        hops=_hops(spec.routing, built),
+        runs=(*_ports(spec, built), *_runs(spec, built, adaptive)),
+        hops=Climb(built, _mode(spec, built), qps),
         port=_Port(built),
         ends=_Ends(built, adaptive),
         counts=_counts(site, spec, built),
         fanouts=_fanouts(site, built),
-        rate=spec.link.rate * spec.link.efficiency,
+        rate=spec.link.rate * spec.link.efficiency * spec.planes,
         rails=max(1, built.leaves.rails),
-        share=1 / qps if spec.routing.mode == "ecmp" else 1.0,
+        share=1 / (qps * spec.planes),
+        reduction=spec.reduction,
     )
 
 
-def _hops(routing: Routing, built: Tree) -> Hops:
-    if routing.mode == "adaptive":
+def _mode(spec: FatTree, built: Tree) -> Mode:
+    if spec.routing.mode == "adaptive":
         return Bundles(built)
-    return Dmodk(built) if routing.mode == "dmodk" else Ecmp(built, routing.qps, routing.seed)
+    return Dmodk(built) if spec.routing.mode == "dmodk" else Ecmp(built, spec.routing.seed)
+
+
+def _ports(spec: FatTree, built: Tree) -> Iterable[Run]:
+    """Yield the ports of the NICs, if they have several: number endpoint · planes + plane."""
+    for way in ("up", "down") if built.ports else ():
+        arrays = (np.full(built.ports, x) for x in (spec.link.rate * spec.link.efficiency, 0.0, 1.0))
+        yield Run(f"port-{way}", *arrays)
 
 
 def _check(site: Site, spec: FatTree) -> None:
@@ -78,7 +87,7 @@ def _runs(spec: FatTree, built: Tree, adaptive: bool) -> Iterable[Run]:
 
 
 def _counts(site: Site, spec: FatTree, built: Tree) -> dict[str, float]:
-    cables = [site.endpoints, *(level.cables * built.leaves.networks for level in built.levels)]
+    cables = [site.endpoints * spec.planes, *(level.cables * built.leaves.networks for level in built.levels)]
     counts: dict[str, float] = {}
     for t, tier in enumerate(built.tiers):
         counts[f"{tier.name}_switches"] = built.switches(t)
@@ -87,7 +96,7 @@ def _counts(site: Site, spec: FatTree, built: Tree) -> dict[str, float]:
     counts["switches"] = sum(built.switches(t) for t in range(len(built.tiers)))
     counts["cables"] = sum(cables)
     counts["bisection"] = min(cables) / 2 * spec.link.rate * spec.link.efficiency
-    counts["oversubscription"] = max(1.0, site.endpoints / min(cables))
+    counts["oversubscription"] = max(1.0, cables[0] / min(cables))
     return counts
 
 
@@ -95,7 +104,7 @@ def _fanouts(site: Site, built: Tree) -> tuple[int, ...]:
     """Return nodes under a set of leaves, sets of leaves in a pod, …; ceilings where a group is not full, ones left out."""
     leaves = built.leaves
     if leaves.rails:
-        first, width = leaves.unit, leaves.sets * leaves.rails // leaves.networks
+        first, width = leaves.unit, leaves.sets * leaves.rails // leaves.parts
     else:
         first, width = max(1, leaves.down // leaves.nics), -(-leaves.nics // leaves.down)
     reach = [first * max(1, level.span // width) for level in built.levels]
@@ -119,13 +128,17 @@ def _above(level: Level, group: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Port:
-    """The leaf of an endpoint by name."""
+    """The leaf of an endpoint by name, or its ports if it has several."""
 
     built: Tree
 
     def __call__(self, endpoint: int) -> str:
-        place = self.built.leaves.place(np.array([endpoint]))
-        return _switch(self.built, 0, int(place.network[0]) * self.built.leaves.total + int(place.leaf[0]), 0)
+        return f"ports[{endpoint}]" if self.built.ports else _leaf(self.built, endpoint, 0)
+
+
+def _leaf(built: Tree, endpoint: int, plane: int) -> str:
+    place = built.leaves.place(np.array([endpoint]), plane)
+    return _switch(built, 0, int(place.network[0]) * built.leaves.total + int(place.leaf[0]), 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,6 +149,11 @@ class _Ends:
     adaptive: bool
 
     def __call__(self, link: int) -> tuple[str, str]:
+        ports = self.built.ports
+        if link < 2 * ports:
+            endpoint, plane = divmod(link % ports, self.built.leaves.planes)
+            ends = f"ports[{endpoint}]", _leaf(self.built, endpoint, plane)
+            return ends if link < ports else ends[::-1]
         firsts = bundle_firsts(self.built) if self.adaptive else cable_firsts(self.built)
         tier = next(t for t in range(len(self.built.levels)) if link < firsts[t + 1])
         upward, number = divmod(link - firsts[tier], (firsts[tier + 1] - firsts[tier]) // 2)

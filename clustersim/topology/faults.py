@@ -1,4 +1,4 @@
-"""Slow GPUs and nodes, degraded links."""
+"""Slow and dead links, GPUs and nodes."""
 
 from __future__ import annotations
 
@@ -6,33 +6,67 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from clustersim.config.topology import Fault
 from clustersim.config.yaml import Document, Loc
 from clustersim.errors import suggest
-from clustersim.topology.model import Floats, Topology
+from clustersim.topology.detours import Mask, UnreachableError
+from clustersim.topology.model import Ints, Topology
+from clustersim.topology.router import GpuRouter, Remaining
 
 _LINK = re.compile(r"([A-Za-z0-9_-]+)\[([0-9]{1,12})\]")
+DEAD = 1.0
+"""Bytes/s of a dead link: no route uses it, and quotients by its capacity stay finite."""
 
 
 def apply(topology: Topology, faults: Sequence[Fault], document: Document) -> Topology:
-    """Return the topology with its faults; slowdowns of a GPU multiply. Raises ConfigError for what does not exist."""
-    capacity, slowdown = topology.capacity.copy(), topology.slowdown.copy()
+    """Return the topology with its faults; slowdowns of a GPU multiply, dead nodes are left out and the rest numbered anew.
+
+    Raises ConfigError for what does not exist, and when dead links leave no way between two nodes.
+    """
+    if not faults:
+        return topology
+    parts = _Parts(topology)
     for i, fault in enumerate(faults):
         at: Loc = ("faults", i)
         if sum(x is not None for x in (fault.link, fault.node, fault.gpu)) != 1:
             raise document.error(at, f"faults.{i}: name exactly one of link, node, gpu")
         if fault.link is not None:
-            _degrade(capacity, topology, fault, document, at)
+            _degrade(parts, fault, document, at)
         else:
-            _slow(slowdown, topology, fault, document, at)
-    return replace(topology, capacity=capacity, slowdown=slowdown) if faults else topology
+            _slow(parts, fault, document, at)
+    return _remaining(_rerouted(parts, document), parts, document)
 
 
-def _degrade(capacity: Floats, topology: Topology, fault: Fault, document: Document, at: Loc) -> None:
-    if fault.rate is None or fault.slowdown is not None:
-        raise document.error(at, f"faults.{at[1]}: a link needs a `rate`, its usable bytes/s, and nothing else")
-    for link in _links(topology, str(fault.link), document, (*at, "link")):
-        capacity[link] = fault.rate
+class _Parts:
+    """What the faults found so far have left."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.capacity, self.cables, self.slowdown = (
+            array.copy() for array in (topology.capacity, topology.cables, topology.slowdown)
+        )
+        self.dead = np.zeros(topology.nodes, bool)
+
+
+def _degrade(parts: _Parts, fault: Fault, document: Document, at: Loc) -> None:
+    if (fault.rate is None) != fault.dead or fault.slowdown is not None:
+        raise document.error(
+            at, f"faults.{at[1]}: a link needs a `rate`, its usable bytes/s, or `dead: true`, and nothing else"
+        )
+    if fault.cables is not None and not fault.dead:
+        raise document.error((*at, "cables"), f"faults.{at[1]}.cables counts dead cables; add `dead: true` or drop it")
+    for link in _links(parts.topology, str(fault.link), document, (*at, "link")):
+        if fault.rate is not None:
+            parts.capacity[link] = fault.rate
+            continue
+        lost, left = fault.cables or 1, parts.cables[link]
+        if lost > left:
+            what = f"{fault.link} has {left:g} cables alive, not {lost}"
+            raise document.error((*at, "cables" if fault.cables else "link"), f"faults.{at[1]}: {what}; let fewer die")
+        parts.capacity[link] = max(parts.capacity[link] * (left - lost) / left, DEAD)
+        parts.cables[link] = left - lost
 
 
 def _links(topology: Topology, text: str, document: Document, at: Loc) -> list[int]:
@@ -49,11 +83,73 @@ def _links(topology: Topology, text: str, document: Document, at: Loc) -> list[i
     return [tier.first + index for tier in tiers]
 
 
-def _slow(slowdown: Floats, topology: Topology, fault: Fault, document: Document, at: Loc) -> None:
-    if fault.slowdown is None or fault.rate is not None:
-        raise document.error(at, f"faults.{at[1]}: a node or a GPU needs a `slowdown`, like 1.1, and nothing else")
+def _slow(parts: _Parts, fault: Fault, document: Document, at: Loc) -> None:
+    topology = parts.topology
+    if (fault.slowdown is None) != fault.dead or fault.rate is not None or fault.cables is not None:
+        what = "a node or a GPU needs a `slowdown`, like 1.1, or `dead: true`, and nothing else"
+        raise document.error(at, f"faults.{at[1]}: {what}")
     key, index, count = ("node", fault.node, topology.nodes) if fault.gpu is None else ("gpu", fault.gpu, topology.gpus)
     if index is None or index >= count:
         raise document.error((*at, key), f"there is no {key} {index}; they are 0 to {count - 1}")
     width = topology.gpus_per_node if key == "node" else 1
-    slowdown[index * width : (index + 1) * width] *= fault.slowdown
+    if fault.slowdown is None:
+        parts.dead[index * width // topology.gpus_per_node] = True
+    else:
+        parts.slowdown[index * width : (index + 1) * width] *= fault.slowdown
+
+
+def _rerouted(parts: _Parts, document: Document) -> Topology:
+    """Return the topology whose routes avoid links without cables, after a look at both ends of each."""
+    topology, dead = parts.topology, parts.cables == 0
+    found = replace(topology, capacity=parts.capacity, cables=parts.cables, slowdown=parts.slowdown)
+    if not dead.any():
+        return found
+    if not isinstance(topology.router, GpuRouter):
+        raise document.error(
+            ("faults",), f"faults: {topology.kind} cannot route around dead links; degrade them by `rate`"
+        )
+    counts = {**topology.counts, "dead_links": int(dead.sum())}
+    try:
+        found = replace(found, router=topology.router.without(dead), counts=counts)
+        near, far = _witnesses(topology, dead, parts.dead)
+        found.route(near, far)
+        found.route(far, near)
+    except UnreachableError as error:
+        raise document.error(("faults",), f"faults: {error}") from None
+    return found
+
+
+def _witnesses(topology: Topology, dead: Mask, gone: Mask) -> tuple[Ints, Ints]:
+    """Return the GPUs of nodes that lost a NIC and are not `gone`, and one in another node for each."""
+    first = {tier.name: tier.first for tier in topology.tiers}
+    if "nic-up" not in first:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    endpoints = first["nic-down"] - first["nic-up"]
+    lost = dead[first["nic-up"] :][:endpoints] | dead[first["nic-down"] :][:endpoints]
+    nodes = np.unique(np.flatnonzero(lost) // (endpoints // topology.nodes))
+    gpus = _gpus(topology, nodes[~gone[nodes]])
+    return gpus, (gpus + topology.gpus_per_node) % topology.gpus
+
+
+def _gpus(topology: Topology, nodes: Ints) -> Ints:
+    width = topology.gpus_per_node
+    return (nodes[:, np.newaxis] * width + np.arange(width)).ravel()
+
+
+def _remaining(topology: Topology, parts: _Parts, document: Document) -> Topology:
+    """Return the topology as a job sees it that is placed on the nodes that are not dead."""
+    if not parts.dead.any():
+        return topology
+    alive = np.flatnonzero(~parts.dead)
+    if not len(alive):
+        raise document.error(("faults",), f"faults: all {topology.nodes} nodes are dead; let at least one live")
+    gpus = _gpus(topology, alive)
+    left = {"nodes": len(alive), "gpus": len(gpus), "dead_nodes": int(parts.dead.sum())}
+    return replace(
+        topology,
+        nodes=len(alive),
+        slowdown=topology.slowdown[gpus],
+        router=Remaining(topology.router, gpus),
+        counts={**topology.counts, **left},
+        fanouts=(len(alive),),
+    )

@@ -99,7 +99,7 @@ class Topology:
     cables, bisection in bytes/s). fanouts: how many nodes, groups of nodes, … make one group at each level upwards; their
     product is at least the number of nodes, and more only if the last groups are not full. launch: seconds to launch a
     collective. slowdown: how many times its nominal time each GPU computes. node: what NCCL knows of a node. ends: the two
-    ends of a link, for drawing.
+    ends of a link, for drawing. reduction: `sharp` if the switches between the nodes add up, else `none`.
     """
 
     name: str
@@ -118,6 +118,7 @@ class Topology:
     node: NodeFacts
     router: Router = field(repr=False)
     ends: Ends = field(repr=False)
+    reduction: str = "none"
 
     @property
     def gpus(self) -> int:

@@ -1,25 +1,33 @@
-"""Routes from GPU to GPU: NVLink inside a node; else NIC, network, NIC, after a step over NVLink if the rail has to change."""
+"""Routes from GPU to GPU: inside a node its own links; else NIC, network, NIC.
+
+Where the rail has to change, a step inside the node to the GPU of the other NIC comes first.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from clustersim.topology.model import Floats, Ints, Router, Routes
+from clustersim.topology.detours import Mask, apart
+from clustersim.topology.lattice import Lattice
+from clustersim.topology.model import Floats, Ints, Routes
 from clustersim.topology.site import Network, Site
 
+Hops = Callable[[Ints, Ints], Ints]
 
-def router(site: Site, network: Network | None, latency: Floats) -> Router:
+
+def router(site: Site, inner: Lattice, network: Network | None, latency: Floats) -> GpuRouter:
     """Return the router of GPUs over the links that `assemble` lays; `latency` is that of each link in seconds."""
     gpus, nics, nic_of = site.node.gpus.count, max(site.nics, 1), site.nic_of
     _, owner = np.unique(nic_of, return_index=True)
     padded = np.append(latency, 0.0)
-    if network is None:
-        return _Router(site.nodes, gpus, nics, nic_of, owner, _nowhere, 1, 1.0, padded)
-    return _Router(site.nodes, gpus, nics, nic_of, owner, network.hops, network.rails, network.share, padded)
+    first, hops = inner.firsts[-1], network.hops if network else _nowhere
+    rails, share = (network.rails, network.share) if network else (1, 1.0)
+    return GpuRouter(
+        gpus, nics, site.nodes * nics if network else 0, nic_of, owner, inner, first, hops, rails, share, padded
+    )
 
 
 def _nowhere(source: Ints, destination: Ints) -> Ints:
@@ -27,54 +35,102 @@ def _nowhere(source: Ints, destination: Ints) -> Ints:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Router:
-    """nic_of: the NIC of each GPU of a node; owner: the first GPU of each NIC; the rest as in Network."""
+class GpuRouter:
+    """nic_of: the NIC of each GPU of a node; owner: the first GPU of each NIC; first: that link is nic-up[0].
 
-    nodes: int
+    inner: paths from GPU to GPU of a node. hops, rails, share: as in Network. lost: the NICs that have died, if any.
+    """
+
     gpus: int
     nics: int
+    endpoints: int
     nic_of: Ints
     owner: Ints
-    hops: Callable[[Ints, Ints], Ints]
+    inner: Hops
+    first: int
+    hops: Hops
     rails: int
     share: float
     latency: Floats  # one longer than the links: -1, which pads the rows, costs nothing
+    lost: Mask | None = None
 
     def __call__(self, source: Ints, destination: Ints) -> Routes:
+        """Return the routes from GPUs to GPUs."""
         node, to_node = source // self.gpus, destination // self.gpus
         away = node != to_node
-        columns = self._inside(source, destination, source != destination)
         if not away.any():
-            return self._routes(columns, np.ones(2))
+            columns = self.inner(source, destination)
+            return self._routes(columns, np.ones(columns.shape[1]))
         own, to_nic = self.nic_of[source - node * self.gpus], self.nic_of[destination - to_node * self.gpus]
         nic = own // self.rails * self.rails + to_nic % self.rails if self.rails > 1 else own
-        changed = np.flatnonzero(away & (nic != own))
-        columns[away] = -1
-        columns[changed] = self._inside(source[changed], (node * self.gpus + self.owner[nic])[changed], True)
-        outside = self._outside(node * self.nics + nic, to_node * self.nics + to_nic)
+        if self.lost is not None:
+            nic, to_nic = self._alive(self.lost, away, node, to_node, nic, to_nic)
+        near = np.where(nic != own, node * self.gpus + self.owner[nic], source)
+        columns = self.inner(source, np.where(away, near, destination))
+        start = node * self.nics + nic
+        outside = self._outside(start, np.where(away, to_node * self.nics + to_nic, start))
         outside[~away] = -1
-        share = np.full(2 + outside.shape[1], self.share)
-        share[[0, 1, 2, -1]] = 1.0
+        share = np.full(columns.shape[1] + outside.shape[1], self.share)
+        share[: columns.shape[1] + 1] = share[-1] = 1.0
         return self._routes(np.concatenate([columns, outside], axis=1), share)
 
-    def _inside(self, source: Ints, near: Ints, moved: NDArray[np.bool_] | bool) -> Ints:
-        columns = np.empty((len(source), 2), np.int64)
-        columns[:, 0] = np.where(moved, source, -1)
-        columns[:, 1] = np.where(moved, near + self.nodes * self.gpus, -1)
-        return columns
+    def _alive(self, lost: Mask, away: Mask, node: Ints, to_node: Ints, nic: Ints, to_nic: Ints) -> tuple[Ints, Ints]:
+        """Return NICs of the same rail that live at both ends: the next rail instead of one with a dead NIC."""
+        per_rail = self.rails if self.rails > 1 else self.nics
+        nic, to_nic = nic.copy(), to_nic.copy()
+        for _ in range(per_rail):
+            bad = away & (lost[node * self.nics + nic] | lost[to_node * self.nics + to_nic])
+            if not bad.any():
+                return nic, to_nic
+            for end in (nic, to_nic):
+                end[bad] = end[bad] // per_rail * per_rail + (end[bad] + 1) % per_rail
+        bad = away & (lost[node * self.nics + nic] | lost[to_node * self.nics + to_nic])
+        if bad.any():
+            pair = int(np.flatnonzero(bad)[0])
+            raise apart(f"node {node[pair]}", f"node {to_node[pair]}")
+        return nic, to_nic
 
     def _outside(self, nic: Ints, to_nic: Ints) -> Ints:
-        first, endpoints = 2 * self.nodes * self.gpus, self.nodes * self.nics
         hops = self.hops(nic, to_nic)
         columns = np.empty((len(nic), hops.shape[1] + 2), np.int64)
-        columns[:, 0] = first + nic
-        columns[:, -1] = first + endpoints + to_nic
-        columns[:, 1:-1] = np.where(hops < 0, -1, hops + (first + 2 * endpoints))
+        columns[:, 0] = self.first + nic
+        columns[:, -1] = self.first + self.endpoints + to_nic
+        columns[:, 1:-1] = np.where(hops < 0, -1, hops + (self.first + 2 * self.endpoints))
         return columns
 
     def _routes(self, columns: Ints, share: Floats) -> Routes:
         used = columns >= 0
         start = np.zeros(len(columns) + 1, np.int64)
         np.cumsum(used.sum(axis=1), out=start[1:])
-        shares = np.broadcast_to(share, columns.shape)[used] if share.min() < 1 else np.ones(int(start[-1]))
+        even = not len(share) or share.min() == 1
+        shares = np.ones(int(start[-1])) if even else np.broadcast_to(share, columns.shape)[used]
         return Routes(start, columns[used], shares, self.latency[columns] @ share)
+
+    def without(self, dead: Mask) -> GpuRouter:
+        """Return the router that goes around dead links. Raises UnreachableError when no way is left."""
+        nic, network = self.first, self.first + 2 * self.endpoints
+        lost = dead[nic : nic + self.endpoints] | dead[nic + self.endpoints : network]
+        inner = _without(self.inner, dead[:nic], "node")
+        found = replace(self, inner=inner, hops=_without(self.hops, dead[network:], "fabric"))
+        return found if not lost.any() else replace(found, lost=lost)
+
+
+def _without(hops: Hops, dead: Mask, where: str) -> Hops:
+    if not dead.any():
+        return hops
+    around: Callable[[Mask], Hops] | None = getattr(hops, "without", None)
+    if around is None:
+        raise apart(f"one end of a dead link of the {where}", "the other, as its kind knows one way only")
+    return around(dead)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Remaining:
+    """Routes between the GPUs that are left, numbered anew; `gpus` are their old numbers."""
+
+    router: Callable[[Ints, Ints], Routes]
+    gpus: Ints
+
+    def __call__(self, source: Ints, destination: Ints) -> Routes:
+        """Return the routes from GPUs to GPUs."""
+        return self.router(self.gpus[source], self.gpus[destination])

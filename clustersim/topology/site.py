@@ -44,7 +44,10 @@ class Site:
     def nic_rate(self) -> float:
         """Bytes/s that one NIC carries in one direction: line rate times efficiency, at most what PCIe gets through."""
         nics = self.node.nics
-        return min(nics.rate * nics.efficiency, self.node.host.usable) if nics else 0.0
+        if nics is None:
+            return 0.0
+        rate = nics.rate * nics.efficiency
+        return rate if nics.attach == "integrated" else min(rate, self.node.host.usable)
 
     @property
     def nic_of(self) -> Ints:
@@ -82,7 +85,9 @@ class Network:
     hops(source, destination): endpoints → matrix (pairs, width) of links in order, counted from 0 through `runs`; -1 where a
     path is shorter. port(endpoint): the switch it hangs on. ends(link): its two switches. rate: bytes/s of the cable between
     NIC and switch, and `delay` its seconds. rails: traffic leaves a node by a NIC j with j % rails equal to the destination's
-    (1: by the GPU's own). share: part of the bytes on each hop (several paths). counts, fanouts: as in Topology.
+    (1: by the GPU's own). share: part of the bytes on each hop (several paths). counts, fanouts, reduction: as in Topology.
+
+    `hops.without(dead)`, if there is such a method, returns hops that cross none of the links of that mask.
     """
 
     runs: tuple[Run, ...]
@@ -95,3 +100,4 @@ class Network:
     delay: Floats | float = 0.0
     rails: int = 1
     share: float = 1.0
+    reduction: str = "none"

@@ -23,7 +23,8 @@ def build(site: Site) -> Topology:
     counts = {"switches": 1, "cables": site.endpoints, "bisection": half, "oversubscription": 1.0}
     crossbar = _Crossbar()
     fanouts = (site.nodes,) if site.nodes > 1 else ()
-    return assemble(site, "switch", Network((), crossbar, crossbar.port, crossbar.ends, counts, fanouts, rate))
+    network = Network((), crossbar, crossbar.port, crossbar.ends, counts, fanouts, rate, reduction=spec.reduction)
+    return assemble(site, "switch", network)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,27 +45,47 @@ class Place(NamedTuple):
 
 
 class Leaves(NamedTuple):
-    """Endpoints → leaves. unit: nodes that share a set of leaves, with `sets` leaves for each of the `rails` (0: no rails)."""
+    """Endpoints → leaves. unit: nodes that share a set of leaves, with `sets` leaves for each of the `rails` (0: no rails).
+
+    parts: networks of one plane; planes: how many planes, each with a port of every NIC. total: leaves of one network.
+    """
 
     nics: int
     down: int
     rails: int
     unit: int
     sets: int
-    networks: int
+    parts: int
     total: int
+    planes: int
+    endpoints: int
 
-    def place(self, endpoint: Ints) -> Place:
-        """Return where the endpoints hang."""
+    @property
+    def networks(self) -> int:
+        """Separate networks: one a rail plane, in each plane."""
+        return self.parts * self.planes
+
+    def place(self, endpoint: Ints, plane: Ints | int = 0) -> Place:
+        """Return where the ports of endpoints hang in a plane."""
+        first = endpoint * 0 + plane * self.parts
         if not self.rails:
-            return Place(endpoint * 0, endpoint // self.down, endpoint % self.down)
-        node, nic = endpoint // self.nics, endpoint % self.nics
-        rail = nic % self.rails
-        slot = node % self.unit * (self.nics // self.rails) + nic // self.rails
-        group = node // self.unit
-        if self.networks > 1:
-            return Place(rail, group * self.sets + slot // self.down, slot % self.down)
-        return Place(rail * 0, (group * self.rails + rail) * self.sets + slot // self.down, slot % self.down)
+            leaf, port = divide(endpoint, self.down)
+            return Place(first, leaf, port)
+        node, nic = divide(endpoint, self.nics)
+        each, rail = divide(nic, self.rails)
+        group, within = divide(node, self.unit)
+        shift, port = divide(within * (self.nics // self.rails) + each, self.down)
+        if self.parts > 1:
+            return Place(first + rail, group * self.sets + shift, port)
+        return Place(first, (group * self.rails + rail) * self.sets + shift, port)
+
+
+def divide(x: Ints, by: int) -> tuple[Ints, Ints]:
+    """Return (x // by, x % by) for x >= 0; numpy divides by a constant fast, but has no fast remainder."""
+    if by & (by - 1) == 0:
+        return x >> (by.bit_length() - 1), x & (by - 1)
+    quotient = x // by
+    return quotient, x - quotient * by
 
 
 class Tree(NamedTuple):
@@ -74,6 +94,11 @@ class Tree(NamedTuple):
     tiers: tuple[Ports, ...]
     leaves: Leaves
     levels: tuple[Level, ...]
+
+    @property
+    def ports(self) -> int:
+        """Ports of NICs that are links of their own: one in each of several planes, none in a single one."""
+        return self.leaves.endpoints * self.leaves.planes if self.leaves.planes > 1 else 0
 
     def switches(self, tier: int) -> int:
         """Return how many switches a tier has, 0 being the leaves."""
@@ -99,12 +124,13 @@ def _leaves(site: Site, spec: FatTree, tier: Ports) -> Leaves:
         if spec.rail_planes or spec.scalable_unit is not None:
             key = "rail_planes" if spec.rail_planes else "scalable_unit"
             raise site.error(("fabric", key), f"{key} is about rails; add `rails: optimized` or drop it")
-        return Leaves(site.nics, tier.down, 0, 0, 1, 1, -(-site.endpoints // tier.down))
+        return Leaves(site.nics, tier.down, 0, 0, 1, 1, -(-site.endpoints // tier.down), spec.planes, site.endpoints)
     rails = _rails(site, spec)
     unit = _unit(site, spec, tier, site.nics // rails)
     sets = -(-unit * (site.nics // rails) // tier.down)
-    networks = rails if spec.rail_planes or len(spec.tiers) == 1 else 1
-    return Leaves(site.nics, tier.down, rails, unit, sets, networks, -(-site.nodes // unit) * sets * rails // networks)
+    parts = rails if spec.rail_planes or len(spec.tiers) == 1 else 1
+    total = -(-site.nodes // unit) * sets * rails // parts
+    return Leaves(site.nics, tier.down, rails, unit, sets, parts, total, spec.planes, site.endpoints)
 
 
 def _rails(site: Site, spec: FatTree) -> int:

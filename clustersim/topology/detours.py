@@ -1,0 +1,118 @@
+"""Shortest paths around dead links, for the few pairs whose own path crosses one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clustersim.errors import InputError
+from clustersim.topology.model import Ints
+
+Mask = NDArray[np.bool_]
+_KEPT = 256  # trees of shortest paths
+
+
+class UnreachableError(InputError):
+    """Dead links leave no way between two ends."""
+
+
+def crosses(columns: Ints, dead: Mask) -> Ints:
+    """Return the rows of a matrix of links (-1: none) that cross a dead one."""
+    return np.flatnonzero((dead[columns] & (columns >= 0)).any(axis=1))
+
+
+def apart(a: str, b: str) -> UnreachableError:
+    """Return the error of two ends without a way."""
+    return UnreachableError(
+        f"the network is partitioned: no way is left from {a} to {b}; let a link live or degrade it"
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Detours:
+    """The paths of `hops`, and shortest ones (of equals the one whose links come first) where those cross a dead link.
+
+    tails, heads: the vertices of each link. Endpoint e hangs on vertex of[e // share].
+    """
+
+    hops: Callable[[Ints, Ints], Ints]
+    dead: Mask
+    tails: Ints
+    heads: Ints
+    starts: Ints
+    order: Ints
+    share: int
+    of: Ints | None
+    name: Callable[[int], str]
+    known: dict[int, Ints] = field(default_factory=dict)
+
+    @classmethod
+    def around(
+        cls,
+        hops: Callable[[Ints, Ints], Ints],
+        dead: Mask,
+        wires: tuple[Ints, Ints],
+        share: int,
+        name: Callable[[int], str],
+        of: Ints | None = None,
+    ) -> Detours:
+        """Return the paths around dead links. Raises UnreachableError when a dead link cannot be gone around."""
+        tails, heads = wires
+        order = np.argsort(tails, kind="stable")
+        order = order[~dead[order]]
+        starts = np.searchsorted(tails[order], np.arange(max(tails.max(), heads.max()) + 2))
+        found = cls(hops, dead, tails, heads, starts, order, share, of, name)
+        for link in np.flatnonzero(dead).tolist():
+            found.path(int(tails[link]), int(heads[link]))
+        return found
+
+    def __call__(self, source: Ints, destination: Ints) -> Ints:
+        """Return the links from endpoints to endpoints."""
+        columns = self.hops(source, destination)
+        rows = crosses(columns, self.dead)
+        a, b = (self._vertex(e[rows]).tolist() for e in (source, destination))
+        paths = [self.path(u, v) for u, v in zip(a, b, strict=True)]
+        width = max([columns.shape[1], *map(len, paths)])
+        wide = np.full((len(columns), width), -1, np.int64)
+        wide[:, : columns.shape[1]] = columns
+        for row, path in zip(rows.tolist(), paths, strict=True):
+            wide[row] = [*path, *[-1] * (width - len(path))]
+        return wide
+
+    def _vertex(self, endpoint: Ints) -> Ints:
+        place = endpoint // self.share
+        return place if self.of is None else self.of[place]
+
+    def path(self, start: int, end: int) -> list[int]:
+        """Return the links of a shortest path. Raises UnreachableError when there is none."""
+        if start not in self.known:
+            if len(self.known) >= _KEPT:
+                self.known.clear()
+            self.known[start] = self._tree(start)
+        into, path, here = self.known[start], list[int](), end
+        while here != start:
+            link = int(into[here])
+            if link < 0:
+                raise apart(self.name(start), self.name(end))
+            path.append(link)
+            here = int(self.tails[link])
+        return path[::-1]
+
+    def _tree(self, start: int) -> Ints:
+        """Return the link by which a breadth-first search from `start` enters each vertex, -1 where it does not come."""
+        into = np.full(len(self.starts) - 1, -1, np.int64)
+        into[start] = np.iinfo(np.int64).max
+        front = [start]
+        while front:
+            after = []
+            for vertex in front:
+                for link in self.order[self.starts[vertex] : self.starts[vertex + 1]].tolist():
+                    head = int(self.heads[link])
+                    if into[head] < 0:
+                        into[head] = link
+                        after.append(head)
+            front = after
+        return into

@@ -1,0 +1,1 @@
+"""Clusters as pictures (SVG)."""

@@ -1,0 +1,108 @@
+"""A large cluster in groups: one card a tier with its count, what joins it to the next, and one node from inside."""
+
+from __future__ import annotations
+
+from clustersim.topology.drawing import node
+from clustersim.topology.drawing.canvas import FAINT, TIERS, Canvas, Point
+from clustersim.topology.drawing.node import around
+from clustersim.topology.model import Topology
+from clustersim.units import scaled
+
+WIDTH = 760.0
+_TOP, _STEP = 130.0, 120.0
+_RING, _MOST_GROUPS = 420.0, 80
+
+
+def height(topology: Topology) -> float:
+    """Return the height of the picture."""
+    return _TOP + (_RING if _flat(topology) else _STEP * len(_tiers(topology))) + node.HEIGHT + 60
+
+
+def draw(canvas: Canvas, topology: Topology) -> None:
+    """Draw the tiers from the top, or a pictogram of a network without tiers, above a node."""
+    x = WIDTH / 2
+    bottom = height(topology) - node.HEIGHT / 2 - 36
+    if _flat(topology):
+        canvas.line((x, _TOP + _RING / 2 + 150), (x, bottom), 3, "#c2ccd5")
+        _pictogram(canvas, (x, _TOP + _RING / 2 - 40), topology)
+        label = f"{int(topology.counts['nics']):,} NICs × {scaled(_rate(topology, 'nic'), 'B/s')}"
+        canvas.pill((x, bottom - node.HEIGHT / 2 - 38), label)
+    else:
+        _stack(canvas, topology, x, bottom)
+    for shift in (10, 5):
+        canvas.box((x + shift, bottom + shift), (node.WIDTH, node.HEIGHT), "#e4e9ee", "#c2ccd5", 10)
+    node.draw(canvas, (x, bottom), topology, f"{topology.nodes:,} nodes")
+
+
+def _flat(topology: Topology) -> bool:
+    return "routers" in topology.counts
+
+
+def _tiers(topology: Topology) -> list[tuple[str, int, int]]:
+    """Return name, switches and cables down of each tier, from the lowest."""
+    counts = topology.counts
+    named = [key.removesuffix("_switches") for key in counts if key.endswith("_switches")]
+    found = [(name, int(counts[f"{name}_switches"]), int(counts[f"{name}_cables"])) for name in named]
+    return found or [("", int(counts.get("switches", 1)), int(counts.get("cables", 0)))]
+
+
+def _stack(canvas: Canvas, topology: Topology, x: float, bottom: float) -> None:
+    tiers = _tiers(topology)
+    ys = [_TOP + _STEP * (len(tiers) - 1 - i) for i in range(len(tiers))]
+    canvas.line((x, ys[-1]), (x, bottom), 3, "#c2ccd5")
+    below = "port" if any(tier.name == "port-up" for tier in topology.tiers) else "nic"
+    for i, ((name, switches, cables), y) in enumerate(zip(tiers, ys, strict=True)):
+        colour = TIERS[i % len(TIERS)]
+        width = 220 + 60 * (len(tiers) - i)
+        for shift in (8, 4) if switches > 1 else ():
+            canvas.box((x + shift, y + shift), (width, 48), "#ffffff", "none", 6)
+            canvas.box((x + shift, y + shift), (width, 48), colour + "66", "none", 6)
+        canvas.box((x, y), (width, 48), colour, "none", 6)
+        plural = "switch" if switches == 1 else "switches"
+        canvas.text((x, y), f"{switches:,} {name} {plural}".replace("  ", " "), 16, "#ffffff", bold=True)
+        gap = (y + (ys[i - 1] if i else bottom - node.HEIGHT / 2)) / 2 + (12 if i == 0 else 4)
+        canvas.pill((x, gap), f"{cables:,} cables × {scaled(_rate(topology, below), 'B/s')}")
+        below = name
+
+
+def _rate(topology: Topology, tier: str) -> float:
+    """Return the bytes/s of one cable of a tier upwards."""
+    for each in topology.tiers:
+        if each.name == f"{tier}-up" and each.links:
+            return float(topology.capacity[each.first] / topology.cables[each.first])
+    return float("nan")
+
+
+def _pictogram(canvas: Canvas, at: Point, topology: Topology) -> None:
+    counts = topology.counts
+    if "groups" in counts and counts["groups"] <= _MOST_GROUPS:
+        _dragonfly(canvas, at, topology)
+    else:
+        _lattice(canvas, at)
+        shape = " × ".join(map(str, topology.fanouts))
+        canvas.pill((at[0], at[1] + 190), f"{shape} routers, {int(counts['cables'] - counts['nics']):,} cables", 14)
+
+
+def _dragonfly(canvas: Canvas, at: Point, topology: Topology) -> None:
+    groups = int(topology.counts["groups"])
+    places = around(at, (165, 165), groups)
+    copies = int(topology.counts["global_cables"]) * 2 // max(1, groups * (groups - 1))
+    for i, a in enumerate(places):
+        for b in places[:i]:
+            canvas.line(a, b, 0.7 if groups > 16 else 1.5, "#6b8299", 0.28 if groups > 16 else 0.6)
+    for place in places:
+        canvas.dot(place, max(6.0, min(16.0, 400 / groups)), TIERS[0])
+    each = int(topology.counts["routers"]) // groups
+    words = f"{groups} groups of {each} routers, {copies} cable{'s' * (copies > 1)} between every two"
+    canvas.pill((at[0], at[1] + 200), words, 14)
+
+
+def _lattice(canvas: Canvas, at: Point) -> None:
+    """Draw a piece of a lattice that goes on at all sides."""
+    step, half = 56.0, 2
+    for i in range(-half, half + 1):
+        for (ax, ay), (bx, by) in (((i, -half - 0.6), (i, half + 0.6)), ((-half - 0.6, i), (half + 0.6, i))):
+            canvas.line((at[0] + ax * step, at[1] + ay * step), (at[0] + bx * step, at[1] + by * step), 1.6, FAINT, 0.7)
+    for i in range(-half, half + 1):
+        for j in range(-half, half + 1):
+            canvas.box((at[0] + i * step, at[1] + j * step), (22, 22), TIERS[0])

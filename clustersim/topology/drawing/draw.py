@@ -1,0 +1,61 @@
+"""A cluster as a picture: every switch of a small one, groups of a large one."""
+
+from __future__ import annotations
+
+from clustersim.config.yaml import Document
+from clustersim.topology.build import build
+from clustersim.topology.drawing import cards, node, whole
+from clustersim.topology.drawing.canvas import FAINT, Canvas
+from clustersim.topology.drawing.parts import Parts, parts
+from clustersim.topology.foreign.cabled import cabled
+from clustersim.topology.measure import diameter
+from clustersim.topology.model import Topology
+from clustersim.units import scaled, seconds
+
+MOST_NODES = 64
+_MOST_SWITCHES, _MOST_LINES = 64, 300
+
+
+def svg(document: Document) -> str:
+    """Return the picture of a topology file as SVG. Raises ConfigError as `build` does."""
+    topology = build(document)
+    counts = topology.counts
+    few = topology.nodes <= MOST_NODES and max(counts.get("switches", 0), counts.get("routers", 0)) <= _MOST_SWITCHES
+    if topology.nodes == 1:
+        return _alone(topology)
+    if few:
+        cables = cabled(document)
+        found = parts(cables)
+        if len(found.cables) <= _MOST_LINES or not found.hierarchical:
+            return _whole(cables, found)
+    canvas = _canvas(topology, cards.WIDTH, cards.height(topology))
+    cards.draw(canvas, topology)
+    return canvas.svg()
+
+
+def _alone(topology: Topology) -> str:
+    canvas = _canvas(topology, node.WIDTH + 80, node.HEIGHT + 130)
+    node.draw(canvas, (canvas.width / 2, 90 + node.HEIGHT / 2), topology, f"{topology.gpus} × {topology.gpu.name}")
+    return canvas.svg()
+
+
+def _whole(topology: Topology, found: Parts) -> str:
+    height = whole.rows_height(found) if found.hierarchical else whole.flat_height(found)
+    canvas = _canvas(topology, whole.WIDTH, height)
+    (whole.rows if found.hierarchical else whole.flat)(canvas, found, topology)
+    return canvas.svg()
+
+
+def _canvas(topology: Topology, width: float, height: float) -> Canvas:
+    title = f"{topology.name} ({topology.kind})"
+    canvas = Canvas(width, height, title)
+    canvas.text((40, 32), title, 20, anchor="start", bold=True)
+    nodes = "1 node" if topology.nodes == 1 else f"{topology.nodes:,} nodes"
+    words = [f"{nodes}, {topology.gpus:,} × {topology.gpu.name}"]
+    if topology.counts.get("bisection"):
+        words.append(f"bisection {scaled(topology.counts['bisection'], 'B/s')}")
+    far = diameter(topology)
+    if far.hops:
+        words.append(f"at most {far.hops:g} link{'s' * (far.hops != 1)}, {seconds(far.latency)}")
+    canvas.text((40, 58), "   ·   ".join(words), 13, FAINT, anchor="start")
+    return canvas

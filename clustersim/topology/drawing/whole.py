@@ -1,0 +1,136 @@
+"""A small cluster with every switch and node drawn: levels as rows, networks without levels as a circle or a lattice."""
+
+from __future__ import annotations
+
+from math import prod
+
+from clustersim.topology.drawing.canvas import FAINT, GPU, NODE, NODE_EDGE, TIERS, Canvas, Point
+from clustersim.topology.drawing.node import around
+from clustersim.topology.drawing.parts import Cable, Parts
+from clustersim.topology.model import Topology
+from clustersim.units import scaled
+
+WIDTH = 1200.0
+_MARGIN, _CAPTION, _ROW, _TOP, _RADIUS = 40.0, 190.0, 150.0, 110.0, 330.0
+
+
+def rows_height(parts: Parts) -> float:
+    """Return the height of the picture in rows."""
+    return _TOP + _ROW * len(parts.levels) + 90
+
+
+def rows(canvas: Canvas, parts: Parts, topology: Topology) -> None:
+    """Draw the levels of switches above each other, the nodes at the bottom."""
+    places: dict[str, Point] = {}
+    levels = [parts.nodes, *parts.levels]
+    for i, names in enumerate(levels):
+        places |= _spread(names, _TOP + _ROW * (len(levels) - 1 - i))
+    _cables(canvas, parts.cables, places)
+    for i, names in enumerate(levels):
+        _caption(canvas, parts, names, i, places[names[0]][1])
+        for name in names:
+            if i:
+                _switch(canvas, places[name], name, i - 1, _pitch(names))
+            else:
+                _node(canvas, places[name], name, topology.gpus_per_node, _pitch(names))
+
+
+def _spread(names: tuple[str, ...], y: float) -> dict[str, Point]:
+    pitch = _pitch(names)
+    return {name: (_CAPTION + _MARGIN + pitch * (i + 0.5), y) for i, name in enumerate(names)}
+
+
+def _pitch(names: tuple[str, ...]) -> float:
+    return (WIDTH - _CAPTION - 2 * _MARGIN) / len(names)
+
+
+def _cables(canvas: Canvas, cables: tuple[Cable, ...], places: dict[str, Point]) -> None:
+    most = max((c.cables for c in cables), default=1)
+    faint = 0.75 if len(cables) < 60 else 0.4
+    for cable in cables:
+        canvas.line(places[cable.a], places[cable.b], 0.8 + 2.4 * cable.cables / most, "#6b8299", faint)
+
+
+def _caption(canvas: Canvas, parts: Parts, names: tuple[str, ...], level: int, y: float) -> None:
+    kind = names[0].partition("[")[0]
+    what = "node" if level == 0 else f"{kind} switch" if "[" in names[0] and kind != "switch" else "switch"
+    plural = what if len(names) == 1 else what + ("es" if what.endswith("switch") else "s")
+    canvas.text((_MARGIN, y), f"{len(names)} {plural}", 15, anchor="start", bold=True)
+    below = [c for c in parts.cables if names[0] in (c.a, c.b) and level]
+    down = set(parts.nodes if level == 1 else parts.levels[level - 2] if level else ())
+    joined = [c for c in parts.cables if {c.a, c.b} & set(names) and {c.a, c.b} & down]
+    if below and joined:
+        canvas.text((_MARGIN, y + 22), f"{sum(c.cables for c in joined):,} cables down", 12, FAINT, anchor="start")
+        canvas.text((_MARGIN, y + 39), f"of {scaled(joined[0].rate, 'B/s')}", 12, FAINT, anchor="start")
+
+
+def _switch(canvas: Canvas, at: Point, name: str, level: int, pitch: float) -> None:
+    width = min(84.0, pitch - 4)
+    canvas.box(at, (width, 26), TIERS[level % len(TIERS)])
+    number = name.partition("[")[2][:-1] or name
+    if width > 8 * len(number):
+        canvas.text(at, name if width >= 7 * len(name) + 6 else number, 12, "#ffffff")
+
+
+def _node(canvas: Canvas, at: Point, name: str, gpus: int, pitch: float) -> None:
+    width = max(10.0, min(110.0, pitch - 4))
+    canvas.box((at[0], at[1] + 12), (width, 56), NODE, NODE_EDGE)
+    across = max(1, min(8, int(width // 12)))
+    shown = min(gpus, 2 * across)
+    for i in range(shown):
+        in_row = min(across, shown - i // across * across)
+        x = at[0] + ((i % across) - (in_row - 1) / 2) * 12
+        canvas.box((x, at[1] + (i // across) * 12), (9, 9), GPU, radius=2)
+    number = name.partition("[")[2][:-1]
+    canvas.text((at[0], at[1] + 31), f"node {number}" if width > 60 else number, 11 if width > 18 else 8, FAINT)
+
+
+def flat_height(parts: Parts) -> float:
+    """Return the height of the picture of a network without levels."""
+    return _TOP + 2 * _RADIUS + 80
+
+
+def flat(canvas: Canvas, parts: Parts, topology: Topology) -> None:
+    """Draw routers that are joined among themselves: a torus of two dimensions as a lattice, others on a circle."""
+    switches = [name for names in parts.levels for name in names]
+    centre = (WIDTH / 2, _TOP + _RADIUS + 20)
+    extents = topology.fanouts
+    lattice = topology.kind in ("torus", "grid") and len(extents) == 2 and prod(extents) == len(switches)
+    radii = (1.3 * _RADIUS, _RADIUS)
+    places = (
+        _lattice(switches, extents, centre)
+        if lattice
+        else dict(zip(switches, around(centre, radii, len(switches)), strict=True))
+    )
+    hosts: dict[str, list[str]] = {}
+    for cable in parts.cables:
+        if cable.a.startswith("node["):
+            hosts.setdefault(cable.b, []).append(cable.a[5:-1])
+        elif lattice:
+            _bent(canvas, places[cable.a], places[cable.b])
+        else:
+            canvas.line(places[cable.a], places[cable.b], 1.4, "#6b8299", 0.6)
+    for switch, place in places.items():
+        canvas.box(place, (66, 34), TIERS[0])
+        numbers = hosts.get(switch, [])
+        canvas.text((place[0], place[1] - (6 if numbers else 0)), switch, 11, "#ffffff")
+        if numbers:
+            words = f"node {numbers[0]}" if len(numbers) == 1 else f"nodes {numbers[0]}–{numbers[-1]}"
+            canvas.text((place[0], place[1] + 8), words, 10, "#dbe7f0")
+
+
+def _lattice(switches: list[str], extents: tuple[int, ...], centre: Point) -> dict[str, Point]:
+    wide, high = extents
+    across, down = min(1040 / wide, 220), min((2 * _RADIUS + 30) / high, 170)
+    left, top = centre[0] - across * (wide - 1) / 2, centre[1] - down * (high - 1) / 2
+    return {name: (left + i % wide * across, top + i // wide * down) for i, name in enumerate(switches)}
+
+
+def _bent(canvas: Canvas, a: Point, b: Point) -> None:
+    """Draw a cable of a lattice; one that goes past other routers as an arc beside them."""
+    wide, high = abs(a[0] - b[0]), abs(a[1] - b[1])
+    if wide < 221 and high < 171:
+        canvas.line(a, b, 1.6, "#6b8299", 0.8)
+        return
+    shift = (0.0, -86.0) if high < 1 else (-120.0, 0.0)
+    canvas.curve((a, ((a[0] + b[0]) / 2 + shift[0], (a[1] + b[1]) / 2 + shift[1]), b), 1.4, "#b3762a", 0.75)

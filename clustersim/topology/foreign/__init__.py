@@ -1,0 +1,1 @@
+"""Descriptions of clusters in the formats of other programs."""

@@ -1,0 +1,71 @@
+"""ASTRA-sim's network.yml → a topology file.
+
+Dimension 0 becomes the links inside a node, the others a grid between nodes in which every NPU has its own ports, so a path
+goes dimension by dimension as in ASTRA-sim (Won et al. 2023). Its GB/s is 2^30 B/s (Common.cc, bw_GBps_to_Bpns).
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from clustersim.config.fields import validate
+from clustersim.config.topology import AstraNetwork
+from clustersim.config.yaml import Document, Loc
+
+GIB = 2**30
+_INSIDE = {"Ring": "ring", "FullyConnected": "mesh", "Switch": "nvswitch"}
+_BETWEEN = {"Ring": "ring", "FullyConnected": "mesh", "Switch": "switch"}
+
+
+def is_astra(document: Document) -> bool:
+    """Return whether a YAML file is ASTRA-sim's."""
+    return "npus_count" in document.data or ("topology" in document.data and "cluster" not in document.data)
+
+
+def translated(document: Document) -> Document:
+    """Return the topology file that means the same. Raises ConfigError for what is wrong in the given one."""
+    spec = validate(AstraNetwork, document)
+    for key, values in (("npus_count", spec.npus_count), ("bandwidth", spec.bandwidth), ("latency", spec.latency)):
+        if len(values) != len(spec.topology):
+            few = f"{len(values)} values for the {len(spec.topology)} dimensions of `topology`"
+            raise document.error((key,), f"{key}: {few}; write one a dimension")
+    data: dict[str, Any] = {
+        "cluster": {"nodes": prod(spec.npus_count[1:]), "node": _node(spec)},
+        "nccl": {"launch": "0s"},
+    }
+    marks: dict[Loc, tuple[int, int]] = {(): (1, 1)}
+    if len(spec.topology) > 1:
+        data["fabric"] = {"kind": "grid", "rails": True, "dims": [_dim(spec, i) for i in range(1, len(spec.topology))]}
+    for loc, key in ((("cluster",), "npus_count"), (("cluster", "node"), "npus_count"), (("fabric",), "topology")):
+        marks[loc] = document.marks.get((key,), (1, 1))
+    return Document(document.path, data, marks)
+
+
+def _dim(spec: AstraNetwork, i: int) -> dict[str, Any]:
+    kind, size = _BETWEEN[spec.topology[i]], spec.npus_count[i]
+    return {"kind": kind, "size": size, "rate": _rate(spec.bandwidth[i]), "latency": f"{spec.latency[i]}ns"}
+
+
+def _rate(gib: float) -> str:
+    return f"{gib!r}GiB/s"
+
+
+def _node(spec: AstraNetwork) -> dict[str, Any]:
+    gpus = spec.npus_count[0]
+    scale_up: dict[str, Any] = {"kind": "none"}
+    if gpus > 1:
+        kind = _INSIDE[spec.topology[0]]
+        delay = spec.latency[0] * (2 if kind == "nvswitch" else 1)  # a crossbar is two links
+        scale_up = {"kind": kind, "link": _rate(spec.bandwidth[0]), "latency": f"{delay}ns"}
+    node: dict[str, Any] = {"gpus": {"model": spec.gpu, "count": gpus}, "scale_up": scale_up}
+    if len(spec.topology) > 1:
+        most = sum(_egress(spec, i) for i in range(1, len(spec.topology)))
+        node["nics"] = {"count": gpus, "rate": _rate(most), "attach": "integrated", "efficiency": 1.0, "latency": "0s"}
+    return node
+
+
+def _egress(spec: AstraNetwork, i: int) -> float:
+    """Return the GiB/s that an NPU can send into a dimension: all its links there."""
+    links = {"Ring": 2, "FullyConnected": spec.npus_count[i], "Switch": 1}
+    return spec.bandwidth[i] * links[spec.topology[i]]

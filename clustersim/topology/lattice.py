@@ -1,0 +1,194 @@
+"""Grids of positions whose lines are rings, open lines, full meshes or crossbars, with paths dimension by dimension.
+
+Position p has coordinate p // stride % size in a dimension; the positions that differ in it alone are a line. Cable i of a
+ring joins coordinates i and i + 1, cable j(j-1)/2 + i of a mesh joins i < j, cable i of a crossbar joins i and the switch.
+The links of a dimension are its cables line by line, first all upwards (from the end named first), then all downwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import prod
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from clustersim.topology.detours import Detours, Mask
+from clustersim.topology.model import Ints
+from clustersim.topology.site import Run
+
+LONGEST = 4096
+"""Positions in a ring: each hop of a path is a column of the routes."""
+
+
+class Dim(NamedTuple):
+    """One dimension. name: of its links. switch: of its crossbars. rate (bytes/s), latency (s), cables: of each link."""
+
+    name: str
+    kind: Literal["ring", "line", "mesh", "switch"]
+    size: int
+    rate: float
+    latency: float
+    cables: int = 1
+    switch: str = "switch"
+
+    @property
+    def per_line(self) -> int:
+        """Cables of one line."""
+        open_line = self.kind == "line" or self.size <= 2
+        ring = self.size - 1 if open_line else self.size
+        return {"mesh": self.size * (self.size - 1) // 2, "switch": self.size}.get(self.kind, ring)
+
+    @property
+    def width(self) -> int:
+        """Most links that a path crosses in this dimension."""
+        most = {"ring": self.size // 2, "line": self.size - 1}.get(self.kind, 2 if self.kind == "switch" else 1)
+        return most if self.size > 1 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lattice:
+    """Equal grids of `dims` side by side, `positions` in all; `stride` is that of the first dimension.
+
+    Endpoint e is at position e // share. place: what a position is called.
+    """
+
+    dims: tuple[Dim, ...]
+    positions: int
+    place: str
+    stride: int = 1
+    share: int = 1
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Distance of neighbours in each dimension."""
+        return tuple(self.stride * prod(d.size for d in self.dims[:i]) for i in range(len(self.dims)))
+
+    @property
+    def cables(self) -> tuple[int, ...]:
+        """Cables of each dimension."""
+        return tuple(self.positions // d.size * d.per_line for d in self.dims)
+
+    @property
+    def firsts(self) -> tuple[int, ...]:
+        """First link of each dimension, and the number of links."""
+        return tuple(accumulate((2 * c for c in self.cables), initial=0))
+
+    def runs(self) -> Iterator[Run]:
+        """Yield the links of each dimension and direction."""
+        for dim, cables in zip(self.dims, self.cables, strict=True):
+            for way in ("up", "down"):
+                yield Run(
+                    f"{dim.name}-{way}", *(np.full(cables, float(x)) for x in (dim.rate, dim.latency, dim.cables))
+                )
+
+    def __call__(self, source: Ints, destination: Ints) -> Ints:
+        """Return the links from endpoints to endpoints of one grid, dimension by dimension."""
+        here, there = source // self.share, destination // self.share
+        columns = np.full((len(here), sum(d.width for d in self.dims)), -1, np.int64)
+        at = 0
+        for d, (dim, stride) in enumerate(zip(self.dims, self.strides, strict=True)):
+            a, b = here // stride % dim.size, there // stride % dim.size
+            moves = np.flatnonzero(a != b)
+            if len(moves):
+                line = here[moves] // (stride * dim.size) * stride + here[moves] % stride
+                columns[moves, at : at + dim.width] = self._links(d, line, a[moves], b[moves])
+            here = here + (b - a) * stride
+            at += dim.width
+        return columns
+
+    def _links(self, d: int, line: Ints, a: Ints, b: Ints) -> Ints:
+        dim, cables = self.dims[d], self.cables[d]
+        if dim.kind == "switch":
+            cable, down = np.stack([a, b], axis=1), np.array([0, 1])
+        elif dim.kind == "mesh":
+            low, high = np.minimum(a, b), np.maximum(a, b)
+            cable, down = (high * (high - 1) // 2 + low)[:, np.newaxis], (a > b)[:, np.newaxis]
+        else:
+            cable, down = _steps(dim, a, b)
+        links = self.firsts[d] + line[:, np.newaxis] * dim.per_line + cable + down * cables
+        return np.where(cable < 0, -1, links)
+
+    def wires(self) -> tuple[Ints, Ints]:
+        """Return the vertices that each link leads from and to: positions, then the crossbars of each dimension."""
+        tails, heads = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for d, count in enumerate(self.cables):
+            a, b = self._cable(d, np.arange(count, dtype=np.int64))
+            tails += [a, b]
+            heads += [b, a]
+        return np.concatenate(tails), np.concatenate(heads)
+
+    def _cable(self, d: int, cable: Ints) -> tuple[Ints, Ints]:
+        """Return the vertices at the two ends of cables of a dimension."""
+        dim, stride = self.dims[d], self.strides[d]
+        line, i = np.divmod(cable, dim.per_line)
+        base = line // stride * stride * dim.size + line % stride
+        if dim.kind == "switch":
+            others = sum(self.positions // x.size for x in self.dims[:d] if x.kind == "switch")
+            return base + i * stride, self.positions + others + line
+        low, high = i, (i + 1) % dim.size
+        if dim.kind == "mesh":
+            low, high = triangle(i)
+        return base + low * stride, base + high * stride
+
+    def ends(self, link: int) -> tuple[str, str]:
+        """Return the two ends of a link by name."""
+        d = next(i for i, first in enumerate(self.firsts[1:]) if link < first)
+        downward, cable = divmod(link - self.firsts[d], self.cables[d])
+        a, b = self._cable(d, np.array([cable]))
+        names = self.name(int(a[0])), self.name(int(b[0]))
+        return names[::-1] if downward else names
+
+    def name(self, vertex: int) -> str:
+        """Return the name of a vertex."""
+        if vertex < self.positions:
+            return f"{self.place}[{vertex}]"
+        vertex -= self.positions
+        for dim in self.dims:
+            count = self.positions // dim.size if dim.kind == "switch" else 0
+            if vertex < count:
+                return f"{dim.switch}[{vertex}]"
+            vertex -= count
+        raise IndexError("no such vertex")
+
+    def without(self, dead: Mask) -> Detours:
+        """Return the paths around dead links. Raises UnreachableError when something is cut off."""
+        return Detours.around(self, dead, self.wires(), self.share, self.name)
+
+    def bisection(self) -> float:
+        """Return the bytes/s a direction between the halves of one grid, cut across its largest dimension but crossbars."""
+        size = prod(d.size for d in self.dims)
+        found = [(_cut(d) * size / d.size, d.size) for d in self.dims if d.size > 1]
+        return min(found, key=lambda pair: pair[0])[0] * self.positions / size if found else 0.0
+
+
+def _steps(dim: Dim, a: Ints, b: Ints) -> tuple[Ints, Ints]:
+    """Return the cables of a ring or line from a to b and which are crossed downwards, -1 beyond the end."""
+    ahead = (b - a) % dim.size if dim.kind == "ring" else b - a
+    around = dim.size - ahead
+    tie = (ahead == around) & (a % 2 == 1)  # half the positions go each way, so that both carry as much
+    back = ((ahead > around) | tie) if dim.kind == "ring" else ahead < 0
+    steps = np.where(back, around, ahead) if dim.kind == "ring" else np.abs(ahead)
+    step = np.arange(dim.width)
+    cable = np.where(back[:, np.newaxis], a[:, np.newaxis] - step - 1, a[:, np.newaxis] + step) % dim.size
+    return np.where(step < steps[:, np.newaxis], cable, -1), back[:, np.newaxis].astype(np.int64)
+
+
+def _cut(dim: Dim) -> float:
+    """Return the bytes/s a direction between the halves of one line."""
+    half = dim.size // 2
+    crossing = {"ring": 1 if dim.size <= 2 else 2, "line": 1, "mesh": half * (dim.size - half), "switch": half}
+    return crossing[dim.kind] * dim.rate
+
+
+def triangle(pair: Ints) -> tuple[Ints, Ints]:
+    """Return i < k of pair k(k-1)/2 + i."""
+    high = ((1 + np.sqrt(8 * pair + 1)) // 2).astype(np.int64)
+    return pair - high * (high - 1) // 2, high
+
+
+def names(count: int) -> Sequence[str]:
+    """Return the names of the dimensions of a torus."""
+    return "xyzwvu"[:count]

@@ -1,0 +1,32 @@
+"""How far apart the GPUs of a cluster are."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from clustersim.topology.model import Topology
+
+_MOST_PAIRS = 2**18
+
+
+class Diameter(NamedTuple):
+    """hops: links on the longest route. latency: seconds of the slowest one when idle. exact: all pairs were looked at."""
+
+    hops: float
+    latency: float
+    exact: bool
+
+
+def diameter(topology: Topology) -> Diameter:
+    """Return the longest routes from GPU to GPU; of many GPUs, those from an even sample of them to all others."""
+    every = np.arange(topology.gpus)
+    sources = min(topology.gpus, max(1, _MOST_PAIRS // topology.gpus))
+    sample = np.unique(np.linspace(0, topology.gpus - 1, sources).astype(np.int64))
+    hops = latency = 0.0
+    for source in np.array_split(sample, max(1, len(sample) * topology.gpus // 100_000)):
+        routes = topology.route(source.repeat(topology.gpus), np.tile(every, len(source)))
+        crossed = np.add.reduceat(np.append(routes.share, 0.0), routes.start[:-1]) * (np.diff(routes.start) > 0)
+        hops, latency = max(hops, float(crossed.max())), max(latency, float(routes.latency.max()))
+    return Diameter(round(hops, 9), latency, len(sample) == topology.gpus)
