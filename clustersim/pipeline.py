@@ -118,7 +118,9 @@ def check_names(job: Job) -> None:
     """Raise ConfigError, at its place in the workload, for the first name that no predictor, schedule or algorithm has."""
     split = job.parallelism
     wanted = [("parallelism.schedule", "clustersim.schedules", split.schedule, "build")]
-    wanted += [(f"parallelism.algorithms.{g}", "clustersim.collectives", a, "phases") for g, a in split.algorithms if a != NCCL]
+    wanted += [
+        (f"parallelism.algorithms.{g}", "clustersim.collectives", a, "phases") for g, a in split.algorithms if a != NCCL
+    ]
     for key, room, name, attribute in (*wanted, ("predictor", "clustersim.predictors", job.spec.predictor, "load")):
         with _blaming(job, key, name):
             plugins.load(room, name, attribute)

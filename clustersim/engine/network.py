@@ -49,7 +49,7 @@ class Network:
     def _moves(self, call: Call, cell: int) -> Iterator[Move]:
         choice, variant = self.choices[call], self.variant(call)
         group = self.cells.groups[call.family].first[cell]
-        start = self.topology.launch + (choice.latency or 0.0)
+        start = self.topology.launch if choice.latency is None else choice.latency
         for phase, loads in zip(self.phases[variant], self.loads[variant], strict=True):
             hops = float(phase.latency[group]) if choice.latency is None else 0.0
             bound = min(float(phase.bound[group]), choice.rate)
@@ -74,8 +74,8 @@ def network(
     """
     choices = {call: chosen(topology, f, call.op, call.size) for f, calls in families for call in calls}
     by_name = {f.name: f for f, _ in families}
-    variants = dict.fromkeys((call.family, call.op, choice.algorithm) for call, choice in choices.items())
-    phases = {v: traffic(topology, by_name[v[0]]._replace(algorithm=v[2]), v[1]) for v in variants}
+    used = {(call.family, call.op, choice.algorithm): choice for call, choice in choices.items()}
+    phases = {v: traffic(topology, _as(by_name[v[0]], choice), v[1]) for v, choice in used.items()}
     flat = [t for parts in phases.values() for t in parts]
     links, held = scarce(topology, flat)
     capacity = topology.capacity[links]
@@ -83,6 +83,10 @@ def network(
     each = iter(held)
     loads = {v: tuple(_loads(next(each), cells) for _ in parts) for v, parts in phases.items()}
     return Network(topology, choices, phases, cells, capacity[cells.links.first], loads)
+
+
+def _as(family: Family, choice: Chosen) -> Family:
+    return family._replace(algorithm=choice.algorithm, levels=choice.levels)
 
 
 def _loads(held: Held, cells: Partition) -> dict[int, tuple[tuple[int, float], ...]]:

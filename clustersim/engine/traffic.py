@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustersim.collectives.model import Group, Phase, phases
+from clustersim.collectives.paths import route
 from clustersim.topology.model import Floats, Ints, Routes, Topology
 
 Mask = NDArray[np.bool_]
@@ -67,7 +68,7 @@ def traffic(topology: Topology, family: Family, op: str) -> tuple[Traffic, ...]:
 
 def _phase(topology: Topology, family: Family, op: str, part: Phase) -> Traffic:
     groups, hops = len(family.ranks), len(part.source)
-    routes = topology.route(family.ranks[:, part.source].ravel(), family.ranks[:, part.destination].ravel())
+    routes = route(topology, family.ranks, part)
     lengths = np.diff(routes.start)
     hop = np.repeat(np.arange(groups * hops), lengths)
     weight = np.tile(part.fraction, groups)[hop] * routes.share
