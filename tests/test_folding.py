@@ -53,7 +53,7 @@ def same(folded, whole):
     zero=st.sampled_from([0, 1]),
     overlap=st.booleans(),
     wait=st.booleans(),
-    algorithm=st.sampled_from(["ring", "tree", "hierarchical", "neusight_hierarchical"]),
+    algorithm=st.sampled_from(["ring", "nccl", "tree", "hierarchical", "neusight_hierarchical"]),
 )
 def test_folded_equals_unfolded(nodes, fabric, fault, nics, tp, pp, schedule, zero, overlap, wait, algorithm):
     assume(tp * pp <= 4 * nodes)

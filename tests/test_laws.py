@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from clustersim.pipeline import run
 
 FREE = """{kind: switch, link: {rate: 400Tb/s, cable: [0m]}, switch_latency: 0ns}"""
-QUIET = {"training__optimizer": "none", "parallelism__algorithms__dp": "ring"}
+RING = {"parallelism__algorithms__dp": "ring"}
 
 
 def free(gpus):
@@ -82,7 +82,7 @@ def test_data_parallel_ring_takes_its_closed_form(nodes, gbit):
     """2(n-1)/n·S/B + 2(n-1)·a on an idle ring (Thakur et al. 2005), one NIC a rank."""
     fabric = f"{{kind: switch, link: {{rate: {gbit}Gb/s}}}}"
     topology = cluster(nodes, gpus=1, nics=1, fabric=fabric.replace("link", "link"), extra="")
-    result = simulate(topology, training__global_batch=nodes * 2, training__optimizer="none")
+    result = simulate(topology, training__global_batch=nodes * 2, training__optimizer="none", **RING)
     stage_bytes = 4.0 * sum(s.parameters for s in _stages(result))
     route = topology.route([0], [1])
     narrow = topology.capacity[route.links].min()

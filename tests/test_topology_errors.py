@@ -46,7 +46,7 @@ CASES = {
     "zero bandwidth": (tree("[{radix: 64}]").replace("400Gb/s", "0Gb/s"), 2, "must be greater than 0"),
     "no fabric": (NODE, 1, "4 nodes need a network between them; add `fabric:`"),
     "unknown kind": (NODE + "fabric: {kind: fattree}", 2, "did you mean 'fat_tree'?"),
-    "no kind": (NODE + "fabric: {tiers: []}", 2, "fabric.kind is missing; add one of explicit, fat_tree"),
+    "no kind": (NODE + "fabric: {tiers: []}", 2, "fabric.kind is missing; add one of dragonfly, explicit, fat_tree"),
     "no tiers": (tree("[]"), 2, "fabric.tiers: has 0 entries; write 1 to 5"),
     "no ports": (tree("[{name: leaf}]"), 2, "leaf needs its number of ports; add radix"),
     "too many ports": (

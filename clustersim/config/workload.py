@@ -84,10 +84,10 @@ class Algorithms(Spec):
     share the gradient norm.
     """
 
-    tp: Name = "ring"
-    dp: Name = "ring"
-    embedding: Name = "ring"
-    model: Name = "tree"
+    tp: Name = "nccl"
+    dp: Name = "nccl"
+    embedding: Name = "nccl"
+    model: Name = "nccl"
 
 
 class Parallelism(Spec):

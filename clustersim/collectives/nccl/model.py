@@ -187,7 +187,9 @@ def _no_nvls(case: Case) -> str | None:
         return "needs NVSwitch with multicast (Hopper or newer)"
     if case.op in ROOTED:
         return f"does no {case.op}"
-    return "needs two GPUs a node" if case.shape.per_node < 2 else None
+    if case.shape.per_node < 2:
+        return "needs two GPUs a node"
+    return "needs two channels" if graph(case, "nvls").channels < 2 else None
 
 
 def _no_collnet(case: Case) -> str | None:
