@@ -7,8 +7,11 @@ Every cluster is a preset with the fabric that the source names; nothing differs
 
 import csv
 import re
+import sys
+from collections import defaultdict
 from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 OPS = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall", "sendrecv"}
@@ -42,10 +45,14 @@ class Run(NamedTuple):
 
 
 def runs(folder: Path) -> list[Run]:
-    """Every row that times a collective of NCCL; rows of busbw without a size or a time are left out."""
+    """Every row of a collective of NCCL that has a size; a time is derived from busbw where only that is given.
+
+    Left out: what is none (DeepEP's dispatch and combine, copies, sends to oneself, ib_write_bw), peaks without a size, and
+    the two rows of LATENCY.
+    """
     with (folder / "collectives" / "collectives.csv").open() as file:
         rows = list(csv.DictReader(file))
-    found = [_run(row) for row in rows if row["op"] in OPS and row["size_bytes"] and row["time_us"] and row["nodes"]]
+    found = [_run(row) for row in rows if row["op"] in OPS and row["size_bytes"] and row["nodes"]]
     return [run for run in found if not (run.size == 8 and run.source.startswith(("aws-samples", "lessizzmore")))]
 
 
@@ -59,9 +66,17 @@ def _run(row):
         row["op"],
         row["algo"],
         int(row["size_bytes"]),
-        float(row["time_us"]) * 1e-6,
+        _seconds(row),
         row["note"],
     )
+
+
+def _seconds(row) -> float:
+    if row["time_us"]:
+        return float(row["time_us"]) * 1e-6
+    n = int(row["gpus"])
+    factor = {"all_reduce": 2 * (n - 1) / n, "broadcast": 1.0, "sendrecv": 1.0}.get(row["op"], (n - 1) / n)
+    return int(row["size_bytes"]) * factor / (float(row["busbw"]) * 1e9)
 
 
 def version(run: Run) -> str:
@@ -150,3 +165,83 @@ def ranks(run: Run):
     nodes, each = domains(run)
     width = topology(run).gpus_per_node
     return (np.arange(nodes)[:, None] * width + np.arange(each)).ravel()
+
+
+def predicted(run: Run):
+    """The line of `clustersim collective` for a run, with the measured time in it."""
+    from clustersim.collectives.nccl.table import line
+
+    op = {"alltoall": "all_to_all", "sendrecv": "send"}.get(run.op, run.op)
+    return line(topology(run), ranks(run), op, run.size, run.time_s)
+
+
+class Check(NamedTuple):
+    run: Run
+    single: bool  # all GPUs in one NVLink domain
+    chosen_on: bool  # the model's constants were chosen on this row
+    algorithm: str
+    error: float
+
+    @property
+    def size(self) -> str:
+        return "<= 1 MiB" if self.run.size <= 2**20 else ">= 64 MiB" if self.run.size >= 2**26 else "between"
+
+
+def checks(folder: Path) -> list[Check]:
+    """The model against every row."""
+    found = []
+    for run in runs(folder):
+        own = predicted(run)
+        where = domains(run)[0] == 1
+        found.append(Check(run, where, run.source.startswith("ai-dynamo"), own.choice.algorithm, own.error))
+    return found
+
+
+def grouped(all_checks, key):
+    """Yield (key, rows, median absolute error, median error) in the order of keys."""
+    groups = defaultdict(list)
+    for check in all_checks:
+        groups[key(check)].append(check.error)
+    for name in sorted(groups, key=str):
+        errors = groups[name]
+        yield name, len(errors), median(map(abs, errors)), median(errors)
+
+
+def decile(all_checks):
+    """Return the function that names the decile of a check's size."""
+    sizes = sorted(check.run.size for check in all_checks)
+    edges = [sizes[len(sizes) * i // 10] for i in range(1, 10)]
+
+    def name(check):
+        i = sum(check.run.size >= edge for edge in edges)
+        low = edges[i - 1] if i else sizes[0]
+        return f"decile {i + 1:>2}, from {low} B"
+
+    return name
+
+
+def report(folder: Path) -> str:
+    found = checks(folder)
+    place = {True: "one NVLink domain", False: "several"}
+    tables = [
+        ("all rows", found, lambda c: (place[c.single], c.size)),
+        (
+            "rows of other sources than the constants'",
+            [c for c in found if not c.chosen_on],
+            lambda c: (place[c.single], c.size),
+        ),
+        ("by GPU", found, lambda c: (place[c.single], c.run.gpu[:12], c.size)),
+        ("by operation", found, lambda c: (place[c.single], c.run.op, c.size)),
+        *((f"by size, {place[one]}", [c for c in found if c.single is one], None) for one in (True, False)),
+    ]
+    lines = []
+    for title, rows, key in tables:
+        lines += ["", title]
+        for name, count, absolute, signed in grouped(rows, key or decile(rows)):
+            label = ", ".join(name) if isinstance(name, tuple) else name
+            lines.append(f"  {label:<46} {count:>5} rows  {100 * absolute:5.1f} %  ({100 * signed:+.1f} %)")
+    return "\n".join(lines[1:])
+
+
+if __name__ == "__main__":
+    print(report(Path(sys.argv[1])))

@@ -104,7 +104,7 @@ def _span(part: str, topology: Topology) -> Ints:
 
 
 def sizes(begin: str, end: str, factor: float) -> list[int]:
-    """Return the sizes in bytes from `begin` to `end`, each `factor` times the last; `64K`, `16G` are binary, as in nccl-tests."""
+    """Return the sizes in bytes from `begin` to `end`, each `factor` times the last; `64K` is binary, as in nccl-tests."""
     size, last = _bytes(begin), _bytes(end)
     if size > last:
         raise InputError(f"the smallest size {begin} is larger than the largest {end}; swap them")

@@ -1,0 +1,311 @@
+"""NCCL's choice: its own logged figures, the caps of real nodes, overrides, errors, and laws of the model."""
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clustersim import plugins
+from clustersim.collectives import model
+from clustersim.collectives.nccl import choose as choices
+from clustersim.collectives.nccl import graphs, p2p, table
+from clustersim.collectives.nccl.choose import FILES, choose, seconds
+from clustersim.collectives.nccl.constants import RELEASES, constants
+from clustersim.collectives.nccl.shape import Shape, ordered, shape
+from clustersim.collectives.nccl.tuner import tune
+from clustersim.collectives.paths import idle_rates, route
+from clustersim.config.yaml import parse
+from clustersim.errors import InputError
+from clustersim.topology.build import build
+
+MIB, GIB = 1 << 20, 1 << 30
+SWITCH = "{kind: switch, link: {rate: 800Gb/s}}"
+
+
+def cluster(node="hgx-h100", nodes=1, fabric=SWITCH, nccl='{version: "2.30"}'):
+    """Return `nodes` nodes of a preset (or of a mapping as YAML) on one ideal switch."""
+    text = f"cluster: {{nodes: {nodes}, node: {node}}}\n"
+    return build(parse(text + (f"fabric: {fabric}\n" if nodes > 1 else "") + f"nccl: {nccl}\n", "test.yaml"))
+
+
+def of(topology, per_node=None):
+    """Return the shape of the first GPUs of every node."""
+    each = per_node or topology.gpus_per_node
+    return shape(topology, (np.arange(topology.nodes)[:, None] * topology.gpus_per_node + np.arange(each)).ravel())
+
+
+def best(topology, op, size, per_node=None):
+    return min(tune(op, size, of(topology, per_node), topology.node), key=lambda estimate: estimate.time_s)
+
+
+def bus(topology, op, algorithm, per_node=None):
+    """Return the busbw in GB/s that the tuner gives an algorithm with Simple."""
+    found = {e.algorithm: e for e in tune(op, 1 << 40, of(topology, per_node), topology.node) if e.protocol == "Simple"}
+    n = of(topology, per_node).ranks
+    return found[algorithm].rate_bytes_per_s * table.bus_factor(op, n) / 1e9
+
+
+def test_the_time_that_nccl_logs_for_three_nodes_of_h100():
+    """NVIDIA/nccl issue 1453: 4 B over 24 GPUs, Tree/LL, 25.200462 us."""
+    found = best(cluster(nodes=3), "all_reduce", 4)
+    assert (found.algorithm, found.protocol) == ("tree", "LL")
+    assert found.time_s == pytest.approx(25.2e-6, rel=1e-4)
+
+
+def test_h200_goes_from_ring_to_nvls_at_two_mebibytes():
+    """NCCL's log in stas00/ml-engineering: Ring/LL up to 1 MiB, NVLS from 2 MiB."""
+    node = cluster("hgx-h200")
+    assert best(node, "all_reduce", MIB)[:2] == ("ring", "LL")
+    assert best(node, "all_reduce", 2 * MIB)[:2] == ("nvls", "Simple")
+
+
+CAPS = [
+    ("hgx-h200", 1, 8, "all_reduce", "nvls", 476),
+    ("hgx-h200", 1, 8, "all_gather", "ring", 360),
+    ("hgx-h200", 1, 4, "all_reduce", "ring", 360),
+    ("hgx-h200", 1, 5, "all_reduce", "nvls", 408),
+    ("hgx-h200", 1, 6, "all_reduce", "nvls", 425),
+    ("hgx-h200", 1, 7, "all_reduce", "nvls", 408),
+    ("hgx-a100", 1, 8, "all_reduce", "ring", 240),
+    ("hgx-a100", 4, 8, "all_reduce", "ring", 192),
+    ("hgx-b200", 1, 8, "all_reduce", "nvls", 829),
+    ("hgx-b200", 1, 8, "all_reduce", "ring", 720),
+    ("hgx-h100", 4, 8, "all_reduce", "ring", 384),
+    ("hgx-h100", 4, 8, "all_reduce", "nvls_tree", 364),
+    ("hgx-b200", 4, 8, "all_reduce", "ring", 384),
+    ("dgx1-v100", 1, 8, "all_reduce", "ring", 120),
+]
+
+
+@pytest.mark.parametrize(("preset", "nodes", "each", "op", "algorithm", "gigabytes"), CAPS)
+def test_bus_bandwidth_of_real_nodes(preset, nodes, each, op, algorithm, gigabytes):
+    """Within 1 % of NCCL's own caps, which runs of nccl-tests on these nodes come up to."""
+    assert bus(cluster(preset, nodes), op, algorithm, each) == pytest.approx(gigabytes, rel=0.01)
+
+
+def test_channels_of_a_node_and_of_several():
+    """NCCL's logs: 24 channels on one H100 node, 16 on several."""
+    one, four = cluster(), cluster(nodes=4)
+    assert graphs.ring(of(one), one.node)[:1] == (12,)
+    assert choose("all_gather", GIB, of(one), one.node).channels == 24
+    assert choose("all_gather", GIB, of(four), four.node).channels == 16
+
+
+def test_one_gpu_a_node_uses_its_own_nic_only():
+    """Data parallelism when a node is full of tensor parallelism: 48 GB/s, and PAT becomes possible."""
+    four = cluster(nodes=4)
+    assert bus(four, "all_gather", "ring", 1) == pytest.approx(48)
+    assert best(cluster(nodes=32), "all_gather", 64 * 1024, 1).algorithm == "pat"
+    with_eight = {
+        e.algorithm: e.missing for e in tune("all_gather", GIB, of(four), four.node) if e.protocol == "Simple"
+    }
+    assert with_eight["pat"] == "is for one GPU a node"
+
+
+def test_releases_decide_differently():
+    """NVLSTree on several nodes of B200: its cap rose from 43.8 to 80 GB/s a channel with 2.30."""
+    text = "{{version: '{}'}}"
+    rates = {v: bus(cluster("{extends: hgx-b200, nics: {rate: 800Gb/s}, host: {pcie: gen6x16, effective: 96GB/s}}", 4,
+                            nccl=text.format(v)), "all_reduce", "nvls_tree") for v in ("2.28", "2.29.2", "2.30")}  # fmt: skip
+    assert rates["2.28"] == rates["2.29.2"] == pytest.approx(350.4, rel=0.01)
+    assert rates["2.30"] == pytest.approx(640, rel=0.01)
+    assert constants("2.27.3") is RELEASES[2, 22]
+
+
+def test_sharp_only_where_the_network_adds():
+    plain, adding = cluster(nodes=4), cluster(nodes=4, nccl="{collnet: true}")
+    assert {e.algorithm: e.missing for e in tune("all_reduce", GIB, of(plain), plain.node)}["collnet_chain"]
+    choice = choose("all_reduce", 8 * GIB, of(adding), adding.node)
+    assert choice.algorithm == "nvls"
+    assert choice.rate_bytes_per_s == pytest.approx(384e9 * 32 / 62, rel=0.01)  # 8 × 48 GB/s on the bus
+
+
+@pytest.mark.parametrize(
+    ("algo", "proto"), [("ring", None), ("tree", "LL"), ("nvls", None), (None, "LL128"), ("ring", "Simple")]
+)
+def test_what_is_forced_is_taken(algo, proto):
+    node = table.forced(cluster(), algo, proto)
+    choice = choose("all_reduce", 4 * MIB, of(node), node.node)
+    assert algo in (None, choice.algorithm)
+    assert proto in (None, choice.protocol)
+
+
+def test_the_reason_of_a_choice():
+    node = cluster()
+    assert choose("all_reduce", 8, of(node), node.node).why == "ring/LL is expected to take 15 us, tree/LL 15.2 us"
+    said = table.considered(node, np.arange(8), "all_reduce", table.line(node, np.arange(8), "all_reduce", GIB))
+    assert "nvls/Simple" in said
+    assert "nvls_tree/Simple       is for several nodes" in said
+    assert "nvls/LL " not in said
+
+
+def test_messages():
+    """alpha + S/B; LL up to 16 KiB inside a node, Simple between nodes."""
+    one, two = cluster(), cluster(nodes=2)
+    assert choose("send", 8, Shape(1, 2, 2, 0), one.node)[:2] == ("direct", "LL")
+    assert choose("send", 64 * 1024, Shape(1, 2, 2, 0), one.node).protocol == "Simple"
+    far = choose("send", GIB, of(two, 1), two.node)
+    assert far.rate_bytes_per_s == 48e9
+    assert p2p.channels(of(two, 1), two.node) == 3
+    # 16 GPUs on two nodes: 8 of 16 parts leave over each GPU's own NIC
+    exchange = choose("all_to_all", GIB, of(two), two.node)
+    assert exchange.rate_bytes_per_s == pytest.approx(2 * 48e9)
+
+
+def test_latency_of_a_nic_counts_once_a_hop():
+    near = cluster(nodes=2)
+    far = cluster("{extends: hgx-h100, nics: {latency: 34us}}", 2)
+    both = [choose("all_reduce", 8, of(t), t.node) for t in (near, far)]
+    assert both[0][:2] == both[1][:2] == ("tree", "LL")
+    assert both[1].latency_s - both[0].latency_s == pytest.approx(2 * 20e-6)
+
+
+def test_launch_comes_on_top_when_the_file_says_so():
+    quiet, eager = cluster(), cluster(nccl="{launch: 24us}")
+    times = [table.line(t, np.arange(8), "all_reduce", MIB).time for t in (quiet, eager)]
+    assert times[1] - times[0] == pytest.approx(24e-6)
+    assert quiet.node.nccl.launch is None
+    choice = choose("all_reduce", MIB, of(quiet), quiet.node)
+    assert seconds(choice, MIB) == pytest.approx(times[0])
+
+
+def test_shapes():
+    four = cluster(nodes=4)
+    assert shape(four, np.arange(32)) == Shape(4, 32, 8, 8, True, True)
+    assert shape(four, np.arange(3, 32, 8)) == Shape(4, 4, 1, 1, True, True)
+    assert shape(four, np.array([0, 8, 9])) == Shape(2, 3, 2, 1, False, False)
+    assert shape(four, np.array([0, 1, 10, 11])) == Shape(2, 4, 2, 2, True, False)
+    assert shape(four, np.arange(8)) == Shape(1, 8, 8, 0, True, True)
+    assert shape(four, ordered(np.array([8, 0, 9, 1]))).group == model.Group(4, (2, 2))
+
+
+REFUSED = {
+    "NCCL knows no dance; it does all_reduce, all_gather, reduce_scatter, broadcast, reduce, send, all_to_all": (
+        lambda: choose("dance", 8, of(cluster()), cluster().node)
+    ),
+    "a collective needs two GPUs or more; one has nobody to send to": (
+        lambda: choose("all_reduce", 8, Shape(1, 1, 1, 0), cluster().node)
+    ),
+    "NCCL cannot do all_gather with tree here (does no all_gather); drop nccl.algo or nccl.proto": (
+        lambda: choose("all_gather", 8, of(cluster()), table.forced(cluster(), "tree").node)
+    ),
+    "NCCL cannot do all_reduce with nvls and LL here (has Simple only); drop nccl.algo or nccl.proto": (
+        lambda: choose("all_reduce", 8, of(cluster()), table.forced(cluster(), "nvls", "LL").node)
+    ),
+    "NCCL 2.8 is not known; write 2.18 to 2.30": lambda: constants("2.8"),
+    "'new' is no version of NCCL; write one like 2.27": lambda: constants("new"),
+    "GPU 8 is not among 0 to 7": lambda: shape(cluster(), np.arange(9)),
+    "a communicator has one GPU twice; name each once": lambda: shape(cluster(), np.array([1, 1])),
+    "a communicator needs one GPU or more; name some": lambda: shape(cluster(), np.array([], int)),
+    "NCCL's tuner knows no send; it chooses for all_reduce, all_gather, reduce_scatter, broadcast, reduce": (
+        lambda: tune("send", 8, of(cluster()), cluster().node)
+    ),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_cannot_be_is_said(message):
+    with pytest.raises(InputError) as caught:
+        REFUSED[message]()
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("nccl", "message"),
+    [
+        ("{version: 2}", "nccl.version"),
+        ('{version: "3.1"}', "'3.1' is no version of NCCL; write one in quotes"),
+        ("{algo: rign}", "'rign' is no algorithm of NCCL; write one of ring, tree, nvls"),
+        ("{proto: fast}", "nccl.proto"),
+    ],
+)
+def test_bad_settings_in_a_file(nccl, message):
+    with pytest.raises(InputError, match=message):
+        cluster(nccl=nccl)
+
+
+def test_every_algorithm_has_its_file():
+    files = plugins.names(model.ROOM)
+    assert set(FILES.values()) <= set(files)
+
+
+@pytest.mark.parametrize("fabric", [SWITCH, "{kind: rail_optimized, tiers: [{radix: 64}], link: {rate: 400Gb/s}}"])
+def test_links_give_what_nccl_expects_of_them(fabric):
+    """The loads of each algorithm on an idle fabric allow the rate of NCCL's model, within 5 %."""
+    topology = cluster(nodes=4, fabric=fabric, nccl="{collnet: true}")
+    one = of(topology)
+    ranks = np.arange(32)[None]
+    for e in tune("all_reduce", GIB, one, topology.node):
+        if e.missing is None:
+            rate = idle_rates(topology, ranks, model.phases(FILES[e.algorithm], "all_reduce", one.group))[0]
+            assert rate >= 0.95 * e.rate_bytes_per_s, e
+
+
+def test_ring_on_rails_is_limited_by_the_hop_to_the_rail():
+    """PXN brings the last hop of a ring to the GPU of its rail: 370.8 GB/s on the bus of an H100, not 8 × 48."""
+    topology = cluster(nodes=4, fabric="{kind: rail_optimized, tiers: [{radix: 64}], link: {rate: 400Gb/s}}")
+    rate = idle_rates(topology, np.arange(32)[None], model.phases("rail_ring", "all_reduce", of(topology).group))[0]
+    assert rate * 62 / 32 == pytest.approx(370.8e9, rel=1e-6)
+
+
+def test_switches_take_the_links_of_their_gpu():
+    topology = cluster(nodes=2)
+    (phase,) = model.phases("nvls", "all_reduce", model.Group(16, (8, 2)))
+    routes = route(topology, np.array([np.arange(16), np.arange(16)]), phase)
+    names = [topology.link_name(link) for link in routes.links.tolist()]
+    assert len(names) == 2 * len(phase.source)
+    assert (np.diff(routes.start) == 1).all()
+    assert names[:2] == ["nvlink-up[0]", "nvlink-up[1]"]
+    assert {name.split("[")[0] for name in names} == {"nvlink-up", "nvlink-down", "nic-up", "nic-down"}
+    with pytest.raises(InputError, match="this cluster has none, add a fabric"):
+        route(cluster(), np.arange(8)[None], model.phases("nvls", "all_reduce", model.Group(8, (4, 2)))[0])
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["rail_ring", "rail_tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain"]
+)
+@pytest.mark.parametrize(("inside", "nodes"), [(8, 2), (8, 16), (4, 3)])
+def test_nics_share_the_work(algorithm, inside, nodes):
+    """Every NIC of a node carries the same bytes, and no node more than two arrays each way."""
+    topology = cluster(f"{{extends: hgx-h100, gpus: {{count: {inside}}}, nics: {{count: {inside}}}}}", nodes)
+    (phase,) = model.phases(algorithm, "all_reduce", model.Group(inside * nodes, (inside, nodes)))
+    routes = route(topology, np.arange(inside * nodes)[None], phase)
+    pair = np.repeat(np.arange(len(phase.source)), np.diff(routes.start))
+    load = np.bincount(routes.links, phase.fraction[pair] * routes.share, len(topology.capacity))
+    for way in ("nic-up", "nic-down"):
+        (tier,) = (t for t in topology.tiers if t.name == way)
+        nics = load[tier.first : tier.first + tier.links].reshape(nodes, inside)
+        assert nics == pytest.approx(np.repeat(nics[:, :1], inside, axis=1))
+        assert nics.sum(axis=1).max() <= 2 + 1e-9
+
+
+PRESET = st.sampled_from(["hgx-a100", "hgx-h100", "hgx-b200", "dgx1-v100"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(PRESET, st.sampled_from([1, 2, 3, 16]), st.sampled_from(choices.OPS), st.floats(1, 2**36), st.floats(1.01, 100))
+def test_laws(preset, nodes, op, size, more):
+    """A given kernel takes longer for more bytes, and never moves more than its links could."""
+    topology = cluster(preset, nodes)
+    one = of(topology)
+    small = choose(op, size, one, topology.node)
+    assert small.latency_s > 0
+    assert small.channels >= 1
+    large = choose(op, size * more, one, topology.node)
+    if small[:2] == large[:2]:
+        assert seconds(large, size * more) > seconds(small, size)
+    if nodes > 1 and op in ("all_gather", "reduce_scatter"):
+        away = (one.ranks - one.per_node) / one.ranks  # of the array comes in, and goes out, over a node's NICs
+        assert small.rate_bytes_per_s * away <= topology.node.nic * topology.node.nics * (1 + 1e-9)
+
+
+def test_speed():
+    """A choice takes less than 50 us, and a repeated one next to nothing, at 30,720 GPUs."""
+    one, node = Shape(3840, 30720, 8, 8), cluster(nodes=2).node
+    choose("all_reduce", 1, one, node)
+    began = time.perf_counter()
+    for i in range(1000):
+        choose("all_reduce", 1000 + i, one, node)
+    assert (time.perf_counter() - began) / 1000 < 100e-6
