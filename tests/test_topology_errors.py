@@ -21,6 +21,14 @@ def explicit(nodes: str, links: str) -> str:
     return f"{site}fabric:\n  kind: explicit\n  nodes: {nodes}\n  links: {links}\n"
 
 
+def fabric(text: str, nodes: str = NODE) -> str:
+    return f"{nodes}fabric: {text}\n"
+
+
+def inside(scale_up: str, gpus: int) -> str:
+    return f"cluster: {{nodes: 1, node: {{gpus: {{model: h100-sxm, count: {gpus}}}, scale_up: {scale_up}}}}}"
+
+
 NIC0, NIC1 = "{a: 'nic[0]', b: s0, rate: 1GB/s}", "{a: 'nic[1]', b: s1, rate: 1GB/s}"
 
 CASES = {
@@ -46,7 +54,11 @@ CASES = {
     "zero bandwidth": (tree("[{radix: 64}]").replace("400Gb/s", "0Gb/s"), 2, "must be greater than 0"),
     "no fabric": (NODE, 1, "4 nodes need a network between them; add `fabric:`"),
     "unknown kind": (NODE + "fabric: {kind: fattree}", 2, "did you mean 'fat_tree'?"),
-    "no kind": (NODE + "fabric: {tiers: []}", 2, "fabric.kind is missing; add one of dragonfly, explicit, fat_tree"),
+    "no kind": (
+        NODE + "fabric: {tiers: []}",
+        2,
+        "fabric.kind is missing; add one of dragonfly, explicit, fat_tree, grid",
+    ),
     "no tiers": (tree("[]"), 2, "fabric.tiers: has 0 entries; write 1 to 5"),
     "no ports": (tree("[{name: leaf}]"), 2, "leaf needs its number of ports; add radix"),
     "too many ports": (
@@ -148,6 +160,124 @@ CASES = {
         tree("[{radix: 64}]") + "faults: [{node: 4, slowdown: 2}]",
         3,
         "there is no node 4; they are 0 to 3",
+    ),
+    "torus of other extents": (
+        fabric("{kind: torus, dims: [2, 3], " + LINK + "}"),
+        2,
+        "2 × 3 = 6 positions for 4 nodes",
+    ),
+    "torus of none": (fabric("{kind: torus, dims: [], " + LINK + "}"), 2, "fabric.dims: has 0 entries; write 1 to 6"),
+    "torus of zero": (fabric("{kind: torus, dims: [0, 4], " + LINK + "}"), 2, "0 must be at least 1"),
+    "torus of huge extents": (
+        fabric("{kind: torus, dims: [1000000, 1000000, 1000000], " + LINK + "}"),
+        2,
+        "1000000000000000000 positions for 4 nodes",
+    ),
+    "torus cables": (
+        fabric("{kind: torus, dims: [2, 2], link: {rate: 1GB/s, cable: [1m, 2m, 3m]}}"),
+        2,
+        "3 cable lengths for 2 dimensions",
+    ),
+    "long ring": (
+        fabric("{kind: torus, dims: [5000], " + LINK + "}", NODE.replace("4", "5000", 1)),
+        2,
+        "a ring of 5000 is too long",
+    ),
+    "grid of other sizes": (
+        fabric("{kind: grid, dims: [{kind: ring, size: 3, rate: 1GB/s}]}"),
+        2,
+        "3 = 3 positions for 4",
+    ),
+    "grid without rate": (fabric("{kind: grid, dims: [{kind: ring, size: 4}]}"), 2, "fabric.dims.0.rate is missing"),
+    "grid kind": (
+        fabric("{kind: grid, dims: [{kind: rong, size: 4, rate: 1GB/s}]}"),
+        2,
+        "fabric.dims.0.kind: rong is not known",
+    ),
+    "dragonfly too small": (
+        fabric("{kind: dragonfly, a: 2, p: 1, h: 1, " + LINK + "}"),
+        2,
+        "a · p · groups = 2 · 1 · 3 = 6 ports for 32 NICs",
+    ),
+    "dragonfly of too many groups": (
+        fabric("{kind: dragonfly, a: 2, p: 8, h: 1, groups: 9, " + LINK + "}"),
+        2,
+        "2 routers with 1 global cables each reach 2 other groups, not 8; use at most 3",
+    ),
+    "enormous dragonfly": (
+        fabric("{kind: dragonfly, a: 4096, p: 4096, h: 4096, " + LINK + "}"),
+        2,
+        "links are too many",
+    ),
+    "dragonfly cables": (
+        fabric("{kind: dragonfly, a: 4, p: 4, h: 1, link: {rate: 1GB/s, cable: [1m]}}"),
+        2,
+        "1 cable lengths; give three",
+    ),
+    "leaf and no spine": (fabric("{kind: leaf_spine, tiers: [{radix: 64}], " + LINK + "}"), 2, "has two tiers"),
+    "joined rails": (
+        fabric("{kind: rail_only, rails: none, tiers: [{radix: 64}], " + LINK + "}"),
+        2,
+        "rail_only keeps its rails apart",
+    ),
+    "rails that nothing joins": (
+        "cluster: {nodes: 4, node: {extends: hgx-h100, scale_up: {kind: none}}}\n"
+        "fabric: {kind: rail_only, tiers: [{radix: 64}], link: {rate: 1GB/s}}",
+        1,
+        "need links between the GPUs of a node to change rails over",
+    ),
+    "no plane": (tree("[{radix: 64}]", ", planes: 0"), 2, "fabric.planes: 0 must be at least 1"),
+    "reduction": (tree("[{radix: 64}]", ", reduction: nvls"), 2, "write 'none' or 'sharp'"),
+    "tier called port": (tree("[{name: port, radix: 64}]"), 2, "'port' is no name of a tier"),
+    "ring over one GPU": (inside("{kind: ring, link: 1GB/s}", 1), 1, "scale_up.kind: a ring of one GPU joins nothing"),
+    "mesh over one GPU": (inside("{kind: mesh, link: 1GB/s}", 1), 1, "a mesh of one GPU joins nothing; write none"),
+    "long ring inside": (inside("{kind: ring, link: 1GB/s}", 5000), 1, "a ring of 5000 GPUs is too long"),
+    "enormous mesh": (inside("{kind: mesh, link: 1GB/s}", 100_000), 1, "links are too many"),
+    "shape": (inside("{kind: torus, shape: [3, 2], link: 1GB/s}", 8), 1, "scale_up.shape: 3 × 2 is not the 8 GPUs"),
+    "no shape": (inside("{kind: torus, link: 1GB/s}", 8), 1, "write extents whose product is 8"),
+    "shape of a ring": (inside("{kind: ring, shape: [8], link: 1GB/s}", 8), 1, "is for kind: torus, not ring"),
+    "links of a mesh": (
+        inside("{kind: mesh, links_per_gpu: 7, link: 1GB/s}", 8),
+        1,
+        "mesh counts its links by links_per_peer",
+    ),
+    "links of a switch": (
+        inside("{links_per_peer: 7, link: 1GB/s}", 8),
+        1,
+        "nvswitch counts its links by links_per_gpu",
+    ),
+    "mesh without rate": (inside("{kind: mesh}", 8), 1, "scale_up.link is missing"),
+    "dead and degraded": (
+        tree("[{radix: 64}]") + "faults: [{link: 'nic[1]', dead: true, rate: 1GB/s}]",
+        3,
+        "nothing else",
+    ),
+    "dead and slow": (tree("[{radix: 64}]") + "faults: [{node: 1, dead: true, slowdown: 2}]", 3, "nothing else"),
+    "cables that live": (
+        tree("[{radix: 64}]") + "faults: [{link: 'nic[1]', cables: 2, rate: 1GB/s}]",
+        3,
+        "counts dead cables; add `dead: true`",
+    ),
+    "more cables than there are": (
+        tree("[{radix: 64}]") + "faults: [{link: 'nic[1]', cables: 2, dead: true}]",
+        3,
+        "nic[1] has 1 cables alive, not 2",
+    ),
+    "killed twice": (
+        tree("[{radix: 64}]") + "faults: [{link: 'nic[1]', dead: true}, {link: 'nic-up[1]', dead: true}]",
+        3,
+        "nic-up[1] has 0 cables alive, not 1",
+    ),
+    "everything dead": (
+        tree("[{radix: 64}]")
+        + "faults: [{node: 0, dead: true}, {node: 1, dead: true}, {node: 2, dead: true}, {gpu: 31, dead: true}]",
+        3,
+        "all 4 nodes are dead; let at least one live",
+    ),
+    "integrated NICs are no excuse": (
+        "cluster: {nodes: 2, node: {extends: hgx-h100, nics: {rate: 0GB/s, attach: integrated}}}",
+        1,
+        "must be greater than 0",
     ),
     "negative slowdown": (tree("[{radix: 64}]") + "faults: [{gpu: 1, slowdown: -2}]", 3, "must be greater than 0"),
 }

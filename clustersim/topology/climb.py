@@ -79,16 +79,17 @@ class Climb:
         return found
 
     def _touched(self, dead: Mask) -> Iterator[tuple[Ints, Ints]]:
-        """Yield endpoints below each dead link and others to reach, one a leaf."""
+        """Yield endpoints below each dead link and others to reach, one a leaf and all that lost a port."""
         leaves = self.tree.leaves
         place = leaves.place(np.arange(leaves.endpoints))
-        _, ends = np.unique(place.network * leaves.total + place.leaf, return_index=True)
+        ports = np.flatnonzero(dead[: 2 * self.tree.ports]) % max(self.tree.ports, 1) // leaves.planes
+        _, first = np.unique(place.network * leaves.total + place.leaf, return_index=True)
+        ends = np.unique(np.concatenate([first, ports]))
         network, leaf = place.network[ends], place.leaf[ends]
         for t, part, group in sorted(set(self._groups(dead))):
             below = (network == part) & (leaf // self.tree.levels[t].span == group)
             yield ends[below], ends[(network == part) & ~below]
-        ports = np.flatnonzero(dead[: 2 * self.tree.ports]) % max(self.tree.ports, 1)
-        for endpoint in np.unique(ports // leaves.planes):
+        for endpoint in np.unique(ports):
             yield np.array([endpoint]), ends[(network == place.network[endpoint]) & (ends != endpoint)]
 
     def _groups(self, dead: Mask) -> Iterator[tuple[int, int, int]]:

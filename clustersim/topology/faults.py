@@ -144,7 +144,8 @@ def _remaining(topology: Topology, parts: _Parts, document: Document) -> Topolog
     if not len(alive):
         raise document.error(("faults",), f"faults: all {topology.nodes} nodes are dead; let at least one live")
     gpus = _gpus(topology, alive)
-    left = {"nodes": len(alive), "gpus": len(gpus), "dead_nodes": int(parts.dead.sum())}
+    power = {"power": topology.counts["power"] * len(alive) / topology.nodes} if "power" in topology.counts else {}
+    left = {**power, "nodes": len(alive), "gpus": len(gpus), "dead_nodes": int(parts.dead.sum())}
     return replace(
         topology,
         nodes=len(alive),

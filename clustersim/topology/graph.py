@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clustersim.topology.model import Topology
+from clustersim.topology.model import Ints, Topology
+from clustersim.topology.router import Remaining
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -21,7 +22,7 @@ def to_networkx(topology: Topology) -> nx.MultiDiGraph[str]:
     import networkx as nx
 
     graph: nx.MultiDiGraph[str] = nx.MultiDiGraph()
-    for gpu in range(topology.gpus):
+    for gpu in numbers(topology).tolist():
         graph.add_node(f"gpu[{gpu}]", kind="gpu")
     for link in range(len(topology.capacity)):
         start, end = topology.ends(link)
@@ -43,4 +44,11 @@ def _attachments(topology: Topology) -> list[tuple[str, str]]:
     gpus = np.arange(topology.gpus)
     routes = topology.route(gpus, (gpus + topology.gpus_per_node) % topology.gpus)
     firsts = [topology.ends(int(link))[0] for link in routes.links[routes.start[:-1]]]
-    return [(f"gpu[{gpu}]", nic) for gpu, nic in enumerate(firsts) if nic.startswith("nic[")]
+    named = zip(numbers(topology).tolist(), firsts, strict=True)
+    return [(f"gpu[{gpu}]", nic) for gpu, nic in named if nic.startswith("nic[")]
+
+
+def numbers(topology: Topology) -> Ints:
+    """Return the numbers of the GPUs by which links are named: those of dead nodes are skipped."""
+    router = topology.router
+    return router.gpus if isinstance(router, Remaining) else np.arange(topology.gpus)

@@ -13,7 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.topology.faults import DEAD
+from clustersim.topology.graph import numbers
 from clustersim.topology.model import Topology
+from clustersim.topology.router import GpuRouter, Remaining
 
 _INNER = ("nvlink", "pcie", "mesh", "ring")
 _NVLINK_DELAY, _NIC_DELAY = 25e-9, 500e-9
@@ -31,7 +33,7 @@ class Row(NamedTuple):
 def text(topology: Topology) -> str:
     """Return the file; build the topology with one link a cable first (`cabled`)."""
     rows = list(rows_of(topology))
-    number = {f"gpu[{g}]": g for g in range(topology.gpus)}
+    number = {f"gpu[{g}]": i for i, g in enumerate(numbers(topology).tolist())}
     ends = dict.fromkeys(end for row in rows for end in (row.a, row.b) if end not in number)
     inner = [end for end in ends if _kind(end) in ("nvswitch", "nvlink", "pcie")]
     outer = [end for end in ends if end not in set(inner)]
@@ -46,6 +48,7 @@ def text(topology: Topology) -> str:
 def rows_of(topology: Topology) -> Iterator[Row]:
     """Yield every cable that lives, NICs merged into the GPU that they belong to."""
     owner = _owners(topology)
+    alive = {f"gpu[{g}]" for g in numbers(topology).tolist()}
     for tier in topology.tiers:
         if not tier.name.endswith("-up"):
             continue
@@ -53,7 +56,7 @@ def rows_of(topology: Topology) -> Iterator[Row]:
         for link in range(tier.first, tier.first + tier.links):
             a, b = (_merged(end, owner) for end in topology.ends(link))
             rate, cables = float(topology.capacity[link]), int(topology.cables[link])
-            if a == b or rate <= DEAD or not cables:
+            if a == b or any(e.startswith("gpu[") and e not in alive for e in (a, b)) or rate <= DEAD or not cables:
                 continue
             nic = tier.name in ("nic-up", "port-up")
             delay = _NVLINK_DELAY if inner else _NIC_DELAY if nic else float(topology.latency[link])
@@ -62,23 +65,13 @@ def rows_of(topology: Topology) -> Iterator[Row]:
 
 
 def _owners(topology: Topology) -> list[int]:
-    """Return the first GPU of each NIC, nodes being alike."""
-    nics = int(topology.counts.get("nics", 0)) // max(1, _nodes(topology))
-    if topology.nodes == 1 or not nics:
-        return list(range(int(topology.counts.get("nics", 0))))
-    local = np.arange(topology.gpus_per_node)
-    routes = topology.route(local, local + topology.gpus_per_node)
-    first = next(tier.first for tier in topology.tiers if tier.name == "nic-up")
-    found: dict[int, int] = {}
-    for gpu in local.tolist():
-        links = routes.links[routes.start[gpu] : routes.start[gpu + 1]]
-        nic = int(links[(links >= first) & (links < first + topology.counts["nics"])][0]) - first
-        found.setdefault(nic % nics, gpu)
-    return [n * topology.gpus_per_node + found.get(j, j) for n in range(_nodes(topology)) for j in range(nics)]
-
-
-def _nodes(topology: Topology) -> int:
-    return topology.nodes + int(topology.counts.get("dead_nodes", 0))
+    """Return the GPU that owns each NIC."""
+    router = topology.router.router if isinstance(topology.router, Remaining) else topology.router
+    if not isinstance(router, GpuRouter):
+        return []
+    nodes = np.arange(router.endpoints // router.nics)[:, np.newaxis]
+    owners: list[int] = (nodes * router.gpus + router.owner).ravel().tolist()
+    return owners
 
 
 def _kind(end: str) -> str:
