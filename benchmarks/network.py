@@ -1,0 +1,82 @@
+"""Speed of the network model: routing, sharing and folding at 30,720 GPUs, warm, best of three."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from clustersim.config.yaml import parse
+from clustersim.engine.fold import partition
+from clustersim.engine.maxmin import solve
+from clustersim.engine.traffic import Family, scarce, traffic
+from clustersim.topology.build import build, load
+from clustersim.topology.model import Topology
+
+TOPOLOGIES = Path(__file__).parent.parent / "topologies"
+REPEATS = 3
+
+
+def best(work: Callable[[], object]) -> float:
+    """Return the least of three wall times in seconds."""
+    times = []
+    for _ in range(REPEATS):
+        begun = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - begun)
+    return min(times)
+
+
+def all_reduce(cluster: Topology, algorithm: str, levels: tuple[int, ...]) -> float:
+    """Route one all-reduce over every GPU, find what can be short, and return its seconds for 1 GB."""
+    ranks = np.arange(cluster.gpus)[None, :]
+    parts = traffic(cluster, Family("dp", ranks, levels, algorithm), "all_reduce")
+    scarce(cluster, parts)
+    return sum(float(p.latency[0] + 1e9 / p.bound[0]) for p in parts)
+
+
+def hops(cluster: Topology) -> None:
+    """Share links among 8 rails × 3,840 nodes of independent ring hops."""
+    ranks = np.arange(cluster.gpus)
+    routes = cluster.route(ranks, (ranks + cluster.gpus_per_node) % cluster.gpus)
+    variable = np.repeat(ranks, np.diff(routes.start))
+    solve(variable, routes.links, routes.share, np.full(cluster.gpus, 48e9), cluster.capacity)
+
+
+def rings(cluster: Topology, order: np.ndarray) -> None:
+    """Route, fold and share 128 data-parallel rings of 240 GPUs at once, their nodes in random order."""
+    family = Family("dp", order.reshape(128, 240), (240,), "ring")
+    parts = traffic(cluster, family, "all_reduce")
+    links, held = scarce(cluster, parts)
+    partition(np.zeros(cluster.gpus, np.int64), [family], parts, held, cluster.capacity[links])
+    solve(held[0].group, held[0].link, held[0].weight, parts[0].bound, cluster.capacity[links])
+
+
+def main() -> None:
+    """Print one line a case."""
+    path = TOPOLOGIES / "fattree_3840.yaml"
+    cluster = load(path)
+    text = path.read_text(encoding="utf-8")
+    hashed = text.replace("mode: adaptive", "mode: ecmp, qps: 1, seed: 1")
+    ecmp = build(parse(hashed, "ecmp.yaml"))
+    nodes = np.random.default_rng(0).permutation(3840)
+    order = (nodes.reshape(16, 240)[:, None, :] * 8 + np.arange(8)[None, :, None]).reshape(128, 240)
+    cases: dict[str, Callable[[], object]] = {
+        "build fattree_3840.yaml": lambda: load(path),
+        "route 57,600 pairs": lambda: cluster.route(np.arange(30720).repeat(2)[:57600], np.arange(57600)[::-1] % 30720),
+        "all-reduce of 1 GB over 30,720 GPUs, ring": lambda: all_reduce(cluster, "ring", (cluster.gpus,)),
+        "the same, a ring a rail as NCCL": lambda: all_reduce(cluster, "rail_ring", (8, 3840)),
+        "the same, NVLSTree (NCCL's choice)": lambda: all_reduce(cluster, "nvls_tree", (8, 3840)),
+        "the same, hierarchical": lambda: all_reduce(cluster, "hierarchical", (8, 3840)),
+        "8 rails × 3,840 nodes, hops apart": lambda: hops(cluster),
+        "128 rings of 240 in random order, ECMP": lambda: rings(ecmp, order),
+        "128 rings of 240 in random order, adaptive": lambda: rings(cluster, order),
+    }
+    for name, work in cases.items():
+        print(f"{name:<45} {1e3 * best(work):8.1f} ms")
+
+
+if __name__ == "__main__":
+    main()
