@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from clustersim.collectives.nccl.constants import US, V2_30, architecture
 from clustersim.collectives.nccl.graphs import inside_rate
-from clustersim.collectives.nccl.model import LEAF
+from clustersim.collectives.nccl.latency import LEAF
 from clustersim.collectives.nccl.pace import PACES, Pace
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.topology.model import NodeFacts

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from clustersim.collectives.nccl.constants import GB, PROTOCOLS, V2_30, Constants, Row, architecture
 from clustersim.collectives.nccl.graphs import nvls
-from clustersim.collectives.nccl.model import ROOTED, Case, bandwidth, latency
+from clustersim.collectives.nccl.latency import latency
+from clustersim.collectives.nccl.model import ROOTED, Case, bandwidth
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.topology.model import NodeFacts
 
