@@ -2,7 +2,8 @@
 
 A message is alpha + S/B: alpha of LL inside a node up to 16 KiB, of Simple else and between nodes; B is what NVLink or the NIC
 gives (NVIDIA/nccl, src/enqueue.cc; SimAI charges the same sums). All-to-all is one kernel for all its messages: each rank's
-own links carry them at once, each message to another node adds NCCL's overhead of posting it (1 us, AMD hosts 2 us), and PXN sends through the GPU of its node that owns the receiver's rail.
+own links carry them at once, each message to another node adds NCCL's overhead of posting it (1 us, 2 us on AMD hosts), and PXN
+sends through the GPU of its node that owns the receiver's rail.
 """
 
 from __future__ import annotations
