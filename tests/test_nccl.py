@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from clustersim import plugins
 from clustersim.collectives import model
 from clustersim.collectives.nccl import choose as choices
-from clustersim.collectives.nccl import graphs, p2p, table
-from clustersim.collectives.nccl.choose import FILES, choose, seconds
+from clustersim.collectives.nccl import graphs, p2p, request, table
+from clustersim.collectives.nccl.choose import FILES, candidates, choose, seconds
 from clustersim.collectives.nccl.constants import RELEASES, constants
-from clustersim.collectives.nccl.shape import Shape, ordered, shape
+from clustersim.collectives.nccl.shape import Shape, ordered, shape, shapes
 from clustersim.collectives.nccl.tuner import tune
 from clustersim.collectives.paths import idle_rates, route
 from clustersim.config.yaml import parse
@@ -126,7 +126,7 @@ def test_sharp_only_where_the_network_adds():
     ("algo", "proto"), [("ring", None), ("tree", "LL"), ("nvls", None), (None, "LL128"), ("ring", "Simple")]
 )
 def test_what_is_forced_is_taken(algo, proto):
-    node = table.forced(cluster(), algo, proto)
+    node = request.forced(cluster(), algo, proto)
     choice = choose("all_reduce", 4 * MIB, of(node), node.node)
     assert algo in (None, choice.algorithm)
     assert proto in (None, choice.protocol)
@@ -189,10 +189,10 @@ REFUSED = {
         lambda: choose("all_reduce", 8, Shape(1, 1, 1, 0), cluster().node)
     ),
     "NCCL cannot do all_gather with tree here (does no all_gather); drop nccl.algo or nccl.proto": (
-        lambda: choose("all_gather", 8, of(cluster()), table.forced(cluster(), "tree").node)
+        lambda: choose("all_gather", 8, of(cluster()), request.forced(cluster(), "tree").node)
     ),
     "NCCL cannot do all_reduce with nvls and LL here (has Simple only); drop nccl.algo or nccl.proto": (
-        lambda: choose("all_reduce", 8, of(cluster()), table.forced(cluster(), "nvls", "LL").node)
+        lambda: choose("all_reduce", 8, of(cluster()), request.forced(cluster(), "nvls", "LL").node)
     ),
     "NCCL 2.8 is not known; write 2.18 to 2.30": lambda: constants("2.8"),
     "'new' is no version of NCCL; write one like 2.27": lambda: constants("new"),
@@ -309,3 +309,29 @@ def test_speed():
     for i in range(1000):
         choose("all_reduce", 1000 + i, one, node)
     assert (time.perf_counter() - began) / 1000 < 100e-6
+
+
+def test_shapes_of_a_family_of_groups():
+    """Data parallelism over 16 nodes of 8: alike; groups of neighbours that straddle a node: not."""
+    topology = cluster(nodes=16)
+    across = np.arange(128).reshape(16, 8).T
+    found, which = choices_of(topology, across)
+    assert found == (Shape(16, 16, 1, 1, True, True),)
+    assert which.tolist() == [0] * 8
+    found, which = choices_of(topology, np.arange(120).reshape(-1, 6))
+    assert len(found) == 3
+    assert {one.nodes for one in found} == {1, 2}
+    assert which.tolist()[:4] == which.tolist()[4:8]
+
+
+def choices_of(topology, ranks):
+    return shapes(topology, ordered(ranks))
+
+
+def test_candidates_hold_every_choice():
+    for nodes, each in ((1, 8), (4, 8), (4, 1)):
+        topology = cluster(nodes=nodes)
+        one = of(topology, each)
+        for op in choices.OPS:
+            files = candidates(op, one, topology.node)
+            assert all(choose(op, 8 << 3 * i, one, topology.node).file in files for i in range(11))

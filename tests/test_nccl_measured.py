@@ -41,7 +41,7 @@ def test_single_nodes_of_every_gpu(found, gpu):
 
 
 def test_nvls_trees_from_4_to_1024_nodes(found):
-    """NVIDIA's curves of NVLSTree (GTC 2024, S62129), which nothing was chosen on."""
+    """NVIDIA's curves of NVLSTree (GTC 2024, S62129), which were in view when the trees' chunk was settled."""
     rows = [row for row in found if row.run.source.startswith("NVIDIA GTC24") and row.run.size >= 2**20]
     assert {row.run.nodes for row in rows} == {2**k for k in range(2, 11)}
     assert error(rows) <= 0.06

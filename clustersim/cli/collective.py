@@ -40,13 +40,14 @@ def collective(
     as_json: Json = False,
 ) -> None:
     """Print nccl-tests' table for a collective: size, algorithm, protocol, time, algbw, busbw."""
-    from clustersim.collectives.nccl import table
+    from clustersim.collectives.nccl import request, table
+    from clustersim.collectives.nccl.measured import measured as read
     from clustersim.topology.build import load
 
-    cluster = table.forced(load(topology), algo, proto, version, launch)
-    group = table.members(cluster, gpus, ranks)
-    times = table.measured(measured, op, len(group), source) if measured else {}
-    wanted = sorted(times) if times else table.sizes(begin, end, factor)
+    cluster = request.forced(load(topology), algo, proto, version, launch)
+    group = request.members(cluster, gpus, ranks)
+    times = read(measured, op, len(group), source) if measured else {}
+    wanted = sorted(times) if times else request.sizes(begin, end, factor)
     if len(wanted) > MOST_LINES:
         raise InputError(
             f"{len(wanted)} sizes are too many; use a larger --factor, or a shorter span (at most {MOST_LINES})"

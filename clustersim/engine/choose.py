@@ -24,13 +24,17 @@ class Chosen(NamedTuple):
 
 
 def chosen(topology: Topology, family: Family, op: str, size: float) -> Chosen:
-    """Return what a collective `op` of `size` bytes uses in the groups of a family (the first stands for all)."""
+    """Return what a collective `op` of `size` bytes uses in the groups of a family.
+
+    Where groups lie on nodes in different ways, NCCL's choice is that of the one with the longest time.
+    """
     if family.algorithm != NCCL:
         return Chosen(family.algorithm, family.levels)
-    from clustersim.collectives.nccl.choose import choose
-    from clustersim.collectives.nccl.shape import shape
+    from clustersim.collectives.nccl.choose import choose, seconds
+    from clustersim.collectives.nccl.shape import shapes
 
-    form = shape(topology, family.ranks[0])
-    found = choose(op, size, form, topology.node)
-    latency = found.latency_s + (topology.node.nccl.launch or 0.0)
-    return Chosen(found.file, form.group.levels, latency, found.rate_bytes_per_s)
+    launch = topology.node.nccl.launch or 0.0
+    kinds, _ = shapes(topology, family.ranks)
+    found = [(kind, choose(op, size, kind, topology.node)) for kind in kinds]
+    kind, choice = max(found, key=lambda one: seconds(one[1], size))
+    return Chosen(choice.file, kind.group.levels, launch + choice.latency_s, choice.rate_bytes_per_s)

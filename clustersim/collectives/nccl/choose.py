@@ -68,6 +68,14 @@ def choose(op: str, size: float, shape: Shape, node: NodeFacts) -> Choice:
     return Choice(best.algorithm, best.protocol, best.channels, delay, rate, file, _why(found))
 
 
+def candidates(op: str, shape: Shape, node: NodeFacts) -> tuple[str, ...]:
+    """Return the files of clustersim/collectives whose loads `op` may need, whatever its size."""
+    if op in p2p.OPS:
+        return (FILES["direct"],)
+    usable = (row.algorithm for row in tune(op, 1, shape, node) if row.missing is None)
+    return tuple(dict.fromkeys(FILES[name] for name in usable))
+
+
 def seconds(choice: Choice, size: float, launch: float | None = None) -> float:
     """Return the time of `size` bytes on an idle fabric that gives what NCCL asks for."""
     return (launch or 0.0) + choice.latency_s + size / choice.rate_bytes_per_s

@@ -2,14 +2,15 @@
 
 A message is alpha + S/B: alpha of LL inside a node up to 16 KiB, of Simple else and between nodes; B is what NVLink or the NIC
 gives (NVIDIA/nccl, src/enqueue.cc; SimAI charges the same sums). All-to-all is one kernel for all its messages: each rank's
-own links carry them at once, and PXN sends through the GPU of its node that owns the receiver's rail.
+own links carry them at once, each message to another node adds NCCL's overhead of posting it (1 us, 2 us on AMD hosts), and PXN
+sends through the GPU of its node that owns the receiver's rail.
 """
 
 from __future__ import annotations
 
 from clustersim.collectives.nccl.constants import US, V2_30, architecture
 from clustersim.collectives.nccl.graphs import inside_rate
-from clustersim.collectives.nccl.model import LEAF
+from clustersim.collectives.nccl.latency import LEAF
 from clustersim.collectives.nccl.pace import PACES, Pace
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.topology.model import NodeFacts

@@ -38,6 +38,19 @@ def ordered(ranks: Ints) -> Ints:
     return np.sort(ranks, axis=-1)
 
 
+def shapes(topology: Topology, ranks: Ints) -> tuple[tuple[Shape, ...], Ints]:
+    """Return the different shapes of many communicators of equal size, and which of them each is.
+
+    ranks: GPUs (groups, n), `ordered`. Raises InputError as `shape` does.
+    """
+    node, local = np.divmod(ranks, topology.gpus_per_node)
+    alike = np.concatenate((node - node[:, :1], local), axis=1)
+    _, first, which = np.unique(alike, axis=0, return_index=True, return_inverse=True)
+    found = [shape(topology, ranks[i]) for i in first]
+    kinds = tuple(dict.fromkeys(found))
+    return kinds, np.array([kinds.index(one) for one in found])[which.reshape(-1)]
+
+
 def shape(topology: Topology, ranks: Ints) -> Shape:
     """Return the shape of the communicator of GPUs `ranks` (n,), `ordered`.
 

@@ -1,0 +1,81 @@
+"""What a user asks a collective of: a cluster with another NCCL, some of its GPUs, a range of sizes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+
+from clustersim.collectives.model import Ints
+from clustersim.collectives.nccl.constants import PROTOCOLS, constants
+from clustersim.collectives.nccl.shape import ordered
+from clustersim.config.topology import NCCL_ALGORITHMS
+from clustersim.errors import InputError, suggest
+from clustersim.topology.model import NcclFacts, Topology
+from clustersim.units import parse
+
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGT]?)(?:i?B)?")
+_SCALE = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def forced(
+    topology: Topology,
+    algo: str | None = None,
+    proto: str | None = None,
+    version: str | None = None,
+    launch: str | None = None,
+) -> Topology:
+    """Return the cluster with another NCCL: algorithm, protocol, release or launch (a time with a unit); None leaves it."""
+    if algo is not None and algo not in NCCL_ALGORITHMS:
+        raise InputError(f"{algo!r} is no algorithm of NCCL; {suggest(algo, NCCL_ALGORITHMS)}")
+    if proto is not None and proto not in PROTOCOLS:
+        raise InputError(f"{proto!r} is no protocol of NCCL; write LL, LL128 or Simple")
+    old = topology.node.nccl
+    wait = parse(launch, "time") if launch else old.launch
+    nccl = NcclFacts(version or old.version, algo or old.algo, proto or old.proto, old.collnet, wait)
+    constants(nccl.version)
+    return replace(topology, node=topology.node._replace(nccl=nccl))
+
+
+def members(topology: Topology, gpus: int | None, ranks: str | None) -> Ints:
+    """Return the GPUs of a communicator: the first `gpus`, or a list such as `0-7,16-23` or `0-1023:8`, or all."""
+    if ranks and gpus:
+        raise InputError("--gpus and --ranks both name the GPUs; give one of them")
+    if not ranks:
+        count = topology.gpus if gpus is None else gpus
+        if count > topology.gpus:
+            raise InputError(f"the cluster has {topology.gpus} GPUs, not {count}; use that many or fewer")
+        return np.arange(count)
+    return ordered(np.concatenate([_span(part.strip(), topology) for part in ranks.split(",")]))
+
+
+def _span(part: str, topology: Topology) -> Ints:
+    match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([1-9][0-9]{0,8}))?)?", part)
+    if match is None:
+        raise InputError(f"{part!r} is no list of GPUs; write numbers and spans like 0-7 or 0-1023:8")
+    first, last = int(match[1]), int(match[2] or match[1])
+    if last < first or last >= topology.gpus:
+        raise InputError(f"GPUs {part} are not among 0 to {topology.gpus - 1}; write the smaller number first")
+    return np.arange(first, last + 1, int(match[3] or 1))
+
+
+def sizes(begin: str, end: str, factor: float) -> list[int]:
+    """Return the sizes in bytes from `begin` to `end`, each `factor` times the last; `64K` is binary, as in nccl-tests."""
+    size, last = _bytes(begin), _bytes(end)
+    if size > last:
+        raise InputError(f"the smallest size {begin} is larger than the largest {end}; swap them")
+    found = []
+    exact = float(size)
+    while exact <= last * (1 + 1e-9):
+        found.append(round(exact))
+        exact *= factor
+    return found
+
+
+def _bytes(text: str) -> int:
+    match = _SIZE.fullmatch(text.strip())
+    value = round(float(match[1]) * _SCALE[match[2]]) if match else 0
+    if not 1 <= value <= 1 << 50:
+        raise InputError(f"{text!r} is no size of a collective; write bytes, or 64K, 1M, 16G (binary)")
+    return value
