@@ -59,7 +59,7 @@ def cluster(fabric: str, fault: str, inside: str, nodes: int = 8, gpus: int = 4)
     )
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(
     fabric=st.sampled_from(sorted(FABRICS)),
     fault=st.sampled_from(sorted(FAULTS)),

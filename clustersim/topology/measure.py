@@ -8,7 +8,7 @@ import numpy as np
 
 from clustersim.topology.model import Topology
 
-_MOST_PAIRS = 2**18
+_MOST_PATHS = 2**18
 
 
 class Diameter(NamedTuple):
@@ -22,7 +22,9 @@ class Diameter(NamedTuple):
 def diameter(topology: Topology) -> Diameter:
     """Return the longest routes from GPU to GPU; of many GPUs, those from an even sample of them to all others."""
     every = np.arange(topology.gpus)
-    sources = min(topology.gpus, max(1, _MOST_PAIRS // topology.gpus))
+    probe = topology.route(every[:1], every[-1:])
+    paths = 1 / float(probe.share.min(initial=1.0))
+    sources = min(topology.gpus, max(1, int(_MOST_PATHS / paths) // topology.gpus))
     sample = np.unique(np.linspace(0, topology.gpus - 1, sources).astype(np.int64))
     hops = latency = 0.0
     for source in np.array_split(sample, max(1, len(sample) * topology.gpus // 100_000)):

@@ -80,7 +80,8 @@ def _pictogram(canvas: Canvas, at: Point, topology: Topology) -> None:
     else:
         _lattice(canvas, at)
         shape = " × ".join(map(str, topology.fanouts))
-        canvas.pill((at[0], at[1] + 190), f"{shape} routers, {int(counts['cables'] - counts['nics']):,} cables", 14)
+        words = f"{int(counts['routers']):,} routers ({shape}), {int(counts['cables'] - counts['nics']):,} cables"
+        canvas.pill((at[0], at[1] + 190), words, 14)
 
 
 def _dragonfly(canvas: Canvas, at: Point, topology: Topology) -> None:

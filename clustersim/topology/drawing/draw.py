@@ -13,7 +13,7 @@ from clustersim.topology.model import Topology
 from clustersim.units import scaled, seconds
 
 MOST_NODES = 64
-_MOST_SWITCHES, _MOST_LINES = 64, 300
+_MOST_SWITCHES, _MOST_LINES, _MOST_AROUND = 64, 300, 24
 
 
 def svg(document: Document) -> str:
@@ -26,11 +26,18 @@ def svg(document: Document) -> str:
     if few:
         cables = cabled(document)
         found = parts(cables)
-        if len(found.cables) <= _MOST_LINES or not found.hierarchical:
+        if _fits(cables, found):
             return _whole(cables, found)
     canvas = _canvas(topology, cards.WIDTH, cards.height(topology))
     cards.draw(canvas, topology)
     return canvas.svg()
+
+
+def _fits(topology: Topology, found: Parts) -> bool:
+    """Return whether the picture of every switch is no hairball."""
+    if found.hierarchical:
+        return len(found.cables) <= _MOST_LINES
+    return whole.is_lattice(topology, found) or sum(map(len, found.levels)) <= _MOST_AROUND
 
 
 def _alone(topology: Topology) -> str:

@@ -23,7 +23,7 @@ def draw(canvas: Canvas, at: Point, topology: Topology, title: str) -> None:
     nics = int(topology.counts.get("nics", 0)) // (topology.nodes + int(topology.counts.get("dead_nodes", 0)))
     if pairs and gpus <= _SHOWN:
         _wired(canvas, (at[0] - 70, at[1] + 12), pairs, gpus)
-        canvas.text((at[0] + 50, at[1] - 10), f"{len(pairs)} wires", 13, anchor="start")
+        canvas.text((at[0] + 50, at[1] - 10), f"{len(pairs)} wire{'s' * (len(pairs) > 1)}", 13, anchor="start")
         canvas.text((at[0] + 50, at[1] + 10), f"{rate} a direction", 12, FAINT, anchor="start")
         if topology.nodes > 1:
             canvas.text((at[0] + 50, at[1] + 40), f"{nics} NIC{'s' * (nics > 1)}", 13, NIC, anchor="start", bold=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
-from clustersim.topology.drawing.canvas import FAINT, GPU, NODE, NODE_EDGE, TIERS, Canvas, Point
+from clustersim.topology.drawing.canvas import DEAD, FAINT, GPU, NODE, NODE_EDGE, TIERS, Canvas, Point
 from clustersim.topology.drawing.node import around
 from clustersim.topology.drawing.parts import Cable, Parts
+from clustersim.topology.graph import numbers
 from clustersim.topology.model import Topology
 from clustersim.units import scaled
 
@@ -23,6 +24,7 @@ def rows(canvas: Canvas, parts: Parts, topology: Topology) -> None:
     """Draw the levels of switches above each other, the nodes at the bottom."""
     places: dict[str, Point] = {}
     levels = [parts.nodes, *parts.levels]
+    dead = set(parts.nodes) - {f"node[{g // topology.gpus_per_node}]" for g in numbers(topology).tolist()}
     for i, names in enumerate(levels):
         places |= _spread(names, _TOP + _ROW * (len(levels) - 1 - i))
     _cables(canvas, parts.cables, places)
@@ -32,7 +34,7 @@ def rows(canvas: Canvas, parts: Parts, topology: Topology) -> None:
             if i:
                 _switch(canvas, places[name], name, i - 1, _pitch(names))
             else:
-                _node(canvas, places[name], name, topology.gpus_per_node, _pitch(names))
+                _node(canvas, places[name], name, 0 if name in dead else topology.gpus_per_node, _pitch(names))
 
 
 def _spread(names: tuple[str, ...], y: float) -> dict[str, Point]:
@@ -74,7 +76,9 @@ def _switch(canvas: Canvas, at: Point, name: str, level: int, pitch: float) -> N
 
 def _node(canvas: Canvas, at: Point, name: str, gpus: int, pitch: float) -> None:
     width = max(10.0, min(110.0, pitch - 4))
-    canvas.box((at[0], at[1] + 12), (width, 56), NODE, NODE_EDGE)
+    canvas.box((at[0], at[1] + 12), (width, 56), NODE if gpus else DEAD, NODE_EDGE)
+    if not gpus:
+        canvas.text((at[0], at[1] + 8), "dead" if width > 30 else "×", 11)
     across = max(1, min(8, int(width // 12)))
     shown = min(gpus, 2 * across)
     for i in range(shown):
@@ -90,12 +94,17 @@ def flat_height(parts: Parts) -> float:
     return _TOP + 2 * _RADIUS + 80
 
 
+def is_lattice(topology: Topology, parts: Parts) -> bool:
+    """Return whether the routers are a grid of two dimensions."""
+    extents, rings = topology.fanouts, topology.kind == "torus"
+    return rings and len(extents) == 2 and prod(extents) == sum(map(len, parts.levels))
+
+
 def flat(canvas: Canvas, parts: Parts, topology: Topology) -> None:
     """Draw routers that are joined among themselves: a torus of two dimensions as a lattice, others on a circle."""
     switches = [name for names in parts.levels for name in names]
     centre = (WIDTH / 2, _TOP + _RADIUS + 20)
-    extents = topology.fanouts
-    lattice = topology.kind in ("torus", "grid") and len(extents) == 2 and prod(extents) == len(switches)
+    lattice, extents = is_lattice(topology, parts), topology.fanouts
     radii = (1.3 * _RADIUS, _RADIUS)
     places = (
         _lattice(switches, extents, centre)
