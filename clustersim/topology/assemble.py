@@ -48,12 +48,14 @@ def assemble(site: Site, kind: str, network: Network | None) -> Topology:
 def _facts(site: Site, network: Network | None) -> NodeFacts:
     scale_up, nics, host = site.node.scale_up, site.node.nics, site.node.host
     link, joined = scale_up.link or 0.0, scale_up.kind != "none"
+    meshed = scale_up.links_per_peer * (site.node.gpus.count - 1)
+    links = (meshed if scale_up.kind == "mesh" else scale_up.links_per_gpu) if joined else 0
     return NodeFacts(
         architecture=site.gpu.architecture,
         scale_up=scale_up.kind,
-        links=scale_up.links_per_gpu if joined else 0,
+        links=links,
         link=link if joined else 0.0,
-        nvlink=scale_up.links_per_gpu * link * scale_up.payload_efficiency if joined else 0.0,
+        nvlink=links * link * scale_up.payload_efficiency,
         multicast=scale_up.multicast,
         cpu=host.cpu,
         pcie=host.usable,

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from clustersim.collectives.nccl import p2p
+from clustersim.collectives.nccl.model import ROOTED
 from clustersim.collectives.nccl.pace import paced
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.collectives.nccl.tuner import OPS as TUNED
@@ -64,8 +65,14 @@ def choose(op: str, size: float, shape: Shape, node: NodeFacts) -> Choice:
         raise InputError(_nothing(op, size, shape, node))
     best = found[0]
     delay, rate = paced(op, shape, node, best.algorithm, best.protocol, size)
-    file = FILES[best.algorithm]
+    file = _file(op, best.algorithm, shape, node)
     return Choice(best.algorithm, best.protocol, best.channels, delay, rate, file, _why(found))
+
+
+def _file(op: str, algorithm: str, shape: Shape, node: NodeFacts) -> str:
+    """Return the file with the loads; in a mesh the rings of all channels together load every pair of GPUs alike."""
+    everyone = op not in ROOTED and node.scale_up == "mesh" and shape.nodes == 1
+    return FILES["direct"] if everyone else FILES[algorithm]
 
 
 def candidates(op: str, shape: Shape, node: NodeFacts) -> tuple[str, ...]:
@@ -73,7 +80,7 @@ def candidates(op: str, shape: Shape, node: NodeFacts) -> tuple[str, ...]:
     if op in p2p.OPS:
         return (FILES["direct"],)
     usable = (row.algorithm for row in tune(op, 1, shape, node) if row.missing is None)
-    return tuple(dict.fromkeys(FILES[name] for name in usable))
+    return tuple(dict.fromkeys(_file(op, name, shape, node) for name in usable))
 
 
 def seconds(choice: Choice, size: float, launch: float | None = None) -> float:
