@@ -92,6 +92,16 @@ def seconds(value: float) -> str:
 _SPANS = (("d", 172800.0, 86400.0), ("h", 7200.0, 3600.0), ("s", 1.0, 1.0), ("ms", 1e-3, 1e-3), ("us", 1e-6, 1e-6))
 
 
+def duration(value: float) -> str:
+    """Return `value` seconds to four figures, zeros too, so that the times of one table can be compared: `1.500 s`."""
+    number, _, unit = seconds(value).partition(" ")
+    digits = number.lstrip("-0.").replace(".", "")
+    missing = 4 - len(digits)
+    if missing <= 0 or not value:
+        return f"{number} {unit}"
+    return f"{number}{'' if '.' in number else '.'}{'0' * missing} {unit}"
+
+
 def scaled(value: float, unit: str) -> str:
     """Return `value` with a decimal prefix: `scaled(4.8e10, "B/s")` is `48 GB/s`."""
     rounded = abs(_rounded(value))

@@ -1,7 +1,5 @@
 """NCCL's choice: its own logged figures, the caps of real nodes, overrides, errors, and laws of the model."""
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -299,16 +297,6 @@ def test_laws(preset, nodes, op, size, more):
     if nodes > 1 and op in ("all_gather", "reduce_scatter"):
         away = (one.ranks - one.per_node) / one.ranks  # of the array comes in, and goes out, over a node's NICs
         assert small.rate_bytes_per_s * away <= topology.node.nic * topology.node.nics * (1 + 1e-9)
-
-
-def test_speed():
-    """A choice takes less than 50 us, and a repeated one next to nothing, at 30,720 GPUs."""
-    one, node = Shape(3840, 30720, 8, 8), cluster(nodes=2).node
-    choose("all_reduce", 1, one, node)
-    began = time.perf_counter()
-    for i in range(1000):
-        choose("all_reduce", 1000 + i, one, node)
-    assert (time.perf_counter() - began) / 1000 < 100e-6
 
 
 def test_shapes_of_a_family_of_groups():

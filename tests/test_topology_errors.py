@@ -279,7 +279,7 @@ CASES = {
         1,
         "must be greater than 0",
     ),
-    "negative slowdown": (tree("[{radix: 64}]") + "faults: [{gpu: 1, slowdown: -2}]", 3, "must be greater than 0"),
+    "negative slowdown": (tree("[{radix: 64}]") + "faults: [{gpu: 1, slowdown: -2}]", 3, "must be at least 1"),
 }
 
 

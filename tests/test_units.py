@@ -130,3 +130,19 @@ def test_scaled_and_gibibytes() -> None:
     assert units.scaled(0, "FLOP") == "0 FLOP"
     assert units.scaled(12, "W") == "12 W"
     assert units.gibibytes(80 * 2**30) == "80.00 GiB"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1.5, "1.500 s"),
+        (0.5004, "500.4 ms"),
+        (20.0, "20.00 s"),
+        (3e-9, "3.000 ns"),
+        (0.0, "0 s"),
+        (-0.5, "-500.0 ms"),
+        (1234.0, "1234 s"),
+    ],
+)
+def test_durations_have_four_figures(value, text):
+    assert units.duration(value) == text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -139,7 +138,6 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused_with_the_place(case: str) -> None:
     text, message = REFUSED[case]
-    began = time.perf_counter()
     with pytest.raises(ConfigError) as caught:
         yaml.parse(text, "w.yaml")
     said = str(caught.value)
@@ -147,7 +145,6 @@ def test_refused_with_the_place(case: str) -> None:
     assert message in said
     assert len(said) < 300
     assert "\n" not in said
-    assert time.perf_counter() - began < 5
 
 
 def bomb(width: int, depth: int) -> str:

@@ -14,7 +14,7 @@ import typer
 
 from clustersim.cli.options import Json, Quiet, Setting, TopologyFile, WorkloadFile, overrides
 from clustersim.errors import InputError
-from clustersim.units import gibibytes, seconds
+from clustersim.units import duration, gibibytes
 
 if TYPE_CHECKING:
     from clustersim.sweep.space import Point
@@ -134,7 +134,7 @@ def _cells(place: int, row: Row) -> tuple[str, ...]:
     return (
         f"{place}.",
         *split,
-        seconds(row["step_time_s"]),
+        duration(row["step_time_s"]),
         f"{row['tokens_per_s_per_gpu']:.1f}",
         f"{row['mfu']:.1%}",
         f"{bubble:.1%}",

@@ -59,7 +59,8 @@ Frequency = Annotated[float, quantity("frequency"), Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1, le=100_000_000)]
 Index = Annotated[int, Field(ge=0, le=100_000_000)]
-Name = Annotated[str, Field(min_length=1, max_length=200)]
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
+"""Text on one line, without control characters: names are printed."""
 
 S = TypeVar("S", bound=Spec)
 

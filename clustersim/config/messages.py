@@ -78,6 +78,7 @@ def _alternative(detail: ErrorDetails) -> str:
 
 
 _RULES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "string_pattern_mismatch": lambda _: "must be on one line, without control characters",
     "greater_than": lambda c: f"must be greater than {c['gt']}",
     "greater_than_equal": lambda c: f"must be at least {c['ge']}",
     "less_than_equal": lambda c: f"must be at most {c['le']}",

@@ -314,7 +314,7 @@ class Fault(Spec):
     cables: Count | None = None
     node: Index | None = None
     gpu: Index | None = None
-    slowdown: Annotated[float, Field(strict=False, gt=0, le=1e6)] | None = None
+    slowdown: Annotated[float, Field(ge=1, le=1e6)] | None = None
 
 
 class Nccl(Spec):

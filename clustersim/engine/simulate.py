@@ -43,10 +43,14 @@ def simulate(
     world = _World(env, Fabric(env, network.capacity.tolist()), members, _Meter(programs, progress))
     ranks = [env.process(_rank(world, rank, program)) for rank, program in enumerate(programs)]
     with _no_garbage_collection():
-        env.run()
-    stuck = [rank for rank, process in enumerate(ranks) if process.is_alive]
-    if stuck:
-        raise SimulationError(f"deadlock at {env.now} s: rank cell {stuck[0]} waits at {world.at[stuck[0]]}")
+        try:
+            env.run(
+                until=simpy.AllOf(env, ranks)
+            )  # not until the queue is empty: timers that were overtaken are still in it
+        except RuntimeError:
+            stuck = next(rank for rank, process in enumerate(ranks) if process.is_alive)
+            where = f"rank cell {stuck} waits at {world.at[stuck]}"
+            raise SimulationError(f"deadlock at {env.now} s: {where}") from None
     return Record(world.spans, env.now, next(env._eid), world.fabric.solves)
 
 

@@ -38,7 +38,7 @@ def summary(
         "cluster": _cluster(topology),
         "parallelism": _split(work),
         **_speed(topology, work, record, facts),
-        "breakdown_s": _busiest(plan, parts),
+        "breakdown_s": _busiest(plan, parts, record.end),
         "memory": _memory(topology, facts),
         "busiest_links": busiest(topology, link_bytes(plan, topology), record.end),
         "predictor": {"name": work.job.spec.predictor, "error": facts.statement},
@@ -101,9 +101,10 @@ def _rule(job: Job, full: bool) -> str:
     return f"3 x forward, 2mnk a matrix product, {attention}, nothing recomputed; hfu adds what is recomputed"
 
 
-def _busiest(plan: Plan, parts: list[dict[str, float]]) -> dict[str, Any]:
-    """Return the parts of the rank cell that idles least, and which it is."""
-    cell = min(range(len(parts)), key=lambda c: (parts[c]["bubble"], c))
+def _busiest(plan: Plan, parts: list[dict[str, float]], end: float) -> dict[str, Any]:
+    """Return the parts of the rank cell that idles least, and which it is: the first of those within a hundredth of the step."""
+    least = min(part["bubble"] for part in parts)
+    cell = next(c for c, part in enumerate(parts) if part["bubble"] <= least + 0.01 * end)
     return {"rank": int(plan.first[cell]), **parts[cell]}
 
 

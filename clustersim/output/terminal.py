@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from clustersim.units import gibibytes, scaled, seconds
+from clustersim.units import duration, gibibytes, scaled, seconds
 
 NAMES = {
     "compute": "compute",
@@ -42,12 +42,12 @@ def _head(summary: dict[str, Any]) -> list[str]:
     peak = f"{summary['peak_tflops_per_gpu']:.0f} ({split['precision']})"
     rate = f"{summary['model_tflops_per_gpu']:.1f} TFLOP/s a GPU, MFU {100 * summary['mfu']:.1f} % of {peak}"
     return [
-        f"{summary['name']} on {cluster['name']}: {cluster['gpus']} × {cluster['gpu']}",
+        f"{summary['name']} on {cluster['name']}: {_gpus(summary)} × {cluster['gpu']}",
         *_rows(
             [
                 ("split", layout),
                 ("batch", batch),
-                ("step time", seconds(summary["step_time_s"])),
+                ("step time", duration(summary["step_time_s"])),
                 ("throughput", f"{summary['tokens_per_s']:,.0f} tokens/s, {summary['tokens_per_s_per_gpu']:.1f} a GPU"),
                 ("model FLOP", rate),
             ]
@@ -55,11 +55,16 @@ def _head(summary: dict[str, Any]) -> list[str]:
     ]
 
 
+def _gpus(summary: dict[str, Any]) -> str:
+    every, ranks = summary["cluster"]["gpus"], summary["simulated"]["ranks"]
+    return f"{every}" if ranks == every else f"{ranks} of {every}"
+
+
 def _why(summary: dict[str, Any]) -> list[str]:
     parts = {k: v for k, v in summary["breakdown_s"].items() if k != "rank"}
     total = summary["step_time_s"]
     shown = [
-        (NAMES.get(k, k), f"{seconds(v):>9}  {100 * v / total:5.1f} %") for k, v in parts.items() if v > 1e-9 * total
+        (NAMES.get(k, k), f"{duration(v):>9}  {100 * v / total:5.1f} %") for k, v in parts.items() if v > 1e-9 * total
     ]
     return [f"where the step goes (rank {summary['breakdown_s']['rank']}, which idles least)", *_rows(shown)]
 

@@ -14,6 +14,7 @@ from clustersim.errors import suggest
 from clustersim.topology.detours import Mask, UnreachableError
 from clustersim.topology.model import Ints, Topology
 from clustersim.topology.router import GpuRouter, Remaining
+from clustersim.units import scaled
 
 _LINK = re.compile(r"([A-Za-z0-9_-]+)\[([0-9]{1,12})\]")
 DEAD = 1.0
@@ -59,6 +60,11 @@ def _degrade(parts: _Parts, fault: Fault, document: Document, at: Loc) -> None:
         raise document.error((*at, "cables"), f"faults.{at[1]}.cables counts dead cables; add `dead: true` or drop it")
     for link in _links(parts.topology, str(fault.link), document, (*at, "link")):
         if fault.rate is not None:
+            if fault.rate > parts.capacity[link] * (1 + 1e-9):
+                full = scaled(parts.capacity[link], "B/s")
+                raise document.error(
+                    (*at, "rate"), f"faults.{at[1]}.rate: {scaled(fault.rate, 'B/s')} is no fault of a link of {full}"
+                )
             parts.capacity[link] = fault.rate
             continue
         lost, left = fault.cables or 1, parts.cables[link]
