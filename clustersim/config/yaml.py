@@ -67,7 +67,10 @@ def read(path: str | Path) -> Document:
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not a text file (byte {error.start} is not UTF-8); write YAML") from error
+        line = raw.count(b"\n", 0, error.start) + 1
+        column = error.start - raw.rfind(b"\n", 0, error.start)
+        what = f"not a text file (byte {error.start} is not UTF-8); write YAML"
+        raise ConfigError(str(path), line, column, what) from error
     return parse(text, str(path))
 
 

@@ -14,9 +14,13 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import simpy
 
-from clustersim.engine.maxmin import solve
+from clustersim.engine.maxmin import Floats, Ints, solve
+
+Loads = tuple[tuple[int, float], ...]
 
 _FITS = 1 + 1e-9
+_SAME = 1e-12  # relative change of a rate that is no change
+_MANY = 64  # with more transfers under way, all rates are solved at once: to find the touched part would take longer
 _LAST = 2  # SimPy priority: after everything else that happens at the same time
 
 
@@ -104,7 +108,11 @@ class Fabric:
         self.env = env
         self.capacity = list(capacity)
         self.limit = [c * _FITS for c in self.capacity]
+        self.limits = np.array(self.capacity)
         self.reserved = [0.0] * len(self.capacity)
+        self.asleep = np.zeros(len(self.capacity))  # the part of `reserved` that sleeping activities hold
+        self.moving: dict[_Run, None] = {}
+        self.arrays: dict[int, tuple[Loads, Ints, Floats]] = {}
         self.holders: list[dict[_Run, None]] = [{} for _ in self.capacity]
         self.flowing: list[dict[_Run, None]] = [{} for _ in self.capacity]
         self.dirty: set[int] = set()
@@ -127,13 +135,21 @@ class Fabric:
             run.marks = []
             self._enter(run, 0)
         else:
+            self._rest(run, 1.0)
             self._after(activity.idle, lambda: self._finish(run) if run.index < 0 else None)
 
     def _after(self, delay: float, call: Callable[[], None]) -> None:
         event = simpy.Timeout(self.env, delay)
         event.callbacks.append(lambda _: call())
 
+    def _rest(self, run: _Run, sign: float) -> None:
+        """Add what a run holds to what sleepers hold, or with sign -1 take it away."""
+        for link, peak in run.activity.links.items():
+            self.asleep[link] += sign * peak
+
     def _finish(self, run: _Run) -> None:
+        if run.index < 0:
+            self._rest(run, -1.0)
         for link, peak in run.activity.links.items():
             del self.holders[link][run]
             self.reserved[link] = self.reserved[link] - peak if self.holders[link] else 0.0
@@ -141,6 +157,7 @@ class Fabric:
 
     def _wake(self, run: _Run) -> None:
         """Put a sleeping run where it would be by now and let it go on half segment by half segment."""
+        self._rest(run, -1.0)
         elapsed = self.env.now - run.started
         ends = run.activity.ends
         index = next((i for i, end in enumerate(ends) if end > elapsed), len(ends) - 1)
@@ -183,11 +200,13 @@ class Fabric:
         if not move.loads:
             self._later(run, run.remaining / move.bound, lambda: self._end(run))
             return
+        self.moving[run] = None
         for link, _ in move.loads:
             self.flowing[link][run] = None
         self._touch(move.loads)
 
     def _land(self, run: _Run) -> None:
+        del self.moving[run]
         for link, _ in run.loads:
             del self.flowing[link][run]
         self._touch(run.loads)
@@ -204,33 +223,37 @@ class Fabric:
 
     def _solve(self) -> None:
         self.solves += 1
-        runs, links = self._component()
+        runs = list(self.moving) if len(self.moving) > _MANY else self._component()
         self.dirty.clear()
         now = self.env.now
-        for run, rate in zip(runs, self._rates(runs, sorted(links)), strict=True):
-            if rate != run.rate:
+        for run, rate in zip(runs, self._rates(runs), strict=True):
+            if abs(rate - run.rate) > _SAME * run.rate:
                 run.remaining -= run.rate * (now - run.since)
                 run.rate, run.since = rate, now
                 self._later(run, max(run.remaining, 0.0) / rate, lambda run=run: self._land(run))  # type: ignore[misc]
 
-    def _rates(self, runs: list[_Run], links: list[int]) -> list[float]:
-        """Return the max-min fair rates of what flows in one component."""
-        place = {link: i for i, link in enumerate(links)}
-        loads = [(i, place[link], weight) for i, run in enumerate(runs) for link, weight in run.loads]
-        if not loads:
+    def _rates(self, runs: list[_Run]) -> list[float]:
+        """Return the max-min fair rates of what flows together, on what the sleeping activities leave of the links."""
+        if not runs:
             return []
-        variable, link, weight = zip(*loads, strict=True)
+        parts = [self._loads(run) for run in runs]
+        variable = np.repeat(np.arange(len(runs)), [len(links) for _, links, _ in parts])
+        links, place = np.unique(np.concatenate([links for _, links, _ in parts]), return_inverse=True)
+        weight = np.concatenate([weights for _, _, weights in parts])
         bound = np.array([self._move(run).bound for run in runs])
-        free = np.array([self._free(link) for link in links])
-        rates: list[float] = solve(np.array(variable), np.array(link), np.array(weight), bound, free).tolist()
+        rates: list[float] = solve(variable, place, weight, bound, self.limits[links] - self.asleep[links]).tolist()
         return rates
 
-    def _free(self, link: int) -> float:
-        """Bytes/s that the sleeping activities leave on a link."""
-        asleep = sum(r.activity.links[link] for r in self.holders[link] if r.index < 0)
-        return self.capacity[link] - asleep
+    def _loads(self, run: _Run) -> tuple[Loads, Ints, Floats]:
+        """Return the loads of a run as arrays, made once for each move; the loads are kept so that their id stays theirs."""
+        key = id(run.loads)
+        if key not in self.arrays:
+            links, weights = zip(*run.loads, strict=True)
+            self.arrays[key] = run.loads, np.array(links), np.array(weights)
+        return self.arrays[key]
 
-    def _component(self) -> tuple[list[_Run], set[int]]:
+    def _component(self) -> list[_Run]:
+        """Return what flows in the connected part of the fabric that has changed."""
         runs: dict[_Run, None] = {}
         links: set[int] = set()
         todo = sorted(self.dirty)
@@ -243,7 +266,7 @@ class Fabric:
                 if run not in runs:
                     runs[run] = None
                     todo.extend(other for other, _ in run.loads)
-        return list(runs), links
+        return list(runs)
 
     @staticmethod
     def _move(run: _Run) -> Move:

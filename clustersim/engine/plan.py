@@ -83,10 +83,11 @@ def _cells_of(rank: int, places: Mapping[str, Ints], net: Network) -> dict[str, 
 
 def _members(uses: Sequence[Use], net: Network) -> dict[Group, int]:
     """Count the rank cells in the first group of every group cell."""
-    result = {}
+    result: dict[Group, int] = {}
     for family, _ in uses:
-        for cell, group in enumerate(net.cells.groups[family.name].first):
-            result[family.name, cell] = len(np.unique(net.cells.ranks.of[family.ranks[group]]))
+        cells = np.sort(net.cells.ranks.of[family.ranks[net.cells.groups[family.name].first]], axis=1)
+        different = (np.diff(cells, axis=1) > 0).sum(axis=1) + 1
+        result |= {(family.name, cell): count for cell, count in enumerate(different.tolist())}
     return result
 
 
