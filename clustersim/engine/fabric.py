@@ -88,7 +88,19 @@ Activity.NONE = Activity(())
 class _Run:
     """An activity under way. `index` counts half segments: even computes, odd moves; -1 while it sleeps."""
 
-    __slots__ = ("activity", "done", "index", "loads", "marks", "rate", "remaining", "since", "started", "version")
+    __slots__ = (
+        "activity",
+        "done",
+        "index",
+        "lands",
+        "loads",
+        "marks",
+        "rate",
+        "remaining",
+        "since",
+        "started",
+        "version",
+    )
 
     def __init__(self, activity: Activity, started: float, done: Callable[[list[float] | None], None]) -> None:
         self.activity, self.started, self.done = activity, started, done
@@ -98,6 +110,7 @@ class _Run:
         self.rate = 0.0
         self.remaining = 0.0
         self.since = 0.0
+        self.lands = float("inf")
         self.loads: tuple[tuple[int, float], ...] = ()
 
 
@@ -112,6 +125,7 @@ class Fabric:
         self.reserved = [0.0] * len(self.capacity)
         self.asleep = np.zeros(len(self.capacity))  # the part of `reserved` that sleeping activities hold
         self.moving: dict[_Run, None] = {}
+        self.armed = 0
         self.arrays: dict[int, tuple[Loads, Ints, Floats]] = {}
         self.holders: list[dict[_Run, None]] = [{} for _ in self.capacity]
         self.flowing: list[dict[_Run, None]] = [{} for _ in self.capacity]
@@ -196,7 +210,7 @@ class Fabric:
         self._enter(run, run.index + 1)
 
     def _flow(self, run: _Run, move: Move) -> None:
-        run.loads, run.rate, run.since = move.loads, 0.0, self.env.now
+        run.loads, run.rate, run.since, run.lands = move.loads, 0.0, self.env.now, float("inf")
         if not move.loads:
             self._later(run, run.remaining / move.bound, lambda: self._end(run))
             return
@@ -230,7 +244,19 @@ class Fabric:
             if abs(rate - run.rate) > _SAME * run.rate:
                 run.remaining -= run.rate * (now - run.since)
                 run.rate, run.since = rate, now
-                self._later(run, max(run.remaining, 0.0) / rate, lambda run=run: self._land(run))  # type: ignore[misc]
+                run.lands = now + max(run.remaining, 0.0) / rate
+        self._arm()
+
+    def _arm(self) -> None:
+        """Set the one timer of all moving transfers to the first that lands."""
+        self.armed += 1
+        if self.moving:
+            version, first = self.armed, min(run.lands for run in self.moving)
+            self._after(max(first - self.env.now, 0.0), lambda: self._due(first) if self.armed == version else None)
+
+    def _due(self, time: float) -> None:
+        for run in [run for run in self.moving if run.lands <= time]:
+            self._land(run)
 
     def _rates(self, runs: list[_Run]) -> list[float]:
         """Return the max-min fair rates of what flows together, on what the sleeping activities leave of the links."""
