@@ -94,15 +94,20 @@ def _narrowest(capacity: Floats, routes: Routes) -> tuple[Ints, Ints]:
     first, last = np.zeros((2, len(lengths)), np.int64)
     if len(full):
         starts = routes.start[full]
-        narrow = np.flatnonzero(capacity == np.repeat(np.minimum.reduceat(capacity, starts), lengths[full]))
-        first[full] = routes.links[narrow[np.searchsorted(narrow, starts)]]
-        last[full] = routes.links[narrow[np.searchsorted(narrow, starts + lengths[full]) - 1]]
+        narrow = capacity == np.repeat(np.minimum.reduceat(capacity, starts), lengths[full])
+        place = np.arange(len(capacity))
+        first[full] = routes.links[np.minimum.reduceat(np.where(narrow, place, len(capacity)), starts)]
+        last[full] = routes.links[np.maximum.reduceat(np.where(narrow, place, -1), starts)]
     return first, last
 
 
 def _bounds(topology: Topology, groups: int, group: Ints, link: Ints, weight: Floats) -> Floats:
     """Return the idle rate of each group: the link with the least capacity for its load decides."""
     links = len(topology.capacity)
+    if groups == 1:
+        total = np.bincount(link, weight, links)
+        rate: Floats = np.divide(topology.capacity, total, out=np.full(links, np.inf), where=total > 0)
+        return rate.min(keepdims=True)
     key, inverse = np.unique(group * links + link, return_inverse=True)
     load = np.bincount(inverse, weight)
     bound = np.full(groups, np.inf)
