@@ -106,8 +106,8 @@ def _bounds(topology: Topology, groups: int, group: Ints, link: Ints, weight: Fl
     links = len(topology.capacity)
     if groups == 1:
         total = np.bincount(link, weight, links)
-        rate: Floats = np.divide(topology.capacity, total, out=np.full(links, np.inf), where=total > 0)
-        return rate.min(keepdims=True)
+        used = total > 0
+        return np.array([(topology.capacity[used] / total[used]).min()])
     key, inverse = np.unique(group * links + link, return_inverse=True)
     load = np.bincount(inverse, weight)
     bound = np.full(groups, np.inf)
