@@ -11,6 +11,7 @@ from clustersim import gpus, plugins
 from clustersim.config.gpu import BYTES
 from clustersim.errors import InputError
 from clustersim.predictors.columns import bound, columns
+from clustersim.predictors.learned import lender
 from clustersim.predictors.model import LAUNCH, ROOM, get
 from clustersim.workload.kernel import attention, gemm, vector
 
@@ -134,6 +135,26 @@ def test_flash_attention_runs_as_fast_as_published(gpu, least, most):
     there, back = get("neusight").predict([forward, backward], GPUS[gpu])
     assert least < forward.flop / there < most
     assert backward.flop / back == pytest.approx(0.8 * forward.flop / there, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "whose"),
+    [
+        ("linear", "bf16", None),
+        ("linear", "fp8", None),
+        ("bmm", "fp32", None),
+        ("linear", "fp16", "bf16"),
+        ("linear", "tf32", "bf16"),
+        ("bmm", "bf16", "linear"),
+        ("grouped_gemm", "bf16", "linear"),
+        ("grouped_gemm", "fp32", "bmm"),
+        ("flash_attention", "fp32", "bf16"),
+        ("softmax", "bf16", "fp32"),
+    ],
+)
+def test_an_error_is_named_only_for_kernels_that_were_measured(kind, dtype, whose):
+    said = lender(kind, dtype)
+    assert said is None if whose is None else f"weights of {whose} kernels" in str(said)
 
 
 def test_statement_names_the_error_of_every_type_and_kind():

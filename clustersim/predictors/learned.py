@@ -71,14 +71,24 @@ class Learned:
         if name == MEMORY:
             share = scalar(self.weights.classes[MEMORY]["fraction"])
             return Scope(subject, f"bytes at {100 * share:.0f} % of the bandwidth", None, 0, gpu.name)
-        if name in SIMT and dtype != "fp32":
-            return Scope(subject, "weights of fp32 kernels, scaled by bytes", None, 0, gpu.name)
+        if borrowed := lender(kind, dtype):
+            return Scope(subject, borrowed, None, 0, gpu.name)
         if gpu.name in measured:
             return Scope(subject, self.name, measured[gpu.name]["mean"], measured[gpu.name]["count"], gpu.name)
         unseen = [row for row in measured.values() if row["unseen"]]
         count = sum(row["count"] for row in unseen)
         mean = sum(row["mean"] * row["count"] for row in unseen) / count if count else None
         return Scope(subject, self.name, mean, count, "GPUs left out of training")
+
+
+def lender(kind: str, dtype: str) -> str | None:
+    """Return whose weights forecast kernels that no table has, None for those that were measured themselves."""
+    family, _, own = class_of(kind, dtype).partition("/")
+    if family == "fp32" and dtype != "fp32":
+        return "weights of fp32 kernels, scaled by bytes"
+    if own != kind:
+        return f"weights of {own} kernels"
+    return "weights of bf16 kernels" if family == "half" and dtype != "bf16" else None
 
 
 def scalar(value: Floats) -> float:
