@@ -13,7 +13,6 @@ from clustersim.config.fields import validate
 from clustersim.config.topology import AstraNetwork
 from clustersim.config.yaml import Document, Loc
 
-GIB = 2**30
 _INSIDE = {"Ring": "ring", "FullyConnected": "mesh", "Switch": "nvswitch"}
 _BETWEEN = {"Ring": "ring", "FullyConnected": "mesh", "Switch": "switch"}
 
