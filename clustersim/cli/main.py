@@ -53,7 +53,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names of files need not be Unicode, terminals not UTF-8
     try:
-        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
+        code = app(sys.argv[1:] or ["--help"], standalone_mode=False, prog_name="clustersim")
         sys.stdout.flush()
         if code == 130:
             raise KeyboardInterrupt  # typer has swallowed it
