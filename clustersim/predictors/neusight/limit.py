@@ -27,6 +27,12 @@ TENSOR = (0.77, 0.13)
 """(c, b) of share = c · (gain · watts per TFLOP/s)^b on tensor cores: the line through the published searches (MAMF) on
 A100, H100, B200, B300 and GB200, bf16 and fp8, all within 7 %."""
 SHARPNESS = 6.0
+BURST = (0.92, 0.13)
+"""(c, b) of the share that tensor cores reach inside a tile in a kernel of microseconds, before the power controller acts.
+
+Learning corrects c (`gemm.level`); b is that of TENSOR."""
+WIDTH = {"fp8": 0.55, "fp4": 0.3}
+"""Energy of a FLOP relative to 16 bits: operands halve, accumulators do not."""
 
 
 def limit(gpu: Gpu, dtype: str) -> float:
@@ -35,7 +41,7 @@ def limit(gpu: Gpu, dtype: str) -> float:
     FP32 on SIMT units: (issue^-q + power^-q)^(-1/q), power = gain · watts / (17 · TFLOP/s). Tensor cores: the published
     search where there is one, else the power law. Lower watts per FLOP never raise FLOP/s · share.
     """
-    watts = GAIN.get(gpu.architecture, NEWEST) * gpu.power / (gpu.matrix_peak(dtype) * 1e-12)
+    watts = _watts(gpu, dtype)
     if dtype in ("fp32", "fp64"):
         return float((_issue(gpu) ** -SHARPNESS + (watts / ENERGY) ** -SHARPNESS) ** (-1 / SHARPNESS))
     scale, exponent = TENSOR
@@ -55,3 +61,26 @@ def _issue(gpu: Gpu) -> float:
     lanes = gpu.vector_peak("fp32") / (2 * gpu.clock * gpu.sms)  # of an SM; 4 schedulers, but 2 in P100's of 64 lanes
     full = gpu.architecture == "pascal" or lanes > 96
     return ISSUE if gpu.vendor == "nvidia" and full else 1.0
+
+
+def burst(gpu: Gpu, dtype: str) -> float:
+    """Return the share of the peak that matrix units reach inside a tile, from the datasheet; SIMT units: `limit`."""
+    if dtype in ("fp32", "fp64"):
+        return limit(gpu, dtype)
+    scale, exponent = BURST
+    return scale * float(_watts(gpu, dtype) ** exponent)
+
+
+def heat(gpu: Gpu, dtype: str) -> float:
+    """Return how strongly the power controller slows long products, relative to a 4 nm board of 0.7 W per TFLOP/s at 1.9 GHz.
+
+    Demand over supply: dynamic power goes with clock · voltage², and voltage with the clock, so with clock^2.5; supply with
+    the square root of the watts per TFLOP/s, as boards of more power also carry more.
+    """
+    watts = _watts(gpu, dtype) / NEWEST / WIDTH.get(dtype, 1.0)
+    return float((watts / 0.7) ** -0.5 * (gpu.clock / 1.9e9) ** 2.5)
+
+
+def _watts(gpu: Gpu, dtype: str) -> float:
+    """Return watts per TFLOP/s of the peak, as a 12 nm board would need them."""
+    return GAIN.get(gpu.architecture, NEWEST) * gpu.power / (gpu.matrix_peak(dtype) * 1e-12)

@@ -1,0 +1,53 @@
+"""How the matrix units of an architecture are fed: tiles that its libraries ship, and what overlaps with what.
+
+Architecture facts, no rates. Sources: NVIDIA's CUTLASS documentation (efficient_gemm.md, blackwell_functionality.md) and the
+whitepapers of the architectures; kernel names in the tables of sitar-lab/NeuSight (SIMT) and cuBLAS's names elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from clustersim.config.gpu import Gpu
+
+Tile = tuple[int, int]
+
+SIMT: tuple[Tile, ...] = (
+    *((256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64)),
+    *((128, 32), (32, 128), (64, 32), (32, 64), (32, 32)),
+)
+WARP: tuple[Tile, ...] = ((256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64))
+_SIDES = tuple(range(32, 257, 32))
+GROUP: tuple[Tile, ...] = (
+    *((128, side) for side in _SIDES),
+    *((side, 128) for side in _SIDES if side != 128),
+    *((64, 64), (64, 192), (64, 256), (192, 64), (256, 64)),
+)
+"""Warpgroup products take 64 rows and any multiple of 8 columns (PTX ISA, wgmma)."""
+TENSOR_MEMORY: tuple[Tile, ...] = (
+    *((128, side) for side in range(48, 257, 16)),
+    *((side, 128) for side in range(48, 257, 16) if side != 128),
+)
+"""Products in tensor memory take 128 rows an SM and a multiple of 16 columns (PTX ISA, tcgen05.mma)."""
+BATCHED: dict[str, tuple[Tile, ...]] = {"pascal": ((64, 128),), "ampere": ((128, 128),), "ada": ((128, 128),)}
+"""cuBLAS has a single tile for batched FP32 products on these architectures (kernel names of NeuSight's tables)."""
+
+
+class Cores(NamedTuple):
+    """`asynchronous`: operands arrive beside the arithmetic (TMA and warp specialization: Hopper, Blackwell), and two SMs of a
+    cluster share one of them; otherwise the warps that compute also fetch, and the two add up. `exposed`: the share of
+    the epilogue that does not hide behind the next tile (tensor memory holds two accumulators; registers one).
+    """
+
+    tiles: tuple[Tile, ...]
+    asynchronous: bool
+    exposed: float
+
+
+def cores(gpu: Gpu, dtype: str, kind: str) -> Cores:
+    """Return what products of `dtype` run on: SIMT units for fp32 and fp64, else the tensor cores of the architecture."""
+    if dtype in ("fp32", "fp64"):
+        return Cores(BATCHED.get(gpu.architecture, SIMT) if kind == "bmm" else SIMT, False, 1.0)
+    if gpu.architecture.startswith("blackwell"):
+        return Cores(TENSOR_MEMORY, True, 0.6)
+    return Cores(GROUP, True, 1.0) if gpu.architecture == "hopper" else Cores(WARP, False, 1.0)

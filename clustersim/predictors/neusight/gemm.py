@@ -1,0 +1,193 @@
+"""Matrix products: tiles fetched and multiplied in waves, and what a small network adds.
+
+    step    = mma + load              s a step of the reduction and tile; the larger of both where loads are asynchronous
+    tile    = step · k/s + epilogue · mma · (1 + e·s for s > 1 splits) + latency
+    compute = least over tiles and splits of waves · tile (+ a reduction kernel for s > 1)
+    memory  = bytes / (mu · bandwidth), less what the L2 keeps
+    seconds = start + (compute^p + memory^p)^(1/p) · heat · exp(bounded MLP)
+
+mma = 2·tm·tn / (burst · peak / SMs); load = bytes of the operands / (path · clock), path in bytes a clock and SM (64 on every
+GPU since Volta). `heat` = 1 + a·t/(t + tau): a kernel of milliseconds is slowed by the power controller, in proportion to a
+power factor from the datasheet. The constants are the same for all GPUs and are learned with the network; each is bound to
+a physical guess (`GUESS`). Rates enter through mma, load and memory only and every step is monotone in them; the network sees
+shapes and waves. After NeuSight (Lee et al., ASPLOS 2025), whose utilization depends on waves, and on no GPU's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from clustersim.config.gpu import Gpu
+from clustersim.predictors.columns import Columns, Floats, peak, spread
+from clustersim.predictors.mlp import Parameters, forward, initial
+from clustersim.predictors.neusight.cores import cores
+from clustersim.predictors.neusight.limit import burst, heat
+
+SPLITS = (1, 2, 4)
+LEAST = 256
+"""A split of the reduction has at least as many steps."""
+CANDIDATES = 81
+REACH = 0.5
+"""The network moves a forecast by at most this in log."""
+OVERLAP = 6.0, 1.6
+"""Exponents that join mma and load: nearly the larger of both where loads are asynchronous, nearly their sum elsewhere."""
+
+GUESS: dict[str, dict[str, tuple[float, float]]] = {
+    "tensor": {
+        "path": (np.log(75.0), 0.3),
+        "epilogue": (np.log(140.0), 0.3),
+        "split": (np.log(0.2), 0.5),
+        "latency": (np.log(300.0), 0.7),
+        "reduce": (np.log(2.5e-6), 0.3),
+        "start": (np.log(2.4e-6), 0.2),
+        "mu": (2.0, 0.7),
+        "cached": (np.log(0.4), 0.7),
+        "p": (np.log(3.0), 0.2),
+        "heat": (np.log(0.25), 0.3),
+        "tau": (np.log(1.2e-3), 0.5),
+        "quantize": (np.log(6e-6), 0.5),
+        "scale": (np.log(1.5), 0.5),
+    },
+    "simt": {
+        "path": (np.log(47.0), 0.3),
+        "epilogue": (np.log(5.0), 0.7),
+        "split": (np.log(0.2), 0.5),
+        "latency": (np.log(300.0), 0.7),
+        "reduce": (np.log(4e-6), 0.3),
+        "mu": (1.5, 0.5),
+        "cached": (np.log(0.5), 0.5),
+        "p": (np.log(2.2), 0.1),
+    },
+}
+"""Mean and deviation of each constant before it has seen data: logarithms, but `mu` before its sigmoid."""
+
+
+def units(dtype: str) -> str:
+    """Return the units that products of a data type run on: simt or tensor."""
+    return "simt" if dtype in ("fp32", "fp64") else "tensor"
+
+
+def start(members: int, features: int, widths: tuple[int, ...], seed: int, guess: str) -> dict[str, Floats]:
+    """Return weights to begin with: the guesses, and a network that adds almost nothing."""
+    constants = {f"gemm.{name}": np.full((members, 1), mean) for name, (mean, _) in GUESS[guess].items()}
+    return initial(members, (features, *widths, 1), np.random.default_rng(seed)) | constants
+
+
+def prior(guess: str) -> dict[str, tuple[float, float]]:
+    """Return the guesses by the names that parameters have."""
+    return {f"gemm.{name}": value for name, value in GUESS[guess].items()}
+
+
+def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
+    """Return what `log_seconds` needs of products of one class, arrays with a row a kernel; `grid` has one of candidates too."""
+    result: dict[str, Floats] = {}
+    for kind, dtype in dict.fromkeys(zip(table.kind.tolist(), table.dtype.tolist(), strict=True)):
+        rows = (table.kind == kind) & (table.dtype == dtype)
+        for name, value in _terms(table.select(rows), gpu, dtype, kind).items():
+            result.setdefault(name, np.zeros((len(table), *value.shape[1:])))[rows] = value
+    return result
+
+
+def _terms(table: Columns, gpu: Gpu, dtype: str, kind: str) -> dict[str, Floats]:
+    shape, size, one = cores(gpu, dtype, kind), table.size, np.ones(len(table))
+    rate = peak(table, gpu) / gpu.sms * burst(gpu, dtype)
+    moved = table.bytes / gpu.memory_bandwidth
+    tensor = float(units(dtype) == "tensor")
+    return _grid(table, gpu.sms, shape.tiles, shape.asynchronous) | {
+        "flop": 2 / rate,
+        "fetch": size / gpu.clock,
+        "clock": one / gpu.clock,
+        "asynchronous": one * shape.asynchronous,
+        "exposed": one * shape.exposed,
+        "memory": moved,
+        "kept": gpu.l2 / table.bytes,
+        "heat": one * tensor * heat(gpu, dtype),
+        "ramp": one * 1.9e9 / gpu.clock,
+        "narrow": one * (size < 2),
+        "cast": (2 + size) * table.batch * table.m * table.k / gpu.memory_bandwidth,
+        "features": features(table, gpu.sms),
+    }
+
+
+def _grid(table: Columns, sms: int, tiles: tuple[tuple[int, int], ...], asynchronous: bool) -> dict[str, Floats]:
+    """Return for every candidate (tile, splits): area, loaded elements a step, steps, splits, waves; (kernel, candidate)."""
+    pairs = [(*tile, s) for tile in tiles for s in SPLITS]
+    rows, columns, splits = np.array((pairs * CANDIDATES)[:CANDIDATES], dtype=float).T
+    loaded = rows + columns - (np.maximum(rows, columns) / 2 if asynchronous else 0)
+    blocks = (table.batch * np.ceil(table.m / rows[:, None]) * np.ceil(table.n / columns[:, None])).T
+    short = (splits > 1) & (table.k[:, None] < LEAST * splits)
+    waves = np.where(short, 1e9, np.ceil(blocks * splits / sms))
+    wide = np.ones_like(waves)
+    return {
+        "area": rows * columns * wide,
+        "loaded": loaded * wide,
+        "steps": table.k[:, None] / splits,
+        "splits": splits * wide,
+        "waves": waves,
+    }
+
+
+def features(table: Columns, sms: int) -> Floats:
+    """Return the inputs of the network, (kernel, feature): shape, how tiles fill waves, and alignment."""
+    log = np.log2
+    fills = [_fill(table, sms, *tile) for tile in ((256, 256), (256, 128), (128, 256), (128, 128), (64, 64))]
+    area = table.m * table.n * table.batch / sms
+    return np.stack(
+        [
+            *(log(table.batch), log(table.m), log(table.n), log(table.k), log(area), log(table.flop / table.bytes)),
+            *fills,
+            *((side * table.size % 16 == 0).astype(float) for side in (table.k, table.n)),
+            table.m % 2,
+            log(table.size),
+        ],
+        axis=1,
+    )
+
+
+def _fill(table: Columns, sms: int, rows: int, columns: int) -> Floats:
+    blocks = table.batch * np.ceil(table.m / rows) * np.ceil(table.n / columns)
+    result: Floats = table.batch * table.m * table.n / (np.ceil(blocks / sms) * sms * rows * columns)
+    return result
+
+
+def log_seconds(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
+    """Return log(seconds) of each kernel by each member, (member, kernel); `speed` among the rows scales the matrix units."""
+    compute, memory = _compute(xp, parameters, rows), _memory(xp, parameters, rows)
+    p = xp.exp(parameters["gemm.p"])
+    largest = xp.maximum(compute, memory)
+    busy = largest * ((compute / largest) ** p + (memory / largest) ** p) ** (1 / p)
+    own = forward(xp, parameters, rows["features"])[..., 0]
+    busy = busy * xp.exp(REACH * xp.tanh(own / REACH))
+    if "gemm.heat" in parameters:
+        warm = busy / (busy + xp.exp(parameters["gemm.tau"]))
+        busy = busy * (1 + xp.exp(parameters["gemm.heat"]) * rows["heat"] * warm)
+        busy = busy + xp.exp(parameters["gemm.start"]) * rows["ramp"]
+    return xp.log(busy)
+
+
+def quantize(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
+    """Return the seconds that a table of fp8 or fp4 products holds beside the product: casting its input from 16 bits."""
+    return rows["narrow"] * (xp.exp(parameters["gemm.quantize"]) + xp.exp(parameters["gemm.scale"]) * rows["cast"])
+
+
+def _compute(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
+    value = {name: xp.exp(parameters[f"gemm.{name}"])[..., None] for name in ("path", "epilogue", "split", "latency", "reduce")}
+    field = {name: rows[name][..., None] for name in ("flop", "fetch", "clock", "asynchronous", "exposed")}
+    mma = rows["area"] * field["flop"] / (xp.exp(rows["speed"])[..., None] if "speed" in rows else 1.0)
+    load = rows["loaded"] * field["fetch"] / value["path"]
+    largest = xp.maximum(mma, load)
+    beside, after = (largest * ((mma / largest) ** p + (load / largest) ** p) ** (1 / p) for p in OVERLAP)
+    step = field["asynchronous"] * beside + (1 - field["asynchronous"]) * after
+    several = rows["splits"] > 1
+    finish = value["epilogue"] * field["exposed"] * mma * (1 + several * value["split"] * rows["splits"])
+    whole = rows["waves"] * (step * rows["steps"] + finish + value["latency"] * field["clock"]) + several * value["reduce"]
+    return xp.amin(whole, -1)
+
+
+def _memory(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
+    share = 1 / (1 + xp.exp(-parameters["gemm.mu"]))
+    kept = xp.exp(parameters["gemm.cached"]) * rows["kept"]
+    return rows["memory"] / share / (1 + kept**2)
