@@ -66,8 +66,9 @@ def test_the_yaml_of_a_gpu_has_the_last_word():
     ],
 )
 def test_amd_clocks_of_long_products(name, dtype, clock, boost):
-    # AMD, "Measuring Max-Achievable FLOPs, part 2" (2025), table 1: median frequency of a product repeated for a second
-    assert sustained(gpus.load(name), dtype) == pytest.approx(clock / boost, rel=0.07)
+    # AMD, "Measuring Max-Achievable FLOPs, part 2" (2025), table 1: median frequency of a product repeated for a second.
+    # Its structured inputs clock a little high: normally distributed ones gave 1 % (bf16) and 7 % (fp8) less (AMD, 2026).
+    assert sustained(gpus.load(name), dtype) == pytest.approx(clock / boost, rel=0.08)
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def sustained(gpu: Gpu, dtype: str) -> float:
     name = gpu.matrix_type(dtype)
     if name in gpu.sustained:
         return gpu.sustained[name]
-    if name not in WIDTH or gpu.matrix[name] == gpu.vector.get(name):
+    if dtype not in WIDTH or name not in WIDTH or gpu.matrix[name] == gpu.vector.get(name):
         return 1.0
     energy = ENERGY.get(gpu.architecture, NEWEST[gpu.vendor]) * WIDTH[name] * gpu.clock * 1e-21
     burst = energy * gpu.matrix[name]
