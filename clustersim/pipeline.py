@@ -81,7 +81,7 @@ def run(
     check_names(job)
     job = job.place(cluster.gpus, cluster.gpus_per_node)
     progress("predict")
-    work, stages, statement = _predict(cluster, job)
+    work, stages, predicted = _predict(cluster, job)
     memory = _memory(work, stages)
     if not ignore_memory:
         _must_fit(cluster, job, memory)
@@ -91,12 +91,15 @@ def run(
     record = play(planned.programs, planned.network, planned.members, lambda share: progress(f"simulate {share:.0%}"))
     progress("summarize")
     parts = breakdown(record.spans, len(planned.programs), record.end)
-    facts = Facts(memory, statement, full_attention)
+    facts = Facts(memory, *predicted, full_attention)
     found = summary(cluster, work, planned, record, parts, facts)
     return Result(found, cluster, job, planned, record, parts, facts, time.perf_counter() - begun)
 
 
-def _predict(cluster: Topology, job: Job) -> tuple[Work, tuple[Stage, ...], list[str]]:
+def _predict(cluster: Topology, job: Job) -> tuple[Work, tuple[Stage, ...], tuple[list[str], str]]:
+    """Return the work, the stages, and what is known of the predictor's error and was assumed of the clocks."""
+    from clustersim.predictors.clocks import applied, derate
+    from clustersim.predictors.clocks import statement as said
     from clustersim.predictors.model import get
     from clustersim.schedules.check import load as load_schedule
     from clustersim.workload.stages import stages
@@ -109,9 +112,11 @@ def _predict(cluster: Topology, job: Job) -> tuple[Work, tuple[Stage, ...], list
     distinct = kernels(written)
     with _blaming(job, "predictor", job.spec.predictor):
         predictor = get(job.spec.predictor)
-        known = dict(zip(distinct, predictor.predict(distinct, cluster.gpu).tolist(), strict=True))
+        clocks = applied(predictor, job.spec.clocks)
+        times = derate(distinct, predictor.predict(distinct, cluster.gpu), cluster.gpu, clocks)
         statement = [str(scope) for scope in predictor.statement(distinct, cluster.gpu)]
-    return Work(job, written, known), parts, statement
+    known = dict(zip(distinct, times.tolist(), strict=True))
+    return Work(job, written, known), parts, (statement, said(distinct, cluster.gpu, clocks))
 
 
 def check_names(job: Job) -> None:

@@ -3,7 +3,8 @@
 import pytest
 
 from clustersim import gpus
-from clustersim.errors import UnknownNameError
+from clustersim.errors import ConfigError, InputError, UnknownNameError
+from clustersim.topology.build import load as load_topology
 
 ALL = gpus.everything()
 MEASURED = (  # names that tables of measurements use
@@ -62,6 +63,84 @@ def test_h100_is_the_sxm_board_of_the_whitepaper():
     assert h100.matrix_peak("fp32") == h100.vector_peak("fp32") == pytest.approx(66.9e12)
     assert h100.memory_bandwidth == 3352e9
     assert h100.memory == 81559 * 2**20  # what nvidia-smi reports of the 80 GB
+
+
+FIELD = (  # what people train on, as they call it
+    *("p4", "p100", "v100", "t4", "a10", "l4", "l40", "l40s", "rtx-4090"),
+    *("a100-40gb", "a100-80gb", "a100-pcie-40gb", "a100-pcie-80gb", "a800"),
+    *("h100", "h100-pcie", "h100-nvl", "h800", "h20", "h200", "h200-nvl", "gh200", "gh200-144gb"),
+    *("b200", "b300", "gb200", "gb300", "mi100", "mi210", "mi250", "mi250x", "mi300x", "mi325x", "mi355x"),
+)
+
+
+@pytest.mark.parametrize("name", FIELD)
+def test_the_gpus_of_the_field_are_there(name):
+    assert gpus.load(name).matrix_peak("fp16") > 5e12
+
+
+def test_memory_is_what_the_driver_shows():
+    shown = {
+        "h100-nvl": 95830,
+        "b200": 183359,
+        "b300": 275040,
+        "gb200": 189471,
+        "gb300": 284208,
+        "gh200": 97871,
+        "mi325x": 262128,
+    }
+    assert {name: gpus.load(name).memory / 2**20 for name in shown} == shown
+
+
+OWN = """\
+name: mine
+vendor: nvidia
+architecture: imagined
+sms: 160
+clock: 2.1GHz
+memory: 160GiB
+memory_bandwidth: 6TB/s
+l2: 80MiB
+matrix: {fp32: 80TFLOP/s, bf16: 1400TFLOP/s}
+vector: {fp32: 80TFLOP/s}
+sustained: {bf16: 0.8}
+power: 900W
+sources: {all: "made up"}
+"""
+
+
+def node(folder, model):
+    (folder / "t.yaml").write_text(f"cluster: {{nodes: 1, node: {{extends: hgx-h100, gpus: {{model: {model}}}}}}}")
+    return load_topology(folder / "t.yaml").gpu
+
+
+def test_a_gpu_of_your_own_lies_beside_the_topology_or_where_you_are(tmp_path, monkeypatch):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there/own.yaml").write_text(OWN)
+    (tmp_path / "here.yaml").write_text(OWN.replace("mine", "here"))
+    monkeypatch.chdir(tmp_path)
+    assert node(tmp_path / "there", "own.yaml").sustained == {"bf16": 0.8}
+    assert node(tmp_path / "there", "./own.yaml").name == node(tmp_path / "there", "there/own.yaml").name == "mine"
+    assert node(tmp_path / "there", "here.yaml").name == "here"
+    assert node(tmp_path / "there", tmp_path / "here.yaml").name == "here"
+    with pytest.raises(InputError, match=r"t.yaml:1:\d+: gpus.model: there/none.yaml: no such file; `ls there`"):
+        node(tmp_path.joinpath("there").relative_to(tmp_path), "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("bf16: 0.8", "bf16: 1.8", "own.yaml:11:19: sustained.bf16: 1.8 must be at most 1.0"),
+        ("{bf16: 0.8}", "{int8: 0.8}", "own.yaml:11:13: sustained.int8: int8 is not known; write 'fp64', "),
+        ("900W", "900", "own.yaml:12:8: power: 900 has no unit; write a power with one, like 700W"),
+        ("clock: 2.1GHz\n", "", "own.yaml:1:1: clock is missing; add it"),
+        ("vendor: nvidia", "vendor: intel", "own.yaml:2:9: vendor: intel is not known; write 'nvidia' or 'amd'"),
+    ],
+)
+def test_mistakes_in_a_gpu_of_your_own_have_a_place_and_a_remedy(tmp_path, old, new, message):
+    (tmp_path / "own.yaml").write_text(OWN.replace(old, new))
+    with pytest.raises(ConfigError) as error:
+        node(tmp_path, "own.yaml")
+    assert message in str(error.value)
 
 
 def test_unknown_gpu_names_the_nearest():

@@ -27,6 +27,7 @@ def run(
     global_batch: Annotated[int | None, typer.Option(help="Sequences in a step.")] = None,
     schedule: Annotated[str | None, typer.Option(help="Pipeline schedule, such as 1f1b.")] = None,
     predictor: Annotated[str | None, typer.Option(help="Kernel predictor, such as neusight or roofline.")] = None,
+    clocks: Annotated[str | None, typer.Option(help="sustained, boost, or a share such as 0.85.")] = None,
     settings: Setting = None,
     no_fold: Annotated[bool, typer.Option("--no-fold", help="Simulate every rank, also those that are alike.")] = False,
     ignore_memory: Annotated[bool, typer.Option("--ignore-memory", help="Go on when the job does not fit.")] = False,
@@ -52,6 +53,7 @@ def run(
             "training.micro_batch": micro_batch,
             "training.global_batch": global_batch,
             "predictor": predictor,
+            "clocks": clocks,
         },
         settings,
     )

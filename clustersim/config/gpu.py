@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from clustersim.config.fields import Bandwidth, Compute, Count, Frequency, Name, Power, Size, Spec
+from clustersim.config.fields import Bandwidth, Compute, Count, Fraction, Frequency, Name, Power, Size, Spec
 
 DType = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 
@@ -20,7 +20,8 @@ class Gpu(Spec):
     `matrix` holds the peak FLOP/s of matrix products by data type (tensor cores where the type has them; `fp32` is the
     SIMT rate, `tf32` the tensor-core one), `vector` the peak of element-by-element work. `attained` is the best rate that
     a published search over matrix products reached on this GPU, where there is one: power and clocks keep it below the
-    peak. `sources` says where each figure is from.
+    peak. `sustained` is the share of the rate of a short burst that matrix products hold for seconds, where it was
+    measured; without it, it follows from `power`. `sources` says where each figure is from.
     """
 
     name: Name
@@ -35,23 +36,28 @@ class Gpu(Spec):
     matrix: Annotated[dict[DType, Compute], Field(min_length=1)]
     vector: Annotated[dict[DType, Compute], Field(min_length=1)]
     attained: dict[DType, Compute] = Field(default_factory=dict)
+    sustained: dict[DType, Fraction] = Field(default_factory=dict)
     power: Power
     sources: dict[str, str]
 
     def matrix_peak(self, dtype: str) -> float:
         """Return the peak FLOP/s of matrix products in `dtype`; types the GPU lacks run at the next wider one it has."""
-        return _peak(self.matrix, dtype)
+        return self.matrix[self.matrix_type(dtype)]
+
+    def matrix_type(self, dtype: str) -> DType:
+        """Return the data type as which matrix products in `dtype` run: itself, or the next wider one that the GPU has."""
+        return _type(self.matrix, dtype)
 
     def vector_peak(self, dtype: str) -> float:
         """Return the peak FLOP/s of element-by-element work in `dtype`."""
-        return _peak(self.vector, dtype)
+        return self.vector[_type(self.vector, dtype)]
 
 
-_WIDER = {"fp4": "fp8", "fp8": "bf16", "bf16": "fp16", "fp16": "fp32", "tf32": "fp32"}
+_WIDER: dict[str, DType] = {"fp4": "fp8", "fp8": "bf16", "bf16": "fp16", "fp16": "fp32", "tf32": "fp32"}
 
 
-def _peak(rates: dict[DType, float], dtype: str) -> float:
+def _type(rates: dict[DType, float], dtype: str) -> DType:
     name = dtype
     while name not in rates and name in _WIDER:
         name = _WIDER[name]
-    return rates[name] if name in rates else max(rates.values())
+    return next((one for one in rates if one == name), max(rates, key=rates.__getitem__))

@@ -69,7 +69,7 @@ Extent = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class Gpus(Spec):
-    """The GPUs of one node; `model` is a file of `clustersim/gpus` or a path."""
+    """The GPUs of one node; `model` is a file of `clustersim/gpus`, or the path of your own, from here on."""
 
     model: Name
     count: Count

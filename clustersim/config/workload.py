@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from clustersim.config.fields import Count, Index, Name, Spec
+from clustersim.config.fields import Count, Fraction, Index, Name, Spec
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 
@@ -115,10 +115,15 @@ class Parallelism(Spec):
 
 
 class Workload(Spec):
-    """A whole workload file."""
+    """A whole workload file.
+
+    clocks: `sustained` is what the GPU's power holds in a step of seconds, `boost` the speed of a short burst, and a number
+    the share of it that matrix products keep ([how](clocks.md)).
+    """
 
     name: Name
     model: Model
     training: Training
     parallelism: Parallelism = Parallelism()
     predictor: Name = "neusight"
+    clocks: Literal["sustained", "boost"] | Fraction = "sustained"

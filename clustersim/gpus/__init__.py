@@ -13,13 +13,15 @@ from clustersim.errors import UnknownNameError, suggest
 FOLDER = Path(__file__).parent
 
 
-def load(name: str) -> Gpu:
+def load(name: str, folder: Path | None = None) -> Gpu:
     """Return the GPU of that name or alias (case does not matter), or the one that a path to a YAML file describes.
 
-    Raises UnknownNameError with the nearest match.
+    The path starts in `folder`, that of the file which names it, or else in the working directory. Raises UnknownNameError
+    with the nearest match, and ConfigError for what is wrong in the file.
     """
     if name.endswith((".yaml", ".yml")):
-        return _read(Path(name))
+        near = (folder or Path()) / name
+        return _read(near if near.is_file() or not Path(name).is_file() else Path(name))
     direct = FOLDER / f"{name.lower()}.yaml"
     if direct.is_file():
         return _read(direct)

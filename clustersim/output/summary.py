@@ -26,6 +26,7 @@ class Facts(NamedTuple):
 
     memory: list[Memory]
     statement: list[str]
+    clocks: str
     full_attention: bool
 
 
@@ -41,7 +42,7 @@ def summary(
         "breakdown_s": _busiest(plan, parts, record.end),
         "memory": _memory(topology, facts),
         "busiest_links": busiest(topology, link_bytes(plan, topology), record.end),
-        "predictor": {"name": work.job.spec.predictor, "error": facts.statement},
+        "predictor": {"name": work.job.spec.predictor, "error": facts.statement, "clocks": facts.clocks},
         "not_modelled": list(NOT_MODELLED),
         "simulated": _simulated(topology, work, plan, record, facts),
     }

@@ -101,5 +101,6 @@ def _how(summary: dict[str, Any], took: float) -> list[str]:
         f"{cluster['links']:,} directed links or bundles; {s['events']:,} events in {seconds(took)}",
         f"kernel times by {predictor['name']}; error on held-out kernels:",
         *(f"  {line}" for line in predictor["error"]),
+        f"clocks: {predictor['clocks']}",
         "not modelled: " + "; ".join(summary["not_modelled"]),
     ]

@@ -22,6 +22,11 @@ class Roofline(NamedTuple):
         """Return the seconds of each kernel at the peak rates of `gpu`; `alone` changes nothing."""
         return bound(columns(kernels), gpu)
 
+    @property
+    def burst(self) -> bool:
+        """False: its rates are bounds at any clock, not those of a short burst."""
+        return False
+
     def statement(self, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[Scope, ...]:
         """Return that these are lower bounds."""
         found = subjects(columns(kernels))

@@ -131,7 +131,7 @@ def deep_merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str
 
 def _gpu(node: Node, document: Document, at: Loc) -> Gpu:
     try:
-        return gpus.load(node.gpus.model)
+        return gpus.load(node.gpus.model, Path(document.path).parent)
     except ConfigError:
         raise  # at its own place in the GPU's file
     except InputError as error:

@@ -1,0 +1,119 @@
+"""Clocks: what the board's power leaves of a short burst's rate when matrix products run for seconds.
+
+Tables of kernels are timed in bursts of milliseconds, before the power controller acts; a training step is the steady
+state. docs/clocks.md has the argument, the evidence and what each constant was read from. No training run is among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+
+from clustersim.config.gpu import Gpu
+from clustersim.predictors.columns import Columns, Floats, columns, peak, spread
+from clustersim.predictors.model import LAUNCH, Predictor
+from clustersim.workload.kernel import Kernel
+
+Clocks = Literal["sustained", "boost"] | float
+
+STATIC = 0.14
+"""Share of the power limit that does not follow the clock: leakage, memory, links. nvidia-smi shows idle boards at 54 of
+400 W (A100), 75 of 700 (H200), 145 of 1000 (B200), 180 of 1100 (B300), 160 of 1200 (GB200), 172 of 1400 W (GB300)."""
+EXPONENT = 1.8
+"""g of dynamic power ~ clock^g: 1 at a fixed voltage, 3 where voltage follows the clock. The same kernels at 750 and at
+1000 W (MI300X, MI325X; AMD, "Measuring Max-Achievable FLOPs", 2025) run at 1115 and 1354 MHz in fp16, 1207 and 1447 in bf16,
+1230 and 1464 in fp8: g = 1.5 to 1.7 at half of the boost clock, and more nearer to it, where the voltage rises."""
+ENERGY: Mapping[str, float] = {
+    "volta": 1.14,
+    "turing": 1.14,
+    "ampere": 0.80,
+    "ada": 0.48,
+    "hopper": 0.355,
+    "blackwell": 0.25,
+    "blackwell-ultra": 0.26,
+    "cdna1": 0.89,
+    "cdna2": 0.89,
+    "cdna3": 0.625,
+    "cdna4": 0.44,
+}
+"""Picojoules a dense 16-bit FLOP for each GHz of clock, of the whole board: from the drop of long against short products on
+A100, H100, H200, L40S, B200, B300 and GB200, and from AMD's clocks above. Volta, Turing, CDNA 1, 2 and 4 are a full process
+node from their kin: 30 % less energy at the newer one (TSMC), as in `limit.py`."""
+NEWEST: Mapping[str, float] = {"nvidia": ENERGY["blackwell"], "amd": ENERGY["cdna3"]}
+"""For an architecture that is not listed."""
+WIDTH: Mapping[str, float] = {"tf32": 2.0, "fp16": 1.0, "bf16": 1.0, "fp8": 0.55, "fp4": 0.55**2}
+"""Energy of a FLOP relative to 16 bits: operands halve, accumulators do not. AMD's clocks above say 0.48 for fp8, the long
+products of H200, B300, B200 and GB200 0.45, 0.48, 0.57 and 0.62; below 0.5 fp8 would clock above bf16."""
+SHARPNESS = 3
+"""How sharply computing and memory bound a kernel: roof = (compute^q + memory^q)^(1/q)."""
+
+
+def sustained(gpu: Gpu, dtype: str) -> float:
+    """Return the share, in (0, 1], of their burst rate that matrix products hold on `gpu` for seconds.
+
+    `sustained` of the GPU's YAML where it has the type; else (P_dynamic / P_burst)^(1/g) with P_dynamic = 0.86 · power and
+    P_burst = energy · width · clock · peak, at most 1: the clock falls until the board meets its limit. Products on SIMT
+    units (fp32, fp64) count as 1: their tables are timed in loops of seconds.
+    """
+    name = gpu.matrix_type(dtype)
+    if name in gpu.sustained:
+        return gpu.sustained[name]
+    if dtype not in WIDTH or name not in WIDTH or gpu.matrix[name] == gpu.vector.get(name):
+        return 1.0
+    energy = ENERGY.get(gpu.architecture, NEWEST[gpu.vendor]) * WIDTH[name] * gpu.clock * 1e-21
+    burst = energy * gpu.matrix[name]
+    return min(1.0, float(((1 - STATIC) * gpu.power / burst) ** (1 / EXPONENT)))
+
+
+def share(gpu: Gpu, dtype: str, clocks: Clocks) -> float:
+    """Return the share of the burst rate under `clocks`: `boost` is 1, `sustained` the GPU's own, a number itself."""
+    if isinstance(clocks, str):
+        return sustained(gpu, dtype) if clocks == "sustained" else 1.0
+    return clocks
+
+
+def derate(kernels: Sequence[Kernel], seconds: Floats, gpu: Gpu, clocks: Clocks) -> Floats:
+    """Return the seconds of kernels at `clocks` from those of a burst; `clocks: boost` gives back what it got.
+
+    A matrix kernel's time behind its launch grows by ((c / share)^q + m^q)^(1/q) over (c^q + m^q)^(1/q), c and m its seconds
+    of computing and of memory at the datasheet's rates: bound by memory, it does not change. `sustained` also keeps it from
+    beating `attained`. Never faster than the burst, and monotone in the share. Other kernels stay.
+    """
+    if clocks == "boost":
+        return seconds
+    table = columns(kernels)
+    shares = spread(table.dtype, lambda dtype: share(gpu, dtype, clocks))
+    busy = np.maximum(seconds - LAUNCH, 0.0)
+    slower = seconds + busy * (_stretch(table, gpu, shares) - 1)
+    if clocks == "sustained":
+        slower = np.maximum(slower, table.flop / spread(table.dtype, lambda dtype: _ceiling(gpu, dtype)))
+    return np.where(table.matrix, slower, seconds)
+
+
+def _stretch(table: Columns, gpu: Gpu, shares: Floats) -> Floats:
+    compute, memory = table.flop / peak(table, gpu), table.bytes / gpu.memory_bandwidth
+    q = SHARPNESS
+    result: Floats = (((compute / shares) ** q + memory**q) / (compute**q + memory**q)) ** (1 / q)
+    return result
+
+
+def _ceiling(gpu: Gpu, dtype: str) -> float:
+    return gpu.attained.get(gpu.matrix_type(dtype), float("inf"))
+
+
+def applied(predictor: Predictor, clocks: Clocks) -> Clocks:
+    """Return the clocks for the forecasts of `predictor`: bounds at datasheet rates are no bursts and stay as they are."""
+    return clocks if clocks != "sustained" or getattr(predictor, "burst", True) else "boost"
+
+
+def statement(kernels: Sequence[Kernel], gpu: Gpu, clocks: Clocks) -> str:
+    """Return what was assumed, such as `sustained: bf16 matrix products at 92 % of their rate in a short burst`."""
+    if clocks == "boost":
+        return "boost: as in a short burst"
+    table = columns(kernels)
+    types = dict.fromkeys(table.dtype[table.matrix].tolist())
+    shares = ", ".join(f"{dtype} {100 * share(gpu, dtype, clocks):.0f} %" for dtype in types)
+    how = "sustained" if clocks == "sustained" else "as given"
+    return f"{how}: matrix products at {shares} of their rate in a short burst" if shares else how
