@@ -14,7 +14,7 @@ from clustersim.predictors import store
 from clustersim.predictors.classes import MEMORY, SIMT, TENSOR, pick
 from clustersim.predictors.columns import columns
 from clustersim.predictors.model import ROOM
-from clustersim.workload.kernel import attention, gemm, vector
+from clustersim.workload.kernel import attention, gemm
 
 LEARNED = ("habitat", "linear", "neusight")
 

@@ -77,6 +77,10 @@ class Learned:
     def _scope(self, dtype: str, kind: str, gpu: Gpu) -> Scope:
         name, subject = class_of(kind, dtype), f"{dtype} {kind}"
         measured: Mapping[str, Any] = self.weights.meta["errors"].get(name, {})
+        if name == MEMORY and self.method.memory:
+            return Scope(
+                subject, "element-wise kernels' share of the bandwidth, and published rates", None, 0, gpu.name
+            )
         if name == MEMORY:
             share = scalar(self.weights.classes[MEMORY]["fraction"])
             return Scope(subject, f"bytes at {100 * share:.0f} % of the bandwidth", None, 0, gpu.name)

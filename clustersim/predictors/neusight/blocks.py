@@ -18,7 +18,7 @@ PERSISTENT = 1024
 WARPS = 128
 """Threads of a block of a norm, of a persistent softmax and of element-wise kernels."""
 
-_THREADS = {"turing": 1024, "ada": 1536, "blackwell-ultra": 2048}
+_THREADS = {"turing": 1024, "ada": 1536}
 _LOCAL = {"pascal": 24, "volta": 128, "turing": 64, "ampere": 192, "ada": 128}
 KEPT = 0.5
 """Share of the L2 that holds rows to be read again: as many bytes are written meanwhile as are read."""
@@ -36,13 +36,23 @@ class Layout(NamedTuple):
 
 def threads(gpu: Gpu) -> int:
     """Return the threads that an SM holds (CUDA C programming guide, compute capabilities): 1024, 1536 or 2048."""
-    small = gpu.architecture == "ampere" and gpu.vector_peak("fp32") > 160 * gpu.clock * gpu.sms  # GA10x: 128 lanes
+    small = gpu.architecture == "ampere" and _dense(gpu)  # GA10x
     return 1536 if small else _THREADS.get(gpu.architecture, 2048)
 
 
+def _dense(gpu: Gpu) -> bool:
+    """Whether an SM has 128 FP32 lanes, as in boards for graphics, and not 64."""
+    return gpu.vector_peak("fp32") > 2 * 96 * gpu.clock * gpu.sms
+
+
 def local(gpu: Gpu) -> float:
-    """Return the bytes of L1 cache of all SMs (NVIDIA's whitepapers; 256 KiB an SM from Hopper on, AMD 16 KiB)."""
+    """Return the bytes of L1 cache of all SMs (NVIDIA's whitepapers; 256 KiB an SM from Hopper on, AMD 16 KiB).
+
+    Pascal has 24 KiB an SM of 64 lanes, and 48 of 128; Ampere 192 and 128.
+    """
     kib = _LOCAL.get(gpu.architecture, 256) if gpu.vendor == "nvidia" else 16
+    if _dense(gpu):
+        kib = {"pascal": 48, "ampere": 128}.get(gpu.architecture, kib)
     return 1024.0 * kib * gpu.sms
 
 

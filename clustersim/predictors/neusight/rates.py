@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from clustersim.config.gpu import Gpu
 from clustersim.predictors.columns import Columns, Floats, spread
 
+UNKNOWN = 0.3
+"""Relative error that is assumed where one GPU, or another direction, is all that was published."""
 LANES = 64
 """Integer lanes of an SM (NVIDIA's whitepapers, Volta to Blackwell)."""
 
@@ -32,19 +32,32 @@ TRACES = "sitar-lab/NeuSight, measured operators of whole models, fp32"
 SIMUMAX = "MooreThreads/SimuMax, configs/system: fitted on A100 PCIe and B200"
 
 INSTRUCTIONS: dict[str, Rate] = {
-    "powu": Rate(45.0, None, f"{TRACES}: power by a general exponent, P100 and A100"),
-    "embedding": Rate(105.0, 0.2, VIDUR),
-    "rmsnorm": Rate(50.0, 0.1, VIDUR),
-    "layernorm": Rate(50.0, None, f"as rmsnorm: {VIDUR}"),
-    "swiglu": Rate(45.0, 0.1, VIDUR),
-    "rope": Rate(40.0, 0.2, VIDUR),
-    "cast": Rate(30.0, 0.1, QUANTIZE),
+    "powu": Rate(45.0, None, f"{TRACES}: power by a general exponent, P100"),
+    "embedding": Rate(120.0, 0.11, VIDUR),
+    "rmsnorm": Rate(54.5, 0.08, VIDUR),
+    "layernorm": Rate(54.5, None, f"as rmsnorm: {VIDUR}"),
+    "swiglu": Rate(53.0, 0.15, VIDUR),
+    "rope": Rate(42.0, 0.08, VIDUR),
+    "cast": Rate(35.0, 0.13, QUANTIZE),
 }
+"""Per element."""
 NARROW = frozenset({"rmsnorm", "layernorm", "swiglu"})
 """Operations whose counts are known for 16-bit values only; in fp32 they are learned."""
 
+_LOSS = Rate(6.8, 0.06, f"{SIMUMAX}: 1293 and 2597 GB/s")
+PER_BYTE: dict[str, Rate] = dict.fromkeys(("max", "exp_sum", "divide", "cross_entropy_backward"), _LOSS)
+"""Per byte moved: the parts of the cross-entropy over the vocabulary."""
+
+_RANDOM = Rate(0.77, 0.02, f"{TRACES}: V100; A100-80GB, L4 and H100 within 2 %")
+_PERMUTE = Rate(0.51, None, f"{SIMUMAX}: B200; 0.16 on A100, whose kernels are not fused")
+_MASK = Rate(0.76, 0.15, f"{TRACES}: where on V100, A100, P100, T4 and P4")
+_TRANSPOSE = Rate(0.73, 0.1, f"{TRACES}: contiguous on V100, A100, T4 and P4")
+_PERMUTED = ("permute", "permute_backward", "unpermute", "unpermute_backward")
 SHARE: dict[str, Rate] = {
-    "dropout": Rate(0.77, 0.02, f"{TRACES}: V100; A100-80GB, L4 and H100 within 2 %"),
+    **dict.fromkeys(("dropout", "bias_dropout_add"), _RANDOM),
+    **dict.fromkeys(_PERMUTED, _PERMUTE),
+    **dict.fromkeys(("shift", "shift_backward", "repeat_kv", "transpose"), _TRANSPOSE),
+    "mask": _MASK,
 }
 
 
@@ -58,15 +71,32 @@ def issue(table: Columns, gpu: Gpu) -> Floats:
 
     Backward passes of norms go over the values twice.
     """
-    slots = spread(table.op, _slots)
-    wide = np.isin(spread(table.op, lambda op: float(base(op) in NARROW)), 1.0) & (table.size > 2)
-    return np.where(wide, 0.0, slots) * table.m * table.n / (LANES * gpu.sms * gpu.clock)
+    known = (table.size <= 2) | (spread(table.op, lambda op: float(base(op) in NARROW)) == 0)
+    slots = spread(table.op, _slots) * known * table.m * table.n + spread(table.op, _slots_a_byte) * table.bytes
+    result: Floats = slots / (LANES * gpu.sms * gpu.clock)
+    return result
+
+
+def error(table: Columns) -> Floats:
+    """Return the relative error of the published constant that serves each kernel, zero where none does."""
+    return spread(table.op, _error)
+
+
+def _error(op: str) -> float:
+    found = INSTRUCTIONS.get(base(op)) or PER_BYTE.get(op) or SHARE.get(op)
+    if found is None:
+        return 0.0
+    return UNKNOWN if found.error is None or op.endswith("_backward") else found.error
 
 
 def _slots(op: str) -> float:
     found = INSTRUCTIONS.get(base(op))
     passes = 2 if op in ("rmsnorm_backward", "layernorm_backward") else 1
     return found.value * passes if found else 0.0
+
+
+def _slots_a_byte(op: str) -> float:
+    return PER_BYTE[op].value if op in PER_BYTE else 0.0
 
 
 def ceiling(table: Columns) -> Floats:

@@ -112,7 +112,7 @@ def predict(parameters: Parameters, table: Columns, gpu: Gpu) -> tuple[Floats, F
     """Return the seconds of kernels of vector kinds, launch excluded, and the standard deviation of their logarithm.
 
     The first member has learned from all GPUs; the others have each missed one, and their spread around the first is that
-    of a jackknife over GPUs: sqrt((g - 1) / g · sum of squares).
+    of a jackknife over GPUs: sqrt((g - 1) / g · sum of squares). Published constants add their own error.
     """
     seconds, deviation = np.empty(len(table)), np.empty(len(table))
     for kind in dict.fromkeys(table.kind.tolist()):
@@ -120,5 +120,6 @@ def predict(parameters: Parameters, table: Columns, gpu: Gpu) -> tuple[Floats, F
         guess = log_seconds(parameters, terms(table.select(chosen), gpu))
         seconds[chosen] = np.exp(guess[0])
         count = max(1, len(guess) - 1)
-        deviation[chosen] = np.sqrt(((guess[1:] - guess[0]) ** 2).sum(axis=0) * (count - 1) / count)
+        jackknife = ((guess[1:] - guess[0]) ** 2).sum(axis=0) * (count - 1) / count
+        deviation[chosen] = np.sqrt(jackknife + rates.error(table.select(chosen)) ** 2)
     return seconds, deviation
