@@ -78,9 +78,7 @@ class Learned:
         name, subject = class_of(kind, dtype), f"{dtype} {kind}"
         measured: Mapping[str, Any] = self.weights.meta["errors"].get(name, {})
         if name == MEMORY and self.method.memory:
-            return Scope(
-                subject, "element-wise kernels' share of the bandwidth, and published rates", None, 0, gpu.name
-            )
+            return Scope(subject, "bytes at the rate of element-wise kernels, and published rates", None, 0, gpu.name)
         if name == MEMORY:
             share = scalar(self.weights.classes[MEMORY]["fraction"])
             return Scope(subject, f"bytes at {100 * share:.0f} % of the bandwidth", None, 0, gpu.name)

@@ -68,7 +68,7 @@ def softmax(table: Columns, gpu: Gpu) -> Layout:
     from whole vectors is read value by value.
     """
     width = 16 / table.size
-    wanted = np.maximum(np.floor(table.n / width), 2) / 2
+    wanted = np.maximum(np.floor(np.floor(table.n / width) / 2), 1)
     block = np.clip(2 ** np.ceil(np.log2(wanted)), 32, 512)
     vectors = np.floor(table.n / (width * block))
     rest = np.ceil((table.n - vectors * width * block) / block)
