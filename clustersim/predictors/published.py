@@ -28,16 +28,16 @@ Sizes = dict[str, int]
 def _rope(size: Sizes) -> Kernel:
     heads = size["hidden"] // size["tp"]
     grouped = 8 if size["hidden"] == 8192 else 1  # Llama-2-70B has 8 key heads for 64 query heads
-    return vector("elementwise", "rope", "fp16", size["tokens"], heads + heads // grouped, 6.0, 4)
+    return vector("elementwise", "unfused_rope", "fp16", size["tokens"], heads + heads // grouped, 6.0, 4)
 
 
 _KERNELS: dict[str, Callable[[Sizes], Kernel]] = {
-    "rmsnorm": lambda s: vector("layernorm", "rmsnorm", "fp16", s["tokens"], s["hidden"], 6.0, 4),
-    "swiglu": lambda s: vector("elementwise", "swiglu", "fp16", s["tokens"], s["ffn"] // s["tp"], 1.0, 6),
+    "rmsnorm": lambda s: vector("layernorm", "unfused_rmsnorm", "fp16", s["tokens"], s["hidden"], 6.0, 4),
+    "swiglu": lambda s: vector("elementwise", "unfused_swiglu", "fp16", s["tokens"], s["ffn"] // s["tp"], 1.0, 6),
     "residual_add": lambda s: vector("elementwise", "add", "fp16", s["tokens"], s["hidden"], 1.0, 6),
     "embedding": lambda s: vector("memory", "embedding", "fp16", s["tokens"], s["hidden"], 0.0, 4),
     "rope": _rope,
-    "fp8_cast": lambda s: vector("memory", "cast", "bf16", s["M"], s["K"], 0.0, 3),
+    "fp8_cast": lambda s: vector("memory", "quantize", "bf16", s["M"], s["K"], 0.0, 3),
 }
 
 
