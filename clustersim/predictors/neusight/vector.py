@@ -26,12 +26,11 @@ from clustersim.predictors.neusight.blocks import Layout
 
 CLASSES = ("fp32/elementwise", "fp32/softmax", "fp32/layernorm")
 PARAMETERS = ("share", "sharpness", "cycles", "power")
-MEMORIES = ("gddr", "pascal", "hbm", "blackwell")
-SHARES = (0.76, 0.755, 0.91, 0.75)
-"""Share of the bandwidth to begin with. GDDR corrects errors inline, and Pascal cannot keep HBM busy. Blackwell, which no
-training row comes from, is between SimuMax's 0.67 for B200 and 0.83: the copy on GB200 (stas00/ml-engineering) in the ratio of
-copies to sums on A100 and H100."""
-WAITS = {"elementwise": 0, "memory": 0, "softmax": 4, "layernorm": 1}
+MEMORIES = ("gddr", "pascal", "hbm", "blackwell", "cdna")
+SHARES = (0.76, 0.755, 0.91, 0.75, 0.83)
+"""Share of the bandwidth to begin with. GDDR corrects errors inline, and Pascal cannot keep HBM busy. No row of the last two
+is learned from: Blackwell is between SimuMax's 0.67 on B200 and 0.83, the copy on GB200 (stas00/ml-engineering) in the ratio
+of sums to copies on A100 and H100; AMD's is that of sums on MI100 and MI210 (NeuSight: 0.83, 0.81)."""
 PASSES = {"softmax": 2.0, "softmax_backward": 2.0, "layernorm": 1.0, "layernorm_backward": 2.0}
 """Values an element that passes after the first read again. Softmax: the input for sum and output; backward two tensors
 once. Norms: the input once; backward two tensors once."""
@@ -44,6 +43,8 @@ def knows(table: Columns) -> bool:
 
 def memory(gpu: Gpu) -> str:
     """Return the kind of memory. Boards below 700 GB/s, Turing and Ada have GDDR; all others are taken to have HBM."""
+    if gpu.vendor == "amd":
+        return "cdna"
     if gpu.architecture == "pascal" or gpu.architecture.startswith("blackwell"):
         return gpu.architecture.partition("-")[0]
     return "gddr" if gpu.memory_bandwidth < 700e9 or gpu.architecture in ("turing", "ada") else "hbm"
