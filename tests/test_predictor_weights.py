@@ -14,7 +14,7 @@ from clustersim.predictors import store
 from clustersim.predictors.classes import MEMORY, SIMT, TENSOR, pick
 from clustersim.predictors.columns import columns
 from clustersim.predictors.model import ROOM
-from clustersim.workload.kernel import attention, gemm, vector
+from clustersim.workload.kernel import attention, gemm
 
 LEARNED = ("habitat", "linear", "neusight")
 
@@ -104,7 +104,6 @@ def test_saving_twice_gives_the_same_bytes_and_no_leftovers(tmp_path):
 SOME = {
     "fp32/linear": [gemm("linear", "forward", "fp32", 1, 700 * i, 513 * i, 999) for i in range(1, 9)],
     "fp32/bmm": [gemm("bmm", "forward", "fp32", 16 * i, 512, 64, 512) for i in range(1, 9)],
-    "fp32/softmax": [vector("softmax", "forward", "fp32", 1000 * i, 2048, 5, 8) for i in range(1, 9)],
     "half/linear": [gemm("linear", "forward", "bf16", 1, 700 * i, 513 * i, 999) for i in range(1, 9)],
     "half/flash_attention": [attention("forward", "bf16", i, 16, 8, 2048, 2048, 128, True) for i in range(1, 9)],
 }

@@ -131,6 +131,8 @@ def _news(predictor: Predictor, row: Row, split: str) -> str:
     weights = getattr(predictor, "weights", None)
     if weights is None:
         return "GPU"
+    if row.kind not in weights.meta["learned"]:
+        return "nothing"  # published rates, which constants were chosen from
     if row.gpu not in weights.meta["learned"][row.kind]["gpus"]:
         return "GPU"
     return "kernels" if split == "test" and row.kind.startswith("fp32/") else "nothing"

@@ -2,5 +2,5 @@
 
 SHARED = (
     *("classes", "clocks", "columns", "curriculum", "evaluate", "learned", "lessons", "mlp", "model"),
-    *("samples", "store", "tables", "training"),
+    *("published", "samples", "store", "tables", "training"),
 )

@@ -13,6 +13,7 @@ from clustersim.predictors import tables
 from clustersim.predictors.classes import SIMT, TENSOR, pick
 from clustersim.predictors.columns import Columns, Floats
 from clustersim.predictors.model import Predictor
+from clustersim.predictors.published import PREFIX, published
 from clustersim.predictors.samples import Samples, gpus_of
 from clustersim.workload.kernel import Kernel
 
@@ -41,10 +42,10 @@ def kernels(table: Columns) -> list[Kernel]:
 
 
 def measure(predictor: Predictor, kind: str, samples: Samples) -> Iterator[Row]:
-    """Yield the errors of a predictor on the samples of one class, GPU by GPU."""
+    """Yield the errors of a predictor on the samples of one class, GPU by GPU; published kernels are timed without a call."""
     for name, rows in sorted(gpus_of(samples).items()):
         gpu, part = gpus.load(name), samples.select(rows)
-        ratio = predictor.predict(kernels(part.table), gpu, alone=True) / part.seconds
+        ratio = predictor.predict(kernels(part.table), gpu, alone=not kind.startswith(PREFIX)) / part.seconds
         yield summary(predictor.name, kind, gpu.name, ratio, part.table)
 
 
@@ -57,10 +58,11 @@ def summary(predictor: str, kind: str, gpu: str, ratio: Floats, table: Columns) 
 
 
 def test_samples(data: Path, split: str = "test") -> dict[str, Samples]:
-    """Return the measured kernels of each class: FP32 of one split, and all of the tensor-core ones."""
+    """Return the measured kernels of each class: FP32 of one split, all of the tensor-core ones, and published ones."""
     simt = tables.fp32(data, split)
     tensor = (training_shapes(tables.gemm(data)), tables.attention(data))
     found = {name: pick(simt, name) for name in SIMT}
+    found |= published(data)
     return found | {name: pick(tensor[name.endswith("attention")], name) for name in TENSOR}
 
 

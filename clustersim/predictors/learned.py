@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,13 +26,16 @@ class Method(NamedTuple):
     """How one predictor forecasts and learns kernels of one class.
 
     `seconds` gives the time of each kernel without its launch. `fit` returns the parameters, among them `dispatch`: the
-    seconds that a call by itself takes on top.
+    seconds that a call by itself takes on top. `required` names the parameters of a class, `special` those of classes that
+    have others. `memory` forecasts memory-bound kernels from the parameters of all classes, where the method can.
     """
 
     name: str
     seconds: Callable[[Parameters, Columns, Gpu], Floats]
     fit: Callable[[str, Samples, int, Progress], dict[str, Floats]]
     required: tuple[str, ...]
+    special: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    memory: Callable[[Mapping[str, Parameters], Columns, Gpu], Floats] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +61,14 @@ class Learned:
             rows = names == name
             parameters = self.weights.classes[name]
             start = scalar(parameters["dispatch"]) if alone else LAUNCH
-            seconds = _memory if name == MEMORY else self.method.seconds
-            result[rows] = start + seconds(parameters, table.select(rows), gpu)
+            result[rows] = start + self._kernels(name, table.select(rows), gpu)
         return np.maximum(result, bound(table, gpu))
+
+    def _kernels(self, name: str, table: Columns, gpu: Gpu) -> Floats:
+        if name == MEMORY and self.method.memory:
+            return self.method.memory(self.weights.classes, table, gpu)
+        seconds = _memory if name == MEMORY else self.method.seconds
+        return seconds(self.weights.classes[name], table, gpu)
 
     def statement(self, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[Scope, ...]:
         """Return the measured error of each data type and kind among the kernels, on `gpu` or on what comes nearest."""
@@ -68,6 +77,8 @@ class Learned:
     def _scope(self, dtype: str, kind: str, gpu: Gpu) -> Scope:
         name, subject = class_of(kind, dtype), f"{dtype} {kind}"
         measured: Mapping[str, Any] = self.weights.meta["errors"].get(name, {})
+        if name == MEMORY and self.method.memory:
+            return Scope(subject, "bytes at the rate of element-wise kernels, and published rates", None, 0, gpu.name)
         if name == MEMORY:
             share = scalar(self.weights.classes[MEMORY]["fraction"])
             return Scope(subject, f"bytes at {100 * share:.0f} % of the bandwidth", None, 0, gpu.name)
@@ -106,7 +117,9 @@ def open_weights(method: Method, path: Path | None) -> Learned:
     path = path or shipped(method.name)
     weights = read(path, method.name)
     for name in (*SIMT, *TENSOR, MEMORY):
-        wanted = ("fraction", "dispatch") if name == MEMORY else (*method.required, "dispatch")
+        wanted = (
+            ("fraction", "dispatch") if name == MEMORY else (*method.special.get(name, method.required), "dispatch")
+        )
         missing = [key for key in wanted if key not in weights.classes.get(name, {})]
         if missing or "errors" not in weights.meta:
             what = f"{name} {', '.join(missing)}" if missing else "the errors in the metadata"

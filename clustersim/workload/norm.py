@@ -17,8 +17,8 @@ def norm(rank: Rank, name: str, *, fork: bool = True) -> Operator:
     are added. Keeps its input.
     """
     rows, hidden, z = rank.local, rank.model.hidden, rank.size
-    op = rank.model.norm
-    weights = rank.replicated(hidden * (2 if op == "layernorm" else 1))
+    op = f"unfused_{rank.model.norm}" if rank.eager and z < 4 else rank.model.norm
+    weights = rank.replicated(hidden * (2 if rank.model.norm == "layernorm" else 1))
     return Operator(
         name,
         (vector("layernorm", op, rank.dtype, rows, hidden, 6.0, 2 * z),),

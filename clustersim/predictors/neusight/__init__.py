@@ -5,6 +5,7 @@ What differs from the paper's code, and why, is in docs/predictors.md.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from clustersim.predictors.curriculum import learn
 from clustersim.predictors.learned import Learned, Method, open_weights
 from clustersim.predictors.lessons import expected_dispatch, forget, lesson, lone, nuisance
 from clustersim.predictors.mlp import Parameters, scaling, standardise
-from clustersim.predictors.neusight import wave
+from clustersim.predictors.neusight import vector, vector_learning, wave
 from clustersim.predictors.neusight.terms import terms
 from clustersim.predictors.samples import Samples
 from clustersim.predictors.store import Weights
@@ -31,6 +32,8 @@ BACKWARD = 0.8
 
 def seconds(parameters: Parameters, table: Columns, gpu: Gpu) -> Floats:
     """Return the seconds of kernels of one class, launch excluded: the geometric mean of the ensemble."""
+    if vector.knows(table):
+        return vector.predict(parameters, table, gpu)[0]
     rows = terms(table, gpu)
     rows["features"] = standardise(parameters, rows["features"])
     result: Floats = np.exp(wave.log_seconds(np, parameters, rows).mean(axis=0))
@@ -39,6 +42,8 @@ def seconds(parameters: Parameters, table: Columns, gpu: Gpu) -> Floats:
 
 def learn_class(name: str, samples: Samples, seed: int, progress: Progress = silent) -> dict[str, Floats]:
     """Return the parameters of one class, learned in torch from its samples."""
+    if name in vector.CLASSES:
+        return vector_learning.learn_class(name, samples, seed, progress)
     facts = lesson(samples, terms, patience=2e-5 if name in GRAPHED else 1e-4)
     scale = scaling(facts.inputs["features"])
     inputs = facts.inputs | {"features": standardise(scale, facts.inputs["features"])}
@@ -53,7 +58,19 @@ def learn_class(name: str, samples: Samples, seed: int, progress: Progress = sil
     return forget(found, facts.share) | scale
 
 
-METHOD = Method("neusight", seconds, learn_class, ("mlp.0.weight", "wave.mu", "low", "high", "mean", "std"))
+def memory(classes: Mapping[str, Parameters], table: Columns, gpu: Gpu) -> Floats:
+    """Return the seconds of memory-bound kernels, launch excluded: element-wise ones with constants of their own."""
+    return vector.predict(classes["fp32/elementwise"], table, gpu)[0]
+
+
+METHOD = Method(
+    "neusight",
+    seconds,
+    learn_class,
+    ("mlp.0.weight", "wave.mu", "low", "high", "mean", "std"),
+    dict.fromkeys(vector.CLASSES, vector.PARAMETERS),
+    memory,
+)
 
 
 def load(weights: Path | None = None) -> Learned:
