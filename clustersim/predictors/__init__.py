@@ -2,5 +2,5 @@
 
 SHARED = (
     *("classes", "columns", "curriculum", "evaluate", "learned", "lessons", "mlp", "model"),
-    *("samples", "store", "tables", "training"),
+    *("checkouts", "measurements", "resume", "samples", "sheet", "sources", "store", "tables", "training"),
 )
