@@ -97,6 +97,32 @@ def evaluate(
 
 
 @app.command()
+def profile(
+    suite: Annotated[
+        str | None, typer.Option(help="Suites, such as gemm,attention; default: all.", metavar="LIST")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="CSV of kernels; layers and steps go to *_steps.csv.")] = Path(
+        "kernels.csv"
+    ),
+    minutes: Annotated[float | None, typer.Option(help="Start nothing new after so many minutes.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Only the most valuable cases, in bursts.")] = False,
+    gpu: Annotated[str | None, typer.Option(help="Name or YAML file of this GPU where it is not known.")] = None,
+    device: Annotated[str, typer.Option(hidden=True, help="cpu: tiny shapes, to test that all cases run.")] = "cuda",
+) -> None:
+    """Measure kernels, layers and training steps on this machine's CUDA GPU, row by row, the most valuable first.
+
+    Suites: gemm, attention, vector, grouped, launch, step. Rows that the files hold already are not measured again.
+    """
+    from clustersim.profiling import device as devices
+    from clustersim.profiling.profile import Bench, Plan, wholes_file
+
+    plan = Plan.of(suite, minutes, quick)
+    place = devices.cpu(gpu) if device == "cpu" else devices.cuda(gpu)
+    count = Bench(place, out, typer.echo).run(plan)
+    typer.echo(f"{count} new rows in {out} and {wholes_file(out)}")
+
+
+@app.command()
 def show(predictor: Names = None, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Print what the shipped weights learned from, and their errors on what they had not seen."""
     metas = {name: _meta(name) for name in predictor or LEARNED}

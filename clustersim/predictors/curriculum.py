@@ -22,7 +22,7 @@ from clustersim.predictors.evaluate import Row, canonical, measure, own_samples,
 from clustersim.predictors.learned import Learned, Method
 from clustersim.predictors.resume import resumable
 from clustersim.predictors.samples import Samples, gpus_of, join
-from clustersim.predictors.sources import Data, digests, places
+from clustersim.predictors.sources import Data, digests, left_out, places
 from clustersim.predictors.store import Weights
 from clustersim.predictors.training import Progress
 
@@ -62,14 +62,15 @@ def courses(data: Data | Path, seed: int) -> dict[str, Course]:
     result = {name: _leave_out(course, data) for name, course in result.items()}
     empty = [name for name, course in result.items() if not len(course.learned)]
     if empty:
-        where = ", ".join(map(str, places(data)))
-        raise DataError(f"{where}: no measured kernels of {', '.join(empty)}; the tables must hold all classes")
+        where, out = ", ".join(map(str, places(data))), ", ".join(left_out(data))
+        what = f"{', '.join(empty)}{f' without {out}' if out else ''}"
+        raise DataError(f"{where}: no measured kernels of {what}; the tables must hold all classes")
     return result
 
 
 def _leave_out(course: Course, data: Data | Path) -> Course:
     """Return the course without the GPUs to leave out; where no other kernels judge it, theirs do."""
-    held = np.isin(canonical(course.learned).gpu, data.leave_out if isinstance(data, Data) else ())
+    held = np.isin(canonical(course.learned).gpu, left_out(data))
     judged = course.learned.select(held) if course.judged is None and held.any() else course.judged
     return Course(course.learned.select(~held), judged)
 
@@ -98,7 +99,7 @@ def learn(method: Method, data: Data | Path, seed: int, progress: Progress, scra
         "predictor": method.name,
         "seed": seed,
         "split": "fp32: train, judged on test; tensor: all GPUs, judged with their generation left out",
-        "left_out": list(data.leave_out) if isinstance(data, Data) else [],
+        "left_out": list(left_out(data)),
         "data": digests(data),
         "learned": {name: {"gpus": _names(c.learned), "rows": len(c.learned)} for name, c in plan.items()},
         "errors": errors,

@@ -41,7 +41,7 @@ class Sheet:
         """Return the cells of a column, all among `known`. Raises DataError with the nearest match."""
         found = self.texts(column, default)
         for wrong in {*found} - {*known}:
-            self.fail(found.index(wrong), column, suggest(wrong, known))
+            self.fail(found.index(wrong), column, suggest(wrong, filter(None, known)))
         return found
 
     def numbers(self, column: str, default: float | None, least: float = 0.0, whole: bool = False) -> Floats:

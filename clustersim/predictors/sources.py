@@ -57,6 +57,11 @@ def places(data: Data | Path) -> tuple[Path, ...]:
     return data.paths if isinstance(data, Data) else (data,)
 
 
+def left_out(data: Data | Path) -> tuple[str, ...]:
+    """Return the GPUs that training must not see."""
+    return data.leave_out if isinstance(data, Data) else ()
+
+
 def tables(data: Data | Path, name: str) -> list[tuple[Path, pl.DataFrame]]:
     """Return the table `name` of every place that has it, with where it was found. Raises DataError."""
     found = []
