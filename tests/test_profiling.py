@@ -1,6 +1,8 @@
 """The profiler: every case constructs and runs on a CPU at small sizes; files survive being killed; rows can be learned from."""
 
+import contextlib
 import csv
+import gc
 import math
 import warnings
 from dataclasses import replace
@@ -238,3 +240,82 @@ def test_a_pass_repeats_short_launches_only():
     assert len(clock._pass([launch] * 4, 1e-5)) == 52
     assert len(clock._pass([launch] * 4, 1e-9)) == clock.MOST
     assert clock.summary([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0, 3)
+
+
+class Gpu:
+    """A CUDA that keeps time by counting: every launch takes 10 us, a fill nothing."""
+
+    def __init__(self, captures):
+        self.now, self.captures, self.graphs = 0.0, captures, []
+
+    def launch(self):
+        self.now += 1e-5
+
+    def install(self, monkeypatch):
+        gpu, empty = self, torch.empty
+
+        class Event:
+            def __init__(self, enable_timing=False):
+                assert enable_timing
+
+            def record(self, stream):
+                self.at = gpu.now
+
+            def synchronize(self):
+                assert self.at >= 0
+
+            def elapsed_time(self, other):
+                return 1e3 * (other.at - self.at)
+
+        class Graph:
+            def replay(self):
+                for _ in range(self.launches):
+                    gpu.launch()
+
+        class Capture:
+            def __init__(self, graph, stream):
+                self.graph = graph
+
+            def __enter__(self):
+                self.start = gpu.now
+
+            def __exit__(self, *_):
+                self.graph.launches = round((gpu.now - self.start) / 1e-5)
+                gpu.graphs.append(self.graph.launches)
+                if not gpu.captures:
+                    raise RuntimeError("operation not permitted when stream is capturing")
+
+        fakes = {"Event": Event, "CUDAGraph": Graph, "graph": Capture, "Stream": object, "synchronize": lambda: None}
+        for name, fake in fakes.items():
+            monkeypatch.setattr(torch.cuda, name, fake)
+        monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
+        monkeypatch.setattr(torch, "empty", lambda *a, **k: empty(16, **{**k, "device": "cpu"}))
+
+
+@pytest.mark.parametrize("captures", [True, False])
+def test_a_cuda_clock_tells_the_time_of_one_launch(captures, monkeypatch):
+    gpu = Gpu(captures)
+    gpu.install(monkeypatch)
+    watch = clock.CudaClock()
+    timing = watch.time([gpu.launch] * 3, 20)
+    assert timing.samples == 20
+    assert (timing.seconds, timing.low, timing.high) == pytest.approx((1e-5, 1e-5, 1e-5))
+    assert gpu.graphs == [51]  # three sets, often enough for half a millisecond
+    chunks = watch.stretch([gpu.launch] * 3, 0.01)
+    assert chunks == pytest.approx([1e-5] * len(chunks))
+    gc.unfreeze()
+
+
+def test_a_cuda_clock_times_launches_and_layers(monkeypatch):
+    from clustersim.profiling.trials import launch, layer
+
+    gpu = Gpu(True)
+    gpu.install(monkeypatch)
+    watch, cpu = clock.CudaClock(), device.cpu("h200")
+    for variant in ("stream", "graph"):
+        found = launch.run(Trial("launch", variant=variant), cpu, watch)
+        assert found["samples"] == 20
+    for mode in ("eager", "graph"):
+        trial = tiny.trial(next(t for t in wholes.trials(["step"]) if t.what == "layer" and t.mode == mode))
+        assert layer.run(trial, cpu, watch)["tokens"] == 16
+    gc.unfreeze()
