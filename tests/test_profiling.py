@@ -15,10 +15,12 @@ from clustersim.cli.predictor import app
 from clustersim.errors import DataError, InputError
 from clustersim.predictors.columns import columns
 from clustersim.predictors.measurements import COLUMNS, read
-from clustersim.profiling import clock, device, meter, profile, suites, tiny, wholes
+from clustersim.profiling import clock, device, meter, plan, suites, tiny, wholes
 from clustersim.profiling.case import Case, Trial
 from clustersim.profiling.log import Log
-from clustersim.profiling.profile import KEY, WHOLE_COLUMNS, WHOLE_KEY, Bench, Plan
+from clustersim.profiling.plan import Plan
+from clustersim.profiling.profile import Bench
+from clustersim.profiling.rows import KEY, WHOLE_COLUMNS, WHOLE_KEY
 from clustersim.profiling.shapes import GPT3, LLAMA70, linears
 
 LACKING = {  # what torch cannot do on a CPU
@@ -34,7 +36,7 @@ def cpu():
     return device.cpu("h200")
 
 
-@pytest.mark.parametrize("suite", [s for s in profile.SUITES if s != "step"])
+@pytest.mark.parametrize("suite", [s for s in plan.SUITES if s != "step"])
 def test_every_case_of_a_suite_runs_on_a_cpu(suite, cpu, tmp_path):
     _all_run(suite, cpu, tmp_path)
 
@@ -48,14 +50,14 @@ def test_every_step_runs_on_a_cpu(cpu, tmp_path):
 
 def _all_run(suite, cpu, tmp_path):
     said = []
-    bench, plan = Bench(cpu, tmp_path / "k.csv", said.append), Plan((suite,))
-    rows = bench.run(plan)
+    bench, chosen = Bench(cpu, tmp_path / "k.csv", said.append), Plan((suite,))
+    rows = bench.run(chosen)
     lost = [text.partition("left out: ")[2] for text in said if "left out" in text]
     assert {text for text in lost if not any(text.startswith(known) for known in LACKING)} == set()
     assert rows == len(said) - len(lost) > 0
     if suite in suites.SUITES:
         assert (read(tmp_path / "k.csv").samples.seconds > 0).all()
-    assert Bench(cpu, tmp_path / "k.csv", said.append).run(plan) == 0
+    assert Bench(cpu, tmp_path / "k.csv", said.append).run(chosen) == 0
 
 
 def test_a_row_is_the_case_that_was_measured(cpu, tmp_path):
@@ -160,10 +162,10 @@ def test_time_is_up(cpu, tmp_path):
 
 
 def test_quick_takes_the_first_tier_in_bursts(cpu, tmp_path):
-    plan = Plan.of("attention", None, True)
-    assert all(one.tier == 0 for one in plan.work(False))
+    quick = Plan.of("attention", None, True)
+    assert all(one.tier == 0 for one in quick.work(False))
     assert any(isinstance(one, Trial) for one in Plan.of(None, 5, True).work(True))
-    Bench(cpu, tmp_path / "k.csv", lambda _: None).run(plan)
+    Bench(cpu, tmp_path / "k.csv", lambda _: None).run(quick)
     assert {*read(tmp_path / "k.csv").mode} == {"burst"}
 
 

@@ -114,7 +114,8 @@ def profile(
     Suites: gemm, attention, vector, grouped, launch, step. Rows that the files hold already are not measured again.
     """
     from clustersim.profiling import device as devices
-    from clustersim.profiling.profile import Bench, Plan, wholes_file
+    from clustersim.profiling.plan import Plan
+    from clustersim.profiling.profile import Bench, wholes_file
 
     plan = Plan.of(suite, minutes, quick)
     place = devices.cpu(gpu) if device == "cpu" else devices.cuda(gpu)

@@ -25,7 +25,8 @@ FP32 = "neusight/kernels_fp32.parquet"
 GEMM = "kernels/gemm.parquet"
 ATTENTION = "kernels/attention_forward.parquet"
 GROUPED = "kernels/moe_grouped_gemm_forward.parquet"
-NAMES = (FP32, GEMM, ATTENTION, GROUPED)
+NAMES = (FP32, GEMM, ATTENTION)
+"""Tables that are learned from."""
 OWN = "measurements"
 """Folder of a user's own files, beside the tidy tables."""
 FILES = (".csv", ".parquet")
