@@ -15,7 +15,7 @@ from clustersim.cli.predictor import app
 from clustersim.errors import DataError, InputError
 from clustersim.predictors.columns import columns
 from clustersim.predictors.measurements import COLUMNS, read
-from clustersim.profiling import clock, device, meter, plan, suites, tiny, wholes
+from clustersim.profiling import clock, cuda, device, meter, plan, suites, tiny, wholes
 from clustersim.profiling.case import Case, Trial
 from clustersim.profiling.log import Log
 from clustersim.profiling.plan import Plan
@@ -238,9 +238,9 @@ def test_clocks_and_power_are_medians_of_the_late_readings():
 
 def test_a_pass_repeats_short_launches_only():
     launch = lambda: None  # noqa: E731
-    assert len(clock._pass([launch] * 4, 1e-3)) == 4
-    assert len(clock._pass([launch] * 4, 1e-5)) == 52
-    assert len(clock._pass([launch] * 4, 1e-9)) == clock.MOST
+    assert len(clock.one_pass([launch] * 4, 1e-3)) == 4
+    assert len(clock.one_pass([launch] * 4, 1e-5)) == 52
+    assert len(clock.one_pass([launch] * 4, 1e-9)) == clock.MOST
     assert clock.summary([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0, 3)
 
 
@@ -298,7 +298,7 @@ class Gpu:
 def test_a_cuda_clock_tells_the_time_of_one_launch(captures, monkeypatch):
     gpu = Gpu(captures)
     gpu.install(monkeypatch)
-    watch = clock.CudaClock()
+    watch = cuda.CudaClock()
     timing = watch.time([gpu.launch] * 3, 20)
     assert timing.samples == 20
     assert (timing.seconds, timing.low, timing.high) == pytest.approx((1e-5, 1e-5, 1e-5))
@@ -313,7 +313,7 @@ def test_a_cuda_clock_times_launches_and_layers(monkeypatch):
 
     gpu = Gpu(True)
     gpu.install(monkeypatch)
-    watch, cpu = clock.CudaClock(), device.cpu("h200")
+    watch, cpu = cuda.CudaClock(), device.cpu("h200")
     for variant in ("stream", "graph"):
         found = launch.run(Trial("launch", variant=variant), cpu, watch)
         assert found["samples"] == 20

@@ -6,7 +6,8 @@ import time
 from typing import Any
 
 from clustersim.profiling.case import Trial, Unavailable
-from clustersim.profiling.clock import Clock, CudaClock, summary
+from clustersim.profiling.clock import Clock, summary
+from clustersim.profiling.cuda import CudaClock
 from clustersim.profiling.device import Device
 
 COUNT = 1000

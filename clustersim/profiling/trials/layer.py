@@ -6,7 +6,8 @@ from typing import Any
 
 from clustersim.profiling import decoder
 from clustersim.profiling.case import Trial, Unavailable
-from clustersim.profiling.clock import Clock, CudaClock, summary
+from clustersim.profiling.clock import Clock, summary
+from clustersim.profiling.cuda import CudaClock
 from clustersim.profiling.device import Device
 from clustersim.profiling.fuse import compiled
 
