@@ -64,6 +64,14 @@ def test_given_flop_and_bytes_count(tmp_path):
     assert (table.bytes[0], table.flop[0]) == (8e6, 3)
 
 
+def test_a_gpu_may_be_a_file_of_its_own(own, tmp_path):
+    (tmp_path / "mine.yaml").write_text(
+        (gpus.FOLDER / "h200-sxm.yaml").read_text().replace("name: h200-sxm", "name: mine")
+    )
+    own.write_text(OWN.replace("h200", str(tmp_path / "mine.yaml")))
+    assert [gpus.load(name).name for name in read(own).samples.gpu] == ["h100-sxm"] * 2 + ["mine"] * 3
+
+
 WRONG = [
     ("8.1e-4", "nan", r"own.csv:2: latency_s is 'nan'; write a finite number above 0"),
     ("8.1e-4", "-1", r"own.csv:2: latency_s is '-1'; write a finite number above 0"),
@@ -73,6 +81,7 @@ WRONG = [
     ("8.1e-4", "0.81", r"own.csv:2: latency_s is '0.81'; the roofline of h100-sxm is 0.000556 s; write seconds"),
     ("8.1e-4", "8.1e-9", r"own.csv:2: latency_s is '8.1e-9'; the roofline of h100-sxm is 0.000556 s; write seconds"),
     ("h100,", "h1000,", r"own.csv:2: gpu: unknown GPU 'h1000'; did you mean 'h100'\?"),
+    ("h100,", "mine.yaml,", r"own.csv:2: gpu: mine.yaml: no such file"),
     ("h100,", ",", r"own.csv:2: gpu is missing; every row needs one"),
     ("bf16", "bfloat16", r"own.csv:2: dtype is 'bfloat16'; did you mean 'bf16'\?"),
     ("linear", "lineer", r"own.csv:2: kind is 'lineer'; did you mean 'linear'\?"),

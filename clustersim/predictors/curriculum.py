@@ -18,7 +18,7 @@ from clustersim.errors import DataError
 from clustersim.predictors import tables
 from clustersim.predictors.classes import MEMORY, SIMT, TENSOR, WEIGHT, pick
 from clustersim.predictors.columns import Floats
-from clustersim.predictors.evaluate import Row, canonical, measure, own_samples, training_shapes
+from clustersim.predictors.evaluate import Row, measure, own_samples, training_shapes
 from clustersim.predictors.learned import Learned, Method
 from clustersim.predictors.resume import resumable
 from clustersim.predictors.samples import Samples, gpus_of, join
@@ -70,7 +70,8 @@ def courses(data: Data | Path, seed: int) -> dict[str, Course]:
 
 def _leave_out(course: Course, data: Data | Path) -> Course:
     """Return the course without the GPUs to leave out; where no other kernels judge it, theirs do."""
-    held = np.isin(canonical(course.learned).gpu, left_out(data))
+    out = [name for name in gpus_of(course.learned) if gpus.load(name).name in left_out(data)]
+    held = np.isin(course.learned.gpu, out)
     judged = course.learned.select(held) if course.judged is None and held.any() else course.judged
     return Course(course.learned.select(~held), judged)
 

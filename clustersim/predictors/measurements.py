@@ -88,7 +88,7 @@ def read(path: Path) -> Measurements:
     """
     sheet = open_sheet(path, REQUIRED, COLUMNS)
     kernels = list(_kernels(sheet))
-    names = sheet.each("gpu", lambda text: text if text.endswith((".yaml", ".yml")) else gpus.load(text).name)
+    names = sheet.each("gpu", _gpu)
     samples = Samples(columns(kernels), np.array(names, dtype=np.str_), sheet.numbers("latency_s", None))
     _credible(sheet, samples)
     nan = float("nan")
@@ -101,6 +101,12 @@ def read(path: Path) -> Measurements:
         sheet.numbers("clock_mhz", nan) * 1e6,
         sheet.numbers("power_w", nan),
     )
+
+
+def _gpu(text: str) -> str:
+    """Return the name of a GPU's YAML; a path stays one, as no name would find it again."""
+    found = gpus.load(text)
+    return text if text.endswith((".yaml", ".yml")) else found.name
 
 
 def _kernels(sheet: Sheet) -> Iterator[Kernel]:
