@@ -6,7 +6,7 @@ import pytest
 
 from clustersim import gpus, plugins
 from clustersim.errors import DataError
-from clustersim.predictors import curriculum, linear, tables
+from clustersim.predictors import curriculum, linear, sources, tables
 from clustersim.predictors.classes import SIMT, TENSOR
 from clustersim.predictors.model import ROOM
 from clustersim.predictors.training import Plan
@@ -117,14 +117,14 @@ def test_missing_tables_and_columns_are_named(tmp_path, data):
     (tmp_path / tables.FP32).write_text("not parquet")
     with pytest.raises(DataError, match="cannot be read as parquet"):
         tables.fp32(tmp_path, "train")
-    with pytest.raises(DataError, match="no such folder"):
-        tables.folder(tmp_path / "none")
+    with pytest.raises(DataError, match="no such file or folder"):
+        sources.given([tmp_path / "none"])
 
 
 def test_no_folder_is_one_sentence(monkeypatch):
     monkeypatch.delenv("CLUSTERSIM_DATA", raising=False)
     with pytest.raises(DataError, match=r"pass --data DIR or set \$CLUSTERSIM_DATA"):
-        tables.folder()
+        sources.given()
 
 
 def test_samples_carry_the_flop_and_bytes_of_their_kernels(data):

@@ -17,7 +17,17 @@ if TYPE_CHECKING:
 
 LEARNED = ("linear", "habitat", "neusight")
 Data = Annotated[
-    Path | None, typer.Option("--data", help="Folder of measured kernels; default: $CLUSTERSIM_DATA.", metavar="DIR")
+    list[Path] | None,
+    typer.Option(
+        "--data",
+        help="Measured kernels: a folder of tables, a checkout of NeuSight or aiconfigurator, or a CSV file; may be "
+        "given several times; default: $CLUSTERSIM_DATA.",
+        metavar="PATH",
+    ),
+]
+LeaveOut = Annotated[
+    list[str] | None,
+    typer.Option("--leave-out", help="A GPU that nothing is learned from; may be given several times.", metavar="GPU"),
 ]
 Names = Annotated[list[str] | None, typer.Option("--predictor", "-p", help="A predictor; default: all of them.")]
 
@@ -28,23 +38,31 @@ app = typer.Typer(help="Train, evaluate and describe the predictors of kernel ti
 def train(
     name: Annotated[str, typer.Argument(help="linear, habitat or neusight.")],
     data: Data = None,
+    leave_out: LeaveOut = None,
     seed: Annotated[int, typer.Option(help="Decides every random choice.", min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="Weights file; default: NAME.safetensors here.")] = None,
     install: Annotated[bool, typer.Option("--install", help="Replace the weights that runs use.")] = False,
 ) -> None:
-    """Train a predictor on the tables of a folder and write its weights, with their held-out errors inside."""
+    """Train a predictor on measured kernels and write its weights, with their held-out errors inside.
+
+    Finished classes are kept beside the weights until these are written: an interrupted training goes on from there.
+    """
     from clustersim import plugins
-    from clustersim.predictors import store, tables
+    from clustersim.predictors import resume, sources, store
     from clustersim.predictors.model import ROOM
 
     if name == "roofline":
         raise InputError(f"the roofline has nothing to learn; train one of {', '.join(LEARNED)}")
     if install and out:
         raise InputError("--install and --out name two places; give one of them")
-    learn = plugins.load(ROOM, name, "train")
-    weights = _with_progress(name, lambda report: learn(tables.folder(data), seed, report))
+    if install and leave_out:
+        raise InputError("--leave-out and --install do not go together: the weights that runs use learn from all GPUs")
+    learn, given = plugins.load(ROOM, name, "train"), sources.given(data, leave_out or ())
     path = store.shipped(name) if install else out or Path(f"{name}.safetensors")
+    scratch = path.with_name(f".{path.name}.parts")
+    weights = _with_progress(name, lambda report: learn(given, seed, report, scratch))
     store.save(path, weights)
+    resume.discard(scratch)
     typer.echo(f"wrote {path}")
     _print(f"{name}: errors on kernels left out of training", _entries(name, weights.meta))
 
@@ -62,13 +80,13 @@ def evaluate(
     `new` says what training had not seen: the GPU, the kernels only, or nothing (errors of tensor-core classes with their
     generation left out: `clustersim predictor show`).
     """
-    from clustersim.predictors import tables
+    from clustersim.predictors import sources
     from clustersim.predictors.evaluate import measure, test_samples
 
     if split not in ("test", "train"):
         raise InputError(f"--split {split!r} is not known; write test or train")
     opened = _opened(predictor, weights)
-    samples = test_samples(tables.folder(data), split)
+    samples = test_samples(sources.given(data), split)
     rows = (
         _row(row, _news(one, row, split)) for one in opened for k, s in samples.items() for row in measure(one, k, s)
     )
@@ -76,6 +94,33 @@ def evaluate(
         typer.echo(json.dumps({"split": split, "errors": list(rows)}, indent=1))
     else:
         _print(f"absolute errors, split {split}", rows)
+
+
+@app.command()
+def profile(
+    suite: Annotated[
+        str | None, typer.Option(help="Suites, such as gemm,attention; default: all.", metavar="LIST")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="CSV of kernels; layers and steps go to *_steps.csv.")] = Path(
+        "kernels.csv"
+    ),
+    minutes: Annotated[float | None, typer.Option(help="Start nothing new after so many minutes.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Only the most valuable cases, in bursts.")] = False,
+    gpu: Annotated[str | None, typer.Option(help="Name or YAML file of this GPU where it is not known.")] = None,
+    device: Annotated[str, typer.Option(hidden=True, help="cpu: tiny shapes, to test that all cases run.")] = "cuda",
+) -> None:
+    """Measure kernels, layers and training steps on this machine's CUDA GPU, row by row, the most valuable first.
+
+    Suites: gemm, attention, vector, grouped, launch, step. Rows that the files hold already are not measured again.
+    """
+    from clustersim.profiling import device as devices
+    from clustersim.profiling.plan import Plan
+    from clustersim.profiling.profile import Bench, wholes_file
+
+    plan = Plan.of(suite, minutes, quick)
+    place = devices.cpu(gpu) if device == "cpu" else devices.cuda(gpu)
+    count = Bench(place, out, typer.echo).run(plan)
+    typer.echo(f"{count} new rows in {out} and {wholes_file(out)}")
 
 
 @app.command()
@@ -87,6 +132,8 @@ def show(predictor: Names = None, as_json: Annotated[bool, typer.Option("--json"
         return
     for name, meta in metas.items():
         typer.echo(f"{name}: seed {meta['seed']}; {meta['split']}")
+        if meta.get("left_out"):
+            typer.echo(f"  left out of training: {', '.join(meta['left_out'])}")
         for table, digest in sorted(meta["data"].items()):
             typer.echo(f"  learned from {table} (sha256 {digest}…)")
         for kind, facts in meta["learned"].items():

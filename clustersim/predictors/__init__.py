@@ -1,6 +1,6 @@
 """`predict(kernels, gpu) -> seconds`, an array call; every predictor states its scope and its measured error."""
 
 SHARED = (
-    *("classes", "clocks", "columns", "curriculum", "evaluate", "learned", "lessons", "mlp", "model"),
-    *("published", "samples", "store", "tables", "training"),
+    *("checkouts", "classes", "clocks", "columns", "curriculum", "evaluate", "learned", "lessons", "measurements", "mlp"),
+    *("model", "published", "resume", "samples", "sheet", "sources", "store", "tables", "training"),
 )

@@ -18,11 +18,12 @@ from clustersim.errors import DataError
 from clustersim.predictors import tables
 from clustersim.predictors.classes import MEMORY, SIMT, TENSOR, WEIGHT, pick
 from clustersim.predictors.columns import Floats
-from clustersim.predictors.evaluate import Row, measure, training_shapes
+from clustersim.predictors.evaluate import Row, measure, own_samples, training_shapes
 from clustersim.predictors.learned import Learned, Method
-from clustersim.predictors.samples import Samples, gpus_of
+from clustersim.predictors.resume import resumable
+from clustersim.predictors.samples import Samples, gpus_of, join
+from clustersim.predictors.sources import Data, digests, left_out, places
 from clustersim.predictors.store import Weights
-from clustersim.predictors.tables import ATTENTION, FP32, GEMM
 from clustersim.predictors.training import Progress
 
 GENERATIONS = {
@@ -44,8 +45,8 @@ class Course(NamedTuple):
     judged: Samples | None
 
 
-def courses(data: Path, seed: int) -> dict[str, Course]:
-    """Return what every class learns. Raises DataError for missing tables."""
+def courses(data: Data | Path, seed: int) -> dict[str, Course]:
+    """Return what every class learns, without the GPUs that `data` leaves out. Raises DataError for missing tables."""
     train, test = tables.fp32(data, "train"), tables.fp32(data, "test")
     rng = np.random.default_rng(seed)
     result = {name: Course(thin(pick(train, name), rng, PER_CLASS), pick(test, name)) for name in SIMT}
@@ -55,10 +56,24 @@ def courses(data: Path, seed: int) -> dict[str, Course]:
         groups = np.char.add(np.char.add(samples.gpu, " "), samples.table.dtype)
         rows = [_some(np.flatnonzero(groups == group), rng, PER_GPU) for group in np.unique(groups)]
         result[name] = Course(samples.select(np.sort(np.concatenate([*rows, np.zeros(0, dtype=np.int64)]))), None)
+    for name, samples in own_samples(data).items():
+        if name in result:
+            result[name] = result[name]._replace(learned=join(result[name].learned, samples))
+    result = {name: _leave_out(course, data) for name, course in result.items()}
     empty = [name for name, course in result.items() if not len(course.learned)]
     if empty:
-        raise DataError(f"{data}: no measured kernels of {', '.join(empty)}; the tables must hold all classes")
+        where, out = ", ".join(map(str, places(data))), ", ".join(left_out(data))
+        what = f"{', '.join(empty)}{f' without {out}' if out else ''}"
+        raise DataError(f"{where}: no measured kernels of {what}; the tables must hold all classes")
     return result
+
+
+def _leave_out(course: Course, data: Data | Path) -> Course:
+    """Return the course without the GPUs to leave out; where no other kernels judge it, theirs do."""
+    out = [name for name in gpus_of(course.learned) if gpus.load(name).name in left_out(data)]
+    held = np.isin(course.learned.gpu, out)
+    judged = course.learned.select(held) if course.judged is None and held.any() else course.judged
+    return Course(course.learned.select(~held), judged)
 
 
 def thin(samples: Samples, rng: np.random.Generator, most: int) -> Samples:
@@ -70,8 +85,12 @@ def _some(rows: Any, rng: np.random.Generator, most: int) -> Any:
     return np.sort(rng.permutation(rows)[:most])
 
 
-def learn(method: Method, data: Path, seed: int, progress: Progress) -> Weights:
-    """Return the weights of all classes with their held-out errors in the metadata."""
+def learn(method: Method, data: Data | Path, seed: int, progress: Progress, scratch: Path | None = None) -> Weights:
+    """Return the weights of all classes with their held-out errors in the metadata.
+
+    Finished classes are kept in the folder `scratch`, from which an interrupted training goes on.
+    """
+    method = resumable(method, scratch)
     plan = courses(data, seed)
     classes: dict[str, dict[str, Floats]] = {MEMORY: memory(plan["fp32/elementwise"].learned)}
     for name, course in plan.items():
@@ -81,7 +100,8 @@ def learn(method: Method, data: Path, seed: int, progress: Progress) -> Weights:
         "predictor": method.name,
         "seed": seed,
         "split": "fp32: train, judged on test; tensor: all GPUs, judged with their generation left out",
-        "data": {name: tables.digest(data, [name]) for name in (FP32, GEMM, ATTENTION)},
+        "left_out": list(left_out(data)),
+        "data": digests(data),
         "learned": {name: {"gpus": _names(c.learned), "rows": len(c.learned)} for name, c in plan.items()},
         "errors": errors,
     }
@@ -146,4 +166,4 @@ def _generations(samples: Samples) -> dict[str, Any]:
 
 
 def _names(samples: Samples) -> list[str]:
-    return sorted(gpus.load(name).name for name in gpus_of(samples))
+    return sorted({gpus.load(name).name for name in gpus_of(samples)})

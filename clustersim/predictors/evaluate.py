@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from clustersim import gpus
+from clustersim.errors import DataError
 from clustersim.predictors import tables
-from clustersim.predictors.classes import SIMT, TENSOR, pick
+from clustersim.predictors.classes import SIMT, TENSOR, pick, route
 from clustersim.predictors.columns import Columns, Floats
+from clustersim.predictors.measurements import measured
 from clustersim.predictors.model import Predictor
 from clustersim.predictors.published import PREFIX, published
-from clustersim.predictors.samples import Samples, gpus_of
+from clustersim.predictors.samples import Samples, gpus_of, merge
+from clustersim.predictors.sources import ATTENTION, FP32, GEMM, Data, holds, own_files, places
 from clustersim.workload.kernel import Kernel
 
 
@@ -43,10 +47,16 @@ def kernels(table: Columns) -> list[Kernel]:
 
 def measure(predictor: Predictor, kind: str, samples: Samples) -> Iterator[Row]:
     """Yield the errors of a predictor on the samples of one class, GPU by GPU; published kernels are timed without a call."""
-    for name, rows in sorted(gpus_of(samples).items()):
+    for name, rows in sorted(gpus_of(canonical(samples)).items()):
         gpu, part = gpus.load(name), samples.select(rows)
         ratio = predictor.predict(kernels(part.table), gpu, alone=not kind.startswith(PREFIX)) / part.seconds
         yield summary(predictor.name, kind, gpu.name, ratio, part.table)
+
+
+def canonical(samples: Samples) -> Samples:
+    """Return samples with one name a GPU, that of its YAML, where tables call it by several."""
+    names = {name: name if name.endswith((".yaml", ".yml")) else gpus.load(name).name for name in gpus_of(samples)}
+    return replace(samples, gpu=np.array([names[name] for name in samples.gpu.tolist()], dtype=np.str_))
 
 
 def summary(predictor: str, kind: str, gpu: str, ratio: Floats, table: Columns) -> Row:
@@ -57,13 +67,35 @@ def summary(predictor: str, kind: str, gpu: str, ratio: Floats, table: Columns) 
     return Row(predictor, kind, gpu, mean, median, p90, big, float(np.median(ratio)), len(error))
 
 
-def test_samples(data: Path, split: str = "test") -> dict[str, Samples]:
-    """Return the measured kernels of each class: FP32 of one split, all of the tensor-core ones, and published ones."""
-    simt = tables.fp32(data, split)
-    tensor = (training_shapes(tables.gemm(data)), tables.attention(data))
-    found = {name: pick(simt, name) for name in SIMT}
-    found |= published(data)
-    return found | {name: pick(tensor[name.endswith("attention")], name) for name in TENSOR}
+def test_samples(data: Data | Path, split: str = "test") -> dict[str, Samples]:
+    """Return the measured kernels of each class: FP32 of one split, all of the tensor-core ones, and a user's own.
+
+    Tables that no place holds are left out. Raises DataError when nothing is left.
+    """
+    parts: dict[str, list[Samples]] = {name: [samples] for name, samples in own_samples(data).items()}
+    if holds(data, FP32):
+        simt = tables.fp32(data, split)
+        for name in SIMT:
+            parts.setdefault(name, []).insert(0, pick(simt, name))
+    for table, kind in ((GEMM, "linear"), (ATTENTION, "flash_attention")):
+        if holds(data, table):
+            samples = training_shapes(tables.gemm(data)) if table == GEMM else tables.attention(data)
+            for name in (name for name in TENSOR if name.endswith(kind)):
+                parts.setdefault(name, []).insert(0, pick(samples, name))
+    found = {name: merge(parts[name]) for name in (*SIMT, *TENSOR) if any(map(len, parts.get(name, ())))}
+    if not found:
+        raise DataError(f"{', '.join(map(str, places(data)))}: no measured kernel of a class that is learned")
+    return found
+
+
+def own_samples(data: Data | Path) -> dict[str, Samples]:
+    """Return a user's own measured kernels by class, of GEMMs those of training shapes. Raises DataError."""
+    files = measured(own_files(data))
+    if not files:
+        return {}
+    samples = merge(files)
+    picked = {name: pick(samples, name) for name in dict.fromkeys(route(samples.table).tolist())}
+    return {name: training_shapes(s) if name in TENSOR and name.endswith("linear") else s for name, s in picked.items()}
 
 
 def training_shapes(samples: Samples, least: int = 128) -> Samples:

@@ -20,6 +20,7 @@ from clustersim.predictors.learned import Learned, Method, open_weights
 from clustersim.predictors.lessons import lesson
 from clustersim.predictors.mlp import Parameters
 from clustersim.predictors.samples import Samples
+from clustersim.predictors.sources import Data
 from clustersim.predictors.store import Weights
 from clustersim.predictors.training import Progress, silent
 
@@ -66,6 +67,6 @@ def load(weights: Path | None = None) -> Learned:
     return open_weights(METHOD, weights)
 
 
-def train(data: Path, seed: int = 0, progress: Progress = silent) -> Weights:
-    """Return weights learned from the tables of a data folder. Raises DataError for what is missing there."""
-    return learn(METHOD, data, seed, progress)
+def train(data: Data | Path, seed: int = 0, progress: Progress = silent, scratch: Path | None = None) -> Weights:
+    """Return weights learned from measured kernels; `scratch` makes it resumable. Raises DataError for what is missing."""
+    return learn(METHOD, data, seed, progress, scratch)

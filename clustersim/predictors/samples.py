@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,11 @@ def join(one: Samples, other: Samples) -> Samples:
     fields = Columns.__slots__
     table = Columns(*(np.concatenate([getattr(one.table, f), getattr(other.table, f)]) for f in fields))
     return Samples(table, np.concatenate([one.gpu, other.gpu]), np.concatenate([one.seconds, other.seconds]))
+
+
+def merge(parts: Sequence[Samples]) -> Samples:
+    """Return the samples of all parts, of which there is at least one."""
+    return reduce(join, parts)
 
 
 def gpus_of(samples: Samples) -> dict[str, Flags]:

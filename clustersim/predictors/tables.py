@@ -2,14 +2,11 @@
 
 Layout of the folder (parquet): `neusight/kernels_fp32` (sitar-lab/NeuSight, MIT: one eager FP32 call a row),
 `kernels/gemm` and `kernels/attention_forward` (ai-dynamo/aiconfigurator, Apache-2.0: tensor-core GEMMs and causal
-attention, timed in CUDA graphs).
+attention, timed in CUDA graphs). Checkouts of both repositories give the same tables (folder `checkouts`).
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,13 +17,10 @@ from clustersim.config.gpu import BYTES
 from clustersim.errors import DataError
 from clustersim.predictors.columns import Columns, Floats
 from clustersim.predictors.samples import Samples, join
+from clustersim.predictors.sources import ATTENTION, FP32, GEMM, Data, places, tables
 
 if TYPE_CHECKING:
     import polars as pl
-
-FP32 = "neusight/kernels_fp32.parquet"
-GEMM = "kernels/gemm.parquet"
-ATTENTION = "kernels/attention_forward.parquet"
 
 _COLUMNS = {
     FP32: ("vendor", "split", "group", "op", "gpu", "b", "m", "n", "k", "h", "latency_s"),
@@ -44,42 +38,22 @@ _FLASH = (
 )
 
 
-def folder(data: str | Path | None = None) -> Path:
-    """Return the data folder: `data`, or else $CLUSTERSIM_DATA. Raises DataError when there is none."""
-    path = data or os.environ.get("CLUSTERSIM_DATA")
-    if not path:
-        raise DataError("no folder of measurements is given; pass --data DIR or set $CLUSTERSIM_DATA")
-    if not Path(path).is_dir():
-        raise DataError(f"{path}: no such folder; it should hold {FP32}")
-    return Path(path)
-
-
-def read(data: Path, name: str) -> pl.DataFrame:
-    """Return one table of the folder with the columns that are used. Raises DataError for what is missing."""
+def read(data: Data | Path, name: str) -> pl.DataFrame:
+    """Return one table of all places with the columns that are used. Raises DataError for what is missing."""
     import polars as pl
 
-    path = data / name
-    if not path.is_file():
-        raise DataError(f"{path}: no such table; the folder of measurements should hold {name}")
-    try:
-        frame = pl.read_parquet(path)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise DataError(f"{path}: cannot be read as parquet: {str(error).splitlines()[0]}") from error
-    missing = [column for column in _COLUMNS[name] if column not in frame.columns]
-    if missing:
-        raise DataError(f"{path}: has no column {', '.join(missing)}; expected {', '.join(_COLUMNS[name])}")
-    return frame.select(_COLUMNS[name])
+    found = tables(data, name)
+    if not found:
+        where = ", ".join(str(path / name) for path in places(data))
+        raise DataError(f"{where}: no such table; the folder of measurements should hold {name}")
+    for path, frame in found:
+        missing = [column for column in _COLUMNS[name] if column not in frame.columns]
+        if missing:
+            raise DataError(f"{path}: has no column {', '.join(missing)}; expected {', '.join(_COLUMNS[name])}")
+    return pl.concat([frame.select(_COLUMNS[name]) for _, frame in found], how="vertical_relaxed")
 
 
-def digest(data: Path, names: Sequence[str]) -> str:
-    """Return the SHA-256 of the named tables, as 16 hexadecimal digits."""
-    state = hashlib.sha256()
-    for name in names:
-        state.update((data / name).read_bytes())
-    return state.hexdigest()[:16]
-
-
-def fp32(data: Path, split: str) -> Samples:
+def fp32(data: Data | Path, split: str) -> Samples:
     """Return the FP32 kernels of one split: linear, bmm, elementwise, softmax, layernorm.
 
     Training takes NVIDIA's rows (of element-wise kernels the large ones, as NeuSight does) without P4's linear layers, which
@@ -113,7 +87,7 @@ def _fp32_vectors(frame: pl.DataFrame) -> Samples:
     return _samples(frame, Columns(kind, op, _same(frame, "fp32"), *shape, one, one, one < 0))
 
 
-def gemm(data: Path) -> Samples:
+def gemm(data: Data | Path) -> Samples:
     """Return the tensor-core GEMMs: bf16, fp8 (one scale a tensor) and fp4, each m×k by k×n."""
     import polars as pl
 
@@ -137,7 +111,7 @@ def _gemms(
     )
 
 
-def attention(data: Path) -> Samples:
+def attention(data: Data | Path) -> Samples:
     """Return causal attention: of every GPU the kernel that training uses (FlashAttention-2 or 3, or the vendor's).
 
     B200 is left out: its rows scatter by 40 % from neighbour to neighbour, which those of B300 and GB200 do not.

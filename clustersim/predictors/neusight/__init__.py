@@ -21,6 +21,7 @@ from clustersim.predictors.mlp import Parameters, scaling, standardise
 from clustersim.predictors.neusight import vector, vector_learning, wave
 from clustersim.predictors.neusight.terms import terms
 from clustersim.predictors.samples import Samples
+from clustersim.predictors.sources import Data
 from clustersim.predictors.store import Weights
 from clustersim.predictors.training import Plan, Progress, fit, silent
 
@@ -78,6 +79,6 @@ def load(weights: Path | None = None) -> Learned:
     return open_weights(METHOD, weights)
 
 
-def train(data: Path, seed: int = 0, progress: Progress = silent) -> Weights:
-    """Return weights learned from the tables of a data folder. Raises DataError for what is missing there."""
-    return learn(METHOD, data, seed, progress)
+def train(data: Data | Path, seed: int = 0, progress: Progress = silent, scratch: Path | None = None) -> Weights:
+    """Return weights learned from measured kernels; `scratch` makes it resumable. Raises DataError for what is missing."""
+    return learn(METHOD, data, seed, progress, scratch)

@@ -1,0 +1,323 @@
+"""The profiler: every case constructs and runs on a CPU at small sizes; files survive being killed; rows can be learned from."""
+
+import contextlib
+import csv
+import gc
+import math
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from clustersim.cli.predictor import app
+from clustersim.errors import DataError, InputError
+from clustersim.predictors.columns import columns
+from clustersim.predictors.measurements import COLUMNS, read
+from clustersim.profiling import clock, cuda, device, meter, plan, suites, tiny, wholes
+from clustersim.profiling.case import Case, Trial
+from clustersim.profiling.log import Log
+from clustersim.profiling.plan import Plan
+from clustersim.profiling.profile import Bench
+from clustersim.profiling.rows import KEY, WHOLE_COLUMNS, WHOLE_KEY
+from clustersim.profiling.shapes import GPT3, LLAMA70, linears
+
+LACKING = {  # what torch cannot do on a CPU
+    "torch adds 16-bit products to fp32 on CUDA only",
+    "FlashAttention-3 is not installed",
+    "RuntimeError: No viable backend for scaled_dot_product_attention was found.",
+    "a CPU has neither streams nor graphs",
+}
+
+
+@pytest.fixture
+def cpu():
+    return device.cpu("h200")
+
+
+@pytest.mark.parametrize("suite", [s for s in plan.SUITES if s != "step"])
+def test_every_case_of_a_suite_runs_on_a_cpu(suite, cpu, tmp_path):
+    _all_run(suite, cpu, tmp_path)
+
+
+@pytest.mark.slow
+def test_every_step_runs_on_a_cpu(cpu, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's compiler warns of its own deprecations
+        _all_run("step", cpu, tmp_path)
+
+
+def _all_run(suite, cpu, tmp_path):
+    said = []
+    bench, chosen = Bench(cpu, tmp_path / "k.csv", said.append), Plan((suite,))
+    rows = bench.run(chosen)
+    lost = [text.partition("left out: ")[2] for text in said if "left out" in text]
+    assert {text for text in lost if not any(text.startswith(known) for known in LACKING)} == set()
+    assert rows == len(said) - len(lost) > 0
+    if suite in suites.SUITES:
+        assert (read(tmp_path / "k.csv").samples.seconds > 0).all()
+    assert Bench(cpu, tmp_path / "k.csv", said.append).run(chosen) == 0
+
+
+def test_a_row_is_the_case_that_was_measured(cpu, tmp_path):
+    case = tiny.case(next(c for c in suites.cases(["gemm"]) if c.sustained))
+    bench = Bench(cpu, tmp_path / "k.csv", lambda _: None)
+    list(bench._one(case, Plan()))
+    found = read(tmp_path / "k.csv")
+    assert found.mode.tolist() == ["burst", "sustained"]
+    same = columns([case.kernel])
+    for name in same.__slots__:
+        assert (getattr(found.samples.table, name) == getattr(same, name)).all(), name
+    assert found.layout.tolist() == ["tn", "tn"]
+    assert (found.low <= found.samples.seconds).all()
+
+
+def test_suites_are_plain_and_complete():
+    cases = suites.cases(suites.SUITES)
+    kernels = {(c.kernel.kind, c.kernel.op, c.kernel.dtype) for c in cases}
+    for op in ("forward", "dgrad", "wgrad"):
+        assert {
+            ("linear", op, "bf16"),
+            ("linear", op, "fp8"),
+            ("linear", op, "fp16"),
+            ("grouped_gemm", op, "bf16"),
+        } <= kernels
+    assert {("flash_attention", op, "bf16") for op in ("forward", "backward")} <= kernels
+    assert len([c for c in cases if c.kernel.kind == "linear"]) > 300
+    assert [c.tier for c in cases] == sorted(c.tier for c in cases)
+    assert len({(c.kernel, c.layout, c.note) for c in cases}) == len(cases)
+    assert max(c.kernel.flop for c in cases) <= suites.MOST_FLOP
+    columns([c.kernel for c in cases])
+    assert {t.mode for t in wholes.trials(["step"])} == {"eager", "compiled", "graph"}
+
+
+def test_linears_of_a_rank_are_megatrons():
+    assert {one.name: one[1:] for one in linears(GPT3, 8)} == {
+        "qkv": (12288, 4608),
+        "projection": (1536, 12288),
+        "fc1": (12288, 6144),
+        "fc2": (6144, 12288),
+        "logits": (12288, 6400),
+    }
+    assert linears(LLAMA70, 8)[0][1:] == (8192, 1024 + 2 * 128)
+    assert LLAMA70.parameters == pytest.approx(70.55e9, rel=1e-3)
+    assert GPT3.parameters == pytest.approx(175e9, rel=0.01)
+
+
+@pytest.mark.parametrize("layout", ["tn", "nn", "nt"])
+def test_operands_lie_as_the_layout_says(layout, cpu):
+    from clustersim.profiling.runners.gemm import operands
+
+    case = tiny.case(next(c for c in suites.cases(["gemm"]) if c.layout == layout and c.kernel.dtype == "bf16"))
+    a, b = operands(case, cpu)
+    assert (a.shape, b.shape) == ((case.kernel.m, case.kernel.k), (case.kernel.k, case.kernel.n))
+    # cuBLAS is column-major: a row-major matrix is "n" to it as the second operand, transposed ("t") as the first
+    assert ("t" if b.stride(0) == 1 else "n") + ("t" if a.stride(0) == 1 else "n") == layout
+
+
+def test_a_killed_run_keeps_its_rows(tmp_path):
+    path = tmp_path / "k.csv"
+    log = Log(path, COLUMNS, KEY)
+    row = {"gpu": "h200", "m": 1, "causal": True, "latency_s": 1.23456789e-5, "power_w": math.nan, "note": "a, b"}
+    log.append(row)
+    with path.open("a") as file:
+        file.write("h200,linear,forw")
+    again = Log(path, COLUMNS, KEY)
+    assert row in again
+    assert row | {"m": 2} not in again
+    [kept] = csv.DictReader(path.read_text().splitlines())
+    assert (kept["latency_s"], kept["power_w"], kept["causal"], kept["note"]) == ("1.234568e-05", "", "1", "a, b")
+
+
+def test_another_table_is_not_written_over(tmp_path):
+    path = tmp_path / "k.csv"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(DataError, match=r"k.csv:1: is no table of this profiler; name another file with --out"):
+        Log(path, COLUMNS, KEY)
+    assert path.read_text() == "a,b\n1,2\n"
+    with pytest.raises(DataError, match="cannot be written"):
+        Log(tmp_path / "none/k.csv", WHOLE_COLUMNS, WHOLE_KEY)
+
+
+def test_a_case_that_fails_is_left_out_and_the_next_one_runs(cpu, tmp_path, monkeypatch):
+    from clustersim.profiling.runners import attention
+
+    def broken(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80 GiB.\nmore")
+
+    monkeypatch.setattr(attention, "build", broken)
+    said = []
+    Bench(cpu, tmp_path / "k.csv", said.append).run(Plan(("attention", "launch")))
+    assert any(
+        text.endswith("left out: OutOfMemoryError: CUDA out of memory. Tried to allocate 80 GiB.") for text in said
+    )
+    assert any("launch dispatch" in text and "ms" in text for text in said)
+
+
+def test_time_is_up(cpu, tmp_path):
+    said = []
+    assert Bench(cpu, tmp_path / "k.csv", said.append).run(Plan(("vector",), seconds=-1)) == 0
+    assert said[-1].startswith("time is up after 0 of")
+
+
+def test_quick_takes_the_first_tier_in_bursts(cpu, tmp_path):
+    quick = Plan.of("attention", None, True)
+    assert all(one.tier == 0 for one in quick.work(False))
+    assert any(isinstance(one, Trial) for one in Plan.of(None, 5, True).work(True))
+    Bench(cpu, tmp_path / "k.csv", lambda _: None).run(quick)
+    assert {*read(tmp_path / "k.csv").mode} == {"burst"}
+
+
+def test_sets_of_operands_exceed_the_cache_and_spare_the_memory(cpu, tmp_path):
+    bench = Bench(cpu, tmp_path / "k.csv", lambda _: None)
+    bench.device = replace(cpu, l2=50 * 2**20, memory=140e9)
+    for size, sets in ((1e3, 32), (10e6, 11), (1e9, 1), (100e9, 1)):
+        assert bench._sets(Case("gemm", suites.cases(["gemm"])[0].kernel._replace(bytes=size))) == sets
+
+
+def test_wrong_options_are_one_sentence():
+    with pytest.raises(InputError, match=r"--suite: 'gem' is no suite; did you mean 'gemm'\?"):
+        Plan.of("gem,attention", None, False)
+    with pytest.raises(InputError, match="--minutes is -1; write a number above 0"):
+        Plan.of(None, -1, False)
+
+
+def test_without_a_gpu_there_is_one_sentence(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    done = CliRunner().invoke(app, ["profile", "--out", str(tmp_path / "k.csv")])
+    assert isinstance(done.exception, InputError)
+    assert str(done.exception).startswith(
+        "`predictor profile` measures on a CUDA GPU, and this PyTorch is a CPU build;"
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_gpu_without_a_description_is_named(monkeypatch):
+    class Facts:
+        name, total_memory = "NVIDIA Mystery 1", 2**30
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Facts)
+    with pytest.raises(InputError, match="describe 'NVIDIA Mystery 1' in a YAML file and name it with --gpu"):
+        device.cuda()
+    Facts.name = "NVIDIA H200"
+    assert (device.cuda().gpu, device.cuda().l2) == ("h200-sxm", 50 * 2**20)
+
+
+def test_command_line(tmp_path):
+    out = tmp_path / "k.csv"
+    arguments = [
+        "profile",
+        "--device",
+        "cpu",
+        "--gpu",
+        "h200",
+        "--suite",
+        "attention,launch",
+        "--quick",
+        "--out",
+        str(out),
+    ]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines()[-1].endswith(f"new rows in {out} and {tmp_path / 'k_steps.csv'}")
+    assert len(read(out).samples) > 0
+
+
+def test_clocks_and_power_are_medians_of_the_late_readings():
+    looks = iter([meter.Reading(100, 1), meter.Reading(200, 2), meter.Reading(), *[meter.Reading(300, 3)] * 1000])
+    with meter.Meter(lambda: next(looks)) as watch:
+        watch._done.wait(0.75)
+    assert watch.reading(skip=0.5) == (300, 3)
+    with meter.Meter(None) as nothing:
+        pass
+    assert all(math.isnan(value) for value in nothing.reading())
+
+
+def test_a_pass_repeats_short_launches_only():
+    launch = lambda: None  # noqa: E731
+    assert len(clock.one_pass([launch] * 4, 1e-3)) == 4
+    assert len(clock.one_pass([launch] * 4, 1e-5)) == 52
+    assert len(clock.one_pass([launch] * 4, 1e-9)) == clock.MOST
+    assert clock.summary([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0, 3)
+
+
+class Gpu:
+    """A CUDA that keeps time by counting: every launch takes 10 us, a fill nothing."""
+
+    def __init__(self, captures):
+        self.now, self.captures, self.graphs = 0.0, captures, []
+
+    def launch(self):
+        self.now += 1e-5
+
+    def install(self, monkeypatch):
+        gpu, empty = self, torch.empty
+
+        class Event:
+            def __init__(self, enable_timing=False):
+                assert enable_timing
+
+            def record(self, stream):
+                self.at = gpu.now
+
+            def synchronize(self):
+                assert self.at >= 0
+
+            def elapsed_time(self, other):
+                return 1e3 * (other.at - self.at)
+
+        class Graph:
+            def replay(self):
+                for _ in range(self.launches):
+                    gpu.launch()
+
+        class Capture:
+            def __init__(self, graph, stream):
+                self.graph = graph
+
+            def __enter__(self):
+                self.start = gpu.now
+
+            def __exit__(self, *_):
+                self.graph.launches = round((gpu.now - self.start) / 1e-5)
+                gpu.graphs.append(self.graph.launches)
+                if not gpu.captures:
+                    raise RuntimeError("operation not permitted when stream is capturing")
+
+        fakes = {"Event": Event, "CUDAGraph": Graph, "graph": Capture, "Stream": object, "synchronize": lambda: None}
+        for name, fake in fakes.items():
+            monkeypatch.setattr(torch.cuda, name, fake)
+        monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
+        monkeypatch.setattr(torch, "empty", lambda *a, **k: empty(16, **{**k, "device": "cpu"}))
+
+
+@pytest.mark.parametrize("captures", [True, False])
+def test_a_cuda_clock_tells_the_time_of_one_launch(captures, monkeypatch):
+    gpu = Gpu(captures)
+    gpu.install(monkeypatch)
+    watch = cuda.CudaClock()
+    timing = watch.time([gpu.launch] * 3, 20)
+    assert timing.samples == 20
+    assert (timing.seconds, timing.low, timing.high) == pytest.approx((1e-5, 1e-5, 1e-5))
+    assert gpu.graphs == [51]  # three sets, often enough for half a millisecond
+    chunks = watch.stretch([gpu.launch] * 3, 0.01)
+    assert chunks == pytest.approx([1e-5] * len(chunks))
+    gc.unfreeze()
+
+
+def test_a_cuda_clock_times_launches_and_layers(monkeypatch):
+    from clustersim.profiling.trials import launch, layer
+
+    gpu = Gpu(True)
+    gpu.install(monkeypatch)
+    watch, cpu = cuda.CudaClock(), device.cpu("h200")
+    for variant in ("stream", "graph"):
+        found = launch.run(Trial("launch", variant=variant), cpu, watch)
+        assert found["samples"] == 20
+    for mode in ("eager", "graph"):
+        trial = tiny.trial(next(t for t in wholes.trials(["step"]) if t.what == "layer" and t.mode == mode))
+        assert layer.run(trial, cpu, watch)["tokens"] == 16
+    gc.unfreeze()
