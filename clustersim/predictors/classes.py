@@ -11,7 +11,7 @@ from clustersim.predictors.samples import Samples
 SIMT = ("fp32/linear", "fp32/bmm", "fp32/elementwise", "fp32/softmax", "fp32/layernorm")
 TENSOR = ("half/linear", "half/flash_attention", "narrow/linear", "narrow/flash_attention")
 MEMORY = "memory"
-GRAPHED = ("half/linear",)
+GRAPHED = ("half/linear", "half/flash_attention", "narrow/flash_attention")
 """Classes whose tables hold nothing but the kernel, timed in CUDA graphs: no dispatch, no quantization, no cache write."""
 
 _BY_KIND = {

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from clustersim import gpus
 from clustersim.config.gpu import BYTES
 from clustersim.errors import DataError
-from clustersim.predictors.columns import Columns, Floats
-from clustersim.predictors.samples import Samples, join
+from clustersim.predictors.columns import Columns, Floats, bound
+from clustersim.predictors.samples import Samples, gpus_of, join
 
 if TYPE_CHECKING:
     import polars as pl
@@ -36,12 +37,19 @@ _COLUMNS = {
 _DTYPES = {"bfloat16": "bf16", "fp8": "fp8", "nvfp4": "fp4"}
 _BINARY = ("add", "mul", "div", "pow")
 _FLOP = {"softmax": 5.0, "layernorm": 6.0, "elementwise": 1.0}
-_FLASH = (
-    "a100_sxm:bfloat16:flash_attention",
-    "l40s:bfloat16:vllm_flash_attn_fa2",
-    *(f"{gpu}:{dtype}:fa3" for gpu in ("h100_sxm", "h200_sxm") for dtype in ("bfloat16", "fp8")),
-    *(f"{gpu}:{dtype}:trtllm_mha" for gpu in ("b300_sxm", "gb200") for dtype in ("bfloat16", "fp8")),
-)
+_FLASH = {
+    "a100_sxm:bfloat16:flash_attention": (128,),
+    "l40s:bfloat16:flash_attention": (128,),
+    "l40s:bfloat16:vllm_flash_attn": (64,),
+    "b200_sxm:bfloat16:trtllm_mha": (128, 256),
+    "b200_sxm:bfloat16:vllm_flashinfer_trtllmprefill": (64,),
+    **{f"{gpu}:bfloat16:fa3": (64, 128, 256) for gpu in ("h100_sxm", "h200_sxm")},
+    **{f"{gpu}:bfloat16:trtllm_mha": (64, 128, 256) for gpu in ("b300_sxm", "gb200")},
+    **{f"{gpu}:fp8:fa3": (128,) for gpu in ("h100_sxm", "h200_sxm")},
+    **{f"{gpu}:fp8:trtllm_mha": (128,) for gpu in ("b200_sxm", "b300_sxm", "gb200")},
+}
+"""Library and head dimensions that count on each GPU; others are broken (up to 20 times the peak) or of other kernels."""
+_BROKEN_HEADS = 3
 
 
 def folder(data: str | Path | None = None) -> Path:
@@ -138,22 +146,42 @@ def _gemms(
 
 
 def attention(data: Path) -> Samples:
-    """Return causal attention: of every GPU the kernel that training uses (FlashAttention-2 or 3, or the vendor's).
+    """Return causal attention of inference servers, op `prefill`: of every GPU the kernel nearest to training's.
 
-    B200 is left out: its rows scatter by 40 % from neighbour to neighbour, which those of B300 and GB200 do not.
+    Rows of 128 queries and more that give every SM a block; below, libraries cut keys or pack heads as training does not.
+    Rows faster than the roofline ran on data that stayed in L2, or not at all.
     """
     import polars as pl
 
-    key = pl.concat_str("gpu", "dtype", "kernel", separator=":")
-    frame = read(data, ATTENTION).filter(key.is_in([*_FLASH]) & (pl.col("seq") >= 64) & (pl.col("latency_s") > 0))
+    frame = read(data, ATTENTION).filter(_flash() & (pl.col("seq") >= 128) & (pl.col("latency_s") > 0))
     frame = frame.with_columns(pl.col("dtype").replace_strict(_DTYPES))
     dtype = _texts(frame, "dtype")
     b, s, heads, kv, dim = (_numbers(frame, c) for c in ("batch", "seq", "heads", "kv_heads", "head_dim"))
     size = np.array([BYTES[name] for name in dtype.tolist()])
-    traffic = 2 * b * s * dim * (heads + kv) * size
+    traffic = b * s * dim * (heads * (size + 2) + 2 * kv * size)
     flop = 2 * b * heads * s * s * dim
-    kind, op = _same(frame, "flash_attention"), _same(frame, "forward")
-    return _samples(frame, Columns(kind, op, dtype, b, s, s, dim, flop, traffic, heads, kv, heads > 0))
+    kind, op = _same(frame, "flash_attention"), _same(frame, "prefill")
+    found = _samples(frame, Columns(kind, op, dtype, b, s, s, dim, flop, traffic, heads, kv, heads > 0))
+    return found.select(_busy(found))
+
+
+def _flash() -> pl.Expr:
+    import polars as pl
+
+    key = pl.concat_str("gpu", "dtype", "kernel", "head_dim", separator=":")
+    return key.is_in([f"{name}:{dim}" for name, dims in _FLASH.items() for dim in dims]) & (
+        pl.col("heads") != _BROKEN_HEADS
+    )
+
+
+def _busy(samples: Samples) -> NDArray[np.bool_]:
+    """Return which attention kernels fill the GPU that measured them, at or above its roofline."""
+    table, result = samples.table, np.zeros(len(samples), dtype=bool)
+    for name, rows in gpus_of(samples).items():
+        gpu, part = gpus.load(name), table.select(rows)
+        full = part.batch * part.heads * np.ceil(part.m / 128) >= gpu.sms
+        result[rows] = full & (samples.seconds[rows] >= bound(part, gpu))
+    return result
 
 
 def _samples(frame: pl.DataFrame, table: Columns) -> Samples:
