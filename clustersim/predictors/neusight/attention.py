@@ -97,7 +97,7 @@ def _prefill(table: Columns, gpu: Gpu, prefill: Any) -> dict[str, Floats]:
 
 def start(members: int) -> dict[str, Floats]:
     """Return parameters to begin with: alpha 0.88, c 1.2, blocks of 2.5 us at 2 GHz, mu 0.79, 8 us around a prefill."""
-    values = {"alpha": 2.0, "exp": 0.2, "block": 0.9, "mu": 1.3, "around": 2.1, "kept": 0.0, "reuse": -0.6}
+    values = {"alpha": 2.0, "exp": -1.5, "block": 0.9, "mu": 1.3, "around": 2.1, "kept": 0.0, "reuse": -0.6}
     return {f"flash.{name}": np.full((members, 1), value) for name, value in values.items()}
 
 
@@ -119,6 +119,6 @@ def log_seconds(xp: Any, parameters: Parameters, rows: Parameters) -> Any:
 def _pair(xp: Any, parameters: Parameters, rows: Parameters) -> Any:
     """Return the seconds of a pair of query and key on one SM."""
     product = rows["product"] / rows["limit"] / sigmoid(xp, parameters["flash.alpha"])
-    exponential = rows["exponential"] * xp.exp(parameters["flash.exp"])
+    exponential = rows["exponential"] * (1 + xp.exp(parameters["flash.exp"]))
     p = rows["overlap"]
     return (product**p + exponential**p) ** (1 / p)

@@ -23,25 +23,26 @@ SPLIT = 0.6
 class Design(NamedTuple):
     """How a library lays attention out on one architecture.
 
-    rows: queries of a block, wide for head dimensions up to 64; columns: keys of one step; overlap: exponent p of
+    rows: queries of a block, `wide` of them for head dimensions up to `narrow`; columns: keys of one step; overlap: exponent p of
     seconds = (products^p + exponentials^p)^(1/p), 1 for one after the other; tail: what SMs wait for at the end, in longest
     blocks; fill: share of a block's start and end that a second block on the same SM does not hide.
     """
 
     rows: float
     wide: float
+    narrow: float
     columns: float
     overlap: float
     tail: float
     fill: float
 
 
-FA2 = Design(128, 128, 64, 1.13, 1.0, 0.25)
+FA2 = Design(128, 128, 64, 64, 1.13, 1.0, 0.25)
 """FlashAttention-2: two blocks an SM, dealt in order, so that the longest of a causal head come last."""
-FA3 = Design(128, 192, 128, 1.4, 0.08, 1.0)
+FA3 = Design(128, 192, 64, 128, 1.4, 0.08, 1.0)
 """FlashAttention-3: one block an SM; two groups of warps take turns (products of one under exponentials of the other);
 longest blocks first (Shah et al., section 3; hopper/tile_size.h in Dao-AILab/flash-attention)."""
-FA4 = Design(128, 256, 128, 2.0, 0.3, 1.0)
+FA4 = Design(128, 256, 128, 128, 2.0, 0.3, 1.0)
 """Blackwell: products run into tensor memory by themselves, softmax in warps of its own, two blocks of queries in flight."""
 
 
@@ -70,7 +71,7 @@ def share(table: Columns, plan: Design, sms: int, split: Flags) -> Share:
 
 
 def _share(table: Columns, plan: Design, sms: int, split: Flags, causal: Flags) -> Share:
-    rows = np.where(table.k <= 64, plan.wide, plan.rows)
+    rows = np.where(table.k <= plan.narrow, plan.wide, plan.rows)
     heads, count = table.batch * table.heads, np.ceil(table.m / rows)
     whole = np.ceil(table.n / plan.columns) * plan.columns
     pairs, blocks = heads * _sum(table, rows, count, plan, causal) / sms, heads * count / sms
