@@ -26,13 +26,14 @@ from clustersim.config.gpu import Gpu
 from clustersim.predictors.columns import Columns, Floats, peak, spread
 from clustersim.predictors.mlp import Parameters, sigmoid
 from clustersim.predictors.neusight.limit import limit
-from clustersim.predictors.neusight.schedule import Share, design, share
+from clustersim.predictors.neusight.schedule import Share, design, reverse, share
 
 EXPONENTIALS = {"blackwell-ultra": 32.0}
 """Exponentials a clock of an SM: 16 since Volta (CUDA programming guide, arithmetic instructions), twice on B300."""
-BACKWARD = {"products": 2.5 / 0.83, "exponentials": 2.0}
-"""Work of a pair, backward over forward: five products for two at 0.83 of their rate, as each operand passes through
-shared memory and dQ through atomics; twice the element-wise work (P and dS). From FlashAttention-2's chart for A100."""
+BACKWARD = {"products": 2.5 / 0.85, "exponentials": 3.0, "block": 2.0}
+"""Work backward over forward. Of a pair: five products for two, at 0.85 of their rate, as operands pass through shared
+memory and dQ through atomics; an exponential, the derivative of the softmax and two conversions. Of a block: its start
+loads, and its end writes, two tensors for one. Settled on FlashAttention-2's chart for A100, with B200's figures in view."""
 P = 3.0
 CLOCK = 2e9
 
@@ -45,13 +46,16 @@ def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
     """
     plan = design(gpu.architecture)
     prefill, backward = table.op == "prefill", table.op == "backward"
-    own = share(table, plan, gpu.sms, prefill)
+    own = _either(backward, share(table, reverse(plan), gpu.sms, prefill), share(table, plan, gpu.sms, prefill))
+    fill = np.where(backward, BACKWARD["block"] * reverse(plan).fill, plan.fill)
     scale = {name: np.where(backward, factor, 1.0) for name, factor in BACKWARD.items()}
     attainable = spread(table.dtype, lambda dtype: limit(gpu, dtype))
     product = 4 * table.k * scale["products"] / (peak(table, gpu) / gpu.sms)
     exponential = scale["exponentials"] / (EXPONENTIALS.get(gpu.architecture, 16.0) * gpu.clock)
-    rest = {name: value * np.ones(len(table)) for name, value in _fixed(plan.overlap, plan.fill, gpu).items()}
-    return rest | {
+    return {
+        "overlap": np.full(len(table), plan.overlap),
+        "block": fill * CLOCK / gpu.clock,
+        "around": np.full(len(table), CLOCK / gpu.clock),
         "product": product,
         "exponential": exponential,
         "pairs": own.pairs,
@@ -72,8 +76,8 @@ def features(table: Columns, own: Share) -> Floats:
     return np.stack([log(table.n), log(table.k), log(group), log(own.pairs / table.n)], axis=1)
 
 
-def _fixed(overlap: float, fill: float, gpu: Gpu) -> dict[str, float]:
-    return {"overlap": overlap, "block": fill * CLOCK / gpu.clock, "around": CLOCK / gpu.clock}
+def _either(first: Any, one: Share, other: Share) -> Share:
+    return Share(*(np.where(first, a, b) for a, b in zip(one, other, strict=True)))
 
 
 def _bytes(table: Columns) -> Floats:

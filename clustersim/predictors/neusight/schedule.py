@@ -51,6 +51,11 @@ def design(architecture: str) -> Design:
     return FA3 if architecture == "hopper" else FA4 if architecture.startswith("blackwell") else FA2
 
 
+def reverse(plan: Design) -> Design:
+    """Return the layout of backward: blocks of 128 keys, one an SM, and of a causal head the longest first."""
+    return plan._replace(wide=128, rows=128, tail=0.0, fill=1.0)
+
+
 class Share(NamedTuple):
     """What the busiest SM does: pairs of a query and a key, and blocks."""
 
