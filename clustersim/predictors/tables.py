@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 FP32 = "neusight/kernels_fp32.parquet"
 GEMM = "kernels/gemm.parquet"
 ATTENTION = "kernels/attention_forward.parquet"
+EXPERTS = "kernels/moe_grouped_gemm_forward.parquet"
 
 _COLUMNS = {
     FP32: ("vendor", "split", "group", "op", "gpu", "b", "m", "n", "k", "h", "latency_s"),
     GEMM: ("gpu", "dtype", "m", "n", "k", "latency_s"),
     ATTENTION: ("gpu", "kernel", "dtype", "batch", "seq", "heads", "kv_heads", "head_dim", "latency_s"),
+    EXPERTS: ("gpu", "kernel", "dtype", "tokens", "hidden", "ffn", "topk", "experts", "tp", "ep", "latency_s"),
 }
 _DTYPES = {"bfloat16": "bf16", "fp8": "fp8", "nvfp4": "fp4"}
 _BINARY = ("add", "mul", "div", "pow")
@@ -182,6 +184,33 @@ def _busy(samples: Samples) -> NDArray[np.bool_]:
         full = part.batch * part.heads * np.ceil(part.m / 128) >= gpu.sms
         result[rows] = full & (samples.seconds[rows] >= bound(part, gpu))
     return result
+
+
+def experts(data: Path) -> Samples:
+    """Return gated layers of experts without expert parallelism, op `layer`, of 64 rows an expert and more.
+
+    Of each layer the fastest of at least two libraries: alone, many fell back to kernels of older GPUs. Bytes are those
+    that no fusion saves: weights, tokens in and out, activations. Kernel: `batch` experts, m rows, n width, k hidden size.
+    """
+    import polars as pl
+
+    shape = [name for name in _COLUMNS[EXPERTS] if name not in ("kernel", "latency_s")]
+    frame = read(data, EXPERTS).filter(pl.col("dtype").is_in([*_DTYPES]) & ~pl.col("kernel").str.contains("nongated"))
+    each = pl.col("tokens") * pl.col("topk") / pl.col("experts")
+    frame = frame.filter((each >= 64) & (pl.col("ep") == 1) & (pl.col("latency_s") > 0))
+    frame = frame.group_by(shape, maintain_order=True).agg(pl.col("latency_s").min(), pl.len().alias("libraries"))
+    frame = frame.filter(pl.col("libraries") > 1).with_columns(pl.col("dtype").replace_strict(_DTYPES))
+    dtype = _texts(frame, "dtype")
+    tokens, hidden, ffn, topk, count, tp = (_numbers(frame, name) for name in shape[2:8])
+    size = np.array([BYTES[name] for name in dtype.tolist()])
+    m, width = tokens * topk / count, ffn / tp
+    traffic = 3 * count * hidden * width * size + 2 * count * m * width * size + 4 * tokens * hidden
+    one, kind = np.ones(len(m)), _same(frame, "grouped_gemm")
+    flop = 6 * count * m * hidden * width
+    return _samples(
+        frame,
+        Columns(kind, _same(frame, "layer"), dtype, count, m, width, hidden, flop, traffic, one, one, one < 0),
+    )
 
 
 def _samples(frame: pl.DataFrame, table: Columns) -> Samples:
