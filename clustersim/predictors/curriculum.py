@@ -16,13 +16,13 @@ import numpy as np
 from clustersim import gpus
 from clustersim.errors import DataError
 from clustersim.predictors import tables
-from clustersim.predictors.classes import MEMORY, SIMT, TENSOR, WEIGHT, pick
+from clustersim.predictors.classes import MEMORY, SIMT, WEIGHT, pick
 from clustersim.predictors.columns import Floats
-from clustersim.predictors.evaluate import Row, measure, training_shapes
+from clustersim.predictors.evaluate import Row, measure, tensor_samples
 from clustersim.predictors.learned import Learned, Method
 from clustersim.predictors.samples import Samples, gpus_of
 from clustersim.predictors.store import Weights
-from clustersim.predictors.tables import ATTENTION, FP32, GEMM
+from clustersim.predictors.tables import ATTENTION, EXPERTS, FP32, GEMM
 from clustersim.predictors.training import Progress
 
 GENERATIONS = {
@@ -49,9 +49,7 @@ def courses(data: Path, seed: int) -> dict[str, Course]:
     train, test = tables.fp32(data, "train"), tables.fp32(data, "test")
     rng = np.random.default_rng(seed)
     result = {name: Course(thin(pick(train, name), rng, PER_CLASS), pick(test, name)) for name in SIMT}
-    tensor = (training_shapes(tables.gemm(data)), tables.attention(data))
-    for name in TENSOR:
-        samples = pick(tensor[name.endswith("attention")], name)
+    for name, samples in tensor_samples(data).items():
         groups = np.char.add(np.char.add(samples.gpu, " "), samples.table.dtype)
         rows = [_some(np.flatnonzero(groups == group), rng, PER_GPU) for group in np.unique(groups)]
         result[name] = Course(samples.select(np.sort(np.concatenate([*rows, np.zeros(0, dtype=np.int64)]))), None)
@@ -81,7 +79,9 @@ def learn(method: Method, data: Path, seed: int, progress: Progress) -> Weights:
         "predictor": method.name,
         "seed": seed,
         "split": "fp32: train, judged on test; tensor: all GPUs, judged with their generation left out",
-        "data": {name: tables.digest(data, [name]) for name in (FP32, GEMM, ATTENTION)},
+        "data": {
+            name: tables.digest(data, [name]) for name in (FP32, GEMM, ATTENTION, EXPERTS) if (data / name).is_file()
+        },
         "learned": {name: {"gpus": _names(c.learned), "rows": len(c.learned)} for name, c in plan.items()},
         "errors": errors,
     }

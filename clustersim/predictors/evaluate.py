@@ -10,7 +10,7 @@ import numpy as np
 
 from clustersim import gpus
 from clustersim.predictors import tables
-from clustersim.predictors.classes import SIMT, TENSOR, pick
+from clustersim.predictors.classes import GROUPED, SIMT, TENSOR, pick
 from clustersim.predictors.columns import Columns, Floats
 from clustersim.predictors.model import Predictor
 from clustersim.predictors.samples import Samples, gpus_of
@@ -59,9 +59,17 @@ def summary(predictor: str, kind: str, gpu: str, ratio: Floats, table: Columns) 
 def test_samples(data: Path, split: str = "test") -> dict[str, Samples]:
     """Return the measured kernels of each class: FP32 of one split, and all of the tensor-core ones."""
     simt = tables.fp32(data, split)
-    tensor = (training_shapes(tables.gemm(data)), tables.attention(data))
-    found = {name: pick(simt, name) for name in SIMT}
-    return found | {name: pick(tensor[name.endswith("attention")], name) for name in TENSOR}
+    return {name: pick(simt, name) for name in SIMT} | tensor_samples(data)
+
+
+def tensor_samples(data: Path) -> dict[str, Samples]:
+    """Return the measured kernels of the tensor-core classes; layers of experts where the folder has their table."""
+    linear, attention = training_shapes(tables.gemm(data)), tables.attention(data)
+    found = {name: pick(attention if name.endswith("attention") else linear, name) for name in TENSOR}
+    if (data / tables.EXPERTS).is_file():
+        layers = tables.experts(data)
+        found |= {name: pick(layers, name) for name in GROUPED}
+    return found
 
 
 def training_shapes(samples: Samples, least: int = 128) -> Samples:

@@ -18,37 +18,35 @@ from clustersim.predictors.learned import Learned, Method, open_weights
 from clustersim.predictors.lessons import expected_dispatch, forget, lesson, lone, nuisance
 from clustersim.predictors.mlp import Parameters, scaling, standardise
 from clustersim.predictors.model import LAUNCH
-from clustersim.predictors.neusight import attention, wave
+from clustersim.predictors.neusight import attention, grouped, wave
 from clustersim.predictors.neusight.terms import terms
 from clustersim.predictors.samples import Samples
 from clustersim.predictors.store import Weights
 from clustersim.predictors.training import Plan, Progress, fit, silent
 
 PLAN = Plan()
-CONSTANTS = {"flash_attention": attention}
-"""Classes of a few constants instead of networks, by the kind they are named after."""
+CONSTANTS = (attention, grouped)
+"""Families with a few learned constants of their own instead of networks."""
 
 
 def seconds(parameters: Parameters, table: Columns, gpu: Gpu) -> Floats:
     """Return the seconds of kernels of one class, launch excluded: the geometric mean of the ensemble."""
-    if family := constants(str(table.kind[0])) if len(table) else None:
-        few: Floats = np.exp(family.log_seconds(np, parameters, family.terms(table, gpu)).mean(axis=0))
-        return few
+    result: Floats
+    for family in CONSTANTS:
+        if family.KEYS[0] in parameters:
+            result = np.exp(family.log_seconds(np, parameters, family.terms(table, gpu)).mean(axis=0))
+            return result
     rows = terms(table, gpu)
     rows["features"] = standardise(parameters, rows["features"])
-    result: Floats = np.exp(wave.log_seconds(np, parameters, rows).mean(axis=0))
+    result = np.exp(wave.log_seconds(np, parameters, rows).mean(axis=0))
     return result
-
-
-def constants(kind: str) -> Any:
-    """Return the module whose few constants forecast kernels of this kind, None for those of a network."""
-    return CONSTANTS.get(kind)
 
 
 def learn_class(name: str, samples: Samples, seed: int, progress: Progress = silent) -> dict[str, Floats]:
     """Return the parameters of one class, learned in torch from its samples."""
-    if family := constants(name.partition("/")[2]):
-        return _learn_constants(name, family, samples, seed, progress)
+    for family in CONSTANTS:
+        if name in family.CLASSES:
+            return _learn_constants(name, family, samples, seed, progress)
     facts = lesson(samples, terms, patience=2e-5 if name in GRAPHED else 1e-4)
     scale = scaling(facts.inputs["features"])
     inputs = facts.inputs | {"features": standardise(scale, facts.inputs["features"])}
@@ -67,13 +65,13 @@ def _learn_constants(name: str, family: Any, samples: Samples, seed: int, progre
     facts = lesson(samples, family.terms, patience=2e-5)
     inputs = {key: value for key, value in facts.inputs.items() if key not in ("features", "gpu")}
     plan = PLAN._replace(members=2, rate=3e-2, steps=600)
-    found = fit(
-        name, family.start(plan.members), family.log_seconds, inputs, facts.seconds, seed, facts.weight, plan, progress
-    )
+    begin = family.start(plan.members)
+    found = fit(name, begin, family.log_seconds, inputs, facts.seconds, seed, facts.weight, plan, progress)
     return found | {"dispatch": np.array([LAUNCH])}
 
 
-METHOD = Method("neusight", seconds, learn_class, ())
+SPECIAL = {name: family.KEYS for family in CONSTANTS for name in family.CLASSES}
+METHOD = Method("neusight", seconds, learn_class, ("mlp.0.weight", "wave.mu", "low", "high", "mean", "std"), SPECIAL)
 
 
 def load(weights: Path | None = None) -> Learned:

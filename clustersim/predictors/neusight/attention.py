@@ -35,6 +35,9 @@ BACKWARD = {"products": 2.5 / 0.85, "exponentials": 3.0, "block": 2.0}
 memory and dQ through atomics; an exponential, the derivative of the softmax and two conversions. Of a block: its start
 loads, and its end writes, two tensors for one. Settled on FlashAttention-2's chart for A100, with B200's figures in view."""
 P = 3.0
+START = {"alpha": 2.0, "exp": -1.5, "block": 0.9, "mu": 1.3, "around": 2.1, "kept": 0.0, "reuse": -0.6}
+CLASSES = ("half/flash_attention", "narrow/flash_attention")
+KEYS = tuple(f"flash.{name}" for name in START)
 CLOCK = 2e9
 
 
@@ -101,8 +104,7 @@ def _prefill(table: Columns, gpu: Gpu, prefill: Any) -> dict[str, Floats]:
 
 def start(members: int) -> dict[str, Floats]:
     """Return parameters to begin with: alpha 0.88, c 1.2, blocks of 2.5 us at 2 GHz, mu 0.79, 8 us around a prefill."""
-    values = {"alpha": 2.0, "exp": -1.5, "block": 0.9, "mu": 1.3, "around": 2.1, "kept": 0.0, "reuse": -0.6}
-    return {f"flash.{name}": np.full((members, 1), value) for name, value in values.items()}
+    return {f"flash.{name}": np.full((members, 1), value) for name, value in START.items()}
 
 
 def log_seconds(xp: Any, parameters: Parameters, rows: Parameters) -> Any:

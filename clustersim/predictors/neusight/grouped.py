@@ -22,6 +22,9 @@ from clustersim.predictors.neusight.limit import limit
 
 TILES = ((64, 128), (64, 256), (128, 128), (128, 256), (256, 128), (256, 256))
 P = 3.0
+START = {"alpha": 2.0, "mu": 1.3, "vector": -0.2, "start": 4.8, "edge": 3.0, "around": 2.7}
+CLASSES = ("half/grouped_gemm", "narrow/grouped_gemm")
+KEYS = tuple(f"group.{name}" for name in START)
 CLOCK = 2e9
 
 
@@ -84,7 +87,7 @@ class Cut(NamedTuple):
 
 
 EDGE = 48.0
-START = 128.0
+HEAD = 128.0
 
 
 def cut(product: Product, sms: int) -> Cut:
@@ -93,7 +96,7 @@ def cut(product: Product, sms: int) -> Cut:
     chosen = np.ones((3, len(best)))
     for rows, columns in TILES:
         waves = np.ceil(product.experts * np.ceil(product.m / rows) * np.ceil(product.n / columns) / sms)
-        cost = waves * (rows * columns + EDGE * (rows + columns)) * (product.k + START)
+        cost = waves * (rows * columns + EDGE * (rows + columns)) * (product.k + HEAD)
         new = np.stack(np.broadcast_arrays(rows, columns, waves)).astype(np.float64)
         chosen = np.where(cost < best, new, chosen)
         best = np.minimum(cost, best)
@@ -112,8 +115,7 @@ def _seconds(name: str, tile: Cut, product: Product, rate: Floats, gpu: Gpu, rea
 
 def start(members: int) -> dict[str, Floats]:
     """Return parameters to begin with: alpha 0.88, mu 0.79, 128 steps of start, edge 48 columns, 15 us around a layer."""
-    values = {"alpha": 2.0, "mu": 1.3, "vector": -0.2, "start": 4.8, "edge": 3.0, "around": 2.7}
-    return {f"group.{name}": np.full((members, 1), value) for name, value in values.items()}
+    return {f"group.{name}": np.full((members, 1), value) for name, value in START.items()}
 
 
 def log_seconds(xp: Any, parameters: Parameters, rows: Parameters) -> Any:
