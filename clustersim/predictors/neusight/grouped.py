@@ -1,11 +1,11 @@
 """Grouped products of a mixture of experts: the tiles of all experts run in common waves, each expert's weights are read once.
 
     product = ((waves · tile / (alpha · attainable rate of an SM))^3 + (bytes / (mu · bandwidth))^3)^(1/3)
-    tile    = 2 · rows · columns · (k + start) · (1 + edge · (1 / rows + 1 / columns))                     FLOP
+    tile    = 2 · (rows · columns + edge · (rows + columns)) · (k + start)          FLOP
     seconds = sum of products + bytes of the vector kernels between them / (mu · bandwidth)
 
 The tile is the one of least work among those that libraries ship. Experts of few rows waste what their last tile pads.
-alpha, mu, start and edge are learned from whole layers of experts (op `layer`: permute, gate and up, activation, down,
+alpha, mu and start are learned from whole layers of experts (op `layer`: permute, gate and up, activation, down,
 unpermute, with a fixed part around that is dropped); a job's products are single ones.
 """
 
@@ -22,7 +22,7 @@ from clustersim.predictors.neusight.limit import limit
 
 TILES = ((64, 128), (64, 256), (128, 128), (128, 256), (256, 128), (256, 256))
 P = 3.0
-START = {"alpha": 2.0, "mu": 1.3, "vector": -0.2, "start": 4.8, "edge": 3.0, "around": 2.7}
+START = {"alpha": 2.0, "mu": 1.3, "vector": -0.2, "start": 4.8, "around": 2.7}
 CLASSES = ("half/grouped_gemm", "narrow/grouped_gemm")
 KEYS = tuple(f"group.{name}" for name in START)
 CLOCK = 2e9
@@ -57,8 +57,8 @@ def products(table: Columns) -> tuple[Product, Product, Floats]:
 def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
     """Return what `log_seconds` needs of grouped products of one class, one entry a kernel.
 
-    For each of two products (the second zero where there is one): plain (s of its padded tiles at the peak), start (s a
-    step of the reduction), edge (s, of operands per column), memory (s); between (s), around (s, layers alone), limit.
+    For each of two products (the second zero where there is one): plain (s of its padded tiles at the peak), start (s of
+    one step of the reduction), memory (s); between (s), around (2 GHz over the clock, of layers alone), limit.
     """
     one, two, between = products(table)
     layer = table.op == "layer"
@@ -86,8 +86,9 @@ class Cut(NamedTuple):
     waves: Floats
 
 
-EDGE = 48.0
-HEAD = 128.0
+EDGE = 8.0
+"""Operands to load for a step of a tile, in columns; the same in the choice of a tile and in its time, so that more rows never
+take less."""
 
 
 def cut(product: Product, sms: int) -> Cut:
@@ -96,7 +97,7 @@ def cut(product: Product, sms: int) -> Cut:
     chosen = np.ones((3, len(best)))
     for rows, columns in TILES:
         waves = np.ceil(product.experts * np.ceil(product.m / rows) * np.ceil(product.n / columns) / sms)
-        cost = waves * (rows * columns + EDGE * (rows + columns)) * (product.k + HEAD)
+        cost = waves * (rows * columns + EDGE * (rows + columns))
         new = np.stack(np.broadcast_arrays(rows, columns, waves)).astype(np.float64)
         chosen = np.where(cost < best, new, chosen)
         best = np.minimum(cost, best)
@@ -104,17 +105,17 @@ def cut(product: Product, sms: int) -> Cut:
 
 
 def _seconds(name: str, tile: Cut, product: Product, rate: Floats, gpu: Gpu, real: Flags) -> dict[str, Floats]:
-    step = np.where(real, 2 * tile.waves * tile.rows * tile.columns / rate, 0.0)
+    cost = tile.rows * tile.columns + EDGE * (tile.rows + tile.columns)
+    step = np.where(real, 2 * tile.waves * cost / rate, 0.0)
     return {
         f"{name}.plain": step * product.k,
         f"{name}.start": step,
-        f"{name}.edge": 1 / tile.rows + 1 / tile.columns,
         f"{name}.memory": np.where(real, product.bytes, 0.0) / gpu.memory_bandwidth,
     }
 
 
 def start(members: int) -> dict[str, Floats]:
-    """Return parameters to begin with: alpha 0.88, mu 0.79, 128 steps of start, edge 48 columns, 15 us around a layer."""
+    """Return parameters to begin with: alpha 0.88, mu 0.79, 122 steps of start, 15 us around a layer."""
     return {f"group.{name}": np.full((members, 1), value) for name, value in START.items()}
 
 
@@ -127,8 +128,7 @@ def log_seconds(xp: Any, parameters: Parameters, rows: Parameters) -> Any:
 
 
 def _product(xp: Any, parameters: Parameters, rows: Parameters, name: str, mu: Any) -> Any:
-    edge = 1 + xp.exp(parameters["group.edge"]) * rows[f"{name}.edge"]
-    work = (rows[f"{name}.plain"] + rows[f"{name}.start"] * xp.exp(parameters["group.start"])) * edge
+    work = rows[f"{name}.plain"] + rows[f"{name}.start"] * xp.exp(parameters["group.start"])
     compute = work / rows["limit"] / sigmoid(xp, parameters["group.alpha"])
     memory = rows[f"{name}.memory"] / mu
     largest = xp.maximum(compute, memory) + 1e-12

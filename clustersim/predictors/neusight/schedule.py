@@ -14,8 +14,6 @@ from clustersim.predictors.columns import Columns, Flags, Floats
 
 WAVES = 12
 """Waves looked at one by one; beyond them a block is small against the sum, and the sum decides."""
-EDGE = 64.0
-"""Columns that a block's start and end are worth when lower bounds are compared."""
 SPLIT = 0.6
 """Length of a lone block where the library may split its keys over several SMs, as inference does."""
 
@@ -84,8 +82,7 @@ def _share(table: Columns, plan: Design, sms: int, split: Flags, causal: Flags) 
         index = count - np.floor(wave * sms / heads)
         columns = np.where(causal, _columns(table, rows, index, plan), whole)
         lone = np.where(split, SPLIT, 1.0) * (wave + 1) * rows * columns * (index >= 1)
-        longer = lone + EDGE * rows * (wave + 1) * (index >= 1) > pairs + EDGE * rows * blocks
-        pairs, blocks = np.where(longer, lone, pairs), np.where(longer, wave + 1.0, blocks)
+        pairs, blocks = np.maximum(pairs, lone), np.maximum(blocks, (wave + 1.0) * (index >= 1))
     return Share(pairs + np.where(causal, plan.tail * rows * whole, 0.0), blocks)
 
 
