@@ -164,7 +164,7 @@ def attention(data: Path) -> Samples:
     flop = 2 * b * heads * s * s * dim
     kind, op = _same(frame, "flash_attention"), _same(frame, "prefill")
     found = _samples(frame, Columns(kind, op, dtype, b, s, s, dim, flop, traffic, heads, kv, heads > 0))
-    return found.select(_busy(found))
+    return found.select(_possible(found, full=True))
 
 
 def _flash() -> pl.Expr:
@@ -176,13 +176,13 @@ def _flash() -> pl.Expr:
     )
 
 
-def _busy(samples: Samples) -> NDArray[np.bool_]:
-    """Return which attention kernels fill the GPU that measured them, at or above its roofline."""
+def _possible(samples: Samples, full: bool) -> NDArray[np.bool_]:
+    """Return which kernels keep to the roofline of the GPU that measured them; `full`: and give each SM 128 queries."""
     table, result = samples.table, np.zeros(len(samples), dtype=bool)
     for name, rows in gpus_of(samples).items():
         gpu, part = gpus.load(name), table.select(rows)
-        full = part.batch * part.heads * np.ceil(part.m / 128) >= gpu.sms
-        result[rows] = full & (samples.seconds[rows] >= bound(part, gpu))
+        queries = part.batch * part.heads * np.ceil(part.m / 128) >= gpu.sms
+        result[rows] = (samples.seconds[rows] >= bound(part, gpu)) & (queries | (not full))
     return result
 
 
@@ -207,10 +207,11 @@ def experts(data: Path) -> Samples:
     traffic = 3 * count * hidden * width * size + 2 * count * m * width * size + 4 * tokens * hidden
     one, kind = np.ones(len(m)), _same(frame, "grouped_gemm")
     flop = 6 * count * m * hidden * width
-    return _samples(
+    found = _samples(
         frame,
         Columns(kind, _same(frame, "layer"), dtype, count, m, width, hidden, flop, traffic, one, one, one < 0),
     )
+    return found.select(_possible(found, full=False))
 
 
 def _samples(frame: pl.DataFrame, table: Columns) -> Samples:
