@@ -9,8 +9,8 @@ block are learned; with them a kernel is never faster than max(FLOP / peak, byte
 more of either. A network on top of them forecast GPUs that it had not seen worse, not better.
 
 Backward (FlashAttention-2, section 3.1.2) runs five products for two, reads each score's statistics, recomputes the
-exponential and its derivative, and adds dQ up in fp32 in memory. Tables hold no backward: its constants are published
-figures of A100.
+exponential and its derivative, and adds dQ up in fp32 in memory. Tables hold no backward: its constants come from
+published figures.
 
 Tables measure op `prefill`: attention of an inference server, which writes keys and values to its cache in a kernel before.
 Repeated on the same data, small tensors stay in L2; a fixed part of some 10 us surrounds it. Both are learned and dropped.
@@ -45,7 +45,7 @@ def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
     """Return what `log_seconds` needs of attention kernels of one class, one entry a kernel.
 
     product, exponential (s a pair on one SM), pairs and blocks of the busiest SM, overlap (p), block (clocks at 2 GHz as s),
-    memory (s), and of prefill alone cache (s), kept (L2 over footprint), l2 (s a byte over s a byte of memory), around (s).
+    memory (s), and of prefill alone cache (s), kept (L2 over footprint), reuse (memory rate over L2 rate), around (as block).
     """
     plan = design(gpu.architecture)
     prefill, backward = table.op == "prefill", table.op == "backward"
@@ -112,9 +112,8 @@ def log_seconds(xp: Any, parameters: Parameters, rows: Parameters) -> Any:
     pair = _pair(xp, parameters, rows)
     work = rows["pairs"] * pair + rows["blocks"] * rows["block"] * 1e-6 * xp.exp(parameters["flash.block"])
     share = 1 / (1 + (xp.exp(parameters["flash.kept"]) * rows["kept"]) ** 4)
-    slow = share / sigmoid(xp, parameters["flash.mu"]) + (1 - share) * rows["reuse"] * xp.exp(
-        -parameters["flash.reuse"]
-    )
+    kept = (1 - share) * rows["reuse"] * xp.exp(-parameters["flash.reuse"])
+    slow = share / sigmoid(xp, parameters["flash.mu"]) + kept
     memory = rows["memory"] * slow
     largest = xp.maximum(work, memory)
     core = largest * ((work / largest) ** P + (memory / largest) ** P) ** (1 / P)
