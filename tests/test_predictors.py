@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from clustersim import gpus, plugins
 from clustersim.config.gpu import BYTES
 from clustersim.errors import InputError
+from clustersim.predictors.classes import class_of
 from clustersim.predictors.columns import bound, columns
 from clustersim.predictors.learned import lender
 from clustersim.predictors.model import LAUNCH, ROOM, get
@@ -134,7 +135,7 @@ def test_flash_attention_runs_as_fast_as_published(gpu, least, most):
     backward = attention("backward", "bf16", 1, 16, 16, 16384, 16384, 128, True)
     there, back = get("neusight").predict([forward, backward], GPUS[gpu])
     assert least < forward.flop / there < most
-    assert backward.flop / back == pytest.approx(0.8 * forward.flop / there, rel=0.02)
+    assert 0.75 < (backward.flop / back) / (forward.flop / there) < 0.95
 
 
 @pytest.mark.parametrize(
@@ -146,14 +147,15 @@ def test_flash_attention_runs_as_fast_as_published(gpu, least, most):
         ("linear", "fp16", "bf16"),
         ("linear", "tf32", "bf16"),
         ("bmm", "bf16", "linear"),
-        ("grouped_gemm", "bf16", "linear"),
+        ("grouped_gemm", "bf16", None),
+        ("grouped_gemm", "fp16", "bf16"),
         ("grouped_gemm", "fp32", "bmm"),
         ("flash_attention", "fp32", "bf16"),
         ("softmax", "bf16", "fp32"),
     ],
 )
 def test_an_error_is_named_only_for_kernels_that_were_measured(kind, dtype, whose):
-    said = lender(kind, dtype)
+    said = lender(class_of(kind, dtype), kind, dtype)
     assert said is None if whose is None else f"weights of {whose} kernels" in str(said)
 
 

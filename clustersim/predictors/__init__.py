@@ -1,6 +1,18 @@
 """`predict(kernels, gpu) -> seconds`, an array call; every predictor states its scope and its measured error."""
 
 SHARED = (
-    *("checkouts", "classes", "clocks", "columns", "curriculum", "evaluate", "learned", "lessons", "measurements", "mlp"),
+    *(
+        "checkouts",
+        "classes",
+        "clocks",
+        "columns",
+        "curriculum",
+        "evaluate",
+        "intervals",
+        "learned",
+        "lessons",
+        "measurements",
+        "mlp",
+    ),
     *("model", "published", "resume", "samples", "sheet", "sources", "store", "tables", "training"),
 )

@@ -10,14 +10,16 @@ from clustersim.predictors.samples import Samples
 
 SIMT = ("fp32/linear", "fp32/bmm", "fp32/elementwise", "fp32/softmax", "fp32/layernorm")
 TENSOR = ("half/linear", "half/flash_attention", "narrow/linear", "narrow/flash_attention")
+GROUPED = ("half/grouped_gemm", "narrow/grouped_gemm")
+"""Classes that weights may lack: kernels of theirs are then forecast as linear ones."""
 MEMORY = "memory"
-GRAPHED = ("half/linear",)
+GRAPHED = ("half/linear", "half/flash_attention", "narrow/flash_attention", *GROUPED)
 """Classes whose tables hold nothing but the kernel, timed in CUDA graphs: no dispatch, no quantization, no cache write."""
 
 _BY_KIND = {
     "linear": ("fp32/linear", "half/linear", "narrow/linear"),
     "bmm": ("fp32/bmm", "half/linear", "narrow/linear"),
-    "grouped_gemm": ("fp32/bmm", "half/linear", "narrow/linear"),
+    "grouped_gemm": ("fp32/bmm", *GROUPED),
     "flash_attention": ("half/flash_attention", "half/flash_attention", "narrow/flash_attention"),
     "elementwise": ("fp32/elementwise",) * 3,
     "softmax": ("fp32/softmax",) * 3,

@@ -2,7 +2,7 @@
 
 FP32 classes learn from the split `train` (P4, P100, V100, T4, A100-40GB) and are judged on `test`, whose L4, A100-80GB and
 H100 no training row comes from. Tensor-core classes learn from all GPUs; their error is measured by leaving a whole
-generation out, learning again, and forecasting it.
+generation out, learning again, and forecasting it. What is learned of one GPU alone is judged on shapes held out.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ import numpy as np
 
 from clustersim import gpus
 from clustersim.errors import DataError
-from clustersim.predictors import tables
-from clustersim.predictors.classes import MEMORY, SIMT, TENSOR, WEIGHT, pick
-from clustersim.predictors.columns import Floats
-from clustersim.predictors.evaluate import Row, measure, own_samples, training_shapes
+from clustersim.predictors import intervals, tables
+from clustersim.predictors.classes import MEMORY, SIMT, WEIGHT, pick
+from clustersim.predictors.columns import Flags, Floats
+from clustersim.predictors.evaluate import canonical, own_samples, ratios, summary, tensor_samples
+from clustersim.predictors.intervals import Residuals
 from clustersim.predictors.learned import Learned, Method
 from clustersim.predictors.resume import resumable
-from clustersim.predictors.samples import Samples, gpus_of, join
+from clustersim.predictors.samples import Samples, gpus_of, join, merge
 from clustersim.predictors.sources import Data, digests, left_out, places
 from clustersim.predictors.store import Weights
 from clustersim.predictors.training import Progress
 
-GENERATIONS = {
-    "hopper": "hopper",
-    "ampere": "ampere",
-    "ada": "ada",
-    "blackwell": "blackwell",
-    "blackwell-ultra": "blackwell",
-}
-PER_GPU = 4000
-"""Rows of each GPU and data type that a tensor-core class learns from: more do not lower its error."""
+GENERATIONS = {"blackwell-ultra": "blackwell"}
+"""Architectures that are left out together: the others stand for themselves."""
+PER_GPU = 20_000
+"""Rows of each GPU and data type that a tensor-core class learns from and is judged on."""
 PER_CLASS = 60_000
+FEW = 64
+"""Kernels that set the one measured scalar of a GPU that was left out."""
+
+Classes = Mapping[str, Mapping[str, Floats]]
 
 
 class Course(NamedTuple):
@@ -45,14 +45,19 @@ class Course(NamedTuple):
     judged: Samples | None
 
 
+class Verdict(NamedTuple):
+    """Errors of one class by GPU, and the residuals behind them."""
+
+    errors: dict[str, Any]
+    residuals: list[Residuals]
+
+
 def courses(data: Data | Path, seed: int) -> dict[str, Course]:
     """Return what every class learns, without the GPUs that `data` leaves out. Raises DataError for missing tables."""
     train, test = tables.fp32(data, "train"), tables.fp32(data, "test")
     rng = np.random.default_rng(seed)
     result = {name: Course(thin(pick(train, name), rng, PER_CLASS), pick(test, name)) for name in SIMT}
-    tensor = (training_shapes(tables.gemm(data)), tables.attention(data))
-    for name in TENSOR:
-        samples = pick(tensor[name.endswith("attention")], name)
+    for name, samples in tensor_samples(data).items():
         groups = np.char.add(np.char.add(samples.gpu, " "), samples.table.dtype)
         rows = [_some(np.flatnonzero(groups == group), rng, PER_GPU) for group in np.unique(groups)]
         result[name] = Course(samples.select(np.sort(np.concatenate([*rows, np.zeros(0, dtype=np.int64)]))), None)
@@ -70,8 +75,7 @@ def courses(data: Data | Path, seed: int) -> dict[str, Course]:
 
 def _leave_out(course: Course, data: Data | Path) -> Course:
     """Return the course without the GPUs to leave out; where no other kernels judge it, theirs do."""
-    out = [name for name in gpus_of(course.learned) if gpus.load(name).name in left_out(data)]
-    held = np.isin(course.learned.gpu, out)
+    held = np.isin(canonical(course.learned).gpu, left_out(data))
     judged = course.learned.select(held) if course.judged is None and held.any() else course.judged
     return Course(course.learned.select(~held), judged)
 
@@ -93,9 +97,11 @@ def learn(method: Method, data: Data | Path, seed: int, progress: Progress, scra
     method = resumable(method, scratch)
     plan = courses(data, seed)
     classes: dict[str, dict[str, Floats]] = {MEMORY: memory(plan["fp32/elementwise"].learned)}
-    for name, course in plan.items():
-        classes[name] = method.fit(name, course.learned, seed, progress)
-    errors = {name: _judge(method, classes, name, course, seed, progress) for name, course in plan.items()}
+    for names in _bundles(method, plan):
+        found = method.fit(names[0], merge([plan[name].learned for name in names]), seed, progress)
+        classes |= dict.fromkeys(names, found)
+    verdicts = {name: _judge(method, classes, name, plan, seed, progress) for name in plan}
+    owned = {name: _own(method, classes, name, plan[name], seed, progress) for name in _owners(method, plan)}
     meta = {
         "predictor": method.name,
         "seed": seed,
@@ -103,9 +109,43 @@ def learn(method: Method, data: Data | Path, seed: int, progress: Progress, scra
         "left_out": list(left_out(data)),
         "data": digests(data),
         "learned": {name: {"gpus": _names(c.learned), "rows": len(c.learned)} for name, c in plan.items()},
-        "errors": errors,
+        "errors": {name: verdict.errors for name, verdict in verdicts.items()},
+        "own": {name: verdict.errors for name, verdict in owned.items()},
+        "coverage": {name: intervals.coverage(verdict.residuals) for name, verdict in verdicts.items()},
+        "intervals": {name: intervals.learned(_residuals(verdicts[name], owned.get(name))) for name in plan},
     }
     return Weights(classes, meta)
+
+
+def _bundles(method: Method, plan: Mapping[str, Course]) -> list[tuple[str, ...]]:
+    """Return the classes of `plan`, those that share parameters together."""
+    shared = [tuple(name for name in names if name in plan) for names in method.together]
+    return [names for names in shared if names] + [(n,) for n in plan if not any(n in names for names in shared)]
+
+
+def _owners(method: Method, plan: Mapping[str, Course]) -> list[str]:
+    return [name for name in method.own[0] if name in plan] if method.own else []
+
+
+def _own(
+    method: Method, classes: dict[str, dict[str, Floats]], name: str, course: Course, seed: int, progress: Progress
+) -> Verdict:
+    """Add to a class what is learned of each GPU alone, and judge that on shapes held out."""
+    assert method.own is not None
+    learned, held = canonical(course.learned), held_shapes(course.learned)
+    classes[name] = classes[name] | method.own[1](classes[name], learned.select(~held), seed, progress)
+    return _verdict(_temporary(method, classes), name, course.learned.select(held), set(_names(course.learned)))
+
+
+def held_shapes(samples: Samples) -> Flags:
+    """Return which samples have a shape that is held out: every fifth, by a hash of m, n and k, the same on all GPUs."""
+    table = samples.table
+    sides = np.stack([table.m, table.n, table.k]).astype(np.int64)
+    result: Flags = (_PRIMES @ sides // 64) % 5 == 0
+    return result
+
+
+_PRIMES = np.array([73_856_093, 19_349_663, 83_492_791])
 
 
 def memory(samples: Samples) -> dict[str, Floats]:
@@ -124,44 +164,76 @@ def memory(samples: Samples) -> dict[str, Floats]:
 
 
 def _judge(
-    method: Method, classes: Mapping[str, dict[str, Floats]], name: str, course: Course, seed: int, progress: Progress
-) -> dict[str, Any]:
+    method: Method, classes: Classes, name: str, plan: Mapping[str, Course], seed: int, progress: Progress
+) -> Verdict:
+    course = plan[name]
     if course.judged is not None:
-        seen = set(_names(course.learned))
-        rows = measure(_temporary(method, classes), name, course.judged)
-        return {row.gpu: _entry(row, row.gpu not in seen) for row in rows}
-    result: dict[str, Any] = {}
+        return _verdict(_temporary(method, classes), name, course.judged, set(_names(course.learned)), method)
+    names = next(names for names in _bundles(method, plan) if name in names)
+    everything, parts = merge([plan[one].learned for one in names]), []
     for generation, held in _generations(course.learned).items():
-        if held.all():
-            continue
-        parameters = method.fit(name, course.learned.select(~held), seed, _labelled(progress, f" without {generation}"))
-        rows = measure(_temporary(method, {**classes, name: parameters}), name, course.learned.select(held))
-        result |= {row.gpu: _entry(row, True) for row in rows}
-    return result
+        out = np.isin(everything.gpu, np.unique(course.learned.gpu[held]))
+        if not out.all():
+            label = _labelled(progress, f" without {generation}")
+            found = method.fit(names[0], everything.select(~out), seed, label)
+            parts.append(
+                _verdict(_temporary(method, {**classes, name: found}), name, course.learned.select(held), set(), method)
+            )
+    return Verdict(
+        {k: v for part in parts for k, v in part.errors.items()}, [r for part in parts for r in part.residuals]
+    )
+
+
+def _verdict(predictor: Learned, name: str, samples: Samples, seen: set[str], method: Method | None = None) -> Verdict:
+    """Return the errors of a class on samples; with `method`, also those after a few kernels of a new GPU set its speed."""
+    errors, residuals = {}, []
+    for gpu, ratio, part in ratios(predictor, name, samples):
+        row = summary(predictor.name, name, gpu.name, ratio, part.table)
+        errors[gpu.name] = _rounded(row) | {"count": row.samples, "unseen": gpu.name not in seen}
+        group = GENERATIONS.get(gpu.architecture, gpu.architecture)
+        residuals.append(Residuals(group, gpu.name in seen, ratio * part.seconds, 1 / ratio))
+        if method and method.calibrate and gpu.name not in seen and "gemm.level" in predictor.weights.classes[name]:
+            errors[gpu.name]["scalar"] = _scalar(method, predictor, name, gpu.name, part)
+    return Verdict(errors, residuals)
+
+
+def _scalar(method: Method, predictor: Learned, name: str, gpu: str, samples: Samples) -> dict[str, float]:
+    """Return the errors when one scalar for each data type is set by FEW kernels, on all the others."""
+    assert method.calibrate is not None
+    order = np.random.default_rng(0).permutation(len(samples))
+    rows = np.concatenate([order[samples.table.dtype[order] == one][:FEW] for one in np.unique(samples.table.dtype)])
+    parameters = method.calibrate(predictor.weights.classes[name], samples.select(rows), gpus.load(gpu))
+    rest = samples.select(np.setdiff1d(np.arange(len(samples)), rows))
+    if not len(rest):
+        return {}
+    [(_, ratio, part)] = ratios(_temporary(method, {**predictor.weights.classes, name: parameters}), name, rest)
+    return _rounded(summary(predictor.name, name, gpu, ratio, part.table))
 
 
 def _labelled(progress: Progress, label: str) -> Progress:
     return lambda task, done, total: progress(task + label, done, total)
 
 
-def _temporary(method: Method, classes: Mapping[str, Mapping[str, Floats]]) -> Learned:
+def _temporary(method: Method, classes: Classes) -> Learned:
     return Learned(method, Weights(classes, {"errors": {}}))
 
 
-def _entry(row: Row, unseen: bool) -> dict[str, Any]:
-    figures = {
+def _residuals(verdict: Verdict, own: Verdict | None) -> list[Residuals]:
+    return verdict.residuals + (own.residuals if own else [])
+
+
+def _rounded(row: Any) -> dict[str, Any]:
+    return {
         key: round(value, 5) for key, value in row._asdict().items() if isinstance(value, float) and np.isfinite(value)
     }
-    return figures | {"count": row.samples, "unseen": unseen}
 
 
-def _generations(samples: Samples) -> dict[str, Any]:
-    groups = gpus_of(samples)
-    generation = {name: gpus.load(name).architecture for name in groups}
-    names = dict.fromkeys(GENERATIONS.get(text, text) for text in generation.values())
+def _generations(samples: Samples) -> dict[str, Flags]:
+    boards = {name: gpus.load(name).architecture for name in gpus_of(samples)}
+    own = {name: GENERATIONS.get(text, text) for name, text in boards.items()}
     return {
-        name: np.isin(samples.gpu, [gpu for gpu, own in generation.items() if GENERATIONS.get(own, own) == name])
-        for name in names
+        generation: np.isin(samples.gpu, [name for name, one in own.items() if one == generation])
+        for generation in dict.fromkeys(own.values())
     }
 
 

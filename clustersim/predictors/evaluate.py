@@ -10,15 +10,17 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim import gpus
+from clustersim.config.gpu import Gpu
 from clustersim.errors import DataError
 from clustersim.predictors import tables
-from clustersim.predictors.classes import SIMT, TENSOR, pick, route
+from clustersim.predictors.classes import GROUPED, SIMT, TENSOR, pick, route
 from clustersim.predictors.columns import Columns, Floats
 from clustersim.predictors.measurements import measured
 from clustersim.predictors.model import Predictor
 from clustersim.predictors.published import PREFIX, published
 from clustersim.predictors.samples import Samples, gpus_of, merge
 from clustersim.predictors.sources import ATTENTION, FP32, GEMM, Data, holds, own_files, places
+from clustersim.predictors.sources import GROUPED as EXPERTS
 from clustersim.workload.kernel import Kernel
 
 
@@ -46,11 +48,17 @@ def kernels(table: Columns) -> list[Kernel]:
 
 
 def measure(predictor: Predictor, kind: str, samples: Samples) -> Iterator[Row]:
-    """Yield the errors of a predictor on the samples of one class, GPU by GPU; published kernels are timed without a call."""
+    """Yield the errors of a predictor on the samples of one class, GPU by GPU."""
+    for gpu, ratio, part in ratios(predictor, kind, samples):
+        yield summary(predictor.name, kind, gpu.name, ratio, part.table)
+
+
+def ratios(predictor: Predictor, kind: str, samples: Samples) -> Iterator[tuple[Gpu, Floats, Samples]]:
+    """Yield forecast / measured of a predictor on the samples of one class, GPU by GPU; published kernels without a call."""
     for name, rows in sorted(gpus_of(canonical(samples)).items()):
         gpu, part = gpus.load(name), samples.select(rows)
-        ratio = predictor.predict(kernels(part.table), gpu, alone=not kind.startswith(PREFIX)) / part.seconds
-        yield summary(predictor.name, kind, gpu.name, ratio, part.table)
+        alone = not kind.startswith(PREFIX)
+        yield gpu, predictor.predict(kernels(part.table), gpu, alone) / part.seconds, part
 
 
 def canonical(samples: Samples) -> Samples:
@@ -73,19 +81,30 @@ def test_samples(data: Data | Path, split: str = "test") -> dict[str, Samples]:
     Tables that no place holds are left out. Raises DataError when nothing is left.
     """
     parts: dict[str, list[Samples]] = {name: [samples] for name, samples in own_samples(data).items()}
-    if holds(data, FP32):
-        simt = tables.fp32(data, split)
-        for name in SIMT:
-            parts.setdefault(name, []).insert(0, pick(simt, name))
-    for table, kind in ((GEMM, "linear"), (ATTENTION, "flash_attention")):
-        if holds(data, table):
-            samples = training_shapes(tables.gemm(data)) if table == GEMM else tables.attention(data)
-            for name in (name for name in TENSOR if name.endswith(kind)):
-                parts.setdefault(name, []).insert(0, pick(samples, name))
-    found = {name: merge(parts[name]) for name in (*SIMT, *TENSOR) if any(map(len, parts.get(name, ())))}
-    if not found:
+    simt = tables.fp32(data, split) if holds(data, FP32) else None
+    found = {name: pick(simt, name) for name in SIMT} if simt else {}
+    for name, samples in (found | tensor_samples(data) | published(data)).items():
+        parts.setdefault(name, []).insert(0, samples)
+    filled = {name: merge(part) for name, part in parts.items() if any(map(len, part))}
+    if not filled:
         raise DataError(f"{', '.join(map(str, places(data)))}: no measured kernel of a class that is learned")
-    return found
+    return filled
+
+
+def tensor_samples(data: Data | Path) -> dict[str, Samples]:
+    """Return the measured kernels of the tensor-core classes, as far as a place has their tables."""
+    found: dict[str, Samples] = {}
+    for table, kind in ((GEMM, "linear"), (ATTENTION, "flash_attention"), (EXPERTS, "grouped_gemm")):
+        if holds(data, table):
+            samples = _tensor_table(data, table)
+            found |= {name: pick(samples, name) for name in (*TENSOR, *GROUPED) if name.endswith(f"/{kind}")}
+    return {name: samples for name, samples in found.items() if len(samples)}
+
+
+def _tensor_table(data: Data | Path, table: str) -> Samples:
+    if table == GEMM:
+        return training_shapes(tables.gemm(data))
+    return tables.attention(data) if table == ATTENTION else tables.experts(data)
 
 
 def own_samples(data: Data | Path) -> dict[str, Samples]:

@@ -35,7 +35,7 @@ def describe(table: Columns, gpu: Gpu) -> dict[str, Floats]:
     return {"roof": np.log(bound(table, gpu)), "features": features}
 
 
-def seconds(parameters: Parameters, table: Columns, gpu: Gpu) -> Floats:
+def seconds(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool = False) -> Floats:
     """Return the seconds of kernels of one class, launch excluded: the geometric mean of the ensemble."""
     rows = describe(table, gpu)
     rows["features"] = standardise(parameters, rows["features"])

@@ -1,4 +1,4 @@
-"""What all learned predictors share: classes, the fallback for memory-bound kernels, the bound, and the statement."""
+"""What all learned predictors share: classes, the fallback for memory-bound kernels, the bound, intervals and statement."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clustersim.config.gpu import Gpu
 from clustersim.errors import DataError
-from clustersim.predictors.classes import MEMORY, SIMT, TENSOR, class_of, route
+from clustersim.predictors import intervals
+from clustersim.predictors.classes import GROUPED, MEMORY, SIMT, TENSOR, class_of, route
 from clustersim.predictors.columns import Columns, Floats, bound, columns
 from clustersim.predictors.mlp import Parameters
 from clustersim.predictors.model import LAUNCH, Scope, subjects
@@ -21,21 +23,29 @@ from clustersim.predictors.store import Weights, read, shipped
 from clustersim.predictors.training import Progress
 from clustersim.workload.kernel import Kernel
 
+Fit = Callable[[str, Samples, int, Progress], dict[str, Floats]]
+
 
 class Method(NamedTuple):
     """How one predictor forecasts and learns kernels of one class.
 
-    `seconds` gives the time of each kernel without its launch. `fit` returns the parameters, among them `dispatch`: the
-    seconds that a call by itself takes on top. `required` names the parameters of a class, `special` those of classes that
-    have others. `memory` forecasts memory-bound kernels from the parameters of all classes, where the method can.
+    `seconds` gives the time of each kernel without its launch; its last argument says whether a table timed it by itself. `fit`
+    returns the parameters, among them `dispatch`: the seconds that a call by itself takes on top; `busy`, where it is among
+    them, is what a kernel of a busy stream takes on top (else its launch). `required` names the parameters of a class,
+    `special` those of classes that have others. `memory` forecasts memory-bound kernels from the parameters of all classes.
+    Classes `together` share what `fit` returns. `own` adds, for classes, what is learned of measured GPUs alone.
+    `calibrate` sets the speed of one GPU from a few of its kernels.
     """
 
     name: str
-    seconds: Callable[[Parameters, Columns, Gpu], Floats]
-    fit: Callable[[str, Samples, int, Progress], dict[str, Floats]]
+    seconds: Callable[[Parameters, Columns, Gpu, bool], Floats]
+    fit: Fit
     required: tuple[str, ...]
     special: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     memory: Callable[[Mapping[str, Parameters], Columns, Gpu], Floats] | None = None
+    together: tuple[tuple[str, ...], ...] = ()
+    own: tuple[tuple[str, ...], Callable[[Parameters, Samples, int, Progress], dict[str, Floats]]] | None = None
+    calibrate: Callable[[Parameters, Samples, Gpu], dict[str, Floats]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,45 +66,79 @@ class Learned:
 
     def columns(self, table: Columns, gpu: Gpu, alone: bool = False) -> Floats:
         """Return the seconds of kernels that are columns already."""
-        result, names = np.empty(len(table)), route(table)
+        result, names = np.empty(len(table)), self._known(route(table))
         for name in dict.fromkeys(names.tolist()):
             rows = names == name
             parameters = self.weights.classes[name]
-            start = scalar(parameters["dispatch"]) if alone else LAUNCH
-            result[rows] = start + self._kernels(name, table.select(rows), gpu)
+            start = scalar(parameters["dispatch"]) if alone else scalar(parameters.get("busy", np.array(LAUNCH)))
+            result[rows] = start + self._kernels(name, table.select(rows), gpu, alone)
         return np.maximum(result, bound(table, gpu))
 
-    def _kernels(self, name: str, table: Columns, gpu: Gpu) -> Floats:
-        if name == MEMORY and self.method.memory:
-            return self.method.memory(self.weights.classes, table, gpu)
-        seconds = _memory if name == MEMORY else self.method.seconds
-        return seconds(self.weights.classes[name], table, gpu)
+    def interval(self, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[Floats, Floats]:
+        """Return (low, high): measured / forecast lies between them for 80 of 100 kernels (module intervals); 0 and inf unknown.
+
+        A GPU farther from those that were measured than these are from each other has a wider interval.
+        """
+        table = columns(kernels)
+        seconds, names = self.columns(table, gpu), self._known(route(table))
+        low, high = np.zeros(len(table)), np.full(len(table), np.inf)
+        for name in dict.fromkeys(names.tolist()):
+            rows = names == name
+            found = self.weights.meta.get("intervals", {}).get(name)
+            if found:
+                seen = gpu.name in self.weights.meta["learned"][name]["gpus"]
+                low[rows], high[rows] = intervals.lookup(found, seconds[rows], seen, self.distance(name, gpu))
+        return low, high
+
+    def distance(self, name: str, gpu: Gpu) -> intervals.Distance:
+        """Return how far `gpu` is from the nearest that a class was learned from."""
+        return intervals.nearest(gpu, self.weights.meta["learned"][name]["gpus"])
+
+    def _kernels(self, name: str, table: Columns, gpu: Gpu, alone: bool) -> Floats:
+        if name != MEMORY:
+            return self.method.seconds(self.weights.classes[name], table, gpu, alone)
+        return self.method.memory(self.weights.classes, table, gpu) if self.method.memory else self._memory(table, gpu)
+
+    def _memory(self, table: Columns, gpu: Gpu) -> Floats:
+        share = scalar(self.weights.classes[MEMORY]["fraction"])
+        result: Floats = table.bytes / (gpu.memory_bandwidth * share)
+        return result
+
+    def _known(self, names: NDArray[np.str_]) -> NDArray[np.str_]:
+        """Return the classes of kernels with that of linear ones for grouped products that these weights do not know."""
+        for name in set(GROUPED) - set(self.weights.classes):
+            names = np.where(names == name, name.replace("grouped_gemm", "linear"), names)
+        return names
 
     def statement(self, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[Scope, ...]:
         """Return the measured error of each data type and kind among the kernels, on `gpu` or on what comes nearest."""
         return tuple(self._scope(dtype, kind, gpu) for dtype, kind in subjects(columns(kernels)))
 
     def _scope(self, dtype: str, kind: str, gpu: Gpu) -> Scope:
-        name, subject = class_of(kind, dtype), f"{dtype} {kind}"
-        measured: Mapping[str, Any] = self.weights.meta["errors"].get(name, {})
+        name, subject = str(self._known(np.array([class_of(kind, dtype)]))[0]), f"{dtype} {kind}"
         if name == MEMORY and self.method.memory:
             return Scope(subject, "bytes at the rate of element-wise kernels, and published rates", None, 0, gpu.name)
         if name == MEMORY:
             share = scalar(self.weights.classes[MEMORY]["fraction"])
             return Scope(subject, f"bytes at {100 * share:.0f} % of the bandwidth", None, 0, gpu.name)
-        if borrowed := lender(kind, dtype):
+        if borrowed := lender(name, kind, dtype):
             return Scope(subject, borrowed, None, 0, gpu.name)
+        return self._measured(name, subject, gpu)
+
+    def _measured(self, name: str, subject: str, gpu: Gpu) -> Scope:
+        own: Mapping[str, Any] = self.weights.meta.get("own", {}).get(name, {})
+        measured: Mapping[str, Any] = {**self.weights.meta["errors"].get(name, {}), **own}
         if gpu.name in measured:
             return Scope(subject, self.name, measured[gpu.name]["mean"], measured[gpu.name]["count"], gpu.name)
-        unseen = [row for row in measured.values() if row["unseen"]]
+        unseen = [row for row in self.weights.meta["errors"].get(name, {}).values() if row["unseen"]]
         count = sum(row["count"] for row in unseen)
         mean = sum(row["mean"] * row["count"] for row in unseen) / count if count else None
-        return Scope(subject, self.name, mean, count, "GPUs left out of training")
+        return Scope(subject, self.name, mean, count, f"GPUs left out of training; {self.distance(name, gpu)}")
 
 
-def lender(kind: str, dtype: str) -> str | None:
-    """Return whose weights forecast kernels that no table has, None for those that were measured themselves."""
-    family, _, own = class_of(kind, dtype).partition("/")
+def lender(name: str, kind: str, dtype: str) -> str | None:
+    """Return whose weights, of class `name`, forecast kernels that no table has; None for those that were measured."""
+    family, _, own = name.partition("/")
     if family == "fp32" and dtype != "fp32":
         return "weights of fp32 kernels, scaled by bytes"
     if own != kind:
@@ -107,19 +151,13 @@ def scalar(value: Floats) -> float:
     return float(value.ravel()[0])
 
 
-def _memory(parameters: Parameters, table: Columns, gpu: Gpu) -> Floats:
-    result: Floats = table.bytes / (gpu.memory_bandwidth * scalar(parameters["fraction"]))
-    return result
-
-
 def open_weights(method: Method, path: Path | None) -> Learned:
     """Return the predictor with the weights of a file, or with the shipped ones. Raises DataError."""
     path = path or shipped(method.name)
     weights = read(path, method.name)
-    for name in (*SIMT, *TENSOR, MEMORY):
-        wanted = (
-            ("fraction", "dispatch") if name == MEMORY else (*method.special.get(name, method.required), "dispatch")
-        )
+    for name in (*SIMT, *TENSOR, MEMORY, *(name for name in GROUPED if name in weights.classes)):
+        keys = method.special.get(name, method.required)
+        wanted = ("fraction", "dispatch") if name == MEMORY else (*keys, "dispatch")
         missing = [key for key in wanted if key not in weights.classes.get(name, {})]
         if missing or "errors" not in weights.meta:
             what = f"{name} {', '.join(missing)}" if missing else "the errors in the metadata"

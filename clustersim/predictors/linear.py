@@ -30,7 +30,7 @@ def describe(table: Columns, gpu: Gpu) -> dict[str, Floats]:
     return {"times": np.stack([table.flop / peak(table, gpu), table.bytes / gpu.memory_bandwidth], axis=1)}
 
 
-def seconds(parameters: Parameters, table: Columns, gpu: Gpu) -> Floats:
+def seconds(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool = False) -> Floats:
     """Return the seconds of kernels of one class, launch excluded."""
     result: Floats = describe(table, gpu)["times"] @ parameters["slope"]
     return result

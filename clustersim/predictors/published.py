@@ -8,13 +8,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from clustersim.errors import DataError
 from clustersim.predictors.columns import columns
 from clustersim.predictors.samples import Samples
+from clustersim.predictors.sources import Data, places
 from clustersim.workload.kernel import Kernel, vector
+
+if TYPE_CHECKING:
+    import polars as pl
 
 TABLE = "kernels/published_kernels.csv"
 PREFIX = "published/"
@@ -41,16 +46,24 @@ _KERNELS: dict[str, Callable[[Sizes], Kernel]] = {
 }
 
 
-def published(data: Path) -> dict[str, Samples]:
+def published(data: Data | Path) -> dict[str, Samples]:
     """Return the published 16-bit vector kernels by `published/<kernel>`, empty when the folder has no such table.
 
     Raises DataError for a table without the columns gpu, kernel, dims and us, or with a row that cannot be read.
     """
     import polars as pl
 
-    path = data / TABLE
-    if not path.is_file():
-        return {}
+    found: dict[str, Samples] = {}
+    for path in (place / TABLE for place in places(data) if (place / TABLE).is_file()):
+        rows = _frame(path).filter(pl.col("kernel").is_in([*_KERNELS]) & (pl.col("us") > 0)).rows()
+        each = {name: [row for row in rows if row[1] == name and _board(row[0])] for name in _KERNELS}
+        found |= {PREFIX + name: _samples(path, part) for name, part in each.items() if part}
+    return found
+
+
+def _frame(path: Path) -> pl.DataFrame:
+    import polars as pl
+
     try:
         frame = pl.read_csv(path, infer_schema_length=None)
     except (pl.exceptions.PolarsError, OSError) as error:
@@ -58,9 +71,7 @@ def published(data: Path) -> dict[str, Samples]:
     missing = [name for name in _COLUMNS if name not in frame.columns]
     if missing:
         raise DataError(f"{path}: has no column {', '.join(missing)}; expected {', '.join(_COLUMNS)}")
-    rows = frame.filter(pl.col("kernel").is_in([*_KERNELS]) & (pl.col("us") > 0)).select(_COLUMNS).rows()
-    found = {name: [row for row in rows if row[1] == name and _board(row[0])] for name in _KERNELS}
-    return {PREFIX + name: _samples(path, part) for name, part in found.items() if part}
+    return frame.select(_COLUMNS)
 
 
 def _board(text: str) -> str:

@@ -25,7 +25,7 @@ FP32 = "neusight/kernels_fp32.parquet"
 GEMM = "kernels/gemm.parquet"
 ATTENTION = "kernels/attention_forward.parquet"
 GROUPED = "kernels/moe_grouped_gemm_forward.parquet"
-NAMES = (FP32, GEMM, ATTENTION)
+NAMES = (FP32, GEMM, ATTENTION, GROUPED)
 """Tables that are learned from."""
 OWN = "measurements"
 """Folder of a user's own files, beside the tidy tables."""

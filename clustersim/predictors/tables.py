@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from clustersim import gpus
 from clustersim.config.gpu import BYTES
 from clustersim.errors import DataError
-from clustersim.predictors.columns import Columns, Floats
-from clustersim.predictors.samples import Samples, join
+from clustersim.predictors.columns import Columns, Floats, bound
+from clustersim.predictors.samples import Samples, gpus_of, join
 from clustersim.predictors.sources import ATTENTION, FP32, GEMM, Data, places, tables
+from clustersim.predictors.sources import GROUPED as EXPERTS
 
 if TYPE_CHECKING:
     import polars as pl
@@ -26,16 +28,24 @@ _COLUMNS = {
     FP32: ("vendor", "split", "group", "op", "gpu", "b", "m", "n", "k", "h", "latency_s"),
     GEMM: ("gpu", "dtype", "m", "n", "k", "latency_s"),
     ATTENTION: ("gpu", "kernel", "dtype", "batch", "seq", "heads", "kv_heads", "head_dim", "latency_s"),
+    EXPERTS: ("gpu", "kernel", "dtype", "tokens", "hidden", "ffn", "topk", "experts", "tp", "ep", "latency_s"),
 }
 _DTYPES = {"bfloat16": "bf16", "fp8": "fp8", "nvfp4": "fp4"}
 _BINARY = ("add", "mul", "div", "pow")
 _FLOP = {"softmax": 5.0, "layernorm": 6.0, "elementwise": 1.0}
-_FLASH = (
-    "a100_sxm:bfloat16:flash_attention",
-    "l40s:bfloat16:vllm_flash_attn_fa2",
-    *(f"{gpu}:{dtype}:fa3" for gpu in ("h100_sxm", "h200_sxm") for dtype in ("bfloat16", "fp8")),
-    *(f"{gpu}:{dtype}:trtllm_mha" for gpu in ("b300_sxm", "gb200") for dtype in ("bfloat16", "fp8")),
-)
+_FLASH = {
+    "a100_sxm:bfloat16:flash_attention": (128,),
+    "l40s:bfloat16:flash_attention": (128,),
+    "l40s:bfloat16:vllm_flash_attn": (64,),
+    "b200_sxm:bfloat16:trtllm_mha": (128, 256),
+    "b200_sxm:bfloat16:vllm_flashinfer_trtllmprefill": (64,),
+    **{f"{gpu}:bfloat16:fa3": (64, 128, 256) for gpu in ("h100_sxm", "h200_sxm")},
+    **{f"{gpu}:bfloat16:trtllm_mha": (64, 128, 256) for gpu in ("b300_sxm", "gb200")},
+    **{f"{gpu}:fp8:fa3": (128,) for gpu in ("h100_sxm", "h200_sxm")},
+    **{f"{gpu}:fp8:trtllm_mha": (128,) for gpu in ("b200_sxm", "b300_sxm", "gb200")},
+}
+"""Library and head dimensions that count on each GPU; others are broken (up to 20 times the peak) or of other kernels."""
+_BROKEN_HEADS = 3
 
 
 def read(data: Data | Path, name: str) -> pl.DataFrame:
@@ -112,22 +122,70 @@ def _gemms(
 
 
 def attention(data: Data | Path) -> Samples:
-    """Return causal attention: of every GPU the kernel that training uses (FlashAttention-2 or 3, or the vendor's).
+    """Return causal attention of inference servers, op `prefill`: of every GPU the kernel nearest to training's.
 
-    B200 is left out: its rows scatter by 40 % from neighbour to neighbour, which those of B300 and GB200 do not.
+    Rows of 128 queries and more that give every SM a block; below, libraries cut keys or pack heads as training does not.
+    Rows faster than the roofline ran on data that stayed in L2, or not at all.
     """
     import polars as pl
 
-    key = pl.concat_str("gpu", "dtype", "kernel", separator=":")
-    frame = read(data, ATTENTION).filter(key.is_in([*_FLASH]) & (pl.col("seq") >= 64) & (pl.col("latency_s") > 0))
+    frame = read(data, ATTENTION).filter(_flash() & (pl.col("seq") >= 128) & (pl.col("latency_s") > 0))
     frame = frame.with_columns(pl.col("dtype").replace_strict(_DTYPES))
     dtype = _texts(frame, "dtype")
     b, s, heads, kv, dim = (_numbers(frame, c) for c in ("batch", "seq", "heads", "kv_heads", "head_dim"))
     size = np.array([BYTES[name] for name in dtype.tolist()])
-    traffic = 2 * b * s * dim * (heads + kv) * size
+    traffic = b * s * dim * (heads * (size + 2) + 2 * kv * size)
     flop = 2 * b * heads * s * s * dim
-    kind, op = _same(frame, "flash_attention"), _same(frame, "forward")
-    return _samples(frame, Columns(kind, op, dtype, b, s, s, dim, flop, traffic, heads, kv, heads > 0))
+    kind, op = _same(frame, "flash_attention"), _same(frame, "prefill")
+    found = _samples(frame, Columns(kind, op, dtype, b, s, s, dim, flop, traffic, heads, kv, heads > 0))
+    return found.select(_possible(found, full=True))
+
+
+def _flash() -> pl.Expr:
+    import polars as pl
+
+    key = pl.concat_str("gpu", "dtype", "kernel", "head_dim", separator=":")
+    return key.is_in([f"{name}:{dim}" for name, dims in _FLASH.items() for dim in dims]) & (
+        pl.col("heads") != _BROKEN_HEADS
+    )
+
+
+def _possible(samples: Samples, full: bool) -> NDArray[np.bool_]:
+    """Return which kernels keep to the roofline of the GPU that measured them; `full`: and give each SM 128 queries."""
+    table, result = samples.table, np.zeros(len(samples), dtype=bool)
+    for name, rows in gpus_of(samples).items():
+        gpu, part = gpus.load(name), table.select(rows)
+        queries = part.batch * part.heads * np.ceil(part.m / 128) >= gpu.sms
+        result[rows] = (samples.seconds[rows] >= bound(part, gpu)) & (queries | (not full))
+    return result
+
+
+def experts(data: Data | Path) -> Samples:
+    """Return gated layers of experts without expert parallelism, op `layer`, of 64 rows an expert and more.
+
+    Of each layer the fastest of at least two libraries: alone, many fell back to kernels of older GPUs. Bytes are those
+    that no fusion saves: weights, tokens in and out, activations. Kernel: `batch` experts, m rows, n width, k hidden size.
+    """
+    import polars as pl
+
+    shape = [name for name in _COLUMNS[EXPERTS] if name not in ("kernel", "latency_s")]
+    frame = read(data, EXPERTS).filter(pl.col("dtype").is_in([*_DTYPES]) & ~pl.col("kernel").str.contains("nongated"))
+    each = pl.col("tokens") * pl.col("topk") / pl.col("experts")
+    frame = frame.filter((each >= 64) & (pl.col("ep") == 1) & (pl.col("latency_s") > 0))
+    frame = frame.group_by(shape, maintain_order=True).agg(pl.col("latency_s").min(), pl.len().alias("libraries"))
+    frame = frame.filter(pl.col("libraries") > 1).with_columns(pl.col("dtype").replace_strict(_DTYPES))
+    dtype = _texts(frame, "dtype")
+    tokens, hidden, ffn, topk, count, tp = (_numbers(frame, name) for name in shape[2:8])
+    size = np.array([BYTES[name] for name in dtype.tolist()])
+    m, width = tokens * topk / count, ffn / tp
+    traffic = 3 * count * hidden * width * size + 2 * count * m * width * size + 4 * tokens * hidden
+    one, kind = np.ones(len(m)), _same(frame, "grouped_gemm")
+    flop = 6 * count * m * hidden * width
+    found = _samples(
+        frame,
+        Columns(kind, _same(frame, "layer"), dtype, count, m, width, hidden, flop, traffic, one, one, one < 0),
+    )
+    return found.select(_possible(found, full=False))
 
 
 def _samples(frame: pl.DataFrame, table: Columns) -> Samples:

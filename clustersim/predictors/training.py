@@ -66,7 +66,7 @@ def fit(
         error = torch.nn.functional.huber_loss(guess, target[rows], reduction="none", delta=0.1)
         loss = (error * weights[rows]).mean() * plan.members + PULL * _strain(parameters, prior or {})
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(list(parameters.values()), 1.0)
         optimizer.step()
         schedule.step()

@@ -1,16 +1,16 @@
-"""Matrix products: tiles fetched and multiplied in waves, and what a small network adds.
+"""Matrix products: tiles fetched and multiplied in waves.
 
     step    = mma + load              s a step of the reduction and tile; the larger of both where loads are asynchronous
     tile    = step · k/s + epilogue · mma · (1 + e·s for s > 1 splits) + latency
     compute = least over tiles and splits of waves · tile (+ a reduction kernel for s > 1)
     memory  = bytes / (mu · bandwidth), less what the L2 keeps
-    seconds = start + (compute^p + memory^p)^(1/p) · heat · exp(bounded MLP)
+    seconds = start + (compute^p + memory^p)^(1/p) · heat
 
 mma = 2·tm·tn / (burst · peak / SMs); load = bytes of the operands / (path · clock), path in bytes a clock and SM (64 on every
 GPU since Volta). `heat` = 1 + a·t/(t + tau): a kernel of milliseconds is slowed by the power controller, in proportion to a
-power factor from the datasheet. The constants are the same for all GPUs and are learned with the network; each is bound to
-a physical guess (`GUESS`). Rates enter through mma, load and memory only and every step is monotone in them; the network sees
-shapes and waves. After NeuSight (Lee et al., ASPLOS 2025), whose utilization depends on waves, and on no GPU's name.
+power factor from the datasheet. The constants are the same for all GPUs and are learned; each is bound to a physical guess
+(`GUESS`). Rates enter through mma, load and memory only and every step is monotone in them. After NeuSight (Lee et al., ASPLOS
+2025): tiles, waves and a utilization learned under the roofline, here of few constants that carry over to a GPU not seen.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from clustersim.config.gpu import Gpu
-from clustersim.predictors.columns import Columns, Floats, peak, spread
-from clustersim.predictors.mlp import Parameters, forward, initial
+from clustersim.predictors.columns import Columns, Floats, peak
+from clustersim.predictors.mlp import Parameters
 from clustersim.predictors.neusight.cores import cores
 from clustersim.predictors.neusight.limit import burst, heat
 
@@ -30,8 +30,6 @@ SPLITS = (1, 2, 4)
 LEAST = 256
 """A split of the reduction has at least as many steps."""
 CANDIDATES = 81
-REACH = 0.5
-"""The network moves a forecast by at most this in log."""
 OVERLAP = 6.0, 1.6
 """Exponents that join mma and load: nearly the larger of both where loads are asynchronous, nearly their sum elsewhere."""
 
@@ -70,10 +68,9 @@ def units(dtype: str) -> str:
     return "simt" if dtype in ("fp32", "fp64") else "tensor"
 
 
-def start(members: int, features: int, widths: tuple[int, ...], seed: int, guess: str) -> dict[str, Floats]:
-    """Return weights to begin with: the guesses, and a network that adds almost nothing."""
-    constants = {f"gemm.{name}": np.full((members, 1), mean) for name, (mean, _) in GUESS[guess].items()}
-    return initial(members, (features, *widths, 1), np.random.default_rng(seed)) | constants
+def start(members: int, guess: str) -> dict[str, Floats]:
+    """Return the guesses to begin with, (member, 1) each."""
+    return {f"gemm.{name}": np.full((members, 1), mean) for name, (mean, _) in GUESS[guess].items()}
 
 
 def prior(guess: str) -> dict[str, tuple[float, float]]:
@@ -108,7 +105,6 @@ def _terms(table: Columns, gpu: Gpu, dtype: str, kind: str) -> dict[str, Floats]
         "ramp": one * 1.9e9 / gpu.clock,
         "narrow": one * (size < 2),
         "cast": (2 + size) * table.batch * table.m * table.k / gpu.memory_bandwidth,
-        "features": features(table, gpu.sms),
     }
 
 
@@ -131,7 +127,7 @@ def _grid(table: Columns, sms: int, tiles: tuple[tuple[int, int], ...], asynchro
 
 
 def features(table: Columns, sms: int) -> Floats:
-    """Return the inputs of the network, (kernel, feature): shape, how tiles fill waves, and alignment."""
+    """Return the inputs of a GPU's own network, (kernel, feature): shape, how tiles fill waves, and alignment."""
     log = np.log2
     fills = [_fill(table, sms, *tile) for tile in ((256, 256), (256, 128), (128, 256), (128, 128), (64, 64))]
     area = table.m * table.n * table.batch / sms
@@ -159,8 +155,6 @@ def log_seconds(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any
     p = xp.exp(parameters["gemm.p"])
     largest = xp.maximum(compute, memory)
     busy = largest * ((compute / largest) ** p + (memory / largest) ** p) ** (1 / p)
-    own = forward(xp, parameters, rows["features"])[..., 0]
-    busy = busy * xp.exp(REACH * xp.tanh(own / REACH))
     if "gemm.heat" in parameters:
         warm = busy / (busy + xp.exp(parameters["gemm.tau"]))
         busy = busy * (1 + xp.exp(parameters["gemm.heat"]) * rows["heat"] * warm)
@@ -174,7 +168,10 @@ def quantize(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
 
 
 def _compute(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
-    value = {name: xp.exp(parameters[f"gemm.{name}"])[..., None] for name in ("path", "epilogue", "split", "latency", "reduce")}
+    value = {
+        name: xp.exp(parameters[f"gemm.{name}"])[..., None]
+        for name in ("path", "epilogue", "split", "latency", "reduce")
+    }
     field = {name: rows[name][..., None] for name in ("flop", "fetch", "clock", "asynchronous", "exposed")}
     mma = rows["area"] * field["flop"] / (xp.exp(rows["speed"])[..., None] if "speed" in rows else 1.0)
     load = rows["loaded"] * field["fetch"] / value["path"]
@@ -183,7 +180,9 @@ def _compute(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
     step = field["asynchronous"] * beside + (1 - field["asynchronous"]) * after
     several = rows["splits"] > 1
     finish = value["epilogue"] * field["exposed"] * mma * (1 + several * value["split"] * rows["splits"])
-    whole = rows["waves"] * (step * rows["steps"] + finish + value["latency"] * field["clock"]) + several * value["reduce"]
+    whole = (
+        rows["waves"] * (step * rows["steps"] + finish + value["latency"] * field["clock"]) + several * value["reduce"]
+    )
     return xp.amin(whole, -1)
 
 

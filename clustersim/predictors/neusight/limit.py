@@ -45,7 +45,10 @@ def limit(gpu: Gpu, dtype: str) -> float:
     if dtype in ("fp32", "fp64"):
         return float((_issue(gpu) ** -SHARPNESS + (watts / ENERGY) ** -SHARPNESS) ** (-1 / SHARPNESS))
     scale, exponent = TENSOR
-    return attained(gpu, dtype) or min(1.0, scale * float(watts**exponent))
+    known = (
+        attained(gpu, dtype) if gpu.vendor == "nvidia" else 0.0
+    )  # AMD's searches run for seconds: clocks says what they hold
+    return known or min(1.0, scale * float(watts**exponent))
 
 
 def attained(gpu: Gpu, dtype: str) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,18 @@ from clustersim import gpus
 from clustersim.config.gpu import Gpu
 from clustersim.predictors.classes import WEIGHT
 from clustersim.predictors.columns import Columns, Floats
-from clustersim.predictors.mlp import Parameters, scaling, standardise
+from clustersim.predictors.mlp import Parameters, forward, initial, scaling, standardise
 from clustersim.predictors.model import LAUNCH
 from clustersim.predictors.neusight import gemm
 from clustersim.predictors.samples import Samples
 from clustersim.predictors.training import Plan, Progress, fit, silent
 
-PLAN = Plan(widths=(64, 64), steps=1500, decay=3e-2)
+PLAN = Plan(members=1, steps=800)
+OWN_PLAN = Plan(members=1, widths=(128, 128), steps=5000, decay=1e-3)
+ROWS = 3000
+"""Rows of each GPU and data type that the constants are learned from; networks of single GPUs take all there are."""
+REACH = 0.5
+"""The network of a GPU moves a forecast by at most this in log."""
 SPEED = (0.0, 0.1)
 """Prior of the log speed of a GPU and data type, relative to what its datasheet promises."""
 DISPATCH = 3e-5
@@ -26,7 +31,7 @@ GENERATION = {"blackwell-ultra": "blackwell"}
 
 
 def forecast(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool = False) -> Floats:
-    """Return the seconds of products of one class by the mean of the ensemble (of logarithms), never below zero work.
+    """Return the seconds of products of one class, by the model for all GPUs times what a measured GPU's network adds.
 
     `alone`: as a table times them, heated by their own length alone and with the cast of an fp8 input; else in a busy stream
     at boost clocks.
@@ -34,60 +39,137 @@ def forecast(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool = Fal
     rows = ready(parameters, table, gpu)
     if not alone:
         rows["heat"] = 0 * rows["heat"]
-    found = np.exp(gemm.log_seconds(np, parameters, rows))
+    busy = np.exp(gemm.log_seconds(np, parameters, rows)[0] + _own(parameters, table, gpu))
     if alone and "gemm.quantize" in parameters:
-        found = found + gemm.quantize(np, parameters, rows)
-    result: Floats = np.exp(np.log(found).mean(axis=0))
+        busy = busy + gemm.quantize(np, parameters, rows)[0]
+    result: Floats = busy
     return result
 
 
 def ready(parameters: Parameters, table: Columns, gpu: Gpu) -> dict[str, Floats]:
-    """Return the terms with standardised features and the speed of `gpu`, its own where it was measured."""
-    rows = gemm.terms(table, gpu)
-    rows["features"] = standardise(parameters, rows["features"])
-    rows["speed"] = np.zeros((parameters["gemm.level"].shape[0], len(table)))
+    """Return the terms with the speed of `gpu`, its own where it was measured."""
+    rows, speeds = gemm.terms(table, gpu), np.zeros((1, len(table)))
     for dtype in dict.fromkeys(table.dtype.tolist()):
-        rows["speed"][:, table.dtype == dtype] = speed(parameters, gpu, dtype)
-    return rows
+        speeds[:, table.dtype == dtype] = speed(parameters, gpu, dtype)
+    return rows | {"speed": speeds}
 
 
 def speed(parameters: Parameters, gpu: Gpu, dtype: str) -> Floats:
-    """Return the log speed of a GPU's matrix units, (member, 1): its own where it was measured, else that of a typical one."""
-    own: Floats = parameters.get(f"speed.{gpu.name}.{dtype}", parameters["gemm.level"])
+    """Return the log speed of a GPU's matrix units, (1, 1): its own where it was measured, else that of a typical one."""
+    typical = parameters[f"level.{dtype}"] if f"level.{dtype}" in parameters else parameters["gemm.level"]
+    own: Floats = parameters.get(f"speed.{gpu.name}.{dtype}", typical)
     return own
 
 
+def calibrated(parameters: Parameters, samples: Samples, gpu: Gpu) -> dict[str, Floats]:
+    """Return parameters with the speed of `gpu` set by a few measured kernels: one number for each data type among them.
+
+    The speed at which the median of forecast / measured is one, found by halving.
+    """
+    result = dict(parameters)
+    for dtype in dict.fromkeys(samples.table.dtype.tolist()):
+        part, name = samples.select(samples.table.dtype == dtype), f"speed.{gpu.name}.{dtype}"
+        low, high = -1.0, 1.0
+        for _ in range(20):
+            result[name] = np.full((1, 1), (low + high) / 2)
+            slow = np.median(forecast(result, part.table, gpu, alone=True) / part.seconds) > 1
+            low, high = (low + (high - low) / 2, high) if slow else (low, low + (high - low) / 2)
+    return result
+
+
+def _own(parameters: Parameters, table: Columns, gpu: Gpu) -> Floats:
+    """Return what the networks of `gpu` add to log(seconds); zero where it was not measured."""
+    result = np.zeros(len(table))
+    for dtype in dict.fromkeys(table.dtype.tolist()):
+        prefix = f"own.{gpu.name}.{dtype}."
+        net = {name.removeprefix(prefix): value for name, value in parameters.items() if name.startswith(prefix)}
+        rows = table.dtype == dtype
+        if net and (table.kind[rows] == "linear").any():
+            rows &= table.kind == "linear"
+            features = standardise(parameters, gemm.features(table.select(rows), gpu.sms))
+            result[rows] = _bounded(np, forward(np, net, features)[0, :, 0])
+    return result
+
+
+def _bounded(xp: Any, value: Any) -> Any:
+    return REACH * xp.tanh(value / REACH)
+
+
 def learn(name: str, samples: Samples, seed: int, progress: Progress = silent, plan: Plan = PLAN) -> dict[str, Floats]:
-    """Return the parameters of one class of products, learned in torch from its samples."""
+    """Return the constants that all GPUs share and the speed of each, learned in torch."""
+    samples = _some(samples, seed)
     kind = gemm.units(str(samples.table.dtype[0]))
-    groups = [f"{gpus.load(gpu).name}.{dtype}" for gpu, dtype in zip(samples.gpu, samples.table.dtype, strict=True)]
+    groups = _groups(samples)
     names = sorted(set(groups))
     own = np.array([names.index(group) for group in groups])
     inputs = _inputs(samples) | {"gpu": np.eye(len(names))[own]}
-    scale = scaling(inputs["features"])
-    inputs["features"] = standardise(scale, inputs["features"])
-    begin = gemm.start(plan.members, inputs["features"].shape[1], plan.widths, seed, kind)
-    begin |= {"gpu.speed": np.zeros((plan.members, len(names)))}
+    begin = gemm.start(plan.members, kind) | {"gpu.speed": np.zeros((plan.members, len(names)))}
     prior = gemm.prior(kind) | {"gpu.speed": SPEED}
     if kind == "simt":
         begin |= {"gpu.dispatch": np.full((plan.members, len(names)), np.log(DISPATCH))}
     weight, shares = _weights(samples, names, own)
     weight = weight * np.clip(samples.seconds / (2e-5 if kind == "tensor" else 1e-4), 0.1, 1.0)
-    task = _task(kind)
-    found = fit(name, begin, task, inputs, samples.seconds, seed, weight / weight.mean(), plan, progress, prior)
-    return _settled(found, names, shares) | scale
+    found = fit(name, begin, _task(kind), inputs, samples.seconds, seed, weight / weight.mean(), plan, progress, prior)
+    return _settled(found, names, shares)
 
 
-def _inputs(samples: Samples) -> dict[str, Floats]:
+def learn_own(parameters: Parameters, samples: Samples, seed: int, progress: Progress = silent) -> dict[str, Floats]:
+    """Return a network for each GPU and data type of the samples: what it does that the model for all GPUs does not say."""
+    everything = _inputs(samples, "features")["features"]
+    scale = scaling(np.asarray(everything, dtype=np.float64))
+    result: dict[str, Floats] = dict(scale)
+    groups = np.array(_groups(samples))
+    for group in dict.fromkeys(sorted(groups)):
+        rows = groups == group
+        gpu = gpus.load(group.rpartition(".")[0])
+        target = _residual(parameters, samples.select(rows), gpu)
+        inputs = {"features": standardise(scale, everything[rows])}
+        begin = initial(1, (inputs["features"].shape[1], *OWN_PLAN.widths, 1), np.random.default_rng(seed))
+        net = fit(group, begin, _network, inputs, np.exp(target), seed, np.ones(len(target)), OWN_PLAN, progress)
+        result |= {f"own.{group}.{key}": value for key, value in net.items()}
+    return result
+
+
+def _network(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
+    return _bounded(xp, forward(xp, parameters, rows["features"])[..., 0])
+
+
+def _residual(parameters: Parameters, samples: Samples, gpu: Gpu) -> Floats:
+    """Return log(measured / forecast) of products, without the cast that a table holds beside them."""
+    rows = ready(parameters, samples.table, gpu)
+    busy = np.exp(gemm.log_seconds(np, parameters, rows)[0])
+    cast = gemm.quantize(np, parameters, rows)[0] if "gemm.quantize" in parameters else 0.0
+    result: Floats = np.clip(np.log(np.maximum(samples.seconds - cast, 0.3 * busy) / busy), -REACH, REACH)
+    return result
+
+
+def _groups(samples: Samples) -> list[str]:
+    names = {name: gpus.load(name).name for name in dict.fromkeys(samples.gpu.tolist())}
+    return [
+        f"{names[gpu]}.{dtype}" for gpu, dtype in zip(samples.gpu.tolist(), samples.table.dtype.tolist(), strict=True)
+    ]
+
+
+def _some(samples: Samples, seed: int) -> Samples:
+    """Return at most ROWS samples of each GPU, kind and data type, drawn at random."""
+    rng, groups = np.random.default_rng(seed), np.char.add(np.array(_groups(samples)), samples.table.kind)
+    picked = [rng.permutation(np.flatnonzero(groups == group))[:ROWS] for group in np.unique(groups)]
+    return samples.select(np.sort(np.concatenate(picked)))
+
+
+def _inputs(samples: Samples, *only: str) -> dict[str, Floats]:
+    """Return the terms of samples, GPU by GPU; `only`: features, without the grid of candidates."""
     inputs: dict[str, Floats] = {}
     for name in dict.fromkeys(samples.gpu.tolist()):
-        rows = samples.gpu == name
-        for key, value in gemm.terms(samples.table.select(rows), gpus.load(name)).items():
+        rows, gpu = samples.gpu == name, gpus.load(name)
+        part = samples.table.select(rows)
+        found = {"features": gemm.features(part, gpu.sms)} if only else gemm.terms(part, gpu)
+        for key, value in found.items():
             inputs.setdefault(key, np.zeros((len(samples), *value.shape[1:]), dtype=np.float32))[rows] = value
     return inputs
 
 
-def _task(kind: str) -> Any:
+def _task(kind: str) -> Callable[[Any, Parameters, Mapping[str, Any]], Any]:
     def log_seconds(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
         own = (rows["gpu"] * parameters["gpu.speed"][:, None, :]).sum(-1)
         busy = gemm.log_seconds(xp, parameters, {**rows, "speed": own})
@@ -102,7 +184,10 @@ def _task(kind: str) -> Any:
 def _weights(samples: Samples, names: list[str], own: NDArray[np.int64]) -> tuple[Floats, Floats]:
     """Return the weight of each row, and of each GPU and data type: generations count alike, kin share."""
     boards = [gpus.load(name.rsplit(".", 1)[0]) for name in names]
-    family = [f"{GENERATION.get(b.architecture, b.architecture)}.{n.rsplit('.', 1)[1]}" for b, n in zip(boards, names, strict=True)]
+    family = [
+        f"{GENERATION.get(b.architecture, b.architecture)}.{n.rsplit('.', 1)[1]}"
+        for b, n in zip(boards, names, strict=True)
+    ]
     share = np.array([WEIGHT.get(b.architecture, 1.0) / family.count(f) for b, f in zip(boards, family, strict=True)])
     counts = np.bincount(own, minlength=len(names))
     return share[own] / counts[own], share / share.sum()
@@ -114,5 +199,8 @@ def _settled(found: Mapping[str, Floats], names: list[str], shares: Floats) -> d
     result = {name: value for name, value in found.items() if not name.startswith("gpu.")}
     result |= {f"speed.{name}": speeds[:, [column]] for column, name in enumerate(names)}
     result["gemm.level"] = (speeds @ shares)[:, None]
+    for dtype in dict.fromkeys(name.rpartition(".")[2] for name in names):
+        those = np.array([name.endswith(f".{dtype}") for name in names])
+        result[f"level.{dtype}"] = (speeds[:, those] @ (shares[those] / shares[those].sum()))[:, None]
     dispatch = float((np.exp(found["gpu.dispatch"]) @ shares).mean()) if "gpu.dispatch" in found else 0.0
     return result | {"dispatch": np.array([dispatch]), "busy": np.array([LAUNCH if dispatch else 0.0])}

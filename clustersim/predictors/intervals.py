@@ -1,0 +1,111 @@
+"""Intervals of forecasts, from the errors on kernels that training had not seen.
+
+Split conformal prediction (Vovk et al., 2005): the interval of 80 % is that of measured / forecast between its quantiles of 10
+and 90 %, for kernels alike: of the same class and about the same length, on GPUs that were measured (`seen`) or that were not
+(`new`). Every generation of GPUs counts alike. A GPU far from all that were measured gets a wider one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clustersim import gpus
+from clustersim.config.gpu import Gpu
+from clustersim.predictors.columns import Floats
+
+EDGES = (3e-5, 3e-4)
+"""Seconds that part short, middling and long kernels."""
+LEVELS = (0.1, 0.9)
+NEAR = 0.7
+"""Distance (log) up to which the errors of GPUs left out speak for a new one: they are as far from each other."""
+FEWEST = 200
+"""Kernels that a quantile of one length needs; below, those of all lengths serve."""
+
+
+class Residuals(NamedTuple):
+    """Measured / forecast of kernels of one class on one GPU that training had not seen, or whose shapes it had not."""
+
+    group: str
+    seen: bool
+    forecast: Floats
+    ratio: Floats
+
+
+class Distance(NamedTuple):
+    """The nearest GPU that was measured, and how far it is: the largest |log| of the ratios of what decides kernels' times."""
+
+    gpu: str
+    value: float
+
+    def __str__(self) -> str:
+        """Return a few words, such as `nearest measured: h200-sxm, 1.4 times in watts, bandwidth or rate per SM`."""
+        return f"nearest measured GPU: {self.gpu}, within a factor of {np.exp(self.value):.1f}"
+
+
+def nearest(gpu: Gpu, names: Iterable[str]) -> Distance:
+    """Return the nearest of the GPUs named, by peak per SM, peak per byte of bandwidth, and watts per FLOP (in logarithms)."""
+    found = [(Distance(name, _apart(gpu, gpus.load(name)))) for name in names]
+    return min(found, key=lambda distance: distance.value) if found else Distance("none", 10.0)
+
+
+def _apart(one: Gpu, other: Gpu) -> float:
+    return float(np.abs(_figures(one) - _figures(other)).max())
+
+
+def _figures(gpu: Gpu) -> Floats:
+    peak = gpu.matrix_peak("bf16" if "bf16" in gpu.matrix else "fp32")
+    return np.log([peak / gpu.sms, peak / gpu.memory_bandwidth, gpu.power / peak])
+
+
+def learned(residuals: Sequence[Residuals]) -> dict[str, Any]:
+    """Return {new, seen: [[low, high] of short, middling and long kernels]} of one class; what has no residuals is absent."""
+    result: dict[str, Any] = {}
+    for name, seen in (("new", False), ("seen", True)):
+        part = [one for one in residuals if one.seen == seen and len(one.ratio)]
+        if part:
+            result[name] = [_quantiles(part, size) for size in range(len(EDGES) + 1)]
+    return result
+
+
+def _quantiles(part: Sequence[Residuals], size: int) -> list[float]:
+    masks = [np.searchsorted(EDGES, one.forecast) == size for one in part]
+    enough = sum(int(mask.sum()) for mask in masks) >= FEWEST
+    picked = [one.ratio[mask] if enough else one.ratio for one, mask in zip(part, masks, strict=True)]
+    groups = [one.group for one in part]
+    values = np.concatenate(picked)
+    counts = {g: sum(len(p) for p, own in zip(picked, groups, strict=True) if own == g) for g in groups}
+    weights = np.concatenate([np.full(len(p), 1 / max(counts[g], 1)) for p, g in zip(picked, groups, strict=True)])
+    order: NDArray[np.intp] = np.argsort(values)
+    share = np.cumsum(weights[order]) / weights.sum()
+    places = np.minimum(np.searchsorted(share, LEVELS), len(order) - 1)
+    return [round(float(value), 4) for value in values[order][places]]
+
+
+def lookup(found: Mapping[str, Any], seconds: Floats, seen: bool, distance: Distance) -> tuple[Floats, Floats]:
+    """Return (low, high) of measured / forecast for kernels of one class by their forecast seconds."""
+    table = np.array(found.get("seen" if seen and "seen" in found else "new", found.get("seen")))
+    low, high = table[np.searchsorted(EDGES, seconds)].T
+    wider = 1.0 if seen else max(1.0, distance.value / NEAR)
+    return low**wider, high**wider
+
+
+def coverage(residuals: Sequence[Residuals]) -> float | None:
+    """Return the share of kernels on new GPUs inside the interval that the other groups' residuals give; None for one group."""
+    new = [one for one in residuals if not one.seen and len(one.ratio)]
+    names = list(dict.fromkeys(one.group for one in new))
+    if len(names) < 2:
+        return None
+    return round(float(np.mean([_covered(new, name) for name in names])), 3)
+
+
+def _covered(new: Sequence[Residuals], name: str) -> float:
+    table = learned([one for one in new if one.group != name])
+    inside = []
+    for one in (one for one in new if one.group == name):
+        low, high = lookup(table, one.forecast, False, Distance("", 0.0))
+        inside.append((one.ratio >= low) & (one.ratio <= high))
+    return float(np.concatenate(inside).mean())
