@@ -4,3 +4,4 @@ SHARED = (
     *("classes", "columns", "curriculum", "evaluate", "learned", "lessons", "mlp", "model"),
     *("samples", "store", "tables", "training"),
 )
+ALIASES = {"neusight-paper": "neusight_paper"}

@@ -54,8 +54,8 @@ def folder(data: str | Path | None = None) -> Path:
     return Path(path)
 
 
-def read(data: Path, name: str) -> pl.DataFrame:
-    """Return one table of the folder with the columns that are used. Raises DataError for what is missing."""
+def read(data: Path, name: str, more: Sequence[str] = ()) -> pl.DataFrame:
+    """Return one table of the folder with the columns that are used, and `more`. Raises DataError for what is missing."""
     import polars as pl
 
     path = data / name
@@ -65,10 +65,11 @@ def read(data: Path, name: str) -> pl.DataFrame:
         frame = pl.read_parquet(path)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise DataError(f"{path}: cannot be read as parquet: {str(error).splitlines()[0]}") from error
-    missing = [column for column in _COLUMNS[name] if column not in frame.columns]
+    wanted = (*_COLUMNS[name], *more)
+    missing = [column for column in wanted if column not in frame.columns]
     if missing:
-        raise DataError(f"{path}: has no column {', '.join(missing)}; expected {', '.join(_COLUMNS[name])}")
-    return frame.select(_COLUMNS[name])
+        raise DataError(f"{path}: has no column {', '.join(missing)}; expected {', '.join(wanted)}")
+    return frame.select(wanted)
 
 
 def digest(data: Path, names: Sequence[str]) -> str:
@@ -93,6 +94,13 @@ def fp32(data: Path, split: str) -> Samples:
         broken = (pl.col("gpu") == "Tesla P4") & (pl.col("op") == "linear")
         frame = frame.filter((pl.col("vendor") == "nvidia") & ~broken)
         frame = frame.filter(~raw | pl.col("op").is_in(["softmax", "ln"]))
+    return fp32_samples(frame)
+
+
+def fp32_samples(frame: pl.DataFrame) -> Samples:
+    """Return rows of the FP32 table as samples: products first, then vector kernels, each in the table's order."""
+    import polars as pl
+
     gemms, vectors = frame.filter(pl.col("k").is_not_null()), frame.filter(pl.col("h").is_not_null())
     return join(_fp32_gemms(gemms), _fp32_vectors(vectors))
 
