@@ -49,12 +49,16 @@ def learn(name: str, recipe: Recipe, terms: Terms, seconds: Floats, seed: int, p
     import torch
 
     torch.set_num_threads(1)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        order = torch.randperm(len(seconds))
-        most = int(0.8 * len(seconds))
-        rows = _Rows(*(torch.tensor(x, dtype=torch.float32) for x in (*terms, seconds)))
-        return _epochs(name, recipe, rows.pick(order[:most]), rows.pick(order[most:]), progress)
+    torch.set_flush_denormal(True)  # moments of dead units fade into denormals, which makes a step three times slower
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            order = torch.randperm(len(seconds))
+            most = int(0.8 * len(seconds))
+            rows = _Rows(*(torch.tensor(x, dtype=torch.float32) for x in (*terms, seconds)))
+            return _epochs(name, recipe, rows.pick(order[:most]), rows.pick(order[most:]), progress)
+    finally:
+        torch.set_flush_denormal(False)
 
 
 class _Rows(NamedTuple):

@@ -52,7 +52,7 @@ def nearest(tiles: Tiles, wanted: Floats, board: Board) -> Floats:
     best, chosen = np.full(len(wanted), np.inf), np.zeros((len(wanted), 2))
     for index in np.argsort(gaps, kind="stable"):
         rows = np.flatnonzero(tiles.owner == index)
-        for part in _blocks(np.flatnonzero(best > gaps[index])):
+        for part in _blocks(np.flatnonzero(best > gaps[index])) if len(rows) else ():
             squared = _squared(wanted[part], tiles.shapes[rows])
             found = squared.argmin(axis=1)
             distance = squared[np.arange(len(part)), found] + gaps[index]
