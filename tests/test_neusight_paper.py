@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 from clustersim import gpus, plugins
 from clustersim.cli.main import app
 from clustersim.errors import DataError, InputError
-from clustersim.predictors import store
+from clustersim.predictors import store, tables
 from clustersim.predictors.columns import columns
 from clustersim.predictors.model import ROOM
 from clustersim.predictors.neusight_paper import recipe, tiles, wave, weights
@@ -277,6 +278,53 @@ def test_without_weights_a_sentence_says_how_to_make_them(monkeypatch, tmp_path)
         plugins.load(ROOM, "neusight-paper", "load")()
     outcome = CliRunner().invoke(app, ["predictor", "show", "--predictor", "neusight-paper"])
     assert outcome.exit_code != 0
+
+
+def table(rng, gpu, split):
+    """Return rows of the FP32 table: 20 kernels of each group."""
+    for group in GROUPS.values():
+        for _ in range(20):
+            m, n, k = (int(x) for x in rng.integers(64, 2048, 3))
+            product = group in ("linear", "bmm")
+            shape = {"b": 2, "m": m, "n": n, "k": k, "h": None} if product else {"b": 9000 + m, "h": 512 + n}
+            name = "ampere_sgemm_128x64_tn" if product else "some_kernel"
+            op = "add" if group == "elem" else group
+            row = {"vendor": "nvidia", "split": split, "group": group, "op": op, "gpu": gpu}
+            yield {"m": None, "n": None, "k": None} | row | shape | {"latency_s": 1e-3, "kernel": name}
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """A folder with a tiny FP32 table, and recipes of one epoch."""
+    brief = {name: plan._replace(epochs=1) for name, plan in recipe.RECIPES.items()}
+    monkeypatch.setattr(weights, "RECIPES", brief)
+    rng, path = np.random.default_rng(0), tmp_path / tables.FP32
+    path.parent.mkdir()
+    boards = [(gpu, "train") for gpu in BOARDS] + [("NVIDIA H100 80GB HBM3", "test")]
+    pl.DataFrame([row for gpu, split in boards for row in table(rng, gpu, split)]).write_parquet(path)
+    return tmp_path
+
+
+def test_the_command_trains_and_judges_what_was_left_out(data, tmp_path):
+    path = tmp_path / "paper.safetensors"
+    command = ["predictor", "train", "neusight-paper", "--data", str(data), "--seed", "3", "--out", str(path)]
+    outcome = CliRunner().invoke(app, command)
+    assert outcome.exit_code == 0, outcome.output
+    meta = weights.opened(path).meta
+    assert meta["learned"]["fp32/bmm"] == {"gpus": ["a100-pcie-40gb", "t4"], "rows": 40}
+    assert set(meta["errors"]) == set(meta["validation"]) == set(GROUPS)
+    assert meta["errors"]["fp32/linear"]["h100-sxm"]["unseen"]
+    assert meta["validation"]["fp32/linear"]["epochs"] == 1
+
+
+def test_a_kernel_name_without_a_tile_is_named(data):
+    path = data / tables.FP32
+    pl.read_parquet(path).with_columns(kernel=pl.lit("gemv")).write_parquet(path)
+    with pytest.raises(DataError, match=r"kernels_fp32.parquet: kernel 'gemv' names no tile \(`sgemm_128x64`\)"):
+        plugins.load(ROOM, "neusight-paper", "train")(data)
+    pl.read_parquet(path).drop("kernel").write_parquet(path)
+    with pytest.raises(DataError, match="has no column kernel; expected vendor, split"):
+        plugins.load(ROOM, "neusight-paper", "train")(data)
 
 
 @pytest.mark.data
