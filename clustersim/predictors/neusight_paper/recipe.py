@@ -90,7 +90,7 @@ def _epochs(name: str, recipe: Recipe, train: _Rows, held: _Rows, progress: Prog
         if error < best.validation:
             best = Learned(_parameters(network), error, epoch, epoch)
         progress(name, epoch, recipe.epochs)
-        if not np.isfinite(error):
+        if np.isnan(error):
             break
     if not best.parameters:
         raise DataError(f"{name}: the training diverged in its first epoch; train again with another --seed")
