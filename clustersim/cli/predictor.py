@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from clustersim.predictors.evaluate import Row
     from clustersim.predictors.model import Predictor
 
-LEARNED = ("linear", "habitat", "neusight")
+SHIPPED = ("linear", "habitat", "neusight")
+LEARNED = (*SHIPPED, "neusight-paper")
 Data = Annotated[
     list[Path] | None,
     typer.Option(
@@ -36,7 +37,7 @@ app = typer.Typer(help="Train, evaluate and describe the predictors of kernel ti
 
 @app.command()
 def train(
-    name: Annotated[str, typer.Argument(help="linear, habitat or neusight.")],
+    name: Annotated[str, typer.Argument(help="linear, habitat, neusight or neusight-paper.")],
     data: Data = None,
     leave_out: LeaveOut = None,
     seed: Annotated[int, typer.Option(help="Decides every random choice.", min=0)] = 0,
@@ -88,7 +89,11 @@ def evaluate(
     opened = _opened(predictor, weights)
     samples = test_samples(sources.given(data), split)
     rows = (
-        _row(row, _news(one, row, split)) for one in opened for k, s in samples.items() for row in measure(one, k, s)
+        _row(row, _news(one, row, split))
+        for one in opened
+        for kind, some in samples.items()
+        if _learned(one, kind)
+        for row in measure(one, kind, some)
     )
     if as_json:
         typer.echo(json.dumps({"split": split, "errors": list(rows)}, indent=1))
@@ -126,7 +131,7 @@ def profile(
 @app.command()
 def show(predictor: Names = None, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Print what the shipped weights learned from, and their errors on what they had not seen."""
-    metas = {name: _meta(name) for name in predictor or LEARNED}
+    metas = {name: _meta(name) for name in predictor or SHIPPED}
     if as_json:
         typer.echo(json.dumps(metas, indent=1))
         return
@@ -162,15 +167,20 @@ def _opened(names: list[str] | None, weights: Path | None) -> list[Predictor]:
 
     if weights is not None and (names is None or len(names) != 1):
         raise InputError("--weights belongs to one predictor; name it with --predictor")
-    return [plugins.load(ROOM, name, "load")(weights) for name in names or ("roofline", *LEARNED)]
+    return [plugins.load(ROOM, name, "load")(weights) for name in names or ("roofline", *SHIPPED)]
 
 
 def _meta(name: str) -> dict[str, Any]:
     from clustersim.predictors import store
 
-    if name not in LEARNED:
-        raise InputError(f"{name!r} ships no weights; those that do: {', '.join(LEARNED)}")
+    if name not in SHIPPED:
+        raise InputError(f"{name!r} ships no weights; those that do: {', '.join(SHIPPED)}")
     return dict(store.read(store.shipped(name), name).meta)
+
+
+def _learned(predictor: Predictor, kind: str) -> bool:
+    weights = getattr(predictor, "weights", None)
+    return weights is None or kind in weights.meta["learned"]
 
 
 def _news(predictor: Predictor, row: Row, split: str) -> str:

@@ -16,3 +16,4 @@ SHARED = (
     ),
     *("model", "published", "resume", "samples", "sheet", "sources", "store", "tables", "training"),
 )
+ALIASES = {"neusight-paper": "neusight_paper"}

@@ -7,6 +7,7 @@ attention, timed in CUDA graphs). Checkouts of both repositories give the same t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,19 +49,19 @@ _FLASH = {
 _BROKEN_HEADS = 3
 
 
-def read(data: Data | Path, name: str) -> pl.DataFrame:
-    """Return one table of all places with the columns that are used. Raises DataError for what is missing."""
+def read(data: Data | Path, name: str, more: Sequence[str] = ()) -> pl.DataFrame:
+    """Return one table of all places with the columns that are used, and `more`. Raises DataError for what is missing."""
     import polars as pl
 
-    found = tables(data, name)
+    found, wanted = tables(data, name), (*_COLUMNS[name], *more)
     if not found:
         where = ", ".join(str(path / name) for path in places(data))
         raise DataError(f"{where}: no such table; the folder of measurements should hold {name}")
     for path, frame in found:
-        missing = [column for column in _COLUMNS[name] if column not in frame.columns]
+        missing = [column for column in wanted if column not in frame.columns]
         if missing:
-            raise DataError(f"{path}: has no column {', '.join(missing)}; expected {', '.join(_COLUMNS[name])}")
-    return pl.concat([frame.select(_COLUMNS[name]) for _, frame in found], how="vertical_relaxed")
+            raise DataError(f"{path}: has no column {', '.join(missing)}; expected {', '.join(wanted)}")
+    return pl.concat([frame.select(wanted) for _, frame in found], how="vertical_relaxed")
 
 
 def fp32(data: Data | Path, split: str) -> Samples:
@@ -77,6 +78,13 @@ def fp32(data: Data | Path, split: str) -> Samples:
         broken = (pl.col("gpu") == "Tesla P4") & (pl.col("op") == "linear")
         frame = frame.filter((pl.col("vendor") == "nvidia") & ~broken)
         frame = frame.filter(~raw | pl.col("op").is_in(["softmax", "ln"]))
+    return fp32_samples(frame)
+
+
+def fp32_samples(frame: pl.DataFrame) -> Samples:
+    """Return rows of the FP32 table as samples: products first, then vector kernels, each in the table's order."""
+    import polars as pl
+
     gemms, vectors = frame.filter(pl.col("k").is_not_null()), frame.filter(pl.col("h").is_not_null())
     return join(_fp32_gemms(gemms), _fp32_vectors(vectors))
 
