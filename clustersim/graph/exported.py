@@ -1,0 +1,211 @@
+"""A user's PyTorch module → its graph: traced by torch.fx on the meta device, so without weights, values or a GPU.
+
+`make_fx` records every ATen call that the module and the autograd engine make, with shapes and strides alone. What CUDA
+does otherwise than the meta device is put in its place: dropout and fused attention are single calls there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from clustersim.errors import InputError
+from clustersim.graph.aten import known, price
+from clustersim.graph.model import OUTSIDE, Graph, Node, Phase
+from clustersim.graph.tensor import Tensor
+
+if TYPE_CHECKING:
+    import torch
+
+DTYPES = {
+    **{"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "bool": "bool", "int64": "int64"},
+    **{"int32": "int32", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8", "uint8": "bool", "int8": "bool", "int16": "fp16"},
+}
+_FLASH = "_scaled_dot_product_flash_attention"
+_EFFICIENT = "_scaled_dot_product_efficient_attention"
+
+
+def build(name: str, module: torch.nn.Module, inputs: tuple[Any, ...], training: bool = False) -> Graph:
+    """Return the graph of a module on example inputs (tensors, or structures of them), moved to the meta device.
+
+    In training the backward pass starts from a scalar output, from `.loss`, or from a gradient of the first output; each
+    parameter's gradient is added to the one that is there. Raises InputError when the module cannot run on shapes alone.
+    """
+    import torch
+    from torch.utils import _pytree as tree
+
+    module = module.to("meta").train(training)
+    inputs = tree.tree_map_only(torch.Tensor, lambda one: one.to("meta"), inputs)
+    weights = dict(module.named_parameters())
+    try:
+        traced, forward = _trace(module, weights, inputs, training)
+    except Exception as error:
+        raise InputError(f"{name}: cannot be traced on shapes alone, {_reason(error)}; it must not look at values") from error
+    nodes = _nodes(traced, forward)
+    nodes += _accumulated(weights) if training else []
+    unknown = tuple(dict.fromkeys(node.op for node in nodes if not known(node.op)))
+    return Graph(name, tuple(nodes), sum(one.numel() for one in weights.values()), unknown)
+
+
+def _reason(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:160]}".rstrip(": .")
+
+
+def _trace(module: torch.nn.Module, weights: dict[str, Any], inputs: tuple[Any, ...], training: bool) -> tuple[Any, set[str]]:
+    """Return the fx graph and the names of its forward nodes."""
+    import torch
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+
+    forward: set[str] = set()
+
+    def run(parameters: dict[str, Any], given: tuple[Any, ...]) -> Any:
+        with torch.set_grad_enabled(training), _as_on_cuda():
+            result = torch.func.functional_call(module, parameters, given)
+        mode: Any = get_proxy_mode()
+        forward.update(node.name for node in mode.tracer.graph.nodes)
+        return _gradients(result, parameters) if training else result
+
+    return make_fx(run, tracing_mode="real")(weights, inputs), forward
+
+
+def _gradients(result: Any, parameters: Mapping[str, Any]) -> Any:
+    import torch
+    from torch.utils import _pytree as tree
+
+    loss = getattr(result, "loss", None)
+    tensors = [one for one in tree.tree_leaves(result) if isinstance(one, torch.Tensor) and one.requires_grad]
+    start = loss if isinstance(loss, torch.Tensor) else next(iter(tensors), None)
+    wanted = [one for one in parameters.values() if one.requires_grad]
+    if start is None or not wanted:
+        raise ValueError("no output has a gradient")
+    return torch.autograd.grad(start, wanted, torch.empty_like(start), allow_unused=True)
+
+
+@contextmanager
+def _as_on_cuda() -> Iterator[None]:
+    """Let dropout and attention be the calls that they are on a GPU, and no layer take the CPU's fast path."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    functional = torch.nn.functional
+    swapped: dict[Any, Callable[..., Any]] = {
+        functional.dropout: _dropout,
+        functional.scaled_dot_product_attention: _attention,
+    }
+
+    class Mode(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return swapped.get(func, func)(*args, **(kwargs or {}))
+
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with Mode():
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def _dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    import torch
+
+    return torch.native_dropout(x, p, True)[0] if training and p > 0 else x
+
+
+def _attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Return what CUDA runs: FlashAttention in 16 bits without a mask, else the memory-efficient kernel."""
+    import torch
+
+    aten = torch.ops.aten
+    if attn_mask is None and query.dtype in (torch.float16, torch.bfloat16):
+        return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
+    if attn_mask is not None:
+        attn_mask = attn_mask.to(query.dtype).expand(*query.shape[:-1], key.shape[-2])
+    keep = query.requires_grad
+    return aten._scaled_dot_product_efficient_attention(
+        query, key, value, attn_mask, keep, dropout_p, is_causal, scale=scale
+    )[0]
+
+
+def _nodes(traced: Any, forward: set[str]) -> list[Node]:
+    """Return the ATen calls of an fx graph; `getitem` of a call with several outputs is the call itself."""
+    import torch
+
+    nodes: list[Node] = []
+    index: dict[str, int] = {}
+    for one in traced.graph.nodes:
+        if one.op != "call_function":
+            continue
+        if not isinstance(one.target, torch._ops.OpOverload):
+            index[one.name] = index.get(one.args[0].name, OUTSIDE) if one.args else OUTSIDE
+            continue
+        phase: Phase = "forward" if one.name in forward else "backward"
+        nodes.append(_node(one, phase, index))
+        index[one.name] = len(nodes) - 1
+    return nodes
+
+
+def _node(one: Any, phase: Phase, index: Mapping[str, int]) -> Node:
+    op = one.target._schema.name.partition("::")[2]
+    given = [(source, shape) for source in one.all_input_nodes for shape in _tensors(source)[:1]]
+    inputs = [shape for source in _arguments(one) for shape in _tensors(source)[:1]]
+    outputs = _tensors(one)
+    if op.removesuffix("_backward") in (_FLASH, _EFFICIENT):
+        op, inputs = _attention_call(one, op, inputs)
+    reads = tuple((index.get(source.name, OUTSIDE), shape.bytes) for source, shape in given)
+    size = sum(shape.bytes for shape in outputs)
+    return Node(_place(one), op, phase, price(op, inputs, outputs), reads, size)
+
+
+def _arguments(one: Any) -> list[Any]:
+    """Return the nodes among the arguments in order, those that come twice twice."""
+    from torch.fx import Node as FxNode
+    from torch.utils import _pytree as tree
+
+    return [leaf for leaf in tree.tree_leaves((one.args, one.kwargs)) if isinstance(leaf, FxNode)]
+
+
+def _attention_call(one: Any, op: str, inputs: list[Tensor]) -> tuple[str, list[Tensor]]:
+    names = [argument.name for argument in one.target._schema.arguments]
+    position = names.index("is_causal")
+    causal = one.kwargs.get("is_causal", one.args[position] if len(one.args) > position else False)
+    backward = op.endswith("_backward")
+    kept = inputs[1:4] if backward else inputs[:3]
+    return f"attention{'_backward' if backward else ''}{'_causal' if causal else ''}", kept
+
+
+def _tensors(one: Any) -> list[Tensor]:
+    """Return the shapes of a node's outputs that are there."""
+    import torch
+    from torch.utils import _pytree as tree
+
+    found = [leaf for leaf in tree.tree_leaves(one.meta.get("val")) if isinstance(leaf, torch.Tensor)]
+    return [Tensor(tuple(x.shape), tuple(x.stride()), DTYPES.get(str(x.dtype).removeprefix("torch."), "fp32")) for x in found]
+
+
+def _place(one: Any) -> str:
+    stack = one.meta.get("nn_module_stack")
+    return str(next(reversed(stack.values()))[0]) if stack else ""
+
+
+def _accumulated(weights: Mapping[str, Any]) -> list[Node]:
+    """Return the sum of each parameter's gradient into the one that is there."""
+    nodes = []
+    for name, one in weights.items():
+        if one.requires_grad:
+            [shape] = [Tensor(tuple(one.shape), tuple(one.stride()), DTYPES[str(one.dtype).removeprefix("torch.")])]
+            reads = ((OUTSIDE, shape.bytes),) * 2
+            nodes.append(Node(name, "add", "accumulate", price("add", [shape, shape], [shape]), reads, shape.bytes))
+    return nodes
