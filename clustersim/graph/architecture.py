@@ -63,9 +63,13 @@ def read(path: str | Path) -> Config:
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error}); give a config.json") from error
+        raise InputError(
+            f"{path}: cannot be read ({getattr(error, 'strerror', None) or error}); give a config.json"
+        ) from error
     except json.JSONDecodeError as error:
-        raise InputError(f"{path}:{error.lineno}:{error.colno}: is no JSON ({error.msg}); give a config.json") from error
+        raise InputError(
+            f"{path}:{error.lineno}:{error.colno}: is no JSON ({error.msg}); give a config.json"
+        ) from error
     if not isinstance(found, dict):
         raise InputError(f"{path}: holds {shown(found)}; a config.json holds one object with a model_type")
     return Config(str(path), found)

@@ -20,10 +20,39 @@ CACHED = 4 * 2**20
 
 FREE = frozenset(
     {
-        *("view", "_unsafe_view", "reshape", "permute", "transpose", "t", "expand", "expand_as", "unsqueeze", "squeeze"),
+        *(
+            "view",
+            "_unsafe_view",
+            "reshape",
+            "permute",
+            "transpose",
+            "t",
+            "expand",
+            "expand_as",
+            "unsqueeze",
+            "squeeze",
+        ),
         *("select", "slice", "split", "split_with_sizes", "chunk", "unbind", "detach", "alias", "as_strided", "narrow"),
-        *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "lift_fresh_copy", "unflatten", "numpy_T"),
-        *("sym_size", "is_same_size", "diagonal", "view_as_real", "view_as_complex", "scalar_tensor", "_to_cpu", "real"),
+        *(
+            "empty",
+            "empty_like",
+            "empty_strided",
+            "new_empty",
+            "new_empty_strided",
+            "lift_fresh_copy",
+            "unflatten",
+            "numpy_T",
+        ),
+        *(
+            "sym_size",
+            "is_same_size",
+            "diagonal",
+            "view_as_real",
+            "view_as_complex",
+            "scalar_tensor",
+            "_to_cpu",
+            "real",
+        ),
     }
 )
 """Operators that launch nothing."""
@@ -67,6 +96,8 @@ def moved(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> float:
 
 
 def _read(one: Tensor, wide: int) -> float:
+    if one.elements == 1:
+        return 0.0  # a number, which rides along
     stored = prod(n for n, step in zip(one.shape, one.strides, strict=True) if step) * BYTES[one.dtype]
     return wide * BYTES[one.dtype] if 1 < one.elements < wide and stored > CACHED else stored
 
@@ -182,13 +213,67 @@ def _flash(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Kern
 
 
 _POINTWISE = (
-    *("add", "sub", "rsub", "mul", "div", "pow", "neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid"),
-    *("erf", "sin", "cos", "gelu", "relu", "silu", "leaky_relu", "elu", "hardtanh", "softplus", "mish", "clamp", "clamp_min"),
+    *(
+        "add",
+        "sub",
+        "rsub",
+        "mul",
+        "div",
+        "pow",
+        "neg",
+        "abs",
+        "exp",
+        "log",
+        "sqrt",
+        "rsqrt",
+        "reciprocal",
+        "tanh",
+        "sigmoid",
+    ),
+    *(
+        "erf",
+        "sin",
+        "cos",
+        "gelu",
+        "relu",
+        "silu",
+        "leaky_relu",
+        "elu",
+        "hardtanh",
+        "softplus",
+        "mish",
+        "clamp",
+        "clamp_min",
+    ),
     *("where", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not"),
-    *("bitwise_and", "bitwise_or", "bitwise_not", "tanh_backward", "gelu_backward", "silu_backward", "threshold_backward"),
+    *(
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_not",
+        "tanh_backward",
+        "gelu_backward",
+        "silu_backward",
+        "threshold_backward",
+    ),
     *("sigmoid_backward", "addcmul", "addcdiv", "lerp", "square", "sgn", "sign", "isnan", "hardswish", "relu_"),
 )
-_FILLS = ("fill", "zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "full", "full_like", "new_full", "arange", "zero", "normal", "uniform", "bernoulli")
+_FILLS = (
+    "fill",
+    "zeros",
+    "zeros_like",
+    "new_zeros",
+    "ones",
+    "ones_like",
+    "new_ones",
+    "full",
+    "full_like",
+    "new_full",
+    "arange",
+    "zero",
+    "normal",
+    "uniform",
+    "bernoulli",
+)
 _TABLE: dict[str, Price] = {
     **dict.fromkeys(_POINTWISE, _elementwise),
     **dict.fromkeys(_FILLS, _fill),

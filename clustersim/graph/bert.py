@@ -66,7 +66,9 @@ def _pooler(t: Tape, x: Value) -> Value:
     return f.unary(t, "tanh", f.linear(t, first, x.shape[2]), "tanh_backward")
 
 
-def _language_head(t: Tape, x: Value, pooled: Value | None, table: Value, config: Config, vocab: int, shifted: bool) -> None:
+def _language_head(
+    t: Tape, x: Value, pooled: Value | None, table: Value, config: Config, vocab: int, shifted: bool
+) -> None:
     t.place = "cls.predictions"
     y = activation(t, f.linear(t, x, x.shape[-1]), config.choice("hidden_act", ("gelu", "relu", "gelu_new"), "gelu"))
     logits = f.linear(t, f.layer_norm(t, y), vocab, weight=table)

@@ -19,41 +19,75 @@ if TYPE_CHECKING:
     import torch
 
 DTYPES = {
-    **{"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "bool": "bool", "int64": "int64"},
-    **{"int32": "int32", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8", "uint8": "bool", "int8": "bool", "int16": "fp16"},
+    "float64": "fp64",
+    "float32": "fp32",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float8_e4m3fn": "fp8",
+    "float8_e5m2": "fp8",
+    "int64": "int64",
+    "int32": "int32",
+    "int16": "fp16",
+    "int8": "bool",
+    "uint8": "bool",
+    "bool": "bool",
 }
+"""Our name of a torch type of the same size."""
 _FLASH = "_scaled_dot_product_flash_attention"
 _EFFICIENT = "_scaled_dot_product_efficient_attention"
 
 
-def build(name: str, module: torch.nn.Module, inputs: tuple[Any, ...], training: bool = False) -> Graph:
+def build(
+    name: str, module: torch.nn.Module, inputs: tuple[Any, ...], dtype: str | None = None, training: bool = False
+) -> Graph:
     """Return the graph of a module on example inputs (tensors, or structures of them), moved to the meta device.
 
+    `dtype` turns its floating-point parameters and inputs into that type; None leaves them as they are.
     In training the backward pass starts from a scalar output, from `.loss`, or from a gradient of the first output; each
     parameter's gradient is added to the one that is there. Raises InputError when the module cannot run on shapes alone.
     """
     import torch
     from torch.utils import _pytree as tree
 
-    module = module.to("meta").train(training)
-    inputs = tree.tree_map_only(torch.Tensor, lambda one: one.to("meta"), inputs)
+    wanted = _wanted(dtype)
+    module = module.to("meta", wanted).train(training)
+    inputs = tree.tree_map_only(torch.Tensor, lambda one: _moved(one, wanted), inputs)
     weights = dict(module.named_parameters())
     try:
         traced, forward = _trace(module, weights, inputs, training)
     except Exception as error:
-        raise InputError(f"{name}: cannot be traced on shapes alone, {_reason(error)}; it must not look at values") from error
+        raise InputError(
+            f"{name}: cannot be traced on shapes alone ({reason(error)}); it must not look at values"
+        ) from error
     nodes = _nodes(traced, forward)
     nodes += _accumulated(weights) if training else []
     unknown = tuple(dict.fromkeys(node.op for node in nodes if not known(node.op)))
     return Graph(name, tuple(nodes), sum(one.numel() for one in weights.values()), unknown)
 
 
-def _reason(error: Exception) -> str:
+def _wanted(dtype: str | None) -> Any:
+    """Return the torch type of a name; TF32 is FP32 in memory. Raises InputError for one that PyTorch cannot run eagerly."""
+    import torch
+
+    known = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+    if dtype is not None and dtype not in known:
+        raise InputError(f"--dtype {dtype} is not known for a PyTorch module; write one of {', '.join(known)}")
+    return known[dtype] if dtype else None
+
+
+def _moved(one: Any, dtype: Any) -> Any:
+    return one.to("meta", dtype) if one.is_floating_point() else one.to("meta")
+
+
+def reason(error: BaseException) -> str:
+    """Return the kind of an error and the first line of what it says."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0][:160]}".rstrip(": .")
 
 
-def _trace(module: torch.nn.Module, weights: dict[str, Any], inputs: tuple[Any, ...], training: bool) -> tuple[Any, set[str]]:
+def _trace(
+    module: torch.nn.Module, weights: dict[str, Any], inputs: tuple[Any, ...], training: bool
+) -> tuple[Any, set[str]]:
     """Return the fx graph and the names of its forward nodes."""
     import torch
     from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
@@ -192,7 +226,10 @@ def _tensors(one: Any) -> list[Tensor]:
     from torch.utils import _pytree as tree
 
     found = [leaf for leaf in tree.tree_leaves(one.meta.get("val")) if isinstance(leaf, torch.Tensor)]
-    return [Tensor(tuple(x.shape), tuple(x.stride()), DTYPES.get(str(x.dtype).removeprefix("torch."), "fp32")) for x in found]
+    return [
+        Tensor(tuple(x.shape), tuple(x.stride()), DTYPES.get(str(x.dtype).removeprefix("torch."), "fp32"))
+        for x in found
+    ]
 
 
 def _place(one: Any) -> str:

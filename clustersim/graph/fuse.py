@@ -25,7 +25,7 @@ def fuse(graph: Graph) -> Graph:
         members[group].append(index)
     read_by = _readers(nodes, roots)
     fused = [
-        nodes[i] if i not in groups else _merged(nodes, members[groups[i]], roots, read_by)
+        node if i not in groups else _merged(nodes, members[groups[i]], roots, read_by)
         for i, node in enumerate(nodes)
         if node.kernels and (i not in groups or i == members[groups[i]][-1])
     ]
@@ -45,7 +45,8 @@ def _sources(node: Node, roots: Sequence[int]) -> list[tuple[int, float]]:
     return [(roots[i], size) for i, size in node.reads if i != OUTSIDE and roots[i] != OUTSIDE]
 
 
-def _apart(node: Node) -> bool:
+def apart(node: Node) -> bool:
+    """Return whether a call is left to a library: products and fused attention."""
     return any(kernel.kind in APART for kernel in node.kernels)
 
 
@@ -57,8 +58,8 @@ def _groups(nodes: Sequence[Node], roots: Sequence[int]) -> dict[int, int]:
         if not node.kernels:
             continue
         sources = [i for i, _ in _sources(node, roots)]
-        depth[index] = max((depth[i] + _apart(nodes[i]) for i in sources), default=0)
-        if not _apart(node):
+        depth[index] = max((depth[i] + apart(nodes[i]) for i in sources), default=0)
+        if not apart(node):
             joined = {group[i] for i in sources if i in group and depth[i] == depth[index]}
             group[index] = min(joined, default=index)
             for i, old in group.items() if len(joined) > 1 else ():

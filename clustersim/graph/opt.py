@@ -16,7 +16,9 @@ def build(t: Tape, config: Config, batch: int, seq: int) -> None:
     """Record OPTForCausalLM: forward, and with a tape in training its loss too."""
     hidden, vocab = config.count("hidden_size"), config.count("vocab_size")
     if config.count("word_embed_proj_dim", default=hidden) != hidden and config.count("num_hidden_layers") > 1:
-        raise InputError(f"{config.path}: word_embed_proj_dim differs from hidden_size, which is not supported; make them equal")
+        raise InputError(
+            f"{config.path}: word_embed_proj_dim differs from hidden_size, which is not supported; make them equal"
+        )
     t.place = "model.decoder.embedding"
     table = t.weight(vocab, hidden)
     positions = t.weight(config.count("max_position_embeddings", default=seq) + OFFSET, hidden)

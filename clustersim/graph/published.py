@@ -63,11 +63,15 @@ def runs(data: Path, predictor: Predictor) -> Iterator[Run]:
     """Yield the measured single-GPU runs of the table, as the predictor sees them. Raises DataError."""
     import polars as pl
 
-    frame = _table(data).filter(pl.col("measured_ms").is_not_null() & pl.col("option").fill_null("").is_in(["", "fusion"]))
+    frame = _table(data).filter(
+        pl.col("measured_ms").is_not_null() & pl.col("option").fill_null("").is_in(["", "fusion"])
+    )
     for row in frame.iter_rows(named=True):
         path = data / CONFIGS / f"{row['model']}.json"
         if path.is_file() and architecture.read(path).kind in models.BUILDERS:
-            yield _run(row, _graph(path, row["mode"], row["batch"], row["seqlen"], row["option"] == "fusion"), predictor)
+            yield _run(
+                row, _graph(path, row["mode"], row["batch"], row["seqlen"], row["option"] == "fusion"), predictor
+            )
 
 
 def _table(data: Path) -> Any:
@@ -107,8 +111,8 @@ def _run(row: dict[str, Any], graph: Graph, predictor: Predictor) -> Run:
 def _trusted(gpu: str, row: dict[str, Any]) -> bool:
     """Return whether a label can be believed: some disagree with the sum of their own operators by 25 % and more.
 
-    These are forward passes in training on A100-80GB (operators 27 to 38 % below the label), P4 (its clock fell between runs), and
-    on MI210 and MI250 gpt2_large at batch 4 and gpt3_xl in training (labels 1.7 to 2.7 times their operators).
+    These are forward passes in training on A100-80GB (operators 27 to 38 % below the label), P4 (its clock fell between
+    runs), and on MI210 and MI250 gpt2_large at batch 4 and gpt3_xl in training (labels 1.7 to 2.7 times their operators).
     """
     if gpu in ("mi210", "mi250") and row["mode"] == "train":
         return not (row["model"] == "gpt3_xl" or (row["model"] == "gpt2_large" and row["batch"] == 4))

@@ -7,7 +7,17 @@ from typing import NamedTuple
 
 Shape = tuple[int, ...]
 
-BYTES: dict[str, float] = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int64": 8, "int32": 4, "bool": 1}
+BYTES: dict[str, float] = {
+    "fp64": 8,
+    "fp32": 4,
+    "tf32": 4,
+    "fp16": 2,
+    "bf16": 2,
+    "fp8": 1,
+    "int64": 8,
+    "int32": 4,
+    "bool": 1,
+}
 """Bytes of one element, indices and masks included."""
 
 
