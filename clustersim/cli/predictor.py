@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from clustersim.cli import whole_models
 from clustersim.errors import InputError
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def evaluate(
     predictor: Names = None,
     split: Annotated[str, typer.Option(help="Split of the FP32 kernels: test or train.")] = "test",
     weights: Annotated[Path | None, typer.Option(help="Weights file for the one predictor named.")] = None,
+    models: Annotated[bool, typer.Option("--models", help="Whole models instead of kernels.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print the errors of predictors on measured kernels, by class and GPU, with the weights as they are.
@@ -68,6 +70,9 @@ def evaluate(
     if split not in ("test", "train"):
         raise InputError(f"--split {split!r} is not known; write test or train")
     opened = _opened(predictor, weights)
+    if models:
+        whole_models.show(tables.folder(data), opened, as_json)
+        return
     samples = test_samples(tables.folder(data), split)
     rows = (
         _row(row, _news(one, row, split)) for one in opened for k, s in samples.items() for row in measure(one, k, s)
