@@ -11,6 +11,10 @@ from typing import Any
 from clustersim.errors import InputError, shown, suggest
 
 
+LAYERS = 10_000
+"""The most layers that a workload file may have, too."""
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """The keys of one config.json, read with an error that names the file."""
@@ -42,6 +46,20 @@ class Config:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
             raise InputError(f"{self.path}: {name} is {shown(value)}; a rate is a number from 0 to below 1")
         return float(value)
+
+    def layers(self, name: str) -> int:
+        """Return the number of layers. Raises InputError for more than anyone builds."""
+        found = self.count(name)
+        if found > LAYERS:
+            raise InputError(f"{self.path}: {name} is {found}; at most {LAYERS} layers are built")
+        return found
+
+    def head(self, known: tuple[str, ...]) -> str:
+        """Return the class of model that `architectures` names, by default the first of those known. Raises InputError."""
+        named = self.keys.get("architectures") or [known[0]]
+        if not isinstance(named, list) or len(named) != 1:
+            raise InputError(f"{self.path}: architectures is {shown(named)}; it is a list with one name")
+        return Config(self.path, {"architectures": named[0]}).choice("architectures", known, known[0])
 
     def choice(self, name: str, known: tuple[str, ...], default: str) -> str:
         """Return a key that takes one of several words. Raises InputError."""

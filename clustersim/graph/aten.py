@@ -86,7 +86,7 @@ def _matrix(shape: Shape) -> tuple[int, int]:
 
 
 def _float(dtype: str) -> str:
-    return dtype if dtype not in ("int64", "int32", "bool") else "fp32"
+    return "fp32" if dtype in ("int64", "int32", "bool", "tf32") else dtype
 
 
 def moved(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> float:

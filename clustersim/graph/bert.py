@@ -12,13 +12,11 @@ HEADS = ("BertLMHeadModel", "BertForMaskedLM", "BertForPreTraining", "BertForSeq
 
 def build(t: Tape, config: Config, batch: int, seq: int) -> None:
     """Record the model that `architectures` names: forward, and with a tape in training its loss too."""
-    [head] = config.keys.get("architectures") or ["BertLMHeadModel"]
-    checked = Config(config.path, {**config.keys, "architectures[0]": head})
-    head = checked.choice("architectures[0]", HEADS, head)
+    head = config.head(HEADS)
     vocab = config.count("vocab_size")
     x, table = _embedding(t, config, batch, seq)
     mask = t.data((batch, 1, 1, seq), t.dtype)
-    for layer in range(config.count("num_hidden_layers")):
+    for layer in range(config.layers("num_hidden_layers")):
         x = _block(t, x, mask, config, f"bert.encoder.layer.{layer}")
     pooled = _pooler(t, x) if head in HEADS[2:] else None
     if head in HEADS[:3]:

@@ -19,7 +19,7 @@ def build(config: Config, batch: int, seq: int, dtype: str, training: bool) -> G
     hidden, heads = config.count("hidden_size"), config.count("num_attention_heads")
     config.choice("hidden_act", ("silu",), "silu")
     model = {
-        "layers": config.count("num_hidden_layers"),
+        "layers": config.layers("num_hidden_layers"),
         "hidden": hidden,
         "heads": heads,
         "kv_heads": config.count("num_key_value_heads", default=heads),

@@ -33,6 +33,7 @@ DTYPES = {
     "bool": "bool",
 }
 """Our name of a torch type of the same size."""
+_TORCH = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 _FLASH = "_scaled_dot_product_flash_attention"
 _EFFICIENT = "_scaled_dot_product_efficient_attention"
 
@@ -49,33 +50,23 @@ def build(
     import torch
     from torch.utils import _pytree as tree
 
-    wanted = _wanted(dtype)
+    wanted = getattr(torch, _TORCH[dtype]) if dtype else None
     module = module.to("meta", wanted).train(training)
     inputs = tree.tree_map_only(torch.Tensor, lambda one: _moved(one, wanted), inputs)
     weights = dict(module.named_parameters())
     try:
-        traced, forward = _trace(module, weights, inputs, training)
+        traced, forward, reached = _trace(module, weights, inputs, training)
     except Exception as error:
         raise InputError(
             f"{name}: cannot be traced on shapes alone ({reason(error)}); it must not look at values"
         ) from error
-    nodes = _nodes(traced, forward)
-    nodes += _accumulated(weights) if training else []
+    nodes = [*_nodes(traced, forward), *_accumulated(reached)]
     unknown = tuple(dict.fromkeys(node.op for node in nodes if not known(node.op)))
     return Graph(name, tuple(nodes), sum(one.numel() for one in weights.values()), unknown)
 
 
-def _wanted(dtype: str | None) -> Any:
-    """Return the torch type of a name; TF32 is FP32 in memory. Raises InputError for one that PyTorch cannot run eagerly."""
-    import torch
-
-    known = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-    if dtype is not None and dtype not in known:
-        raise InputError(f"--dtype {dtype} is not known for a PyTorch module; write one of {', '.join(known)}")
-    return known[dtype] if dtype else None
-
-
 def _moved(one: Any, dtype: Any) -> Any:
+    """Return an input on the meta device, in the type asked for where it is a floating-point one."""
     return one.to("meta", dtype) if one.is_floating_point() else one.to("meta")
 
 
@@ -87,34 +78,41 @@ def reason(error: BaseException) -> str:
 
 def _trace(
     module: torch.nn.Module, weights: dict[str, Any], inputs: tuple[Any, ...], training: bool
-) -> tuple[Any, set[str]]:
-    """Return the fx graph and the names of its forward nodes."""
+) -> tuple[Any, set[str], dict[str, Any]]:
+    """Return the fx graph, the names of its forward nodes, and the parameters that a gradient reaches."""
     import torch
     from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 
     forward: set[str] = set()
+    reached: dict[str, Any] = {}
 
     def run(parameters: dict[str, Any], given: tuple[Any, ...]) -> Any:
         with torch.set_grad_enabled(training), _as_on_cuda():
             result = torch.func.functional_call(module, parameters, given)
         mode: Any = get_proxy_mode()
         forward.update(node.name for node in mode.tracer.graph.nodes)
-        return _gradients(result, parameters) if training else result
+        if not training:
+            return result
+        found = _gradients(result, parameters)
+        reached.update({name: weights[name] for name in found})
+        return list(found.values())
 
-    return make_fx(run, tracing_mode="real")(weights, inputs), forward
+    return make_fx(run, tracing_mode="real")(weights, inputs), forward, reached
 
 
-def _gradients(result: Any, parameters: Mapping[str, Any]) -> Any:
+def _gradients(result: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the gradient of each parameter that the loss, or else the first output, depends on."""
     import torch
     from torch.utils import _pytree as tree
 
     loss = getattr(result, "loss", None)
     tensors = [one for one in tree.tree_leaves(result) if isinstance(one, torch.Tensor) and one.requires_grad]
     start = loss if isinstance(loss, torch.Tensor) else next(iter(tensors), None)
-    wanted = [one for one in parameters.values() if one.requires_grad]
+    wanted = {name: one for name, one in parameters.items() if one.requires_grad}
     if start is None or not wanted:
         raise ValueError("no output has a gradient")
-    return torch.autograd.grad(start, wanted, torch.empty_like(start), allow_unused=True)
+    found = torch.autograd.grad(start, list(wanted.values()), torch.empty_like(start), allow_unused=True)
+    return {name: one for name, one in zip(wanted, found, strict=True) if one is not None}
 
 
 @contextmanager
@@ -226,10 +224,11 @@ def _tensors(one: Any) -> list[Tensor]:
     from torch.utils import _pytree as tree
 
     found = [leaf for leaf in tree.tree_leaves(one.meta.get("val")) if isinstance(leaf, torch.Tensor)]
-    return [
-        Tensor(tuple(x.shape), tuple(x.stride()), DTYPES.get(str(x.dtype).removeprefix("torch."), "fp32"))
-        for x in found
-    ]
+    return [_tensor(one) for one in found]
+
+
+def _tensor(one: Any) -> Tensor:
+    return Tensor(tuple(one.shape), tuple(one.stride()), DTYPES.get(str(one.dtype).removeprefix("torch."), "fp32"))
 
 
 def _place(one: Any) -> str:
@@ -241,8 +240,7 @@ def _accumulated(weights: Mapping[str, Any]) -> list[Node]:
     """Return the sum of each parameter's gradient into the one that is there."""
     nodes = []
     for name, one in weights.items():
-        if one.requires_grad:
-            [shape] = [Tensor(tuple(one.shape), tuple(one.stride()), DTYPES[str(one.dtype).removeprefix("torch.")])]
-            reads = ((OUTSIDE, shape.bytes),) * 2
-            nodes.append(Node(name, "add", "accumulate", price("add", [shape, shape], [shape]), reads, shape.bytes))
+        shape = _tensor(one)
+        reads = ((OUTSIDE, shape.bytes),) * 2
+        nodes.append(Node(name, "add", "accumulate", price("add", [shape, shape], [shape]), reads, shape.bytes))
     return nodes

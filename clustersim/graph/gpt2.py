@@ -19,7 +19,7 @@ def build(t: Tape, config: Config, batch: int, seq: int) -> None:
     positions = t.weight(config.count("n_positions", "n_ctx", default=seq), hidden)
     x = f.add(t, f.embedding(t, table, tokens(t, batch, seq)), f.embedding(t, positions, tokens(t, 1, seq)))
     x = f.dropout(t, x, drop["embd_pdrop"])
-    for layer in range(config.count("n_layer")):
+    for layer in range(config.layers("n_layer")):
         x = _block(t, x, config, f"transformer.h.{layer}", drop)
     t.place = "transformer.ln_f"
     x = f.layer_norm(t, x)

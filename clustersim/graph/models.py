@@ -28,4 +28,8 @@ def build(config: Config, batch: int, seq: int, dtype: str = "fp32", training: b
         raise InputError(f"{config.path}: model_type {config.kind!r} is not built in; {suggest(config.kind, BUILDERS)}")
     tape = Tape(dtype, training)
     BUILDERS[config.kind](tape, config, batch, seq)
+    if training and tape.phase == "forward":
+        raise InputError(
+            f"{config.path}: has no loss to train on; name one with a head in architectures, or predict inference"
+        )
     return tape.graph(config.kind)

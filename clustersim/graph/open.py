@@ -7,17 +7,19 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from clustersim.errors import InputError, shown
 from clustersim.graph import architecture, decoder, job, models
 from clustersim.graph.model import Graph
+from clustersim.workload.kernel import Kernel
 
 SEQUENCE = 2048
 """Tokens of a sequence where none is asked for and the model takes as many."""
-PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
+EAGER = ("fp32", "tf32", "fp16", "bf16")
+"""Data types that PyTorch runs eagerly; TF32 is FP32 in memory, its products run on tensor cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +58,25 @@ def _config(config: architecture.Config, request: Request) -> Graph:
     seq = request.seq or min(positions, SEQUENCE)
     if seq > positions and config.kind in models.BUILDERS:
         raise InputError(f"{config.path}: --seq {seq} is more than the {positions} positions of the model; lower it")
-    build = models.build if config.kind in models.BUILDERS else decoder.build
-    return build(config, request.batch or 1, seq, request.dtype or "fp32", request.training)
+    dtype = request.dtype or "fp32"
+    if dtype not in EAGER:
+        raise InputError(f"{config.path}: --dtype {dtype} does not run eagerly; write one of {', '.join(EAGER)}")
+    if config.kind in decoder.KINDS:
+        return decoder.build(config, request.batch or 1, seq, dtype, request.training)
+    stored = "fp32" if dtype == "tf32" else dtype
+    return _on_tensor_cores(models.build(config, request.batch or 1, seq, stored, request.training), dtype)
+
+
+def _on_tensor_cores(graph: Graph, dtype: str | None) -> Graph:
+    """Return the graph with its FP32 products in TF32 when that is asked for."""
+    if dtype != "tf32":
+        return graph
+    nodes = (node._replace(kernels=tuple(map(_rounded, node.kernels))) for node in graph.nodes)
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _rounded(kernel: Kernel) -> Kernel:
+    return kernel._replace(dtype="tf32") if kernel.k and kernel.dtype == "fp32" else kernel
 
 
 def _workload(path: str, request: Request) -> Graph:
@@ -89,7 +108,9 @@ def _function(model: str, request: Request) -> Graph:
     except (Exception, SystemExit) as error:
         raise InputError(f"{model}: raised {exported.reason(error)}; it must return (module, inputs)") from error
     module, inputs = _checked(model, made)
-    return exported.build(model, module, inputs, request.dtype, request.training)
+    if request.dtype not in (None, *EAGER):
+        raise InputError(f"{model}: --dtype {request.dtype} does not run eagerly; write one of {', '.join(EAGER)}")
+    return _on_tensor_cores(exported.build(model, module, inputs, request.dtype, request.training), request.dtype)
 
 
 def _found(model: str) -> Callable[..., Any]:

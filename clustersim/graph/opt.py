@@ -24,7 +24,7 @@ def build(t: Tape, config: Config, batch: int, seq: int) -> None:
     positions = t.weight(config.count("max_position_embeddings", default=seq) + OFFSET, hidden)
     mask = _mask(t, batch, seq)
     x = f.add(t, f.embedding(t, table, tokens(t, batch, seq)), f.embedding(t, positions, tokens(t, batch, seq)))
-    for layer in range(config.count("num_hidden_layers")):
+    for layer in range(config.layers("num_hidden_layers")):
         x = _block(t, x, mask, config, f"model.decoder.layers.{layer}")
     t.place = "model.decoder.final_layer_norm"
     x = f.layer_norm(t, x)
