@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -81,16 +82,13 @@ def _record(graph: Graph, found: Total, gpu: Gpu, predictor: Predictor, mode: st
 
 
 def _classes(found: Total) -> list[dict[str, Any]]:
-    kinds = dict.fromkeys(kernel.kind for kernel, _, _ in found.kernels)
-    rows = [
-        {
-            "kind": kind,
-            "launches": sum(count for kernel, count, _ in found.kernels if kernel.kind == kind),
-            "seconds": sum(count * one for kernel, count, one in found.kernels if kernel.kind == kind),
-        }
-        for kind in kinds
-    ]
-    return sorted(rows, key=lambda row: -float(str(row["seconds"])))
+    """Return for each class of kernels its launches and the mean seconds of one, by their product."""
+    sums: dict[str, tuple[int, float]] = {}
+    for kernel, count, one in found.kernels:
+        launches, seconds = sums.get(kernel.kind, (0, 0.0))
+        sums[kernel.kind] = launches + count, seconds + count * one
+    rows = sorted(sums.items(), key=lambda item: -item[1][1])
+    return [{"kind": kind, "launches": count, "seconds": seconds / count} for kind, (count, seconds) in rows]
 
 
 def _kernels(found: Total) -> list[dict[str, Any]]:
@@ -117,17 +115,9 @@ def _kernel(kernel: Kernel, launches: int, seconds: float) -> dict[str, Any]:
 def _print(record: dict[str, Any], per_kernel: bool) -> None:
     from rich.console import Console
 
-    from clustersim.units import scaled
-
-    console = Console(width=max(Console().width, 120), highlight=False)
-    console.print(
-        f"{record['model']} on {record['gpu']}, {record['mode']}: {scaled(record['seconds'], 's')}", markup=False
-    )
-    size = f"{record['parameters'] / 1e6:,.1f} million parameters"
-    console.print(f"  {size}, {scaled(record['flop'], 'FLOP')} in products, {record['launches']:,} kernels")
-    for part in record["phases"]:
-        console.print(f"  {part['phase']:10} {scaled(part['gpu'], 's')} of {part['launches']:,} kernels")
-    console.print(f"  {'waiting':10} {scaled(record['waiting_for_cpu'], 's')} for the CPU's calls")
+    console = Console(width=max(Console().width, 120), highlight=False, markup=False)
+    for line in _head(record):
+        console.print(line)
     console.print(_table(record["classes"], ("kind",)))
     if per_kernel:
         console.print(_table(record["kernels"], ("kind", "op", "dtype", "shape")))
@@ -135,22 +125,32 @@ def _print(record: dict[str, Any], per_kernel: bool) -> None:
         console.print(f"  {name}: not in the table of operators, priced by the bytes it reads and writes")
     console.print(f"kernel times by {record['predictor']}; error on held-out kernels:")
     for line in record["errors"]:
-        console.print(f"  {line}", markup=False, soft_wrap=True)
+        console.print(f"  {line}", soft_wrap=True)
+
+
+def _head(record: dict[str, Any]) -> Iterator[str]:
+    from clustersim.units import duration, scaled
+
+    yield f"{record['model']} on {record['gpu']}, {record['mode']}: {duration(record['seconds'])}"
+    size = f"{record['parameters'] / 1e6:,.1f} million parameters"
+    yield f"  {size}, {scaled(record['flop'], 'FLOP')} in products, {record['launches']:,} kernels"
+    for part in record["phases"]:
+        yield f"  {part['phase']:10} {duration(part['gpu']):>9} of {part['launches']:,} kernels"
+    yield f"  {'waiting':10} {duration(record['waiting_for_cpu']):>9} for calls of the CPU"
 
 
 def _table(rows: list[dict[str, Any]], names: tuple[str, ...]) -> Any:
     from rich.table import Table
 
-    from clustersim.units import scaled
+    from clustersim.units import duration
 
     table = Table(*names, box=None)
     for name in ("launches", "one", "all", "share"):
         table.add_column(name, justify="right")
-    whole = sum(row["launches"] * row["seconds"] if "op" in row else row["seconds"] for row in rows) or 1.0
+    whole = sum(row["launches"] * row["seconds"] for row in rows) or 1.0
     for row in rows:
-        every = row["launches"] * row["seconds"] if "op" in row else row["seconds"]
-        one = scaled(every / row["launches"], "s")
-        table.add_row(
-            *(row[n] for n in names), f"{row['launches']:,}", one, scaled(every, "s"), f"{100 * every / whole:.1f} %"
-        )
+        every = row["launches"] * row["seconds"]
+        share = f"{100 * every / whole:.1f} %"
+        cells = (f"{row['launches']:,}", duration(row["seconds"]), duration(every), share)
+        table.add_row(*(row[name] for name in names), *cells)
     return table

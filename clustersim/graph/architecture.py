@@ -10,7 +10,6 @@ from typing import Any
 
 from clustersim.errors import InputError, shown, suggest
 
-
 LAYERS = 10_000
 """The most layers that a workload file may have, too."""
 

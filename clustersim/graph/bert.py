@@ -21,7 +21,7 @@ def build(t: Tape, config: Config, batch: int, seq: int) -> None:
     pooled = _pooler(t, x) if head in HEADS[2:] else None
     if head in HEADS[:3]:
         _language_head(t, x, pooled, table, config, vocab, shifted=head == HEADS[0])
-    elif pooled is not None:
+    elif pooled and head == HEADS[3]:
         _classifier(t, pooled, config)
 
 
