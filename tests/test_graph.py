@@ -240,6 +240,39 @@ def test_fused_attention_of_pytorch_is_one_kernel():
         assert found[0].flop == 2 * 2 * 4 * 128 * 128 * 64
 
 
+def test_the_layers_of_pytorch_use_fused_attention_and_dropout():
+    import torch
+
+    layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, device="meta")
+    graph = exported.build("layer", layer, (torch.empty(2, 32, 64),), training=True)
+    assert graph.unknown == ()
+    assert [k.op for k in graph.kernels if k.kind == "flash_attention"] == ["forward", "backward"]
+    assert sum(k.op == "dropout" for k in graph.kernels) == 3
+    assert torch.nn.functional.dropout.__module__ == "torch.nn.functional"
+
+
+def test_shared_key_heads_and_inputs_by_name():
+    import torch
+
+    class Module(torch.nn.Module):
+        def forward(self, query, shared):
+            return torch.nn.functional.scaled_dot_product_attention(query, shared, shared, enable_gqa=True)
+
+    inputs = {"shared": torch.empty(2, 2, 32, 16), "query": torch.empty(2, 8, 32, 16)}
+    [wide] = [k for k in exported.build("gqa", Module(), inputs).kernels if k.kind == "flash_attention"]
+    [narrow] = [k for k in exported.build("gqa", Module(), inputs, "bf16").kernels if k.kind == "flash_attention"]
+    assert (wide.heads, wide.kv_heads, narrow.heads, narrow.kv_heads) == (8, 8, 8, 2)
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_a_convolution_counts_its_multiplications(groups):
+    import torch
+
+    layer = torch.nn.Conv2d(16, 32, 3, padding=1, groups=groups, bias=False, device="meta").requires_grad_(True)
+    graph = exported.build("layer", layer, (torch.empty(2, 16, 8, 8),), training=True)
+    assert graph.flop == 2 * (2 * 2 * 8 * 8 * 32 * 16 // groups * 9)  # forward and the gradient of the filters
+
+
 def small(kind="gpt2", batch=2, seq=64, training=False):
     keys = {"n_embd": 256, "n_head": 4, "n_layer": 3, "n_positions": seq, "vocab_size": 512}
     return models.build(config(kind, **keys), batch, seq, "fp32", training)

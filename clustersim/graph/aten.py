@@ -32,7 +32,19 @@ FREE = frozenset(
             "unsqueeze",
             "squeeze",
         ),
-        *("select", "slice", "split", "split_with_sizes", "chunk", "unbind", "detach", "alias", "as_strided", "narrow"),
+        *(
+            "select",
+            "slice",
+            "split",
+            "split_with_sizes",
+            "chunk",
+            "unbind",
+            "unsafe_split",
+            "detach",
+            "alias",
+            "as_strided",
+            "narrow",
+        ),
         *(
             "empty",
             "empty_like",
@@ -135,6 +147,38 @@ def layout(a: Tensor, b: Tensor) -> str:
 
 def _transposed(one: Tensor) -> bool:
     return one.strides[-2] == 1 and one.shape[-2] > 1 and (one.strides[-1] != 1 or one.shape[-1] == 1)
+
+
+def _convolution(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Kernels:
+    """Return the product that a convolution is (im2col, never written): pixels × filters × window, one a group."""
+    return (_window("forward", inputs[0], inputs[1], outputs[0]),)
+
+
+def _convolution_backward(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Kernels:
+    """Return one such product for each of the gradients of input and filters that is asked for."""
+    gradient, x, filters = inputs[:3]
+    wanted = {one.shape for one in outputs}
+    named = (("dgrad", x), ("wgrad", filters))
+    return tuple(_window(name, x, filters, gradient) for name, one in named if one.shape in wanted)
+
+
+def _window(op: str, x: Tensor, filters: Tensor, y: Tensor) -> Kernel:
+    groups = max(1, x.shape[1] // filters.shape[1])
+    pixels, count, window = y.elements // y.shape[1], filters.shape[0] // groups, prod(filters.shape[1:])
+    m, n, k = {
+        "forward": (pixels, count, window),
+        "dgrad": (pixels, window, count),
+        "wgrad": (count, window, pixels),
+    }[op]
+    product = gemm("bmm" if groups > 1 else "linear", op, x.dtype, groups, m, n, k)
+    return product._replace(bytes=x.bytes + filters.bytes + y.bytes)
+
+
+def _batch_norm(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Kernels:
+    """Return both passes: what is averaged is read once more."""
+    again = sum(one.bytes for one in inputs if one.elements == outputs[0].elements)
+    [kernel] = _memory(op, inputs, outputs)
+    return (kernel._replace(bytes=kernel.bytes + again),)
 
 
 def _softmax(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Kernels:
@@ -280,8 +324,14 @@ _TABLE: dict[str, Price] = {
     **dict.fromkeys(("mm", "addmm", "bmm", "baddbmm"), _product),
     **dict.fromkeys(("clone", "copy", "_to_copy", "cat", "stack", "sum", "mean", "contiguous"), _memory),
     **dict.fromkeys(("tril", "triu", "cumsum", "argmax", "amax", "max", "var_mean"), _memory),
-    **dict.fromkeys(("_softmax", "_log_softmax"), _softmax),
+    **dict.fromkeys(("_softmax", "_log_softmax", "_safe_softmax"), _softmax),
     **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), _softmax_backward),
+    **dict.fromkeys(("topk", "sort", "scatter", "scatter_add", "repeat", "max_pool2d_with_indices"), _memory),
+    **dict.fromkeys(("max_pool2d_with_indices_backward", "avg_pool2d", "constant_pad_nd"), _memory),
+    "convolution": _convolution,
+    "convolution_backward": _convolution_backward,
+    "native_batch_norm": _batch_norm,
+    "native_batch_norm_backward": _batch_norm,
     "native_layer_norm": _norm,
     "_fused_rms_norm": _norm,
     "native_layer_norm_backward": _norm_backward,

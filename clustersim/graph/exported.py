@@ -39,9 +39,13 @@ _EFFICIENT = "_scaled_dot_product_efficient_attention"
 
 
 def build(
-    name: str, module: torch.nn.Module, inputs: tuple[Any, ...], dtype: str | None = None, training: bool = False
+    name: str,
+    module: torch.nn.Module,
+    inputs: tuple[Any, ...] | dict[str, Any],
+    dtype: str | None = None,
+    training: bool = False,
 ) -> Graph:
-    """Return the graph of a module on example inputs (tensors, or structures of them), moved to the meta device.
+    """Return the graph of a module on example inputs (positional or by name), moved to the meta device.
 
     `dtype` turns its floating-point parameters and inputs into that type; None leaves them as they are.
     In training the backward pass starts from a scalar output, from `.loss`, or from a gradient of the first output; each
@@ -77,7 +81,7 @@ def reason(error: BaseException) -> str:
 
 
 def _trace(
-    module: torch.nn.Module, weights: dict[str, Any], inputs: tuple[Any, ...], training: bool
+    module: torch.nn.Module, weights: dict[str, Any], inputs: Any, training: bool
 ) -> tuple[Any, set[str], dict[str, Any]]:
     """Return the fx graph, the names of its forward nodes, and the parameters that a gradient reaches."""
     import torch
@@ -86,9 +90,10 @@ def _trace(
     forward: set[str] = set()
     reached: dict[str, Any] = {}
 
-    def run(parameters: dict[str, Any], given: tuple[Any, ...]) -> Any:
+    def run(parameters: dict[str, Any], given: Any) -> Any:
+        named = given if isinstance(given, dict) else {}
         with torch.set_grad_enabled(training), _as_on_cuda():
-            result = torch.func.functional_call(module, parameters, given)
+            result = torch.func.functional_call(module, parameters, () if named else given, named)
         mode: Any = get_proxy_mode()
         forward.update(node.name for node in mode.tracer.graph.nodes)
         if not training:
@@ -117,15 +122,16 @@ def _gradients(result: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _as_on_cuda() -> Iterator[None]:
-    """Let dropout and attention be the calls that they are on a GPU, and no layer take the CPU's fast path."""
+    """Let dropout and attention be the calls that they are on a GPU, and no layer take the CPU's fast path.
+
+    A mode sees the calls of a user's module, the names in torch.nn.functional those that its own functions make.
+    """
     import torch
     from torch.overrides import TorchFunctionMode
 
-    functional = torch.nn.functional
-    swapped: dict[Any, Callable[..., Any]] = {
-        functional.dropout: _dropout,
-        functional.scaled_dot_product_attention: _attention,
-    }
+    room = torch.nn.functional
+    swapped: dict[Any, Callable[..., Any]] = {room.dropout: _dropout, room.scaled_dot_product_attention: _attention}
+    own = {func.__name__: func for func in swapped}
 
     class Mode(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -134,10 +140,14 @@ def _as_on_cuda() -> Iterator[None]:
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
+        for name, func in own.items():
+            setattr(room, name, swapped[func])
         with Mode():
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
+        for name, func in own.items():
+            setattr(room, name, func)
 
 
 def _dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
@@ -160,15 +170,19 @@ def _attention(
     """Return what CUDA runs: FlashAttention in 16 bits without a mask, else the memory-efficient kernel."""
     import torch
 
+    if query.dim() == 3:
+        mask = attn_mask if attn_mask is None or attn_mask.dim() < 3 else attn_mask[None]
+        q, k, v = query[None], key[None], value[None]
+        return _attention(q, k, v, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)[0]
     aten = torch.ops.aten
     if attn_mask is None and query.dtype in (torch.float16, torch.bfloat16):
         return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
+    if enable_gqa and query.shape[-3] != key.shape[-3]:
+        key, value = (one.repeat_interleave(query.shape[-3] // one.shape[-3], -3) for one in (key, value))
     if attn_mask is not None:
         attn_mask = attn_mask.to(query.dtype).expand(*query.shape[:-1], key.shape[-2])
-    keep = query.requires_grad
-    return aten._scaled_dot_product_efficient_attention(
-        query, key, value, attn_mask, keep, dropout_p, is_causal, scale=scale
-    )[0]
+    efficient = aten._scaled_dot_product_efficient_attention
+    return efficient(query, key, value, attn_mask, query.requires_grad, dropout_p, is_causal, scale=scale)[0]
 
 
 def _nodes(traced: Any, forward: set[str]) -> list[Node]:

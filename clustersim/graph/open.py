@@ -152,7 +152,7 @@ def _asked(make: Callable[..., Any], request: Request) -> dict[str, int]:
     return given
 
 
-def _checked(model: str, made: Any) -> tuple[Any, tuple[Any, ...]]:
+def _checked(model: str, made: Any) -> tuple[Any, Any]:
     import torch
 
     module, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
@@ -162,6 +162,6 @@ def _checked(model: str, made: Any) -> tuple[Any, tuple[Any, ...]]:
         )
     if inputs is None:
         raise InputError(
-            f"{model}: returned a module without inputs; return (module, inputs), inputs being a tuple of tensors"
+            f"{model}: returned a module without inputs; return (module, inputs), inputs being a tuple or dict of tensors"
         )
-    return module, inputs if isinstance(inputs, tuple) else (inputs,)
+    return module, inputs if isinstance(inputs, (tuple, dict)) else (inputs,)
