@@ -248,6 +248,12 @@ def _gather(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Ker
     return (_plain("memory", op, outputs[0], 2 * outputs[0].bytes),)
 
 
+def _put(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Kernels:
+    """Return the kernel that writes values at some places of a tensor: moves the values alone."""
+    part = inputs[-1]
+    return (_plain("memory", "index_put", part, 2 * part.bytes),)
+
+
 def _flash(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Kernels:
     """Return fused attention of q, k, v (the last three inputs) in the layout (batch, heads, sequence, dimension)."""
     q, k = inputs[-3], inputs[-2]
@@ -347,6 +353,7 @@ _TABLE: dict[str, Price] = {
     "copy_": _copy,
     "nll_loss_forward": _loss,
     "nll_loss_backward": _loss_backward,
+    "index_put": _put,
     "index_select": _gather,
     "gather": _gather,
     "index": _gather,

@@ -144,16 +144,20 @@ def add(t: Tape, x: Value, y: Value) -> Value:
 
 
 def mul(t: Tape, x: Value, y: Value) -> Value:
-    """Return x times y, element by element."""
+    """Return x times y, element by element; y may be repeated, then its gradient is summed."""
 
     def back(g: Value) -> Gradients:
-        return ((x, t.call("mul", (g, y), x.tensor)), (y, t.call("mul", (g, x), y.tensor)))
+        left = ((x, t.call("mul", (g, y), x.tensor)),) if x.gradient else ()
+        if not y.gradient:
+            return left
+        right = t.call("mul", (g, x), x.tensor)
+        return (*left, (y, right if y.shape == x.shape else t.call("sum", (right,), y.tensor)))
 
     return t.call("mul", (x, y), x.tensor, back)
 
 
-def cube(t: Tape, x: Value) -> Value:
-    """Return pow(x, 3); its gradient is g · (3 · x²), three kernels."""
+def power(t: Tape, x: Value) -> Value:
+    """Return pow(x, n) of a number n; its gradient is g · (n · pow(x, n - 1)), three kernels."""
     out = x.tensor
 
     def back(g: Value) -> Gradients:
@@ -161,6 +165,42 @@ def cube(t: Tape, x: Value) -> Value:
         return ((x, t.call("mul", (g, slope), out)),)
 
     return t.call("pow", (x,), out, back)
+
+
+def mean(t: Tape, x: Value) -> Value:
+    """Return the mean over the last dimension, which is kept; its gradient is divided and spread in one kernel."""
+    out = tensor((*x.shape[:-1], 1), t.dtype)
+    return t.call("mean", (x,), out, lambda g: ((x, t.call("div", (g,), x.tensor)),))
+
+
+def repeat_add(t: Tape, x: Value, y: Value, count: int) -> Value:
+    """Return x, repeated `count` times along the first dimension, plus y, repeated too."""
+    out = tensor((count, *x.shape[1:]), t.dtype)
+
+    def back(g: Value) -> Gradients:
+        return ((x, t.call("sum", (g,), x.tensor) if count > 1 else g),)
+
+    return t.call("add", (x, y), out, back)
+
+
+def pick(t: Tape, x: Value, rows: int) -> Value:
+    """Return `rows` rows of x by a mask; backward they are put into a cleared tensor."""
+    out = tensor((rows, x.shape[-1]), t.dtype)
+
+    def back(g: Value) -> Gradients:
+        return ((x, t.call("slice_backward", (g,), tensor(x.shape, t.dtype))),)
+
+    return t.call("index", (x,), out, back)
+
+
+def put(t: Tape, x: Value, part: Value) -> Value:
+    """Return x with the rows of a mask replaced by `part`, in place."""
+
+    def back(g: Value) -> Gradients:
+        kept = t.call("index_put_", (t.call("clone", (g,), x.tensor), part), x.tensor)
+        return ((x, kept), (part, t.call("index", (g,), part.tensor)))
+
+    return t.call("index_put_", (x, part), x.tensor, back)
 
 
 def where(t: Tape, mask: Value, x: Value) -> Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from clustersim.errors import InputError, suggest
-from clustersim.graph import bert, gpt2, opt
+from clustersim.graph import bert, gpt2, opt, switch
 from clustersim.graph.architecture import Config
 from clustersim.graph.model import Graph
 from clustersim.graph.tape import Tape
@@ -14,6 +14,7 @@ BUILDERS: dict[str, Callable[[Tape, Config, int, int], None]] = {
     "gpt2": gpt2.build,
     "bert": bert.build,
     "opt": opt.build,
+    "switch_transformers": switch.build,
 }
 """By `model_type`."""
 

@@ -20,8 +20,16 @@ def activation(t: Tape, x: Value, name: str) -> Value:
 
 def gelu_new(t: Tape, x: Value) -> Value:
     """Return 0.5 · x · (1 + tanh(c · (x + 0.044715 · x³))), as transformers.activations.NewGELUActivation writes it."""
-    inner = f.scale(t, "mul", f.add(t, x, f.scale(t, "mul", f.cube(t, x))))
+    inner = f.scale(t, "mul", f.add(t, x, f.scale(t, "mul", f.power(t, x))))
     return f.mul(t, f.scale(t, "mul", x), f.shift(t, f.unary(t, "tanh", inner, "tanh_backward")))
+
+
+def rms_norm(t: Tape, x: Value) -> Value:
+    """Return T5's norm, which is no kernel of its own: weight · (x · rsqrt(mean(x²) + eps)), five calls."""
+    square = f.power(t, x)
+    mean = f.mean(t, square)
+    factor = f.unary(t, "rsqrt", f.shift(t, mean), "mul")
+    return f.mul(t, f.mul(t, x, factor), t.weight(x.shape[-1]))
 
 
 def next_token_loss(t: Tape, logits: Value) -> None:

@@ -18,6 +18,7 @@ from clustersim.predictors.model import Predictor
 TABLE = "neusight/end_to_end.csv"
 CONFIGS = "neusight/model_configs"
 _COLUMNS = ("model", "gpu", "mode", "option", "seqlen", "batch", "measured_ms", "neusight_ms")
+EXPERTS = "experts"
 _BERT = {"inf": "BertForSequenceClassification", "train": "BertForPreTraining"}
 """The BERT that was measured in each mode, by the last operators of its trace."""
 
@@ -35,6 +36,11 @@ class Run(NamedTuple):
     ours: float
     theirs: float | None
     trusted: bool
+
+    @property
+    def group(self) -> str:
+        """The option of its mean: mixtures of experts are apart, since what they run depends on values."""
+        return EXPERTS if self.model.startswith("switch") else self.option
 
     @property
     def error(self) -> float:
@@ -120,10 +126,10 @@ def _trusted(gpu: str, row: dict[str, Any]) -> bool:
 
 
 def means(found: list[Run]) -> list[Mean]:
-    """Return the mean errors by GPU, mode and option, runs with labels that cannot be believed apart."""
-    keys = dict.fromkeys((one.trusted, one.gpu, one.mode, one.option) for one in found)
+    """Return the mean errors by GPU, mode and option, runs with labels that cannot be believed and experts apart."""
+    keys = dict.fromkeys((one.trusted, one.gpu, one.mode, one.group) for one in found)
     order = sorted(keys, key=lambda key: (not key[0], key[3], key[1], key[2]))
-    return [_mean(key, [one for one in found if (one.trusted, one.gpu, one.mode, one.option) == key]) for key in order]
+    return [_mean(key, [one for one in found if (one.trusted, one.gpu, one.mode, one.group) == key]) for key in order]
 
 
 def _mean(key: tuple[bool, str, str, str], part: list[Run]) -> Mean:
