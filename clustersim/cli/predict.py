@@ -43,7 +43,8 @@ def predict(
     """Predict one pass of a whole model on one GPU: no cluster, no optimizer, every kernel as PyTorch launches it."""
     from clustersim import gpus
     from clustersim.graph.fuse import fuse
-    from clustersim.graph.open import Request, load
+    from clustersim.graph.open import load
+    from clustersim.graph.request import Request
     from clustersim.graph.total import total
     from clustersim.predictors.model import get
 

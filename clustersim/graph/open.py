@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import inspect
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from clustersim.errors import InputError, shown
-from clustersim.graph import architecture, decoder, job, models
+from clustersim.graph import architecture, decoder, job, models, modules
 from clustersim.graph.model import Graph
+from clustersim.graph.request import EAGER, SEQUENCE, Request
 from clustersim.workload.kernel import Kernel
-
-SEQUENCE = 2048
-"""Tokens of a sequence where none is asked for and the model takes as many."""
-EAGER = ("fp32", "tf32", "fp16", "bf16")
-"""Data types that PyTorch runs eagerly; TF32 is FP32 in memory, its products run on tensor cores."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What is asked of a model: None leaves it to the model. `batch` and `seq` count sequences and tokens of each."""
-
-    training: bool = False
-    batch: int | None = None
-    seq: int | None = None
-    dtype: str | None = None
-    fusion: bool = False
 
 
 def load(model: str, request: Request) -> Graph:
@@ -42,7 +21,7 @@ def load(model: str, request: Request) -> Graph:
     if model.endswith((".yaml", ".yml")):
         return _workload(model, request)
     if ":" in model and not model.endswith(".json"):
-        return _function(model, request)
+        return _on_tensor_cores(modules.load(model, request), request.dtype)
     path = Path(model)
     return _config(architecture.read(path / "config.json" if path.is_dir() else path), request)
 
@@ -92,76 +71,3 @@ def _workload(path: str, request: Request) -> Graph:
     return job.graph(
         read(path, {**changes, "training.micro_batch": batch, "training.global_batch": batch}), request.training
     )
-
-
-def _function(model: str, request: Request) -> Graph:
-    from clustersim.graph import exported
-
-    make = _found(model)
-    try:
-        import torch
-    except ImportError as error:
-        raise InputError(f"{model}: needs PyTorch to be traced, which is not installed; install torch") from error
-    try:
-        with torch.device("meta"):
-            made = make(**_asked(make, request))
-    except (Exception, SystemExit) as error:
-        raise InputError(f"{model}: raised {exported.reason(error)}; it must return (module, inputs)") from error
-    module, inputs = _checked(model, made)
-    if request.dtype not in (None, *EAGER):
-        raise InputError(f"{model}: --dtype {request.dtype} does not run eagerly; write one of {', '.join(EAGER)}")
-    return _on_tensor_cores(exported.build(model, module, inputs, request.dtype, request.training), request.dtype)
-
-
-def _found(model: str) -> Callable[..., Any]:
-    place, _, name = model.rpartition(":")
-    try:
-        module = _file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
-        found = getattr(module, name)
-    except (Exception, SystemExit) as error:
-        why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        raise InputError(
-            f"{shown(model)} cannot be loaded ({why}); write file.py:function or package.module:function"
-        ) from error
-    if not callable(found):
-        raise InputError(f"{shown(model)} is no function but {shown(found)}; name one that returns (module, inputs)")
-    return found  # type: ignore[no-any-return]
-
-
-def _file(path: Path) -> Any:
-    """Return the module of a file; what lies beside it can be imported, as when Python runs it."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"no Python file {path}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)
-    sys.path.insert(0, str(path.resolve().parent))
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.pop(0)
-    return module
-
-
-def _asked(make: Callable[..., Any], request: Request) -> dict[str, int]:
-    """Return batch and seq where they were given. Raises InputError through the caller when the function takes none."""
-    given = {name: value for name in ("batch", "seq") if (value := getattr(request, name)) is not None}
-    taken = inspect.signature(make).parameters
-    if missing := [name for name in given if name not in taken]:
-        raise TypeError(f"the function takes no {missing[0]}, which --{missing[0]} sets")
-    return given
-
-
-def _checked(model: str, made: Any) -> tuple[Any, Any]:
-    import torch
-
-    module, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
-    if not isinstance(module, torch.nn.Module):
-        raise InputError(
-            f"{model}: returned {type(made).__name__}; return (module, inputs), a torch.nn.Module and its inputs"
-        )
-    if inputs is None:
-        raise InputError(
-            f"{model}: returned a module without inputs; return (module, inputs), inputs being a tuple or dict of tensors"
-        )
-    return module, inputs if isinstance(inputs, (tuple, dict)) else (inputs,)
