@@ -31,14 +31,14 @@ FREE = frozenset((
 def price(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Kernels:
     """Return the kernels of one call; an operator without an entry moves its inputs and outputs once."""
     outputs = [one for one in outputs if one.elements]
-    if op in FREE or not outputs:
+    if entry(op) in FREE or not outputs:
         return ()
     return _TABLE.get(entry(op), vectors.memory)(entry(op), inputs, outputs)
 
 
 def known(op: str) -> bool:
     """Return whether an operator has an entry of its own."""
-    return op in FREE or entry(op) in _TABLE
+    return entry(op) in FREE or entry(op) in _TABLE
 
 
 def entry(op: str) -> str:
