@@ -13,6 +13,7 @@ import typer
 from clustersim import __version__
 from clustersim.cli.collective import collective
 from clustersim.cli.kernels import kernels
+from clustersim.cli.predict import predict
 from clustersim.cli.predictor import app as predictor
 from clustersim.cli.run import run
 from clustersim.cli.show import show
@@ -30,6 +31,7 @@ app.command()(show)
 app.command()(kernels)
 app.command()(collective)
 app.command()(sweep)
+app.command()(predict)
 app.add_typer(predictor, name="predictor")
 _UsageError: type[BaseException] = typer.BadParameter.__bases__[0]  # typer has moved it between modules
 

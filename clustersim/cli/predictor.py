@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from clustersim.cli import whole_models
 from clustersim.errors import InputError
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def evaluate(
     predictor: Names = None,
     split: Annotated[str, typer.Option(help="Split of the FP32 kernels: test or train.")] = "test",
     weights: Annotated[Path | None, typer.Option(help="Weights file for the one predictor named.")] = None,
+    models: Annotated[bool, typer.Option("--models", help="Whole models instead of kernels.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print the errors of predictors on measured kernels, by class and GPU, with the weights as they are.
@@ -87,6 +89,9 @@ def evaluate(
     if split not in ("test", "train"):
         raise InputError(f"--split {split!r} is not known; write test or train")
     opened = _opened(predictor, weights)
+    if models:
+        whole_models.show(sources.places(sources.given(data)), opened, as_json)
+        return
     samples = test_samples(sources.given(data), split)
     rows = (
         _row(row, _news(one, row, split))

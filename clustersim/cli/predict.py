@@ -1,0 +1,157 @@
+"""`clustersim predict MODEL --gpu NAME`: how long one pass of a whole model takes on one GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from clustersim.cli.options import Json
+from clustersim.errors import InputError
+
+if TYPE_CHECKING:
+    from clustersim.config.gpu import Gpu
+    from clustersim.graph.model import Graph
+    from clustersim.graph.total import Total
+    from clustersim.predictors.model import Predictor
+    from clustersim.workload.kernel import Kernel
+
+Type = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
+
+
+def predict(
+    model: Annotated[
+        str,
+        typer.Argument(help="A Hugging Face config.json, a workload file, or file.py:function with a PyTorch module."),
+    ],
+    gpu: Annotated[str, typer.Option(help="Name of a GPU, or a path to its YAML file.")],
+    mode: Annotated[
+        Literal["inference", "training"], typer.Option(help="Forward, or forward and backward.")
+    ] = "inference",
+    batch: Annotated[int | None, typer.Option(min=1, help="Sequences; default: the workload's, or 1.")] = None,
+    seq: Annotated[
+        int | None, typer.Option(min=1, help="Tokens a sequence; default: the model's, at most 2048.")
+    ] = None,
+    dtype: Annotated[Type | None, typer.Option(help="Data type; default: the workload's or module's, or fp32.")] = None,
+    fusion: Annotated[bool, typer.Option("--fusion", help="Fuse kernels as torch.compile does in inference.")] = False,
+    predictor: Annotated[str, typer.Option(help="Kernel predictor, such as neusight or roofline.")] = "neusight",
+    per_kernel: Annotated[bool, typer.Option("--per-kernel", help="List every distinct kernel.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Predict one pass of a whole model on one GPU: no cluster, no optimizer, every kernel as PyTorch launches it."""
+    from clustersim import gpus
+    from clustersim.graph.fuse import fuse
+    from clustersim.graph.open import load
+    from clustersim.graph.request import Request
+    from clustersim.graph.total import total
+    from clustersim.predictors.model import get
+
+    if fusion and mode == "training":
+        raise InputError("--fusion is what torch.compile fuses in inference; leave it out or use --mode inference")
+    board, using = gpus.load(gpu), get(predictor)
+    graph = load(model, Request(mode == "training", batch, seq, dtype, fusion))
+    compiled = fusion and not model.endswith((".yaml", ".yml"))
+    if compiled:
+        graph = fuse(graph)
+    found = total(graph, using, board, eager=not fusion)
+    record = _record(graph, found, board, using, mode) | ({"kernels": _kernels(found)} if per_kernel else {})
+    if as_json:
+        typer.echo(json.dumps(record, indent=1))
+    else:
+        _print(record, per_kernel)
+
+
+def _record(graph: Graph, found: Total, gpu: Gpu, predictor: Predictor, mode: str) -> dict[str, Any]:
+    """Return the answer with SI units in its keys."""
+    return {
+        "model": graph.name,
+        "gpu": gpu.name,
+        "mode": mode,
+        "predictor": predictor.name,
+        "parameters": graph.parameters,
+        "flop": graph.flop,
+        "seconds": found.seconds,
+        "waiting_for_cpu": found.waits,
+        "phases": [part._asdict() for part in found.parts],
+        "launches": sum(part.launches for part in found.parts),
+        "classes": _classes(found),
+        "errors": [str(scope) for scope in predictor.statement([kernel for kernel, _, _ in found.kernels], gpu)],
+        "priced_by_bytes_alone": list(graph.unknown),
+    }
+
+
+def _classes(found: Total) -> list[dict[str, Any]]:
+    """Return for each class of kernels its launches and the mean seconds of one, by their product."""
+    sums: dict[str, tuple[int, float]] = {}
+    for kernel, count, one in found.kernels:
+        launches, seconds = sums.get(kernel.kind, (0, 0.0))
+        sums[kernel.kind] = launches + count, seconds + count * one
+    rows = sorted(sums.items(), key=lambda item: -item[1][1])
+    return [{"kind": kind, "launches": count, "seconds": seconds / count} for kind, (count, seconds) in rows]
+
+
+def _kernels(found: Total) -> list[dict[str, Any]]:
+    rows = [_kernel(*entry) for entry in found.kernels]
+    return sorted(rows, key=lambda row: -float(row["launches"] * row["seconds"]))
+
+
+def _kernel(kernel: Kernel, launches: int, seconds: float) -> dict[str, Any]:
+    shape = "×".join(
+        str(n) for n in ((kernel.batch, kernel.m, kernel.n, kernel.k) if kernel.k else (kernel.m, kernel.n))
+    )
+    return {
+        "kind": kernel.kind,
+        "op": kernel.op,
+        "dtype": kernel.dtype,
+        "shape": shape,
+        "flop": kernel.flop,
+        "bytes": kernel.bytes,
+        "launches": launches,
+        "seconds": seconds,
+    }
+
+
+def _print(record: dict[str, Any], per_kernel: bool) -> None:
+    from rich.console import Console
+
+    console = Console(width=max(Console().width, 120), highlight=False, markup=False)
+    for line in _head(record):
+        console.print(line)
+    console.print(_table(record["classes"], ("kind",)))
+    if per_kernel:
+        console.print(_table(record["kernels"], ("kind", "op", "dtype", "shape")))
+    for name in record["priced_by_bytes_alone"]:
+        console.print(f"  {name}: not in the table of operators, priced by the bytes it reads and writes")
+    console.print(f"kernel times by {record['predictor']}; error on held-out kernels:")
+    for line in record["errors"]:
+        console.print(f"  {line}", soft_wrap=True)
+
+
+def _head(record: dict[str, Any]) -> Iterator[str]:
+    from clustersim.units import duration, scaled
+
+    yield f"{record['model']} on {record['gpu']}, {record['mode']}: {duration(record['seconds'])}"
+    size = f"{record['parameters'] / 1e6:,.1f} million parameters"
+    yield f"  {size}, {scaled(record['flop'], 'FLOP')} in products, {record['launches']:,} kernels"
+    for part in record["phases"]:
+        yield f"  {part['phase']:10} {duration(part['gpu']):>9} of {part['launches']:,} kernels"
+    yield f"  {'waiting':10} {duration(record['waiting_for_cpu']):>9} for calls of the CPU"
+
+
+def _table(rows: list[dict[str, Any]], names: tuple[str, ...]) -> Any:
+    from rich.table import Table
+
+    from clustersim.units import duration
+
+    table = Table(*names, box=None)
+    for name in ("launches", "one", "all", "share"):
+        table.add_column(name, justify="right")
+    whole = sum(row["launches"] * row["seconds"] for row in rows) or 1.0
+    for row in rows:
+        every = row["launches"] * row["seconds"]
+        share = f"{100 * every / whole:.1f} %"
+        cells = (f"{row['launches']:,}", duration(row["seconds"]), duration(every), share)
+        table.add_row(*(row[name] for name in names), *cells)
+    return table

@@ -1,0 +1,92 @@
+"""A Hugging Face config.json as the shapes that a model is built from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clustersim.errors import InputError, shown, suggest
+
+LAYERS = 10_000
+"""The most layers that a workload file may have, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The keys of one config.json, read with an error that names the file."""
+
+    path: str
+    keys: Mapping[str, Any]
+
+    @property
+    def kind(self) -> str:
+        """The `model_type`."""
+        return str(self.keys.get("model_type", ""))
+
+    def count(self, *names: str, default: int | None = None) -> int:
+        """Return the first of the keys that is given, a positive whole number. Raises InputError."""
+        for name in names:
+            value = self.keys.get(name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"{self.path}: {name} is {shown(value)}; it must be a whole number of at least 1")
+            return value
+        if default is None:
+            raise InputError(f"{self.path}: lacks {names[0]}; a config.json of model_type {self.kind!r} has it")
+        return default
+
+    def rate(self, name: str, default: float) -> float:
+        """Return a dropout rate in [0, 1). Raises InputError."""
+        value = self.keys.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+            raise InputError(f"{self.path}: {name} is {shown(value)}; a rate is a number from 0 to below 1")
+        return float(value)
+
+    def layers(self, name: str) -> int:
+        """Return the number of layers. Raises InputError for more than anyone builds."""
+        found = self.count(name)
+        if found > LAYERS:
+            raise InputError(f"{self.path}: {name} is {found}; at most {LAYERS} layers are built")
+        return found
+
+    def head(self, known: tuple[str, ...]) -> str:
+        """Return the class of model that `architectures` names, by default the first of those known. Raises InputError."""
+        named = self.keys.get("architectures") or [known[0]]
+        if not isinstance(named, list) or len(named) != 1:
+            raise InputError(f"{self.path}: architectures is {shown(named)}; it is a list with one name")
+        return Config(self.path, {"architectures": named[0]}).choice("architectures", known, known[0])
+
+    def choice(self, name: str, known: tuple[str, ...], default: str) -> str:
+        """Return a key that takes one of several words. Raises InputError."""
+        value = self.keys.get(name, default)
+        if value not in known:
+            raise InputError(f"{self.path}: {name} {shown(value)} is not supported; {suggest(str(value), known)}")
+        return str(value)
+
+    def heads(self, hidden: int, *names: str) -> int:
+        """Return the number of heads, a divisor of the width. Raises InputError."""
+        found = self.count(*names)
+        if hidden % found:
+            raise InputError(f"{self.path}: {found} heads do not divide the width {hidden}; change {names[0]}")
+        return found
+
+
+def read(path: str | Path) -> Config:
+    """Return the config of a JSON file. Raises InputError when it cannot be read or is no JSON object."""
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(
+            f"{path}: cannot be read ({getattr(error, 'strerror', None) or error}); give a config.json"
+        ) from error
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{path}:{error.lineno}:{error.colno}: is no JSON ({error.msg}); give a config.json"
+        ) from error
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: holds {shown(found)}; a config.json holds one object with a model_type")
+    return Config(str(path), found)

@@ -1,0 +1,397 @@
+"""Graphs of whole models: counts in closed form, gradients as autograd records them, fusion, and time on a GPU."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clustersim import gpus
+from clustersim.errors import InputError
+from clustersim.graph import eager, exported, models
+from clustersim.graph.architecture import Config
+from clustersim.graph.aten import price
+from clustersim.graph.fuse import fuse
+from clustersim.graph.tape import Tape
+from clustersim.graph.tensor import Tensor, permuted, tensor, viewed
+from clustersim.graph.total import total
+from clustersim.predictors.model import get
+
+GPT2_LARGE = {"n_embd": 1280, "n_head": 20, "n_layer": 36, "n_positions": 1024, "vocab_size": 50257}
+BERT_LARGE = {
+    "hidden_size": 1024,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 24,
+    "intermediate_size": 4096,
+    "max_position_embeddings": 512,
+    "vocab_size": 30522,
+}
+OPT_1_3B = {
+    "hidden_size": 2048,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 24,
+    "ffn_dim": 8192,
+    "max_position_embeddings": 2048,
+    "vocab_size": 50272,
+}
+
+
+def config(kind, **keys):
+    return Config("config.json", {"model_type": kind, **keys})
+
+
+def launches(graph, phases=("forward", "backward", "accumulate")):
+    return Counter(kernel for node in graph.nodes if node.phase in phases for kernel in node.kernels)
+
+
+# Published counts of Hugging Face checkpoints: gpt2-large, bert-large-uncased with its language head, facebook/opt-1.3b.
+@pytest.mark.parametrize(
+    ("kind", "keys", "parameters"),
+    [("gpt2", GPT2_LARGE, 774_030_080), ("bert", BERT_LARGE, 335_174_458), ("opt", OPT_1_3B, 1_315_758_080)],
+)
+def test_parameters_are_those_of_the_published_checkpoints(kind, keys, parameters):
+    assert models.build(config(kind, **keys), 1, 8).parameters == parameters
+
+
+shapes = st.tuples(*(st.integers(1, 4) for _ in range(5)))
+
+
+@settings(max_examples=30, deadline=None)
+@given(shapes, st.booleans())
+def test_flop_of_a_gpt_are_the_closed_form(sizes, training):
+    layers, heads, dim, batch, seq = sizes
+    hidden, vocab, seq = 8 * heads * dim, 97, 8 * seq
+    keys = {"n_embd": hidden, "n_head": heads, "n_layer": layers, "n_positions": seq, "vocab_size": vocab}
+    graph = models.build(config("gpt2", **keys), batch, seq, "fp32", training)
+    tokens = batch * seq
+    forward = 2 * tokens * (12 * layers * hidden**2 + hidden * vocab) + 4 * tokens * seq * hidden * layers
+    assert graph.flop == forward * (3 if training else 1)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(("kind", "keys"), [("bert", BERT_LARGE), ("opt", OPT_1_3B)])
+def test_flop_of_bert_and_opt_are_the_closed_form(kind, keys, training):
+    hidden, layers, vocab = keys["hidden_size"], keys["num_hidden_layers"], keys["vocab_size"]
+    graph = models.build(config(kind, **keys), 2, 128, "fp32", training)
+    tokens, extra = 256, hidden**2 if kind == "bert" else 0  # the transform of BERT's language head
+    forward = 2 * tokens * (12 * layers * hidden**2 + hidden * vocab + extra) + 4 * tokens * 128 * hidden * layers
+    assert graph.flop == forward * (3 if training else 1)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_flop_of_a_mixture_of_experts_are_the_closed_form(training):
+    hidden, ffn, inner, vocab, seq, capacity, experts = 64, 256, 4 * 32, 512, 96, 16, 4
+    keys = {"d_model": hidden, "d_ff": ffn, "d_kv": 32, "num_heads": 4, "vocab_size": vocab}
+    keys |= {"num_layers": 4, "num_decoder_layers": 2, "num_experts": experts, "expert_capacity": capacity}
+    graph = models.build(config("switch_transformers", **keys), 1, seq, "fp32", training)
+    attentions, dense, sparse = 4 + 2 + 2, 3, 3
+    forward = attentions * (8 * seq * hidden * inner + 4 * seq**2 * inner) + dense * 4 * seq * hidden * ffn
+    forward += sparse * (experts * 4 * capacity * hidden * ffn + 2 * seq * hidden * experts) + 2 * seq * hidden * vocab
+    dead = sparse * 4 * seq * hidden * experts  # the router's probability is taken as given: no gradient
+    assert graph.flop == (3 * forward - dead if training else forward)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
+def test_views_follow_pytorch(shape, data):
+    import torch
+
+    order = data.draw(st.permutations(range(len(shape))))
+    one = permuted(tensor(tuple(shape), "fp32"), tuple(order))
+    wanted = data.draw(st.sampled_from([(-1,), tuple(sorted(one.shape)), (*one.shape[:-2], -1), (1, *one.shape)]))
+    real = torch.empty(shape, device="meta").permute(order)
+    size = one.elements
+    for n in wanted:
+        size //= n if n > 0 else 1
+    target = tuple(n if n > 0 else size for n in wanted)
+    try:
+        found = real.view(target)
+    except RuntimeError:
+        assert viewed(one, target) is None
+    else:
+        ours = viewed(one, target)
+        assert ours is not None
+        assert [(n, s) for n, s in zip(target, ours.strides, strict=True) if n > 1] == [
+            (n, s) for n, s in zip(target, found.stride(), strict=True) if n > 1
+        ]
+
+
+def test_our_gpt_launches_what_pytorch_does():
+    import torch
+    from models import gpt
+
+    keys = {
+        "n_embd": gpt.HIDDEN,
+        "n_head": gpt.HEADS,
+        "n_layer": gpt.LAYERS,
+        "n_positions": 32,
+        "vocab_size": gpt.VOCAB,
+    }
+    for batch in (1, 3):
+        for training in (False, True):
+            with torch.device("meta"):
+                module, inputs = gpt.small(batch, 32)
+            traced = exported.build("gpt", module, inputs, training=training)
+            ours = models.build(config("gpt2", **keys), batch, 32, "fp32", training)
+            assert traced.unknown == ()
+            assert traced.parameters == ours.parameters
+            for phase in ("forward", "backward", "accumulate"):
+                assert launches(traced, (phase,)) == launches(ours, (phase,)), (batch, training, phase)
+
+
+def torch_product(a, b):
+    return a * b
+
+
+# name: what PyTorch computes from x (4, 6, 8) and y (4, 6, 8), and what our table of operators does
+PAIRS = {
+    "gelu": (lambda f, x, y: f.gelu(x), lambda t, x, y: eager.unary(t, "gelu", x, "gelu_backward")),
+    "relu": (lambda f, x, y: f.relu(x), lambda t, x, y: eager.unary(t, "relu", x, "threshold_backward")),
+    "tanh": (lambda f, x, y: x.tanh(), lambda t, x, y: eager.unary(t, "tanh", x, "tanh_backward")),
+    "cube": (lambda f, x, y: x.pow(3.0), lambda t, x, y: eager.power(t, x)),
+    "scale": (lambda f, x, y: x / 8.0, lambda t, x, y: eager.scale(t, "div", x)),
+    "shift": (lambda f, x, y: x + 1.0, lambda t, x, y: eager.shift(t, x)),
+    "mul": (lambda f, x, y: x * y, eager.mul),
+    "fork": (lambda f, x, y: (x + y) * x, lambda t, x, y: eager.mul(t, eager.add(t, x, y), x)),
+    "softmax": (lambda f, x, y: f.softmax(x, -1), lambda t, x, y: eager.softmax(t, x)),
+    "dropout": (lambda f, x, y: f.dropout(x, 0.1), lambda t, x, y: eager.dropout(t, x, 0.1)),
+    "part": (lambda f, x, y: x[:, :-1].contiguous(), lambda t, x, y: eager.contiguous(t, eager.leading(t, x, 1, 5))),
+    "split": (
+        lambda f, x, y: torch_product(*x.split(4, -1)),
+        lambda t, x, y: eager.mul(t, *eager.split(t, x, 2)),
+    ),
+    "matmul": (
+        lambda f, x, y: x @ y.transpose(-1, -2),
+        lambda t, x, y: eager.matmul(t, x, eager.swap(t, y)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_every_gradient_is_the_one_that_autograd_records(name):
+    import torch
+
+    theirs, ours = PAIRS[name]
+
+    class Module(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.x, self.y = (torch.nn.Parameter(torch.empty(4, 6, 8)) for _ in range(2))
+
+        def forward(self):
+            return theirs(torch.nn.functional, self.x, self.y)
+
+    with torch.device("meta"):
+        traced = exported.build(name, Module(), (), training=True)
+    tape = Tape("fp32", True)
+    tape.backward(ours(tape, tape.weight(4, 6, 8), tape.weight(4, 6, 8)))
+    assert launches(tape.graph(name)) == launches(traced)
+
+
+def test_the_largest_of_a_tensor_and_a_number_is_five_kernels_backward():
+    import torch
+
+    class Module(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.x = torch.nn.Parameter(torch.empty(4, 6))
+
+        def forward(self):
+            return torch.max(self.x, torch.empty((), device=self.x.device))
+
+    with torch.device("meta"):
+        traced = exported.build("max", Module(), (), training=True)
+    tape = Tape("fp32", True)
+    tape.backward(eager.at_least(tape, tape.weight(4, 6)))
+    assert launches(tape.graph("max")) == launches(traced)
+    assert sum(k.bytes for k in launches(traced, ("backward",)).elements()) == 40 * 24
+
+
+def test_a_large_mask_is_read_for_every_head_and_a_small_one_once():
+    scores, small, large = (tensor(s, "fp32") for s in ((8, 16, 64, 64), (8, 1, 1, 64), (8, 1, 2048, 2048)))
+    [once] = price("add", [scores, small], [scores])
+    assert once.bytes == 2 * scores.bytes + small.bytes
+    wide = tensor((8, 16, 2048, 2048), "fp32")
+    [each] = price("add", [wide, large], [wide])
+    assert each.bytes == 3 * wide.bytes
+
+
+def test_an_unknown_operator_moves_its_operands_and_is_named():
+    import torch
+
+    class Module(torch.nn.Module):
+        def forward(self, x):
+            return torch.linalg.cross(x, x)
+
+    graph = exported.build("cross", Module(), (torch.empty(5, 3),))
+    assert graph.unknown == ("linalg_cross",)
+    assert [k.bytes for k in graph.kernels] == [3 * 60]
+
+
+def test_fused_attention_of_pytorch_is_one_kernel():
+    import torch
+
+    class Module(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.x = torch.nn.Parameter(torch.empty(2, 4, 128, 64))
+
+        def forward(self):
+            return torch.nn.functional.scaled_dot_product_attention(self.x, self.x, self.x, is_causal=True)
+
+    for dtype in ("fp32", "bf16"):
+        with torch.device("meta"):
+            graph = exported.build("attention", Module(), (), dtype, training=True)
+        found = [k for k in graph.kernels if k.kind == "flash_attention"]
+        assert [(k.op, k.dtype, k.heads, k.causal) for k in found] == [
+            ("forward", dtype, 4, True),
+            ("backward", dtype, 4, True),
+        ]
+        assert found[0].flop == 2 * 2 * 4 * 128 * 128 * 64
+
+
+def test_the_layers_of_pytorch_use_fused_attention_and_dropout():
+    import torch
+
+    layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, device="meta")
+    graph = exported.build("layer", layer, (torch.empty(2, 32, 64),), training=True)
+    assert graph.unknown == ()
+    assert [k.op for k in graph.kernels if k.kind == "flash_attention"] == ["forward", "backward"]
+    assert sum(k.op == "dropout" for k in graph.kernels) == 3
+    assert torch.nn.functional.dropout.__module__ == "torch.nn.functional"
+
+
+def test_shared_key_heads_and_inputs_by_name():
+    import torch
+
+    class Module(torch.nn.Module):
+        def forward(self, query, shared):
+            return torch.nn.functional.scaled_dot_product_attention(query, shared, shared, enable_gqa=True)
+
+    inputs = {"shared": torch.empty(2, 2, 32, 16), "query": torch.empty(2, 8, 32, 16)}
+    [wide] = [k for k in exported.build("gqa", Module(), inputs).kernels if k.kind == "flash_attention"]
+    [narrow] = [k for k in exported.build("gqa", Module(), inputs, "bf16").kernels if k.kind == "flash_attention"]
+    assert (wide.heads, wide.kv_heads, narrow.heads, narrow.kv_heads) == (8, 8, 8, 2)
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_a_convolution_counts_its_multiplications(groups):
+    import torch
+
+    layer = torch.nn.Conv2d(16, 32, 3, padding=1, groups=groups, bias=False, device="meta").requires_grad_(True)
+    graph = exported.build("layer", layer, (torch.empty(2, 16, 8, 8),), training=True)
+    assert graph.flop == 2 * (2 * 2 * 8 * 8 * 32 * 16 // groups * 9)  # forward and the gradient of the filters
+
+
+def small(kind="gpt2", batch=2, seq=64, training=False):
+    keys = {"n_embd": 256, "n_head": 4, "n_layer": 3, "n_positions": seq, "vocab_size": 512}
+    return models.build(config(kind, **keys), batch, seq, "fp32", training)
+
+
+def test_fusion_keeps_products_and_moves_no_byte_more():
+    eagerly = small()
+    fused = fuse(eagerly)
+    assert fused.flop == eagerly.flop
+    assert len(fused.kernels) < 0.6 * len(eagerly.kernels)
+    assert sum(k.bytes for k in fused.kernels) < sum(k.bytes for k in eagerly.kernels)
+
+
+def test_fused_attention_scores_are_read_and_written_once():
+    scores, mask = 4.0 * 2 * 4 * 64 * 64, 64 * 64
+    [kernel] = {k for k in fuse(small()).kernels if k.kind == "softmax"}
+    assert kernel.bytes == 2 * scores + mask
+
+
+def test_a_fused_norm_reads_both_branches_and_writes_sum_and_norm():
+    hidden = 4.0 * 2 * 64 * 256
+    found = [k for k in fuse(small()).kernels if k.kind == "layernorm"]
+    weights = 2 * 4 * 256
+    assert found[1].bytes == pytest.approx(4 * hidden, rel=0.001, abs=weights)
+    assert found[-1].bytes == pytest.approx(3 * hidden, rel=0.001, abs=weights)  # nothing reads the sum after the last
+
+
+def test_gelu_fuses_to_one_kernel_that_reads_and_writes_once():
+    wide = 4.0 * 2 * 64 * 1024
+    assert [k.bytes for k in fuse(small()).kernels if k.kind == "elementwise"] == [2 * wide] * 3
+
+
+def test_a_model_takes_the_sum_of_its_kernels_where_they_are_large():
+    graph = models.build(config("gpt2", **{**GPT2_LARGE, "n_layer": 2}), 8, 1024)
+    predictor, gpu = get("roofline"), gpus.load("h100")
+    found = total(graph, predictor, gpu)
+    alone = sum(predictor.predict(graph.kernels, gpu))
+    assert found.seconds == pytest.approx(alone, rel=0.02)
+    assert found.seconds >= alone
+
+
+def test_a_model_takes_the_calls_of_the_cpu_where_kernels_are_small():
+    graph, predictor, gpu = small(batch=1, seq=8), get("roofline"), gpus.load("h100")
+    found = total(graph, predictor, gpu)
+    assert found.seconds == pytest.approx(sum(part.cpu for part in found.parts), rel=0.05)
+    assert total(graph, predictor, gpu, eager=False).seconds < found.seconds / 5
+
+
+@pytest.mark.parametrize(("layers", "least"), [(1, 3), (4, 3)])
+def test_training_takes_longer_than_inference(layers, least):
+    keys = {**GPT2_LARGE, "n_layer": layers}
+    inference, training = (models.build(config("gpt2", **keys), 2, 512, "fp32", mode) for mode in (False, True))
+    predictor, gpu = get("roofline"), gpus.load("a100")
+    assert total(training, predictor, gpu).seconds > least * total(inference, predictor, gpu).seconds
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "message"),
+    [
+        ("gpt2", {}, "config.json: lacks n_embd; a config.json of model_type 'gpt2' has it"),
+        ("gpt2", {**GPT2_LARGE, "n_head": 7}, "config.json: 7 heads do not divide the width 1280; change n_head"),
+        ("gpt2", {**GPT2_LARGE, "n_layer": 0}, "config.json: n_layer is 0; it must be a whole number of at least 1"),
+        ("gpt2", {**GPT2_LARGE, "attn_pdrop": 1}, "config.json: attn_pdrop is 1; a rate is a number from 0 to below 1"),
+        (
+            "gpt2",
+            {**GPT2_LARGE, "activation_function": "gelu_mew"},
+            "config.json: activation_function 'gelu_mew' is not supported; "
+            "did you mean 'gelu_new'? known: gelu, gelu_new, relu",
+        ),
+        (
+            "gpt2",
+            {**GPT2_LARGE, "n_layer": 10**9},
+            "config.json: n_layer is 1000000000; at most 10000 layers are built",
+        ),
+        (
+            "bert",
+            {**BERT_LARGE, "architectures": ["BertForMultipleChoice"]},
+            "config.json: architectures 'BertForMultipleChoice' is not supported; "
+            "known: BertForMaskedLM, BertForPreTraining, BertForSequenceClassification, BertLMHeadModel, BertModel",
+        ),
+        (
+            "bert",
+            {**BERT_LARGE, "architectures": 3},
+            "config.json: architectures is 3; it is a list with one name",
+        ),
+        (
+            "bert",
+            {**BERT_LARGE, "architectures": ["BertModel"]},
+            "config.json: has no loss to train on; name one with a head in architectures, or predict inference",
+        ),
+        (
+            "gpt3",
+            GPT2_LARGE,
+            "config.json: model_type 'gpt3' is not built in; did you mean 'gpt2'? known: bert, gpt2, opt, switch_transformers",
+        ),
+    ],
+)
+def test_a_config_that_makes_no_sense_is_one_sentence(kind, keys, message):
+    with pytest.raises(InputError) as found:
+        models.build(config(kind, **keys), 1, 8, training=True)
+    assert str(found.value) == message
+
+
+def test_strided_tensors_count_their_elements_once():
+    one = Tensor((4, 6), (0, 1), "fp32")
+    assert (one.elements, one.bytes) == (24, 96)
+    [kernel] = price("clone", [one], [tensor((4, 6), "fp32")])
+    assert kernel.bytes == 24 + 96
+    assert replace(small()).parameters == small().parameters

@@ -1,0 +1,205 @@
+"""`clustersim predict`: whole models on one GPU, what it prints, imports and refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clustersim.cli.main import main
+from clustersim.graph import published
+from clustersim.predictors.model import get
+
+ROOT = Path(__file__).parents[1]
+GPT = str(ROOT / "tests/models/gpt.py")
+CONFIG = {"model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "vocab_size": 50257}
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_hidden_layers": 32,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+}
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys):
+    """Return a function that runs `clustersim predict` in a folder with config.json and llama.json."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "llama.json").write_text(json.dumps(LLAMA))
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["clustersim", "predict", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        return end.value.code or 0, *capsys.readouterr()
+
+    return run
+
+
+def answer(call, *arguments):
+    code, out, err = call(*arguments, "--json")
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+def test_inference_and_training_of_a_config(call):
+    inference = answer(call, "config.json", "--gpu", "h100", "--batch", "8", "--per-kernel")
+    training = answer(call, ".", "--gpu", "h100", "--mode", "training", "--batch", "8")
+    assert inference["parameters"] == training["parameters"] == 124_439_808
+    assert training["flop"] == 3 * inference["flop"]
+    assert 2.5 < training["seconds"] / inference["seconds"] < 5
+    assert sum(row["launches"] for row in inference["kernels"]) == inference["launches"]
+    kernels = sum(row["launches"] * row["seconds"] for row in inference["kernels"])
+    assert kernels + inference["waiting_for_cpu"] == pytest.approx(inference["seconds"])
+    assert [part["phase"] for part in training["phases"]] == ["forward", "backward", "accumulate"]
+
+
+def test_fusion_and_narrow_types_are_faster(call):
+    base, fused, narrow, rounded = (
+        answer(call, "config.json", "--gpu", "h100", "--batch", "8", *more)["seconds"]
+        for more in ([], ["--fusion"], ["--dtype", "bf16"], ["--dtype", "tf32"])
+    )
+    assert fused < base
+    assert narrow < rounded < base
+
+
+def test_a_llama_has_its_parameters_and_flop(call):
+    found = answer(call, "llama.json", "--gpu", "h100", "--dtype", "bf16", "--seq", "4096", "--mode", "training")
+    assert found["parameters"] == 8_030_261_248  # meta-llama/Meta-Llama-3-8B
+    linear = 6 * 4096 * (8_030_261_248 - 4096 * (128256 + 65))
+    assert found["flop"] == linear + 7 * 32 * 4096**2 * 4096  # flash attention, causal: 2 forward, 5 backward
+
+
+def test_a_workload_file_runs_unsplit(call):
+    found = answer(call, str(ROOT / "workloads/llama3_8b.yaml"), "--gpu", "b200", "--mode", "training", "--seq", "2048")
+    assert found["parameters"] > 8.03e9
+    assert {row["kind"] for row in found["classes"]} >= {"linear", "flash_attention", "layernorm"}
+    eager = answer(call, str(ROOT / "workloads/gpt2_large.yaml"), "--gpu", "h100", "--batch", "2")
+    fused = answer(call, str(ROOT / "workloads/gpt2_large.yaml"), "--gpu", "h100", "--batch", "2", "--fusion")
+    assert fused["launches"] <= eager["launches"]
+
+
+def test_a_module_is_traced_at_the_sizes_asked_for(call):
+    one, four = (answer(call, f"{GPT}:small", "--gpu", "h100", "--batch", n, "--seq", "64") for n in ("1", "4"))
+    assert four["flop"] == 4 * one["flop"]
+    assert one["priced_by_bytes_alone"] == []
+
+
+@pytest.mark.parametrize("model", ["config.json", "llama.json", str(ROOT / "workloads/gpt2_large.yaml")])
+def test_only_a_module_needs_torch(call, tmp_path, model):
+    code = (
+        "import sys\nsys.argv[0] = 'clustersim'\nfrom clustersim.cli.main import main\n"
+        "try:\n    main()\nfinally:\n    print('modules:', *sys.modules)\n"
+    )
+    command = [sys.executable, "-c", code, "predict", model, "--gpu", "h100", "--json", "--seq", "128"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    found = set(done.stdout.rpartition("modules: ")[2].split())
+    assert not found & {"torch", "transformers", "polars", "networkx", "simpy", "rich"}
+
+
+MODULES = """
+import torch
+def fails(): raise RuntimeError("no such checkpoint")
+def number(): return 3
+def bare(): return torch.nn.Linear(4, 4)
+class Peeks(torch.nn.Module):
+    def forward(self, x): return x if x.sum() > 0 else -x
+def peeks(): return Peeks(), torch.ones(4)
+def still(): return torch.nn.Linear(4, 4).requires_grad_(False), torch.ones(2, 4)
+size = 3
+"""
+WRONG = [
+    (["none.json"], "none.json: cannot be read (No such file or directory); give a config.json"),
+    (
+        ["broken.json"],
+        "broken.json:1:2: is no JSON (Expecting property name enclosed in double quotes); give a config.json",
+    ),
+    (["list.json"], "list.json: holds [1]; a config.json holds one object with a model_type"),
+    (
+        ["empty.json"],
+        "empty.json: model_type '' is not built in (gpt2, bert, opt, switch_transformers, llama, mistral, qwen2, qwen3); give a",
+    ),
+    (
+        ["config.json", "--seq", "2000"],
+        "config.json: --seq 2000 is more than the 1024 positions of the model; lower it",
+    ),
+    (["config.json", "--batch", "0"], "Invalid value for '--batch': Input should be greater than or equal to 1;"),
+    (["config.json", "--mode", "train"], "Invalid value for '--mode': 'train' is not one of 'inference', 'training';"),
+    (["config.json", "--gpu", "h1000"], "unknown GPU 'h1000'; did you mean 'h100'?"),
+    (
+        ["config.json", "--dtype", "fp8"],
+        "config.json: --dtype fp8 does not run eagerly; write one of fp32, tf32, fp16, bf16",
+    ),
+    (["config.json", "--predictor", "neusite"], "'neusite' is none of the predictors; did you mean 'neusight'?"),
+    (
+        ["config.json", "--fusion", "--mode", "training"],
+        "--fusion is what torch.compile fuses in inference; leave it out",
+    ),
+    (["none.yaml"], "none.yaml: no such file"),
+    (["none.py:f"], "'none.py:f' cannot be loaded (FileNotFoundError:"),
+    (
+        ["mine.py:nothing"],
+        "'mine.py:nothing' cannot be loaded (AttributeError: module 'mine' has no attribute 'nothing')",
+    ),
+    (["mine.py:size"], "'mine.py:size' is no function but 3; name one that returns (module, inputs)"),
+    (["mine.py:fails"], "mine.py:fails: raised RuntimeError: no such checkpoint; it must return (module, inputs)"),
+    (["mine.py:number"], "mine.py:number: returned int; return (module, inputs), a torch.nn.Module and its inputs"),
+    (["mine.py:bare"], "mine.py:bare: returned a module without inputs; return (module, inputs), inputs being"),
+    (
+        ["mine.py:bare", "--batch", "2"],
+        "mine.py:bare: raised TypeError: the function takes no batch, which --batch sets;",
+    ),
+    (["mine.py:peeks"], "mine.py:peeks: cannot be traced on shapes alone ("),
+    (
+        ["mine.py:still", "--mode", "training"],
+        "mine.py:still: cannot be traced on shapes alone (ValueError: no output has a",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"), WRONG, ids=lambda one: " ".join(one) if isinstance(one, list) else ""
+)
+def test_bad_input_is_one_sentence(call, tmp_path, arguments, sentence):
+    files = {"broken.json": "{,}", "list.json": "[1]", "empty.json": "{}", "mine.py": MODULES}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    gpu = [] if "--gpu" in arguments else ["--gpu", "h100"]
+    code, out, err = call(*arguments, *gpu)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"clustersim: {sentence}")
+    assert err.count("\n") == 1
+
+
+@pytest.fixture(scope="module")
+def runs():
+    folder = os.environ.get("CLUSTERSIM_DATA")
+    if not folder or not (Path(folder) / published.TABLE).is_file():
+        pytest.skip(f"no measured models: $CLUSTERSIM_DATA does not hold {published.TABLE}")
+    return list(published.runs(Path(folder), get("neusight")))
+
+
+@pytest.mark.data
+def test_all_measured_runs_of_built_in_models_are_forecast(runs):
+    found = {(mean.gpu, mean.mode, mean.option, mean.trusted): mean for mean in published.means(runs)}
+    assert found["h100-sxm", "inf", "", True].runs + found["h100-sxm", "train", "", True].runs == 18
+    assert found["h100-sxm", "inf", "fusion", True].runs == 4
+    assert len(runs) == sum(mean.runs for mean in found.values()) == 137
+
+
+@pytest.mark.data
+def test_the_forecast_of_h100_is_nearer_than_that_of_neusight(runs):
+    found = [run for run in runs if run.gpu == "h100-sxm"]
+    for fused in ("", "fusion"):
+        part = [run for run in found if run.group == fused]
+        ours, theirs = (sum(map(abs, errors)) for errors in ([r.error for r in part], [r.their_error for r in part]))
+        assert ours < theirs
