@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from clustersim import gpus
+from clustersim.config.gpu import Gpu
 from clustersim.errors import DataError
 from clustersim.predictors import intervals, tables
 from clustersim.predictors.classes import MEMORY, SIMT, WEIGHT, pick
@@ -111,10 +112,16 @@ def learn(method: Method, data: Data | Path, seed: int, progress: Progress, scra
         "learned": {name: {"gpus": _names(c.learned), "rows": len(c.learned)} for name, c in plan.items()},
         "errors": {name: verdict.errors for name, verdict in verdicts.items()},
         "own": {name: verdict.errors for name, verdict in owned.items()},
-        "coverage": {name: intervals.coverage(verdict.residuals) for name, verdict in verdicts.items()},
+        "coverage": {name: _coverage(verdict.residuals) for name, verdict in verdicts.items()},
         "intervals": {name: intervals.learned(_residuals(verdicts[name], owned.get(name))) for name in plan},
     }
     return Weights(classes, meta)
+
+
+def _coverage(residuals: list[Residuals]) -> dict[str, float | None]:
+    """Return the coverage of generations left out, with the plain quantiles of the others and as widened."""
+    widen = intervals.widening(residuals)
+    return {"plain": intervals.coverage(residuals), "widened": intervals.coverage(residuals, widen), "widen": widen}
 
 
 def _bundles(method: Method, plan: Mapping[str, Course]) -> list[tuple[str, ...]]:
@@ -194,7 +201,23 @@ def _verdict(predictor: Learned, name: str, samples: Samples, seen: set[str], me
         residuals.append(Residuals(group, gpu.name in seen, ratio * part.seconds, 1 / ratio))
         if method and method.calibrate and gpu.name not in seen and "gemm.level" in predictor.weights.classes[name]:
             errors[gpu.name]["scalar"] = _scalar(method, predictor, name, gpu.name, part)
+        if name.endswith("/linear") and name not in SIMT:
+            errors[gpu.name]["wide"] = _wide(method, predictor, name, gpu, part)
     return Verdict(errors, residuals)
+
+
+def _wide(method: Method | None, predictor: Learned, name: str, gpu: Gpu, samples: Samples) -> dict[str, Any]:
+    """Return the errors on products whose sides are all 256 and more, by data type; with one scalar too."""
+    table, result = samples.table, {}
+    for dtype in np.unique(table.dtype).tolist():
+        rows = (np.minimum(np.minimum(table.m, table.n), table.k) >= 256) & (table.dtype == dtype)
+        part = samples.select(rows)
+        if len(part):
+            [(_, ratio, _)] = ratios(predictor, name, part)
+            result[dtype] = _rounded(summary(predictor.name, name, gpu.name, ratio, part.table))
+            if method and method.calibrate:
+                result[dtype]["scalar"] = _scalar(method, predictor, name, gpu.name, part)
+    return result
 
 
 def _scalar(method: Method, predictor: Learned, name: str, gpu: str, samples: Samples) -> dict[str, float]:

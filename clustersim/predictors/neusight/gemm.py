@@ -1,16 +1,17 @@
 """Matrix products: tiles fetched and multiplied in waves.
 
     step    = mma + load              s a step of the reduction and tile; the larger of both where loads are asynchronous
-    tile    = step · k/s + epilogue · mma · (1 + e·s for s > 1 splits) + latency
+    tile    = step · k/s + finish · (1 + e·s for s > 1 splits) + latency
     compute = least over tiles and splits of waves · tile (+ a reduction kernel for s > 1)
     memory  = bytes / (mu · bandwidth), less what the L2 keeps
     seconds = start + (compute^p + memory^p)^(1/p) · heat
 
 mma = 2·tm·tn / (burst · peak / SMs); load = bytes of the operands / (path · clock), path in bytes a clock and SM (64 on every
-GPU since Volta). `heat` = 1 + a·t/(t + tau): a kernel of milliseconds is slowed by the power controller, in proportion to a
-power factor from the datasheet. The constants are the same for all GPUs and are learned; each is bound to a physical guess
-(`GUESS`). Rates enter through mma, load and memory only and every step is monotone in them. After NeuSight (Lee et al., ASPLOS
-2025): tiles, waves and a utilization learned under the roofline, here of few constants that carry over to a GPU not seen.
+GPU since Volta); finish = epilogue · mma on tensor cores, the store of the tile on SIMT units. `heat` = 1 + a·t/(t + tau): a
+kernel of milliseconds is slowed by the power controller, in proportion to a power factor from the datasheet. The constants
+are the same for all GPUs and are learned; each is bound to a physical guess (`GUESS`). Rates enter through mma, load and
+memory only and every step is monotone in them. After NeuSight (Lee et al., ASPLOS 2025): tiles, waves and a utilization
+learned under the roofline, here of few constants that carry over to a GPU not seen.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ GUESS: dict[str, dict[str, tuple[float, float]]] = {
     },
     "simt": {
         "path": (np.log(47.0), 0.3),
-        "epilogue": (np.log(5.0), 0.7),
+        "store": (np.log(40.0), 0.5),
         "split": (np.log(0.2), 0.5),
         "latency": (np.log(300.0), 0.7),
         "reduce": (np.log(4e-6), 0.3),
@@ -99,6 +100,7 @@ def _terms(table: Columns, gpu: Gpu, dtype: str, kind: str) -> dict[str, Floats]
         "clock": one / gpu.clock,
         "asynchronous": one * shape.asynchronous,
         "exposed": one * shape.exposed,
+        "size": size,
         "memory": moved,
         "kept": gpu.l2 / table.bytes,
         "heat": one * tensor * heat(gpu, dtype),
@@ -168,22 +170,30 @@ def quantize(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
 
 
 def _compute(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
-    value = {
-        name: xp.exp(parameters[f"gemm.{name}"])[..., None]
-        for name in ("path", "epilogue", "split", "latency", "reduce")
-    }
-    field = {name: rows[name][..., None] for name in ("flop", "fetch", "clock", "asynchronous", "exposed")}
+    value = {name: xp.exp(parameters[f"gemm.{name}"])[..., None] for name in ("path", "split", "latency", "reduce")}
+    field = {name: rows[name][..., None] for name in ("flop", "fetch", "clock", "asynchronous")}
     mma = rows["area"] * field["flop"] / (xp.exp(rows["speed"])[..., None] if "speed" in rows else 1.0)
     load = rows["loaded"] * field["fetch"] / value["path"]
     largest = xp.maximum(mma, load)
     beside, after = (largest * ((mma / largest) ** p + (load / largest) ** p) ** (1 / p) for p in OVERLAP)
     step = field["asynchronous"] * beside + (1 - field["asynchronous"]) * after
     several = rows["splits"] > 1
-    finish = value["epilogue"] * field["exposed"] * mma * (1 + several * value["split"] * rows["splits"])
+    finish = _finish(xp, parameters, rows, mma) * (1 + several * value["split"] * rows["splits"])
     whole = (
         rows["waves"] * (step * rows["steps"] + finish + value["latency"] * field["clock"]) + several * value["reduce"]
     )
     return xp.amin(whole, -1)
+
+
+def _finish(xp: Any, parameters: Parameters, rows: Mapping[str, Any], mma: Any) -> Any:
+    """Return the seconds that a tile takes before its first and after its last step, (member, kernel, candidate).
+
+    On tensor cores in steps of the reduction: pipelines fill and drain with them. On SIMT units the output is stored.
+    """
+    if "gemm.epilogue" in parameters:
+        return xp.exp(parameters["gemm.epilogue"])[..., None] * rows["exposed"][..., None] * mma
+    clocks = rows["area"] * rows["size"][..., None] / xp.exp(parameters["gemm.store"])[..., None]
+    return clocks * rows["clock"][..., None]
 
 
 def _memory(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:

@@ -19,7 +19,7 @@ from clustersim.predictors.samples import Samples
 from clustersim.predictors.training import Plan, Progress, fit, silent
 
 PLAN = Plan(members=1, steps=800)
-OWN_PLAN = Plan(members=1, widths=(128, 128), steps=5000, decay=1e-3)
+OWN_PLAN = Plan(members=1, widths=(128, 128), steps=8000, decay=1e-3)
 ROWS = 3000
 """Rows of each GPU and data type that the constants are learned from; networks of single GPUs take all there are."""
 REACH = 0.5
