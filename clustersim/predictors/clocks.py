@@ -47,6 +47,8 @@ NEWEST: Mapping[str, float] = {"nvidia": ENERGY["blackwell"], "amd": ENERGY["cdn
 WIDTH: Mapping[str, float] = {"tf32": 2.0, "fp16": 1.0, "bf16": 1.0, "fp8": 0.55, "fp4": 0.55**2}
 """Energy of a FLOP relative to 16 bits: operands halve, accumulators do not. AMD's clocks above say 0.48 for fp8, the long
 products of H200, B300, B200 and GB200 0.45, 0.48, 0.57 and 0.62; below 0.5 fp8 would clock above bf16."""
+FULL = 0.8
+"""Share of the peak at boost clocks that large products reach: those that the shares of a GPU were read from."""
 SHARPNESS = 3
 """How sharply computing and memory bound a kernel: roof = (compute^q + memory^q)^(1/q)."""
 
@@ -87,10 +89,22 @@ def derate(kernels: Sequence[Kernel], seconds: Floats, gpu: Gpu, clocks: Clocks)
     table = columns(kernels)
     shares = spread(table.dtype, lambda dtype: share(gpu, dtype, clocks))
     busy = np.maximum(seconds - LAUNCH, 0.0)
+    if clocks == "sustained":
+        shares = _spared(table, gpu, shares, busy)
     slower = seconds + busy * (_stretch(table, gpu, shares) - 1)
     if clocks == "sustained":
         slower = np.maximum(slower, table.flop / spread(table.dtype, lambda dtype: _ceiling(gpu, dtype)))
     return np.where(table.matrix, slower, seconds)
+
+
+def _spared(table: Columns, gpu: Gpu, shares: Floats, busy: Floats) -> Floats:
+    """Return the shares of kernels that leave matrix units idle, and so draw less: dynamic power goes with their rate too.
+
+    share · (rate / (FULL · peak))^(-1/g), at most 1: flash attention computes exponentials half of the time.
+    """
+    rate = table.flop / np.maximum(busy, 1e-12) / (FULL * peak(table, gpu))
+    result: Floats = np.minimum(1.0, shares * np.clip(rate, 1e-9, 1.0) ** (-1 / EXPONENT))
+    return np.where(shares < 1, result, shares)
 
 
 def _stretch(table: Columns, gpu: Gpu, shares: Floats) -> Floats:
