@@ -81,13 +81,12 @@ def prior(guess: str) -> dict[str, tuple[float, float]]:
 
 
 def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
-    """Return what `log_seconds` needs of products of one class, arrays with a row a kernel; the grid has candidates, too."""
+    """Return what `log_seconds` needs of products of one class, a row a kernel; grids are padded by repetition."""
     result: dict[str, Floats] = {}
     for rows in alike(table):
         for name, value in uniform(table.select(rows), gpu).items():
-            if value.ndim == 2:  # the same number of candidates everywhere: they repeat
-                value = value[:, np.arange(CANDIDATES) % value.shape[1]]
-            result.setdefault(name, np.zeros((len(table), *value.shape[1:])))[rows] = value
+            full = value if value.ndim == 1 else value[:, np.arange(CANDIDATES) % value.shape[1]]
+            result.setdefault(name, np.zeros((len(table), *full.shape[1:])))[rows] = full
     return result
 
 
