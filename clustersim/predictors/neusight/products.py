@@ -120,7 +120,7 @@ def _bounded(xp: Any, value: Any) -> Any:
     return REACH * xp.tanh(value / REACH)
 
 
-def learn(name: str, samples: Samples, seed: int, progress: Progress = silent, plan: Plan = PLAN) -> dict[str, Floats]:
+def learn(name: str, samples: Samples, seed: int, progress: Progress = silent) -> dict[str, Floats]:
     """Return the constants that all GPUs share and the speed of each, learned in torch."""
     samples = _some(samples, seed)
     kind = gemm.units(str(samples.table.dtype[0]))
@@ -128,25 +128,27 @@ def learn(name: str, samples: Samples, seed: int, progress: Progress = silent, p
     names = sorted(set(groups))
     own = np.array([names.index(group) for group in groups])
     inputs = _inputs(samples) | {"gpu": np.eye(len(names))[own]}
-    begin = gemm.start(plan.members, kind) | {"gpu.speed": np.zeros((plan.members, len(names)))}
+    begin = gemm.start(PLAN.members, kind) | {"gpu.speed": np.zeros((PLAN.members, len(names)))}
     prior = gemm.prior(kind) | {"gpu.speed": SPEED}
     if kind == "simt":
-        begin |= {"gpu.dispatch": np.full((plan.members, len(names)), np.log(DISPATCH))}
-    weight, shares = _weights(samples, names, own)
+        begin |= {"gpu.dispatch": np.full((PLAN.members, len(names)), np.log(DISPATCH))}
+    weight, shares = _weights(_boards(samples), names, own)
     weight = weight * np.clip(samples.seconds / (2e-5 if kind == "tensor" else 1e-4), 0.1, 1.0)
-    found = fit(name, begin, _task(kind), inputs, samples.seconds, seed, weight / weight.mean(), plan, progress, prior)
+    found = fit(name, begin, _task(kind), inputs, samples.seconds, seed, weight / weight.mean(), PLAN, progress, prior)
     return _settled(found, names, shares)
 
 
 def learn_own(parameters: Parameters, samples: Samples, seed: int, progress: Progress = silent) -> dict[str, Floats]:
     """Return a network for each GPU and data type of the samples: what it does that the model for all GPUs does not say."""
+    samples = samples.of("linear")
+    if not len(samples):
+        return {}
     everything = _inputs(samples, "features")["features"]
     scale = scaling(np.asarray(everything, dtype=np.float64))
     result: dict[str, Floats] = dict(scale)
     groups = np.array(_groups(samples))
-    for group in dict.fromkeys(sorted(groups)):
+    for group, gpu in sorted(_boards(samples).items()):
         rows = groups == group
-        gpu = gpus.load(group.rpartition(".")[0])
         target = _residual(parameters, samples.select(rows), gpu)
         inputs = {"features": standardise(scale, everything[rows])}
         begin = initial(1, (inputs["features"].shape[1], *OWN_PLAN.widths, 1), np.random.default_rng(seed))
@@ -173,6 +175,12 @@ def _groups(samples: Samples) -> list[str]:
     return [
         f"{names[gpu]}.{dtype}" for gpu, dtype in zip(samples.gpu.tolist(), samples.table.dtype.tolist(), strict=True)
     ]
+
+
+def _boards(samples: Samples) -> dict[str, Gpu]:
+    """Return the GPU of each group; that of a user's own file is known by its path alone."""
+    pairs = dict.fromkeys(zip(_groups(samples), samples.gpu.tolist(), strict=True))
+    return {group: gpus.load(name) for group, name in pairs}
 
 
 def _some(samples: Samples, seed: int) -> Samples:
@@ -206,14 +214,11 @@ def _task(kind: str) -> Callable[[Any, Parameters, Mapping[str, Any]], Any]:
     return log_seconds
 
 
-def _weights(samples: Samples, names: list[str], own: NDArray[np.int64]) -> tuple[Floats, Floats]:
+def _weights(boards: Mapping[str, Gpu], names: list[str], own: NDArray[np.int64]) -> tuple[Floats, Floats]:
     """Return the weight of each row, and of each GPU and data type: generations count alike, kin share."""
-    boards = [gpus.load(name.rsplit(".", 1)[0]) for name in names]
-    family = [
-        f"{GENERATION.get(b.architecture, b.architecture)}.{n.rsplit('.', 1)[1]}"
-        for b, n in zip(boards, names, strict=True)
-    ]
-    share = np.array([WEIGHT.get(b.architecture, 1.0) / family.count(f) for b, f in zip(boards, family, strict=True)])
+    kinds = [boards[name].architecture for name in names]
+    family = [f"{GENERATION.get(a, a)}.{n.rsplit('.', 1)[1]}" for a, n in zip(kinds, names, strict=True)]
+    share = np.array([WEIGHT.get(a, 1.0) / family.count(f) for a, f in zip(kinds, family, strict=True)])
     counts = np.bincount(own, minlength=len(names))
     return share[own] / counts[own], share / share.sum()
 
