@@ -26,21 +26,22 @@ EXPONENT = 1.8
 1000 W (MI300X, MI325X; AMD, "Measuring Max-Achievable FLOPs", 2025) run at 1115 and 1354 MHz in fp16, 1207 and 1447 in bf16,
 1230 and 1464 in fp8: g = 1.5 to 1.7 at half of the boost clock, and more nearer to it, where the voltage rises."""
 ENERGY: Mapping[str, float] = {
-    "volta": 1.14,
-    "turing": 1.14,
-    "ampere": 0.80,
-    "ada": 0.48,
-    "hopper": 0.355,
-    "blackwell": 0.25,
-    "blackwell-ultra": 0.26,
+    "volta": 1.33,
+    "turing": 1.33,
+    "ampere": 0.93,
+    "ada": 0.655,
+    "hopper": 0.46,
+    "blackwell": 0.33,
+    "blackwell-ultra": 0.33,
     "cdna1": 0.89,
     "cdna2": 0.89,
     "cdna3": 0.625,
     "cdna4": 0.44,
 }
-"""Picojoules a dense 16-bit FLOP for each GHz of clock, of the whole board: from the drop of long against short products on
-A100, H100, H200, L40S, B200, B300 and GB200, and from AMD's clocks above. Volta, Turing, CDNA 1, 2 and 4 are a full process
-node from their kin: 30 % less energy at the newer one (TSMC), as in `limit.py`."""
+"""Picojoules a dense 16-bit FLOP for each GHz of clock, of the whole board: from products of 20 ms and more on A100, H100,
+H200, L40S, B200, B300 and GB200, which reach 0.91, 0.80, 0.81, 0.68, 0.77, 0.75 and 0.74 of the forecast at boost clocks, and
+from AMD's clocks above. Volta, Turing, CDNA 1, 2 and 4 are a full process node from their kin: 30 % less energy at the newer
+one (TSMC), as in `limit.py`."""
 NEWEST: Mapping[str, float] = {"nvidia": ENERGY["blackwell"], "amd": ENERGY["cdna3"]}
 """For an architecture that is not listed."""
 WIDTH: Mapping[str, float] = {"tf32": 2.0, "fp16": 1.0, "bf16": 1.0, "fp8": 0.55, "fp4": 0.55**2}
