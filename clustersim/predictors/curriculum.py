@@ -17,7 +17,7 @@ from clustersim import gpus
 from clustersim.config.gpu import Gpu
 from clustersim.errors import DataError
 from clustersim.predictors import intervals, tables
-from clustersim.predictors.classes import MEMORY, SIMT, WEIGHT, pick
+from clustersim.predictors.classes import GENERATIONS, MEMORY, SIMT, WEIGHT, pick
 from clustersim.predictors.columns import Flags, Floats
 from clustersim.predictors.evaluate import canonical, own_samples, ratios, summary, tensor_samples
 from clustersim.predictors.intervals import Residuals
@@ -28,8 +28,6 @@ from clustersim.predictors.sources import Data, digests, left_out, places
 from clustersim.predictors.store import Weights
 from clustersim.predictors.training import Progress
 
-GENERATIONS = {"blackwell-ultra": "blackwell"}
-"""Architectures that are left out together: the others stand for themselves."""
 PER_GPU = 20_000
 """Rows of each GPU and data type that a tensor-core class learns from and is judged on."""
 PER_CLASS = 60_000

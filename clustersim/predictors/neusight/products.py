@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from clustersim import gpus
 from clustersim.config.gpu import BYTES, Gpu
-from clustersim.predictors.classes import WEIGHT
+from clustersim.predictors.classes import GENERATIONS, WEIGHT
 from clustersim.predictors.columns import Columns, Floats
 from clustersim.predictors.mlp import Parameters, forward, initial, scaling, standardise
 from clustersim.predictors.model import LAUNCH
@@ -31,7 +31,6 @@ CHUNK = 1024
 """Kernels forecast at a time, so that the grid of their candidates stays in the cache."""
 ALIKE, LIKE = ("fp16", "tf32"), "bf16"
 """Types that run on the tensor cores as another does, and that one: tables hold bf16."""
-GENERATION = {"blackwell-ultra": "blackwell"}
 
 
 def forecast(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool = False) -> Floats:
@@ -217,7 +216,7 @@ def _task(kind: str) -> Callable[[Any, Parameters, Mapping[str, Any]], Any]:
 def _weights(boards: Mapping[str, Gpu], names: list[str], own: NDArray[np.int64]) -> tuple[Floats, Floats]:
     """Return the weight of each row, and of each GPU and data type: generations count alike, kin share."""
     kinds = [boards[name].architecture for name in names]
-    family = [f"{GENERATION.get(a, a)}.{n.rsplit('.', 1)[1]}" for a, n in zip(kinds, names, strict=True)]
+    family = [f"{GENERATIONS.get(a, a)}.{n.rsplit('.', 1)[1]}" for a, n in zip(kinds, names, strict=True)]
     share = np.array([WEIGHT.get(a, 1.0) / family.count(f) for a, f in zip(kinds, family, strict=True)])
     counts = np.bincount(own, minlength=len(names))
     return share[own] / counts[own], share / share.sum()
