@@ -159,7 +159,8 @@ def open_weights(method: Method, path: Path | None) -> Learned:
         keys = method.special.get(name, method.required)
         wanted = ("fraction", "dispatch") if name == MEMORY else (*keys, "dispatch")
         missing = [key for key in wanted if key not in weights.classes.get(name, {})]
-        if missing or "errors" not in weights.meta:
-            what = f"{name} {', '.join(missing)}" if missing else "the errors in the metadata"
+        unsaid = [key for key in ("errors", "learned") if not isinstance(weights.meta.get(key), dict)]
+        if missing or unsaid:
+            what = f"{name} {', '.join(missing)}" if missing else f"{' and '.join(unsaid)} in the metadata"
             raise DataError(f"{path}: lacks {what}; train again with `clustersim predictor train {method.name}`")
     return Learned(method, weights)
