@@ -24,6 +24,7 @@ from clustersim.predictors.training import Progress
 from clustersim.workload.kernel import Kernel
 
 Fit = Callable[[str, Samples, int, Progress], dict[str, Floats]]
+Own = tuple[tuple[str, ...], Callable[[Parameters, Samples, int, Progress], dict[str, Floats]]]
 
 
 class Method(NamedTuple):
@@ -44,7 +45,7 @@ class Method(NamedTuple):
     special: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     memory: Callable[[Mapping[str, Parameters], Columns, Gpu], Floats] | None = None
     together: tuple[tuple[str, ...], ...] = ()
-    own: tuple[tuple[str, ...], Callable[[Parameters, Samples, int, Progress], dict[str, Floats]]] | None = None
+    own: Own | None = None
     calibrate: Callable[[Parameters, Samples, Gpu], dict[str, Floats]] | None = None
 
 
