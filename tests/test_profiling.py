@@ -11,6 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from clustersim import gpus
 from clustersim.cli.predictor import app
 from clustersim.errors import DataError, InputError
 from clustersim.predictors.columns import columns
@@ -203,7 +204,7 @@ def test_a_gpu_without_a_description_is_named(monkeypatch):
     with pytest.raises(InputError, match="describe 'NVIDIA Mystery 1' in a YAML file and name it with --gpu"):
         device.cuda()
     Facts.name = "NVIDIA H200"
-    assert (device.cuda().gpu, device.cuda().l2) == ("h200-sxm", 50 * 2**20)
+    assert (device.cuda().gpu, device.cuda().l2) == ("h200-sxm", gpus.load("h200").l2)
 
 
 def test_command_line(tmp_path):

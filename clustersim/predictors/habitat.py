@@ -59,9 +59,7 @@ def learn_class(name: str, samples: Samples, seed: int, progress: Progress = sil
     begin |= nuisance(PLAN.members, facts, expected_dispatch(name))
 
     def lone_seconds(xp: object, parameters: Parameters, rows: Parameters) -> object:
-        share = xp.tensor(facts.share, dtype=xp.float32)  # type: ignore[attr-defined]
-        still = {**parameters, "gpu.speed": 0 * parameters["gpu.speed"]}
-        return lone(xp, still, rows, log_seconds(xp, parameters, rows), share)
+        return lone(xp, parameters, rows, log_seconds(xp, parameters, rows))
 
     found = fit(name, begin, lone_seconds, inputs, facts.seconds, seed, facts.weight, PLAN, progress)
     return forget(found, facts.share) | scale

@@ -50,7 +50,8 @@ class Distance(NamedTuple):
 
 def nearest(gpu: Gpu, names: Iterable[str]) -> Distance:
     """Return the nearest of the GPUs named, by peak per SM, peak per byte of bandwidth, and watts per FLOP (in logarithms)."""
-    found = [(Distance(name, _apart(gpu, gpus.load(name)))) for name in names]
+    shipped = {one.name: one for one in gpus.everything()}  # a user's own GPU is known to its file alone
+    found = [Distance(name, _apart(gpu, shipped[name])) for name in names if name in shipped]
     return min(found, key=lambda distance: distance.value) if found else Distance("none", 10.0)
 
 
@@ -69,7 +70,7 @@ def learned(residuals: Sequence[Residuals]) -> dict[str, Any]:
     for name, part in (("new", _new(residuals)), ("seen", [one for one in residuals if one.seen and len(one.ratio)])):
         if part:
             result[name] = [_quantiles(part, size) for size in range(len(EDGES) + 1)]
-    return result | {"widen": widening(residuals)}
+    return result | {"widen": widening(residuals)} if result else {}
 
 
 def _new(residuals: Sequence[Residuals]) -> list[Residuals]:
@@ -105,15 +106,19 @@ def _quantiles(part: Sequence[Residuals], size: int) -> list[float]:
     order: NDArray[np.intp] = np.argsort(values)
     share = np.cumsum(weights[order]) / weights.sum()
     places = np.minimum(np.searchsorted(share, LEVELS), len(order) - 1)
-    return [round(float(value), 4) for value in values[order][places]]
+    return [float(f"{value:.4g}") for value in values[order][places]]
 
 
 def lookup(found: Mapping[str, Any], seconds: Floats, seen: bool, distance: Distance) -> tuple[Floats, Floats]:
-    """Return (low, high) of measured / forecast for kernels of one class by their forecast seconds."""
+    """Return (low, high) of measured / forecast for kernels of one class by their forecast seconds.
+
+    Wider ones keep the middle (in logarithms), so that the interval of a GPU farther off holds that of a nearer one.
+    """
     table = np.array(found.get("seen" if seen and "seen" in found else "new", found.get("seen")))
     low, high = table[np.searchsorted(EDGES, seconds)].T
     wider = 1.0 if seen else found.get("widen", 1.0) * max(1.0, distance.value / NEAR)
-    return low**wider, high**wider
+    middle = np.sqrt(low * high)
+    return middle * (low / middle) ** wider, middle * (high / middle) ** wider
 
 
 def coverage(residuals: Sequence[Residuals], widen: float = 1.0) -> float | None:

@@ -24,6 +24,7 @@ from clustersim.predictors.training import Progress
 from clustersim.workload.kernel import Kernel
 
 Fit = Callable[[str, Samples, int, Progress], dict[str, Floats]]
+Own = tuple[tuple[str, ...], Callable[[Parameters, Samples, int, Progress], dict[str, Floats]]]
 
 
 class Method(NamedTuple):
@@ -44,7 +45,7 @@ class Method(NamedTuple):
     special: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     memory: Callable[[Mapping[str, Parameters], Columns, Gpu], Floats] | None = None
     together: tuple[tuple[str, ...], ...] = ()
-    own: tuple[tuple[str, ...], Callable[[Parameters, Samples, int, Progress], dict[str, Floats]]] | None = None
+    own: Own | None = None
     calibrate: Callable[[Parameters, Samples, Gpu], dict[str, Floats]] | None = None
 
 
@@ -159,7 +160,8 @@ def open_weights(method: Method, path: Path | None) -> Learned:
         keys = method.special.get(name, method.required)
         wanted = ("fraction", "dispatch") if name == MEMORY else (*keys, "dispatch")
         missing = [key for key in wanted if key not in weights.classes.get(name, {})]
-        if missing or "errors" not in weights.meta:
-            what = f"{name} {', '.join(missing)}" if missing else "the errors in the metadata"
+        unsaid = [key for key in ("errors", "learned") if not isinstance(weights.meta.get(key), dict)]
+        if missing or unsaid:
+            what = f"{name} {', '.join(missing)}" if missing else f"{' and '.join(unsaid)} in the metadata"
             raise DataError(f"{path}: lacks {what}; train again with `clustersim predictor train {method.name}`")
     return Learned(method, weights)

@@ -49,25 +49,16 @@ def expected_dispatch(name: str) -> float | None:
 
 
 def nuisance(members: int, lesson: Lesson, dispatch: float | None) -> dict[str, Floats]:
-    """Return what differs between the GPUs of a lesson and is thrown away later: dispatch (log s) and speed (log).
-
-    Without `dispatch` a kernel costs its launch and nothing else.
-    """
-    shape = (members, len(lesson.share))
-    return {"gpu.speed": np.zeros(shape)} | ({"gpu.dispatch": np.full(shape, np.log(dispatch))} if dispatch else {})
+    """Return what differs between the GPUs of a lesson and is thrown away later: the dispatch of a call (log s), if any."""
+    return {"gpu.dispatch": np.full((members, len(lesson.share)), np.log(dispatch))} if dispatch else {}
 
 
-def lone(xp: Any, parameters: Parameters, rows: Mapping[str, Any], log_seconds: Any, share: Any) -> Any:
-    """Return log(seconds) of a call by itself on the GPU that measured it: dispatch + kernel · GPU's own speed.
-
-    Speeds are relative to the weighted mean of the lesson's GPUs, so that the model itself is fitted to a typical GPU.
-    """
-    speed = parameters["gpu.speed"] - (parameters["gpu.speed"] * share).sum(-1)[:, None]
-    own = (rows["gpu"] * speed[:, None, :]).sum(-1)
+def lone(xp: Any, parameters: Parameters, rows: Mapping[str, Any], log_seconds: Any) -> Any:
+    """Return log(seconds) of a call by itself on the GPU that measured it: dispatch + kernel; else a launch + kernel."""
     dispatch = LAUNCH
     if "gpu.dispatch" in parameters:
         dispatch = (rows["gpu"] * xp.exp(parameters["gpu.dispatch"])[:, None, :]).sum(-1)
-    return xp.log(dispatch + xp.exp(log_seconds + own))
+    return xp.log(dispatch + xp.exp(log_seconds))
 
 
 def forget(parameters: Mapping[str, Floats], share: Floats) -> dict[str, Floats]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -13,7 +13,8 @@ import numpy as np
 
 from clustersim.errors import DataError
 from clustersim.predictors.columns import Columns, Floats
-from clustersim.predictors.learned import Method
+from clustersim.predictors.learned import Method, Own
+from clustersim.predictors.mlp import Parameters
 from clustersim.predictors.samples import Samples
 from clustersim.predictors.training import Progress
 
@@ -21,29 +22,49 @@ PACKAGE = Path(__file__).parents[1]
 
 
 def resumable(method: Method, scratch: Path | None) -> Method:
-    """Return `method` whose `fit` keeps its results in the folder `scratch` and takes them from there.
+    """Return `method` whose `fit` and `own` keep their results in the folder `scratch` and take them from there.
 
-    A result is found again by the hash of its samples, class, seed and method, of the code of the predictors and of the GPUs'
-    figures, so that nothing stale is ever taken. None keeps nothing. Raises DataError where nothing can be written.
+    A result is found again by the hash of its samples, class, seed and method, of the parameters it builds on, of the code of
+    the predictors and of the GPUs' figures, so that nothing stale is ever taken. None keeps nothing. Raises DataError where
+    nothing can be written.
     """
     if scratch is None:
         return method
 
     def fit(name: str, samples: Samples, seed: int, progress: Progress) -> dict[str, Floats]:
-        path = scratch / f"{_key(method.name, name, samples, seed)}.npz"
-        known = _read(path)
-        if known is None:
-            known = method.fit(name, samples, seed, progress)
-            _write(path, known)
+        path = scratch / f"{_key((method.name, name, seed), samples, {})}.npz"
+        found = _kept(path, lambda: method.fit(name, samples, seed, progress))
         progress(name, 1, 1)
-        return known
+        return found
 
-    return method._replace(fit=fit)
+    return method._replace(fit=fit, own=_resumable_own(method, scratch))
 
 
-def _key(method: str, name: str, samples: Samples, seed: int) -> str:
-    state = hashlib.sha256(repr((method, name, seed, code())).encode())
-    for array in (*(getattr(samples.table, field) for field in Columns.__slots__), samples.gpu, samples.seconds):
+def _resumable_own(method: Method, scratch: Path) -> Own | None:
+    if method.own is None:
+        return None
+    names, learn = method.own
+
+    def own(parameters: Parameters, samples: Samples, seed: int, progress: Progress) -> dict[str, Floats]:
+        path = scratch / f"{_key((method.name, 'own', seed), samples, parameters)}.npz"
+        return _kept(path, lambda: learn(parameters, samples, seed, progress))
+
+    return names, own
+
+
+def _kept(path: Path, learn: Callable[[], dict[str, Floats]]) -> dict[str, Floats]:
+    """Return what a file holds, or else what `learn` returns, after writing it there."""
+    found = _read(path)
+    if found is None:
+        found = learn()
+        _write(path, found)
+    return found
+
+
+def _key(names: tuple[object, ...], samples: Samples, parameters: Parameters) -> str:
+    state = hashlib.sha256(repr((*names, code())).encode())
+    columns = (*(getattr(samples.table, field) for field in Columns.__slots__), samples.gpu, samples.seconds)
+    for array in (*columns, *(parameters[name] for name in sorted(parameters))):
         state.update(str(array.dtype).encode() + np.ascontiguousarray(array).tobytes())
     return state.hexdigest()[:24]
 

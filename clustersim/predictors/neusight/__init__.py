@@ -57,7 +57,7 @@ def learn_class(name: str, samples: Samples, seed: int, progress: Progress = sil
 
 def _learn_few(name: str, family: Any, samples: Samples, seed: int, progress: Progress) -> dict[str, Floats]:
     facts = lesson(samples, family.terms, patience=2e-5)
-    inputs = {key: value for key, value in facts.inputs.items() if key not in ("features", "gpu")}
+    inputs = {key: value for key, value in facts.inputs.items() if key != "gpu"}
     begin = family.start(FEW_PLAN.members)
     found = fit(name, begin, family.log_seconds, inputs, facts.seconds, seed, facts.weight, FEW_PLAN, progress)
     return found | {"dispatch": np.array([LAUNCH])}

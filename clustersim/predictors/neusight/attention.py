@@ -63,20 +63,10 @@ def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
         "exponential": exponential,
         "pairs": own.pairs,
         "blocks": own.blocks,
-        "compute": product * own.pairs / attainable,
         "limit": attainable,
-        "waves": np.maximum(own.blocks, 1.0),
         "memory": _bytes(table) / gpu.memory_bandwidth,
         **_prefill(table, gpu, prefill),
-        "features": features(table, own),
     }
-
-
-def features(table: Columns, own: Share) -> Floats:
-    """Return descriptors of each kernel, (kernel, 4): log2 of keys, dimension, group of heads, pairs of an SM over keys."""
-    log = np.log2
-    group = table.heads / table.kv_heads
-    return np.stack([log(table.n), log(table.k), log(group), log(own.pairs / table.n)], axis=1)
 
 
 def _either(first: Any, one: Share, other: Share) -> Share:

@@ -16,13 +16,13 @@ learned under the roofline, here of few constants that carry over to a GPU not s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from clustersim.config.gpu import Gpu
-from clustersim.predictors.columns import Columns, Floats, peak
+from clustersim.predictors.columns import Columns, Flags, Floats, peak
 from clustersim.predictors.mlp import Parameters
 from clustersim.predictors.neusight.cores import cores
 from clustersim.predictors.neusight.limit import burst, heat
@@ -31,6 +31,7 @@ SPLITS = (1, 2, 4)
 LEAST = 256
 """A split of the reduction has at least as many steps."""
 CANDIDATES = 81
+"""Most that an architecture has: tiles times splits."""
 WGRAD = 1.05
 """Time of a weight-gradient product that is added to fp32 gradients, over that of a forward one of the same bytes: its operands
 lie transposed. 4 % on A100 and 6 to 8 % on B200 (MooreThreads/SimuMax, configs/system)."""
@@ -83,51 +84,57 @@ def prior(guess: str) -> dict[str, tuple[float, float]]:
 
 
 def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
-    """Return what `log_seconds` needs of products of one class, arrays with a row a kernel; `grid` has one of candidates too."""
+    """Return what `log_seconds` needs of products of one class, a row a kernel; grids are padded by repetition."""
     result: dict[str, Floats] = {}
-    for kind, dtype in dict.fromkeys(zip(table.kind.tolist(), table.dtype.tolist(), strict=True)):
-        rows = (table.kind == kind) & (table.dtype == dtype)
-        for name, value in _terms(table.select(rows), gpu, dtype, kind).items():
-            result.setdefault(name, np.zeros((len(table), *value.shape[1:])))[rows] = value
+    for rows in alike(table):
+        for name, value in uniform(table.select(rows), gpu).items():
+            full = value if value.ndim == 1 else value[:, np.arange(CANDIDATES) % value.shape[1]]
+            result.setdefault(name, np.zeros((len(table), *full.shape[1:])))[rows] = full
     return result
 
 
-def _terms(table: Columns, gpu: Gpu, dtype: str, kind: str) -> dict[str, Floats]:
-    shape, size, one = cores(gpu, dtype, kind), table.size, np.ones(len(table))
-    rate = peak(table, gpu) / gpu.sms * burst(gpu, dtype)
-    moved = table.bytes / gpu.memory_bandwidth
-    tensor = float(units(dtype) == "tensor")
+def alike(table: Columns) -> Iterator[Flags]:
+    """Yield which rows have one kind and data type."""
+    for kind, dtype in dict.fromkeys(zip(table.kind.tolist(), table.dtype.tolist(), strict=True)):
+        yield (table.kind == kind) & (table.dtype == dtype)
+
+
+def uniform(table: Columns, gpu: Gpu) -> dict[str, Floats]:
+    """Return the terms of products of one kind and data type; what all of them share has one row, to be broadcast."""
+    dtype = str(table.dtype[0])
+    shape, size = cores(gpu, dtype, str(table.kind[0])), table.size[:1]
+    rate = peak(table, gpu)[:1] / gpu.sms * burst(gpu, dtype)
     return _grid(table, gpu.sms, shape.tiles, shape.asynchronous) | {
-        "flop": 2 / rate * np.where((table.op == "wgrad") & (tensor > 0), WGRAD, 1.0),
+        "flop": 2 / rate * np.where((table.op == "wgrad") & (units(dtype) == "tensor"), WGRAD, 1.0),
         "fetch": size / gpu.clock,
-        "clock": one / gpu.clock,
-        "asynchronous": one * shape.asynchronous,
-        "exposed": one * shape.exposed,
+        "clock": np.array([1 / gpu.clock]),
+        "asynchronous": np.array([float(shape.asynchronous)]),
+        "exposed": np.array([shape.exposed]),
         "size": size,
-        "memory": moved,
+        "memory": table.bytes / gpu.memory_bandwidth,
         "kept": gpu.l2 / table.bytes,
-        "heat": one * tensor * heat(gpu, dtype),
-        "ramp": one * 1.9e9 / gpu.clock,
-        "narrow": one * (size < 2),
+        "heat": np.array([heat(gpu, dtype) if units(dtype) == "tensor" else 0.0]),
+        "ramp": np.array([1.9e9 / gpu.clock]),
+        "narrow": (size < 2).astype(float),
         "cast": (2 + size) * table.batch * table.m * table.k / gpu.memory_bandwidth,
     }
 
 
 def _grid(table: Columns, sms: int, tiles: tuple[tuple[int, int], ...], asynchronous: bool) -> dict[str, Floats]:
-    """Return for every candidate (tile, splits): area, loaded elements a step, steps, splits, waves; (kernel, candidate)."""
-    pairs = [(*tile, s) for tile in tiles for s in SPLITS]
-    rows, columns, splits = np.array((pairs * CANDIDATES)[:CANDIDATES], dtype=float).T
+    """Return for every candidate (tile, splits): area, loaded elements a step, steps, splits, waves; (kernel, candidate).
+
+    A split has at least LEAST steps, real ones or not, so that a longer reduction never takes less.
+    """
+    rows, columns, splits = np.array([(*tile, s) for s in SPLITS for tile in tiles], dtype=float).T
     loaded = rows + columns - (np.maximum(rows, columns) / 2 if asynchronous else 0)
-    blocks = (table.batch * np.ceil(table.m / rows[:, None]) * np.ceil(table.n / columns[:, None])).T
-    short = (splits > 1) & (table.k[:, None] < LEAST * splits)
-    waves = np.where(short, 1e9, np.ceil(blocks * splits / sms))
-    wide = np.ones_like(waves)
+    batch, m, n, k = (side[:, None] for side in (table.batch, table.m, table.n, table.k))
+    blocks = batch * np.ceil(m / rows) * np.ceil(n / columns)
     return {
-        "area": rows * columns * wide,
-        "loaded": loaded * wide,
-        "steps": table.k[:, None] / splits,
-        "splits": splits * wide,
-        "waves": waves,
+        "area": (rows * columns)[None],
+        "loaded": loaded[None],
+        "steps": np.where(splits > 1, np.maximum(k / splits, LEAST), k),
+        "splits": splits[None],
+        "waves": np.ceil(blocks * splits / sms),
     }
 
 

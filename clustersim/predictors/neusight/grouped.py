@@ -70,11 +70,7 @@ def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
         **_seconds("two", second, two, rate, gpu, layer),
         "between": between / gpu.memory_bandwidth,
         "around": np.where(layer, CLOCK / gpu.clock, 0.0),
-        "compute": first.waves * 2 * first.rows * first.columns * one.k / rate,
-        "memory": one.bytes / gpu.memory_bandwidth,
-        "waves": first.waves,
         "limit": attainable,
-        "features": np.stack([np.log2(table.m), np.log2(table.n), np.log2(table.k), np.log2(table.batch)], axis=1),
     }
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clustersim import gpus
-from clustersim.config.gpu import Gpu
-from clustersim.predictors.classes import WEIGHT
+from clustersim.config.gpu import BYTES, Gpu
+from clustersim.predictors.classes import GENERATIONS, WEIGHT
 from clustersim.predictors.columns import Columns, Floats
 from clustersim.predictors.mlp import Parameters, forward, initial, scaling, standardise
 from clustersim.predictors.model import LAUNCH
@@ -27,7 +27,10 @@ REACH = 0.5
 SPEED = (0.0, 0.1)
 """Prior of the log speed of a GPU and data type, relative to what its datasheet promises."""
 DISPATCH = 3e-5
-GENERATION = {"blackwell-ultra": "blackwell"}
+CHUNK = 1024
+"""Kernels forecast at a time, so that the grid of their candidates stays in the cache."""
+ALIKE, LIKE = ("fp16", "tf32"), "bf16"
+"""Types that run on the tensor cores as another does, and that one: tables hold bf16."""
 
 
 def forecast(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool = False) -> Floats:
@@ -36,29 +39,42 @@ def forecast(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool = Fal
     `alone`: as a table times them, heated by their own length alone and with the cast of an fp8 input; else in a busy stream
     at boost clocks.
     """
-    rows = ready(parameters, table, gpu)
-    if not alone:
-        rows["heat"] = 0 * rows["heat"]
-    busy = np.exp(gemm.log_seconds(np, parameters, rows)[0] + _own(parameters, table, gpu))
-    if alone and "gemm.quantize" in parameters:
-        busy = busy + gemm.quantize(np, parameters, rows)[0]
-    result: Floats = busy
+    result = np.empty(len(table))
+    for rows in _parts(table):
+        part = table.select(rows)
+        busy, cast = _shared(parameters, part, gpu, alone)
+        result[rows] = busy * np.exp(_own(parameters, part, gpu)) + cast
     return result
 
 
-def ready(parameters: Parameters, table: Columns, gpu: Gpu) -> dict[str, Floats]:
-    """Return the terms with the speed of `gpu`, its own where it was measured."""
-    rows, speeds = gemm.terms(table, gpu), np.zeros((1, len(table)))
-    for dtype in dict.fromkeys(table.dtype.tolist()):
-        speeds[:, table.dtype == dtype] = speed(parameters, gpu, dtype)
-    return rows | {"speed": speeds}
+def _parts(table: Columns) -> Iterator[NDArray[np.intp]]:
+    """Yield the rows of each kind and data type, CHUNK at a time."""
+    for rows in map(np.flatnonzero, gemm.alike(table)):
+        yield from (rows[begin : begin + CHUNK] for begin in range(0, len(rows), CHUNK))
+
+
+def _shared(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool) -> tuple[Floats, Floats]:
+    """Return the seconds of products of one kind and data type by the model for all GPUs, and of the cast beside them."""
+    rows = gemm.uniform(table, gpu) | {"speed": speed(parameters, gpu, str(table.dtype[0]))}
+    if not alone:
+        rows["heat"] = 0 * rows["heat"]
+    busy: Floats = np.exp(gemm.log_seconds(np, parameters, rows)[0])
+    cast = alone and "gemm.quantize" in parameters
+    return busy, gemm.quantize(np, parameters, rows)[0] if cast else np.zeros(len(table))
 
 
 def speed(parameters: Parameters, gpu: Gpu, dtype: str) -> Floats:
     """Return the log speed of a GPU's matrix units, (1, 1): its own where it was measured, else that of a typical one."""
-    typical = parameters[f"level.{dtype}"] if f"level.{dtype}" in parameters else parameters["gemm.level"]
-    own: Floats = parameters.get(f"speed.{gpu.name}.{dtype}", typical)
-    return own
+    types = _types(gpu, dtype)
+    own, typical = (f"speed.{gpu.name}.{name}" for name in types), (f"level.{name}" for name in types)
+    found: Floats = next(parameters[name] for name in (*own, *typical, "gemm.level") if name in parameters)
+    return found
+
+
+def _types(gpu: Gpu, dtype: str) -> tuple[str, ...]:
+    """Return the types whose measurements speak for products of `dtype`: itself, that as which it runs, one as wide."""
+    runs = gpu.matrix_type(dtype)
+    return (dtype, runs, LIKE) if runs in ALIKE else (dtype, runs)
 
 
 def calibrated(parameters: Parameters, samples: Samples, gpu: Gpu) -> dict[str, Floats]:
@@ -78,24 +94,32 @@ def calibrated(parameters: Parameters, samples: Samples, gpu: Gpu) -> dict[str, 
 
 
 def _own(parameters: Parameters, table: Columns, gpu: Gpu) -> Floats:
-    """Return what the networks of `gpu` add to log(seconds); zero where it was not measured."""
-    result = np.zeros(len(table))
-    for dtype in dict.fromkeys(table.dtype.tolist()):
-        prefix = f"own.{gpu.name}.{dtype}."
-        net = {name.removeprefix(prefix): value for name, value in parameters.items() if name.startswith(prefix)}
-        rows = table.dtype == dtype
-        if net and (table.kind[rows] == "linear").any():
-            rows &= table.kind == "linear"
-            features = standardise(parameters, gemm.features(table.select(rows), gpu.sms))
-            result[rows] = _bounded(np, forward(np, net, features)[0, :, 0])
+    """Return what the network of `gpu` adds to log(seconds) of one kind and data type; zero where it was not measured."""
+    net = _net(parameters, gpu, str(table.dtype[0])) if table.kind[0] == "linear" else {}
+    if not net:
+        return np.zeros(len(table))
+    features = standardise(parameters, gemm.features(table, gpu.sms))
+    result: Floats = _bounded(np, forward(np, net, features)[0, :, 0])
     return result
+
+
+def _net(parameters: Parameters, gpu: Gpu, dtype: str) -> Parameters:
+    """Return the network of a GPU and data type, or of a type as wide; empty where there is none."""
+    types = (name for name in _types(gpu, dtype) if BYTES[name] == BYTES[dtype])
+    prefixes = [f"own.{gpu.name}.{name}." for name in types]
+    known = next((one for one in prefixes if f"{one}mlp.0.weight" in parameters), None)
+    return (
+        {}
+        if known is None
+        else {name.removeprefix(known): value for name, value in parameters.items() if name.startswith(known)}
+    )
 
 
 def _bounded(xp: Any, value: Any) -> Any:
     return REACH * xp.tanh(value / REACH)
 
 
-def learn(name: str, samples: Samples, seed: int, progress: Progress = silent, plan: Plan = PLAN) -> dict[str, Floats]:
+def learn(name: str, samples: Samples, seed: int, progress: Progress = silent) -> dict[str, Floats]:
     """Return the constants that all GPUs share and the speed of each, learned in torch."""
     samples = _some(samples, seed)
     kind = gemm.units(str(samples.table.dtype[0]))
@@ -103,25 +127,27 @@ def learn(name: str, samples: Samples, seed: int, progress: Progress = silent, p
     names = sorted(set(groups))
     own = np.array([names.index(group) for group in groups])
     inputs = _inputs(samples) | {"gpu": np.eye(len(names))[own]}
-    begin = gemm.start(plan.members, kind) | {"gpu.speed": np.zeros((plan.members, len(names)))}
+    begin = gemm.start(PLAN.members, kind) | {"gpu.speed": np.zeros((PLAN.members, len(names)))}
     prior = gemm.prior(kind) | {"gpu.speed": SPEED}
     if kind == "simt":
-        begin |= {"gpu.dispatch": np.full((plan.members, len(names)), np.log(DISPATCH))}
-    weight, shares = _weights(samples, names, own)
+        begin |= {"gpu.dispatch": np.full((PLAN.members, len(names)), np.log(DISPATCH))}
+    weight, shares = _weights(_boards(samples), names, own)
     weight = weight * np.clip(samples.seconds / (2e-5 if kind == "tensor" else 1e-4), 0.1, 1.0)
-    found = fit(name, begin, _task(kind), inputs, samples.seconds, seed, weight / weight.mean(), plan, progress, prior)
+    found = fit(name, begin, _task(kind), inputs, samples.seconds, seed, weight / weight.mean(), PLAN, progress, prior)
     return _settled(found, names, shares)
 
 
 def learn_own(parameters: Parameters, samples: Samples, seed: int, progress: Progress = silent) -> dict[str, Floats]:
     """Return a network for each GPU and data type of the samples: what it does that the model for all GPUs does not say."""
+    samples = samples.of("linear")
+    if not len(samples):
+        return {}
     everything = _inputs(samples, "features")["features"]
     scale = scaling(np.asarray(everything, dtype=np.float64))
     result: dict[str, Floats] = dict(scale)
     groups = np.array(_groups(samples))
-    for group in dict.fromkeys(sorted(groups)):
+    for group, gpu in sorted(_boards(samples).items()):
         rows = groups == group
-        gpu = gpus.load(group.rpartition(".")[0])
         target = _residual(parameters, samples.select(rows), gpu)
         inputs = {"features": standardise(scale, everything[rows])}
         begin = initial(1, (inputs["features"].shape[1], *OWN_PLAN.widths, 1), np.random.default_rng(seed))
@@ -136,11 +162,11 @@ def _network(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
 
 def _residual(parameters: Parameters, samples: Samples, gpu: Gpu) -> Floats:
     """Return log(measured / forecast) of products, without the cast that a table holds beside them."""
-    rows = ready(parameters, samples.table, gpu)
-    busy = np.exp(gemm.log_seconds(np, parameters, rows)[0])
-    cast = gemm.quantize(np, parameters, rows)[0] if "gemm.quantize" in parameters else 0.0
-    result: Floats = np.clip(np.log(np.maximum(samples.seconds - cast, 0.3 * busy) / busy), -REACH, REACH)
-    return result
+    result = np.empty(len(samples))
+    for rows in _parts(samples.table):
+        busy, cast = _shared(parameters, samples.table.select(rows), gpu, alone=True)
+        result[rows] = np.log(np.maximum(samples.seconds[rows] - cast, 0.3 * busy) / busy)
+    return np.clip(result, -REACH, REACH)
 
 
 def _groups(samples: Samples) -> list[str]:
@@ -148,6 +174,12 @@ def _groups(samples: Samples) -> list[str]:
     return [
         f"{names[gpu]}.{dtype}" for gpu, dtype in zip(samples.gpu.tolist(), samples.table.dtype.tolist(), strict=True)
     ]
+
+
+def _boards(samples: Samples) -> dict[str, Gpu]:
+    """Return the GPU of each group; that of a user's own file is known by its path alone."""
+    pairs = dict.fromkeys(zip(_groups(samples), samples.gpu.tolist(), strict=True))
+    return {group: gpus.load(name) for group, name in pairs}
 
 
 def _some(samples: Samples, seed: int) -> Samples:
@@ -181,14 +213,11 @@ def _task(kind: str) -> Callable[[Any, Parameters, Mapping[str, Any]], Any]:
     return log_seconds
 
 
-def _weights(samples: Samples, names: list[str], own: NDArray[np.int64]) -> tuple[Floats, Floats]:
+def _weights(boards: Mapping[str, Gpu], names: list[str], own: NDArray[np.int64]) -> tuple[Floats, Floats]:
     """Return the weight of each row, and of each GPU and data type: generations count alike, kin share."""
-    boards = [gpus.load(name.rsplit(".", 1)[0]) for name in names]
-    family = [
-        f"{GENERATION.get(b.architecture, b.architecture)}.{n.rsplit('.', 1)[1]}"
-        for b, n in zip(boards, names, strict=True)
-    ]
-    share = np.array([WEIGHT.get(b.architecture, 1.0) / family.count(f) for b, f in zip(boards, family, strict=True)])
+    kinds = [boards[name].architecture for name in names]
+    family = [f"{GENERATIONS.get(a, a)}.{n.rsplit('.', 1)[1]}" for a, n in zip(kinds, names, strict=True)]
+    share = np.array([WEIGHT.get(a, 1.0) / family.count(f) for a, f in zip(kinds, family, strict=True)])
     counts = np.bincount(own, minlength=len(names))
     return share[own] / counts[own], share / share.sum()
 
