@@ -133,7 +133,7 @@ class Learned:
         unseen = [row for row in self.weights.meta["errors"].get(name, {}).values() if row["unseen"]]
         count = sum(row["count"] for row in unseen)
         mean = sum(row["mean"] * row["count"] for row in unseen) / count if count else None
-        return Scope(subject, self.name, mean, count, f"GPUs left out of training; {self.distance(name, gpu)}")
+        return Scope(subject, self.name, mean, count, "GPUs left out of training", str(self.distance(name, gpu)))
 
 
 def lender(name: str, kind: str, dtype: str) -> str | None:

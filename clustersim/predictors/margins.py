@@ -18,7 +18,7 @@ from clustersim.predictors.model import Predictor, interval
 from clustersim.units import duration
 from clustersim.workload.kernel import Kernel
 
-CONTENT = "80 %, by the errors of kernel times, alike within a class; none of network or framework"
+CONTENT = "80 % of cases, by the errors of kernel times alone, not those of network or framework"
 
 
 class Margin(NamedTuple):
@@ -36,6 +36,12 @@ class Bounds(NamedTuple):
     names: tuple[str, ...]
     low: Floats
     high: Floats
+
+    def ends(self) -> dict[Kernel, tuple[float | None, float | None]]:
+        """Return (low, high) of each kernel, None where unknown."""
+        low = (value if value > 0 else None for value in self.low.tolist())
+        high = (value if value < np.inf else None for value in self.high.tolist())
+        return dict(zip(self.kernels, zip(low, high, strict=True), strict=True))
 
     def margin(self, time: float, critical: Mapping[Kernel, float]) -> Margin:
         """Return the margin of `time` seconds, which grows by a second with each that kernels of `critical` {kernel: s} do."""
@@ -63,7 +69,7 @@ class Bounds(NamedTuple):
         if share < 0.001:
             return CONTENT
         kinds = dict.fromkeys(k.kind for k, u in zip(self.kernels, unknown & (seconds > 0), strict=True) if u)
-        return f"{CONTENT}; as unknown, {', '.join(kinds)} ({100 * share:.1f} % of kernel time) as the worst"
+        return f"{CONTENT}; {', '.join(kinds)} ({100 * share:.1f} % of kernel time), never measured, as far off as the worst"
 
 
 def _sum(names: Sequence[str], off: Floats) -> float:
