@@ -115,9 +115,10 @@ def _predict(cluster: Topology, job: Job) -> tuple[Work, tuple[Stage, ...], Fore
     with _blaming(job, "predictor", job.spec.predictor):
         predictor = get(job.spec.predictor)
         clocks = applied(predictor, job.spec.clocks)
-        times = derate(distinct, predictor.predict(distinct, cluster.gpu), cluster.gpu, clocks)
+        bursts = predictor.predict(distinct, cluster.gpu)
+        times = derate(distinct, bursts, cluster.gpu, clocks)
         statement = [str(scope) for scope in predictor.statement(distinct, cluster.gpu)]
-        off = bounds(predictor, distinct, cluster.gpu)
+        off = bounds(predictor, distinct, cluster.gpu, bursts)
     known = dict(zip(distinct, times.tolist(), strict=True))
     return Work(job, written, known), parts, Forecast(statement, said(distinct, cluster.gpu, clocks), off)
 

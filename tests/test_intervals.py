@@ -70,7 +70,7 @@ class Stretched:
     def predict(self, kernels, gpu, alone=False):
         return (3 * bound(columns(kernels), gpu) + 2e-6) * self._by_class(kernels, self.factor)
 
-    def interval(self, kernels, gpu):
+    def interval(self, kernels, gpu, seconds=None):
         return self._by_class(kernels, self.low), self._by_class(kernels, self.high)
 
     def statement(self, kernels, gpu):
@@ -223,7 +223,7 @@ class Foreign:
 
 
 def test_a_predictor_from_outside_need_not_know_its_error():
-    assert bounds(Foreign(), SOME, H100).margin(1.0, {PRODUCT: 1.0}).low is None
+    assert bounds(Foreign(), SOME, H100, np.ones(len(SOME))).margin(1.0, {PRODUCT: 1.0}).low is None
 
 
 def board(factor: float) -> Gpu:
@@ -253,3 +253,9 @@ def test_kernels_before_the_last_wait_for_the_cpu_are_hidden_behind_it():
         small,
         NORM,
     }
+
+
+def test_forecasts_that_are_known_are_not_made_again():
+    predictor = get("neusight")
+    again = predictor.interval(SOME, H100, predictor.predict(SOME, H100))
+    assert all((one == other).all() for one, other in zip(again, predictor.interval(SOME, H100), strict=True))

@@ -74,8 +74,9 @@ def _times(job: Job, found: list[Row], name: str) -> Times:
 
     gpu, predictor = gpus.load(name), get(job.spec.predictor)
     own = list(dict.fromkeys(row.step for row in found if isinstance(row.step, Kernel)))
-    seconds = derate(own, predictor.predict(own, gpu), gpu, applied(predictor, job.spec.clocks))
-    ends = bounds(predictor, own, gpu).ends().values()
+    bursts = predictor.predict(own, gpu)
+    seconds = derate(own, bursts, gpu, applied(predictor, job.spec.clocks))
+    ends = bounds(predictor, own, gpu, bursts).ends().values()
     return {
         kernel: (one, low and one * low, high and one * high)
         for kernel, one, (low, high) in zip(own, seconds.tolist(), ends, strict=True)

@@ -42,6 +42,8 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Predict one pass of a whole model on one GPU: no cluster, no optimizer, every kernel as PyTorch launches it."""
+    import numpy as np
+
     from clustersim import gpus
     from clustersim.graph.fuse import fuse
     from clustersim.graph.open import load
@@ -58,7 +60,9 @@ def predict(
     if compiled:
         graph = fuse(graph)
     found = total(graph, using, board, eager=not fusion)
-    off = bounds(using, [kernel for kernel, _, _ in found.kernels], board)
+    off = bounds(
+        using, [kernel for kernel, _, _ in found.kernels], board, np.array([one for _, _, one in found.kernels])
+    )
     record = _record(graph, found, board, using, mode, off) | ({"kernels": _kernels(found, off)} if per_kernel else {})
     if as_json:
         typer.echo(json.dumps(record, indent=1))

@@ -79,9 +79,9 @@ def _sum(names: Sequence[str], off: Floats) -> float:
     return float(np.sqrt(sum(value * value for value in found.values())))
 
 
-def bounds(predictor: Predictor, kernels: Sequence[Kernel], gpu: Gpu) -> Bounds:
-    """Return what is known of the errors of distinct kernels. Raises InputError."""
-    return Bounds(tuple(kernels), tuple(route(columns(kernels)).tolist()), *interval(predictor, kernels, gpu))
+def bounds(predictor: Predictor, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats) -> Bounds:
+    """Return what is known of the errors of distinct kernels, whose forecasts are `seconds`. Raises InputError."""
+    return Bounds(tuple(kernels), tuple(route(columns(kernels)).tolist()), *interval(predictor, kernels, gpu, seconds))
 
 
 def between(low: float | None, high: float | None) -> str:

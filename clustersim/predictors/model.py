@@ -65,8 +65,11 @@ class Predictor(Protocol):
     def statement(self, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[Scope, ...]:
         """Return what is known about the error, one entry for each data type and kind among the kernels."""
 
-    def interval(self, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[Floats, Floats]:
-        """Return (low, high): measured / forecast lies between them for 80 of 100 kernels; 0 and inf where it is unknown."""
+    def interval(self, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats | None = None) -> tuple[Floats, Floats]:
+        """Return (low, high): measured / forecast lies between them for 80 of 100 kernels; 0 and inf where it is unknown.
+
+        `seconds` are the forecasts where they are known, which saves making them again.
+        """
 
 
 def get(name: str) -> Predictor:
@@ -75,11 +78,11 @@ def get(name: str) -> Predictor:
     return found
 
 
-def interval(predictor: Predictor, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[Floats, Floats]:
+def interval(predictor: Predictor, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats) -> tuple[Floats, Floats]:
     """Return the interval of each kernel; unknown for predictors from outside that give none."""
     if not hasattr(predictor, "interval"):
         return unknown(len(kernels))
-    low, high = predictor.interval(kernels, gpu)
+    low, high = predictor.interval(kernels, gpu, seconds)
     return low, high
 
 

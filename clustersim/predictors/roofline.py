@@ -36,7 +36,7 @@ class Roofline(NamedTuple):
             Scope(f"{dtype} {kind}", "lower bound at datasheet rates", None, 0, gpu.name) for dtype, kind in found
         )
 
-    def interval(self, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[Floats, Floats]:
+    def interval(self, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats | None = None) -> tuple[Floats, Floats]:
         """Return (1, inf) for each kernel: nothing is known but that none is faster."""
         return np.ones(len(kernels)), np.full(len(kernels), np.inf)
 

@@ -63,7 +63,7 @@ class Paper:
         """Return the measured error of each kind among the kernels, on `gpu` or on the GPUs left out of training."""
         return tuple(self._scope(dtype, kind, gpu) for dtype, kind in subjects(columns(kernels)))
 
-    def interval(self, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[Floats, Floats]:
+    def interval(self, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats | None = None) -> tuple[Floats, Floats]:
         """Return that it is unknown: the published predictor gives none, and its mean errors have no sign to make one of."""
         return unknown(len(kernels))
 
