@@ -16,7 +16,8 @@ from clustersim.engine.script import kernels, scripts
 from clustersim.engine.simulate import Record
 from clustersim.errors import ConfigError, DataError, InputError, OutOfMemoryError
 from clustersim.output.breakdown import breakdown
-from clustersim.output.summary import Facts, summary
+from clustersim.output.interval import step_margin
+from clustersim.output.summary import Facts, Forecast, summary
 from clustersim.topology.model import Topology
 from clustersim.workload.job import Job
 from clustersim.workload.memory import Memory
@@ -91,15 +92,16 @@ def run(
     record = play(planned.programs, planned.network, planned.members, lambda share: progress(f"simulate {share:.0%}"))
     progress("summarize")
     parts = breakdown(record.spans, len(planned.programs), record.end)
-    facts = Facts(memory, *predicted, full_attention)
+    facts = Facts(memory, predicted, step_margin(work, record, predicted.bounds), full_attention)
     found = summary(cluster, work, planned, record, parts, facts)
     return Result(found, cluster, job, planned, record, parts, facts, time.perf_counter() - begun)
 
 
-def _predict(cluster: Topology, job: Job) -> tuple[Work, tuple[Stage, ...], tuple[list[str], str]]:
+def _predict(cluster: Topology, job: Job) -> tuple[Work, tuple[Stage, ...], Forecast]:
     """Return the work, the stages, and what is known of the predictor's error and was assumed of the clocks."""
     from clustersim.predictors.clocks import applied, derate
     from clustersim.predictors.clocks import statement as said
+    from clustersim.predictors.margins import bounds
     from clustersim.predictors.model import get
     from clustersim.schedules.check import load as load_schedule
     from clustersim.workload.stages import stages
@@ -113,10 +115,12 @@ def _predict(cluster: Topology, job: Job) -> tuple[Work, tuple[Stage, ...], tupl
     with _blaming(job, "predictor", job.spec.predictor):
         predictor = get(job.spec.predictor)
         clocks = applied(predictor, job.spec.clocks)
-        times = derate(distinct, predictor.predict(distinct, cluster.gpu), cluster.gpu, clocks)
+        bursts = predictor.predict(distinct, cluster.gpu)
+        times = derate(distinct, bursts, cluster.gpu, clocks)
         statement = [str(scope) for scope in predictor.statement(distinct, cluster.gpu)]
+        off = bounds(predictor, distinct, cluster.gpu, bursts)
     known = dict(zip(distinct, times.tolist(), strict=True))
-    return Work(job, written, known), parts, (statement, said(distinct, cluster.gpu, clocks))
+    return Work(job, written, known), parts, Forecast(statement, said(distinct, cluster.gpu, clocks), off)
 
 
 def check_names(job: Job) -> None:

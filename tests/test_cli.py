@@ -292,6 +292,21 @@ def test_show_and_kernels_print_json(call):
     assert data["total"]["launches"] == sum(row["launches"] for row in data["kernels"] if row["kind"] != "exchange")
 
 
+def test_kernels_on_a_gpu_have_seconds_between_two_ends(call):
+    code, out, err = call("kernels", JOB, "--gpu", "h100", "--json")
+    assert (code, err) == (0, "")
+    rows = json.loads(out)["kernels"]
+    timed = [row for row in rows if row["kind"] != "exchange"]
+    assert all(row["seconds"] > 0 for row in timed)
+    assert all(row["seconds"] is None for row in rows if row["kind"] == "exchange")
+    known = [row for row in timed if row["seconds_low"]]
+    assert {"linear", "layernorm"} <= {row["kind"] for row in known}
+    assert all(row["seconds_low"] < row["seconds_high"] for row in known)
+    code, out, _ = call("kernels", JOB, "--gpu", "h100")
+    assert code == 0
+    assert all(word in out for word in ("time", "low", "high"))
+
+
 @pytest.mark.parametrize("damage", [b"", b"junk", b"\xff" * 100, (2**62).to_bytes(8, "little") + b"{}"])
 def test_damaged_weights(call, monkeypatch, tmp_path_factory, damage):
     folder = tmp_path_factory.mktemp("weights")

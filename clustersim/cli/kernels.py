@@ -12,9 +12,14 @@ from clustersim.errors import InputError
 
 if TYPE_CHECKING:
     from clustersim.workload.job import Job
+    from clustersim.workload.kernel import Kernel
+    from clustersim.workload.operator import Exchange
     from clustersim.workload.table import Row
 
+    Times = dict[Kernel | Exchange, tuple[float, float | None, float | None]]
+
 COLUMNS = ("layer", "operator", "direction", "kind", "op", "shape", "dtype", "launches", "GFLOP", "MB")
+SECONDS = ("seconds", "seconds_low", "seconds_high")
 WIDTH = 150  # columns that the widest row needs; a pipe reports 80
 
 
@@ -22,12 +27,14 @@ def kernels(
     workload: Annotated[Path, typer.Argument(help="A workload file, such as workloads/gpt3.yaml.")],
     gpus: Annotated[int | None, typer.Option(min=1, help="GPUs to place it on; default: one replica.")] = None,
     stage: Annotated[int | None, typer.Option(min=0, help="One pipeline stage; default: all of them.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="A GPU, or a path to its YAML file: adds forecasts.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print the kernels of one step: for each its place in the model, shape, count, FLOP and bytes.
 
     Counts are launches in one step on one tensor-parallel lane, over all its pipeline stages; GFLOP and MB are of one
-    launch. An exchange between GPUs shows its size in MB.
+    launch. An exchange between GPUs shows its size in MB. With --gpu each kernel has the seconds of one launch, by the
+    predictor and clocks of the workload, and between which 80 of 100 such kernels lie.
     """
     from clustersim.workload.load import load
     from clustersim.workload.table import rows
@@ -35,10 +42,12 @@ def kernels(
     job = _placed(load(workload), gpus)
     _check_stage(job, stage)
     found = rows(job, stage)
+    times = _times(job, found, gpu) if gpu else {}
     if as_json:
-        typer.echo(json.dumps({"workload": job.name, "kernels": [_record(r) for r in found], "total": _total(found)}))
+        records = [_record(row, times) for row in found]
+        typer.echo(json.dumps({"workload": job.name, "kernels": records, "total": _total(found)}))
     else:
-        _print(job, found)
+        _print(job, found, times)
 
 
 def _placed(job: Job, gpus: int | None) -> Job:
@@ -55,7 +64,26 @@ def _check_stage(job: Job, stage: int | None) -> None:
         raise InputError(f"--stage {stage}: the job has {stages} stages; use 0 to {stages - 1}")
 
 
-def _record(row: Row) -> dict[str, Any]:
+def _times(job: Job, found: list[Row], name: str) -> Times:
+    """Return the seconds of each kernel on a GPU, and their low and high ends, None where unknown."""
+    from clustersim import gpus
+    from clustersim.predictors.clocks import applied, derate
+    from clustersim.predictors.margins import bounds
+    from clustersim.predictors.model import get
+    from clustersim.workload.kernel import Kernel
+
+    gpu, predictor = gpus.load(name), get(job.spec.predictor)
+    own = list(dict.fromkeys(row.step for row in found if isinstance(row.step, Kernel)))
+    bursts = predictor.predict(own, gpu)
+    seconds = derate(own, bursts, gpu, applied(predictor, job.spec.clocks))
+    ends = bounds(predictor, own, gpu, bursts).ends().values()
+    return {
+        kernel: (one, low and one * low, high and one * high)
+        for kernel, one, (low, high) in zip(own, seconds.tolist(), ends, strict=True)
+    }
+
+
+def _record(row: Row, times: Times) -> dict[str, Any]:
     from clustersim.workload.kernel import Kernel
 
     step = row.step
@@ -70,6 +98,7 @@ def _record(row: Row) -> dict[str, Any]:
         "launches": row.launches,
         "flop": row.flop,
         "bytes": row.bytes,
+        **(dict(zip(SECONDS, times.get(step, (None,) * 3), strict=True)) if times else {}),
     }
 
 
@@ -88,20 +117,23 @@ def _total(found: list[Row]) -> dict[str, float]:
     }
 
 
-def _print(job: Job, found: list[Row]) -> None:
+def _print(job: Job, found: list[Row], times: Times) -> None:
     from rich.console import Console
     from rich.table import Table
+
+    from clustersim.units import duration
 
     p = job.parallelism
     title = f"{job.name}: tp {p.tp}, pp {p.pp}, dp {job.dp}, {job.microbatches} microbatches a step"
     table = Table(*COLUMNS[:7], title=title, title_justify="left", box=None)
-    for name in COLUMNS[7:]:
+    for name in (*COLUMNS[7:], *(("time", "low", "high") if times else ())):
         table.add_column(name, justify="right")
     for row in found:
-        record = _record(row)
+        record = _record(row, times)
         numbers = (f"{row.launches}", f"{row.flop / 1e9:.4g}", f"{row.bytes / 1e6:.4g}")
-        table.add_row(*(record[name] for name in COLUMNS[:7]), *numbers)
-    console = Console(width=max(Console().width, WIDTH))
+        spans = [duration(record[key]) if record[key] else "" for key in SECONDS] if times else []
+        table.add_row(*(record[name] for name in COLUMNS[:7]), *numbers, *spans)
+    console = Console(width=max(Console().width, WIDTH + 33 * bool(times)))
     console.print(table)
     console.print(_sentence(_total(found)))
 

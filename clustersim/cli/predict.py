@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from clustersim.config.gpu import Gpu
     from clustersim.graph.model import Graph
     from clustersim.graph.total import Total
+    from clustersim.predictors.margins import Bounds
     from clustersim.predictors.model import Predictor
     from clustersim.workload.kernel import Kernel
 
@@ -41,11 +42,14 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Predict one pass of a whole model on one GPU: no cluster, no optimizer, every kernel as PyTorch launches it."""
+    import numpy as np
+
     from clustersim import gpus
     from clustersim.graph.fuse import fuse
     from clustersim.graph.open import load
     from clustersim.graph.request import Request
     from clustersim.graph.total import total
+    from clustersim.predictors.margins import bounds
     from clustersim.predictors.model import get
 
     if fusion and mode == "training":
@@ -56,15 +60,19 @@ def predict(
     if compiled:
         graph = fuse(graph)
     found = total(graph, using, board, eager=not fusion)
-    record = _record(graph, found, board, using, mode) | ({"kernels": _kernels(found)} if per_kernel else {})
+    off = bounds(
+        using, [kernel for kernel, _, _ in found.kernels], board, np.array([one for _, _, one in found.kernels])
+    )
+    record = _record(graph, found, board, using, mode, off) | ({"kernels": _kernels(found, off)} if per_kernel else {})
     if as_json:
         typer.echo(json.dumps(record, indent=1))
     else:
         _print(record, per_kernel)
 
 
-def _record(graph: Graph, found: Total, gpu: Gpu, predictor: Predictor, mode: str) -> dict[str, Any]:
+def _record(graph: Graph, found: Total, gpu: Gpu, predictor: Predictor, mode: str, off: Bounds) -> dict[str, Any]:
     """Return the answer with SI units in its keys."""
+    margin = off.margin(found.seconds, found.critical)
     return {
         "model": graph.name,
         "gpu": gpu.name,
@@ -73,6 +81,9 @@ def _record(graph: Graph, found: Total, gpu: Gpu, predictor: Predictor, mode: st
         "parameters": graph.parameters,
         "flop": graph.flop,
         "seconds": found.seconds,
+        "seconds_low": margin.low,
+        "seconds_high": margin.high,
+        "interval": margin.note,
         "waiting_for_cpu": found.waits,
         "phases": [part._asdict() for part in found.parts],
         "launches": sum(part.launches for part in found.parts),
@@ -92,8 +103,9 @@ def _classes(found: Total) -> list[dict[str, Any]]:
     return [{"kind": kind, "launches": count, "seconds": seconds / count} for kind, (count, seconds) in rows]
 
 
-def _kernels(found: Total) -> list[dict[str, Any]]:
-    rows = [_kernel(*entry) for entry in found.kernels]
+def _kernels(found: Total, off: Bounds) -> list[dict[str, Any]]:
+    ends = off.ends()
+    rows = [_kernel(*entry) | _between(entry[2], *ends[entry[0]]) for entry in found.kernels]
     return sorted(rows, key=lambda row: -float(row["launches"] * row["seconds"]))
 
 
@@ -113,6 +125,10 @@ def _kernel(kernel: Kernel, launches: int, seconds: float) -> dict[str, Any]:
     }
 
 
+def _between(seconds: float, low: float | None, high: float | None) -> dict[str, float | None]:
+    return {"seconds_low": low and seconds * low, "seconds_high": high and seconds * high}
+
+
 def _print(record: dict[str, Any], per_kernel: bool) -> None:
     from rich.console import Console
 
@@ -127,12 +143,15 @@ def _print(record: dict[str, Any], per_kernel: bool) -> None:
     console.print(f"kernel times by {record['predictor']}; error on held-out kernels:")
     for line in record["errors"]:
         console.print(f"  {line}", soft_wrap=True)
+    console.print(f"interval: {record['interval']}", soft_wrap=True)
 
 
 def _head(record: dict[str, Any]) -> Iterator[str]:
+    from clustersim.predictors.margins import between
     from clustersim.units import duration, scaled
 
-    yield f"{record['model']} on {record['gpu']}, {record['mode']}: {duration(record['seconds'])}"
+    span = between(record["seconds_low"], record["seconds_high"])
+    yield f"{record['model']} on {record['gpu']}, {record['mode']}: {duration(record['seconds'])}{span}"
     size = f"{record['parameters'] / 1e6:,.1f} million parameters"
     yield f"  {size}, {scaled(record['flop'], 'FLOP')} in products, {record['launches']:,} kernels"
     for part in record["phases"]:
@@ -146,12 +165,14 @@ def _table(rows: list[dict[str, Any]], names: tuple[str, ...]) -> Any:
     from clustersim.units import duration
 
     table = Table(*names, box=None)
-    for name in ("launches", "one", "all", "share"):
+    within = bool(rows) and "seconds_low" in rows[0]
+    for name in ("launches", "one", "all", "share", *(("low", "high") if within else ())):
         table.add_column(name, justify="right")
     whole = sum(row["launches"] * row["seconds"] for row in rows) or 1.0
     for row in rows:
         every = row["launches"] * row["seconds"]
         share = f"{100 * every / whole:.1f} %"
         cells = (f"{row['launches']:,}", duration(row["seconds"]), duration(every), share)
-        table.add_row(*(row[name] for name in names), *cells)
+        ends = [duration(row[key]) if row[key] else "" for key in ("seconds_low", "seconds_high")] if within else []
+        table.add_row(*(row[name] for name in names), *cells, *ends)
     return table

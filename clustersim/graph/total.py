@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -36,12 +37,13 @@ class Part(NamedTuple):
 class Total(NamedTuple):
     """A whole pass: its phases, the seconds that the GPU waited for launches, and the distinct kernels.
 
-    `kernels` holds (kernel, launches, seconds of one).
+    `kernels` holds (kernel, launches, seconds of one); `critical` the seconds of each kernel after the last wait for the CPU.
     """
 
     parts: tuple[Part, ...]
     waits: float
     kernels: tuple[tuple[Kernel, int, float], ...]
+    critical: Mapping[Kernel, float]
 
     @property
     def seconds(self) -> float:
@@ -62,7 +64,15 @@ def total(graph: Graph, predictor: Predictor, gpu: Gpu, eager: bool = True) -> T
     each = dict(zip(counts, seconds.tolist(), strict=True))
     parts = tuple(_part(phase, nodes, each) for phase in PHASES if (nodes := _of(graph, phase)))
     kernels = tuple((kernel, count, each[kernel]) for kernel, count in counts.items())
-    return Total(parts, _waits(graph.nodes, each) if eager else 0.0, kernels)
+    waits, first = _waits(graph.nodes, each) if eager else (0.0, 0)
+    return Total(parts, waits, kernels, _sums(graph.nodes[first:], each))
+
+
+def _sums(nodes: Sequence[Node], each: Mapping[Kernel, float]) -> dict[Kernel, float]:
+    result: defaultdict[Kernel, float] = defaultdict(float)
+    for kernel in (kernel for node in nodes for kernel in node.kernels):
+        result[kernel] += each[kernel]
+    return result
 
 
 def _of(graph: Graph, phase: Phase) -> list[Node]:
@@ -79,14 +89,14 @@ def cpu(node: Node) -> float:
     return VIEW if not node.kernels else PRODUCT if apart(node) else CALL
 
 
-def _waits(nodes: Sequence[Node], each: dict[Kernel, float]) -> float:
-    """Return how long the GPU idles in a queue that the CPU fills: the largest lead of the GPU over the CPU.
+def _waits(nodes: Sequence[Node], each: Mapping[Kernel, float]) -> tuple[float, int]:
+    """Return how long the GPU idles in a queue that the CPU fills, the largest lead of the GPU over the CPU, and at which call.
 
     Call i is launched at C_i, the sum of the CPU times up to it; were the GPU never idle it would begin at G_i, the sum of the
     kernels before it. The pass ends max_i(C_i - G_i) later than its kernels in a row (Lindley's recursion).
     """
     launched = np.cumsum([cpu(node) for node in nodes])
     run = np.array([sum(each[kernel] for kernel in node.kernels) for node in nodes])
-    lead = launched - (np.cumsum(run) - run)
-    busy = run > 0
-    return float(lead[busy].max()) if busy.any() else 0.0
+    lead = np.where(run > 0, launched - (np.cumsum(run) - run), 0.0)
+    last = int(lead.argmax()) if len(lead) else 0
+    return float(lead.max(initial=0.0)), last

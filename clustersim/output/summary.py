@@ -9,6 +9,7 @@ import numpy as np
 from clustersim.engine.network import Variant
 from clustersim.engine.plan import Plan, Work
 from clustersim.engine.simulate import Record
+from clustersim.predictors.margins import Bounds, Margin
 from clustersim.topology.model import Floats, Topology
 from clustersim.workload.flops import hardware_flop, model_flop
 from clustersim.workload.job import Job
@@ -21,12 +22,20 @@ NOT_MODELLED = (
 )
 
 
-class Facts(NamedTuple):
-    """What the summary needs besides plan and record. memory: of each pipeline rank."""
+class Forecast(NamedTuple):
+    """What is known of the kernel times: the predictor's error in words, the clocks assumed, and the interval of each kernel."""
 
-    memory: list[Memory]
     statement: list[str]
     clocks: str
+    bounds: Bounds
+
+
+class Facts(NamedTuple):
+    """What the summary needs besides plan and record. memory: of each pipeline rank; margin: of the step time."""
+
+    memory: list[Memory]
+    forecast: Forecast
+    margin: Margin
     full_attention: bool
 
 
@@ -42,10 +51,14 @@ def summary(
         "breakdown_s": _busiest(plan, parts, record.end),
         "memory": _memory(topology, facts),
         "busiest_links": busiest(topology, link_bytes(plan, topology), record.end),
-        "predictor": {"name": work.job.spec.predictor, "error": facts.statement, "clocks": facts.clocks},
+        "predictor": _predictor(work, facts.forecast),
         "not_modelled": list(NOT_MODELLED),
         "simulated": _simulated(topology, work, plan, record, facts),
     }
+
+
+def _predictor(work: Work, forecast: Forecast) -> dict[str, Any]:
+    return {"name": work.job.spec.predictor, "error": forecast.statement, "clocks": forecast.clocks}
 
 
 def _cluster(topology: Topology) -> dict[str, Any]:
@@ -86,6 +99,9 @@ def _speed(topology: Topology, work: Work, record: Record, facts: Facts) -> dict
     recomputes = job.training.recompute != "none"
     return {
         "step_time_s": end,
+        "step_time_low_s": facts.margin.low,
+        "step_time_high_s": facts.margin.high,
+        "step_time_interval": facts.margin.note,
         "tokens_per_s": tokens,
         "tokens_per_s_per_gpu": tokens / used,
         "model_tflops_per_gpu": rate / 1e12,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from clustersim.predictors.margins import between
 from clustersim.units import duration, gibibytes, scaled, seconds
 
 NAMES = {
@@ -47,12 +48,16 @@ def _head(summary: dict[str, Any]) -> list[str]:
             [
                 ("split", layout),
                 ("batch", batch),
-                ("step time", duration(summary["step_time_s"])),
+                ("step time", duration(summary["step_time_s"]) + _between(summary)),
                 ("throughput", f"{summary['tokens_per_s']:,.0f} tokens/s, {summary['tokens_per_s_per_gpu']:.1f} a GPU"),
                 ("model FLOP", rate),
             ]
         ),
     ]
+
+
+def _between(summary: dict[str, Any]) -> str:
+    return between(summary["step_time_low_s"], summary["step_time_high_s"])
 
 
 def _gpus(summary: dict[str, Any]) -> str:
@@ -101,6 +106,7 @@ def _how(summary: dict[str, Any], took: float) -> list[str]:
         f"{cluster['links']:,} directed links or bundles; {s['events']:,} events in {seconds(took)}",
         f"kernel times by {predictor['name']}; error on held-out kernels:",
         *(f"  {line}" for line in predictor["error"]),
+        f"interval of the step time: {summary['step_time_interval']}",
         f"clocks: {predictor['clocks']}",
         "not modelled: " + "; ".join(summary["not_modelled"]),
     ]

@@ -11,6 +11,7 @@ SHARED = (
         "intervals",
         "learned",
         "lessons",
+        "margins",
         "measurements",
         "mlp",
     ),

@@ -44,8 +44,8 @@ class Distance(NamedTuple):
     value: float
 
     def __str__(self) -> str:
-        """Return a few words, such as `nearest measured: h200-sxm, 1.4 times in watts, bandwidth or rate per SM`."""
-        return f"nearest measured GPU: {self.gpu}, within a factor of {np.exp(self.value):.1f}"
+        """Return a few words, such as `nearest measured GPU: gb200, figures up to 1.9 times apart`."""
+        return f"nearest measured GPU: {self.gpu}, figures up to {np.exp(self.value):.1f} times apart"
 
 
 def nearest(gpu: Gpu, names: Iterable[str]) -> Distance:

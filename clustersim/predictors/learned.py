@@ -75,13 +75,15 @@ class Learned:
             result[rows] = start + self._kernels(name, table.select(rows), gpu, alone)
         return np.maximum(result, bound(table, gpu))
 
-    def interval(self, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[Floats, Floats]:
+    def interval(self, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats | None = None) -> tuple[Floats, Floats]:
         """Return (low, high): measured / forecast lies between them for 80 of 100 kernels (module intervals); 0 and inf unknown.
 
-        A GPU farther from those that were measured than these are from each other has a wider interval.
+        A GPU farther from those that were measured than these are from each other has a wider interval. `seconds` are the
+        forecasts of `predict`, where they are known already.
         """
         table = columns(kernels)
-        seconds, names = self.columns(table, gpu), self._known(route(table))
+        seconds = self.columns(table, gpu) if seconds is None else seconds
+        names = self._known(route(table))
         low, high = np.zeros(len(table)), np.full(len(table), np.inf)
         for name in dict.fromkeys(names.tolist()):
             rows = names == name
@@ -134,7 +136,7 @@ class Learned:
         unseen = [row for row in self.weights.meta["errors"].get(name, {}).values() if row["unseen"]]
         count = sum(row["count"] for row in unseen)
         mean = sum(row["mean"] * row["count"] for row in unseen) / count if count else None
-        return Scope(subject, self.name, mean, count, f"GPUs left out of training; {self.distance(name, gpu)}")
+        return Scope(subject, self.name, mean, count, "GPUs left out of training", str(self.distance(name, gpu)))
 
 
 def lender(name: str, kind: str, dtype: str) -> str | None:

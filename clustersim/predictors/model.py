@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
 from clustersim.config.gpu import Gpu
 from clustersim.plugins import load
 from clustersim.predictors.columns import Columns, Floats
@@ -28,7 +30,7 @@ class Scope(NamedTuple):
     """How far the forecasts of one class of kernels can be trusted.
 
     `error` is the mean absolute relative error on held-out kernels (0.15 = 15 %), over `samples` of them, measured on
-    `on`; None where nothing was measured.
+    `on`; None where nothing was measured. `near` says which GPU that was measured comes nearest, where this one was not.
     """
 
     subject: str
@@ -36,12 +38,14 @@ class Scope(NamedTuple):
     error: float | None
     samples: int
     on: str
+    near: str = ""
 
     def __str__(self) -> str:
         """Return one sentence, such as `fp32 linear: 9.1 % on h100-sxm (1040 held-out kernels)`."""
         if self.error is None:
             return f"{self.subject}: {self.method}, error not measured"
-        return f"{self.subject}: {100 * self.error:.1f} % on {self.on} ({self.samples} held-out kernels)"
+        near = f"; {self.near}" if self.near else ""
+        return f"{self.subject}: {100 * self.error:.1f} % on {self.on} ({self.samples} held-out kernels){near}"
 
 
 class Predictor(Protocol):
@@ -61,11 +65,30 @@ class Predictor(Protocol):
     def statement(self, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[Scope, ...]:
         """Return what is known about the error, one entry for each data type and kind among the kernels."""
 
+    def interval(self, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats | None = None) -> tuple[Floats, Floats]:
+        """Return (low, high): measured / forecast lies between them for 80 of 100 kernels; 0 and inf where it is unknown.
+
+        `seconds` are the forecasts where they are known, which saves making them again.
+        """
+
 
 def get(name: str) -> Predictor:
     """Return the predictor of that name with its shipped weights. Raises UnknownNameError and DataError."""
     found: Predictor = load(ROOM, name, "load")()
     return found
+
+
+def interval(predictor: Predictor, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats) -> tuple[Floats, Floats]:
+    """Return the interval of each kernel; unknown for predictors from outside that give none."""
+    if not hasattr(predictor, "interval"):
+        return unknown(len(kernels))
+    low, high = predictor.interval(kernels, gpu, seconds)
+    return low, high
+
+
+def unknown(count: int) -> tuple[Floats, Floats]:
+    """Return the interval of kernels whose error was never measured: 0 to infinity."""
+    return np.zeros(count), np.full(count, np.inf)
 
 
 def subjects(table: Columns) -> list[tuple[str, str]]:

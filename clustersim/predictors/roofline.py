@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from clustersim.config.gpu import Gpu
 from clustersim.errors import DataError
 from clustersim.predictors.columns import Floats, bound, columns
@@ -33,6 +35,10 @@ class Roofline(NamedTuple):
         return tuple(
             Scope(f"{dtype} {kind}", "lower bound at datasheet rates", None, 0, gpu.name) for dtype, kind in found
         )
+
+    def interval(self, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats | None = None) -> tuple[Floats, Floats]:
+        """Return (1, inf) for each kernel: nothing is known but that none is faster."""
+        return np.ones(len(kernels)), np.full(len(kernels), np.inf)
 
 
 def load(weights: Path | None = None) -> Predictor:

@@ -10,6 +10,10 @@ from clustersim.sweep.space import AXES, Point
 from clustersim.topology.model import Topology
 
 Row = dict[str, Any]
+_SPEED = (
+    *("step_time_s", "step_time_low_s", "step_time_high_s"),
+    *("tokens_per_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu"),
+)
 _SHORT = {key: name for name, key in AXES.items()}
 
 
@@ -44,9 +48,7 @@ def flat(summary: dict[str, Any]) -> Row:
         k: summary["parallelism"][k]
         for k in ("tp", "pp", "dp", "vpp", "schedule", "zero", "micro_batch", "microbatches")
     }
-    speed = {
-        k: summary[k] for k in ("step_time_s", "tokens_per_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu")
-    }
+    speed = {k: summary[k] for k in _SPEED if summary[k] is not None}
     parts = {f"{k}_s": v for k, v in summary["breakdown_s"].items() if k != "rank"}
     counts = {k: summary["simulated"][k] for k in ("ranks", "idle_gpus", "rank_cells", "events")}
     return {**split, **speed, **parts, "peak_memory_bytes": summary["memory"]["peak_bytes"], **counts}

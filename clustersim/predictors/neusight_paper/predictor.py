@@ -12,7 +12,7 @@ from clustersim.config.gpu import Gpu
 from clustersim.errors import InputError
 from clustersim.predictors.classes import MEMORY, class_of
 from clustersim.predictors.columns import Columns, Flags, Floats, columns
-from clustersim.predictors.model import Scope, subjects
+from clustersim.predictors.model import Scope, subjects, unknown
 from clustersim.predictors.neusight_paper.board import GIB, board
 from clustersim.predictors.neusight_paper.records import GROUPS, PRODUCTS
 from clustersim.predictors.neusight_paper.terms import product, terms, vector
@@ -62,6 +62,10 @@ class Paper:
     def statement(self, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[Scope, ...]:
         """Return the measured error of each kind among the kernels, on `gpu` or on the GPUs left out of training."""
         return tuple(self._scope(dtype, kind, gpu) for dtype, kind in subjects(columns(kernels)))
+
+    def interval(self, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats | None = None) -> tuple[Floats, Floats]:
+        """Return that it is unknown: the published predictor gives none, and its mean errors have no sign to make one of."""
+        return unknown(len(kernels))
 
     def _scope(self, dtype: str, kind: str, gpu: Gpu) -> Scope:
         subject = f"{dtype} {kind}"
