@@ -74,18 +74,19 @@ def test_amd_clocks_of_long_products(name, dtype, clock, boost):
 @pytest.mark.parametrize(
     ("name", "ratio"),
     [
-        ("a100", 0.99),
-        ("h100", 0.92),
-        ("h200", 0.94),
-        ("b200", 0.905),
-        ("b300", 0.876),
-        ("gb200", 0.865),
-        ("l40s", 0.816),
+        ("a100", 0.906),
+        ("h100", 0.797),
+        ("h200", 0.812),
+        ("b200", 0.772),
+        ("b300", 0.747),
+        ("gb200", 0.738),
+        ("l40s", 0.683),
     ],
 )
 def test_long_products_of_the_gemm_tables(name, ratio):
-    # ai-dynamo/aiconfigurator, bf16, sides >= 4096: 90th percentile of rates of >= 20 ms over those of 0.2 to 1 ms
-    assert sustained(gpus.load(name), "bf16") == pytest.approx(ratio, rel=0.04)
+    # ai-dynamo/aiconfigurator, bf16: forecast at boost clocks over measured, median of the products of 20 ms and more
+    law = gpus.load(name).model_copy(update={"sustained": {}})
+    assert sustained(law, "bf16") == pytest.approx(ratio, rel=0.04)
 
 
 def test_boost_changes_nothing():
@@ -132,7 +133,7 @@ def test_a_run_says_which_clocks_it_assumed():
     assert step["boost"]["step_time_s"] < step[0.9]["step_time_s"] < step[0.7]["step_time_s"]
     assert step["boost"]["step_time_s"] < default["step_time_s"]
     assert default["predictor"]["clocks"] == statement(KERNELS, gpus.load("h100"), "sustained")
-    assert default["predictor"]["clocks"].startswith("sustained: matrix products at bf16 9")
+    assert default["predictor"]["clocks"].startswith("sustained: matrix products at bf16 8")
     assert step[0.7]["predictor"]["clocks"] == "as given: matrix products at bf16 70 % of their rate in a short burst"
     assert step["boost"]["predictor"]["clocks"] == "boost: as in a short burst"
 

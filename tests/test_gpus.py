@@ -29,6 +29,7 @@ MEASURED = (  # names that tables of measurements use
 def test_every_figure_has_a_source(gpu):
     figures = {"sms", "clock", "memory", "memory_bandwidth", "l2", "matrix", "vector", "power"}
     figures |= {"attained"} if gpu.attained else set()
+    figures |= {"sustained"} if gpu.sustained else set()
     assert set(gpu.sources) == figures
     assert all(len(text) > 10 for text in gpu.sources.values())
 

@@ -26,26 +26,29 @@ EXPONENT = 1.8
 1000 W (MI300X, MI325X; AMD, "Measuring Max-Achievable FLOPs", 2025) run at 1115 and 1354 MHz in fp16, 1207 and 1447 in bf16,
 1230 and 1464 in fp8: g = 1.5 to 1.7 at half of the boost clock, and more nearer to it, where the voltage rises."""
 ENERGY: Mapping[str, float] = {
-    "volta": 1.14,
-    "turing": 1.14,
-    "ampere": 0.80,
-    "ada": 0.48,
-    "hopper": 0.355,
-    "blackwell": 0.25,
-    "blackwell-ultra": 0.26,
+    "volta": 1.33,
+    "turing": 1.33,
+    "ampere": 0.93,
+    "ada": 0.655,
+    "hopper": 0.46,
+    "blackwell": 0.33,
+    "blackwell-ultra": 0.33,
     "cdna1": 0.89,
     "cdna2": 0.89,
     "cdna3": 0.625,
     "cdna4": 0.44,
 }
-"""Picojoules a dense 16-bit FLOP for each GHz of clock, of the whole board: from the drop of long against short products on
-A100, H100, H200, L40S, B200, B300 and GB200, and from AMD's clocks above. Volta, Turing, CDNA 1, 2 and 4 are a full process
-node from their kin: 30 % less energy at the newer one (TSMC), as in `limit.py`."""
+"""Picojoules a dense 16-bit FLOP for each GHz of clock, of the whole board: from products of 20 ms and more on A100, H100,
+H200, L40S, B200, B300 and GB200, which reach 0.91, 0.80, 0.81, 0.68, 0.77, 0.75 and 0.74 of the forecast at boost clocks, and
+from AMD's clocks above. Volta, Turing, CDNA 1, 2 and 4 are a full process node from their kin: 30 % less energy at the newer
+one (TSMC), as in `limit.py`."""
 NEWEST: Mapping[str, float] = {"nvidia": ENERGY["blackwell"], "amd": ENERGY["cdna3"]}
 """For an architecture that is not listed."""
 WIDTH: Mapping[str, float] = {"tf32": 2.0, "fp16": 1.0, "bf16": 1.0, "fp8": 0.55, "fp4": 0.55**2}
 """Energy of a FLOP relative to 16 bits: operands halve, accumulators do not. AMD's clocks above say 0.48 for fp8, the long
 products of H200, B300, B200 and GB200 0.45, 0.48, 0.57 and 0.62; below 0.5 fp8 would clock above bf16."""
+FULL = 0.8
+"""Share of the peak at boost clocks that large products reach: those that the shares of a GPU were read from."""
 SHARPNESS = 3
 """How sharply computing and memory bound a kernel: roof = (compute^q + memory^q)^(1/q)."""
 
@@ -86,10 +89,22 @@ def derate(kernels: Sequence[Kernel], seconds: Floats, gpu: Gpu, clocks: Clocks)
     table = columns(kernels)
     shares = spread(table.dtype, lambda dtype: share(gpu, dtype, clocks))
     busy = np.maximum(seconds - LAUNCH, 0.0)
+    if clocks == "sustained":
+        shares = _spared(table, gpu, shares, busy)
     slower = seconds + busy * (_stretch(table, gpu, shares) - 1)
     if clocks == "sustained":
         slower = np.maximum(slower, table.flop / spread(table.dtype, lambda dtype: _ceiling(gpu, dtype)))
     return np.where(table.matrix, slower, seconds)
+
+
+def _spared(table: Columns, gpu: Gpu, shares: Floats, busy: Floats) -> Floats:
+    """Return the shares of kernels that leave matrix units idle, and so draw less: dynamic power goes with their rate too.
+
+    share · (rate / (FULL · peak))^(-1/g), at most 1: flash attention computes exponentials half of the time.
+    """
+    rate = table.flop / np.maximum(busy, 1e-12) / (FULL * peak(table, gpu))
+    result: Floats = np.minimum(1.0, shares * np.clip(rate, 1e-9, 1.0) ** (-1 / EXPONENT))
+    return np.where(shares < 1, result, shares)
 
 
 def _stretch(table: Columns, gpu: Gpu, shares: Floats) -> Floats:

@@ -22,6 +22,8 @@ EDGES = (3e-5, 3e-4)
 LEVELS = (0.1, 0.9)
 NEAR = 0.7
 """Distance (log) up to which the errors of GPUs left out speak for a new one: they are as far from each other."""
+GENERATIONS = 3
+"""Groups of GPUs that errors on new ones need to speak for themselves."""
 FEWEST = 200
 """Kernels that a quantile of one length needs; below, those of all lengths serve."""
 
@@ -64,11 +66,17 @@ def _figures(gpu: Gpu) -> Floats:
 def learned(residuals: Sequence[Residuals]) -> dict[str, Any]:
     """Return {new, seen: [[low, high] of short, middling and long kernels]} of one class; what has no residuals is absent."""
     result: dict[str, Any] = {}
-    for name, seen in (("new", False), ("seen", True)):
-        part = [one for one in residuals if one.seen == seen and len(one.ratio)]
+    for name, part in (("new", _new(residuals)), ("seen", [one for one in residuals if one.seen and len(one.ratio)])):
         if part:
             result[name] = [_quantiles(part, size) for size in range(len(EDGES) + 1)]
     return result | {"widen": widening(residuals)}
+
+
+def _new(residuals: Sequence[Residuals]) -> list[Residuals]:
+    """Return the residuals of GPUs that were not measured; of all GPUs where these are of fewer than GENERATIONS groups."""
+    filled = [one for one in residuals if len(one.ratio)]
+    new = [one for one in filled if not one.seen]
+    return new if len({one.group for one in new}) >= GENERATIONS else filled
 
 
 def widening(residuals: Sequence[Residuals]) -> float:
@@ -110,7 +118,7 @@ def lookup(found: Mapping[str, Any], seconds: Floats, seen: bool, distance: Dist
 
 def coverage(residuals: Sequence[Residuals], widen: float = 1.0) -> float | None:
     """Return the share of kernels on new GPUs inside the interval that the other groups' residuals give; None for one group."""
-    new = [one for one in residuals if not one.seen and len(one.ratio)]
+    new = _new(residuals)
     names = list(dict.fromkeys(one.group for one in new))
     if len(names) < 2:
         return None
