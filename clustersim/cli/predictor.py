@@ -171,6 +171,8 @@ def show(
     `own GPU`: held-out shapes of GPUs that were measured; `coverage`: of the 80 % interval on generations left out, as the
     others' errors give it, and `widened` as forecasts carry it.
     """
+    from clustersim.output import card as model_card
+
     named = list(predictor or SHIPPED)
     if weights and len(named) != 1:
         raise InputError("--weights belongs to one predictor; name it with --predictor")
@@ -178,7 +180,8 @@ def show(
         raise InputError(f"--card: {CARD} alone has a model card; write --predictor {CARD} --card FILE")
     found = {name: _weights(name, weights) for name in named}
     if card is not None:
-        _card(card, found[named[0]])
+        model_card.write(card, found[CARD])
+        typer.echo(f"wrote {card}")
     elif as_json:
         typer.echo(json.dumps({name: one.meta for name, one in found.items()}, indent=1))
     else:
@@ -186,17 +189,6 @@ def show(
             typer.echo(predictor_tables.heading(one.meta, full))
             for sheet in predictor_tables.sheets(one, full):
                 predictor_tables.show(sheet)
-
-
-def _card(path: Path, weights: Weights) -> None:
-    from clustersim.output import card
-    from clustersim.predictors import store
-
-    baselines = {
-        name: store.read(store.shipped(name), name).meta for name in SHIPPED if name != weights.meta["predictor"]
-    }
-    card.write(path, weights, baselines)
-    typer.echo(f"wrote {path}")
 
 
 def _with_progress(name: str, work: Any) -> Any:

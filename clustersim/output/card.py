@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from clustersim.errors import InputError
 from clustersim.output.store import write_atomically
-from clustersim.predictors import report
+from clustersim.predictors import report, store
 from clustersim.predictors.store import Weights
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
+BASELINES = ("linear", "habitat")
 
 
-def write(path: Path, weights: Weights, baselines: Mapping[str, Mapping[str, Any]]) -> None:
+def write(path: Path, weights: Weights) -> None:
     """Write the model card. Raises InputError when the place cannot be written."""
-    text = card(weights, baselines)
+    text = card(weights)
     try:
         write_atomically(path, partial(_fill, text))
     except OSError as error:
@@ -28,12 +27,13 @@ def _fill(text: str, path: Path) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def card(weights: Weights, baselines: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the model card of weights in Markdown, beside the mean errors of baselines by their metadata.
+def card(weights: Weights) -> str:
+    """Return the model card of weights in Markdown, beside the mean errors of the baselines that ship.
 
     The same weights give the same text.
     """
     meta = weights.meta
+    baselines = {name: store.read(store.shipped(name), name).meta for name in BASELINES}
     sheets = {
         "overview": report.overview(meta),
         "errors": report.errors(meta, baselines),

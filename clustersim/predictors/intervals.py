@@ -69,7 +69,7 @@ def learned(residuals: Sequence[Residuals]) -> dict[str, Any]:
     for name, part in (("new", _new(residuals)), ("seen", [one for one in residuals if one.seen and len(one.ratio)])):
         if part:
             result[name] = [_quantiles(part, size) for size in range(len(EDGES) + 1)]
-    return result | {"widen": widening(residuals)}
+    return result | {"widen": widening(residuals)} if result else {}
 
 
 def _new(residuals: Sequence[Residuals]) -> list[Residuals]:
@@ -113,7 +113,7 @@ def lookup(found: Mapping[str, Any], seconds: Floats, seen: bool, distance: Dist
     table = np.array(found.get("seen" if seen and "seen" in found else "new", found.get("seen")))
     low, high = table[np.searchsorted(EDGES, seconds)].T
     wider = 1.0 if seen else found.get("widen", 1.0) * max(1.0, distance.value / NEAR)
-    return low**wider, high**wider
+    return np.minimum(low, low**wider), np.maximum(high, high**wider)  # a bound beyond one would move inwards
 
 
 def coverage(residuals: Sequence[Residuals], widen: float = 1.0) -> float | None:

@@ -34,7 +34,7 @@ def groups(text: str) -> tuple[str, ...]:
             raise InputError(f"--by {text!r}: {key!r} is not known; {suggest(key, KEYS)}")
     if {"decile", "flop-decile"} <= {*keys}:
         raise InputError("--by takes one kind of decile; write decile (of measured time) or flop-decile")
-    return keys if "class" in keys or not keys[-1].endswith("decile") else ("class", *keys)
+    return keys if "class" in keys or not {"decile", "flop-decile"} & {*keys} else ("class", *keys)
 
 
 def judge(predictor: Predictor, samples: Mapping[str, Samples], split: str, scalar: bool = False) -> pl.DataFrame:

@@ -136,7 +136,7 @@ def intervals(meta: Meta) -> Sheet:
 def learned(weights: Weights) -> Sheet:
     """Return a row a constant that all GPUs share; classes with the same ones stand together."""
     groups: dict[tuple[Any, ...], list[str]] = {}
-    for kind, parameters in weights.classes.items():
+    for kind, parameters in sorted(weights.classes.items()):
         groups.setdefault(tuple(constants(kind, parameters)), []).append(kind)
     rows = [
         (", ".join(kinds), one.name, f"{one.value:.4g}", one.unit, one.text)
