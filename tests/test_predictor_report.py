@@ -111,7 +111,7 @@ def test_the_page_is_one_file_of_sound_drawings(frame, tmp_path):
     path = accuracy.write(tmp_path, [frame], "test")
     text = path.read_text(encoding="utf-8")
     drawings = re.findall(r"<svg xmlns.*?\n</svg>\n?</svg>", text, re.DOTALL)
-    assert len(drawings) == 3 * 2
+    assert len(drawings) == 4 * 2
     for drawing in drawings:
         ElementTree.fromstring(drawing)
     assert re.findall(r'(?:src|href)="', text) == []
@@ -147,7 +147,7 @@ def test_png_needs_matplotlib(frame, tmp_path, monkeypatch):
 def test_png_files(frame, tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra `plots`)")
     paths = accuracy_png.write(tmp_path, [frame])
-    assert [path.name for path in paths] == [f"neusight-{what}.png" for what in ("scatter", "deciles", "gpus")]
+    assert [path.name for path in paths] == [f"neusight-{what}.png" for what in ("scatter", "ratio", "deciles", "gpus")]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
 
 

@@ -20,6 +20,10 @@ NEWS = {"GPU": COLOURS[1], "kernels": COLOURS[0], "nothing": "#777777"}
 POINTS = 1500
 """Points of a panel at most: evenly drawn from the kernels by their length."""
 NEAR = 0.2
+SIDES = (("#222222", 1.0), ("#999999", 1 - NEAR), ("#999999", 1 + NEAR))
+"""Colour and ratio of the lines that say how far off a forecast is."""
+EDGES = (1.5, 2.5, 5.0, 10.0)
+"""Where an axis of ratios may end, and begin at one over that."""
 
 
 class Axis(NamedTuple):
@@ -78,6 +82,13 @@ def figures(frame: pl.DataFrame) -> Iterator[Figure]:
         scatters,
     )
     yield _figure(
+        f"{name}-ratio",
+        f"{name}: forecast ÷ measured time",
+        f"The same kernels. Above 1 the forecast is too slow; dashed lines are {100 * NEAR:.0f} % off. What lies beyond an "
+        "edge is drawn on it.",
+        tuple(_ratio(kind, part, looks) for kind, part in _classes(frame)),
+    )
+    yield _figure(
         f"{name}-deciles",
         f"{name}: error by size",
         "Kernels of a class in ten parts of equal number, from the shortest to the longest measured time, which stands "
@@ -111,26 +122,38 @@ def _looks(frame: pl.DataFrame) -> dict[str, tuple[str, str]]:
 
 
 def _scatter(kind: str, part: Any, looks: dict[str, tuple[str, str]]) -> Panel:
-    some = part.sort("seconds").gather_every(max(1, -(-len(part) // POINTS)))
-    times = [*some["seconds"], *(some["seconds"] * some["ratio"])]
-    axis = _times(min(times), max(times))
+    some = _drawn(part).with_columns(y=_drawn(part)["seconds"] * _drawn(part)["ratio"])
+    axis = _times(min(*some["seconds"], *some["y"]), max(*some["seconds"], *some["y"]))
     ends = (axis.low, axis.high)
-    sides = (("#222222", 1.0), ("#999999", 1 - NEAR), ("#999999", 1 + NEAR))
-    lines = [Mark("line", "", colour, ends, [f * end for end in ends], dashed=f != 1) for colour, f in sides]
-    marks = [
-        Mark(
-            "points",
-            gpu,
-            looks[gpu][0],
-            own["seconds"].to_list(),
-            (own["seconds"] * own["ratio"]).to_list(),
-            glyph=looks[gpu][1],
-        )
-        for gpu in looks
-        if len(own := some.filter(some["gpu"] == gpu))
-    ]
-    title = f"{kind} ({len(part):,} kernels)"
-    return Panel(title, axis._replace(label="measured"), axis._replace(label="forecast"), (*lines, *marks))
+    lines = [Mark("line", "", colour, ends, [f * end for end in ends], dashed=f != 1) for colour, f in SIDES]
+    marks = (*lines, *_points(some, looks))
+    return Panel(_title(kind, part), axis._replace(label="measured"), axis._replace(label="forecast"), marks)
+
+
+def _ratio(kind: str, part: Any, looks: dict[str, tuple[str, str]]) -> Panel:
+    edge = next((edge for edge in EDGES if (part["ratio"].is_between(1 / edge, edge)).mean() > 0.99), EDGES[-1])
+    some = _drawn(part).with_columns(y=_drawn(part)["ratio"].clip(1 / edge, edge))
+    x = _times(some["seconds"].min(), some["seconds"].max())._replace(label="measured")
+    shown = [value for value in (0.1, 0.2, 0.5, 0.8, 1.0, 1.2, 2.0, 5.0, 10.0) if 1 / edge <= value <= edge]
+    y = Axis("forecast ÷ measured", 1 / edge, edge, tuple((value, f"{value:g}") for value in shown), log=True)
+    lines = [Mark("line", "", colour, (x.low, x.high), (f, f), dashed=f != 1) for colour, f in SIDES]
+    return Panel(_title(kind, part), x, y, (*lines, *_points(some, looks)))
+
+
+def _drawn(part: Any) -> Any:
+    return part.sort("seconds").gather_every(max(1, -(-len(part) // POINTS)))
+
+
+def _title(kind: str, part: Any) -> str:
+    return f"{kind} ({len(part):,} kernels)"
+
+
+def _points(some: Any, looks: dict[str, tuple[str, str]]) -> Iterator[Mark]:
+    """Yield the marks of each GPU: `y` over the measured time."""
+    for gpu, (colour, glyph) in looks.items():
+        own = some.filter(some["gpu"] == gpu)
+        if len(own):
+            yield Mark("points", gpu, colour, own["seconds"].to_list(), own["y"].to_list(), glyph=glyph)
 
 
 def _times(low: float, high: float) -> Axis:
@@ -161,7 +184,7 @@ def _deciles(kind: str, part: pl.DataFrame) -> Panel:
     ticks = tuple((float(row["decile"]), seconds(row["seconds"])) for row in shown)
     x = Axis("decile of measured time (its median)", 0.5, max(10, *places) + 0.5, ticks)
     return Panel(
-        f"{kind} ({len(part):,} kernels)",
+        _title(kind, part),
         x,
         _shares(row["p90"] for row in rows)._replace(label="absolute error"),
         tuple(marks),

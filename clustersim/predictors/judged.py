@@ -103,9 +103,9 @@ def _news(predictor: Predictor, kind: str, gpu: str, split: str) -> str:
     weights = getattr(predictor, "weights", None)
     if weights is None:
         return "GPU"
-    if kind not in weights.meta["learned"]:
-        return "nothing"  # published rates, which constants were chosen from
-    if gpu not in weights.meta["learned"][kind]["gpus"]:
+    if kind.startswith(PREFIX) and isinstance(predictor, Learned) and predictor.method.memory:
+        return "nothing"  # published rates, which its constants were chosen from
+    if kind not in weights.meta["learned"] or gpu not in weights.meta["learned"][kind]["gpus"]:
         return "GPU"
     return "kernels" if split == "test" and kind.startswith("fp32/") else "nothing"
 
