@@ -16,7 +16,7 @@ from clustersim import gpus
 from clustersim.cli.predictor import app
 from clustersim.errors import InputError
 from clustersim.output import accuracy, accuracy_png, card, panels
-from clustersim.predictors import judged, report, store
+from clustersim.predictors import intervals, judged, report, store
 from clustersim.predictors.calibration import FEW, with_scalar
 from clustersim.predictors.columns import columns
 from clustersim.predictors.model import get
@@ -78,6 +78,14 @@ def test_coverage_counts_the_kernels_inside_the_interval(frame):
     assert all(0 <= row["coverage"] <= 1 for row in judged.errors(frame))
     plain = judged.judge(get("roofline"), {"half/linear": samples()}, "test")
     assert [row["coverage"] for row in judged.errors(plain, ("class",))] == [None]
+
+
+@given(*(st.floats(0.3, 3.0) for _ in range(2)), st.floats(1.0, 4.0), st.floats(0.0, 3.0))
+def test_a_wider_interval_holds_the_narrower_one(one, other, widen, far):
+    bounds = sorted((one, other))
+    found = {"new": [bounds] * 3, "widen": widen}
+    [low], [high] = intervals.lookup(found, np.array([1e-4]), False, intervals.Distance("", far))
+    assert low <= bounds[0] <= bounds[1] <= high
 
 
 @pytest.mark.parametrize("key", ["decile", "flop-decile"])

@@ -113,7 +113,7 @@ def lookup(found: Mapping[str, Any], seconds: Floats, seen: bool, distance: Dist
     table = np.array(found.get("seen" if seen and "seen" in found else "new", found.get("seen")))
     low, high = table[np.searchsorted(EDGES, seconds)].T
     wider = 1.0 if seen else found.get("widen", 1.0) * max(1.0, distance.value / NEAR)
-    return np.minimum(low, low**wider), np.maximum(high, high**wider)  # a bound beyond one would move inwards
+    return np.where(low < 1, low**wider, low), np.where(high > 1, high**wider, high)  # others would move inwards
 
 
 def coverage(residuals: Sequence[Residuals], widen: float = 1.0) -> float | None:

@@ -94,8 +94,11 @@ def _scaled(predictor: Predictor, kind: str, gpu: Gpu, part: Samples) -> Floats:
 
 
 def _learned(predictor: Predictor, kind: str) -> bool:
+    """Whether a predictor forecasts the kernels of a class: what it learned, and published ones where it has a fallback."""
     weights = getattr(predictor, "weights", None)
-    return weights is None or kind in weights.meta["learned"] or kind.startswith(PREFIX)
+    if weights is None or kind in weights.meta["learned"]:
+        return True
+    return kind.startswith(PREFIX) and isinstance(predictor, Learned)
 
 
 def _news(predictor: Predictor, kind: str, gpu: str, split: str) -> str:
