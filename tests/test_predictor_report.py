@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from clustersim import gpus
 from clustersim.cli.predictor import app
 from clustersim.errors import InputError
-from clustersim.output import accuracy, accuracy_png, card, panels
+from clustersim.output import accuracy, accuracy_png, card, error_figures
 from clustersim.predictors import intervals, judged, report, store
 from clustersim.predictors.calibration import FEW, with_scalar
 from clustersim.predictors.columns import columns
@@ -129,7 +129,7 @@ def test_the_page_is_one_file_of_sound_drawings(frame, tmp_path):
 
 
 def test_every_kernel_has_its_mark_and_lies_within_the_axes(frame):
-    for figure in panels.figures(frame):
+    for figure in error_figures.figures(frame):
         assert figure.legend
         for panel in figure.panels:
             assert panel.x.label
@@ -137,12 +137,12 @@ def test_every_kernel_has_its_mark_and_lies_within_the_axes(frame):
             for mark in (mark for mark in panel.marks if mark.style == "points"):
                 assert min(panel.x.low, panel.x.high) <= min(mark.x) <= max(mark.x) <= panel.x.high
                 assert panel.y.low <= min(mark.y) <= max(mark.y) <= panel.y.high
-    [scatter, *_] = panels.figures(frame)
+    [scatter, *_] = error_figures.figures(frame)
     assert sum(len(m.x) for p in scatter.panels for m in p.marks if m.style == "points") == len(frame)
 
 
 def test_gpus_look_different():
-    looks = panels._looks(pl.DataFrame({"gpu": [gpu.name for gpu in gpus.everything()][:28]}))
+    looks = error_figures._looks(pl.DataFrame({"gpu": [gpu.name for gpu in gpus.everything()][:28]}))
     assert len({*looks.values()}) == len(looks) > 20
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
 from clustersim.errors import InputError
-from clustersim.output.panels import Figure, figures
+from clustersim.output.error_figures import figures
+from clustersim.output.panels import Figure
 from clustersim.output.store import write_atomically
 from clustersim.output.svg_panels import legend, svg
 from clustersim.predictors.judged import errors

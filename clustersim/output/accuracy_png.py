@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clustersim.errors import InputError
-from clustersim.output.panels import Axis, Figure, Mark, Panel, figures
+from clustersim.output.error_figures import figures
+from clustersim.output.panels import Axis, Figure, Mark, Panel
 from clustersim.output.store import write_atomically
 
 if TYPE_CHECKING:
