@@ -138,7 +138,7 @@ def test_a_gpu_far_from_all_is_less_certain():
         assert odd > known
     assert predictor.distance("half/linear", strange).value > 2
     assert predictor.distance("half/linear", H100) == Distance("h100-sxm", 0.0)
-    assert "h100-sxm, within a factor of 1.0" in str(predictor.distance("half/linear", H100))
+    assert "h100-sxm" in str(predictor.distance("half/linear", H100))
 
 
 def test_a_gpu_of_a_users_file_is_no_neighbour():
