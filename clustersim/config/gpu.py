@@ -21,13 +21,15 @@ class Gpu(Spec):
     SIMT rate, `tf32` the tensor-core one), `vector` the peak of element-by-element work. `attained` is the best rate that
     a published search over matrix products reached on this GPU, where there is one: power and clocks keep it below the
     peak. `sustained` is the share of the rate of a short burst that matrix products hold for seconds, where it was
-    measured; without it, it follows from `power`. `sources` says where each figure is from.
+    measured; without it, it follows from `power`. `like` names a GPU of the same chip, whose measured speed holds for this one
+    where it has none of its own. `sources` says where each figure is from.
     """
 
     name: Name
     vendor: Literal["nvidia", "amd"]
     architecture: Name
     aliases: tuple[Name, ...] = Field(default=(), strict=False)
+    like: Name | None = None
     sms: Count
     clock: Frequency
     memory: Size

@@ -64,11 +64,21 @@ def _shared(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool) -> tu
 
 
 def speed(parameters: Parameters, gpu: Gpu, dtype: str) -> Floats:
-    """Return the log speed of a GPU's matrix units, (1, 1): its own where it was measured, else that of a typical one."""
+    """Return the log speed of a GPU's matrix units, (1, 1): its own or that of a GPU like it, else that of a typical one."""
     types = _types(gpu, dtype)
-    own, typical = (f"speed.{gpu.name}.{name}" for name in types), (f"level.{name}" for name in types)
+    own = (f"speed.{board.name}.{name}" for board in kin(gpu) for name in types)
+    typical = (f"level.{name}" for name in types)
     found: Floats = next(parameters[name] for name in (*own, *typical, "gemm.level") if name in parameters)
     return found
+
+
+def kin(gpu: Gpu) -> Iterator[Gpu]:
+    """Yield a GPU, the one that it is `like`, the one that this is like, and so on. Raises UnknownNameError."""
+    met: set[str] = set()
+    while gpu.name not in met:
+        met.add(gpu.name)
+        yield gpu
+        gpu = gpus.load(gpu.like) if gpu.like else gpu
 
 
 def _types(gpu: Gpu, dtype: str) -> tuple[str, ...]:
@@ -104,9 +114,9 @@ def _own(parameters: Parameters, table: Columns, gpu: Gpu) -> Floats:
 
 
 def _net(parameters: Parameters, gpu: Gpu, dtype: str) -> Parameters:
-    """Return the network of a GPU and data type, or of a type as wide; empty where there is none."""
-    types = (name for name in _types(gpu, dtype) if BYTES[name] == BYTES[dtype])
-    prefixes = [f"own.{gpu.name}.{name}." for name in types]
+    """Return the network of a GPU and data type, or of a type as wide, or of a GPU like it with as many SMs; else nothing."""
+    types = [name for name in _types(gpu, dtype) if BYTES[name] == BYTES[dtype]]
+    prefixes = [f"own.{board.name}.{name}." for board in kin(gpu) if board.sms == gpu.sms for name in types]
     known = next((one for one in prefixes if f"{one}mlp.0.weight" in parameters), None)
     return (
         {}
