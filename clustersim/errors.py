@@ -68,13 +68,16 @@ class OutOfMemoryError(InputError):
     """The job does not fit into the GPU's memory."""
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
-    """Return "did you mean 'x'? known: a, b, c" for an unknown `name`; another case of letters is the nearest match."""
+def suggest(name: str, known: Iterable[str], listed: Iterable[str] | None = None) -> str:
+    """Return "did you mean 'x'? known: a, b, c" for an unknown `name`; another case of letters is the nearest match.
+
+    `listed`: names to list where `known` has many that mean the same.
+    """
     names = sorted(known)
     same = [other for other in names if other.lower() == name.lower()]
     close = get_close_matches(name, same or names, n=1, cutoff=0.0 if same else 0.6)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{hint}known: {', '.join(names)}"
+    return f"{hint}known: {', '.join(names if listed is None else sorted(listed))}"
 
 
 def shown(value: object) -> str:

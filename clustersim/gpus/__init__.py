@@ -27,7 +27,8 @@ def load(name: str, folder: Path | None = None) -> Gpu:
         return _read(direct)
     known = {alias.lower(): gpu for gpu in everything() for alias in (gpu.name, *gpu.aliases)}
     if name.lower() not in known:
-        raise UnknownNameError(f"unknown GPU {name!r}; {suggest(name.lower(), known)}, or a path to a YAML file")
+        hint = suggest(name.lower(), known, {gpu.name for gpu in known.values()})
+        raise UnknownNameError(f"unknown GPU {name!r}; {hint}, or a path to a YAML file")
     return known[name.lower()]
 
 
