@@ -241,20 +241,3 @@ def test_metadata_is_json_and_memory_is_a_share():
     weights = load("neusight").weights
     assert json.loads(json.dumps(weights.meta)) == weights.meta
     assert 0.7 < float(weights.classes[MEMORY]["fraction"].ravel()[0]) < 0.95
-
-
-def test_the_tables_of_the_docs_are_those_of_the_weights():
-    page = (Path(__file__).parents[1] / "docs/predictors.md").read_text(encoding="utf-8")
-    errors = {name: load(name).weights.meta["errors"] for name in LEARNED}
-    rows = [
-        line.strip("| ").split(" | ")
-        for line in page.splitlines()
-        if line.startswith(("| fp32/", "| half/", "| narrow/"))
-    ]
-    assert len(rows) > 80
-    for kind, gpu, _, *shown in rows:
-        board = gpu.removesuffix(" (seen)")
-        assert gpu.endswith("(seen)") is not errors["neusight"][kind][board]["unseen"]
-        for name, text in zip(("linear", "habitat", "neusight"), shown, strict=True):
-            entry = errors[name][kind][board]
-            assert text in {f"{100 * entry[key]:.1f} %" for key in ("mean", "large") if key in entry}

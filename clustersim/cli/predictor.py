@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clustersim.cli import whole_models
+from clustersim.cli import predictor_tables, whole_models
 from clustersim.errors import InputError
 
 if TYPE_CHECKING:
-    from clustersim.predictors.evaluate import Row
     from clustersim.predictors.model import Predictor
+    from clustersim.predictors.store import Weights
 
 SHIPPED = ("linear", "habitat", "neusight")
+CARD = "neusight"
 LEARNED = (*SHIPPED, "neusight-paper")
 Data = Annotated[
     list[Path] | None,
@@ -50,7 +50,7 @@ def train(
     Finished classes are kept beside the weights until these are written: an interrupted training goes on from there.
     """
     from clustersim import plugins
-    from clustersim.predictors import resume, sources, store
+    from clustersim.predictors import report, resume, sources, store
     from clustersim.predictors.model import ROOM
 
     if name == "roofline":
@@ -66,7 +66,7 @@ def train(
     store.save(path, weights)
     resume.discard(scratch)
     typer.echo(f"wrote {path}")
-    _print(f"{name}: errors on kernels left out of training", _entries(name, weights.meta))
+    predictor_tables.show(report.errors(weights.meta))
 
 
 @app.command()
@@ -75,35 +75,59 @@ def evaluate(
     predictor: Names = None,
     split: Annotated[str, typer.Option(help="Split of the FP32 kernels: test or train.")] = "test",
     weights: Annotated[Path | None, typer.Option(help="Weights file for the one predictor named.")] = None,
+    by: Annotated[
+        str,
+        typer.Option(
+            help="What to tell errors apart by, one or several of class, dtype, gpu, decile (of measured time) and "
+            "flop-decile; deciles are of a class each.",
+            metavar="LIST",
+        ),
+    ] = "class,gpu",
+    scalar: Annotated[
+        bool, typer.Option("--scalar", help="Also judge after 64 kernels set the speed of each GPU and data type.")
+    ] = False,
+    plots: Annotated[
+        Path | None, typer.Option(help="Write plots of the errors to this folder, as one page.", metavar="FOLDER")
+    ] = None,
+    png: Annotated[bool, typer.Option("--png", help="With --plots: also as PNG files; needs matplotlib.")] = False,
     models: Annotated[bool, typer.Option("--models", help="Whole models instead of kernels.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Print the errors of predictors on measured kernels, by class and GPU, with the weights as they are.
+    """Print the errors of predictors on measured kernels, with the weights as they are, and how many the interval holds.
 
     `new` says what training had not seen: the GPU, the kernels only, or nothing (errors of tensor-core classes with their
     generation left out: `clustersim predictor show`).
     """
-    from clustersim.predictors import sources
-    from clustersim.predictors.evaluate import measure, test_samples
+    from clustersim.predictors import judged, sources
+    from clustersim.predictors.evaluate import test_samples
 
     if split not in ("test", "train"):
         raise InputError(f"--split {split!r} is not known; write test or train")
-    opened = _opened(predictor, weights)
+    if png and plots is None:
+        raise InputError("--png says how to draw plots; name their folder with --plots FOLDER")
+    keys, opened = judged.groups(by), _opened(predictor, weights)
     if models:
         whole_models.show(sources.places(sources.given(data)), opened, as_json)
         return
     samples = test_samples(sources.given(data), split)
-    rows = (
-        _row(row, _news(one, row, split))
-        for one in opened
-        for kind, some in samples.items()
-        if _learned(one, kind)
-        for row in measure(one, kind, some)
-    )
+    frames = [judged.judge(one, samples, split, scalar) for one in opened]
+    rows = [row for frame in frames for row in judged.errors(frame, keys)]
     if as_json:
-        typer.echo(json.dumps({"split": split, "errors": list(rows)}, indent=1))
+        typer.echo(json.dumps({"split": split, "by": keys, "errors": rows}, indent=1))
     else:
-        _print(f"absolute errors, split {split}", rows)
+        predictor_tables.show(predictor_tables.judged(rows, keys, split))
+    if plots is not None:
+        _draw(plots, frames, split, png)
+
+
+def _draw(folder: Path, frames: list[Any], split: str, png: bool) -> None:
+    from clustersim.output import accuracy, accuracy_png
+
+    if png:
+        accuracy_png.available()
+    written = [accuracy.write(folder, frames, split)]
+    written += accuracy_png.write(folder, frames) if png else []
+    typer.echo(f"wrote {', '.join(map(str, written))}", err=True)
 
 
 @app.command()
@@ -134,21 +158,37 @@ def profile(
 
 
 @app.command()
-def show(predictor: Names = None, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Print what the shipped weights learned from, and their errors on what they had not seen."""
-    metas = {name: _meta(name) for name in predictor or SHIPPED}
-    if as_json:
-        typer.echo(json.dumps(metas, indent=1))
-        return
-    for name, meta in metas.items():
-        typer.echo(f"{name}: seed {meta['seed']}; {meta['split']}")
-        if meta.get("left_out"):
-            typer.echo(f"  left out of training: {', '.join(meta['left_out'])}")
-        for table, digest in sorted(meta["data"].items()):
-            typer.echo(f"  learned from {table} (sha256 {digest}…)")
-        for kind, facts in meta["learned"].items():
-            typer.echo(f"  {kind}: {facts['rows']:,} kernels of {', '.join(facts['gpus'])}")
-        _print(f"{name}: errors on kernels left out of training", _entries(name, meta))
+def show(
+    predictor: Names = None,
+    weights: Annotated[Path | None, typer.Option(help="Weights file for the one predictor named.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Every GPU, intervals, constants and data.")] = False,
+    card: Annotated[Path | None, typer.Option(help="Write the model card of neusight instead.", metavar="FILE")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print what weights learned from, and their errors on what they had not seen.
+
+    `unseen GPUs`: mean over GPUs that training had not seen; `with a scalar`: after one measured number for each of them;
+    `own GPU`: held-out shapes of GPUs that were measured; `coverage`: of the 80 % interval on generations left out, as the
+    others' errors give it, and `widened` as forecasts carry it.
+    """
+    from clustersim.output import card as model_card
+
+    named = list(predictor or SHIPPED)
+    if weights and len(named) != 1:
+        raise InputError("--weights belongs to one predictor; name it with --predictor")
+    if card and named != [CARD]:
+        raise InputError(f"--card: {CARD} alone has a model card; write --predictor {CARD} --card FILE")
+    found = {name: _weights(name, weights) for name in named}
+    if card is not None:
+        model_card.write(card, found[CARD])
+        typer.echo(f"wrote {card}")
+    elif as_json:
+        typer.echo(json.dumps({name: one.meta for name, one in found.items()}, indent=1))
+    else:
+        for one in found.values():
+            typer.echo(predictor_tables.heading(one.meta, full))
+            for sheet in predictor_tables.sheets(one, full):
+                predictor_tables.show(sheet)
 
 
 def _with_progress(name: str, work: Any) -> Any:
@@ -175,62 +215,9 @@ def _opened(names: list[str] | None, weights: Path | None) -> list[Predictor]:
     return [plugins.load(ROOM, name, "load")(weights) for name in names or ("roofline", *SHIPPED)]
 
 
-def _meta(name: str) -> dict[str, Any]:
+def _weights(name: str, path: Path | None) -> Weights:
     from clustersim.predictors import store
 
-    if name not in SHIPPED:
+    if name not in SHIPPED and path is None:
         raise InputError(f"{name!r} ships no weights; those that do: {', '.join(SHIPPED)}")
-    return dict(store.read(store.shipped(name), name).meta)
-
-
-def _learned(predictor: Predictor, kind: str) -> bool:
-    weights = getattr(predictor, "weights", None)
-    return weights is None or kind in weights.meta["learned"]
-
-
-def _news(predictor: Predictor, row: Row, split: str) -> str:
-    """Return what of a row's kernels the predictor's training had not seen."""
-    weights = getattr(predictor, "weights", None)
-    if weights is None:
-        return "GPU"
-    if row.kind not in weights.meta["learned"]:
-        return "nothing"  # published rates, which constants were chosen from
-    if row.gpu not in weights.meta["learned"][row.kind]["gpus"]:
-        return "GPU"
-    return "kernels" if split == "test" and row.kind.startswith("fp32/") else "nothing"
-
-
-def _row(row: Row, new: str) -> dict[str, Any]:
-    figures = {key: value if value == value else None for key, value in row._asdict().items()}  # noqa: PLR0124
-    return figures | {"new": new}
-
-
-def _entries(name: str, meta: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for kind, found in meta["errors"].items():
-        for gpu, entry in found.items():
-            figures = {key: entry.get(key) for key in ("mean", "median", "p90", "large", "bias")}
-            new = "GPU" if entry["unseen"] else "kernels"
-            yield {"predictor": name, "kind": kind, "gpu": gpu, **figures, "samples": entry["count"], "new": new}
-
-
-def _print(title: str, rows: Iterable[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("predictor", "class", "GPU", title=title, title_justify="left", box=None)
-    for name in ("mean", "median", "90th", ">20 GFLOP", "bias", "kernels"):
-        table.add_column(name, justify="right")
-    table.add_column("new")
-    for row in rows:
-        shares = ["" if row[key] is None else f"{100 * row[key]:.1f} %" for key in ("mean", "median", "p90", "large")]
-        cells = (
-            row["predictor"],
-            row["kind"],
-            row["gpu"],
-            *shares,
-            f"{row['bias']:.2f}",
-            f"{row['samples']:,}",
-            row["new"],
-        )
-        table.add_row(*cells)
-    Console(width=max(Console().width, 120)).print(table)
+    return store.read(path or store.shipped(name), name)

@@ -2,6 +2,7 @@
 
 SHARED = (
     *(
+        "calibration",
         "checkouts",
         "classes",
         "clocks",
@@ -9,12 +10,13 @@ SHARED = (
         "curriculum",
         "evaluate",
         "intervals",
+        "judged",
         "learned",
         "lessons",
         "margins",
         "measurements",
         "mlp",
     ),
-    *("model", "published", "resume", "samples", "sheet", "sources", "store", "tables", "training"),
+    *("model", "published", "report", "resume", "samples", "sheet", "sources", "store", "tables", "training"),
 )
 ALIASES = {"neusight-paper": "neusight_paper"}

@@ -17,6 +17,7 @@ from clustersim import gpus
 from clustersim.config.gpu import Gpu
 from clustersim.errors import DataError
 from clustersim.predictors import intervals, tables
+from clustersim.predictors.calibration import scalable, with_scalar
 from clustersim.predictors.classes import GENERATIONS, MEMORY, SIMT, WEIGHT, pick
 from clustersim.predictors.columns import Flags, Floats
 from clustersim.predictors.evaluate import canonical, own_samples, ratios, summary, tensor_samples
@@ -31,8 +32,6 @@ from clustersim.predictors.training import Progress
 PER_GPU = 20_000
 """Rows of each GPU and data type that a tensor-core class learns from and is judged on."""
 PER_CLASS = 60_000
-FEW = 64
-"""Kernels that set the one measured scalar of a GPU that was left out."""
 
 Classes = Mapping[str, Mapping[str, Floats]]
 
@@ -197,8 +196,8 @@ def _verdict(predictor: Learned, name: str, samples: Samples, seen: set[str], me
         errors[gpu.name] = _rounded(row) | {"count": row.samples, "unseen": gpu.name not in seen}
         group = GENERATIONS.get(gpu.architecture, gpu.architecture)
         residuals.append(Residuals(group, gpu.name in seen, ratio * part.seconds, 1 / ratio))
-        if method and method.calibrate and gpu.name not in seen and "gemm.level" in predictor.weights.classes[name]:
-            errors[gpu.name]["scalar"] = _scalar(method, predictor, name, gpu, part)
+        if method and gpu.name not in seen and scalable(predictor, name):
+            errors[gpu.name]["scalar"] = _scalar(predictor, name, gpu, part)
         if name.endswith("/linear") and name not in SIMT:
             errors[gpu.name]["wide"] = _wide(method, predictor, name, gpu, part)
     return Verdict(errors, residuals)
@@ -213,21 +212,17 @@ def _wide(method: Method | None, predictor: Learned, name: str, gpu: Gpu, sample
         if len(part):
             [(_, ratio, _)] = ratios(predictor, name, part)
             result[dtype] = _rounded(summary(predictor.name, name, gpu.name, ratio, part.table))
-            if method and method.calibrate:
-                result[dtype]["scalar"] = _scalar(method, predictor, name, gpu, part)
+            if method and scalable(predictor, name):
+                result[dtype]["scalar"] = _scalar(predictor, name, gpu, part)
     return result
 
 
-def _scalar(method: Method, predictor: Learned, name: str, gpu: Gpu, samples: Samples) -> dict[str, float]:
-    """Return the errors when one scalar for each data type is set by FEW kernels, on all the others."""
-    assert method.calibrate is not None
-    order = np.random.default_rng(0).permutation(len(samples))
-    rows = np.concatenate([order[samples.table.dtype[order] == one][:FEW] for one in np.unique(samples.table.dtype)])
-    parameters = method.calibrate(predictor.weights.classes[name], samples.select(rows), gpu)
-    rest = samples.select(np.setdiff1d(np.arange(len(samples)), rows))
+def _scalar(predictor: Learned, name: str, gpu: Gpu, samples: Samples) -> dict[str, float]:
+    """Return the errors when one scalar for each data type is set by a few kernels, on all the others."""
+    calibrated, rest = with_scalar(predictor, name, gpu, samples)
     if not len(rest):
         return {}
-    [(_, ratio, part)] = ratios(_temporary(method, {**predictor.weights.classes, name: parameters}), name, rest)
+    [(_, ratio, part)] = ratios(calibrated, name, samples.select(rest))
     return _rounded(summary(predictor.name, name, gpu.name, ratio, part.table))
 
 

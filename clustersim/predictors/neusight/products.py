@@ -80,15 +80,15 @@ def _types(gpu: Gpu, dtype: str) -> tuple[str, ...]:
 def calibrated(parameters: Parameters, samples: Samples, gpu: Gpu) -> dict[str, Floats]:
     """Return parameters with the speed of `gpu` set by a few measured kernels: one number for each data type among them.
 
-    The speed at which the median of forecast / measured is one, found by halving.
+    The speed at which the median of forecast / measured is one, found by halving. A call by itself takes its dispatch too.
     """
-    result = dict(parameters)
+    result, dispatch = dict(parameters), float(parameters["dispatch"].ravel()[0])
     for dtype in dict.fromkeys(samples.table.dtype.tolist()):
         part, name = samples.select(samples.table.dtype == dtype), f"speed.{gpu.name}.{dtype}"
         low, high = -1.0, 1.0
         for _ in range(20):
             result[name] = np.full((1, 1), (low + high) / 2)
-            slow = np.median(forecast(result, part.table, gpu, alone=True) / part.seconds) > 1
+            slow = np.median((dispatch + forecast(result, part.table, gpu, alone=True)) / part.seconds) > 1
             low, high = (low + (high - low) / 2, high) if slow else (low, low + (high - low) / 2)
     return result
 

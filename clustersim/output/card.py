@@ -1,0 +1,62 @@
+"""The model card of a predictor: a page written from its weights, whose figures are those of their metadata."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from clustersim.errors import InputError
+from clustersim.output.store import write_atomically
+from clustersim.predictors import report, store
+from clustersim.predictors.store import Weights
+
+TEMPLATE = Path(__file__).with_name("model_card.md")
+BASELINES = ("linear", "habitat")
+
+
+def write(path: Path, weights: Weights) -> None:
+    """Write the model card. Raises InputError when the place cannot be written."""
+    text = card(weights)
+    try:
+        write_atomically(path, partial(_fill, text))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another place") from error
+
+
+def _fill(text: str, path: Path) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def card(weights: Weights) -> str:
+    """Return the model card of weights in Markdown, beside the mean errors of the baselines that ship.
+
+    The same weights give the same text.
+    """
+    meta = weights.meta
+    baselines = {name: store.read(store.shipped(name), name).meta for name in BASELINES}
+    sheets = {
+        "overview": report.overview(meta),
+        "errors": report.errors(meta, baselines),
+        "wide": report.wide(meta),
+        "own": report.own(meta),
+        "intervals": report.intervals(meta),
+        "learned": report.learned(weights),
+        "boards": report.boards(weights),
+        "rows": report.rows(meta),
+        "sources": report.sources(meta),
+    }
+    out = f"Without {', '.join(meta['left_out'])}. " if meta.get("left_out") else ""
+    command = f"`clustersim predictor show --predictor {meta['predictor']} --card FILE`"
+    return TEMPLATE.read_text(encoding="utf-8").format(
+        name=meta["predictor"],
+        seed=meta["seed"],
+        size=f"{_bytes(weights) / 1e6:.1f} MB",
+        left_out=out,
+        generated=f"Written from the weights by {command}; every figure is from their metadata.",
+        **{name: report.markdown(sheet) if sheet.rows else "None." for name, sheet in sheets.items()},
+    )
+
+
+def _bytes(weights: Weights) -> int:
+    """Return the bytes of all parameters as they are stored, in 32 bits."""
+    return sum(4 * value.size for parameters in weights.classes.values() for value in parameters.values())

@@ -1,0 +1,161 @@
+"""Every measured kernel beside its forecast: what tables and plots of errors are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from clustersim.config.gpu import Gpu
+from clustersim.errors import InputError, suggest
+from clustersim.predictors.calibration import scalable, with_scalar
+from clustersim.predictors.columns import Floats
+from clustersim.predictors.evaluate import kernels, ratios
+from clustersim.predictors.learned import Learned
+from clustersim.predictors.model import Predictor
+from clustersim.predictors.published import PREFIX
+from clustersim.predictors.samples import Samples
+
+if TYPE_CHECKING:
+    import polars as pl
+
+KEYS = {"class": "kind", "dtype": "dtype", "gpu": "gpu", "decile": "decile", "flop-decile": "decile"}
+"""What errors can be told apart by, and the column that has it."""
+LARGE = 20e9
+"""FLOP above which a kernel counts as large."""
+
+
+def groups(text: str) -> tuple[str, ...]:
+    """Return the keys of a list such as `class,gpu`; deciles are of a class each. Raises InputError."""
+    keys = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    for key in keys:
+        if key not in KEYS:
+            raise InputError(f"--by {text!r}: {key!r} is not known; {suggest(key, KEYS)}")
+    if {"decile", "flop-decile"} <= {*keys}:
+        raise InputError("--by takes one kind of decile; write decile (of measured time) or flop-decile")
+    return keys if "class" in keys or not {"decile", "flop-decile"} & {*keys} else ("class", *keys)
+
+
+def judge(predictor: Predictor, samples: Mapping[str, Samples], split: str, scalar: bool = False) -> pl.DataFrame:
+    """Return a row for each measured kernel of the classes that `predictor` learned.
+
+    predictor, kind, gpu, dtype, new (what training had not seen), seconds (measured), flop, ratio (forecast / measured), inside
+    (whether the 80 % interval holds it; null without one), scalar (ratio after a measured scalar; null without, and for
+    the kernels that set it).
+    """
+    import polars as pl
+
+    parts = [
+        _rows(predictor, kind, gpu, ratio, part, split, scalar)
+        for kind, some in samples.items()
+        if _learned(predictor, kind)
+        for gpu, ratio, part in ratios(predictor, kind, some)
+    ]
+    if not parts:
+        raise InputError(f"{predictor.name}: learned none of the measured classes ({', '.join(samples)})")
+    return pl.concat(parts)
+
+
+def _rows(
+    predictor: Predictor, kind: str, gpu: Gpu, ratio: Floats, part: Samples, split: str, scalar: bool
+) -> pl.DataFrame:
+    import polars as pl
+
+    scaled = _scaled(predictor, kind, gpu, part) if scalar else np.full(len(part), np.nan)
+    columns = {
+        "dtype": pl.Series(part.table.dtype.tolist(), dtype=pl.String),
+        "seconds": part.seconds,
+        "flop": part.table.flop,
+        "ratio": ratio,
+        "inside": pl.Series(_inside(predictor, gpu, ratio, part)).fill_nan(None),
+        "scalar": pl.Series(scaled).fill_nan(None),
+    }
+    named = {"predictor": predictor.name, "kind": kind, "gpu": gpu.name, "new": _news(predictor, kind, gpu.name, split)}
+    return pl.DataFrame(columns).select(*(pl.lit(value).alias(name) for name, value in named.items()), pl.all())
+
+
+def _inside(predictor: Predictor, gpu: Gpu, ratio: Floats, part: Samples) -> Floats:
+    """Return 1 where measured / forecast lies in the interval, 0 where not, NaN where there is none."""
+    if not isinstance(predictor, Learned):
+        return np.full(len(part), np.nan)
+    low, high = predictor.interval(kernels(part.table), gpu)
+    held = (low <= 1 / ratio) & (1 / ratio <= high)
+    return np.where(np.isfinite(high), held.astype(np.float64), np.nan)
+
+
+def _scaled(predictor: Predictor, kind: str, gpu: Gpu, part: Samples) -> Floats:
+    result = np.full(len(part), np.nan)
+    if isinstance(predictor, Learned) and scalable(predictor, kind):
+        calibrated, rest = with_scalar(predictor, kind, gpu, part)
+        if len(rest):
+            [(_, result[rest], _)] = ratios(calibrated, kind, part.select(rest))
+    return result
+
+
+def _learned(predictor: Predictor, kind: str) -> bool:
+    """Whether a predictor forecasts the kernels of a class: what it learned, and published ones where it has a fallback."""
+    weights = getattr(predictor, "weights", None)
+    if weights is None or kind in weights.meta["learned"]:
+        return True
+    return kind.startswith(PREFIX) and isinstance(predictor, Learned)
+
+
+def _news(predictor: Predictor, kind: str, gpu: str, split: str) -> str:
+    """Return what of a class's kernels on a GPU the predictor's training had not seen."""
+    weights = getattr(predictor, "weights", None)
+    if weights is None:
+        return "GPU"
+    if kind.startswith(PREFIX) and isinstance(predictor, Learned) and predictor.method.memory:
+        return "nothing"  # published rates, which its constants were chosen from
+    if kind not in weights.meta["learned"] or gpu not in weights.meta["learned"][kind]["gpus"]:
+        return "GPU"
+    return "kernels" if split == "test" and kind.startswith("fp32/") else "nothing"
+
+
+def errors(frame: pl.DataFrame, keys: Sequence[str] = ("class", "gpu")) -> Iterator[dict[str, Any]]:
+    """Yield the absolute relative errors of each group of judged kernels, 0.1 = 10 %.
+
+    mean, median, p90, large (mean above 20 GFLOP), bias (median of forecast / measured), samples, coverage (share inside the
+    80 % interval), scalar_mean, scalar_median, scalar_p90, seconds (median of the measured); None where nothing is known.
+    """
+    import polars as pl
+
+    names = ["predictor", *(KEYS[key] for key in keys)]
+    error, scaled = (pl.col("ratio") - 1).abs(), (pl.col("scalar") - 1).abs()
+    found = deciles(frame, keys).group_by(names, maintain_order=True)
+    table = found.agg(
+        **_figures(error, ""),
+        large=error.filter(pl.col("flop") > LARGE).mean(),
+        bias=pl.col("ratio").median(),
+        samples=pl.len(),
+        coverage=pl.col("inside").mean(),
+        **_figures(scaled, "scalar_"),
+        seconds=pl.col("seconds").median(),
+        new=pl.col("new").unique(maintain_order=True).str.join(", "),
+    )
+    rows = list(table.iter_rows(named=True))
+    others = [name for name in names if name != "decile"]
+    order = {place: i for i, place in enumerate(dict.fromkeys(tuple(row[name] for name in others) for row in rows))}
+    yield from sorted(rows, key=lambda row: (order[tuple(row[name] for name in others)], row.get("decile", 0)))
+
+
+def _figures(error: pl.Expr, prefix: str) -> dict[str, pl.Expr]:
+    kept = error.drop_nulls()
+    return {
+        f"{prefix}mean": kept.mean(),
+        f"{prefix}median": kept.median(),
+        f"{prefix}p90": kept.quantile(0.9, "linear"),
+    }
+
+
+def deciles(frame: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """Return judged kernels with `decile`, 1 to 10, of their time or FLOP among those of the same class (and other keys)."""
+    import polars as pl
+
+    if not {"decile", "flop-decile"} & {*keys}:
+        return frame
+    size = "flop" if "flop-decile" in keys else "seconds"
+    rest = ["predictor", *(KEYS[key] for key in keys if not key.endswith("decile"))]
+    rank = pl.col(size).rank("ordinal").over(rest).cast(pl.Int64) - 1
+    return frame.with_columns(decile=rank * 10 // pl.len().over(rest) + 1)
