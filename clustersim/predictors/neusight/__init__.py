@@ -37,7 +37,7 @@ OWN = ("half/linear", "narrow/linear")
 def seconds(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool) -> Floats:
     """Return the seconds of kernels of one class, launch excluded."""
     if vector.knows(table):
-        return vector.predict(parameters, table, gpu)[0]
+        return vector.predict(parameters, table, gpu)
     for family in FEW:
         if family.KEYS[0] in parameters:
             few: Floats = np.exp(family.log_seconds(np, parameters, family.terms(table, gpu)).mean(axis=0))
@@ -65,7 +65,7 @@ def _learn_few(name: str, family: Any, samples: Samples, seed: int, progress: Pr
 
 def memory(classes: Mapping[str, Parameters], table: Columns, gpu: Gpu) -> Floats:
     """Return the seconds of memory-bound kernels, launch excluded: element-wise ones with constants of their own."""
-    return vector.predict(classes["fp32/elementwise"], table, gpu)[0]
+    return vector.predict(classes["fp32/elementwise"], table, gpu)
 
 
 def _constants(*names: str) -> tuple[str, ...]:

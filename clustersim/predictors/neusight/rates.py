@@ -14,8 +14,6 @@ import numpy as np
 from clustersim.config.gpu import Gpu
 from clustersim.predictors.columns import Columns, Flags, Floats, spread
 
-UNKNOWN = 0.3
-"""Relative error that is assumed where one GPU, or another direction, is all that was published."""
 LANES = 64
 """Integer lanes of an SM (NVIDIA's whitepapers, Volta to Blackwell)."""
 
@@ -76,18 +74,6 @@ def issue(table: Columns, gpu: Gpu) -> Floats:
     slots = spread(table.op, _slots) * table.m * table.n + spread(table.op, _slots_a_byte) * table.bytes
     result: Floats = slots / (LANES * gpu.sms * gpu.clock)
     return result
-
-
-def error(table: Columns) -> Floats:
-    """Return the relative error of the published constant that serves each kernel, zero where none does."""
-    return spread(table.op, _error) * applies(table)
-
-
-def _error(op: str) -> float:
-    found = INSTRUCTIONS.get(base(op)) or PER_BYTE.get(op) or SHARE.get(op)
-    if found is None:
-        return 0.0
-    return UNKNOWN if found.error is None else found.error
 
 
 def _slots(op: str) -> float:

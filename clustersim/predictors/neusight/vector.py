@@ -100,7 +100,7 @@ def _waits(kind: str, table: Columns, layout: Layout) -> Floats:
 
 
 def log_seconds(parameters: Parameters, rows: Parameters) -> Any:
-    """Return log(seconds) of each kernel by each member of the ensemble, (member, kernel), launch excluded."""
+    """Return log(seconds) of each kernel by each set of parameters, (set, kernel), launch excluded."""
     share = np.minimum(sigmoid(np, parameters["share"]) @ rows["memory"].T, rows["ceiling"])
     miss = sigmoid(np, -rows["room"] * np.exp(parameters["sharpness"]))
     dram = (rows["dram"] + rows["again"] * miss) / share
@@ -110,18 +110,10 @@ def log_seconds(parameters: Parameters, rows: Parameters) -> Any:
     return np.log(dram) + np.log1p(other) / p
 
 
-def predict(parameters: Parameters, table: Columns, gpu: Gpu) -> tuple[Floats, Floats]:
-    """Return the seconds of kernels of vector kinds, launch excluded, and the standard deviation of their logarithm.
-
-    The first member has learned from all GPUs; the others have each missed one, and their spread around the first is that
-    of a jackknife over GPUs: sqrt((g - 1) / g · sum of squares). Published constants add their own error.
-    """
-    seconds, deviation = np.empty(len(table)), np.empty(len(table))
+def predict(parameters: Parameters, table: Columns, gpu: Gpu) -> Floats:
+    """Return the seconds of kernels of vector kinds, launch excluded."""
+    result, first = np.empty(len(table)), {name: value[:1] for name, value in parameters.items()}
     for kind in dict.fromkeys(table.kind.tolist()):
         chosen = table.kind == kind
-        guess = log_seconds(parameters, terms(table.select(chosen), gpu))
-        seconds[chosen] = np.exp(guess[0])
-        count = max(1, len(guess) - 1)
-        jackknife = ((guess[1:] - guess[0]) ** 2).sum(axis=0) * (count - 1) / count
-        deviation[chosen] = np.sqrt(jackknife + rates.error(table.select(chosen)) ** 2)
-    return seconds, deviation
+        result[chosen] = np.exp(log_seconds(first, terms(table.select(chosen), gpu))[0])
+    return result

@@ -1,7 +1,4 @@
-"""Learning the few parameters of vector kernels: least squares in logarithms, in numpy, without chance.
-
-The first member of the ensemble learns from all GPUs of the lesson, each other one from all but one of them.
-"""
+"""Learning the few parameters of vector kernels: least squares in logarithms, in numpy, without chance."""
 
 from __future__ import annotations
 
@@ -36,25 +33,20 @@ class Problem(NamedTuple):
 
 
 def learn_class(name: str, samples: Samples, seed: int, progress: Progress = silent) -> dict[str, Floats]:
-    """Return the parameters of one vector class with one row a member, and `dispatch` (s); `seed` changes nothing."""
+    """Return the parameters of one vector class, (1, size) each, and `dispatch` (s); `seed` changes nothing."""
     kind, facts = name.partition("/")[2], lesson(samples, terms, PATIENCE)
-    count = len(facts.share)
-    found = []
-    for left in range(-1, count if count > 1 else 0):
-        found.append(solve(problem(kind, facts, left)))
-        progress(name, len(found), count + 1)
-    keys = [key for key in found[0] if key != "dispatch"]
-    dispatch = np.array([float(np.exp(found[0]["dispatch"]) @ facts.share)])
-    return {key: np.stack([one[key] for one in found]) for key in keys} | {"dispatch": dispatch}
+    found = solve(problem(kind, facts))
+    progress(name, 1, 1)
+    dispatch = np.array([float(np.exp(found.pop("dispatch")) @ facts.share)])
+    return {key: value[None] for key, value in found.items()} | {"dispatch": dispatch}
 
 
-def problem(kind: str, facts: Lesson, left: int) -> Problem:
-    """Return what one member learns: all GPUs but number `left` (-1: all of them), each with its share of the weight."""
-    share = np.where(np.arange(len(facts.share)) == left, 0.0, facts.share)
+def problem(kind: str, facts: Lesson) -> Problem:
+    """Return what is learned: each GPU with its share of the weight."""
     weight = np.clip(facts.seconds / PATIENCE, 0.02, 1.0) ** 1.5
     own = facts.inputs["gpu"]
-    weight *= own @ (share / np.maximum(weight @ own, 1e-30))
-    begin = start(kind) | {"dispatch": np.full(len(share), np.log(35e-6))}
+    weight *= own @ (facts.share / np.maximum(weight @ own, 1e-30))
+    begin = start(kind) | {"dispatch": np.full(len(facts.share), np.log(35e-6))}
     firm = FIRM | ({"share": FIRM["dispatch"]} if kind == "elementwise" else {})
     precision = np.concatenate([np.full(value.size, firm[key]) for key, value in begin.items()])
     return Problem(facts, np.sqrt(weight / weight.sum()), begin, precision)
