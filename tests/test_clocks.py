@@ -161,3 +161,14 @@ def test_shares_of_each_word():
 
 def test_every_shipped_architecture_with_matrix_units_has_an_energy():
     assert {gpu.architecture for gpu in ALL} - set(ENERGY) == {"pascal"}
+
+
+@pytest.mark.parametrize("name", ["h100", "a100", "gb200", "l40s", "mi300x"])
+@pytest.mark.parametrize("factor", [1.1, 2.0, 4.0])
+def test_the_same_board_at_a_higher_boost_clock_holds_as_much(name, factor):
+    """At the same watts power decides: rate · share does not fall when clock and peak grow together."""
+    gpu = gpus.load(name).model_copy(update={"sustained": {}})
+    faster = gpu.model_copy(
+        update={"clock": gpu.clock * factor, "matrix": {k: v * factor for k, v in gpu.matrix.items()}}
+    )
+    assert factor * sustained(faster, "bf16") >= sustained(gpu, "bf16") * (1 - 1e-9)

@@ -26,22 +26,22 @@ EXPONENT = 1.8
 1000 W (MI300X, MI325X; AMD, "Measuring Max-Achievable FLOPs", 2025) run at 1115 and 1354 MHz in fp16, 1207 and 1447 in bf16,
 1230 and 1464 in fp8: g = 1.5 to 1.7 at half of the boost clock, and more nearer to it, where the voltage rises."""
 ENERGY: Mapping[str, float] = {
-    "volta": 1.33,
-    "turing": 1.33,
-    "ampere": 0.93,
-    "ada": 0.655,
-    "hopper": 0.46,
-    "blackwell": 0.33,
-    "blackwell-ultra": 0.33,
-    "cdna1": 0.89,
-    "cdna2": 0.89,
-    "cdna3": 0.625,
-    "cdna4": 0.44,
+    "volta": 1.42,
+    "turing": 1.46,
+    "ampere": 0.996,
+    "ada": 0.788,
+    "hopper": 0.527,
+    "blackwell": 0.378,
+    "blackwell-ultra": 0.378,
+    "cdna1": 0.965,
+    "cdna2": 0.99,
+    "cdna3": 0.725,
+    "cdna4": 0.524,
 }
-"""Picojoules a dense 16-bit FLOP for each GHz of clock, of the whole board: from products of 20 ms and more on A100, H100,
-H200, L40S, B200, B300 and GB200, which reach 0.91, 0.80, 0.81, 0.68, 0.77, 0.75 and 0.74 of the forecast at boost clocks, and
-from AMD's clocks above. Volta, Turing, CDNA 1, 2 and 4 are a full process node from their kin: 30 % less energy at the newer
-one (TSMC), as in `limit.py`."""
+"""Picojoules a dense 16-bit FLOP at 1 GHz, of the whole board; they grow with clock^(g - 1). From products of 20 ms and more on
+A100, H100, H200, L40S, B200, B300 and GB200, which reach 0.91, 0.80, 0.81, 0.68, 0.77, 0.75 and 0.74 of the forecast at boost
+clocks, and from AMD's clocks above. Volta, Turing, CDNA 1, 2 and 4 are a full process node from their kin: 30 % less energy at
+the newer one (TSMC), as in `limit.py`."""
 NEWEST: Mapping[str, float] = {"nvidia": ENERGY["blackwell"], "amd": ENERGY["cdna3"]}
 """For an architecture that is not listed."""
 WIDTH: Mapping[str, float] = {"tf32": 2.0, "fp16": 1.0, "bf16": 1.0, "fp8": 0.55, "fp4": 0.55**2}
@@ -57,7 +57,7 @@ def sustained(gpu: Gpu, dtype: str) -> float:
     """Return the share, in (0, 1], of their burst rate that matrix products hold on `gpu` for seconds.
 
     `sustained` of the GPU's YAML where it has the type; else (P_dynamic / P_burst)^(1/g) with P_dynamic = 0.86 · power and
-    P_burst = energy · width · clock · peak, at most 1: the clock falls until the board meets its limit. Products on SIMT
+    P_burst = energy · width · clock^(g - 1) · peak, at most 1: the clock falls until the board meets its limit. Products on SIMT
     units (fp32, fp64) count as 1: their tables are timed in loops of seconds.
     """
     name = gpu.matrix_type(dtype)
@@ -65,7 +65,9 @@ def sustained(gpu: Gpu, dtype: str) -> float:
         return gpu.sustained[name]
     if dtype not in WIDTH or name not in WIDTH or gpu.matrix[name] == gpu.vector.get(name):
         return 1.0
-    energy = ENERGY.get(gpu.architecture, NEWEST[gpu.vendor]) * WIDTH[name] * gpu.clock * 1e-21
+    energy = (
+        ENERGY.get(gpu.architecture, NEWEST[gpu.vendor]) * WIDTH[name] * (gpu.clock * 1e-9) ** (EXPONENT - 1) * 1e-12
+    )
     burst = energy * gpu.matrix[name]
     return min(1.0, float(((1 - STATIC) * gpu.power / burst) ** (1 / EXPONENT)))
 
