@@ -147,3 +147,12 @@ def test_mistakes_in_a_gpu_of_your_own_have_a_place_and_a_remedy(tmp_path, old, 
 def test_unknown_gpu_names_the_nearest():
     with pytest.raises(UnknownNameError, match="did you mean 'h100'"):
         gpus.load("h1000")
+
+
+def test_a_file_may_not_take_the_name_of_a_shipped_gpu(tmp_path):
+    """What was measured of a GPU goes by its name: another board would inherit its network and its error."""
+    text = (gpus.FOLDER / "h100-sxm.yaml").read_text(encoding="utf-8").replace("sms: 132", "sms: 100")
+    (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match="give this one another name, and `like: h100-sxm`"):
+        gpus.load(str(tmp_path / "mine.yaml"))
+    assert gpus.load(str(gpus.FOLDER / "h100-sxm.yaml")).name == "h100-sxm"

@@ -241,3 +241,13 @@ def test_metadata_is_json_and_memory_is_a_share():
     weights = load("neusight").weights
     assert json.loads(json.dumps(weights.meta)) == weights.meta
     assert 0.7 < float(weights.classes[MEMORY]["fraction"].ravel()[0]) < 0.95
+
+
+@pytest.mark.parametrize("place", [0.3, 0.6, 0.99])
+def test_a_flipped_bit_is_noticed(tmp_path, place):
+    raw = bytearray(store.shipped("linear").read_bytes())
+    raw[int(place * len(raw))] ^= 1
+    path = tmp_path / "linear.safetensors"
+    path.write_bytes(raw)
+    with pytest.raises(DataError, match=r"linear\.safetensors: (damaged|lacks|holds)"):
+        store.read(path, "linear")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from clustersim.config.gpu import Gpu
     from clustersim.graph.model import Graph
     from clustersim.graph.total import Total
+    from clustersim.predictors.clocks import Clocks
     from clustersim.predictors.margins import Bounds
     from clustersim.predictors.model import Predictor
     from clustersim.workload.kernel import Kernel
@@ -38,6 +40,7 @@ def predict(
     dtype: Annotated[Type | None, typer.Option(help="Data type; default: the workload's or module's, or fp32.")] = None,
     fusion: Annotated[bool, typer.Option("--fusion", help="Fuse kernels as torch.compile does in inference.")] = False,
     predictor: Annotated[str, typer.Option(help="Kernel predictor, such as neusight or roofline.")] = "neusight",
+    clocks: Annotated[str, typer.Option(help="sustained, boost, or a share such as 0.85.")] = "sustained",
     per_kernel: Annotated[bool, typer.Option("--per-kernel", help="List every distinct kernel.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -49,6 +52,7 @@ def predict(
     from clustersim.graph.open import load
     from clustersim.graph.request import Request
     from clustersim.graph.total import total
+    from clustersim.predictors.clocks import applied, statement
     from clustersim.predictors.margins import bounds
     from clustersim.predictors.model import get
 
@@ -59,15 +63,44 @@ def predict(
     compiled = fusion and not model.endswith((".yaml", ".yml"))
     if compiled:
         graph = fuse(graph)
-    found = total(graph, using, board, eager=not fusion)
+    held = _clocks(clocks)
+    found = total(graph, using, board, eager=not fusion, clocks=held)
     off = bounds(
         using, [kernel for kernel, _, _ in found.kernels], board, np.array([one for _, _, one in found.kernels])
     )
-    record = _record(graph, found, board, using, mode, off) | ({"kernels": _kernels(found, off)} if per_kernel else {})
+    said = {"clocks": statement([kernel for kernel, _, _ in found.kernels], board, applied(using, held))}
+    record = (
+        _record(graph, found, board, using, mode, off)
+        | said
+        | ({"kernels": _kernels(found, off)} if per_kernel else {})
+    )
     if as_json:
         typer.echo(json.dumps(record, indent=1))
     else:
         _print(record, per_kernel)
+
+
+def _unsure(found: Total) -> str:
+    """Return what a reader of the interval should know of the CPU's share."""
+    share = found.waits / found.seconds if found.seconds else 0.0
+    return (
+        f"; {100 * share:.0f} % of the time waits for the CPU, whose calls are guessed and not in it"
+        if share > 0.05
+        else ""
+    )
+
+
+def _clocks(text: str) -> Clocks:
+    """Return the clocks that an option names. Raises InputError."""
+    if text in ("boost", "sustained"):
+        return "boost" if text == "boost" else "sustained"
+    try:
+        share = float(text)
+    except ValueError:
+        share = math.nan
+    if not 0 < share <= 1:
+        raise InputError(f"--clocks {text}: write sustained, boost, or a share above 0 and up to 1, such as 0.85")
+    return share
 
 
 def _record(graph: Graph, found: Total, gpu: Gpu, predictor: Predictor, mode: str, off: Bounds) -> dict[str, Any]:
@@ -83,7 +116,7 @@ def _record(graph: Graph, found: Total, gpu: Gpu, predictor: Predictor, mode: st
         "seconds": found.seconds,
         "seconds_low": margin.low,
         "seconds_high": margin.high,
-        "interval": margin.note,
+        "interval": margin.note + _unsure(found),
         "waiting_for_cpu": found.waits,
         "phases": [part._asdict() for part in found.parts],
         "launches": sum(part.launches for part in found.parts),
@@ -143,6 +176,7 @@ def _print(record: dict[str, Any], per_kernel: bool) -> None:
     console.print(f"kernel times by {record['predictor']}; error on held-out kernels:")
     for line in record["errors"]:
         console.print(f"  {line}", soft_wrap=True)
+    console.print(f"clocks: {record['clocks']}", soft_wrap=True)
     console.print(f"interval: {record['interval']}", soft_wrap=True)
 
 

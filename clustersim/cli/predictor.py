@@ -116,6 +116,8 @@ def evaluate(
         typer.echo(json.dumps({"split": split, "by": keys, "errors": rows}, indent=1))
     else:
         predictor_tables.show(predictor_tables.judged(rows, keys, split))
+        if scalar and all(row["scalar_mean"] is None for row in rows):
+            typer.echo("no scalar: it needs products of tensor cores, more than 64 of a GPU and data type", err=True)
     if plots is not None:
         _draw(plots, frames, split, png)
 

@@ -11,6 +11,7 @@ import numpy as np
 from clustersim.config.gpu import Gpu
 from clustersim.graph.fuse import apart
 from clustersim.graph.model import Graph, Node, Phase
+from clustersim.predictors.clocks import Clocks, applied, derate
 from clustersim.predictors.columns import Floats
 from clustersim.predictors.model import Predictor
 from clustersim.workload.kernel import Kernel
@@ -51,16 +52,17 @@ class Total(NamedTuple):
         return sum(part.gpu for part in self.parts) + self.waits
 
 
-def total(graph: Graph, predictor: Predictor, gpu: Gpu, eager: bool = True) -> Total:
+def total(graph: Graph, predictor: Predictor, gpu: Gpu, eager: bool = True, clocks: Clocks = "sustained") -> Total:
     """Return the seconds of a graph, all distinct kernels predicted in one array call.
 
     `eager` adds what the GPU waits for the CPU's calls; a compiled graph has none worth counting. Raises InputError for
-    impossible kernels.
+    impossible kernels. `clocks`: those of passes in a row for seconds, of one burst, or a share (docs/clocks.md).
     """
     counts: dict[Kernel, int] = {}
     for kernel in graph.kernels:
         counts[kernel] = counts.get(kernel, 0) + 1
-    seconds: Floats = predictor.predict(list(counts), gpu) if counts else np.zeros(0)
+    distinct, held = list(counts), applied(predictor, clocks)
+    seconds: Floats = derate(distinct, predictor.predict(distinct, gpu), gpu, held) if counts else np.zeros(0)
     each = dict(zip(counts, seconds.tolist(), strict=True))
     parts = tuple(_part(phase, nodes, each) for phase in PHASES if (nodes := _of(graph, phase)))
     kernels = tuple((kernel, count, each[kernel]) for kernel, count in counts.items())

@@ -132,5 +132,7 @@ def statement(kernels: Sequence[Kernel], gpu: Gpu, clocks: Clocks) -> str:
     table = columns(kernels)
     types = dict.fromkeys(table.dtype[table.matrix].tolist())
     shares = ", ".join(f"{dtype} {100 * share(gpu, dtype, clocks):.0f} %" for dtype in types)
-    how = "sustained" if clocks == "sustained" else "as given"
-    return f"{how}: matrix products at {shares} of their rate in a short burst" if shares else how
+    if clocks != "sustained":
+        return f"as given: matrix products at {shares} of their rate in a short burst" if shares else "as given"
+    more = "; kernels that leave matrix units idle keep more"
+    return f"sustained: matrix products at {shares} of their rate in a short burst{more}" if shares else "sustained"

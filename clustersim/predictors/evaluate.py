@@ -41,6 +41,10 @@ class Row(NamedTuple):
     samples: int
 
 
+BUSY = "busy/"
+"""Before the class of a user's own kernels where the class has tables of eager calls: his rows hold no dispatch, theirs do."""
+
+
 def kernels(table: Columns) -> list[Kernel]:
     """Return columns as kernels."""
     fields = [getattr(table, name).tolist() for name in Kernel._fields]
@@ -57,7 +61,7 @@ def ratios(predictor: Predictor, kind: str, samples: Samples) -> Iterator[tuple[
     """Yield forecast / measured of a predictor on the samples of one class, GPU by GPU; published kernels without a call."""
     for name, rows in sorted(gpus_of(canonical(samples)).items()):
         gpu, part = gpus.load(name), samples.select(rows)
-        alone = not kind.startswith(PREFIX)
+        alone = not kind.startswith((PREFIX, BUSY))
         yield gpu, predictor.predict(kernels(part.table), gpu, alone) / part.seconds, part
 
 
@@ -80,7 +84,8 @@ def test_samples(data: Data | Path, split: str = "test") -> dict[str, Samples]:
 
     Tables that no place holds are left out. Raises DataError when nothing is left.
     """
-    parts: dict[str, list[Samples]] = {name: [samples] for name, samples in own_samples(data).items()}
+    own = own_samples(data).items()
+    parts: dict[str, list[Samples]] = {(BUSY + name if name in SIMT else name): [samples] for name, samples in own}
     simt = tables.fp32(data, split) if holds(data, FP32) else None
     found = {name: pick(simt, name) for name in SIMT} if simt else {}
     for name, samples in (found | tensor_samples(data) | published(data)).items():

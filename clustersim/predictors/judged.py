@@ -11,7 +11,7 @@ from clustersim.config.gpu import Gpu
 from clustersim.errors import InputError, suggest
 from clustersim.predictors.calibration import scalable, with_scalar
 from clustersim.predictors.columns import Floats
-from clustersim.predictors.evaluate import kernels, ratios
+from clustersim.predictors.evaluate import BUSY, kernels, ratios
 from clustersim.predictors.learned import Learned
 from clustersim.predictors.model import Predictor
 from clustersim.predictors.published import PREFIX
@@ -96,7 +96,7 @@ def _scaled(predictor: Predictor, kind: str, gpu: Gpu, part: Samples) -> Floats:
 def _learned(predictor: Predictor, kind: str) -> bool:
     """Whether a predictor forecasts the kernels of a class: what it learned, and published ones where it has a fallback."""
     weights = getattr(predictor, "weights", None)
-    if weights is None or kind in weights.meta["learned"]:
+    if weights is None or kind.removeprefix(BUSY) in weights.meta["learned"]:
         return True
     return kind.startswith(PREFIX) and isinstance(predictor, Learned)
 
@@ -108,8 +108,11 @@ def _news(predictor: Predictor, kind: str, gpu: str, split: str) -> str:
         return "GPU"
     if kind.startswith(PREFIX) and isinstance(predictor, Learned) and predictor.method.memory:
         return "nothing"  # published rates, which its constants were chosen from
-    if kind not in weights.meta["learned"] or gpu not in weights.meta["learned"][kind]["gpus"]:
+    known = weights.meta["learned"].get(kind.removeprefix(BUSY))
+    if known is None or gpu not in known["gpus"]:
         return "GPU"
+    if kind.startswith(BUSY):
+        return "kernels"
     return "kernels" if split == "test" and kind.startswith("fp32/") else "nothing"
 
 

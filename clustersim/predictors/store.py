@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from clustersim.predictors.columns import Floats
 
 FOLDER = Path(__file__).parent / "weights"
 FORMAT = "clustersim-predictor-1"
+CHECKSUM = "checksum"
 MAX_BYTES = 64 * 2**20
 
 
@@ -42,7 +44,8 @@ def save(path: Path, weights: Weights) -> None:
         for kind, parameters in sorted(weights.classes.items())
         for name, value in sorted(parameters.items())
     }
-    meta = {FORMAT: json.dumps(weights.meta, sort_keys=True)}  # one key: safetensors writes several in random order
+    whole = {**weights.meta, CHECKSUM: _checksum(tensors, weights.meta)}
+    meta = {FORMAT: json.dumps(whole, sort_keys=True)}  # one key: safetensors writes several in random order
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +74,18 @@ def read(path: Path, predictor: str) -> Weights:
         raise DataError(f"{path}: damaged or not a safetensors file; {remedy}") from error
     if meta.get("predictor") != predictor:
         raise DataError(f"{path}: holds no weights of {predictor!r} (format {FORMAT}); {remedy}")
-    return Weights(_nested(path, tensors), meta)
+    kept = {key: value for key, value in meta.items() if key != CHECKSUM}
+    if CHECKSUM in meta and meta[CHECKSUM] != _checksum(tensors, kept):
+        raise DataError(f"{path}: damaged, its checksum does not agree; {remedy}")
+    return Weights(_nested(path, tensors), kept)
+
+
+def _checksum(tensors: Mapping[str, Any], meta: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of all tensors and of the metadata, as 16 hexadecimal digits."""
+    state = hashlib.sha256(json.dumps(meta, sort_keys=True).encode())
+    for name, value in sorted(tensors.items()):
+        state.update(name.encode() + np.ascontiguousarray(value).tobytes())
+    return state.hexdigest()[:16]
 
 
 def _metadata(raw: bytes) -> dict[str, Any]:
