@@ -156,3 +156,10 @@ def test_a_file_may_not_take_the_name_of_a_shipped_gpu(tmp_path):
     with pytest.raises(InputError, match="give this one another name, and `like: h100-sxm`"):
         gpus.load(str(tmp_path / "mine.yaml"))
     assert gpus.load(str(gpus.FOLDER / "h100-sxm.yaml")).name == "h100-sxm"
+
+
+def test_kernels_of_an_unknown_type_are_refused():
+    from clustersim.workload.kernel import gemm
+
+    with pytest.raises(InputError, match="unknown data type 'int8'"):
+        gemm("linear", "forward", "int8", 1, 8, 8, 8)

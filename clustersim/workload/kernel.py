@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from clustersim.config.gpu import BYTES
+from clustersim.errors import InputError, suggest
 
 Kind = Literal["linear", "bmm", "grouped_gemm", "flash_attention", "softmax", "layernorm", "elementwise", "memory"]
 
@@ -39,6 +40,13 @@ class Kernel(NamedTuple):
     causal: bool = False
 
 
+def element(dtype: str) -> float:
+    """Return the bytes of one element. Raises InputError for an unknown data type."""
+    if dtype not in BYTES:
+        raise InputError(f"unknown data type {dtype!r}; {suggest(dtype, BYTES)}")
+    return BYTES[dtype]
+
+
 def gemm(
     kind: Kind,
     op: str,
@@ -55,7 +63,7 @@ def gemm(
     `accumulate`: bytes an element of an output that is added to, not written (wgrad into fp32 main gradients: 4).
     `output`: bytes an element of the output where they differ from those of `dtype` (fp8 products leave bf16: 2).
     """
-    size = BYTES[dtype]
+    size = element(dtype)
     written = 2 * accumulate if accumulate else output or size
     traffic = batch * ((m * k + k * n) * size + m * n * written)
     return Kernel(kind, op, dtype, batch, m, n, k, 2.0 * batch * m * n * k, float(traffic))
@@ -85,7 +93,7 @@ def attention(
     """
     flop = 4.0 * batch * heads * queries * keys * dim * (0.5 if causal else 1.0)
     q, kv = batch * heads * queries * dim, 2 * batch * kv_heads * keys * dim
-    traffic = (2.0 * q + kv) * BYTES[dtype]
+    traffic = (2.0 * q + kv) * element(dtype)
     if op == "backward":
         flop, traffic = 2.5 * flop, 2 * traffic
     return Kernel("flash_attention", op, dtype, batch, queries, keys, dim, flop, traffic, heads, kv_heads, causal)
