@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from clustersim.collectives.model import Group, Ints, Phase, Step, merged, network_switch, nodes_of
+from clustersim.collectives.model import Group, Ints, Phase, Step, backwards, merged, network_switch, nodes_of
 
 OPS = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 
@@ -19,12 +19,10 @@ def steps(op: str, group: Group) -> Iterator[Step]:
     """Yield the steps of `op`; chunk c of an all_reduce is that of rail c, else chunk r that of rank r."""
     if op == "all_reduce":
         yield from _all_reduce(group)
+    elif op == "all_gather":
+        yield from _all_gather(group)
     else:
-        for step in _all_gather(group):
-            if op == "all_gather":
-                yield step
-            else:
-                yield Step(2 - step.round, step.destination, step.source, step.chunk, reduce=True)
+        yield from backwards(_all_gather(group), last=2)
 
 
 def _all_reduce(group: Group) -> Iterator[Step]:

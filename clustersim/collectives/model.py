@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -142,6 +142,12 @@ def neighbours(group: Group, level: int) -> Ints:
     """Return, for every position, the next one in the ring over digit `level`, its other digits kept."""
     digit, stride, fan = digits(group, level)
     return np.arange(group.n, dtype=np.int64) + ((digit + 1) % fan - digit) * stride
+
+
+def backwards(steps: Iterable[Step], last: int) -> Iterator[Step]:
+    """Yield a reduce_scatter from the steps of an all_gather whose last round is `last`: the same ways back, added up."""
+    for step in steps:
+        yield Step(last - step.round, step.destination, step.source, step.chunk, reduce=True)
 
 
 def merged(rounds: float, *parts: tuple[Ints, Ints, float]) -> Phase:

@@ -16,6 +16,7 @@ from clustersim.collectives.model import (
     Ints,
     Phase,
     Step,
+    backwards,
     merged,
     network_switch,
     node_switch,
@@ -29,12 +30,10 @@ def steps(op: str, group: Group) -> Iterator[Step]:
     """Yield the steps of `op`; chunk c of an all_reduce is that of rail c, else chunk r that of rank r."""
     if op == "all_reduce":
         yield from _all_reduce(group)
+    elif op == "all_gather":
+        yield from _all_gather(group)
     else:
-        for step in _all_gather(group):
-            if op == "all_gather":
-                yield step
-            else:  # the same ways back
-                yield Step(3 - step.round, step.destination, step.source, step.chunk, reduce=True)
+        yield from backwards(_all_gather(group), last=3)
 
 
 def _all_reduce(group: Group) -> Iterator[Step]:

@@ -14,6 +14,7 @@ from clustersim.graph.fuse import fuse
 from clustersim.graph.model import Graph
 from clustersim.graph.total import total
 from clustersim.predictors.model import Predictor
+from clustersim.predictors.sources import csv
 
 TABLE = "neusight/end_to_end.csv"
 CONFIGS = "neusight/model_configs"
@@ -81,19 +82,10 @@ def runs(data: Path, predictor: Predictor) -> Iterator[Run]:
 
 
 def _table(data: Path) -> Any:
-    import polars as pl
-
     path = data / TABLE
     if not path.is_file():
         raise DataError(f"{path}: no such table; the folder of measurements should hold {TABLE} and {CONFIGS}")
-    try:
-        frame = pl.read_csv(path)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise DataError(f"{path}: cannot be read as CSV: {str(error).splitlines()[0]}") from error
-    missing = [name for name in _COLUMNS if name not in frame.columns]
-    if missing:
-        raise DataError(f"{path}: has no column {', '.join(missing)}; expected {', '.join(_COLUMNS)}")
-    return frame.select(_COLUMNS)
+    return csv(path, _COLUMNS)
 
 
 @cache

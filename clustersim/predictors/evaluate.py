@@ -41,6 +41,8 @@ class Row(NamedTuple):
     samples: int
 
 
+LARGE = 20e9
+"""FLOP above which a kernel counts as large."""
 BUSY = "busy/"
 """Before the class of a user's own kernels where the class has tables of eager calls: his rows hold no dispatch, theirs do."""
 
@@ -73,7 +75,7 @@ def canonical(samples: Samples) -> Samples:
 
 def summary(predictor: str, kind: str, gpu: str, ratio: Floats, table: Columns) -> Row:
     """Return the error row of predicted / measured ratios."""
-    error, large = np.abs(ratio - 1), table.flop > 20e9
+    error, large = np.abs(ratio - 1), table.flop > LARGE
     mean, median, p90 = float(error.mean()), float(np.median(error)), float(np.quantile(error, 0.9))
     big = float(error[large].mean()) if large.any() else float("nan")
     return Row(predictor, kind, gpu, mean, median, p90, big, float(np.median(ratio)), len(error))

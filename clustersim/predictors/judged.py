@@ -11,7 +11,7 @@ from clustersim.config.gpu import Gpu
 from clustersim.errors import InputError, suggest
 from clustersim.predictors.calibration import scalable, with_scalar
 from clustersim.predictors.columns import Floats
-from clustersim.predictors.evaluate import BUSY, kernels, ratios
+from clustersim.predictors.evaluate import BUSY, LARGE, kernels, ratios
 from clustersim.predictors.learned import Learned
 from clustersim.predictors.model import Predictor
 from clustersim.predictors.published import PREFIX
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 KEYS = {"class": "kind", "dtype": "dtype", "gpu": "gpu", "decile": "decile", "flop-decile": "decile"}
 """What errors can be told apart by, and the column that has it."""
-LARGE = 20e9
-"""FLOP above which a kernel counts as large."""
 
 
 def groups(text: str) -> tuple[str, ...]:
@@ -111,9 +109,8 @@ def _news(predictor: Predictor, kind: str, gpu: str, split: str) -> str:
     known = weights.meta["learned"].get(kind.removeprefix(BUSY))
     if known is None or gpu not in known["gpus"]:
         return "GPU"
-    if kind.startswith(BUSY):
-        return "kernels"
-    return "kernels" if split == "test" and kind.startswith("fp32/") else "nothing"
+    fresh = kind.startswith(BUSY) or (split == "test" and kind.startswith("fp32/"))
+    return "kernels" if fresh else "nothing"
 
 
 def errors(frame: pl.DataFrame, keys: Sequence[str] = ("class", "gpu")) -> Iterator[dict[str, Any]]:

@@ -94,9 +94,7 @@ class Learned:
             if found:
                 seen = gpu.name in self.weights.meta["learned"][name]["gpus"]
                 low[rows], high[rows] = intervals.lookup(found, seconds[rows], seen, self.distance(name, gpu))
-        lent = np.array(
-            [name.startswith("fp32/") and dtype != "fp32" for name, dtype in zip(names, table.dtype, strict=True)]
-        )
+        lent = np.char.startswith(names, "fp32/") & (table.dtype != "fp32")
         return np.where(lent, np.minimum(low, LENT[0]), low), np.where(lent, np.maximum(high, LENT[1]), high)
 
     def distance(self, name: str, gpu: Gpu) -> intervals.Distance:

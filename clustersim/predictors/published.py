@@ -15,11 +15,11 @@ import numpy as np
 from clustersim.errors import DataError
 from clustersim.predictors.columns import columns
 from clustersim.predictors.samples import Samples
-from clustersim.predictors.sources import Data, places
+from clustersim.predictors.sources import Data, csv, places
 from clustersim.workload.kernel import Kernel, vector
 
 if TYPE_CHECKING:
-    import polars as pl
+    pass
 
 TABLE = "kernels/published_kernels.csv"
 PREFIX = "published/"
@@ -55,23 +55,10 @@ def published(data: Data | Path) -> dict[str, Samples]:
 
     found: dict[str, Samples] = {}
     for path in (place / TABLE for place in places(data) if (place / TABLE).is_file()):
-        rows = _frame(path).filter(pl.col("kernel").is_in([*_KERNELS]) & (pl.col("us") > 0)).rows()
+        rows = csv(path, _COLUMNS).filter(pl.col("kernel").is_in([*_KERNELS]) & (pl.col("us") > 0)).rows()
         each = {name: [row for row in rows if row[1] == name and _board(row[0])] for name in _KERNELS}
         found |= {PREFIX + name: _samples(path, part) for name, part in each.items() if part}
     return found
-
-
-def _frame(path: Path) -> pl.DataFrame:
-    import polars as pl
-
-    try:
-        frame = pl.read_csv(path, infer_schema_length=None)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise DataError(f"{path}: cannot be read as CSV: {str(error).splitlines()[0]}") from error
-    missing = [name for name in _COLUMNS if name not in frame.columns]
-    if missing:
-        raise DataError(f"{path}: has no column {', '.join(missing)}; expected {', '.join(_COLUMNS)}")
-    return frame.select(_COLUMNS)
 
 
 def _board(text: str) -> str:

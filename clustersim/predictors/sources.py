@@ -76,6 +76,20 @@ def tables(data: Data | Path, name: str) -> list[tuple[Path, pl.DataFrame]]:
     return found
 
 
+def csv(path: Path, columns: Sequence[str]) -> pl.DataFrame:
+    """Return these columns of a CSV table. Raises DataError for what cannot be read or is missing."""
+    import polars as pl
+
+    try:
+        frame = pl.read_csv(path, infer_schema_length=None)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise DataError(f"{path}: cannot be read as CSV: {str(error).splitlines()[0]}") from error
+    missing = [name for name in columns if name not in frame.columns]
+    if missing:
+        raise DataError(f"{path}: has no column {', '.join(missing)}; expected {', '.join(columns)}")
+    return frame.select(columns)
+
+
 def holds(data: Data | Path, name: str) -> bool:
     """Return whether a place has the table `name`."""
     return any((path / name).is_file() or _in_checkout(path, name) for path in places(data))
