@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from nccl_rows import LATENCY, cluster
 
+BANDS = (">= 64 MiB", "between", "<= 1 MiB")
 TABLE = Path(__file__).parent / "validation" / "nccl_tests.csv"
 EFA, ROCE = LATENCY["EFA"], LATENCY["RoCE"]
 GB300 = f"""{{extends: gb200-nvl72, gpus: {{model: gb300, count: 72}}, host: {{pcie: gen6x16, effective: 96GB/s}},
@@ -79,7 +80,7 @@ class Run(NamedTuple):
 
     @property
     def band(self) -> str:
-        return "<= 1 MiB" if self.size <= 2**20 else ">= 64 MiB" if self.size >= 2**26 else "between"
+        return BANDS[2 if self.size <= 2**20 else 0 if self.size >= 2**26 else 1]
 
 
 def runs() -> list[Run]:
