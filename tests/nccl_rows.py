@@ -32,6 +32,10 @@ of one source each (aws-samples, lessizzmore); those two rows are left out of th
 """
 
 
+WITHOUT_NVLS = "oci-hpc-oke docs @003aae9"
+"""A source whose command says NCCL_NVLS_ENABLE=0 (its manifests/nccl-tests/kueue/BM.GPU.GB200-v3.4.yaml), not its table."""
+
+
 class Run(NamedTuple):
     source: str
     gpu: str
@@ -91,7 +95,9 @@ def version(run: Run) -> str:
 def settings(run: Run) -> str:
     """What the row says NCCL was told."""
     parts = [f'version: "{version(run)}"']
-    if "NVLS off" in run.algo or "NVLS_ENABLE=0" in run.algo or "Ring" in run.algo.split(",")[0].split(" ")[0]:
+    if "NVLS off" in run.algo or "NVLS_ENABLE=0" in run.algo or run.source.endswith(WITHOUT_NVLS):
+        parts.append("nvls: false")
+    if "Ring" in run.algo.split(",")[0].split(" ")[0]:
         parts.append("algo: ring")
     elif run.algo.startswith("NVLSTree"):
         parts.append("algo: nvls_tree" if "default" not in run.algo else "")

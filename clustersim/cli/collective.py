@@ -32,6 +32,9 @@ def collective(
     launch: Annotated[
         str | None, typer.Option(help="Time before each collective, such as 24us for eager PyTorch.")
     ] = None,
+    nvls: Annotated[
+        bool | None, typer.Option("--nvls/--no-nvls", help="Let NVSwitches add, or not: NCCL_NVLS_ENABLE.")
+    ] = None,
     why: Annotated[bool, typer.Option("--why", help="Say for the last size what was considered.")] = False,
     measured: Annotated[Path | None, typer.Option(help="CSV with size_bytes and time_us, to compare with.")] = None,
     source: Annotated[
@@ -44,7 +47,7 @@ def collective(
     from clustersim.collectives.nccl.measured import measured as read
     from clustersim.topology.build import load
 
-    cluster = request.forced(load(topology), algo, proto, version, launch)
+    cluster = request.forced(load(topology), algo, proto, version, launch, nvls)
     group = request.members(cluster, gpus, ranks)
     times = read(measured, op, len(group), source) if measured else {}
     wanted = sorted(times) if times else request.sizes(begin, end, factor)

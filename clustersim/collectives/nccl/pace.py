@@ -4,9 +4,9 @@ NCCL's tuner has one set of latencies for all GPUs, since it only has to rank al
 an A100 a hop of ring/Simple takes twice what the table says. The constants below were chosen on one source, the nccl-tests
 tables of one node in ai-dynamo/aiconfigurator (A100, H100, H200, B200, GB200; NCCL 2.27.3 and 2.29.2; 1 KiB to 512 MiB),
 by least relative error, and are rounded. Three are not: LL128 of Blackwell, for which that source has four rows, is near NCCL's
-own figure; TREE_CHUNK and `flush` were settled with runs of several nodes in view (docs/collectives.md says which). What is not
-here (hops between nodes, CollNet, PAT, efficiency of NVLS) is NCCL's newest table for every release: a release changes the
-choice, not the wire.
+own figure, LL128's hop of Hopper, whose twelve rows there cannot tell a hop from the kernel (the hop is NCCL's, the kernel
+fits), and `flush`, settled with runs of several nodes in view (docs/collectives.md). What is not here (hops between nodes,
+CollNet, PAT, efficiency of NVLS) is NCCL's newest table for every release: a release changes the choice, not the wire.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from typing import NamedTuple
 from clustersim.collectives.nccl.constants import GB, PROTOCOLS, V2_30, Constants, Row, architecture
 from clustersim.collectives.nccl.graphs import nvls
 from clustersim.collectives.nccl.latency import latency
+from clustersim.collectives.nccl.loop import under_way
 from clustersim.collectives.nccl.model import ROOTED, Case, bandwidth
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.topology.model import NodeFacts
 
 MIB = 1 << 20
-TREE_CHUNK = 8 * MIB
-"""Bytes that NVLSTree has under way on one level of its trees: 16 channels × 8 heads × 64 KiB, checked on NVIDIA's curves."""
 
 
 class Pace(NamedTuple):
@@ -47,7 +46,7 @@ class Pace(NamedTuple):
 
 
 _AMPERE = Pace((10.5, 13.9, 22.0), (0.76, 3.1, 6.7), 420 * GB, 0.0, 16 * MIB, 0.7, 14.5, 0.91, 750 * GB)
-_HOPPER = Pace((5.2, 22.0, 16.4), (0.77, 0.1, 2.0), 800 * GB, 25.0, 16 * MIB, 0.7, 13.0, 0.89, 2500 * GB)
+_HOPPER = Pace((5.2, 10.0, 16.4), (0.77, 1.9, 2.0), 800 * GB, 25.0, 16 * MIB, 0.7, 13.0, 0.89, 2500 * GB)
 _BLACKWELL = Pace((8.6, 14.0, 13.0), (1.23, 1.9, 6.2), 1160 * GB, 38.0, 64 * MIB, 0.7, 16.0, 0.93, 710 * GB)
 PACES = (_AMPERE, _AMPERE, _HOPPER, _BLACKWELL)
 """Volta (taken to be like Ampere), Ampere, Hopper, Blackwell."""
@@ -66,13 +65,17 @@ def measured(arch: int) -> Constants:
 def paced(op: str, shape: Shape, node: NodeFacts, algorithm: str, protocol: str, size: float) -> tuple[float, float]:
     """Return seconds before and between the bytes, and bytes/s, of `size` bytes by an algorithm with a protocol."""
     delay, rate = _kernel(op, shape, node, algorithm, PROTOCOLS.index(protocol))
-    if algorithm in ("nvls", "nvls_tree"):
-        pace = PACES[architecture(node.architecture)]
-        levels = shape.nodes.bit_length() - 1 if algorithm == "nvls_tree" else 0
-        delay += (
-            pace.fill * min(size, pace.loop * nvls(shape, node).channels / 8) + levels * min(size, TREE_CHUNK)
-        ) / rate
+    fill = PACES[architecture(node.architecture)].fill
+    if algorithm == "nvls":
+        delay += fill * _looped(size, shape, node) / rate
+    if algorithm == "nvls_tree":
+        delay += (fill + shape.nodes.bit_length() - 1) * under_way(size, shape, node) / rate
     return delay, rate
+
+
+def _looped(size: float, shape: Shape, node: NodeFacts) -> float:
+    """Return the bytes of `size` that NVLS has under way at once on one node."""
+    return min(size, PACES[architecture(node.architecture)].loop * nvls(shape, node).channels / 8)
 
 
 @lru_cache(maxsize=4096)

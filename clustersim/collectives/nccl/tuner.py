@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from clustersim.collectives.nccl.available import unavailable
-from clustersim.collectives.nccl.constants import PROTOCOLS, TREE_CORRECTION, architecture, constants
+from clustersim.collectives.nccl.constants import PROTOCOLS, TREE_CORRECTION, V2_30, architecture, constants
 from clustersim.collectives.nccl.latency import latency
 from clustersim.collectives.nccl.model import ALGORITHMS, ROOTED, Case, bandwidth, graph
 from clustersim.collectives.nccl.shape import Shape
@@ -62,6 +62,14 @@ def tune(op: str, size: float, shape: Shape, node: NodeFacts) -> tuple[Estimate,
     return tuple(_sized(op, row, size, shape, node) for row in _table(op, shape, node))
 
 
+def _corrected(algorithm: str, node: NodeFacts) -> bool:
+    """Say whether the tuner takes TREE_CORRECTION off: for trees, and since 2.30 for NVLSTree of Blackwell on x86."""
+    if algorithm != "nvls_tree":
+        return algorithm == "tree"
+    newest = constants(node.nccl.version) is V2_30
+    return newest and architecture(node.architecture) >= 3 and node.cpu != "arm"
+
+
 def _sized(op: str, row: Estimate, size: float, shape: Shape, node: NodeFacts) -> Estimate:
     """Return an estimate for `size` bytes, with what tuning.cc corrects when a collective is launched."""
     if row.missing:
@@ -69,7 +77,7 @@ def _sized(op: str, row: Estimate, size: float, shape: Shape, node: NodeFacts) -
     rate, delay = row.rate_bytes_per_s, row.latency_s
     p = PROTOCOLS.index(row.protocol)
     log = (int(size) >> 6).bit_length() - 1
-    if row.algorithm == "tree" and 0 <= log < 24:
+    if _corrected(row.algorithm, node) and 0 <= log < 24:
         rate *= TREE_CORRECTION[p][log]
     if row.algorithm == "ring" and p == 2 and shape.nodes > 1 and op == "all_reduce":
         plateau = size >= 64 * row.channels * shape.ranks
