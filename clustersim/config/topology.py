@@ -321,8 +321,8 @@ class Nccl(Spec):
     """The communication library: seconds to launch one collective (8.4 us, ring/Simple in NCCL's tuning.cc).
 
     version, algo, proto, collnet, nvls are for algorithm `nccl`: NCCL's release, what it is forced to use (`NCCL_ALGO`,
-    `NCCL_PROTO`), whether it lets InfiniBand switches add (`NCCL_COLLNET_ENABLE`, SHARP) and NVSwitches (`NCCL_NVLS_ENABLE`). Its latencies hold a launch
-    already; a `launch` written here comes on top of them.
+    `NCCL_PROTO`), whether InfiniBand switches may add (`NCCL_COLLNET_ENABLE`, SHARP), and NVSwitches
+    (`NCCL_NVLS_ENABLE`). Its latencies hold a launch already; a `launch` written here comes on top of them.
     """
 
     launch: Time = 8.4e-6

@@ -31,7 +31,7 @@ class Pace(NamedTuple):
     copy: bytes/s at which a rank adds or copies its own part in a ring, in turn with its sends. nvls: us of an NVLS kernel.
     loop: bytes that eight heads of NVLS have under way at once, and `fill` the part of the time for these that passes before
     the pipeline is full and after it runs empty. p2p, spread, own: messages: us of Simple, part of NVLink's rate that many at
-    once reach, and bytes/s of a rank's message to itself.
+    once reach, and bytes/s of a rank's message to itself. tree_net, ring_net: us of a hop between nodes.
     """
 
     base: Row
@@ -43,6 +43,8 @@ class Pace(NamedTuple):
     p2p: float
     spread: float
     own: float
+    tree_net: Row = V2_30.net["tree"]
+    ring_net: Row = V2_30.net["ring"]
 
 
 _AMPERE = Pace((10.5, 13.9, 22.0), (0.76, 3.1, 6.7), 420 * GB, 0.0, 16 * MIB, 0.7, 14.5, 0.91, 750 * GB)
@@ -50,22 +52,35 @@ _HOPPER = Pace((5.2, 10.0, 16.4), (0.77, 1.9, 2.0), 800 * GB, 25.0, 16 * MIB, 0.
 _BLACKWELL = Pace((8.6, 14.0, 13.0), (1.23, 1.9, 6.2), 1160 * GB, 38.0, 64 * MIB, 0.7, 16.0, 0.93, 710 * GB)
 PACES = (_AMPERE, _AMPERE, _HOPPER, _BLACKWELL)
 """Volta (taken to be like Ampere), Ampere, Hopper, Blackwell."""
+_CDNA = _AMPERE._replace(
+    base=(12.0, 12.0, 17.0),
+    hop=(0.8, 0.8, 2.1),
+    tree_net=(10.5, 10.5, 25.0),
+    ring_net=(9.5, 9.5, V2_30.net["ring"][2]),
+)
+"""AMD: RCCL's own figures for MI300X (ROCm/rccl, src/graph/tuning.cc, model 5), but for the 320 us that keep it off ring/Simple;
+copies and messages are taken to be like Ampere's."""
+
+
+def pace_of(node: NodeFacts) -> Pace:
+    """Return the constants of a node's GPUs."""
+    return _CDNA if node.architecture.startswith("cdna") else PACES[architecture(node.architecture)]
 
 
 @cache
-def measured(arch: int) -> Constants:
-    """Return the newest release's constants with the kernels and hops of an architecture in their place."""
-    pace = PACES[arch]
+def measured(pace: Pace) -> Constants:
+    """Return the newest release's constants with kernels and hops as they are in their place."""
     base = {**V2_30.base, "ring": pace.base, "tree": pace.base}
     switch = (0.0, 0.0, pace.nvls)
     inside = {**V2_30.nvlink, "ring": pace.hop, "tree": pace.hop, "nvls": switch, "nvls_tree": switch}
-    return V2_30._replace(base=base, nvlink=inside, flush=1)
+    net = {**V2_30.net, "tree": pace.tree_net, "ring": pace.ring_net}
+    return V2_30._replace(base=base, nvlink=inside, net=net, flush=1)
 
 
 def paced(op: str, shape: Shape, node: NodeFacts, algorithm: str, protocol: str, size: float) -> tuple[float, float]:
     """Return seconds before and between the bytes, and bytes/s, of `size` bytes by an algorithm with a protocol."""
     delay, rate = _kernel(op, shape, node, algorithm, PROTOCOLS.index(protocol))
-    fill = PACES[architecture(node.architecture)].fill
+    fill = pace_of(node).fill
     if algorithm == "nvls":
         delay += fill * _looped(size, shape, node) / rate
     if algorithm == "nvls_tree":
@@ -75,14 +90,14 @@ def paced(op: str, shape: Shape, node: NodeFacts, algorithm: str, protocol: str,
 
 def _looped(size: float, shape: Shape, node: NodeFacts) -> float:
     """Return the bytes of `size` that NVLS has under way at once on one node."""
-    return min(size, PACES[architecture(node.architecture)].loop * nvls(shape, node).channels / 8)
+    return min(size, pace_of(node).loop * nvls(shape, node).channels / 8)
 
 
 @lru_cache(maxsize=4096)
 def _kernel(op: str, shape: Shape, node: NodeFacts, algorithm: str, p: int) -> tuple[float, float]:
-    arch = architecture(node.architecture)
-    case = Case(op, shape, node, measured(arch))
+    pace = pace_of(node)
+    case = Case(op, shape, node, measured(pace))
     delay, rate = latency(case, algorithm, p), bandwidth(case, algorithm, p)
     if algorithm == "ring" and p == 2 and shape.nodes == 1 and op not in ROOTED:
-        rate = 1 / (1 / rate + 1 / (shape.ranks * PACES[arch].copy))
+        rate = 1 / (1 / rate + 1 / (shape.ranks * pace.copy))
     return delay, rate
