@@ -49,7 +49,7 @@ def network(site: Site, spec: FatTree) -> Network:
 
 
 def _kept(site: Site, built: Tree) -> int:
-    """Return the rails that traffic keeps to: all with PXN, which RCCL leaves off (src/graph/paths.cc) where a spine joins them."""
+    """Return the rails that traffic keeps to: with PXN all, which RCCL leaves off (paths.cc) where a spine joins them."""
     crosses = site.node.scale_up.kind == "mesh" and built.leaves.parts == 1
     return 1 if crosses else max(1, built.leaves.rails)
 

@@ -4,9 +4,11 @@ NCCL's tuner has one set of latencies for all GPUs, since it only has to rank al
 an A100 a hop of ring/Simple takes twice what the table says. The constants below were chosen on one source, the nccl-tests
 tables of one node in ai-dynamo/aiconfigurator (A100, H100, H200, B200, GB200; NCCL 2.27.3 and 2.29.2; 1 KiB to 512 MiB),
 by least relative error, and are rounded. Three are not: LL128 of Blackwell, for which that source has four rows, is near NCCL's
-own figure, LL128's hop of Hopper, whose twelve rows there cannot tell a hop from the kernel (the hop is NCCL's, the kernel
-fits), and `flush`, settled with runs of several nodes in view (docs/collectives.md). What is not here (hops between nodes,
-CollNet, PAT, efficiency of NVLS) is NCCL's newest table for every release: a release changes the choice, not the wire.
+own figure; LL128's hop of Hopper, whose twelve rows there cannot tell a hop from the kernel (the hop is NCCL's, the kernel
+fits); and LL's hop between nodes, 7 us from one sweep of two InfiniBand nodes (NVIDIA/nccl-tests issue 309) where NCCL has 5.
+What is not here (other hops between nodes, which are those of NCCL's trees, CollNet, PAT, efficiency of NVLS) is NCCL's
+newest table for every release: a release changes the choice, not the wire. A NIC's latency counts once a hop (`flush`), not
+twice as in the tuner.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ class Pace(NamedTuple):
     copy: bytes/s at which a rank adds or copies its own part in a ring, in turn with its sends. nvls: us of an NVLS kernel.
     loop: bytes that eight heads of NVLS have under way at once, and `fill` the part of the time for these that passes before
     the pipeline is full and after it runs empty. p2p, spread, own: messages: us of Simple, part of NVLink's rate that many at
-    once reach, and bytes/s of a rank's message to itself. tree_net, ring_net: us of a hop between nodes.
+    once reach, and bytes/s of a rank's message to itself. net: us of a hop
+    between nodes, the same wire for a ring as for a tree.
     """
 
     base: Row
@@ -43,8 +46,7 @@ class Pace(NamedTuple):
     p2p: float
     spread: float
     own: float
-    tree_net: Row = V2_30.net["tree"]
-    ring_net: Row = V2_30.net["ring"]
+    net: Row = (7.0, *V2_30.net["tree"][1:])
 
 
 _AMPERE = Pace((10.5, 13.9, 22.0), (0.76, 3.1, 6.7), 420 * GB, 0.0, 16 * MIB, 0.7, 14.5, 0.91, 750 * GB)
@@ -55,11 +57,9 @@ PACES = (_AMPERE, _AMPERE, _HOPPER, _BLACKWELL)
 _CDNA = _AMPERE._replace(
     base=(12.0, 12.0, 17.0),
     hop=(0.8, 0.8, 2.1),
-    tree_net=(10.5, 10.5, 25.0),
-    ring_net=(9.5, 9.5, V2_30.net["ring"][2]),
+    net=(10.5, 10.5, 25.0),
 )
-"""AMD: RCCL's own figures for MI300X (ROCm/rccl, src/graph/tuning.cc, model 5), but for the 320 us that keep it off ring/Simple;
-copies and messages are taken to be like Ampere's."""
+"""AMD: RCCL's own figures for MI300X (ROCm/rccl, src/graph/tuning.cc, model 5); copies and messages are taken to be Ampere's."""
 
 
 def pace_of(node: NodeFacts) -> Pace:
@@ -73,7 +73,7 @@ def measured(pace: Pace) -> Constants:
     base = {**V2_30.base, "ring": pace.base, "tree": pace.base}
     switch = (0.0, 0.0, pace.nvls)
     inside = {**V2_30.nvlink, "ring": pace.hop, "tree": pace.hop, "nvls": switch, "nvls_tree": switch}
-    net = {**V2_30.net, "tree": pace.tree_net, "ring": pace.ring_net}
+    net = {**V2_30.net, "tree": pace.net, "ring": pace.net}
     return V2_30._replace(base=base, nvlink=inside, net=net, flush=1)
 
 
