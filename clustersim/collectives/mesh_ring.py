@@ -1,10 +1,11 @@
 """The rings of RCCL where a link joins every two GPUs of a node (ROCm/rccl, src/graph/rome_models.cc, models 79 and 81).
 
-Ring c enters a node by NIC c, crosses it on a path that takes all its GPUs, and leaves by the NIC of the last one for NIC c of
-the next node. The paths are zigzags c, c+1, c-1, c+2, … (mod g), the row-complete Latin square of Williams (1949): together they
-use each of the g(g-1) links the same number of times (once for even g; an odd g has the mirrored zigzags too), each carries
-2(n-1)/n·S/g of an all_reduce, and each NIC as much. RCCL's table is another such square. On one node rings close within it
-and load every link alike: `direct`, and for a root a spread of n-1 parts that the others pass on.
+Ring c enters a node by NIC c, crosses it on a path that takes all its GPUs, and leaves by the NIC of the last one; the next node
+is crossed backwards, so rings stay on rails (RCCL 2.20.5; the last of an odd number of nodes leaves by another). Paths are
+zigzags c, c+1, c-1, c+2, … (mod g), the row-complete Latin square of Williams (1949): together they use each of the g(g-1)
+links as often (once for even g; an odd g has the mirrored zigzags too), so each carries 2(n-1)/n·S/g of an all_reduce, and each
+NIC as much. RCCL's table is another such square. On one node rings close within it and load every link alike: `direct`, and
+for a root a spread of n-1 parts that the others pass on.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def orders(group: Group) -> Ints:
     """Return the ranks in the order of each ring over several nodes, an array (rings, n)."""
     inside, nodes = nodes_of(group)
     local = paths(inside)
-    return (np.arange(nodes)[:, None] * inside + local[:, None, :]).reshape(len(local), -1)
+    both = np.stack([local, local[:, ::-1]], axis=1)[:, np.arange(nodes) % 2]
+    return (np.arange(nodes)[:, None] * inside + both).reshape(len(local), -1)
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
@@ -51,9 +53,9 @@ def phases(op: str, group: Group) -> tuple[Phase, ...]:
         return rail_ring.chains(op, group, orders(group))
     times = 2 if op == "all_reduce" else 1
     part = times * (group.n - 1) / group.n / inside
-    local, node = paths(inside), np.arange(nodes)[:, None] * inside
-    leaving, entering = (node + local[:, -1]).ravel(), (np.roll(node, -1) + local[:, 0]).ravel()
-    shared = part * inside / len(local)
+    rings = orders(group)
+    leaving, entering = rings[:, inside - 1 :: inside].ravel(), np.roll(rings[:, ::inside], -1, axis=1).ravel()
+    shared = part * inside / len(rings)
     return (merged(times * (group.n - 1), (*_pairs(group), part), (leaving, entering, shared)),)
 
 

@@ -6,9 +6,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from clustersim.collectives.nccl.available import unavailable
-from clustersim.collectives.nccl.constants import PROTOCOLS, TREE_CORRECTION, V2_30, architecture, constants
+from clustersim.collectives.nccl.constants import PROTOCOLS, TREE_CORRECTION, V2_30, Constants, architecture, constants
 from clustersim.collectives.nccl.latency import latency
 from clustersim.collectives.nccl.model import ALGORITHMS, ROOTED, Case, bandwidth, graph
+from clustersim.collectives.nccl.pace import measured, pace_of
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.errors import InputError
 from clustersim.topology.model import NodeFacts
@@ -31,8 +32,14 @@ class Estimate(NamedTuple):
 @lru_cache(maxsize=4096)
 def _table(op: str, shape: Shape, node: NodeFacts) -> tuple[Estimate, ...]:
     """Return all estimates for no bytes; rate before corrections that depend on the size."""
-    case = Case(op, shape, node, constants(node.nccl.version))
+    case = Case(op, shape, node, _constants(node))
     return tuple(_estimate(case, algorithm, p) for algorithm in ALGORITHMS for p in range(len(PROTOCOLS)))
+
+
+def _constants(node: NodeFacts) -> Constants:
+    """Return what the library expects: NCCL's release, RCCL's own figures on AMD."""
+    release = constants(node.nccl.version)
+    return measured(pace_of(node)) if node.architecture.startswith("cdna") else release
 
 
 def _estimate(case: Case, algorithm: str, p: int) -> Estimate:
