@@ -14,13 +14,13 @@ from clustersim.collectives.nccl.available import SIMPLE_ONLY
 from clustersim.collectives.nccl.choose import OPS, Choice, choose
 from clustersim.collectives.nccl.shape import Shape, shape
 from clustersim.collectives.nccl.tuner import tune
-from clustersim.collectives.paths import idle_rates
+from clustersim.collectives.paths import even_rate, idle_rates
 from clustersim.errors import InputError, suggest
 from clustersim.topology.model import Topology
 from clustersim.units import scaled, seconds
 
 MOST_PAIRS = 512
-"""Ranks up to which an all_to_all is laid over the links pair by pair; beyond, NICs and NVLink alone bound it."""
+"""Ranks up to which an all_to_all is laid over the links pair by pair; beyond, tier by tier."""
 
 
 class Line(NamedTuple):
@@ -79,7 +79,7 @@ def _links(topology: Topology, ranks: tuple[int, ...], op: str, file: str, one: 
         around = np.arange(n)
         parts: Sequence[Phase] = (Phase(1, around, np.roll(around, -1), np.ones(n)),)
     elif file == "direct" and n > MOST_PAIRS:
-        return float("inf")
+        return even_rate(topology, np.array(ranks))
     else:
         parts = phases(file, op, one.group)
     return float(idle_rates(topology, np.array([ranks]), parts)[0])
