@@ -63,7 +63,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
         raise InputError(f"{path} cannot be read ({error}); give a CSV file") from None
     if rows and not {"size_bytes", "time_us"} <= rows[0].keys():
         raise InputError(
-            f"{path} is no output of nccl-tests and lacks the columns size_bytes and time_us; "
+            f"{path} lacks the columns size_bytes and time_us, and is no output of nccl-tests; "
             f"its columns are {', '.join(map(str, rows[0]))[:200]}"
         )
     return rows
