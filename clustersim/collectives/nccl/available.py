@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from clustersim.collectives.nccl.graphs import nvls
+from clustersim.collectives.nccl.graphs import HEADS, nvls
 from clustersim.collectives.nccl.model import HALVES, ROOTED, Case
 
 SIMPLE_ONLY = "has Simple only"
-MOST_HEADS = 32  # NCCL_MAX_NVLS_ARITY
 
 
 def unavailable(case: Case, algorithm: str, protocol: int) -> str | None:
@@ -36,8 +35,8 @@ def _no_nvls(case: Case) -> str | None:
         return f"does no {case.op}"
     if case.shape.per_node < 2:
         return "needs two GPUs a node"
-    if case.op in HALVES and case.shape.per_node > MOST_HEADS:
-        return f"does {case.op} for {MOST_HEADS} GPUs a node at most"
+    if case.op in HALVES and case.shape.per_node > HEADS:
+        return f"does {case.op} for {HEADS} GPUs a node at most"
     return "needs two channels" if nvls(case.shape, case.node).channels < 2 else None
 
 

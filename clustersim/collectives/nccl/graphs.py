@@ -15,8 +15,8 @@ from clustersim.collectives.nccl.constants import GB, architecture
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.topology.model import NodeFacts
 
-# Read off published runs of one rack of GB200, and of several (CoreWeave, OCI); not from NCCL's source.
-HEADS, HEADS_BETWEEN = 16, 8
+HEADS = 32  # NCCL_MAX_NVLS_ARITY
+HEADS_BETWEEN = 8  # read off published runs of several racks of GB200 (CoreWeave, OCI), not from NCCL's source
 MOST_CHANNELS = 32  # MAXCHANNELS / 2: those of the search are launched twice
 _INTRA = {
     "old": (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
