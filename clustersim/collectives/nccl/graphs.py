@@ -15,8 +15,8 @@ from clustersim.collectives.nccl.constants import GB, architecture
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.topology.model import NodeFacts
 
-# Read off published runs of one rack of GB200, and of several (CoreWeave, OCI); not from NCCL's source.
-HEADS, HEADS_BETWEEN = 16, 8
+HEADS = 32  # NCCL_MAX_NVLS_ARITY
+HEADS_BETWEEN = 8  # read off published runs of several racks of GB200 (CoreWeave, OCI), not from NCCL's source
 MOST_CHANNELS = 32  # MAXCHANNELS / 2: those of the search are launched twice
 _INTRA = {
     "old": (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
@@ -46,9 +46,10 @@ def ring(shape: Shape, node: NodeFacts) -> Graph:
     if shape.nodes == 1:
         return _inside(shape, node)
     # A ring leaves a node by one NIC and comes in by another; the links inside carry all of them but the hop between nodes.
-    room = inside_rate(node) * shape.per_node / max(shape.per_node - 1, 1) / shape.nics
+    channels = min(shape.nics, MOST_CHANNELS)
+    room = inside_rate(node) * shape.per_node / max(shape.per_node - 1, 1) / channels
     speed = _fastest(_INTER, node, min(node.nic, room) if shape.per_node > 1 else node.nic)
-    return Graph(shape.nics, speed, speed, min(2 * shape.nics * (2 if shape.per_node == 1 else 1), 2 * MOST_CHANNELS))
+    return Graph(channels, speed, speed, min(2 * channels * (2 if shape.per_node == 1 else 1), 2 * MOST_CHANNELS))
 
 
 @lru_cache(maxsize=1024)

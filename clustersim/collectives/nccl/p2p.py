@@ -8,10 +8,10 @@ sends through the GPU of its node that owns the receiver's rail.
 
 from __future__ import annotations
 
-from clustersim.collectives.nccl.constants import US, V2_30, architecture
+from clustersim.collectives.nccl.constants import US, V2_30
 from clustersim.collectives.nccl.graphs import inside_rate
 from clustersim.collectives.nccl.latency import LEAF
-from clustersim.collectives.nccl.pace import PACES, Pace
+from clustersim.collectives.nccl.pace import Pace, pace_of
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.topology.model import NodeFacts
 
@@ -40,7 +40,7 @@ def protocol(op: str, size: float, shape: Shape) -> str:
 
 def timing(op: str, size: float, shape: Shape, node: NodeFacts) -> tuple[float, float]:
     """Return seconds before and between the bytes, and bytes/s, of one message or of an all_to_all of `size` bytes a rank."""
-    pace = PACES[architecture(node.architecture)]
+    pace = pace_of(node)
     delay, rate = _latency(op, size, shape, node, pace) * US, _rate(op, shape, node, pace)
     if shape.nodes > 1:
         far = shape.ranks - shape.per_node if op == "all_to_all" else 1
