@@ -151,7 +151,7 @@ def test_messages():
     assert choose("send", 64 * 1024, Shape(1, 2, 2, 0), one.node).protocol == "Simple"
     far = choose("send", GIB, of(two, 1), two.node)
     assert far.rate_bytes_per_s == 48e9
-    assert p2p.channels(of(two, 1), two.node) == 3
+    assert p2p.channels(of(two, 1), two.node) == 4  # 2.29 on: 50 GB/s on the wire by 14 a channel
     # 16 GPUs on two nodes: 8 of 16 parts leave over each GPU's own NIC
     exchange = choose("all_to_all", GIB, of(two), two.node)
     assert exchange.rate_bytes_per_s == pytest.approx(2 * 48e9)
@@ -179,6 +179,23 @@ def test_the_tuner_counts_all_hops_of_a_chain_only_where_channels_differ():
     )
     assert ring["LL"].latency_s == pytest.approx((6.6 + 32 * 2.7) * 1e-6)
     assert alone["LL"].latency_s == pytest.approx((6.6 + 2.7) * 1e-6)
+
+
+def test_channels_of_a_message_between_nodes_up_to_2_28():
+    """Two, but one where channels would serve more than four peers each (ncclTopoGetNchannels): 15 of 50 GB/s with 80 ranks."""
+    few, many = cluster(nodes=2, nccl='{version: "2.28"}'), cluster(nodes=10, nccl='{version: "2.28"}')
+    assert choose("send", GIB, of(few, 1), few.node).rate_bytes_per_s == 28e9
+    assert choose("send", GIB, of(many), many.node).rate_bytes_per_s == 14e9
+
+
+def test_trees_over_two_nodes_are_faster_inside():
+    """search.cc raises bwIntra of trees, which the tuner takes for two nodes: 44 GB/s of the array over four NICs of 100 Gb/s."""
+    node = "{extends: hgx-a100, nics: {count: 4, rate: 100Gb/s}}"
+    two, three = cluster(node, 2), cluster(node, 3)
+    assert graphs.tree(of(two), two.node)[:3] == (4, 24e9, 12e9)
+    assert choose("all_reduce", GIB, of(two), two.node)[:2] == ("tree", "Simple")
+    assert choose("all_reduce", GIB, of(three), three.node).algorithm == "ring"
+    assert choose("all_reduce", GIB, of(two), two.node).rate_bytes_per_s == pytest.approx(44.2e9, rel=0.01)
 
 
 def test_latency_of_a_nic_counts_once_a_hop():

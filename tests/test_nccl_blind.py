@@ -16,7 +16,7 @@ def test_what_is_in_the_table():
 
 @pytest.mark.parametrize(
     ("place", "most"),
-    [("one domain", (0.07, 0.18, 0.46)), ("several", (0.15, 0.34, 0.42))],
+    [("one domain", (0.07, 0.18, 0.46)), ("several", (0.10, 0.36, 0.42))],
 )
 def test_median_error_of_time(place, most):
     """At or above 64 MiB, between, at or below 1 MiB, on NVIDIA GPUs."""
@@ -32,7 +32,7 @@ def test_median_error_of_time(place, most):
         ("one domain", "all_gather", 0.12),
         ("one domain", "reduce_scatter", 0.09),
         ("one domain", "all_to_all", 0.08),
-        ("several", "all_reduce", 0.16),
+        ("several", "all_reduce", 0.09),
         ("several", "all_gather", 0.13),
         ("several", "reduce_scatter", 0.05),
         ("several", "all_to_all", 0.06),
@@ -43,7 +43,8 @@ def test_large_messages_of_every_operation(place, op, most):
     assert median(abs(row.error) for row in nvidia if row.run.op == op) <= most
 
 
-def test_one_node_of_amd():
-    """RCCL on one node; on several the model is off by a factor of five, as the page says."""
-    amd = [row for row in checks() if row.run.amd and row.run.place == "one domain" and row.run.band == BANDS[0]]
-    assert median(abs(row.error) for row in amd) <= 0.03
+@pytest.mark.parametrize(("place", "most"), [("one domain", 0.03), ("several", 0.09)])
+def test_large_messages_on_amd(place, most):
+    """RCCL, which the model had not been held against when it was written."""
+    amd = [row for row in checks() if row.run.amd and row.run.place == place and row.run.band == BANDS[0]]
+    assert median(abs(row.error) for row in amd) <= most

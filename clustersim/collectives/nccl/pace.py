@@ -16,7 +16,7 @@ from __future__ import annotations
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from clustersim.collectives.nccl.constants import GB, PROTOCOLS, V2_30, Constants, Row, architecture
+from clustersim.collectives.nccl.constants import GB, PROTOCOLS, V2_30, Constants, Row, architecture, tree_correction
 from clustersim.collectives.nccl.graphs import nvls
 from clustersim.collectives.nccl.latency import chain, latency
 from clustersim.collectives.nccl.loop import under_way
@@ -74,7 +74,7 @@ def measured(pace: Pace) -> Constants:
     switch = (0.0, 0.0, pace.nvls)
     inside = {**V2_30.nvlink, "ring": pace.hop, "tree": pace.hop, "nvls": switch, "nvls_tree": switch}
     net = {**V2_30.net, "tree": pace.net, "ring": pace.net}
-    return V2_30._replace(base=base, nvlink=inside, net=net, flush=1)
+    return V2_30._replace(base=base, nvlink=inside, net=net, flush=1, nvls_heads=8)
 
 
 def paced(op: str, shape: Shape, node: NodeFacts, algorithm: str, protocol: str, size: float) -> tuple[float, float]:
@@ -83,6 +83,8 @@ def paced(op: str, shape: Shape, node: NodeFacts, algorithm: str, protocol: str,
     fill = pace_of(node).fill
     if algorithm == "nvls":
         delay += fill * _looped(size, shape, node) / rate
+    if algorithm == "tree":
+        rate *= tree_correction(PROTOCOLS.index(protocol), size)
     if algorithm == "nvls_tree":
         delay += (fill + shape.nodes.bit_length() - 1) * under_way(size, shape, node) / rate
     return delay, rate

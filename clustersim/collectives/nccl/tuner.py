@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from clustersim.collectives.nccl.available import unavailable
-from clustersim.collectives.nccl.constants import PROTOCOLS, TREE_CORRECTION, V2_30, Constants, architecture, constants
+from clustersim.collectives.nccl.constants import PROTOCOLS, V2_30, Constants, architecture, constants, tree_correction
 from clustersim.collectives.nccl.latency import latency
 from clustersim.collectives.nccl.model import ALGORITHMS, ROOTED, Case, bandwidth, graph
 from clustersim.collectives.nccl.pace import measured, pace_of
@@ -83,9 +83,8 @@ def _sized(op: str, row: Estimate, size: float, shape: Shape, node: NodeFacts) -
         return row
     rate, delay = row.rate_bytes_per_s, row.latency_s
     p = PROTOCOLS.index(row.protocol)
-    log = (int(size) >> 6).bit_length() - 1
-    if _corrected(row.algorithm, node) and 0 <= log < 24:
-        rate *= TREE_CORRECTION[p][log]
+    if _corrected(row.algorithm, node):
+        rate *= tree_correction(p, size)
     if row.algorithm == "ring" and p == 2 and shape.nodes > 1 and op == "all_reduce":
         plateau = size >= 64 * row.channels * shape.ranks
         delay *= (1.4 if architecture(node.architecture) else 1.9) if plateau else 1.0
