@@ -25,8 +25,9 @@ class Network:
     """A job's communication on the cluster, folded.
 
     choices: what each call uses. phases: the traffic of each variant. cells: which ranks and groups of the job are alike, and
-    which links. capacity: bytes/s of each link cell that can be short; link cells are those of all jobs that share the cluster. loads: by variant, for each phase, by group cell, the (link cell,
-    bytes per byte) that all groups of that cell put on one link of the link cell.
+    which links. capacity: bytes/s of each link cell that can be short; link cells are those of all jobs that share the
+    cluster. loads: by variant, for each phase, by group cell, the (link cell, bytes per byte) that all groups of that cell
+    put on one link of the link cell.
     """
 
     topology: Topology

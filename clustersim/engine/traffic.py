@@ -31,7 +31,9 @@ class Family(NamedTuple):
     ranks: Ints
     levels: tuple[int, ...]
     algorithm: str
-    eras: Mapping[str, int] = MappingProxyType({})  # by collective; a job's collectives of different eras never run at once
+    eras: Mapping[str, int] = MappingProxyType(
+        {}
+    )  # by collective; a job's collectives of different eras never run at once
     job: int = 0
 
 

@@ -45,10 +45,10 @@ def summary(
     """Return the summary as plain data; keys carry their units."""
     return {
         "name": work.job.name,
-        "cluster": _cluster(topology),
-        "parallelism": _split(work),
+        "cluster": cluster_facts(topology),
+        "parallelism": split_facts(work.job),
         **_speed(topology, work, record, facts),
-        "breakdown_s": _busiest(plan, parts, record.end),
+        "breakdown_s": least_idle(plan, parts, record.end),
         "memory": _memory(topology, facts),
         "busiest_links": busiest(topology, link_bytes(plan, topology), record.end),
         "predictor": _predictor(work, facts.forecast),
@@ -61,7 +61,8 @@ def _predictor(work: Work, forecast: Forecast) -> dict[str, Any]:
     return {"name": work.job.spec.predictor, "error": forecast.statement, "clocks": forecast.clocks}
 
 
-def _cluster(topology: Topology) -> dict[str, Any]:
+def cluster_facts(topology: Topology) -> dict[str, Any]:
+    """Return what a result says of the cluster."""
     return {
         "name": topology.name,
         "gpu": topology.gpu.name,
@@ -72,8 +73,9 @@ def _cluster(topology: Topology) -> dict[str, Any]:
     }
 
 
-def _split(work: Work) -> dict[str, Any]:
-    split, training = work.job.parallelism, work.job.training
+def split_facts(job: Job) -> dict[str, Any]:
+    """Return how a job is split and trained."""
+    split, training = job.parallelism, job.training
     return {
         "tp": split.tp,
         "pp": split.pp,
@@ -83,7 +85,7 @@ def _split(work: Work) -> dict[str, Any]:
         "schedule": split.schedule,
         "micro_batch": training.micro_batch,
         "global_batch": training.global_batch,
-        "microbatches": work.job.microbatches,
+        "microbatches": job.microbatches,
         "precision": training.precision,
         "recompute": training.recompute,
     }
@@ -118,7 +120,7 @@ def _rule(job: Job, full: bool) -> str:
     return f"3 x forward, 2mnk a matrix product, {attention}, nothing recomputed; hfu adds what is recomputed"
 
 
-def _busiest(plan: Plan, parts: list[dict[str, float]], end: float) -> dict[str, Any]:
+def least_idle(plan: Plan, parts: list[dict[str, float]], end: float) -> dict[str, Any]:
     """Return the parts of the rank cell that idles least, and which it is: the first of those within a hundredth of the step."""
     least = min(part["bubble"] for part in parts)
     cell = next(c for c, part in enumerate(parts) if part["bubble"] <= least + 0.01 * end)
