@@ -268,7 +268,7 @@ def test_only_steps_that_begin_when_all_jobs_run_are_counted():
 
 
 def test_a_short_job_repeats_until_the_long_one_has_its_steps():
-    long = {"training__global_batch": 128, "model__layers": 16}
+    long = {"training__global_batch": 512, "model__layers": 16}
     result = together(
         cluster(8, fabric=NARROW), request("long", 4, **long), request("short", 4), placement="spread", steps=2
     )

@@ -6,8 +6,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from clustersim.config.fields import Count, Name, Spec, Time
+from clustersim.config.fields import Count, Name, Spec, Time, between
 
+Ranges = Annotated[str, Field(min_length=1, max_length=100_000, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Steps = Annotated[int, Field(ge=1, le=10_000)]
 
 
@@ -22,7 +23,7 @@ class Entry(Spec):
 
     workload: Name
     name: Name | None = None
-    nodes: Count | Name | None = None
+    nodes: Count | Ranges | None = None
     start: Time = 0.0
     set: dict[str, bool | int | float | str] = Field(default_factory=dict)
 
@@ -36,4 +37,4 @@ class Jobs(Spec):
 
     placement: Name = "packed"
     steps: Steps = 3
-    jobs: Annotated[tuple[Entry, ...], Field(strict=False, min_length=1, max_length=1000)]
+    jobs: Annotated[tuple[Entry, ...], Field(strict=False), between(1, 1000)]

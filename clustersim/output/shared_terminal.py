@@ -41,7 +41,10 @@ def _head(summary: dict[str, Any]) -> list[str]:
         )
         for job in jobs
     ]
-    placed = f"{count} on {cluster['name']}: {cluster['gpus']} × {cluster['gpu']}, placement {summary['placement']}"
+    free = f", {summary['free_nodes']} of {cluster['nodes']} nodes free" if summary["free_nodes"] else ""
+    placed = (
+        f"{count} on {cluster['name']}: {cluster['gpus']} × {cluster['gpu']}, placement {summary['placement']}{free}"
+    )
     return [placed, *_table(("job", "nodes", "GPUs", "split"), rows)]
 
 

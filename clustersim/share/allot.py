@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim import plugins
 from clustersim.config.ranges import written
 from clustersim.errors import InputError
+from clustersim.share.deal import dealer
 from clustersim.share.request import Request
 from clustersim.topology.model import Ints, Topology
 from clustersim.workload.job import Job
@@ -41,10 +41,10 @@ def allot(cluster: Topology, requests: Sequence[Request], placement: str) -> lis
     wanted = [_needed(cluster, r, job, n) for r, job, n in zip(requests, placed, counts, strict=True)]
     free = [node for node in range(cluster.nodes) if node not in taken]
     open_jobs = [i for i, request in enumerate(requests) if not isinstance(request.nodes, tuple)]
-    dealt = dict(zip(open_jobs, _dealt(placement, [wanted[i] for i in open_jobs], free), strict=True))
+    dealt = dict(zip(open_jobs, dealer(placement)([wanted[i] for i in open_jobs], free), strict=True))
     result = []
     for i, (request, job) in enumerate(zip(requests, placed, strict=True)):
-        nodes = np.array(sorted(dealt[i]) if i in dealt else request.nodes, np.int64)
+        nodes = np.array(dealt.get(i, request.nodes), np.int64)
         gpus = (nodes[:, None] * cluster.gpus_per_node + np.arange(cluster.gpus_per_node)).ravel()
         result.append(Allotted(request.name, job, nodes, gpus[: job.mesh.size], request.start))
     return result
@@ -60,11 +60,16 @@ def _named(cluster: Topology, requests: Sequence[Request]) -> dict[int, Request]
                     "nodes", f"{request.name} wants node {node}; {cluster.name} has 0 to {cluster.nodes - 1}"
                 )
             if node in taken:
-                both = sorted(n for n, owner in taken.items() if owner is taken[node] and n in request.nodes)  # type: ignore[operator]
-                names = f"{request.name} and {taken[node].name}"
-                raise request.error("nodes", f"{names} both want node {written(both, 4)}; jobs share no node")
+                raise _overlap(request, taken, taken[node])
             taken[node] = request
     return taken
+
+
+def _overlap(request: Request, taken: dict[int, Request], other: Request) -> InputError:
+    own = request.nodes if isinstance(request.nodes, tuple) else ()
+    both = [node for node in own if taken.get(node) is other]
+    names = f"{request.name} and {other.name} both want node{'s' if len(both) > 1 else ''} {written(both, 4)}"
+    return request.error("nodes", f"{names}; jobs share no node")
 
 
 def _counts(cluster: Topology, requests: Sequence[Request]) -> list[int]:
@@ -125,17 +130,3 @@ def _placed(cluster: Topology, request: Request, nodes: int) -> Job:
 def _needed(cluster: Topology, request: Request, job: Job, nodes: int) -> int:
     """Return the nodes that a job takes: those that it says, or of its share what its ranks fill."""
     return nodes if request.nodes is not None else -(-job.mesh.size // cluster.gpus_per_node)
-
-
-def _dealt(placement: str, wanted: Sequence[int], free: Sequence[int]) -> list[list[int]]:
-    """Return the nodes of jobs that do not say which."""
-    name, colon, seed = placement.rpartition(":")
-    numbered = bool(colon) and seed.isdecimal() and len(seed) <= 18
-    deal = plugins.load("clustersim.placements", name if numbered else placement, "deal")
-    found: list[list[int]] = deal(wanted, free, int(seed) if numbered else 0)
-    nodes = [node for own in found for node in own]
-    if [len(own) for own in found] != list(wanted) or len(set(nodes)) < len(nodes) or set(nodes) - set(free):
-        raise InputError(
-            f"placement {placement} does not give each job its own free nodes, as many as it wants; mend it"
-        )
-    return found

@@ -13,6 +13,7 @@ from clustersim.config.jobs import Entry, Jobs
 from clustersim.config.ranges import parse
 from clustersim.config.yaml import KEY, Document, read
 from clustersim.errors import ConfigError, InputError
+from clustersim.share.deal import dealer
 from clustersim.workload.job import Job
 from clustersim.workload.load import build
 
@@ -76,6 +77,10 @@ def _listed(
 ) -> Wanted:
     spec = validate(Jobs, document)
     _check_names(document, spec)
+    try:
+        dealer(placement or spec.placement)
+    except InputError as error:
+        raise error if placement else document.error(("placement",), f"placement: {error}") from error
     requests = [_request(document, index, entry, overrides) for index, entry in enumerate(spec.jobs)]
     files = {f"workload {number}": path.parent / entry.workload for number, entry in enumerate(spec.jobs, 1)}
     return Wanted(_numbered(requests), placement or spec.placement, steps or spec.steps, {"jobs": path, **files})
