@@ -323,3 +323,20 @@ def test_unions_and_intersections_of_intervals():
     assert one == [(0.0, 2.0), (3.0, 5.0)]
     assert overlaps(one, [(1.0, 3.5), (4.5, 9.0)]) == [(1.0, 2.0), (3.0, 3.5), (4.5, 5.0)]
     assert list(merged([])) == []
+
+
+@pytest.mark.parametrize("offset", [0.0, 0.1, 0.5, 0.9, 1.5])
+def test_equal_jobs_keep_their_offset_and_meet_in_what_is_left_of_their_transfers(offset):
+    """Closed form: compute, then a transfer of c seconds on a link that one of them fills. At an offset d < c both transfers
+    are under way for c - d seconds alone-time each, and every step is longer by just that."""
+    topology = cluster(8, fabric=NARROW)
+    options = {"training__global_batch": 2048}
+    nodes = (0, 2, 4, 6), (1, 3, 5, 7)
+    [alone] = together(topology, request("a", nodes[0], **options)).summary["jobs"]
+    both = together(topology, request("a", nodes[0], **options), request("b", nodes[1], **options))
+    longest = times(both)["a"][0] - alone["step_alone_s"]
+    assert longest > 0
+    late = request("b", nodes[1], offset * longest, **options)
+    for found in times(together(topology, request("a", nodes[0], **options), late, steps=4)).values():
+        expected = alone["step_alone_s"] + max(longest * (1 - offset), 0)
+        assert found == pytest.approx([expected] * len(found), rel=1e-9)

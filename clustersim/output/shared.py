@@ -12,7 +12,14 @@ from clustersim.engine.plan import Plan
 from clustersim.engine.simulate import Record
 from clustersim.output.breakdown import breakdown
 from clustersim.output.meeting import meeting
-from clustersim.output.summary import NOT_MODELLED, cluster_facts, least_idle, split_facts
+from clustersim.output.summary import (
+    NOT_MODELLED,
+    cluster_facts,
+    least_idle,
+    memory_facts,
+    predictor_facts,
+    split_facts,
+)
 from clustersim.output.tenants import Shared, Tenant
 from clustersim.topology.model import Topology
 
@@ -44,6 +51,8 @@ def _job(cluster: Topology, tenant: Tenant) -> dict[str, Any]:
         "gpus": tenant.job.mesh.size,
         "idle_gpus": len(tenant.nodes) * cluster.gpus_per_node - tenant.job.mesh.size,
         "parallelism": split_facts(tenant.job),
+        "memory": memory_facts(cluster, tenant.alone.memory),
+        "predictor": predictor_facts(tenant.job, tenant.alone.forecast),
         "start_s": tenant.start,
         "step_alone_s": tenant.alone.record.end,
         "step_together_s": tenant.mean,

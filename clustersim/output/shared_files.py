@@ -41,11 +41,12 @@ def jobs_table(summary: Mapping[str, Any]) -> pl.DataFrame:
 def _flat(job: Mapping[str, Any]) -> dict[str, Any]:
     flat = {key: value for key, value in job.items() if not isinstance(value, dict) and key != "steps"}
     degrees = {key: job["parallelism"][key] for key in ("tp", "pp", "dp", "schedule", "microbatches")}
+    known = {"peak_memory_bytes": job["memory"]["peak_bytes"], "predictor": job["predictor"]["name"]}
     places = [
         {f"{part}_{how}_s": seconds for part, seconds in job[f"breakdown_{how}_s"].items()}
         for how in ("alone", "together")
     ]
-    return {**flat, **degrees, **places[0], **places[1]}
+    return {**flat, **degrees, **known, **places[0], **places[1]}
 
 
 def steps_table(summary: Mapping[str, Any]) -> pl.DataFrame:

@@ -7,7 +7,7 @@ from typing import Any
 
 from clustersim.config.ranges import written
 from clustersim.output.terminal import NAMES
-from clustersim.units import duration, scaled, seconds
+from clustersim.units import duration, gibibytes, scaled, seconds
 
 RUNS = 3  # of nodes that a table shows of a job
 
@@ -38,6 +38,7 @@ def _head(summary: dict[str, Any]) -> list[str]:
             written(job["nodes"], RUNS),
             str(job["gpus"]),
             "tp {tp} × pp {pp} × dp {dp}".format(**job["parallelism"]),
+            gibibytes(job["memory"]["peak_bytes"]) + ("" if job["memory"]["fits"] else ", DOES NOT FIT"),
         )
         for job in jobs
     ]
@@ -45,7 +46,7 @@ def _head(summary: dict[str, Any]) -> list[str]:
     placed = (
         f"{count} on {cluster['name']}: {cluster['gpus']} × {cluster['gpu']}, placement {summary['placement']}{free}"
     )
-    return [placed, *_table(("job", "nodes", "GPUs", "split"), rows)]
+    return [placed, *_table(("job", "nodes", "GPUs", "split", "memory"), rows)]
 
 
 def _times(summary: dict[str, Any]) -> list[str]:
@@ -98,9 +99,9 @@ def _meeting(summary: dict[str, Any], meeting: dict[str, Any]) -> list[str]:
             tier["tier"],
             str(tier["links"]),
             tier["busiest"],
-            *(f"{scaled(tier['bytes_per_s'][name], 'B/s')} ({tier['share'][name]:.0%})" for name in (one, two)),
-            f"{tier['utilization']:.1%}",
-            "" if tier["both"] is None else f"{tier['both']:.1%} of the time",
+            *(f"{scaled(tier['bytes_per_s'][name], 'B/s')} ({100 * tier['share'][name]:.0f} %)" for name in (one, two)),
+            f"{100 * tier['utilization']:.1f} %",
+            "" if tier["both"] is None else f"{100 * tier['both']:.1f} % of the time",
         )
         for tier in meeting["tiers"]
     ]
@@ -114,5 +115,17 @@ def _how(summary: dict[str, Any], took: float) -> list[str]:
     return [
         f"simulated {s['ranks']:,} ranks as {s['rank_cells']:,} {alike} for {seconds(s['seconds'])}; "
         f"{s['events']:,} events in {seconds(took)}",
+        *_kernels(summary),
         "not modelled: " + "; ".join(summary["not_modelled"]),
     ]
+
+
+def _kernels(summary: dict[str, Any]) -> Iterable[str]:
+    """Yield what is known of the kernel times, once for all jobs that say the same."""
+    predictors = [job["predictor"] for job in summary["jobs"]]
+    for name in dict.fromkeys(p["name"] for p in predictors):
+        yield f"kernel times by {name}; error on held-out kernels:"
+        yield from (
+            f"  {line}" for line in dict.fromkeys(x for p in predictors if p["name"] == name for x in p["error"])
+        )
+    yield from (f"clocks: {clocks}" for clocks in dict.fromkeys(p["clocks"] for p in predictors))

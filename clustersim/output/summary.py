@@ -49,16 +49,17 @@ def summary(
         "parallelism": split_facts(work.job),
         **_speed(topology, work, record, facts),
         "breakdown_s": least_idle(plan, parts, record.end),
-        "memory": _memory(topology, facts),
+        "memory": memory_facts(topology, facts.memory),
         "busiest_links": busiest(topology, link_bytes(plan, topology), record.end),
-        "predictor": _predictor(work, facts.forecast),
+        "predictor": predictor_facts(work.job, facts.forecast),
         "not_modelled": list(NOT_MODELLED),
         "simulated": _simulated(topology, work, plan, record, facts),
     }
 
 
-def _predictor(work: Work, forecast: Forecast) -> dict[str, Any]:
-    return {"name": work.job.spec.predictor, "error": forecast.statement, "clocks": forecast.clocks}
+def predictor_facts(job: Job, forecast: Forecast) -> dict[str, Any]:
+    """Return what is known of the kernel times of a job."""
+    return {"name": job.spec.predictor, "error": forecast.statement, "clocks": forecast.clocks}
 
 
 def cluster_facts(topology: Topology) -> dict[str, Any]:
@@ -127,10 +128,11 @@ def least_idle(plan: Plan, parts: list[dict[str, float]], end: float) -> dict[st
     return {"rank": int(plan.first[cell]), **parts[cell]}
 
 
-def _memory(topology: Topology, facts: Facts) -> dict[str, Any]:
-    peak = max(m.total for m in facts.memory)
+def memory_facts(topology: Topology, memory: list[Memory]) -> dict[str, Any]:
+    """Return whether a job fits, and the memory of each pipeline rank by kind."""
+    peak = max(m.total for m in memory)
     stages = [
-        {f"{kind}_bytes": value for kind, value in m._asdict().items()} | {"total_bytes": m.total} for m in facts.memory
+        {f"{kind}_bytes": value for kind, value in m._asdict().items()} | {"total_bytes": m.total} for m in memory
     ]
     return {
         "fits": peak <= topology.gpu.memory,

@@ -10,16 +10,22 @@ import numpy as np
 
 from clustersim.engine.plan import Plan
 from clustersim.engine.simulate import Record
-from clustersim.output.summary import link_bytes
+from clustersim.output.summary import Forecast, link_bytes
 from clustersim.topology.model import Floats, Ints, Topology
 from clustersim.workload.job import Job
+from clustersim.workload.memory import Memory
 
 
 class Alone(NamedTuple):
-    """One step of a job on its nodes with no other on the cluster."""
+    """One step of a job on its nodes with no other on the cluster.
+
+    memory: of each pipeline rank. forecast: what is known of the times of its kernels.
+    """
 
     plan: Plan
     record: Record
+    memory: list[Memory]
+    forecast: Forecast
 
 
 class Tenant(NamedTuple):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clustersim.engine.plan import Plan, Work, plan
+from clustersim.engine.plan import Plan, plan
 from clustersim.engine.simulate import Record
 from clustersim.errors import InputError
 from clustersim.output.shared import summary
@@ -77,14 +77,15 @@ def share(
     for request in wanted.requests:
         check_names(request.job)
     allotted = allot(cluster, wanted.requests, wanted.placement)
-    works = []
+    works, alone = [], []
     for one in allotted:
         progress(f"predict {one.name}")
-        works.append(prepare(cluster, one.job, one.gpus, ignore_memory=ignore_memory)[0])
-    alone = []
-    for one, work in zip(allotted, works, strict=True):
+        work, memory, forecast = prepare(cluster, one.job, one.gpus, ignore_memory=ignore_memory)
         progress(f"simulate {one.name} alone")
-        alone.append(_alone(cluster, work, fold))
+        [planned] = plan([work], cluster, fold)
+        [[record]] = play([planned])
+        works.append(work)
+        alone.append(Alone(planned, record, memory, forecast))
     _check_length(allotted, alone, wanted.steps)
     progress("plan")
     plans = plan(works, cluster, fold)
@@ -95,28 +96,22 @@ def share(
     return Result(summary(shared), shared, wanted.inputs, time.perf_counter() - begun)
 
 
-def _alone(cluster: Topology, work: Work, fold: bool) -> Alone:
-    """Play one step of a job on its nodes with no other job on the cluster."""
-    from clustersim.engine.simulate import simulate as play
-
-    [planned] = plan([work], cluster, fold)
-    [[record]] = play([planned])
-    return Alone(planned, record)
-
-
 def _check_length(allotted: Sequence[Allotted], alone: Sequence[Alone], steps: int) -> None:
-    """Raise InputError when short jobs would have to be played too often beside a long one."""
+    """Raise InputError when so many steps, or short jobs beside a long one, would have to be played too often."""
     times = [one.record.end for one in alone]
-    longest = max(range(len(times)), key=lambda i: times[i])
-    passes = 0.0
-    for one, step in zip(allotted, times, strict=True):
-        split = one.job.parallelism
-        passes += math.ceil(steps * times[longest] / step) * one.job.microbatches * split.pp * split.vpp
-        if passes > MAX_PASSES:
-            raise InputError(
-                f"{steps} steps of {allotted[longest].name} are {steps * times[longest] / step:,.0f} of {one.name}, too many to "
-                f"play ({MAX_PASSES} passes); lower steps, or give {one.name} a larger training.global_batch"
-            )
+    counts = [math.ceil(steps * max(times) / step) for step in times]
+    passes = [
+        count * one.job.microbatches * one.job.parallelism.pp * one.job.parallelism.vpp
+        for count, one in zip(counts, allotted, strict=True)
+    ]
+    if sum(passes) <= MAX_PASSES:
+        return
+    most, longest = passes.index(max(passes)), times.index(max(times))
+    what = f"{counts[most]:,} steps of {allotted[most].name} are {passes[most]:,} passes, too many to play ({MAX_PASSES:,})"
+    if most == longest:
+        raise InputError(f"{what}; lower steps or training.global_batch")
+    beside = f"beside {steps} of {allotted[longest].name}, {what}"
+    raise InputError(f"{beside}; lower steps, or give {allotted[most].name} a larger training.global_batch")
 
 
 def _tenants(
