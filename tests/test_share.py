@@ -217,9 +217,15 @@ def test_folded_equals_unfolded(fabric, fault, placement, jobs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["none", "slow GPU"])
-@pytest.mark.parametrize("placement", ["packed", "spread", "random:1"])
-@pytest.mark.parametrize("fabric", ["hashed", "narrow"])
+@pytest.mark.parametrize(
+    ("fabric", "placement", "fault"),
+    [
+        ("hashed", "spread", "none"),
+        ("hashed", "random:1", "slow GPU"),
+        ("narrow", "packed", "slow NIC"),
+        ("narrow", "spread", "slow GPU"),
+    ],
+)
 def test_folded_equals_unfolded_on_512_gpus(fabric, placement, fault):
     wide = FABRICS["hashed"].replace("radix: 16", "radix: 256").replace("down: 4, up: 4", "down: 16, up: 4")
     wide = wide.replace("radix: 4", "radix: 16") if fabric == "hashed" else NARROW.replace("down: 8", "down: 32")
@@ -303,19 +309,26 @@ def test_spread_shares_every_leaf_in_proportion(leaves, sizes):
         assert np.bincount(np.array(nodes) // width, minlength=leaves).tolist() == [size] * leaves
 
 
-def test_levels_follow_the_nodes_that_a_job_has():
-    """Every leaf of 4 nodes holds two of the job's; at random they differ, and nothing above the node is even."""
-    topology = kinds("bundles", "none", "nvswitch", nodes=16)
-    assert topology.fanouts[0] in (1, 2, 4)
-    whole = np.arange(16)
-    assert fanouts(whole, topology)[: len(topology.fanouts)] == topology.fanouts[: len(fanouts(whole, topology))]
-    width = topology.fanouts[0]
-    every = np.concatenate([np.arange(0, 16, 2 * width) + i for i in range(width)])
-    every.sort()
-    assert fanouts(every, topology)[0] == width
-    group = np.repeat(every, 4)[None]
-    assert levels(group, fanouts(every, topology))[0] == 4
-    assert np.prod(levels(group, fanouts(every, topology))) == group.size
+@pytest.mark.parametrize(
+    ("nodes", "found"),
+    [
+        (range(16), (4, 4)),
+        (range(0, 16, 2), (2, 4)),  # spread over all four leaves
+        (range(8, 16), (4, 2)),
+        (range(6), (4,)),  # the last leaf may be less full; four nodes are no whole number of times in six
+        ([0, 1, 4, 5, 8], (2,)),
+        ([0, 1, 2, 4, 5, 8], ()),  # uneven
+    ],
+)
+def test_levels_follow_the_nodes_that_a_job_has(nodes, found):
+    topology = cluster(16, fabric="{kind: leaf_spine, tiers: [{down: 16, up: 4}, {radix: 64}], link: {rate: 400Gb/s}}")
+    assert topology.fanouts == (4, 4)
+    assert fanouts(np.array(nodes), topology) == found
+    every = levels(np.repeat(np.array(nodes), 4)[None], found)
+    assert every[0] == 4
+    assert np.prod(every) == 4 * len(nodes)
+    if np.prod(found) == len(nodes):
+        assert every == (4, *found)
 
 
 def test_unions_and_intersections_of_intervals():
