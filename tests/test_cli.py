@@ -60,6 +60,11 @@ def test_run_imports_neither_torch_nor_what_it_does_not_need(predictor):
     assert not found & {"torch", "networkx", "optuna", "matplotlib", "plotly", "ray", "pandas", "scipy", "polars"}
 
 
+def test_share_imports_neither_torch_nor_what_it_does_not_need():
+    found = imported("share", NODE, JOB, *("--set", "predictor=roofline"), "--no-save", "--quiet")
+    assert not found & {"torch", "networkx", "optuna", "matplotlib", "plotly", "ray", "pandas", "scipy", "polars"}
+
+
 def test_version(call):
     assert call("--version") == (0, f"clustersim {__version__}\n", "")
 
@@ -67,7 +72,7 @@ def test_version(call):
 def test_help_names_every_command_and_its_options(call):
     code, out, err = call()
     assert (code, err) == (0, "")
-    for command in ("run", "show", "kernels", "sweep"):
+    for command in ("run", "share", "show", "kernels", "sweep"):
         assert command in out
         assert call(command, "--help")[0] == 0
 

@@ -48,7 +48,7 @@ def test_the_example_result_is_what_its_command_gives(tmp_path):
 
 
 def existing():
-    rooms = ("collectives", "predictors", "schedules", "topology")
+    rooms = ("collectives", "placements", "predictors", "schedules", "topology")
     yield from (name for room in rooms for name in plugins.names(f"clustersim.{room}"))
     yield from (path.stem for folder in ("topologies", "workloads") for path in ROOT.glob(f"{folder}/*.yaml"))
     yield from (gpu.name for gpu in gpus.everything())

@@ -75,7 +75,8 @@ def test_folded_equals_unfolded(nodes, fabric, fault, nics, tp, pp, schedule, ze
     folded = simulate(topology, **options)
     same(folded, simulate(topology, fold=False, **options))
     ranks = folded.summary["simulated"]
-    if fault == "none" and fabric == "one leaf" and nics[0] == 4 and tp == 4:
+    alike = algorithm not in ("tree", "nccl")  # a tree's root and leaves load their NICs unequally; NCCL may take one
+    if alike and fault == "none" and fabric == "one leaf" and nics[0] == 4 and tp == 4:
         assert ranks["rank_cells"] == pp  # one rank of each group a node: only the stages differ
 
 

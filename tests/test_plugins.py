@@ -9,7 +9,7 @@ import pytest
 from clustersim import plugins
 from clustersim.errors import UnknownNameError
 
-ROOMS = ["clustersim.schedules", "clustersim.collectives", "clustersim.predictors", "clustersim.topology"]
+ROOMS = [f"clustersim.{room}" for room in ("schedules", "collectives", "placements", "predictors", "topology")]
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -9,7 +9,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from clustersim import plugins
-from clustersim.config import fields, topology, workload
+from clustersim.config import fields, jobs, topology, workload
 from clustersim.config.gpu import Gpu
 from clustersim.topology.build import presets
 from clustersim.units import EXAMPLES, UNITS, seconds
@@ -46,6 +46,8 @@ TITLES = {
     workload.Parallelism: "parallelism",
     workload.Overlap: "parallelism.overlap",
     workload.Algorithms: "parallelism.algorithms",
+    jobs.Jobs: "The top level of a file of jobs",
+    jobs.Entry: "jobs",
     Gpu: "A GPU",
 }
 
@@ -54,6 +56,7 @@ NAMED = {
     fields.Index: "whole number of 0 or more",
     fields.Fraction: "number above 0, at most 1",
     fields.Name: "text",
+    jobs.Ranges: "nodes (`0-3,8-11`)",
     **{
         kind: f"{name} (`{EXAMPLES[name]}`)"
         for kind, name in (
@@ -85,7 +88,8 @@ def reference() -> str:
     parts += [WORKLOAD, *(_section(kind) for kind in TITLES if kind.__module__ == workload.__name__)]
     rooms = {"schedule": "schedules", "algorithms": "collectives", "predictor": "predictors"}
     parts += [f"Names for `{key}`: {_listed(plugins.names(f'clustersim.{room}'))}.\n" for key, room in rooms.items()]
-    return "\n".join([*parts, _aliases(), GPU, _section(Gpu)])
+    several = [JOBS, *(_section(kind) for kind in TITLES if kind.__module__ == jobs.__name__)]
+    return "\n".join([*parts, _aliases(), *several, GPU, _section(Gpu)])
 
 
 def _section(kind: type[fields.Spec]) -> str:
@@ -203,4 +207,5 @@ MEGATRON = """\
 The arguments of Megatron-LM are understood too, at the top level or in any section, with hyphens or underscores.
 """
 REFUSED = "These have no counterpart:\n"
+JOBS = "## Files of jobs\n\nFor `clustersim share` ([how](several-jobs.md)).\n"
 GPU = "## GPU files\n\n`clustersim/gpus/*.yaml`, or a file of your own ([how](how-to-add-a-gpu.md)).\n"

@@ -16,6 +16,7 @@ from clustersim.cli.kernels import kernels
 from clustersim.cli.predict import predict
 from clustersim.cli.predictor import app as predictor
 from clustersim.cli.run import run
+from clustersim.cli.share import share
 from clustersim.cli.show import show
 from clustersim.cli.sweep import sweep
 from clustersim.errors import ClustersimError
@@ -27,6 +28,7 @@ app = typer.Typer(
     help="How long is one training step on this cluster, why, and does it fit?",
 )
 app.command()(run)
+app.command()(share)
 app.command()(show)
 app.command()(kernels)
 app.command()(collective)

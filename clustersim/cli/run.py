@@ -60,7 +60,7 @@ def run(
     target = out or Path("results") / f"{topology.stem}-{workload.stem}"
     if not no_save:
         check_target(target)
-    with _progress(quiet or as_json) as progress:
+    with progressing(quiet or as_json) as progress:
         result = simulate(
             topology,
             workload,
@@ -107,7 +107,7 @@ def _print(result: Result, target: Path | None, as_json: bool, quiet: bool) -> N
 
 
 @contextmanager
-def _progress(silent: bool) -> Iterator[Progress]:
+def progressing(silent: bool) -> Iterator[Progress]:
     """Show the step under way while standard error is a terminal."""
     if silent or not sys.stderr.isatty():
         yield lambda _: None

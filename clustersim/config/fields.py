@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from clustersim.config.messages import first
@@ -61,6 +61,18 @@ Count = Annotated[int, Field(ge=1, le=100_000_000)]
 Index = Annotated[int, Field(ge=0, le=100_000_000)]
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
 """Text on one line, without control characters: names are printed."""
+
+
+def between(low: int, high: int) -> AfterValidator:
+    """Return the validator of a list's length; pydantic's own also complains when only an item is wrong."""
+
+    def check(value: tuple[Any, ...]) -> tuple[Any, ...]:
+        if low <= len(value) <= high:
+            return value
+        raise ValueError(f"has {len(value)} entries; write {low} to {high}")
+
+    return AfterValidator(check)
+
 
 S = TypeVar("S", bound=Spec)
 

@@ -7,23 +7,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PlainValidator
 
-from clustersim.config.fields import Bandwidth, Count, Fraction, Index, Length, Name, Power, Spec, Time
+from clustersim.config.fields import Bandwidth, Count, Fraction, Index, Length, Name, Power, Spec, Time, between
 
 NCCL_ALGORITHMS = ("ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat")
 _TAKEN = frozenset({"gpu", "mesh", "nic", "nvlink", "pcie", "port", "ports", "ring"})
 _PCIE = re.compile(r"gen([1-6])x(1|2|4|8|16)")
 _PCIE_RAW = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}  # B/s a lane after line coding
-
-
-def _between(low: int, high: int) -> AfterValidator:
-    """Return the validator of a list's length; pydantic's own also complains when only an item is wrong."""
-
-    def check(value: tuple[Any, ...]) -> tuple[Any, ...]:
-        if low <= len(value) <= high:
-            return value
-        raise ValueError(f"has {len(value)} entries; write {low} to {high}")
-
-    return AfterValidator(check)
 
 
 def _rails(value: object) -> int | str:
@@ -88,7 +77,7 @@ class ScaleUp(Spec):
     kind: Literal["nvswitch", "nvlink", "mesh", "ring", "torus", "none"] = "nvswitch"
     links_per_gpu: Count = 1
     links_per_peer: Count = 1
-    shape: Annotated[tuple[Extent, ...], Field(strict=False), _between(1, 4)] | None = None
+    shape: Annotated[tuple[Extent, ...], Field(strict=False), between(1, 4)] | None = None
     link: Bandwidth | None = None
     payload_efficiency: Fraction = 1.0
     multicast: bool = False
@@ -204,7 +193,7 @@ class FatTree(Spec):
     rail_planes: bool = False
     planes: Annotated[int, Field(ge=1, le=16)] = 1
     scalable_unit: Count | None = None
-    tiers: Annotated[tuple[Tier, ...], Field(strict=False), _between(1, 5)]
+    tiers: Annotated[tuple[Tier, ...], Field(strict=False), between(1, 5)]
     link: Link
     switch_latency: Time = 250e-9
     routing: Routing = Routing()
@@ -234,7 +223,7 @@ class Torus(Spec):
     """
 
     kind: Name
-    dims: Annotated[tuple[Extent, ...], Field(strict=False), _between(1, 6)]
+    dims: Annotated[tuple[Extent, ...], Field(strict=False), between(1, 6)]
     wrap: bool = True
     link: Link
     switch_latency: Time = 250e-9
@@ -260,7 +249,7 @@ class Grid(Spec):
     """
 
     kind: Name
-    dims: Annotated[tuple[GridDim, ...], Field(strict=False), _between(1, 6)]
+    dims: Annotated[tuple[GridDim, ...], Field(strict=False), between(1, 6)]
     rails: bool = False
 
 
@@ -295,8 +284,8 @@ class Explicit(Spec):
     """A graph written out: the names of the switches, and the cables."""
 
     kind: Name
-    nodes: Annotated[tuple[Name, ...], Field(strict=False), _between(1, 2000)]
-    links: Annotated[tuple[ExplicitLink, ...], Field(strict=False), _between(1, 20_000)]
+    nodes: Annotated[tuple[Name, ...], Field(strict=False), between(1, 2000)]
+    links: Annotated[tuple[ExplicitLink, ...], Field(strict=False), between(1, 20_000)]
 
 
 class Fault(Spec):
@@ -358,8 +347,8 @@ class AstraNetwork(Spec):
     leaves out.
     """
 
-    topology: Annotated[tuple[Literal["Ring", "FullyConnected", "Switch"], ...], Field(strict=False), _between(1, 6)]
-    npus_count: Annotated[tuple[Extent, ...], Field(strict=False), _between(1, 6)]
-    bandwidth: Annotated[tuple[_Rate, ...], Field(strict=False), _between(1, 6)]
-    latency: Annotated[tuple[_Delay, ...], Field(strict=False), _between(1, 6)]
+    topology: Annotated[tuple[Literal["Ring", "FullyConnected", "Switch"], ...], Field(strict=False), between(1, 6)]
+    npus_count: Annotated[tuple[Extent, ...], Field(strict=False), between(1, 6)]
+    bandwidth: Annotated[tuple[_Rate, ...], Field(strict=False), between(1, 6)]
+    latency: Annotated[tuple[_Delay, ...], Field(strict=False), between(1, 6)]
     gpu: Name = "h100-sxm"

@@ -1,4 +1,4 @@
-"""Scripts + network → one program a rank cell."""
+"""Scripts of jobs + the network that they share → one program a rank cell."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from clustersim.engine.activities import Seconds, activity, transfer
 from clustersim.engine.fabric import Activity
 from clustersim.engine.groups import Use, families, group_of
-from clustersim.engine.network import Network, network
+from clustersim.engine.network import Network, Tenant, networks
 from clustersim.engine.program import Drain, Group, Instruction, Post, Program, Receive, Run, Send
 from clustersim.engine.script import Call, Compute, Give, Line, Script, Start
 from clustersim.topology.model import Ints, Topology
@@ -19,15 +19,22 @@ from clustersim.workload.job import Job
 
 
 class Work(NamedTuple):
-    """All that a placed job does: the script of each pipeline rank, and the seconds of every kernel on a nominal GPU."""
+    """All that a placed job does: the script of each pipeline rank, and the seconds of every kernel on a nominal GPU.
+
+    gpus: the GPU of every rank.
+    """
 
     job: Job
     scripts: tuple[Script, ...]
     seconds: Seconds
+    gpus: Ints
 
 
 class Plan(NamedTuple):
-    """What the engine plays: a program a rank cell, the folded network, and how many rank cells each group has."""
+    """What the engine plays of a job: a program a rank cell, the folded network, and how many rank cells each group has.
+
+    first, size: of each rank cell, its first rank and the number of its ranks.
+    """
 
     programs: list[Program]
     network: Network
@@ -36,15 +43,28 @@ class Plan(NamedTuple):
     size: Ints
 
 
-def plan(work: Work, topology: Topology, fold: bool = True) -> Plan:
-    """Return the programs of a job. `fold` off gives every rank its own program."""
-    count = work.job.mesh.size
-    uses = families(work.job, topology, [call for script in work.scripts for call in script.calls()])
-    stage = _stage_of(work.job)
-    slowdown = topology.slowdown[:count]
-    _, speed = np.unique(slowdown, return_inverse=True)
-    net = network(topology, uses, stage * (speed.max() + 1) + speed, fold)
-    places = _places(uses, count)
+def plan(works: Sequence[Work], topology: Topology, fold: bool = True) -> tuple[Plan, ...]:
+    """Return the plan of every job of those that share the cluster. `fold` off gives every rank its own program."""
+    uses = [_uses(work, topology) for work in works]
+    tenants = [Tenant(use, w.gpus, _seeds(w, topology)) for w, use in zip(works, uses, strict=True)]
+    nets = networks(topology, tenants, fold)
+    return tuple(_plan(*one, topology) for one in zip(works, uses, nets, strict=True))
+
+
+def _uses(work: Work, topology: Topology) -> tuple[Use, ...]:
+    return families(work.job, topology, work.gpus, [call for script in work.scripts for call in script.calls()])
+
+
+def _seeds(work: Work, topology: Topology) -> Ints:
+    """Return a number a rank that says its script and its speed."""
+    _, speed = np.unique(topology.slowdown[work.gpus], return_inverse=True)
+    seeds: Ints = _stage_of(work.job) * (speed.max() + 1) + speed
+    return seeds
+
+
+def _plan(work: Work, uses: Sequence[Use], net: Network, topology: Topology) -> Plan:
+    stage, slowdown = _stage_of(work.job), topology.slowdown[work.gpus]
+    places = _places(uses, len(work.gpus))
     binder = _Binder(work, net, {})
     programs = [
         binder.program(work.scripts[stage[r]], int(stage[r]), float(slowdown[r]), _cells_of(int(r), places, net))

@@ -45,23 +45,25 @@ def summary(
     """Return the summary as plain data; keys carry their units."""
     return {
         "name": work.job.name,
-        "cluster": _cluster(topology),
-        "parallelism": _split(work),
+        "cluster": cluster_facts(topology),
+        "parallelism": split_facts(work.job),
         **_speed(topology, work, record, facts),
-        "breakdown_s": _busiest(plan, parts, record.end),
-        "memory": _memory(topology, facts),
+        "breakdown_s": least_idle(plan, parts, record.end),
+        "memory": memory_facts(topology, facts.memory),
         "busiest_links": busiest(topology, link_bytes(plan, topology), record.end),
-        "predictor": _predictor(work, facts.forecast),
+        "predictor": predictor_facts(work.job, facts.forecast),
         "not_modelled": list(NOT_MODELLED),
         "simulated": _simulated(topology, work, plan, record, facts),
     }
 
 
-def _predictor(work: Work, forecast: Forecast) -> dict[str, Any]:
-    return {"name": work.job.spec.predictor, "error": forecast.statement, "clocks": forecast.clocks}
+def predictor_facts(job: Job, forecast: Forecast) -> dict[str, Any]:
+    """Return what is known of the kernel times of a job."""
+    return {"name": job.spec.predictor, "error": forecast.statement, "clocks": forecast.clocks}
 
 
-def _cluster(topology: Topology) -> dict[str, Any]:
+def cluster_facts(topology: Topology) -> dict[str, Any]:
+    """Return what a result says of the cluster."""
     return {
         "name": topology.name,
         "gpu": topology.gpu.name,
@@ -72,8 +74,9 @@ def _cluster(topology: Topology) -> dict[str, Any]:
     }
 
 
-def _split(work: Work) -> dict[str, Any]:
-    split, training = work.job.parallelism, work.job.training
+def split_facts(job: Job) -> dict[str, Any]:
+    """Return how a job is split and trained."""
+    split, training = job.parallelism, job.training
     return {
         "tp": split.tp,
         "pp": split.pp,
@@ -83,7 +86,7 @@ def _split(work: Work) -> dict[str, Any]:
         "schedule": split.schedule,
         "micro_batch": training.micro_batch,
         "global_batch": training.global_batch,
-        "microbatches": work.job.microbatches,
+        "microbatches": job.microbatches,
         "precision": training.precision,
         "recompute": training.recompute,
     }
@@ -118,17 +121,18 @@ def _rule(job: Job, full: bool) -> str:
     return f"3 x forward, 2mnk a matrix product, {attention}, nothing recomputed; hfu adds what is recomputed"
 
 
-def _busiest(plan: Plan, parts: list[dict[str, float]], end: float) -> dict[str, Any]:
+def least_idle(plan: Plan, parts: list[dict[str, float]], end: float) -> dict[str, Any]:
     """Return the parts of the rank cell that idles least, and which it is: the first of those within a hundredth of the step."""
     least = min(part["bubble"] for part in parts)
     cell = next(c for c, part in enumerate(parts) if part["bubble"] <= least + 0.01 * end)
     return {"rank": int(plan.first[cell]), **parts[cell]}
 
 
-def _memory(topology: Topology, facts: Facts) -> dict[str, Any]:
-    peak = max(m.total for m in facts.memory)
+def memory_facts(topology: Topology, memory: list[Memory]) -> dict[str, Any]:
+    """Return whether a job fits, and the memory of each pipeline rank by kind."""
+    peak = max(m.total for m in memory)
     stages = [
-        {f"{kind}_bytes": value for kind, value in m._asdict().items()} | {"total_bytes": m.total} for m in facts.memory
+        {f"{kind}_bytes": value for kind, value in m._asdict().items()} | {"total_bytes": m.total} for m in memory
     ]
     return {
         "fits": peak <= topology.gpu.memory,

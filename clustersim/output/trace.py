@@ -7,7 +7,7 @@ at the times that they really had (when the activity ran undisturbed, those of i
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -24,10 +24,13 @@ def write_trace(path: Path, record: Record, plan: Plan, width: int) -> None:
     width: ranks of one pipeline rank (tp·dp). When there are more than `MAX_SPANS` spans, whole ranks are left out, those of
     the first pipeline lanes staying.
     """
-    spans = _kept(record, plan, width)
+    write_events(path, _events(_kept(record, plan, width), plan))
+
+
+def write_events(path: Path, lines: Iterator[str]) -> None:
+    """Write the gzipped trace of these events, one a line."""
     with path.open("wb") as raw, gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0, compresslevel=3) as file:
         file.write(b'{"displayTimeUnit":"ms","traceEvents":[\n')
-        lines = _events(spans, plan)
         separator = ""
         while batch := ",\n".join(islice(lines, 20_000)):
             file.write(f"{separator}{batch}".encode())
@@ -52,7 +55,7 @@ def _kept(record: Record, plan: Plan, width: int) -> dict[int, list[Span]]:
 
 
 def _events(spans: dict[int, list[Span]], plan: Plan) -> Iterator[str]:
-    names = {name for row in spans.values() for span in row for name in _streams(span)}
+    names = {name for row in spans.values() for span in row for name in streams(span)}
     track = {name: i for i, name in enumerate(["compute", *sorted(names - {"compute"})])}
     for cell, row in spans.items():
         first, size = int(plan.first[cell]), int(plan.size[cell])
@@ -61,23 +64,25 @@ def _events(spans: dict[int, list[Span]], plan: Plan) -> Iterator[str]:
         for name, tid in track.items():
             yield f'{{"ph":"M","pid":{cell},"tid":{tid},"name":"thread_name","args":{{"name":"{name}"}}}}'
         for span in row:
-            yield from _slices(span, track)
+            yield from slices(span, cell, track)
 
 
-def _streams(span: Span) -> set[str]:
+def streams(span: Span) -> set[str]:
+    """Return the streams that a span is drawn on: its own and those of the moves inside."""
     inner = {segment.move.kind for segment in span.activity.segments if segment.move} if span.activity else set()
     return {span.stream} | (inner if span.stream == "compute" else set())
 
 
-def _slices(span: Span, track: dict[str, int]) -> Iterator[str]:
+def slices(span: Span, process: int, track: Mapping[str, int]) -> Iterator[str]:
+    """Yield the slices of a span on the tracks of its streams."""
     if span.end > span.start:
-        yield _slice(span.rank, track[span.stream], _name(span), span.start, span.end)
+        yield _slice(process, track[span.stream], _name(span), span.start, span.end)
     if span.stream != "compute" or span.activity is None:
         return
     marks = span.marks or [span.start + end for end in span.activity.ends]
     for i, segment in enumerate(span.activity.segments):
         if segment.move and marks[2 * i + 1] > marks[2 * i]:
-            yield _slice(span.rank, track[segment.move.kind], segment.move.kind, marks[2 * i], marks[2 * i + 1])
+            yield _slice(process, track[segment.move.kind], segment.move.kind, marks[2 * i], marks[2 * i + 1])
 
 
 def _name(span: Span) -> str:

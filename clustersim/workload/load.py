@@ -16,18 +16,21 @@ from clustersim.workload.check import check
 from clustersim.workload.job import Job
 
 SECTIONS = ("model", "training", "parallelism")
+Place = tuple[str, int, int]
+"""A file, and a line and a column in it (0: none in particular)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overridden(Document):
-    """A document some of whose values come from the command line, where their errors then point."""
+    """A document some of whose values come from elsewhere, where their errors then point: (path, line, column)."""
 
-    overrides: frozenset[Loc] = field(default=frozenset(), repr=False)
+    overrides: Mapping[Loc, Place] = field(default_factory=dict, repr=False)
 
     def error(self, loc: Loc, message: str) -> ConfigError:
-        """Return a ConfigError at `loc`, or one that says the value is from the command line."""
-        if any(tuple(loc)[: len(one)] == one for one in self.overrides):
-            return ConfigError(f"{self.path} (command line)", 0, 0, message)
+        """Return a ConfigError at `loc`, or where the value there is from."""
+        for one, place in self.overrides.items():
+            if tuple(loc)[: len(one)] == one:
+                return ConfigError(*place, message)
         return Document(self.path, self.data, self.marks).error(loc, message)
 
 
@@ -40,10 +43,12 @@ def load(path: str | Path, overrides: Mapping[str, object] | None = None) -> Job
     return build(read(path), overrides)
 
 
-def build(document: Document, overrides: Mapping[str, object] | None = None) -> Job:
-    """Return the job of a document that has been read."""
+def build(
+    document: Document, overrides: Mapping[str, object] | None = None, places: Mapping[str, Place] | None = None
+) -> Job:
+    """Return the job of a document that has been read; `places` says of overrides where they stand, if on no command line."""
     renamed = rename(document)
-    merged = override(renamed, overrides or {})
+    merged = override(renamed, overrides or {}, places or {})
     return check(Job(validate(Workload, merged), merged))
 
 
@@ -103,10 +108,10 @@ def _put(document: Document, data: dict[str, Any], target: Loc, value: Any, sour
     here[last] = value
 
 
-def override(document: Document, overrides: Mapping[str, object]) -> Overridden:
+def override(document: Document, overrides: Mapping[str, object], places: Mapping[str, Place]) -> Overridden:
     """Return the document with values replaced; unknown keys fail in validation like those of the file."""
     data = _copy(document.data)
-    locs: set[Loc] = set()
+    found: dict[Loc, Place] = {}
     for key, raw in overrides.items():
         alias = find(key.rsplit(".", 1)[-1])
         value = _scalar(key, raw)
@@ -115,8 +120,8 @@ def override(document: Document, overrides: Mapping[str, object]) -> Overridden:
         if alias and converted is None:
             continue
         _replace(data, target, converted, key)
-        locs.add(target)
-    return Overridden(document.path, data, document.marks, frozenset(locs))
+        found[target] = places.get(key, (f"{document.path} (command line)", 0, 0))
+    return Overridden(document.path, data, document.marks, found)
 
 
 def _scalar(key: str, raw: object) -> object:

@@ -1,0 +1,40 @@
+"""The specification of several jobs on one cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from clustersim.config.fields import Count, Name, Spec, Time, between
+
+Ranges = Annotated[str, Field(min_length=1, max_length=100_000, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Steps = Annotated[int, Field(ge=1, le=10_000)]
+
+
+class Entry(Spec):
+    """One of the jobs.
+
+    workload: its file, relative to this one. name: default that of the workload, numbered when several have it. nodes: how many
+    whole nodes it gets, or as text which, counted from 0, such as `0-7` or `0-3,8-11`; default: what `parallelism.dp` needs, or
+    with `dp: auto` an equal share of what the others leave. start: when its first step begins. set: keys of the workload that
+    are replaced, as by `--set`.
+    """
+
+    workload: Name
+    name: Name | None = None
+    nodes: Count | Ranges | None = None
+    start: Time = 0.0
+    set: dict[str, bool | int | float | str] = Field(default_factory=dict)
+
+
+class Jobs(Spec):
+    """A whole file of jobs, for `clustersim share`.
+
+    placement: which nodes the jobs get that do not say which: `packed`, the next free ones in order; `spread`, dealt out in turn,
+    so that every leaf is shared; `random`, or `random:7` with a seed. steps: how many each job completes at least.
+    """
+
+    placement: Name = "packed"
+    steps: Steps = 3
+    jobs: Annotated[tuple[Entry, ...], Field(strict=False), between(1, 1000)]

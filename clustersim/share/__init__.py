@@ -1,0 +1,1 @@
+"""Several jobs at once on one cluster: who gets which nodes, each alone, and all together."""
