@@ -65,6 +65,13 @@ class Ledger:
             found[side][way[crossed]] = self.place[side][link[crossed]]
         return found.repeat(2, axis=0)
 
+    def seconds(self, routes: Routes, part: Mask) -> Floats:
+        """Return the seconds that each way takes on the links in `part`."""
+        way = np.repeat(np.arange(len(routes.latency)), np.diff(routes.start))
+        kept = np.flatnonzero(part[routes.links])
+        latency = self.topology.latency[routes.links[kept]] * routes.share[kept]
+        return np.asarray(np.bincount(way[kept], latency, len(routes.latency)), np.float64)
+
     def wait(self, group: Ints, latency: Floats) -> None:
         """Take note of the seconds that ways of groups take."""
         np.maximum.at(self.latency, group, latency)
