@@ -80,7 +80,10 @@ def classes(side: Side) -> Classes:
 
 
 class Pairs(NamedTuple):
-    """The pairs of classes with equal keys: class i of `one` with `size[i]` of `two` from `start[i]`; keys are group · rails + rail."""
+    """The pairs of classes with equal keys: class i of `one` with `size[i]` of `two` from `start[i]`.
+
+    A key is the group times `rails`, plus the rail.
+    """
 
     one: Classes
     two: Classes
