@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from clustersim.collectives import loads as laying
-from clustersim.collectives.exchange import classes, ends, lay, ledger
+from clustersim.collectives.exchange import ends, lay, ledger, ways
 from clustersim.collectives.exchange.lay import exchanged
 from clustersim.collectives.loads import Loads, bounds
 from clustersim.collectives.model import Exchange, Group, phases
@@ -45,10 +45,10 @@ def same(topology: Topology, ranks: np.ndarray, exchange: Exchange) -> Loads:
     one, other = laying._pairs(topology, ranks, exchange.pairs()), exchanged(topology, ranks, exchange)
     equal(topology, ranks, one, other)
     if topology.alike().stretches():
-        for tried in (classes.SAMPLE, 1):
+        for tried in (ways.SAMPLE, 1):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(lay, "MANY", -1)
-                patch.setattr(classes, "SAMPLE", tried)
+                patch.setattr(ways, "SAMPLE", tried)
                 equal(topology, ranks, one, exchanged(topology, ranks, exchange))
     return other
 

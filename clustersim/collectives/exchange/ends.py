@@ -10,8 +10,8 @@ import numpy as np
 from clustersim.errors import InputError
 from clustersim.topology.model import Floats, Ints, Mask
 
-BLOCK = 1 << 17
-"""Pairs that are looked at together."""
+BLOCK = 1 << 14
+"""Pairs that are looked at together: their arrays stay in the cache."""
 MOST = 1 << 23
 """Ways that are laid one by one at most: some 8 s."""
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from clustersim.collectives.exchange.classes import Side, lay, paired, sample, wait
+from clustersim.collectives.exchange.classes import Side, paired
 from clustersim.collectives.exchange.ends import BLOCK, Ends, check, crossed, others, runs
 from clustersim.collectives.exchange.ledger import Ledger
+from clustersim.collectives.exchange.ways import lay, sample, wait
 from clustersim.collectives.loads import Loads
 from clustersim.collectives.model import Exchange
 from clustersim.topology.alike import Alike, Stretch
