@@ -12,8 +12,8 @@ from clustersim.collectives.paths import route
 from clustersim.topology.model import Floats, Ints, Routes, Topology
 
 Pins = tuple[Ints, Ints]
-_MOST = 1 << 18
-"""Pairs up to which an exchange is routed pair by pair: the arrays of a million links are a few dozen MB."""
+_MOST = 1 << 21
+"""Links of all ways up to which an exchange is routed pair by pair: some 200 MB."""
 
 
 class Loads(NamedTuple):
@@ -39,11 +39,16 @@ def loads(topology: Topology, ranks: Ints, phase: Phase | Exchange) -> Loads:
     """
     if isinstance(phase, Phase):
         return _pairs(topology, ranks, phase)
-    if ranks.size * ranks.shape[1] <= _MOST:
+    if ranks.size * ranks.shape[1] * width(topology) <= _MOST:
         return _pairs(topology, ranks, phase.pairs())
     from clustersim.collectives.exchange.lay import exchanged
 
     return exchanged(topology, ranks, phase)
+
+
+def width(topology: Topology) -> int:
+    """Return how many links a long way has about, all its paths together; no fewer than 8."""
+    return max(8, len(topology.route(np.zeros(1, np.int64), np.full(1, topology.gpus - 1)).links))
 
 
 def _pairs(topology: Topology, ranks: Ints, phase: Phase) -> Loads:

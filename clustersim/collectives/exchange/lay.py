@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.collectives.exchange.classes import Side, paired
-from clustersim.collectives.exchange.ends import BLOCK, Ends, check, crossed, others, runs
+from clustersim.collectives.exchange.ends import BLOCK, Ends, crossed, others, runs
 from clustersim.collectives.exchange.ledger import Ledger
 from clustersim.collectives.exchange.ways import lay, sample, wait
 from clustersim.collectives.loads import Loads
@@ -54,7 +54,7 @@ def _inside(ledger: Ledger, senders: Ends, receivers: Ends) -> None:
 
 def _apart(ledger: Ledger, senders: Ends, receivers: Ends) -> None:
     """Lay the pairs of different nodes one by one."""
-    check(int(runs(receivers.key, senders.key)[1].sum()))
+    ledger.check(int(runs(receivers.key, senders.key)[1].sum()))
     for i, j in crossed(senders.key, receivers.key):
         other = senders.node[i] != receivers.node[j]
         _lay(ledger, senders.only(i[other]), receivers.only(j[other]))
@@ -86,7 +86,7 @@ def _legs(ledger: Ledger, alike: Alike, senders: Ends, receivers: Ends) -> None:
     pairs = paired(Side(out, number[0], place[0], up), Side(into, number[1], place[1], down), rails)
     stretches = alike.stretches() if pairs.ways > MANY else ()
     if not stretches:
-        check(pairs.ways)
+        ledger.check(pairs.ways)
         lay(ledger, pairs, ledger.between, timed=True)
         return
     most = _most(ledger, out.key // rails, up) + _most(ledger, into.key // rails, down)
@@ -99,10 +99,10 @@ def _legs(ledger: Ledger, alike: Alike, senders: Ends, receivers: Ends) -> None:
         )
         part = np.zeros(ledger.links, bool)
         part[alike.base + stretch.first : alike.base + stretch.end] = True
-        check(parts.ways)
+        ledger.check(parts.ways)
         most += lay(ledger, parts, part, timed=False)
     if not sample(ledger, pairs, most):
-        check(pairs.ways)
+        ledger.check(pairs.ways)
         for i, j, _ in pairs.blocks():
             wait(ledger, pairs, i, j)
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from clustersim.collectives.loads import Loads, Pins
+from clustersim.collectives.loads import Loads, Pins, width
+from clustersim.errors import InputError
 from clustersim.topology.alike import Alike
 from clustersim.topology.model import Floats, Ints, Mask, Routes, Topology
 
+MOST = 1 << 26
+"""Links of the ways that are laid one by one at most: 8.4 million ways of 8 links, some 8 s."""
 _DENSE = 1 << 22
 """Groups times links up to which every group has a sum for every link."""
 _FITS = 1 + 1e-9
@@ -53,6 +56,15 @@ class Ledger:
             for side in (0, 1):
                 np.minimum.at(self.low[side], link, spans[2 * side][way])
                 np.maximum.at(self.high[side], link, spans[2 * side + 1][way])
+
+    def check(self, ways: int) -> None:
+        """Raise InputError when there are too many ways to lay them one by one."""
+        most = MOST // width(self.topology)
+        if ways > most:
+            raise InputError(
+                f"the routing and the faults of this cluster give the pairs of an all-to-all {ways} different ways, more than "
+                f"{most} at once; use smaller groups, or adaptive routing"
+            )
 
     def nics_of(self, routes: Routes) -> Ints | None:
         """Return the spans of ways that each have one NIC at either end; None in a cluster that does not tell."""
