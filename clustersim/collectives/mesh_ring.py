@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from clustersim.collectives import direct, rail_ring, ring
-from clustersim.collectives.model import Group, Ints, Phase, Step, merged, nodes_of
+from clustersim.collectives.model import Exchange, Group, Ints, Phase, Step, merged, nodes_of
 
 OPS = ring.OPS
 ROOTED = ("broadcast", "reduce")
@@ -44,7 +44,7 @@ def steps(op: str, group: Group) -> Iterator[Step]:
     return _spread(op, group.n) if op in ROOTED else direct.steps(op, group)
 
 
-def phases(op: str, group: Group) -> tuple[Phase, ...]:
+def phases(op: str, group: Group) -> tuple[Phase | Exchange, ...]:
     """Return one phase over several nodes: every link inside them and every NIC carries as much."""
     inside, nodes = nodes_of(group)
     if nodes == 1:
