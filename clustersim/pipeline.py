@@ -11,7 +11,7 @@ from typing import Any
 
 from clustersim import plugins
 from clustersim.engine.choose import NCCL
-from clustersim.engine.plan import Plan, Work, plan
+from clustersim.engine.plan import Plan, Work, draft
 from clustersim.engine.script import kernels, scripts
 from clustersim.engine.simulate import Record
 from clustersim.errors import ConfigError, DataError, InputError, OutOfMemoryError
@@ -76,7 +76,7 @@ def run(
     progress: Progress = lambda _: None,
 ) -> Result:
     """Simulate one step of a loaded job on a built cluster; arguments as in `simulate`."""
-    from clustersim.engine.simulate import simulate as play
+    from clustersim.engine.play import play
 
     begun = time.perf_counter()
     check_names(job)
@@ -87,9 +87,9 @@ def run(
     if not ignore_memory:
         _must_fit(cluster, job, memory)
     progress("plan")
-    planned = plan(work, cluster, fold)
+    drafted = draft(work, cluster)
     progress("simulate")
-    record = play(planned.programs, planned.network, planned.members, lambda share: progress(f"simulate {share:.0%}"))
+    planned, record = play(drafted, fold, lambda share: progress(f"simulate {share:.0%}"))
     progress("summarize")
     parts = breakdown(record.spans, len(planned.programs), record.end)
     facts = Facts(memory, predicted, step_margin(work, record, predicted.bounds), full_attention)

@@ -129,6 +129,14 @@ def _refine(colours: Colours, edges: _Edges) -> Colours:
     return colours
 
 
+def alike(count: int, row: Ints, column: Ints, value: NDArray[np.float64]) -> tuple[Ints, Ints]:
+    """Return the first of each kind of the `count` rows of a sparse matrix, and which kind each row is (hashes as above)."""
+    heard = np.zeros(count, np.uint64)
+    np.add.at(heard, row, _mix(_rounded(value) ^ _mix(column.astype(np.uint64))))
+    _, first, of = np.unique(heard, return_index=True, return_inverse=True)
+    return first, of
+
+
 def _mix(x: Colours) -> Colours:
     """Scramble 64 bits (the finalizer of splitmix64, Steele et al. 2014)."""
     x = x + np.uint64(0x9E3779B97F4A7C15)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,12 +12,54 @@ from clustersim.engine.choose import Chosen, chosen
 from clustersim.engine.fabric import Move
 from clustersim.engine.fold import Partition, partition
 from clustersim.engine.script import Call
-from clustersim.engine.traffic import Family, Held, Traffic, scarce, traffic
+from clustersim.engine.traffic import Family, Held, Mask, Traffic, scarce, traffic
 from clustersim.topology.model import Floats, Ints, Topology
 
 Loads = Mapping[int, tuple[tuple[int, float], ...]]
 Variant = tuple[str, str, str]
 """A collective by (family, op, algorithm)."""
+
+
+class Demand(NamedTuple):
+    """All that a job may put on links, rank by rank.
+
+    choices: what each call uses. phases: the traffic of each variant, its latency and bound as its calls have them. links:
+    those that could be short, sorted; held: what the phases, one after the other, put on them.
+    """
+
+    topology: Topology
+    families: tuple[Family, ...]
+    choices: Mapping[Call, Chosen]
+    phases: Mapping[Variant, tuple[Traffic, ...]]
+    links: Ints
+    held: tuple[Held, ...]
+
+    @property
+    def flat(self) -> list[Traffic]:
+        """All phases, one after the other."""
+        return [t for parts in self.phases.values() for t in parts]
+
+
+def demand(topology: Topology, families: Sequence[tuple[Family, Sequence[Call]]]) -> Demand:
+    """Return what a job may put on links; families: each with the collectives it runs."""
+    choices = {call: chosen(topology, f, call.op, call.size) for f, calls in families for call in calls}
+    by_name = {f.name: f for f, _ in families}
+    used: dict[Variant, list[Chosen]] = {}
+    for call, choice in choices.items():
+        used.setdefault((call.family, call.op, choice.algorithm), []).append(choice)
+    phases = {v: _paced(traffic(topology, _as(by_name[v[0]], own[-1]), v[1]), own) for v, own in used.items()}
+    links, held = scarce(topology, [t for parts in phases.values() for t in parts])
+    return Demand(topology, tuple(by_name.values()), choices, phases, links, held)
+
+
+def _paced(parts: Iterable[Traffic], choices: Sequence[Chosen]) -> tuple[Traffic, ...]:
+    """Return traffic no faster than its protocol lets it be, and without the latency of hops where the protocol has its own.
+
+    What no call can reach must not make a link look short, nor tell groups apart.
+    """
+    rate = max(choice.rate for choice in choices)
+    hops = any(choice.latency is None for choice in choices)
+    return tuple(t._replace(bound=np.minimum(t.bound, rate), latency=t.latency if hops else 0 * t.latency) for t in parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,24 +108,26 @@ class Network:
         return total
 
 
-def network(
-    topology: Topology, families: Sequence[tuple[Family, Sequence[Call]]], seeds: Ints, fold: bool = True
-) -> Network:
-    """Build the network of a job.
+def network(demand: Demand, seeds: Ints, fold: bool = True, kept: Mask | None = None) -> Network:
+    """Fold a job's communication.
 
-    families: each with the collectives it runs. seeds: an integer a rank; ranks of different seeds are never folded.
+    seeds: an integer a rank; ranks of different seeds are never folded. kept: which of the links that could be short the
+    network has (None: all).
     """
-    choices = {call: chosen(topology, f, call.op, call.size) for f, calls in families for call in calls}
-    by_name = {f.name: f for f, _ in families}
-    used = {(call.family, call.op, choice.algorithm): choice for call, choice in choices.items()}
-    phases = {v: traffic(topology, _as(by_name[v[0]], choice), v[1]) for v, choice in used.items()}
-    flat = [t for parts in phases.values() for t in parts]
-    links, held = scarce(topology, flat)
-    capacity = topology.capacity[links]
-    cells = partition(seeds, list(by_name.values()), flat, held, capacity, fold)
+    links = demand.links if kept is None else demand.links[kept]
+    held = demand.held if kept is None else tuple(_only(h, kept) for h in demand.held)
+    capacity = demand.topology.capacity[links]
+    cells = partition(seeds, demand.families, demand.flat, held, capacity, fold)
     each = iter(held)
-    loads = {v: tuple(_loads(next(each), cells) for _ in parts) for v, parts in phases.items()}
-    return Network(topology, choices, phases, cells, capacity[cells.links.first], loads)
+    loads = {v: tuple(_loads(next(each), cells) for _ in parts) for v, parts in demand.phases.items()}
+    return Network(demand.topology, demand.choices, demand.phases, cells, capacity[cells.links.first], loads)
+
+
+def _only(held: Held, kept: Mask) -> Held:
+    """Return the loads on the links of a mask, numbered anew."""
+    entries = np.flatnonzero(kept[held.link])
+    place = np.cumsum(kept) - 1
+    return held._replace(group=held.group[entries], link=place[held.link[entries]], weight=held.weight[entries])
 
 
 def _as(family: Family, choice: Chosen) -> Family:

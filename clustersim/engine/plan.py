@@ -11,10 +11,11 @@ import numpy as np
 from clustersim.engine.activities import Seconds, activity, transfer
 from clustersim.engine.fabric import Activity
 from clustersim.engine.groups import Use, families, group_of
-from clustersim.engine.network import Network, network
+from clustersim.engine.network import Demand, Network, demand, network
 from clustersim.engine.program import Drain, Group, Instruction, Post, Program, Receive, Run, Send
 from clustersim.engine.script import Call, Compute, Give, Line, Script, Start
-from clustersim.topology.model import Ints, Topology
+from clustersim.engine.traffic import Mask
+from clustersim.topology.model import Floats, Ints, Topology
 from clustersim.workload.job import Job
 
 
@@ -36,15 +37,35 @@ class Plan(NamedTuple):
     size: Ints
 
 
-def plan(work: Work, topology: Topology, fold: bool = True) -> Plan:
-    """Return the programs of a job. `fold` off gives every rank its own program."""
-    count = work.job.mesh.size
+class Draft(NamedTuple):
+    """A job on a cluster before it is folded. seeds: an integer a rank, different where pipeline rank or speed are."""
+
+    work: Work
+    uses: tuple[Use, ...]
+    demand: Demand
+    seeds: Ints
+    slowdown: Floats
+
+
+def draft(work: Work, topology: Topology) -> Draft:
+    """Return the groups of a job and what they may put on links."""
     uses = families(work.job, topology, [call for script in work.scripts for call in script.calls()])
-    stage = _stage_of(work.job)
-    slowdown = topology.slowdown[:count]
+    slowdown = topology.slowdown[: work.job.mesh.size]
     _, speed = np.unique(slowdown, return_inverse=True)
-    net = network(topology, uses, stage * (speed.max() + 1) + speed, fold)
-    places = _places(uses, count)
+    seeds = _stage_of(work.job) * (speed.max() + 1) + speed
+    return Draft(work, uses, demand(topology, uses), seeds, slowdown)
+
+
+def plan(drafted: Draft, fold: bool = True, kept: Mask | None = None) -> Plan:
+    """Return the programs of a job. `fold` off gives every rank its own program; kept: as in `network`."""
+    return bind(drafted, network(drafted.demand, drafted.seeds, fold, kept))
+
+
+def bind(drafted: Draft, net: Network) -> Plan:
+    """Return the programs of a job on its folded network."""
+    work, uses, slowdown = drafted.work, drafted.uses, drafted.slowdown
+    stage = _stage_of(work.job)
+    places = _places(uses, work.job.mesh.size)
     binder = _Binder(work, net, {})
     programs = [
         binder.program(work.scripts[stage[r]], int(stage[r]), float(slowdown[r]), _cells_of(int(r), places, net))

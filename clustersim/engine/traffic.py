@@ -18,7 +18,7 @@ from clustersim.collectives.paths import route
 from clustersim.topology.model import Floats, Ints, Routes, Topology
 
 Mask = NDArray[np.bool_]
-_FITS = 1 + 1e-9
+FITS = 1 + 1e-9
 
 
 class Family(NamedTuple):
@@ -144,7 +144,7 @@ def scarce(topology: Topology, all_traffic: Sequence[Traffic]) -> tuple[Ints, tu
 
 
 def _scarce(topology: Topology, all_traffic: Sequence[Traffic]) -> Mask:
-    candidates: Mask = _demand(topology, all_traffic) > topology.capacity * _FITS
+    candidates: Mask = _demand(topology, all_traffic) > topology.capacity * FITS
     pinned = np.zeros(len(topology.capacity), bool)  # links that imply others must stay, or two could excuse each other
     for t in all_traffic:
         pinned[t.pins[0]] = pinned[t.pins[1]] = True
@@ -168,7 +168,7 @@ def _implied(topology: Topology, all_traffic: Sequence[Traffic], candidates: Mas
     links = len(topology.capacity)
     pairs = np.unique(np.concatenate([_pairs(t, candidates, side, links) for t in all_traffic] or [np.empty(0, int)]))
     feed = np.bincount(pairs // links, topology.capacity[pairs % links], links)
-    implied: Mask = feed <= topology.capacity * _FITS
+    implied: Mask = feed <= topology.capacity * FITS
     return implied
 
 

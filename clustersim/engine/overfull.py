@@ -1,0 +1,115 @@
+"""Which links could have been short in a simulation that did not know them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from clustersim.engine.fold import Partition, alike
+from clustersim.engine.network import Demand
+from clustersim.engine.rows import entries
+from clustersim.engine.simulate import Record
+from clustersim.engine.traffic import FITS, Mask
+from clustersim.topology.model import Floats, Ints
+
+_MOST = 4_000_000  # beginnings of transfers that are looked at in one go
+_CELL = 32  # bits of a group cell's number
+
+
+class _Shares(NamedTuple):
+    """The share of a link that all groups of a group cell take at most: those of link i are start[i] to start[i + 1]."""
+
+    start: Ints
+    cell: Ints
+    share: Floats
+
+
+class _Times(NamedTuple):
+    """When the groups of each cell were under way, in seconds: those of cell c are start[c] to start[c + 1]."""
+
+    start: Ints
+    begun: Floats
+    over: Floats
+
+
+def overfull(demand: Demand, cells: Partition, record: Record) -> Mask:
+    """Return the mask of `demand.links` that all that was under way at one time could fill at its bounds.
+
+    cells, record: of a simulation, whether or not it knew these links.
+    """
+    number, shares = _numbers(cells), _shares(demand, cells)
+    times = _times(record, number)
+    link = np.repeat(np.arange(len(demand.links)), np.diff(shares.start))
+    first, of = alike(len(demand.links), link, shares.cell, shares.share)
+    peaks = [_peaks(shares, times, part) for part in _parts(shares, times, first)]
+    short: Mask = np.concatenate([np.empty(0), *peaks])[of] > FITS
+    return short
+
+
+def _numbers(cells: Partition) -> dict[str, int]:
+    """Return where the group cells of each family begin when they are numbered through; the last entry is their number."""
+    number, result = 0, {}
+    for family, own in cells.groups.items():
+        result[family] = number
+        number += len(own.first)
+    return {**result, "": number}
+
+
+def _shares(demand: Demand, cells: Partition) -> _Shares:
+    """Return what each group cell takes of each link: the most of its phases, of which one runs at a time."""
+    number = _numbers(cells)
+    keys, shares = [np.empty(0, np.int64)], [np.empty(0)]
+    for t, held in zip(demand.flat, demand.held, strict=True):
+        cell = number[t.family] + cells.groups[t.family].of[held.group]
+        key, inverse = np.unique((held.link << _CELL) + cell, return_inverse=True)
+        keys.append(key)
+        shares.append(np.bincount(inverse, held.weight * t.bound[held.group], len(key)))
+    key, inverse = np.unique(np.concatenate(keys), return_inverse=True)
+    most = np.zeros(len(key))
+    np.maximum.at(most, inverse, np.concatenate(shares))
+    link = key >> _CELL
+    start = np.searchsorted(link, np.arange(len(demand.links) + 1))
+    return _Shares(start, key & ((1 << _CELL) - 1), most / demand.topology.capacity[demand.links[link]])
+
+
+def _times(record: Record, number: dict[str, int]) -> _Times:
+    """Return when each group cell was under way; ranks of one group say so several times."""
+    found = {
+        (number[variant[0]] + cell, span.start, span.end)
+        for span in record.spans
+        if span.activity is not None
+        for variant, cell in span.activity.carried
+    }
+    columns = np.array(sorted(found)).reshape(-1, 3).T
+    start = np.searchsorted(columns[0], np.arange(number[""] + 1))
+    return _Times(start, columns[1], columns[2])
+
+
+def _parts(shares: _Shares, times: _Times, links: Ints) -> Iterator[Ints]:
+    """Cut `links` so that no part has too many transfers."""
+    each = np.append(0, np.cumsum(np.diff(times.start)[shares.cell]))
+    count = np.cumsum(each[shares.start[links + 1]] - each[shares.start[links]])
+    cuts = np.flatnonzero(np.diff(count // _MOST)) + 1
+    yield from np.split(links, cuts)
+
+
+def _peaks(shares: _Shares, times: _Times, links: Ints) -> Floats:
+    """Return the largest share of each link that was asked for at one time; what ends makes room for what begins then."""
+    asked = entries(shares.start, links)
+    cell = shares.cell[asked]
+    when = entries(times.start, cell)
+    often = np.diff(times.start)[cell]
+    row = np.repeat(np.repeat(np.arange(len(links)), np.diff(shares.start)[links]), often)
+    share = np.repeat(shares.share[asked], often)
+    change = np.concatenate([share, -share])
+    row = np.concatenate([row, row])
+    order = np.lexsort((change, np.concatenate([times.begun[when], times.over[when]]), row))
+    level = np.cumsum(change[order])
+    start = np.flatnonzero(np.diff(row[order], prepend=-1))
+    peak = np.zeros(len(links))
+    if len(start):
+        before = np.append(0.0, level)[start]
+        peak[row[order][start]] = np.maximum.reduceat(level, start) - before
+    return peak
