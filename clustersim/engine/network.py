@@ -10,12 +10,12 @@ import numpy as np
 
 from clustersim.engine.choose import Chosen, chosen
 from clustersim.engine.fabric import Move
+from clustersim.engine.flows import NOWHERE, Loads
 from clustersim.engine.fold import Partition, partition
 from clustersim.engine.script import Call
 from clustersim.engine.traffic import Family, Held, Mask, Traffic, scarce, traffic
 from clustersim.topology.model import Floats, Ints, Topology
 
-Loads = Mapping[int, tuple[tuple[int, float], ...]]
 Variant = tuple[str, str, str]
 """A collective by (family, op, algorithm)."""
 
@@ -76,7 +76,7 @@ class Network:
     phases: Mapping[Variant, tuple[Traffic, ...]]
     cells: Partition
     capacity: Floats
-    loads: Mapping[Variant, tuple[Loads, ...]]
+    loads: Mapping[Variant, tuple[Mapping[int, Loads], ...]]
     known: dict[tuple[Call, int], tuple[Move, ...]] = field(default_factory=dict)
 
     def variant(self, call: Call) -> Variant:
@@ -96,7 +96,7 @@ class Network:
         for phase, loads in zip(self.phases[variant], self.loads[variant], strict=True):
             hops = float(phase.latency[group]) if choice.latency is None else 0.0
             bound = min(float(phase.bound[group]), choice.rate)
-            yield Move(call.family, start + hops, call.size, bound, loads.get(cell, ()))
+            yield Move(call.family, start + hops, call.size, bound, loads.get(cell, NOWHERE))
             start = 0.0
 
     def bytes_by_link(self, sizes: Iterable[tuple[Variant, Floats]]) -> Floats:
@@ -134,14 +134,14 @@ def _as(family: Family, choice: Chosen) -> Family:
     return family._replace(algorithm=choice.algorithm, levels=choice.levels)
 
 
-def _loads(held: Held, cells: Partition) -> dict[int, tuple[tuple[int, float], ...]]:
+def _loads(held: Held, cells: Partition) -> dict[int, Loads]:
     """Sum, for each group cell, what all its groups put on the first link of every link cell."""
     count = len(cells.links.first)
     kept = np.flatnonzero(cells.links.first[cells.links.of[held.link]] == held.link)
     key = cells.groups[held.family].of[held.group[kept]] * count + cells.links.of[held.link[kept]]
     key, inverse = np.unique(key, return_inverse=True)
     weight = np.bincount(inverse, held.weight[kept], len(key))
-    result: dict[int, list[tuple[int, float]]] = {}
-    for k, w in zip(key.tolist(), weight.tolist(), strict=True):
-        result.setdefault(k // count, []).append((k % count, w))
-    return {cell: tuple(pairs) for cell, pairs in result.items()}
+    cell, link = np.divmod(key, max(count, 1))
+    cuts = np.flatnonzero(np.diff(cell, prepend=-1))
+    parts = zip(np.split(link, cuts[1:]), np.split(weight, cuts[1:]), strict=True)
+    return {c: Loads(*part) for c, part in zip(cell[cuts].tolist(), parts, strict=False)}

@@ -51,7 +51,7 @@ def simulate(
             stuck = next(rank for rank, process in enumerate(ranks) if process.is_alive)
             where = f"rank cell {stuck} waits at {world.at[stuck]}"
             raise SimulationError(f"deadlock at {env.now} s: {where}") from None
-    return Record(world.spans, env.now, next(env._eid), world.fabric.solves)
+    return Record(world.spans, env.now, next(env._eid), world.fabric.flows.solves)
 
 
 @contextmanager
