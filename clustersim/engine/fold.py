@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from clustersim.engine.rows import distinct
 from clustersim.engine.traffic import Family, Held, Traffic
 from clustersim.topology.model import Ints
 
@@ -109,7 +110,7 @@ def _edges(families: Sequence[Family], held: Sequence[Held], offsets: dict[str, 
         label.append(_mix(_rounded(h.weight) + np.uint64(31 + i)))
     a, b, c = np.concatenate(one), np.concatenate(two), np.concatenate(label)
     target, source, both = np.concatenate([a, b]), np.concatenate([b, a]), np.concatenate([c, c])
-    order = np.argsort(target, kind="stable")
+    order = np.argsort(target)  # in any order: what a vertex hears is a sum
     target = target[order]
     start = np.flatnonzero(np.diff(target, prepend=-1))
     return _Edges(start, target[start], source[order], both[order])
@@ -117,15 +118,17 @@ def _edges(families: Sequence[Family], held: Sequence[Held], offsets: dict[str, 
 
 def _refine(colours: Colours, edges: _Edges) -> Colours:
     """Let every vertex hear the multiset of its neighbours' colours until no colour splits any more."""
-    cells = len(np.unique(colours))
+    cells = len(distinct(colours))
     while len(edges.source):
         heard = _mix(colours[edges.source] ^ edges.label)
         fresh = _mix(colours)
         fresh[edges.target] += _mix(np.add.reduceat(heard, edges.start))
-        count = len(np.unique(fresh))
+        count = len(distinct(fresh))
         if count == cells:
             break
         colours, cells = fresh, count
+        if count == len(colours):
+            break
     return colours
 
 

@@ -108,19 +108,25 @@ class Network:
         return total
 
 
-def network(demand: Demand, seeds: Ints, fold: bool = True, kept: Mask | None = None) -> Network:
-    """Fold a job's communication.
+def folded(demand: Demand, seeds: Ints, kept: Mask, fold: bool = True) -> Partition:
+    """Return which ranks, groups and links are alike when the job has those of its links that are `kept`.
 
-    seeds: an integer a rank; ranks of different seeds are never folded. kept: which of the links that could be short the
-    network has (None: all).
+    seeds: an integer a rank; ranks of different seeds are never folded. `fold` off: none are.
     """
-    links = demand.links if kept is None else demand.links[kept]
-    held = demand.held if kept is None else tuple(_only(h, kept) for h in demand.held)
-    capacity = demand.topology.capacity[links]
-    cells = partition(seeds, demand.families, demand.flat, held, capacity, fold)
-    each = iter(held)
+    capacity = demand.topology.capacity[demand.links[kept]]
+    return partition(seeds, demand.families, demand.flat, _held(demand, kept), capacity, fold)
+
+
+def network(demand: Demand, cells: Partition, kept: Mask) -> Network:
+    """Return a job's communication on its cells."""
+    capacity = demand.topology.capacity[demand.links[kept]]
+    each = iter(_held(demand, kept))
     loads = {v: tuple(_loads(next(each), cells) for _ in parts) for v, parts in demand.phases.items()}
     return Network(demand.topology, demand.choices, demand.phases, cells, capacity[cells.links.first], loads)
+
+
+def _held(demand: Demand, kept: Mask) -> tuple[Held, ...]:
+    return demand.held if kept.all() else tuple(_only(held, kept) for held in demand.held)
 
 
 def _only(held: Held, kept: Mask) -> Held:

@@ -10,6 +10,7 @@ import numpy as np
 
 from clustersim.engine.activities import Seconds, activity, transfer
 from clustersim.engine.fabric import Activity
+from clustersim.engine.fold import Partition
 from clustersim.engine.groups import Use, families, group_of
 from clustersim.engine.network import Demand, Network, demand, network
 from clustersim.engine.program import Drain, Group, Instruction, Post, Program, Receive, Run, Send
@@ -56,22 +57,18 @@ def draft(work: Work, topology: Topology) -> Draft:
     return Draft(work, uses, demand(topology, uses), seeds, slowdown)
 
 
-def plan(drafted: Draft, fold: bool = True, kept: Mask | None = None) -> Plan:
-    """Return the programs of a job. `fold` off gives every rank its own program; kept: as in `network`."""
-    return bind(drafted, network(drafted.demand, drafted.seeds, fold, kept))
-
-
-def bind(drafted: Draft, net: Network) -> Plan:
-    """Return the programs of a job on its folded network."""
+def plan(drafted: Draft, cells: Partition, kept: Mask) -> Plan:
+    """Return the programs of a job whose ranks, groups and links fold to `cells`, on the links that are `kept`."""
     work, uses, slowdown = drafted.work, drafted.uses, drafted.slowdown
+    net = network(drafted.demand, cells, kept)
     stage = _stage_of(work.job)
     places = _places(uses, work.job.mesh.size)
     binder = _Binder(work, net, {})
     programs = [
         binder.program(work.scripts[stage[r]], int(stage[r]), float(slowdown[r]), _cells_of(int(r), places, net))
-        for r in net.cells.ranks.first
+        for r in cells.ranks.first
     ]
-    return Plan(programs, net, _members(uses, net), net.cells.ranks.first, net.cells.ranks.size)
+    return Plan(programs, net, _members(uses, net), cells.ranks.first, cells.ranks.size)
 
 
 def _stage_of(job: Job) -> Ints:

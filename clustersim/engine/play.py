@@ -12,29 +12,41 @@ from collections.abc import Callable
 
 import numpy as np
 
+from clustersim.engine.fold import Partition
+from clustersim.engine.network import folded
 from clustersim.engine.overfull import overfull
-from clustersim.engine.network import network
-from clustersim.engine.plan import Draft, Plan, bind
+from clustersim.engine.plan import Draft, Plan, plan
 from clustersim.engine.simulate import Record, simulate
 from clustersim.engine.traffic import Mask
 
-_WORTH = 2
-"""Leaving links out must at least halve the classes: a simulation that proves wrong is time lost."""
+FEW = 64
+"""So few classes are simulated sooner than it is found out which links they need."""
 
 
 def play(drafted: Draft, fold: bool = True, progress: Callable[[float], None] = lambda _: None) -> tuple[Plan, Record]:
     """Return what was simulated, and the record. `fold` off simulates every rank on all links that could be short."""
-    whole = network(drafted.demand, drafted.seeds, fold)
-    kept: Mask = np.zeros(len(drafted.demand.links), bool)
-    while fold:
-        net = network(drafted.demand, drafted.seeds, fold, kept)
-        if _WORTH * len(net.cells.ranks.first) > len(whole.cells.ranks.first):
+    every: Mask = np.ones(len(drafted.demand.links), bool)
+    whole = folded(drafted.demand, drafted.seeds, every, fold)
+    kept = ~every
+    while fold and _worth(whole, kept):
+        cells = folded(drafted.demand, drafted.seeds, kept)
+        if 2 * len(cells.ranks.first) > len(whole.ranks.first):
             break
-        planned = bind(drafted, net)
-        record = simulate(planned.programs, net, planned.members, progress)
-        short = overfull(drafted.demand, net.cells, record) & ~kept
+        planned, record = _simulated(drafted, cells, kept, progress)
+        short = overfull(drafted.demand, cells, record) & ~kept
         if not short.any():
             return planned, record
         kept |= short
-    planned = bind(drafted, whole)
-    return planned, simulate(planned.programs, whole, planned.members, progress)
+    return _simulated(drafted, whole, every, progress)
+
+
+def _worth(whole: Partition, kept: Mask) -> bool:
+    """Return whether it may pay to leave links out: a simulation that proves wrong is time lost."""
+    return len(whole.ranks.first) > FEW and 2 * int(kept.sum()) < len(kept)
+
+
+def _simulated(
+    drafted: Draft, cells: Partition, kept: Mask, progress: Callable[[float], None]
+) -> tuple[Plan, Record]:
+    planned = plan(drafted, cells, kept)
+    return planned, simulate(planned.programs, planned.network, planned.members, progress)

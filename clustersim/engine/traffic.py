@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from clustersim.collectives.model import Group, Phase, phases
 from clustersim.collectives.paths import route
+from clustersim.engine.rows import distinct
 from clustersim.topology.model import Floats, Ints, Routes, Topology
 
 Mask = NDArray[np.bool_]
@@ -166,7 +167,7 @@ def _demand(topology: Topology, all_traffic: Sequence[Traffic]) -> Floats:
 def _implied(topology: Topology, all_traffic: Sequence[Traffic], candidates: Mask, side: int) -> Mask:
     """Return the mask of candidates whose distinct first (side 0) or last (side 1) pins together fit into them."""
     links = len(topology.capacity)
-    pairs = np.unique(np.concatenate([_pairs(t, candidates, side, links) for t in all_traffic] or [np.empty(0, int)]))
+    pairs = distinct(np.concatenate([_pairs(t, candidates, side, links) for t in all_traffic] or [np.empty(0, int)]))
     feed = np.bincount(pairs // links, topology.capacity[pairs % links], links)
     implied: Mask = feed <= topology.capacity * FITS
     return implied
@@ -174,4 +175,4 @@ def _implied(topology: Topology, all_traffic: Sequence[Traffic], candidates: Mas
 
 def _pairs(t: Traffic, ask: Mask, side: int, links: int) -> Ints:
     kept = ask[t.link]
-    return t.link[kept] * links + t.pins[side][kept]
+    return distinct(t.link[kept] * links + t.pins[side][kept])
