@@ -9,6 +9,7 @@ import numpy as np
 
 from clustersim.engine.fold import Partition, alike
 from clustersim.engine.network import Demand
+from clustersim.engine.program import Span
 from clustersim.engine.rows import entries
 from clustersim.engine.simulate import Record
 from clustersim.engine.traffic import FITS, Mask
@@ -40,7 +41,9 @@ def overfull(demand: Demand, cells: Partition, record: Record) -> Mask:
     cells, record: of a simulation, whether or not it knew these links.
     """
     number, shares = _numbers(cells), _shares(demand, cells)
-    times = _times(record, number)
+    asking = np.zeros(number[""], bool)
+    asking[shares.cell] = True
+    times = _times(record, number, asking)
     link = np.repeat(np.arange(len(demand.links)), np.diff(shares.start))
     first, of = alike(len(demand.links), link, shares.cell, shares.share)
     peaks = [_peaks(shares, times, part) for part in _parts(shares, times, first)]
@@ -74,17 +77,25 @@ def _shares(demand: Demand, cells: Partition) -> _Shares:
     return _Shares(start, key & ((1 << _CELL) - 1), most / demand.topology.capacity[demand.links[link]])
 
 
-def _times(record: Record, number: dict[str, int]) -> _Times:
-    """Return when each group cell was under way; ranks of one group say so several times."""
-    found = {
-        (number[variant[0]] + cell, span.start, span.end)
-        for span in record.spans
-        if span.activity is not None
-        for variant, cell in span.activity.carried
-    }
-    columns = np.array(sorted(found)).reshape(-1, 3).T
-    start = np.searchsorted(columns[0], np.arange(number[""] + 1))
-    return _Times(start, columns[1], columns[2])
+def _times(record: Record, number: dict[str, int], asking: Mask) -> _Times:
+    """Return when each group cell was under way, of those that ask for any link; ranks of one group say so several times."""
+    known: dict[int, list[int]] = {}
+    cell: list[int] = []
+    span: list[Span] = []
+    for one in record.spans:
+        if one.activity is None:
+            continue
+        if id(one.activity) not in known:
+            of = [number[variant[0]] + c for variant, c in one.activity.carried]
+            known[id(one.activity)] = [c for c in of if asking[c]]
+        for c in known[id(one.activity)]:
+            cell.append(c)
+            span.append(one)
+    columns = np.array([cell, [s.start for s in span], [s.end for s in span]]).reshape(3, -1)
+    columns = columns[:, np.lexsort(columns[::-1])]
+    new = np.append(True, (columns[:, 1:] != columns[:, :-1]).any(axis=0))[: columns.shape[1]]
+    start = np.searchsorted(columns[0, new], np.arange(number[""] + 1))
+    return _Times(start, columns[1, new], columns[2, new])
 
 
 def _parts(shares: _Shares, times: _Times, links: Ints) -> Iterator[Ints]:
