@@ -9,16 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from clustersim import plugins
 from clustersim.engine.choose import NCCL
-from clustersim.engine.plan import Plan, Work, draft
+from clustersim.engine.plan import Plan, Work
 from clustersim.engine.script import kernels, scripts
 from clustersim.engine.simulate import Record
 from clustersim.errors import ConfigError, DataError, InputError, OutOfMemoryError
 from clustersim.output.breakdown import breakdown
 from clustersim.output.interval import step_margin
 from clustersim.output.summary import Facts, Forecast, summary
-from clustersim.topology.model import Topology
+from clustersim.topology.model import Ints, Topology
 from clustersim.workload.job import Job
 from clustersim.workload.memory import Memory
 from clustersim.workload.stages import Stage
@@ -75,21 +77,16 @@ def run(
     full_attention: bool = False,
     progress: Progress = lambda _: None,
 ) -> Result:
-    """Simulate one step of a loaded job on a built cluster; arguments as in `simulate`."""
+    """Simulate one step of a loaded job, on the first GPUs of a built cluster; arguments as in `simulate`."""
     from clustersim.engine.play import play
 
     begun = time.perf_counter()
     check_names(job)
     job = job.place(cluster.gpus, cluster.gpus_per_node)
     progress("predict")
-    work, stages, predicted = _predict(cluster, job)
-    memory = _memory(work, stages)
-    if not ignore_memory:
-        _must_fit(cluster, job, memory)
+    work, memory, predicted = prepare(cluster, job, np.arange(job.mesh.size), ignore_memory=ignore_memory)
     progress("plan")
-    drafted = draft(work, cluster)
-    progress("simulate")
-    planned, record = play(drafted, fold, lambda share: progress(f"simulate {share:.0%}"))
+    planned, record = play(work, cluster, fold, lambda share: progress(f"simulate {share:.0%}"))
     progress("summarize")
     parts = breakdown(record.spans, len(planned.programs), record.end)
     facts = Facts(memory, predicted, step_margin(work, record, predicted.bounds), full_attention)
@@ -97,7 +94,21 @@ def run(
     return Result(found, cluster, job, planned, record, parts, facts, time.perf_counter() - begun)
 
 
-def _predict(cluster: Topology, job: Job) -> tuple[Work, tuple[Stage, ...], Forecast]:
+def prepare(
+    cluster: Topology, job: Job, gpus: Ints, *, ignore_memory: bool = False
+) -> tuple[Work, list[Memory], Forecast]:
+    """Return what a placed job does on `gpus` (one a rank), the memory of each pipeline rank, and what is known of its times.
+
+    Raises OutOfMemoryError when it does not fit, unless that is to be ignored.
+    """
+    work, stages, predicted = _predict(cluster, job, gpus)
+    memory = _memory(work, stages)
+    if not ignore_memory:
+        _must_fit(cluster, job, memory)
+    return work, memory, predicted
+
+
+def _predict(cluster: Topology, job: Job, gpus: Ints) -> tuple[Work, tuple[Stage, ...], Forecast]:
     """Return the work, the stages, and what is known of the predictor's error and was assumed of the clocks."""
     from clustersim.predictors.clocks import applied, derate
     from clustersim.predictors.clocks import statement as said
@@ -120,7 +131,7 @@ def _predict(cluster: Topology, job: Job) -> tuple[Work, tuple[Stage, ...], Fore
         statement = [str(scope) for scope in predictor.statement(distinct, cluster.gpu)]
         off = bounds(predictor, distinct, cluster.gpu, bursts)
     known = dict(zip(distinct, times.tolist(), strict=True))
-    return Work(job, written, known), parts, Forecast(statement, said(distinct, cluster.gpu, clocks), off)
+    return Work(job, written, known, gpus), parts, Forecast(statement, said(distinct, cluster.gpu, clocks), off)
 
 
 def check_names(job: Job) -> None:

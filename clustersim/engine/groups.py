@@ -25,8 +25,8 @@ class Use(NamedTuple):
     calls: tuple[Call, ...]
 
 
-def families(job: Job, topology: Topology, calls: Iterable[Call]) -> tuple[Use, ...]:
-    """Return the families of a placed job that its `calls` name.
+def families(job: Job, topology: Topology, gpus: Ints, calls: Iterable[Call]) -> tuple[Use, ...]:
+    """Return the families of a placed job that its `calls` name; `gpus` is the GPU of every rank.
 
     Eras: the gradient norm needs the reduced gradients of a whole replica, and those need the backward passes of every
     replica; the parameters are gathered after every norm, unless that is put off to the next forward passes. So the three
@@ -38,10 +38,12 @@ def families(job: Job, topology: Topology, calls: Iterable[Call]) -> tuple[Use, 
     late = 2 if "model" in by_name and not job.parallelism.overlap.param_gather else 0
     eras = {"dp": {"all_gather": late}, "model": {"all_reduce": 1}}
     ranks = _ranks(job.mesh, job.parallelism.vpp)
+    upwards = fanouts(np.unique(gpus // topology.gpus_per_node), topology)
     uses = []
     for name, own in by_name.items():
         algorithm = "" if name in (FORWARD, BACKWARD) else getattr(job.parallelism.algorithms, name)
-        family = Family(name, ranks[name], levels(ranks[name], topology), algorithm, eras.get(name, {}))
+        fit = levels(gpus[ranks[name]] // topology.gpus_per_node, upwards)
+        family = Family(name, ranks[name], fit, algorithm, eras.get(name, {}))
         uses.append(Use(family, tuple(own)))
         _check(job, uses[-1])
     return tuple(uses)
@@ -62,12 +64,12 @@ def _ranks(mesh: Mesh, chunks: int) -> dict[str, Ints]:
 
 def _check(job: Job, use: Use) -> None:
     """Raise ConfigError at the place of an algorithm that cannot do what its groups need."""
-    name, ranks, fanouts, algorithm, _ = use.family
+    name, ranks, fit, algorithm = use.family[:4]
     if name in (FORWARD, BACKWARD) or algorithm == NCCL:
         return
     for op in dict.fromkeys(call.op for call in use.calls):
         try:
-            phases(algorithm, op, Group(ranks.shape[1], fanouts))
+            phases(algorithm, op, Group(ranks.shape[1], fit))
         except InputError as error:
             raise job.error(f"parallelism.algorithms.{name}", str(error)) from error
 
@@ -80,16 +82,34 @@ def _neighbours(mesh: Mesh, chunks: int) -> Ints:
     return np.stack([stages[:last].ravel(), following[:last].ravel()], axis=1)
 
 
-def levels(ranks: Ints, topology: Topology) -> tuple[int, ...]:
+def fanouts(nodes: Ints, topology: Topology) -> tuple[int, ...]:
+    """Return how many of a job's nodes, then of groups of them, each group of nodes holds at each level upwards.
+
+    nodes: ascending. It ends at the level where groups hold different numbers, the last, which may be less full, excepted.
+    """
+    result: list[int] = []
+    reach = below = 1
+    for fanout in topology.fanouts:
+        reach *= fanout
+        _, held = np.unique(nodes // reach, return_counts=True)
+        most = int(held[0])
+        if (held[:-1] != most).any() or held[-1] > most or most % below:
+            break
+        result.append(most // below)
+        below = most
+    return tuple(result)
+
+
+def levels(nodes: Ints, upwards: Iterable[int]) -> tuple[int, ...]:
     """Return the fan-outs of a group from the node upwards, such as (8,) or (4, 96, 2): positions by node, leaf, pod.
 
-    What does not divide evenly becomes one outer level.
+    nodes: of every position of the groups, (groups, n). upwards: as from `fanouts`. What does not divide evenly becomes one
+    outer level.
     """
-    n = ranks.shape[1]
-    node = ranks[0] // topology.gpus_per_node
-    inside = int((node == node[0]).sum())
+    n = nodes.shape[1]
+    inside = int((nodes[0] == nodes[0, 0]).sum())
     result, left = [], n
-    for fanout in (inside, *topology.fanouts):
+    for fanout in (inside, *upwards):
         step = math.gcd(fanout, left)
         if step != min(fanout, left):
             break

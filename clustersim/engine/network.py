@@ -1,4 +1,4 @@
-"""What the folded job sees of the network: moves of representative groups on representative links."""
+"""What folded jobs see of the network that they share: moves of representative groups on representative links."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from clustersim.engine.choose import Chosen, chosen
 from clustersim.engine.fabric import Move
 from clustersim.engine.flows import NOWHERE, Loads
-from clustersim.engine.fold import Partition, partition
+from clustersim.engine.fold import Cells, Partition, partition
 from clustersim.engine.script import Call
 from clustersim.engine.traffic import Family, Held, Mask, Traffic, scarce, traffic
 from clustersim.topology.model import Floats, Ints, Topology
@@ -20,54 +20,12 @@ Variant = tuple[str, str, str]
 """A collective by (family, op, algorithm)."""
 
 
-class Demand(NamedTuple):
-    """All that a job may put on links, rank by rank.
-
-    choices: what each call uses. phases: the traffic of each variant, its latency and bound as its calls have them. links:
-    those that could be short, sorted; held: what the phases, one after the other, put on them.
-    """
-
-    topology: Topology
-    families: tuple[Family, ...]
-    choices: Mapping[Call, Chosen]
-    phases: Mapping[Variant, tuple[Traffic, ...]]
-    links: Ints
-    held: tuple[Held, ...]
-
-    @property
-    def flat(self) -> list[Traffic]:
-        """All phases, one after the other."""
-        return [t for parts in self.phases.values() for t in parts]
-
-
-def demand(topology: Topology, families: Sequence[tuple[Family, Sequence[Call]]]) -> Demand:
-    """Return what a job may put on links; families: each with the collectives it runs."""
-    choices = {call: chosen(topology, f, call.op, call.size) for f, calls in families for call in calls}
-    by_name = {f.name: f for f, _ in families}
-    used: dict[Variant, list[Chosen]] = {}
-    for call, choice in choices.items():
-        used.setdefault((call.family, call.op, choice.algorithm), []).append(choice)
-    phases = {v: _paced(traffic(topology, _as(by_name[v[0]], own[-1]), v[1]), own) for v, own in used.items()}
-    links, held = scarce(topology, [t for parts in phases.values() for t in parts])
-    return Demand(topology, tuple(by_name.values()), choices, phases, links, held)
-
-
-def _paced(parts: Iterable[Traffic], choices: Sequence[Chosen]) -> tuple[Traffic, ...]:
-    """Return traffic no faster than its protocol lets it be, and without the latency of hops where the protocol has its own.
-
-    What no call can reach must not make a link look short, nor tell groups apart.
-    """
-    rate = max(choice.rate for choice in choices)
-    hops = any(choice.latency is None for choice in choices)
-    return tuple(t._replace(bound=np.minimum(t.bound, rate), latency=t.latency if hops else 0 * t.latency) for t in parts)
-
-
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The job's communication on the cluster, folded.
+    """A job's communication on the cluster, folded.
 
-    choices: what each call uses. phases: the traffic of each variant. cells: which ranks, groups and links are alike.
-    capacity: bytes/s of each link cell that can be short. loads: by variant, for each phase, by group cell, the (link cell,
+    choices: what each call uses. phases: the traffic of each variant. cells: which ranks and groups of the job are alike, and
+    which links. capacity: bytes/s of each link cell that can be short; link cells are those of all jobs that share the cluster. loads: by variant, for each phase, by group cell, the (link cell,
     bytes per byte) that all groups of that cell put on one link of the link cell.
     """
 
@@ -108,46 +66,144 @@ class Network:
         return total
 
 
-def folded(demand: Demand, seeds: Ints, kept: Mask, fold: bool = True) -> Partition:
-    """Return which ranks, groups and links are alike when the job has those of its links that are `kept`.
+class Tenant(NamedTuple):
+    """A placed job as the network meets it.
 
-    seeds: an integer a rank; ranks of different seeds are never folded. `fold` off: none are.
+    families: each with the collectives it runs; their `ranks` are those of the job. gpus: the GPU of every rank. seeds: an
+    integer of 0 or more a rank; ranks of different seeds are never folded.
     """
-    capacity = demand.topology.capacity[demand.links[kept]]
-    return partition(seeds, demand.families, demand.flat, _held(demand, kept), capacity, fold)
+
+    families: Sequence[tuple[Family, Sequence[Call]]]
+    gpus: Ints
+    seeds: Ints
 
 
-def network(demand: Demand, cells: Partition, kept: Mask) -> Network:
-    """Return a job's communication on its cells."""
+class Carried(NamedTuple):
+    """What each call of a job uses, and the traffic of each variant, with the latency and bound that its calls have."""
+
+    choices: Mapping[Call, Chosen]
+    phases: Mapping[Variant, tuple[Traffic, ...]]
+
+
+class Demand(NamedTuple):
+    """All that jobs may put on links, rank by rank.
+
+    carried: by job. links: those that could be short, sorted; held: what all phases, one after the other, put on them.
+    """
+
+    topology: Topology
+    tenants: tuple[Tenant, ...]
+    carried: tuple[Carried, ...]
+    links: Ints
+    held: tuple[Held, ...]
+
+
+def demand(topology: Topology, tenants: Sequence[Tenant]) -> Demand:
+    """Return what the jobs that share a cluster may put on its links."""
+    carried = tuple(_carried(topology, job, tenant) for job, tenant in enumerate(tenants))
+    links, held = scarce(topology, _flat(carried))
+    return Demand(topology, tuple(tenants), carried, links, held)
+
+
+def _flat(carried: Sequence[Carried]) -> list[Traffic]:
+    """Return all phases of all jobs, one after the other."""
+    return [t for one in carried for parts in one.phases.values() for t in parts]
+
+
+def folded(demand: Demand, kept: Mask, fold: bool = True) -> Partition:
+    """Return which ranks, groups and links are alike on those of `demand.links` that are `kept`; `fold` off: none are."""
     capacity = demand.topology.capacity[demand.links[kept]]
+    flat, held = _flat(demand.carried), _held(demand, kept)
+    return partition(_seeds(demand.tenants), _vertices(demand.tenants), flat, held, capacity, fold)
+
+
+def networks(demand: Demand, cells: Partition, kept: Mask) -> tuple[Network, ...]:
+    """Return the network of every job; they share its links, and only those: cells of ranks and groups never mix jobs."""
+    capacity = demand.topology.capacity[demand.links[kept]][cells.links.first]
     each = iter(_held(demand, kept))
-    loads = {v: tuple(_loads(next(each), cells) for _ in parts) for v, parts in demand.phases.items()}
-    return Network(demand.topology, demand.choices, demand.phases, cells, capacity[cells.links.first], loads)
+    result = []
+    for (choices, phases), own in zip(demand.carried, _shares(cells, demand.tenants), strict=True):
+        loads = {v: tuple(_loads(next(each), own.groups[v[0]], own.links) for _ in p) for v, p in phases.items()}
+        result.append(Network(demand.topology, choices, phases, own, capacity, loads))
+    return tuple(result)
 
 
 def _held(demand: Demand, kept: Mask) -> tuple[Held, ...]:
-    return demand.held if kept.all() else tuple(_only(held, kept) for held in demand.held)
-
-
-def _only(held: Held, kept: Mask) -> Held:
-    """Return the loads on the links of a mask, numbered anew."""
-    entries = np.flatnonzero(kept[held.link])
+    """Return the loads on the links that are kept, numbered anew."""
+    if kept.all():
+        return demand.held
     place = np.cumsum(kept) - 1
-    return held._replace(group=held.group[entries], link=place[held.link[entries]], weight=held.weight[entries])
+    entries = [np.flatnonzero(kept[h.link]) for h in demand.held]
+    return tuple(
+        h._replace(group=h.group[e], link=place[h.link[e]], weight=h.weight[e])
+        for h, e in zip(demand.held, entries, strict=True)
+    )
 
 
-def _as(family: Family, choice: Chosen) -> Family:
-    return family._replace(algorithm=choice.algorithm, levels=choice.levels)
+def _carried(topology: Topology, job: int, tenant: Tenant) -> Carried:
+    placed = {f.name: f._replace(ranks=tenant.gpus[f.ranks]) for f, _ in tenant.families}
+    choices = {c: chosen(topology, placed[c.family], c.op, c.size) for _, calls in tenant.families for c in calls}
+    used: dict[Variant, list[Chosen]] = {}
+    for call, choice in choices.items():
+        used.setdefault((call.family, call.op, choice.algorithm), []).append(choice)
+    phases = {}
+    for v, own in used.items():
+        family = _of_job(placed[v[0]], job)._replace(algorithm=own[-1].algorithm, levels=own[-1].levels)
+        phases[v] = tuple(_paced(t, own) for t in traffic(topology, family, v[1]))
+    return Carried(choices, phases)
 
 
-def _loads(held: Held, cells: Partition) -> dict[int, Loads]:
+def _paced(t: Traffic, choices: Sequence[Chosen]) -> Traffic:
+    """Return traffic no faster than its protocol lets it be, and without the latency of hops where the protocol has its own.
+
+    What no call can reach must not make a link look short, nor tell groups apart.
+    """
+    hops = any(choice.latency is None for choice in choices)
+    rate = max(choice.rate for choice in choices)
+    return t._replace(bound=np.minimum(t.bound, rate), latency=t.latency if hops else np.zeros_like(t.latency))
+
+
+def _of_job(family: Family, job: int) -> Family:
+    """Return a family under a name that no family of another job has."""
+    return family._replace(name=f"{family.name}@{job}", job=job)
+
+
+def _seeds(tenants: Sequence[Tenant]) -> Ints:
+    """Return the seeds of all ranks, job after job, those of each job above those of the jobs before it."""
+    above = np.cumsum([0, *(int(tenant.seeds.max()) + 1 for tenant in tenants)])
+    return np.concatenate([tenant.seeds + start for tenant, start in zip(tenants, above[:-1], strict=True)])
+
+
+def _vertices(tenants: Sequence[Tenant]) -> list[Family]:
+    """Return the families of all jobs on ranks that are counted job after job."""
+    starts = np.cumsum([0, *(len(tenant.gpus) for tenant in tenants)])
+    return [
+        _of_job(family, job)._replace(ranks=family.ranks + starts[job])
+        for job, tenant in enumerate(tenants)
+        for family, _ in tenant.families
+    ]
+
+
+def _shares(cells: Partition, tenants: Sequence[Tenant]) -> Iterator[Partition]:
+    """Yield the cells of each job: a run of the ranks' cells, as these are numbered by their first member."""
+    rank = cell = 0
+    for job, tenant in enumerate(tenants):
+        of = cells.ranks.of[rank : rank + len(tenant.gpus)] - cell
+        mine = slice(cell, cell + int(of.max()) + 1)
+        groups = {f.name: cells.groups[_of_job(f, job).name] for f, _ in tenant.families}
+        yield Partition(Cells(of, cells.ranks.first[mine] - rank, cells.ranks.size[mine]), groups, cells.links)
+        rank, cell = rank + len(of), mine.stop
+
+
+def _loads(held: Held, groups: Cells, links: Cells) -> dict[int, Loads]:
     """Sum, for each group cell, what all its groups put on the first link of every link cell."""
-    count = len(cells.links.first)
-    kept = np.flatnonzero(cells.links.first[cells.links.of[held.link]] == held.link)
-    key = cells.groups[held.family].of[held.group[kept]] * count + cells.links.of[held.link[kept]]
+    count = len(links.first)
+    kept = np.flatnonzero(links.first[links.of[held.link]] == held.link)
+    key = groups.of[held.group[kept]] * count + links.of[held.link[kept]]
     key, inverse = np.unique(key, return_inverse=True)
     weight = np.bincount(inverse, held.weight[kept], len(key))
     cell, link = np.divmod(key, max(count, 1))
     cuts = np.flatnonzero(np.diff(cell, prepend=-1))
-    parts = zip(np.split(link, cuts[1:]), np.split(weight, cuts[1:]), strict=True)
-    return {c: Loads(*part) for c, part in zip(cell[cuts].tolist(), parts, strict=False)}
+    ends = [*cuts[1:].tolist(), len(cell)]
+    rows = zip(cell[cuts].tolist(), cuts.tolist(), ends, strict=False)
+    return {one: Loads(link[a:b], weight[a:b]) for one, a, b in rows}

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.engine.fold import Partition, alike
-from clustersim.engine.network import Demand
+from clustersim.engine.fold import alike
+from clustersim.engine.network import Demand, Network
 from clustersim.engine.program import Span
 from clustersim.engine.rows import entries
 from clustersim.engine.simulate import Record
@@ -35,12 +35,12 @@ class _Times(NamedTuple):
     over: Floats
 
 
-def overfull(demand: Demand, cells: Partition, record: Record) -> Mask:
+def overfull(demand: Demand, net: Network, record: Record) -> Mask:
     """Return the mask of `demand.links` that all that was under way at one time could fill at its bounds.
 
-    cells, record: of a simulation, whether or not it knew these links.
+    demand: of one job. net, record: of a simulation of it, whether or not that knew these links.
     """
-    number, shares = _numbers(cells), _shares(demand, cells)
+    number, shares = _numbers(net), _shares(demand, net)
     asking = np.zeros(number[""], bool)
     asking[shares.cell] = True
     times = _times(record, number, asking)
@@ -51,21 +51,23 @@ def overfull(demand: Demand, cells: Partition, record: Record) -> Mask:
     return short
 
 
-def _numbers(cells: Partition) -> dict[str, int]:
+def _numbers(net: Network) -> dict[str, int]:
     """Return where the group cells of each family begin when they are numbered through; the last entry is their number."""
     number, result = 0, {}
-    for family, own in cells.groups.items():
+    for family, own in net.cells.groups.items():
         result[family] = number
         number += len(own.first)
     return {**result, "": number}
 
 
-def _shares(demand: Demand, cells: Partition) -> _Shares:
+def _shares(demand: Demand, net: Network) -> _Shares:
     """Return what each group cell takes of each link: the most of its phases, of which one runs at a time."""
-    number = _numbers(cells)
-    keys, shares = [np.empty(0, np.int64)], [np.empty(0)]
-    for t, held in zip(demand.flat, demand.held, strict=True):
-        cell = number[t.family] + cells.groups[t.family].of[held.group]
+    number = _numbers(net)
+    keys: list[Ints] = [np.empty(0, np.int64)]
+    shares: list[Floats] = [np.empty(0)]
+    flat = [(variant[0], t) for variant, parts in net.phases.items() for t in parts]
+    for (family, t), held in zip(flat, demand.held, strict=True):
+        cell = number[family] + net.cells.groups[family].of[held.group]
         key, inverse = np.unique((held.link << _CELL) + cell, return_inverse=True)
         keys.append(key)
         shares.append(np.bincount(inverse, held.weight * t.bound[held.group], len(key)))

@@ -1,4 +1,4 @@
-"""Scripts + network → one program a rank cell."""
+"""Scripts of jobs + the network that they share → one program a rank cell."""
 
 from __future__ import annotations
 
@@ -12,24 +12,31 @@ from clustersim.engine.activities import Seconds, activity, transfer
 from clustersim.engine.fabric import Activity
 from clustersim.engine.fold import Partition
 from clustersim.engine.groups import Use, families, group_of
-from clustersim.engine.network import Demand, Network, demand, network
+from clustersim.engine.network import Demand, Network, Tenant, demand, folded, networks
 from clustersim.engine.program import Drain, Group, Instruction, Post, Program, Receive, Run, Send
 from clustersim.engine.script import Call, Compute, Give, Line, Script, Start
 from clustersim.engine.traffic import Mask
-from clustersim.topology.model import Floats, Ints, Topology
+from clustersim.topology.model import Ints, Topology
 from clustersim.workload.job import Job
 
 
 class Work(NamedTuple):
-    """All that a placed job does: the script of each pipeline rank, and the seconds of every kernel on a nominal GPU."""
+    """All that a placed job does: the script of each pipeline rank, and the seconds of every kernel on a nominal GPU.
+
+    gpus: the GPU of every rank.
+    """
 
     job: Job
     scripts: tuple[Script, ...]
     seconds: Seconds
+    gpus: Ints
 
 
 class Plan(NamedTuple):
-    """What the engine plays: a program a rank cell, the folded network, and how many rank cells each group has."""
+    """What the engine plays of a job: a program a rank cell, the folded network, and how many rank cells each group has.
+
+    first, size: of each rank cell, its first rank and the number of its ranks.
+    """
 
     programs: list[Program]
     network: Network
@@ -39,36 +46,54 @@ class Plan(NamedTuple):
 
 
 class Draft(NamedTuple):
-    """A job on a cluster before it is folded. seeds: an integer a rank, different where pipeline rank or speed are."""
+    """Jobs on the cluster that they share, before they are folded."""
 
-    work: Work
-    uses: tuple[Use, ...]
+    topology: Topology
+    works: tuple[Work, ...]
+    uses: tuple[tuple[Use, ...], ...]
     demand: Demand
-    seeds: Ints
-    slowdown: Floats
 
 
-def draft(work: Work, topology: Topology) -> Draft:
-    """Return the groups of a job and what they may put on links."""
-    uses = families(work.job, topology, [call for script in work.scripts for call in script.calls()])
-    slowdown = topology.slowdown[: work.job.mesh.size]
-    _, speed = np.unique(slowdown, return_inverse=True)
-    seeds = _stage_of(work.job) * (speed.max() + 1) + speed
-    return Draft(work, uses, demand(topology, uses), seeds, slowdown)
+def draft(works: Sequence[Work], topology: Topology) -> Draft:
+    """Return the groups of jobs and what they may put on links."""
+    uses = tuple(_uses(work, topology) for work in works)
+    tenants = [Tenant(use, w.gpus, _seeds(w, topology)) for w, use in zip(works, uses, strict=True)]
+    return Draft(topology, tuple(works), uses, demand(topology, tenants))
 
 
-def plan(drafted: Draft, cells: Partition, kept: Mask) -> Plan:
-    """Return the programs of a job whose ranks, groups and links fold to `cells`, on the links that are `kept`."""
-    work, uses, slowdown = drafted.work, drafted.uses, drafted.slowdown
-    net = network(drafted.demand, cells, kept)
-    stage = _stage_of(work.job)
-    places = _places(uses, work.job.mesh.size)
+def plan(works: Sequence[Work], topology: Topology, fold: bool = True) -> tuple[Plan, ...]:
+    """Return the plan of every job of those that share the cluster. `fold` off gives every rank its own program."""
+    drafted = draft(works, topology)
+    every = np.ones(len(drafted.demand.links), bool)
+    return bound(drafted, folded(drafted.demand, every, fold), every)
+
+
+def bound(drafted: Draft, cells: Partition, kept: Mask) -> tuple[Plan, ...]:
+    """Return the plan of every job on the `cells` that they fold to with those links that are `kept`."""
+    nets = networks(drafted.demand, cells, kept)
+    return tuple(_plan(*one, drafted.topology) for one in zip(drafted.works, drafted.uses, nets, strict=True))
+
+
+def _uses(work: Work, topology: Topology) -> tuple[Use, ...]:
+    return families(work.job, topology, work.gpus, [call for script in work.scripts for call in script.calls()])
+
+
+def _seeds(work: Work, topology: Topology) -> Ints:
+    """Return a number a rank that says its script and its speed."""
+    _, speed = np.unique(topology.slowdown[work.gpus], return_inverse=True)
+    seeds: Ints = _stage_of(work.job) * (speed.max() + 1) + speed
+    return seeds
+
+
+def _plan(work: Work, uses: Sequence[Use], net: Network, topology: Topology) -> Plan:
+    stage, slowdown = _stage_of(work.job), topology.slowdown[work.gpus]
+    places = _places(uses, len(work.gpus))
     binder = _Binder(work, net, {})
     programs = [
         binder.program(work.scripts[stage[r]], int(stage[r]), float(slowdown[r]), _cells_of(int(r), places, net))
-        for r in cells.ranks.first
+        for r in net.cells.ranks.first
     ]
-    return Plan(programs, net, _members(uses, net), cells.ranks.first, cells.ranks.size)
+    return Plan(programs, net, _members(uses, net), net.cells.ranks.first, net.cells.ranks.size)
 
 
 def _stage_of(job: Job) -> Ints:

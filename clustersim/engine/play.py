@@ -15,25 +15,29 @@ import numpy as np
 from clustersim.engine.fold import Partition
 from clustersim.engine.network import folded
 from clustersim.engine.overfull import overfull
-from clustersim.engine.plan import Draft, Plan, plan
+from clustersim.engine.plan import Draft, Plan, Work, bound, draft
 from clustersim.engine.simulate import Record, simulate
 from clustersim.engine.traffic import Mask
+from clustersim.topology.model import Topology
 
 FEW = 64
 """So few classes are simulated sooner than it is found out which links they need."""
 
 
-def play(drafted: Draft, fold: bool = True, progress: Callable[[float], None] = lambda _: None) -> tuple[Plan, Record]:
-    """Return what was simulated, and the record. `fold` off simulates every rank on all links that could be short."""
+def play(
+    work: Work, topology: Topology, fold: bool = True, progress: Callable[[float], None] = lambda _: None
+) -> tuple[Plan, Record]:
+    """Simulate one step of a job. `fold` off simulates every rank, on all links that could be short."""
+    drafted = draft([work], topology)
     every: Mask = np.ones(len(drafted.demand.links), bool)
-    whole = folded(drafted.demand, drafted.seeds, every, fold)
+    whole = folded(drafted.demand, every, fold)
     kept = ~every
     while fold and _worth(whole, kept):
-        cells = folded(drafted.demand, drafted.seeds, kept)
+        cells = folded(drafted.demand, kept)
         if 2 * len(cells.ranks.first) > len(whole.ranks.first):
             break
         planned, record = _simulated(drafted, cells, kept, progress)
-        short = overfull(drafted.demand, cells, record) & ~kept
+        short = overfull(drafted.demand, planned.network, record) & ~kept
         if not short.any():
             return planned, record
         kept |= short
@@ -48,5 +52,6 @@ def _worth(whole: Partition, kept: Mask) -> bool:
 def _simulated(
     drafted: Draft, cells: Partition, kept: Mask, progress: Callable[[float], None]
 ) -> tuple[Plan, Record]:
-    planned = plan(drafted, cells, kept)
-    return planned, simulate(planned.programs, planned.network, planned.members, progress)
+    [planned] = bound(drafted, cells, kept)
+    [[record]] = simulate([planned], progress)
+    return planned, record

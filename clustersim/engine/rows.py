@@ -17,7 +17,8 @@ def entries(start: Ints, rows: Ints) -> Ints:
     lengths = start[rows + 1] - start[rows]
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total) + np.repeat(start[rows] - ends + lengths, lengths)
+    found: Ints = np.arange(total) + np.repeat(start[rows] - ends + lengths, lengths)
+    return found
 
 
 def distinct(values: NDArray[Number]) -> NDArray[Number]:

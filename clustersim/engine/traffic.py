@@ -1,4 +1,4 @@
-"""The transfers of a job as loads on links, before anything is folded.
+"""The transfers of jobs as loads on links, before anything is folded.
 
 A family is a set of like groups of ranks: all tensor-parallel groups, all data-parallel groups, all pairs of neighbouring
 pipeline stages. One phase of one collective over all groups of a family is one `Traffic`.
@@ -25,18 +25,19 @@ FITS = 1 + 1e-9
 class Family(NamedTuple):
     """Groups of GPUs that communicate: `ranks` is (groups, n), position by position. `levels` as in collectives.Group.
 
-    A family named `p2p…` sends from position 0 to position 1.
+    A family named `p2p…` sends from position 0 to position 1. job: the number of the job that it belongs to.
     """
 
     name: str
     ranks: Ints
     levels: tuple[int, ...]
     algorithm: str
-    eras: Mapping[str, int] = MappingProxyType({})  # by collective; collectives of different eras never run at once
+    eras: Mapping[str, int] = MappingProxyType({})  # by collective; a job's collectives of different eras never run at once
+    job: int = 0
 
 
 class Traffic(NamedTuple):
-    """One phase of collective `op` over all groups of a family.
+    """One phase of collective `op` over all groups of a family of a job.
 
     latency (s) and bound (bytes/s of the collective's size on an idle fabric) are by group. The arrays `group`, `link`,
     `weight` list, sorted by group, the bytes that cross a link for each byte of the collective; `pins` are the first and the
@@ -52,6 +53,7 @@ class Traffic(NamedTuple):
     link: Ints
     weight: Floats
     pins: tuple[Ints, Ints]
+    job: int = 0
 
 
 def traffic(topology: Topology, family: Family, op: str) -> tuple[Traffic, ...]:
@@ -85,6 +87,7 @@ def _phase(topology: Topology, family: Family, op: str, part: Phase) -> Traffic:
         routes.links,
         weight,
         (first[hop], last[hop]),
+        family.job,
     )
 
 
@@ -129,19 +132,25 @@ class Held(NamedTuple):
 def scarce(topology: Topology, all_traffic: Sequence[Traffic]) -> tuple[Ints, tuple[Held, ...]]:
     """Return the links that could ever be short, sorted, and what each traffic puts on them.
 
-    A link is left out of an era when nothing can fill it: (a) the bounds of all that may use it at once fit, counting each
-    group once, or (b) the narrowest links on the way of its bytes, being full themselves, could not fill it. Both are exact:
-    such a link never decides a max-min rate.
+    A link is left out of an era of a job when nothing can fill it: (a) the bounds of all that may use it at once, everything
+    of other jobs included, fit, counting each group once, or (b) the narrowest links on the way of its bytes, being full
+    themselves, could not fill it. Both are exact: such a link never decides a max-min rate. Whatever eras meet, each job has
+    judged a superset of what is under way, so a link that this can fill is left out by none of them.
     """
-    masks = {era: _scarce(topology, [t for t in all_traffic if t.era == era]) for era in {t.era for t in all_traffic}}
+    masks = {when: _scarce(topology, _together(all_traffic, *when)) for when in {(t.job, t.era) for t in all_traffic}}
     union = np.flatnonzero(np.logical_or.reduce([*masks.values(), np.zeros(len(topology.capacity), bool)]))
     place = np.full(len(topology.capacity), -1)
     place[union] = np.arange(len(union))
     held = []
     for t in all_traffic:
-        kept = np.flatnonzero(masks[t.era][t.link])
+        kept = np.flatnonzero(masks[t.job, t.era][t.link])
         held.append(Held(t.family, t.op, t.group[kept], place[t.link[kept]], t.weight[kept]))
     return union, tuple(held)
+
+
+def _together(all_traffic: Sequence[Traffic], job: int, era: int) -> list[Traffic]:
+    """Return what can be under way while a job is in an era."""
+    return [t for t in all_traffic if t.era == era or t.job != job]
 
 
 def _scarce(topology: Topology, all_traffic: Sequence[Traffic]) -> Mask:
