@@ -7,13 +7,14 @@ from hypothesis import strategies as st
 
 from clustersim import plugins
 from clustersim.collectives import model
+from clustersim.collectives.loads import idle_rates
 from clustersim.collectives.nccl import choose as choices
 from clustersim.collectives.nccl import graphs, p2p, request, table
 from clustersim.collectives.nccl.choose import FILES, candidates, choose, seconds
 from clustersim.collectives.nccl.constants import RELEASES, constants
 from clustersim.collectives.nccl.shape import Shape, ordered, shape, shapes
 from clustersim.collectives.nccl.tuner import tune
-from clustersim.collectives.paths import idle_rates, route
+from clustersim.collectives.paths import route
 from clustersim.config.yaml import parse
 from clustersim.errors import InputError
 from clustersim.topology.build import build
@@ -204,9 +205,8 @@ def test_shapes():
 
 
 REFUSED = {
-    "NCCL knows no dance; it does all_reduce, all_gather, reduce_scatter, broadcast, reduce, send, all_to_all": (
-        lambda: choose("dance", 8, of(cluster()), cluster().node)
-    ),
+    "NCCL knows no dance; it does all_reduce, all_gather, reduce_scatter, broadcast, reduce, send, all_to_all, dispatch, "
+    "combine": (lambda: choose("dance", 8, of(cluster()), cluster().node)),
     "a collective needs two GPUs or more; one has nobody to send to": (
         lambda: choose("all_reduce", 8, Shape(1, 1, 1, 0), cluster().node)
     ),

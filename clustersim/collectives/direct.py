@@ -1,6 +1,7 @@
 """Direct exchange: every rank sends every other one its part, pair after pair (Thakur et al. 2005, pairwise exchange).
 
-(n-1)/n·S/B + (n-1)·a for all_to_all, all_gather and reduce_scatter; all_reduce is the last two, twice that.
+(n-1)/n·S/B + (n-1)·a for all_to_all, all_gather and reduce_scatter; all_reduce is the last two, twice that. With a share p
+of all rows on one rank, what it receives in a dispatch and sends in a combine takes (n-1)·p·S/B.
 """
 
 from __future__ import annotations
@@ -9,12 +10,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from clustersim.collectives.model import Group, Phase, Step, uniform
-from clustersim.errors import InputError
+from clustersim.collectives.model import Exchange, Group, Step
+from clustersim.collectives.skew import OPS as SKEWED
 
-OPS = frozenset({"all_to_all", "all_gather", "reduce_scatter", "all_reduce"})
-MOST = 2048
-"""Ranks of a group at most: it has n² pairs, four million of them at this size."""
+OPS = frozenset({*SKEWED, "all_gather", "reduce_scatter", "all_reduce"})
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
@@ -23,7 +22,7 @@ def steps(op: str, group: Group) -> Iterator[Step]:
     for round_ in range(n - 1):
         for rank in range(n):
             other = (rank + round_ + 1) % n
-            if op == "all_to_all":
+            if op in SKEWED:
                 yield Step(round_, rank, other, rank * n + other, reduce=False)
             if op in ("reduce_scatter", "all_reduce"):
                 yield Step(round_, rank, other, other, reduce=True)
@@ -32,11 +31,9 @@ def steps(op: str, group: Group) -> Iterator[Step]:
                 yield Step(start + round_, rank, other, rank, reduce=False)
 
 
-def phases(op: str, group: Group) -> tuple[Phase, ...]:
-    """Return one phase over all n(n-1) pairs, two for all_reduce. Raises InputError above `MOST` ranks."""
-    n = group.n
-    if n > MOST:
-        raise InputError(f"direct exchange over {n} ranks has too many pairs; use ring, or groups of {MOST} at most")
-    shift, rank = np.divmod(np.arange(n * (n - 1), dtype=np.int64), n)
-    phase = uniform(n - 1, rank, (rank + shift + 1) % n, 1 / n)
-    return (phase, phase) if op == "all_reduce" else (phase,)
+def phases(op: str, group: Group) -> tuple[Exchange, ...]:
+    """Return one exchange among all, two for all_reduce."""
+    ones = np.ones(group.n)
+    shares = np.array(group.shares) if group.shares else ones / group.n
+    exchange = Exchange(group.n - 1, *((shares, ones) if op == "combine" and group.shares else (ones, shares)))
+    return (exchange, exchange) if op == "all_reduce" else (exchange,)

@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from clustersim.topology.alike import Classes
 from clustersim.topology.model import Ints
 from clustersim.topology.wiring import Level, Place, Tree, divide
 
@@ -45,6 +46,9 @@ class Mode(Protocol):
     def __call__(self, source: Place, destination: Place, key: tuple[Ints, Ints, Ints], shift: int) -> Ints:
         """Return the paths between ports; key: source, destination, queue pair."""
 
+    def classes(self, endpoint: Ints, leaf: Ints, port: Ints) -> Classes:
+        """Return a number for each endpoint as a source and as a destination: paths depend on these two alone."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bundles:
@@ -69,6 +73,10 @@ class Bundles:
             columns[climbs, -1 - t] = first + there[climbs] + level.groups * self.tree.leaves.networks
         return columns
 
+    def classes(self, endpoint: Ints, leaf: Ints, port: Ints) -> Classes:
+        """Return the leaves."""
+        return leaf, leaf
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dmodk:
@@ -89,6 +97,11 @@ class Dmodk:
         """Return the links between ports."""
         return _walk(self.tree, destination, source, None, shift, lead_down=True)
 
+    def classes(self, endpoint: Ints, leaf: Ints, port: Ints) -> Classes:
+        """Return the leaf of a source, and the uplink of the leaf that the port of a destination chooses."""
+        uplinks = self.tree.levels[0].ports if self.tree.levels else 1
+        return leaf, leaf * uplinks + port % uplinks
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ecmp:
@@ -107,6 +120,10 @@ class Ecmp:
         a, b, queue = (x.astype(np.uint64) for x in key)
         hashed = _hash(_hash(_hash(a + np.uint64(self.seed << 32)) ^ b) ^ queue)
         return _walk(self.tree, source, destination, hashed, shift, lead_down=False)
+
+    def classes(self, endpoint: Ints, leaf: Ints, port: Ints) -> Classes:
+        """Return the endpoints: a hash knows every one."""
+        return endpoint, endpoint
 
 
 def choices(tree: Tree) -> int:

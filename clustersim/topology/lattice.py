@@ -15,8 +15,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from clustersim.topology.detours import Detours, Mask
-from clustersim.topology.model import Ints
+from clustersim.topology.alike import Classes
+from clustersim.topology.detours import Detours
+from clustersim.topology.model import Ints, Mask
 from clustersim.topology.site import Run
 
 LONGEST = 4096
@@ -98,6 +99,10 @@ class Lattice:
             here = here + (b - a) * stride
             at += dim.width
         return columns
+
+    def classes(self, endpoint: Ints) -> Classes:
+        """Return the positions of endpoints."""
+        return endpoint // self.share, endpoint // self.share
 
     def _links(self, d: int, line: Ints, a: Ints, b: Ints) -> Ints:
         dim, cables = self.dims[d], self.cables[d]
