@@ -201,7 +201,7 @@ def _loads(held: Held, groups: Cells, links: Cells) -> dict[int, Loads]:
     kept = np.flatnonzero(links.first[links.of[held.link]] == held.link)
     key = groups.of[held.group[kept]] * count + links.of[held.link[kept]]
     key, inverse = np.unique(key, return_inverse=True)
-    weight: Floats = np.bincount(inverse, held.weight[kept], len(key))
+    weight = np.bincount(inverse, held.weight[kept], len(key)).astype(float, copy=False)
     cell, link = np.divmod(key, max(count, 1))
     cuts = np.flatnonzero(np.diff(cell, prepend=-1))
     ends = [*cuts[1:].tolist(), len(cell)]

@@ -70,8 +70,8 @@ def _shares(demand: Demand, net: Network) -> _Shares:
         cell = number[family] + net.cells.groups[family].of[held.group]
         key, inverse = np.unique((held.link << _CELL) + cell, return_inverse=True)
         keys.append(key)
-        taken: Floats = np.bincount(inverse, held.weight * t.bound[held.group], len(key))
-        shares.append(taken)
+        taken = np.bincount(inverse, held.weight * t.bound[held.group], len(key))
+        shares.append(taken.astype(float, copy=False))
     key, inverse = np.unique(np.concatenate(keys), return_inverse=True)
     most = np.zeros(len(key))
     np.maximum.at(most, inverse, np.concatenate(shares))

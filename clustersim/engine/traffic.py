@@ -6,7 +6,7 @@ pipeline stages. One phase of one collective over all groups of a family is one 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -42,7 +42,7 @@ class Traffic(NamedTuple):
     """One phase of collective `op` over all groups of a family of a job.
 
     latency (s) and bound (bytes/s of the collective's size on an idle fabric) are by group. The arrays `group`, `link`,
-    `weight` list, sorted by group, the bytes that cross a link for each byte of the collective; `pins` are as in Loads.
+    `weight` list, sorted by group, the bytes that cross a link for each byte of the collective; `find` and `pins` are as in Loads.
     """
 
     family: str
@@ -53,8 +53,13 @@ class Traffic(NamedTuple):
     group: Ints
     link: Ints
     weight: Floats
-    pins: tuple[Pins, Pins]
+    find: Callable[[], tuple[Pins, Pins]]
     job: int = 0
+
+    @property
+    def pins(self) -> tuple[Pins, Pins]:
+        """The first and the last pins, (link, pin) each."""
+        return self.find()
 
 
 def traffic(topology: Topology, family: Family, op: str) -> tuple[Traffic, ...]:
@@ -113,6 +118,8 @@ def _together(all_traffic: Sequence[Traffic], job: int, era: int) -> list[Traffi
 
 def _scarce(topology: Topology, all_traffic: Sequence[Traffic]) -> Mask:
     candidates: Mask = _demand(topology, all_traffic) > topology.capacity * FITS
+    if not candidates.any():
+        return candidates
     # links that imply others must stay, or two could excuse each other
     pinned = np.zeros(len(topology.capacity) + 1, bool)
     for t in all_traffic:

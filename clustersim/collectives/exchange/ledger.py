@@ -84,7 +84,8 @@ class Ledger:
             key, weight = _summed(*(np.concatenate(arrays) for arrays in zip(*self.sums, strict=True)))
         link = key % self.links
         used = np.unique(link)
-        return Loads(self.latency, key // self.links, link, weight, (self._pins(used, 0), self._pins(used, 1)))
+        pins = self._pins(used, 0), self._pins(used, 1)
+        return Loads(self.latency, key // self.links, link, weight, lambda: pins)
 
     def _pins(self, used: Ints, side: int) -> Pins:
         """Return the NICs of each link between NICs if they could not fill it; links of nodes and NICs pin themselves."""
