@@ -9,6 +9,7 @@ transfer, with max-min fair rates solved anew for the connected component of eve
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from copy import copy
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -73,7 +74,15 @@ class Activity:
             now += 0.0 if move is None else move.idle
             self.ends.append(now)
         self.idle = now
-        self.links, self.peaks = _peaks([s.move for s in self.segments if s.move is not None and len(s.move.loads.links)])
+        self.links, self.peaks = _peaks(
+            [s.move for s in self.segments if s.move is not None and len(s.move.loads.links)]
+        )
+
+    def carrying(self, carried: Carried) -> Activity:
+        """Return the same with other bytes for the link report."""
+        one = copy(self)
+        one.carried = carried
+        return one
 
 
 def _peaks(moves: Iterable[Move | None]) -> tuple[Ints, Floats]:

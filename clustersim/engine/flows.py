@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-
 from numpy.typing import NDArray
 
 from clustersim.engine.maxmin import Floats, Ints, solve

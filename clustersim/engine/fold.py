@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clustersim.engine.rows import distinct
 from clustersim.engine.traffic import Family, Held, Traffic
 from clustersim.topology.model import Ints
+from clustersim.topology.rows import distinct
 
 Colours = NDArray[np.uint64]
 

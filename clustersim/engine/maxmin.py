@@ -49,9 +49,7 @@ def _shares(link: Ints, weight: Floats, free: Floats) -> Floats:
     return share
 
 
-def _settled(
-    link: Ints, share: Floats, lengths: Ints, limit: Floats, bound: Floats, links: int
-) -> NDArray[np.bool_]:
+def _settled(link: Ints, share: Floats, lengths: Ints, limit: Floats, bound: Floats, links: int) -> NDArray[np.bool_]:
     """Return the variables whose limit is final: at their bound, or on a link that is the tightest of all its variables.
 
     share: of the link of each entry. lengths: entries of each variable; limit, bound: of each variable.

@@ -25,8 +25,9 @@ class Network:
     """A job's communication on the cluster, folded.
 
     choices: what each call uses. phases: the traffic of each variant. cells: which ranks and groups of the job are alike, and
-    which links. capacity: bytes/s of each link cell that can be short; link cells are those of all jobs that share the cluster. loads: by variant, for each phase, by group cell, the (link cell,
-    bytes per byte) that all groups of that cell put on one link of the link cell.
+    which links. capacity: bytes/s of each link cell that can be short; link cells are those of all jobs that share the
+    cluster. loads: by variant, for each phase, by group cell, the bytes per byte that all groups of that cell put on one link
+    of each link cell.
     """
 
     topology: Topology
@@ -36,15 +37,18 @@ class Network:
     capacity: Floats
     loads: Mapping[Variant, tuple[Mapping[int, Loads], ...]]
     known: dict[tuple[Call, int], tuple[Move, ...]] = field(default_factory=dict)
+    distinct: dict[tuple[object, ...], tuple[Move, ...]] = field(default_factory=dict)
 
     def variant(self, call: Call) -> Variant:
         """Return the variant that carries a call."""
         return call.family, call.op, self.choices[call].algorithm
 
     def moves(self, call: Call, cell: int) -> tuple[Move, ...]:
-        """Return the moves of a call in a group of that cell; the first pays the launch."""
+        """Return the moves of a call in a group of that cell; the first pays the launch. Equal moves are one object."""
         if (call, cell) not in self.known:
-            self.known[call, cell] = tuple(self._moves(call, cell))
+            moves = tuple(self._moves(call, cell))
+            alike = tuple((*move[:4], id(move.loads)) for move in moves)
+            self.known[call, cell] = self.distinct.setdefault(alike, moves)
         return self.known[call, cell]
 
     def _moves(self, call: Call, cell: int) -> Iterator[Move]:

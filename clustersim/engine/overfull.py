@@ -10,10 +10,10 @@ import numpy as np
 from clustersim.engine.fold import alike
 from clustersim.engine.network import Demand, Network
 from clustersim.engine.program import Span
-from clustersim.engine.rows import entries
 from clustersim.engine.simulate import Record
 from clustersim.engine.traffic import FITS, Mask
 from clustersim.topology.model import Floats, Ints
+from clustersim.topology.rows import entries
 
 _MOST = 4_000_000  # beginnings of transfers that are looked at in one go
 _CELL = 32  # bits of a group cell's number

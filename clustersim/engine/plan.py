@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.engine.activities import Seconds, activity, transfer
+from clustersim.engine.activities import Activities, Seconds
 from clustersim.engine.fabric import Activity
 from clustersim.engine.fold import Partition
 from clustersim.engine.groups import Use, families, group_of
@@ -88,7 +88,7 @@ def _seeds(work: Work, topology: Topology) -> Ints:
 def _plan(work: Work, uses: Sequence[Use], net: Network, topology: Topology) -> Plan:
     stage, slowdown = _stage_of(work.job), topology.slowdown[work.gpus]
     places = _places(uses, len(work.gpus))
-    binder = _Binder(work, net, {})
+    binder = _Binder(Activities(work.seconds, net), {})
     programs = [
         binder.program(work.scripts[stage[r]], int(stage[r]), float(slowdown[r]), _cells_of(int(r), places, net))
         for r in net.cells.ranks.first
@@ -138,8 +138,7 @@ def _members(uses: Sequence[Use], net: Network) -> dict[Group, int]:
 class _Binder:
     """Binds scripts to network cells; equal activities are one object."""
 
-    work: Work
-    net: Network
+    activities: Activities
     known: dict[tuple[object, ...], Activity]
 
     def program(self, script: Script, rank: int, slowdown: float, cells: Mapping[str, int]) -> Program:
@@ -175,11 +174,11 @@ class _Binder:
 
     def compute(self, line: Compute, key: tuple[object, ...], slowdown: float, cells: Mapping[str, int]) -> Activity:
         if key not in self.known:
-            self.known[key] = activity(line.items, self.work.seconds, slowdown, self.net, cells)
+            self.known[key] = self.activities.work(line.items, slowdown, cells)
         return self.known[key]
 
     def transfer(self, call: Call, group: Group) -> Activity:
         key = (call, group)
         if key not in self.known:
-            self.known[key] = transfer(self.net, call, group[1])
+            self.known[key] = self.activities.transfer(call, group[1])
         return self.known[key]

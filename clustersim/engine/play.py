@@ -49,9 +49,7 @@ def _worth(whole: Partition, kept: Mask) -> bool:
     return len(whole.ranks.first) > FEW and 2 * int(kept.sum()) < len(kept)
 
 
-def _simulated(
-    drafted: Draft, cells: Partition, kept: Mask, progress: Callable[[float], None]
-) -> tuple[Plan, Record]:
+def _simulated(drafted: Draft, cells: Partition, kept: Mask, progress: Callable[[float], None]) -> tuple[Plan, Record]:
     [planned] = bound(drafted, cells, kept)
     [[record]] = simulate([planned], progress)
     return planned, record

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from clustersim.collectives.loads import Pins, bounds, loads
 from clustersim.collectives.model import Exchange, Group, Phase, phases
-from clustersim.engine.rows import distinct
 from clustersim.topology.model import Floats, Ints, Topology
+from clustersim.topology.rows import distinct
 
 Mask = NDArray[np.bool_]
 FITS = 1 + 1e-9
@@ -33,7 +33,9 @@ class Family(NamedTuple):
     ranks: Ints
     levels: tuple[int, ...]
     algorithm: str
-    eras: Mapping[str, int] = MappingProxyType({})  # by collective; a job's collectives of different eras never run at once
+    eras: Mapping[str, int] = MappingProxyType(
+        {}
+    )  # by collective; a job's collectives of different eras never run at once
     job: int = 0
     shares: tuple[float, ...] = ()
 
@@ -42,7 +44,8 @@ class Traffic(NamedTuple):
     """One phase of collective `op` over all groups of a family of a job.
 
     latency (s) and bound (bytes/s of the collective's size on an idle fabric) are by group. The arrays `group`, `link`,
-    `weight` list, sorted by group, the bytes that cross a link for each byte of the collective; `find` and `pins` are as in Loads.
+    `weight` list, sorted by group, the bytes that cross a link for each byte of the collective; `find`, `pins`: as in
+    Loads.
     """
 
     family: str

@@ -7,6 +7,7 @@ import numpy as np
 from clustersim.collectives.loads import Loads, Pins
 from clustersim.topology.alike import Alike
 from clustersim.topology.model import Floats, Ints, Mask, Routes, Topology
+from clustersim.topology.rows import distinct
 
 _DENSE = 1 << 22
 """Groups times links up to which every group has a sum for every link."""
@@ -83,7 +84,7 @@ class Ledger:
         else:
             key, weight = _summed(*(np.concatenate(arrays) for arrays in zip(*self.sums, strict=True)))
         link = key % self.links
-        used = np.unique(link)
+        used = distinct(link)
         pins = self._pins(used, 0), self._pins(used, 1)
         return Loads(self.latency, key // self.links, link, weight, lambda: pins)
 
