@@ -3,7 +3,7 @@
 An `Activity` alternates computation with transfers. While the bounds of everything that holds a link fit into it, nothing
 can be slowed down, so an activity is one time-out, however many transfers it has. When a newcomer could overfill one of
 its links, the activities that hold that link are woken: each is found at the point it has reached and goes on transfer by
-transfer, with max-min fair rates solved anew for the connected component of every change. Both ways give the same times.
+transfer, with max-min fair rates that `flows` keeps up to date. Both ways give the same times.
 """
 
 from __future__ import annotations

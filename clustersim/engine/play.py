@@ -23,6 +23,9 @@ from clustersim.topology.model import Topology
 FEW = 64
 """So few classes are simulated sooner than it is found out which links they need."""
 
+GAIN = 2
+"""How many times fewer classes and links are worth a simulation that may prove wrong."""
+
 
 def play(
     work: Work, topology: Topology, fold: bool = True, progress: Callable[[float], None] = lambda _: None
@@ -34,7 +37,7 @@ def play(
     kept = ~every
     while fold and _worth(whole, kept):
         cells = folded(drafted.demand, kept)
-        if 2 * len(cells.ranks.first) > len(whole.ranks.first):
+        if GAIN * len(cells.ranks.first) > len(whole.ranks.first):
             break
         planned, record = _simulated(drafted, cells, kept, progress)
         short = overfull(drafted.demand, planned.network, record) & ~kept
@@ -46,7 +49,7 @@ def play(
 
 def _worth(whole: Partition, kept: Mask) -> bool:
     """Return whether it may pay to leave links out: a simulation that proves wrong is time lost."""
-    return len(whole.ranks.first) > FEW and 2 * int(kept.sum()) < len(kept)
+    return len(whole.ranks.first) > FEW and GAIN * int(kept.sum()) < len(kept)
 
 
 def _simulated(drafted: Draft, cells: Partition, kept: Mask, progress: Callable[[float], None]) -> tuple[Plan, Record]:
