@@ -1,4 +1,4 @@
-"""Wall time and peak memory of the commands that people wait for, each in a fresh process."""
+"""Wall and CPU time and peak memory of the commands that people wait for, each in a fresh process."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ ROOT = Path(__file__).parent.parent
 GPT3 = str(ROOT / "workloads" / "gpt3.yaml")
 
 
-def measure(*arguments: str) -> tuple[float, float, dict[str, object]]:
-    """Return wall seconds, peak resident MB, and the summary of `clustersim ARGUMENTS --json`."""
+def measure(*arguments: str) -> tuple[float, float, float, dict[str, object]]:
+    """Return wall and CPU seconds, peak resident MB, and the summary of `clustersim ARGUMENTS --json`."""
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         child = subprocess.Popen(
@@ -25,7 +25,8 @@ def measure(*arguments: str) -> tuple[float, float, dict[str, object]]:
         _, status, usage = os.wait4(child.pid, 0)
     if status:
         sys.exit(f"{arguments} failed with {status}")
-    return time.perf_counter() - begun, usage.ru_maxrss / 1024, json.loads(out) if out.startswith(b"{") else {}
+    wall, cpu = time.perf_counter() - begun, usage.ru_utime + usage.ru_stime
+    return wall, cpu, usage.ru_maxrss / 1024, json.loads(out) if out.startswith(b"{") else {}
 
 
 def main() -> None:
@@ -41,14 +42,31 @@ def main() -> None:
             "--json",
             "--no-fold",
         ),
+        "run, 1,024 GPUs, static routes": ("run", str(ROOT / "topologies/dgx_a100_140.yaml"), GPT3, "--json"),
+        "run, 8,192 GPUs, hashed routes": (
+            "run",
+            str(ROOT / "topologies/oversubscribed_roce_1152.yaml"),
+            str(ROOT / "workloads/llama3_70b.yaml"),
+            "--json",
+        ),
+        "collective, 30,720 GPUs": (
+            "collective",
+            "all_reduce",
+            "-b",
+            "1G",
+            "-e",
+            "1G",
+            "-t",
+            str(ROOT / "topologies/fattree_3840.yaml"),
+        ),
     }
-    print(f"{'command':<28}  {'wall s':>7}  {'MB':>6}  {'step s':>9}  {'classes':>7}  {'events':>9}")
+    print(f"{'command':<30}  {'wall s':>7}  {'CPU s':>7}  {'MB':>6}  {'step s':>9}  {'classes':>7}  {'events':>9}")
     for name, arguments in cases.items():
-        wall, memory, summary = measure(*arguments)
+        wall, cpu, memory, summary = measure(*arguments)
         counts = summary.get("simulated", {})
         step = f"{summary['step_time_s']:9.5f}" if summary else " " * 9
         cells, events = (counts.get(k, "") for k in ("rank_cells", "events"))  # type: ignore[union-attr]
-        print(f"{name:<28}  {wall:7.2f}  {memory:6.0f}  {step}  {cells:>7}  {events:>9}")
+        print(f"{name:<30}  {wall:7.2f}  {cpu:7.2f}  {memory:6.0f}  {step}  {cells:>7}  {events:>9}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import numpy as np
 
 from clustersim import plugins
 from clustersim.engine.choose import NCCL
-from clustersim.engine.plan import Plan, Work, plan
+from clustersim.engine.plan import Plan, Work
 from clustersim.engine.script import kernels, scripts
 from clustersim.engine.simulate import Record
 from clustersim.errors import ConfigError, DataError, InputError, OutOfMemoryError
@@ -78,7 +78,7 @@ def run(
     progress: Progress = lambda _: None,
 ) -> Result:
     """Simulate one step of a loaded job, on the first GPUs of a built cluster; arguments as in `simulate`."""
-    from clustersim.engine.simulate import simulate as play
+    from clustersim.engine.play import play
 
     begun = time.perf_counter()
     check_names(job)
@@ -86,9 +86,7 @@ def run(
     progress("predict")
     work, memory, predicted = prepare(cluster, job, np.arange(job.mesh.size), ignore_memory=ignore_memory)
     progress("plan")
-    [planned] = plan([work], cluster, fold)
-    progress("simulate")
-    [[record]] = play([planned], lambda share: progress(f"simulate {share:.0%}"))
+    planned, record = play(work, cluster, fold, lambda share: progress(f"simulate {share:.0%}"))
     progress("summarize")
     parts = breakdown(record.spans, len(planned.programs), record.end)
     facts = Facts(memory, predicted, step_margin(work, record, predicted.bounds), full_attention)

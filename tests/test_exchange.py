@@ -16,7 +16,7 @@ from clustersim.collectives.loads import Loads, bounds
 from clustersim.collectives.model import Exchange, Group, phases
 from clustersim.collectives.skew import zipf_shares
 from clustersim.config.yaml import parse
-from clustersim.engine.network import network
+from clustersim.engine.network import Tenant, demand, folded
 from clustersim.engine.script import Call
 from clustersim.engine.traffic import Family, traffic
 from clustersim.errors import InputError
@@ -187,8 +187,9 @@ def test_a_large_group_folds():
     topology = build(parse(LARGE, "large.yaml"))
     n = topology.gpus
     family = Family("ep", np.arange(n)[None], (n,), "direct")
-    net = network(topology, [(family, [Call("ep", "all_to_all", 1e9)])], np.zeros(n, np.int64))
-    assert len(net.cells.ranks.first) == 1
+    tenant = Tenant([(family, [Call("ep", "all_to_all", 1e9)])], np.arange(n), np.zeros(n, np.int64))
+    found = demand(topology, [tenant])
+    assert len(folded(found, np.ones(len(found.links), bool)).ranks.first) == 1
 
 
 @pytest.mark.parametrize(("groups", "n"), [(3840, 8), (480, 64), (15, 2048)])

@@ -6,10 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim.engine.fabric import Activity, Fabric, Move, Segment
+from clustersim.engine.flows import Loads
 
 
 def move(size, bound=10.0, latency=0.0, loads=((0, 1.0),)):
-    return Move("p", latency, size, bound, tuple(loads))
+    return Move("p", latency, size, bound, Loads.of(*loads))
 
 
 def play(capacity, starts):
@@ -26,7 +27,8 @@ def play(capacity, starts):
         env.process(begin(number, at, activity))
     env.run()
     assert all(reserved == 0 for reserved in fabric.reserved)
-    assert not any(fabric.holders) and not any(fabric.flowing)
+    assert not any(fabric.holders) and not any(fabric.asleep) and not fabric.sleepers and not fabric.moving
+    assert not any(fabric.flows.used) and not any(fabric.flows.weight) and not any(fabric.flows.flows)
     return [ends[number][0] for number in range(len(starts))]
 
 
@@ -68,7 +70,7 @@ def activity(parts):
     def bound(loads):
         return min(10.0 / weight for _, weight in loads)
 
-    return Activity(Segment(c, Move("p", lat, size, bound(loads), tuple(loads))) for c, (size, lat, loads) in parts)
+    return Activity(Segment(c, Move("p", lat, size, bound(loads), Loads.of(*loads))) for c, (size, lat, loads) in parts)
 
 
 @settings(max_examples=150, deadline=None)
@@ -81,11 +83,10 @@ def test_sleeping_is_exact(jobs):
     try:
 
         def start(self, act, done):  # every activity is woken as it starts
-            before = dict.fromkeys(self.holders[next(iter(act.links))])
+            before = dict(self.sleepers)
             sleepless(self, act, done)
-            for link in act.links:
-                for run in [r for r in self.holders[link] if r.index < 0 and r not in before]:
-                    self._wake(run)
+            for run in [r for r in self.sleepers if r not in before]:
+                self._wake(run)
 
         Fabric.start = start
         assert play([10.0] * 3, started) == pytest.approx(ends, rel=1e-9, abs=1e-9)

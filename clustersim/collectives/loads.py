@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -20,16 +21,21 @@ class Loads(NamedTuple):
     """What one phase puts on links, in every group.
 
     latency: seconds of the slowest pair, by group. The arrays `group`, `link`, `weight` list, sorted by group, the bytes over a
-    link for each byte of the collective's size. pins: two lists of (link, pin), so that all bytes over a link also cross one
-    of its pins; the narrowest links of the way, the first and the last of them. A pin beyond the last link stands for more than
-    fit through the link.
+    link for each byte of the collective's size. pins, which `find` finds: two lists of (link, pin), so that all bytes over a
+    link also cross one of its pins; the narrowest links of the way, the first and the last of them. A pin beyond the last link
+    stands for more than fit through the link.
     """
 
     latency: Floats
     group: Ints
     link: Ints
     weight: Floats
-    pins: tuple[Pins, Pins]
+    find: Callable[[], tuple[Pins, Pins]]
+
+    @property
+    def pins(self) -> tuple[Pins, Pins]:
+        """The first and the last pins, (link, pin) each."""
+        return self.find()
 
 
 def loads(topology: Topology, ranks: Ints, phase: Phase | Exchange) -> Loads:
@@ -54,28 +60,32 @@ def width(topology: Topology) -> int:
 def _pairs(topology: Topology, ranks: Ints, phase: Phase) -> Loads:
     groups, hops = len(ranks), len(phase.source)
     routes = route(topology, ranks, phase)
-    hop = np.repeat(np.arange(groups * hops), np.diff(routes.start))
-    first, last = narrowest(topology.capacity[routes.links], routes)
     return Loads(
         routes.latency.reshape(groups, hops).max(axis=1),
-        hop // hops,
+        np.repeat(np.arange(groups), np.diff(routes.start[:: max(hops, 1)])),
         routes.links,
-        np.tile(phase.fraction, groups)[hop] * routes.share,
-        ((routes.links, first[hop]), (routes.links, last[hop])),
+        np.repeat(np.tile(phase.fraction, groups), np.diff(routes.start)) * routes.share,
+        cache(partial(_pins, topology, routes)),
     )
+
+
+def _pins(topology: Topology, routes: Routes) -> tuple[Pins, Pins]:
+    first, last = narrowest(topology.capacity[routes.links], routes)
+    lengths = np.diff(routes.start)
+    return (routes.links, np.repeat(first, lengths)), (routes.links, np.repeat(last, lengths))
 
 
 def narrowest(capacity: Floats, routes: Routes) -> tuple[Ints, Ints]:
     """Return the first and the last link of least capacity on each route (0 where a route is empty)."""
     lengths = np.diff(routes.start)
-    full = np.flatnonzero(lengths)
     first, last = np.zeros((2, len(lengths)), np.int64)
+    full = np.flatnonzero(lengths)
     if len(full):
-        starts = routes.start[full]
-        narrow = capacity == np.repeat(np.minimum.reduceat(capacity, starts), lengths[full])
-        place = np.arange(len(capacity))
-        first[full] = routes.links[np.minimum.reduceat(np.where(narrow, place, len(capacity)), starts)]
-        last[full] = routes.links[np.maximum.reduceat(np.where(narrow, place, -1), starts)]
+        least = np.repeat(np.minimum.reduceat(capacity, routes.start[full]), lengths[full])
+        narrow = np.flatnonzero(capacity == least)
+        begins = np.searchsorted(narrow, routes.start[full])
+        first[full] = routes.links[narrow[begins]]
+        last[full] = routes.links[narrow[np.append(begins[1:], len(narrow)) - 1]]
     return first, last
 
 

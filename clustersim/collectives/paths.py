@@ -53,8 +53,10 @@ def _woven(topology: Topology, switched: Mask, plain: Routes, links: Ints) -> Ro
     lengths = np.ones(len(switched), np.int64)
     lengths[~switched] = np.diff(plain.start)
     start = np.concatenate(([0], np.cumsum(lengths)))
-    mine = np.repeat(switched, lengths)
-    crossed, share, latency = np.empty(len(mine), np.int64), np.ones(len(mine)), np.empty(len(switched))
-    crossed[mine], crossed[~mine], share[~mine] = links, plain.links, plain.share
+    one = start[:-1][switched]
+    others = np.ones(start[-1], bool)
+    others[one] = False
+    crossed, share, latency = np.empty(len(others), np.int64), np.ones(len(others)), np.empty(len(switched))
+    crossed[one], crossed[others], share[others] = links, plain.links, plain.share
     latency[switched], latency[~switched] = topology.latency[links], plain.latency
     return Routes(start, crossed, share, latency)

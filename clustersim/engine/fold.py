@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from clustersim.engine.traffic import Family, Held, Traffic
 from clustersim.topology.model import Ints
+from clustersim.topology.rows import distinct
 
 Colours = NDArray[np.uint64]
 
@@ -109,7 +110,7 @@ def _edges(families: Sequence[Family], held: Sequence[Held], offsets: dict[str, 
         label.append(_mix(_rounded(h.weight) + np.uint64(31 + i)))
     a, b, c = np.concatenate(one), np.concatenate(two), np.concatenate(label)
     target, source, both = np.concatenate([a, b]), np.concatenate([b, a]), np.concatenate([c, c])
-    order = np.argsort(target, kind="stable")
+    order = np.argsort(target)  # in any order: what a vertex hears is a sum
     target = target[order]
     start = np.flatnonzero(np.diff(target, prepend=-1))
     return _Edges(start, target[start], source[order], both[order])
@@ -124,16 +125,26 @@ def _roles(family: Family, n: int) -> Ints:
 
 def _refine(colours: Colours, edges: _Edges) -> Colours:
     """Let every vertex hear the multiset of its neighbours' colours until no colour splits any more."""
-    cells = len(np.unique(colours))
+    cells = len(distinct(colours))
     while len(edges.source):
         heard = _mix(colours[edges.source] ^ edges.label)
         fresh = _mix(colours)
         fresh[edges.target] += _mix(np.add.reduceat(heard, edges.start))
-        count = len(np.unique(fresh))
+        count = len(distinct(fresh))
         if count == cells:
             break
         colours, cells = fresh, count
+        if count == len(colours):
+            break
     return colours
+
+
+def alike(count: int, row: Ints, column: Ints, value: NDArray[np.float64]) -> tuple[Ints, Ints]:
+    """Return the first of each kind of the `count` rows of a sparse matrix, and which kind each row is (hashes as above)."""
+    heard = np.zeros(count, np.uint64)
+    np.add.at(heard, row, _mix(_rounded(value) ^ _mix(column.astype(np.uint64))))
+    _, first, of = np.unique(heard, return_index=True, return_inverse=True)
+    return first, of
 
 
 def _mix(x: Colours) -> Colours:

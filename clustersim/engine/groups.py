@@ -14,6 +14,7 @@ from clustersim.engine.script import BACKWARD, FORWARD, Call
 from clustersim.engine.traffic import Family
 from clustersim.errors import InputError
 from clustersim.topology.model import Ints, Topology
+from clustersim.topology.rows import distinct
 from clustersim.workload.job import Job
 from clustersim.workload.mesh import Mesh
 
@@ -38,7 +39,7 @@ def families(job: Job, topology: Topology, gpus: Ints, calls: Iterable[Call]) ->
     late = 2 if "model" in by_name and not job.parallelism.overlap.param_gather else 0
     eras = {"dp": {"all_gather": late}, "model": {"all_reduce": 1}}
     ranks = _ranks(job.mesh, job.parallelism.vpp)
-    upwards = fanouts(np.unique(gpus // topology.gpus_per_node), topology)
+    upwards = fanouts(distinct(gpus // topology.gpus_per_node), topology)
     uses = []
     for name, own in by_name.items():
         algorithm = "" if name in (FORWARD, BACKWARD) else getattr(job.parallelism.algorithms, name)
@@ -64,12 +65,12 @@ def _ranks(mesh: Mesh, chunks: int) -> dict[str, Ints]:
 
 def _check(job: Job, use: Use) -> None:
     """Raise ConfigError at the place of an algorithm that cannot do what its groups need."""
-    name, ranks, algorithm = use.family.name, use.family.ranks, use.family.algorithm
+    name, algorithm = use.family.name, use.family.algorithm
     if name in (FORWARD, BACKWARD) or algorithm == NCCL:
         return
     for op in dict.fromkeys(call.op for call in use.calls):
         try:
-            phases(algorithm, op, Group(ranks.shape[1], use.family.levels, use.family.shares))
+            phases(algorithm, op, Group(use.family.ranks.shape[1], use.family.levels, use.family.shares))
         except InputError as error:
             raise job.error(f"parallelism.algorithms.{name}", str(error)) from error
 

@@ -24,20 +24,21 @@ def solve(variable: Ints, link: Ints, weight: Floats, bound: Floats, capacity: F
     variable, link, weight: the loads, one entry each, sorted by variable. bound: the largest rate of each variable; finite
     for those without a load. capacity: bytes/s of each link.
     """
-    rate = np.zeros(len(bound))
-    open_variables = np.ones(len(bound), bool)
+    rate = bound.copy()
     free = capacity.astype(float)
-    while len(variable):
+    first = np.flatnonzero(np.diff(variable, prepend=-1))
+    owner, lengths = variable[first], np.diff(np.append(first, len(variable)))
+    while len(owner):
         share = _shares(link, weight, free)
-        limit = _limits(variable, link, share, bound)
-        settled = _settled(variable, link, share, limit, bound, open_variables)
-        rate[settled] = limit[settled]
-        open_variables[settled] = False
-        done = settled[variable]
-        np.subtract.at(free, link[done], weight[done] * rate[variable[done]])
+        entry = share[link]
+        limit = np.minimum(bound[owner], np.minimum.reduceat(entry, np.cumsum(lengths) - lengths))
+        settled = _settled(link, entry, lengths, limit, bound[owner], len(free))
+        rate[owner[settled]] = limit[settled]
+        done = np.repeat(settled, lengths)
+        np.subtract.at(free, link[done], weight[done] * np.repeat(limit[settled], lengths[settled]))
         np.maximum(free, 0.0, out=free)
-        variable, link, weight = variable[~done], link[~done], weight[~done]
-    rate[open_variables] = bound[open_variables]
+        left = ~done
+        link, weight, owner, lengths = link[left], weight[left], owner[~settled], lengths[~settled]
     return rate
 
 
@@ -48,22 +49,13 @@ def _shares(link: Ints, weight: Floats, free: Floats) -> Floats:
     return share
 
 
-def _limits(variable: Ints, link: Ints, share: Floats, bound: Floats) -> Floats:
-    """Return the smaller of a variable's bound and the least share among its links."""
-    limit = bound.copy()
-    first = np.flatnonzero(np.diff(variable, prepend=-1))
-    owner = variable[first]
-    limit[owner] = np.minimum(bound[owner], np.minimum.reduceat(share[link], first))
-    return limit
+def _settled(link: Ints, share: Floats, lengths: Ints, limit: Floats, bound: Floats, links: int) -> NDArray[np.bool_]:
+    """Return the variables whose limit is final: at their bound, or on a link that is the tightest of all its variables.
 
-
-def _settled(
-    variable: Ints, link: Ints, share: Floats, limit: Floats, bound: Floats, open_variables: NDArray[np.bool_]
-) -> NDArray[np.bool_]:
-    """Return the variables whose limit is final: at their bound, or on a link that is the tightest of all its variables."""
-    least = np.full(len(share), np.inf)
-    np.minimum.at(least, link, limit[variable])
-    tightest = share <= least * _SAME
-    settled = limit >= bound
-    settled[variable[tightest[link]]] = True
-    return settled & open_variables
+    share: of the link of each entry. lengths: entries of each variable; limit, bound: of each variable.
+    """
+    looser = np.zeros(links, bool)  # than another link of one of its variables, or than its bound
+    looser[link[share > np.repeat(limit, lengths) * _SAME]] = True
+    tightest = np.logical_or.reduceat(~looser[link], np.cumsum(lengths) - lengths)
+    settled: NDArray[np.bool_] = tightest | (limit >= bound)
+    return settled

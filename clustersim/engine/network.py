@@ -10,12 +10,12 @@ import numpy as np
 
 from clustersim.engine.choose import Chosen, chosen
 from clustersim.engine.fabric import Move
+from clustersim.engine.flows import NOWHERE, Loads
 from clustersim.engine.fold import Cells, Partition, partition
 from clustersim.engine.script import Call
-from clustersim.engine.traffic import Family, Held, Traffic, scarce, traffic
+from clustersim.engine.traffic import Family, Held, Mask, Traffic, scarce, traffic
 from clustersim.topology.model import Floats, Ints, Topology
 
-Loads = Mapping[int, tuple[tuple[int, float], ...]]
 Variant = tuple[str, str, str]
 """A collective by (family, op, algorithm)."""
 
@@ -26,8 +26,8 @@ class Network:
 
     choices: what each call uses. phases: the traffic of each variant. cells: which ranks and groups of the job are alike, and
     which links. capacity: bytes/s of each link cell that can be short; link cells are those of all jobs that share the
-    cluster. loads: by variant, for each phase, by group cell, the (link cell, bytes per byte) that all groups of that cell
-    put on one link of the link cell.
+    cluster. loads: by variant, for each phase, by group cell, the bytes per byte that all groups of that cell put on one link
+    of each link cell.
     """
 
     topology: Topology
@@ -35,17 +35,20 @@ class Network:
     phases: Mapping[Variant, tuple[Traffic, ...]]
     cells: Partition
     capacity: Floats
-    loads: Mapping[Variant, tuple[Loads, ...]]
+    loads: Mapping[Variant, tuple[Mapping[int, Loads], ...]]
     known: dict[tuple[Call, int], tuple[Move, ...]] = field(default_factory=dict)
+    distinct: dict[tuple[object, ...], tuple[Move, ...]] = field(default_factory=dict)
 
     def variant(self, call: Call) -> Variant:
         """Return the variant that carries a call."""
         return call.family, call.op, self.choices[call].algorithm
 
     def moves(self, call: Call, cell: int) -> tuple[Move, ...]:
-        """Return the moves of a call in a group of that cell; the first pays the launch."""
+        """Return the moves of a call in a group of that cell; the first pays the launch. Equal moves are one object."""
         if (call, cell) not in self.known:
-            self.known[call, cell] = tuple(self._moves(call, cell))
+            moves = tuple(self._moves(call, cell))
+            alike = tuple((*move[:4], id(move.loads)) for move in moves)
+            self.known[call, cell] = self.distinct.setdefault(alike, moves)
         return self.known[call, cell]
 
     def _moves(self, call: Call, cell: int) -> Iterator[Move]:
@@ -55,7 +58,7 @@ class Network:
         for phase, loads in zip(self.phases[variant], self.loads[variant], strict=True):
             hops = float(phase.latency[group]) if choice.latency is None else 0.0
             bound = min(float(phase.bound[group]), choice.rate)
-            yield Move(call.family, start + hops, call.size, bound, loads.get(cell, ()))
+            yield Move(call.family, start + hops, call.size, bound, loads.get(cell, NOWHERE))
             start = 0.0
 
     def bytes_by_link(self, sizes: Iterable[tuple[Variant, Floats]]) -> Floats:
@@ -79,33 +82,89 @@ class Tenant(NamedTuple):
     seeds: Ints
 
 
-def networks(topology: Topology, tenants: Sequence[Tenant], fold: bool = True) -> tuple[Network, ...]:
-    """Build the network of every job; they share its links, and only those: cells of ranks and groups never mix jobs."""
-    carried = [_carried(topology, job, tenant) for job, tenant in enumerate(tenants)]
-    flat = [t for _, phases in carried for parts in phases.values() for t in parts]
-    links, held = scarce(topology, flat)
-    capacity = topology.capacity[links]
-    cells = partition(_seeds(tenants), _vertices(tenants), flat, held, capacity, fold)
-    each = iter(held)
+class Carried(NamedTuple):
+    """What each call of a job uses, and the traffic of each variant, with the latency and bound that its calls have."""
+
+    choices: Mapping[Call, Chosen]
+    phases: Mapping[Variant, tuple[Traffic, ...]]
+
+
+class Demand(NamedTuple):
+    """All that jobs may put on links, rank by rank.
+
+    carried: by job. links: those that could be short, sorted; held: what all phases, one after the other, put on them.
+    """
+
+    topology: Topology
+    tenants: tuple[Tenant, ...]
+    carried: tuple[Carried, ...]
+    links: Ints
+    held: tuple[Held, ...]
+
+
+def demand(topology: Topology, tenants: Sequence[Tenant]) -> Demand:
+    """Return what the jobs that share a cluster may put on its links."""
+    carried = tuple(_carried(topology, job, tenant) for job, tenant in enumerate(tenants))
+    links, held = scarce(topology, _flat(carried))
+    return Demand(topology, tuple(tenants), carried, links, held)
+
+
+def _flat(carried: Sequence[Carried]) -> list[Traffic]:
+    """Return all phases of all jobs, one after the other."""
+    return [t for one in carried for parts in one.phases.values() for t in parts]
+
+
+def folded(demand: Demand, kept: Mask, fold: bool = True) -> Partition:
+    """Return which ranks, groups and links are alike on those of `demand.links` that are `kept`; `fold` off: none are."""
+    capacity = demand.topology.capacity[demand.links[kept]]
+    flat, held = _flat(demand.carried), _held(demand, kept)
+    return partition(_seeds(demand.tenants), _vertices(demand.tenants), flat, held, capacity, fold)
+
+
+def networks(demand: Demand, cells: Partition, kept: Mask) -> tuple[Network, ...]:
+    """Return the network of every job; they share its links, and only those: cells of ranks and groups never mix jobs."""
+    capacity = demand.topology.capacity[demand.links[kept]][cells.links.first]
+    each = iter(_held(demand, kept))
     result = []
-    for (choices, phases), own in zip(carried, _shares(cells, tenants), strict=True):
+    for (choices, phases), own in zip(demand.carried, _shares(cells, demand.tenants), strict=True):
         loads = {v: tuple(_loads(next(each), own.groups[v[0]], own.links) for _ in p) for v, p in phases.items()}
-        result.append(Network(topology, choices, phases, own, capacity[cells.links.first], loads))
+        result.append(Network(demand.topology, choices, phases, own, capacity, loads))
     return tuple(result)
 
 
-def _carried(
-    topology: Topology, job: int, tenant: Tenant
-) -> tuple[dict[Call, Chosen], dict[Variant, tuple[Traffic, ...]]]:
-    """Return what each call of a job uses, and the traffic of each variant."""
+def _held(demand: Demand, kept: Mask) -> tuple[Held, ...]:
+    """Return the loads on the links that are kept, numbered anew."""
+    if kept.all():
+        return demand.held
+    place = np.cumsum(kept) - 1
+    entries = [np.flatnonzero(kept[h.link]) for h in demand.held]
+    return tuple(
+        h._replace(group=h.group[e], link=place[h.link[e]], weight=h.weight[e])
+        for h, e in zip(demand.held, entries, strict=True)
+    )
+
+
+def _carried(topology: Topology, job: int, tenant: Tenant) -> Carried:
     placed = {f.name: f._replace(ranks=tenant.gpus[f.ranks]) for f, _ in tenant.families}
     choices = {c: chosen(topology, placed[c.family], c.op, c.size) for _, calls in tenant.families for c in calls}
-    used = {(call.family, call.op, choice.algorithm): choice for call, choice in choices.items()}
-    phases = {
-        v: traffic(topology, _of_job(placed[v[0]], job)._replace(algorithm=c.algorithm, levels=c.levels), v[1])
-        for v, c in used.items()
-    }
-    return choices, phases
+    used: dict[Variant, list[Chosen]] = {}
+    for call, choice in choices.items():
+        used.setdefault((call.family, call.op, choice.algorithm), []).append(choice)
+    phases = {}
+    for v, own in used.items():
+        family = _of_job(placed[v[0]], job)._replace(algorithm=own[-1].algorithm, levels=own[-1].levels)
+        phases[v] = tuple(_paced(t, own) for t in traffic(topology, family, v[1]))
+    return Carried(choices, phases)
+
+
+def _paced(t: Traffic, choices: Sequence[Chosen]) -> Traffic:
+    """Return traffic no faster than its protocol lets it be, and without the latency of hops where the protocol has its own.
+
+    What no call can reach must not make a link look short, nor tell groups apart.
+    """
+    hops = any(choice.latency is None for choice in choices)
+    rate = max(choice.rate for choice in choices)
+    return t._replace(bound=np.minimum(t.bound, rate), latency=t.latency if hops else np.zeros_like(t.latency))
 
 
 def _of_job(family: Family, job: int) -> Family:
@@ -140,14 +199,15 @@ def _shares(cells: Partition, tenants: Sequence[Tenant]) -> Iterator[Partition]:
         rank, cell = rank + len(of), mine.stop
 
 
-def _loads(held: Held, groups: Cells, links: Cells) -> dict[int, tuple[tuple[int, float], ...]]:
+def _loads(held: Held, groups: Cells, links: Cells) -> dict[int, Loads]:
     """Sum, for each group cell, what all its groups put on the first link of every link cell."""
     count = len(links.first)
     kept = np.flatnonzero(links.first[links.of[held.link]] == held.link)
     key = groups.of[held.group[kept]] * count + links.of[held.link[kept]]
     key, inverse = np.unique(key, return_inverse=True)
-    weight = np.bincount(inverse, held.weight[kept], len(key))
-    result: dict[int, list[tuple[int, float]]] = {}
-    for k, w in zip(key.tolist(), weight.tolist(), strict=True):
-        result.setdefault(k // count, []).append((k % count, w))
-    return {cell: tuple(pairs) for cell, pairs in result.items()}
+    weight = np.bincount(inverse, held.weight[kept], len(key)).astype(float, copy=False)
+    cell, link = np.divmod(key, max(count, 1))
+    cuts = np.flatnonzero(np.diff(cell, prepend=-1))
+    ends = [*cuts[1:].tolist(), len(cell)]
+    rows = zip(cell[cuts].tolist(), cuts.tolist(), ends, strict=False)
+    return {one: Loads(link[a:b], weight[a:b]) for one, a, b in rows}

@@ -8,12 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.engine.activities import Seconds, activity, transfer
+from clustersim.engine.activities import Activities, Seconds
 from clustersim.engine.fabric import Activity
+from clustersim.engine.fold import Partition
 from clustersim.engine.groups import Use, families, group_of
-from clustersim.engine.network import Network, Tenant, networks
+from clustersim.engine.network import Demand, Network, Tenant, demand, folded, networks
 from clustersim.engine.program import Drain, Group, Instruction, Post, Program, Receive, Run, Send
 from clustersim.engine.script import Call, Compute, Give, Line, Script, Start
+from clustersim.engine.traffic import Mask
 from clustersim.topology.model import Ints, Topology
 from clustersim.workload.job import Job
 
@@ -43,12 +45,33 @@ class Plan(NamedTuple):
     size: Ints
 
 
+class Draft(NamedTuple):
+    """Jobs on the cluster that they share, before they are folded."""
+
+    topology: Topology
+    works: tuple[Work, ...]
+    uses: tuple[tuple[Use, ...], ...]
+    demand: Demand
+
+
+def draft(works: Sequence[Work], topology: Topology) -> Draft:
+    """Return the groups of jobs and what they may put on links."""
+    uses = tuple(_uses(work, topology) for work in works)
+    tenants = [Tenant(use, w.gpus, _seeds(w, topology)) for w, use in zip(works, uses, strict=True)]
+    return Draft(topology, tuple(works), uses, demand(topology, tenants))
+
+
 def plan(works: Sequence[Work], topology: Topology, fold: bool = True) -> tuple[Plan, ...]:
     """Return the plan of every job of those that share the cluster. `fold` off gives every rank its own program."""
-    uses = [_uses(work, topology) for work in works]
-    tenants = [Tenant(use, w.gpus, _seeds(w, topology)) for w, use in zip(works, uses, strict=True)]
-    nets = networks(topology, tenants, fold)
-    return tuple(_plan(*one, topology) for one in zip(works, uses, nets, strict=True))
+    drafted = draft(works, topology)
+    every = np.ones(len(drafted.demand.links), bool)
+    return bound(drafted, folded(drafted.demand, every, fold), every)
+
+
+def bound(drafted: Draft, cells: Partition, kept: Mask) -> tuple[Plan, ...]:
+    """Return the plan of every job on the `cells` that they fold to with those links that are `kept`."""
+    nets = networks(drafted.demand, cells, kept)
+    return tuple(_plan(*one, drafted.topology) for one in zip(drafted.works, drafted.uses, nets, strict=True))
 
 
 def _uses(work: Work, topology: Topology) -> tuple[Use, ...]:
@@ -65,7 +88,7 @@ def _seeds(work: Work, topology: Topology) -> Ints:
 def _plan(work: Work, uses: Sequence[Use], net: Network, topology: Topology) -> Plan:
     stage, slowdown = _stage_of(work.job), topology.slowdown[work.gpus]
     places = _places(uses, len(work.gpus))
-    binder = _Binder(work, net, {})
+    binder = _Binder(Activities(work.seconds, net), {})
     programs = [
         binder.program(work.scripts[stage[r]], int(stage[r]), float(slowdown[r]), _cells_of(int(r), places, net))
         for r in net.cells.ranks.first
@@ -115,8 +138,7 @@ def _members(uses: Sequence[Use], net: Network) -> dict[Group, int]:
 class _Binder:
     """Binds scripts to network cells; equal activities are one object."""
 
-    work: Work
-    net: Network
+    activities: Activities
     known: dict[tuple[object, ...], Activity]
 
     def program(self, script: Script, rank: int, slowdown: float, cells: Mapping[str, int]) -> Program:
@@ -152,11 +174,11 @@ class _Binder:
 
     def compute(self, line: Compute, key: tuple[object, ...], slowdown: float, cells: Mapping[str, int]) -> Activity:
         if key not in self.known:
-            self.known[key] = activity(line.items, self.work.seconds, slowdown, self.net, cells)
+            self.known[key] = self.activities.work(line.items, slowdown, cells)
         return self.known[key]
 
     def transfer(self, call: Call, group: Group) -> Activity:
         key = (call, group)
         if key not in self.known:
-            self.known[key] = transfer(self.net, call, group[1])
+            self.known[key] = self.activities.transfer(call, group[1])
         return self.known[key]

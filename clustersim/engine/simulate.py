@@ -60,7 +60,7 @@ def simulate(
         except RuntimeError:
             raise SimulationError(f"deadlock at {env.now} s: {_stuck(jobs)}") from None
     events = next(env._eid)
-    return tuple([step._replace(events=events, solves=fabric.solves) for step in job.steps] for job in jobs)
+    return tuple([step._replace(events=events, solves=fabric.flows.solves) for step in job.steps] for job in jobs)
 
 
 def _stuck(jobs: Sequence[_Repeated]) -> str:

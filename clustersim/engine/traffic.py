@@ -6,7 +6,7 @@ pipeline stages. One phase of one collective over all groups of a family is one 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from clustersim.collectives.loads import Pins, bounds, loads
 from clustersim.collectives.model import Exchange, Group, Phase, phases
 from clustersim.topology.model import Floats, Ints, Topology
+from clustersim.topology.rows import distinct
 
 Mask = NDArray[np.bool_]
-_FITS = 1 + 1e-9
+FITS = 1 + 1e-9
 
 
 class Family(NamedTuple):
@@ -41,7 +42,8 @@ class Traffic(NamedTuple):
     """One phase of collective `op` over all groups of a family of a job.
 
     latency (s) and bound (bytes/s of the collective's size on an idle fabric) are by group. The arrays `group`, `link`,
-    `weight` list, sorted by group, the bytes that cross a link for each byte of the collective; `pins` are as in Loads.
+    `weight` list, sorted by group, the bytes that cross a link for each byte of the collective; `find`, `pins`: as in
+    Loads.
     """
 
     family: str
@@ -52,8 +54,13 @@ class Traffic(NamedTuple):
     group: Ints
     link: Ints
     weight: Floats
-    pins: tuple[Pins, Pins]
+    find: Callable[[], tuple[Pins, Pins]]
     job: int = 0
+
+    @property
+    def pins(self) -> tuple[Pins, Pins]:
+        """The first and the last pins, (link, pin) each."""
+        return self.find()
 
 
 def traffic(topology: Topology, family: Family, op: str) -> tuple[Traffic, ...]:
@@ -111,10 +118,11 @@ def _together(all_traffic: Sequence[Traffic], job: int, era: int) -> list[Traffi
 
 
 def _scarce(topology: Topology, all_traffic: Sequence[Traffic]) -> Mask:
-    candidates: Mask = _demand(topology, all_traffic) > topology.capacity * _FITS
-    pinned = np.zeros(
-        len(topology.capacity) + 1, bool
-    )  # links that imply others must stay, or two could excuse each other
+    candidates: Mask = _demand(topology, all_traffic) > topology.capacity * FITS
+    if not candidates.any():
+        return candidates
+    # links that imply others must stay, or two could excuse each other
+    pinned = np.zeros(len(topology.capacity) + 1, bool)
     for t in all_traffic:
         for _, pin in t.pins:
             pinned[pin] = True
@@ -137,13 +145,13 @@ def _implied(topology: Topology, all_traffic: Sequence[Traffic], candidates: Mas
     """Return the mask of candidates whose distinct first (side 0) or last (side 1) pins together fit into them."""
     capacity = np.append(topology.capacity, np.inf)  # of a pin beyond the last link
     links = len(capacity)
-    pairs = np.unique(np.concatenate([_pairs(t, candidates, side, links) for t in all_traffic] or [np.empty(0, int)]))
+    pairs = distinct(np.concatenate([_pairs(t, candidates, side, links) for t in all_traffic] or [np.empty(0, int)]))
     feed = np.bincount(pairs // links, capacity[pairs % links], links)[:-1]
-    implied: Mask = feed <= topology.capacity * _FITS
+    implied: Mask = feed <= topology.capacity * FITS
     return implied
 
 
 def _pairs(t: Traffic, ask: Mask, side: int, links: int) -> Ints:
     link, pin = t.pins[side]
     kept = ask[link]
-    return link[kept] * links + pin[kept]
+    return distinct(link[kept] * links + pin[kept])

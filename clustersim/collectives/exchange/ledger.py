@@ -8,6 +8,7 @@ from clustersim.collectives.loads import Loads, Pins, width
 from clustersim.errors import InputError
 from clustersim.topology.alike import Alike
 from clustersim.topology.model import Floats, Ints, Mask, Routes, Topology
+from clustersim.topology.rows import distinct
 
 MOST = 1 << 26
 """Links of the ways that are laid one by one at most: 8.4 million ways of 8 links, some 8 s."""
@@ -102,8 +103,9 @@ class Ledger:
         else:
             key, weight = _summed(*(np.concatenate(arrays) for arrays in zip(*self.sums, strict=True)))
         link = key % self.links
-        used = np.unique(link)
-        return Loads(self.latency, key // self.links, link, weight, (self._pins(used, 0), self._pins(used, 1)))
+        used = distinct(link)
+        pins = self._pins(used, 0), self._pins(used, 1)
+        return Loads(self.latency, key // self.links, link, weight, lambda: pins)
 
     def _pins(self, used: Ints, side: int) -> Pins:
         """Return the NICs of each link between NICs if they could not fill it; links of nodes and NICs pin themselves."""

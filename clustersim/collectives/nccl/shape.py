@@ -10,6 +10,7 @@ from clustersim.collectives.model import Floats, Group, Ints
 from clustersim.collectives.skew import checked
 from clustersim.errors import InputError
 from clustersim.topology.model import Topology
+from clustersim.topology.rows import distinct
 
 
 class Busiest(NamedTuple):
@@ -77,7 +78,7 @@ def shape(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> Sh
         raise InputError(
             f"GPU {ranks[(ranks < 0) | (ranks >= topology.gpus)][0]} is not among 0 to {topology.gpus - 1}"
         )
-    if len(np.unique(ranks)) < len(ranks):
+    if len(distinct(ranks)) < len(ranks):
         raise InputError("a communicator has one GPU twice; name each once")
     node, local = np.divmod(ranks, topology.gpus_per_node)
     _, starts, at, counts = np.unique(node, return_index=True, return_inverse=True, return_counts=True)
@@ -85,7 +86,7 @@ def shape(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> Sh
     even = bool((counts == most).all()) and bool((np.diff(np.sort(starts)) == most).all())
     rows = local.reshape(nodes, most) if even else local[None]
     nic = np.asarray(topology.node.nic_of)[local]
-    nics = len(np.unique(nic[node == node[0]])) if nodes > 1 else 0
+    nics = len(distinct(nic[node == node[0]])) if nodes > 1 else 0
     aligned = even and bool((rows == rows[0]).all())
     shares = checked(shares, len(ranks))
     busiest = _busiest(np.array(shares), counts[at], at * (nic.max() + 1) + nic) if shares else None

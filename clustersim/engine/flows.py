@@ -1,0 +1,187 @@
+"""Transfers under way at max-min fair rates, kept up to date as they come and go.
+
+Rates rise together from zero until a link is full. Up to the level at which a change first makes a difference the rise is as
+it was: a transfer that is gone did not decide anything below its own rate, and one that is new decides nothing before one of
+its links could be full. So what stopped below that level keeps its rate, and the rest is solved on what that leaves.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clustersim.engine.maxmin import Floats, Ints, solve
+
+Mask = NDArray[np.bool_]
+
+_SAME = 1e-12  # relative change of a rate that is no change
+_BELOW = 1 - 1e-9
+_NEARLY = 0.98
+
+
+class Loads(NamedTuple):
+    """The links of a transfer, each once, and the bytes over each for each byte of its size."""
+
+    links: Ints
+    weights: Floats
+
+    @classmethod
+    def of(cls, *pairs: tuple[int, float]) -> Loads:
+        """Return loads from (link, weight)."""
+        return cls(np.array([link for link, _ in pairs], np.int64), np.array([weight for _, weight in pairs], float))
+
+
+NOWHERE = Loads.of()
+
+
+class Flows:
+    """Transfers by slot. `lands` is when each will be over, infinite in a free slot; `limit` of each link in bytes/s.
+
+    Whoever sets a limit to infinity must know that the link cannot be full.
+    """
+
+    def __init__(self, limit: Floats) -> None:
+        self.limit = limit
+        self.solves = 0
+        self.used, self.weight = np.zeros((2, len(limit)))  # bytes/s, and the sum of the weights
+        self.flows = np.zeros(len(limit), np.int64)
+        self.loads: list[Loads] = []
+        self.free: list[int] = []
+        self.rate, self.remaining, self.since, self.lands, self.bound = np.full((5, 0), np.inf)
+        self.fresh: list[int] = []
+        self.level = np.inf
+        self.full = np.zeros(len(limit), bool)  # or nearly so, when last solved
+        self.place = np.zeros(len(limit), np.int64)
+
+    def add(self, loads: Loads, size: float, bound: float, now: float) -> int:
+        """Return the slot of a new transfer; its rate is zero until `solve`."""
+        if not self.free:
+            self._grow()
+        slot = self.free.pop()
+        self.loads[slot] = loads
+        self.rate[slot], self.remaining[slot], self.since[slot], self.bound[slot] = 0.0, size, now, bound
+        self.weight[loads.links] += loads.weights
+        self.flows[loads.links] += 1
+        self.fresh.append(slot)
+        return slot
+
+    def remove(self, slot: int) -> None:
+        """Take away a transfer."""
+        links, weights = self.loads[slot]
+        rate = float(self.rate[slot])
+        self.level = min(self.level, rate)
+        self.flows[links] -= 1
+        busy = self.flows[links] > 0
+        self.used[links] = np.where(busy, self.used[links] - weights * rate, 0.0)
+        self.weight[links] = np.where(busy, self.weight[links] - weights, 0.0)
+        self.loads[slot], self.lands[slot], self.rate[slot] = NOWHERE, np.inf, np.inf
+        self.free.append(slot)
+
+    def solve(self, now: float) -> float:
+        """Bring rates up to date and return when the first transfer lands (infinite: none moves)."""
+        self.solves += 1
+        slots = self._touched()
+        if len(slots):
+            self._settle(slots, self._rates(slots), now)
+        return float(self.lands.min(initial=np.inf))
+
+    def due(self, time: float) -> list[int]:
+        """Return the slots of what lands by `time`."""
+        due: list[int] = np.flatnonzero(self.lands <= time).tolist()
+        return due
+
+    def _grow(self) -> None:
+        count = len(self.loads)
+        more = max(64, count)
+        rows = (self.rate, self.remaining, self.since, self.lands, self.bound)
+        grown = np.concatenate([np.array(rows), np.full((5, more), np.inf)], axis=1)
+        self.rate, self.remaining, self.since, self.lands, self.bound = grown
+        self.loads += [NOWHERE] * more
+        self.free += range(count + more - 1, count - 1, -1)
+
+    def _touched(self) -> Ints:
+        """Return the slots whose rate may change: the new ones, and those that did not stop below the level of the change."""
+        level = min(self.level, self._meets()) * _BELOW
+        slots = np.flatnonzero((self.rate < np.inf) & ((self.rate >= level) | (self.rate == 0.0)))
+        self.fresh.clear()
+        self.level = np.inf
+        return slots
+
+    def _meets(self) -> float:
+        """Return a level below which no link of a new transfer is full.
+
+        At a level x, transfers take no more than x times their weights, old ones no more than before, new ones no more than
+        at their bounds.
+        """
+        if not self.fresh:
+            return np.inf
+        links, weights, lengths = self._joined(self.fresh)
+        own, place = self._own(links)
+        most = np.bincount(place, weights * np.repeat(self.bound[self.fresh], lengths))
+        room = self.limit[own] - self.used[own]
+        level = np.maximum(self.limit[own] / self.weight[own], room / np.bincount(place, weights))
+        return float(np.where(most <= room, np.inf, level).min(initial=np.inf))
+
+    def _joined(self, slots: list[int]) -> tuple[Ints, Floats, Ints]:
+        """Return the links and weights of slots, one after the other, and how many each has."""
+        parts = [self.loads[slot] for slot in slots]
+        links, weights = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+        return links, weights, np.array([len(part.links) for part in parts])
+
+    def _own(self, links: Ints) -> tuple[Ints, Ints]:
+        """Return the different ones of `links`, and the place of each of `links` there."""
+        order = np.arange(len(links))
+        self.place[links] = order
+        own = links[self.place[links] == order]
+        self.place[own] = np.arange(len(own))
+        return own, self.place[links]
+
+    def _rates(self, slots: Ints) -> Floats:
+        """Return the rates of `slots` on what the others leave of the links; what hardly changes stays."""
+        links, weights, lengths = self._joined(slots.tolist())
+        flow = np.repeat(np.arange(len(slots)), lengths)
+        own, place = self._own(links)
+        old, limit = self.rate[slots], self.limit[own]
+        others = self.used[own] - np.bincount(place, weights * old[flow])
+        problem = _Problem(flow, place, weights, self.bound[slots], np.maximum(limit - others, 0.0))
+        rates = _lazily(problem, self.full[own], limit)
+        rates = np.where(np.abs(rates - old) > _SAME * old, rates, old)
+        self.used[own] = others + np.bincount(place, weights * rates[flow])
+        self.full[own] = self.used[own] > _NEARLY * limit
+        return rates
+
+    def _settle(self, slots: Ints, rates: Floats, now: float) -> None:
+        """Give transfers their new rates from now on."""
+        changed = rates != self.rate[slots]
+        slots, rates = slots[changed], rates[changed]
+        self.remaining[slots] -= self.rate[slots] * (now - self.since[slots])
+        self.rate[slots], self.since[slots] = rates, now
+        self.lands[slots] = now + np.maximum(self.remaining[slots], 0.0) / rates
+
+
+class _Problem(NamedTuple):
+    """As the arguments of `maxmin.solve`."""
+
+    flow: Ints
+    link: Ints
+    weight: Floats
+    bound: Floats
+    left: Floats
+
+
+def _lazily(problem: _Problem, known: Mask, limit: Floats) -> Floats:
+    """Solve on the links that are `known` to be full, and again with those that this would overfill, until there are none.
+
+    Of thousands of links a hundred are full, and a solution that keeps within a limit stays when that limit is added.
+    """
+    flow, link, weight, bound, left = problem
+    most = left + _SAME * limit
+    while True:
+        kept = known[link]
+        rates = solve(flow[kept], (np.cumsum(known) - 1)[link[kept]], weight[kept], bound, left[known])
+        over = np.bincount(link, weight * rates[flow]) > most
+        if not (over & ~known).any():
+            return rates
+        known = known | over
