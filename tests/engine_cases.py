@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from clustersim.config.yaml import parse
+from clustersim.engine.network import Network, Tenant, demand, folded, networks
 from clustersim.pipeline import Result, run
 from clustersim.topology import build as topologies
 from clustersim.topology.model import Topology
@@ -56,3 +59,10 @@ def simulate(topology: Topology, fold: bool = True, **overrides: Any) -> Result:
 
 
 ROOT = Path(__file__).parent.parent
+
+
+def all_links(topology: Topology, tenants: list[Tenant], fold: bool = True) -> tuple[Network, ...]:
+    """Return the networks of jobs on all links that could be short."""
+    found = demand(topology, tenants)
+    kept = np.ones(len(found.links), bool)
+    return networks(found, folded(found, kept, fold), kept)

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import simpy
-from engine_cases import cluster, job, simulate
+from engine_cases import all_links, cluster, job, simulate
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from test_topology_folding import FABRICS, FAULTS
@@ -16,10 +16,10 @@ from test_topology_folding import cluster as kinds
 from clustersim import plugins
 from clustersim.collectives.model import Group, phases
 from clustersim.engine import traffic
-from clustersim.engine.activities import transfer
+from clustersim.engine.activities import Activities
 from clustersim.engine.fabric import Fabric
 from clustersim.engine.groups import fanouts, levels
-from clustersim.engine.network import Tenant, networks
+from clustersim.engine.network import Tenant
 from clustersim.engine.script import Call
 from clustersim.engine.simulate import Record
 from clustersim.engine.traffic import Family
@@ -115,12 +115,12 @@ def test_rings_over_one_bottleneck_take_as_many_times_as_long(op, jobs):
         Tenant([(family, [call])], np.arange(leaves) * jobs + number, np.zeros(leaves, np.int64))
         for number in range(jobs)
     ]
-    nets = networks(topology, tenants)
+    nets = all_links(topology, tenants)
     env = simpy.Environment()
     fabric_ = Fabric(env, nets[0].capacity.tolist())
     ends: list[float] = []
     for net in nets:
-        fabric_.start(transfer(net, call, 0), lambda _: ends.append(env.now))
+        fabric_.start(Activities({}, net).transfer(call, 0), lambda _: ends.append(env.now))
     env.run()
     [phase] = phases("ring", op, Group(leaves, (leaves,)))
     uplink = topology.capacity[next(tier.first for tier in topology.tiers if tier.name == "leaf-up")]

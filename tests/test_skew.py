@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import simpy
 import test_topology_folding as cases
+from engine_cases import all_links
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,9 +16,9 @@ from clustersim.collectives.nccl import table
 from clustersim.collectives.nccl.choose import choose
 from clustersim.collectives.nccl.shape import shape
 from clustersim.collectives.skew import zipf_shares
-from clustersim.engine.activities import transfer
+from clustersim.engine.activities import Activities
 from clustersim.engine.fabric import Activity, Fabric, Segment
-from clustersim.engine.network import network
+from clustersim.engine.network import Tenant
 from clustersim.engine.script import Call
 from clustersim.engine.traffic import Family, traffic
 from clustersim.errors import InputError
@@ -200,7 +201,8 @@ def played(topology, ranks, given, fold):
     ep = Family("ep", ranks, (ranks.shape[1],), "direct", shares=given)
     dp = Family("dp", ranks.T.copy(), (len(ranks),), "ring")
     calls = Call("ep", "dispatch", 3e6), Call("ep", "combine", 6e6), Call("dp", "all_gather", 4e6)
-    net = network(topology, [(ep, calls[:2]), (dp, calls[2:])], seeds, fold)
+    families = [(ep, calls[:2]), (dp, calls[2:])]
+    [net] = all_links(topology, [Tenant(families, np.arange(ranks.size), seeds)], fold)
     env = simpy.Environment()
     fabric = Fabric(env, net.capacity)
     ends = {}
@@ -211,7 +213,7 @@ def played(topology, ranks, given, fold):
                 rows = (np.array(given) * slowdown[ranks[first]]).max() * 1e-3
                 activity = Activity([Segment(0.0, moves[0]), Segment(rows, moves[1])])
             else:
-                activity = transfer(net, calls[2], cell)
+                activity = Activities({}, net).transfer(calls[2], cell)
             fabric.start(activity, lambda _, key=(name, cell): ends.__setitem__(key, env.now))
     env.run()
     return net, {name: [ends[name, cell] for cell in net.cells.groups[name].of.tolist()] for name in ("ep", "dp")}
