@@ -194,3 +194,15 @@ def test_what_it_refuses(call, tmp_path, arguments, message):
     assert err.startswith("clustersim: ")
     assert message in err
     assert len(err.splitlines()) == 1
+
+
+def test_more_ways_than_can_be_laid(call):
+    """A sample of the pairs stands in for an even all-to-all under hashed routing, and for no other."""
+    cloud = ["-b", "1G", "-e", "1G", "-t", str(ROOT / "topologies" / "oversubscribed_roce_1152.yaml")]
+    code, out, _ = call("all_to_all", *cloud)
+    assert code == 0
+    assert len(out.splitlines()) == 3
+    code, out, err = call("dispatch", *cloud, "--imbalance", "2")
+    assert (code, out) == (2, "")
+    assert "give the pairs of an all-to-all 84934656 different ways, more than" in err
+    assert err.strip().endswith("at once; use smaller groups, or adaptive routing")

@@ -231,7 +231,7 @@ def test_rings_through_a_mesh_use_every_link(op, inside):
     group = Group(inside * 4, (inside, 4))
     [phase] = model.phases("mesh_ring", op, group)
     load = {}
-    for source, destination, part in zip(*(x.tolist() for x in phase[1:]), strict=True):
+    for source, destination, part in zip(*(x.tolist() for x in phase.pairs()[1:]), strict=True):
         load[source, destination] = load.get((source, destination), 0.0) + part
     near = [part for (a, b), part in load.items() if a // inside == b // inside]
     far = [(a, b) for a, b in load if a // inside != b // inside]

@@ -9,13 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.collectives.loads import idle_rates
+from clustersim.collectives.loads import TooManyWaysError, idle_rates
 from clustersim.collectives.model import Exchange, Ints, Phase, phases
 from clustersim.collectives.nccl.available import SIMPLE_ONLY
 from clustersim.collectives.nccl.choose import OPS, Choice, choose
 from clustersim.collectives.nccl.shape import Shape, shape
 from clustersim.collectives.nccl.tuner import OPS as TUNED
 from clustersim.collectives.nccl.tuner import tune
+from clustersim.collectives.paths import even_rate
 from clustersim.errors import InputError, suggest
 from clustersim.topology.model import Topology
 from clustersim.units import scaled, seconds
@@ -90,7 +91,12 @@ def _links(
         parts: Sequence[Phase | Exchange] = (Phase(1, around, np.roll(around, -1), np.ones(n)),)
     else:
         parts = phases(file, op, one.group._replace(shares=shares))
-    return float(idle_rates(topology, np.array([ranks]), parts)[0])
+    try:
+        return float(idle_rates(topology, np.array([ranks]), parts)[0])
+    except TooManyWaysError:
+        if shares:
+            raise
+        return even_rate(topology, np.array(ranks))
 
 
 def text(lines: Sequence[Line]) -> str:
