@@ -36,15 +36,20 @@ def families(job: Job, topology: Topology, calls: Iterable[Call]) -> tuple[Use, 
     for call in calls:
         by_name.setdefault(call.family, {})[call] = None
     late = 2 if "model" in by_name and not job.parallelism.overlap.param_gather else 0
-    eras = {"dp": {"all_gather": late}, "model": {"all_reduce": 1}}
+    eras = {"dp": {"all_gather": late}, "edp": {"all_gather": late}, "model": {"all_reduce": 1}}
     ranks = _ranks(job.mesh, job.parallelism.vpp)
     uses = []
     for name, own in by_name.items():
-        algorithm = "" if name in (FORWARD, BACKWARD) else getattr(job.parallelism.algorithms, name)
+        algorithm = "" if name in (FORWARD, BACKWARD) else getattr(job.parallelism.algorithms, _setting(name))
         family = Family(name, ranks[name], levels(ranks[name], topology), algorithm, eras.get(name, {}))
         uses.append(Use(family, tuple(own)))
         _check(job, uses[-1])
     return tuple(uses)
+
+
+def _setting(family: str) -> str:
+    """Return the field of `parallelism.algorithms` for a family."""
+    return "dp" if family == "edp" else family
 
 
 def _ranks(mesh: Mesh, chunks: int) -> dict[str, Ints]:
@@ -52,7 +57,9 @@ def _ranks(mesh: Mesh, chunks: int) -> dict[str, Ints]:
     forward = _neighbours(mesh, chunks)
     return {
         "tp": mesh.groups("tp"),
-        "dp": mesh.groups("dp"),
+        "ep": mesh.groups("ep"),
+        "dp": mesh.groups("dp", "ep"),
+        "edp": mesh.groups("dp"),
         "embedding": mesh.embedding(),
         "model": np.moveaxis(mesh.ranks, 1, 0).reshape(mesh.dp, -1),
         FORWARD: forward,
@@ -69,7 +76,7 @@ def _check(job: Job, use: Use) -> None:
         try:
             phases(algorithm, op, Group(ranks.shape[1], fanouts))
         except InputError as error:
-            raise job.error(f"parallelism.algorithms.{name}", str(error)) from error
+            raise job.error(f"parallelism.algorithms.{_setting(name)}", str(error)) from error
 
 
 def _neighbours(mesh: Mesh, chunks: int) -> Ints:

@@ -19,7 +19,10 @@ from clustersim.workload.job import Job
 
 
 class Work(NamedTuple):
-    """All that a placed job does: the script of each pipeline rank, and the seconds of every kernel on a nominal GPU."""
+    """All that a placed job does: the script of each role, and the seconds of every kernel on a nominal GPU.
+
+    A role is a pipeline rank, and where ep ranks have different loads a position in the ep group, the latter counting faster.
+    """
 
     job: Job
     scripts: tuple[Script, ...]
@@ -40,24 +43,23 @@ def plan(work: Work, topology: Topology, fold: bool = True) -> Plan:
     """Return the programs of a job. `fold` off gives every rank its own program."""
     count = work.job.mesh.size
     uses = families(work.job, topology, [call for script in work.scripts for call in script.calls()])
-    stage = _stage_of(work.job)
+    role = roles(work.job)
     slowdown = topology.slowdown[:count]
     _, speed = np.unique(slowdown, return_inverse=True)
-    net = network(topology, uses, stage * (speed.max() + 1) + speed, fold)
+    net = network(topology, uses, role * (speed.max() + 1) + speed, fold)
     places = _places(uses, count)
     binder = _Binder(work, net, {})
     programs = [
-        binder.program(work.scripts[stage[r]], int(stage[r]), float(slowdown[r]), _cells_of(int(r), places, net))
+        binder.program(work.scripts[role[r]], int(role[r]), float(slowdown[r]), _cells_of(int(r), places, net))
         for r in net.cells.ranks.first
     ]
     return Plan(programs, net, _members(uses, net), net.cells.ranks.first, net.cells.ranks.size)
 
 
-def _stage_of(job: Job) -> Ints:
-    """Return the pipeline rank of every rank."""
-    stage = np.empty(job.mesh.size, np.int64)
-    stage[job.mesh.ranks.reshape(job.mesh.pp, -1)] = np.arange(job.mesh.pp)[:, None]
-    return stage
+def roles(job: Job) -> Ints:
+    """Return the role of every rank."""
+    pp, _, ep, _, _ = job.mesh.coordinates(np.arange(job.mesh.size))
+    return pp * job.positions + ep % job.positions
 
 
 def _places(uses: Sequence[Use], ranks: int) -> dict[str, Ints]:
@@ -99,10 +101,10 @@ class _Binder:
     net: Network
     known: dict[tuple[object, ...], Activity]
 
-    def program(self, script: Script, rank: int, slowdown: float, cells: Mapping[str, int]) -> Program:
+    def program(self, script: Script, role: int, slowdown: float, cells: Mapping[str, int]) -> Program:
         def bound(lines: Sequence[Line], *where: object) -> tuple[Instruction, ...]:
             return tuple(
-                self.instruction(line, (rank, *where, place), slowdown, cells) for place, line in enumerate(lines)
+                self.instruction(line, (role, *where, place), slowdown, cells) for place, line in enumerate(lines)
             )
 
         return Program(

@@ -78,6 +78,7 @@ def _split(work: Work) -> dict[str, Any]:
         "tp": split.tp,
         "pp": split.pp,
         "dp": split.dp,
+        "ep": split.ep,
         "vpp": split.vpp,
         "zero": split.zero,
         "schedule": split.schedule,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from clustersim.workload.job import Job, divisors, listed
+from clustersim.workload.job import Job, degrees, divisors, listed
 from clustersim.workload.rank import width
 
 Finding = tuple[str, str]
@@ -56,6 +56,27 @@ def tensor_parallel(job: Job) -> Iterator[Finding]:
         yield "training.seq", f"{job.training.seq} is not a multiple of tp {tp}, as sequence parallelism needs; pad it"
 
 
+def expert_parallel(job: Job) -> Iterator[Finding]:
+    """Ep divides the experts and dp, comes with sequence parallelism under tp, and bounds the imbalance."""
+    p, experts, busiest = job.parallelism, job.model.experts, job.training.expert_imbalance
+    if p.ep > 1 and experts is None:
+        yield "parallelism.ep", f"{p.ep} needs a mixture of experts; set model.experts or use 1"
+        return
+    legal = degrees(job, p.dp if isinstance(p.dp, int) else experts or 1)
+    if (experts or 1) % p.ep:
+        yield "parallelism.ep", f"{p.ep} does not divide {experts} experts; use {listed(legal)}"
+    elif isinstance(p.dp, int) and p.dp % p.ep:
+        yield "parallelism.ep", f"{p.ep} does not divide dp {p.dp}, whose replicas share the experts; use {listed(legal)}"
+    if p.ep > 1 and p.tp > 1 and not p.sequence_parallel:
+        yield (
+            "parallelism.sequence_parallel",
+            f"ep {p.ep} with tp {p.tp} needs it, or tp ranks would send the same tokens; write true, or use ep 1",
+        )
+    if busiest > p.ep:
+        remedy = f"use 1 to {p.ep}" if p.ep > 1 else "use 1, or set parallelism.ep above 1"
+        yield "training.expert_imbalance", f"{busiest:g} times the mean is more than all, with ep {p.ep}; {remedy}"
+
+
 def pipeline_parallel(job: Job) -> Iterator[Finding]:
     """Every stage gets a layer, and interleaving comes with its schedule."""
     p, layers = job.parallelism, job.model.layers
@@ -93,6 +114,7 @@ def training_fits(job: Job) -> Iterator[Finding]:
 RULES: tuple[Callable[[Job], Iterator[Finding]], ...] = (
     model_shapes,
     tensor_parallel,
+    expert_parallel,
     pipeline_parallel,
     training_fits,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 from clustersim.config.workload import Model, Parallelism, Training, Workload
@@ -9,6 +10,7 @@ from clustersim.config.yaml import Document
 from clustersim.errors import ConfigError, InputError
 from clustersim.workload.mesh import Mesh
 from clustersim.workload.rank import Rank, padded_vocab
+from clustersim.workload.routing import shares_of
 
 MAX_PASSES = 1_000_000
 """Forward passes of one replica that a simulation plays one by one."""
@@ -43,8 +45,22 @@ class Job:
 
     @property
     def rank(self) -> Rank:
-        """The shapes of one tensor-parallel rank."""
-        return Rank(self.model, self.training, self.parallelism)
+        """The shapes of one tensor-parallel rank; of ranks with different loads of experts, that of the busiest."""
+        return self.at(0)
+
+    def at(self, position: int) -> Rank:
+        """Return the shapes of the rank at a position of its expert-parallel group."""
+        return Rank(self.model, self.training, self.parallelism, position)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The share of all rows that the experts of each ep rank receive, () when all receive as many."""
+        return shares_of(self.parallelism.ep, self.training.expert_imbalance)
+
+    @property
+    def positions(self) -> int:
+        """How many positions of an expert-parallel group do different work."""
+        return len(self.shares) or 1
 
     @property
     def vocab(self) -> int:
@@ -58,6 +74,10 @@ class Job:
             raise InputError(f"{self.document.path}: parallelism.dp is auto; place the job on a cluster first")
         return self.parallelism.dp
 
+    def copies(self, expert: bool) -> int:
+        """Return how many ranks hold the same dense parameters, or the same experts."""
+        return self.dp // self.parallelism.ep if expert else self.dp
+
     @property
     def microbatches(self) -> int:
         """Microbatches that each replica runs in a step."""
@@ -66,7 +86,7 @@ class Job:
     @property
     def mesh(self) -> Mesh:
         """The ranks of a placed job."""
-        return Mesh(self.parallelism.tp, self.parallelism.pp, self.dp)
+        return Mesh(self.parallelism.tp, self.parallelism.pp, self.copies(expert=True), ep=self.parallelism.ep)
 
     def error(self, key: str, message: str) -> ConfigError:
         """Return a ConfigError at a dotted key such as `parallelism.tp`."""
@@ -75,7 +95,7 @@ class Job:
     def place(self, gpus: int, gpus_per_node: int) -> Job:
         """Return the job with dp resolved for a cluster of `gpus`.
 
-        `dp: auto` is the largest degree with tp·pp·dp <= gpus whose replicas share global_batch in whole microbatches.
+        `dp: auto` is the largest multiple of ep with tp·pp·dp <= gpus whose replicas share global_batch in whole microbatches.
         Raises ConfigError when the cluster is too small, dp does not divide the batch, or tp would span nodes unasked.
         """
         _check_nodes(self, gpus_per_node)
@@ -100,9 +120,21 @@ def _check_nodes(job: Job, gpus_per_node: int) -> None:
 
 def _auto(job: Job, gpus: int) -> int:
     lanes, share = job.parallelism.tp * job.parallelism.pp, job.training.global_batch // job.training.micro_batch
-    if lanes > gpus:
-        raise _too_small(job, gpus, "")
-    return max(dp for dp in divisors(share) if dp * lanes <= gpus)
+    ep = job.parallelism.ep
+    if lanes * ep > gpus:
+        raise _too_small(job, gpus, f" × ep {ep}" if ep > 1 else "")
+    if share % ep:
+        raise job.error(
+            "parallelism.ep",
+            f"{ep} does not divide the {share} microbatches of a step, which dp, a multiple of it, must divide; "
+            f"use {listed(degrees(job, share))}",
+        )
+    return max(dp for dp in divisors(share) if dp * lanes <= gpus and dp % ep == 0)
+
+
+def degrees(job: Job, number: int) -> list[int]:
+    """Return the values of ep that divide the experts and `number`."""
+    return divisors(math.gcd(job.model.experts or 1, number))
 
 
 def _explicit(job: Job, gpus: int, dp: int) -> int:
@@ -120,9 +152,9 @@ def _explicit(job: Job, gpus: int, dp: int) -> int:
 
 def _too_small(job: Job, gpus: int, replicas: str) -> ConfigError:
     p = job.parallelism
-    needed = p.tp * p.pp * (p.dp if replicas and isinstance(p.dp, int) else 1)
+    needed = p.tp * p.pp * (p.dp if isinstance(p.dp, int) else p.ep)
     return job.error(
-        "parallelism.dp" if replicas else "parallelism.pp" if p.pp > 1 else "parallelism.tp",
+        "parallelism.ep" if replicas and p.dp == "auto" else "parallelism.dp" if replicas else "parallelism.pp" if p.pp > 1 else "parallelism.tp",
         f"the cluster is too small: tp {p.tp} × pp {p.pp}{replicas} needs {needed} GPUs, there are {gpus}; "
         "lower a degree or take a larger cluster",
     )

@@ -8,6 +8,7 @@ from functools import cached_property
 from clustersim.config.gpu import BYTES
 from clustersim.config.workload import Model, Parallelism, Training
 from clustersim.workload.operator import CollectiveOp, Exchange
+from clustersim.workload.routing import shares_of, split
 
 ACTIVATIONS = {"fp8": "bf16", "tf32": "fp32"}
 """The data type that activations lie in, where it differs from that of the matrix products."""
@@ -26,11 +27,18 @@ class Rank:
     model: Model
     training: Training
     parallelism: Parallelism
+    position: int = 0
+    """Place in the expert-parallel group, the first one's experts being the most popular."""
 
     @property
     def tp(self) -> int:
         """Tensor-parallel degree."""
         return self.parallelism.tp
+
+    @property
+    def ep(self) -> int:
+        """Expert-parallel degree."""
+        return self.parallelism.ep
 
     @cached_property
     def sequence_parallel(self) -> bool:
@@ -66,6 +74,18 @@ class Rank:
     def ffn(self) -> int:
         """Width of the MLP, or of one expert."""
         return width(self.model) // self.tp
+
+    @cached_property
+    def experts(self) -> int:
+        """Experts, each of them a tp-th."""
+        return (self.model.experts or 1) // self.ep
+
+    @cached_property
+    def rows(self) -> int:
+        """Rows that the experts work on, those of all tp ranks: topk a token of the ep group, times the share of this rank."""
+        sent = self.tokens * self.model.topk
+        shares = shares_of(self.ep, self.training.expert_imbalance)
+        return split(sent * self.ep, shares)[self.position] if shares else sent
 
     @cached_property
     def vocab(self) -> int:
@@ -117,6 +137,10 @@ class Rank:
     def exchange(self, op: CollectiveOp, rows: int, columns: int, size: float | None = None) -> tuple[Exchange, ...]:
         """Return a tp collective on a rows×columns array, or nothing when tp is 1."""
         return (Exchange("tp", op, float(rows) * columns * (size or self.size)),) if self.tp > 1 else ()
+
+    def across(self, op: CollectiveOp) -> Exchange:
+        """Return the exchange of the rows of this rank's tokens with the experts of the ep group."""
+        return Exchange("ep", op, float(self.local) * self.model.topk * self.model.hidden * self.size)
 
 
 def width(model: Model) -> int:
