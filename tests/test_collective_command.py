@@ -49,12 +49,27 @@ def test_json_and_the_arithmetic_of_busbw(call):
 
 
 @pytest.mark.parametrize(
-    "op", ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send"]
+    "op",
+    ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "dispatch", "combine", "send"],
 )
 def test_every_operation_on_a_part_of_a_pod(call, op):
     code, out, _ = call(op, "-b", "1M", "-e", "64M", "-f", "8", "-t", POD, "--gpus", "64")
     assert code == 0
     assert len(out.splitlines()) == 5
+
+
+@pytest.mark.parametrize("op", ["all_to_all", "dispatch", "combine"])
+def test_a_busy_gpu_between_nodes(call, op):
+    """Three times the rows take three times as long on its NIC; busbw is algbw · 63/64 whatever the skew."""
+    one = ["-b", "1G", "-e", "1G", "-t", POD, "--gpus", "64"]
+    rows = [json.loads(call(op, *one, "--imbalance", skew, "--json")[1])[0] for skew in ("1", "3")]
+    assert rows[1]["time_us"] / rows[0]["time_us"] == pytest.approx(3, rel=0.01)
+    assert rows[1]["busbw"] == pytest.approx(rows[1]["algbw"] * 63 / 64)
+    code, out, _ = call(op, *one, "--imbalance", "3", "--why")
+    assert code == 0
+    assert (
+        "messages go directly, over the NIC; no tuner decides; the busiest GPU has 3 times the mean of the rows" in out
+    )
 
 
 def test_measured_figures_beside_it(call, tmp_path):
@@ -80,6 +95,17 @@ REFUSED = [
     ),
     (["all_reduce", "-t", NODE, "-b", "many"], "'many' is no size of a collective; write bytes, or 64K, 1M, 16G"),
     (["all_reduce", "-t", NODE, "-f", "1.01"], "sizes are too many; use a larger --factor"),
+    (
+        ["dispatch", "-t", NODE, "--imbalance", "9"],
+        "an imbalance of 9 is not possible over 8 GPUs; it is the rows of the busiest over the mean, from 1 (all alike) "
+        "to 8 (one gets all)",
+    ),
+    (["combine", "-t", NODE, "--imbalance", "0.5"], "an imbalance of 0.5 is not possible over 8 GPUs"),
+    (["all_to_all", "-t", NODE, "--imbalance", "nan"], "an imbalance of nan is not possible over 8 GPUs"),
+    (
+        ["send", "-t", NODE, "--imbalance", "2"],
+        "an imbalance is for all_to_all, dispatch, combine; every GPU has as much to do with send, drop it",
+    ),
     (["all_reduce", "-t", NODE, "--ranks", "7-3"], "GPUs 7-3 are not among 0 to 7"),
     (["all_reduce", "-t", NODE, "--ranks", "a"], "'a' is no list of GPUs; write numbers and spans like 0-7"),
     (["all_reduce", "-t", NODE, "--ranks", "0-3", "-g", "2"], "--gpus and --ranks both name the GPUs"),

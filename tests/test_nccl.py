@@ -180,9 +180,8 @@ def test_shapes():
 
 
 REFUSED = {
-    "NCCL knows no dance; it does all_reduce, all_gather, reduce_scatter, broadcast, reduce, send, all_to_all": (
-        lambda: choose("dance", 8, of(cluster()), cluster().node)
-    ),
+    "NCCL knows no dance; it does all_reduce, all_gather, reduce_scatter, broadcast, reduce, send, all_to_all, dispatch, "
+    "combine": (lambda: choose("dance", 8, of(cluster()), cluster().node)),
     "a collective needs two GPUs or more; one has nobody to send to": (
         lambda: choose("all_reduce", 8, Shape(1, 1, 1, 0), cluster().node)
     ),

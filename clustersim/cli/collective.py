@@ -16,7 +16,10 @@ MOST_LINES = 200
 
 def collective(
     op: Annotated[
-        str, typer.Argument(help="all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, send.")
+        str,
+        typer.Argument(
+            help="all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, dispatch, combine, send."
+        ),
     ],
     topology: Annotated[Path, typer.Option("--topology", "-t", help="A topology file.")],
     begin: Annotated[str, typer.Option("--begin", "-b", help="Smallest size, such as 8 or 1M.")] = "8",
@@ -32,6 +35,9 @@ def collective(
     launch: Annotated[
         str | None, typer.Option(help="Time before each collective, such as 24us for eager PyTorch.")
     ] = None,
+    imbalance: Annotated[
+        float, typer.Option(help="Rows of the busiest GPU over the mean (Zipf), of all_to_all, dispatch or combine.")
+    ] = 1.0,
     why: Annotated[bool, typer.Option("--why", help="Say for the last size what was considered.")] = False,
     measured: Annotated[Path | None, typer.Option(help="CSV with size_bytes and time_us, to compare with.")] = None,
     source: Annotated[
@@ -46,16 +52,17 @@ def collective(
 
     cluster = request.forced(load(topology), algo, proto, version, launch)
     group = request.members(cluster, gpus, ranks)
+    shares = request.shares(op, len(group), imbalance)
     times = read(measured, op, len(group), source) if measured else {}
     wanted = sorted(times) if times else request.sizes(begin, end, factor)
     if len(wanted) > MOST_LINES:
         raise InputError(
             f"{len(wanted)} sizes are too many; use a larger --factor, or a shorter span (at most {MOST_LINES})"
         )
-    lines = [table.line(cluster, group, op, size, times.get(size)) for size in wanted]
+    lines = [table.line(cluster, group, op, size, times.get(size), shares) for size in wanted]
     if as_json:
         typer.echo(json.dumps([line.columns() for line in lines], indent=2))
         return
     typer.echo(table.text(lines))
     if why:
-        typer.echo(table.considered(cluster, group, op, lines[-1]))
+        typer.echo(table.considered(cluster, group, op, lines[-1], shares))

@@ -27,6 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustersim import plugins
+from clustersim.collectives.skew import OPS as SKEWED
+from clustersim.collectives.skew import checked
 from clustersim.errors import InputError
 
 Ints = NDArray[np.int64]
@@ -54,11 +56,13 @@ class Group(NamedTuple):
     """The ranks of a communicator by position 0 … n-1.
 
     `levels` are fan-outs from the innermost level outwards, their product is n: (8, 240) is 240 nodes of 8 ranks each.
-    Digit l of position p is p // prod(levels[:l]) % levels[l].
+    Digit l of position p is p // prod(levels[:l]) % levels[l]. `shares` are the parts of all rows of a dispatch, combine or
+    all_to_all that belong to the experts of each position, with the sum 1; empty when all have as many.
     """
 
     n: int
     levels: tuple[int, ...]
+    shares: tuple[float, ...] = ()
 
 
 class Phase(NamedTuple):
@@ -98,11 +102,13 @@ def phases(algorithm: str, op: str, group: Group) -> tuple[Phase, ...]:
     """Return the phases, one after the other, in which `algorithm` does `op` over `group`; none for a single rank.
 
     S of a Phase is the whole array for all_reduce, all_gather, reduce_scatter, broadcast and reduce, and the bytes that
-    one rank sends, its own share included, for all_to_all (nccl-tests, doc/PERFORMANCE.md). The root is position 0. The arrays
-    are shared and read-only. Raises UnknownNameError for an unknown algorithm, InputError for an operation or a group it
-    cannot do.
+    one rank sends, its own share included, for all_to_all (nccl-tests, doc/PERFORMANCE.md). With shares a position sends
+    share j of S to position j in all_to_all and dispatch, and position j sends share j of S to each one in combine. The
+    root is position 0. The arrays are shared and read-only. Raises UnknownNameError for an unknown algorithm, InputError for an
+    operation or a group it cannot do.
     """
-    return _phases(algorithm, op, Group(int(group.n), tuple(map(int, group.levels))))
+    shares = checked(group.shares, group.n) if op in SKEWED else ()
+    return _phases(algorithm, op, Group(int(group.n), tuple(map(int, group.levels)), shares))
 
 
 @lru_cache(maxsize=512)

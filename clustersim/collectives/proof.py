@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 from operator import attrgetter
 
-from clustersim.collectives.model import Step
+from clustersim.collectives.model import Group, Step
+from clustersim.collectives.skew import OPS as EXCHANGES
 from clustersim.errors import SimulationError
 
 Held = dict[tuple[int, int], int]
@@ -18,21 +19,28 @@ Held = dict[tuple[int, int], int]
 
 
 def chunks_of(op: str, n: int, steps: Iterable[Step]) -> int:
-    """Return how many chunks the array of `op` is cut into: n² for all_to_all, else one more than the last one named."""
-    return n * n if op == "all_to_all" else 1 + max(step.chunk for step in steps)
+    """Return how many chunks the array of `op` is cut into: n² for an all_to_all, else one more than the last one named."""
+    return n * n if op in EXCHANGES else 1 + max(step.chunk for step in steps)
 
 
-def fraction_of(op: str, n: int, chunks: int) -> float:
-    """Return the size of a chunk over the size S of the collective; S of all_to_all is the bytes of one rank."""
-    return (n if op == "all_to_all" else 1) / chunks
+def fraction_of(op: str, group: Group, chunks: int, chunk: int) -> float:
+    """Return the size of a chunk over the size S of the collective; S of an all_to_all is the bytes of one rank.
+
+    Chunk s·n + d of a dispatch holds the rows of rank s for the experts of d; that of a combine brings those of d back from s.
+    """
+    if op not in EXCHANGES:
+        return 1 / chunks
+    expert = chunk // group.n if op == "combine" else chunk % group.n
+    return group.shares[expert] if group.shares else 1 / group.n
 
 
 def check(op: str, n: int, steps: Iterable[Step]) -> None:
     """Prove that `steps` turn the precondition of `op` over `n` ranks into its postcondition.
 
     all_reduce: every rank ends with every chunk of the sum. reduce_scatter: rank r ends with part r of the sum.
-    all_gather: part r starts on rank r, and all end everywhere. broadcast, reduce: the root is rank 0. all_to_all: chunk
-    s·n + d goes from rank s to rank d. Raises SimulationError with the first step or chunk that is wrong.
+    all_gather: part r starts on rank r, and all end everywhere. broadcast, reduce: the root is rank 0. all_to_all,
+    dispatch, combine: chunk s·n + d goes from rank s to rank d. Raises SimulationError with the first step or chunk that is
+    wrong.
     """
     ordered = sorted(steps, key=attrgetter("round"))
     chunks = chunks_of(op, n, ordered)
@@ -52,7 +60,7 @@ def check(op: str, n: int, steps: Iterable[Step]) -> None:
 def _start(op: str, n: int, chunks: int) -> Held:
     if op == "broadcast":
         return {(0, c): 1 for c in range(chunks)}
-    if op in ("all_gather", "all_to_all"):
+    if op in ("all_gather", *EXCHANGES):
         return {(c * n // chunks, c): 1 << (c * n // chunks) for c in range(chunks)}
     return {(r, c): 1 << r for r in range(n) for c in range(chunks)}
 
@@ -65,7 +73,7 @@ def _end(op: str, n: int, chunks: int) -> Held:
         return {(0, c): everything for c in range(chunks)}
     if op == "reduce_scatter":
         return {(c * n // chunks, c): everything for c in range(chunks)}
-    if op == "all_to_all":
+    if op in EXCHANGES:
         return {(c % n, c): 1 << (c // n) for c in range(chunks)}
     return {(r, c): mask for r in range(n) for (_, c), mask in _start(op, n, chunks).items()}
 

@@ -34,7 +34,7 @@ def chosen(topology: Topology, family: Family, op: str, size: float) -> Chosen:
     from clustersim.collectives.nccl.shape import shapes
 
     launch = topology.node.nccl.launch or 0.0
-    kinds, _ = shapes(topology, family.ranks)
+    kinds, _ = shapes(topology, family.ranks, family.shares)
     found = [(kind, choose(op, size, kind, topology.node)) for kind in kinds]
     kind, choice = max(found, key=lambda one: seconds(one[1], size))
     return Chosen(choice.file, kind.group.levels, launch + choice.latency_s, choice.rate_bytes_per_s)

@@ -99,7 +99,7 @@ def _edges(families: Sequence[Family], held: Sequence[Held], offsets: dict[str, 
     one, two, label = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
     for family in families:
         groups, n = family.ranks.shape
-        role = np.arange(n) if family.name.startswith("p2p") else np.zeros(n, np.int64)
+        role = _roles(family, n)
         one.append(family.ranks.ravel())
         two.append(offsets[family.name] + np.repeat(np.arange(groups), n))
         label.append(np.tile(_mix(role.astype(np.uint64) + np.uint64(7)), groups))
@@ -113,6 +113,13 @@ def _edges(families: Sequence[Family], held: Sequence[Held], offsets: dict[str, 
     target = target[order]
     start = np.flatnonzero(np.diff(target, prepend=-1))
     return _Edges(start, target[start], source[order], both[order])
+
+
+def _roles(family: Family, n: int) -> Ints:
+    """Return a number for each position of a group; positions of equal number play the same part in it."""
+    if family.name.startswith("p2p"):
+        return np.arange(n)
+    return np.unique(family.shares, return_inverse=True)[1] if family.shares else np.zeros(n, np.int64)
 
 
 def _refine(colours: Colours, edges: _Edges) -> Colours:

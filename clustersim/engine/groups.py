@@ -69,12 +69,12 @@ def _ranks(mesh: Mesh, chunks: int) -> dict[str, Ints]:
 
 def _check(job: Job, use: Use) -> None:
     """Raise ConfigError at the place of an algorithm that cannot do what its groups need."""
-    name, ranks, fanouts, algorithm, _ = use.family
+    name, algorithm = use.family.name, use.family.algorithm
     if name in (FORWARD, BACKWARD) or algorithm == NCCL:
         return
     for op in dict.fromkeys(call.op for call in use.calls):
         try:
-            phases(algorithm, op, Group(ranks.shape[1], fanouts))
+            phases(algorithm, op, Group(use.family.ranks.shape[1], use.family.levels, use.family.shares))
         except InputError as error:
             raise job.error(f"parallelism.algorithms.{_setting(name)}", str(error)) from error
 

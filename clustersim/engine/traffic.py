@@ -24,7 +24,7 @@ _FITS = 1 + 1e-9
 class Family(NamedTuple):
     """Groups of GPUs that communicate: `ranks` is (groups, n), position by position. `levels` as in collectives.Group.
 
-    A family named `p2p…` sends from position 0 to position 1.
+    A family named `p2p…` sends from position 0 to position 1. `shares`, by position, are those of collectives.Group.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Family(NamedTuple):
     levels: tuple[int, ...]
     algorithm: str
     eras: Mapping[str, int] = MappingProxyType({})  # by collective; collectives of different eras never run at once
+    shares: tuple[float, ...] = ()
 
 
 class Traffic(NamedTuple):
@@ -62,7 +63,7 @@ def traffic(topology: Topology, family: Family, op: str) -> tuple[Traffic, ...]:
         one = np.zeros(1, np.int64)
         parts: Sequence[Phase] = (Phase(1, one, one + 1, np.ones(1)),)
     else:
-        parts = phases(family.algorithm, op, Group(n, family.levels))
+        parts = phases(family.algorithm, op, Group(n, family.levels, family.shares))
     return tuple(_phase(topology, family, op, part) for part in parts)
 
 

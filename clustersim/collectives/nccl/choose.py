@@ -92,6 +92,8 @@ def _messages(op: str, size: float, shape: Shape, node: NodeFacts) -> Choice:
     delay, rate = p2p.timing(op, size, shape, node)
     protocol = p2p.protocol(op, size, shape)
     why = f"messages go directly, over {'NVLink or PCIe' if shape.nodes == 1 else 'the NIC'}; no tuner decides"
+    if shape.busiest and op != "send":
+        why += f"; the busiest GPU has {shape.busiest.most * shape.ranks:.3g} times the mean of the rows"
     return Choice("direct", protocol, p2p.channels(shape, node), delay, rate, FILES["direct"], why)
 
 

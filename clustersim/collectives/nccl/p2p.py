@@ -3,7 +3,8 @@
 A message is alpha + S/B: alpha of LL inside a node up to 16 KiB, of Simple else and between nodes; B is what NVLink or the NIC
 gives (NVIDIA/nccl, src/enqueue.cc; SimAI charges the same sums). All-to-all is one kernel for all its messages: each rank's
 own links carry them at once, each message to another node adds NCCL's overhead of posting it (1 us, 2 us on AMD hosts), and PXN
-sends through the GPU of its node that owns the receiver's rail.
+sends through the GPU of its node that owns the receiver's rail. Where some GPUs have more rows than others, the GPU and the
+NIC with the most set the pace: what they receive in a dispatch they send back in a combine.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from clustersim.collectives.nccl.graphs import inside_rate
 from clustersim.collectives.nccl.latency import LEAF
 from clustersim.collectives.nccl.pace import PACES, Pace
 from clustersim.collectives.nccl.shape import Shape
+from clustersim.collectives.skew import OPS as EXCHANGES
 from clustersim.topology.model import NodeFacts
 
-OPS = ("send", "all_to_all")
+OPS = ("send", *EXCHANGES)
 LL_BYTES = 16 * 1024  # NCCL_P2P_LL_THRESHOLD
 SLOWER = 14e9  # bytes/s of a NIC that one channel serves
 LOOP, FILL = (
@@ -33,8 +35,8 @@ def channels(shape: Shape, node: NodeFacts) -> int:
 
 
 def protocol(op: str, size: float, shape: Shape) -> str:
-    """Return the protocol of messages; `size` as nccl-tests counts it, all that one rank sends."""
-    each = size / shape.ranks if op == "all_to_all" else size
+    """Return the protocol of the largest message; `size` as nccl-tests counts it, all that one rank sends."""
+    each = size * _most(shape) if op in EXCHANGES else size
     return "LL" if shape.nodes == 1 and each <= LL_BYTES else "Simple"
 
 
@@ -43,23 +45,31 @@ def timing(op: str, size: float, shape: Shape, node: NodeFacts) -> tuple[float, 
     pace = PACES[architecture(node.architecture)]
     delay, rate = _latency(op, size, shape, node, pace) * US, _rate(op, shape, node, pace)
     if shape.nodes > 1:
-        far = shape.ranks - shape.per_node if op == "all_to_all" else 1
+        far = shape.ranks - shape.per_node if op in EXCHANGES else 1
         delay += max(0.0, node.net_latency - LEAF) * 2 + far * (2 if node.cpu == "amd" else 1) * US
-    return (delay + FILL * min(size, LOOP) / rate if op == "all_to_all" else delay), rate
+    return (delay + FILL * min(size, LOOP) / rate if op in EXCHANGES else delay), rate
 
 
 def _latency(op: str, size: float, shape: Shape, node: NodeFacts, pace: Pace) -> float:
     """Return us; a message between nodes costs a kernel and a hop of ring/Simple."""
     if protocol(op, size, shape) == "LL":
         return pace.base[0] + (V2_30.pci["ring"][0] if node.scale_up == "none" else pace.hop[0])
-    return pace.p2p if shape.nodes == 1 else (pace.p2p if op == "all_to_all" else pace.base[0]) + V2_30.net["ring"][2]
+    return pace.p2p if shape.nodes == 1 else (pace.p2p if op in EXCHANGES else pace.base[0]) + V2_30.net["ring"][2]
 
 
 def _rate(op: str, shape: Shape, node: NodeFacts, pace: Pace) -> float:
     inside = inside_rate(node) * pace.spread
     if op == "send":
         return inside if shape.nodes == 1 else node.nic
+    if shape.busiest is not None:
+        most, near, far = shape.busiest
+        return 1 / (near / inside + most / pace.own if shape.nodes == 1 else max(near / inside, far / node.nic))
     n, each = shape.ranks, shape.per_node
     if shape.nodes == 1:
         return n / ((n - 1) / inside + 1 / pace.own)
     return n / max((each - 1) / inside, (n - each) * each / (node.nic * shape.nics))
+
+
+def _most(shape: Shape) -> float:
+    """Return the part of what a rank sends that its largest message carries."""
+    return shape.busiest.most if shape.busiest else 1 / shape.ranks

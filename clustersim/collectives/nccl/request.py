@@ -10,6 +10,8 @@ import numpy as np
 from clustersim.collectives.model import Ints
 from clustersim.collectives.nccl.constants import PROTOCOLS, constants
 from clustersim.collectives.nccl.shape import ordered
+from clustersim.collectives.skew import OPS as EXCHANGES
+from clustersim.collectives.skew import zipf_shares
 from clustersim.config.topology import NCCL_ALGORITHMS
 from clustersim.errors import InputError, suggest
 from clustersim.topology.model import NcclFacts, Topology
@@ -58,6 +60,18 @@ def _span(part: str, topology: Topology) -> Ints:
     if last < first or last >= topology.gpus:
         raise InputError(f"GPUs {part} are not among 0 to {topology.gpus - 1}; write the smaller number first")
     return np.arange(first, last + 1, int(match[3] or 1))
+
+
+def shares(op: str, n: int, imbalance: float) -> tuple[float, ...]:
+    """Return the shares of the rows of `op` on `n` GPUs, the largest `imbalance` times the mean; () when it is 1.
+
+    Raises InputError for another operation than all_to_all, dispatch and combine, and as `zipf_shares` does.
+    """
+    if imbalance == 1:
+        return ()
+    if op not in EXCHANGES:
+        raise InputError(f"an imbalance is for {', '.join(EXCHANGES)}; every GPU has as much to do with {op}, drop it")
+    return zipf_shares(n, imbalance)
 
 
 def sizes(begin: str, end: str, factor: float) -> list[int]:

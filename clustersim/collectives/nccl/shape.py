@@ -6,16 +6,29 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.collectives.model import Group, Ints
+from clustersim.collectives.model import Floats, Group, Ints
+from clustersim.collectives.skew import checked
 from clustersim.errors import InputError
 from clustersim.topology.model import Topology
+
+
+class Busiest(NamedTuple):
+    """Where a dispatch meets its experts, for each byte that one rank sends; a combine brings the same bytes back.
+
+    most: the largest share of one GPU. inside: the most that a GPU receives from its own node. nic: the most that a NIC
+    receives from other nodes.
+    """
+
+    most: float
+    inside: float
+    nic: float
 
 
 class Shape(NamedTuple):
     """A communicator: `ranks` on `nodes`, `per_node` on each, which own `nics` NICs there (0: none needed).
 
     even: every node has as many. aligned: position i of every node is the same GPU there, so rings and trees between nodes
-    stay on a rail.
+    stay on a rail. busiest: the largest loads of an all-to-all when some GPUs get more rows than others (None: all alike).
     """
 
     nodes: int
@@ -24,6 +37,7 @@ class Shape(NamedTuple):
     nics: int
     even: bool = True
     aligned: bool = True
+    busiest: Busiest | None = None
 
     @property
     def group(self) -> Group:
@@ -38,21 +52,21 @@ def ordered(ranks: Ints) -> Ints:
     return np.sort(ranks, axis=-1)
 
 
-def shapes(topology: Topology, ranks: Ints) -> tuple[tuple[Shape, ...], Ints]:
+def shapes(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> tuple[tuple[Shape, ...], Ints]:
     """Return the different shapes of many communicators of equal size, and which of them each is.
 
-    ranks: GPUs (groups, n), `ordered`. Raises InputError as `shape` does.
+    ranks: GPUs (groups, n), `ordered`. shares: as in Group. Raises InputError as `shape` does.
     """
     node, local = np.divmod(ranks, topology.gpus_per_node)
     alike = np.concatenate((node - node[:, :1], local), axis=1)
     _, first, which = np.unique(alike, axis=0, return_index=True, return_inverse=True)
-    found = [shape(topology, ranks[i]) for i in first]
+    found = [shape(topology, ranks[i], shares) for i in first]
     kinds = tuple(dict.fromkeys(found))
     return kinds, np.array([kinds.index(one) for one in found])[which.reshape(-1)]
 
 
-def shape(topology: Topology, ranks: Ints) -> Shape:
-    """Return the shape of the communicator of GPUs `ranks` (n,), `ordered`.
+def shape(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> Shape:
+    """Return the shape of the communicator of GPUs `ranks` (n,), `ordered`, and of `shares` as in Group.
 
     Raises InputError for no GPU, one that is not there, or one named twice.
     """
@@ -66,9 +80,23 @@ def shape(topology: Topology, ranks: Ints) -> Shape:
     if len(np.unique(ranks)) < len(ranks):
         raise InputError("a communicator has one GPU twice; name each once")
     node, local = np.divmod(ranks, topology.gpus_per_node)
-    _, starts, counts = np.unique(node, return_index=True, return_counts=True)
+    _, starts, at, counts = np.unique(node, return_index=True, return_inverse=True, return_counts=True)
     nodes, most = len(counts), int(counts.max())
     even = bool((counts == most).all()) and bool((np.diff(np.sort(starts)) == most).all())
     rows = local.reshape(nodes, most) if even else local[None]
-    nics = len(np.unique(np.asarray(topology.node.nic_of)[local[node == node[0]]])) if nodes > 1 else 0
-    return Shape(nodes, len(ranks), most, nics, even, even and bool((rows == rows[0]).all()))
+    nic = np.asarray(topology.node.nic_of)[local]
+    nics = len(np.unique(nic[node == node[0]])) if nodes > 1 else 0
+    aligned = even and bool((rows == rows[0]).all())
+    shares = checked(shares, len(ranks))
+    busiest = _busiest(np.array(shares), counts[at], at * (nic.max() + 1) + nic) if shares else None
+    return Shape(nodes, len(ranks), most, nics, even, aligned, busiest)
+
+
+def _busiest(shares: Floats, beside: Ints, port: Ints) -> Busiest:
+    """Return the largest loads, given how many GPUs of the group are on the node of each, and the NIC of each.
+
+    Receivers decide: on nodes with equally many GPUs nobody sends more than the busiest receiver gets. What else a group may
+    look like, its links bound it.
+    """
+    coming = np.bincount(port, (len(shares) - beside) * shares)
+    return Busiest(float(shares.max()), float(((beside - 1) * shares).max()), float(coming.max()))

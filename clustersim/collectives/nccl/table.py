@@ -12,6 +12,7 @@ from clustersim.collectives.model import Ints, Phase, phases
 from clustersim.collectives.nccl.available import SIMPLE_ONLY
 from clustersim.collectives.nccl.choose import OPS, Choice, choose
 from clustersim.collectives.nccl.shape import Shape, shape
+from clustersim.collectives.nccl.tuner import OPS as TUNED
 from clustersim.collectives.nccl.tuner import tune
 from clustersim.collectives.paths import idle_rates
 from clustersim.errors import InputError, suggest
@@ -56,22 +57,34 @@ class Line(NamedTuple):
 def bus_factor(op: str, n: int) -> float:
     """Return busbw over algbw (nccl-tests, doc/PERFORMANCE.md)."""
     ring = (n - 1) / n
-    return {"all_reduce": 2 * ring, "all_gather": ring, "reduce_scatter": ring, "all_to_all": ring}.get(op, 1.0)
+    return {"all_reduce": 2 * ring, "broadcast": 1.0, "reduce": 1.0, "send": 1.0}.get(op, ring)
 
 
-def line(topology: Topology, ranks: Ints, op: str, size: int, measured: float | None = None) -> Line:
-    """Return what `op` on `size` bytes takes over GPUs `ranks` (n,): launch + latency + size / min(NCCL's rate, the links')."""
+def line(
+    topology: Topology,
+    ranks: Ints,
+    op: str,
+    size: int,
+    measured: float | None = None,
+    shares: tuple[float, ...] = (),
+) -> Line:
+    """Return what `op` on `size` bytes takes over GPUs `ranks` (n,): launch + latency + size / min(NCCL's rate, the links').
+
+    shares: of the rows of a dispatch, combine or all_to_all, as in Group.
+    """
     if op not in OPS:
         raise InputError(f"{op!r} is no collective; {suggest(op, OPS)}")
-    one = shape(topology, ranks)
+    one = shape(topology, ranks, shares)
     choice = choose(op, size, one, topology.node)
-    rate = min(choice.rate_bytes_per_s, _links(topology, tuple(ranks.tolist()), op, choice.file, one))
+    rate = min(choice.rate_bytes_per_s, _links(topology, tuple(ranks.tolist()), op, choice.file, one, shares))
     time = (topology.node.nccl.launch or 0.0) + choice.latency_s + size / rate
     return Line(size, choice, time, size / time, size / time * bus_factor(op, one.ranks), measured)
 
 
 @lru_cache(maxsize=64)
-def _links(topology: Topology, ranks: tuple[int, ...], op: str, file: str, one: Shape) -> float:
+def _links(
+    topology: Topology, ranks: tuple[int, ...], op: str, file: str, one: Shape, shares: tuple[float, ...]
+) -> float:
     """Return the bytes/s that the links of an idle fabric give a collective."""
     n = len(ranks)
     if op == "send":
@@ -80,7 +93,7 @@ def _links(topology: Topology, ranks: tuple[int, ...], op: str, file: str, one: 
     elif file == "direct" and n > MOST_PAIRS:
         return float("inf")
     else:
-        parts = phases(file, op, one.group)
+        parts = phases(file, op, one.group._replace(shares=shares))
     return float(idle_rates(topology, np.array([ranks]), parts)[0])
 
 
@@ -107,12 +120,12 @@ def _row(line: Line) -> str:
     return f"{own} {line.measured * 1e6:>10.2f} {100 * line.error:>+7.1f}"
 
 
-def considered(topology: Topology, ranks: Ints, op: str, last: Line) -> str:
+def considered(topology: Topology, ranks: Ints, op: str, last: Line, shares: tuple[float, ...] = ()) -> str:
     """Return why the last line is as it is: what NCCL expected of each algorithm and protocol, and what it could not use."""
-    one = shape(topology, ranks)
+    one = shape(topology, ranks, shares)
     where = f"{one.ranks} GPUs on {one.nodes} node{'s' if one.nodes > 1 else ''}"
     rows = [f"{op} of {last.size} B, {where}, NCCL {topology.node.nccl.version}: {last.choice.why}"]
-    if op not in ("send", "all_to_all"):
+    if op in TUNED:
         for e in sorted(tune(op, last.size, one, topology.node), key=lambda e: e.time_s):
             if e.missing == SIMPLE_ONLY:
                 continue
