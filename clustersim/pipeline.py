@@ -98,7 +98,10 @@ def run(
 
 
 def _predict(cluster: Topology, job: Job) -> tuple[Work, list[tuple[Stage, ...]], Forecast]:
-    """Return the work, the stages by position in the ep group, and what is known of the predictor's error and was assumed of the clocks."""
+    """Return the work, the stages by position in the ep group, and what is known of kernel times.
+
+    That is the predictor's error, and what was assumed of the clocks.
+    """
     from clustersim.predictors.clocks import applied, derate
     from clustersim.predictors.clocks import statement as said
     from clustersim.predictors.margins import bounds

@@ -123,7 +123,22 @@ def _print(rows: list[Row], target: Path, top: int, as_json: bool, quiet: bool) 
 
 
 def _table(rows: list[Row]) -> str:
-    head = ("", "tp", "pp", "dp", "ep", "vpp", "mbs", "m", "schedule", "step", "tokens/s/GPU", "MFU", "bubble", "memory")
+    head = (
+        "",
+        "tp",
+        "pp",
+        "dp",
+        "ep",
+        "vpp",
+        "mbs",
+        "m",
+        "schedule",
+        "step",
+        "tokens/s/GPU",
+        "MFU",
+        "bubble",
+        "memory",
+    )
     lines = [head, *(_cells(i, row) for i, row in enumerate(rows, 1))]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)

@@ -41,7 +41,8 @@ def families(job: Job, topology: Topology, calls: Iterable[Call]) -> tuple[Use, 
     uses = []
     for name, own in by_name.items():
         algorithm = "" if name in (FORWARD, BACKWARD) else getattr(job.parallelism.algorithms, _setting(name))
-        family = Family(name, ranks[name], levels(ranks[name], topology), algorithm, eras.get(name, {}))
+        shares = job.shares if name == "ep" else ()
+        family = Family(name, ranks[name], levels(ranks[name], topology), algorithm, eras.get(name, {}), shares)
         uses.append(Use(family, tuple(own)))
         _check(job, uses[-1])
     return tuple(uses)

@@ -233,7 +233,9 @@ class _Writer:
 
     def end(self) -> Iterator[Line]:
         """Yield the gradient norm, which all ranks of a replica with all experts share, and the optimizer."""
-        parameters, experts = (sum(getattr(self.stages[s], kind) for s in self.own) for kind in ("parameters", "experts"))
+        parameters, experts = (
+            sum(getattr(self.stages[s], kind) for s in self.own) for kind in ("parameters", "experts")
+        )
         found = update(self.job, parameters, experts)
         norm = next((i + 1 for i, kernel in enumerate(found) if kernel.op == "gradient_norm"), 0)
         if norm and self.job.mesh.size > self.job.copies(expert=True):

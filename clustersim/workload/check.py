@@ -66,7 +66,10 @@ def expert_parallel(job: Job) -> Iterator[Finding]:
     if (experts or 1) % p.ep:
         yield "parallelism.ep", f"{p.ep} does not divide {experts} experts; use {listed(legal)}"
     elif isinstance(p.dp, int) and p.dp % p.ep:
-        yield "parallelism.ep", f"{p.ep} does not divide dp {p.dp}, whose replicas share the experts; use {listed(legal)}"
+        yield (
+            "parallelism.ep",
+            f"{p.ep} does not divide dp {p.dp}, whose replicas share the experts; use {listed(legal)}",
+        )
     if p.ep > 1 and p.tp > 1 and not p.sequence_parallel:
         yield (
             "parallelism.sequence_parallel",

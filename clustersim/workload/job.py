@@ -153,8 +153,11 @@ def _explicit(job: Job, gpus: int, dp: int) -> int:
 def _too_small(job: Job, gpus: int, replicas: str) -> ConfigError:
     p = job.parallelism
     needed = p.tp * p.pp * (p.dp if isinstance(p.dp, int) else p.ep)
+    degree = "pp" if p.pp > 1 else "tp"
+    if replicas:
+        degree = "ep" if p.dp == "auto" else "dp"
     return job.error(
-        "parallelism.ep" if replicas and p.dp == "auto" else "parallelism.dp" if replicas else "parallelism.pp" if p.pp > 1 else "parallelism.tp",
+        f"parallelism.{degree}",
         f"the cluster is too small: tp {p.tp} × pp {p.pp}{replicas} needs {needed} GPUs, there are {gpus}; "
         "lower a degree or take a larger cluster",
     )

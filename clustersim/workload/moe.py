@@ -7,11 +7,11 @@ Each rank holds a tp-th of every expert, or with ep > 1 of experts / ep, to whic
 from __future__ import annotations
 
 from clustersim.workload.attention import residual_part
+from clustersim.workload.dispatch import combine, dense_experts, dispatch
 from clustersim.workload.kernel import Kernel, gemm
 from clustersim.workload.linear import accumulate, dgrad, input_size, product, wgrad
-from clustersim.workload.dispatch import combine, dense_experts, dispatch
-from clustersim.workload.operator import Operator
 from clustersim.workload.mlp import activation_part
+from clustersim.workload.operator import Operator
 from clustersim.workload.pointwise import add, copy
 from clustersim.workload.rank import Rank
 
@@ -34,7 +34,11 @@ def routed(rank: Rank) -> tuple[Operator, ...]:
         activation_part(rank, "experts_activation", rank.rows, ffn),
         experts(rank, "experts_fc2", ffn, rank.model.hidden),
     )
-    return parts if rank.rows else tuple(part._replace(forward=(), backward_input=(), backward_weight=()) for part in parts)
+    return (
+        parts
+        if rank.rows
+        else tuple(part._replace(forward=(), backward_input=(), backward_weight=()) for part in parts)
+    )
 
 
 def router(rank: Rank) -> Operator:

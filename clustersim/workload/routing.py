@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -57,4 +57,4 @@ def split(rows: int, shares: tuple[float, ...]) -> tuple[int, ...]:
     """Return `rows` cut by shares into whole numbers that add up to `rows`, each within one of its share."""
     edges = [0, *(math.floor(rows * part + 0.5) for part in accumulate(shares))]
     edges[-1] = rows
-    return tuple(b - a for a, b in zip(edges, edges[1:], strict=False))
+    return tuple(b - a for a, b in pairwise(edges))

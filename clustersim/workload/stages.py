@@ -161,7 +161,8 @@ def share(layers: int, stages: int) -> tuple[int, ...]:
 def stages(job: Job, position: int = 0) -> tuple[Stage, ...]:
     """Return the pp·vpp global stages of a job in the order that activations pass them, as one ep rank runs them.
 
-    position: of that rank in its group; the first one's experts are the busiest. The embedding joins the first stage, the head the last; equal layers are one object.
+    position: of that rank in its group; the first one's experts are the busiest. The embedding joins the first stage, the
+    head the last; equal layers are one object.
     """
     rank, count = job.at(position), job.parallelism.pp * job.parallelism.vpp
     first, middle, last = embedding(rank), block(rank), head(rank)
