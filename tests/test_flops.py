@@ -66,10 +66,12 @@ def test_mixtral_activates_twelve_point_nine_billion():
 @pytest.mark.parametrize("name", PUBLISHED)
 @pytest.mark.parametrize("tp", [1, 2, 4])
 def test_the_operators_hold_the_parameters_of_the_closed_form(name, tp):
-    sp = {"parallelism__sequence_parallel": False}
+    ep = job(name).parallelism.ep
+    sp = {"parallelism__sequence_parallel": ep > 1 and tp > 1}
     one = job(name, parallelism__tp=tp, parallelism__pp=1, parallelism__shard_all_parameters=False, **sp)
     (stage,) = stages(one)
-    whole = (stage.parameters - stage.replicated) * tp + stage.replicated
+    dense = stage.parameters - stage.experts
+    whole = (dense - stage.replicated) * tp + stage.replicated + stage.experts * tp * ep
     assert whole == parameters(one.model, vocab=padded_vocab(one.model, tp))
 
 

@@ -112,7 +112,7 @@ def test_the_command(place, done, monkeypatch, capsys):
     code, out, err = command(monkeypatch, capsys, *OPTIONS, "--workers", "1")
     assert (code, err) == (0, "")
     head, *rows, count, reasons = out.splitlines()
-    assert head.split()[:4] == ["tp", "pp", "dp", "vpp"]
+    assert head.split()[:5] == ["tp", "pp", "dp", "ep", "vpp"]
     ok = [row for row in done[0] if row["status"] == "ok"]
     assert len(rows) == len(ok)
     assert count.startswith(f"{len(ok)} of {len(SPACE)} points simulated")

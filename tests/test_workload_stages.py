@@ -47,10 +47,12 @@ def test_split_backward_is_the_whole_backward(name, recompute):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_parameter_has_its_gradient_once_and_before_the_end(name):
     for stage in stages(job(name)):
-        positions = [position for position, _ in stage.gradient_ready]
-        assert sum(count for _, count in stage.gradient_ready) == stage.parameters
+        dense, experts = (stage.gradient_ready(expert) for expert in (False, True))
+        positions = [position for position, _ in dense]
+        assert sum(count for _, count in dense + experts) == stage.parameters
         assert positions == sorted(positions)
-        assert positions[-1] <= len(stage.backward)
+        assert positions[-1] == len(stage.backward)
+        assert [position for position, _ in experts] == sorted(position for position, _ in experts)
 
 
 def test_blocks_are_one_object():
