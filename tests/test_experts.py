@@ -39,7 +39,7 @@ PRODUCTS = ("linear", "grouped_gemm", "flash_attention")
 
 def job(text=MODEL, **overrides):
     """Return the small mixture of experts; keyword names are dotted keys with __ for the dot, tp and its kind for short."""
-    short = {name: f"parallelism__{name}" for name in ("tp", "pp", "dp", "ep", "zero")}
+    short = {name: f"parallelism__{name}" for name in ("tp", "pp", "dp", "ep", "expert_tp", "zero")}
     if overrides.get("tp", 1) > 1:
         overrides.setdefault("parallelism__sequence_parallel", True)
     return build(parse(text, "w.yaml"), {short.get(k, k).replace("__", "."): v for k, v in overrides.items()})
@@ -53,26 +53,41 @@ def exchanges(steps, group):
     return [step for step in steps if isinstance(step, Exchange) and step.group == group]
 
 
-SPLITS = [(1, 2), (1, 4), (1, 8), (2, 2), (2, 8), (4, 4)]
+SPLITS = [
+    (1, 2, 1),
+    (1, 4, 1),
+    (1, 8, 1),
+    (2, 2, 2),
+    (2, 8, 2),
+    (4, 4, 4),
+    (2, 4, 1),
+    (4, 8, 1),
+    (4, 4, 2),
+    (1, 2, 2),
+    (2, 1, 1),
+]
+"""tp, ep and expert_tp."""
+EXPERTS = 4 * 8 * 3 * 512 * 1024
 
 
 @pytest.mark.parametrize("shared", [0, 1])
-@pytest.mark.parametrize(("tp", "ep"), SPLITS)
-def test_the_rows_of_a_layer_travel_out_and_back_in_each_pass(tp, ep, shared):
-    """tokens / tp · topk rows of hidden bf16 values leave a rank and come back, forward and backward."""
-    one = job(tp=tp, ep=ep, training__micro_batch=2, model__shared_experts=shared).place(tp * ep, tp * ep)
-    (stage,) = stages(one)
-    size = 2 * 256 / tp * 2 * 512 * 2
+@pytest.mark.parametrize(("tp", "ep", "slices"), SPLITS)
+def test_the_rows_of_a_layer_travel_out_and_back_in_each_pass(tp, ep, slices, shared):
+    """tokens / tp · topk rows of hidden bf16 values leave a rank and come back, and slices share what they received."""
+    three = {"model__topk": 3, "training__micro_batch": 2, "model__shared_experts": shared}
+    (stage,) = stages(job(tp=tp, ep=ep, expert_tp=slices, **three).place(32, 8))
+    size = 2 * 256 / tp * 3 * 512 * 2
+    whole = (
+        [Exchange("etp", op, slices * size) for op in ("all_gather", "reduce_scatter")] if slices not in (1, tp) else []
+    )
     for steps in (stage.forward, stage.backward):
-        assert exchanges(steps, "ep") == [Exchange("ep", op, size) for op in ("dispatch", "combine")] * 4
-    (without,) = stages(job(tp=tp, model__experts=None, model__topk=1).place(tp, tp))
-    dense = (2 if shared else 0) * 4 if tp > 1 else 0
-    there = {"all_gather": 4, "reduce_scatter": 4} if tp > 1 else {}
-    for op, count in there.items():
-        wide = [e for e in exchanges(stage.forward, "tp") if (e.op, e.size) == (op, tp * size)]
-        assert len(wide) == count
-    mlp = 2 * 4 if tp > 1 else 0  # the two exchanges of the dense MLP are those of attention's kind
-    assert len(exchanges(stage.forward, "tp")) == len(exchanges(without.forward, "tp")) - mlp + 2 * 4 * (tp > 1) + dense
+        travels = [Exchange("ep", op, size) for op in ("dispatch", "combine")] if ep > 1 else []
+        assert exchanges(steps, "ep") == travels * 4
+        assert exchanges(steps, "etp") == whole * 4
+        ways = [e.op for e in exchanges(steps, "tp") if e.size == slices * size]
+        assert ways == (["all_gather", "reduce_scatter"] * 4 if slices == tp > 1 else [])
+    assert exchanges(stage.forward, "tp_ep") == [Exchange("tp_ep", "all_gather", 8 * 8 * ep * slices)] * 4
+    assert not exchanges(stage.backward, "tp_ep")
 
 
 def test_without_ep_nothing_travels_and_every_parameter_is_dense():
@@ -84,22 +99,16 @@ def test_without_ep_nothing_travels_and_every_parameter_is_dense():
 
 
 @pytest.mark.parametrize("zero", [0, 1])
-@pytest.mark.parametrize(("tp", "ep"), [(1, 1), *SPLITS])
-def test_parameters_and_optimizer_state_are_conserved(tp, ep, zero):
-    one = job(tp=tp, ep=ep, pp=2, dp=16, zero=zero, training__global_batch=64).place(tp * 32, tp * ep)
-    every = stages(one)
-    experts = sum(stage.experts for stage in every) * tp * ep
-    assert experts == (4 * 8 * 3 * 512 * 1024 if ep > 1 else 0)
-    dense, whole = (
-        sum(s.parameters for s in part) for part in (every, stages(job(tp=tp, pp=2, dp=16).place(tp * 32, tp)))
-    )
-    assert (dense - sum(s.experts for s in every)) * tp + experts == (
-        whole * tp - (4 * 8 * 3 * 512 * 1024 if ep > 1 else 0) + experts
-    )
+@pytest.mark.parametrize(("tp", "ep", "slices"), SPLITS)
+def test_parameters_and_optimizer_state_are_conserved(tp, ep, slices, zero):
+    one = job(tp=tp, ep=ep, expert_tp=slices, pp=2, dp=16, zero=zero, training__global_batch=64).place(tp * 32, 8)
+    every, unspread = (stages(j) for j in (one, job(tp=tp, pp=2, dp=16).place(tp * 32, 8)))
+    experts, dense = sum(s.experts for s in every), sum(s.held(expert=False) for s in every)
+    assert experts * ep * slices == EXPERTS
+    assert dense * tp + EXPERTS == sum(s.parameters for s in unspread) * tp
     state = sum(memory(one, [stage], [1]).optimizer for stage in every) * tp * one.dp
-    copies = 1 if zero else one.dp
-    held = (dense - sum(s.experts for s in every)) * tp * copies + experts * (copies if zero else one.dp // ep)
-    assert state == pytest.approx(12 * held if ep > 1 or zero else 12 * whole * tp * one.dp, rel=1e-12)
+    held = dense * tp + EXPERTS if zero else (dense + experts) * tp * one.dp
+    assert state == pytest.approx(12 * held, rel=1e-12)
 
 
 @pytest.mark.parametrize("ep", [2, 4, 8])
@@ -153,11 +162,10 @@ def test_rows_are_split_without_loss(rows, n, part):
 
 
 @pytest.mark.parametrize("imbalance", [1, 1.5, 3, 4])
-@pytest.mark.parametrize(("tp", "shared"), [(1, 0), (2, 1)])
-def test_all_ranks_together_run_the_model_flop_however_uneven(imbalance, tp, shared):
-    one = job(tp=tp, ep=4, dp=8, training__expert_imbalance=imbalance, model__shared_experts=shared).place(
-        8 * tp, 4 * tp
-    )
+@pytest.mark.parametrize(("tp", "slices", "shared"), [(1, 1, 0), (2, 2, 1), (4, 1, 0), (4, 2, 1), (1, 2, 0)])
+def test_all_ranks_together_run_the_model_flop_however_uneven(imbalance, tp, slices, shared):
+    uneven = {"training__expert_imbalance": imbalance, "model__shared_experts": shared}
+    one = job(tp=tp, ep=4, expert_tp=slices, dp=8, **uneven).place(8 * tp, 8)
     lanes = [stages(one, position) for position in range(one.positions)]
     steps = [k for lane in lanes for s in lane for k in (*s.forward, *s.backward) if isinstance(k, Kernel)]
     run_ = sum(k.flop for k in steps if k.kind in PRODUCTS) / len(lanes) * tp * one.dp * one.microbatches
@@ -172,19 +180,19 @@ def test_all_ranks_together_run_the_model_flop_however_uneven(imbalance, tp, sha
     fabric=st.sampled_from(sorted(FABRICS)),
     fault=st.sampled_from(sorted(FAULTS)),
     nics=st.sampled_from([(4, "per_gpu"), (1, "shared")]),
-    tp=st.sampled_from([1, 2]),
+    tp=st.sampled_from([(1, 1), (2, 2), (2, 1), (4, 2), (4, 1), (1, 2)]),
     pp=st.sampled_from([(1, "1f1b", 1), (2, "1f1b", 1), (2, "gpipe", 1), (2, "interleaved", 2), (2, "zero_bubble", 1)]),
     ep=st.sampled_from([2, 4, 8]),
     zero=st.sampled_from([0, 1]),
     overlap=st.booleans(),
     recompute=st.sampled_from(["none", "full"]),
-    imbalance=st.sampled_from([1, 1.7, 2]),
+    imbalance=st.sampled_from([1, 1.7, "all"]),
     shared=st.sampled_from([0, 1]),
 )
 def test_folded_equals_unfolded(nodes, fabric, fault, nics, tp, pp, ep, zero, overlap, recompute, imbalance, shared):
-    stages_, kind, chunks = pp
+    (tp, slices), (stages_, kind, chunks) = tp, pp
     dp = 4 * nodes // (tp * stages_)
-    assume(dp % ep == 0)
+    assume(tp * dp % (ep * slices) == 0)
     try:
         topology = cluster(nodes, nics=nics[0], attach=nics[1], fabric=FABRICS[fabric], extra=FAULTS[fault])
     except InputError:  # rails need a NIC each
@@ -193,6 +201,7 @@ def test_folded_equals_unfolded(nodes, fabric, fault, nics, tp, pp, ep, zero, ov
         "tp": tp,
         "pp": stages_,
         "ep": ep,
+        "expert_tp": slices,
         "zero": zero,
         "parallelism__schedule": kind,
         "parallelism__vpp": chunks,
@@ -201,7 +210,7 @@ def test_folded_equals_unfolded(nodes, fabric, fault, nics, tp, pp, ep, zero, ov
         "parallelism__bucket": 1_000_000,
         "training__recompute": recompute,
         "training__global_batch": 4 * dp,
-        "training__expert_imbalance": imbalance,
+        "training__expert_imbalance": ep if imbalance == "all" else imbalance,
         "model__shared_experts": shared,
     }
     folded = simulate(topology, **options)
@@ -221,10 +230,11 @@ def test_balanced_ranks_stay_one_class_and_uneven_ones_become_one_a_load():
     assert skewed.summary["simulated"]["rank_cells"] == 4
 
 
-@pytest.mark.parametrize(("tp", "imbalance"), [(1, 1), (2, 1), (1, 2.5), (2, 4)])
-def test_links_carry_the_bytes_that_are_sent(tp, imbalance):
+@pytest.mark.parametrize(("tp", "slices", "imbalance"), [(1, 1, 1), (2, 2, 1), (1, 1, 2.5), (2, 2, 4), (2, 1, 3)])
+def test_links_carry_the_bytes_that_are_sent(tp, slices, imbalance):
     """(n-1)/n of the rows leave each rank in every dispatch and combine, however they are spread."""
-    result = simulate(cluster(1, gpus=8, nics=8), tp=tp, ep=4, training__expert_imbalance=imbalance)
+    options = {"tp": tp, "expert_tp": slices, "ep": 4, "training__expert_imbalance": imbalance}
+    result = simulate(cluster(1, gpus=8, nics=8), **options)
     ups = [tier for tier in result.topology.tiers if tier.name == "nvlink-up"]
     carried = sum(carried_on(result, tier, "ep") for tier in ups)
     one, size = result.job, 256 / tp * 2 * 512 * 2
@@ -282,31 +292,40 @@ def test_ep_saves_memory_and_reduces_gradients_with_fewer():
 def test_dp_auto_is_a_multiple_of_ep():
     assert job(ep=8).place(31, 8).dp == 16
     assert job(ep=8, training__global_batch=24).place(32, 8).dp == 24
-    mesh = job(tp=2, ep=4).place(64, 8).mesh
-    assert (mesh.tp, mesh.ep, mesh.dp) == (2, 4, 8)
-    assert mesh.groups("ep")[0].tolist() == [0, 2, 4, 6]
-    assert mesh.groups("dp")[0].tolist() == list(range(0, 64, 8))
-    assert mesh.groups("dp", "ep")[0].tolist() == list(range(0, 64, 2))
+    assert job(tp=2, ep=8, expert_tp=1, training__global_batch=12).place(64, 8).dp == 12  # 4 and multiples are possible
+
+
+def test_both_meshes_are_megatrons():
+    one = job(tp=2, ep=4).place(64, 8)
+    assert one.mesh.groups("dp")[0].tolist() == list(range(0, 64, 2))
+    experts = one.expert_mesh
+    assert (experts.tp, experts.ep, experts.dp) == (2, 4, 8)
+    assert experts.groups("ep")[0].tolist() == [0, 2, 4, 6]
+    assert experts.groups("dp")[0].tolist() == list(range(0, 64, 8))
+    whole = job(tp=2, ep=8, expert_tp=1).place(64, 8)
+    assert whole.mesh.groups("tp")[0].tolist() == [0, 1]
+    assert whole.expert_mesh.groups("ep")[0].tolist() == list(range(8))
+    assert whole.expert_mesh.groups("dp")[0].tolist() == list(range(0, 64, 8))
 
 
 def test_megatrons_name():
-    assert job(MODEL + "  expert-model-parallel-size: 4\n").parallelism.ep == 4
+    split_ = job(MODEL + "  expert-model-parallel-size: 4\n  expert_tensor_parallel_size: 1\n").parallelism
+    assert (split_.ep, split_.etp) == (4, 1)
 
 
 ERRORS = {
     "no experts": (
         {"model__experts": None, "model__topk": 1, "ep": 2},
-        "parallelism.ep: 2 needs a mixture of experts; set model.experts or use 1",
+        "parallelism.ep: 2 needs a mixture of experts; set model.experts or leave it out",
     ),
     "does not divide the experts": ({"ep": 3}, "parallelism.ep: 3 does not divide 8 experts; use 1, 2, 4, 8"),
     "does not divide dp": (
         {"ep": 4, "dp": 6},
-        "parallelism.ep: 4 does not divide dp 6, whose replicas share the experts; use 1, 2",
+        "parallelism.ep: 4 does not divide dp 6; use 1, 2",
     ),
     "no sequence parallelism": (
         {"ep": 4, "tp": 2, "parallelism__sequence_parallel": False},
-        "parallelism.sequence_parallel: ep 4 with tp 2 needs it, or tp ranks would send the same tokens; "
-        "write true, or use ep 1",
+        "parallelism.sequence_parallel: ep 4 with tp 2 needs it, or tp ranks would send the same tokens; write true",
     ),
     "too uneven": (
         {"ep": 4, "training__expert_imbalance": 4.5},
@@ -319,22 +338,37 @@ ERRORS = {
     "less than even": ({"training__expert_imbalance": 0.5}, "training.expert_imbalance: 0.5 must be at least 1"),
     "too small a cluster": (
         {"ep": 8, "tp": 2},
-        "parallelism.ep: the cluster is too small: tp 2 × pp 1 × ep 8 needs 16 GPUs, there are 8; "
+        "parallelism.ep: the cluster is too small: tp 2 × pp 1 × dp 8 for ep 8 needs 16 GPUs, there are 8; "
         "lower a degree or take a larger cluster",
     ),
     "batch": (
         {"ep": 8, "training__global_batch": 12},
-        "parallelism.ep: 8 does not divide the 12 microbatches of a step, which dp, a multiple of it, must divide; "
-        "use 1, 2, 4",
+        "parallelism.ep: 8 needs a dp of 8 or a multiple, which cannot divide the 12 microbatches of a step; use 1, 2, 4",
     ),
     "algorithm that cannot": (
         {"ep": 4, "parallelism__algorithms__ep": "ring"},
         "parallelism.algorithms.ep: ring cannot do dispatch, only ",
     ),
     "unknown algorithm": ({"ep": 4, "parallelism__algorithms__ep": "rinng"}, "parallelism.algorithms.ep: "),
-    "tp of the experts": (
-        {"expert_tensor_parallel_size": 1},
-        "unknown key 'expert_tensor_parallel_size'",
+    "slices without experts": (
+        {"model__experts": None, "model__topk": 1, "expert_tp": 1},
+        "parallelism.expert_tp: 1 needs a mixture of experts; set model.experts or leave it out",
+    ),
+    "slices that do not divide the ranks": (
+        {"ep": 8, "dp": 2, "tp": 2, "expert_tp": 1},
+        "parallelism.ep: 8 × expert_tp 1 does not divide tp 2 × dp 2; use 1, 2, 4",
+    ),
+    "more slices than ranks": (
+        {"dp": 2, "tp": 1, "expert_tp": 4},
+        "parallelism.expert_tp: 4 does not divide tp 1 × dp 2; use 1, 2",
+    ),
+    "slices that no ep fits with": (
+        {"ep": 2, "dp": 2, "tp": 1, "expert_tp": 4},
+        "parallelism.ep: 2 × expert_tp 4 does not divide tp 1 × dp 2; use another dp",
+    ),
+    "slices that do not divide the width": (
+        {"ep": 2, "expert_tp": 3, "dp": 6},
+        "parallelism.expert_tp: 3 does not divide the width 1024 of an expert; use a divisor of it",
     ),
 }
 
@@ -352,5 +386,3 @@ def test_errors_point_into_the_file():
         ConfigError, match=r"^w.yaml:10:7: parallelism.ep: 3 does not divide 8 experts; use 1, 2, 4, 8$"
     ):
         job(MODEL + "  ep: 3\n")
-    with pytest.raises(ConfigError, match=r"^w.yaml:10:32: expert-tensor-parallel-size is not supported; leave it out"):
-        job(MODEL + "  expert-tensor-parallel-size: 1\n")

@@ -99,7 +99,8 @@ class Parallelism(Spec):
 
     dp `auto` is the largest degree that the cluster holds and the batch allows. ep: over how many of the dp replicas the
     experts are spread, each of which holds experts / ep of them; tokens travel to their experts and back (Megatron's
-    expert_model_parallel_size and its all-to-all dispatcher). It divides dp. vpp: model chunks a pipeline rank
+    expert_model_parallel_size and its all-to-all dispatcher). expert_tp: into how many slices an expert is cut (default: tp;
+    Megatron's expert_tensor_parallel_size); ep times expert_tp divides tp times dp. vpp: model chunks a pipeline rank
     (interleaved schedules). zero: 0, or 1 for the distributed optimizer. bucket: parameters a gradient bucket
     (default: 40 million or 1 million times dp, whichever is more, as in Megatron).
     tp_across_nodes: whether a tensor-parallel group may span nodes. shard_all_parameters: tp divides norms, biases and
@@ -110,6 +111,7 @@ class Parallelism(Spec):
     pp: Count = 1
     dp: Count | Literal["auto"] = "auto"
     ep: Count = 1
+    expert_tp: Count | None = None
     vpp: Count = 1
     schedule: Name = "1f1b"
     sequence_parallel: bool = False
@@ -119,6 +121,16 @@ class Parallelism(Spec):
     algorithms: Algorithms = Algorithms()
     tp_across_nodes: bool = False
     shard_all_parameters: bool = False
+
+    @property
+    def etp(self) -> int:
+        """Slices of an expert."""
+        return self.expert_tp or self.tp
+
+    @property
+    def spread(self) -> bool:
+        """Whether experts lie on the ranks in another way than the rest of the model, so that rows travel to them."""
+        return self.ep > 1 or self.etp != self.tp
 
 
 class Workload(Spec):

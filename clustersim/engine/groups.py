@@ -37,7 +37,7 @@ def families(job: Job, topology: Topology, calls: Iterable[Call]) -> tuple[Use, 
         by_name.setdefault(call.family, {})[call] = None
     late = 2 if "model" in by_name and not job.parallelism.overlap.param_gather else 0
     eras = {"dp": {"all_gather": late}, "edp": {"all_gather": late}, "model": {"all_reduce": 1}}
-    ranks = _ranks(job.mesh, job.parallelism.vpp)
+    ranks = _ranks(job.mesh, job.expert_mesh, job.parallelism.vpp)
     uses = []
     for name, own in by_name.items():
         algorithm = "" if name in (FORWARD, BACKWARD) else getattr(job.parallelism.algorithms, _setting(name))
@@ -50,19 +50,21 @@ def families(job: Job, topology: Topology, calls: Iterable[Call]) -> tuple[Use, 
 
 def _setting(family: str) -> str:
     """Return the field of `parallelism.algorithms` for a family."""
-    return "dp" if family == "edp" else family
+    return {"edp": "dp", "etp": "tp", "tp_ep": "ep"}.get(family, family)
 
 
-def _ranks(mesh: Mesh, chunks: int) -> dict[str, Ints]:
+def _ranks(mesh: Mesh, experts: Mesh, chunks: int) -> dict[str, Ints]:
     """Return the groups of every family as (groups, n) ranks."""
     forward = _neighbours(mesh, chunks)
     return {
         "tp": mesh.groups("tp"),
-        "ep": mesh.groups("ep"),
-        "dp": mesh.groups("dp", "ep"),
-        "edp": mesh.groups("dp"),
+        "dp": mesh.groups("dp"),
+        "etp": experts.groups("tp"),
+        "ep": experts.groups("ep"),
+        "tp_ep": experts.groups("ep", "tp"),
+        "edp": experts.groups("dp"),
         "embedding": mesh.embedding(),
-        "model": np.moveaxis(mesh.ranks, 1, 0).reshape(mesh.dp, -1),
+        "model": experts.groups("pp", "ep", "cp", "tp"),
         FORWARD: forward,
         BACKWARD: forward[:, ::-1].copy(),
     }

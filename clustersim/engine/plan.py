@@ -58,7 +58,7 @@ def plan(work: Work, topology: Topology, fold: bool = True) -> Plan:
 
 def roles(job: Job) -> Ints:
     """Return the role of every rank."""
-    pp, _, ep, _, _ = job.mesh.coordinates(np.arange(job.mesh.size))
+    pp, _, ep, _, _ = job.expert_mesh.coordinates(np.arange(job.mesh.size))
     return pp * job.positions + ep % job.positions
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from clustersim.config.gpu import BYTES
 from clustersim.engine.buckets import first_reads, last_ready
@@ -124,18 +125,22 @@ class _Writer:
         return items
 
     def computed(self, action: Action, items: Steps) -> Iterator[Line]:
-        """Yield items in lock-step with the tp group; exchanges over ep, which join ranks of different ones, stand between."""
-        family = "tp" if self.job.parallelism.tp > 1 else None
-        begin = 0
-        for place, item in enumerate(items):
-            if isinstance(item, Exchange) and item.group == "ep":
-                if place > begin:
-                    yield Compute(action.letter, action.stage, items[begin:place], family)
-                yield Start(action.stage, Call(item.group, item.op, item.size))
-                yield Drain(item.group)
-                begin = place + 1
-        if begin < len(items) or not items:
-            yield Compute(action.letter, action.stage, items[begin:], family)
+        """Yield items in lock-step with the tp group; exchanges of experts, which join ranks of different ones, stand between.
+
+        Where tp peers hold different experts, whose work may differ, only parts with tp exchanges are in lock-step.
+        """
+        split = self.job.parallelism
+        lock = "tp" if split.tp > 1 else None
+        places = [i for i, item in enumerate(items) if isinstance(item, Exchange) and item.group != "tp"]
+        for begin, end in pairwise([-1, *places, len(items)]):
+            part = items[begin + 1 : end]
+            alone = split.etp != split.tp and not any(isinstance(item, Exchange) for item in part)
+            if part or not items:
+                yield Compute(action.letter, action.stage, part, None if alone else lock)
+            if end < len(items):
+                one = cast(Exchange, items[end])
+                yield Start(action.stage, Call(*one))
+                yield Drain(one.group)
 
     def marked(self, action: Action, items: Steps, marks: Sequence[Mark]) -> Iterator[Line]:
         """Yield items with the line of each mark at its position."""
@@ -172,8 +177,8 @@ class _Writer:
 
     @property
     def kinds(self) -> list[tuple[str, bool]]:
-        """The families over which parameters have copies, and whether it is those of experts that ep spreads over ranks."""
-        found = [("dp", False), ("edp", True)] if self.job.parallelism.ep > 1 else [("dp", False)]
+        """The families over which parameters have copies, and whether it is those of experts that are spread over ranks."""
+        found = [("dp", False), ("edp", True)] if self.job.parallelism.spread else [("dp", False)]
         return [(family, expert) for family, expert in found if self.job.copies(expert) > 1]
 
     @property

@@ -14,6 +14,8 @@ from operator import attrgetter
 from clustersim.engine.program import Span
 
 UPDATE = ("norm", "optimizer")
+PART_OF = {"embedding": "dp", "edp": "dp", "etp": "tp", "tp_ep": "ep"}
+"""Families that count with another."""
 PARTS = ("compute", "tp", "pp", "dp", "ep", "cp", "optimizer", "bubble")
 
 
@@ -76,7 +78,7 @@ def _posted(spans: Iterable[Span]) -> dict[str, list[Span]]:
 
 def _add_drain(parts: dict[str, float], span: Span, posted: Sequence[Span]) -> None:
     """Count as exposed only the time in which a collective really moved; the rest was waiting for peers."""
-    name = {"embedding": "dp", "edp": "dp"}.get(span.kind, span.kind)
+    name = PART_OF.get(span.kind, span.kind)
     first = bisect_right(posted, span.start, key=attrgetter("end"))
     during = takewhile(lambda p: p.start < span.end, islice(posted, first, None))
     moved = sum(max(min(p.end, span.end) - max(p.start, span.start), 0.0) for p in during)

@@ -79,6 +79,7 @@ def _split(work: Work) -> dict[str, Any]:
         "pp": split.pp,
         "dp": split.dp,
         "ep": split.ep,
+        "expert_tp": split.etp,
         "vpp": split.vpp,
         "zero": split.zero,
         "schedule": split.schedule,

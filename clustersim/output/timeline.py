@@ -37,7 +37,9 @@ COLOURS = {  # Okabe and Ito (2008), which colour-blind readers can tell apart
 PASSES = {"F": "forward", "B": "backward", "I": "backward", "W": "weight gradients"}
 LANES = {
     "tp": "tensor parallel",
+    "etp": "tensor parallel",
     "ep": "expert parallel",
+    "tp_ep": "expert parallel",
     "dp": "data parallel",
     "edp": "data parallel",
     "embedding": "data parallel",

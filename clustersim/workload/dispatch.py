@@ -1,16 +1,16 @@
 """The way of tokens to experts on other ranks and back, as Megatron's all-to-all dispatcher goes it.
 
-Forward: copy each token to its topk experts, exchange the rows over ep, gather those of the tp ranks (each received a part of
-the sequence), sort them by expert. After the experts the same backwards, and a weighted sum. The gradients of the return travel
-out to the experts, those of the way out come back. Source: megatron/core/transformer/moe/token_dispatcher.py,
-MoEAlltoAllTokenDispatcher. It also exchanges the numbers of rows, a few bytes, which are left out here.
+Forward: all ranks tell each other how many rows they have for each expert; each copies its tokens to their topk experts,
+exchanges the rows over ep, gathers what the other slices of its experts received, and sorts it by expert. After the experts the
+same backwards, and a weighted sum. The gradients of the return travel out to the experts, those of the way out come back.
+Source: megatron/core/transformer/moe/token_dispatcher.py, MoEAlltoAllTokenDispatcher.
 """
 
 from __future__ import annotations
 
 from clustersim.workload.kernel import Kernel
 from clustersim.workload.mlp import dense
-from clustersim.workload.operator import CollectiveOp, Exchange, Operator
+from clustersim.workload.operator import Exchange, Operator
 from clustersim.workload.pointwise import add, copy
 from clustersim.workload.rank import Rank
 
@@ -23,11 +23,17 @@ def dispatch(rank: Rank) -> Operator:
     meetings = 2 if rank.model.shared_experts else 1
     return Operator(
         "dispatch",
-        (copy(rank, "permute", *shape, traffic), rank.across("dispatch"), *spread(rank, "all_gather"), *sort(rank)),
+        (
+            counts(rank),
+            copy(rank, "permute", *shape, traffic),
+            *rank.across("dispatch"),
+            *rank.sliced("all_gather"),
+            *sort(rank),
+        ),
         (
             *sort(rank),
-            *spread(rank, "reduce_scatter"),
-            rank.across("combine"),
+            *rank.sliced("reduce_scatter"),
+            *rank.across("combine"),
             copy(rank, "permute_backward", *shape, traffic),
             *(add(rank, *shape),) * meetings,
         ),
@@ -38,23 +44,23 @@ def combine(rank: Rank) -> Operator:
     """Return the way back and the weighted sum of the topk outputs of each token; keeps the outputs that it weighs."""
     k, shape, z = rank.model.topk, (rank.local, rank.model.hidden), rank.size
     joined = (add(rank, *shape),) if rank.model.shared_experts else ()
-    back = (*sort(rank), *spread(rank, "reduce_scatter"), rank.across("combine"))
+    back = (*sort(rank), *rank.sliced("reduce_scatter"), *rank.across("combine"))
     return Operator(
         "combine",
         (*back, copy(rank, "unpermute", *shape, (1 + k) * z), *joined),
         (
             copy(rank, "unpermute_backward", *shape, (1 + 2 * k) * z),
-            rank.across("dispatch"),
-            *spread(rank, "all_gather"),
+            *rank.across("dispatch"),
+            *rank.sliced("all_gather"),
             *sort(rank),
         ),
         saved=z * k * shape[0] * shape[1],
     )
 
 
-def spread(rank: Rank, op: CollectiveOp) -> tuple[Exchange, ...]:
-    """Return the tp collective on the rows that the experts of the tp ranks, each a slice of them, work on."""
-    return rank.exchange(op, rank.rows, rank.model.hidden) if rank.rows else ()
+def counts(rank: Rank) -> Exchange:
+    """Return the gathering of everyone's rows by expert, 8 bytes each, over the ranks that share all experts."""
+    return Exchange("tp_ep", "all_gather", 8.0 * (rank.model.experts or 1) * rank.ep * rank.parallelism.etp)
 
 
 def sort(rank: Rank) -> Steps:

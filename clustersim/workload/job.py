@@ -75,8 +75,9 @@ class Job:
         return self.parallelism.dp
 
     def copies(self, expert: bool) -> int:
-        """Return how many ranks hold the same dense parameters, or the same experts."""
-        return self.dp // self.parallelism.ep if expert else self.dp
+        """Return how many ranks hold the same dense parameters, or the same slices of experts."""
+        p = self.parallelism
+        return self.dp * p.tp // (p.ep * p.etp) if expert else self.dp
 
     @property
     def microbatches(self) -> int:
@@ -85,8 +86,14 @@ class Job:
 
     @property
     def mesh(self) -> Mesh:
-        """The ranks of a placed job."""
-        return Mesh(self.parallelism.tp, self.parallelism.pp, self.copies(expert=True), ep=self.parallelism.ep)
+        """The ranks of a placed job as the dense part of the model sees them."""
+        return Mesh(self.parallelism.tp, self.parallelism.pp, self.dp)
+
+    @property
+    def expert_mesh(self) -> Mesh:
+        """The same ranks as the experts see them; a tp rank of it holds a slice of an expert."""
+        p = self.parallelism
+        return Mesh(p.etp, p.pp, self.copies(expert=True), ep=p.ep)
 
     def error(self, key: str, message: str) -> ConfigError:
         """Return a ConfigError at a dotted key such as `parallelism.tp`."""
@@ -95,8 +102,9 @@ class Job:
     def place(self, gpus: int, gpus_per_node: int) -> Job:
         """Return the job with dp resolved for a cluster of `gpus`.
 
-        `dp: auto` is the largest multiple of ep with tp·pp·dp <= gpus whose replicas share global_batch in whole microbatches.
-        Raises ConfigError when the cluster is too small, dp does not divide the batch, or tp would span nodes unasked.
+        `dp: auto` is the largest degree with tp·pp·dp <= gpus whose replicas share global_batch in whole microbatches and
+        hold all experts. Raises ConfigError when the cluster is too small, dp does not divide the batch, or tp would span
+        nodes unasked.
         """
         _check_nodes(self, gpus_per_node)
         dp = _auto(self, gpus) if self.parallelism.dp == "auto" else _explicit(self, gpus, self.parallelism.dp)
@@ -120,21 +128,26 @@ def _check_nodes(job: Job, gpus_per_node: int) -> None:
 
 def _auto(job: Job, gpus: int) -> int:
     lanes, share = job.parallelism.tp * job.parallelism.pp, job.training.global_batch // job.training.micro_batch
-    ep = job.parallelism.ep
-    if lanes * ep > gpus:
-        raise _too_small(job, gpus, f" × ep {ep}" if ep > 1 else "")
-    if share % ep:
+    least = least_dp(job.parallelism, job.parallelism.ep)
+    if lanes * least > gpus:
+        raise _too_small(job, gpus, f" × dp {least} for ep {job.parallelism.ep}" if least > 1 else "")
+    if share % least:
         raise job.error(
             "parallelism.ep",
-            f"{ep} does not divide the {share} microbatches of a step, which dp, a multiple of it, must divide; "
+            f"{job.parallelism.ep} needs a dp of {least} or a multiple, which cannot divide the {share} microbatches of a step; "
             f"use {listed(degrees(job, share))}",
         )
-    return max(dp for dp in divisors(share) if dp * lanes <= gpus and dp % ep == 0)
+    return max(dp for dp in divisors(share) if dp * lanes <= gpus and dp % least == 0)
 
 
-def degrees(job: Job, number: int) -> list[int]:
-    """Return the values of ep that divide the experts and `number`."""
-    return divisors(math.gcd(job.model.experts or 1, number))
+def least_dp(p: Parallelism, ep: int) -> int:
+    """Return the least dp, of which all others are multiples, whose tp·dp ranks hold whole experts over ep."""
+    return ep * p.etp // math.gcd(ep * p.etp, p.tp)
+
+
+def degrees(job: Job, dp: int) -> list[int]:
+    """Return the values of ep that divide the experts and are possible with `dp`."""
+    return [ep for ep in divisors(job.model.experts or 1) if dp % least_dp(job.parallelism, ep) == 0]
 
 
 def _explicit(job: Job, gpus: int, dp: int) -> int:
@@ -152,7 +165,7 @@ def _explicit(job: Job, gpus: int, dp: int) -> int:
 
 def _too_small(job: Job, gpus: int, replicas: str) -> ConfigError:
     p = job.parallelism
-    needed = p.tp * p.pp * (p.dp if isinstance(p.dp, int) else p.ep)
+    needed = p.tp * p.pp * (p.dp if isinstance(p.dp, int) else least_dp(p, p.ep))
     degree = "pp" if p.pp > 1 else "tp"
     if replicas:
         degree = "ep" if p.dp == "auto" else "dp"

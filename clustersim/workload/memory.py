@@ -71,9 +71,9 @@ def block_temporary(rank: Rank) -> float:
 
     With rows from other ranks, their gradients at the ends of the experts are alive besides.
     """
-    rows = rank.rows if rank.model.experts else rank.tokens
+    rows, ffn = (rank.rows, rank.expert_ffn) if rank.model.experts else (rank.tokens, rank.ffn)
     factor = 3 if rank.model.activation == "swiglu" else 2
-    mlp = factor * rows * rank.ffn
+    mlp = factor * rows * ffn
     square = rank.training.micro_batch * rank.heads * rank.training.seq**2
     scores = 2 * square if rank.training.attention == "unfused" else 0
-    return rank.size * (max(mlp, scores) + 2 * (rows if rank.ep > 1 else rank.tokens) * rank.model.hidden)
+    return rank.size * (max(mlp, scores) + 2 * (rows if rank.spread else rank.tokens) * rank.model.hidden)

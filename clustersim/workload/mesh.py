@@ -1,8 +1,8 @@
 """Which rank does what: one array of ranks whose axes are pp, dp, ep, cp, tp; groups are slices of it.
 
 The order is Megatron's default `tp-cp-ep-dp-pp` (megatron/core/parallel_state.py): tp peers are neighbours, pipeline
-stages are farthest apart. An ep group is a part of a data-parallel one: the dense parameters have dp·ep replicas, the
-experts dp. cp is 1 until it is split.
+stages are farthest apart. A job has one mesh for the dense part of the model, whose ep is 1, and one for the experts, whose tp
+are their slices and whose dp are the copies of an expert ("MoE parallel folding"). cp is 1 until it is split.
 """
 
 from __future__ import annotations

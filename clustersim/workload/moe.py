@@ -1,7 +1,7 @@
 """A mixture of experts: router, permutation of tokens to their experts, grouped products, weighted return.
 
-Each rank holds a tp-th of every expert, or with ep > 1 of experts / ep, to which the rows of its tokens then travel
-(`dispatch`). Rows fall evenly on the experts of a rank, which gets tokens·topk of them when ep ranks are balanced.
+Each rank holds a tp-th of every expert, or where they are spread over ep a slice of experts / ep, to which the rows of
+tokens then travel (`dispatch`). Rows fall evenly on the experts of a rank.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from clustersim.workload.rank import Rank
 
 def moe_part(rank: Rank) -> tuple[Operator, ...]:
     """Return the operators of a mixture of experts without its norm."""
-    if rank.ep > 1:
+    if rank.spread:
         halves = (dispatch(rank), *routed(rank), *dense_experts(rank), combine(rank))
     else:
         halves = (permute(rank), *routed(rank), *shared(rank), unpermute(rank))
@@ -27,7 +27,7 @@ def moe_part(rank: Rank) -> tuple[Operator, ...]:
 
 def routed(rank: Rank) -> tuple[Operator, ...]:
     """Return both linears of the experts and the activation between them; a rank without rows only holds the weights."""
-    ffn = rank.ffn
+    ffn = rank.expert_ffn
     inner = 2 * ffn if rank.model.activation == "swiglu" else ffn
     parts = (
         experts(rank, "experts_fc1", rank.model.hidden, inner),
@@ -79,7 +79,7 @@ def experts(rank: Rank, name: str, inputs: int, outputs: int) -> Operator:
         (_grouped(rank, "wgrad", inputs, outputs), *(accumulate(rank, n * inputs, outputs) if rank.eager else ())),
         parameters=weights,
         saved=input_size(rank) * rank.rows * inputs,
-        expert=rank.ep > 1,
+        expert=rank.spread,
     )
 
 

@@ -12,13 +12,15 @@ CollectiveOp = Literal[
 
 
 class Exchange(NamedTuple):
-    """A collective that the operator waits for: `op` over the ranks of `group` (tp, cp, ep; model: a replica) on `size` bytes.
+    """A collective that the operator waits for: `op` over the ranks of `group` on `size` bytes.
+
+    Groups: tp; etp, ep: the slices of an expert, and the ranks that share all experts; tp_ep: both; model: a replica.
 
     `size` counts as nccl-tests does: the whole array for all-reduce, all-gather and reduce-scatter, the bytes of one rank
     for all-to-all, and the rows that one rank sends out and gets back for dispatch and combine.
     """
 
-    group: Literal["tp", "cp", "ep", "model"]
+    group: Literal["tp", "cp", "etp", "ep", "tp_ep", "model"]
     op: CollectiveOp
     size: float
 
@@ -28,8 +30,8 @@ class Operator(NamedTuple):
 
     `forward`, `backward_input` (gradients of the input) and `backward_weight` (gradients of the weights) run in the order
     given; an Exchange among them is waited for at that point. `parameters` are the rank's own, of which `replicated` are
-    the same on every tp rank; `expert`: they differ over ep, so that only the dp / ep ranks that hold the same experts reduce
-    their gradients. `saved` is the bytes of activations kept for the backward pass.
+    the same on every tp rank; `expert`: they lie as experts do, so that the ranks that hold the same experts reduce their
+    gradients. `saved` is the bytes of activations kept for the backward pass.
     """
 
     name: str

@@ -2,7 +2,7 @@
 
 All are memory-bound. One Adam step in fp32 reads gradient, weight and both moments and writes three of them: 28 bytes a
 parameter; with 16-bit weights it also writes the model's copy. The distributed optimizer (zero: 1) updates a dp-th, and of
-experts that ep spreads over ranks one part in dp / ep.
+experts that are spread over ranks one part in as many as hold them.
 """
 
 from __future__ import annotations

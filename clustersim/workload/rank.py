@@ -72,18 +72,30 @@ class Rank:
 
     @cached_property
     def ffn(self) -> int:
-        """Width of the MLP, or of one expert."""
+        """Width of the MLP, or of one shared expert."""
         return width(self.model) // self.tp
+
+    @property
+    def spread(self) -> bool:
+        """Whether rows travel to experts on other ranks."""
+        return self.parallelism.spread
+
+    @cached_property
+    def expert_ffn(self) -> int:
+        """Width of this rank's slice of an expert."""
+        return width(self.model) // self.parallelism.etp
 
     @cached_property
     def experts(self) -> int:
-        """Experts, each of them a tp-th."""
+        """Experts of which it holds a slice."""
         return (self.model.experts or 1) // self.ep
 
     @cached_property
     def rows(self) -> int:
-        """Rows that the experts work on, those of all tp ranks: topk a token of the ep group, times the share of this rank."""
-        sent = self.tokens * self.model.topk
+        """Rows that the experts work on: topk a token of the ranks of all slices, times this rank's share in the ep group."""
+        if not self.spread:
+            return self.tokens * self.model.topk
+        sent = self.local * self.model.topk * self.parallelism.etp
         shares = shares_of(self.ep, self.training.expert_imbalance)
         return split(sent * self.ep, shares)[self.position] if shares else sent
 
@@ -138,9 +150,15 @@ class Rank:
         """Return a tp collective on a rows×columns array, or nothing when tp is 1."""
         return (Exchange("tp", op, float(rows) * columns * (size or self.size)),) if self.tp > 1 else ()
 
-    def across(self, op: CollectiveOp) -> Exchange:
-        """Return the exchange of the rows of this rank's tokens with the experts of the ep group."""
-        return Exchange("ep", op, float(self.local) * self.model.topk * self.model.hidden * self.size)
+    def across(self, op: CollectiveOp) -> tuple[Exchange, ...]:
+        """Return the exchange of the rows of this rank's tokens with the experts of the ep group, or nothing when ep is 1."""
+        size = float(self.local) * self.model.topk * self.model.hidden * self.size
+        return (Exchange("ep", op, size),) if self.ep > 1 else ()
+
+    def sliced(self, op: CollectiveOp) -> tuple[Exchange, ...]:
+        """Return the collective on the rows of experts over the ranks that hold their slices, or nothing without any."""
+        size, slices = float(self.rows) * self.model.hidden * self.size, self.parallelism.etp
+        return (Exchange("tp" if slices == self.tp else "etp", op, size),) if slices > 1 and self.rows else ()
 
 
 def width(model: Model) -> int:
