@@ -152,6 +152,30 @@ def test_messages():
     assert exchange.rate_bytes_per_s == pytest.approx(2 * 48e9)
 
 
+@pytest.mark.parametrize("op", ["broadcast", "reduce"])
+def test_a_chain_waits_for_every_hop_in_turn(op):
+    """The tuner's single hop would have a byte cross 128 nodes in 8 us, less than the light needs for the fibres between."""
+    times = {}
+    for nodes in (1, 2, 16, 128):
+        node = cluster(nodes=nodes, fabric=SWITCH)
+        times[nodes] = choose(op, 8, of(node), node.node).latency_s
+    assert times[1] < times[2] < times[16] < times[128]
+    assert times[128] > 127 * node.node.net_latency / 4
+    a_node = (times[128] - times[16]) / 112
+    assert times[128] == pytest.approx(times[2] + 126 * a_node)
+
+
+def test_the_tuner_counts_all_hops_of_a_chain_only_where_channels_differ():
+    """tuning.cc: `sameChannels` holds on one node and with one NIC, not where every channel has a NIC of its own."""
+    node = cluster(nodes=4)
+    ring, alone = (
+        {e.protocol: e for e in tune("broadcast", 8, of(node, each), node.node) if e.algorithm == "ring"}
+        for each in (8, 1)
+    )
+    assert ring["LL"].latency_s == pytest.approx((6.6 + 32 * 2.7) * 1e-6)
+    assert alone["LL"].latency_s == pytest.approx((6.6 + 2.7) * 1e-6)
+
+
 def test_latency_of_a_nic_counts_once_a_hop():
     near = cluster(nodes=2)
     far = cluster("{extends: hgx-h100, nics: {latency: 34us}}", 2)

@@ -47,9 +47,28 @@ def _between(case: Case, algorithm: str, protocol: int) -> float:
 def _ring_hops(case: Case, protocol: int, inside: float, between: float) -> float:
     nodes, c = case.shape.nodes, case.constants
     if case.op in ROOTED:
-        return inside if nodes == 1 else between
+        return _rooted(case, protocol, inside)
     if nodes == 1:
         return case.steps * inside
     overhead = (2 if case.node.cpu == "amd" else 1) * (3 if protocol == 2 else 1) * US
     crossings = 2 * (nodes - c.inter_steps) if case.op == "all_reduce" else nodes - 1
     return (case.steps - crossings) * max(inside, overhead) + crossings * between
+
+
+def _rooted(case: Case, protocol: int, inside: float) -> float:
+    """Return what the tuner adds for broadcast and reduce: one hop when all channels are alike, else all as on the network."""
+    if case.shape.nodes == 1:
+        return inside
+    hop = case.constants.net["tree" if protocol == 2 else "ring"][protocol] * US
+    alike = case.shape.nics < 2
+    return (case.constants.net["ring"][protocol] * US) if alike else case.steps * hop
+
+
+def chain(case: Case, protocol: int) -> float:
+    """Return the seconds that a byte of a broadcast or reduce takes from the first rank of its chain to the last.
+
+    The tuner counts a hop or all as if between nodes; in fact it makes each hop in turn, nodes - 1 of them between nodes.
+    """
+    nodes, ranks = case.shape.nodes, case.shape.ranks
+    inside, between = _inside(case, "ring")[protocol] * US, _between(case, "ring", protocol)
+    return case.constants.base["ring"][protocol] * US + (ranks - nodes) * inside + (nodes - 1) * between

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from clustersim.collectives.nccl.constants import GB, PROTOCOLS, V2_30, Constants, Row, architecture
 from clustersim.collectives.nccl.graphs import nvls
-from clustersim.collectives.nccl.latency import latency
+from clustersim.collectives.nccl.latency import chain, latency
 from clustersim.collectives.nccl.model import ROOTED, Case, bandwidth
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.topology.model import NodeFacts
@@ -79,7 +79,8 @@ def paced(op: str, shape: Shape, node: NodeFacts, algorithm: str, protocol: str,
 def _kernel(op: str, shape: Shape, node: NodeFacts, algorithm: str, p: int) -> tuple[float, float]:
     arch = architecture(node.architecture)
     case = Case(op, shape, node, measured(arch))
-    delay, rate = latency(case, algorithm, p), bandwidth(case, algorithm, p)
+    delay = chain(case, p) if op in ROOTED and algorithm == "ring" else latency(case, algorithm, p)
+    rate = bandwidth(case, algorithm, p)
     if algorithm == "ring" and p == 2 and shape.nodes == 1 and op not in ROOTED:
         rate = 1 / (1 / rate + 1 / (shape.ranks * PACES[arch].copy))
     return delay, rate
