@@ -27,6 +27,7 @@ PUBLISHED = {
     "llama3_70b": (70.554e9, 0.001),
     "llama3_405b": (405.85e9, 0.001),
     "mixtral_8x7b": (46.703e9, 0.001),  # Hugging Face model card; Jiang et al. 2024 say 47B
+    "mixtral_8x22b": (140.63e9, 0.001),  # Hugging Face model card, mistralai/Mixtral-8x22B-v0.1
     "neusight_gpt3_xl": (2.8796e9, 0.001),
     "neusight_gpt3_xl_4": (2.8796e9, 0.001),
     "neusight_gpt2_large_4": (774.0e6, 0.002),

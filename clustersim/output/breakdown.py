@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import islice, takewhile
+from itertools import takewhile
 from operator import attrgetter
 
 from clustersim.engine.program import Span
@@ -80,6 +80,6 @@ def _add_drain(parts: dict[str, float], span: Span, posted: Sequence[Span]) -> N
     """Count as exposed only the time in which a collective really moved; the rest was waiting for peers."""
     name = PART_OF.get(span.kind, span.kind)
     first = bisect_right(posted, span.start, key=attrgetter("end"))
-    during = takewhile(lambda p: p.start < span.end, islice(posted, first, None))
+    during = takewhile(lambda p: p.start < span.end, map(posted.__getitem__, range(first, len(posted))))
     moved = sum(max(min(p.end, span.end) - max(p.start, span.start), 0.0) for p in during)
     parts[name] = parts.get(name, 0.0) + moved
