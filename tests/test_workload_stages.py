@@ -149,11 +149,12 @@ def test_kernels_are_sound():
     st.sampled_from(NAMES), st.sampled_from([1, 2]), st.integers(1, 6), st.sampled_from(["none", "selective", "full"])
 )
 def test_the_table_has_what_the_stages_run(name, tp, pp, recompute):
+    spread = job(name).parallelism.ep > 1
     one = job(
         name,
         parallelism__tp=tp,
         parallelism__pp=pp,
-        parallelism__sequence_parallel=False,
+        parallelism__sequence_parallel=spread and tp > 1,
         training__recompute=recompute,
         training__optimizer="none",
     )
