@@ -7,13 +7,14 @@ from hypothesis import strategies as st
 
 from clustersim import plugins
 from clustersim.collectives import model
+from clustersim.collectives.loads import idle_rates
 from clustersim.collectives.nccl import choose as choices
 from clustersim.collectives.nccl import graphs, p2p, request, table
 from clustersim.collectives.nccl.choose import FILES, candidates, choose, seconds
 from clustersim.collectives.nccl.constants import RELEASES, constants
 from clustersim.collectives.nccl.shape import Shape, ordered, shape, shapes
 from clustersim.collectives.nccl.tuner import tune
-from clustersim.collectives.paths import idle_rates, route
+from clustersim.collectives.paths import route
 from clustersim.config.yaml import parse
 from clustersim.errors import InputError
 from clustersim.topology.build import build

@@ -74,6 +74,7 @@ def test_shares_that_are_none(given):
 def bytes_of(op, group):
     """Return the bytes from position to position for each byte of the size, an (n, n) array."""
     (phase,) = model.phases("direct", op, group)
+    phase = phase.pairs()
     total = np.zeros((group.n, group.n))
     np.add.at(total, (phase.source, phase.destination), phase.fraction)
     return total
@@ -103,7 +104,7 @@ def test_the_steps_bring_every_chunk_and_the_phase_carries_them(given, op):
     np.testing.assert_allclose(bytes_of(op, group), total, rtol=1e-12)
     (phase,) = model.phases("direct", op, group)
     assert phase.rounds == len({step.round for step in steps})
-    assert (phase.fraction > 0).all()
+    assert (phase.pairs().fraction > 0).all()
 
 
 @pytest.mark.parametrize("given", [(), (0.25,) * 4])

@@ -10,13 +10,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from clustersim.collectives.model import Floats, Group, Ints, Phase, Step, uniform
+from clustersim.collectives.model import Exchange, Group, Step
 from clustersim.collectives.skew import OPS as SKEWED
-from clustersim.errors import InputError
 
 OPS = frozenset({*SKEWED, "all_gather", "reduce_scatter", "all_reduce"})
-MOST = 2048
-"""Ranks of a group at most: it has n² pairs, four million of them at this size."""
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
@@ -34,20 +31,9 @@ def steps(op: str, group: Group) -> Iterator[Step]:
                 yield Step(start + round_, rank, other, rank, reduce=False)
 
 
-def phases(op: str, group: Group) -> tuple[Phase, ...]:
-    """Return one phase over all n(n-1) pairs, two for all_reduce. Raises InputError above `MOST` ranks."""
-    n = group.n
-    if n > MOST:
-        raise InputError(f"direct exchange over {n} ranks has too many pairs; use ring, or groups of {MOST} at most")
-    shift, rank = np.divmod(np.arange(n * (n - 1), dtype=np.int64), n)
-    phase = uniform(n - 1, rank, (rank + shift + 1) % n, 1 / n)
-    if group.shares:
-        phase = _skewed(phase, np.array(group.shares), phase.source if op == "combine" else phase.destination)
-    return (phase, phase) if op == "all_reduce" else (phase,)
-
-
-def _skewed(phase: Phase, shares: Floats, owner: Ints) -> Phase:
-    """Return the phase with the share of the position that owns the rows on every pair; those without rows are left out."""
-    fraction = shares[owner]
-    kept = fraction > 0
-    return Phase(phase.rounds, phase.source[kept], phase.destination[kept], fraction[kept])
+def phases(op: str, group: Group) -> tuple[Exchange, ...]:
+    """Return one exchange among all, two for all_reduce."""
+    ones = np.ones(group.n)
+    shares = np.array(group.shares) if group.shares else ones / group.n
+    exchange = Exchange(group.n - 1, *((shares, ones) if op == "combine" and group.shares else (ones, shares)))
+    return (exchange, exchange) if op == "all_reduce" else (exchange,)

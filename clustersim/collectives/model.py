@@ -4,7 +4,7 @@ Each file of this folder is one algorithm and has
 
     OPS: frozenset[str]                                   the collectives it can do
     def steps(op, group) -> Iterator[Step]                what each rank sends in each round, on chunks
-    def phases(op, group) -> tuple[Phase, ...]            the same as bytes over pairs of ranks, for the fluid fabric
+    def phases(op, group) -> tuple[Phase | Exchange, ...] the same as bytes over pairs of ranks, for the fluid fabric
 
 for a group of two or more ranks. `steps` is proved against the pre- and postcondition of the collective (`proof.py`);
 `phases` must carry the same bytes over the same pairs and count the same rounds. An algorithm that cuts its chunks
@@ -77,6 +77,30 @@ class Phase(NamedTuple):
     destination: Ints
     fraction: Floats
 
+    def pairs(self) -> Phase:
+        """Return the phase itself, as an Exchange returns its pairs."""
+        return self
+
+
+class Exchange(NamedTuple):
+    """A phase in which every position sends to every other: position i sends `sent[i]`·`received[j]`·S bytes to position j.
+
+    As a Phase it has n² pairs, which nobody needs to write down: they are alike.
+    """
+
+    rounds: float
+    sent: Floats
+    received: Floats
+
+    def pairs(self) -> Phase:
+        """Return the same as a Phase; pairs without bytes are left out."""
+        n = len(self.sent)
+        shift, source = np.divmod(np.arange(n * (n - 1), dtype=np.int64), n)
+        destination = (source + shift + 1) % n
+        fraction = self.sent[source] * self.received[destination]
+        kept = fraction > 0
+        return Phase(self.rounds, source[kept], destination[kept], fraction[kept])
+
 
 NETWORK = -(1 << 40)
 """Positions from here downwards are switches between nodes."""
@@ -98,7 +122,7 @@ def nodes_of(group: Group) -> tuple[int, int]:
     return inside, group.n // inside
 
 
-def phases(algorithm: str, op: str, group: Group) -> tuple[Phase, ...]:
+def phases(algorithm: str, op: str, group: Group) -> tuple[Phase | Exchange, ...]:
     """Return the phases, one after the other, in which `algorithm` does `op` over `group`; none for a single rank.
 
     S of a Phase is the whole array for all_reduce, all_gather, reduce_scatter, broadcast and reduce, and the bytes that
@@ -112,7 +136,7 @@ def phases(algorithm: str, op: str, group: Group) -> tuple[Phase, ...]:
 
 
 @lru_cache(maxsize=512)
-def _phases(algorithm: str, op: str, group: Group) -> tuple[Phase, ...]:
+def _phases(algorithm: str, op: str, group: Group) -> tuple[Phase | Exchange, ...]:
     build = plugins.load(ROOM, algorithm, "phases")
     can = operations(build)
     if can is not None and op not in can:
@@ -121,9 +145,9 @@ def _phases(algorithm: str, op: str, group: Group) -> tuple[Phase, ...]:
         raise InputError(f"levels {group.levels} of a group must multiply to its {group.n} ranks")
     if group.n == 1:
         return ()
-    found: tuple[Phase, ...] = build(op, group)
+    found: tuple[Phase | Exchange, ...] = build(op, group)
     for phase in found:
-        for array in (phase.source, phase.destination, phase.fraction):
+        for array in phase[1:]:
             array.flags.writeable = False
     return found
 

@@ -1,15 +1,13 @@
-"""The links that the pairs of a phase cross on a cluster, pairs with a switch included, and the rate that these allow."""
+"""The links that the pairs of a phase cross on a cluster, pairs with a switch included."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clustersim.collectives.model import NETWORK, Ints, Phase
 from clustersim.errors import InputError
-from clustersim.topology.model import Floats, Routes, Topology
+from clustersim.topology.model import Routes, Topology
 
 Mask = NDArray[np.bool_]
 
@@ -60,20 +58,3 @@ def _woven(topology: Topology, switched: Mask, plain: Routes, links: Ints) -> Ro
     crossed[mine], crossed[~mine], share[~mine] = links, plain.links, plain.share
     latency[switched], latency[~switched] = topology.latency[links], plain.latency
     return Routes(start, crossed, share, latency)
-
-
-def idle_rates(topology: Topology, ranks: Ints, phases: Sequence[Phase]) -> Floats:
-    """Return bytes/s of the collective's size that the links give each group of GPUs `ranks` (groups, n) on its own."""
-    seconds = np.zeros(len(ranks))
-    links = len(topology.capacity)
-    for phase in phases:
-        routes = route(topology, ranks, phase)
-        pair = np.repeat(np.arange(len(routes.start) - 1), np.diff(routes.start))
-        hops = len(phase.source)
-        key, inverse = np.unique(pair // hops * links + routes.links, return_inverse=True)
-        load = np.bincount(inverse, phase.fraction[pair % hops] * routes.share)
-        slowest = np.zeros(len(ranks))
-        np.maximum.at(slowest, key // links, load / topology.capacity[key % links])
-        seconds += slowest
-    with np.errstate(divide="ignore"):
-        return 1 / seconds

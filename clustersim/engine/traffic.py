@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clustersim.collectives.model import Group, Phase, phases
-from clustersim.collectives.paths import route
-from clustersim.topology.model import Floats, Ints, Routes, Topology
+from clustersim.collectives.loads import Pins, bounds, loads
+from clustersim.collectives.model import Exchange, Group, Phase, phases
+from clustersim.topology.model import Floats, Ints, Topology
 
 Mask = NDArray[np.bool_]
 _FITS = 1 + 1e-9
@@ -39,8 +39,7 @@ class Traffic(NamedTuple):
     """One phase of collective `op` over all groups of a family.
 
     latency (s) and bound (bytes/s of the collective's size on an idle fabric) are by group. The arrays `group`, `link`,
-    `weight` list, sorted by group, the bytes that cross a link for each byte of the collective; `pins` are the first and the
-    last of the narrowest links on the way of those bytes.
+    `weight` list, sorted by group, the bytes that cross a link for each byte of the collective; `pins` are as in Loads.
     """
 
     family: str
@@ -51,7 +50,7 @@ class Traffic(NamedTuple):
     group: Ints
     link: Ints
     weight: Floats
-    pins: tuple[Ints, Ints]
+    pins: tuple[Pins, Pins]
 
 
 def traffic(topology: Topology, family: Family, op: str) -> tuple[Traffic, ...]:
@@ -61,59 +60,17 @@ def traffic(topology: Topology, family: Family, op: str) -> tuple[Traffic, ...]:
         return ()
     if family.name.startswith("p2p"):
         one = np.zeros(1, np.int64)
-        parts: Sequence[Phase] = (Phase(1, one, one + 1, np.ones(1)),)
+        parts: Sequence[Phase | Exchange] = (Phase(1, one, one + 1, np.ones(1)),)
     else:
         parts = phases(family.algorithm, op, Group(n, family.levels, family.shares))
     return tuple(_phase(topology, family, op, part) for part in parts)
 
 
-def _phase(topology: Topology, family: Family, op: str, part: Phase) -> Traffic:
-    groups, hops = len(family.ranks), len(part.source)
-    routes = route(topology, family.ranks, part)
-    lengths = np.diff(routes.start)
-    hop = np.repeat(np.arange(groups * hops), lengths)
-    weight = np.tile(part.fraction, groups)[hop] * routes.share
-    latency = part.rounds * routes.latency.reshape(groups, hops).max(axis=1)
-    first, last = _narrowest(topology.capacity[routes.links], routes)
-    return Traffic(
-        family.name,
-        op,
-        family.eras.get(op, 0),
-        latency,
-        _bounds(topology, groups, hop // hops, routes.links, weight),
-        hop // hops,
-        routes.links,
-        weight,
-        (first[hop], last[hop]),
-    )
-
-
-def _narrowest(capacity: Floats, routes: Routes) -> tuple[Ints, Ints]:
-    """Return the first and the last link of least capacity on each route (0 where a route is empty)."""
-    lengths = np.diff(routes.start)
-    full = np.flatnonzero(lengths)
-    first, last = np.zeros((2, len(lengths)), np.int64)
-    if len(full):
-        starts = routes.start[full]
-        narrow = capacity == np.repeat(np.minimum.reduceat(capacity, starts), lengths[full])
-        place = np.arange(len(capacity))
-        first[full] = routes.links[np.minimum.reduceat(np.where(narrow, place, len(capacity)), starts)]
-        last[full] = routes.links[np.maximum.reduceat(np.where(narrow, place, -1), starts)]
-    return first, last
-
-
-def _bounds(topology: Topology, groups: int, group: Ints, link: Ints, weight: Floats) -> Floats:
-    """Return the idle rate of each group: the link with the least capacity for its load decides."""
-    links = len(topology.capacity)
-    if groups == 1:
-        total = np.bincount(link, weight, links)
-        used = total > 0
-        return np.array([(topology.capacity[used] / total[used]).min()])
-    key, inverse = np.unique(group * links + link, return_inverse=True)
-    load = np.bincount(inverse, weight)
-    bound = np.full(groups, np.inf)
-    np.minimum.at(bound, key // links, topology.capacity[key % links] / load)
-    return bound
+def _phase(topology: Topology, family: Family, op: str, part: Phase | Exchange) -> Traffic:
+    found = loads(topology, family.ranks, part)
+    bound = bounds(topology, len(family.ranks), found.group, found.link, found.weight)
+    latency = part.rounds * found.latency
+    return Traffic(family.name, op, family.eras.get(op, 0), latency, bound, *found[1:])
 
 
 class Held(NamedTuple):
@@ -146,11 +103,14 @@ def scarce(topology: Topology, all_traffic: Sequence[Traffic]) -> tuple[Ints, tu
 
 def _scarce(topology: Topology, all_traffic: Sequence[Traffic]) -> Mask:
     candidates: Mask = _demand(topology, all_traffic) > topology.capacity * _FITS
-    pinned = np.zeros(len(topology.capacity), bool)  # links that imply others must stay, or two could excuse each other
+    pinned = np.zeros(
+        len(topology.capacity) + 1, bool
+    )  # links that imply others must stay, or two could excuse each other
     for t in all_traffic:
-        pinned[t.pins[0]] = pinned[t.pins[1]] = True
+        for _, pin in t.pins:
+            pinned[pin] = True
     for side in (0, 1):
-        candidates &= pinned | ~_implied(topology, all_traffic, candidates & ~pinned, side)
+        candidates &= pinned[:-1] | ~_implied(topology, all_traffic, candidates & ~pinned[:-1], side)
     return candidates
 
 
@@ -166,13 +126,15 @@ def _demand(topology: Topology, all_traffic: Sequence[Traffic]) -> Floats:
 
 def _implied(topology: Topology, all_traffic: Sequence[Traffic], candidates: Mask, side: int) -> Mask:
     """Return the mask of candidates whose distinct first (side 0) or last (side 1) pins together fit into them."""
-    links = len(topology.capacity)
+    capacity = np.append(topology.capacity, np.inf)  # of a pin beyond the last link
+    links = len(capacity)
     pairs = np.unique(np.concatenate([_pairs(t, candidates, side, links) for t in all_traffic] or [np.empty(0, int)]))
-    feed = np.bincount(pairs // links, topology.capacity[pairs % links], links)
+    feed = np.bincount(pairs // links, capacity[pairs % links], links)[:-1]
     implied: Mask = feed <= topology.capacity * _FITS
     return implied
 
 
 def _pairs(t: Traffic, ask: Mask, side: int, links: int) -> Ints:
-    kept = ask[t.link]
-    return t.link[kept] * links + t.pins[side][kept]
+    link, pin = t.pins[side]
+    kept = ask[link]
+    return link[kept] * links + pin[kept]

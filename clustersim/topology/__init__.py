@@ -1,6 +1,7 @@
 """Clusters from YAML, one file a kind of fabric: `build(site) -> Topology`; routing by arithmetic."""
 
 SHARED = (
+    "alike",
     "model", "site", "assemble", "router", "inside", "lattice", "detours", "ports", "wiring", "cables", "climb", "groups",
     "written", "faults", "graph", "build", "describe", "measure", "foreign", "drawing",
 )  # fmt: skip

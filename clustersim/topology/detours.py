@@ -6,12 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clustersim.errors import InputError
-from clustersim.topology.model import Ints
+from clustersim.topology.alike import Classes, classes
+from clustersim.topology.model import Ints, Mask
 
-Mask = NDArray[np.bool_]
 _KEPT = 256  # trees of shortest paths
 
 
@@ -81,6 +80,10 @@ class Detours:
         for row, path in zip(rows.tolist(), paths, strict=True):
             wide[row] = [*path, *[-1] * (width - len(path))]
         return wide
+
+    def classes(self, endpoint: Ints) -> Classes:
+        """Return what tells endpoints apart on the paths without dead links; endpoints of one class hang on one vertex."""
+        return classes(self.hops, endpoint)
 
     def _vertex(self, endpoint: Ints) -> Ints:
         place = endpoint // self.share

@@ -11,9 +11,10 @@ import numpy as np
 
 from clustersim.config.fields import validate
 from clustersim.config.topology import Explicit
+from clustersim.topology.alike import Classes
 from clustersim.topology.assemble import assemble
-from clustersim.topology.detours import Detours, Mask
-from clustersim.topology.model import Floats, Ints, Topology
+from clustersim.topology.detours import Detours
+from clustersim.topology.model import Floats, Ints, Mask, Topology
 from clustersim.topology.site import Network, Run, Site
 from clustersim.topology.written import Ports, Trunks, sort
 
@@ -131,6 +132,10 @@ class _Table:
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
         return self.paths[self.leaf_of[source], self.leaf_of[destination]]
+
+    def classes(self, endpoint: Ints) -> Classes:
+        """Return the leaves of endpoints."""
+        return self.leaf_of[endpoint], self.leaf_of[endpoint]
 
     def without(self, dead: Mask) -> Detours:
         """Return the paths around dead trunks. Raises UnreachableError when a switch is cut off."""

@@ -11,8 +11,8 @@ import numpy as np
 from clustersim.config.topology import Fault
 from clustersim.config.yaml import Document, Loc
 from clustersim.errors import suggest
-from clustersim.topology.detours import Mask, UnreachableError
-from clustersim.topology.model import Ints, Topology
+from clustersim.topology.detours import UnreachableError
+from clustersim.topology.model import Ints, Mask, Topology
 from clustersim.topology.router import GpuRouter, Remaining
 from clustersim.units import scaled
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clustersim.topology.detours import Detours, Mask
+from clustersim.topology.alike import Classes
+from clustersim.topology.detours import Detours
 from clustersim.topology.lattice import triangle
-from clustersim.topology.model import Ints
+from clustersim.topology.model import Ints, Mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,11 @@ class Groups:
         columns[:, 0] = self._local(here, np.where(i == k, there, leave))
         columns[far, 2] = self._local(enter[far], there[far])
         return columns
+
+    def classes(self, endpoint: Ints) -> Classes:
+        """Return the routers of endpoints, and which of the parallel cables they would begin with."""
+        found = endpoint // self.p * max(self.copies, 1) + endpoint % max(self.copies, 1)
+        return found, found
 
     def _local(self, here: Ints, there: Ints) -> Ints:
         """Return the link between routers of one group, -1 from a router to itself."""

@@ -18,8 +18,11 @@ from clustersim.config.gpu import Gpu
 if TYPE_CHECKING:
     import networkx as nx
 
+    from clustersim.topology.alike import Alike
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 
 class Routes(NamedTuple):
@@ -128,6 +131,13 @@ class Topology:
     def route(self, source: Ints, destination: Ints) -> Routes:
         """Return the routes from GPUs `source` to GPUs `destination`, arrays of equal length."""
         return self.router(np.asarray(source, np.int64), np.asarray(destination, np.int64))
+
+    def alike(self) -> Alike:
+        """Return which GPUs the network between nodes cannot tell apart."""
+        from clustersim.topology.alike import strange
+
+        said: Callable[[int, int], Alike] | None = getattr(self.router, "alike", None)
+        return (said or strange)(self.gpus, len(self.capacity))
 
     def link_name(self, link: int) -> str:
         """Return the name of a link: its tier and its index there, such as `leaf-up[17]`."""

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from clustersim.topology.detours import Mask, apart
+from clustersim.topology.alike import Alike, classes, strange
+from clustersim.topology.detours import apart
 from clustersim.topology.lattice import Lattice
-from clustersim.topology.model import Floats, Ints, Routes
+from clustersim.topology.model import Floats, Ints, Mask, Routes
 from clustersim.topology.site import Network, Site
 
 Hops = Callable[[Ints, Ints], Ints]
@@ -106,6 +107,37 @@ class GpuRouter:
         shares = np.ones(int(start[-1])) if even else np.broadcast_to(share, columns.shape)[used]
         return Routes(start, columns[used], shares, self.latency[columns] @ share)
 
+    def alike(self, gpus: int, links: int) -> Alike:
+        """Return which GPUs the network cannot tell apart, of a cluster of so many GPUs and links."""
+        if not self.endpoints:
+            return strange(gpus, links)
+        node, local = np.divmod(np.arange(gpus), self.gpus)
+        own = self.nic_of[local]
+        to = node * self.nics + own
+        start = (to - own % self.rails)[:, np.newaxis] + np.arange(self.rails) if self.rails > 1 else to[:, np.newaxis]
+        source, destination = classes(self.hops, np.arange(self.endpoints))
+        entry, ports = self.first + self.endpoints, int(getattr(self.hops, "ports", 0))
+        leaves, enters = np.zeros((2, links), bool)
+        leaves[:entry] = leaves[entry + self.endpoints :][:ports] = True
+        enters[entry : entry + self.endpoints] = enters[entry + self.endpoints + ports :][:ports] = True
+        stretches = getattr(self.hops, "stretches", tuple)
+        lost = np.zeros(self.endpoints, bool) if self.lost is None else self.lost
+        odd: Mask = np.any(lost.reshape(-1, self.nics), axis=1)
+        return Alike(
+            own % self.rails,
+            source[start],
+            destination[to],
+            start + self.first,
+            to + entry,
+            leaves,
+            enters,
+            odd[node],
+            start,
+            to,
+            entry + self.endpoints,
+            stretches,
+        )
+
     def without(self, dead: Mask) -> GpuRouter:
         """Return the router that goes around dead links. Raises UnreachableError when no way is left."""
         nic, network = self.first, self.first + 2 * self.endpoints
@@ -134,3 +166,13 @@ class Remaining:
     def __call__(self, source: Ints, destination: Ints) -> Routes:
         """Return the routes from GPUs to GPUs."""
         return self.router(self.gpus[source], self.gpus[destination])
+
+    def alike(self, gpus: int, links: int) -> Alike:
+        """Return which of the GPUs that are left the network cannot tell apart."""
+        said: Callable[[int, int], Alike] | None = getattr(self.router, "alike", None)
+        whole = (said or strange)(int(self.gpus.max()) + 1, links)
+        mine = {
+            name: getattr(whole, name)[self.gpus]
+            for name in ("rail", "source", "destination", "up", "down", "odd", "start", "to")
+        }
+        return whole._replace(**mine)

@@ -8,6 +8,7 @@ import numpy as np
 
 from clustersim.config.fields import validate
 from clustersim.config.topology import Switch
+from clustersim.topology.alike import Classes
 from clustersim.topology.assemble import assemble
 from clustersim.topology.model import Ints, Topology
 from clustersim.topology.site import Network, Site
@@ -33,6 +34,9 @@ class _Crossbar:
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
         return np.empty((len(source), 0), np.int64)
+
+    def classes(self, endpoint: Ints) -> Classes:
+        return endpoint * 0, endpoint * 0
 
     def port(self, endpoint: int) -> str:
         return "switch[0]"

@@ -8,19 +8,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.collectives.model import Ints, Phase, phases
+from clustersim.collectives.loads import idle_rates
+from clustersim.collectives.model import Exchange, Ints, Phase, phases
 from clustersim.collectives.nccl.available import SIMPLE_ONLY
 from clustersim.collectives.nccl.choose import OPS, Choice, choose
 from clustersim.collectives.nccl.shape import Shape, shape
 from clustersim.collectives.nccl.tuner import OPS as TUNED
 from clustersim.collectives.nccl.tuner import tune
-from clustersim.collectives.paths import idle_rates
 from clustersim.errors import InputError, suggest
 from clustersim.topology.model import Topology
 from clustersim.units import scaled, seconds
-
-MOST_PAIRS = 512
-"""Ranks up to which an all_to_all is laid over the links pair by pair; beyond, NICs and NVLink alone bound it."""
 
 
 class Line(NamedTuple):
@@ -89,9 +86,7 @@ def _links(
     n = len(ranks)
     if op == "send":
         around = np.arange(n)
-        parts: Sequence[Phase] = (Phase(1, around, np.roll(around, -1), np.ones(n)),)
-    elif file == "direct" and n > MOST_PAIRS:
-        return float("inf")
+        parts: Sequence[Phase | Exchange] = (Phase(1, around, np.roll(around, -1), np.ones(n)),)
     else:
         parts = phases(file, op, one.group._replace(shares=shares))
     return float(idle_rates(topology, np.array([ranks]), parts)[0])

@@ -1,0 +1,103 @@
+"""The bytes that the phases of a collective put on links, for many groups at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from clustersim.collectives.model import Exchange, Phase
+from clustersim.collectives.paths import route
+from clustersim.topology.model import Floats, Ints, Routes, Topology
+
+Pins = tuple[Ints, Ints]
+_MOST = 1 << 21
+"""Links of all ways up to which an exchange is routed pair by pair: some 200 MB."""
+
+
+class Loads(NamedTuple):
+    """What one phase puts on links, in every group.
+
+    latency: seconds of the slowest pair, by group. The arrays `group`, `link`, `weight` list, sorted by group, the bytes over a
+    link for each byte of the collective's size. pins: two lists of (link, pin), so that all bytes over a link also cross one
+    of its pins; the narrowest links of the way, the first and the last of them. A pin beyond the last link stands for more than
+    fit through the link.
+    """
+
+    latency: Floats
+    group: Ints
+    link: Ints
+    weight: Floats
+    pins: tuple[Pins, Pins]
+
+
+def loads(topology: Topology, ranks: Ints, phase: Phase | Exchange) -> Loads:
+    """Return the loads of a phase; ranks: GPUs (groups, n) by position.
+
+    Raises InputError when the cluster has no NICs for a pair that needs them, or an exchange has too many different pairs.
+    """
+    if isinstance(phase, Phase):
+        return _pairs(topology, ranks, phase)
+    if ranks.size * ranks.shape[1] * width(topology) <= _MOST:
+        return _pairs(topology, ranks, phase.pairs())
+    from clustersim.collectives.exchange.lay import exchanged
+
+    return exchanged(topology, ranks, phase)
+
+
+def width(topology: Topology) -> int:
+    """Return how many links a long way has about, all its paths together; no fewer than 8."""
+    return max(8, len(topology.route(np.zeros(1, np.int64), np.full(1, topology.gpus - 1)).links))
+
+
+def _pairs(topology: Topology, ranks: Ints, phase: Phase) -> Loads:
+    groups, hops = len(ranks), len(phase.source)
+    routes = route(topology, ranks, phase)
+    hop = np.repeat(np.arange(groups * hops), np.diff(routes.start))
+    first, last = narrowest(topology.capacity[routes.links], routes)
+    return Loads(
+        routes.latency.reshape(groups, hops).max(axis=1),
+        hop // hops,
+        routes.links,
+        np.tile(phase.fraction, groups)[hop] * routes.share,
+        ((routes.links, first[hop]), (routes.links, last[hop])),
+    )
+
+
+def narrowest(capacity: Floats, routes: Routes) -> tuple[Ints, Ints]:
+    """Return the first and the last link of least capacity on each route (0 where a route is empty)."""
+    lengths = np.diff(routes.start)
+    full = np.flatnonzero(lengths)
+    first, last = np.zeros((2, len(lengths)), np.int64)
+    if len(full):
+        starts = routes.start[full]
+        narrow = capacity == np.repeat(np.minimum.reduceat(capacity, starts), lengths[full])
+        place = np.arange(len(capacity))
+        first[full] = routes.links[np.minimum.reduceat(np.where(narrow, place, len(capacity)), starts)]
+        last[full] = routes.links[np.maximum.reduceat(np.where(narrow, place, -1), starts)]
+    return first, last
+
+
+def bounds(topology: Topology, groups: int, group: Ints, link: Ints, weight: Floats) -> Floats:
+    """Return the idle rate of each group in bytes/s: the link with the least capacity for its load decides."""
+    links = len(topology.capacity)
+    if groups == 1:
+        total = np.bincount(link, weight, links)
+        used = total > 0
+        return np.array([(topology.capacity[used] / total[used]).min()])
+    key, inverse = np.unique(group * links + link, return_inverse=True)
+    load = np.bincount(inverse, weight)
+    bound = np.full(groups, np.inf)
+    np.minimum.at(bound, key // links, topology.capacity[key % links] / load)
+    return bound
+
+
+def idle_rates(topology: Topology, ranks: Ints, phases: Sequence[Phase | Exchange]) -> Floats:
+    """Return bytes/s of the collective's size that the links give each group of GPUs `ranks` (groups, n) on its own."""
+    seconds = np.zeros(len(ranks))
+    for phase in phases:
+        found = loads(topology, ranks, phase)
+        seconds += 1 / bounds(topology, len(ranks), found.group, found.link, found.weight)
+    with np.errstate(divide="ignore"):
+        return 1 / seconds
