@@ -42,9 +42,9 @@ class Mesh:
         """All ranks as one array of `shape`."""
         return np.arange(self.size, dtype=np.int64).reshape(self.shape)
 
-    def rank(self, dp: int, pp: int, tp: int, ep: int = 0) -> int:
+    def rank(self, dp: int, pp: int, tp: int) -> int:
         """Return the rank at these coordinates."""
-        return int(self.ranks[pp, dp, ep, 0, tp])
+        return int(self.ranks[pp, dp, 0, 0, tp])
 
     def coordinates(self, rank: Ints | int) -> tuple[Ints, ...]:
         """Return the coordinates of ranks in the order of `AXES`."""
