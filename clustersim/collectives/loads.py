@@ -9,11 +9,16 @@ import numpy as np
 
 from clustersim.collectives.model import Exchange, Phase
 from clustersim.collectives.paths import route
+from clustersim.errors import InputError
 from clustersim.topology.model import Floats, Ints, Routes, Topology
 
 Pins = tuple[Ints, Ints]
 _MOST = 1 << 21
 """Links of all ways up to which an exchange is routed pair by pair: some 200 MB."""
+
+
+class TooManyWaysError(InputError):
+    """An exchange has more different ways than can be laid one by one."""
 
 
 class Loads(NamedTuple):
@@ -35,7 +40,7 @@ class Loads(NamedTuple):
 def loads(topology: Topology, ranks: Ints, phase: Phase | Exchange) -> Loads:
     """Return the loads of a phase; ranks: GPUs (groups, n) by position.
 
-    Raises InputError when the cluster has no NICs for a pair that needs them, or an exchange has too many different pairs.
+    Raises InputError when the cluster has no NICs for a pair that needs them, TooManyWaysError for an exchange.
     """
     if isinstance(phase, Phase):
         return _pairs(topology, ranks, phase)

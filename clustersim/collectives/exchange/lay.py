@@ -24,7 +24,7 @@ MANY = 1 << 20
 def exchanged(topology: Topology, ranks: Ints, exchange: Exchange) -> Loads:
     """Return the loads of an exchange in groups of GPUs `ranks` (groups, n).
 
-    Raises InputError when the routing tells too many pairs apart.
+    Raises TooManyWaysError when the routing tells too many pairs apart.
     """
     alike = topology.alike()
     ledger = Ledger(topology, alike, len(ranks))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from clustersim.collectives.loads import Loads, Pins, width
-from clustersim.errors import InputError
+from clustersim.collectives.loads import Loads, Pins, TooManyWaysError, width
 from clustersim.topology.alike import Alike
 from clustersim.topology.model import Floats, Ints, Mask, Routes, Topology
 
@@ -58,10 +57,10 @@ class Ledger:
                 np.maximum.at(self.high[side], link, spans[2 * side + 1][way])
 
     def check(self, ways: int) -> None:
-        """Raise InputError when there are too many ways to lay them one by one."""
+        """Raise TooManyWaysError when there are too many ways to lay them one by one."""
         most = MOST // width(self.topology)
         if ways > most:
-            raise InputError(
+            raise TooManyWaysError(
                 f"the routing and the faults of this cluster give the pairs of an all-to-all {ways} different ways, more than "
                 f"{most} at once; use smaller groups, or adaptive routing"
             )
