@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from clustersim.collectives.skew import zipf_shares
 from clustersim.config.yaml import parse
 from clustersim.engine.fold import partition
 from clustersim.engine.maxmin import solve
 from clustersim.engine.traffic import Family, scarce, traffic
 from clustersim.topology.build import build, load
 from clustersim.topology.model import Topology
+from clustersim.workload.routing import zipf_shares
 
 TOPOLOGIES = Path(__file__).parent.parent / "topologies"
 REPEATS = 5

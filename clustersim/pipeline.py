@@ -89,7 +89,7 @@ def run(
     planned, record = play(work, cluster, fold, lambda share: progress(f"simulate {share:.0%}"))
     progress("summarize")
     parts = breakdown(record.spans, len(planned.programs), record.end)
-    facts = Facts(memory, predicted, step_margin(work, record, predicted.bounds), full_attention)
+    facts = Facts(memory, predicted, step_margin(work, planned, record, predicted.bounds), full_attention)
     found = summary(cluster, work, planned, record, parts, facts)
     return Result(found, cluster, job, planned, record, parts, facts, time.perf_counter() - begun)
 
@@ -108,8 +108,11 @@ def prepare(
     return work, memory, predicted
 
 
-def _predict(cluster: Topology, job: Job, gpus: Ints) -> tuple[Work, tuple[Stage, ...], Forecast]:
-    """Return the work, the stages, and what is known of the predictor's error and was assumed of the clocks."""
+def _predict(cluster: Topology, job: Job, gpus: Ints) -> tuple[Work, list[tuple[Stage, ...]], Forecast]:
+    """Return the work, the stages by position in the ep group, and what is known of kernel times.
+
+    That is the predictor's error, and what was assumed of the clocks.
+    """
     from clustersim.predictors.clocks import applied, derate
     from clustersim.predictors.clocks import statement as said
     from clustersim.predictors.margins import bounds
@@ -120,8 +123,9 @@ def _predict(cluster: Topology, job: Job, gpus: Ints) -> tuple[Work, tuple[Stage
     split = job.parallelism
     with _blaming(job, "parallelism.schedule", split.schedule):
         schedule = load_schedule(split.schedule, split.pp, job.microbatches, split.vpp)
-    parts = stages(job)
-    written = scripts(job, parts, schedule)
+    parts = [stages(job, position) for position in range(job.positions)]
+    alike = zip(*(scripts(job, part, schedule) for part in parts), strict=True)
+    written = tuple(script for lane in alike for script in lane)
     distinct = kernels(written)
     with _blaming(job, "predictor", job.spec.predictor):
         predictor = get(job.spec.predictor)
@@ -162,17 +166,21 @@ def _blaming(job: Job, key: str, name: str) -> Iterator[None]:
         raise job.error(key, f"{name} does not work here ({what}); see one of the built-in ones") from error
 
 
-def _memory(work: Work, parts: tuple[Stage, ...]) -> list[Memory]:
-    """Return the peak memory of each pipeline rank."""
+def _memory(work: Work, parts: list[tuple[Stage, ...]]) -> list[Memory]:
+    """Return the peak memory of each pipeline rank, that of its busiest experts."""
     from clustersim.schedules.check import in_flight
     from clustersim.workload.memory import memory
 
     result = []
-    for rank, script in enumerate(work.scripts):
-        own = parts[rank :: work.job.parallelism.pp]
-        flights = [in_flight(tuple(a for a in script.row if a.stage == stage.index)) for stage in own]
-        result.append(memory(work.job, own, flights))
+    for rank, script in enumerate(work.scripts[:: len(parts)]):
+        flights = [in_flight(tuple(a for a in script.row if a.stage == s.index)) for s in _own(work, parts[0], rank)]
+        ranks = [memory(work.job, _own(work, part, rank), flights, place) for place, part in enumerate(parts)]
+        result.append(max(ranks, key=lambda one: one.total))
     return result
+
+
+def _own(work: Work, stages: tuple[Stage, ...], rank: int) -> tuple[Stage, ...]:
+    return stages[rank :: work.job.parallelism.pp]
 
 
 def _must_fit(cluster: Topology, job: Job, memory: list[Memory]) -> None:

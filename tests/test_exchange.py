@@ -14,7 +14,6 @@ from clustersim.collectives.exchange import ends, lay, ledger, ways
 from clustersim.collectives.exchange.lay import exchanged
 from clustersim.collectives.loads import Loads, bounds
 from clustersim.collectives.model import Exchange, Group, phases
-from clustersim.collectives.skew import zipf_shares
 from clustersim.config.yaml import parse
 from clustersim.engine.network import Tenant, demand, folded
 from clustersim.engine.script import Call
@@ -22,6 +21,7 @@ from clustersim.engine.traffic import Family, traffic
 from clustersim.errors import InputError
 from clustersim.topology.build import build, load
 from clustersim.topology.model import Topology
+from clustersim.workload.routing import zipf_shares
 
 TOPOLOGIES = Path(__file__).parents[1] / "topologies"
 LARGE = (TOPOLOGIES / "fattree_3840.yaml").read_text(encoding="utf-8")

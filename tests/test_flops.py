@@ -27,6 +27,7 @@ PUBLISHED = {
     "llama3_70b": (70.554e9, 0.001),
     "llama3_405b": (405.85e9, 0.001),
     "mixtral_8x7b": (46.703e9, 0.001),  # Hugging Face model card; Jiang et al. 2024 say 47B
+    "mixtral_8x22b": (140.63e9, 0.001),  # Hugging Face model card, mistralai/Mixtral-8x22B-v0.1
     "neusight_gpt3_xl": (2.8796e9, 0.001),
     "neusight_gpt3_xl_4": (2.8796e9, 0.001),
     "neusight_gpt2_large_4": (774.0e6, 0.002),
@@ -66,17 +67,21 @@ def test_mixtral_activates_twelve_point_nine_billion():
 @pytest.mark.parametrize("name", PUBLISHED)
 @pytest.mark.parametrize("tp", [1, 2, 4])
 def test_the_operators_hold_the_parameters_of_the_closed_form(name, tp):
-    sp = {"parallelism__sequence_parallel": False}
+    ep = job(name).parallelism.ep
+    sp = {"parallelism__sequence_parallel": ep > 1 and tp > 1}
     one = job(name, parallelism__tp=tp, parallelism__pp=1, parallelism__shard_all_parameters=False, **sp)
     (stage,) = stages(one)
-    whole = (stage.parameters - stage.replicated) * tp + stage.replicated
+    dense = stage.parameters - stage.experts
+    whole = (dense - stage.replicated) * tp + stage.replicated + stage.experts * tp * ep
     assert whole == parameters(one.model, vocab=padded_vocab(one.model, tp))
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_kernels_run_the_flop_of_the_closed_form(name, recompute):
-    one = job(name, training__attention="unfused", training__recompute=recompute, parallelism__sequence_parallel=False)
+    split = job(name).parallelism
+    sp = {"parallelism__sequence_parallel": split.ep > 1 and split.tp > 1}
+    one = job(name, training__attention="unfused", training__recompute=recompute, **sp)
     router = one.parallelism.tp if one.model.experts else 1
     tolerance = 2e-3 if router > 1 or one.model.head_transform else 1e-12  # every tp rank repeats the router
     assert executed(one) == pytest.approx(hardware_flop(one, full=True), rel=tolerance)

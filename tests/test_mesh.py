@@ -43,3 +43,13 @@ def test_activations_pass_to_the_next_stage_only(mesh):
 def test_no_embedding_group_without_a_pipeline():
     assert Mesh(8, 1, 4).embedding().shape == (0, 2)
     assert Mesh(8, 1, 4).p2p().shape == (0, 2)
+
+
+@given(st.builds(Mesh, *[st.integers(1, 4)] * 5), st.permutations(AXES), st.integers(1, 5))
+def test_groups_over_several_axes_join_those_of_each(mesh, axes, count):
+    groups = mesh.groups(*axes[:count])
+    assert sorted(groups.ravel().tolist()) == list(range(mesh.size))
+    of = np.empty(mesh.size, np.int64)
+    of[groups.ravel()] = np.repeat(np.arange(len(groups)), groups.shape[1])
+    for axis in axes[:count]:
+        assert (of[mesh.groups(axis)] == of[mesh.groups(axis)[:, :1]]).all()

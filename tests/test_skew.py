@@ -15,7 +15,6 @@ from clustersim.collectives.model import Group
 from clustersim.collectives.nccl import table
 from clustersim.collectives.nccl.choose import choose
 from clustersim.collectives.nccl.shape import shape
-from clustersim.collectives.skew import zipf_shares
 from clustersim.engine.activities import Activities
 from clustersim.engine.fabric import Activity, Fabric, Segment
 from clustersim.engine.network import Tenant
@@ -23,6 +22,7 @@ from clustersim.engine.script import Call
 from clustersim.engine.traffic import Family, traffic
 from clustersim.errors import InputError
 from clustersim.topology.build import load
+from clustersim.workload.routing import zipf_shares
 
 ROOT = Path(__file__).parents[1]
 NODE, POD = (load(ROOT / "topologies" / f"{name}.yaml") for name in ("hgx_h100_8", "superpod_h100_128"))

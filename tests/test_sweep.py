@@ -112,7 +112,7 @@ def test_the_command(place, done, monkeypatch, capsys):
     code, out, err = command(monkeypatch, capsys, *OPTIONS, "--workers", "1")
     assert (code, err) == (0, "")
     head, *rows, count, reasons = out.splitlines()
-    assert head.split()[:4] == ["tp", "pp", "dp", "vpp"]
+    assert head.split()[:5] == ["tp", "pp", "dp", "ep", "vpp"]
     ok = [row for row in done[0] if row["status"] == "ok"]
     assert len(rows) == len(ok)
     assert count.startswith(f"{len(ok)} of {len(SPACE)} points simulated")
@@ -308,3 +308,13 @@ def test_workers_do_not_outlive_a_killed_sweep(tmp_path):
         process.communicate(timeout=20)
     assert len(log.read(tmp_path / "x")) >= 2
     until(lambda: not any(map(alive, workers_of(tmp_path))))
+
+
+def test_ep_is_an_axis_and_what_does_not_divide_is_illegal(tmp_path):
+    fixed = {"model.experts": 8, "model.layers": 2, "predictor": "roofline", "training.global_batch": 64}
+    space = [{**fixed, **point} for point in points({"dp": [4], "ep": [1, 2, 3, 8]})]
+    rows = run.run(NODE, JOB, space, 1, tmp_path / "x")
+    assert [(row["ep"], row["status"]) for row in rows] == [(1, "ok"), (2, "ok"), (3, "illegal"), (8, "illegal")]
+    assert rows[1]["ep_s"] > 0 == rows[0]["ep_s"]
+    assert rows[2]["reason"].endswith("parallelism.ep: 3 does not divide 8 experts; use 1, 2, 4")
+    assert rows[3]["reason"].endswith("parallelism.ep: 8 does not divide dp 4; use 1, 2, 4")

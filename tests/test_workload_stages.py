@@ -47,10 +47,12 @@ def test_split_backward_is_the_whole_backward(name, recompute):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_parameter_has_its_gradient_once_and_before_the_end(name):
     for stage in stages(job(name)):
-        positions = [position for position, _ in stage.gradient_ready]
-        assert sum(count for _, count in stage.gradient_ready) == stage.parameters
+        dense, experts = (stage.gradient_ready(expert) for expert in (False, True))
+        positions = [position for position, _ in dense]
+        assert sum(count for _, count in dense + experts) == stage.parameters
         assert positions == sorted(positions)
-        assert positions[-1] <= len(stage.backward)
+        assert positions[-1] == len(stage.backward)
+        assert [position for position, _ in experts] == sorted(position for position, _ in experts)
 
 
 def test_blocks_are_one_object():
@@ -147,11 +149,12 @@ def test_kernels_are_sound():
     st.sampled_from(NAMES), st.sampled_from([1, 2]), st.integers(1, 6), st.sampled_from(["none", "selective", "full"])
 )
 def test_the_table_has_what_the_stages_run(name, tp, pp, recompute):
+    spread = job(name).parallelism.ep > 1
     one = job(
         name,
         parallelism__tp=tp,
         parallelism__pp=pp,
-        parallelism__sequence_parallel=False,
+        parallelism__sequence_parallel=spread and tp > 1,
         training__recompute=recompute,
         training__optimizer="none",
     )

@@ -53,7 +53,7 @@ def kernels(
 def _placed(job: Job, gpus: int | None) -> Job:
     """Return the job on the GPUs asked for, or on those of one replica (or of the dp it states)."""
     p = job.parallelism
-    replicas = 1 if p.dp == "auto" else p.dp
+    replicas = p.ep if p.dp == "auto" else p.dp
     many = gpus or p.tp * p.pp * replicas
     return job.place(many, many if p.tp_across_nodes else max(p.tp, 1))
 
@@ -124,7 +124,8 @@ def _print(job: Job, found: list[Row], times: Times) -> None:
     from clustersim.units import duration
 
     p = job.parallelism
-    title = f"{job.name}: tp {p.tp}, pp {p.pp}, dp {job.dp}, {job.microbatches} microbatches a step"
+    ep = f", ep {p.ep}" if p.ep > 1 else ""
+    title = f"{job.name}: tp {p.tp}, pp {p.pp}, dp {job.dp}{ep}, {job.microbatches} microbatches a step"
     table = Table(*COLUMNS[:7], title=title, title_justify="left", box=None)
     for name in (*COLUMNS[7:], *(("time", "low", "high") if times else ())):
         table.add_column(name, justify="right")

@@ -30,6 +30,7 @@ def sweep(
     tp: Values = None,
     pp: Values = None,
     dp: Values = None,
+    ep: Values = None,
     vpp: Values = None,
     micro_batch: Values = None,
     global_batch: Values = None,
@@ -59,7 +60,7 @@ def sweep(
 def _axes(given: Mapping[str, Any]) -> dict[str, list[Any]]:
     from clustersim.sweep.space import numbers, words
 
-    counts = ("tp", "pp", "dp", "vpp", "micro_batch", "global_batch")
+    counts = ("tp", "pp", "dp", "ep", "vpp", "micro_batch", "global_batch")
     axes: dict[str, list[Any]] = {name: list(numbers(name.replace("_", "-"), given[name])) for name in counts}
     axes |= {name: list(words(name, given[name])) for name in ("schedule", "recompute")}
     if not any(axes.values()):
@@ -122,14 +123,29 @@ def _print(rows: list[Row], target: Path, top: int, as_json: bool, quiet: bool) 
 
 
 def _table(rows: list[Row]) -> str:
-    head = ("", "tp", "pp", "dp", "vpp", "mbs", "m", "schedule", "step", "tokens/s/GPU", "MFU", "bubble", "memory")
+    head = (
+        "",
+        "tp",
+        "pp",
+        "dp",
+        "ep",
+        "vpp",
+        "mbs",
+        "m",
+        "schedule",
+        "step",
+        "tokens/s/GPU",
+        "MFU",
+        "bubble",
+        "memory",
+    )
     lines = [head, *(_cells(i, row) for i, row in enumerate(rows, 1))]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
 
 
 def _cells(place: int, row: Row) -> tuple[str, ...]:
-    split = (str(row[key]) for key in ("tp", "pp", "dp", "vpp", "micro_batch", "microbatches", "schedule"))
+    split = (str(row[key]) for key in ("tp", "pp", "dp", "ep", "vpp", "micro_batch", "microbatches", "schedule"))
     bubble = row["bubble_s"] / row["step_time_s"]
     return (
         f"{place}.",

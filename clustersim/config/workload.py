@@ -51,6 +51,8 @@ class Training(Spec):
     the softmax apart. kernels: `fused` merges bias, activation, dropout and residual as Megatron's fused kernels do,
     `eager` launches each element-wise operation by itself. recompute: activations recomputed in the backward pass.
     gradients: data type of the gradients that are accumulated and reduced. optimizer: `none` leaves the update out.
+    expert_imbalance: how many times the mean of tokens the busiest rank of an expert-parallel group receives, from 1
+    (balanced) to ep (all of them); the ranks' shares follow Zipf's law, and a rank spreads its own over its experts.
     """
 
     global_batch: Count
@@ -63,6 +65,7 @@ class Training(Spec):
     gradients: Literal["fp32", "bf16", "fp16"] = "fp32"
     optimizer: Literal["adam", "sgd", "none"] = "adam"
     clip_gradients: bool = True
+    expert_imbalance: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
 
 
 class Overlap(Spec):
@@ -80,11 +83,12 @@ class Overlap(Spec):
 class Algorithms(Spec):
     """The collective algorithm of each group: a file of `clustersim/collectives/`.
 
-    tp, dp: those groups. embedding: first and last stage, which share a tied embedding. model: all ranks of a replica, which
-    share the gradient norm.
+    tp, ep: those groups. dp: those that reduce gradients, of experts too. embedding: first and last stage, which share a tied
+    embedding. model: all ranks of a replica (with all experts), which share the gradient norm.
     """
 
     tp: Name = "nccl"
+    ep: Name = "nccl"
     dp: Name = "nccl"
     embedding: Name = "nccl"
     model: Name = "nccl"
@@ -93,7 +97,10 @@ class Algorithms(Spec):
 class Parallelism(Spec):
     """How the model is split.
 
-    dp `auto` is the largest degree that the cluster holds and the batch allows. vpp: model chunks a pipeline rank
+    dp `auto` is the largest degree that the cluster holds and the batch allows. ep: over how many of the dp replicas the
+    experts are spread, each of which holds experts / ep of them; tokens travel to their experts and back (Megatron's
+    expert_model_parallel_size and its all-to-all dispatcher). expert_tp: into how many slices an expert is cut (default: tp;
+    Megatron's expert_tensor_parallel_size); ep times expert_tp divides tp times dp. vpp: model chunks a pipeline rank
     (interleaved schedules). zero: 0, or 1 for the distributed optimizer. bucket: parameters a gradient bucket
     (default: 40 million or 1 million times dp, whichever is more, as in Megatron).
     tp_across_nodes: whether a tensor-parallel group may span nodes. shard_all_parameters: tp divides norms, biases and
@@ -103,6 +110,8 @@ class Parallelism(Spec):
     tp: Count = 1
     pp: Count = 1
     dp: Count | Literal["auto"] = "auto"
+    ep: Count = 1
+    expert_tp: Count | None = None
     vpp: Count = 1
     schedule: Name = "1f1b"
     sequence_parallel: bool = False
@@ -112,6 +121,16 @@ class Parallelism(Spec):
     algorithms: Algorithms = Algorithms()
     tp_across_nodes: bool = False
     shard_all_parameters: bool = False
+
+    @property
+    def etp(self) -> int:
+        """Slices of an expert."""
+        return self.expert_tp or self.tp
+
+    @property
+    def spread(self) -> bool:
+        """Whether experts lie on the ranks in another way than the rest of the model, so that rows travel to them."""
+        return self.ep > 1 or self.etp != self.tp
 
 
 class Workload(Spec):

@@ -37,27 +37,37 @@ def families(job: Job, topology: Topology, gpus: Ints, calls: Iterable[Call]) ->
     for call in calls:
         by_name.setdefault(call.family, {})[call] = None
     late = 2 if "model" in by_name and not job.parallelism.overlap.param_gather else 0
-    eras = {"dp": {"all_gather": late}, "model": {"all_reduce": 1}}
-    ranks = _ranks(job.mesh, job.parallelism.vpp)
+    eras = {"dp": {"all_gather": late}, "edp": {"all_gather": late}, "model": {"all_reduce": 1}}
+    ranks = _ranks(job.mesh, job.expert_mesh, job.parallelism.vpp)
     upwards = fanouts(distinct(gpus // topology.gpus_per_node), topology)
     uses = []
     for name, own in by_name.items():
-        algorithm = "" if name in (FORWARD, BACKWARD) else getattr(job.parallelism.algorithms, name)
+        algorithm = "" if name in (FORWARD, BACKWARD) else getattr(job.parallelism.algorithms, _setting(name))
+        shares = job.shares if name == "ep" else ()
         fit = levels(gpus[ranks[name]] // topology.gpus_per_node, upwards)
-        family = Family(name, ranks[name], fit, algorithm, eras.get(name, {}))
+        family = Family(name, ranks[name], fit, algorithm, eras.get(name, {}), shares=shares)
         uses.append(Use(family, tuple(own)))
         _check(job, uses[-1])
     return tuple(uses)
 
 
-def _ranks(mesh: Mesh, chunks: int) -> dict[str, Ints]:
+def _setting(family: str) -> str:
+    """Return the field of `parallelism.algorithms` for a family."""
+    return {"edp": "dp", "etp": "tp", "tp_ep": "ep"}.get(family, family)
+
+
+def _ranks(mesh: Mesh, experts: Mesh, chunks: int) -> dict[str, Ints]:
     """Return the groups of every family as (groups, n) ranks."""
     forward = _neighbours(mesh, chunks)
     return {
         "tp": mesh.groups("tp"),
         "dp": mesh.groups("dp"),
+        "etp": experts.groups("tp"),
+        "ep": experts.groups("ep"),
+        "tp_ep": experts.groups("ep", "tp"),
+        "edp": experts.groups("dp"),
         "embedding": mesh.embedding(),
-        "model": np.moveaxis(mesh.ranks, 1, 0).reshape(mesh.dp, -1),
+        "model": experts.groups("pp", "ep", "cp", "tp"),
         FORWARD: forward,
         BACKWARD: forward[:, ::-1].copy(),
     }
@@ -72,7 +82,7 @@ def _check(job: Job, use: Use) -> None:
         try:
             phases(algorithm, op, Group(use.family.ranks.shape[1], use.family.levels, use.family.shares))
         except InputError as error:
-            raise job.error(f"parallelism.algorithms.{name}", str(error)) from error
+            raise job.error(f"parallelism.algorithms.{_setting(name)}", str(error)) from error
 
 
 def _neighbours(mesh: Mesh, chunks: int) -> Ints:

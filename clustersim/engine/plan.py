@@ -21,8 +21,9 @@ from clustersim.workload.job import Job
 
 
 class Work(NamedTuple):
-    """All that a placed job does: the script of each pipeline rank, and the seconds of every kernel on a nominal GPU.
+    """All that a placed job does: the script of each role, and the seconds of every kernel on a nominal GPU.
 
+    A role is a pipeline rank, and where ep ranks have different loads a position in the ep group, the latter counting faster.
     gpus: the GPU of every rank.
     """
 
@@ -81,26 +82,25 @@ def _uses(work: Work, topology: Topology) -> tuple[Use, ...]:
 def _seeds(work: Work, topology: Topology) -> Ints:
     """Return a number a rank that says its script and its speed."""
     _, speed = np.unique(topology.slowdown[work.gpus], return_inverse=True)
-    seeds: Ints = _stage_of(work.job) * (speed.max() + 1) + speed
+    seeds: Ints = roles(work.job) * (speed.max() + 1) + speed
     return seeds
 
 
 def _plan(work: Work, uses: Sequence[Use], net: Network, topology: Topology) -> Plan:
-    stage, slowdown = _stage_of(work.job), topology.slowdown[work.gpus]
+    role, slowdown = roles(work.job), topology.slowdown[work.gpus]
     places = _places(uses, len(work.gpus))
     binder = _Binder(Activities(work.seconds, net), {})
     programs = [
-        binder.program(work.scripts[stage[r]], int(stage[r]), float(slowdown[r]), _cells_of(int(r), places, net))
+        binder.program(work.scripts[role[r]], int(role[r]), float(slowdown[r]), _cells_of(int(r), places, net))
         for r in net.cells.ranks.first
     ]
     return Plan(programs, net, _members(uses, net), net.cells.ranks.first, net.cells.ranks.size)
 
 
-def _stage_of(job: Job) -> Ints:
-    """Return the pipeline rank of every rank."""
-    stage = np.empty(job.mesh.size, np.int64)
-    stage[job.mesh.ranks.reshape(job.mesh.pp, -1)] = np.arange(job.mesh.pp)[:, None]
-    return stage
+def roles(job: Job) -> Ints:
+    """Return the role of every rank."""
+    pp, _, ep, _, _ = job.expert_mesh.coordinates(np.arange(job.mesh.size))
+    return pp * job.positions + ep % job.positions
 
 
 def _places(uses: Sequence[Use], ranks: int) -> dict[str, Ints]:
@@ -141,10 +141,10 @@ class _Binder:
     activities: Activities
     known: dict[tuple[object, ...], Activity]
 
-    def program(self, script: Script, rank: int, slowdown: float, cells: Mapping[str, int]) -> Program:
+    def program(self, script: Script, role: int, slowdown: float, cells: Mapping[str, int]) -> Program:
         def bound(lines: Sequence[Line], *where: object) -> tuple[Instruction, ...]:
             return tuple(
-                self.instruction(line, (rank, *where, place), slowdown, cells) for place, line in enumerate(lines)
+                self.instruction(line, (role, *where, place), slowdown, cells) for place, line in enumerate(lines)
             )
 
         return Program(

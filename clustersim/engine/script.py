@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from operator import itemgetter
+from typing import NamedTuple, cast
 
 from clustersim.config.gpu import BYTES
 from clustersim.engine.buckets import first_reads, last_ready
@@ -64,6 +65,8 @@ class Start(NamedTuple):
 
 
 Line = Compute | Give | Take | Start | Drain
+Mark = tuple[int, Line]
+"""A position in a pass, and what happens there."""
 
 
 class Script(NamedTuple):
@@ -109,8 +112,8 @@ class _Writer:
         special: dict[Action, tuple[Line, ...]] = {}
         for action in {(a.letter, a.stage): a for a in self.row}.values():  # the last of each letter and stage
             before, after = self.take(action), self.give(action)
-            steps[action.letter, action.stage] = (*before, self.compute(action, self.items(action)), *after)
-            if self.job.parallelism.overlap.grad_reduce and self.job.dp > 1 and action.letter in "BW":
+            steps[action.letter, action.stage] = (*before, *self.computed(action, self.items(action)), *after)
+            if self.job.parallelism.overlap.grad_reduce and self.kinds and action.letter in "BW":
                 special[action] = (*before, *self.reduced(action), *after)
         begin, first = self.gathered() if self.gathers else ((), {})
         return Script(begin, self.row, steps, special | first, (*self.reduce_all(), *self.end(), *self.gather_all()))
@@ -121,8 +124,34 @@ class _Writer:
         items: Steps = getattr(stage, by_letter[action.letter])
         return items
 
-    def compute(self, action: Action, items: Steps) -> Compute:
-        return Compute(action.letter, action.stage, items, "tp" if self.job.parallelism.tp > 1 else None)
+    def computed(self, action: Action, items: Steps) -> Iterator[Line]:
+        """Yield items in lock-step with the tp group; exchanges of experts, which join ranks of different ones, stand between.
+
+        Where tp peers hold different experts, whose work may differ, only parts with tp exchanges are in lock-step.
+        """
+        split = self.job.parallelism
+        lock = "tp" if split.tp > 1 else None
+        places = [i for i, item in enumerate(items) if isinstance(item, Exchange) and item.group != "tp"]
+        for begin, end in pairwise([-1, *places, len(items)]):
+            part = items[begin + 1 : end]
+            alone = split.etp != split.tp and not any(isinstance(item, Exchange) for item in part)
+            if part or not items:
+                yield Compute(action.letter, action.stage, part, None if alone else lock)
+            if end < len(items):
+                one = cast(Exchange, items[end])
+                yield Start(action.stage, Call(*one))
+                yield Drain(one.group)
+
+    def marked(self, action: Action, items: Steps, marks: Sequence[Mark]) -> Iterator[Line]:
+        """Yield items with the line of each mark at its position."""
+        done = 0
+        for position, line in sorted(marks, key=itemgetter(0)):
+            if position > done:
+                yield from self.computed(action, items[done:position])
+                done = position
+            yield line
+        if done < len(items):
+            yield from self.computed(action, items[done:])
 
     def take(self, action: Action) -> tuple[Line, ...]:
         if action.letter == "F" and action.stage > 0:
@@ -147,42 +176,49 @@ class _Writer:
         return self.job.parallelism.bucket or max(40_000_000, 1_000_000 * self.job.dp)
 
     @property
+    def kinds(self) -> list[tuple[str, bool]]:
+        """The families over which parameters have copies, and whether it is those of experts that are spread over ranks."""
+        found = [("dp", False), ("edp", True)] if self.job.parallelism.spread else [("dp", False)]
+        return [(family, expert) for family, expert in found if self.job.copies(expert) > 1]
+
+    @property
     def gathers(self) -> bool:
         """Whether the parameters of the last update are gathered during the first forward passes."""
-        return bool(self.job.parallelism.zero and self.job.parallelism.overlap.param_gather and self.job.dp > 1)
+        return bool(self.job.parallelism.zero and self.job.parallelism.overlap.param_gather and self.kinds)
 
-    def reduce(self, stage: int, parameters: float) -> tuple[Line, ...]:
-        """Return the reduction of gradients over the dp ranks."""
+    def reduce(self, family: str, stage: int, parameters: float) -> tuple[Line, ...]:
+        """Return the reduction of gradients over the ranks that hold the same parameters."""
         op = "reduce_scatter" if self.job.parallelism.zero else "all_reduce"
         size = parameters * BYTES[self.job.training.gradients]
-        return (Start(stage, Call("dp", op, size)),) if size and self.job.dp > 1 else ()
+        return (Start(stage, Call(family, op, size)),) if size else ()
 
-    def gather(self, stage: int, parameters: float) -> tuple[Line, ...]:
+    def gather(self, family: str, stage: int, parameters: float) -> tuple[Line, ...]:
         size = parameters * weight_bytes(self.job)
-        return (Start(stage, Call("dp", "all_gather", size)),) if size else ()
+        return (Start(stage, Call(family, "all_gather", size)),) if size else ()
 
     def reduced(self, action: Action) -> Iterator[Line]:
         """Yield the last backward pass of a stage in parts, and the reduction of each bucket as it fills."""
         items, stage = self.items(action), self.stages[action.stage]
-        ready = stage.gradient_ready if action.letter == "B" else ((len(items), stage.parameters),)
-        buckets = last_ready(ready, self.bucket)
-        for part, bucket in zip(_cut(items, [b.position for b in buckets[:-1]]), buckets, strict=True):
-            yield self.compute(action, part)
-            yield from self.reduce(action.stage, bucket.parameters)
+        marks: list[Mark] = []
+        for family, expert in self.kinds:
+            ready = stage.gradient_ready(expert) if action.letter == "B" else ((len(items), stage.held(expert)),)
+            for bucket in last_ready(ready, self.bucket):
+                marks += [(bucket.position, line) for line in self.reduce(family, action.stage, bucket.parameters)]
+        return self.marked(action, items, marks)
 
     def gathered(self) -> tuple[tuple[Line, ...], dict[Action, tuple[Line, ...]]]:
         """Start all gathers at once; the first forward pass of each stage waits for each bucket where it reads it."""
-        starts: list[Line] = []
+        starts: dict[str, list[Line]] = {family: [] for family, _ in self.kinds}
         special: dict[Action, tuple[Line, ...]] = {}
         for action in {a.stage: a for a in reversed(self.row) if a.letter == "F"}.values():
             stage = self.stages[action.stage]
-            buckets = first_reads(stage.parameters_used, self.bucket)
-            lines: list[Line] = []
-            for part, bucket in zip(_cut(stage.forward, [b.position for b in buckets[1:]]), buckets, strict=True):
-                starts += self.gather(action.stage, bucket.parameters)
-                lines += [Drain("dp", len(starts)), self.compute(action, part)]
-            special[action] = (*self.take(action), *lines, *self.give(action))
-        return tuple(starts), special
+            marks: list[Mark] = []
+            for family, expert in self.kinds:
+                for bucket in first_reads(stage.parameters_used(expert), self.bucket):
+                    starts[family] += self.gather(family, action.stage, bucket.parameters)
+                    marks.append((bucket.position, Drain(family, len(starts[family]))))
+            special[action] = (*self.take(action), *self.marked(action, stage.forward, marks), *self.give(action))
+        return tuple(line for lines in starts.values() for line in lines), special
 
     @property
     def own(self) -> range:
@@ -190,22 +226,24 @@ class _Writer:
 
     def reduce_all(self) -> Iterator[Line]:
         """Yield the reduction of what is not reduced yet, then that of the tied embedding."""
-        if not self.job.parallelism.overlap.grad_reduce:
-            for stage in self.own:
-                yield from self.reduce(stage, self.stages[stage].parameters)
-        if self.job.dp > 1:
-            yield Drain("dp")
+        for family, expert in self.kinds:
+            if not self.job.parallelism.overlap.grad_reduce:
+                for stage in self.own:
+                    yield from self.reduce(family, stage, self.stages[stage].held(expert))
+            yield Drain(family)
         shared = max(self.stages[stage].shared for stage in self.own)
         if shared:
             yield Start(-1, Call("embedding", "all_reduce", shared * BYTES[self.job.training.gradients]))
             yield Drain("embedding")
 
     def end(self) -> Iterator[Line]:
-        """Yield the gradient norm, which all ranks of a replica share, and the optimizer."""
-        found = update(self.job, sum(self.stages[stage].parameters for stage in self.own))
+        """Yield the gradient norm, which all ranks of a replica with all experts share, and the optimizer."""
+        parameters, experts = (
+            sum(getattr(self.stages[s], kind) for s in self.own) for kind in ("parameters", "experts")
+        )
+        found = update(self.job, parameters, experts)
         norm = next((i + 1 for i, kernel in enumerate(found) if kernel.op == "gradient_norm"), 0)
-        replica = self.job.parallelism.tp * self.job.parallelism.pp
-        if norm and replica > 1:
+        if norm and self.job.mesh.size > self.job.copies(expert=True):
             exchange = Exchange("model", "all_reduce", 4.0)
             yield Compute("norm", -1, (*found[:norm], exchange), "model")
         elif norm:
@@ -215,12 +253,9 @@ class _Writer:
 
     def gather_all(self) -> Iterator[Line]:
         """Yield the gathering of the updated parameters, unless the next forward passes do it."""
-        if self.job.parallelism.zero and self.job.dp > 1 and not self.gathers:
+        if not self.job.parallelism.zero or self.gathers:
+            return
+        for family, expert in self.kinds:
             for stage in self.own:
-                yield from self.gather(stage, self.stages[stage].parameters)
-            yield Drain("dp")
-
-
-def _cut(items: Steps, places: Sequence[int]) -> list[Steps]:
-    """Cut items before each of the given positions (ascending)."""
-    return [items[a:b] for a, b in pairwise([0, *places, len(items)])]
+                yield from self.gather(family, stage, self.stages[stage].held(expert))
+            yield Drain(family)

@@ -6,11 +6,16 @@ optimizer, and bubble (waiting for another rank's computation). The parts add up
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
+from operator import attrgetter
 
 from clustersim.engine.program import Span
 
 UPDATE = ("norm", "optimizer")
+PART_OF = {"embedding": "dp", "edp": "dp", "etp": "tp", "tp_ep": "ep"}
+"""Families that count with another."""
 PARTS = ("compute", "tp", "pp", "dp", "ep", "cp", "optimizer", "bubble")
 
 
@@ -24,14 +29,14 @@ def breakdown(spans: Iterable[Span], ranks: int, end: float) -> list[dict[str, f
 
 def _of_rank(spans: Sequence[Span], end: float) -> dict[str, float]:
     parts = dict.fromkeys(PARTS, 0.0)
-    posted = [s for s in spans if s.stream not in ("compute", "wait") and s.kind != "send"]
+    posted = _posted(spans)
     for span in spans:
         if span.stream == "compute":
             _add_run(parts, span)
         elif span.stream == "wait" and span.kind in ("receive", "send"):
             parts["pp"] += span.end - span.start
         elif span.stream == "wait":
-            _add_drain(parts, span, [p for p in posted if p.stream == span.kind])
+            _add_drain(parts, span, posted.get(span.kind, []))
     parts["bubble"] = max(end - sum(parts.values()), 0.0)
     return parts
 
@@ -62,8 +67,19 @@ def _shares(span: Span) -> dict[str, float]:
     return {name: value / total for name, value in idle.items()}
 
 
-def _add_drain(parts: dict[str, float], span: Span, posted: Iterable[Span]) -> None:
+def _posted(spans: Iterable[Span]) -> dict[str, list[Span]]:
+    """Return the collectives of each stream, in the order in which they ran, one after the other."""
+    result: dict[str, list[Span]] = {}
+    for span in spans:
+        if span.stream not in ("compute", "wait") and span.kind != "send":
+            result.setdefault(span.stream, []).append(span)
+    return result
+
+
+def _add_drain(parts: dict[str, float], span: Span, posted: Sequence[Span]) -> None:
     """Count as exposed only the time in which a collective really moved; the rest was waiting for peers."""
-    name = {"embedding": "dp"}.get(span.kind, span.kind)
-    moved = sum(max(min(p.end, span.end) - max(p.start, span.start), 0.0) for p in posted)
+    name = PART_OF.get(span.kind, span.kind)
+    first = bisect_right(posted, span.start, key=attrgetter("end"))
+    during = takewhile(lambda p: p.start < span.end, map(posted.__getitem__, range(first, len(posted))))
+    moved = sum(max(min(p.end, span.end) - max(p.start, span.start), 0.0) for p in during)
     parts[name] = parts.get(name, 0.0) + moved

@@ -10,49 +10,52 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from clustersim.engine.plan import Work
+from clustersim.engine.plan import Plan, Work, roles
 from clustersim.engine.program import Span
 from clustersim.engine.script import Compute
 from clustersim.engine.simulate import Record
 from clustersim.output.critical import critical_path
 from clustersim.predictors.margins import Bounds, Margin
+from clustersim.topology.model import Ints
 from clustersim.workload.kernel import Kernel
 
-Pass = tuple[str, int]
-"""Kind and stage of a computation: `F`, 3; `optimizer`, -1."""
+Pass = tuple[int, str, int]
+"""Position in the ep group, kind and stage of a computation: 0, `F`, 3; 0, `optimizer`, -1."""
 
 
-def step_margin(work: Work, record: Record, bounds: Bounds) -> Margin:
+def step_margin(work: Work, plan: Plan, record: Record, bounds: Bounds) -> Margin:
     """Return between which times the step lies, by the errors of kernels alone: no more simulations are needed."""
-    return bounds.margin(record.end, exposed(work, critical_path(record.spans)))
+    return bounds.margin(record.end, exposed(work, plan, critical_path(record.spans)))
 
 
-def exposed(work: Work, path: Iterable[Span]) -> dict[Kernel, float]:
+def exposed(work: Work, plan: Plan, path: Iterable[Span]) -> dict[Kernel, float]:
     """Return the seconds of each kernel on the critical path."""
     result: defaultdict[Kernel, float] = defaultdict(float)
     kernels = _kernels(work)
-    for key, seconds in _computed(path).items():
+    places = roles(work.job)[plan.first] % work.job.positions
+    for key, seconds in _computed(path, places).items():
         whole = sum(count * work.seconds[kernel] for kernel, count in kernels[key].items())
         for kernel, count in kernels[key].items():
             result[kernel] += seconds * count * work.seconds[kernel] / whole
     return result
 
 
-def _computed(path: Iterable[Span]) -> dict[Pass, float]:
-    """Return the seconds of computation on the path by pass."""
+def _computed(path: Iterable[Span], places: Ints) -> dict[Pass, float]:
+    """Return the seconds of computation on the path by pass; places: of the rank cells in their ep groups."""
     result: defaultdict[Pass, float] = defaultdict(float)
     for span in path:
         if span.stream == "compute" and span.activity and span.activity.compute:
-            result[span.kind, span.stage] += min(span.activity.compute, span.end - span.start)
+            result[int(places[span.rank]), span.kind, span.stage] += min(span.activity.compute, span.end - span.start)
     return result
 
 
 def _kernels(work: Work) -> dict[Pass, Counter[Kernel]]:
     """Return how often each pass runs each kernel."""
     result: dict[Pass, Counter[Kernel]] = {}
-    for script in work.scripts:
+    for role, script in enumerate(work.scripts):
+        place = role % work.job.positions
         for line in (line for lines in (*script.steps.values(), script.finish) for line in lines):
             if isinstance(line, Compute):
-                found = result.setdefault((line.kind, line.stage), Counter())
+                found = result.setdefault((place, line.kind, line.stage), Counter())
                 found.update(item for item in line.items if isinstance(item, Kernel))
     return result

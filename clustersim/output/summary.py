@@ -81,6 +81,8 @@ def split_facts(job: Job) -> dict[str, Any]:
         "tp": split.tp,
         "pp": split.pp,
         "dp": split.dp,
+        "ep": split.ep,
+        "expert_tp": split.etp,
         "vpp": split.vpp,
         "zero": split.zero,
         "schedule": split.schedule,

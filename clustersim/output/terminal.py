@@ -34,7 +34,8 @@ def _rows(pairs: Iterable[tuple[str, str]]) -> list[str]:
 
 def _head(summary: dict[str, Any]) -> list[str]:
     cluster, split = summary["cluster"], summary["parallelism"]
-    layout = f"tp {split['tp']} × pp {split['pp']} × dp {split['dp']}, {split['schedule']}"
+    ep = f" (ep {split['ep']})" if split["ep"] > 1 else ""
+    layout = f"tp {split['tp']} × pp {split['pp']} × dp {split['dp']}{ep}, {split['schedule']}"
     if split["vpp"] > 1:
         layout += f" × {split['vpp']} chunks"
     batch = (

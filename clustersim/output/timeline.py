@@ -32,9 +32,19 @@ COLOURS = {  # Okabe and Ito (2008), which colour-blind readers can tell apart
     "tensor parallel": "#cc79a7",
     "pipeline": "#0072b2",
     "data parallel": "#009e73",
+    "expert parallel": "#d55e00",
 }
 PASSES = {"F": "forward", "B": "backward", "I": "backward", "W": "weight gradients"}
-LANES = {"tp": "tensor parallel", "dp": "data parallel", "embedding": "data parallel", "model": "optimizer"}
+LANES = {
+    "tp": "tensor parallel",
+    "etp": "tensor parallel",
+    "ep": "expert parallel",
+    "tp_ep": "expert parallel",
+    "dp": "data parallel",
+    "edp": "data parallel",
+    "embedding": "data parallel",
+    "model": "optimizer",
+}
 
 
 class Bar(NamedTuple):

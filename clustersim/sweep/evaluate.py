@@ -46,7 +46,7 @@ def flat(summary: dict[str, Any]) -> Row:
     """Return the figures of a summary that a table of points shows."""
     split = {
         k: summary["parallelism"][k]
-        for k in ("tp", "pp", "dp", "vpp", "schedule", "zero", "micro_batch", "microbatches")
+        for k in ("tp", "pp", "dp", "ep", "vpp", "schedule", "zero", "micro_batch", "microbatches")
     }
     speed = {k: summary[k] for k in _SPEED if summary[k] is not None}
     parts = {f"{k}_s": v for k, v in summary["breakdown_s"].items() if k != "rank"}

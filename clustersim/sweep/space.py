@@ -12,6 +12,7 @@ AXES: Mapping[str, str] = {
     "tp": "parallelism.tp",
     "pp": "parallelism.pp",
     "dp": "parallelism.dp",
+    "ep": "parallelism.ep",
     "vpp": "parallelism.vpp",
     "schedule": "parallelism.schedule",
     "zero": "parallelism.zero",

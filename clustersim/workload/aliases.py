@@ -76,6 +76,8 @@ ALIASES: Mapping[str, Alias] = {
     "pipeline_model_parallel_size": (("parallelism", "pp"), same),
     "virtual_pipeline_model_parallel_size": (("parallelism", "vpp"), same),
     "data_parallel_size": (("parallelism", "dp"), same),
+    "expert_model_parallel_size": (("parallelism", "ep"), same),
+    "expert_tensor_parallel_size": (("parallelism", "expert_tp"), same),
     "use_distributed_optimizer": (("parallelism", "zero"), lambda v: int(v) if isinstance(v, bool) else v),
     "ddp_bucket_size": (("parallelism", "bucket"), same),
     "overlap_grad_reduce": (("parallelism", "overlap", "grad_reduce"), same),
@@ -86,7 +88,6 @@ ALIASES: Mapping[str, Alias] = {
 REMEDIES: Mapping[str, str] = {
     "num_layers_per_virtual_pipeline_stage": "write virtual_pipeline_model_parallel_size, the chunks of a pipeline rank",
     "context_parallel_size": "leave it out, the sequence is not split over ranks of its own",
-    "expert_model_parallel_size": "leave it out, every tensor-parallel group holds all experts",
 }
 """Names that have no counterpart, and what to write instead."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from clustersim.workload.job import Job, divisors, listed
+from clustersim.workload.job import Job, degrees, divisors, least_dp, listed
 from clustersim.workload.rank import width
 
 Finding = tuple[str, str]
@@ -43,7 +43,7 @@ def tensor_parallel(job: Job) -> Iterator[Finding]:
         yield "parallelism.tp", f"{tp} does not divide {m.heads} attention heads; {remedy}"
     elif (m.kv_heads or m.heads) % tp:
         yield "parallelism.tp", f"{tp} does not divide {m.kv_heads} key/value heads; {remedy}"
-    elif width(m) % tp:
+    elif width(m) % tp and not (m.experts and job.parallelism.expert_tp and not m.shared_experts):
         yield "parallelism.tp", f"{tp} does not divide the MLP's width {width(m)}; {remedy}"
     if not job.parallelism.sequence_parallel:
         return
@@ -54,6 +54,41 @@ def tensor_parallel(job: Job) -> Iterator[Finding]:
         )
     elif job.training.seq % tp:
         yield "training.seq", f"{job.training.seq} is not a multiple of tp {tp}, as sequence parallelism needs; pad it"
+
+
+def expert_parallel(job: Job) -> Iterator[Finding]:
+    """Ep and expert_tp divide the experts and the ranks, come with sequence parallelism, and bound the imbalance."""
+    p, experts, busiest = job.parallelism, job.model.experts, job.training.expert_imbalance
+    if busiest > p.ep:
+        remedy = f"use 1 to {p.ep}" if p.ep > 1 else "use 1, or set parallelism.ep above 1"
+        yield "training.expert_imbalance", f"{busiest:g} times the mean is more than all, with ep {p.ep}; {remedy}"
+    if experts is None:
+        for key, value in (("ep", p.ep if p.ep > 1 else None), ("expert_tp", p.expert_tp)):
+            if value is not None:
+                yield f"parallelism.{key}", f"{value} needs a mixture of experts; set model.experts or leave it out"
+        return
+    slices = "" if p.etp == p.tp else f" × expert_tp {p.etp}"
+    dp = p.dp if isinstance(p.dp, int) else 0
+    legal = listed(degrees(job, dp)) or "another dp"
+    if experts % p.ep:
+        yield "parallelism.ep", f"{p.ep} does not divide {experts} experts; use {legal}"
+    elif dp % least_dp(p, p.ep):
+        ranks = f"tp {p.tp} × dp {dp}" if slices else f"dp {dp}"
+        key, degree = ("ep", f"{p.ep}{slices}") if p.ep > 1 else ("expert_tp", p.etp)
+        yield (
+            f"parallelism.{key}",
+            f"{degree} does not divide {ranks}; use {legal if p.ep > 1 else listed(divisors(p.tp * dp))}",
+        )
+    if width(job.model) % p.etp:
+        yield (
+            "parallelism.expert_tp",
+            f"{p.etp} does not divide the width {width(job.model)} of an expert; use a divisor of it",
+        )
+    if p.spread and p.tp > 1 and not p.sequence_parallel:
+        yield (
+            "parallelism.sequence_parallel",
+            f"ep {p.ep}{slices} with tp {p.tp} needs it, or tp ranks would send the same tokens; write true",
+        )
 
 
 def pipeline_parallel(job: Job) -> Iterator[Finding]:
@@ -93,6 +128,7 @@ def training_fits(job: Job) -> Iterator[Finding]:
 RULES: tuple[Callable[[Job], Iterator[Finding]], ...] = (
     model_shapes,
     tensor_parallel,
+    expert_parallel,
     pipeline_parallel,
     training_fits,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 from clustersim.config.workload import Model, Parallelism, Training, Workload
@@ -9,6 +10,7 @@ from clustersim.config.yaml import Document
 from clustersim.errors import ConfigError, InputError
 from clustersim.workload.mesh import Mesh
 from clustersim.workload.rank import Rank, padded_vocab
+from clustersim.workload.routing import shares_of
 
 MAX_PASSES = 1_000_000
 """Forward passes of one replica that a simulation plays one by one."""
@@ -43,8 +45,22 @@ class Job:
 
     @property
     def rank(self) -> Rank:
-        """The shapes of one tensor-parallel rank."""
-        return Rank(self.model, self.training, self.parallelism)
+        """The shapes of one tensor-parallel rank; of ranks with different loads of experts, that of the busiest."""
+        return self.at(0)
+
+    def at(self, position: int) -> Rank:
+        """Return the shapes of the rank at a position of its expert-parallel group."""
+        return Rank(self.model, self.training, self.parallelism, position)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The share of all rows that the experts of each ep rank receive, () when all receive as many."""
+        return shares_of(self.parallelism.ep, self.training.expert_imbalance)
+
+    @property
+    def positions(self) -> int:
+        """How many positions of an expert-parallel group do different work."""
+        return len(self.shares) or 1
 
     @property
     def vocab(self) -> int:
@@ -58,6 +74,11 @@ class Job:
             raise InputError(f"{self.document.path}: parallelism.dp is auto; place the job on a cluster first")
         return self.parallelism.dp
 
+    def copies(self, expert: bool) -> int:
+        """Return how many ranks hold the same dense parameters, or the same slices of experts."""
+        p = self.parallelism
+        return self.dp * p.tp // (p.ep * p.etp) if expert else self.dp
+
     @property
     def microbatches(self) -> int:
         """Microbatches that each replica runs in a step."""
@@ -65,8 +86,14 @@ class Job:
 
     @property
     def mesh(self) -> Mesh:
-        """The ranks of a placed job."""
+        """The ranks of a placed job as the dense part of the model sees them."""
         return Mesh(self.parallelism.tp, self.parallelism.pp, self.dp)
+
+    @property
+    def expert_mesh(self) -> Mesh:
+        """The same ranks as the experts see them; a tp rank of it holds a slice of an expert."""
+        p = self.parallelism
+        return Mesh(p.etp, p.pp, self.copies(expert=True), ep=p.ep)
 
     def error(self, key: str, message: str) -> ConfigError:
         """Return a ConfigError at a dotted key such as `parallelism.tp`."""
@@ -75,8 +102,9 @@ class Job:
     def place(self, gpus: int, gpus_per_node: int) -> Job:
         """Return the job with dp resolved for a cluster of `gpus`.
 
-        `dp: auto` is the largest degree with tp·pp·dp <= gpus whose replicas share global_batch in whole microbatches.
-        Raises ConfigError when the cluster is too small, dp does not divide the batch, or tp would span nodes unasked.
+        `dp: auto` is the largest degree with tp·pp·dp <= gpus whose replicas share global_batch in whole microbatches and
+        hold all experts. Raises ConfigError when the cluster is too small, dp does not divide the batch, or tp would span
+        nodes unasked.
         """
         _check_nodes(self, gpus_per_node)
         dp = _auto(self, gpus) if self.parallelism.dp == "auto" else _explicit(self, gpus, self.parallelism.dp)
@@ -100,9 +128,26 @@ def _check_nodes(job: Job, gpus_per_node: int) -> None:
 
 def _auto(job: Job, gpus: int) -> int:
     lanes, share = job.parallelism.tp * job.parallelism.pp, job.training.global_batch // job.training.micro_batch
-    if lanes > gpus:
-        raise _too_small(job, gpus, "")
-    return max(dp for dp in divisors(share) if dp * lanes <= gpus)
+    least = least_dp(job.parallelism, job.parallelism.ep)
+    if lanes * least > gpus:
+        raise _too_small(job, gpus, f" × dp {least} for ep {job.parallelism.ep}" if least > 1 else "")
+    if share % least:
+        raise job.error(
+            "parallelism.ep",
+            f"{job.parallelism.ep} needs a dp of {least} or a multiple, which cannot divide the {share} microbatches of a step; "
+            f"use {listed(degrees(job, share))}",
+        )
+    return max(dp for dp in divisors(share) if dp * lanes <= gpus and dp % least == 0)
+
+
+def least_dp(p: Parallelism, ep: int) -> int:
+    """Return the least dp, of which all others are multiples, whose tp·dp ranks hold whole experts over ep."""
+    return ep * p.etp // math.gcd(ep * p.etp, p.tp)
+
+
+def degrees(job: Job, dp: int) -> list[int]:
+    """Return the values of ep that divide the experts and are possible with `dp`."""
+    return [ep for ep in divisors(job.model.experts or 1) if dp % least_dp(job.parallelism, ep) == 0]
 
 
 def _explicit(job: Job, gpus: int, dp: int) -> int:
@@ -120,9 +165,12 @@ def _explicit(job: Job, gpus: int, dp: int) -> int:
 
 def _too_small(job: Job, gpus: int, replicas: str) -> ConfigError:
     p = job.parallelism
-    needed = p.tp * p.pp * (p.dp if replicas and isinstance(p.dp, int) else 1)
+    needed = p.tp * p.pp * (p.dp if isinstance(p.dp, int) else least_dp(p, p.ep))
+    degree = "pp" if p.pp > 1 else "tp"
+    if replicas:
+        degree = "ep" if p.dp == "auto" else "dp"
     return job.error(
-        "parallelism.dp" if replicas else "parallelism.pp" if p.pp > 1 else "parallelism.tp",
+        f"parallelism.{degree}",
         f"the cluster is too small: tp {p.tp} × pp {p.pp}{replicas} needs {needed} GPUs, there are {gpus}; "
         "lower a degree or take a larger cluster",
     )

@@ -37,19 +37,26 @@ class Memory(NamedTuple):
         return float(sum(self))
 
 
-def memory(job: Job, stages: Sequence[Stage], in_flight: Sequence[float]) -> Memory:
-    """Return the peak bytes of the rank that holds `stages`, with `in_flight[i]` microbatches kept on stage i at the peak."""
+def memory(job: Job, stages: Sequence[Stage], in_flight: Sequence[float], position: int = 0) -> Memory:
+    """Return the peak bytes of the rank that holds `stages`, with `in_flight[i]` microbatches kept on stage i at the peak.
+
+    position: of the rank in its expert-parallel group, as the stages are.
+    """
     parameters = float(sum(stage.parameters for stage in stages))
     kept = sum(stage.saved_bytes * count for stage, count in zip(stages, in_flight, strict=True))
-    shards = job.dp if job.parallelism.zero else 1
     return Memory(
         parameters=parameters * weight_bytes(job),
         gradients=parameters * BYTES[job.training.gradients],
-        optimizer=parameters * state_bytes(job) / shards,
+        optimizer=sum(_state(job, float(sum(s.held(kind) for s in stages)), kind) for kind in (False, True)),
         activations=kept + max(stage.working_bytes for stage in stages),
-        workspace=max(workspace(job.rank, stage) for stage in stages),
+        workspace=max(workspace(job.at(position), stage) for stage in stages),
         framework=FRAMEWORK,
     )
+
+
+def _state(job: Job, parameters: float, expert: bool) -> float:
+    """Return the bytes of optimizer state on one rank; zero: 1 cuts it by the ranks that hold the same parameters."""
+    return parameters * state_bytes(job) / (job.copies(expert) if job.parallelism.zero else 1)
 
 
 def workspace(rank: Rank, stage: Stage) -> float:
@@ -60,10 +67,13 @@ def workspace(rank: Rank, stage: Stage) -> float:
 
 
 def block_temporary(rank: Rank) -> float:
-    """Return the bytes of the gradients alive at a block's widest point: MLP inner (in and out) or unfused scores."""
-    copies = rank.model.topk if rank.model.experts else 1
+    """Return the bytes of the gradients alive at a block's widest point: MLP inner (in and out) or unfused scores.
+
+    With rows from other ranks, their gradients at the ends of the experts are alive besides.
+    """
+    rows, ffn = (rank.rows, rank.expert_ffn) if rank.model.experts else (rank.tokens, rank.ffn)
     factor = 3 if rank.model.activation == "swiglu" else 2
-    mlp = factor * rank.tokens * copies * rank.ffn
+    mlp = factor * rows * ffn
     square = rank.training.micro_batch * rank.heads * rank.training.seq**2
     scores = 2 * square if rank.training.attention == "unfused" else 0
-    return rank.size * (max(mlp, scores) + 2 * rank.tokens * rank.model.hidden)
+    return rank.size * (max(mlp, scores) + 2 * (rows if rank.spread else rank.tokens) * rank.model.hidden)

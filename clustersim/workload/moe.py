@@ -1,14 +1,16 @@
 """A mixture of experts: router, permutation of tokens to their experts, grouped products, weighted return.
 
-Routing is taken as balanced: every expert gets tokens·topk / experts rows. Each rank holds a tp-th of every expert.
+Each rank holds a tp-th of every expert, or where they are spread over ep a slice of experts / ep, to which the rows of
+tokens then travel (`dispatch`). Rows fall evenly on the experts of a rank.
 """
 
 from __future__ import annotations
 
 from clustersim.workload.attention import residual_part
+from clustersim.workload.dispatch import combine, dense_experts, dispatch
 from clustersim.workload.kernel import Kernel, gemm
 from clustersim.workload.linear import accumulate, dgrad, input_size, product, wgrad
-from clustersim.workload.mlp import activation_part, dense
+from clustersim.workload.mlp import activation_part
 from clustersim.workload.operator import Operator
 from clustersim.workload.pointwise import add, copy
 from clustersim.workload.rank import Rank
@@ -16,17 +18,26 @@ from clustersim.workload.rank import Rank
 
 def moe_part(rank: Rank) -> tuple[Operator, ...]:
     """Return the operators of a mixture of experts without its norm."""
-    ffn, rows = rank.ffn, rank.tokens * rank.model.topk
+    if rank.spread:
+        halves = (dispatch(rank), *routed(rank), *dense_experts(rank), combine(rank))
+    else:
+        halves = (permute(rank), *routed(rank), *shared(rank), unpermute(rank))
+    return (router(rank), *halves, residual_part(rank, "mlp_residual"))
+
+
+def routed(rank: Rank) -> tuple[Operator, ...]:
+    """Return both linears of the experts and the activation between them; a rank without rows only holds the weights."""
+    ffn = rank.expert_ffn
     inner = 2 * ffn if rank.model.activation == "swiglu" else ffn
-    return (
-        router(rank),
-        permute(rank),
+    parts = (
         experts(rank, "experts_fc1", rank.model.hidden, inner),
-        activation_part(rank, "experts_activation", rows, ffn),
+        activation_part(rank, "experts_activation", rank.rows, ffn),
         experts(rank, "experts_fc2", ffn, rank.model.hidden),
-        *shared(rank),
-        unpermute(rank),
-        residual_part(rank, "mlp_residual"),
+    )
+    return (
+        parts
+        if rank.rows
+        else tuple(part._replace(forward=(), backward_input=(), backward_weight=()) for part in parts)
     )
 
 
@@ -59,7 +70,7 @@ def permute(rank: Rank) -> Operator:
 
 def experts(rank: Rank, name: str, inputs: int, outputs: int) -> Operator:
     """Return one linear of all experts as a grouped product; keeps its permuted input."""
-    n, rows = rank.model.experts or 1, rank.tokens * rank.model.topk
+    n = rank.experts
     weights = n * inputs * outputs
     return Operator(
         name,
@@ -67,13 +78,14 @@ def experts(rank: Rank, name: str, inputs: int, outputs: int) -> Operator:
         (_grouped(rank, "dgrad", outputs, inputs),),
         (_grouped(rank, "wgrad", inputs, outputs), *(accumulate(rank, n * inputs, outputs) if rank.eager else ())),
         parameters=weights,
-        saved=input_size(rank) * rows * inputs,
+        saved=input_size(rank) * rank.rows * inputs,
+        expert=rank.spread,
     )
 
 
 def _grouped(rank: Rank, op: str, inputs: int, outputs: int) -> Kernel:
     """Return a grouped product with exact FLOP and bytes also where the experts do not divide the rows."""
-    n, rows = rank.model.experts or 1, rank.tokens * rank.model.topk
+    n, rows = rank.experts, rank.rows
     each = -(-rows // n)
     into = 0.0 if rank.eager else rank.gradient
     exact = 2.0 * rows * inputs * outputs
@@ -88,16 +100,13 @@ def _grouped(rank: Rank, op: str, inputs: int, outputs: int) -> Kernel:
 
 
 def shared(rank: Rank) -> tuple[Operator, ...]:
-    """Return the experts that every token visits, as one dense MLP; they join the routed ones before the reduction."""
-    if not rank.model.shared_experts:
-        return ()
-    parts = dense(rank, "shared_", rank.ffn * rank.model.shared_experts)
+    """Return the experts that every token visits, without exchanges: they join the routed ones before the reduction."""
     return tuple(
         part._replace(
             forward=tuple(step for step in part.forward if isinstance(step, Kernel)),
             backward_input=tuple(step for step in part.backward_input if isinstance(step, Kernel)),
         )
-        for part in parts
+        for part in dense_experts(rank)
     )
 
 

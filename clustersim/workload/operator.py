@@ -6,17 +6,21 @@ from typing import Literal, NamedTuple
 
 from clustersim.workload.kernel import Kernel
 
-CollectiveOp = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"]
+CollectiveOp = Literal[
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "dispatch", "combine", "broadcast", "reduce"
+]
 
 
 class Exchange(NamedTuple):
-    """A collective that the operator waits for: `op` over the ranks of `group` (tp, cp, ep; model: a replica) on `size` bytes.
+    """A collective that the operator waits for: `op` over the ranks of `group` on `size` bytes.
+
+    Groups: tp; etp, ep: the slices of an expert, and the ranks that share all experts; tp_ep: both; model: a replica.
 
     `size` counts as nccl-tests does: the whole array for all-reduce, all-gather and reduce-scatter, the bytes of one rank
-    for all-to-all.
+    for all-to-all, and the rows that one rank sends out and gets back for dispatch and combine.
     """
 
-    group: Literal["tp", "cp", "ep", "model"]
+    group: Literal["tp", "cp", "etp", "ep", "tp_ep", "model"]
     op: CollectiveOp
     size: float
 
@@ -26,7 +30,8 @@ class Operator(NamedTuple):
 
     `forward`, `backward_input` (gradients of the input) and `backward_weight` (gradients of the weights) run in the order
     given; an Exchange among them is waited for at that point. `parameters` are the rank's own, of which `replicated` are
-    the same on every tp rank; `saved` is the bytes of activations kept for the backward pass.
+    the same on every tp rank; `expert`: they lie as experts do, so that the ranks that hold the same experts reduce their
+    gradients. `saved` is the bytes of activations kept for the backward pass.
     """
 
     name: str
@@ -36,6 +41,7 @@ class Operator(NamedTuple):
     parameters: int = 0
     replicated: int = 0
     saved: float = 0.0
+    expert: bool = False
 
 
 class Layer(NamedTuple):

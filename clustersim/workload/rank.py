@@ -8,6 +8,7 @@ from functools import cached_property
 from clustersim.config.gpu import BYTES
 from clustersim.config.workload import Model, Parallelism, Training
 from clustersim.workload.operator import CollectiveOp, Exchange
+from clustersim.workload.routing import shares_of, split
 
 ACTIVATIONS = {"fp8": "bf16", "tf32": "fp32"}
 """The data type that activations lie in, where it differs from that of the matrix products."""
@@ -26,11 +27,18 @@ class Rank:
     model: Model
     training: Training
     parallelism: Parallelism
+    position: int = 0
+    """Place in the expert-parallel group, the first one's experts being the most popular."""
 
     @property
     def tp(self) -> int:
         """Tensor-parallel degree."""
         return self.parallelism.tp
+
+    @property
+    def ep(self) -> int:
+        """Expert-parallel degree."""
+        return self.parallelism.ep
 
     @cached_property
     def sequence_parallel(self) -> bool:
@@ -64,8 +72,32 @@ class Rank:
 
     @cached_property
     def ffn(self) -> int:
-        """Width of the MLP, or of one expert."""
+        """Width of the MLP, or of one shared expert."""
         return width(self.model) // self.tp
+
+    @property
+    def spread(self) -> bool:
+        """Whether rows travel to experts on other ranks."""
+        return self.parallelism.spread
+
+    @cached_property
+    def expert_ffn(self) -> int:
+        """Width of this rank's slice of an expert."""
+        return width(self.model) // self.parallelism.etp
+
+    @cached_property
+    def experts(self) -> int:
+        """Experts of which it holds a slice."""
+        return (self.model.experts or 1) // self.ep
+
+    @cached_property
+    def rows(self) -> int:
+        """Rows that the experts work on: topk a token of the ranks of all slices, times this rank's share in the ep group."""
+        if not self.spread:
+            return self.tokens * self.model.topk
+        sent = self.local * self.model.topk * self.parallelism.etp
+        shares = shares_of(self.ep, self.training.expert_imbalance)
+        return split(sent * self.ep, shares)[self.position] if shares else sent
 
     @cached_property
     def vocab(self) -> int:
@@ -117,6 +149,16 @@ class Rank:
     def exchange(self, op: CollectiveOp, rows: int, columns: int, size: float | None = None) -> tuple[Exchange, ...]:
         """Return a tp collective on a rows×columns array, or nothing when tp is 1."""
         return (Exchange("tp", op, float(rows) * columns * (size or self.size)),) if self.tp > 1 else ()
+
+    def across(self, op: CollectiveOp) -> tuple[Exchange, ...]:
+        """Return the exchange of the rows of this rank's tokens with the experts of the ep group, or nothing when ep is 1."""
+        size = float(self.local) * self.model.topk * self.model.hidden * self.size
+        return (Exchange("ep", op, size),) if self.ep > 1 else ()
+
+    def sliced(self, op: CollectiveOp) -> tuple[Exchange, ...]:
+        """Return the collective on the rows of experts over the ranks that hold their slices, or nothing without any."""
+        size, slices = float(self.rows) * self.model.hidden * self.size, self.parallelism.etp
+        return (Exchange("tp" if slices == self.tp else "etp", op, size),) if slices > 1 and self.rows else ()
 
 
 def width(model: Model) -> int:

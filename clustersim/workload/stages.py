@@ -57,7 +57,17 @@ class Stage:
     @cached_property
     def parameters(self) -> int:
         """Parameters on one rank."""
-        return sum(self.owned(op) * count for layer, count in self.layers for op in layer.operators)
+        return self.held(expert=False) + self.experts
+
+    @cached_property
+    def experts(self) -> int:
+        """Parameters of experts that only some of the data-parallel ranks hold, among `parameters`."""
+        return self.held(expert=True)
+
+    def held(self, expert: bool) -> int:
+        """Return the parameters on one rank that all data-parallel ranks hold, or those of experts spread over them."""
+        owned = ((self.owned(op) * count, op.expert) for layer, count in self.layers for op in layer.operators)
+        return sum(parameters for parameters, kind in owned if kind == expert)
 
     @cached_property
     def replicated(self) -> int:
@@ -74,27 +84,28 @@ class Stage:
         """Bytes that recomputation brings back while one layer's backward pass runs."""
         return max(sum(op.saved for op in layer.operators) - self._saved(layer) for layer, _ in self.layers)
 
-    @cached_property
-    def gradient_ready(self) -> tuple[tuple[int, int], ...]:
-        """(n, parameters): how many more parameters have their gradient once the first n steps of `backward` are done."""
+    def gradient_ready(self, expert: bool) -> tuple[tuple[int, int], ...]:
+        """Return (n, parameters): how many more parameters have their gradient once the first n steps of `backward` are done.
+
+        Of experts that are spread over ranks, or of all the others.
+        """
         ready: list[tuple[int, int]] = []
         position = 0
         for layer, count in reversed(self.layers):
             one = self._pass(layer)
             for _ in range(count):
-                ready += [(position + after, parameters) for after, parameters in one.ready]
+                ready += [(position + after, self.owned(op)) for after, op in one.ready if op.expert == expert]
                 position += len(one.steps)
         return tuple(ready)
 
-    @cached_property
-    def parameters_used(self) -> tuple[tuple[int, int], ...]:
-        """(n, parameters): these parameters are first read after n steps of `forward`."""
+    def parameters_used(self, expert: bool) -> tuple[tuple[int, int], ...]:
+        """Return (n, parameters): these parameters are first read after n steps of `forward`; `expert` as in gradient_ready."""
         used: list[tuple[int, int]] = []
         position = 0
         for layer, count in self.layers:
             for _ in range(count):
                 for op in layer.operators:
-                    if self.owned(op):
+                    if self.owned(op) and op.expert == expert:
                         used.append((position, self.owned(op)))
                     position += len(op.forward)
         return tuple(used)
@@ -118,14 +129,14 @@ class Stage:
         """Return the backward pass of one layer: each operator in reverse, after what must be recomputed for it."""
         again = self.recomputed(layer)
         whole = _forward(layer) if again == layer.operators else ()
-        steps, inputs, weights, ready = [*whole], [*whole], list[Kernel](), list[tuple[int, int]]()
+        steps, inputs, weights, ready = [*whole], [*whole], list[Kernel](), list[tuple[int, Operator]]()
         for op in reversed(layer.operators):
             core = op.forward if op in again and not whole else ()
             steps += (*core, *op.backward_input, *op.backward_weight)
             inputs += (*core, *op.backward_input)
             weights += op.backward_weight
             if self.owned(op):
-                ready.append((len(steps), self.owned(op)))
+                ready.append((len(steps), op))
         return _Backward(tuple(steps), tuple(inputs), tuple(weights), tuple(ready))
 
 
@@ -134,7 +145,7 @@ class _Backward:
     steps: Steps
     inputs: Steps
     weights: tuple[Kernel, ...]
-    ready: tuple[tuple[int, int], ...]
+    ready: tuple[tuple[int, Operator], ...]
 
 
 def _forward(layer: Layer) -> Steps:
@@ -147,12 +158,13 @@ def share(layers: int, stages: int) -> tuple[int, ...]:
     return tuple(each + (stage < extra) for stage in range(stages))
 
 
-def stages(job: Job) -> tuple[Stage, ...]:
-    """Return the pp·vpp global stages of a job in the order that activations pass them.
+def stages(job: Job, position: int = 0) -> tuple[Stage, ...]:
+    """Return the pp·vpp global stages of a job in the order that activations pass them, as one ep rank runs them.
 
-    The embedding joins the first stage, the head the last; equal layers are one object.
+    position: of that rank in its group; the first one's experts are the busiest. The embedding joins the first stage, the
+    head the last; equal layers are one object.
     """
-    rank, count = job.rank, job.parallelism.pp * job.parallelism.vpp
+    rank, count = job.at(position), job.parallelism.pp * job.parallelism.vpp
     first, middle, last = embedding(rank), block(rank), head(rank)
     between = hidden_bytes(rank)
     tied = job.model.tied_embeddings

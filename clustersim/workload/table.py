@@ -43,7 +43,10 @@ class Row(NamedTuple):
 
 
 def rows(job: Job, stage: int | None = None) -> list[Row]:
-    """Return the rows of a placed job, equal ones merged; `stage` takes one global stage instead of all."""
+    """Return the rows of a placed job, equal ones merged; `stage` takes one global stage instead of all.
+
+    With uneven routing they are those of the rank with the most popular experts.
+    """
     chosen = [one for one in stages(job) if stage in (None, one.index)]
     merged: dict[tuple[str, str, str, Kernel | Exchange], int] = {}
     for one in chosen:
@@ -56,7 +59,7 @@ def rows(job: Job, stage: int | None = None) -> list[Row]:
 def _stage_rows(job: Job, stage: Stage) -> Iterator[Row]:
     for layer, count in stage.layers:
         yield from _layer_rows(stage, layer, count * job.microbatches)
-    for kernel in update(job, stage.parameters):
+    for kernel in update(job, stage.parameters, stage.experts):
         yield Row("optimizer", job.training.optimizer, "update", kernel, 1)
 
 

@@ -11,11 +11,11 @@ from clustersim.collectives.model import Ints
 from clustersim.collectives.nccl.constants import PROTOCOLS, constants
 from clustersim.collectives.nccl.shape import ordered
 from clustersim.collectives.skew import OPS as EXCHANGES
-from clustersim.collectives.skew import zipf_shares
 from clustersim.config.topology import NCCL_ALGORITHMS
 from clustersim.errors import InputError, suggest
 from clustersim.topology.model import NcclFacts, Topology
 from clustersim.units import parse
+from clustersim.workload.routing import zipf_shares
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGT]?)(?:i?B)?")
 _SCALE = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
