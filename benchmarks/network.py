@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from clustersim.collectives.skew import zipf_shares
 from clustersim.config.yaml import parse
 from clustersim.engine.fold import partition
 from clustersim.engine.maxmin import solve
@@ -40,6 +41,15 @@ def all_reduce(cluster: Topology, algorithm: str, levels: tuple[int, ...]) -> fl
     return sum(float(p.latency[0] + 1e9 / p.bound[0]) for p in parts)
 
 
+def all_to_all(cluster: Topology, groups: int, op: str = "all_to_all", imbalance: float = 1.0) -> float:
+    """Route an all-to-all in each of so many equal groups of neighbours, and return the seconds of the first for 1 GB."""
+    ranks = np.arange(cluster.gpus).reshape(groups, -1)
+    n = ranks.shape[1]
+    [part] = traffic(cluster, Family("ep", ranks, (n,), "direct", shares=zipf_shares(n, imbalance)), op)
+    scarce(cluster, [part])
+    return float(part.latency[0] + 1e9 / part.bound[0])
+
+
 def hops(cluster: Topology) -> None:
     """Share links among 8 rails × 3,840 nodes of independent ring hops."""
     ranks = np.arange(cluster.gpus)
@@ -64,6 +74,8 @@ def main() -> None:
     text = path.read_text(encoding="utf-8")
     hashed = text.replace("mode: adaptive", "mode: ecmp, qps: 1, seed: 1")
     ecmp = build(parse(hashed, "ecmp.yaml"))
+    static = build(parse(text.replace("mode: adaptive", "mode: dmodk"), "dmodk.yaml"))
+    torus = load(TOPOLOGIES / "torus_4096.yaml")
     nodes = np.random.default_rng(0).permutation(3840)
     order = (nodes.reshape(16, 240)[:, None, :] * 8 + np.arange(8)[None, :, None]).reshape(128, 240)
     cases: dict[str, Callable[[], object]] = {
@@ -77,6 +89,13 @@ def main() -> None:
         "the same, CollNet direct": lambda: all_reduce(cluster, "collnet_direct", (8, 3840)),
         "the same, CollNet chain": lambda: all_reduce(cluster, "collnet_chain", (8, 3840)),
         "the same, hierarchical": lambda: all_reduce(cluster, "hierarchical", (8, 3840)),
+        "all-to-all over 30,720 GPUs": lambda: all_to_all(cluster, 1),
+        "the same, static routes (D-mod-k)": lambda: all_to_all(static, 1),
+        "dispatch with an imbalance of 4": lambda: all_to_all(cluster, 1, "dispatch", 4.0),
+        "all-to-all in 3,840 groups of 8": lambda: all_to_all(cluster, 3840),
+        "all-to-all in 480 groups of 64": lambda: all_to_all(cluster, 480),
+        "all-to-all in 480 groups of 64, ECMP": lambda: all_to_all(ecmp, 480),
+        "all-to-all over a torus of 4,096": lambda: all_to_all(torus, 1),
         "8 rails × 3,840 nodes, hops apart": lambda: hops(cluster),
         "128 rings of 240 in random order, ECMP": lambda: rings(ecmp, order),
         "128 rings of 240 in random order, adaptive": lambda: rings(cluster, order),

@@ -2,7 +2,8 @@
 
     python tests/nccl_rows.py FOLDER      prints the errors; FOLDER holds collectives/collectives.csv
 
-Every cluster is a preset with the fabric that the source names; nothing differs between the rows of a source but ranks and size.
+Every cluster is a preset with the NICs that the source names; nothing differs between the rows of a source but ranks and size.
+No network is told its latency: a hop is what NCCL takes it to be, on InfiniBand, RoCE, EFA and TCPX-O alike.
 """
 
 import csv
@@ -24,12 +25,10 @@ PRESETS = {
     "B300": "hgx-b300",
     "GB200": "gb200-nvl72",
 }
-LATENCY = {"RoCE": 16, "EFA": 34, "TCPX": 69}
-"""us from GPU to GPU; InfiniBand 14 (NCCL's). Chosen with these measurements in view, none is a published figure.
-
-RoCE: about three Ethernet switches on the way, 0.6 us each more than InfiniBand's. EFA and TCPX-O: read off the 8-byte rows
-of one source each (aws-samples, lessizzmore); those two rows are left out of the errors, the sources' other rows are not.
-"""
+CHOSEN_ON = ("ai-dynamo", "NVIDIA/nccl-tests issue #309 (Dell XE9680)")
+"""Sources on which constants of the model were chosen: kernels of one node, the hop of a tree between nodes in LL."""
+WITHOUT_NVLS = "oci-hpc-oke docs @003aae9"
+"""A source whose command says NCCL_NVLS_ENABLE=0 (its manifests/nccl-tests/kueue/BM.GPU.GB200-v3.4.yaml), not its table."""
 
 
 class Run(NamedTuple):
@@ -48,13 +47,11 @@ class Run(NamedTuple):
 def runs(folder: Path) -> list[Run]:
     """Every row of a collective of NCCL that has a size; a time is derived from busbw where only that is given.
 
-    Left out: what is none (DeepEP's dispatch and combine, copies, sends to oneself, ib_write_bw), peaks without a size, and
-    the two rows of LATENCY.
+    Left out: what is none (DeepEP's dispatch and combine, copies, sends to oneself, ib_write_bw) and peaks without a size.
     """
     with (folder / "collectives" / "collectives.csv").open() as file:
         rows = list(csv.DictReader(file))
-    found = [_run(row) for row in rows if row["op"] in OPS and row["size_bytes"] and row["nodes"]]
-    return [run for run in found if not (run.size == 8 and run.source.startswith(("aws-samples", "lessizzmore")))]
+    return [_run(row) for row in rows if row["op"] in OPS and row["size_bytes"] and row["nodes"]]
 
 
 def _run(row):
@@ -91,7 +88,9 @@ def version(run: Run) -> str:
 def settings(run: Run) -> str:
     """What the row says NCCL was told."""
     parts = [f'version: "{version(run)}"']
-    if "NVLS off" in run.algo or "NVLS_ENABLE=0" in run.algo or "Ring" in run.algo.split(",")[0].split(" ")[0]:
+    if "NVLS off" in run.algo or "NVLS_ENABLE=0" in run.algo or run.source.endswith(WITHOUT_NVLS):
+        parts.append("nvls: false")
+    if "Ring" in run.algo.split(",")[0].split(" ")[0]:
         parts.append("algo: ring")
     elif run.algo.startswith("NVLSTree"):
         parts.append("algo: nvls_tree" if "default" not in run.algo else "")
@@ -128,13 +127,8 @@ def _nics(run: Run) -> str:
         "4 only 325 Gb/s": "efficiency: 0.8125",
     }.items():
         if text in run.fabric:
-            return nics + _latency(run)
-    return _latency(run).lstrip(", ")
-
-
-def _latency(run: Run) -> str:
-    """How far a NIC is by what it is: InfiniBand's default, or as in LATENCY."""
-    return next((f", latency: {us}us" for text, us in LATENCY.items() if text in run.fabric), "")
+            return nics
+    return ""
 
 
 @cache
@@ -194,7 +188,7 @@ def checks(folder: Path) -> list[Check]:
     for run in runs(folder):
         own = predicted(run)
         where = domains(run)[0] == 1
-        found.append(Check(run, where, run.source.startswith("ai-dynamo"), own.choice.algorithm, own.error))
+        found.append(Check(run, where, run.source.startswith(CHOSEN_ON), own.choice.algorithm, own.error))
     return found
 
 

@@ -86,6 +86,49 @@ def test_measured_figures_beside_it(call, tmp_path):
     assert json.loads(out)[0]["measured_us"] == pytest.approx(17)
 
 
+LOG = """\
+# Collective test starting: all_reduce_perf
+# nThread 1 nGpus 1 minBytes 1048576 maxBytes 67108864 step: 64(factor) warmup iters: 5 iters: 20
+#  Rank  0 Group  0 Pid    268 on node-1 device  0 [0x1b] NVIDIA H100 80GB HBM3
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+           0             0     float     sum      -1     5.10    0.00    0.00      0     5.11    0.00    0.00      0
+     1048576        262144     float     sum      -1    26.00   40.33   70.58      0    25.00   41.94   73.40      0
+node-1:268:301 [0] NCCL INFO Connected all rings
+[1,0]<stdout>:    67108864      16777216     float     sum      -1    322.0  208.41  364.72      0    320.0  209.72  367.00    N/A
+    67108864      16777216     float     sum      -1    330.0  203.36  355.88      0    328.0  204.60  358.05      0
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 217
+"""
+
+
+def test_what_nccl_tests_printed_beside_it(call, tmp_path):
+    """Columns by their names, tags and other lines aside; of a size that comes twice the median; the summary by size."""
+    (tmp_path / "run.log").write_text("".join(line for line in LOG.splitlines(True) if "Rank" not in line))
+    code, out, _ = call("all_reduce", "-t", NODE, "--measured", "run.log")
+    assert code == 0
+    assert [line.split()[-2] for line in out.splitlines()[2:4]] == ["26.00", "326.00"]
+    assert "over 2 sizes: " in out.splitlines()[-1]
+    assert " % up to 1 MiB, " in out.splitlines()[-1]
+    assert out.splitlines()[-1].endswith(" % from 64 MiB")
+    _, out, _ = call("all_reduce", "-t", NODE, "--measured", "run.log", "--in-place", "--json")
+    assert [row["measured_us"] for row in json.loads(out)] == pytest.approx([25, 324])
+
+
+def test_a_log_without_the_root_of_an_older_release(call, tmp_path):
+    head = "#  size  count  type  redop  time  algbw  busbw  error  time  algbw  busbw  error\n"
+    (tmp_path / "old.log").write_text(head + "1048576 262144 float sum 26.5 39.6 69.2 5e-07 26.1 40.2 70.3 5e-07\n")
+    _, out, _ = call("all_reduce", "-t", NODE, "--measured", "old.log", "--json")
+    assert json.loads(out)[0]["measured_us"] == pytest.approx(26.5)
+
+
+def test_without_nvls_rings_are_left(call):
+    _, out, _ = call("all_reduce", "-b", "1G", "-e", "1G", "-t", NODE, "--no-nvls", "--why")
+    assert "ring Simple" in out
+    assert "nvls/Simple            nccl.nvls is false" in out
+
+
 REFUSED = [
     (["dance", "-t", NODE], "'dance' is no collective; "),
     (["all_reduce", "-t", NODE, "-g", "9"], "the cluster has 8 GPUs, not 9; use that many or fewer"),
@@ -117,6 +160,20 @@ REFUSED = [
     (["all_reduce", "-t", NODE, "--measured", "none.csv"], "none.csv cannot be read"),
     (["all_reduce", "-t", NODE, "--measured", "short.csv"], "short.csv lacks the columns size_bytes and time_us"),
     (["all_reduce", "-t", NODE, "--measured", "odd.csv"], "size_bytes must be whole, time_us a number"),
+    (
+        ["all_reduce", "-t", NODE, "--measured", "one.log"],
+        "one.log is a run of 1 GPUs, not of 8; name those with --gpus",
+    ),
+    (["all_gather", "-t", NODE, "--measured", "one.log"], "one.log is a run of all_reduce, not of all_gather; ask for"),
+    (
+        ["all_reduce", "-t", NODE, "--measured", "cut.log"],
+        "cut.log:7: 6 columns under a head of 13; give the output as it",
+    ),
+    (
+        ["all_reduce", "-t", NODE, "--measured", "void.log"],
+        "void.log has the head of nccl-tests' table and no row below it",
+    ),
+    (["all_reduce", "-t", NODE, "--measured", "na.log"], "na.log:7: N/A is no time in us; drop the row"),
     (["reduce", "-t", NODE, "--measured", "two.csv"], "two.csv has no row for reduce on 8 GPUs"),
     (["all_reduce", "-t", NODE, "--measured", "two.csv"], "two.csv has rows of 2 sources for all_reduce on 8 GPUs"),
 ]
@@ -127,8 +184,25 @@ def test_what_it_refuses(call, tmp_path, arguments, message):
     (tmp_path / "short.csv").write_text("size,time\n1,2\n")
     (tmp_path / "odd.csv").write_text("size_bytes,time_us\n1.5,soon\n")
     (tmp_path / "two.csv").write_text("source,op,gpus,size_bytes,time_us\na,all_reduce,8,8,9\nb,all_reduce,8,8,9\n")
+    head, row = LOG[: LOG.index("           0 ")], "1048576 262144 float sum -1 26.0 40.33 70.58 0 25.0 41.94 73.40 0\n"
+    (tmp_path / "one.log").write_text(LOG)
+    (tmp_path / "cut.log").write_text(head + "1048576 262144 float sum -1 26.00\n")
+    (tmp_path / "void.log").write_text(head)
+    (tmp_path / "na.log").write_text(head + row.replace("26.0", "N/A"))
     code, out, err = call(*arguments)
     assert (code, out) == (2, "")
     assert err.startswith("clustersim: ")
     assert message in err
     assert len(err.splitlines()) == 1
+
+
+def test_more_ways_than_can_be_laid(call):
+    """A sample of the pairs stands in for an even all-to-all under hashed routing, and for no other."""
+    cloud = ["-b", "1G", "-e", "1G", "-t", str(ROOT / "topologies" / "oversubscribed_roce_1152.yaml")]
+    code, out, _ = call("all_to_all", *cloud)
+    assert code == 0
+    assert len(out.splitlines()) == 3
+    code, out, err = call("dispatch", *cloud, "--imbalance", "2")
+    assert (code, out) == (2, "")
+    assert "give the pairs of an all-to-all 84934656 different ways, more than" in err
+    assert err.strip().endswith("at once; use smaller groups, or adaptive routing")

@@ -21,6 +21,8 @@ LEVELLED = {
     "collnet_chain",
     "collnet_direct",
     "hierarchical",
+    "mesh_ring",
+    "mesh_tree",
     "neusight_hierarchical",
     "nvls",
     "nvls_tree",
@@ -28,7 +30,7 @@ LEVELLED = {
     "rail_tree",
 }
 """Algorithms that look at the levels of a group."""
-SPARE = {"tree", "rail_tree", "nvls_tree", "nvls"}
+SPARE = {"tree", "rail_tree", "mesh_tree", "nvls_tree", "nvls"}
 """Algorithms with a step that none needs: two trees that share an edge, a switch that copies to its sender too."""
 
 

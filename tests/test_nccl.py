@@ -1,5 +1,7 @@
 """NCCL's choice: its own logged figures, the caps of real nodes, overrides, errors, and laws of the model."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,10 +10,12 @@ from hypothesis import strategies as st
 from clustersim import plugins
 from clustersim.collectives import model
 from clustersim.collectives.loads import idle_rates
+from clustersim.collectives.model import Group
 from clustersim.collectives.nccl import choose as choices
 from clustersim.collectives.nccl import graphs, p2p, request, table
 from clustersim.collectives.nccl.choose import FILES, candidates, choose, seconds
 from clustersim.collectives.nccl.constants import RELEASES, constants
+from clustersim.collectives.nccl.loop import under_way
 from clustersim.collectives.nccl.shape import Shape, ordered, shape, shapes
 from clustersim.collectives.nccl.tuner import tune
 from clustersim.collectives.paths import route
@@ -19,6 +23,7 @@ from clustersim.config.yaml import parse
 from clustersim.errors import InputError
 from clustersim.topology.build import build
 
+ROOT = Path(__file__).parents[1]
 MIB, GIB = 1 << 20, 1 << 30
 SWITCH = "{kind: switch, link: {rate: 800Gb/s}}"
 
@@ -147,7 +152,7 @@ def test_messages():
     assert choose("send", 64 * 1024, Shape(1, 2, 2, 0), one.node).protocol == "Simple"
     far = choose("send", GIB, of(two, 1), two.node)
     assert far.rate_bytes_per_s == 48e9
-    assert p2p.channels(of(two, 1), two.node) == 3
+    assert p2p.channels(of(two, 1), two.node) == 4  # 2.29 on: 50 GB/s on the wire by 14 a channel
     # 16 GPUs on two nodes: 8 of 16 parts leave over each GPU's own NIC
     exchange = choose("all_to_all", GIB, of(two), two.node)
     assert exchange.rate_bytes_per_s == pytest.approx(2 * 48e9)
@@ -177,6 +182,23 @@ def test_the_tuner_counts_all_hops_of_a_chain_only_where_channels_differ():
     assert alone["LL"].latency_s == pytest.approx((6.6 + 2.7) * 1e-6)
 
 
+def test_channels_of_a_message_between_nodes_up_to_2_28():
+    """Two, but one where channels would serve more than four peers each (ncclTopoGetNchannels): 15 of 50 GB/s with 80 ranks."""
+    few, many = cluster(nodes=2, nccl='{version: "2.28"}'), cluster(nodes=10, nccl='{version: "2.28"}')
+    assert choose("send", GIB, of(few, 1), few.node).rate_bytes_per_s == 28e9
+    assert choose("send", GIB, of(many), many.node).rate_bytes_per_s == 14e9
+
+
+def test_trees_over_two_nodes_are_faster_inside():
+    """search.cc raises bwIntra of trees, which the tuner takes for two nodes: 44 GB/s of the array over four NICs of 100 Gb/s."""
+    node = "{extends: hgx-a100, nics: {count: 4, rate: 100Gb/s}}"
+    two, three = cluster(node, 2), cluster(node, 3)
+    assert graphs.tree(of(two), two.node)[:3] == (4, 24e9, 12e9)
+    assert choose("all_reduce", GIB, of(two), two.node)[:2] == ("tree", "Simple")
+    assert choose("all_reduce", GIB, of(three), three.node).algorithm == "ring"
+    assert choose("all_reduce", GIB, of(two), two.node).rate_bytes_per_s == pytest.approx(44.2e9, rel=0.01)
+
+
 def test_latency_of_a_nic_counts_once_a_hop():
     near = cluster(nodes=2)
     far = cluster("{extends: hgx-h100, nics: {latency: 34us}}", 2)
@@ -192,6 +214,66 @@ def test_launch_comes_on_top_when_the_file_says_so():
     assert quiet.node.nccl.launch is None
     choice = choose("all_reduce", MIB, of(quiet), quiet.node)
     assert seconds(choice, MIB) == pytest.approx(times[0])
+
+
+def test_two_nodes_of_mi300x():
+    """Oracle's example output of rccl-tests, 16 ranks, all_reduce of 8 GiB: 45110 us (oci-hpc-oke, Slurm operator guide)."""
+    two = cluster("mi300x", 2, "{kind: switch, link: {rate: 400Gb/s}}")
+    found = table.line(two, np.arange(16), "all_reduce", 8 * GIB)
+    assert found.choice.file == "mesh_ring"
+    assert found.time == pytest.approx(45110e-6, rel=0.10)
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"])
+@pytest.mark.parametrize("inside", [2, 4, 6, 8])
+def test_rings_through_a_mesh_use_every_link(op, inside):
+    """With g GPUs on every node all g(g-1) links of a node, and all NICs, carry what one ring in g carries."""
+    group = Group(inside * 4, (inside, 4))
+    [phase] = model.phases("mesh_ring", op, group)
+    load = {}
+    for source, destination, part in zip(*(x.tolist() for x in phase.pairs()[1:]), strict=True):
+        load[source, destination] = load.get((source, destination), 0.0) + part
+    near = [part for (a, b), part in load.items() if a // inside == b // inside]
+    far = [(a, b) for a, b in load if a // inside != b // inside]
+    assert all(a % inside == b % inside for a, b in far)  # rings stay on rails
+    if op not in ("broadcast", "reduce"):
+        times = 2 if op == "all_reduce" else 1
+        assert len(near) == 4 * inside * (inside - 1)
+        assert near == pytest.approx([times * (group.n - 1) / group.n / inside] * len(near))
+        assert len(far) == 4 * inside
+    assert max(load.values()) <= max(near) * (1 + 1e-9)
+
+
+def test_a_mesh_is_crossed_by_all_its_rings():
+    """Each of 7 links of 48 GB/s: 8 rings of 48 GB/s over two nodes, 336 GB/s for what leaves one GPU of a node."""
+    one = cluster("mi300x")
+    for op in ("broadcast", "reduce"):
+        assert table.line(one, np.arange(8), op, 64 * GIB).busbw == pytest.approx(336e9, rel=0.01)
+
+
+def test_bytes_under_way_in_nvls_trees():
+    """calcCollChunking and ncclNvlsTuning: 16 channels × 8 heads × 64 KiB on four nodes of H100, less for less."""
+    two, four = cluster(nodes=2), cluster(nodes=4)
+    assert under_way(GIB, of(four), four.node) == 8 * MIB
+    assert under_way(4 * MIB, of(four), four.node) == 4 * MIB
+    assert under_way(GIB, of(two), two.node) == 16 * MIB
+    assert under_way(32 * MIB, of(two), two.node) == 8 * MIB
+    newer = cluster("hgx-b200", 4)
+    assert under_way(GIB, of(newer), newer.node) == 24 * 8 * 64 * 1024
+
+
+def test_rings_have_32_channels_at_most():
+    """MAXCHANNELS is 64, and those of the search are launched twice: a rack of 64 GPUs has 32 × 22 GB/s, not 64 × 6."""
+    racks = cluster("gb200-nvl72", 2, "{kind: switch, link: {rate: 400Gb/s}}")
+    found = graphs.ring(of(racks, 64), racks.node)
+    assert (found.channels, found.inter) == (32, 22e9)
+
+
+def test_all_to_all_of_a_large_torus_is_its_bisection():
+    """n/2 GPUs send half their bytes across 2·16·16 cables of 50 GB/s: 25 GB/s each, the rows of a dimension all alike."""
+    torus = build(parse((ROOT / "topologies/torus_4096.yaml").read_text(), "torus_4096.yaml"))
+    found = table.line(torus, np.arange(4096), "all_to_all", 64 * GIB)
+    assert found.algbw == pytest.approx(25e9, rel=0.03)
 
 
 def test_shapes():

@@ -38,8 +38,17 @@ def collective(
     imbalance: Annotated[
         float, typer.Option(help="Rows of the busiest GPU over the mean (Zipf), of all_to_all, dispatch or combine.")
     ] = 1.0,
+    nvls: Annotated[
+        bool | None, typer.Option("--nvls/--no-nvls", help="Let NVSwitches add, or not: NCCL_NVLS_ENABLE.")
+    ] = None,
     why: Annotated[bool, typer.Option("--why", help="Say for the last size what was considered.")] = False,
-    measured: Annotated[Path | None, typer.Option(help="CSV with size_bytes and time_us, to compare with.")] = None,
+    measured: Annotated[
+        Path | None,
+        typer.Option(help="What nccl-tests printed, or a CSV with size_bytes and time_us, to compare with."),
+    ] = None,
+    in_place: Annotated[
+        bool, typer.Option("--in-place", help="Take the times in place of what nccl-tests printed.")
+    ] = False,
     source: Annotated[
         str | None, typer.Option(help="Part of the name of the source, of a CSV that has several.")
     ] = None,
@@ -50,10 +59,10 @@ def collective(
     from clustersim.collectives.nccl.measured import measured as read
     from clustersim.topology.build import load
 
-    cluster = request.forced(load(topology), algo, proto, version, launch)
+    cluster = request.forced(load(topology), algo, proto, version, launch, nvls)
     group = request.members(cluster, gpus, ranks)
     shares = request.shares(op, len(group), imbalance)
-    times = read(measured, op, len(group), source) if measured else {}
+    times = read(measured, op, len(group), source, in_place) if measured else {}
     wanted = sorted(times) if times else request.sizes(begin, end, factor)
     if len(wanted) > MOST_LINES:
         raise InputError(

@@ -10,11 +10,16 @@ import numpy as np
 
 from clustersim.collectives.model import Exchange, Phase
 from clustersim.collectives.paths import route
+from clustersim.errors import InputError
 from clustersim.topology.model import Floats, Ints, Routes, Topology
 
 Pins = tuple[Ints, Ints]
-_MOST = 1 << 18
-"""Pairs up to which an exchange is routed pair by pair: the arrays of a million links are a few dozen MB."""
+_MOST = 1 << 21
+"""Links of all ways up to which an exchange is routed pair by pair: some 200 MB."""
+
+
+class TooManyWaysError(InputError):
+    """An exchange has more different ways than can be laid one by one."""
 
 
 class Loads(NamedTuple):
@@ -41,15 +46,20 @@ class Loads(NamedTuple):
 def loads(topology: Topology, ranks: Ints, phase: Phase | Exchange) -> Loads:
     """Return the loads of a phase; ranks: GPUs (groups, n) by position.
 
-    Raises InputError when the cluster has no NICs for a pair that needs them, or an exchange has too many different pairs.
+    Raises InputError when the cluster has no NICs for a pair that needs them, TooManyWaysError for an exchange.
     """
     if isinstance(phase, Phase):
         return _pairs(topology, ranks, phase)
-    if ranks.size * ranks.shape[1] <= _MOST:
+    if ranks.size * ranks.shape[1] * width(topology) <= _MOST:
         return _pairs(topology, ranks, phase.pairs())
     from clustersim.collectives.exchange.lay import exchanged
 
     return exchanged(topology, ranks, phase)
+
+
+def width(topology: Topology) -> int:
+    """Return how many links a long way has about, all its paths together; no fewer than 8."""
+    return max(8, len(topology.route(np.zeros(1, np.int64), np.full(1, topology.gpus - 1)).links))
 
 
 def _pairs(topology: Topology, ranks: Ints, phase: Phase) -> Loads:

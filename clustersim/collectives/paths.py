@@ -60,3 +60,25 @@ def _woven(topology: Topology, switched: Mask, plain: Routes, links: Ints) -> Ro
     crossed[one], crossed[others], share[others] = links, plain.links, plain.share
     latency[switched], latency[~switched] = topology.latency[links], plain.latency
     return Routes(start, crossed, share, latency)
+
+
+def even_rate(topology: Topology, ranks: Ints, pairs: int = 1 << 16) -> float:
+    """Return bytes/s that the links give an all_to_all over many GPUs `ranks` (n,), from about `pairs` of its n(n-1) pairs.
+
+    Seeded permutations take every rank as often for a source as for a destination. Each tier's bytes are held against the
+    links of it that they touch, all together: exact where the all_to_all loads a tier evenly, as it does all over a fabric.
+    """
+    n = len(ranks)
+    rng = np.random.default_rng(0)
+    turns = -(-pairs // n)
+    target = np.concatenate([rng.permutation(n) for _ in range(turns)])
+    source = np.tile(np.arange(n), turns)
+    kept = source != target
+    routes = topology.route(ranks[source[kept]], ranks[target[kept]])
+    part = (n - 1) / int(kept.sum())  # each pair taken stands for n(n-1) / kept pairs of 1/n of the bytes
+    slowest = 0.0
+    for tier in topology.tiers:
+        mine = (routes.links >= tier.first) & (routes.links < tier.first + tier.links)
+        room = float(topology.capacity[np.unique(routes.links[mine])].sum())
+        slowest = max(slowest, part * float(routes.share[mine].sum()) / room) if room else slowest
+    return 1 / slowest if slowest else float("inf")

@@ -28,8 +28,12 @@ def orders(group: Group) -> Ints:
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
-    """Yield the steps of `op`: those of `ring` on the ranks of each ring in its order, ring c on chunks c, g + c, …."""
-    rings = orders(group)
+    """Yield the steps of `op` on the ring of every rail."""
+    return along(op, group, orders(group))
+
+
+def along(op: str, group: Group, rings: Ints) -> Iterator[Step]:
+    """Yield the steps of `ring` on the ranks of each of `rings` (rings, n) in its order, ring c on chunks c, rings + c, …."""
     for c, order in enumerate(_from_root(rings) if op in ("broadcast", "reduce") else rings):
         ranks, rooted = order.tolist(), op in ("broadcast", "reduce")
         for step in ring.steps(op, group):
@@ -47,7 +51,7 @@ def phases(op: str, group: Group) -> tuple[Phase, ...]:
     """Return one phase: the links inside nodes carry all rings but one, those between nodes one ring each."""
     n, (inside, nodes) = group.n, nodes_of(group)
     if op in ("broadcast", "reduce"):
-        return _chains(op, group)
+        return chains(op, group, orders(group))
     times = 2 if op == "all_reduce" else 1
     part = times * (n - 1) / n
     rank = np.arange(n, dtype=np.int64)
@@ -60,8 +64,9 @@ def phases(op: str, group: Group) -> tuple[Phase, ...]:
     return (merged(times * (n - 1), (rank, near, part * (inside - 1) / inside), (leaving, far, part / inside)),)
 
 
-def _chains(op: str, group: Group) -> tuple[Phase, ...]:
-    chains = _from_root(orders(group))
-    low, high = chains[:, :-1].ravel(), chains[:, 1:].ravel()
+def chains(op: str, group: Group, rings: Ints) -> tuple[Phase, ...]:
+    """Return the phase of a broadcast from, or a reduce to, rank 0 along `rings` (rings, n), an equal part of S on each."""
+    opened = _from_root(rings)
+    low, high = opened[:, :-1].ravel(), opened[:, 1:].ravel()
     source, destination = (low, high) if op == "broadcast" else (high, low)
-    return (uniform(group.n - 1, source, destination, 1 / len(chains)),)
+    return (uniform(group.n - 1, source, destination, 1 / len(rings)),)

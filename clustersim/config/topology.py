@@ -320,9 +320,9 @@ class Fault(Spec):
 class Nccl(Spec):
     """The communication library: seconds to launch one collective (8.4 us, ring/Simple in NCCL's tuning.cc).
 
-    version, algo, proto, collnet are for algorithm `nccl`: NCCL's release, what it is forced to use (`NCCL_ALGO`,
-    `NCCL_PROTO`), and whether it lets InfiniBand switches add (`NCCL_COLLNET_ENABLE`, SHARP). Its latencies hold a launch
-    already; a `launch` written here comes on top of them.
+    version, algo, proto, collnet, nvls are for algorithm `nccl`: NCCL's release, what it is forced to use (`NCCL_ALGO`,
+    `NCCL_PROTO`), whether InfiniBand switches may add (`NCCL_COLLNET_ENABLE`, SHARP), and NVSwitches
+    (`NCCL_NVLS_ENABLE`). Its latencies hold a launch already; a `launch` written here comes on top of them.
     """
 
     launch: Time = 8.4e-6
@@ -330,6 +330,7 @@ class Nccl(Spec):
     algo: Annotated[str, AfterValidator(_algo)] | None = None
     proto: Literal["LL", "LL128", "Simple"] | None = None
     collnet: bool = False
+    nvls: bool = True
 
 
 class Cluster(Spec):

@@ -72,7 +72,7 @@ def _facts(site: Site, network: Network | None) -> NodeFacts:
 def _nccl(spec: Nccl, network: Network | None) -> NcclFacts:
     sharp = network is not None and network.reduction == "sharp"
     launch = spec.launch if "launch" in spec.model_fields_set else None
-    return NcclFacts(spec.version, spec.algo, spec.proto, spec.collnet or sharp, launch)
+    return NcclFacts(spec.version, spec.algo, spec.proto, spec.collnet or sharp, launch, spec.nvls)
 
 
 def _nics(site: Site, network: Network) -> tuple[Run, Run]:

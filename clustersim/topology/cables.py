@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from clustersim.topology.alike import Classes
+from clustersim.topology.alike import Classes, Stretch
 from clustersim.topology.model import Ints
 from clustersim.topology.wiring import Level, Place, Tree, divide
 
@@ -101,6 +101,24 @@ class Dmodk:
         """Return the leaf of a source, and the uplink of the leaf that the port of a destination chooses."""
         uplinks = self.tree.levels[0].ports if self.tree.levels else 1
         return leaf, leaf * uplinks + port % uplinks
+
+    def stretches(self, place: Place) -> list[Stretch]:
+        """Return each level's ways up, and its ways down: these the destination alone decides, those its switch at the top."""
+        found, firsts = list[Stretch](), cable_firsts(self.tree)
+        _, down = self.classes(place.port, place.network * self.tree.leaves.total + place.leaf, place.port)
+        plane, port = place.port * 0, place.port
+        for t, level in enumerate(self.tree.levels):
+            group = place.leaf // level.span
+            chosen, spare = _choice(level, port, None, 0)
+            slot, within = divide(plane, level.merge)
+            entry = (divide(group, level.pod)[1] * level.merge + within) * level.ports + chosen
+            port, switch = divide(entry, level.spread)
+            scope, half = place.network * level.groups + group, level.cables * self.tree.leaves.networks
+            up = (plane * level.spread + switch) * level.ports + spare
+            found.append(Stretch(firsts[t], firsts[t] + half, scope, up, scope))
+            found.append(Stretch(firsts[t] + half, firsts[t] + 2 * half, scope * 0, down, scope))
+            plane = slot * level.spread + switch
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)

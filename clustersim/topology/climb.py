@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from clustersim.topology.alike import Classes
+from clustersim.topology.alike import Classes, Stretch
 from clustersim.topology.cables import Bundles, Mode
 from clustersim.topology.detours import apart, crosses
 from clustersim.topology.model import Ints, Mask
-from clustersim.topology.wiring import Tree
+from clustersim.topology.wiring import Place, Tree
 
 _MOST_TRIES = 20_000
 _MOST_PAIRS = 200_000
@@ -82,6 +82,16 @@ class Climb:
         place = self.tree.leaves.place(endpoint)
         leaf = place.network * self.tree.leaves.total + place.leaf
         return self.mode.classes(endpoint, leaf, place.port)
+
+    def stretches(self) -> list[Stretch]:
+        """Return the levels, where the routing lets them be told apart."""
+        leaves = self.tree.leaves
+        place = leaves.place(np.arange(leaves.endpoints))
+        rails = max(leaves.rails, 1)
+        near = (place.network * leaves.total + place.leaf).reshape(-1, leaves.nics // rails, rails)
+        nested = bool((near == near[:, :1]).all())  # a node has one leaf on each rail
+        said: Callable[[Place], list[Stretch]] | None = getattr(self.mode, "stretches", None)
+        return said(place) if said and nested and self.dead is None else []
 
     def without(self, dead: Mask) -> Climb:
         """Return the paths around dead links. Raises UnreachableError when a pair of leaves has none left."""

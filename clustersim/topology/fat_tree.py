@@ -42,10 +42,16 @@ def network(site: Site, spec: FatTree) -> Network:
         counts=_counts(site, spec, built),
         fanouts=_fanouts(site, built),
         rate=spec.link.rate * spec.link.efficiency * spec.planes,
-        rails=max(1, built.leaves.rails),
+        rails=_kept(site, built),
         share=1 / (qps * spec.planes),
         reduction=spec.reduction,
     )
+
+
+def _kept(site: Site, built: Tree) -> int:
+    """Return the rails that traffic keeps to: with PXN all, which RCCL leaves off (paths.cc) where a spine joins them."""
+    crosses = site.node.scale_up.kind == "mesh" and built.leaves.parts == 1
+    return 1 if crosses else max(1, built.leaves.rails)
 
 
 def _mode(spec: FatTree, built: Tree) -> Mode:

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from clustersim.topology.alike import Classes
+from clustersim.topology.alike import Classes, Stretch
 from clustersim.topology.detours import Detours
 from clustersim.topology.model import Ints, Mask
 from clustersim.topology.site import Run
@@ -105,6 +105,20 @@ class Lattice:
     def classes(self, endpoint: Ints) -> Classes:
         """Return the positions of endpoints."""
         return endpoint // self.share, endpoint // self.share
+
+    def stretches(self) -> list[Stretch]:
+        """Return the dimensions: before each the way has the destination's coordinates of those before, and the source's else."""
+        place = np.arange(self.positions * self.share) // self.share
+        return [
+            Stretch(
+                first,
+                first + 2 * cables,
+                place // stride * self.stride + place % self.stride,
+                place % (stride * dim.size),
+                None,
+            )
+            for dim, stride, first, cables in zip(self.dims, self.strides, self.firsts, self.cables, strict=False)
+        ]
 
     def _links(self, d: int, line: Ints, a: Ints, b: Ints) -> Ints:
         dim, cables = self.dims[d], self.cables[d]

@@ -50,9 +50,9 @@ class Tier(NamedTuple):
 class NcclFacts(NamedTuple):
     """The NCCL that runs on every node: its version such as `2.30`, and what overrides its own choices.
 
-    algo, proto: forced, None leaves them to the tuner. collnet: the network's switches add, and NCCL uses it (SHARP). launch:
-    seconds before every collective on top of NCCL's own latency (a CPU that launches each one and waits); None where the
-    file does not say.
+    algo, proto: forced, None leaves them to the tuner. collnet: the network's switches add, and NCCL uses it (SHARP). nvls:
+    switches inside nodes add, and it uses them. launch: seconds before every collective on top of NCCL's own latency (a CPU
+    that launches each one and waits); None where the file does not say.
     """
 
     version: str = "2.30"
@@ -60,6 +60,7 @@ class NcclFacts(NamedTuple):
     proto: str | None = None
     collnet: bool = False
     launch: float | None = None
+    nvls: bool = True
 
 
 class NodeFacts(NamedTuple):

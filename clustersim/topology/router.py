@@ -143,10 +143,22 @@ class GpuRouter:
         leaves, enters = np.zeros((2, links), bool)
         leaves[:entry] = leaves[entry + self.endpoints :][:ports] = True
         enters[entry : entry + self.endpoints] = enters[entry + self.endpoints + ports :][:ports] = True
+        stretches = getattr(self.hops, "stretches", tuple)
         lost = np.zeros(self.endpoints, bool) if self.lost is None else self.lost
         odd: Mask = np.any(lost.reshape(-1, self.nics), axis=1)
         return Alike(
-            own % self.rails, source[start], destination[to], start + self.first, to + entry, leaves, enters, odd[node]
+            own % self.rails,
+            source[start],
+            destination[to],
+            start + self.first,
+            to + entry,
+            leaves,
+            enters,
+            odd[node],
+            start,
+            to,
+            entry + self.endpoints,
+            stretches,
         )
 
     def without(self, dead: Mask) -> GpuRouter:
@@ -183,6 +195,7 @@ class Remaining:
         said: Callable[[int, int], Alike] | None = getattr(self.router, "alike", None)
         whole = (said or strange)(int(self.gpus.max()) + 1, links)
         mine = {
-            name: getattr(whole, name)[self.gpus] for name in ("rail", "source", "destination", "up", "down", "odd")
+            name: getattr(whole, name)[self.gpus]
+            for name in ("rail", "source", "destination", "up", "down", "odd", "start", "to")
         }
         return whole._replace(**mine)

@@ -7,13 +7,13 @@ stays in a node, and go the way of any of their pairs.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.collectives.exchange.ends import Ends, blocks, check, crossed, ragged, runs
-from clustersim.collectives.exchange.ledger import Ledger
-from clustersim.topology.model import Floats, Ints, Mask
+from clustersim.collectives.exchange.ends import Ends, blocks, crossed, ragged, runs
+from clustersim.topology.model import Floats, Ints
 
 
 class Side(NamedTuple):
@@ -75,27 +75,46 @@ def classes(side: Side) -> Classes:
     )
 
 
-def between(ledger: Ledger, rails: int, out: Side, into: Side) -> None:
-    """Lay the bytes between NICs. Raises InputError when there are too many pairs of classes."""
-    if not len(out.number) or not len(into.number):
-        return
+class Pairs(NamedTuple):
+    """The pairs of classes with equal keys: class i of `one` with `size[i]` of `two` from `start[i]`.
+
+    A key is the group times `rails`, plus the rail.
+    """
+
+    one: Classes
+    two: Classes
+    start: Ints
+    size: Ints
+    rails: int
+
+    @property
+    def ways(self) -> int:
+        """How many there are."""
+        return int(self.size.sum())
+
+    def blocks(self) -> Iterator[tuple[Ints, Ints, Floats]]:
+        """Yield classes i and j of either side, and the bytes from the one to the other."""
+        number = np.cumsum(self.size) - self.size  # of the first pair of each class
+        pair, inside = _inside(self.one, self.two, number - self.start)
+        for first, end in blocks(self.size):
+            i, j = ragged(self.start[first:end], self.size[first:end])
+            i += first
+            weight = self.one.weight[i] * self.two.weight[j]
+            low, high = np.searchsorted(pair, [number[first], number[end - 1] + self.size[end - 1]])
+            weight[pair[low:high] - number[first]] -= inside[low:high]
+            yield i, j, np.maximum(weight, 0.0)
+
+
+def paired(out: Side, into: Side, rails: int) -> Pairs:
+    """Return the pairs of the classes of two sides; neither is empty."""
     one, two = classes(out), classes(into)
-    start, count = runs(two.key, one.key)
-    check(int(count.sum()))
-    number = np.cumsum(count) - count  # of the first pair of each class
-    pair, inside = _inside(ledger.topology.nodes, one, two, number - start)
-    for first, end in blocks(count):
-        i, j = ragged(start[first:end], count[first:end])
-        i += first
-        weight = one.weight[i] * two.weight[j]
-        low, high = np.searchsorted(pair, [number[first], number[end - 1] + count[end - 1]])
-        weight[pair[low:high] - number[first]] -= inside[low:high]
-        _lay(ledger, rails, one, two, i, j, weight)
+    return Pairs(one, two, *runs(two.key, one.key), rails)
 
 
-def _inside(nodes: int, one: Classes, two: Classes, shift: Ints) -> tuple[Ints, Floats]:
+def _inside(one: Classes, two: Classes, shift: Ints) -> tuple[Ints, Floats]:
     """Return the pairs of classes, by number, that meet in nodes, and the product of what they send and receive there."""
-    (a, key, sent), (b, other, received) = (_by_node(nodes, side) for side in (one, two))
+    nodes = 1 + int(max(one.ends.node.max(), two.ends.node.max()))
+    (a, key, sent), (b, other, received) = (_by_node(side, nodes) for side in (one, two))
     found = [(shift[a[i]] + b[j], sent[i] * received[j]) for i, j in crossed(key, other)]
     pair, inverse = np.unique(np.concatenate([p for p, _ in found] or [a[:0]]), return_inverse=True)
     return pair, np.asarray(
@@ -103,45 +122,10 @@ def _inside(nodes: int, one: Classes, two: Classes, shift: Ints) -> tuple[Ints, 
     )
 
 
-def _by_node(nodes: int, side: Classes) -> tuple[Ints, Ints, Floats]:
+def _by_node(side: Classes, nodes: int) -> tuple[Ints, Ints, Floats]:
     """Return the class, the key and node as one number, and the weight of what each class has in each node, by the second."""
     member, node = side.members, side.ends.node
     start = np.flatnonzero((np.diff(member, prepend=-1) != 0) | (np.diff(node, prepend=-1) != 0))
     place = (side.ends.key * nodes + node)[start]
     order = np.argsort(place, kind="stable")
     return member[start][order], place[order], np.add.reduceat(side.ends.weight, start)[order]
-
-
-def _lay(ledger: Ledger, rails: int, one: Classes, two: Classes, i: Ints, j: Ints, weight: Floats) -> None:
-    """Lay the bytes of pairs (i, j) of classes along the way of a pair of ends that takes longest."""
-    s, d, met = _met(one, two, one.slow[:, i], two.slow[:, j])
-    rest = np.flatnonzero(~met)  # the slowest of both classes are all on one node
-    s[rest], d[rest], met[rest] = _met(one, two, one.ends_of(i[rest]), two.ends_of(j[rest]))
-    rest = rest[met[rest]]
-    _wait(ledger, rails, one, two, i[rest], j[rest])
-    (i, j, s, d), weight = (x[met] for x in (i, j, s, d)), weight[met]
-    routes = ledger.topology.route(one.ends.gpu[s], two.ends.gpu[d])
-    group = one.key[i] // rails
-    ledger.wait(group, routes.latency)
-    ledger.lay(
-        routes, group, np.maximum(weight, 0.0), ledger.between, np.concatenate([one.spans[:, i], two.spans[:, j]])
-    )
-
-
-def _met(one: Classes, two: Classes, sources: Ints, destinations: Ints) -> tuple[Ints, Ints, Mask]:
-    """Return an end of either side on different nodes, and whether there are; given those on the first and last node."""
-    s, d = sources[0], destinations[0]
-    s = np.where(one.ends.node[s] == two.ends.node[d], sources[1], s)
-    d = np.where(one.ends.node[s] == two.ends.node[d], destinations[1], d)
-    return s, d, one.ends.node[s] != two.ends.node[d]
-
-
-def _wait(ledger: Ledger, rails: int, one: Classes, two: Classes, i: Ints, j: Ints) -> None:
-    """Take note of how long each way takes from class to class."""
-    pairs = one.size[i] * two.size[j]
-    for first, end in blocks(pairs):
-        p, x = ragged(np.zeros(end - first, np.int64), pairs[first:end])
-        a, b = i[first:end][p], j[first:end][p]
-        s, d = one.start[a] + x // two.size[b], two.start[b] + x % two.size[b]
-        far = one.ends.node[s] != two.ends.node[d]
-        ledger.wait(one.key[a[far]] // rails, ledger.topology.route(one.ends.gpu[s[far]], two.ends.gpu[d[far]]).latency)

@@ -7,22 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.errors import InputError
 from clustersim.topology.model import Floats, Ints, Mask
 
-BLOCK = 1 << 17
-"""Pairs that are looked at together."""
-MOST = 1 << 23
-"""Ways that are laid one by one at most: some 8 s."""
-
-
-def check(ways: int) -> None:
-    """Raise InputError when there are too many ways to lay them one by one."""
-    if ways > MOST:
-        raise InputError(
-            f"the routing and the faults of this cluster give the pairs of an all-to-all {ways} different ways, more than "
-            f"{MOST} at once; use smaller groups, or adaptive routing"
-        )
+BLOCK = 1 << 14
+"""Pairs that are looked at together: their arrays stay in the cache."""
 
 
 class Ends(NamedTuple):

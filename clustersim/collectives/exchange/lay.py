@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from clustersim.collectives.exchange.classes import Side, between
-from clustersim.collectives.exchange.ends import BLOCK, Ends, check, crossed, others, runs
+from clustersim.collectives.exchange.classes import Side, paired
+from clustersim.collectives.exchange.ends import BLOCK, Ends, crossed, others, runs
 from clustersim.collectives.exchange.ledger import Ledger
+from clustersim.collectives.exchange.ways import lay, sample, wait
 from clustersim.collectives.loads import Loads
 from clustersim.collectives.model import Exchange
-from clustersim.topology.alike import Alike
+from clustersim.topology.alike import Alike, Stretch
 from clustersim.topology.model import Floats, Ints, Mask, Topology
+
+MANY = 1 << 20
+"""Pairs of classes from which on ways between NICs are laid stretch by stretch, where they fall apart into such."""
 
 
 def exchanged(topology: Topology, ranks: Ints, exchange: Exchange) -> Loads:
     """Return the loads of an exchange in groups of GPUs `ranks` (groups, n).
 
-    Raises InputError when the routing tells too many pairs apart.
+    Raises TooManyWaysError when the routing tells too many pairs apart.
     """
     alike = topology.alike()
     ledger = Ledger(topology, alike, len(ranks))
@@ -50,7 +54,7 @@ def _inside(ledger: Ledger, senders: Ends, receivers: Ends) -> None:
 
 def _apart(ledger: Ledger, senders: Ends, receivers: Ends) -> None:
     """Lay the pairs of different nodes one by one."""
-    check(int(runs(receivers.key, senders.key)[1].sum()))
+    ledger.check(int(runs(receivers.key, senders.key)[1].sum()))
     for i, j in crossed(senders.key, receivers.key):
         other = senders.node[i] != receivers.node[j]
         _lay(ledger, senders.only(i[other]), receivers.only(j[other]))
@@ -75,13 +79,45 @@ def _legs(ledger: Ledger, alike: Alike, senders: Ends, receivers: Ends) -> None:
     up = _leg(ledger, out.only(far), rails, into.gpu[there[far]], received[far], alike.leaves)
     down = _leg(ledger, into.only(near), rails, senders.gpu[here[near]], sent[near], alike.enters)
     out, rail, into = out.only(far), rail[far], into.only(near)
-    ways = alike.up[out.gpu, rail], alike.down[into.gpu]
-    between(
-        ledger,
-        rails,
-        Side(out, alike.source[out.gpu, rail], ledger.place[0][ways[0]], up),
-        Side(into, alike.destination[into.gpu], ledger.place[1][ways[1]], down),
-    )
+    if not len(out.key) or not len(into.key):
+        return
+    place = ledger.place[0][alike.up[out.gpu, rail]], ledger.place[1][alike.down[into.gpu]]
+    number = alike.source[out.gpu, rail], alike.destination[into.gpu]
+    pairs = paired(Side(out, number[0], place[0], up), Side(into, number[1], place[1], down), rails)
+    stretches = alike.stretches() if pairs.ways > MANY else ()
+    if not stretches:
+        ledger.check(pairs.ways)
+        lay(ledger, pairs, ledger.between, timed=True)
+        return
+    most = _most(ledger, out.key // rails, up) + _most(ledger, into.key // rails, down)
+    for stretch in stretches:
+        from_, to = alike.start[out.gpu, rail], alike.to[into.gpu]
+        parts = paired(
+            _side(out, stretch, stretch.source, from_, place[0]),
+            _side(into, stretch, stretch.destination, to, place[1]),
+            rails,
+        )
+        part = np.zeros(ledger.links, bool)
+        part[alike.base + stretch.first : alike.base + stretch.end] = True
+        ledger.check(parts.ways)
+        most += lay(ledger, parts, part, timed=False)
+    if not sample(ledger, pairs, most):
+        ledger.check(pairs.ways)
+        for i, j, _ in pairs.blocks():
+            wait(ledger, pairs, i, j)
+
+
+def _most(ledger: Ledger, group: Ints, seconds: Floats) -> Floats:
+    """Return the most seconds of each group."""
+    most = np.zeros(len(ledger.latency))
+    np.maximum.at(most, group, seconds)
+    return most
+
+
+def _side(ends: Ends, stretch: Stretch, number: Ints, endpoint: Ints, place: Ints) -> Side:
+    """Return one side of a stretch; who is in one scope meets on none of its links, as if on one node."""
+    scoped = ends if stretch.scope is None else ends._replace(node=stretch.scope[endpoint])
+    return Side(scoped, number[endpoint], place, np.zeros(len(endpoint)))
 
 
 def _leg(ledger: Ledger, ends: Ends, rails: int, other: Ints, factor: Floats, part: Mask) -> Floats:

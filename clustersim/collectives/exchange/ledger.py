@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from clustersim.collectives.loads import Loads, Pins
+from clustersim.collectives.loads import Loads, Pins, TooManyWaysError, width
 from clustersim.topology.alike import Alike
 from clustersim.topology.model import Floats, Ints, Mask, Routes, Topology
 from clustersim.topology.rows import distinct
 
+MOST = 1 << 26
+"""Links of the ways that are laid one by one at most: 8.4 million ways of 8 links, some 8 s."""
 _DENSE = 1 << 22
 """Groups times links up to which every group has a sum for every link."""
 _FITS = 1 + 1e-9
@@ -55,6 +57,15 @@ class Ledger:
                 np.minimum.at(self.low[side], link, spans[2 * side][way])
                 np.maximum.at(self.high[side], link, spans[2 * side + 1][way])
 
+    def check(self, ways: int) -> None:
+        """Raise TooManyWaysError when there are too many ways to lay them one by one."""
+        most = MOST // width(self.topology)
+        if ways > most:
+            raise TooManyWaysError(
+                f"the routing and the faults of this cluster give the pairs of an all-to-all {ways} different ways, more than "
+                f"{most} at once; use smaller groups, or adaptive routing"
+            )
+
     def nics_of(self, routes: Routes) -> Ints | None:
         """Return the spans of ways that each have one NIC at either end; None in a cluster that does not tell."""
         if self.between.all():
@@ -65,6 +76,13 @@ class Ledger:
             crossed = np.flatnonzero(self.place[side][link] >= 0)
             found[side][way[crossed]] = self.place[side][link[crossed]]
         return found.repeat(2, axis=0)
+
+    def seconds(self, routes: Routes, part: Mask) -> Floats:
+        """Return the seconds that each way takes on the links in `part`."""
+        way = np.repeat(np.arange(len(routes.latency)), np.diff(routes.start))
+        kept = np.flatnonzero(part[routes.links])
+        latency = self.topology.latency[routes.links[kept]] * routes.share[kept]
+        return np.asarray(np.bincount(way[kept], latency, len(routes.latency)), np.float64)
 
     def wait(self, group: Ints, latency: Floats) -> None:
         """Take note of the seconds that ways of groups take."""

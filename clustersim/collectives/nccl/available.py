@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clustersim.collectives.nccl.graphs import nvls
+from clustersim.collectives.nccl.graphs import HEADS, nvls
 from clustersim.collectives.nccl.model import HALVES, ROOTED, Case
 
 SIMPLE_ONLY = "has Simple only"
@@ -27,12 +27,16 @@ def unavailable(case: Case, algorithm: str, protocol: int) -> str | None:
 
 
 def _no_nvls(case: Case) -> str | None:
+    if not case.node.nccl.nvls:
+        return "nccl.nvls is false"
     if not case.node.multicast or case.node.scale_up != "nvswitch" or case.arch < 2:
         return "needs NVSwitch with multicast (Hopper or newer)"
     if case.op in ROOTED:
         return f"does no {case.op}"
     if case.shape.per_node < 2:
         return "needs two GPUs a node"
+    if case.op in HALVES and case.shape.per_node > HEADS:
+        return f"does {case.op} for {HEADS} GPUs a node at most"
     return "needs two channels" if nvls(case.shape, case.node).channels < 2 else None
 
 

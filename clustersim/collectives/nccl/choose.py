@@ -6,7 +6,6 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from clustersim.collectives.nccl import p2p
-from clustersim.collectives.nccl.model import ROOTED
 from clustersim.collectives.nccl.pace import paced
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.collectives.nccl.tuner import OPS as TUNED
@@ -26,6 +25,7 @@ FILES = {
     "direct": "direct",
 }
 """NCCL's algorithm → the file of clustersim/collectives that has its steps and its loads on links."""
+MESHED = ("mesh_ring", "mesh_tree")
 OPS = (*TUNED, *p2p.OPS)
 
 
@@ -70,9 +70,9 @@ def choose(op: str, size: float, shape: Shape, node: NodeFacts) -> Choice:
 
 
 def _file(op: str, algorithm: str, shape: Shape, node: NodeFacts) -> str:
-    """Return the file with the loads; in a mesh the rings of all channels together load every pair of GPUs alike."""
-    everyone = op not in ROOTED and node.scale_up == "mesh" and shape.nodes == 1
-    return FILES["direct"] if everyone else FILES[algorithm]
+    """Return the file with the loads: where links join every two GPUs of a node, rings and trees use them all."""
+    name = f"mesh_{algorithm}"
+    return name if node.scale_up == "mesh" and shape.even and name in MESHED else FILES[algorithm]
 
 
 def candidates(op: str, shape: Shape, node: NodeFacts) -> tuple[str, ...]:

@@ -29,7 +29,8 @@ class Constants(NamedTuple):
     nvls: efficiency of NVLS by architecture, or None where the release takes 5/6 of the bus instead. ll: part of the ring's
     bus that LL gets, (all_reduce and between nodes, else). inter_steps: hops between nodes of an all_reduce ring over n
     nodes are 2(n - inter_steps). single_tree: with one GPU a node a ring's hop costs as much as a tree's. flush: how often
-    Simple pays the latency that a NIC declares.
+    Simple pays the latency that a NIC declares. nvls_heads: the heads that together have the limits of `nvls_tree`, which
+    else are of each head: as many blocks run whatever the heads.
     """
 
     base: Latencies
@@ -47,6 +48,7 @@ class Constants(NamedTuple):
     inter_steps: int
     single_tree: bool
     flush: int = 2
+    nvls_heads: int | None = None
 
 
 _NONE: Row = (0.0, 0.0, 0.0)
@@ -128,6 +130,12 @@ TREE_CORRECTION: tuple[tuple[float, ...], ...] = (
     (0.9,) * 7 + (0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9, 0.9),
 )
 """Bandwidth of trees by protocol and log2(bytes / 64), 64 B to 256 MB."""
+
+
+def tree_correction(protocol: int, size: float) -> float:
+    """Return the part of its bandwidth that a tree reaches with `size` bytes."""
+    log = (int(size) >> 6).bit_length() - 1
+    return TREE_CORRECTION[protocol][log] if 0 <= log < len(TREE_CORRECTION[protocol]) else 1.0
 
 
 @cache

@@ -15,8 +15,8 @@ from clustersim.collectives.nccl.constants import GB, architecture
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.topology.model import NodeFacts
 
-# Read off published runs of one rack of GB200, and of several (CoreWeave, OCI); not from NCCL's source.
-HEADS, HEADS_BETWEEN = 16, 8
+HEADS = 32  # NCCL_MAX_NVLS_ARITY
+HEADS_BETWEEN = 8  # read off published runs of several racks of GB200 (CoreWeave, OCI), not from NCCL's source
 MOST_CHANNELS = 32  # MAXCHANNELS / 2: those of the search are launched twice
 _INTRA = {
     "old": (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
@@ -42,13 +42,34 @@ class Graph(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def ring(shape: Shape, node: NodeFacts) -> Graph:
-    """Return the graph of rings, trees and chains over a communicator."""
+    """Return the graph of rings, and of CollNet's chains, over a communicator."""
     if shape.nodes == 1:
         return _inside(shape, node)
     # A ring leaves a node by one NIC and comes in by another; the links inside carry all of them but the hop between nodes.
-    room = inside_rate(node) * shape.per_node / max(shape.per_node - 1, 1) / shape.nics
+    channels = min(shape.nics, MOST_CHANNELS)
+    room = inside_rate(node) * shape.per_node / max(shape.per_node - 1, 1) / channels
     speed = _fastest(_INTER, node, min(node.nic, room) if shape.per_node > 1 else node.nic)
-    return Graph(shape.nics, speed, speed, min(2 * shape.nics * (2 if shape.per_node == 1 else 1), 2 * MOST_CHANNELS))
+    return Graph(channels, speed, speed, min(2 * channels * (2 if shape.per_node == 1 else 1), 2 * MOST_CHANNELS))
+
+
+@lru_cache(maxsize=1024)
+def tree(shape: Shape, node: NodeFacts) -> Graph:
+    """Return the graph of trees: the rings', made faster inside nodes up to twice the speed between.
+
+    A NIC that carries both trees of two nodes moves each byte once a way, where a ring's moves it nearly twice; so the tuner
+    takes the speed inside for two nodes (the second pass of ncclTopoCompute, src/graph/search.cc). CollNet gets the same there,
+    which is left out: ABCI's table of SHARP on two nodes has 56 GB/s, and 96 would follow.
+    """
+    found = ring(shape, node)
+    if shape.nodes == 1:
+        return found
+    room = inside_rate(node) * shape.per_node / max(shape.per_node - 1, 1) / found.channels * _SLACK
+    faster = [speed for speed in reversed(_speeds(_INTER, node)) if found.inter < speed]
+    for speed in faster:
+        if found.intra >= 2 * found.inter or (shape.per_node > 1 and speed > room):
+            break
+        found = found._replace(intra=speed)
+    return found
 
 
 @lru_cache(maxsize=1024)

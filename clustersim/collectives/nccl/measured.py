@@ -1,4 +1,4 @@
-"""Measured times of nccl-tests from a CSV file."""
+"""Measured times of nccl-tests: what it printed, or a CSV file."""
 
 from __future__ import annotations
 
@@ -6,17 +6,41 @@ import csv
 from collections.abc import Mapping
 from pathlib import Path
 
+from clustersim.collectives.nccl.log import head, lines_of, read
 from clustersim.errors import InputError
 
 _SPELT = {"alltoall": "all_to_all", "sendrecv": "send"}
 
 
-def measured(path: Path, op: str, gpus: int, source: str | None = None) -> dict[int, float]:
-    """Return {size in bytes: seconds} of a CSV with the columns size_bytes and time_us.
+def measured(path: Path, op: str, gpus: int, source: str | None = None, in_place: bool = False) -> dict[int, float]:
+    """Return {size in bytes: seconds} of nccl-tests' own output, or of a CSV with the columns size_bytes and time_us.
 
-    Of a file that has the columns op, gpus and source, the rows that match. Raises InputError when nothing is left, or
-    when rows of several sources are.
+    Of a CSV that has the columns op, gpus and source, the rows that match. Raises InputError when nothing is left, when
+    rows of several sources are, and for the output of another operation or number of ranks.
     """
+    lines = lines_of(_text(path))
+    if any(map(head, lines)):
+        return _logged(path, lines, op, gpus, in_place)
+    return _tabled(path, op, gpus, source)
+
+
+def _logged(path: Path, lines: list[str], op: str, gpus: int, in_place: bool) -> dict[int, float]:
+    log = read(path, lines, in_place)
+    if log.op not in (None, op):
+        raise InputError(f"{path} is a run of {log.op}, not of {op}; ask for {log.op}")
+    if log.ranks not in (0, gpus):
+        raise InputError(f"{path} is a run of {log.ranks} GPUs, not of {gpus}; name those with --gpus or --ranks")
+    return log.seconds
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read ({error}); give a CSV file, or what nccl-tests printed") from None
+
+
+def _tabled(path: Path, op: str, gpus: int, source: str | None) -> dict[int, float]:
     rows = [row for row in _rows(path) if _matches(row, op, gpus, source) and row["size_bytes"] and row["time_us"]]
     if not rows:
         raise InputError(f"{path} has no row for {op} on {gpus} GPUs; it needs the columns size_bytes and time_us")
@@ -39,7 +63,8 @@ def _rows(path: Path) -> list[dict[str, str]]:
         raise InputError(f"{path} cannot be read ({error}); give a CSV file") from None
     if rows and not {"size_bytes", "time_us"} <= rows[0].keys():
         raise InputError(
-            f"{path} lacks the columns size_bytes and time_us; its columns are {', '.join(map(str, rows[0]))}"
+            f"{path} lacks the columns size_bytes and time_us, and is no output of nccl-tests; "
+            f"its columns are {', '.join(map(str, rows[0]))[:200]}"
         )
     return rows
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from clustersim.collectives.nccl.constants import GB, Constants, architecture
-from clustersim.collectives.nccl.graphs import Graph, nvls, ring
+from clustersim.collectives.nccl.graphs import Graph, nvls, ring, tree
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.topology.model import NodeFacts
 
@@ -41,7 +41,9 @@ class Case(NamedTuple):
 
 def graph(case: Case, algorithm: str) -> Graph:
     """Return the channels that an algorithm has."""
-    return (nvls if algorithm in ("nvls", "nvls_tree") else ring)(case.shape, case.node)
+    if algorithm in ("nvls", "nvls_tree"):
+        return nvls(case.shape, case.node)
+    return (tree if algorithm == "tree" else ring)(case.shape, case.node)
 
 
 def bandwidth(case: Case, algorithm: str, protocol: int) -> float:
@@ -100,7 +102,8 @@ def _nvls(case: Case, found: Graph, algorithm: str) -> float:
     inside *= 2 if reduces else (per_node - 1) / per_node
     speeds = [inside, found.inter * (2 if two else 1)] if nodes > 1 else [inside]
     if algorithm == "nvls_tree" and c.nvls_tree is not None:
-        speeds.append(c.nvls_tree[case.arch][case.scale] * GB)
+        most = c.nvls_tree[case.arch][case.scale] * GB
+        speeds.append(most * (c.nvls_heads or found.channels) / found.channels)
     return min(speeds) * found.channels * (case.shape.ranks / case.steps if reduces else 1.0)
 
 

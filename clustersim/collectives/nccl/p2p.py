@@ -9,17 +9,19 @@ NIC with the most set the pace: what they receive in a dispatch they send back i
 
 from __future__ import annotations
 
-from clustersim.collectives.nccl.constants import US, V2_30, architecture
-from clustersim.collectives.nccl.graphs import inside_rate
+import math
+
+from clustersim.collectives.nccl.constants import GB, US, V2_30, architecture
+from clustersim.collectives.nccl.graphs import inside_rate, ring
 from clustersim.collectives.nccl.latency import LEAF
-from clustersim.collectives.nccl.pace import PACES, Pace
+from clustersim.collectives.nccl.pace import Pace, pace_of
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.collectives.skew import OPS as EXCHANGES
 from clustersim.topology.model import NodeFacts
 
 OPS = ("send", *EXCHANGES)
 LL_BYTES = 16 * 1024  # NCCL_P2P_LL_THRESHOLD
-SLOWER = 14e9  # bytes/s of a NIC that one channel serves
+SLOWER = 14e9  # bytes/s that one channel serves of a NIC (NCCL_P2P_PER_CHANNEL_NET_BW)
 LOOP, FILL = (
     32 << 20,
     0.35,
@@ -31,7 +33,18 @@ def channels(shape: Shape, node: NodeFacts) -> int:
     if shape.nodes == 1:
         wide = 2 * max(node.links, 1)
         return int(min(1 << (wide.bit_length() - 1), 32))
-    return max(1, round(node.nic / SLOWER))
+    release = tuple(int(part) for part in node.nccl.version.split(".")[:2])
+    return math.ceil(node.nic_line / SLOWER) if release >= (2, 29) else _scaled(shape, node)
+
+
+def _scaled(shape: Shape, node: NodeFacts) -> int:
+    """Return the channels of a pair up to 2.28: two, or one where each channel would serve more than four peers.
+
+    Source: ncclTopoGetNchannels, src/graph/paths.cc; on Hopper few channels are doubled once more (src/graph/connect.cc).
+    """
+    found = ring(shape, node)
+    few = architecture(node.architecture) >= 2 and found.inter > 45 * GB and found.launched < 16
+    return 1 if 2 * shape.ranks > 4 * found.launched * (2 if few else 1) else 2
 
 
 def protocol(op: str, size: float, shape: Shape) -> str:
@@ -42,7 +55,7 @@ def protocol(op: str, size: float, shape: Shape) -> str:
 
 def timing(op: str, size: float, shape: Shape, node: NodeFacts) -> tuple[float, float]:
     """Return seconds before and between the bytes, and bytes/s, of one message or of an all_to_all of `size` bytes a rank."""
-    pace = PACES[architecture(node.architecture)]
+    pace = pace_of(node)
     delay, rate = _latency(op, size, shape, node, pace) * US, _rate(op, shape, node, pace)
     if shape.nodes > 1:
         far = shape.ranks - shape.per_node if op in EXCHANGES else 1
@@ -60,7 +73,7 @@ def _latency(op: str, size: float, shape: Shape, node: NodeFacts, pace: Pace) ->
 def _rate(op: str, shape: Shape, node: NodeFacts, pace: Pace) -> float:
     inside = inside_rate(node) * pace.spread
     if op == "send":
-        return inside if shape.nodes == 1 else node.nic
+        return inside if shape.nodes == 1 else min(node.nic, channels(shape, node) * SLOWER)
     if shape.busiest is not None:
         most, near, far = shape.busiest
         return 1 / (near / inside + most / pace.own if shape.nodes == 1 else max(near / inside, far / node.nic))

@@ -27,15 +27,17 @@ def forced(
     proto: str | None = None,
     version: str | None = None,
     launch: str | None = None,
+    nvls: bool | None = None,
 ) -> Topology:
-    """Return the cluster with another NCCL: algorithm, protocol, release or launch (a time with a unit); None leaves it."""
+    """Return the cluster with another NCCL: algorithm, protocol, release, launch (a time with a unit), NVLS; None leaves it."""
     if algo is not None and algo not in NCCL_ALGORITHMS:
         raise InputError(f"{algo!r} is no algorithm of NCCL; {suggest(algo, NCCL_ALGORITHMS)}")
     if proto is not None and proto not in PROTOCOLS:
         raise InputError(f"{proto!r} is no protocol of NCCL; write LL, LL128 or Simple")
     old = topology.node.nccl
     wait = parse(launch, "time") if launch else old.launch
-    nccl = NcclFacts(version or old.version, algo or old.algo, proto or old.proto, old.collnet, wait)
+    with_nvls = old.nvls if nvls is None else nvls
+    nccl = NcclFacts(version or old.version, algo or old.algo, proto or old.proto, old.collnet, wait, with_nvls)
     constants(nccl.version)
     return replace(topology, node=topology.node._replace(nccl=nccl))
 

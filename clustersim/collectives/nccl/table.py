@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.collectives.loads import idle_rates
+from clustersim.collectives.loads import TooManyWaysError, idle_rates
 from clustersim.collectives.model import Exchange, Ints, Phase, phases
 from clustersim.collectives.nccl.available import SIMPLE_ONLY
 from clustersim.collectives.nccl.choose import OPS, Choice, choose
 from clustersim.collectives.nccl.shape import Shape, shape
 from clustersim.collectives.nccl.tuner import OPS as TUNED
 from clustersim.collectives.nccl.tuner import tune
+from clustersim.collectives.paths import even_rate
 from clustersim.errors import InputError, suggest
 from clustersim.topology.model import Topology
 from clustersim.units import scaled, seconds
@@ -89,7 +91,12 @@ def _links(
         parts: Sequence[Phase | Exchange] = (Phase(1, around, np.roll(around, -1), np.ones(n)),)
     else:
         parts = phases(file, op, one.group._replace(shares=shares))
-    return float(idle_rates(topology, np.array([ranks]), parts)[0])
+    try:
+        return float(idle_rates(topology, np.array([ranks]), parts)[0])
+    except TooManyWaysError:
+        if shares:
+            raise
+        return even_rate(topology, np.array(ranks))
 
 
 def text(lines: Sequence[Line]) -> str:
@@ -101,9 +108,22 @@ def text(lines: Sequence[Line]) -> str:
         head, units = f"{head} {'measured':>10} {'error':>7}", f"{units} {'(us)':>10} {'(%)':>7}"
     rows = [head, units, *(_row(line) for line in lines)]
     if compared:
-        errors = sorted(abs(line.error) for line in lines if line.error is not None)
-        rows.append(f"median absolute error {100 * errors[len(errors) // 2]:.1f} % over {len(errors)} sizes")
+        rows.append(_summary(lines))
     return "\n".join(rows)
+
+
+def _summary(lines: Sequence[Line]) -> str:
+    """Return the median absolute error of time over all sizes, and over those of each range that has any."""
+    errors = [(line.size, abs(line.error)) for line in lines if line.error is not None]
+    parts = {
+        "up to 1 MiB": [error for size, error in errors if size <= 1 << 20],
+        "between": [error for size, error in errors if 1 << 20 < size < 1 << 26],
+        "from 64 MiB": [error for size, error in errors if size >= 1 << 26],
+    }
+    ranges = ", ".join(f"{100 * median(part):.1f} % {name}" for name, part in parts.items() if part)
+    return (
+        f"median absolute error {100 * median(error for _, error in errors):.1f} % over {len(errors)} sizes: {ranges}"
+    )
 
 
 def _row(line: Line) -> str:

@@ -6,9 +6,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from clustersim.collectives.nccl.available import unavailable
-from clustersim.collectives.nccl.constants import PROTOCOLS, TREE_CORRECTION, architecture, constants
+from clustersim.collectives.nccl.constants import PROTOCOLS, V2_30, Constants, architecture, constants, tree_correction
 from clustersim.collectives.nccl.latency import latency
 from clustersim.collectives.nccl.model import ALGORITHMS, ROOTED, Case, bandwidth, graph
+from clustersim.collectives.nccl.pace import measured, pace_of
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.errors import InputError
 from clustersim.topology.model import NodeFacts
@@ -31,8 +32,14 @@ class Estimate(NamedTuple):
 @lru_cache(maxsize=4096)
 def _table(op: str, shape: Shape, node: NodeFacts) -> tuple[Estimate, ...]:
     """Return all estimates for no bytes; rate before corrections that depend on the size."""
-    case = Case(op, shape, node, constants(node.nccl.version))
+    case = Case(op, shape, node, _constants(node))
     return tuple(_estimate(case, algorithm, p) for algorithm in ALGORITHMS for p in range(len(PROTOCOLS)))
+
+
+def _constants(node: NodeFacts) -> Constants:
+    """Return what the library expects: NCCL's release, RCCL's own figures on AMD."""
+    release = constants(node.nccl.version)
+    return measured(pace_of(node)) if node.architecture.startswith("cdna") else release
 
 
 def _estimate(case: Case, algorithm: str, p: int) -> Estimate:
@@ -62,15 +69,22 @@ def tune(op: str, size: float, shape: Shape, node: NodeFacts) -> tuple[Estimate,
     return tuple(_sized(op, row, size, shape, node) for row in _table(op, shape, node))
 
 
+def _corrected(algorithm: str, node: NodeFacts) -> bool:
+    """Say whether the tuner takes TREE_CORRECTION off: for trees, and since 2.30 for NVLSTree of Blackwell on x86."""
+    if algorithm != "nvls_tree":
+        return algorithm == "tree"
+    newest = constants(node.nccl.version) is V2_30
+    return newest and architecture(node.architecture) >= 3 and node.cpu != "arm"
+
+
 def _sized(op: str, row: Estimate, size: float, shape: Shape, node: NodeFacts) -> Estimate:
     """Return an estimate for `size` bytes, with what tuning.cc corrects when a collective is launched."""
     if row.missing:
         return row
     rate, delay = row.rate_bytes_per_s, row.latency_s
     p = PROTOCOLS.index(row.protocol)
-    log = (int(size) >> 6).bit_length() - 1
-    if row.algorithm == "tree" and 0 <= log < 24:
-        rate *= TREE_CORRECTION[p][log]
+    if _corrected(row.algorithm, node):
+        rate *= tree_correction(p, size)
     if row.algorithm == "ring" and p == 2 and shape.nodes > 1 and op == "all_reduce":
         plateau = size >= 64 * row.channels * shape.ranks
         delay *= (1.4 if architecture(node.architecture) else 1.9) if plateau else 1.0
