@@ -95,6 +95,8 @@ def parse(text: str, path: str = "<text>") -> Document:
             path, *root.place, f"the top level must be a mapping of keys, not {found}; write `key: value`"
         )
     reader = _Reader(path)
+    if reader.count(root, 0, {}) > 2 * MAX_VALUES:
+        raise reader.too_many(root)
     return Document(path, reader.value(root, ()), reader.marks)
 
 
@@ -103,10 +105,21 @@ class _Reader:
         self.path = path
         self.marks: dict[Loc, tuple[int, int]] = {}
 
+    def count(self, node: Node, depth: int, known: dict[int, int]) -> int:
+        """Return the values below a node, each alias as often as it stands, before any is made."""
+        if id(node) not in known:
+            if depth > MAX_DEPTH:
+                raise self.too_many(node)
+            known[id(node)] = 1 + sum(self.count(item, depth + 1, known) for item in node.items)
+        return known[id(node)]
+
+    def too_many(self, node: Node) -> ConfigError:
+        return self.error(node, f"more than {MAX_VALUES} values or {MAX_DEPTH} levels after aliases; write them out")
+
     def value(self, node: Node, loc: Loc) -> Any:
         self.marks[loc] = node.place
-        if len(self.marks) > 2 * MAX_VALUES or len(loc) > MAX_DEPTH:
-            raise self.error(node, f"more than {MAX_VALUES} values or {MAX_DEPTH} levels after aliases; write them out")
+        if len(loc) > MAX_DEPTH:
+            raise self.too_many(node)
         if node.kind == "mapping":
             return self.mapping(node, loc)
         if node.kind == "list":

@@ -19,6 +19,7 @@ from clustersim.topology.alike import Classes, Stretch
 from clustersim.topology.detours import Detours
 from clustersim.topology.model import Ints, Mask
 from clustersim.topology.site import Run
+from clustersim.topology.wiring import divide
 
 LONGEST = 4096
 """Positions in a ring: each hop of a path is a column of the routes."""
@@ -91,10 +92,11 @@ class Lattice:
         columns = np.full((len(here), sum(d.width for d in self.dims)), -1, np.int64)
         at = 0
         for d, (dim, stride) in enumerate(zip(self.dims, self.strides, strict=True)):
-            a, b = here // stride % dim.size, there // stride % dim.size
+            a, b = (divide(divide(end, stride)[0], dim.size)[1] for end in (here, there))
             moves = np.flatnonzero(a != b)
             if len(moves):
-                line = here[moves] // (stride * dim.size) * stride + here[moves] % stride
+                outer, inner = divide(here[moves], stride * dim.size)[0], divide(here[moves], stride)[1]
+                line = outer * stride + inner
                 columns[moves, at : at + dim.width] = self._links(d, line, a[moves], b[moves])
             here = here + (b - a) * stride
             at += dim.width
