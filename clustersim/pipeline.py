@@ -187,11 +187,12 @@ def _must_fit(cluster: Topology, job: Job, memory: list[Memory]) -> None:
     worst = max(range(len(memory)), key=lambda rank: memory[rank].total)
     need, have = memory[worst].total, cluster.gpu.memory
     if need > have:
-        raise OutOfMemoryError(
-            f"{job.document.path}: pipeline rank {worst} needs {need / 2**30:.1f} GiB and {cluster.gpu.name} has "
-            f"{have / 2**30:.1f} GiB ({_largest(memory[worst])}); raise tp or pp, lower micro_batch, recompute activations, "
-            "or pass --ignore-memory"
+        degrees = "tp, pp or ep" if (job.model.experts or 1) > job.parallelism.ep else "tp or pp"
+        what = (
+            f"pipeline rank {worst} needs {need / 2**30:.1f} GiB and {cluster.gpu.name} has {have / 2**30:.1f} GiB "
+            f"({_largest(memory[worst])}); raise {degrees}, lower micro_batch, recompute activations, or pass --ignore-memory"
         )
+        raise OutOfMemoryError(str(job.error("parallelism", what)))
 
 
 def _largest(memory: Memory) -> str:

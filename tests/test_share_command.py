@@ -302,8 +302,8 @@ ERRORS = [
     (
         "tiny.yaml --set model.hidden=65536",
         "",
-        "tiny.yaml: pipeline rank 0 needs * GiB and h100-sxm has 79.6 GiB (*); raise tp or pp, lower micro_batch, recompute "
-        "activations, or pass --ignore-memory",
+        "tiny.yaml:*: parallelism: pipeline rank 0 needs * GiB and h100-sxm has 79.6 GiB (*); raise tp or pp, lower micro_batch, "
+        "recompute activations, or pass --ignore-memory",
     ),
 ]
 
