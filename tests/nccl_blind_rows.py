@@ -2,7 +2,7 @@
 
     python tests/nccl_blind_rows.py      prints the errors of tests/validation/nccl_tests.csv
 
-NODES says what a fabric of the table is: presets and structure alone, latencies as in nccl_rows.
+NODES says what a fabric of the table is: presets and structure alone; no network is told its latency.
 """
 
 import csv
@@ -17,9 +17,9 @@ from nccl_rows import cluster
 
 BANDS = (">= 64 MiB", "between", "<= 1 MiB")
 TABLE = Path(__file__).parent / "validation" / "nccl_tests.csv"
-EFA, ROCE = 14, 14
-GB300 = f"""{{extends: gb200-nvl72, gpus: {{model: gb300, count: 72}}, host: {{pcie: gen6x16, effective: 96GB/s}},
-  nics: {{rate: 800Gb/s, latency: {ROCE}us}}}}"""
+RUNS = TABLE.with_name("nccl_tests_runs.csv")
+GB300 = """{extends: gb200-nvl72, gpus: {model: gb300, count: 72}, host: {pcie: gen6x16, effective: 96GB/s},
+  nics: {rate: 800Gb/s}}"""
 NODES = {
     "HGX H100": "hgx-h100",
     "DGX H100": "hgx-h100",
@@ -29,14 +29,14 @@ NODES = {
     "HGX A100": "hgx-a100",
     "HGX A100, IB 4x200G": "{extends: hgx-a100, nics: {count: 4, rate: 200Gb/s}}",
     "HGX H800 (8 NVLinks)": "{extends: hgx-h100, gpus: {model: h800-sxm, count: 8}, scale_up: {links_per_gpu: 8}}",
-    "AWS p5, EFA 32x100G": f"{{extends: hgx-h100, nics: {{latency: {EFA}us}}}}",
-    "AWS p6-b300, EFA 16x400G": f"{{extends: hgx-b300, nics: {{latency: {EFA}us}}}}",
-    "AWS p4de, EFA 4x100G, NCCL_PROTO=Simple": f"{{extends: hgx-a100, nics: {{count: 4, rate: 100Gb/s, latency: {EFA}us}}}}",
-    "AWS p3dn, EFA 1x100G, ring": f"{{extends: dgx1-v100, nics: {{count: 1, rate: 100Gb/s, latency: {EFA}us}}}}",
-    "OCI BM.GPU4.8, RoCE 16x100G": f"{{extends: dgx-a100-40gb, nics: {{rate: 200Gb/s, latency: {ROCE}us}}}}",
-    "OCI H200, RoCE 8x400G": f"{{extends: hgx-h200, nics: {{latency: {ROCE}us}}}}",
-    "GCP A3 Ultra, RoCE 8x400G": f"{{extends: hgx-h200, nics: {{latency: {ROCE}us}}}}",
-    "GCP A4, RoCE 8x400G": f"{{extends: hgx-b200, nics: {{latency: {ROCE}us}}}}",
+    "AWS p5, EFA 32x100G": "hgx-h100",
+    "AWS p6-b300, EFA 16x400G": "hgx-b300",
+    "AWS p4de, EFA 4x100G, NCCL_PROTO=Simple": "{extends: hgx-a100, nics: {count: 4, rate: 100Gb/s}}",
+    "AWS p3dn, EFA 1x100G, ring": "{extends: dgx1-v100, nics: {count: 1, rate: 100Gb/s}}",
+    "OCI BM.GPU4.8, RoCE 16x100G": "{extends: dgx-a100-40gb, nics: {rate: 200Gb/s}}",
+    "OCI H200, RoCE 8x400G": "hgx-h200",
+    "GCP A3 Ultra, RoCE 8x400G": "hgx-h200",
+    "GCP A4, RoCE 8x400G": "hgx-b200",
     "GCP A4X, one rack": "gb200-nvl72",
     "GCP A4X Max, RoCE 8x400G per 4 GPUs, two racks": GB300,
     "OCI GB300 NVL72, RoCE 8x400G per 4 GPUs, one rack": GB300,
@@ -46,10 +46,10 @@ NODES = {
   host: {cpu: arm, pcie: gen5x16, effective: 48GB/s}}""",
     "DGX-2 (NVSwitch)": "{extends: dgx1-v100, gpus: {count: 16}, scale_up: {kind: nvswitch}}",
     "MI300X platform": "mi300x",
-    "MI300X platform, 8 ConnectX": f"{{extends: mi300x, nics: {{latency: {ROCE}us}}}}",
-    "MI325X platform, 8 Broadcom, ring": f"{{extends: mi300x, gpus: {{model: mi325x, count: 8}}, nics: {{latency: {ROCE}us}}}}",
-    "MI355X platform, Pollara 8x400G": f"""{{extends: mi300x, gpus: {{model: mi355x, count: 8}}, nics: {{latency: {ROCE}us}},
-  scale_up: {{link: 76.8GB/s}}}}""",
+    "MI300X platform, 8 ConnectX": "mi300x",
+    "MI325X platform, 8 Broadcom, ring": "{extends: mi300x, gpus: {model: mi325x, count: 8}}",
+    "MI355X platform, Pollara 8x400G": """{extends: mi300x, gpus: {model: mi355x, count: 8},
+  scale_up: {link: 76.8GB/s}}""",
 }
 
 
@@ -84,14 +84,16 @@ class Run(NamedTuple):
 
 
 def runs() -> list[Run]:
-    """Every row of the table."""
+    """Every row of the table: what nccl_tests_runs.csv says of its run, with its size and time."""
+    with RUNS.open() as file:
+        of = {row["run"]: row for row in csv.DictReader(file)}
     with TABLE.open() as file:
-        rows = list(csv.DictReader(file))
-    whole = ("nodes", "gpus", "size_bytes")
-    return [
-        Run(*(int(v) if k in whole else float(v) * 1e-6 if k == "time_us" else v for k, v in row.items()))
-        for row in rows
-    ]
+        return [_run(of[row["run"]], row) for row in csv.DictReader(file)]
+
+
+def _run(of: dict[str, str], row: dict[str, str]) -> Run:
+    nodes, gpus, size, time = int(of["nodes"]), int(of["gpus"]), int(row["size_bytes"]), float(row["time_us"]) * 1e-6
+    return Run(of["source"], of["gpu"], nodes, gpus, of["fabric"], of["nccl"], of["op"], size, time, of["note"])
 
 
 def version(run: Run) -> str:
