@@ -280,12 +280,26 @@ class ExplicitLink(Spec):
     count: Count = 1
 
 
+class Choice(Spec):
+    """How a path is chosen among the shortest ones of a graph written out.
+
+    adaptive: the bytes of a pair are spread over all of them, at each switch in proportion to the bytes/s of the cables that lead
+    nearer. ecmp: at each switch a hash of source, destination and queue pair chooses one of those cables, `qps` queue pairs a
+    transfer. first: all take one path; ties go to the cable that stands first in the file.
+    """
+
+    mode: Literal["adaptive", "ecmp", "first"] = "adaptive"
+    qps: Annotated[int, Field(ge=1, le=64)] = 1
+    seed: Index = 0
+
+
 class Explicit(Spec):
-    """A graph written out: the names of the switches, and the cables."""
+    """A graph written out: the names of the switches, and the cables. Paths have the fewest cables."""
 
     kind: Name
     nodes: Annotated[tuple[Name, ...], Field(strict=False), between(1, 2000)]
     links: Annotated[tuple[ExplicitLink, ...], Field(strict=False), between(1, 20_000)]
+    routing: Choice = Choice()
 
 
 class Fault(Spec):

@@ -136,7 +136,7 @@ class Ecmp:
     def __call__(self, source: Place, destination: Place, key: tuple[Ints, Ints, Ints], shift: int) -> Ints:
         """Return the links between ports."""
         a, b, queue = (x.astype(np.uint64) for x in key)
-        hashed = _hash(_hash(_hash(a + np.uint64(self.seed << 32)) ^ b) ^ queue)
+        hashed = mixed(mixed(mixed(a + np.uint64(self.seed << 32)) ^ b) ^ queue)
         return _walk(self.tree, source, destination, hashed, shift, lead_down=False)
 
     def classes(self, endpoint: Ints, leaf: Ints, port: Ints) -> Classes:
@@ -182,7 +182,7 @@ def _walk(tree: Tree, lead: Place, follow: Place, key: UInts | None, shift: int,
         columns[rows, t] += first
         columns[rows, -1 - t] += first + half
         plane = slot * level.spread + switch
-        key = None if key is None else _hash(key)
+        key = None if key is None else mixed(key)
     return columns
 
 
@@ -198,7 +198,7 @@ def _cable(level: Level, network: Ints, group: Ints, plane: Ints, port: Ints) ->
     return ((network * level.groups + group) * level.planes + plane) * level.ports + port
 
 
-def _hash(x: UInts) -> UInts:
+def mixed(x: UInts) -> UInts:
     """Return the splitmix64 finalizer of x (Steele, Lea and Flood, 2014)."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -91,10 +91,10 @@ class GpuRouter:
         if not away.all() or (near != source).any():
             columns = self.inner(source, np.where(away, near, destination))
         start = node * self.nics + nic
-        outside = self._outside(start, np.where(away, to_node * self.nics + to_nic, start))
+        outside, parts = self._outside(start, np.where(away, to_node * self.nics + to_nic, start))
         outside[~away] = -1
-        share = np.full(columns.shape[1] + outside.shape[1], self.share)
-        share[: columns.shape[1] + 1] = share[-1] = 1.0
+        share = np.ones((*parts.shape[:-1], columns.shape[1] + outside.shape[1]))
+        share[..., columns.shape[1] + 1 : -1] = parts
         return self._routes(np.concatenate([columns, outside], axis=1), share)
 
     def _alive(self, lost: Mask, away: Mask, node: Ints, to_node: Ints, nic: Ints, to_nic: Ints) -> tuple[Ints, Ints]:
@@ -113,22 +113,25 @@ class GpuRouter:
             raise apart(f"node {node[pair]}", f"node {to_node[pair]}")
         return nic, to_nic
 
-    def _outside(self, nic: Ints, to_nic: Ints) -> Ints:
-        hops = self.hops(nic, to_nic)
+    def _outside(self, nic: Ints, to_nic: Ints) -> tuple[Ints, Floats]:
+        """Return the links from NIC to NIC with both of theirs, and the shares of those between: (columns,) or one a pair."""
+        spread: Callable[[Ints, Ints], tuple[Ints, Floats]] | None = getattr(self.hops, "spread", None)
+        hops, parts = spread(nic, to_nic) if spread else (self.hops(nic, to_nic), None)
         columns = np.empty((len(nic), hops.shape[1] + 2), np.int64)
         columns[:, 0] = self.first + nic
         columns[:, -1] = self.first + self.endpoints + to_nic
         columns[:, 1:-1] = np.where(hops < 0, -1, hops + (self.first + 2 * self.endpoints))
-        return columns
+        return columns, np.full(hops.shape[1], self.share) if parts is None else parts
 
     def _routes(self, columns: Ints, share: Floats) -> Routes:
         used = columns >= 0
         start = np.zeros(len(columns) + 1, np.int64)
         count = used @ np.ones(used.shape[1], np.float32)  # faster than a sum of so short rows
         np.cumsum(count.astype(np.int64), out=start[1:])
-        even = not len(share) or share.min() == 1
+        even = share.min(initial=1.0) == 1
         shares = np.ones(int(start[-1])) if even else np.broadcast_to(share, columns.shape)[used]
-        return Routes(start, columns[used], shares, self.latency[columns] @ share)
+        delay = self.latency[columns]
+        return Routes(start, columns[used], shares, delay @ share if share.ndim == 1 else (delay * share).sum(axis=1))
 
     def alike(self, gpus: int, links: int) -> Alike:
         """Return which GPUs the network cannot tell apart, of a cluster of so many GPUs and links."""

@@ -87,6 +87,7 @@ class Network:
     NIC and switch, and `delay` its seconds. rails: traffic leaves a node by a NIC j with j % rails equal to the destination's
     (1: by the GPU's own). share: part of the bytes on each hop (several paths). counts, fanouts, reduction: as in Topology.
 
+    `hops.spread(source, destination)`, if there is such a method, also returns the share of each entry, instead of `share`.
     `hops.without(dead)`, if there is such a method, returns hops that cross none of the links of that mask.
     """
 
