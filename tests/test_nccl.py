@@ -201,7 +201,8 @@ def test_trees_over_two_nodes_are_faster_inside():
 
 def test_the_way_between_nodes_counts_beyond_one_leaf():
     """Closed form: over a spine a way has two more switches and two more cables, down which trees of n nodes go log2 n times."""
-    fabric = "{{kind: leaf_spine, tiers: [{{down: 8, up: 8}}, {{radix: 64}}], link: {{rate: 400Gb/s, cable: [3m, {}]}}, switch_latency: 1us}}"
+    link = "link: {{rate: 400Gb/s, cable: [3m, {}]}}, switch_latency: 1us"
+    fabric = f"{{{{kind: leaf_spine, tiers: [{{{{down: 8, up: 8}}}}, {{{{radix: 64}}}}], {link}}}}}"
     near, far = (cluster(nodes=16, fabric=fabric.format(length)) for length in ("3m", "20km"))
     assert of(near, 8).far.ring == pytest.approx(2e-6 + 2 * 3 * 5e-9, abs=1e-9)
     longer = of(far).far.ring - of(near).far.ring
