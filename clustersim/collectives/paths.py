@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from clustersim.collectives.model import NETWORK, Ints, Phase
@@ -15,9 +17,13 @@ def split(phase: Phase) -> tuple[Phase, ...]:
     switched = np.minimum(phase.source, phase.destination) < 0
     cuts = np.flatnonzero(switched[1:] != switched[:-1]) + 1
     if len(cuts) > 1:
-        order = np.argsort(switched, kind="stable")
-        return split(Phase(phase.rounds, *(part[order] for part in phase[1:])))
-    return tuple(Phase(phase.rounds, *part) for part in zip(*(np.split(x, cuts) for x in phase[1:]), strict=True))
+        return split(_taken(phase, np.argsort(switched, kind="stable")))
+    ends = [0, *cuts.tolist(), len(switched)]
+    return tuple(_taken(phase, slice(*part)) for part in pairwise(ends))
+
+
+def _taken(phase: Phase, pairs: Ints | slice) -> Phase:
+    return Phase(phase.rounds, phase.source[pairs], phase.destination[pairs], phase.fraction[pairs])
 
 
 def route(topology: Topology, ranks: Ints, phase: Phase) -> Routes:

@@ -125,13 +125,13 @@ class Lattice:
         dim, cables = self.dims[d], self.cables[d]
         first = self.firsts[d] + line * dim.per_line
         if dim.kind == "switch":
-            links = np.empty((len(a), 2), np.int64)
-            np.add(first, a, out=links[:, 0])
-            np.add(first + cables, b, out=links[:, 1])
-            return links
+            pair = np.empty((len(a), 2), np.int64)
+            np.add(first, a, out=pair[:, 0])
+            np.add(first + cables, b, out=pair[:, 1])
+            return pair
         if dim.kind == "mesh":
             low, high = np.minimum(a, b), np.maximum(a, b)
-            cable, down = (high * (high - 1) // 2 + low)[:, np.newaxis], (a > b)[:, np.newaxis]
+            cable, down = (high * (high - 1) // 2 + low)[:, np.newaxis], (a > b)[:, np.newaxis].astype(np.int64)
         else:
             cable, down = _steps(dim, a, b)
         links = first[:, np.newaxis] + cable + down * cables
