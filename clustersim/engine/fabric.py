@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from copy import copy
+from itertools import count
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -121,7 +122,8 @@ class Fabric:
         self.holds = Holds(np.array(list(capacity), float))
         self.sleepers: dict[_Run, None] = {}
         self.flows = Flows(self.holds.limit)
-        self.moving: dict[int, _Run] = {}  # by slot
+        self.moving: dict[int, tuple[int, _Run]] = {}  # by slot, with a number that grows
+        self.begun = count()
         self.armed = 0
         self.dirty = False
 
@@ -209,7 +211,8 @@ class Fabric:
         if not len(move.loads.links):
             self._later(run, run.remaining / move.bound, lambda: self._end(run))
             return
-        self.moving[self.flows.add(move.loads, run.remaining, move.bound, self.env.now)] = run
+        slot = self.flows.add(move.loads, run.remaining, move.bound, self.env.now)
+        self.moving[slot] = next(self.begun), run
         self._touch()
 
     def _touch(self) -> None:
@@ -231,9 +234,8 @@ class Fabric:
             self._after(max(first - self.env.now, 0.0), lambda: self._due(first) if self.armed == version else None)
 
     def _due(self, time: float) -> None:
-        slots = set(self.flows.due(time))
-        for slot in [slot for slot in self.moving if slot in slots]:
-            run = self.moving.pop(slot)
+        for slot in sorted(self.flows.due(time), key=lambda slot: self.moving[slot][0]):  # in the order of their begin
+            _, run = self.moving.pop(slot)
             self.flows.remove(slot)
             self._touch()
             self._end(run)

@@ -24,23 +24,22 @@ def solve(variable: Ints, link: Ints, weight: Floats, bound: Floats, capacity: F
     variable, link, weight: the loads, one entry each, sorted by variable. bound: the largest rate of each variable; finite
     for those without a load. capacity: bytes/s of each link.
     """
-    rate = bound.copy()
+    rate, level = bound.copy(), bound.copy()
     free = capacity.astype(float)
-    if not len(variable):
-        return rate
-    first = np.append(0, np.flatnonzero(variable[1:] != variable[:-1]) + 1)
-    owner, lengths = variable[first], np.append(first[1:], len(variable)) - first
-    while len(owner):
-        entry, most, start = _shares(link, weight, free)[link], bound[owner], np.cumsum(lengths) - lengths
-        limit = np.minimum(most, np.minimum.reduceat(entry, start))
-        tightest = _tightest(link, entry, np.repeat(limit, lengths), len(free))
+    while len(variable):
+        start = np.append(0, np.flatnonzero(variable[1:] != variable[:-1]) + 1)
+        owner, entry = variable[start], _shares(link, weight, free)[link]
+        most = bound[owner]
+        limit = level[owner] = np.minimum(most, np.minimum.reduceat(entry, start))
+        tightest = _tightest(link, entry, level[variable], len(free))
         settled = np.logical_or.reduceat(tightest, start) | (limit >= most)
-        rate[owner[settled]] = limit[settled]
-        done = np.repeat(settled, lengths)
-        np.subtract.at(free, link[done], weight[done] * np.repeat(limit[settled], lengths[settled]))
+        rate[owner], moving = limit, np.zeros(len(rate), bool)
+        moving[owner[~settled]] = True
+        left = moving[variable]
+        done = ~left
+        np.subtract.at(free, link[done], weight[done] * level[variable[done]])
         np.maximum(free, 0.0, out=free)
-        left = ~done
-        link, weight, owner, lengths = link[left], weight[left], owner[~settled], lengths[~settled]
+        variable, link, weight = variable[left], link[left], weight[left]
     return rate
 
 
