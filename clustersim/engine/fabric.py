@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from copy import copy
 from itertools import count
+from operator import itemgetter
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -234,8 +235,11 @@ class Fabric:
             self._after(max(first - self.env.now, 0.0), lambda: self._due(first) if self.armed == version else None)
 
     def _due(self, time: float) -> None:
-        for slot in sorted(self.flows.due(time), key=lambda slot: self.moving[slot][0]):  # in the order of their begin
-            _, run = self.moving.pop(slot)
-            self.flows.remove(slot)
-            self._touch()
+        slots = self.flows.due(time)
+        if not slots:
+            return
+        landed = sorted((self.moving.pop(slot) for slot in slots), key=itemgetter(0))  # in the order of their begin
+        self.flows.remove(*slots)
+        self._touch()
+        for _, run in landed:
             self._end(run)

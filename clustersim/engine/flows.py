@@ -68,17 +68,20 @@ class Flows:
         self.fresh.append(slot)
         return slot
 
-    def remove(self, slot: int) -> None:
-        """Take away a transfer."""
-        links, weights = self.loads[slot]
-        rate = float(self.rate[slot])
-        self.level = min(self.level, rate)
-        self.flows[links] -= 1
-        busy = self.flows[links] > 0
-        self.used[links] = np.where(busy, self.used[links] - weights * rate, 0.0)
-        self.weight[links] = np.where(busy, self.weight[links] - weights, 0.0)
-        self.loads[slot], self.lands[slot], self.rate[slot] = NOWHERE, np.inf, np.inf
-        self.free.append(slot)
+    def remove(self, *slots: int) -> None:
+        """Take away transfers."""
+        links, weights, lengths = self._joined(list(slots))
+        rates = self.rate[list(slots)]
+        self.level = min(self.level, float(rates.min()))
+        np.subtract.at(self.flows, links, 1)
+        np.subtract.at(self.used, links, weights * np.repeat(rates, lengths))
+        np.subtract.at(self.weight, links, weights)
+        idle = links[self.flows[links] == 0]
+        self.used[idle] = self.weight[idle] = 0.0
+        for slot in slots:
+            self.loads[slot] = NOWHERE
+        self.lands[list(slots)] = self.rate[list(slots)] = np.inf
+        self.free += slots
 
     def solve(self, now: float) -> float:
         """Bring rates up to date and return when the first transfer lands (infinite: none moves)."""
