@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from clustersim import plugins
 from clustersim.collectives import model
-from clustersim.collectives.loads import idle_rates
+from clustersim.collectives.loads import idle_rates, loads
 from clustersim.collectives.model import Group
 from clustersim.collectives.nccl import choose as choices
 from clustersim.collectives.nccl import graphs, p2p, request, table
@@ -399,9 +399,8 @@ def test_nics_share_the_work(algorithm, inside, nodes):
     """Every NIC of a node carries the same bytes, and no node more than two arrays each way."""
     topology = cluster(f"{{extends: hgx-h100, gpus: {{count: {inside}}}, nics: {{count: {inside}}}}}", nodes)
     (phase,) = model.phases(algorithm, "all_reduce", model.Group(inside * nodes, (inside, nodes)))
-    routes = route(topology, np.arange(inside * nodes)[None], phase)
-    pair = np.repeat(np.arange(len(phase.source)), np.diff(routes.start))
-    load = np.bincount(routes.links, phase.fraction[pair] * routes.share, len(topology.capacity))
+    found = loads(topology, np.arange(inside * nodes)[None], phase)
+    load = np.bincount(found.link, found.weight, len(topology.capacity))
     for way in ("nic-up", "nic-down"):
         (tier,) = (t for t in topology.tiers if t.name == way)
         nics = load[tier.first : tier.first + tier.links].reshape(nodes, inside)

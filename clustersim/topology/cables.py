@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from clustersim.topology.alike import Classes, Stretch
 from clustersim.topology.model import Ints
-from clustersim.topology.wiring import Level, Place, Tree, divide
+from clustersim.topology.rows import divide
+from clustersim.topology.wiring import Level, Place, Tree
 
 UInts = NDArray[np.uint64]
 

@@ -14,6 +14,7 @@ from clustersim.topology.alike import Alike, classes, strange
 from clustersim.topology.detours import apart
 from clustersim.topology.lattice import Lattice
 from clustersim.topology.model import Floats, Ints, Mask, Routes
+from clustersim.topology.rows import divide, ones
 from clustersim.topology.site import Network, Site
 
 Hops = Callable[[Ints, Ints], Ints]
@@ -44,7 +45,9 @@ def joined(parts: Sequence[Routes]) -> Routes:
     lengths = np.concatenate([np.diff(part.start) for part in parts])
     start = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=start[1:])
-    links, share, latency = (np.concatenate([part[i] for part in parts]) for i in (1, 2, 3))
+    links, latency = (np.concatenate([part[i] for part in parts]) for i in (1, 3))
+    even = all(part.share.strides == (0,) for part in parts)  # as `ones` are
+    share = ones(len(links)) if even else np.concatenate([part.share for part in parts])
     return Routes(start, links, share, latency)
 
 
@@ -77,25 +80,30 @@ class GpuRouter:
         return joined([self._part(source[i : i + _BATCH], destination[i : i + _BATCH]) for i in _starts(len(source))])
 
     def _part(self, source: Ints, destination: Ints) -> Routes:
-        node, to_node = source // self.gpus, destination // self.gpus
+        (node, local), (to_node, to_local) = divide(source, self.gpus), divide(destination, self.gpus)
         away = node != to_node
         if not away.any():
             columns = self.inner(source, destination)
             return self._routes(columns, np.ones(columns.shape[1]))
-        own, to_nic = self.nic_of[source - node * self.gpus], self.nic_of[destination - to_node * self.gpus]
-        nic = own // self.rails * self.rails + to_nic % self.rails if self.rails > 1 else own
+        own, to_nic = self.nic_of[local], self.nic_of[to_local]
+        nic = own - divide(own, self.rails)[1] + divide(to_nic, self.rails)[1] if self.rails > 1 else own
         if self.lost is not None:
             nic, to_nic = self._alive(self.lost, away, node, to_node, nic, to_nic)
-        near = np.where(nic != own, node * self.gpus + self.owner[nic], source)
-        columns = np.empty((len(source), 0), np.int64)
-        if not away.all() or (near != source).any():
-            columns = self.inner(source, np.where(away, near, destination))
-        start = node * self.nics + nic
-        outside = self._outside(start, np.where(away, to_node * self.nics + to_nic, start))
+        start, end = node * self.nics + nic, to_node * self.nics + to_nic
+        turned = nic != own
+        if away.all() and not turned.any():
+            return self._spread(np.empty((len(source), 0), np.int64), self._outside(start, end))
+        near = np.where(turned, node * self.gpus + self.owner[nic], source)
+        columns = self.inner(source, np.where(away, near, destination))
+        outside = self._outside(start, np.where(away, end, start))
         outside[~away] = -1
+        return self._spread(columns, outside)
+
+    def _spread(self, columns: Ints, outside: Ints) -> Routes:
+        """Return the routes through a node and then the network, which may spread them over several paths."""
         share = np.full(columns.shape[1] + outside.shape[1], self.share)
         share[: columns.shape[1] + 1] = share[-1] = 1.0
-        return self._routes(np.concatenate([columns, outside], axis=1), share)
+        return self._routes(np.concatenate([columns, outside], axis=1) if columns.shape[1] else outside, share)
 
     def _alive(self, lost: Mask, away: Mask, node: Ints, to_node: Ints, nic: Ints, to_nic: Ints) -> tuple[Ints, Ints]:
         """Return NICs of the same rail that live at both ends: the next rail instead of one with a dead NIC."""
@@ -118,7 +126,9 @@ class GpuRouter:
         columns = np.empty((len(nic), hops.shape[1] + 2), np.int64)
         columns[:, 0] = self.first + nic
         columns[:, -1] = self.first + self.endpoints + to_nic
-        columns[:, 1:-1] = np.where(hops < 0, -1, hops + (self.first + 2 * self.endpoints))
+        between = columns[:, 1:-1]
+        between[:] = hops
+        np.add(between, self.first + 2 * self.endpoints, out=between, where=hops >= 0)
         return columns
 
     def _routes(self, columns: Ints, share: Floats) -> Routes:
@@ -127,7 +137,7 @@ class GpuRouter:
         count = used @ np.ones(used.shape[1], np.float32)  # faster than a sum of so short rows
         np.cumsum(count.astype(np.int64), out=start[1:])
         even = not len(share) or share.min() == 1
-        shares = np.ones(int(start[-1])) if even else np.broadcast_to(share, columns.shape)[used]
+        shares = ones(int(start[-1])) if even else np.broadcast_to(share, columns.shape)[used]
         return Routes(start, columns[used], shares, self.latency[columns] @ share)
 
     def alike(self, gpus: int, links: int) -> Alike:
