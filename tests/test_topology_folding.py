@@ -127,6 +127,9 @@ LARGE = {
     "dragonfly_plus": f"{{kind: dragonfly_plus, leaves: 8, spines: 8, p: 8, h: 7, {LINK}}}",
     "sparse dragonfly_plus": f"{{kind: dragonfly_plus, leaves: 4, spines: 4, p: 8, h: 4, groups: 17, {LINK}}}",
     "static dragonfly_plus": f"{{kind: dragonfly_plus, leaves: 8, spines: 8, p: 8, h: 7, {LINK}, routing: {{mode: dmodk}}}}",
+    "hashed dragonfly_plus": (
+        f"{{kind: dragonfly_plus, leaves: 8, spines: 8, p: 8, h: 7, {LINK}, routing: {{mode: ecmp, qps: 2}}}}"
+    ),
 }
 
 
