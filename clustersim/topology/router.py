@@ -27,9 +27,9 @@ def router(site: Site, inner: Lattice, network: Network | None, latency: Floats)
     _, owner = np.unique(nic_of, return_index=True)
     padded = np.append(latency, 0.0)
     first, hops = inner.firsts[-1], network.hops if network else _nowhere
-    rails, share = (network.rails, network.share) if network else (1, 1.0)
+    rails, ways = (network.rails, network.ways) if network else (1, 1)
     return GpuRouter(
-        gpus, nics, site.nodes * nics if network else 0, nic_of, owner, inner, first, hops, rails, share, padded
+        gpus, nics, site.nodes * nics if network else 0, nic_of, owner, inner, first, hops, rails, ways, padded
     )
 
 
@@ -59,7 +59,7 @@ def _nowhere(source: Ints, destination: Ints) -> Ints:
 class GpuRouter:
     """nic_of: the NIC of each GPU of a node; owner: the first GPU of each NIC; first: that link is nic-up[0].
 
-    inner: paths from GPU to GPU of a node. hops, rails, share: as in Network. lost: the NICs that have died, if any.
+    inner: paths from GPU to GPU of a node. hops, rails, ways: as in Network. lost: the NICs that have died, if any.
     """
 
     gpus: int
@@ -71,7 +71,7 @@ class GpuRouter:
     first: int
     hops: Hops
     rails: int
-    share: float
+    ways: int
     latency: Floats  # one longer than the links: -1, which pads the rows, costs nothing
     lost: Mask | None = None
 
@@ -101,9 +101,20 @@ class GpuRouter:
 
     def _spread(self, columns: Ints, outside: Ints) -> Routes:
         """Return the routes through a node and then the network, which may spread them over several paths."""
-        share = np.full(columns.shape[1] + outside.shape[1], self.share)
-        share[: columns.shape[1] + 1] = share[-1] = 1.0
+        share = self._shares(columns.shape[1] + 1, outside[:, 1:-1])
         return self._routes(np.concatenate([columns, outside], axis=1) if columns.shape[1] else outside, share)
+
+    def _shares(self, before: int, hops: Ints) -> Floats:
+        """Return the part of the bytes in each column: one row for all pairs if each takes every way, else a row a pair."""
+        width = before + hops.shape[1] + 1
+        if self.ways == 1:
+            return np.ones(width)
+        step = max(1, hops.shape[1] // self.ways)
+        ways = (hops[:, ::step] >= 0) @ np.ones(hops.shape[1] // step, np.float32)
+        even = bool(((ways == 0) | (ways == self.ways)).all())
+        share = np.ones(width if even else (len(hops), width))
+        share[..., before:-1] = 1 / self.ways if even else 1 / np.maximum(ways, 1)[:, np.newaxis]
+        return share
 
     def _alive(self, lost: Mask, away: Mask, node: Ints, to_node: Ints, nic: Ints, to_nic: Ints) -> tuple[Ints, Ints]:
         """Return NICs of the same rail that live at both ends: the next rail instead of one with a dead NIC."""
@@ -138,7 +149,8 @@ class GpuRouter:
         np.cumsum(count.astype(np.int64), out=start[1:])
         even = not len(share) or share.min() == 1
         shares = ones(int(start[-1])) if even else np.broadcast_to(share, columns.shape)[used]
-        return Routes(start, columns[used], shares, self.latency[columns] @ share)
+        delay = self.latency[columns]
+        return Routes(start, columns[used], shares, delay @ share if share.ndim == 1 else (delay * share).sum(axis=1))
 
     def alike(self, gpus: int, links: int) -> Alike:
         """Return which GPUs the network cannot tell apart, of a cluster of so many GPUs and links."""
