@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from clustersim.topology.alike import Classes, Stretch
 from clustersim.topology.model import Ints
-from clustersim.topology.wiring import Level, Place, Tree, divide
+from clustersim.topology.rows import divide
+from clustersim.topology.wiring import Level, Place, Tree
 
 UInts = NDArray[np.uint64]
 
@@ -135,8 +136,7 @@ class Ecmp:
 
     def __call__(self, source: Place, destination: Place, key: tuple[Ints, Ints, Ints], shift: int) -> Ints:
         """Return the links between ports."""
-        a, b, queue = (x.astype(np.uint64) for x in key)
-        hashed = mixed(mixed(mixed(a + np.uint64(self.seed << 32)) ^ b) ^ queue)
+        hashed = mixed(*key, self.seed)
         return _walk(self.tree, source, destination, hashed, shift, lead_down=False)
 
     def classes(self, endpoint: Ints, leaf: Ints, port: Ints) -> Classes:
@@ -182,7 +182,7 @@ def _walk(tree: Tree, lead: Place, follow: Place, key: UInts | None, shift: int,
         columns[rows, t] += first
         columns[rows, -1 - t] += first + half
         plane = slot * level.spread + switch
-        key = None if key is None else mixed(key)
+        key = None if key is None else splitmix(key)
     return columns
 
 
@@ -198,7 +198,13 @@ def _cable(level: Level, network: Ints, group: Ints, plane: Ints, port: Ints) ->
     return ((network * level.groups + group) * level.planes + plane) * level.ports + port
 
 
-def mixed(x: UInts) -> UInts:
+def mixed(source: Ints, destination: Ints, queue: Ints, seed: int) -> UInts:
+    """Return a hash of source, destination and queue pair."""
+    a, b, c = (x.astype(np.uint64) for x in (source, destination, queue))
+    return splitmix(splitmix(splitmix(a + np.uint64(seed << 32)) ^ b) ^ c)
+
+
+def splitmix(x: UInts) -> UInts:
     """Return the splitmix64 finalizer of x (Steele, Lea and Flood, 2014)."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -47,7 +47,7 @@ def _network(site: Site, spec: Explicit, ports: Ports, trunks: Trunks, leaves: S
         fanouts=(site.nodes,) if site.nodes > 1 else (),
         rate=np.array([port.rate for port in ports]),
         delay=np.array([port.latency for port in ports]),
-        share=1 / spec.routing.qps,
+        ways=spec.routing.qps,
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from clustersim.config.topology import Choice
 from clustersim.topology.alike import Classes
-from clustersim.topology.cables import UInts, mixed
+from clustersim.topology.cables import UInts, mixed, splitmix
 from clustersim.topology.detours import crosses
 from clustersim.topology.model import Floats, Ints, Mask
 from clustersim.topology.nearer import Nearer, nearer
@@ -87,18 +87,14 @@ class Walk:
     def _walk(self, near: Nearer, source: Ints, destination: Ints, queue: Ints) -> Ints:
         at, to = self.leaf_of[source], self.leaf_of[destination]
         far = int(near.distance[at, to].max(initial=0))
-        columns, key = np.full((len(at), far), -1, np.int64), self._key(source, destination, queue)
+        columns, key = np.full((len(at), far), -1, np.int64), mixed(source, destination, queue, self.seed or 0)
         for hop in range(far):
             rows = np.flatnonzero(at != to)
             links = near.link[self._entry(near, near.after(at[rows], to[rows]), key[rows])]
             columns[rows, hop] = links
             at[rows] = near.wires.head[links]
-            key = mixed(key)
+            key = splitmix(key)
         return columns
-
-    def _key(self, source: Ints, destination: Ints, queue: Ints) -> UInts:
-        a, b, q = (x.astype(np.uint64) for x in (source, destination, queue))
-        return mixed(mixed(mixed(a + np.uint64((self.seed or 0) << 32)) ^ b) ^ q)
 
     def _entry(self, near: Nearer, row: Ints, key: UInts) -> Ints:
         """Return the entries chosen: the first of each row, or that of the cable which the hash falls on."""
