@@ -84,6 +84,15 @@ class ScaleUp(Spec):
     latency: Time | None = None
 
 
+KINDS_OF = {
+    "links_per_gpu": {"nvswitch", "nvlink"},
+    "links_per_peer": {"mesh", "ring", "torus"},
+    "shape": {"torus"},
+    "multicast": {"nvswitch"},
+}
+"""The kinds of `scale_up` that a key is for; one that is not here is for all."""
+
+
 class Host(Spec):
     """The host: processor vendor, and the PCIe slot of each GPU and NIC with the bytes/s it gets through."""
 
@@ -128,7 +137,10 @@ class NodePower(Spec):
 
 
 class Node(Spec):
-    """One type of node. extends: the node type that it changes; merged before this is read."""
+    """One type of node. extends: the node type that it changes; merged before this is read.
+
+    Another `kind` of `scale_up` than the inherited one leaves out the inherited keys that are not for it.
+    """
 
     extends: Name | None = None
     gpus: Gpus

@@ -62,8 +62,9 @@ def _degrade(parts: _Parts, fault: Fault, document: Document, at: Loc) -> None:
         if fault.rate is not None:
             if fault.rate > parts.capacity[link] * (1 + 1e-9):
                 full = scaled(parts.capacity[link], "B/s")
+                much = f"{scaled(fault.rate, 'B/s')} is no fault of a link of {full}, which is its rate after efficiency and PCIe"
                 raise document.error(
-                    (*at, "rate"), f"faults.{at[1]}.rate: {scaled(fault.rate, 'B/s')} is no fault of a link of {full}"
+                    (*at, "rate"), f"faults.{at[1]}.rate: {much}; write what is left of that, less than {full}"
                 )
             parts.capacity[link] = fault.rate
             continue
