@@ -87,6 +87,7 @@ def _counts(site: Site, spec: Explicit, ports: Ports, trunks: Trunks) -> dict[st
     return {
         "switches": len(spec.nodes),
         "cables": sum(link.count for link in trunks) + site.endpoints,
+        "ends": total,
         "bisection": flow,
         "oversubscription": max(1.0, total / flow) if flow else 1.0,
     }
