@@ -251,7 +251,9 @@ def test_a_written_graph_is_the_generated_one() -> None:
 
 def test_the_shipped_explicit_cluster_equals_a_generated_one() -> None:
     written = load("topologies/explicit_8.yaml")
-    check_routes(build(parse(EXPLICIT.replace("spine0]", "spine0, spine1]"))))
+    check_routes(
+        build(parse(EXPLICIT.replace("spine0]", "spine0, spine1]") + "    - {a: spine1, b: leaf0, rate: 1GB/s}"))
+    )
     assert written.counts["oversubscription"] == 1
     routes = written.route(np.array([0]), np.array([63]))
     assert written.capacity[routes.links].min() == 48e9

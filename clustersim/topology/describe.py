@@ -40,18 +40,20 @@ def describe(topology: Topology) -> list[Row]:
         rows.append(("fan-outs", " × ".join(str(fanout) for fanout in topology.fanouts)))
     if "power" in counts:
         rows.append(("power of the nodes", scaled(counts["power"], "W")))
-    return [*rows, *_faults(topology)]
+    return [*rows, *faults(topology)]
 
 
-def _faults(topology: Topology) -> Iterator[Row]:
-    slow, counts = int((topology.slowdown != 1).sum()), topology.counts
+def faults(topology: Topology) -> list[Row]:
+    """Return rows of what is slow or dead, if anything."""
+    slow, counts, rows = int((topology.slowdown != 1).sum()), topology.counts, list[Row]()
     if slow:
-        yield "slow GPUs", f"{slow:,}"
+        rows.append(("slow GPUs", f"{slow:,}"))
+    if "slow_links" in counts:
+        rows.append(("slow links", f"{int(counts['slow_links']):,}"))
     nodes, up, down = (int(counts.get(f"dead_{what}", 0)) for what in ("nodes", "up", "down"))
     words = [f"{nodes:,} node{'s' * (nodes != 1)}"] * bool(nodes)
     words += [f"{up:,} cable{'s' * (up != 1)} upwards, {down:,} downwards"] * bool(up or down)
-    if words:
-        yield "dead", "; ".join(words)
+    return [*rows, ("dead", "; ".join(words))] if words else rows
 
 
 def _node_links(topology: Topology) -> Iterator[Row]:

@@ -129,13 +129,15 @@ def _rerouted(parts: _Parts, document: Document) -> Topology:
 
 
 def _lost(parts: _Parts) -> dict[str, float]:
-    """Return how many cables died, by direction: `dead_up`, `dead_down`."""
+    """Return how many cables died, by direction: `dead_up`, `dead_down`; and how many links are slow: `slow_links`."""
     lost = parts.topology.cables - parts.cables
     found = {"dead_up": 0.0, "dead_down": 0.0}
     for tier in parts.topology.tiers:
         found["dead_down" if tier.name.endswith("-down") else "dead_up"] += float(
             lost[tier.first :][: tier.links].sum()
         )
+    each = parts.capacity / np.maximum(parts.cables, 1), parts.topology.capacity / parts.topology.cables
+    found["slow_links"] = float(((parts.cables > 0) & (each[0] < each[1] * (1 - 1e-9))).sum())
     return {key: number for key, number in found.items() if number}
 
 

@@ -7,6 +7,7 @@ from xml.sax.saxutils import escape
 
 INK, FAINT, PAPER = "#1f2933", "#7b8794", "#ffffff"
 SWITCH, TIERS = "#2f6f9f", ("#2f6f9f", "#5b4b9a", "#9a3f6b", "#b3572f", "#7d7a2a")
+SLOW, BROKEN = "#e07b00", "#c62828"
 NODE, NODE_EDGE, DEAD, GPU, NIC = "#f4f6f8", "#9fb1c1", "#f3dcd8", "#3c9d74", "#d99a2b"
 Point = tuple[float, float]
 

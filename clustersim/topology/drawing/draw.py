@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from clustersim.config.yaml import Document
 from clustersim.topology.build import build
+from clustersim.topology.describe import faults
 from clustersim.topology.drawing import cards, node, whole
-from clustersim.topology.drawing.canvas import FAINT, Canvas
+from clustersim.topology.drawing.canvas import BROKEN, FAINT, Canvas
 from clustersim.topology.drawing.parts import Parts, parts
 from clustersim.topology.foreign.cabled import cabled
 from clustersim.topology.measure import diameter
@@ -25,9 +28,9 @@ def svg(document: Document) -> str:
         return _alone(topology)
     if few:
         cables = cabled(document)
-        found = parts(cables)
+        found = parts(cables, cabled(replace(document, data={**document.data, "faults": []})))
         if _fits(cables, found):
-            return _whole(cables, found)
+            return _whole(replace(cables, counts=counts), found)
     canvas = _canvas(topology, cards.WIDTH, cards.height(topology))
     cards.draw(canvas, topology)
     return canvas.svg()
@@ -57,7 +60,9 @@ def _canvas(topology: Topology, width: float, height: float) -> Canvas:
     title = f"{topology.name} ({topology.kind})"
     canvas = Canvas(width, height, title)
     canvas.text((40, 32), title, 20, anchor="start", bold=True)
+    dead = int(topology.counts.get("dead_nodes", 0))
     nodes = "1 node" if topology.nodes == 1 else f"{topology.nodes:,} nodes"
+    nodes = f"{topology.nodes:,} of {topology.nodes + dead:,} nodes" if dead else nodes
     words = [f"{nodes}, {topology.gpus:,} × {topology.gpu.name}"]
     if topology.counts.get("bisection"):
         words.append(f"bisection {scaled(topology.counts['bisection'], 'B/s')}")
@@ -65,4 +70,8 @@ def _canvas(topology: Topology, width: float, height: float) -> Canvas:
     if far.hops:
         words.append(f"at most {far.hops:g} link{'s' * (far.hops != 1)}, {seconds(far.latency)}")
     canvas.text((40, 58), "   ·   ".join(words), 13, FAINT, anchor="start")
+    ill = faults(topology)
+    if ill:
+        told = "   ·   ".join(f"{label}: {value}" for label, value in ill)
+        canvas.text((40, 80), f"{told}   (orange: slow, red: dead)", 13, BROKEN, anchor="start")
     return canvas

@@ -7,19 +7,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.topology.faults import DEAD
 from clustersim.topology.model import Topology
 
 INNER = frozenset({"nvlink", "pcie", "mesh", "ring"})
 
 
 class Cable(NamedTuple):
-    """Parallel cables between two ends: how many, and bytes/s of one."""
+    """Parallel cables between two ends: how many, bytes/s of one, and whether all are dead or some slow or dead."""
 
     a: str
     b: str
     cables: int
     rate: float
+    dead: bool = False
+    slow: bool = False
 
 
 class Parts(NamedTuple):
@@ -36,9 +37,9 @@ class Parts(NamedTuple):
         return not any(cable.a in lowest and cable.b in lowest for cable in self.cables)
 
 
-def parts(topology: Topology) -> Parts:
-    """Return the nodes and switches of a small cluster, built with one link a cable."""
-    cables = _cables(topology)
+def parts(topology: Topology, sound: Topology) -> Parts:
+    """Return the nodes and switches of a small cluster, built with one link a cable; `sound` is the same without faults."""
+    cables = _cables(topology, sound)
     nodes = tuple(f"node[{n}]" for n in range(_nodes(topology)))
     near = defaultdict(list)
     for cable in cables:
@@ -56,19 +57,24 @@ def _order(name: str) -> tuple[str, int]:
     return kind, int(number[:-1]) if number else 0
 
 
-def _cables(topology: Topology) -> tuple[Cable, ...]:
+def _cables(topology: Topology, sound: Topology) -> tuple[Cable, ...]:
     nics = int(topology.counts.get("nics", 0)) // _nodes(topology) or 1
-    found: dict[tuple[str, str], tuple[int, float]] = {}
+    ill = topology.capacity < sound.capacity * (1 - 1e-9)
+    found: dict[tuple[str, str], Cable] = {}
     for tier in topology.tiers:
-        if tier.name.split("-")[0] in INNER or not tier.name.endswith("-up"):
+        if tier.name.split("-")[0] in INNER or tier.name.endswith("-down"):
             continue
+        back = next((t.first - tier.first for t in topology.tiers if t.name == tier.name[:-3] + "-down"), 0)
         for link in range(tier.first, tier.first + tier.links):
-            ends = tuple(_joined(end, nics) for end in topology.ends(link))
-            cables, rate = int(topology.cables[link]), float(topology.capacity[link])
-            if ends[0] != ends[1] and cables and rate > DEAD:
-                count, _ = found.get((ends[0], ends[1]), (0, 0.0))
-                found[ends[0], ends[1]] = count + cables, rate / cables
-    return tuple(Cable(*ends, *value) for ends, value in found.items())
+            a, b = (_joined(end, nics) for end in topology.ends(link))
+            if a == b:
+                continue
+            old = found.get((a, b), Cable(a, b, 0, 0.0, dead=True))
+            cables, rate = int(sound.cables[link]), float(sound.capacity[link] / sound.cables[link])
+            slow = old.slow or bool(ill[link] or ill[link + back])
+            gone = topology.cables[link] == 0 and topology.cables[link + back] == 0
+            found[a, b] = Cable(a, b, old.cables + cables, rate, old.dead and bool(gone), slow)
+    return tuple(found.values())
 
 
 def _joined(end: str, nics: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from clustersim.topology.drawing.canvas import DEAD, FAINT, GPU, NODE, NODE_EDGE, TIERS, Canvas, Point
+from clustersim.topology.drawing.canvas import BROKEN, DEAD, FAINT, GPU, NODE, NODE_EDGE, SLOW, TIERS, Canvas, Point
 from clustersim.topology.drawing.node import around
 from clustersim.topology.drawing.parts import Cable, Parts
 from clustersim.topology.graph import numbers
@@ -24,7 +24,9 @@ def rows(canvas: Canvas, parts: Parts, topology: Topology) -> None:
     """Draw the levels of switches above each other, the nodes at the bottom."""
     places: dict[str, Point] = {}
     levels = [parts.nodes, *parts.levels]
-    dead = set(parts.nodes) - {f"node[{g // topology.gpus_per_node}]" for g in numbers(topology).tolist()}
+    colours: dict[str, list[str]] = {}
+    for gpu, slow in zip(numbers(topology).tolist(), (topology.slowdown != 1).tolist(), strict=True):
+        colours.setdefault(f"node[{gpu // topology.gpus_per_node}]", []).append(SLOW if slow else GPU)
     for i, names in enumerate(levels):
         places |= _spread(names, _TOP + _ROW * (len(levels) - 1 - i))
     _cables(canvas, parts.cables, places)
@@ -34,7 +36,7 @@ def rows(canvas: Canvas, parts: Parts, topology: Topology) -> None:
             if i:
                 _switch(canvas, places[name], name, i - 1, _pitch(names))
             else:
-                _node(canvas, places[name], name, 0 if name in dead else topology.gpus_per_node, _pitch(names))
+                _node(canvas, places[name], name, colours.get(name, []), _pitch(names))
 
 
 def _spread(names: tuple[str, ...], y: float) -> dict[str, Point]:
@@ -52,9 +54,14 @@ def _cables(canvas: Canvas, cables: tuple[Cable, ...], places: dict[str, Point])
     for cable in cables:
         a, b, width = places[cable.a], places[cable.b], 0.8 + 2.4 * cable.cables / most
         if a[1] == b[1]:  # an arc over the switches between them
-            canvas.curve((a, ((a[0] + b[0]) / 2, a[1] - _ARC), b), width, "#b3762a", faint)
+            canvas.curve((a, ((a[0] + b[0]) / 2, a[1] - _ARC), b), width, *_shade(cable, "#b3762a", faint))
         else:
-            canvas.line(a, b, width, "#6b8299", faint)
+            canvas.line(a, b, width, *_shade(cable, "#6b8299", faint))
+
+
+def _shade(cable: Cable, colour: str, opacity: float) -> tuple[str, float]:
+    """Return colour and opacity of a cable: that of a sound one as given."""
+    return (BROKEN, 1.0) if cable.dead else (SLOW, 1.0) if cable.slow else (colour, opacity)
 
 
 def _caption(canvas: Canvas, parts: Parts, names: tuple[str, ...], level: int, y: float) -> None:
@@ -78,19 +85,22 @@ def _switch(canvas: Canvas, at: Point, name: str, level: int, pitch: float) -> N
         canvas.text(at, name if width >= 7 * len(name) + 6 else number, 12, "#ffffff")
 
 
-def _node(canvas: Canvas, at: Point, name: str, gpus: int, pitch: float) -> None:
+def _node(canvas: Canvas, at: Point, name: str, gpus: list[str], pitch: float) -> None:
+    """Draw a node with a square of its colour for each GPU; none are left of a dead node."""
     width = max(10.0, min(110.0, pitch - 4))
     canvas.box((at[0], at[1] + 12), (width, 56), NODE if gpus else DEAD, NODE_EDGE)
     if not gpus:
-        canvas.text((at[0], at[1] + 8), "dead" if width > 30 else "×", 11)
-    across = max(1, min(8, int(width // 12)))
-    shown = min(gpus, 2 * across)
-    for i in range(shown):
-        in_row = min(across, shown - i // across * across)
-        x = at[0] + ((i % across) - (in_row - 1) / 2) * 12
-        canvas.box((x, at[1] + (i // across) * 12), (9, 9), GPU, radius=2)
+        canvas.text((at[0], at[1] + 8), "dead" if width > 30 else "×", 11, BROKEN)
+    step = next((s for s in (12, 10, 8, 6, 5, 4, 3) if min(8, width // s) * (36 // s) >= len(gpus)), 0)
+    across = min(8, int(width // step)) if step else 1
+    for i, colour in enumerate(gpus if step else []):
+        x = at[0] + (i % across - (min(across, len(gpus)) - 1) / 2) * step
+        canvas.box((x, at[1] - 5 + i // across * step), (step - 1.5, step - 1.5), colour, radius=1)
+    if gpus and not step:
+        many = f"{len(gpus)} GPUs" if width > 50 else str(len(gpus))
+        canvas.text((at[0], at[1] + 6), many, 11, SLOW if SLOW in gpus else GPU)
     number = name.partition("[")[2][:-1]
-    canvas.text((at[0], at[1] + 31), f"node {number}" if width > 60 else number, 11 if width > 18 else 8, FAINT)
+    canvas.text((at[0], at[1] + 33), f"node {number}" if width > 60 else number, 11 if width > 18 else 8, FAINT)
 
 
 def flat_height(parts: Parts) -> float:
@@ -120,9 +130,9 @@ def flat(canvas: Canvas, parts: Parts, topology: Topology) -> None:
         if cable.a.startswith("node["):
             hosts.setdefault(cable.b, []).append(cable.a[5:-1])
         elif lattice:
-            _bent(canvas, places[cable.a], places[cable.b])
+            _bent(canvas, places[cable.a], places[cable.b], cable)
         else:
-            canvas.line(places[cable.a], places[cable.b], 1.4, "#6b8299", 0.6)
+            canvas.line(places[cable.a], places[cable.b], 1.4, *_shade(cable, "#6b8299", 0.6))
     for switch, place in places.items():
         canvas.box(place, (66, 34), TIERS[0])
         numbers = hosts.get(switch, [])
@@ -139,11 +149,13 @@ def _lattice(switches: list[str], extents: tuple[int, ...], centre: Point) -> di
     return {name: (left + i % wide * across, top + i // wide * down) for i, name in enumerate(switches)}
 
 
-def _bent(canvas: Canvas, a: Point, b: Point) -> None:
+def _bent(canvas: Canvas, a: Point, b: Point, cable: Cable) -> None:
     """Draw a cable of a lattice; one that goes past other routers as an arc beside them."""
     wide, high = abs(a[0] - b[0]), abs(a[1] - b[1])
     if wide < 221 and high < 171:
-        canvas.line(a, b, 1.6, "#6b8299", 0.8)
+        canvas.line(a, b, 1.6, *_shade(cable, "#6b8299", 0.8))
         return
     shift = (0.0, -86.0) if high < 1 else (-120.0, 0.0)
-    canvas.curve((a, ((a[0] + b[0]) / 2 + shift[0], (a[1] + b[1]) / 2 + shift[1]), b), 1.4, "#b3762a", 0.75)
+    canvas.curve(
+        (a, ((a[0] + b[0]) / 2 + shift[0], (a[1] + b[1]) / 2 + shift[1]), b), 1.4, *_shade(cable, "#b3762a", 0.75)
+    )
