@@ -17,6 +17,8 @@ from clustersim.config.yaml import parse, read
 from clustersim.errors import ConfigError, InputError
 from clustersim.topology.build import build, document_of, load
 from clustersim.topology.describe import describe
+from clustersim.topology.drawing.canvas import BROKEN, SLOW
+from clustersim.topology.drawing.canvas import GPU as GREEN
 from clustersim.topology.drawing.draw import svg
 from clustersim.topology.foreign import graphml, ns3
 from clustersim.topology.foreign.cabled import cabled
@@ -314,3 +316,35 @@ def test_building_reads_no_xml_and_draws_nothing() -> None:
     code = "import sys; from clustersim.topology.build import load; load('topologies/torus_4096.yaml'); print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"networkx", "xml.etree.ElementTree", "clustersim.topology.drawing.draw"} & set(modules)
+
+
+def words(text: str) -> list[str]:
+    return [found.text or "" for found in ElementTree.fromstring(text).iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_what_is_slow_or_dead_is_marked_in_the_picture() -> None:
+    sick = ["{node: 5, dead: true}", "{link: 'nic[3]', rate: 100Gb/s}", "{gpu: 17, slowdown: 1.3}"]
+    sick += ["{link: 'trunk[0]', rate: 100GB/s}", "{link: 'trunk[3]', dead: true, cables: 16}"]
+    sound = Path("topologies/explicit_8.yaml").read_text()
+    text = svg(parse(f"{sound}\nfaults: [{', '.join(sick)}]"))
+    assert text.count(f'stroke="{SLOW}"') == 2  # the cables of node 0 and a trunk
+    assert text.count(f'stroke="{BROKEN}"') == 1
+    assert text.count(f'fill="{SLOW}"') == 1  # a GPU
+    said = words(text)
+    assert "8 nodes, 1 dead" in said
+    assert any(line.startswith("7 of 8 nodes") for line in said)
+    assert any("slow GPUs: 1" in line and "dead: 1 node; 16 cables" in line for line in said)
+    assert not {SLOW, BROKEN} & set(svg(parse(sound)).split('"'))
+
+
+@pytest.mark.parametrize("name", ["leaf_spine_256", "explicit_8", "mi300x_128"])
+def test_every_gpu_of_a_node_is_drawn(name: str) -> None:
+    topology = load(f"topologies/{name}.yaml")
+    text = svg(document_of(f"topologies/{name}.yaml"))
+    assert text.count(f'fill="{GREEN}"') == topology.gpus
+
+
+def test_a_grid_is_drawn_by_what_joins_its_dimensions() -> None:
+    said = words(svg(document_of("topologies/grid_64.yaml")))
+    assert {"dim0: mesh of 8", "dim1: crossbar of 4"} <= set(said)
+    assert "64 routers (2 × (8 × 4)), 352 cables with those of the NICs" in said

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from math import prod
+
+from clustersim.topology.detours import Detours
 from clustersim.topology.drawing import node
 from clustersim.topology.drawing.canvas import FAINT, TIERS, Canvas, Point
 from clustersim.topology.drawing.node import around
+from clustersim.topology.lattice import Dim, Lattice
 from clustersim.topology.model import Topology
+from clustersim.topology.router import Remaining
 from clustersim.units import scaled
 
 WIDTH = 760.0
@@ -78,10 +83,16 @@ def _pictogram(canvas: Canvas, at: Point, topology: Topology) -> None:
     if "groups" in counts and counts["groups"] <= _MOST_GROUPS:
         _dragonfly(canvas, at, topology)
     else:
-        _lattice(canvas, at)
+        dims = _dims(topology)
+        if topology.kind == "grid" and dims:
+            _kinds(canvas, at, dims)
+        else:
+            _lattice(canvas, at)
         shape = " × ".join(map(str, topology.fanouts))
-        what = f"{int(counts['routers']):,} routers ({shape})" if "routers" in counts else _what(topology)
-        words = f"{what}, {int(counts['cables'] - counts['nics']):,} cables"
+        routers = int(counts.get("routers", 0))
+        grids = routers // max(1, prod(topology.fanouts)) if topology.kind == "grid" else 1
+        what = f"{routers:,} routers ({f'{grids} × ({shape})' if grids > 1 else shape})" if routers else _what(topology)
+        words = f"{what}, {int(counts['cables']):,} cables with those of the NICs"
         canvas.pill((at[0], at[1] + 190), words, 14)
 
 
@@ -105,6 +116,39 @@ def _what(topology: Topology) -> str:
         return f"{groups} groups of {int(counts['routers']) // groups} routers"
     tiers = " and ".join(f"{int(counts[f'{name}_switches']):,} {name} switches" for name in ("leaf", "spine"))
     return f"{groups} groups with {tiers}"
+
+
+def _dims(topology: Topology) -> tuple[Dim, ...]:
+    """Return the dimensions of a grid, from what finds its routes: below dead nodes, and around dead links."""
+    router = topology.router.router if isinstance(topology.router, Remaining) else topology.router
+    hops = getattr(router, "hops", None)
+    hops = hops.hops if isinstance(hops, Detours) else hops
+    return tuple(dim for dim in hops.dims if dim.size > 1) if isinstance(hops, Lattice) else ()
+
+
+def _kinds(canvas: Canvas, at: Point, dims: tuple[Dim, ...]) -> None:
+    """Draw what joins the positions of each dimension, side by side."""
+    wide = min(230.0, (WIDTH - 60) / len(dims))
+    for i, dim in enumerate(dims):
+        centre = (at[0] + (i - (len(dims) - 1) / 2) * wide, at[1])
+        places = around(centre, (0.36 * wide, 0.36 * wide), min(dim.size, 12))
+        for a, b in _lines(dim.kind, len(places)):
+            canvas.line(places[a], centre if b < 0 else places[b], 1.6, FAINT, 0.7)
+        if dim.kind == "switch":
+            canvas.box(centre, (34, 24), TIERS[1])
+        for place in places:
+            canvas.box(place, (18, 18), TIERS[0])
+        what = "crossbar" if dim.kind == "switch" else dim.kind
+        canvas.text((centre[0], centre[1] + 0.36 * wide + 30), f"{dim.name}: {what} of {dim.size}", 13)
+
+
+def _lines(kind: str, count: int) -> list[tuple[int, int]]:
+    """Return which of `count` positions a dimension joins, -1 being its crossbar."""
+    if kind == "switch":
+        return [(i, -1) for i in range(count)]
+    if kind == "mesh":
+        return [(i, j) for i in range(count) for j in range(i)]
+    return [(i, (i + 1) % count) for i in range(count - (kind == "line"))]
 
 
 def _lattice(canvas: Canvas, at: Point) -> None:

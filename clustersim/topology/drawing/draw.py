@@ -28,12 +28,18 @@ def svg(document: Document) -> str:
         return _alone(topology)
     if few:
         cables = cabled(document)
-        found = parts(cables, cabled(replace(document, data={**document.data, "faults": []})))
+        found = parts(cables, cabled(_sound(document)))
         if _fits(cables, found):
             return _whole(replace(cables, counts=counts), found)
     canvas = _canvas(topology, cards.WIDTH, cards.height(topology))
     cards.draw(canvas, topology)
     return canvas.svg()
+
+
+def _sound(document: Document) -> Document:
+    if "faults" not in document.data:
+        return document
+    return replace(document, data={key: value for key, value in document.data.items() if key != "faults"})
 
 
 def _fits(topology: Topology, found: Parts) -> bool:

@@ -31,7 +31,7 @@ def rows(canvas: Canvas, parts: Parts, topology: Topology) -> None:
         places |= _spread(names, _TOP + _ROW * (len(levels) - 1 - i))
     _cables(canvas, parts.cables, places)
     for i, names in enumerate(levels):
-        _caption(canvas, parts, names, i, places[names[0]][1])
+        _caption(canvas, parts, names, len(names) if i else len(colours), i, places[names[0]][1])
         for name in names:
             if i:
                 _switch(canvas, places[name], name, i - 1, _pitch(names))
@@ -64,11 +64,12 @@ def _shade(cable: Cable, colour: str, opacity: float) -> tuple[str, float]:
     return (BROKEN, 1.0) if cable.dead else (SLOW, 1.0) if cable.slow else (colour, opacity)
 
 
-def _caption(canvas: Canvas, parts: Parts, names: tuple[str, ...], level: int, y: float) -> None:
+def _caption(canvas: Canvas, parts: Parts, names: tuple[str, ...], alive: int, level: int, y: float) -> None:
     kind = names[0].partition("[")[0]
     what = "node" if level == 0 else f"{kind} switch" if "[" in names[0] and kind != "switch" else "switch"
     plural = what if len(names) == 1 else what + ("es" if what.endswith("switch") else "s")
-    canvas.text((_MARGIN, y), f"{len(names)} {plural}", 15, anchor="start", bold=True)
+    dead = f", {len(names) - alive} dead" if alive < len(names) else ""
+    canvas.text((_MARGIN, y), f"{len(names)} {plural}{dead}", 15, anchor="start", bold=True)
     below = [c for c in parts.cables if names[0] in (c.a, c.b) and level]
     down = set(parts.nodes if level == 1 else parts.levels[level - 2] if level else ())
     joined = [c for c in parts.cables if {c.a, c.b} & set(names) and {c.a, c.b} & down]
