@@ -36,6 +36,7 @@ TITLES = {
     topology.GridDim: "dims",
     topology.Switch: "fabric of kind `switch`",
     topology.Explicit: "fabric of kind `explicit`",
+    topology.Choice: "routing of kind `explicit`",
     topology.ExplicitLink: "links",
     topology.SingleNode: "fabric of kind `single_node`",
     topology.Fault: "faults",

@@ -96,7 +96,7 @@ def _node(canvas: Canvas, at: Point, name: str, gpus: list[str], pitch: float) -
     across = min(8, int(width // step)) if step else 1
     for i, colour in enumerate(gpus if step else []):
         x = at[0] + (i % across - (min(across, len(gpus)) - 1) / 2) * step
-        canvas.box((x, at[1] - 5 + i // across * step), (step - 1.5, step - 1.5), colour, radius=1)
+        canvas.box((x, at[1] - 5 + i // across * step), (0.75 * step, 0.75 * step), colour, radius=2)
     if gpus and not step:
         many = f"{len(gpus)} GPUs" if width > 50 else str(len(gpus))
         canvas.text((at[0], at[1] + 6), many, 11, SLOW if SLOW in gpus else GPU)
