@@ -154,7 +154,7 @@ REFUSED = [
     (["all_reduce", "-t", NODE, "--ranks", "0-3", "-g", "2"], "--gpus and --ranks both name the GPUs"),
     (["all_reduce", "-t", NODE, "--ranks", "3"], "a collective needs two GPUs or more"),
     (["all_reduce", "-t", NODE, "--algo", "rign"], "'rign' is no algorithm of NCCL; did you mean 'ring'?"),
-    (["all_reduce", "-t", NODE, "--proto", "ll"], "'ll' is no protocol of NCCL; write LL, LL128 or Simple"),
+    (["all_reduce", "-t", NODE, "--proto", "fast"], "'fast' is no protocol of NCCL; write LL, LL128 or Simple"),
     (["all_reduce", "-t", NODE, "--nccl", "1.3"], "NCCL 1.3 is not known; write 2.18 to 2.30"),
     (["all_reduce", "-t", NODE, "--launch", "24"], "'24' has no unit; write a time with one"),
     (["all_reduce", "-t", NODE, "--measured", "none.csv"], "none.csv cannot be read"),

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from clustersim.collectives.model import Ints
-from clustersim.collectives.nccl.constants import PROTOCOLS, constants
+from clustersim.collectives.nccl.constants import constants
 from clustersim.collectives.nccl.shape import ordered
 from clustersim.collectives.skew import OPS as EXCHANGES
-from clustersim.config.topology import NCCL_ALGORITHMS
+from clustersim.config.topology import NCCL_ALGORITHMS, nccl_algorithm, nccl_protocol
 from clustersim.errors import InputError, suggest
 from clustersim.topology.model import NcclFacts, Topology
 from clustersim.units import parse
@@ -30,14 +30,15 @@ def forced(
     nvls: bool | None = None,
 ) -> Topology:
     """Return the cluster with another NCCL: algorithm, protocol, release, launch (a time with a unit), NVLS; None leaves it."""
-    if algo is not None and algo not in NCCL_ALGORITHMS:
+    name, protocol = nccl_algorithm(algo or ""), nccl_protocol(proto or "")
+    if algo is not None and name is None:
         raise InputError(f"{algo!r} is no algorithm of NCCL; {suggest(algo, NCCL_ALGORITHMS)}")
-    if proto is not None and proto not in PROTOCOLS:
+    if proto is not None and protocol is None:
         raise InputError(f"{proto!r} is no protocol of NCCL; write LL, LL128 or Simple")
     old = topology.node.nccl
     wait = parse(launch, "time") if launch else old.launch
     with_nvls = old.nvls if nvls is None else nvls
-    nccl = NcclFacts(version or old.version, algo or old.algo, proto or old.proto, old.collnet, wait, with_nvls)
+    nccl = NcclFacts(version or old.version, name or old.algo, protocol or old.proto, old.collnet, wait, with_nvls)
     constants(nccl.version)
     return replace(topology, node=topology.node._replace(nccl=nccl))
 
