@@ -29,7 +29,9 @@ def collective(
         int | None, typer.Option("--gpus", "-g", min=2, help="The first so many GPUs. [default: all]")
     ] = None,
     ranks: Annotated[str | None, typer.Option(help="These GPUs, in this order, such as 0-7,16-23 or 0-1023:8.")] = None,
-    algo: Annotated[str | None, typer.Option(help="Force an algorithm, as NCCL_ALGO does, such as ring.")] = None,
+    algo: Annotated[
+        str | None, typer.Option(help="Force an algorithm of NCCL, such as ring, or one of clustersim/collectives.")
+    ] = None,
     proto: Annotated[str | None, typer.Option(help="Force a protocol: LL, LL128 or Simple.")] = None,
     version: Annotated[str | None, typer.Option("--nccl", help="NCCL's release, such as 2.27.")] = None,
     launch: Annotated[
@@ -59,7 +61,8 @@ def collective(
     from clustersim.collectives.nccl.measured import measured as read
     from clustersim.topology.build import load
 
-    cluster = request.forced(load(topology), algo, proto, version, launch, nvls)
+    named = request.named(algo, proto)
+    cluster = request.forced(load(topology), None if named else algo, proto, version, launch, nvls)
     group = request.members(cluster, gpus, ranks)
     shares = request.shares(op, len(group), imbalance)
     times = read(measured, op, len(group), source, in_place) if measured else {}
@@ -68,7 +71,7 @@ def collective(
         raise InputError(
             f"{len(wanted)} sizes are too many; use a larger --factor, or a shorter span (at most {MOST_LINES})"
         )
-    lines = [table.line(cluster, group, op, size, times.get(size), shares) for size in wanted]
+    lines = [table.line(cluster, group, op, size, times.get(size), shares, named) for size in wanted]
     if as_json:
         typer.echo(json.dumps([line.columns() for line in lines], indent=2))
         return

@@ -16,9 +16,7 @@ from clustersim.topology.model import Floats, NcclFacts, NodeFacts, Tier, Topolo
 from clustersim.topology.router import router
 from clustersim.topology.site import Network, Run, Site
 
-_PLAIN = (
-    "the switches of this fabric do not add up; write fabric.reduction: sharp, which fat trees and switch have, or drop it"
-)
+_PLAIN = "the switches of this fabric do not add up; write fabric.reduction: sharp, which fat trees and switch have, or drop it"
 
 
 def assemble(site: Site, kind: str, network: Network | None) -> Topology:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from clustersim.collectives.nccl.graphs import HEADS, nvls
 from clustersim.collectives.nccl.model import HALVES, ROOTED, Case
+from clustersim.collectives.switched import JOINED
 
 SIMPLE_ONLY = "has Simple only"
-SWITCHED = ("nvswitch", "nvlink", "none")
-"""Kinds of `scale_up` whose GPUs have a link of their own, where NCCL uses SHARP; RCCL on a mesh does not."""
 
 
 def unavailable(case: Case, algorithm: str, protocol: int) -> str | None:
@@ -45,7 +44,7 @@ def _no_nvls(case: Case) -> str | None:
 def _no_collnet(case: Case) -> str | None:
     if not case.node.nccl.collnet or case.shape.nodes == 1:
         return "needs SHARP between nodes"
-    if case.node.scale_up not in SWITCHED:
+    if case.node.scale_up not in JOINED:
         return f"needs NVLink or PCIe to a switch in the node, not scale_up.kind: {case.node.scale_up}"
     return f"does no {case.op}" if case.op in ROOTED else None
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from clustersim.collectives.model import Ints
+from clustersim import plugins
+from clustersim.collectives.model import ROOM, Ints
 from clustersim.collectives.nccl.constants import constants
 from clustersim.collectives.nccl.shape import ordered
 from clustersim.collectives.skew import OPS as EXCHANGES
 from clustersim.config.topology import NCCL_ALGORITHMS, nccl_algorithm, nccl_protocol
-from clustersim.errors import InputError, suggest
+from clustersim.errors import InputError, UnknownNameError, suggest
 from clustersim.topology.model import NcclFacts, Topology
 from clustersim.units import parse
 from clustersim.workload.routing import zipf_shares
@@ -32,7 +33,7 @@ def forced(
     """Return the cluster with another NCCL: algorithm, protocol, release, launch (a time with a unit), NVLS; None leaves it."""
     name, protocol = nccl_algorithm(algo or ""), nccl_protocol(proto or "")
     if algo is not None and name is None:
-        raise InputError(f"{algo!r} is no algorithm of NCCL; {suggest(algo, NCCL_ALGORITHMS)}")
+        raise _unknown(algo)
     if proto is not None and protocol is None:
         raise InputError(f"{proto!r} is no protocol of NCCL; write LL, LL128 or Simple")
     old = topology.node.nccl
@@ -40,7 +41,26 @@ def forced(
     with_nvls = old.nvls if nvls is None else nvls
     nccl = NcclFacts(version or old.version, name or old.algo, protocol or old.proto, old.collnet, wait, with_nvls)
     constants(nccl.version)
-    return replace(topology, node=topology.node._replace(nccl=nccl))
+    return replace(topology, node=topology.node._replace(nccl=nccl), launch=topology.launch if wait is None else wait)
+
+
+def named(algo: str | None, proto: str | None = None) -> str | None:
+    """Return the algorithm of clustersim/collectives that is asked for, None where NCCL has or chooses it.
+
+    Raises UnknownNameError for a name that neither has, InputError for a protocol with what has none.
+    """
+    if algo is None or nccl_algorithm(algo):
+        return None
+    if ":" not in algo and algo not in plugins.names(ROOM):
+        raise _unknown(algo)
+    if proto:
+        raise InputError(f"--proto is for NCCL's algorithms, and {algo} is none of them; drop --proto")
+    return algo
+
+
+def _unknown(algo: str) -> UnknownNameError:
+    known = {*NCCL_ALGORITHMS, *plugins.names(ROOM)}
+    return UnknownNameError(f"{algo!r} is no algorithm of NCCL; {suggest(algo, known)}, or package.module:attribute")
 
 
 def members(topology: Topology, gpus: int | None, ranks: str | None) -> Ints:

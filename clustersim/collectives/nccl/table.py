@@ -12,14 +12,16 @@ import numpy as np
 from clustersim.collectives.loads import TooManyWaysError, idle_rates
 from clustersim.collectives.model import Exchange, Ints, Phase, phases
 from clustersim.collectives.nccl.available import SIMPLE_ONLY
-from clustersim.collectives.nccl.choose import OPS, Choice, choose
+from clustersim.collectives.nccl.choose import OPS, Choice, choose, seconds
+from clustersim.collectives.nccl.named import NO_PROTOCOL, named
 from clustersim.collectives.nccl.shape import Shape, shape
 from clustersim.collectives.nccl.tuner import OPS as TUNED
 from clustersim.collectives.nccl.tuner import tune
 from clustersim.collectives.paths import even_rate
 from clustersim.errors import InputError, suggest
 from clustersim.topology.model import Topology
-from clustersim.units import scaled, seconds
+from clustersim.units import scaled
+from clustersim.units import seconds as spelt
 
 
 class Line(NamedTuple):
@@ -43,7 +45,7 @@ class Line(NamedTuple):
             "size_bytes": self.size,
             "algorithm": self.choice.algorithm,
             "protocol": self.choice.protocol,
-            "channels": self.choice.channels,
+            "channels": self.choice.channels or None,
             "time_us": self.time * 1e6,
             "algbw": self.algbw / 1e9,
             "busbw": self.busbw / 1e9,
@@ -66,13 +68,19 @@ def line(
     size: int,
     measured: float | None = None,
     shares: tuple[float, ...] = (),
+    algorithm: str | None = None,
 ) -> Line:
     """Return what `op` on `size` bytes takes over GPUs `ranks` (n,): launch + latency + size / min(NCCL's rate, the links').
 
-    shares: of the rows of a dispatch, combine or all_to_all, as in Group.
+    shares: of the rows of a dispatch, combine or all_to_all, as in Group. algorithm: of clustersim/collectives, in the place of
+    NCCL's choice.
     """
     if op not in OPS:
         raise InputError(f"{op!r} is no collective; {suggest(op, OPS)}")
+    if algorithm:
+        own = named(topology, tuple(ranks.tolist()), op, algorithm, shares)
+        taken = seconds(own, size, topology.launch)
+        return Line(size, own, taken, size / taken, size / taken * bus_factor(op, len(ranks)), measured)
     one = shape(topology, ranks, shares)
     choice = choose(op, size, one, topology.node)
     rate = min(choice.rate_bytes_per_s, _links(topology, tuple(ranks.tolist()), op, choice.file, one, shares))
@@ -139,15 +147,25 @@ def considered(topology: Topology, ranks: Ints, op: str, last: Line, shares: tup
     """Return why the last line is as it is: what NCCL expected of each algorithm and protocol, and what it could not use."""
     one = shape(topology, ranks, shares)
     where = f"{one.ranks} GPUs on {one.nodes} node{'s' if one.nodes > 1 else ''}"
+    if last.choice.protocol == NO_PROTOCOL:
+        return _as_named(topology, op, where, last)
     rows = [f"{op} of {last.size} B, {where}, NCCL {topology.node.nccl.version}: {last.choice.why}"]
     if op in TUNED:
         for e in sorted(tune(op, last.size, one, topology.node), key=lambda e: e.time_s):
             if e.missing == SIMPLE_ONLY:
                 continue
             name = f"  {e.algorithm}/{e.protocol}"
-            said = e.missing or f"{seconds(e.time_s)}, {e.channels} channels, {scaled(e.rate_bytes_per_s, 'B/s')}"
+            said = e.missing or f"{spelt(e.time_s)}, {e.channels} channels, {scaled(e.rate_bytes_per_s, 'B/s')}"
             rows.append(f"{name:<24} {said}")
     rows.append(
-        f"kernels take {seconds(last.choice.latency_s)} before and between the bytes, {last.choice.file} has the loads on links"
+        f"kernels take {spelt(last.choice.latency_s)} before and between the bytes, {last.choice.file} has the loads on links"
     )
     return "\n".join(rows)
+
+
+def _as_named(topology: Topology, op: str, where: str, last: Line) -> str:
+    own = last.choice
+    parts = (
+        f"launch {spelt(topology.launch)}, hops {spelt(own.latency_s)}, bytes at {scaled(own.rate_bytes_per_s, 'B/s')}"
+    )
+    return f"{op} of {last.size} B, {where}: {own.why}\n{parts}"
