@@ -129,7 +129,51 @@ def test_without_nvls_rings_are_left(call):
     assert "nvls/Simple            nccl.nvls is false" in out
 
 
+def test_an_algorithm_that_nccl_does_not_have(call):
+    one = ["all_reduce", "-b", "1G", "-e", "1G", "-t", POD, "--gpus", "64", "--algo"]
+    code, out, _ = call(*one, "halving_doubling", "--why")
+    assert code == 0
+    assert out.splitlines()[2].split()[2:4] == ["halving_doubling", "-"]
+    assert "all_reduce of 1073741824 B, 64 GPUs on 8 nodes: halving_doubling as named, in 12 rounds" in out
+    assert out.splitlines()[-1].startswith("launch 8.4 us, hops ")
+    outside = [json.loads(call(*one, f"{name}", "--json")[1])[0]["time_us"] for name in ("ring", "Ring", OUTSIDE)]
+    assert outside[0] == outside[1] != outside[2]
+    assert f"{outside[2]:.2f}" in out
+
+
+OUTSIDE = "clustersim.collectives.halving_doubling:phases"
 REFUSED = [
+    (
+        ["all_to_all", "-t", NODE, "--algo", "rail_tree"],
+        "rail_tree cannot do all_to_all, only all_reduce; all_to_all is",
+    ),
+    (
+        ["send", "-t", NODE, "--algo", "hierarchical"],
+        "hierarchical cannot do send, only all_gather, all_reduce, reduce_sc",
+    ),
+    (
+        ["all_reduce", "-t", NODE, "-g", "6", "--algo", "halving_doubling"],
+        "needs a power of two of ranks, not 6; use 4, or",
+    ),
+    (
+        ["all_reduce", "-t", NODE, "--algo", "rail_ring", "--proto", "LL"],
+        "--proto is for NCCL's algorithms, and rail_ring is none of them; drop --proto",
+    ),
+    (["all_reduce", "-t", NODE, "--algo", "no_such:thing"], "'no_such:thing' cannot be loaded"),
+    (["all_reduce", "-t", NODE, "--algo", "hierarchicle"], "NCCL; did you mean 'hierarchical'?"),
+    (
+        ["all_reduce", "-t", NODE, "--algo", "clustersim.collectives.nvls_tree:phases", "--ranks", "0"],
+        "a collective needs two GPUs or more",
+    ),
+    (
+        ["all_reduce", "-t", POD, "--algo", "clustersim.collectives.nvls:phases"],
+        "cannot do all_reduce here: the switches between nodes do not add up; write fabric.reduction: sharp",
+    ),
+    (
+        ["all_reduce", "-t", NODE, "--algo", "nvls_tree"],
+        "cannot do all_reduce with nvls_tree here (is for several nodes);",
+    ),
+    (["all_gather", "-t", POD, "--algo", "pat"], "cannot do all_gather with pat here (is for one GPU a node);"),
     (["dance", "-t", NODE], "'dance' is no collective; "),
     (["all_reduce", "-t", NODE, "-g", "9"], "the cluster has 8 GPUs, not 9; use that many or fewer"),
     (

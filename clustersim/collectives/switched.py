@@ -47,7 +47,10 @@ def fitted(
     near = Group(gpus.shape[1], by_node(nodes), shares)
     used = [switches(algorithm, op, near) for op in wanted]
     if not any(map(any, used)):
-        return near._replace(levels=levels(nodes, upwards))
+        far = near._replace(levels=levels(nodes, upwards))
+        for op in wanted:
+            phases(algorithm, op, far)  # what it cannot do on these levels
+        return far
     for op, one in zip(wanted, used, strict=True):
         if why := lacking(topology, one, near):
             raise InputError(f"{algorithm} cannot do {op} here: {why}")

@@ -110,11 +110,12 @@ def _links(
 def text(lines: Sequence[Line]) -> str:
     """Return the table as text: sizes in bytes, us, GB/s; with the median error when there are measurements."""
     compared = any(line.measured is not None for line in lines)
-    head = f"{'size':>12} {'type':>5} {'algo':>14} {'proto':>6} {'time':>10} {'algbw':>8} {'busbw':>8}"
-    units = f"{'(B)':>12} {'':>5} {'':>14} {'':>6} {'(us)':>10} {'(GB/s)':>8} {'(GB/s)':>8}"
+    wide = max(14, *(len(line.choice.algorithm) for line in lines))
+    head = f"{'size':>12} {'type':>5} {'algo':>{wide}} {'proto':>6} {'time':>10} {'algbw':>8} {'busbw':>8}"
+    units = f"{'(B)':>12} {'':>5} {'':>{wide}} {'':>6} {'(us)':>10} {'(GB/s)':>8} {'(GB/s)':>8}"
     if compared:
         head, units = f"{head} {'measured':>10} {'error':>7}", f"{units} {'(us)':>10} {'(%)':>7}"
-    rows = [head, units, *(_row(line) for line in lines)]
+    rows = [head, units, *(_row(line, wide) for line in lines)]
     if compared:
         rows.append(_summary(lines))
     return "\n".join(rows)
@@ -134,9 +135,9 @@ def _summary(lines: Sequence[Line]) -> str:
     )
 
 
-def _row(line: Line) -> str:
+def _row(line: Line, wide: int) -> str:
     c = line.choice
-    own = f"{line.size:>12} {'float':>5} {c.algorithm:>14} {c.protocol:>6} {line.time * 1e6:>10.2f}"
+    own = f"{line.size:>12} {'float':>5} {c.algorithm:>{wide}} {c.protocol:>6} {line.time * 1e6:>10.2f}"
     own = f"{own} {line.algbw / 1e9:>8.2f} {line.busbw / 1e9:>8.2f}"
     if line.measured is None or line.error is None:
         return own
