@@ -179,6 +179,37 @@ REFUSED = [
 ]
 
 
+MEANT = "times and sizes must be finite and above 0"
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [(f"1024,{time}", f"m.csv:3: 1024 bytes in {time} us; {MEANT}") for time in ("0", "-5", "nan", "inf", "1e999")]
+    + [(f"{size},9", f"m.csv:3: {size} bytes in 9 us; {MEANT}") for size in ("0", "-1024")]
+    + [("1.5,9", "m.csv:3: invalid literal for int() with base 10: '1.5'; size_bytes must be whole, time_us a number")],
+)
+def test_measurements_are_finite_and_above_0(call, tmp_path, row, message):
+    (tmp_path / "m.csv").write_text(f"size_bytes,time_us\n8,16\n{row}\n")
+    assert call("all_reduce", "-t", NODE, "--measured", "m.csv") == (2, "", f"clustersim: {message}\n")
+
+
+@pytest.mark.parametrize("time", ["0.00", "-5", "nan", "inf"])
+def test_times_of_a_log_are_finite_and_above_0(call, tmp_path, time):
+    (tmp_path / "m.log").write_text(LOG[: LOG.index("           0 ")].replace("#  Rank", "#") + _row_of(time))
+    message = f"clustersim: m.log:7: 1048576 bytes in {time} us; {MEANT}\n"
+    assert call("all_reduce", "-t", NODE, "--measured", "m.log") == (2, "", message)
+
+
+def _row_of(time: str) -> str:
+    return f"1048576 262144 float sum -1 {time} 40.33 70.58 0 25.0 41.94 73.40 0\n"
+
+
+def test_a_number_of_gpus_that_is_none(call, tmp_path):
+    (tmp_path / "m.csv").write_text("gpus,size_bytes,time_us\n8,8,9\nmany,8,9\n")
+    message = "clustersim: m.csv:3: 'many' is no number of GPUs; gpus must be whole\n"
+    assert call("all_reduce", "-t", NODE, "--measured", "m.csv") == (2, "", message)
+
+
 @pytest.mark.parametrize(("arguments", "message"), REFUSED, ids=str)
 def test_what_it_refuses(call, tmp_path, arguments, message):
     (tmp_path / "short.csv").write_text("size,time\n1,2\n")
