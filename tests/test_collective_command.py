@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from clustersim.cli.main import main
+from clustersim.collectives.nccl.request import sizes
 
 ROOT = Path(__file__).parents[1]
 NODE = str(ROOT / "topologies" / "hgx_h100_8.yaml")
@@ -37,6 +38,22 @@ def test_the_table_of_nccl_tests(call):
     assert table[-1][2:4] == ["nvls", "Simple"]
     assert 460 < float(table[-1][-1]) < 485  # measured 478 to 482: stas00/ml-engineering, Voltage Park
     assert "nvls/Simple is expected to take" in out
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "factor", "wanted"),
+    [
+        ("1G", "1G", 2, [1 << 30]),  # nccl-tests' parsesize
+        ("1g", "1GiB", 2, [1 << 30]),
+        ("1GB", "1 GB", 2, [10**9]),  # YAML's
+        ("1kB", "2KiB", 2, [1000, 2000]),
+        ("17", "70", 2, [16, 32, 68]),  # whole floats
+        ("1", "12", 1.5, [4, 8]),
+        ("0.5K", "1000", 1.5, [512, 768]),
+    ],
+)
+def test_units_of_sizes_and_whole_elements(begin, end, factor, wanted):
+    assert sizes(begin, end, factor) == wanted
 
 
 def test_json_and_the_arithmetic_of_busbw(call):
@@ -129,6 +146,7 @@ def test_without_nvls_rings_are_left(call):
     assert "nvls/Simple            nccl.nvls is false" in out
 
 
+NO_SIZE = "no size of a collective; write bytes, 64K, 1M, 16G (powers of 2), 1GB (10^9) or 1GiB (2^30)"
 REFUSED = [
     (["dance", "-t", NODE], "'dance' is no collective; "),
     (["all_reduce", "-t", NODE, "-g", "9"], "the cluster has 8 GPUs, not 9; use that many or fewer"),
@@ -136,7 +154,9 @@ REFUSED = [
         ["all_reduce", "-t", NODE, "-b", "2G", "-e", "1G"],
         "the smallest size 2G is larger than the largest 1G; swap them",
     ),
-    (["all_reduce", "-t", NODE, "-b", "many"], "'many' is no size of a collective; write bytes, or 64K, 1M, 16G"),
+    (["all_reduce", "-t", NODE, "-b", "many"], f"'many' is {NO_SIZE}"),
+    (["all_reduce", "-t", NODE, "-b", "1gb"], f"'1gb' is {NO_SIZE}"),
+    (["all_reduce", "-t", NODE, "-b", "0"], f"'0' is {NO_SIZE}"),
     (["all_reduce", "-t", NODE, "-f", "1.01"], "sizes are too many; use a larger --factor"),
     (
         ["dispatch", "-t", NODE, "--imbalance", "9"],
@@ -149,7 +169,9 @@ REFUSED = [
         ["send", "-t", NODE, "--imbalance", "2"],
         "an imbalance is for all_to_all, dispatch, combine; every GPU has as much to do with send, drop it",
     ),
-    (["all_reduce", "-t", NODE, "--ranks", "7-3"], "GPUs 7-3 are not among 0 to 7"),
+    (["all_reduce", "-t", NODE, "--ranks", "7-3"], "GPUs 7-3 run backwards; write the smaller number first"),
+    (["all_reduce", "-t", NODE, "--ranks", "0-2000"], "GPUs 0-2000 are out of range; the cluster has 8 GPUs, 0 to 7"),
+    (["all_reduce", "-t", NODE, "--ranks", "1,8"], "GPUs 8 are out of range; the cluster has 8 GPUs, 0 to 7"),
     (["all_reduce", "-t", NODE, "--ranks", "a"], "'a' is no list of GPUs; write numbers and spans like 0-7"),
     (["all_reduce", "-t", NODE, "--ranks", "0-3", "-g", "2"], "--gpus and --ranks both name the GPUs"),
     (["all_reduce", "-t", NODE, "--ranks", "3"], "a collective needs two GPUs or more"),

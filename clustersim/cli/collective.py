@@ -22,8 +22,8 @@ def collective(
         ),
     ],
     topology: Annotated[Path, typer.Option("--topology", "-t", help="A topology file.")],
-    begin: Annotated[str, typer.Option("--begin", "-b", help="Smallest size, such as 8 or 1M.")] = "8",
-    end: Annotated[str, typer.Option("--end", "-e", help="Largest size, such as 16G.")] = "16G",
+    begin: Annotated[str, typer.Option("--begin", "-b", help="Smallest size: 8, 1M (2^20, as nccl-tests has it), 1MB (10^6), 1MiB.")] = "8",
+    end: Annotated[str, typer.Option("--end", "-e", help="Largest size. Sizes are cut to whole floats, 4 bytes.")] = "16G",
     factor: Annotated[float, typer.Option("--factor", "-f", min=1.01, help="From one size to the next.")] = 2.0,
     gpus: Annotated[
         int | None, typer.Option("--gpus", "-g", min=2, help="The first so many GPUs. [default: all]")
