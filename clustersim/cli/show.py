@@ -21,7 +21,9 @@ def show(
     stages: Annotated[int, typer.Option(min=1, max=512, help="Pipeline ranks of the schedule.")] = 4,
     microbatches: Annotated[int, typer.Option(min=1, max=4096, help="Microbatches of the schedule.")] = 8,
     chunks: Annotated[int, typer.Option(min=1, max=64, help="Model chunks a rank (interleaved).")] = 1,
-    draw: Annotated[Path | None, typer.Option(help="Write a picture of the topology to this .svg or .png file.")] = None,
+    draw: Annotated[
+        Path | None, typer.Option(help="Write a picture of the topology to this .svg or .png file.")
+    ] = None,
     export: Annotated[
         tuple[str, Path] | None,
         typer.Option(

@@ -53,7 +53,11 @@ def members(topology: Topology, gpus: int | None, ranks: str | None) -> Ints:
         if count > topology.gpus:
             raise InputError(f"the cluster has {topology.gpus} GPUs, not {count}; use that many or fewer")
         return np.arange(count)
-    return ordered(np.concatenate([_span(part.strip(), topology) for part in ranks.split(",")]))
+    found = ordered(np.concatenate([_span(part.strip(), topology) for part in ranks.split(",")]))
+    again = found[1:][found[1:] == found[:-1]]
+    if len(again):
+        raise InputError(f"--ranks {ranks} names GPU {again[0]} twice; write each once")
+    return found
 
 
 def _span(part: str, topology: Topology) -> Ints:
@@ -64,7 +68,9 @@ def _span(part: str, topology: Topology) -> Ints:
     if last < first:
         raise InputError(f"GPUs {part} run backwards; write the smaller number first")
     if last >= topology.gpus:
-        raise InputError(f"GPUs {part} are out of range; the cluster has {topology.gpus} GPUs, 0 to {topology.gpus - 1}")
+        raise InputError(
+            f"GPUs {part} are out of range; the cluster has {topology.gpus} GPUs, 0 to {topology.gpus - 1}"
+        )
     return np.arange(first, last + 1, int(match[3] or 1))
 
 

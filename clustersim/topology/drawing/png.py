@@ -53,7 +53,7 @@ def _line(shape: Line) -> Any:
     from matplotlib.path import Path
 
     codes = [Path.MOVETO, Path.LINETO] if len(shape.points) == 2 else [Path.MOVETO, Path.CURVE3, Path.CURVE3]
-    look = {"edgecolor": shape.colour, "linewidth": shape.width * _POINTS, "alpha": shape.opacity}
+    look: dict[str, Any] = {"edgecolor": shape.colour, "linewidth": shape.width * _POINTS, "alpha": shape.opacity}
     return PathPatch(Path(shape.points, codes), facecolor="none", capstyle="butt", **look)
 
 
@@ -62,7 +62,7 @@ def _box(shape: Box) -> Any:
     from matplotlib.patches import FancyBboxPatch
 
     round_corners = f"round,pad=0,rounding_size={min(shape.radius, *(side / 2 for side in shape.size))}"
-    look = {"facecolor": shape.fill, "edgecolor": shape.edge, "linewidth": _POINTS}
+    look: dict[str, Any] = {"facecolor": shape.fill, "edgecolor": shape.edge, "linewidth": _POINTS}
     return FancyBboxPatch(shape.corner, *shape.size, boxstyle=round_corners, **look)
 
 
@@ -79,7 +79,8 @@ def _text(shape: Text) -> Any:
     from matplotlib.text import Text as Words
 
     font = next(name for name in _FONTS if name in fontManager.get_font_names())
-    look = {"color": shape.colour, "fontfamily": font, "fontsize": shape.size * _POINTS * _FONTS[font]}
-    place = {"ha": "center" if shape.anchor == "middle" else "left", "va": "baseline"}
+    look: dict[str, Any] = {"color": shape.colour, "fontfamily": font, "fontsize": shape.size * _POINTS * _FONTS[font]}
+    place: dict[str, Any] = {"ha": "center" if shape.anchor == "middle" else "left", "va": "baseline"}
     weight = "bold" if shape.bold else "normal"
-    return Words(*shape.at, shape.words, fontweight=weight, parse_math=False, **look, **place)
+    x, y = shape.at
+    return Words(x, y, shape.words, fontweight=weight, parse_math=False, **look, **place)
