@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from clustersim import plugins
 from clustersim.collectives import model
-from clustersim.collectives.loads import idle_rates
+from clustersim.collectives.loads import idle_rates, loads
 from clustersim.collectives.model import Group
 from clustersim.collectives.nccl import choose as choices
 from clustersim.collectives.nccl import graphs, p2p, request, table
@@ -200,6 +200,30 @@ def test_trees_over_two_nodes_are_faster_inside():
     assert choose("all_reduce", GIB, of(two), two.node).rate_bytes_per_s == pytest.approx(44.2e9, rel=0.01)
 
 
+def test_the_way_between_nodes_counts_beyond_one_leaf():
+    """Closed form: over a spine a way has two more switches and two more cables, down which trees of n nodes go log2 n times."""
+    link = "link: {{rate: 400Gb/s, cable: [3m, {}]}}, switch_latency: 1us"
+    fabric = f"{{{{kind: leaf_spine, tiers: [{{{{down: 8, up: 8}}}}, {{{{radix: 64}}}}], {link}}}}}"
+    near, far = (cluster(nodes=16, fabric=fabric.format(length)) for length in ("3m", "20km"))
+    assert of(near, 8).far.ring == pytest.approx(2e-6 + 2 * 3 * 5e-9, abs=1e-9)
+    longer = of(far).far.ring - of(near).far.ring
+    assert longer == pytest.approx(2 * (20e3 - 3) * 5e-9, rel=1e-6)
+    times = {
+        op: [choose(op, 8, of(t), t.node) for t in (near, far)]
+        for op in ("all_reduce", "all_gather", "send", "all_to_all")
+    }
+    for op, (one, two) in times.items():
+        hops = {"all_reduce": 2 * 4, "all_gather": 15}.get(op, 1)
+        assert one[:2] == two[:2]
+        assert two.latency_s - one.latency_s == pytest.approx(hops * longer, rel=1e-4), op
+
+
+def test_a_slower_switch_inside_a_node_counts():
+    fast, slow = cluster(), cluster("{extends: hgx-h100, scale_up: {latency: 103.4us}}")
+    a, b = (choose("all_reduce", 8, of(t), t.node) for t in (fast, slow))
+    assert b.latency_s - a.latency_s == pytest.approx(14 * 100e-6, rel=1e-6)
+
+
 def test_latency_of_a_nic_counts_once_a_hop():
     near = cluster(nodes=2)
     far = cluster("{extends: hgx-h100, nics: {latency: 34us}}", 2)
@@ -376,9 +400,8 @@ def test_nics_share_the_work(algorithm, inside, nodes):
     """Every NIC of a node carries the same bytes, and no node more than two arrays each way."""
     topology = cluster(f"{{extends: hgx-h100, gpus: {{count: {inside}}}, nics: {{count: {inside}}}}}", nodes)
     (phase,) = model.phases(algorithm, "all_reduce", model.Group(inside * nodes, (inside, nodes)))
-    routes = route(topology, np.arange(inside * nodes)[None], phase)
-    pair = np.repeat(np.arange(len(phase.source)), np.diff(routes.start))
-    load = np.bincount(routes.links, phase.fraction[pair] * routes.share, len(topology.capacity))
+    found = loads(topology, np.arange(inside * nodes)[None], phase)
+    load = np.bincount(found.link, found.weight, len(topology.capacity))
     for way in ("nic-up", "nic-down"):
         (tier,) = (t for t in topology.tiers if t.name == way)
         nics = load[tier.first : tier.first + tier.links].reshape(nodes, inside)

@@ -154,7 +154,7 @@ def test_the_order_of_jobs_does_not_matter(nodes):
 @given(
     sizes=st.lists(st.integers(1, 4), min_size=2, max_size=3),
     seed=st.integers(0, 1000),
-    fabric=st.sampled_from(["hashed", "static", "leaf_spine", "planes", "torus", "dragonfly"]),
+    fabric=st.sampled_from(["hashed", "static", "leaf_spine", "planes", "torus", "dragonfly", "sparse dragonfly_plus"]),
     hidden=st.sampled_from([256, 512]),
 )
 def test_a_job_of_one_transfer_at_a_time_is_never_faster_beside_others(sizes, seed, fabric, hidden):

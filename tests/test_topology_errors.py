@@ -25,6 +25,12 @@ def fabric(text: str, nodes: str = NODE) -> str:
     return f"{nodes}fabric: {text}\n"
 
 
+def plus(more: str, spines: int = 2, p: int = 4, h: int = 3) -> str:
+    return fabric(
+        f"{{kind: dragonfly_plus, leaves: 2, spines: {spines}, p: {p}, h: {h}, {LINK}{', ' * bool(more)}{more}}}"
+    )
+
+
 def inside(scale_up: str, gpus: int) -> str:
     return f"cluster: {{nodes: 1, node: {{gpus: {{model: h100-sxm, count: {gpus}}}, scale_up: {scale_up}}}}}"
 
@@ -57,7 +63,7 @@ CASES = {
     "no kind": (
         NODE + "fabric: {tiers: []}",
         2,
-        "fabric.kind is missing; add one of dragonfly, explicit, fat_tree, grid",
+        "fabric.kind is missing; add one of dragonfly, dragonfly_plus, explicit, fat_tree, grid",
     ),
     "no tiers": (tree("[]"), 2, "fabric.tiers: has 0 entries; write 1 to 5"),
     "no ports": (tree("[{name: leaf}]"), 2, "leaf needs its number of ports; add radix"),
@@ -213,6 +219,45 @@ CASES = {
         fabric("{kind: dragonfly, a: 4, p: 4, h: 1, link: {rate: 1GB/s, cable: [1m]}}"),
         2,
         "1 cable lengths; give three",
+    ),
+    "dragonfly_plus too small": (
+        plus("groups: 2"),
+        2,
+        "2 groups of 1 nodes are too few for 4 nodes; use 4, or larger groups",
+    ),
+    "dragonfly_plus of too many groups": (
+        plus("groups: 9"),
+        2,
+        "fabric.groups: 2 spines with 3 global cables each reach 6 other groups, not 8; use larger groups, or a larger h",
+    ),
+    "dragonfly_plus of uneven cables": (
+        plus("groups: 5"),
+        2,
+        "fabric.groups: 2 spines · 3 = 6 global cables of a group do not divide among 4 others; use another h, such as 2",
+    ),
+    "dragonfly_plus of a node in two groups": (
+        plus("", p=2),
+        2,
+        "leaves · p = 2 · 2 = 4 ports of a group for 8 NICs of a node",
+    ),
+    "dragonfly_plus of full groups": (plus("group_nodes: 2"), 2, "enough for 1 nodes of 8 NICs, not 2; use fewer"),
+    "dragonfly_plus uplinks": (plus("uplinks: 3"), 2, "3 cables of a leaf do not divide among 2 spines; use 2 or 4"),
+    "dragonfly_plus leaf": (plus("radix: 5"), 2, "a leaf needs 4 ports down and 2 up, not 5; use a larger switch"),
+    "dragonfly_plus spine": (
+        plus("radix: 6, uplinks: 2", h=6),
+        2,
+        "a spine needs 2 ports down and 6 to other groups, not 6; use a larger switch",
+    ),
+    "dragonfly_plus cables": (plus("").replace("400Gb/s", "400Gb/s, cable: [1m]"), 2, "1 cable lengths; give three"),
+    "dragonfly_plus queue pairs": (
+        plus("routing: {qps: 2}"),
+        2,
+        "qps is for `mode: ecmp`; adaptive sends one flow a pair",
+    ),
+    "enormous dragonfly_plus": (
+        plus("uplinks: 4096000, routing: {mode: dmodk}", spines=4096, h=3),
+        2,
+        "links are too many to lay one by one",
     ),
     "leaf and no spine": (fabric("{kind: leaf_spine, tiers: [{radix: 64}], " + LINK + "}"), 2, "has two tiers"),
     "joined rails": (

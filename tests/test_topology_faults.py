@@ -8,7 +8,7 @@ from engine_cases import job
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_routes import check_walk, pairs, walks
-from test_topology_kinds import LINK, SHORTEST, cluster
+from test_topology_kinds import LINK, PLUS, SHORTEST, cluster
 
 from clustersim.errors import ConfigError, InputError
 from clustersim.pipeline import run
@@ -30,6 +30,7 @@ FABRICS = {
     "rails": SHORTEST["rails"],
     "dragonfly": (9, f"{{kind: dragonfly, a: 4, p: 2, h: 2, {LINK}}}"),
     "explicit": (8, EXPLICIT),
+    **PLUS,
 }
 
 
@@ -154,6 +155,9 @@ def test_wires_inside_a_node_are_gone_around() -> None:
         (4, f"{{kind: torus, dims: [4], {LINK}}}", ["nic[2]", "nic[3]"], "from node 1 to node 2"),
         (8, EXPLICIT, ["trunk[0]", "trunk[2]"], "from a to b"),
         (3, f"{{kind: dragonfly, a: 2, p: 2, h: 1, {LINK}}}", ["global[0]", "global[1]"], "no way is left from router["),
+        (*PLUS["static"], ["leaf-up[0]", "leaf-up[1]"], "no way is left from leaf[0] to spine[0]"),
+        (*PLUS["hashed"], [f"global[{i}]" for i in (0, 1, 2, 3, 6, 7)], "no way is left from spine[0] to spine["),
+        (*PLUS["uneven"], [f"leaf-down[{i}]" for i in range(3)], "no way is left from spine[0] to leaf[0]"),
         (2, "{kind: switch}", ["nic[0]", "nic[1]"], "from node 0 to node 1"),
     ],
 )  # fmt: skip

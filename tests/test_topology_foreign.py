@@ -171,7 +171,16 @@ def test_files_that_are_not_nccls(tmp_path: Path, text: str, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["explicit_8", "leaf_spine_256", "rail_only_1024", "hpn_dual_plane_1024", "mi300x_8", "dragonfly_1056"]
+    "name",
+    [
+        "explicit_8",
+        "leaf_spine_256",
+        "rail_only_1024",
+        "hpn_dual_plane_1024",
+        "mi300x_8",
+        "dragonfly_1056",
+        "dragonfly_plus_13680",
+    ],
 )
 def test_ns3_gets_every_cable_once(name: str) -> None:
     topology = cabled(read(f"topologies/{name}.yaml"))
@@ -235,6 +244,7 @@ def test_every_shipped_topology_is_drawn(path: Path) -> None:
         "{kind: torus, dims: [4, 2], link: {rate: 1GB/s}}",
         "{kind: torus, dims: [2, 2, 2], link: {rate: 1GB/s}}",
         "{kind: dragonfly, a: 2, p: 4, h: 4, link: {rate: 1GB/s}}",
+        "{kind: dragonfly_plus, leaves: 2, spines: 2, p: 2, h: 3, link: {rate: 1GB/s}}",
         "{kind: switch}",
         "{kind: grid, dims: [{kind: switch, size: 8, rate: 1GB/s}]}",
     ],

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_routes import check_routes, check_walk, pairs, walks
 
@@ -52,6 +53,22 @@ SHORTEST = {
     "rail_only with spines": (8, f"{{kind: rail_only, tiers: [{{down: 4, up: 4}}, {{radix: 16}}], {LINK}}}"),
     "leaf_spine": (8, f"{{kind: leaf_spine, tiers: [{{down: 4, up: 4}}, {{radix: 16}}], {LINK}}}"),
 }
+
+
+def _plus(leaves: int, spines: int, p: int, h: int, more: str = "") -> str:
+    return f"{{kind: dragonfly_plus, leaves: {leaves}, spines: {spines}, p: {p}, h: {h}, {LINK}{more}}}"
+
+
+PLUS = {
+    "uneven": (8, _plus(2, 3, 2, 2, ", groups: 4")),
+    "one cable": (5, _plus(1, 4, 2, 1)),
+    "one spine": (6, _plus(2, 1, 2, 4)),
+    "static": (8, _plus(2, 2, 2, 3, ", routing: {mode: dmodk}")),
+    "parallel": (6, _plus(2, 2, 2, 4, ", uplinks: 6, routing: {mode: dmodk}")),
+    "hashed": (8, _plus(2, 2, 2, 3, ", routing: {mode: ecmp, qps: 3, seed: 5}")),
+}
+SHORTEST |= {f"dragonfly_plus, {name}": case for name, case in PLUS.items()}
+SHORTEST["dragonfly_plus of bundles"] = (8, _plus(2, 2, 2, 6))
 
 
 @pytest.mark.parametrize("name", SHORTEST)
@@ -131,6 +148,89 @@ def test_the_dragonfly_of_the_paper() -> None:
     assert counts["local_cables"] == 33 * 8 * 7 / 2
     assert counts["global_cables"] == 33 * 32 / 2
     assert counts["balanced"]
+    assert diameter(topology).hops == 2 + 3
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    leaves=st.integers(1, 4),
+    spines=st.integers(1, 5),
+    h=st.integers(1, 6),
+    parallel=st.integers(1, 2),
+    groups=st.integers(1, 9),
+    mode=st.sampled_from(["adaptive", "dmodk", "ecmp"]),
+)
+def test_the_ports_of_a_dragonfly_plus(leaves: int, spines: int, h: int, parallel: int, groups: int, mode: str) -> None:
+    """Every spine has h global cables and every two groups have equally many; an adaptive flow crosses all cables alike."""
+    assume(groups == 1 or spines * h % (groups - 1) == 0)
+    more = f", uplinks: {parallel * spines}, groups: {groups}, routing: {{mode: {mode}}}"
+    topology = cluster(2 * groups, _plus(leaves, spines, 2, h, more + ", group_nodes: 2"), gpus=leaves, nics=leaves)
+    joined: Counter[tuple[str, str]] = Counter()
+    for tier in topology.tiers:
+        if tier.name in ("leaf-up", "global-up"):
+            for link in range(tier.first, tier.first + tier.links):
+                joined[topology.ends(link)] += int(topology.cables[link])
+    ends = Counter[str]()
+    for pair, cables in joined.items():
+        ends.update(dict.fromkeys(pair, cables))
+    bundled = mode == "adaptive" and (groups == 1 or h % (groups - 1) == 0)
+    assert {c for n, c in ends.items() if n.startswith("leaf")} == {parallel * spines}
+    if not bundled:
+        to_groups = h if groups > 1 else 0
+        assert {c for n, c in ends.items() if n.startswith("spine")} == {leaves * parallel + to_groups}
+    between = Counter[frozenset[int]]()
+    for (a, b), cables in joined.items():
+        if a.startswith("spine"):
+            between[frozenset(int(name[6:-1]) // spines for name in (a, b))] += cables
+    assert len(between) == groups * (groups - 1) // 2
+    assert set(between.values()) <= {spines * h // max(groups - 1, 1)}
+    assert sum(between.values()) == topology.counts["global_cables"]
+    if mode != "adaptive":
+        return
+    flow = topology.route(np.array([0]), np.array([topology.gpus - 1]))
+    tier = next(t for t in topology.tiers if t.name == ("global-up" if groups > 1 else "leaf-up"))
+    loads = flow.share / topology.cables[flow.links]
+    crossed = loads[(flow.links >= tier.first) & (flow.links < tier.first + tier.links)]
+    if len(crossed):
+        assert crossed == pytest.approx(1 / (spines * h // (groups - 1) if groups > 1 else spines * parallel))
+
+
+def test_a_dead_cable_leaves_the_rest_of_the_ways_alike() -> None:
+    """Three spines, three ways inside a group: without one of them the bytes go half and half."""
+    nodes, fabric = PLUS["uneven"]
+    topology = cluster(nodes, fabric, faults="faults: [{link: 'leaf-up[0]', dead: true}]")
+    flow = topology.route(np.array([0]), np.array([2]))
+    names = [topology.link_name(link) for link in flow.links]
+    up = [i for i, name in enumerate(names) if name.startswith("leaf-up")]
+    assert [names[i] for i in up] == ["leaf-up[1]", "leaf-up[2]"]
+    assert flow.share[up].tolist() == [0.5, 0.5]
+
+
+def test_a_way_through_a_third_group_when_two_have_lost_all_cables() -> None:
+    nodes, fabric = SHORTEST["dragonfly_plus of bundles"]
+    topology = cluster(nodes, fabric, faults="faults: [{link: 'global[0]', dead: true, cables: 4}]")
+    names = [topology.link_name(link) for link in topology.route(np.array([0]), np.array([4])).links]
+    assert [name.partition("-")[0] for name in names] == ["nic", "leaf", "global", "global", "leaf", "nic"]
+
+
+def test_the_dragonfly_plus_of_leonardo() -> None:
+    """CINECA's user guide: 18 cables between any two of 23 cells, one a spine, and Turisini et al. 2023: 828 of 40 ports."""
+    topology = load("topologies/dragonfly_plus_13680.yaml")
+    counts = topology.counts
+    assert (counts["groups"], counts["leaf_switches"], counts["spine_switches"]) == (23, 23 * 18, 23 * 18)
+    assert counts["global_cables"] == 23 * 22 / 2 * 18
+    assert counts["bisection"] == 11 * 12 * 18 * 25e9
+    far = diameter(topology)
+    assert far.hops == 2 + 3
+    assert far.latency == pytest.approx(14e-6 + 3 * 130e-9 + (10 + 50 + 10) * 5e-9)
+
+
+def test_the_largest_dragonfly_plus_of_36_ports() -> None:
+    """Shpiner et al. 2017: half the ports of a switch up, half down: (k/2)^2 hosts a group, (k/2)^2 + 1 groups of one cable."""
+    fabric = _plus(18, 18, 18, 18, ", radix: 36")
+    topology = cluster(105_300, fabric, gpus=1, nics=1)
+    assert topology.counts["groups"] == 18 * 18 + 1
+    assert topology.counts["global_cables"] == 325 * 324 / 2
     assert diameter(topology).hops == 2 + 3
 
 

@@ -31,6 +31,7 @@ TITLES = {
     topology.Routing: "routing",
     topology.Torus: "fabric of kind `torus`",
     topology.Dragonfly: "fabric of kind `dragonfly`",
+    topology.DragonflyPlus: "fabric of kind `dragonfly_plus`",
     topology.Grid: "fabric of kind `grid`",
     topology.GridDim: "dims",
     topology.Switch: "fabric of kind `switch`",

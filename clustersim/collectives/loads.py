@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.collectives.model import Exchange, Phase
-from clustersim.collectives.paths import route
+from clustersim.collectives.paths import route, split
 from clustersim.errors import InputError
 from clustersim.topology.model import Floats, Ints, Routes, Topology
 
@@ -63,15 +63,40 @@ def width(topology: Topology) -> int:
 
 
 def _pairs(topology: Topology, ranks: Ints, phase: Phase) -> Loads:
-    groups, hops = len(ranks), len(phase.source)
-    routes = route(topology, ranks, phase)
+    parts = [_laid(topology, len(ranks), route(topology, ranks, part), part.fraction) for part in split(phase)]
+    if len(parts) == 1:
+        return parts[0]
+    latency = np.max([part.latency for part in parts], axis=0)
+    link, weight = (np.concatenate([part[i] for part in parts]) for i in (2, 3))
+    find = cache(partial(_together, parts))
+    if len(ranks) == 1:
+        return Loads(latency, np.broadcast_to(0, len(link)), link, weight, find)  # which takes no memory
+    group = np.concatenate([part.group for part in parts])
+    order = np.argsort(group, kind="stable")
+    return Loads(latency, group[order], link[order], weight[order], find)
+
+
+def _laid(topology: Topology, groups: int, routes: Routes, fraction: Floats) -> Loads:
+    """Return the loads of the pairs of each group on their routes."""
+    hops = len(fraction)
+    weight = np.repeat(np.tile(fraction.astype(float, copy=False), groups), np.diff(routes.start))
+    weight *= routes.share
+    each = np.diff(routes.start[:: max(hops, 1)])
+    group: Ints = np.repeat(np.arange(groups), each) if groups > 1 else np.broadcast_to(0, len(weight))
     return Loads(
         routes.latency.reshape(groups, hops).max(axis=1),
-        np.repeat(np.arange(groups), np.diff(routes.start[:: max(hops, 1)])),
+        group,
         routes.links,
-        np.repeat(np.tile(phase.fraction, groups), np.diff(routes.start)) * routes.share,
+        weight,
         cache(partial(_pins, topology, routes)),
     )
+
+
+def _together(parts: Sequence[Loads]) -> tuple[Pins, Pins]:
+    """Return the pins of all parts."""
+    pins = [part.pins for part in parts]
+    a, b, c, d = (np.concatenate([p[side][i] for p in pins]) for side in (0, 1) for i in (0, 1))
+    return (a, b), (c, d)
 
 
 def _pins(topology: Topology, routes: Routes) -> tuple[Pins, Pins]:

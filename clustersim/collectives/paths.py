@@ -2,64 +2,57 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
-from numpy.typing import NDArray
 
 from clustersim.collectives.model import NETWORK, Ints, Phase
 from clustersim.errors import InputError
 from clustersim.topology.model import Routes, Topology
+from clustersim.topology.rows import divide, ones
 
-Mask = NDArray[np.bool_]
+
+def split(phase: Phase) -> tuple[Phase, ...]:
+    """Return the pairs of GPUs of a phase, and its pairs with switches, as phases; one that would be empty is left out."""
+    switched = np.minimum(phase.source, phase.destination) < 0
+    cuts = np.flatnonzero(switched[1:] != switched[:-1]) + 1
+    if len(cuts) > 1:
+        return split(_taken(phase, np.argsort(switched, kind="stable")))
+    ends = [0, *cuts.tolist(), len(switched)]
+    return tuple(_taken(phase, slice(*part)) for part in pairwise(ends))
+
+
+def _taken(phase: Phase, pairs: Ints | slice) -> Phase:
+    return Phase(phase.rounds, phase.source[pairs], phase.destination[pairs], phase.fraction[pairs])
 
 
 def route(topology: Topology, ranks: Ints, phase: Phase) -> Routes:
-    """Return the routes of all pairs of a phase in every group, group after group.
+    """Return the routes of all pairs of a phase that is `split`, in every group, group after group.
 
     ranks: GPUs (groups, n) by position. A pair with the switch inside a node crosses the GPU's own link to it, one with the
     switches of the network the link of its NIC; what lies above a leaf carries sums and copies, no more than a NIC's worth.
     Raises InputError when the cluster has no NICs for a pair that needs them.
     """
-    low = np.minimum(phase.source, phase.destination)
-    if len(low) == 0 or low.min() >= 0:
+    if len(phase.source) == 0 or min(phase.source[0], phase.destination[0]) >= 0:
         return topology.route(ranks[:, phase.source].ravel(), ranks[:, phase.destination].ravel())
-    groups = len(ranks)
-    switched = np.tile(low < 0, groups)
-    source, destination = (_gpus(ranks, ends) for ends in (phase.source, phase.destination))
-    plain = topology.route(source[~switched], destination[~switched])
-    links = _switched(topology, source[switched], destination[switched], np.tile(low, groups)[switched] <= NETWORK)
-    return _woven(topology, switched, plain, links)
+    links = _switched(topology, ranks, phase).ravel()
+    return Routes(np.arange(len(links) + 1), links, ones(len(links)), topology.latency[links])
 
 
-def _gpus(ranks: Ints, ends: Ints) -> Ints:
-    """Return the GPUs at one end of every pair, -1 for a switch."""
-    return np.where(ends >= 0, ranks[:, np.maximum(ends, 0)], -1).ravel()
-
-
-def _switched(topology: Topology, source: Ints, destination: Ints, network: Mask) -> Ints:
+def _switched(topology: Topology, ranks: Ints, phase: Phase) -> Ints:
     """Return the one link between a GPU and a switch; its tier is that of the GPU's or the NIC's, up or down."""
-    gpu, upwards = np.maximum(source, destination), source >= 0
+    gpu = ranks[:, np.maximum(phase.source, phase.destination)]
+    upwards, network = phase.source >= 0, np.minimum(phase.source, phase.destination) <= NETWORK
     first = {tier.name.replace("pcie", "nvlink"): tier.first for tier in topology.tiers}
-    if network.any() and "nic-up" not in first:
+    inside = np.where(upwards, first["nvlink-up"], first["nvlink-down"])
+    if not network.any():
+        return inside + gpu
+    if "nic-up" not in first:
         raise InputError("the switches of a network need NICs; this cluster has none, add a fabric")
-    node, local = np.divmod(gpu, topology.gpus_per_node)
+    node, local = divide(gpu, topology.gpus_per_node)
     port = node * max(topology.node.nics, 1) + np.asarray(topology.node.nic_of)[local]
-    inside = np.where(upwards, first["nvlink-up"], first["nvlink-down"]) + gpu
-    outside = np.where(upwards, first.get("nic-up", 0), first.get("nic-down", 0)) + port
-    return np.where(network, outside, inside)
-
-
-def _woven(topology: Topology, switched: Mask, plain: Routes, links: Ints) -> Routes:
-    """Return the routes of all pairs in their order, given those of the others and the links of the switched."""
-    lengths = np.ones(len(switched), np.int64)
-    lengths[~switched] = np.diff(plain.start)
-    start = np.concatenate(([0], np.cumsum(lengths)))
-    one = start[:-1][switched]
-    others = np.ones(start[-1], bool)
-    others[one] = False
-    crossed, share, latency = np.empty(len(others), np.int64), np.ones(len(others)), np.empty(len(switched))
-    crossed[one], crossed[others], share[others] = links, plain.links, plain.share
-    latency[switched], latency[~switched] = topology.latency[links], plain.latency
-    return Routes(start, crossed, share, latency)
+    outside = np.where(upwards, first["nic-up"], first["nic-down"])
+    return np.where(network, outside + port, inside + gpu)
 
 
 def even_rate(topology: Topology, ranks: Ints, pairs: int = 1 << 16) -> float:

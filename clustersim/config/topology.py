@@ -270,6 +270,31 @@ class Dragonfly(Spec):
     switch_latency: Time = 250e-9
 
 
+class DragonflyPlus(Spec):
+    """A Dragonfly+ (Shpiner et al., HiPINEB 2017; Megafly): groups of `leaves` and `spines`, every leaf joined to every spine.
+
+    A leaf has `p` NICs, a spine `h` cables to other groups; every two groups are joined by equally many, spines · h /
+    (groups - 1). A path is minimal: leaf, spine, leaf in a group, one more cable between the spines of two, and none through a
+    third unless cables are dead; adaptive routing spreads it evenly over all spines that lead there. uplinks: cables of a leaf,
+    equally many to each spine; default one. groups: default as many as the nodes fill. group_nodes: nodes in a group; default
+    as many as its leaves have ports for. radix: ports of a switch, checked if given. cable: lengths to the NIC, inside a group,
+    between groups.
+    """
+
+    kind: Name
+    leaves: Annotated[int, Field(ge=1, le=4096)]
+    spines: Annotated[int, Field(ge=1, le=4096)]
+    p: Annotated[int, Field(ge=1, le=4096)]
+    h: Annotated[int, Field(ge=1, le=4096)]
+    uplinks: Count | None = None
+    groups: Count | None = None
+    group_nodes: Count | None = None
+    radix: Annotated[int, Field(ge=2, le=100_000)] | None = None
+    link: Link
+    switch_latency: Time = 250e-9
+    routing: Routing = Routing()
+
+
 class ExplicitLink(Spec):
     """`count` parallel cables between `a` and `b`, each a switch or `nic[e]` or `node[n]` (every NIC of node n)."""
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from copy import copy
+from itertools import count
+from operator import itemgetter
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 import simpy
 
 from clustersim.engine.flows import NOWHERE, Flows, Loads
-from clustersim.engine.maxmin import Floats, Ints
+from clustersim.engine.holds import Asked, Holds
 
-_FITS = 1 + 1e-9
 _LAST = 2  # SimPy priority: after everything else that happens at the same time
 
 
@@ -55,10 +56,10 @@ class Activity:
     """A fixed sequence of segments that can be started any number of times.
 
     carried: bytes of the collectives and messages inside, for the link report. ends: idle time at which each segment's
-    computation and move end. links, peaks: the most bytes/s that its moves ask of each link.
+    computation and move end. asked: the most bytes/s that its moves ask of each link.
     """
 
-    __slots__ = ("carried", "compute", "ends", "idle", "links", "peaks", "segments")
+    __slots__ = ("asked", "carried", "compute", "ends", "idle", "segments")
 
     NONE: ClassVar[Activity]
 
@@ -74,9 +75,7 @@ class Activity:
             now += 0.0 if move is None else move.idle
             self.ends.append(now)
         self.idle = now
-        self.links, self.peaks = _peaks(
-            [s.move for s in self.segments if s.move is not None and len(s.move.loads.links)]
-        )
+        self.asked = _peaks(s.move for s in self.segments)
 
     def carrying(self, carried: Carried) -> Activity:
         """Return the same with other bytes for the link report."""
@@ -85,19 +84,19 @@ class Activity:
         return one
 
 
-def _peaks(moves: Iterable[Move | None]) -> tuple[Ints, Floats]:
+def _peaks(moves: Iterable[Move | None]) -> Asked:
     """Return the links of all moves, each once, and the most bytes/s that one of them asks of it."""
     distinct = {(id(m.loads), m.bound): m for m in moves if m is not None and len(m.loads.links)}.values()
     if not distinct:
-        return NOWHERE
+        return Asked.of(*NOWHERE)
     links = np.concatenate([move.loads.links for move in distinct])
     peaks = np.concatenate([move.loads.weights * move.bound for move in distinct])
     if len(distinct) == 1:
-        return links, peaks
+        return Asked.of(links, peaks)
     links, place = np.unique(links, return_inverse=True)
     most = np.zeros(len(links))
     np.maximum.at(most, place, peaks)
-    return links, most
+    return Asked.of(links, most)
 
 
 Activity.NONE = Activity(())
@@ -117,74 +116,56 @@ class _Run:
 
 
 class Fabric:
-    """The links of a cluster. capacity: bytes/s of each link that can be short.
-
-    reserved: the peaks of all activities that hold a link, `holders` their number, `asleep` the number of those that sleep.
-    """
+    """The links of a cluster. capacity: bytes/s of each link that can be short."""
 
     def __init__(self, env: simpy.Environment, capacity: Iterable[float]) -> None:
         self.env = env
-        self.capacity = np.array(list(capacity), float)
-        self.limit = self.capacity * _FITS
-        self.reserved = np.zeros(len(self.limit))
-        self.holders, self.asleep = np.zeros((2, len(self.limit)), np.int64)
+        self.holds = Holds(np.array(list(capacity), float))
         self.sleepers: dict[_Run, None] = {}
-        self.flows = Flows(self.capacity.copy())
-        self.moving: dict[int, _Run] = {}  # by slot
+        self.flows = Flows(self.holds.limit)
+        self.moving: dict[int, tuple[int, _Run]] = {}  # by slot, with a number that grows
+        self.begun = count()
         self.armed = 0
         self.dirty = False
 
     def start(self, activity: Activity, done: Callable[[list[float] | None], None]) -> None:
         """Start `activity` now; call `done` at its end with the ends of its half segments (None: as if idle)."""
-        links = activity.links
-        if not len(links):
+        asked = activity.asked
+        if not len(asked.links):
             self._after(activity.idle, lambda: done(None))
             return
         run = _Run(activity, self.env.now, done)
-        asked = self.reserved[links] + activity.peaks
-        tight = asked > self.limit[links]
-        self.reserved[links] = asked
-        self.holders[links] += 1
-        if tight.any():
-            self._wake_all(links[tight])
+        tight = self.holds.take(asked)
+        if tight:
+            self._wake_all(tight)
             run.marks = []
             self._enter(run, 0)
-        else:
-            self._rest(run)
+        else:  # its links cannot be full, as the peaks of all that hold them fit
+            self.sleepers[run] = None
+            self.holds.rest(asked)
             self._after(activity.idle, lambda: self._finish(run) if run.index < 0 else None)
 
     def _after(self, delay: float, call: Callable[[], None]) -> None:
         event = simpy.Timeout(self.env, delay)
         event.callbacks.append(lambda _: call())
 
-    def _rest(self, run: _Run) -> None:
-        """Put a run to sleep: its links cannot be full, as the peaks of all that hold them fit."""
-        self.sleepers[run] = None
-        self.asleep[run.activity.links] += 1
-        self.flows.limit[run.activity.links] = np.inf
-
     def _rise(self, run: _Run) -> None:
-        links = run.activity.links
         del self.sleepers[run]
-        self.asleep[links] -= 1
-        awake = links[self.asleep[links] == 0]
-        self.flows.limit[awake] = self.capacity[awake]
+        self.holds.rise(run.activity.asked)
 
-    def _wake_all(self, tight: Ints) -> None:
+    def _wake_all(self, tight: list[int]) -> None:
         """Wake whoever sleeps on one of the links."""
-        if not self.asleep[tight].any():
+        if not self.holds.asleep[tight].any():
             return
-        mark = np.zeros(len(self.limit), bool)
+        mark = np.zeros(len(self.holds.limit), bool)
         mark[tight] = True
-        for run in [run for run in self.sleepers if mark[run.activity.links].any()]:
+        for run in [run for run in self.sleepers if mark[run.activity.asked.links].any()]:
             self._wake(run)
 
     def _finish(self, run: _Run) -> None:
         if run.index < 0:
             self._rise(run)
-        links = run.activity.links
-        self.holders[links] -= 1
-        self.reserved[links] = np.where(self.holders[links] > 0, self.reserved[links] - run.activity.peaks, 0.0)
+        self.holds.give(run.activity.asked)
         run.done(run.marks)
 
     def _wake(self, run: _Run) -> None:
@@ -231,7 +212,8 @@ class Fabric:
         if not len(move.loads.links):
             self._later(run, run.remaining / move.bound, lambda: self._end(run))
             return
-        self.moving[self.flows.add(move.loads, run.remaining, move.bound, self.env.now)] = run
+        slot = self.flows.add(move.loads, run.remaining, move.bound, self.env.now)
+        self.moving[slot] = next(self.begun), run
         self._touch()
 
     def _touch(self) -> None:
@@ -253,9 +235,11 @@ class Fabric:
             self._after(max(first - self.env.now, 0.0), lambda: self._due(first) if self.armed == version else None)
 
     def _due(self, time: float) -> None:
-        slots = set(self.flows.due(time))
-        for slot in [slot for slot in self.moving if slot in slots]:
-            run = self.moving.pop(slot)
-            self.flows.remove(slot)
-            self._touch()
+        slots = self.flows.due(time)
+        if not slots:
+            return
+        landed = sorted((self.moving.pop(slot) for slot in slots), key=itemgetter(0))  # in the order of their begin
+        self.flows.remove(*slots)
+        self._touch()
+        for _, run in landed:
             self._end(run)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustersim.engine.maxmin import Floats, Ints, solve
+from clustersim.topology.rows import entries
 
 Mask = NDArray[np.bool_]
 
@@ -67,17 +68,20 @@ class Flows:
         self.fresh.append(slot)
         return slot
 
-    def remove(self, slot: int) -> None:
-        """Take away a transfer."""
-        links, weights = self.loads[slot]
-        rate = float(self.rate[slot])
-        self.level = min(self.level, rate)
-        self.flows[links] -= 1
-        busy = self.flows[links] > 0
-        self.used[links] = np.where(busy, self.used[links] - weights * rate, 0.0)
-        self.weight[links] = np.where(busy, self.weight[links] - weights, 0.0)
-        self.loads[slot], self.lands[slot], self.rate[slot] = NOWHERE, np.inf, np.inf
-        self.free.append(slot)
+    def remove(self, *slots: int) -> None:
+        """Take away transfers."""
+        links, weights, lengths = self._joined(list(slots))
+        rates = self.rate[list(slots)]
+        self.level = min(self.level, float(rates.min()))
+        np.subtract.at(self.flows, links, 1)
+        np.subtract.at(self.used, links, weights * np.repeat(rates, lengths))
+        np.subtract.at(self.weight, links, weights)
+        idle = links[self.flows[links] == 0]
+        self.used[idle] = self.weight[idle] = 0.0
+        for slot in slots:
+            self.loads[slot] = NOWHERE
+        self.lands[list(slots)] = self.rate[list(slots)] = np.inf
+        self.free += slots
 
     def solve(self, now: float) -> float:
         """Bring rates up to date and return when the first transfer lands (infinite: none moves)."""
@@ -139,18 +143,38 @@ class Flows:
         return own, self.place[links]
 
     def _rates(self, slots: Ints) -> Floats:
-        """Return the rates of `slots` on what the others leave of the links; what hardly changes stays."""
+        """Return the rates of `slots` on what the others leave of the links; what hardly changes stays.
+
+        They are solved on the links that are known to be full, and again with those that this would overfill, until there
+        are none: of thousands of links a hundred are full, and a solution that keeps within a limit stays when that limit is
+        added. Only rates that change can overfill a link.
+        """
         links, weights, lengths = self._joined(slots.tolist())
-        flow = np.repeat(np.arange(len(slots)), lengths)
-        own, place = self._own(links)
-        old, limit = self.rate[slots], self.limit[own]
-        others = self.used[own] - np.bincount(place, weights * old[flow])
-        problem = _Problem(flow, place, weights, self.bound[slots], np.maximum(limit - others, 0.0))
-        rates = _lazily(problem, self.full[own], limit)
-        rates = np.where(np.abs(rates - old) > _SAME * old, rates, old)
-        self.used[own] = others + np.bincount(place, weights * rates[flow])
-        self.full[own] = self.used[own] > _NEARLY * limit
+        start, old = np.append(0, np.cumsum(lengths)), self.rate[slots]
+        while True:
+            kept = np.flatnonzero(self.full[links])
+            flow = np.searchsorted(start, kept, side="right") - 1
+            rates = self._solved(links[kept], weights[kept], flow, slots, old)
+            changed = np.flatnonzero(rates != old)
+            moved = entries(start, changed)
+            own, place = self._own(links[moved])
+            more = np.repeat(rates[changed] - old[changed], lengths[changed])
+            used, limit = self.used[own] + np.bincount(place, weights[moved] * more, len(own)), self.limit[own]
+            over = (used > limit * (1 + _SAME)) & ~self.full[own]
+            if not over.any():
+                break
+            self.full[own[over]] = True
+        self.used[own] = used
+        for some in (own, links[kept]):
+            self.full[some] = self.used[some] > _NEARLY * self.limit[some]
         return rates
+
+    def _solved(self, links: Ints, weights: Floats, flow: Ints, slots: Ints, old: Floats) -> Floats:
+        """Return the rates of `slots` on some of their links; flow: the place in `slots` that each entry belongs to."""
+        own, place = self._own(links)
+        others = self.used[own] - np.bincount(place, weights * old[flow], len(own))
+        rates = solve(flow, place, weights, self.bound[slots], np.maximum(self.limit[own] - others, 0.0))
+        return np.where(np.abs(rates - old) > _SAME * old, rates, old)
 
     def _settle(self, slots: Ints, rates: Floats, now: float) -> None:
         """Give transfers their new rates from now on."""
@@ -159,29 +183,3 @@ class Flows:
         self.remaining[slots] -= self.rate[slots] * (now - self.since[slots])
         self.rate[slots], self.since[slots] = rates, now
         self.lands[slots] = now + np.maximum(self.remaining[slots], 0.0) / rates
-
-
-class _Problem(NamedTuple):
-    """As the arguments of `maxmin.solve`."""
-
-    flow: Ints
-    link: Ints
-    weight: Floats
-    bound: Floats
-    left: Floats
-
-
-def _lazily(problem: _Problem, known: Mask, limit: Floats) -> Floats:
-    """Solve on the links that are `known` to be full, and again with those that this would overfill, until there are none.
-
-    Of thousands of links a hundred are full, and a solution that keeps within a limit stays when that limit is added.
-    """
-    flow, link, weight, bound, left = problem
-    most = left + _SAME * limit
-    while True:
-        kept = known[link]
-        rates = solve(flow[kept], (np.cumsum(known) - 1)[link[kept]], weight[kept], bound, left[known])
-        over = np.bincount(link, weight * rates[flow]) > most
-        if not (over & ~known).any():
-            return rates
-        known = known | over

@@ -24,21 +24,22 @@ def solve(variable: Ints, link: Ints, weight: Floats, bound: Floats, capacity: F
     variable, link, weight: the loads, one entry each, sorted by variable. bound: the largest rate of each variable; finite
     for those without a load. capacity: bytes/s of each link.
     """
-    rate = bound.copy()
+    rate, level = bound.copy(), bound.copy()
     free = capacity.astype(float)
-    first = np.flatnonzero(np.diff(variable, prepend=-1))
-    owner, lengths = variable[first], np.diff(np.append(first, len(variable)))
-    while len(owner):
-        share = _shares(link, weight, free)
-        entry = share[link]
-        limit = np.minimum(bound[owner], np.minimum.reduceat(entry, np.cumsum(lengths) - lengths))
-        settled = _settled(link, entry, lengths, limit, bound[owner], len(free))
-        rate[owner[settled]] = limit[settled]
-        done = np.repeat(settled, lengths)
-        np.subtract.at(free, link[done], weight[done] * np.repeat(limit[settled], lengths[settled]))
+    while len(variable):
+        start = np.append(0, np.flatnonzero(variable[1:] != variable[:-1]) + 1)
+        owner, entry = variable[start], _shares(link, weight, free)[link]
+        most = bound[owner]
+        limit = level[owner] = np.minimum(most, np.minimum.reduceat(entry, start))
+        tightest = _tightest(link, entry, level[variable], len(free))
+        settled = np.logical_or.reduceat(tightest, start) | (limit >= most)
+        rate[owner], moving = limit, np.zeros(len(rate), bool)
+        moving[owner[~settled]] = True
+        left = moving[variable]
+        done = ~left
+        np.subtract.at(free, link[done], weight[done] * level[variable[done]])
         np.maximum(free, 0.0, out=free)
-        left = ~done
-        link, weight, owner, lengths = link[left], weight[left], owner[~settled], lengths[~settled]
+        variable, link, weight = variable[left], link[left], weight[left]
     return rate
 
 
@@ -49,13 +50,12 @@ def _shares(link: Ints, weight: Floats, free: Floats) -> Floats:
     return share
 
 
-def _settled(link: Ints, share: Floats, lengths: Ints, limit: Floats, bound: Floats, links: int) -> NDArray[np.bool_]:
-    """Return the variables whose limit is final: at their bound, or on a link that is the tightest of all its variables.
+def _tightest(link: Ints, share: Floats, limit: Floats, links: int) -> NDArray[np.bool_]:
+    """Return the entries whose link is the tightest of all its variables, and tighter than their bounds.
 
-    share: of the link of each entry. lengths: entries of each variable; limit, bound: of each variable.
+    share: of the link of each entry. limit: of the variable of each entry.
     """
     looser = np.zeros(links, bool)  # than another link of one of its variables, or than its bound
-    looser[link[share > np.repeat(limit, lengths) * _SAME]] = True
-    tightest = np.logical_or.reduceat(~looser[link], np.cumsum(lengths) - lengths)
-    settled: NDArray[np.bool_] = tightest | (limit >= bound)
-    return settled
+    looser[link[share > limit * _SAME]] = True
+    tightest: NDArray[np.bool_] = ~looser[link]
+    return tightest

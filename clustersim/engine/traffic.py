@@ -136,9 +136,15 @@ def _demand(topology: Topology, all_traffic: Sequence[Traffic]) -> Floats:
     links = len(topology.capacity)
     demand = np.zeros(links)
     for name in dict.fromkeys(t.family for t in all_traffic):
-        own = [np.bincount(t.link, t.weight * t.bound[t.group], links) for t in all_traffic if t.family == name]
+        own = [np.bincount(t.link, _asked(t), links) for t in all_traffic if t.family == name]
         demand += np.max(own, axis=0)
     return demand
+
+
+def _asked(t: Traffic) -> Floats:
+    """Return the bytes/s of each entry at the bound of its group."""
+    bound: Floats = t.bound if len(t.bound) == 1 else t.bound[t.group]
+    return t.weight * bound
 
 
 def _implied(topology: Topology, all_traffic: Sequence[Traffic], candidates: Mask, side: int) -> Mask:

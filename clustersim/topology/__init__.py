@@ -2,6 +2,6 @@
 
 SHARED = (
     "alike",
-    "model", "site", "assemble", "router", "inside", "lattice", "detours", "ports", "wiring", "cables", "climb", "groups", "rows",
-    "written", "faults", "graph", "build", "describe", "measure", "foreign", "drawing",
+    "model", "site", "assemble", "router", "inside", "lattice", "detours", "ports", "wiring", "cables", "climb", "groups",
+    "cells", "rows", "written", "faults", "graph", "build", "describe", "measure", "foreign", "drawing",
 )  # fmt: skip

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from clustersim.topology.alike import Classes, Stretch
 from clustersim.topology.model import Ints
-from clustersim.topology.wiring import Level, Place, Tree, divide
+from clustersim.topology.rows import divide
+from clustersim.topology.wiring import Level, Place, Tree
 
 UInts = NDArray[np.uint64]
 
@@ -135,8 +136,7 @@ class Ecmp:
 
     def __call__(self, source: Place, destination: Place, key: tuple[Ints, Ints, Ints], shift: int) -> Ints:
         """Return the links between ports."""
-        a, b, queue = (x.astype(np.uint64) for x in key)
-        hashed = _hash(_hash(_hash(a + np.uint64(self.seed << 32)) ^ b) ^ queue)
+        hashed = mixed(*key, self.seed)
         return _walk(self.tree, source, destination, hashed, shift, lead_down=False)
 
     def classes(self, endpoint: Ints, leaf: Ints, port: Ints) -> Classes:
@@ -196,6 +196,12 @@ def _choice(level: Level, port: Ints, key: UInts | None, shift: int) -> tuple[In
 
 def _cable(level: Level, network: Ints, group: Ints, plane: Ints, port: Ints) -> Ints:
     return ((network * level.groups + group) * level.planes + plane) * level.ports + port
+
+
+def mixed(source: Ints, destination: Ints, queue: Ints, seed: int) -> UInts:
+    """Return a hash of source, destination and queue pair."""
+    a, b, c = (x.astype(np.uint64) for x in (source, destination, queue))
+    return _hash(_hash(_hash(a + np.uint64(seed << 32)) ^ b) ^ c)
 
 
 def _hash(x: UInts) -> UInts:

@@ -31,6 +31,8 @@ class Climb:
         """Return the links from endpoints to endpoints."""
         paths = self.qps * self.tree.leaves.planes
         step = max(1, _BATCH // paths)
+        if 0 < len(source) <= step:
+            return self._rows(source, destination)
         parts = [self._rows(source[i : i + step], destination[i : i + step]) for i in range(0, len(source), step)]
         return np.concatenate(parts) if parts else np.empty((0, 0), np.int64)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clustersim.config.fields import validate
-from clustersim.config.topology import FatTree
+from clustersim.config.topology import FatTree, Routing
 from clustersim.topology.assemble import assemble
 from clustersim.topology.cables import Bundles, Dmodk, Ecmp, Mode, bundle_firsts, cable_firsts
 from clustersim.topology.climb import Climb
@@ -43,7 +43,7 @@ def network(site: Site, spec: FatTree) -> Network:
         fanouts=_fanouts(site, built),
         rate=spec.link.rate * spec.link.efficiency * spec.planes,
         rails=_kept(site, built),
-        share=1 / (qps * spec.planes),
+        ways=qps * spec.planes,
         reduction=spec.reduction,
     )
 
@@ -75,10 +75,13 @@ def _check(site: Site, spec: FatTree) -> None:
         raise site.error(
             ("fabric", "link", "cable"), f"fabric.link.cable: {lengths}; give one a tier, from the NIC upwards"
         )
-    if spec.routing.qps > 1 and spec.routing.mode != "ecmp":
-        raise site.error(
-            ("fabric", "routing", "qps"), f"qps is for `mode: ecmp`; {spec.routing.mode} sends one flow a pair"
-        )
+    check_routing(site, spec.routing)
+
+
+def check_routing(site: Site, routing: Routing) -> None:
+    """Raise ConfigError for queue pairs that nothing hashes."""
+    if routing.qps > 1 and routing.mode != "ecmp":
+        raise site.error(("fabric", "routing", "qps"), f"qps is for `mode: ecmp`; {routing.mode} sends one flow a pair")
 
 
 def _runs(spec: FatTree, built: Tree, adaptive: bool) -> Iterable[Run]:

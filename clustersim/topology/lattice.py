@@ -18,8 +18,8 @@ import numpy as np
 from clustersim.topology.alike import Classes, Stretch
 from clustersim.topology.detours import Detours
 from clustersim.topology.model import Ints, Mask
+from clustersim.topology.rows import divide
 from clustersim.topology.site import Run
-from clustersim.topology.wiring import divide
 
 LONGEST = 4096
 """Positions in a ring: each hop of a path is a column of the routes."""
@@ -92,13 +92,14 @@ class Lattice:
         columns = np.full((len(here), sum(d.width for d in self.dims)), -1, np.int64)
         at = 0
         for d, (dim, stride) in enumerate(zip(self.dims, self.strides, strict=True)):
-            a, b = (divide(divide(end, stride)[0], dim.size)[1] for end in (here, there))
-            moves = np.flatnonzero(a != b)
-            if len(moves):
-                outer, inner = divide(here[moves], stride * dim.size)[0], divide(here[moves], stride)[1]
-                line = outer * stride + inner
-                columns[moves, at : at + dim.width] = self._links(d, line, a[moves], b[moves])
-            here = here + (b - a) * stride
+            (outer, inner, a), b = _parted(here, stride, dim.size), _parted(there, stride, dim.size)[2]
+            moves, line = np.flatnonzero(a != b), outer * stride + inner
+            if 0 < len(moves) == len(a):
+                columns[:, at : at + dim.width] = self._links(d, line, a, b)
+            elif len(moves):
+                columns[moves, at : at + dim.width] = self._links(d, line[moves], a[moves], b[moves])
+            if d + 1 < len(self.dims):
+                here = here + (b - a) * stride
             at += dim.width
         return columns
 
@@ -122,14 +123,18 @@ class Lattice:
 
     def _links(self, d: int, line: Ints, a: Ints, b: Ints) -> Ints:
         dim, cables = self.dims[d], self.cables[d]
+        first = self.firsts[d] + line * dim.per_line
         if dim.kind == "switch":
-            cable, down = np.stack([a, b], axis=1), np.array([0, 1])
-        elif dim.kind == "mesh":
+            pair = np.empty((len(a), 2), np.int64)
+            np.add(first, a, out=pair[:, 0])
+            np.add(first + cables, b, out=pair[:, 1])
+            return pair
+        if dim.kind == "mesh":
             low, high = np.minimum(a, b), np.maximum(a, b)
-            cable, down = (high * (high - 1) // 2 + low)[:, np.newaxis], (a > b)[:, np.newaxis]
+            cable, down = (high * (high - 1) // 2 + low)[:, np.newaxis], (a > b)[:, np.newaxis].astype(np.int64)
         else:
             cable, down = _steps(dim, a, b)
-        links = self.firsts[d] + line[:, np.newaxis] * dim.per_line + cable + down * cables
+        links = first[:, np.newaxis] + cable + down * cables
         return np.where(cable < 0, -1, links)
 
     def wires(self) -> tuple[Ints, Ints]:
@@ -183,6 +188,16 @@ class Lattice:
         size = prod(d.size for d in self.dims)
         found = [(_cut(d) * size / d.size, d.size) for d in self.dims if d.size > 1]
         return min(found, key=lambda pair: pair[0])[0] * self.positions / size if found else 0.0
+
+
+def _parted(position: Ints, stride: int, size: int) -> tuple[Ints, Ints | int, Ints]:
+    """Return what the coordinates above, below and in a dimension make of positions."""
+    if stride == 1:
+        outer, own = divide(position, size)
+        return outer, 0, own
+    above, inner = divide(position, stride)
+    outer, own = divide(above, size)
+    return outer, inner, own
 
 
 def _steps(dim: Dim, a: Ints, b: Ints) -> tuple[Ints, Ints]:

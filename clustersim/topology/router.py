@@ -14,6 +14,7 @@ from clustersim.topology.alike import Alike, classes, strange
 from clustersim.topology.detours import apart
 from clustersim.topology.lattice import Lattice
 from clustersim.topology.model import Floats, Ints, Mask, Routes
+from clustersim.topology.rows import divide, ones
 from clustersim.topology.site import Network, Site
 
 Hops = Callable[[Ints, Ints], Ints]
@@ -26,9 +27,9 @@ def router(site: Site, inner: Lattice, network: Network | None, latency: Floats)
     _, owner = np.unique(nic_of, return_index=True)
     padded = np.append(latency, 0.0)
     first, hops = inner.firsts[-1], network.hops if network else _nowhere
-    rails, share = (network.rails, network.share) if network else (1, 1.0)
+    rails, ways = (network.rails, network.ways) if network else (1, 1)
     return GpuRouter(
-        gpus, nics, site.nodes * nics if network else 0, nic_of, owner, inner, first, hops, rails, share, padded
+        gpus, nics, site.nodes * nics if network else 0, nic_of, owner, inner, first, hops, rails, ways, padded
     )
 
 
@@ -44,7 +45,9 @@ def joined(parts: Sequence[Routes]) -> Routes:
     lengths = np.concatenate([np.diff(part.start) for part in parts])
     start = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=start[1:])
-    links, share, latency = (np.concatenate([part[i] for part in parts]) for i in (1, 2, 3))
+    links, latency = (np.concatenate([part[i] for part in parts]) for i in (1, 3))
+    even = all(part.share.strides == (0,) for part in parts)  # as `ones` are
+    share = ones(len(links)) if even else np.concatenate([part.share for part in parts])
     return Routes(start, links, share, latency)
 
 
@@ -56,7 +59,7 @@ def _nowhere(source: Ints, destination: Ints) -> Ints:
 class GpuRouter:
     """nic_of: the NIC of each GPU of a node; owner: the first GPU of each NIC; first: that link is nic-up[0].
 
-    inner: paths from GPU to GPU of a node. hops, rails, share: as in Network. lost: the NICs that have died, if any.
+    inner: paths from GPU to GPU of a node. hops, rails, ways: as in Network. lost: the NICs that have died, if any.
     """
 
     gpus: int
@@ -68,7 +71,7 @@ class GpuRouter:
     first: int
     hops: Hops
     rails: int
-    share: float
+    ways: int
     latency: Floats  # one longer than the links: -1, which pads the rows, costs nothing
     lost: Mask | None = None
 
@@ -77,25 +80,41 @@ class GpuRouter:
         return joined([self._part(source[i : i + _BATCH], destination[i : i + _BATCH]) for i in _starts(len(source))])
 
     def _part(self, source: Ints, destination: Ints) -> Routes:
-        node, to_node = source // self.gpus, destination // self.gpus
+        (node, local), (to_node, to_local) = divide(source, self.gpus), divide(destination, self.gpus)
         away = node != to_node
         if not away.any():
             columns = self.inner(source, destination)
             return self._routes(columns, np.ones(columns.shape[1]))
-        own, to_nic = self.nic_of[source - node * self.gpus], self.nic_of[destination - to_node * self.gpus]
-        nic = own // self.rails * self.rails + to_nic % self.rails if self.rails > 1 else own
+        own, to_nic = self.nic_of[local], self.nic_of[to_local]
+        nic = own - divide(own, self.rails)[1] + divide(to_nic, self.rails)[1] if self.rails > 1 else own
         if self.lost is not None:
             nic, to_nic = self._alive(self.lost, away, node, to_node, nic, to_nic)
-        near = np.where(nic != own, node * self.gpus + self.owner[nic], source)
-        columns = np.empty((len(source), 0), np.int64)
-        if not away.all() or (near != source).any():
-            columns = self.inner(source, np.where(away, near, destination))
-        start = node * self.nics + nic
-        outside = self._outside(start, np.where(away, to_node * self.nics + to_nic, start))
+        start, end = node * self.nics + nic, to_node * self.nics + to_nic
+        turned = nic != own
+        if away.all() and not turned.any():
+            return self._spread(np.empty((len(source), 0), np.int64), self._outside(start, end))
+        near = np.where(turned, node * self.gpus + self.owner[nic], source)
+        columns = self.inner(source, np.where(away, near, destination))
+        outside = self._outside(start, np.where(away, end, start))
         outside[~away] = -1
-        share = np.full(columns.shape[1] + outside.shape[1], self.share)
-        share[: columns.shape[1] + 1] = share[-1] = 1.0
-        return self._routes(np.concatenate([columns, outside], axis=1), share)
+        return self._spread(columns, outside)
+
+    def _spread(self, columns: Ints, outside: Ints) -> Routes:
+        """Return the routes through a node and then the network, which may spread them over several paths."""
+        share = self._shares(columns.shape[1] + 1, outside[:, 1:-1])
+        return self._routes(np.concatenate([columns, outside], axis=1) if columns.shape[1] else outside, share)
+
+    def _shares(self, before: int, hops: Ints) -> Floats:
+        """Return the part of the bytes in each column: one row for all pairs if each takes every way, else a row a pair."""
+        width = before + hops.shape[1] + 1
+        if self.ways == 1:
+            return np.ones(width)
+        step = max(1, hops.shape[1] // self.ways)
+        ways = (hops[:, ::step] >= 0) @ np.ones(hops.shape[1] // step, np.float32)
+        even = bool(((ways == 0) | (ways == self.ways)).all())
+        share = np.ones(width if even else (len(hops), width))
+        share[..., before:-1] = 1 / self.ways if even else 1 / np.maximum(ways, 1)[:, np.newaxis]
+        return share
 
     def _alive(self, lost: Mask, away: Mask, node: Ints, to_node: Ints, nic: Ints, to_nic: Ints) -> tuple[Ints, Ints]:
         """Return NICs of the same rail that live at both ends: the next rail instead of one with a dead NIC."""
@@ -118,7 +137,9 @@ class GpuRouter:
         columns = np.empty((len(nic), hops.shape[1] + 2), np.int64)
         columns[:, 0] = self.first + nic
         columns[:, -1] = self.first + self.endpoints + to_nic
-        columns[:, 1:-1] = np.where(hops < 0, -1, hops + (self.first + 2 * self.endpoints))
+        between = columns[:, 1:-1]
+        between[:] = hops
+        np.add(between, self.first + 2 * self.endpoints, out=between, where=hops >= 0)
         return columns
 
     def _routes(self, columns: Ints, share: Floats) -> Routes:
@@ -127,8 +148,9 @@ class GpuRouter:
         count = used @ np.ones(used.shape[1], np.float32)  # faster than a sum of so short rows
         np.cumsum(count.astype(np.int64), out=start[1:])
         even = not len(share) or share.min() == 1
-        shares = np.ones(int(start[-1])) if even else np.broadcast_to(share, columns.shape)[used]
-        return Routes(start, columns[used], shares, self.latency[columns] @ share)
+        shares = ones(int(start[-1])) if even else np.broadcast_to(share, columns.shape)[used]
+        delay = self.latency[columns]
+        return Routes(start, columns[used], shares, delay @ share if share.ndim == 1 else (delay * share).sum(axis=1))
 
     def alike(self, gpus: int, links: int) -> Alike:
         """Return which GPUs the network cannot tell apart, of a cluster of so many GPUs and links."""

@@ -1,4 +1,4 @@
-"""Entries of compressed rows, and what is different among them."""
+"""Entries of compressed rows, what is different among numbers, and how they divide."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from clustersim.topology.model import Ints
+from clustersim.topology.model import Floats, Ints
 
 Number = TypeVar("Number", np.int64, np.uint64)
 
@@ -27,3 +27,16 @@ def distinct(values: NDArray[Number]) -> NDArray[Number]:
     new = np.ones(len(found), bool)
     np.not_equal(found[1:], found[:-1], out=new[1:])
     return found[new]
+
+
+def divide(x: Ints, by: int) -> tuple[Ints, Ints]:
+    """Return (x // by, x % by) for x >= 0; numpy divides by a constant fast, but has no fast remainder."""
+    if by & (by - 1) == 0:
+        return x >> (by.bit_length() - 1), x & (by - 1)
+    quotient = x // by
+    return quotient, x - quotient * by
+
+
+def ones(count: int) -> Floats:
+    """Return so many ones that take no memory; they must not be written to."""
+    return np.broadcast_to(1.0, count)

@@ -85,7 +85,8 @@ class Network:
     hops(source, destination): endpoints → matrix (pairs, width) of links in order, counted from 0 through `runs`; -1 where a
     path is shorter. port(endpoint): the switch it hangs on. ends(link): its two switches. rate: bytes/s of the cable between
     NIC and switch, and `delay` its seconds. rails: traffic leaves a node by a NIC j with j % rails equal to the destination's
-    (1: by the GPU's own). share: part of the bytes on each hop (several paths). counts, fanouts, reduction: as in Topology.
+    (1: by the GPU's own). ways: paths that stand side by side in a row of `hops`, of equal width; those whose first is
+    not -1 share the bytes evenly. counts, fanouts, reduction: as in Topology.
 
     `hops.without(dead)`, if there is such a method, returns hops that cross none of the links of that mask.
     """
@@ -99,5 +100,5 @@ class Network:
     rate: Floats | float
     delay: Floats | float = 0.0
     rails: int = 1
-    share: float = 1.0
+    ways: int = 1
     reduction: str = "none"

@@ -16,6 +16,7 @@ from clustersim.config.topology import FatTree
 from clustersim.topology.model import Ints
 from clustersim.topology.ports import Ports
 from clustersim.topology.ports import tiers as ports
+from clustersim.topology.rows import divide
 from clustersim.topology.site import Site
 
 
@@ -78,14 +79,6 @@ class Leaves(NamedTuple):
         if self.parts > 1:
             return Place(first + rail, group * self.sets + shift, port)
         return Place(first, (group * self.rails + rail) * self.sets + shift, port)
-
-
-def divide(x: Ints, by: int) -> tuple[Ints, Ints]:
-    """Return (x // by, x % by) for x >= 0; numpy divides by a constant fast, but has no fast remainder."""
-    if by & (by - 1) == 0:
-        return x >> (by.bit_length() - 1), x & (by - 1)
-    quotient = x // by
-    return quotient, x - quotient * by
 
 
 class Tree(NamedTuple):

@@ -72,3 +72,16 @@ def chain(case: Case, protocol: int) -> float:
     nodes, ranks = case.shape.nodes, case.shape.ranks
     inside, between = _inside(case, "ring")[protocol] * US, _between(case, "ring", protocol)
     return case.constants.base["ring"][protocol] * US + (ranks - nodes) * inside + (nodes - 1) * between
+
+
+def detour(case: Case, algorithm: str) -> float:
+    """Return the seconds that the ways between the ranks take beyond those in NCCL's figures."""
+    shape, far = case.shape, case.shape.far
+    hops, times = shape.per_node - 1, 2 if case.op == "all_reduce" else 1
+    if algorithm == "ring":
+        return times * ((shape.nodes - 1) * far.ring + (shape.ranks - shape.nodes) * far.inside)
+    if algorithm in ("tree", "nvls_tree"):
+        return 2 * (far.tree + (hops if algorithm == "tree" else 1) * far.inside)
+    if algorithm == "pat":
+        return (shape.nodes.bit_length() - 1) * far.most
+    return 2 * (hops if algorithm == "collnet_chain" else 1) * far.inside + far.most

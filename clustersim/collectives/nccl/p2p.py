@@ -57,6 +57,7 @@ def timing(op: str, size: float, shape: Shape, node: NodeFacts) -> tuple[float, 
     """Return seconds before and between the bytes, and bytes/s, of one message or of an all_to_all of `size` bytes a rank."""
     pace = pace_of(node)
     delay, rate = _latency(op, size, shape, node, pace) * US, _rate(op, shape, node, pace)
+    delay += shape.far.inside if shape.nodes == 1 else shape.far.most
     if shape.nodes > 1:
         far = shape.ranks - shape.per_node if op in EXCHANGES else 1
         delay += max(0.0, node.net_latency - LEAF) * 2 + far * (2 if node.cpu == "amd" else 1) * US

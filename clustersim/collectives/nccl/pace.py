@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from clustersim.collectives.nccl.constants import GB, PROTOCOLS, V2_30, Constants, Row, architecture, tree_correction
 from clustersim.collectives.nccl.graphs import nvls
-from clustersim.collectives.nccl.latency import chain, latency
+from clustersim.collectives.nccl.latency import chain, detour, latency
 from clustersim.collectives.nccl.loop import under_way
 from clustersim.collectives.nccl.model import ROOTED, Case, bandwidth
 from clustersim.collectives.nccl.shape import Shape
@@ -100,7 +100,7 @@ def _kernel(op: str, shape: Shape, node: NodeFacts, algorithm: str, p: int) -> t
     pace = pace_of(node)
     case = Case(op, shape, node, measured(pace))
     delay = chain(case, p) if op in ROOTED and algorithm == "ring" else latency(case, algorithm, p)
-    rate = bandwidth(case, algorithm, p)
+    delay, rate = delay + detour(case, algorithm), bandwidth(case, algorithm, p)
     if algorithm == "ring" and p == 2 and shape.nodes == 1 and op not in ROOTED:
         rate = 1 / (1 / rate + 1 / (shape.ranks * pace.copy))
     return delay, rate

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.collectives.model import Floats, Group, Ints
+from clustersim.collectives.nccl.distance import Far, far
 from clustersim.collectives.skew import checked
 from clustersim.errors import InputError
 from clustersim.topology.model import Topology
@@ -30,6 +31,7 @@ class Shape(NamedTuple):
 
     even: every node has as many. aligned: position i of every node is the same GPU there, so rings and trees between nodes
     stay on a rail. busiest: the largest loads of an all-to-all when some GPUs get more rows than others (None: all alike).
+    far: how much longer its ways are than those that NCCL's figures contain.
     """
 
     nodes: int
@@ -39,6 +41,7 @@ class Shape(NamedTuple):
     even: bool = True
     aligned: bool = True
     busiest: Busiest | None = None
+    far: Far = Far()
 
     @property
     def group(self) -> Group:
@@ -56,14 +59,24 @@ def ordered(ranks: Ints) -> Ints:
 def shapes(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> tuple[tuple[Shape, ...], Ints]:
     """Return the different shapes of many communicators of equal size, and which of them each is.
 
-    ranks: GPUs (groups, n), `ordered`. shares: as in Group. Raises InputError as `shape` does.
+    ranks: GPUs (groups, n), `ordered`. shares: as in Group. Of communicators that lie on nodes in the same way, the first and
+    the last say how far these are apart. Raises InputError as `shape` does.
     """
     node, local = np.divmod(ranks, topology.gpus_per_node)
     alike = np.concatenate((node - node[:, :1], local), axis=1)
     _, first, which = np.unique(alike, axis=0, return_index=True, return_inverse=True)
-    found = [shape(topology, ranks[i], shares) for i in first]
+    last = np.zeros(len(first), np.int64)
+    last[which.reshape(-1)] = np.arange(len(ranks))
+    found = [_farther(shape(topology, ranks[i], shares), topology, ranks[j]) for i, j in zip(first, last, strict=True)]
     kinds = tuple(dict.fromkeys(found))
     return kinds, np.array([kinds.index(one) for one in found])[which.reshape(-1)]
+
+
+def _farther(one: Shape, topology: Topology, ranks: Ints) -> Shape:
+    """Return a shape with the larger distances of its own and those of other ranks that lie in the same way."""
+    starts = np.flatnonzero(np.diff(ranks // topology.gpus_per_node, prepend=-1))
+    other = far(topology, ranks, starts)
+    return one if other == one.far else one._replace(far=Far(*map(max, one.far, other)))
 
 
 def shape(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> Shape:
@@ -90,7 +103,7 @@ def shape(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> Sh
     aligned = even and bool((rows == rows[0]).all())
     shares = checked(shares, len(ranks))
     busiest = _busiest(np.array(shares), counts[at], at * (nic.max() + 1) + nic) if shares else None
-    return Shape(nodes, len(ranks), most, nics, even, aligned, busiest)
+    return Shape(nodes, len(ranks), most, nics, even, aligned, busiest, far(topology, ranks, starts))
 
 
 def _busiest(shares: Floats, beside: Ints, port: Ints) -> Busiest:

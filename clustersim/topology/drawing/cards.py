@@ -35,7 +35,7 @@ def draw(canvas: Canvas, topology: Topology) -> None:
 
 
 def _flat(topology: Topology) -> bool:
-    return "routers" in topology.counts
+    return "routers" in topology.counts or topology.counts.get("groups", 1) > 1
 
 
 def _tiers(topology: Topology) -> list[tuple[str, int, int]]:
@@ -80,7 +80,8 @@ def _pictogram(canvas: Canvas, at: Point, topology: Topology) -> None:
     else:
         _lattice(canvas, at)
         shape = " × ".join(map(str, topology.fanouts))
-        words = f"{int(counts['routers']):,} routers ({shape}), {int(counts['cables'] - counts['nics']):,} cables"
+        what = f"{int(counts['routers']):,} routers ({shape})" if "routers" in counts else _what(topology)
+        words = f"{what}, {int(counts['cables'] - counts['nics']):,} cables"
         canvas.pill((at[0], at[1] + 190), words, 14)
 
 
@@ -93,9 +94,17 @@ def _dragonfly(canvas: Canvas, at: Point, topology: Topology) -> None:
             canvas.line(a, b, 0.7 if groups > 16 else 1.5, "#6b8299", 0.28 if groups > 16 else 0.6)
     for place in places:
         canvas.dot(place, max(6.0, min(16.0, 400 / groups)), TIERS[0])
-    each = int(topology.counts["routers"]) // groups
-    words = f"{groups} groups of {each} routers, {copies} cable{'s' * (copies > 1)} between every two"
+    words = f"{_what(topology)}, {copies} cable{'s' * (copies > 1)} between every two"
     canvas.pill((at[0], at[1] + 200), words, 14)
+
+
+def _what(topology: Topology) -> str:
+    """Return the groups of a dragonfly and what is in them."""
+    counts, groups = topology.counts, int(topology.counts["groups"])
+    if "routers" in counts:
+        return f"{groups} groups of {int(counts['routers']) // groups} routers"
+    tiers = " and ".join(f"{int(counts[f'{name}_switches']):,} {name} switches" for name in ("leaf", "spine"))
+    return f"{groups} groups with {tiers}"
 
 
 def _lattice(canvas: Canvas, at: Point) -> None:

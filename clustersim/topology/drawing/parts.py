@@ -31,9 +31,9 @@ class Parts(NamedTuple):
 
     @property
     def hierarchical(self) -> bool:
-        """Whether no cable joins two switches of one level."""
-        level = {switch: i for i, names in enumerate(self.levels) for switch in names}
-        return all(level.get(c.a, -1) != level.get(c.b, -1) for c in self.cables)
+        """Whether no cable joins two switches of the lowest level."""
+        lowest = set(self.levels[0]) if self.levels else set()
+        return not any(cable.a in lowest and cable.b in lowest for cable in self.cables)
 
 
 def parts(topology: Topology) -> Parts:

@@ -12,7 +12,7 @@ from clustersim.topology.model import Topology
 from clustersim.units import scaled
 
 WIDTH = 1200.0
-_MARGIN, _CAPTION, _ROW, _TOP, _RADIUS = 40.0, 190.0, 150.0, 110.0, 330.0
+_MARGIN, _CAPTION, _ROW, _TOP, _RADIUS, _ARC = 40.0, 190.0, 150.0, 110.0, 330.0, 80.0
 
 
 def rows_height(parts: Parts) -> float:
@@ -50,7 +50,11 @@ def _cables(canvas: Canvas, cables: tuple[Cable, ...], places: dict[str, Point])
     most = max((c.cables for c in cables), default=1)
     faint = 0.75 if len(cables) < 60 else 0.4
     for cable in cables:
-        canvas.line(places[cable.a], places[cable.b], 0.8 + 2.4 * cable.cables / most, "#6b8299", faint)
+        a, b, width = places[cable.a], places[cable.b], 0.8 + 2.4 * cable.cables / most
+        if a[1] == b[1]:  # an arc over the switches between them
+            canvas.curve((a, ((a[0] + b[0]) / 2, a[1] - _ARC), b), width, "#b3762a", faint)
+        else:
+            canvas.line(a, b, width, "#6b8299", faint)
 
 
 def _caption(canvas: Canvas, parts: Parts, names: tuple[str, ...], level: int, y: float) -> None:

@@ -7,7 +7,7 @@ from clustersim.topology.build import build, deep_merge
 from clustersim.topology.foreign.astra import is_astra
 from clustersim.topology.model import Topology
 
-_TREES = frozenset({"fat_tree", "rail_optimized", "leaf_spine", "rail_only"})
+_TREES = frozenset({"fat_tree", "rail_optimized", "leaf_spine", "rail_only", "dragonfly_plus"})
 
 
 def cabled(document: Document) -> Topology:
