@@ -261,7 +261,7 @@ MEANT = "times and sizes must be finite and above 0"
 @pytest.mark.parametrize(
     ("row", "message"),
     [(f"1024,{time}", f"m.csv:3: 1024 bytes in {time} us; {MEANT}") for time in ("0", "-5", "nan", "inf", "1e999")]
-    + [(f"{size},9", f"m.csv:3: {size} bytes in 9 us; {MEANT}") for size in ("0", "-1024")]
+    + [(f"{size},9", f"m.csv:3: {size} bytes in 9 us; {MEANT}") for size in ("0", "-1024", "1" + 400 * "0")]
     + [("1.5,9", "m.csv:3: invalid literal for int() with base 10: '1.5'; size_bytes must be whole, time_us a number")],
 )
 def test_measurements_are_finite_and_above_0(call, tmp_path, row, message):

@@ -46,14 +46,14 @@ def show(
         _drawable(draw)
     if export and export[0] not in FORMATS:
         raise InputError(f"--export {export[0]}: no such format; {suggest(export[0], FORMATS)}")
-    if schedule:
-        from clustersim.cli.schedule import schedule_text
-
-        typer.echo(schedule_text(schedule, stages, microbatches, chunks))
     if topology and draw:
         _draw(topology, draw)
     if topology and export:
         _export(topology, *export)
+    if schedule:
+        from clustersim.cli.schedule import schedule_text
+
+        typer.echo(schedule_text(schedule, stages, microbatches, chunks))
     if topology:
         _cluster(topology, as_json)
     if not schedule and not topology:

@@ -14,6 +14,7 @@ from clustersim.errors import InputError
 _TAG = re.compile(r"^\s*\[\d+,\d+\]<std\w+>:?")  # mpirun --tag-output
 _RANK = re.compile(r"#\s+Rank\s+(\d+)\s")
 _TEST = re.compile(r"#\s*Collective test starting:\s*(\w+)_perf")
+_HUGE = 1 << 1000  # near where a float of bytes is no more finite
 _OPS = {"alltoall": "all_to_all", "sendrecv": "send"}
 
 
@@ -63,7 +64,7 @@ def read(path: Path, lines: list[str], in_place: bool = False) -> Log:
 
 def checked(where: str, size: int, seconds: float, text: str) -> tuple[int, float]:
     """Return bytes and seconds of a row. Raises InputError, with its place and text, unless both are finite and above 0."""
-    if size > 0 and 0 < seconds < math.inf:
+    if 0 < size < _HUGE and 0 < seconds < math.inf:
         return size, seconds
     raise InputError(f"{where}: {text}; times and sizes must be finite and above 0")
 
