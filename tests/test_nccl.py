@@ -18,6 +18,7 @@ from clustersim.collectives.nccl.constants import RELEASES, constants
 from clustersim.collectives.nccl.loop import under_way
 from clustersim.collectives.nccl.shape import Shape, ordered, shape, shapes
 from clustersim.collectives.nccl.tuner import tune
+from clustersim.collectives.nccl.why import considered
 from clustersim.collectives.paths import route
 from clustersim.config.yaml import parse
 from clustersim.errors import InputError
@@ -172,7 +173,7 @@ def test_what_is_forced_is_taken(algo, proto):
 def test_the_reason_of_a_choice():
     node = cluster()
     assert choose("all_reduce", 8, of(node), node.node).why == "ring/LL is expected to take 15 us, tree/LL 15.2 us"
-    said = table.considered(node, np.arange(8), "all_reduce", table.line(node, np.arange(8), "all_reduce", GIB))
+    said = considered(node, np.arange(8), "all_reduce", table.line(node, np.arange(8), "all_reduce", GIB))
     assert "nvls/Simple" in said
     assert "nvls_tree/Simple       is for several nodes" in said
     assert "nvls/LL " not in said

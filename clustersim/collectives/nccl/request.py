@@ -18,8 +18,10 @@ from clustersim.topology.model import NcclFacts, Topology
 from clustersim.units import parse
 from clustersim.workload.routing import zipf_shares
 
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGT]?)(?:i?B)?")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGTkmgt]?)")
 _SCALE = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_ELEMENT = 4
+"""Bytes of nccl-tests' data type, float, of which a size has a whole number."""
 
 
 def forced(
@@ -72,7 +74,11 @@ def members(topology: Topology, gpus: int | None, ranks: str | None) -> Ints:
         if count > topology.gpus:
             raise InputError(f"the cluster has {topology.gpus} GPUs, not {count}; use that many or fewer")
         return np.arange(count)
-    return ordered(np.concatenate([_span(part.strip(), topology) for part in ranks.split(",")]))
+    found = ordered(np.concatenate([_span(part.strip(), topology) for part in ranks.split(",")]))
+    again = found[1:][found[1:] == found[:-1]]
+    if len(again):
+        raise InputError(f"--ranks {ranks} names GPU {again[0]} twice; write each once")
+    return found
 
 
 def _span(part: str, topology: Topology) -> Ints:
@@ -80,8 +86,12 @@ def _span(part: str, topology: Topology) -> Ints:
     if match is None:
         raise InputError(f"{part!r} is no list of GPUs; write numbers and spans like 0-7 or 0-1023:8")
     first, last = int(match[1]), int(match[2] or match[1])
-    if last < first or last >= topology.gpus:
-        raise InputError(f"GPUs {part} are not among 0 to {topology.gpus - 1}; write the smaller number first")
+    if last < first:
+        raise InputError(f"GPUs {part} run backwards; write the smaller number first")
+    if last >= topology.gpus:
+        raise InputError(
+            f"GPUs {part} are out of range; the cluster has {topology.gpus} GPUs, 0 to {topology.gpus - 1}"
+        )
     return np.arange(first, last + 1, int(match[3] or 1))
 
 
@@ -98,21 +108,28 @@ def shares(op: str, n: int, imbalance: float) -> tuple[float, ...]:
 
 
 def sizes(begin: str, end: str, factor: float) -> list[int]:
-    """Return the sizes in bytes from `begin` to `end`, each `factor` times the last; `64K` is binary, as in nccl-tests."""
-    size, last = _bytes(begin), _bytes(end)
-    if size > last:
+    """Return the sizes in bytes from `begin` to `end`, each `factor` times the last, in whole elements of 4 bytes.
+
+    `64K` is 2**16 as in nccl-tests, which also cuts what is left over of an element; `64kB` and `64KiB` are as in YAML.
+    """
+    exact, last = _bytes(begin), _bytes(end)
+    if exact > last:
         raise InputError(f"the smallest size {begin} is larger than the largest {end}; swap them")
     found = []
-    exact = float(size)
     while exact <= last * (1 + 1e-9):
-        found.append(round(exact))
+        found.append(max(_ELEMENT, int(exact * (1 + 1e-12)) // _ELEMENT * _ELEMENT))
         exact *= factor
-    return found
+    return list(dict.fromkeys(found))
 
 
-def _bytes(text: str) -> int:
+def _bytes(text: str) -> float:
     match = _SIZE.fullmatch(text.strip())
-    value = round(float(match[1]) * _SCALE[match[2]]) if match else 0
+    try:
+        value = float(match[1]) * _SCALE[match[2].upper()] if match else parse(text, "size")
+    except InputError:
+        value = 0.0
     if not 1 <= value <= 1 << 50:
-        raise InputError(f"{text!r} is no size of a collective; write bytes, or 64K, 1M, 16G (binary)")
+        raise InputError(
+            f"{text!r} is no size of a collective; write bytes, 64K, 1M, 16G (powers of 2), 1GB (10^9) or 1GiB (2^30)"
+        )
     return value

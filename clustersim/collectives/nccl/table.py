@@ -11,17 +11,12 @@ import numpy as np
 
 from clustersim.collectives.loads import TooManyWaysError, idle_rates
 from clustersim.collectives.model import Exchange, Ints, Phase, phases
-from clustersim.collectives.nccl.available import SIMPLE_ONLY
 from clustersim.collectives.nccl.choose import OPS, Choice, choose, seconds
-from clustersim.collectives.nccl.named import NO_PROTOCOL, named
+from clustersim.collectives.nccl.named import named
 from clustersim.collectives.nccl.shape import Shape, shape
-from clustersim.collectives.nccl.tuner import OPS as TUNED
-from clustersim.collectives.nccl.tuner import tune
 from clustersim.collectives.paths import even_rate
 from clustersim.errors import InputError, suggest
 from clustersim.topology.model import Topology
-from clustersim.units import scaled
-from clustersim.units import seconds as spelt
 
 
 class Line(NamedTuple):
@@ -47,8 +42,8 @@ class Line(NamedTuple):
             "protocol": self.choice.protocol,
             "channels": self.choice.channels or None,
             "time_us": self.time * 1e6,
-            "algbw": self.algbw / 1e9,
-            "busbw": self.busbw / 1e9,
+            "algbw_gb_per_s": self.algbw / 1e9,
+            "busbw_gb_per_s": self.busbw / 1e9,
         }
         if self.measured is not None:
             row |= {"measured_us": self.measured * 1e6, "error": self.error}
@@ -93,18 +88,34 @@ def _links(
     topology: Topology, ranks: tuple[int, ...], op: str, file: str, one: Shape, shares: tuple[float, ...]
 ) -> float:
     """Return the bytes/s that the links of an idle fabric give a collective."""
-    n = len(ranks)
-    if op == "send":
-        around = np.arange(n)
-        parts: Sequence[Phase | Exchange] = (Phase(1, around, np.roll(around, -1), np.ones(n)),)
-    else:
-        parts = phases(file, op, one.group._replace(shares=shares))
     try:
-        return float(idle_rates(topology, np.array([ranks]), parts)[0])
+        return float(idle_rates(topology, np.array([ranks]), parts(op, file, one, shares))[0])
     except TooManyWaysError:
         if shares:
             raise
         return even_rate(topology, np.array(ranks))
+
+
+def parts(op: str, file: str, one: Shape, shares: tuple[float, ...]) -> Sequence[Phase | Exchange]:
+    """Return the bytes over pairs of ranks; in a `send` each rank sends to the next, the last to the first, all at once."""
+    if op == "send":
+        around = np.arange(one.ranks)
+        return (Phase(1, around, np.roll(around, -1), np.ones(one.ranks)),)
+    return phases(file, op, one.group._replace(shares=shares))
+
+
+def title(topology: Topology, ranks: Ints, op: str) -> str:
+    """Return the comment above the table: what runs where."""
+    one = shape(topology, ranks)
+    nodes = f"{one.nodes} node{'s' if one.nodes > 1 else ''}"
+    return f"# {op} over {one.ranks} GPUs on {nodes} of {topology.name}, NCCL {topology.node.nccl.version}"
+
+
+def document(topology: Topology, ranks: Ints, op: str, lines: Sequence[Line]) -> dict[str, object]:
+    """Return the table for JSON; each key with a dimension has its unit."""
+    one = shape(topology, ranks)
+    what = {"op": op, "topology": topology.name, "gpus": one.ranks, "nodes": one.nodes}
+    return {**what, "nccl": topology.node.nccl.version, "lines": [line.columns() for line in lines]}
 
 
 def text(lines: Sequence[Line]) -> str:
@@ -142,31 +153,3 @@ def _row(line: Line, wide: int) -> str:
     if line.measured is None or line.error is None:
         return own
     return f"{own} {line.measured * 1e6:>10.2f} {100 * line.error:>+7.1f}"
-
-
-def considered(topology: Topology, ranks: Ints, op: str, last: Line, shares: tuple[float, ...] = ()) -> str:
-    """Return why the last line is as it is: what NCCL expected of each algorithm and protocol, and what it could not use."""
-    one = shape(topology, ranks, shares)
-    where = f"{one.ranks} GPUs on {one.nodes} node{'s' if one.nodes > 1 else ''}"
-    if last.choice.protocol == NO_PROTOCOL:
-        return _as_named(topology, op, where, last)
-    rows = [f"{op} of {last.size} B, {where}, NCCL {topology.node.nccl.version}: {last.choice.why}"]
-    if op in TUNED:
-        for e in sorted(tune(op, last.size, one, topology.node), key=lambda e: e.time_s):
-            if e.missing == SIMPLE_ONLY:
-                continue
-            name = f"  {e.algorithm}/{e.protocol}"
-            said = e.missing or f"{spelt(e.time_s)}, {e.channels} channels, {scaled(e.rate_bytes_per_s, 'B/s')}"
-            rows.append(f"{name:<24} {said}")
-    rows.append(
-        f"kernels take {spelt(last.choice.latency_s)} before and between the bytes, {last.choice.file} has the loads on links"
-    )
-    return "\n".join(rows)
-
-
-def _as_named(topology: Topology, op: str, where: str, last: Line) -> str:
-    own = last.choice
-    parts = (
-        f"launch {spelt(topology.launch)}, hops {spelt(own.latency_s)}, bytes at {scaled(own.rate_bytes_per_s, 'B/s')}"
-    )
-    return f"{op} of {last.size} B, {where}: {own.why}\n{parts}"
