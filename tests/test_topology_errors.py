@@ -148,6 +148,21 @@ CASES = {
         5,
         "'s9' is neither a switch nor nic[e]",
     ),
+    "no such node of a cable": (
+        explicit("[s0]", f"[{NIC0}, {{a: 'node[7]', b: s0, rate: 1GB/s}}]"),
+        5,
+        "'node[7]' does not exist; node[0] to node[1] do, as cluster.nodes is 2; change one of them",
+    ),
+    "bare switch": (
+        explicit("[s0, s1, s2]", f"[{NIC0}, {NIC1}, {{a: s0, b: s1, rate: 1GB/s}}]"),
+        4,
+        "switch 's2' has no cable; join it or drop it",
+    ),
+    "faster than the NIC": (
+        "cluster: {nodes: 2, node: hgx-h100}\nfabric: {kind: switch}\nfaults: [{link: 'nic[0]', rate: 399Gb/s}]",
+        3,
+        "49.88 GB/s is no fault of a link of 48 GB/s, which is its rate after efficiency and PCIe; write what is left of that",
+    ),
     "NIC to NIC": (explicit("[s0]", f"[{NIC0}, {{a: 'nic[0]', b: 'nic[1]', rate: 1GB/s}}]"), 5, "joins no switch"),
     "fault nowhere": (tree("[{radix: 64}]") + "faults: [{link: 'nik[1]', rate: 1GB/s}]", 3, "'nik[1]' is no link"),
     "fault number": (
@@ -336,3 +351,25 @@ def test_broken_topologies(case: str) -> None:
     assert message in caught.value.message
     assert str(caught.value).startswith(f"broken.yaml:{line}:")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("preset", "scale_up"),
+    [
+        ("hgx-h100", "{kind: ring, link: 50GB/s}"),
+        ("hgx-h100", "{kind: mesh, link: 50GB/s, links_per_peer: 2}"),
+        ("hgx-h100", "{kind: torus, shape: [4, 2]}"),
+        ("mi300x", "{kind: nvswitch, links_per_gpu: 7}"),
+        ("dgx1-v100", "{kind: none}"),
+    ],
+)
+def test_another_kind_of_links_inside_leaves_out_what_was_inherited_for_the_old_one(preset, scale_up):
+    topology = build(parse(f"cluster: {{nodes: 1, node: {{extends: {preset}, scale_up: {scale_up}}}}}"))
+    assert topology.gpus == 8
+    assert not topology.node.multicast
+
+
+def test_keys_of_another_kind_that_are_written_are_an_error_still():
+    scale_up = "{kind: ring, link: 50GB/s, links_per_gpu: 2}"
+    with pytest.raises(ConfigError, match="ring counts its links by links_per_peer; write that"):
+        build(parse(f"cluster: {{nodes: 1, node: {{extends: hgx-h100, scale_up: {scale_up}}}}}"))

@@ -12,6 +12,7 @@ from test_topology_kinds import LINK, PLUS, SHORTEST, cluster
 
 from clustersim.errors import ConfigError, InputError
 from clustersim.pipeline import run
+from clustersim.topology.describe import describe
 from clustersim.topology.faults import DEAD
 from clustersim.topology.model import Topology
 
@@ -205,3 +206,39 @@ def test_a_detour_costs_time() -> None:
     sound, topology = (cluster(nodes, fabric, faults=f) for f in ("", dead("x[0]")))
     a, b = np.array([0]), np.array([2])
     assert topology.route(a, b).latency[0] - sound.route(a, b).latency[0] == pytest.approx(6 * 250e-9)
+
+
+def rows(topology: Topology) -> dict[str, str]:
+    return dict(describe(topology))
+
+
+def test_dead_uplinks_narrow_the_bisection_and_are_told() -> None:
+    fabric = f"{{kind: rail_optimized, scalable_unit: 4, tiers: [{{down: 4, up: 4}}, {{radix: 16}}], {LINK}}}"
+    leaves = int(cluster(16, fabric).counts["leaf_switches"])
+    faults = ", ".join(f"{{link: 'leaf[{i}]', dead: true, cables: 3}}" for i in range(leaves))
+    sound, ill = cluster(16, fabric), cluster(16, fabric, faults=f"faults: [{faults}]")
+    assert ill.counts["bisection"] == pytest.approx(sound.counts["bisection"] / 4)
+    assert rows(sound)["oversubscription"] == "1 : 1"
+    assert rows(ill)["oversubscription"] == "4 : 1"
+    assert rows(ill)["dead"] == f"{3 * leaves} cables upwards, {3 * leaves} downwards"
+
+
+def test_a_dead_nic_is_counted_and_its_stand_in_rate_is_not_told() -> None:
+    fabric = f"{{kind: leaf_spine, tiers: [{{down: 4, up: 4}}, {{radix: 16}}], {LINK}}}"
+    found = rows(cluster(8, fabric, faults="faults: [{link: 'nic[3]', dead: true}, {node: 5, dead: true}]"))
+    assert found["NICs"] == "15 × 48 GB/s a direction"
+    assert found["dead"] == "1 node; 1 cable upwards, 1 downwards"
+    assert "1 B/s" not in str(found)
+
+
+def test_a_graph_written_out_loses_what_its_dead_trunks_carried() -> None:
+    sound = cluster(8, EXPLICIT)
+    ill = cluster(8, EXPLICIT, faults=dead("trunk[0]"))
+    assert ill.counts["bisection"] < sound.counts["bisection"]
+    assert ill.counts["oversubscription"] > sound.counts["oversubscription"]
+
+
+def test_kinds_whose_cut_is_not_known_say_that_faults_are_not_in_it() -> None:
+    text = rows(cluster(8, SHORTEST["torus 4 x 2"][1], faults=dead("x[0]")))
+    assert text["bisection"].endswith("a direction, before faults")
+    assert text["oversubscription"].endswith(": 1, before faults")

@@ -36,6 +36,18 @@ FABRICS = {
     "torus": f"{{kind: torus, dims: [4, 2], {LINK}}}",
     "grid": "{kind: grid, rails: true, dims: [{kind: mesh, size: 4, rate: 50GB/s}, {kind: switch, size: 2, rate: 25GB/s}]}",
 }
+_HOSTS = ", ".join(f"{{a: 'node[{n}]', b: l{n // 2}, rate: 400Gb/s}}" for n in range(8))
+_TRUNKS = ", ".join(
+    f"{{a: l{leaf}, b: s{spine}, rate: {100 * (spine + 1)}Gb/s, latency: 300ns, count: 2}}"
+    for leaf in range(4)
+    for spine in range(3)
+)
+_GRAPH = f"{{kind: explicit, nodes: [l0, l1, l2, l3, s0, s1, s2], links: [{_HOSTS}, {_TRUNKS}]"
+FABRICS |= {
+    "explicit": f"{_GRAPH}}}",
+    "hashed explicit": f"{_GRAPH}, routing: {{mode: ecmp, qps: 2, seed: 1}}}}",
+    "first explicit": f"{_GRAPH}, routing: {{mode: first}}}}",
+}
 FAULTS = {
     "none": [],
     "slow GPU": ["{gpu: 1, slowdown: 1.3}"],
@@ -62,6 +74,9 @@ TIER = {
     "grid": "dim0",
     "planes": "port",
     "hashed planes": "port",
+    "explicit": "trunk",
+    "hashed explicit": "trunk",
+    "first explicit": "trunk",
 }
 
 

@@ -16,6 +16,7 @@ from clustersim.cli.main import main
 from clustersim.config.yaml import parse, read
 from clustersim.errors import ConfigError, InputError
 from clustersim.topology.build import build, document_of, load
+from clustersim.topology.describe import describe
 from clustersim.topology.drawing.canvas import Box, Dot, Line, Text
 from clustersim.topology.drawing.draw import picture, svg
 from clustersim.topology.foreign import graphml, ns3
@@ -47,6 +48,9 @@ def test_astra_sims_file_is_the_grid_that_it_says() -> None:
     assert one.latency == pytest.approx(two.latency)
     outside = one.links[[not theirs.link_name(i).startswith("nic") for i in one.links.tolist()]]
     assert theirs.capacity[outside] == pytest.approx(ours.capacity[outside])
+    assert np.array_equal(theirs.capacity, ours.capacity)
+    assert theirs.node.nic == 750 * 2**30  # seven links of a mesh of 8 and one to a crossbar
+    assert describe(theirs)[1:] == describe(ours)[1:]
 
 
 def test_a_gigabyte_of_astra_sim_is_two_to_the_thirty() -> None:
@@ -218,7 +222,9 @@ def test_graphml_is_read_back() -> None:
     graph = nx.parse_graphml(graphml.text(topology))
     links = [data for _, _, data in graph.edges(data=True) if "link" in data]
     assert sorted(data["link"] for data in links) == list(range(len(topology.capacity)))
-    assert sum(data["capacity"] for data in links) == pytest.approx(topology.capacity.sum())
+    assert sum(data["capacity_bytes_per_s"] for data in links) == pytest.approx(topology.capacity.sum())
+    assert sum(data["latency_s"] for data in links) == pytest.approx(topology.latency.sum())
+    assert not any({"capacity", "latency"} & set(data) for _, _, data in graph.edges(data=True))
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)

@@ -99,6 +99,15 @@ class ScaleUp(Spec):
     latency: Time | None = None
 
 
+KINDS_OF = {
+    "links_per_gpu": {"nvswitch", "nvlink"},
+    "links_per_peer": {"mesh", "ring", "torus"},
+    "shape": {"torus"},
+    "multicast": {"nvswitch"},
+}
+"""The kinds of `scale_up` that a key is for; one that is not here is for all."""
+
+
 class Host(Spec):
     """The host: processor vendor, and the PCIe slot of each GPU and NIC with the bytes/s it gets through."""
 
@@ -143,7 +152,10 @@ class NodePower(Spec):
 
 
 class Node(Spec):
-    """One type of node. extends: the node type that it changes; merged before this is read."""
+    """One type of node. extends: the node type that it changes; merged before this is read.
+
+    Another `kind` of `scale_up` than the inherited one leaves out the inherited keys that are not for it.
+    """
 
     extends: Name | None = None
     gpus: Gpus
@@ -320,12 +332,26 @@ class ExplicitLink(Spec):
     count: Count = 1
 
 
+class Choice(Spec):
+    """How a path is chosen among the shortest ones of a graph written out.
+
+    adaptive: the bytes of a pair are spread over all of them, at each switch in proportion to the bytes/s of the cables that lead
+    nearer. ecmp: at each switch a hash of source, destination and queue pair chooses one of those cables, `qps` queue pairs a
+    transfer. first: all take one path; ties go to the cable that stands first in the file.
+    """
+
+    mode: Literal["adaptive", "ecmp", "first"] = "adaptive"
+    qps: Annotated[int, Field(ge=1, le=64)] = 1
+    seed: Index = 0
+
+
 class Explicit(Spec):
-    """A graph written out: the names of the switches, and the cables."""
+    """A graph written out: the names of the switches, and the cables. Paths have the fewest cables."""
 
     kind: Name
     nodes: Annotated[tuple[Name, ...], Field(strict=False), between(1, 2000)]
     links: Annotated[tuple[ExplicitLink, ...], Field(strict=False), between(1, 20_000)]
+    routing: Choice = Choice()
 
 
 class Fault(Spec):

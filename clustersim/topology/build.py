@@ -10,7 +10,7 @@ from typing import Any
 from clustersim import gpus, plugins
 from clustersim.config.fields import validate
 from clustersim.config.gpu import Gpu
-from clustersim.config.topology import Node, TopologySpec
+from clustersim.config.topology import KINDS_OF, Node, TopologySpec
 from clustersim.config.yaml import Document, Loc, read
 from clustersim.errors import ConfigError, InputError, UnknownNameError, suggest
 from clustersim.topology import inside
@@ -95,19 +95,30 @@ def _merged(node: object, document: Document, at: Loc, seen: tuple[str, ...]) ->
         if "extends" not in node:
             return node
         inner = _merged(node["extends"], document, (*at, "extends"), seen)
-        return deep_merge(inner, {key: value for key, value in node.items() if key != "extends"})
-    own: Mapping[str, Any] = document.data.get("nodes") or {}
+        own = {key: value for key, value in node.items() if key != "extends"}
+        return deep_merge(_fitting(inner, own), own)
+    types: Mapping[str, Any] = document.data.get("nodes") or {}
     name = node if isinstance(node, str) else repr(node)
-    if name in own and name not in seen:
-        return _merged(own[name], document, ("nodes", name), (*seen, name))
+    if name in types and name not in seen:
+        return _merged(types[name], document, ("nodes", name), (*seen, name))
     if name in presets():
         return _preset(name)
     if name.endswith(".xml"):
         return _imported(Path(document.path).parent / name)
     if name in seen:
         raise document.error(at, f"{name!r} extends itself; extend one of the presets {', '.join(presets())}")
-    hint = suggest(name, {*own, *presets()})
+    hint = suggest(name, {*types, *presets()})
     raise document.error(at, f"unknown node type {name!r}; {hint}, or define it in `nodes:`")
+
+
+def _fitting(inner: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inherited node without the keys of `scale_up` that are not for the kind which `own` writes."""
+    old, new = inner.get("scale_up"), own.get("scale_up")
+    kind = new.get("kind") if isinstance(new, dict) else None
+    if not isinstance(old, dict) or kind is None or kind == old.get("kind", kind):
+        return inner
+    kept = {key: value for key, value in old.items() if key not in KINDS_OF or str(kind) in KINDS_OF[key]}
+    return {**inner, "scale_up": kept}
 
 
 @cache

@@ -182,7 +182,7 @@ def _walk(tree: Tree, lead: Place, follow: Place, key: UInts | None, shift: int,
         columns[rows, t] += first
         columns[rows, -1 - t] += first + half
         plane = slot * level.spread + switch
-        key = None if key is None else _hash(key)
+        key = None if key is None else splitmix(key)
     return columns
 
 
@@ -201,10 +201,10 @@ def _cable(level: Level, network: Ints, group: Ints, plane: Ints, port: Ints) ->
 def mixed(source: Ints, destination: Ints, queue: Ints, seed: int) -> UInts:
     """Return a hash of source, destination and queue pair."""
     a, b, c = (x.astype(np.uint64) for x in (source, destination, queue))
-    return _hash(_hash(_hash(a + np.uint64(seed << 32)) ^ b) ^ c)
+    return splitmix(splitmix(splitmix(a + np.uint64(seed << 32)) ^ b) ^ c)
 
 
-def _hash(x: UInts) -> UInts:
+def splitmix(x: UInts) -> UInts:
     """Return the splitmix64 finalizer of x (Steele, Lea and Flood, 2014)."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

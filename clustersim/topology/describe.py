@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from clustersim.topology.faults import DEAD
 from clustersim.topology.measure import diameter
 from clustersim.topology.model import Topology
 from clustersim.units import scaled, seconds
@@ -22,8 +23,9 @@ def describe(topology: Topology) -> list[Row]:
         *_tiers(topology),
     ]
     if "bisection" in counts:
-        rows.append(("bisection", f"{scaled(counts['bisection'], 'B/s')} a direction"))
-        rows.append(("oversubscription", f"{counts['oversubscription']:.3g} : 1"))
+        sound = ", before faults" if "unfaulted" in counts else ""
+        rows.append(("bisection", f"{scaled(counts['bisection'], 'B/s')} a direction{sound}"))
+        rows.append(("oversubscription", f"{counts['oversubscription']:.3g} : 1{sound}"))
     far = diameter(topology)
     most = "" if far.exact else " (from a sample of GPUs)"
     if far.hops:
@@ -43,13 +45,13 @@ def describe(topology: Topology) -> list[Row]:
 
 def _faults(topology: Topology) -> Iterator[Row]:
     slow, counts = int((topology.slowdown != 1).sum()), topology.counts
-    for label, number in (
-        ("slow GPUs", slow),
-        ("dead nodes", counts.get("dead_nodes", 0)),
-        ("dead links", counts.get("dead_links", 0)),
-    ):
-        if number:
-            yield label, f"{int(number):,}"
+    if slow:
+        yield "slow GPUs", f"{slow:,}"
+    nodes, up, down = (int(counts.get(f"dead_{what}", 0)) for what in ("nodes", "up", "down"))
+    words = [f"{nodes:,} node{'s' * (nodes != 1)}"] * bool(nodes)
+    words += [f"{up:,} cable{'s' * (up != 1)} upwards, {down:,} downwards"] * bool(up or down)
+    if words:
+        yield "dead", "; ".join(words)
 
 
 def _node_links(topology: Topology) -> Iterator[Row]:
@@ -57,12 +59,13 @@ def _node_links(topology: Topology) -> Iterator[Row]:
         label = _LABELS.get(tier.name) or (tier.name.removesuffix("-up") if tier.name.startswith("ring-") else "")
         if label and tier.name.endswith("-up") and tier.links:
             part = topology.capacity[tier.first : tier.first + tier.links]
+            part = part[part > DEAD] if (part > DEAD).any() else part * 0
             low, high = part.min(), part.max()
             rate = scaled(high, "B/s") if low == high else f"{scaled(low, 'B/s')} to {scaled(high, 'B/s')}"
             if tier.name in ("nvlink-up", "pcie-up") and topology.gpus_per_node > 1:
                 yield label, f"{rate} a GPU and direction"
             elif tier.name not in ("nvlink-up", "pcie-up"):
-                yield label, f"{tier.links:,} × {rate} a direction"
+                yield label, f"{len(part):,} × {rate} a direction"
 
 
 _LABELS = {"nvlink-up": "NVLink", "pcie-up": "PCIe", "mesh-up": "wires GPU – GPU", "ring-up": "ring", "nic-up": "NICs"}

@@ -34,7 +34,7 @@ def apart(a: str, b: str) -> UnreachableError:
 class Detours:
     """The paths of `hops`, and shortest ones (of equals the one whose links come first) where those cross a dead link.
 
-    tails, heads: the vertices of each link. Endpoint e hangs on vertex of[e // share].
+    tails, heads: the vertices of each link. Endpoint e hangs on vertex e // share.
     """
 
     hops: Callable[[Ints, Ints], Ints]
@@ -44,7 +44,6 @@ class Detours:
     starts: Ints
     order: Ints
     share: int
-    of: Ints | None
     name: Callable[[int], str]
     known: dict[int, Ints] = field(default_factory=dict)
 
@@ -56,14 +55,13 @@ class Detours:
         wires: tuple[Ints, Ints],
         share: int,
         name: Callable[[int], str],
-        of: Ints | None = None,
     ) -> Detours:
         """Return the paths around dead links. Raises UnreachableError when a dead link cannot be gone around."""
         tails, heads = wires
         order = np.argsort(tails, kind="stable")
         order = order[~dead[order]]
         starts = np.searchsorted(tails[order], np.arange(max(tails.max(), heads.max()) + 2))
-        found = cls(hops, dead, tails, heads, starts, order, share, of, name)
+        found = cls(hops, dead, tails, heads, starts, order, share, name)
         for link in np.flatnonzero(dead).tolist():
             found.path(int(tails[link]), int(heads[link]))
         return found
@@ -86,8 +84,7 @@ class Detours:
         return classes(self.hops, endpoint)
 
     def _vertex(self, endpoint: Ints) -> Ints:
-        place = endpoint // self.share
-        return place if self.of is None else self.of[place]
+        return endpoint // self.share
 
     def path(self, start: int, end: int) -> list[int]:
         """Return the links of a shortest path. Raises UnreachableError when there is none."""

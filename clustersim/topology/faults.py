@@ -11,6 +11,7 @@ import numpy as np
 from clustersim.config.topology import Fault
 from clustersim.config.yaml import Document, Loc
 from clustersim.errors import suggest
+from clustersim.topology.bisection import left
 from clustersim.topology.detours import UnreachableError
 from clustersim.topology.model import Ints, Mask, Topology
 from clustersim.topology.router import GpuRouter, Remaining
@@ -62,8 +63,9 @@ def _degrade(parts: _Parts, fault: Fault, document: Document, at: Loc) -> None:
         if fault.rate is not None:
             if fault.rate > parts.capacity[link] * (1 + 1e-9):
                 full = scaled(parts.capacity[link], "B/s")
+                much = f"{scaled(fault.rate, 'B/s')} is no fault of a link of {full}, which is its rate after efficiency and PCIe"
                 raise document.error(
-                    (*at, "rate"), f"faults.{at[1]}.rate: {scaled(fault.rate, 'B/s')} is no fault of a link of {full}"
+                    (*at, "rate"), f"faults.{at[1]}.rate: {much}; write what is left of that, less than {full}"
                 )
             parts.capacity[link] = fault.rate
             continue
@@ -107,14 +109,15 @@ def _slow(parts: _Parts, fault: Fault, document: Document, at: Loc) -> None:
 def _rerouted(parts: _Parts, document: Document) -> Topology:
     """Return the topology whose routes avoid links without cables, after a look at both ends of each."""
     topology, dead = parts.topology, parts.cables == 0
-    found = replace(topology, capacity=parts.capacity, cables=parts.cables, slowdown=parts.slowdown)
+    counts = {**topology.counts, **left(topology, np.where(dead, 0.0, parts.capacity)), **_lost(parts)}
+    found = replace(topology, capacity=parts.capacity, cables=parts.cables, slowdown=parts.slowdown, counts=counts)
     if not dead.any():
         return found
     if not isinstance(topology.router, GpuRouter):
         raise document.error(
             ("faults",), f"faults: {topology.kind} cannot route around dead links; degrade them by `rate`"
         )
-    counts = {**topology.counts, "dead_links": int(dead.sum())}
+    counts["dead_links"] = int(dead.sum())
     try:
         found = replace(found, router=topology.router.without(dead), counts=counts)
         near, far = _witnesses(topology, dead, parts.dead)
@@ -123,6 +126,17 @@ def _rerouted(parts: _Parts, document: Document) -> Topology:
     except UnreachableError as error:
         raise document.error(("faults",), f"faults: {error}") from None
     return found
+
+
+def _lost(parts: _Parts) -> dict[str, float]:
+    """Return how many cables died, by direction: `dead_up`, `dead_down`."""
+    lost = parts.topology.cables - parts.cables
+    found = {"dead_up": 0.0, "dead_down": 0.0}
+    for tier in parts.topology.tiers:
+        found["dead_down" if tier.name.endswith("-down") else "dead_up"] += float(
+            lost[tier.first :][: tier.links].sum()
+        )
+    return {key: number for key, number in found.items() if number}
 
 
 def _witnesses(topology: Topology, dead: Mask, gone: Mask) -> tuple[Ints, Ints]:

@@ -30,7 +30,8 @@ class Routes(NamedTuple):
 
     Pair i crosses `links[start[i]:start[i + 1]]` in that order. `share`, as long as `links`, is the part of the pair's bytes
     that crosses the link: 1 unless the pair is spread over several paths, whose links then follow one another (a link that
-    two of them cross stands there twice). `latency[i]` is the seconds from end to end when idle.
+    two of them cross stands there twice), or in a graph written out stand there once with the sum of their shares.
+    `latency[i]` is the seconds from end to end when idle.
     """
 
     start: Ints

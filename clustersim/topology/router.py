@@ -92,16 +92,20 @@ class GpuRouter:
         start, end = node * self.nics + nic, to_node * self.nics + to_nic
         turned = nic != own
         if away.all() and not turned.any():
-            return self._spread(np.empty((len(source), 0), np.int64), self._outside(start, end))
+            return self._spread(np.empty((len(source), 0), np.int64), *self._outside(start, end))
         near = np.where(turned, node * self.gpus + self.owner[nic], source)
         columns = self.inner(source, np.where(away, near, destination))
-        outside = self._outside(start, np.where(away, end, start))
+        outside, parts = self._outside(start, np.where(away, end, start))
         outside[~away] = -1
-        return self._spread(columns, outside)
+        return self._spread(columns, outside, parts)
 
-    def _spread(self, columns: Ints, outside: Ints) -> Routes:
+    def _spread(self, columns: Ints, outside: Ints, parts: Floats | None) -> Routes:
         """Return the routes through a node and then the network, which may spread them over several paths."""
-        share = self._shares(columns.shape[1] + 1, outside[:, 1:-1])
+        if parts is None:
+            share = self._shares(columns.shape[1] + 1, outside[:, 1:-1])
+        else:
+            share = np.ones((len(outside), columns.shape[1] + outside.shape[1]))
+            share[:, columns.shape[1] + 1 : -1] = parts
         return self._routes(np.concatenate([columns, outside], axis=1) if columns.shape[1] else outside, share)
 
     def _shares(self, before: int, hops: Ints) -> Floats:
@@ -132,22 +136,24 @@ class GpuRouter:
             raise apart(f"node {node[pair]}", f"node {to_node[pair]}")
         return nic, to_nic
 
-    def _outside(self, nic: Ints, to_nic: Ints) -> Ints:
-        hops = self.hops(nic, to_nic)
+    def _outside(self, nic: Ints, to_nic: Ints) -> tuple[Ints, Floats | None]:
+        """Return the links from NIC to NIC with both of theirs, and the shares of those between if the network says them."""
+        spread: Callable[[Ints, Ints], tuple[Ints, Floats]] | None = getattr(self.hops, "spread", None)
+        hops, parts = spread(nic, to_nic) if spread else (self.hops(nic, to_nic), None)
         columns = np.empty((len(nic), hops.shape[1] + 2), np.int64)
         columns[:, 0] = self.first + nic
         columns[:, -1] = self.first + self.endpoints + to_nic
         between = columns[:, 1:-1]
         between[:] = hops
         np.add(between, self.first + 2 * self.endpoints, out=between, where=hops >= 0)
-        return columns
+        return columns, parts
 
     def _routes(self, columns: Ints, share: Floats) -> Routes:
         used = columns >= 0
         start = np.zeros(len(columns) + 1, np.int64)
         count = used @ np.ones(used.shape[1], np.float32)  # faster than a sum of so short rows
         np.cumsum(count.astype(np.int64), out=start[1:])
-        even = not len(share) or share.min() == 1
+        even = share.min(initial=1.0) == 1
         shares = ones(int(start[-1])) if even else np.broadcast_to(share, columns.shape)[used]
         delay = self.latency[columns]
         return Routes(start, columns[used], shares, delay @ share if share.ndim == 1 else (delay * share).sum(axis=1))

@@ -88,6 +88,7 @@ class Network:
     (1: by the GPU's own). ways: paths that stand side by side in a row of `hops`, of equal width; those whose first is
     not -1 share the bytes evenly. counts, fanouts, reduction: as in Topology.
 
+    `hops.spread(source, destination)`, if there is such a method, also returns each share, and `ways` does not count.
     `hops.without(dead)`, if there is such a method, returns hops that cross none of the links of that mask.
     """
 

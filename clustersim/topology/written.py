@@ -35,6 +35,10 @@ def sort(site: Site, spec: Explicit) -> tuple[Ports, Trunks]:
             trunks.append(link)
         else:
             _plug(site, link, switches, ports, ("fabric", "links", i))
+    joined = {end for link in spec.links for end in (link.a, link.b)}
+    for i, name in enumerate(spec.nodes):
+        if name not in joined:
+            raise site.error(("fabric", "nodes", i), f"switch {name!r} has no cable; join it or drop it")
     loose = next((e for e in range(site.endpoints) if e not in ports), None)
     if loose is not None:
         raise site.error(
@@ -80,5 +84,8 @@ def _endpoints(site: Site, name: str, switches: set[str], at: Loc) -> Sequence[i
         raise site.error(at, f"{name!r} is neither a switch nor nic[e] nor node[n]; {suggest(name, switches)}")
     index = int(rest[:-1])
     if index >= count:
-        raise site.error(at, f"{name!r} does not exist; {kind}[0] to {kind}[{count - 1}] do")
+        size = f"cluster.nodes is {site.nodes}" + f" with {site.nics} NICs each" * (kind == "nic")
+        raise site.error(
+            at, f"{name!r} does not exist; {kind}[0] to {kind}[{count - 1}] do, as {size}; change one of them"
+        )
     return [index] if kind == "nic" else range(index * site.nics, (index + 1) * site.nics)

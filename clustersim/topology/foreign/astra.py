@@ -59,12 +59,13 @@ def _node(spec: AstraNetwork) -> dict[str, Any]:
         scale_up = {"kind": kind, "link": _rate(spec.bandwidth[0]), "latency": f"{delay}ns"}
     node: dict[str, Any] = {"gpus": {"model": spec.gpu, "count": gpus}, "scale_up": scale_up}
     if len(spec.topology) > 1:
-        most = sum(_egress(spec, i) for i in range(1, len(spec.topology)))
+        most = sum(_egress(spec, i) for i in range(1, len(spec.topology))) or spec.bandwidth[1]  # one node: any rate
         node["nics"] = {"count": gpus, "rate": _rate(most), "attach": "integrated", "efficiency": 1.0, "latency": "0s"}
     return node
 
 
 def _egress(spec: AstraNetwork, i: int) -> float:
     """Return the GiB/s that an NPU can send into a dimension: all its links there."""
-    links = {"Ring": 2, "FullyConnected": spec.npus_count[i], "Switch": 1}
+    others = spec.npus_count[i] - 1
+    links = {"Ring": min(2, others), "FullyConnected": others, "Switch": min(1, others)}
     return spec.bandwidth[i] * links[spec.topology[i]]

@@ -9,7 +9,8 @@ from clustersim.topology.model import Topology
 
 
 def text(topology: Topology) -> str:
-    """Return the file: vertices with their `kind`, one edge a directed link with `capacity` (B/s), `latency` (s), `cables`.
+    """Return the file: vertices with their `kind`, and an edge a directed link:
+    `link`, `capacity_bytes_per_s`, `latency_s`, `cables`.
 
     An edge from a GPU to its NIC has no capacity, as PCIe is in the NIC's.
     """
@@ -17,8 +18,9 @@ def text(topology: Topology) -> str:
 
     graph = topology.graph()
     for _, _, data in graph.edges(data=True):
-        if isinf(data["capacity"]):
-            del data["capacity"]
+        capacity, data["latency_s"] = data.pop("capacity"), data.pop("latency")
+        if not isinf(capacity):
+            data["capacity_bytes_per_s"] = capacity
     buffer = BytesIO()
     nx.write_graphml(graph, buffer)
     return buffer.getvalue().decode()
