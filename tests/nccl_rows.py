@@ -137,7 +137,8 @@ def cluster(nodes: int, node_text: str, settings_text: str):
     from clustersim.topology.build import build
 
     rate = "800Gb/s"
-    fabric = f"fabric: {{kind: switch, link: {{rate: {rate}}}}}" if nodes > 1 else ""
+    adds = ", reduction: sharp" if "collnet: true" in settings_text else ""
+    fabric = f"fabric: {{kind: switch, link: {{rate: {rate}}}{adds}}}" if nodes > 1 else ""
     text = f"cluster: {{nodes: {nodes}, node: {node_text}}}\n{fabric}\nnccl: {settings_text}\n"
     return build(parse(text, "rows.yaml"))
 

@@ -18,6 +18,7 @@ from clustersim.collectives.nccl.constants import RELEASES, constants
 from clustersim.collectives.nccl.loop import under_way
 from clustersim.collectives.nccl.shape import Shape, ordered, shape, shapes
 from clustersim.collectives.nccl.tuner import tune
+from clustersim.collectives.nccl.why import considered
 from clustersim.collectives.paths import route
 from clustersim.config.yaml import parse
 from clustersim.errors import InputError
@@ -26,6 +27,7 @@ from clustersim.topology.build import build
 ROOT = Path(__file__).parents[1]
 MIB, GIB = 1 << 20, 1 << 30
 SWITCH = "{kind: switch, link: {rate: 800Gb/s}}"
+ADDING = "{kind: switch, link: {rate: 800Gb/s}, reduction: sharp}"
 
 
 def cluster(node="hgx-h100", nodes=1, fabric=SWITCH, nccl='{version: "2.30"}'):
@@ -119,11 +121,43 @@ def test_releases_decide_differently():
 
 
 def test_sharp_only_where_the_network_adds():
-    plain, adding = cluster(nodes=4), cluster(nodes=4, nccl="{collnet: true}")
+    plain, adding = cluster(nodes=4), cluster(nodes=4, fabric=ADDING)
     assert {e.algorithm: e.missing for e in tune("all_reduce", GIB, of(plain), plain.node)}["collnet_chain"]
     choice = choose("all_reduce", 8 * GIB, of(adding), adding.node)
     assert choice.algorithm == "nvls"
     assert choice.rate_bytes_per_s == pytest.approx(384e9 * 32 / 62, rel=0.01)  # 8 × 48 GB/s on the bus
+    off = cluster(nodes=4, fabric=ADDING, nccl="{collnet: false}")
+    assert choose("all_reduce", 8 * GIB, of(off), off.node) == choose("all_reduce", 8 * GIB, of(plain), plain.node)
+
+
+@pytest.mark.parametrize("fabric", [SWITCH, "{kind: torus, dims: [4], link: {rate: 800Gb/s}}"])
+def test_a_library_does_not_make_switches_add(fabric):
+    message = (
+        "test.yaml:3:17: nccl.collnet: the switches of this fabric do not add up; write fabric.reduction: sharp, which fat "
+        "trees and switch have, or drop it"
+    )
+    with pytest.raises(InputError) as caught:
+        cluster(nodes=4, fabric=fabric, nccl="{collnet: true}")
+    assert str(caught.value) == message
+    assert cluster(nccl="{collnet: true}").node == cluster(nccl="{}").node
+
+
+@pytest.mark.parametrize("scale_up", ["mesh", "ring"])
+def test_no_sharp_from_wires_between_gpus(scale_up):
+    """A GPU of a mesh has no link to a switch in its node, and RCCL's rings and trees are all there is."""
+    links = "links_per_peer: 1, link: 64GB/s"
+    topology = cluster(f"{{extends: mi300x, scale_up: {{kind: {scale_up}, {links}}}}}", 2, ADDING)
+    found = {e.algorithm: e.missing for e in tune("all_reduce", GIB, of(topology), topology.node)}
+    assert all(found[name] for name in ("nvls", "nvls_tree", "collnet_direct"))
+    assert found["collnet_chain"] == f"needs NVLink or PCIe to a switch in the node, not scale_up.kind: {scale_up}"
+    for i in range(11):
+        assert table.line(topology, np.arange(16), "all_reduce", 8 << 3 * i).choice.algorithm in ("ring", "tree")
+
+
+def test_names_of_nccl_in_any_case():
+    for nccl in ("{algo: NVLSTree, proto: simple}", "{algo: Nvls_Tree, proto: SIMPLE}"):
+        assert cluster(nccl=nccl).node.nccl[1:3] == ("nvls_tree", "Simple")
+    assert request.forced(cluster(), "Ring", "ll").node.nccl[1:3] == ("ring", "LL")
 
 
 @pytest.mark.parametrize(
@@ -139,7 +173,7 @@ def test_what_is_forced_is_taken(algo, proto):
 def test_the_reason_of_a_choice():
     node = cluster()
     assert choose("all_reduce", 8, of(node), node.node).why == "ring/LL is expected to take 15 us, tree/LL 15.2 us"
-    said = table.considered(node, np.arange(8), "all_reduce", table.line(node, np.arange(8), "all_reduce", GIB))
+    said = considered(node, np.arange(8), "all_reduce", table.line(node, np.arange(8), "all_reduce", GIB))
     assert "nvls/Simple" in said
     assert "nvls_tree/Simple       is for several nodes" in said
     assert "nvls/LL " not in said
@@ -322,6 +356,21 @@ REFUSED = {
     "NCCL cannot do all_reduce with nvls and LL here (has Simple only); drop nccl.algo or nccl.proto": (
         lambda: choose("all_reduce", 8, of(cluster()), request.forced(cluster(), "nvls", "LL").node)
     ),
+    "NCCL cannot do all_reduce with nvls_tree here (is for several nodes); drop nccl.algo or nccl.proto": (
+        lambda: choose("all_reduce", 8, of(cluster()), request.forced(cluster(), "nvls_tree").node)
+    ),
+    "NCCL cannot do all_reduce with collnet_chain here (needs SHARP between nodes); drop nccl.algo or nccl.proto": (
+        lambda: choose("all_reduce", 8, of(cluster()), request.forced(cluster(), "collnet_chain").node)
+    ),
+    "NCCL cannot do all_gather with nvls here (needs SHARP between nodes); drop nccl.algo or nccl.proto": (
+        lambda: choose("all_gather", 8, of(cluster(nodes=2)), request.forced(cluster(nodes=2), "nvls").node)
+    ),
+    "NCCL cannot do all_gather with pat and LL here (is for one GPU a node); drop nccl.algo or nccl.proto": (
+        lambda: choose("all_gather", 8, of(cluster(nodes=2)), request.forced(cluster(nodes=2), "pat", "LL").node)
+    ),
+    "NCCL cannot do all_reduce with nvls here (nccl.nvls is false); drop nccl.algo or nccl.proto": (
+        lambda: choose("all_reduce", 8, of(cluster()), request.forced(cluster(), "nvls", nvls=False).node)
+    ),
     "NCCL 2.8 is not known; write 2.18 to 2.30": lambda: constants("2.8"),
     "'new' is no version of NCCL; write one like 2.27": lambda: constants("new"),
     "GPU 8 is not among 0 to 7": lambda: shape(cluster(), np.arange(9)),
@@ -362,7 +411,7 @@ def test_every_algorithm_has_its_file():
 @pytest.mark.parametrize("fabric", [SWITCH, "{kind: rail_optimized, tiers: [{radix: 64}], link: {rate: 400Gb/s}}"])
 def test_links_give_what_nccl_expects_of_them(fabric):
     """The loads of each algorithm on an idle fabric allow the rate of NCCL's model, within 5 %."""
-    topology = cluster(nodes=4, fabric=fabric, nccl="{collnet: true}")
+    topology = cluster(nodes=4, fabric=f"{fabric[:-1]}, reduction: sharp}}")
     one = of(topology)
     ranks = np.arange(32)[None]
     for e in tune("all_reduce", GIB, one, topology.node):

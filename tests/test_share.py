@@ -14,11 +14,11 @@ from test_topology_folding import FABRICS, FAULTS
 from test_topology_folding import cluster as kinds
 
 from clustersim import plugins
+from clustersim.collectives.levels import fanouts, levels
 from clustersim.collectives.model import Group, phases
 from clustersim.engine import traffic
 from clustersim.engine.activities import Activities
 from clustersim.engine.fabric import Fabric
-from clustersim.engine.groups import fanouts, levels
 from clustersim.engine.network import Tenant
 from clustersim.engine.script import Call
 from clustersim.engine.simulate import Record

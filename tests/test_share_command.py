@@ -198,6 +198,17 @@ ERRORS = [
         "'spred' is none of the placements; did you mean 'spread'? known: packed, random, spread, or package.module:attribute",
     ),
     (
+        "tiny.yaml --placement random:x",
+        "",
+        "placement random:x: 'x' is no seed; write a whole number of at most 18 digits, such as random:7",
+    ),
+    (
+        "jobs.yaml",
+        "placement: 'random:-1'\njobs: [{workload: tiny.yaml}]",
+        "jobs.yaml:1:12: placement: placement random:-1: '-1' is no seed; "
+        "write a whole number of at most 18 digits, such as random:7",
+    ),
+    (
         "tiny.yaml --placement os:getcwd",
         "",
         "placement os:getcwd does not work here (TypeError: posix.getcwd() takes no arguments (3 given)); "

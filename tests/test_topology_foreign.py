@@ -17,9 +17,9 @@ from clustersim.config.yaml import parse, read
 from clustersim.errors import ConfigError, InputError
 from clustersim.topology.build import build, document_of, load
 from clustersim.topology.describe import describe
-from clustersim.topology.drawing.canvas import BROKEN, SLOW
+from clustersim.topology.drawing.canvas import BROKEN, SLOW, Box, Dot, Line, Text
 from clustersim.topology.drawing.canvas import GPU as GREEN
-from clustersim.topology.drawing.draw import svg
+from clustersim.topology.drawing.draw import picture, svg
 from clustersim.topology.foreign import graphml, ns3
 from clustersim.topology.foreign.cabled import cabled
 
@@ -294,16 +294,59 @@ def test_show_writes_files(call, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--draw", "a.png"], "pictures are SVG; write a name that ends in .svg"),
+        (["--draw", "a.pdf"], "--draw a.pdf: pictures are SVG or PNG; write a name that ends in .svg or .png"),
         (["--draw", "none/a.svg"], "none/a.svg: cannot be written"),
         (["--export", "ns4", "a"], "--export ns4: no such format; did you mean 'ns3'?"),
         (["--export", "ns3", "none/a"], "none/a: cannot be written"),
     ],
 )
 def test_show_says_what_cannot_be_written(call, arguments: list[str], said: str) -> None:
-    code, _, err = call("show", "topologies/explicit_8.yaml", *arguments)
-    assert code == 2
+    code, out, err = call("show", "topologies/explicit_8.yaml", *arguments)
+    assert (code, out) == (2, "")
     assert said in err
+
+
+def test_a_png_needs_matplotlib(call, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("clustersim.topology.drawing.png.find_spec", lambda name: None)
+    message = (
+        "clustersim: a PNG needs matplotlib, which is not installed; run pip install 'clustersim[plots]', "
+        "or write a name that ends in .svg\n"
+    )
+    assert call("show", "topologies/explicit_8.yaml", "--draw", str(tmp_path / "a.png")) == (2, "", message)
+
+
+@pytest.mark.parametrize("name", ["explicit_8", "fattree_3840", "hgx_h100_8", "torus_4096", "dragonfly_1056"])
+def test_a_png_is_the_picture_of_the_svg(call, tmp_path: Path, name: str) -> None:
+    """Two dots a pixel, and the colour of each box and disc where nothing covers its place."""
+    from matplotlib.image import imread
+
+    file, target = f"topologies/{name}.yaml", tmp_path / "a.PNG"
+    assert call("show", file, "--draw", str(target))[0] == 0
+    dots, canvas = imread(target), picture(document_of(file))
+    assert dots.shape[:2] == (round(2 * canvas.height), round(2 * canvas.width))
+    seen = 0
+    for i, shape in enumerate(canvas.shapes):
+        if isinstance(shape, Box) and len(shape.fill) == 7 and min(shape.size) > 6:
+            x, y = shape.corner[0] + 3, shape.corner[1] + shape.size[1] / 2
+            if not any(_covers(later, x, y) for later in canvas.shapes[i + 1 :]):
+                wanted = [int(shape.fill[j : j + 2], 16) / 255 for j in (1, 3, 5)]
+                assert dots[int(2 * y), int(2 * x), :3] == pytest.approx(wanted, abs=0.02)
+                seen += 1
+    assert seen > 3
+
+
+def _covers(shape: object, x: float, y: float) -> bool:
+    """Whether a shape may cover a place: its bounds, with some room for text."""
+    if isinstance(shape, Box):
+        corners = [shape.corner, (shape.corner[0] + shape.size[0], shape.corner[1] + shape.size[1])]
+    elif isinstance(shape, Text):
+        half = 0.4 * len(shape.words) * shape.size * (2 if shape.anchor == "start" else 1)
+        corners = [(shape.at[0] - half, shape.at[1] - shape.size), (shape.at[0] + half, shape.at[1] + shape.size)]
+    else:
+        corners = list(shape.points) if isinstance(shape, Line) else [shape.at]
+    room = 3.0 if not isinstance(shape, Dot) else shape.radius
+    (left, right), (top, bottom) = ((min(c), max(c)) for c in zip(*corners, strict=True))
+    return left - room <= x <= right + room and top - room <= y <= bottom + room
 
 
 def test_show_needs_a_file_to_draw(call) -> None:

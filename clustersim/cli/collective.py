@@ -18,18 +18,27 @@ def collective(
     op: Annotated[
         str,
         typer.Argument(
-            help="all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, dispatch, combine, send."
+            help="all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, dispatch, combine, or send: "
+            "each GPU to the one with the next number, the last to the first, all at once, as sendrecv_perf."
         ),
     ],
     topology: Annotated[Path, typer.Option("--topology", "-t", help="A topology file.")],
-    begin: Annotated[str, typer.Option("--begin", "-b", help="Smallest size, such as 8 or 1M.")] = "8",
-    end: Annotated[str, typer.Option("--end", "-e", help="Largest size, such as 16G.")] = "16G",
+    begin: Annotated[
+        str, typer.Option("--begin", "-b", help="Smallest size: 8, 1M (2^20, as nccl-tests has it), 1MB (10^6), 1MiB.")
+    ] = "8",
+    end: Annotated[
+        str, typer.Option("--end", "-e", help="Largest size. Sizes are cut to whole floats, 4 bytes.")
+    ] = "16G",
     factor: Annotated[float, typer.Option("--factor", "-f", min=1.01, help="From one size to the next.")] = 2.0,
     gpus: Annotated[
         int | None, typer.Option("--gpus", "-g", min=2, help="The first so many GPUs. [default: all]")
     ] = None,
-    ranks: Annotated[str | None, typer.Option(help="These GPUs, in this order, such as 0-7,16-23 or 0-1023:8.")] = None,
-    algo: Annotated[str | None, typer.Option(help="Force an algorithm, as NCCL_ALGO does, such as ring.")] = None,
+    ranks: Annotated[
+        str | None, typer.Option(help="These GPUs, such as 0-7,16-23 or 0-1023:8 (one a node of 8).")
+    ] = None,
+    algo: Annotated[
+        str | None, typer.Option(help="Force an algorithm of NCCL, such as ring, or one of clustersim/collectives.")
+    ] = None,
     proto: Annotated[str | None, typer.Option(help="Force a protocol: LL, LL128 or Simple.")] = None,
     version: Annotated[str | None, typer.Option("--nccl", help="NCCL's release, such as 2.27.")] = None,
     launch: Annotated[
@@ -41,7 +50,9 @@ def collective(
     imbalance: Annotated[
         float, typer.Option(help="Rows of the busiest GPU over the mean (Zipf), of all_to_all, dispatch or combine.")
     ] = 1.0,
-    why: Annotated[bool, typer.Option("--why", help="Say for the last size what was considered.")] = False,
+    why: Annotated[
+        bool, typer.Option("--why", help="Say for the last size what was considered, and which link is busiest.")
+    ] = False,
     measured: Annotated[
         Path | None,
         typer.Option(help="What nccl-tests printed, or a CSV with size_bytes and time_us, to compare with."),
@@ -57,9 +68,11 @@ def collective(
     """Print nccl-tests' table for a collective: size, algorithm, protocol, time, algbw, busbw."""
     from clustersim.collectives.nccl import request, table
     from clustersim.collectives.nccl.measured import measured as read
+    from clustersim.collectives.nccl.why import considered
     from clustersim.topology.build import load
 
-    cluster = request.forced(load(topology), algo, proto, version, launch, nvls)
+    named = request.named(algo, proto)
+    cluster = request.forced(load(topology), None if named else algo, proto, version, launch, nvls)
     group = request.members(cluster, gpus, ranks)
     shares = request.shares(op, len(group), imbalance)
     times = read(measured, op, len(group), source, in_place) if measured else {}
@@ -68,10 +81,11 @@ def collective(
         raise InputError(
             f"{len(wanted)} sizes are too many; use a larger --factor, or a shorter span (at most {MOST_LINES})"
         )
-    lines = [table.line(cluster, group, op, size, times.get(size), shares) for size in wanted]
+    lines = [table.line(cluster, group, op, size, times.get(size), shares, named) for size in wanted]
     if as_json:
-        typer.echo(json.dumps([line.columns() for line in lines], indent=2))
+        typer.echo(json.dumps(table.document(cluster, group, op, lines), indent=2))
         return
+    typer.echo(table.title(cluster, group, op))
     typer.echo(table.text(lines))
     if why:
-        typer.echo(table.considered(cluster, group, op, lines[-1], shares))
+        typer.echo(considered(cluster, group, op, lines[-1], shares))

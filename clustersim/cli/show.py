@@ -12,6 +12,7 @@ from clustersim.cli.options import Json
 from clustersim.errors import InputError, suggest
 
 MOST_PASSES = 20_000
+FORMATS, PICTURES = ("ns3", "graphml"), (".svg", ".png")
 
 
 def show(
@@ -20,7 +21,9 @@ def show(
     stages: Annotated[int, typer.Option(min=1, max=512, help="Pipeline ranks of the schedule.")] = 4,
     microbatches: Annotated[int, typer.Option(min=1, max=4096, help="Microbatches of the schedule.")] = 8,
     chunks: Annotated[int, typer.Option(min=1, max=64, help="Model chunks a rank (interleaved).")] = 1,
-    draw: Annotated[Path | None, typer.Option(help="Write a picture of the topology to this .svg file.")] = None,
+    draw: Annotated[
+        Path | None, typer.Option(help="Write a picture of the topology to this .svg or .png file.")
+    ] = None,
     export: Annotated[
         tuple[str, Path] | None,
         typer.Option(
@@ -37,18 +40,22 @@ def show(
         raise InputError(
             f"{stages} stages × {microbatches} microbatches × {chunks} chunks are too many to draw; lower one"
         )
+    if (draw or export) and not topology:
+        raise InputError("nothing to draw or export; give a topology file first")
+    if draw:
+        _drawable(draw)
+    if export and export[0] not in FORMATS:
+        raise InputError(f"--export {export[0]}: no such format; {suggest(export[0], FORMATS)}")
+    if topology and draw:
+        _draw(topology, draw)
+    if topology and export:
+        _export(topology, *export)
     if schedule:
         from clustersim.cli.schedule import schedule_text
 
         typer.echo(schedule_text(schedule, stages, microbatches, chunks))
-    if (draw or export) and not topology:
-        raise InputError("nothing to draw or export; give a topology file first")
     if topology:
         _cluster(topology, as_json)
-        if draw:
-            _draw(topology, draw)
-        if export:
-            _export(topology, *export)
     if not schedule and not topology:
         raise InputError("nothing to show; give a topology file, or --schedule 1f1b")
 
@@ -70,13 +77,23 @@ def _cluster(path: Path, as_json: bool) -> None:
     typer.echo("\n".join(f"{label:<{width}}  {value}" for label, value in rows))
 
 
+def _drawable(target: Path) -> None:
+    """Raise InputError for a picture of another kind, or one that cannot be drawn here."""
+    from clustersim.topology.drawing import png
+
+    if target.suffix.lower() not in PICTURES:
+        raise InputError(f"--draw {target}: pictures are SVG or PNG; write a name that ends in .svg or .png")
+    if target.suffix.lower() == ".png":
+        png.available()
+
+
 def _draw(path: Path, target: Path) -> None:
     from clustersim.topology.build import document_of
-    from clustersim.topology.drawing.draw import svg
+    from clustersim.topology.drawing import png, svg
+    from clustersim.topology.drawing.draw import picture
 
-    if target.suffix.lower() != ".svg":
-        raise InputError(f"--draw {target}: pictures are SVG; write a name that ends in .svg, which browsers open")
-    _write(target, svg(document_of(path)))
+    canvas = picture(document_of(path))
+    _write(target, png.image(canvas) if target.suffix.lower() == ".png" else svg.text(canvas).encode())
 
 
 def _export(path: Path, form: str, target: Path) -> None:
@@ -84,17 +101,13 @@ def _export(path: Path, form: str, target: Path) -> None:
     from clustersim.topology.foreign import graphml, ns3
     from clustersim.topology.foreign.cabled import cabled
 
-    if form == "ns3":
-        _write(target, ns3.text(cabled(document_of(path))))
-    elif form == "graphml":
-        _write(target, graphml.text(load(path)))
-    else:
-        raise InputError(f"--export {form}: no such format; {suggest(form, ('ns3', 'graphml'))}")
+    text = ns3.text(cabled(document_of(path))) if form == "ns3" else graphml.text(load(path))
+    _write(target, text.encode())
 
 
-def _write(target: Path, text: str) -> None:
+def _write(target: Path, content: bytes) -> None:
     try:
-        target.write_text(text, encoding="utf-8")
+        target.write_bytes(content)
     except OSError as error:
         raise InputError(f"{target}: cannot be written: {error.strerror}; choose another place") from error
     typer.echo(f"written to {target}", err=True)

@@ -133,11 +133,28 @@ def bounds(topology: Topology, groups: int, group: Ints, link: Ints, weight: Flo
     return bound
 
 
+class Idle(NamedTuple):
+    """A phase on a fabric without other traffic, by group: it takes latency + S / bound on S bytes of the collective.
+
+    latency: seconds, rounds times the slowest pair. bound: bytes/s of the collective's size.
+    """
+
+    latency: Floats
+    bound: Floats
+    loads: Loads
+
+
+def idle(topology: Topology, ranks: Ints, phase: Phase | Exchange) -> Idle:
+    """Return what a phase takes in each group of GPUs `ranks` (groups, n) on its own; raises as `loads` does."""
+    found = loads(topology, ranks, phase)
+    bound = bounds(topology, len(ranks), found.group, found.link, found.weight)
+    return Idle(phase.rounds * found.latency, bound, found)
+
+
 def idle_rates(topology: Topology, ranks: Ints, phases: Sequence[Phase | Exchange]) -> Floats:
     """Return bytes/s of the collective's size that the links give each group of GPUs `ranks` (groups, n) on its own."""
     seconds = np.zeros(len(ranks))
     for phase in phases:
-        found = loads(topology, ranks, phase)
-        seconds += 1 / bounds(topology, len(ranks), found.group, found.link, found.weight)
+        seconds += 1 / idle(topology, ranks, phase).bound
     with np.errstate(divide="ignore"):
         return 1 / seconds

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, PlainValidator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
 
 from clustersim.config.fields import Bandwidth, Count, Fraction, Index, Length, Name, Power, Spec, Time, between
 
 NCCL_ALGORITHMS = ("ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat")
+NCCL_PROTOCOLS = ("LL", "LL128", "Simple")
 _TAKEN = frozenset({"gpu", "mesh", "nic", "nvlink", "pcie", "port", "ports", "ring"})
 _PCIE = re.compile(r"gen([1-6])x(1|2|4|8|16)")
 _PCIE_RAW = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}  # B/s a lane after line coding
@@ -40,10 +41,24 @@ def _version(value: str) -> str:
     raise ValueError(f'{value!r} is no version of NCCL; write one in quotes, like "2.27" or "2.27.3"')
 
 
+def nccl_algorithm(value: str) -> str | None:
+    """Return NCCL's algorithm of that name, in any case and in NCCL's own spelling (`NVLSTree`); None if there is none."""
+    return {name.replace("_", ""): name for name in NCCL_ALGORITHMS}.get(value.lower().replace("_", ""))
+
+
+def nccl_protocol(value: str) -> str | None:
+    """Return NCCL's protocol of that name, in any case; None if there is none."""
+    return {name.lower(): name for name in NCCL_PROTOCOLS}.get(value.lower())
+
+
 def _algo(value: str) -> str:
-    if value in NCCL_ALGORITHMS:
-        return value
+    if found := nccl_algorithm(value):
+        return found
     raise ValueError(f"{value!r} is no algorithm of NCCL; write one of {', '.join(NCCL_ALGORITHMS)}")
+
+
+def _proto(value: object) -> object:
+    return (nccl_protocol(value) or value) if isinstance(value, str) else value
 
 
 def _name_free_of_brackets(value: str) -> str:
@@ -361,15 +376,15 @@ class Nccl(Spec):
     """The communication library: seconds to launch one collective (8.4 us, ring/Simple in NCCL's tuning.cc).
 
     version, algo, proto, collnet, nvls are for algorithm `nccl`: NCCL's release, what it is forced to use (`NCCL_ALGO`,
-    `NCCL_PROTO`), whether InfiniBand switches may add (`NCCL_COLLNET_ENABLE`, SHARP), and NVSwitches
-    (`NCCL_NVLS_ENABLE`). Its latencies hold a launch already; a `launch` written here comes on top of them.
+    `NCCL_PROTO`, in any case), whether it lets the switches of a fabric with `reduction: sharp` add (`NCCL_COLLNET_ENABLE`),
+    and NVSwitches (`NCCL_NVLS_ENABLE`). Its latencies hold a launch already; a `launch` written here comes on top of them.
     """
 
     launch: Time = 8.4e-6
     version: Annotated[str, AfterValidator(_version)] = "2.30"
     algo: Annotated[str, AfterValidator(_algo)] | None = None
-    proto: Literal["LL", "LL128", "Simple"] | None = None
-    collnet: bool = False
+    proto: Annotated[Literal["LL", "LL128", "Simple"], BeforeValidator(_proto)] | None = None
+    collnet: bool = True
     nvls: bool = True
 
 

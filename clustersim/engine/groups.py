@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.collectives.model import Group, phases
+from clustersim.collectives.levels import fanouts, levels
+from clustersim.collectives.switched import fitted
 from clustersim.engine.choose import NCCL
 from clustersim.engine.script import BACKWARD, FORWARD, Call
 from clustersim.engine.traffic import Family
@@ -44,10 +44,8 @@ def families(job: Job, topology: Topology, gpus: Ints, calls: Iterable[Call]) ->
     for name, own in by_name.items():
         algorithm = "" if name in (FORWARD, BACKWARD) else getattr(job.parallelism.algorithms, _setting(name))
         shares = job.shares if name == "ep" else ()
-        fit = levels(gpus[ranks[name]] // topology.gpus_per_node, upwards)
-        family = Family(name, ranks[name], fit, algorithm, eras.get(name, {}), shares=shares)
-        uses.append(Use(family, tuple(own)))
-        _check(job, uses[-1])
+        family = Family(name, ranks[name], (), algorithm, eras.get(name, {}), shares=shares)
+        uses.append(_fitted(job, topology, gpus, upwards, Use(family, tuple(own))))
     return tuple(uses)
 
 
@@ -73,16 +71,21 @@ def _ranks(mesh: Mesh, experts: Mesh, chunks: int) -> dict[str, Ints]:
     }
 
 
-def _check(job: Job, use: Use) -> None:
-    """Raise ConfigError at the place of an algorithm that cannot do what its groups need."""
-    name, algorithm = use.family.name, use.family.algorithm
-    if name in (FORWARD, BACKWARD) or algorithm == NCCL:
-        return
-    for op in dict.fromkeys(call.op for call in use.calls):
-        try:
-            phases(algorithm, op, Group(use.family.ranks.shape[1], use.family.levels, use.family.shares))
-        except InputError as error:
-            raise job.error(f"parallelism.algorithms.{_setting(name)}", str(error)) from error
+def _fitted(job: Job, topology: Topology, gpus: Ints, upwards: tuple[int, ...], use: Use) -> Use:
+    """Return the groups with the levels that their algorithm takes.
+
+    Raises ConfigError at the place of an algorithm that cannot do what its groups need, or needs switches that are not there.
+    """
+    family, ops = use.family, dict.fromkeys(call.op for call in use.calls)
+    placed = gpus[family.ranks]
+    if family.algorithm in ("", NCCL):
+        fit = levels(placed // topology.gpus_per_node, upwards)
+        return use._replace(family=family._replace(levels=fit))
+    try:
+        group = fitted(topology, family.algorithm, ops, placed, upwards, family.shares)
+    except InputError as error:
+        raise job.error(f"parallelism.algorithms.{_setting(family.name)}", str(error)) from error
+    return use._replace(family=family._replace(levels=group.levels))
 
 
 def _neighbours(mesh: Mesh, chunks: int) -> Ints:
@@ -91,42 +94,6 @@ def _neighbours(mesh: Mesh, chunks: int) -> Ints:
     following = np.roll(stages, -1, axis=0)
     last = mesh.pp if chunks > 1 and mesh.pp > 1 else mesh.pp - 1
     return np.stack([stages[:last].ravel(), following[:last].ravel()], axis=1)
-
-
-def fanouts(nodes: Ints, topology: Topology) -> tuple[int, ...]:
-    """Return how many of a job's nodes, then of groups of them, each group of nodes holds at each level upwards.
-
-    nodes: ascending. It ends at the level where groups hold different numbers, the last, which may be less full, excepted.
-    """
-    result: list[int] = []
-    reach = below = 1
-    for fanout in topology.fanouts:
-        reach *= fanout
-        _, held = np.unique(nodes // reach, return_counts=True)
-        most = int(held[0])
-        if (held[:-1] != most).any() or held[-1] > most or most % below:
-            break
-        result.append(most // below)
-        below = most
-    return tuple(result)
-
-
-def levels(nodes: Ints, upwards: Iterable[int]) -> tuple[int, ...]:
-    """Return the fan-outs of a group from the node upwards, such as (8,) or (4, 96, 2): positions by node, leaf, pod.
-
-    nodes: of every position of the groups, (groups, n). upwards: as from `fanouts`. What does not divide evenly becomes one
-    outer level.
-    """
-    n = nodes.shape[1]
-    inside = int((nodes[0] == nodes[0, 0]).sum())
-    result, left = [], n
-    for fanout in (inside, *upwards):
-        step = math.gcd(fanout, left)
-        if step != min(fanout, left):
-            break
-        result.append(step)
-        left //= step
-    return tuple(f for f in (*result, left) if f > 1) or (n,)
 
 
 def group_of(family: Family, ranks: int, position: int | None = None) -> Ints:

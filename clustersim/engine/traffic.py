@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clustersim.collectives.loads import Pins, bounds, loads
+from clustersim.collectives.loads import Pins, idle
 from clustersim.collectives.model import Exchange, Group, Phase, phases
 from clustersim.topology.model import Floats, Ints, Topology
 from clustersim.topology.rows import distinct
@@ -77,10 +77,10 @@ def traffic(topology: Topology, family: Family, op: str) -> tuple[Traffic, ...]:
 
 
 def _phase(topology: Topology, family: Family, op: str, part: Phase | Exchange) -> Traffic:
-    found = loads(topology, family.ranks, part)
-    bound = bounds(topology, len(family.ranks), found.group, found.link, found.weight)
-    latency = part.rounds * found.latency
-    return Traffic(family.name, op, family.eras.get(op, 0), latency, bound, *found[1:], family.job)
+    found = idle(topology, family.ranks, part)
+    _, group, link, weight, find = found.loads
+    era = family.eras.get(op, 0)
+    return Traffic(family.name, op, era, found.latency, found.bound, group, link, weight, find, family.job)
 
 
 class Held(NamedTuple):

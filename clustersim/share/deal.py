@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from clustersim import plugins
-from clustersim.errors import InputError
+from clustersim.errors import InputError, UnknownNameError, shown
 
 Deal = Callable[[Sequence[int], Sequence[int]], list[list[int]]]
 """(nodes that each job wants, free nodes) -> nodes of each job."""
@@ -19,6 +19,10 @@ def dealer(placement: str) -> Deal:
     """
     name, _, seed = placement.rpartition(":")
     numbered = bool(name) and seed.isdecimal() and len(seed) <= _DIGITS
+    if name in plugins.names("clustersim.placements") and not numbered:
+        raise UnknownNameError(
+            f"placement {placement}: {shown(seed)} is no seed; write a whole number of at most {_DIGITS} digits, such as {name}:7"
+        )
     deal = plugins.load("clustersim.placements", name if numbered else placement, "deal")
 
     def dealt(wanted: Sequence[int], free: Sequence[int]) -> list[list[int]]:

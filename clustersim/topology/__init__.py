@@ -3,5 +3,6 @@
 SHARED = (
     "alike",
     "model", "site", "assemble", "router", "inside", "lattice", "detours", "ports", "wiring", "cables", "climb", "groups",
-    "cells", "rows", "written", "faults", "graph", "build", "describe", "measure", "foreign", "drawing",
+    "cells", "rows", "written", "nearer", "shortest", "faults", "bisection",
+    "graph", "build", "describe", "measure", "foreign", "drawing",
 )  # fmt: skip

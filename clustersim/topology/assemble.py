@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clustersim.config.topology import Nccl
 from clustersim.topology.inside import inside
 from clustersim.topology.lattice import Lattice
 from clustersim.topology.model import Floats, NcclFacts, NodeFacts, Tier, Topology
 from clustersim.topology.router import router
 from clustersim.topology.site import Network, Run, Site
+
+_PLAIN = "the switches of this fabric do not add up; write fabric.reduction: sharp, which fat trees and switch have, or drop it"
 
 
 def assemble(site: Site, kind: str, network: Network | None) -> Topology:
@@ -65,14 +66,16 @@ def _facts(site: Site, network: Network | None) -> NodeFacts:
         nic_of=tuple(site.nic_of.tolist()),
         net_latency=nics.latency if nics else 0.0,
         rails=network.rails if network else 1,
-        nccl=_nccl(site.nccl, network),
+        nccl=_nccl(site, network),
     )
 
 
-def _nccl(spec: Nccl, network: Network | None) -> NcclFacts:
-    sharp = network is not None and network.reduction == "sharp"
+def _nccl(site: Site, network: Network | None) -> NcclFacts:
+    spec, sharp = site.nccl, network is not None and network.reduction == "sharp"
+    if network and not sharp and spec.collnet and "collnet" in spec.model_fields_set:
+        raise site.error(("nccl", "collnet"), f"nccl.collnet: {_PLAIN}")
     launch = spec.launch if "launch" in spec.model_fields_set else None
-    return NcclFacts(spec.version, spec.algo, spec.proto, spec.collnet or sharp, launch, spec.nvls)
+    return NcclFacts(spec.version, spec.algo, spec.proto, spec.collnet and sharp, launch, spec.nvls)
 
 
 def _nics(site: Site, network: Network) -> tuple[Run, Run]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from clustersim.collectives.nccl.graphs import HEADS, nvls
 from clustersim.collectives.nccl.model import HALVES, ROOTED, Case
+from clustersim.collectives.switched import JOINED
 
 SIMPLE_ONLY = "has Simple only"
 
@@ -43,6 +44,8 @@ def _no_nvls(case: Case) -> str | None:
 def _no_collnet(case: Case) -> str | None:
     if not case.node.nccl.collnet or case.shape.nodes == 1:
         return "needs SHARP between nodes"
+    if case.node.scale_up not in JOINED:
+        return f"needs NVLink or PCIe to a switch in the node, not scale_up.kind: {case.node.scale_up}"
     return f"does no {case.op}" if case.op in ROOTED else None
 
 

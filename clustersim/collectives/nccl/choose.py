@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from clustersim.collectives.nccl import p2p
+from clustersim.collectives.nccl.available import SIMPLE_ONLY
 from clustersim.collectives.nccl.pace import paced
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.collectives.nccl.tuner import OPS as TUNED
@@ -105,9 +106,10 @@ def _why(found: list[Estimate]) -> str:
 
 
 def _nothing(op: str, size: float, shape: Shape, node: NodeFacts) -> str:
-    asked = [x for x in (node.nccl.algo, node.nccl.proto) if x]
-    reasons = {row.missing for row in tune(op, size, shape, node) if row.algorithm in asked or row.protocol in asked}
-    reason = sorted(r for r in reasons if r and not r.startswith("nccl.")) or ["nothing fits both"]
-    return (
-        f"NCCL cannot do {op} with {' and '.join(asked) or 'anything'} here ({reason[0]}); drop nccl.algo or nccl.proto"
-    )
+    algo, proto = node.nccl.algo, node.nccl.proto
+    asked = " and ".join(filter(None, (algo, proto))) or "anything"
+    rows = [row for row in tune(op, size, shape, node) if row.algorithm == algo or (not algo and row.protocol == proto)]
+    reasons = [row.missing for row in rows if row.missing and not row.missing.startswith(("nccl.algo ", "nccl.proto "))]
+    # what no protocol mends comes before a protocol that the algorithm lacks
+    reason = min(reasons, key=lambda said: said == SIMPLE_ONLY, default="nothing fits both")
+    return f"NCCL cannot do {op} with {asked} here ({reason}); drop nccl.algo or nccl.proto"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -13,6 +14,7 @@ from clustersim.errors import InputError
 _TAG = re.compile(r"^\s*\[\d+,\d+\]<std\w+>:?")  # mpirun --tag-output
 _RANK = re.compile(r"#\s+Rank\s+(\d+)\s")
 _TEST = re.compile(r"#\s*Collective test starting:\s*(\w+)_perf")
+_HUGE = 1 << 1000  # near where a float of bytes is no more finite
 _OPS = {"alltoall": "all_to_all", "sendrecv": "send"}
 
 
@@ -46,7 +48,8 @@ def read(path: Path, lines: list[str], in_place: bool = False) -> Log:
         columns = head(line) or columns
         words = line.split()
         if columns and len(words) > 1 and words[0].isdigit() and words[1].isdigit() and int(words[0]):
-            found[int(words[0])].append(_time(f"{path}:{number}", words, columns, in_place))
+            where, size = f"{path}:{number}", int(words[0])
+            found[size].append(checked(where, size, *_time(where, words, columns, in_place))[1])
     if not found:
         raise InputError(
             f"{path} has the head of nccl-tests' table and no row below it; give the output of a whole run"
@@ -59,8 +62,15 @@ def read(path: Path, lines: list[str], in_place: bool = False) -> Log:
     )
 
 
-def _time(where: str, words: list[str], columns: list[str], in_place: bool) -> float:
-    """Return the seconds in a row: the first column `time` is out of place, the second in place."""
+def checked(where: str, size: int, seconds: float, text: str) -> tuple[int, float]:
+    """Return bytes and seconds of a row. Raises InputError, with its place and text, unless both are finite and above 0."""
+    if 0 < size < _HUGE and 0 < seconds < math.inf:
+        return size, seconds
+    raise InputError(f"{where}: {text}; times and sizes must be finite and above 0")
+
+
+def _time(where: str, words: list[str], columns: list[str], in_place: bool) -> tuple[float, str]:
+    """Return the seconds in a row, and its text: the first column `time` is out of place, the second in place."""
     times = [i for i, name in enumerate(columns) if name == "time"]
     if len(words) != len(columns):
         raise InputError(
@@ -68,9 +78,7 @@ def _time(where: str, words: list[str], columns: list[str], in_place: bool) -> f
         )
     text = words[times[-1 if in_place else 0]]
     try:
-        seconds = float(text) * 1e-6
+        return float(text) * 1e-6, f"{words[0]} bytes in {text} us"
     except ValueError:
-        seconds = 0.0
-    if not seconds > 0:
-        raise InputError(f"{where}: {text} is no time in us; drop the row{', or --in-place' if in_place else ''}")
-    return seconds
+        drop = f"drop the row{', or --in-place' if in_place else ''}"
+        raise InputError(f"{where}: {text} is no time in us; {drop}") from None

@@ -6,17 +6,18 @@ import csv
 from collections.abc import Mapping
 from pathlib import Path
 
-from clustersim.collectives.nccl.log import head, lines_of, read
-from clustersim.errors import InputError
+from clustersim.collectives.nccl.log import checked, head, lines_of, read
+from clustersim.errors import InputError, shown
 
 _SPELT = {"alltoall": "all_to_all", "sendrecv": "send"}
+_LINE = "line of the file"
 
 
 def measured(path: Path, op: str, gpus: int, source: str | None = None, in_place: bool = False) -> dict[int, float]:
     """Return {size in bytes: seconds} of nccl-tests' own output, or of a CSV with the columns size_bytes and time_us.
 
     Of a CSV that has the columns op, gpus and source, the rows that match. Raises InputError when nothing is left, when
-    rows of several sources are, and for the output of another operation or number of ranks.
+    rows of several sources are, for a size or a time that is none, and for the output of another operation or number of ranks.
     """
     lines = lines_of(_text(path))
     if any(map(head, lines)):
@@ -41,7 +42,7 @@ def _text(path: Path) -> str:
 
 
 def _tabled(path: Path, op: str, gpus: int, source: str | None) -> dict[int, float]:
-    rows = [row for row in _rows(path) if _matches(row, op, gpus, source) and row["size_bytes"] and row["time_us"]]
+    rows = [row for row in _rows(path) if _matches(path, row, op, gpus, source) and _filled(row)]
     if not rows:
         raise InputError(f"{path} has no row for {op} on {gpus} GPUs; it needs the columns size_bytes and time_us")
     sources = sorted({" ".join((row.get("source") or "", row.get("gpu") or "")).strip() for row in rows})
@@ -49,27 +50,41 @@ def _tabled(path: Path, op: str, gpus: int, source: str | None) -> dict[int, flo
         raise InputError(
             f"{path} has rows of {len(sources)} sources for {op} on {gpus} GPUs; name one with --source: {sources[0]!r}"
         )
+    return dict(_point(path, row) for row in rows)
+
+
+def _filled(row: Mapping[str, str]) -> bool:
+    return bool(row["size_bytes"] and row["time_us"])
+
+
+def _point(path: Path, row: Mapping[str, str]) -> tuple[int, float]:
+    """Return the bytes and the seconds in a row."""
+    where, size, time = f"{path}:{row[_LINE]}", row["size_bytes"], row["time_us"]
     try:
-        return {int(row["size_bytes"]): float(row["time_us"]) * 1e-6 for row in rows}
+        point = int(size), float(time) * 1e-6
     except ValueError as error:
-        raise InputError(f"{path}: {error}; size_bytes must be whole, time_us a number") from None
+        raise InputError(f"{where}: {error}; size_bytes must be whole, time_us a number") from None
+    return checked(where, *point, f"{size} bytes in {time} us")
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
     try:
         with path.open(newline="") as file:
-            rows = list(csv.DictReader(file))
+            reader = csv.DictReader(file)
+            rows = [{**row, _LINE: str(reader.line_num)} for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path} cannot be read ({error}); give a CSV file") from None
     if rows and not {"size_bytes", "time_us"} <= rows[0].keys():
         raise InputError(
             f"{path} lacks the columns size_bytes and time_us, and is no output of nccl-tests; "
-            f"its columns are {', '.join(map(str, rows[0]))[:200]}"
+            f"its columns are {', '.join(str(name) for name in rows[0] if name != _LINE)[:200]}"
         )
     return rows
 
 
-def _matches(row: Mapping[str, str], op: str, gpus: int, source: str | None) -> bool:
-    own = row.get("op") or op
+def _matches(path: Path, row: Mapping[str, str], op: str, gpus: int, source: str | None) -> bool:
+    own, count = row.get("op") or op, row.get("gpus") or str(gpus)
+    if not count.strip().isdecimal():
+        raise InputError(f"{path}:{row[_LINE]}: {shown(count)} is no number of GPUs; gpus must be whole")
     text = " ".join((row.get("source") or "", row.get("gpu") or ""))
-    return _SPELT.get(own, own) == op and int(row.get("gpus") or gpus) == gpus and (source is None or source in text)
+    return _SPELT.get(own, own) == op and int(count) == gpus and (source is None or source in text)

@@ -7,18 +7,21 @@ from dataclasses import replace
 
 import numpy as np
 
-from clustersim.collectives.model import Ints
-from clustersim.collectives.nccl.constants import PROTOCOLS, constants
+from clustersim import plugins
+from clustersim.collectives.model import ROOM, Ints
+from clustersim.collectives.nccl.constants import constants
 from clustersim.collectives.nccl.shape import ordered
 from clustersim.collectives.skew import OPS as EXCHANGES
-from clustersim.config.topology import NCCL_ALGORITHMS
-from clustersim.errors import InputError, suggest
+from clustersim.config.topology import NCCL_ALGORITHMS, nccl_algorithm, nccl_protocol
+from clustersim.errors import InputError, UnknownNameError, suggest
 from clustersim.topology.model import NcclFacts, Topology
 from clustersim.units import parse
 from clustersim.workload.routing import zipf_shares
 
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGT]?)(?:i?B)?")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGTkmgt]?)")
 _SCALE = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_ELEMENT = 4
+"""Bytes of nccl-tests' data type, float, of which a size has a whole number."""
 
 
 def forced(
@@ -30,16 +33,36 @@ def forced(
     nvls: bool | None = None,
 ) -> Topology:
     """Return the cluster with another NCCL: algorithm, protocol, release, launch (a time with a unit), NVLS; None leaves it."""
-    if algo is not None and algo not in NCCL_ALGORITHMS:
-        raise InputError(f"{algo!r} is no algorithm of NCCL; {suggest(algo, NCCL_ALGORITHMS)}")
-    if proto is not None and proto not in PROTOCOLS:
+    name, protocol = nccl_algorithm(algo or ""), nccl_protocol(proto or "")
+    if algo is not None and name is None:
+        raise _unknown(algo)
+    if proto is not None and protocol is None:
         raise InputError(f"{proto!r} is no protocol of NCCL; write LL, LL128 or Simple")
     old = topology.node.nccl
     wait = parse(launch, "time") if launch else old.launch
     with_nvls = old.nvls if nvls is None else nvls
-    nccl = NcclFacts(version or old.version, algo or old.algo, proto or old.proto, old.collnet, wait, with_nvls)
+    nccl = NcclFacts(version or old.version, name or old.algo, protocol or old.proto, old.collnet, wait, with_nvls)
     constants(nccl.version)
-    return replace(topology, node=topology.node._replace(nccl=nccl))
+    return replace(topology, node=topology.node._replace(nccl=nccl), launch=topology.launch if wait is None else wait)
+
+
+def named(algo: str | None, proto: str | None = None) -> str | None:
+    """Return the algorithm of clustersim/collectives that is asked for, None where NCCL has or chooses it.
+
+    Raises UnknownNameError for a name that neither has, InputError for a protocol with what has none.
+    """
+    if algo is None or nccl_algorithm(algo):
+        return None
+    if ":" not in algo and algo not in plugins.names(ROOM):
+        raise _unknown(algo)
+    if proto:
+        raise InputError(f"--proto is for NCCL's algorithms, and {algo} is none of them; drop --proto")
+    return algo
+
+
+def _unknown(algo: str) -> UnknownNameError:
+    known = {*NCCL_ALGORITHMS, *plugins.names(ROOM)}
+    return UnknownNameError(f"{algo!r} is no algorithm of NCCL; {suggest(algo, known)}, or package.module:attribute")
 
 
 def members(topology: Topology, gpus: int | None, ranks: str | None) -> Ints:
@@ -51,7 +74,11 @@ def members(topology: Topology, gpus: int | None, ranks: str | None) -> Ints:
         if count > topology.gpus:
             raise InputError(f"the cluster has {topology.gpus} GPUs, not {count}; use that many or fewer")
         return np.arange(count)
-    return ordered(np.concatenate([_span(part.strip(), topology) for part in ranks.split(",")]))
+    found = ordered(np.concatenate([_span(part.strip(), topology) for part in ranks.split(",")]))
+    again = found[1:][found[1:] == found[:-1]]
+    if len(again):
+        raise InputError(f"--ranks {ranks} names GPU {again[0]} twice; write each once")
+    return found
 
 
 def _span(part: str, topology: Topology) -> Ints:
@@ -59,8 +86,12 @@ def _span(part: str, topology: Topology) -> Ints:
     if match is None:
         raise InputError(f"{part!r} is no list of GPUs; write numbers and spans like 0-7 or 0-1023:8")
     first, last = int(match[1]), int(match[2] or match[1])
-    if last < first or last >= topology.gpus:
-        raise InputError(f"GPUs {part} are not among 0 to {topology.gpus - 1}; write the smaller number first")
+    if last < first:
+        raise InputError(f"GPUs {part} run backwards; write the smaller number first")
+    if last >= topology.gpus:
+        raise InputError(
+            f"GPUs {part} are out of range; the cluster has {topology.gpus} GPUs, 0 to {topology.gpus - 1}"
+        )
     return np.arange(first, last + 1, int(match[3] or 1))
 
 
@@ -77,21 +108,28 @@ def shares(op: str, n: int, imbalance: float) -> tuple[float, ...]:
 
 
 def sizes(begin: str, end: str, factor: float) -> list[int]:
-    """Return the sizes in bytes from `begin` to `end`, each `factor` times the last; `64K` is binary, as in nccl-tests."""
-    size, last = _bytes(begin), _bytes(end)
-    if size > last:
+    """Return the sizes in bytes from `begin` to `end`, each `factor` times the last, in whole elements of 4 bytes.
+
+    `64K` is 2**16 as in nccl-tests, which also cuts what is left over of an element; `64kB` and `64KiB` are as in YAML.
+    """
+    exact, last = _bytes(begin), _bytes(end)
+    if exact > last:
         raise InputError(f"the smallest size {begin} is larger than the largest {end}; swap them")
     found = []
-    exact = float(size)
     while exact <= last * (1 + 1e-9):
-        found.append(round(exact))
+        found.append(max(_ELEMENT, int(exact * (1 + 1e-12)) // _ELEMENT * _ELEMENT))
         exact *= factor
-    return found
+    return list(dict.fromkeys(found))
 
 
-def _bytes(text: str) -> int:
+def _bytes(text: str) -> float:
     match = _SIZE.fullmatch(text.strip())
-    value = round(float(match[1]) * _SCALE[match[2]]) if match else 0
+    try:
+        value = float(match[1]) * _SCALE[match[2].upper()] if match else parse(text, "size")
+    except InputError:
+        value = 0.0
     if not 1 <= value <= 1 << 50:
-        raise InputError(f"{text!r} is no size of a collective; write bytes, or 64K, 1M, 16G (binary)")
+        raise InputError(
+            f"{text!r} is no size of a collective; write bytes, 64K, 1M, 16G (powers of 2), 1GB (10^9) or 1GiB (2^30)"
+        )
     return value

@@ -11,15 +11,12 @@ import numpy as np
 
 from clustersim.collectives.loads import TooManyWaysError, idle_rates
 from clustersim.collectives.model import Exchange, Ints, Phase, phases
-from clustersim.collectives.nccl.available import SIMPLE_ONLY
-from clustersim.collectives.nccl.choose import OPS, Choice, choose
+from clustersim.collectives.nccl.choose import OPS, Choice, choose, seconds
+from clustersim.collectives.nccl.named import named
 from clustersim.collectives.nccl.shape import Shape, shape
-from clustersim.collectives.nccl.tuner import OPS as TUNED
-from clustersim.collectives.nccl.tuner import tune
 from clustersim.collectives.paths import even_rate
 from clustersim.errors import InputError, suggest
 from clustersim.topology.model import Topology
-from clustersim.units import scaled, seconds
 
 
 class Line(NamedTuple):
@@ -43,10 +40,10 @@ class Line(NamedTuple):
             "size_bytes": self.size,
             "algorithm": self.choice.algorithm,
             "protocol": self.choice.protocol,
-            "channels": self.choice.channels,
+            "channels": self.choice.channels or None,
             "time_us": self.time * 1e6,
-            "algbw": self.algbw / 1e9,
-            "busbw": self.busbw / 1e9,
+            "algbw_gb_per_s": self.algbw / 1e9,
+            "busbw_gb_per_s": self.busbw / 1e9,
         }
         if self.measured is not None:
             row |= {"measured_us": self.measured * 1e6, "error": self.error}
@@ -66,13 +63,19 @@ def line(
     size: int,
     measured: float | None = None,
     shares: tuple[float, ...] = (),
+    algorithm: str | None = None,
 ) -> Line:
     """Return what `op` on `size` bytes takes over GPUs `ranks` (n,): launch + latency + size / min(NCCL's rate, the links').
 
-    shares: of the rows of a dispatch, combine or all_to_all, as in Group.
+    shares: of the rows of a dispatch, combine or all_to_all, as in Group. algorithm: of clustersim/collectives, in the place of
+    NCCL's choice.
     """
     if op not in OPS:
         raise InputError(f"{op!r} is no collective; {suggest(op, OPS)}")
+    if algorithm:
+        own = named(topology, tuple(ranks.tolist()), op, algorithm, shares)
+        taken = seconds(own, size, topology.launch)
+        return Line(size, own, taken, size / taken, size / taken * bus_factor(op, len(ranks)), measured)
     one = shape(topology, ranks, shares)
     choice = choose(op, size, one, topology.node)
     rate = min(choice.rate_bytes_per_s, _links(topology, tuple(ranks.tolist()), op, choice.file, one, shares))
@@ -85,28 +88,45 @@ def _links(
     topology: Topology, ranks: tuple[int, ...], op: str, file: str, one: Shape, shares: tuple[float, ...]
 ) -> float:
     """Return the bytes/s that the links of an idle fabric give a collective."""
-    n = len(ranks)
-    if op == "send":
-        around = np.arange(n)
-        parts: Sequence[Phase | Exchange] = (Phase(1, around, np.roll(around, -1), np.ones(n)),)
-    else:
-        parts = phases(file, op, one.group._replace(shares=shares))
     try:
-        return float(idle_rates(topology, np.array([ranks]), parts)[0])
+        return float(idle_rates(topology, np.array([ranks]), parts(op, file, one, shares))[0])
     except TooManyWaysError:
         if shares:
             raise
         return even_rate(topology, np.array(ranks))
 
 
+def parts(op: str, file: str, one: Shape, shares: tuple[float, ...]) -> Sequence[Phase | Exchange]:
+    """Return the bytes over pairs of ranks; in a `send` each rank sends to the next, the last to the first, all at once."""
+    if op == "send":
+        around = np.arange(one.ranks)
+        return (Phase(1, around, np.roll(around, -1), np.ones(one.ranks)),)
+    return phases(file, op, one.group._replace(shares=shares))
+
+
+def title(topology: Topology, ranks: Ints, op: str) -> str:
+    """Return the comment above the table: what runs where."""
+    one = shape(topology, ranks)
+    nodes = f"{one.nodes} node{'s' if one.nodes > 1 else ''}"
+    return f"# {op} over {one.ranks} GPUs on {nodes} of {topology.name}, NCCL {topology.node.nccl.version}"
+
+
+def document(topology: Topology, ranks: Ints, op: str, lines: Sequence[Line]) -> dict[str, object]:
+    """Return the table for JSON; each key with a dimension has its unit."""
+    one = shape(topology, ranks)
+    what = {"op": op, "topology": topology.name, "gpus": one.ranks, "nodes": one.nodes}
+    return {**what, "nccl": topology.node.nccl.version, "lines": [line.columns() for line in lines]}
+
+
 def text(lines: Sequence[Line]) -> str:
     """Return the table as text: sizes in bytes, us, GB/s; with the median error when there are measurements."""
     compared = any(line.measured is not None for line in lines)
-    head = f"{'size':>12} {'type':>5} {'algo':>14} {'proto':>6} {'time':>10} {'algbw':>8} {'busbw':>8}"
-    units = f"{'(B)':>12} {'':>5} {'':>14} {'':>6} {'(us)':>10} {'(GB/s)':>8} {'(GB/s)':>8}"
+    wide = max(14, *(len(line.choice.algorithm) for line in lines))
+    head = f"{'size':>12} {'type':>5} {'algo':>{wide}} {'proto':>6} {'time':>10} {'algbw':>8} {'busbw':>8}"
+    units = f"{'(B)':>12} {'':>5} {'':>{wide}} {'':>6} {'(us)':>10} {'(GB/s)':>8} {'(GB/s)':>8}"
     if compared:
         head, units = f"{head} {'measured':>10} {'error':>7}", f"{units} {'(us)':>10} {'(%)':>7}"
-    rows = [head, units, *(_row(line) for line in lines)]
+    rows = [head, units, *(_row(line, wide) for line in lines)]
     if compared:
         rows.append(_summary(lines))
     return "\n".join(rows)
@@ -126,28 +146,10 @@ def _summary(lines: Sequence[Line]) -> str:
     )
 
 
-def _row(line: Line) -> str:
+def _row(line: Line, wide: int) -> str:
     c = line.choice
-    own = f"{line.size:>12} {'float':>5} {c.algorithm:>14} {c.protocol:>6} {line.time * 1e6:>10.2f}"
+    own = f"{line.size:>12} {'float':>5} {c.algorithm:>{wide}} {c.protocol:>6} {line.time * 1e6:>10.2f}"
     own = f"{own} {line.algbw / 1e9:>8.2f} {line.busbw / 1e9:>8.2f}"
     if line.measured is None or line.error is None:
         return own
     return f"{own} {line.measured * 1e6:>10.2f} {100 * line.error:>+7.1f}"
-
-
-def considered(topology: Topology, ranks: Ints, op: str, last: Line, shares: tuple[float, ...] = ()) -> str:
-    """Return why the last line is as it is: what NCCL expected of each algorithm and protocol, and what it could not use."""
-    one = shape(topology, ranks, shares)
-    where = f"{one.ranks} GPUs on {one.nodes} node{'s' if one.nodes > 1 else ''}"
-    rows = [f"{op} of {last.size} B, {where}, NCCL {topology.node.nccl.version}: {last.choice.why}"]
-    if op in TUNED:
-        for e in sorted(tune(op, last.size, one, topology.node), key=lambda e: e.time_s):
-            if e.missing == SIMPLE_ONLY:
-                continue
-            name = f"  {e.algorithm}/{e.protocol}"
-            said = e.missing or f"{seconds(e.time_s)}, {e.channels} channels, {scaled(e.rate_bytes_per_s, 'B/s')}"
-            rows.append(f"{name:<24} {said}")
-    rows.append(
-        f"kernels take {seconds(last.choice.latency_s)} before and between the bytes, {last.choice.file} has the loads on links"
-    )
-    return "\n".join(rows)

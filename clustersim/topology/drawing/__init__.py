@@ -1,1 +1,1 @@
-"""Clusters as pictures (SVG)."""
+"""Clusters as pictures (SVG, PNG)."""

@@ -10,6 +10,7 @@ from clustersim.topology.describe import faults
 from clustersim.topology.drawing import cards, node, whole
 from clustersim.topology.drawing.canvas import BROKEN, FAINT, Canvas
 from clustersim.topology.drawing.parts import Parts, parts
+from clustersim.topology.drawing.svg import text
 from clustersim.topology.foreign.cabled import cabled
 from clustersim.topology.measure import diameter
 from clustersim.topology.model import Topology
@@ -21,6 +22,11 @@ _MOST_SWITCHES, _MOST_LINES, _MOST_AROUND = 64, 300, 24
 
 def svg(document: Document) -> str:
     """Return the picture of a topology file as SVG. Raises ConfigError as `build` does."""
+    return text(picture(document))
+
+
+def picture(document: Document) -> Canvas:
+    """Return the picture of a topology file as shapes. Raises ConfigError as `build` does."""
     topology = build(document)
     counts = topology.counts
     few = topology.nodes <= MOST_NODES and max(counts.get("switches", 0), counts.get("routers", 0)) <= _MOST_SWITCHES
@@ -33,7 +39,7 @@ def svg(document: Document) -> str:
             return _whole(replace(cables, counts=counts), found)
     canvas = _canvas(topology, cards.WIDTH, cards.height(topology))
     cards.draw(canvas, topology)
-    return canvas.svg()
+    return canvas
 
 
 def _sound(document: Document) -> Document:
@@ -49,17 +55,17 @@ def _fits(topology: Topology, found: Parts) -> bool:
     return whole.is_lattice(topology, found) or sum(map(len, found.levels)) <= _MOST_AROUND
 
 
-def _alone(topology: Topology) -> str:
+def _alone(topology: Topology) -> Canvas:
     canvas = _canvas(topology, node.WIDTH + 80, node.HEIGHT + 130)
     node.draw(canvas, (canvas.width / 2, 90 + node.HEIGHT / 2), topology, f"{topology.gpus} × {topology.gpu.name}")
-    return canvas.svg()
+    return canvas
 
 
-def _whole(topology: Topology, found: Parts) -> str:
+def _whole(topology: Topology, found: Parts) -> Canvas:
     height = whole.rows_height(found) if found.hierarchical else whole.flat_height(found)
     canvas = _canvas(topology, whole.WIDTH, height)
     (whole.rows if found.hierarchical else whole.flat)(canvas, found, topology)
-    return canvas.svg()
+    return canvas
 
 
 def _canvas(topology: Topology, width: float, height: float) -> Canvas:

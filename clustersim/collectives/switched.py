@@ -1,0 +1,80 @@
+"""Algorithms that a user names, whose steps end at switches: the levels of their groups, and what they need of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from clustersim.collectives.levels import by_node, levels
+from clustersim.collectives.model import NETWORK, Group, Phase, phases
+from clustersim.errors import InputError
+from clustersim.topology.model import Ints, Topology
+
+JOINED = ("nvswitch", "nvlink", "none")
+"""Kinds of `scale_up` whose GPUs have a link of their own, where NCCL uses SHARP; RCCL on a mesh does not."""
+
+
+class Switches(NamedTuple):
+    """Whether an algorithm's steps end at switches inside nodes, and at those between them."""
+
+    node: bool
+    network: bool
+
+
+def switches(algorithm: str, op: str, group: Group) -> Switches:
+    """Return at which switches the steps of `op` end; raises as `phases` does."""
+    ends = [np.minimum(p.source, p.destination) for p in phases(algorithm, op, group) if isinstance(p, Phase)]
+    low = np.concatenate([np.zeros(1, np.int64), *ends])
+    return Switches(bool(((low > NETWORK) & (low < 0)).any()), bool((low <= NETWORK).any()))
+
+
+def fitted(
+    topology: Topology,
+    algorithm: str,
+    ops: Iterable[str],
+    gpus: Ints,
+    upwards: Iterable[int],
+    shares: tuple[float, ...],
+) -> Group:
+    """Return the groups of GPUs `gpus` (groups, n) as `algorithm` takes them: node by node where its steps end at switches.
+
+    upwards: as from `levels.fanouts`. Raises InputError for an operation the algorithm cannot do, and on a cluster that lacks
+    the switches it needs, with the remedy.
+    """
+    nodes, wanted = gpus // topology.gpus_per_node, tuple(ops)
+    near = Group(gpus.shape[1], by_node(nodes), shares)
+    used = [switches(algorithm, op, near) for op in wanted]
+    if not any(map(any, used)):
+        far = near._replace(levels=levels(nodes, upwards))
+        for op in wanted:
+            phases(algorithm, op, far)  # what it cannot do on these levels
+        return far
+    for op, one in zip(wanted, used, strict=True):
+        if why := lacking(topology, one, near):
+            raise InputError(f"{algorithm} cannot do {op} here: {why}")
+    return near
+
+
+def lacking(topology: Topology, used: Switches, group: Group) -> str | None:
+    """Return what a cluster lacks of the switches that are `used`, and the remedy; None when it has them."""
+    node = topology.node
+    if used.node and not (node.multicast and node.scale_up == "nvswitch"):
+        kind = "" if node.scale_up == "nvswitch" else " and scale_up.kind: nvswitch"
+        return (
+            f"the nodes have no switches that add up; write scale_up.multicast: true{kind}, or name another algorithm"
+        )
+    if used.network and node.scale_up not in JOINED:
+        return (
+            f"SHARP between nodes needs NVLink or PCIe to a switch in the node, not scale_up.kind: {node.scale_up}; "
+            "name another algorithm, such as hierarchical"
+        )
+    if used.network and topology.reduction != "sharp":
+        return (
+            "the switches between nodes do not add up; write fabric.reduction: sharp, which fat trees and switch have, "
+            "or name another algorithm"
+        )
+    if used.node and group.levels[0] < 2:
+        return "its groups need as many GPUs, two or more, on each of their nodes; name another algorithm, such as ring"
+    return None

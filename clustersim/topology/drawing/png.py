@@ -1,0 +1,86 @@
+"""A picture as PNG, drawn by matplotlib, which the extra `plots` installs: the same shapes, text and colours as in SVG."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from importlib.util import find_spec
+from io import BytesIO
+from typing import Any
+
+from clustersim.errors import InputError
+from clustersim.topology.drawing.canvas import PAPER, Box, Canvas, Dot, Line, Text
+
+_DOTS = 200
+"""Dots an inch; a pixel of SVG is a hundredth of an inch, so two dots."""
+_POINTS = 72 / 100
+"""Points of a pixel."""
+_FONTS = {"Helvetica": 1.0, "Arial": 1.0, "Liberation Sans": 1.0, "Nimbus Sans": 1.0, "DejaVu Sans": 0.87}
+"""Fonts by preference, with the size that makes words as wide as in Helvetica; matplotlib brings the last."""
+
+
+def available() -> None:
+    """Raise InputError when matplotlib is not installed."""
+    if find_spec("matplotlib") is None:
+        raise InputError(
+            "a PNG needs matplotlib, which is not installed; run pip install 'clustersim[plots]', "
+            "or write a name that ends in .svg"
+        )
+
+
+def image(canvas: Canvas) -> bytes:
+    """Return the picture as a PNG file, two dots a pixel. Raises InputError without matplotlib."""
+    available()
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(canvas.width / 100, canvas.height / 100), facecolor=PAPER)
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, canvas.width), ylim=(canvas.height, 0))
+    axes.set_axis_off()
+    for order, shape in enumerate(canvas.shapes):
+        axes.add_artist(_artist(shape)).set_zorder(order)
+    target = BytesIO()
+    figure.savefig(target, format="png", dpi=_DOTS, metadata={"Software": None})
+    return target.getvalue()
+
+
+@singledispatch
+def _artist(shape: object) -> Any:
+    raise NotImplementedError(shape)
+
+
+@_artist.register
+def _line(shape: Line) -> Any:
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
+
+    codes = [Path.MOVETO, Path.LINETO] if len(shape.points) == 2 else [Path.MOVETO, Path.CURVE3, Path.CURVE3]
+    look: dict[str, Any] = {"edgecolor": shape.colour, "linewidth": shape.width * _POINTS, "alpha": shape.opacity}
+    return PathPatch(Path(shape.points, codes), facecolor="none", capstyle="butt", **look)
+
+
+@_artist.register
+def _box(shape: Box) -> Any:
+    from matplotlib.patches import FancyBboxPatch
+
+    round_corners = f"round,pad=0,rounding_size={min(shape.radius, *(side / 2 for side in shape.size))}"
+    look: dict[str, Any] = {"facecolor": shape.fill, "edgecolor": shape.edge, "linewidth": _POINTS}
+    return FancyBboxPatch(shape.corner, *shape.size, boxstyle=round_corners, **look)
+
+
+@_artist.register
+def _dot(shape: Dot) -> Any:
+    from matplotlib.patches import Circle
+
+    return Circle(shape.at, shape.radius, facecolor=shape.fill, edgecolor="none")
+
+
+@_artist.register
+def _text(shape: Text) -> Any:
+    from matplotlib.font_manager import fontManager
+    from matplotlib.text import Text as Words
+
+    font = next(name for name in _FONTS if name in fontManager.get_font_names())
+    look: dict[str, Any] = {"color": shape.colour, "fontfamily": font, "fontsize": shape.size * _POINTS * _FONTS[font]}
+    place: dict[str, Any] = {"ha": "center" if shape.anchor == "middle" else "left", "va": "baseline"}
+    weight = "bold" if shape.bold else "normal"
+    x, y = shape.at
+    return Words(x, y, shape.words, fontweight=weight, parse_math=False, **look, **place)
