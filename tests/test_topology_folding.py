@@ -135,7 +135,13 @@ def test_folded_equals_unfolded_on_512_gpus(fabric, monkeypatch):
     same(simulate(topology, **options), simulate(topology, fold=False, **options))
 
 
+_WIDE_HOSTS = ", ".join(f'{{a: "node[{n}]", b: l{n // 8}, rate: 400Gb/s}}' for n in range(64))
+_WIDE_TRUNKS = ", ".join(f"{{a: l{i}, b: s{j}, rate: 400Gb/s, count: 8}}" for i in range(8) for j in range(3))
+_WIDE = f"{{kind: explicit, nodes: [{', '.join(f'l{i}' for i in range(8))}, s0, s1, s2], links: [{_WIDE_HOSTS}, {_WIDE_TRUNKS}]"
 LARGE = {
+    "explicit": f"{_WIDE}}}",
+    "hashed explicit": f"{_WIDE}, routing: {{mode: ecmp, qps: 2, seed: 1}}}}",
+    "first explicit": f"{_WIDE}, routing: {{mode: first}}}}",
     "torus": f"{{kind: torus, dims: [4, 4, 4], {LINK}}}",
     "grid": "{kind: grid, rails: true, dims: [{kind: ring, size: 8, rate: 25GB/s}, {kind: mesh, size: 8, rate: 25GB/s}]}",
     "dragonfly": f"{{kind: dragonfly, a: 8, p: 4, h: 4, {LINK}}}",
