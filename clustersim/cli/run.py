@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -82,7 +82,7 @@ def run(
             )
     if timeline:
         _draw(result, timeline)
-    _print(result, None if no_save else target, as_json, quiet)
+    printed(result.summary, lambda: _lines(result), None if no_save else target, as_json, quiet)
 
 
 def _save(result: Result, target: Path, inputs: dict[str, Path], options: dict[str, Any]) -> None:
@@ -97,15 +97,22 @@ def _draw(result: Result, path: Path) -> None:
     write(path, result.record, result.plan, f"{result.job.name} on {result.topology.name}")
 
 
-def _print(result: Result, target: Path | None, as_json: bool, quiet: bool) -> None:
+def printed(
+    summary: dict[str, Any], text: Callable[[], Iterable[str]], target: Path | None, as_json: bool, quiet: bool
+) -> None:
+    """Print a result: its summary as JSON, or its text and where its files lie."""
     if as_json:
-        typer.echo(json.dumps(result.summary, indent=2))
+        typer.echo(json.dumps(summary, indent=2))
     elif not quiet:
-        from clustersim.output.terminal import lines
-
-        typer.echo("\n".join(lines(result.summary, result.seconds)))
+        typer.echo("\n".join(text()))
         if target:
             typer.echo(f"written to {target}/ (open trace.json.gz at https://ui.perfetto.dev)")
+
+
+def _lines(result: Result) -> list[str]:
+    from clustersim.output.terminal import lines
+
+    return lines(result.summary, result.seconds)
 
 
 @contextmanager

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from clustersim.cli.options import Json, Quiet, Setting, TopologyFile, overrides
-from clustersim.cli.run import progressing
+from clustersim.cli.run import printed, progressing
 
 if TYPE_CHECKING:
     from clustersim.share.play import Result
@@ -59,7 +58,7 @@ def share(
         if not no_save:
             progress("save")
             _save(result, target, topology, {"overrides": changes, "fold": not no_fold})
-    _print(result, None if no_save else target, as_json, quiet)
+    printed(result.summary, lambda: _lines(result), None if no_save else target, as_json, quiet)
 
 
 def _save(result: Result, target: Path, topology: Path, options: dict[str, Any]) -> None:
@@ -69,12 +68,7 @@ def _save(result: Result, target: Path, topology: Path, options: dict[str, Any])
     save(target, result.summary, result.shared, {"topology": topology, **result.inputs}, given)
 
 
-def _print(result: Result, target: Path | None, as_json: bool, quiet: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(result.summary, indent=2))
-    elif not quiet:
-        from clustersim.output.shared_terminal import lines
+def _lines(result: Result) -> list[str]:
+    from clustersim.output.shared_terminal import lines
 
-        typer.echo("\n".join(lines(result.summary, result.seconds)))
-        if target:
-            typer.echo(f"written to {target}/ (open trace.json.gz at https://ui.perfetto.dev)")
+    return lines(result.summary, result.seconds)

@@ -12,27 +12,15 @@ import numpy as np
 
 from clustersim.collectives.mesh_ring import paths
 from clustersim.collectives.model import Group, Phase, Step, merged, nodes_of
-from clustersim.collectives.tree_steps import edges, node_trees
+from clustersim.collectives.tree_steps import along, edges, node_trees
 
 OPS = frozenset({"all_reduce"})
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
     """Yield the steps on two chunks a rail, one for each tree: up to the root of the tree, and down again."""
-    inside, nodes = nodes_of(group)
-    local = paths(inside)[:inside].tolist()
-    for tree, (parent, depth, deepest) in enumerate(node_trees(nodes)):
-        last = deepest + inside - 1
-        for rail, path in enumerate(local):
-            for node in range(nodes):
-                for place in range(inside):
-                    if place == 0 and node == 0:
-                        continue
-                    rank = node * inside + path[place]
-                    above = node * inside + path[place - 1] if place else int(parent[node]) * inside + rail
-                    level = int(depth[node]) + place
-                    yield Step(last - level, rank, above, 2 * rail + tree, reduce=True)
-                    yield Step(last + level - 1, above, rank, 2 * rail + tree, reduce=False)
+    inside, _ = nodes_of(group)
+    return along(group, paths(inside)[:inside])
 
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:

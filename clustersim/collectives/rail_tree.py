@@ -11,25 +11,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from clustersim.collectives.model import Group, Phase, Step, merged, nodes_of
-from clustersim.collectives.tree_steps import edges, node_trees
+from clustersim.collectives.tree_steps import along, edges, node_trees
 
 OPS = frozenset({"all_reduce"})
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
     """Yield the steps on two chunks a rail, one for each tree: up to the root of the tree, and down again."""
-    inside, nodes = nodes_of(group)
-    for tree, (parent, depth, deepest) in enumerate(node_trees(nodes)):
-        last = deepest + inside - 1
-        for rail in range(inside):
-            for rank in range(group.n):
-                node, place = rank // inside, (rail - rank) % inside  # place 0 is the head
-                if place == 0 and node == 0:
-                    continue
-                above = int(parent[node]) * inside + rail if place == 0 else node * inside + (rank + 1) % inside
-                level = int(depth[node]) + place
-                yield Step(last - level, rank, above, 2 * rail + tree, reduce=True)
-                yield Step(last + level - 1, above, rank, 2 * rail + tree, reduce=False)
+    inside, _ = nodes_of(group)
+    return along(group, (np.arange(inside)[:, None] - np.arange(inside)) % inside)
 
 
 def phases(op: str, group: Group) -> tuple[Phase, ...]:

@@ -45,3 +45,21 @@ def edges(group: Group) -> tuple[Part, Part]:
     above = np.concatenate([parent[1:] for parent, _, _ in node_trees(nodes)])
     low, high = ((node[:, None] * inside + rail).ravel() for node in (child, above))
     return (low, high, 0.5 / inside), (high, low, 0.5 / inside)
+
+
+def along(group: Group, chains: Ints) -> Iterator[Step]:
+    """Yield the steps of an all_reduce up both trees of each rail and down again, on chunk 2·rail + tree.
+
+    chains: the positions in a node (rails, GPUs) that the chain of each rail runs through, its head first.
+    """
+    inside, nodes = nodes_of(group)
+    for tree, (parent, depth, deepest) in enumerate(node_trees(nodes)):
+        last = deepest + inside - 1
+        for rail, path in enumerate(chains.tolist()):
+            for node in range(nodes):
+                for place in range(node == 0, inside):  # the head of node 0 is the root
+                    rank = node * inside + path[place]
+                    above = node * inside + path[place - 1] if place else int(parent[node]) * inside + rail
+                    level = int(depth[node]) + place
+                    yield Step(last - level, rank, above, 2 * rail + tree, reduce=True)
+                    yield Step(last + level - 1, above, rank, 2 * rail + tree, reduce=False)

@@ -49,7 +49,6 @@ class Plan(NamedTuple):
 class Draft(NamedTuple):
     """Jobs on the cluster that they share, before they are folded."""
 
-    topology: Topology
     works: tuple[Work, ...]
     uses: tuple[tuple[Use, ...], ...]
     demand: Demand
@@ -59,7 +58,7 @@ def draft(works: Sequence[Work], topology: Topology) -> Draft:
     """Return the groups of jobs and what they may put on links."""
     uses = tuple(_uses(work, topology) for work in works)
     tenants = [Tenant(use, w.gpus, _seeds(w, topology)) for w, use in zip(works, uses, strict=True)]
-    return Draft(topology, tuple(works), uses, demand(topology, tenants))
+    return Draft(tuple(works), uses, demand(topology, tenants))
 
 
 def plan(works: Sequence[Work], topology: Topology, fold: bool = True) -> tuple[Plan, ...]:
@@ -72,7 +71,7 @@ def plan(works: Sequence[Work], topology: Topology, fold: bool = True) -> tuple[
 def bound(drafted: Draft, cells: Partition, kept: Mask) -> tuple[Plan, ...]:
     """Return the plan of every job on the `cells` that they fold to with those links that are `kept`."""
     nets = networks(drafted.demand, cells, kept)
-    return tuple(_plan(*one, drafted.topology) for one in zip(drafted.works, drafted.uses, nets, strict=True))
+    return tuple(_plan(*one, drafted.demand.topology) for one in zip(drafted.works, drafted.uses, nets, strict=True))
 
 
 def _uses(work: Work, topology: Topology) -> tuple[Use, ...]:

@@ -13,10 +13,9 @@ import numpy as np
 
 from clustersim.collectives.model import Floats, Ints
 from clustersim.collectives.tree_steps import node_trees
+from clustersim.topology.inside import NVLINK_LATENCY, PCIE_LATENCY
 from clustersim.topology.model import Topology
 
-INSIDE = {"none": 5.7e-6}
-INSIDE_WIRED = 3.4e-6  # both as in topology/inside.py: NCCL 2.30, tuning.cc, hwLat of ring/Simple
 _DIGITS = 9  # nanoseconds: communicators that lie alike are one shape
 
 
@@ -42,7 +41,7 @@ def _far(topology: Topology, ranks: bytes, starts: bytes) -> Far:
     inside = 0.0
     if len(gpus) > len(heads):
         near = int(np.flatnonzero(np.diff(gpus // topology.gpus_per_node) == 0)[0])
-        own = INSIDE.get(topology.node.scale_up, INSIDE_WIRED)
+        own = PCIE_LATENCY if topology.node.scale_up == "none" else NVLINK_LATENCY
         inside = max(0.0, float(topology.route(gpus[[near]], gpus[[near + 1]]).latency[0]) - own)
     if len(heads) == 1:
         return Far(round(inside, _DIGITS))
