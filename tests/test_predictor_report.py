@@ -229,7 +229,9 @@ def test_show_is_short_and_full_on_demand(tmp_path):
     assert len(short.output.splitlines()) < 20
     assert len(full.output.splitlines()) > 150
     assert "gemm.path" in full.output
-    assert json.loads(call("show", "-p", "neusight", "--json").output)["neusight"]["predictor"] == "neusight"
+    assert (
+        json.loads(call("show", "-p", "neusight", "--json").output)["predictors"]["neusight"]["predictor"] == "neusight"
+    )
     assert call("show", "-p", "neusight", "--card", tmp_path / "card.md").exit_code == 0
     assert (tmp_path / "card.md").read_text(encoding="utf-8").startswith("# Model card: neusight")
 

@@ -18,7 +18,7 @@ from clustersim.errors import ClustersimError, InputError, InterruptedSweepError
 from clustersim.pipeline import simulate
 from clustersim.sweep import evaluate, log, run, runner
 from clustersim.sweep.space import numbers, points, words
-from clustersim.sweep.table import frame
+from clustersim.sweep.table import frame, ranked
 
 ROOT = Path(__file__).parents[1]
 NODE = ROOT / "topologies" / "hgx_h100_8.yaml"
@@ -123,11 +123,11 @@ def test_the_command(place, done, monkeypatch, capsys):
 def test_the_command_prints_json(place, done, monkeypatch, capsys):
     code, out, err = command(monkeypatch, capsys, *OPTIONS, "--workers", "1", "--json", "--out", "x")
     assert (code, err) == (0, "")
-    rows = json.loads(out, parse_constant=pytest.fail)
-    speeds = [row["tokens_per_s"] for row in rows if row["status"] == "ok"]
-    assert speeds == sorted(speeds, reverse=True)
-    keys = [log.key({k: row[k] for k in AXES}) for row in rows]
-    assert sorted(keys) == sorted(log.key({k: row[k] for k in AXES}) for row in done[0])
+    found = json.loads(out, parse_constant=pytest.fail)
+    keys = [log.key({k: row[k] for k in AXES}) for row in found["rows"]]
+    best = ranked(done[0])
+    assert keys == [log.key({k: row[k] for k in AXES}) for row in best]
+    assert (found["points"], found["points_simulated"]) == (len(SPACE), len(best))
 
 
 def test_no_legal_point_is_said(place, monkeypatch, capsys):

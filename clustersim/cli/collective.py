@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from clustersim.cli.answer import print_json
 from clustersim.cli.options import Json
 from clustersim.errors import InputError
 
@@ -83,7 +83,7 @@ def collective(
         )
     lines = [table.line(cluster, group, op, size, times.get(size), shares, named) for size in wanted]
     if as_json:
-        typer.echo(json.dumps(table.document(cluster, group, op, lines), indent=2))
+        print_json("collective", table.document(cluster, group, op, lines))
         return
     typer.echo(table.title(cluster, group, op))
     typer.echo(table.text(lines))

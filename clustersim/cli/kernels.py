@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from clustersim.cli.answer import print_json
 from clustersim.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def kernels(
     times = _times(job, found, gpu) if gpu else {}
     if as_json:
         records = [_record(row, times) for row in found]
-        typer.echo(json.dumps({"workload": job.name, "kernels": records, "total": _total(found)}))
+        print_json("kernels", {"workload": job.name, "kernels": records, "total": _total(found)})
     else:
         _print(job, found, times)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from clustersim.cli.answer import print_json
 from clustersim.cli.options import Json
 from clustersim.errors import InputError
 
@@ -75,7 +75,7 @@ def predict(
         | ({"kernels": _kernels(found, off)} if per_kernel else {})
     )
     if as_json:
-        typer.echo(json.dumps(record, indent=1))
+        print_json("predict", record)
     else:
         _print(record, per_kernel)
 

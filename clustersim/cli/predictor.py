@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from clustersim.cli import predictor_tables, whole_models
+from clustersim.cli.answer import print_json
 from clustersim.errors import InputError
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def evaluate(
     frames = [judged.judge(one, samples, split, scalar) for one in opened]
     rows = [row for frame in frames for row in judged.errors(frame, keys)]
     if as_json:
-        typer.echo(json.dumps({"split": split, "by": keys, "errors": rows}, indent=1))
+        print_json("predictor evaluate", {"split": split, "by": keys, "errors": rows})
     else:
         predictor_tables.show(predictor_tables.judged(rows, keys, split))
         if scalar and all(row["scalar_mean"] is None for row in rows):
@@ -185,7 +185,7 @@ def show(
         model_card.write(card, found[CARD])
         typer.echo(f"wrote {card}")
     elif as_json:
-        typer.echo(json.dumps({name: one.meta for name, one in found.items()}, indent=1))
+        print_json("predictor show", {"predictors": {name: one.meta for name, one in found.items()}})
     else:
         for one in found.values():
             typer.echo(predictor_tables.heading(one.meta, full))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from clustersim.cli.answer import print_json
 from clustersim.cli.options import Json, Quiet, Setting, TopologyFile, WorkloadFile, overrides
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def run(
             )
     if timeline:
         _draw(result, timeline)
-    printed(result.summary, lambda: _lines(result), None if no_save else target, as_json, quiet)
+    printed("run", result.summary, lambda: _lines(result), None if no_save else target, as_json, quiet)
 
 
 def _save(result: Result, target: Path, inputs: dict[str, Path], options: dict[str, Any]) -> None:
@@ -98,11 +98,16 @@ def _draw(result: Result, path: Path) -> None:
 
 
 def printed(
-    summary: dict[str, Any], text: Callable[[], Iterable[str]], target: Path | None, as_json: bool, quiet: bool
+    command: str,
+    summary: dict[str, Any],
+    text: Callable[[], Iterable[str]],
+    target: Path | None,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
-    """Print a result: its summary as JSON, or its text and where its files lie."""
+    """Print the result of a command: its summary as JSON, or its text and where its files lie."""
     if as_json:
-        typer.echo(json.dumps(summary, indent=2))
+        print_json(command, summary)
     elif not quiet:
         typer.echo("\n".join(text()))
         if target:

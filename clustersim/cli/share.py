@@ -58,7 +58,7 @@ def share(
         if not no_save:
             progress("save")
             _save(result, target, topology, {"overrides": changes, "fold": not no_fold})
-    printed(result.summary, lambda: _lines(result), None if no_save else target, as_json, quiet)
+    printed("share", result.summary, lambda: _lines(result), None if no_save else target, as_json, quiet)
 
 
 def _save(result: Result, target: Path, topology: Path, options: dict[str, Any]) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from clustersim.cli.answer import print_json
 from clustersim.cli.options import Json
 from clustersim.errors import InputError, suggest
 
@@ -50,29 +50,42 @@ def show(
         _draw(topology, draw)
     if topology and export:
         _export(topology, *export)
+    if not schedule and not topology:
+        raise InputError("nothing to show; give a topology file, or --schedule 1f1b")
+    if as_json:
+        drawn = _schedule_facts(schedule, stages, microbatches, chunks) if schedule else {}
+        print_json("show", drawn | (_cluster_facts(topology) if topology else {}))
+        return
     if schedule:
         from clustersim.cli.schedule import schedule_text
 
         typer.echo(schedule_text(schedule, stages, microbatches, chunks))
     if topology:
-        _cluster(topology, as_json)
-    if not schedule and not topology:
-        raise InputError("nothing to show; give a topology file, or --schedule 1f1b")
+        _cluster(topology)
 
 
-def _cluster(path: Path, as_json: bool) -> None:
+def _schedule_facts(name: str, stages: int, microbatches: int, chunks: int) -> dict[str, Any]:
+    from clustersim.cli.schedule import schedule_facts
+
+    return {"schedule": schedule_facts(name, stages, microbatches, chunks)}
+
+
+def _cluster_facts(path: Path) -> dict[str, Any]:
     from clustersim.topology.build import load
-    from clustersim.topology.describe import describe
     from clustersim.topology.measure import diameter
 
     topology = load(path)
-    if as_json:
-        head = {"name": topology.name, "kind": topology.kind, "gpu": topology.gpu.name}
-        far = diameter(topology)
-        reach = {"diameter_links": far.hops, "diameter_latency_s": far.latency, "reduction": topology.reduction}
-        typer.echo(json.dumps({**head, **topology.counts, **reach}, indent=2))
-        return
-    rows = describe(topology)
+    head = {"name": topology.name, "kind": topology.kind, "gpu": topology.gpu.name}
+    far = diameter(topology)
+    reach = {"diameter_links": far.hops, "diameter_latency_s": far.latency, "reduction": topology.reduction}
+    return {**head, **topology.counts, **reach}
+
+
+def _cluster(path: Path) -> None:
+    from clustersim.topology.build import load
+    from clustersim.topology.describe import describe
+
+    rows = describe(load(path))
     width = max(len(label) for label, _ in rows)
     typer.echo("\n".join(f"{label:<{width}}  {value}" for label, value in rows))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections import Counter
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from clustersim.cli.answer import print_json
 from clustersim.cli.options import Json, Quiet, Setting, TopologyFile, WorkloadFile, overrides
 from clustersim.errors import InputError
 from clustersim.units import duration, gibibytes
@@ -42,7 +42,7 @@ def sweep(
     out: Annotated[
         Path | None, typer.Option(help="Folder of the result; default results/sweep-TOPOLOGY-WORKLOAD.")
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="Rows to print.")] = SHOWN,
+    top: Annotated[int | None, typer.Option(min=1, help=f"Rows to print; default: {SHOWN}, with --json all.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -104,18 +104,17 @@ def _tracked(rows: Iterator[tuple[int, Row]], count: int, silent: bool) -> Itera
     yield from track(rows, "simulate", total=count, console=Console(stderr=True))
 
 
-def _print(rows: list[Row], target: Path, top: int, as_json: bool, quiet: bool) -> None:
-    from clustersim.sweep.table import ranked
+def _print(rows: list[Row], target: Path, top: int | None, as_json: bool, quiet: bool) -> None:
+    from clustersim.sweep.table import counts, ranked
 
     best = ranked(rows)
     if as_json:
-        rest = [row for row in rows if row["status"] != "ok"]
-        typer.echo(json.dumps([*best, *rest], indent=2))
+        print_json("sweep", {**counts(rows), "rows": best[:top]})
         return
     if quiet:
         return
     if best:
-        typer.echo(_table(best[:top]))
+        typer.echo(_table(best[: top or SHOWN]))
     typer.echo(f"{len(best)} of {len(rows)} points simulated; all of them with reasons in {target}/points.parquet")
     for status, count in sorted(Counter(row["status"] for row in rows if row["status"] != "ok").items()):
         reason = next(row["reason"] for row in rows if row["status"] == status)

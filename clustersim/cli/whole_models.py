@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
+from clustersim.cli.answer import print_json
 
 if TYPE_CHECKING:
     from clustersim.graph.published import Mean, Run
@@ -25,7 +24,7 @@ def show(places: Sequence[Path], predictors: Sequence[Predictor], as_json: bool)
     found = {predictor.name: list(runs(data, predictor)) for predictor in predictors}
     if as_json:
         records = {name: [_record(run) for run in part] for name, part in found.items()}
-        typer.echo(json.dumps({"models": records}, indent=1))
+        print_json("predictor evaluate", {"models": records})
         return
     for name, part in found.items():
         _print(name, part)

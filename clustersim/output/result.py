@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clustersim.output.document import document
 from clustersim.output.store import folder, manifest, write_json
 from clustersim.output.tables import links_table, ranks_table, spans_table
 from clustersim.output.trace import write_trace
@@ -30,7 +31,7 @@ def save(
     stage_of = [int(first) // width for first in plan.first]
     with folder(target) as place:
         write_json(place / "manifest.json", manifest(inputs, options))
-        write_json(place / "summary.json", summary)
+        write_json(place / "summary.json", document("run", summary))
         spans_table(record, plan).write_parquet(place / "spans.parquet")
         ranks_table(plan, parts, stage_of).write_parquet(place / "ranks.parquet")
         links_table(plan, topology, record.end).write_parquet(place / "links.parquet")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clustersim.engine.program import Span
+from clustersim.output.document import document
 from clustersim.output.store import folder, manifest, write_json
 from clustersim.output.tenants import Shared, Tenant
 from clustersim.output.trace import MAX_SPANS, slices, streams, write_events
@@ -24,7 +25,7 @@ def save(
     """Write manifest.json, summary.json, jobs.parquet, steps.parquet, links.parquet and trace.json.gz into `target`."""
     with folder(target) as place:
         write_json(place / "manifest.json", manifest(inputs, options))
-        write_json(place / "summary.json", summary)
+        write_json(place / "summary.json", document("share", summary))
         jobs_table(summary).write_parquet(place / "jobs.parquet")
         steps_table(summary).write_parquet(place / "steps.parquet")
         links_table(shared).write_parquet(place / "links.parquet")

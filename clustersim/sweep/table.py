@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,25 @@ if TYPE_CHECKING:
     import polars as pl
 
 
+COUNTED = {
+    "points_simulated": "ok",
+    "points_not_fitting": "does not fit",
+    "points_illegal": "illegal",
+    "points_failed": "failed",
+}
+"""Name of a count → the `status` of the rows that it counts."""
+
+
 def ranked(rows: Sequence[Row]) -> list[Row]:
     """Return the rows that have a result, fastest per token first; ties keep their order."""
     done = [row for row in rows if row["status"] == "ok"]
     return sorted(done, key=lambda row: -row["tokens_per_s"])
+
+
+def counts(rows: Sequence[Row]) -> dict[str, int]:
+    """Return how many points were asked for, and how many of them came to each end."""
+    ends = Counter(row["status"] for row in rows)
+    return {"points": len(rows), **{name: ends[status] for name, status in COUNTED.items()}}
 
 
 def frame(rows: Sequence[Row]) -> pl.DataFrame:
