@@ -74,10 +74,15 @@ def suggest(name: str, known: Iterable[str], listed: Iterable[str] | None = None
     `listed`: names to list where `known` has many that mean the same.
     """
     names = sorted(known)
+    return f"{nearest(name, names)}known: {', '.join(names if listed is None else sorted(listed))}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return "did you mean 'x'? " for an unknown `name`, or nothing when none is near."""
+    names = sorted(known)
     same = [other for other in names if other.lower() == name.lower()]
     close = get_close_matches(name, same or names, n=1, cutoff=0.0 if same else 0.6)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{hint}known: {', '.join(names if listed is None else sorted(listed))}"
+    return f"did you mean {close[0]!r}? " if close else ""
 
 
 def shown(value: object) -> str:

@@ -184,7 +184,7 @@ CLUSTERS: dict[str, tuple[str | tuple[str, str], str, str]] = {
     "disconnected graph": (EXPLICIT[: EXPLICIT.rindex("    -")], "", "no cables lead from"),
 }
 COMMANDS: dict[str, tuple[list[str], str]] = {
-    "no arguments": (["run"], "Missing argument 'topology'; `clustersim run --help`"),
+    "no arguments": (["run"], "Missing argument 'TOPOLOGY'; `clustersim run --help`"),
     "unknown command": (["rum"], "Did you mean 'run'?"),
     "unknown option": (["run", "C", "J", "--tpp", "2"], "--tp"),
     "option without a value": (["run", "C", "J", "--tp"], "requires an argument"),

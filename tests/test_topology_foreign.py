@@ -40,7 +40,7 @@ def call(monkeypatch, capsys):
 
 
 def test_astra_sims_file_is_the_grid_that_it_says() -> None:
-    theirs, ours = load("topologies/astrasim_64.yml"), load("topologies/grid_64.yaml")
+    theirs, ours = load("topologies/astrasim_32.yml"), load("topologies/grid_32.yaml")
     assert theirs.gpus == ours.gpus == 64
     assert theirs.launch == 0
     a, b = pairs(ours)
@@ -171,7 +171,7 @@ def test_files_that_are_not_nccls(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(InputError) as caught:
         load(tmp_path / "x.xml")
     assert said in str(caught.value)
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="no such file"):
         load(tmp_path / "none.xml")
 
 
@@ -179,12 +179,12 @@ def test_files_that_are_not_nccls(tmp_path: Path, text: str, said: str) -> None:
     "name",
     [
         "explicit_8",
-        "leaf_spine_256",
-        "rail_only_1024",
-        "hpn_dual_plane_1024",
+        "leaf_spine_32",
+        "rail_only_128",
+        "hpn_dual_plane_128",
         "mi300x_8",
-        "dragonfly_1056",
-        "dragonfly_plus_13680",
+        "dragonfly_132",
+        "dragonfly_plus_3420",
     ],
 )
 def test_ns3_gets_every_cable_once(name: str) -> None:
@@ -315,7 +315,7 @@ def test_a_png_needs_matplotlib(call, tmp_path: Path, monkeypatch) -> None:
     assert call("show", "topologies/explicit_8.yaml", "--draw", str(tmp_path / "a.png")) == (2, "", message)
 
 
-@pytest.mark.parametrize("name", ["explicit_8", "fattree_3840", "hgx_h100_8", "torus_4096", "dragonfly_1056"])
+@pytest.mark.parametrize("name", ["explicit_8", "fattree_3840", "hgx_h100_8", "torus_4096", "dragonfly_132"])
 def test_a_png_is_the_picture_of_the_svg(call, tmp_path: Path, name: str) -> None:
     """Two dots a pixel, and the colour of each box and disc where nothing covers its place."""
     from matplotlib.image import imread
@@ -380,7 +380,7 @@ def test_what_is_slow_or_dead_is_marked_in_the_picture() -> None:
     assert not {SLOW, BROKEN} & set(svg(parse(sound)).split('"'))
 
 
-@pytest.mark.parametrize("name", ["leaf_spine_256", "explicit_8", "mi300x_128"])
+@pytest.mark.parametrize("name", ["leaf_spine_32", "explicit_8", "mi300x_16"])
 def test_every_gpu_of_a_node_is_drawn(name: str) -> None:
     topology = load(f"topologies/{name}.yaml")
     text = svg(document_of(f"topologies/{name}.yaml"))
@@ -388,6 +388,6 @@ def test_every_gpu_of_a_node_is_drawn(name: str) -> None:
 
 
 def test_a_grid_is_drawn_by_what_joins_its_dimensions() -> None:
-    said = words(svg(document_of("topologies/grid_64.yaml")))
+    said = words(svg(document_of("topologies/grid_32.yaml")))
     assert {"dim0: mesh of 8", "dim1: crossbar of 4"} <= set(said)
     assert "64 routers (2 × (8 × 4)), 352 cables with those of the NICs" in said

@@ -142,7 +142,7 @@ def test_no_router_of_a_dragonfly_has_more_cables_than_ports(a: int, h: int, p: 
 
 def test_the_dragonfly_of_the_paper() -> None:
     """Kim, Dally, Scott and Abts 2008, figure 5: p = h = 4, a = 8, g = 33, N = 1,056 ports; 15-port routers, 3 hops."""
-    topology = load("topologies/dragonfly_1056.yaml")
+    topology = load("topologies/dragonfly_132.yaml")
     counts = topology.counts
     assert (counts["groups"], counts["routers"], counts["nics"]) == (33, 264, 1056)
     assert counts["local_cables"] == 33 * 8 * 7 / 2
@@ -215,7 +215,7 @@ def test_a_way_through_a_third_group_when_two_have_lost_all_cables() -> None:
 
 def test_the_dragonfly_plus_of_leonardo() -> None:
     """CINECA's user guide: 18 cables between any two of 23 cells, one a spine, and Turisini et al. 2023: 828 of 40 ports."""
-    topology = load("topologies/dragonfly_plus_13680.yaml")
+    topology = load("topologies/dragonfly_plus_3420.yaml")
     counts = topology.counts
     assert (counts["groups"], counts["leaf_switches"], counts["spine_switches"]) == (23, 23 * 18, 23 * 18)
     assert counts["global_cables"] == 23 * 22 / 2 * 18
@@ -296,7 +296,7 @@ def test_a_mesh_gives_each_pair_its_own_links_and_no_more() -> None:
 
 
 def test_rails_without_spines_are_changed_inside_nodes() -> None:
-    topology = load("topologies/rail_only_1024.yaml")
+    topology = load("topologies/rail_only_128.yaml")
     routes = topology.route(np.array([0]), np.array([8 + 3]))
     names = [topology.link_name(link) for link in routes.links]
     assert names == ["nvlink-up[0]", "nvlink-down[3]", "nic-up[3]", "nic-down[11]"]
@@ -304,7 +304,7 @@ def test_rails_without_spines_are_changed_inside_nodes() -> None:
 
 
 def test_planes_share_the_bytes_and_the_rate() -> None:
-    topology = load("topologies/hpn_dual_plane_1024.yaml")
+    topology = load("topologies/hpn_dual_plane_128.yaml")
     assert topology.counts["leaf_switches"] == 16  # 8 rails x 2 planes: Qian et al. 2024
     routes = topology.route(np.array([0]), np.array([8 * 9]))
     by_name: dict[str, float] = {}

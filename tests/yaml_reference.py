@@ -199,10 +199,19 @@ duplicate keys, tags and merge keys are errors. `1e9` is a number.
 
 ## Topology files
 
+A command takes a path, or the bare name of a shipped file: `clustersim run superpod_h100_128 llama3_70b`. An existing path wins.
+The number in a shipped name counts nodes: `mi300x_16` has 16 nodes of 8 GPUs. Only a single server is named by its GPUs, as its
+makers do: `hgx_h100_8`, `dgx_a100_8`, `mi300x_8`, `nvlink_h100_4`, `nvlink_a100_40gb_4`. Old names, in which GPUs were counted,
+still work.
+
 The top level:
 """
 
-WORKLOAD = "## Workload files\n"
+WORKLOAD = """\
+## Workload files
+
+A command takes a path, or the bare name of a shipped file: `clustersim kernels llama3_70b`.
+"""
 MEGATRON = """\
 ### Megatron's names
 

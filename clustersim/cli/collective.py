@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from clustersim.cli.answer import print_json
-from clustersim.cli.options import Json
+from clustersim.cli.options import Json, completing, topology_file
 from clustersim.errors import InputError
 
 MOST_LINES = 200
@@ -22,7 +22,17 @@ def collective(
             "each GPU to the one with the next number, the last to the first, all at once, as sendrecv_perf."
         ),
     ],
-    topology: Annotated[Path, typer.Option("--topology", "-t", help="A topology file.")],
+    topology: Annotated[
+        Path,
+        typer.Option(
+            "--topology",
+            "-t",
+            metavar="TOPOLOGY",
+            help="A topology file, or the name of a shipped one.",
+            parser=topology_file,
+            autocompletion=completing("topologies"),
+        ),
+    ],
     begin: Annotated[
         str, typer.Option("--begin", "-b", help="Smallest size: 8, 1M (2^20, as nccl-tests has it), 1MB (10^6), 1MiB.")
     ] = "8",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from clustersim.cli.answer import print_json
+from clustersim.cli.options import WorkloadFile
 from clustersim.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ WIDTH = 150  # columns that the widest row needs; a pipe reports 80
 
 
 def kernels(
-    workload: Annotated[Path, typer.Argument(help="A workload file, such as workloads/gpt3.yaml.")],
+    workload: WorkloadFile,
     gpus: Annotated[int | None, typer.Option(min=1, help="GPUs to place it on; default: one replica.")] = None,
     stage: Annotated[int | None, typer.Option(min=0, help="One pipeline stage; default: all of them.")] = None,
     gpu: Annotated[str | None, typer.Option(help="A GPU, or a path to its YAML file: adds forecasts.")] = None,

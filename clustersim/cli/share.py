@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clustersim.cli.options import Json, Quiet, Setting, TopologyFile, overrides
+from clustersim.cli.options import Json, Quiet, Setting, TopologyFile, completing, overrides, workload_file
 from clustersim.cli.run import printed, progressing
 
 if TYPE_CHECKING:
@@ -18,7 +18,12 @@ def share(
     topology: TopologyFile,
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="WORKLOAD", help="Workload files, one a job, or one file of jobs (jobs.yaml)."),
+        typer.Argument(
+            metavar="WORKLOAD",
+            help="Workload files or names of shipped ones, one a job, or one file of jobs (jobs.yaml).",
+            parser=workload_file,
+            autocompletion=completing("workloads"),
+        ),
     ],
     placement: Annotated[
         str | None, typer.Option(help="Which nodes jobs get: packed (default), spread, random or random:SEED.")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from clustersim.cli.answer import print_json
-from clustersim.cli.options import Json
+from clustersim.cli.options import Json, completing, topology_file
 from clustersim.errors import InputError, suggest
 
 MOST_PASSES = 20_000
@@ -16,7 +16,15 @@ FORMATS, PICTURES = ("ns3", "graphml"), (".svg", ".png")
 
 
 def show(
-    topology: Annotated[Path | None, typer.Argument(help="A topology file.")] = None,
+    topology: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="TOPOLOGY",
+            help="A topology file, or the name of a shipped one.",
+            parser=topology_file,
+            autocompletion=completing("topologies"),
+        ),
+    ] = None,
     schedule: Annotated[str | None, typer.Option(help="Draw this schedule instead, such as 1f1b.")] = None,
     stages: Annotated[int, typer.Option(min=1, max=512, help="Pipeline ranks of the schedule.")] = 4,
     microbatches: Annotated[int, typer.Option(min=1, max=4096, help="Microbatches of the schedule.")] = 8,

@@ -15,10 +15,10 @@ Steps = Annotated[int, Field(ge=1, le=10_000)]
 class Entry(Spec):
     """One of the jobs.
 
-    workload: its file, relative to this one. name: default that of the workload, numbered when several have it. nodes: how many
-    whole nodes it gets, or as text which, counted from 0, such as `0-7` or `0-3,8-11`; default: what `parallelism.dp` needs, or
-    with `dp: auto` an equal share of what the others leave. start: when its first step begins. set: keys of the workload that
-    are replaced, as by `--set`.
+    workload: its file, relative to this one, or the name of a shipped one. name: default that of the workload, numbered when
+    several have it. nodes: how many whole nodes it gets, or as text which, counted from 0, such as `0-7` or `0-3,8-11`; default:
+    what `parallelism.dp` needs, or with `dp: auto` an equal share of what the others leave. start: when its first step begins.
+    set: keys of the workload that are replaced, as by `--set`.
     """
 
     workload: Name

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from clustersim.config import shipped
 from clustersim.config.fields import validate
 from clustersim.config.jobs import Entry, Jobs
 from clustersim.config.ranges import parse
@@ -56,6 +57,7 @@ def load(
     overrides: keys that are replaced in every workload. placement, steps: instead of those of the file of jobs or the defaults.
     Raises InputError and ConfigError, the latter with the place in the file.
     """
+    files = [shipped.find("workloads", path) for path in files]
     documents = [read(path) for path in files]
     lists = [path for path, document in zip(files, documents, strict=True) if "jobs" in document.data]
     if lists and len(files) > 1:
@@ -82,7 +84,7 @@ def _listed(
     except InputError as error:
         raise error if placement else document.error(("placement",), f"placement: {error}") from error
     requests = [_request(document, index, entry, overrides) for index, entry in enumerate(spec.jobs)]
-    files = {f"workload {number}": path.parent / entry.workload for number, entry in enumerate(spec.jobs, 1)}
+    files = {f"workload {number}": _file(document, entry) for number, entry in enumerate(spec.jobs, 1)}
     return Wanted(_numbered(requests), placement or spec.placement, steps or spec.steps, {"jobs": path, **files})
 
 
@@ -94,10 +96,16 @@ def _check_names(document: Document, spec: Jobs) -> None:
         seen |= {name} if name else set()
 
 
+def _file(document: Document, entry: Entry) -> Path:
+    """Return the workload of an entry: a file beside the file of jobs, or the shipped one of that name."""
+    beside = Path(document.path).parent / entry.workload
+    return beside if beside.exists() else shipped.files("workloads").get(entry.workload, beside)
+
+
 def _request(document: Document, index: int, entry: Entry, overrides: Mapping[str, object]) -> Request:
     own = {key: ("jobs", index, "set", key) for key in entry.set if key not in overrides}
     places = {key: (document.path, *document.marks[(*loc, KEY)]) for key, loc in own.items()}
-    path = Path(document.path).parent / entry.workload
+    path = _file(document, entry)
     if not path.exists():
         found = f"jobs.{index}.workload: no file {path}; it is sought beside this file"
         raise document.error(("jobs", index, "workload"), f"{found}, or give its whole path")

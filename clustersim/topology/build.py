@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clustersim import gpus, plugins
+from clustersim.config import shipped
 from clustersim.config.fields import validate
 from clustersim.config.gpu import Gpu
 from clustersim.config.topology import KINDS_OF, Node, TopologySpec
@@ -23,16 +24,18 @@ PRESETS = Path(__file__).parent / "presets"
 
 
 def load(path: str | Path) -> Topology:
-    """Return the cluster that a topology file describes. Raises InputError for what is wrong in it, before any work.
+    """Return the cluster that a topology file, or the bare name of a shipped one, describes.
 
-    It may also be ASTRA-sim's network.yml, or (suffix .xml) the description of a node that NCCL writes.
+    Raises InputError for what is wrong in it, before any work. It may also be ASTRA-sim's network.yml, or (suffix .xml) the
+    description of a node that NCCL writes.
     """
     return build(document_of(path))
 
 
 def document_of(path: str | Path) -> Document:
-    """Return a topology file as it is read. Raises InputError when it cannot be."""
-    if Path(path).suffix.lower() == ".xml":
+    """Return a topology file, or the shipped one of that name, as it is read. Raises InputError when it cannot be."""
+    path = shipped.find("topologies", path)
+    if path.suffix.lower() == ".xml":
         from clustersim.topology.foreign.nccl import read as read_xml
 
         return read_xml(path)

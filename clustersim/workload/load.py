@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from clustersim.config import shipped
 from clustersim.config.fields import validate
 from clustersim.config.workload import Workload
 from clustersim.config.yaml import Document, Loc, parse, read
@@ -35,12 +36,12 @@ class Overridden(Document):
 
 
 def load(path: str | Path, overrides: Mapping[str, object] | None = None) -> Job:
-    """Return the job that a workload file describes.
+    """Return the job that a workload file, or the bare name of a shipped one, describes.
 
     `overrides` replaces values by dotted key (`parallelism.tp`) or Megatron's name (`seq_length`); text is read as YAML
     reads it. Raises ConfigError with file, line and column, and InputError when the file cannot be read.
     """
-    return build(read(path), overrides)
+    return build(read(shipped.find("workloads", path)), overrides)
 
 
 def build(

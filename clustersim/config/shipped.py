@@ -1,0 +1,96 @@
+"""The shipped topologies and workloads: a bare name such as `superpod_h100_128` finds its file, installed or in a checkout.
+
+The number in a topology's name counts nodes. Names from before that was so still find their files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from clustersim.errors import InputError, nearest
+
+Room = Literal["topologies", "workloads"]
+SUFFIXES = (".yaml", ".yml", ".xml")
+RENAMED: Mapping[str, str] = {
+    "astrasim_64": "astrasim_32",
+    "dragonfly_1056": "dragonfly_132",
+    "dragonfly_plus_13680": "dragonfly_plus_3420",
+    "grid_64": "grid_32",
+    "hpn_dual_plane_1024": "hpn_dual_plane_128",
+    "leaf_spine_256": "leaf_spine_32",
+    "mi300x_128": "mi300x_16",
+    "rail_only_1024": "rail_only_128",
+}
+"""Old names of topologies, whose numbers counted GPUs, and what they are called now."""
+
+
+def folder(room: Room) -> Path:
+    """Return where the files of a room lie: in the installed package, or at the top of the checkout."""
+    package = Path(__file__).parents[1]
+    installed = package / "_data" / room
+    return installed if installed.is_dir() else package.parent / room
+
+
+def files(room: Room) -> dict[str, Path]:
+    """Return the shipped files of a room by name."""
+    return {path.stem: path for path in sorted(folder(room).glob("*.y*ml"))}
+
+
+def find(room: Room, given: str | Path) -> Path:
+    """Return the file that is meant: a path that exists, the name of a shipped file, or the old name of one.
+
+    Raises InputError with the nearest name when there is none.
+    """
+    path = Path(given)
+    known, new = files(room), renamed(room, path)
+    if _exists(path) and not (str(path) in known and path.is_dir()):
+        return path
+    if str(path) in known:
+        return known[str(path)]
+    if new is not None:
+        beside = path.with_name(new + path.suffix)
+        if path.suffix not in SUFFIXES:
+            return known[new]
+        if _exists(beside):
+            return beside
+    raise InputError(_absent(room, path, new))
+
+
+def renamed(room: Room, given: str | Path) -> str | None:
+    """Return the present name of a shipped file that is called by its old one, as a name or a path; else None."""
+    path = Path(given)
+    name = path.stem if path.suffix in SUFFIXES else str(path)
+    return RENAMED.get(name) if room == "topologies" and not _exists(path) else None
+
+
+def _exists(path: Path) -> bool:
+    """Return whether something is there; what cannot be looked at is judged when it is read."""
+    try:
+        path.stat()
+    except (FileNotFoundError, ValueError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _absent(room: Room, path: Path, new: str | None) -> str:
+    """Return the sentence for a file that is not there."""
+    known = files(room)
+    name = new or path.stem
+    if path.suffix in SUFFIXES:
+        shipped = f", and the bare name {name} finds the shipped one" if name in known else ""
+        return f"{path}: no such file; `ls {path.parent}` shows what is there{shipped}"
+    what, other = _WORDS[room], _OTHER[room]
+    if str(path) in files(other):
+        return f"{path} is a {_WORDS[other]}, not a {what}; the topology comes first, then the workload"
+    return (
+        f"{path}: no such file, and no shipped {what} has that name; {nearest(str(path), known)}"
+        f"`clustersim list {room}` shows them all"
+    )
+
+
+_WORDS: Mapping[Room, str] = {"topologies": "topology", "workloads": "workload"}
+_OTHER: Mapping[Room, Room] = {"topologies": "workloads", "workloads": "topologies"}
