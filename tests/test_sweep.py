@@ -19,6 +19,7 @@ from clustersim.pipeline import simulate
 from clustersim.sweep import evaluate, log, run, runner
 from clustersim.sweep.space import numbers, points, words
 from clustersim.sweep.table import frame, ranked
+from clustersim.topology.build import load
 
 ROOT = Path(__file__).parents[1]
 NODE = ROOT / "topologies" / "hgx_h100_8.yaml"
@@ -65,7 +66,7 @@ def test_only_legal_points_have_a_result_and_the_others_a_reason(done):
 
 
 def test_what_does_not_fit_says_so():
-    row = evaluate.evaluate(str(NODE), str(JOB), {"predictor": "roofline", "training.micro_batch": 64})
+    row = evaluate.evaluate(load(NODE), str(JOB), {"predictor": "roofline", "training.micro_batch": 64})
     assert row["status"] == "does not fit"
     assert "GiB" in row["reason"]
 

@@ -135,7 +135,7 @@ def phases(algorithm: str, op: str, group: Group) -> tuple[Phase | Exchange, ...
     return _phases(algorithm, op, Group(int(group.n), tuple(map(int, group.levels)), shares))
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=64)
 def _phases(algorithm: str, op: str, group: Group) -> tuple[Phase | Exchange, ...]:
     build = plugins.load(ROOM, algorithm, "phases")
     can = operations(build)

@@ -24,7 +24,7 @@ def load(name: str, folder: Path | None = None) -> Gpu:
         return _foreign(near if near.is_file() or not Path(name).is_file() else Path(name))
     direct = FOLDER / f"{name.lower()}.yaml"
     if direct.is_file():
-        return _read(direct)
+        return _shipped(direct.stem)
     known = {alias.lower(): gpu for gpu in everything() for alias in (gpu.name, *gpu.aliases)}
     if name.lower() not in known:
         hint = suggest(name.lower(), known, {gpu.name for gpu in known.values()})
@@ -46,9 +46,13 @@ def _foreign(path: Path) -> Gpu:
 
 def everything() -> list[Gpu]:
     """Return all shipped GPUs, by name."""
-    return [_read(path) for path in sorted(FOLDER.glob("*.yaml"))]
+    return [_shipped(path.stem) for path in sorted(FOLDER.glob("*.yaml"))]
 
 
 @cache
+def _shipped(name: str) -> Gpu:
+    return _read(FOLDER / f"{name}.yaml")
+
+
 def _read(path: Path) -> Gpu:
     return validate(Gpu, read(path))

@@ -73,12 +73,12 @@ def runs(data: Path, predictor: Predictor) -> Iterator[Run]:
     frame = _table(data).filter(
         pl.col("measured_ms").is_not_null() & pl.col("option").fill_null("").is_in(["", "fusion"])
     )
+    built = cache(_graph)  # many rows are of one graph
     for row in frame.iter_rows(named=True):
         path = data / CONFIGS / f"{row['model']}.json"
         if path.is_file() and architecture.read(path).kind in models.BUILDERS:
-            yield _run(
-                row, _graph(path, row["mode"], row["batch"], row["seqlen"], row["option"] == "fusion"), predictor
-            )
+            graph = built(path, row["mode"], row["batch"], row["seqlen"], row["option"] == "fusion")
+            yield _run(row, graph, predictor)
 
 
 def _table(data: Path) -> Any:
@@ -88,7 +88,6 @@ def _table(data: Path) -> Any:
     return csv(path, _COLUMNS)
 
 
-@cache
 def _graph(path: Path, mode: str, batch: int, seq: int, fused: bool) -> Graph:
     config = architecture.read(path)
     if config.kind == "bert":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError
@@ -17,22 +16,14 @@ _SPEED = (
 _SHORT = {key: name for name, key in AXES.items()}
 
 
-@lru_cache(maxsize=4)
-def cluster(path: str) -> Topology:
-    """Return the cluster of a file, built once a process."""
-    from clustersim.topology.build import load
-
-    return load(path)
-
-
-def evaluate(topology: str, workload: str, point: Point) -> Row:
+def evaluate(cluster: Topology, workload: str, point: Point) -> Row:
     """Simulate one point. `status` is ok, illegal or does not fit; `reason` says why a point has no result."""
     from clustersim.pipeline import run
     from clustersim.workload.load import load
 
     row: Row = {_SHORT.get(key, key): value for key, value in point.items()}
     try:
-        summary = run(cluster(topology), load(workload, point)).summary
+        summary = run(cluster, load(workload, point)).summary
     except OutOfMemoryError as error:
         return {**row, "status": "does not fit", "reason": str(error)}
     except InputError as error:

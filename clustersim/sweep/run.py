@@ -11,7 +11,7 @@ from clustersim.errors import ClustersimError, InputError, InterruptedSweepError
 from clustersim.output.store import unwritable
 from clustersim.pipeline import check_names
 from clustersim.sweep import log, runner
-from clustersim.sweep.evaluate import Row, cluster
+from clustersim.sweep.evaluate import Row
 from clustersim.sweep.space import Point
 
 Show = Callable[[Iterator[tuple[int, Row]]], Iterator[tuple[int, Row]]]
@@ -51,9 +51,10 @@ def run(
 
 def check(topology: Path, workload: Path, space: Sequence[Point]) -> None:
     """Raise the InputError that would be the fate of every point: of the cluster, or of the workload."""
+    from clustersim.topology.build import load as load_cluster
     from clustersim.workload.load import load
 
-    cluster(str(topology))
+    load_cluster(topology)
     first: InputError | None = None
     seen: set[tuple[str, str]] = set()
     for point in islice(space, 200):

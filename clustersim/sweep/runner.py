@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from clustersim.errors import ClustersimError
 from clustersim.sweep.evaluate import Row, evaluate
 from clustersim.sweep.space import Point
+from clustersim.topology.model import Topology
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ProcessPoolExecutor
@@ -25,8 +26,11 @@ def rows(topology: str, workload: str, points: Sequence[Point], workers: int) ->
     Closing the iterator early ends the workers. Raises ClustersimError when one of them dies, after the rows that are done.
     """
     if workers == 1 or len(points) == 1:
+        from clustersim.topology.build import load
+
+        cluster = load(topology)
         for index, point in enumerate(points):
-            yield index, evaluate(topology, workload, point)
+            yield index, evaluate(cluster, workload, point)
         return
     from multiprocessing import active_children
 
@@ -35,7 +39,7 @@ def rows(topology: str, workload: str, points: Sequence[Point], workers: int) ->
     over = False
     try:
         with _deaf():
-            jobs = {pool.submit(evaluate, topology, workload, point): index for index, point in enumerate(points)}
+            jobs = {pool.submit(_evaluate, topology, workload, point): index for index, point in enumerate(points)}
         yield from _done(jobs)
         over = True
     finally:
@@ -51,6 +55,19 @@ def _pool(workers: int) -> ProcessPoolExecutor:
     from multiprocessing import get_context
 
     return ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_follow_parent)
+
+
+_own: dict[str, Topology] = {}
+"""The cluster of a worker, which ends with its sweep; empty in every other process."""
+
+
+def _evaluate(topology: str, workload: str, point: Point) -> Row:
+    """Simulate one point in a worker, on the cluster that it built for its first one."""
+    from clustersim.topology.build import load
+
+    if topology not in _own:
+        _own[topology] = load(topology)
+    return evaluate(_own[topology], workload, point)
 
 
 def _follow_parent() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustersim.config.gpu import Gpu
+from clustersim.topology.memo import Memo
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -105,6 +106,7 @@ class Topology:
     product is at least the number of nodes, and more only if the last groups are not full. launch: seconds to launch a
     collective. slowdown: how many times its nominal time each GPU computes. node: what NCCL knows of a node. ends: the two
     ends of a link, for drawing. reduction: `sharp` if the switches between the nodes add up, else `none`.
+    memo: what was worked out about this cluster; it is gone with it.
     """
 
     name: str
@@ -124,6 +126,7 @@ class Topology:
     router: Router = field(repr=False)
     ends: Ends = field(repr=False)
     reduction: str = "none"
+    memo: Memo = field(init=False, repr=False, default_factory=Memo)
 
     @property
     def gpus(self) -> int:

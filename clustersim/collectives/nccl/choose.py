@@ -48,7 +48,7 @@ class Choice(NamedTuple):
     why: str
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=4096)
 def choose(op: str, size: float, shape: Shape, node: NodeFacts) -> Choice:
     """Return what NCCL does with `op` on `size` bytes, as nccl-tests counts them, in a communicator of that shape.
 

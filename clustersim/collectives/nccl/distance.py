@@ -6,7 +6,6 @@ top of what NCCL expects, and it does not choose by it.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from clustersim.collectives.model import Floats, Ints
 from clustersim.collectives.tree_steps import node_trees
 from clustersim.topology.inside import NVLINK_LATENCY, PCIE_LATENCY
+from clustersim.topology.memo import fingerprint
 from clustersim.topology.model import Topology
 
 _DIGITS = 9  # nanoseconds: communicators that lie alike are one shape
@@ -32,12 +32,11 @@ class Far(NamedTuple):
 
 def far(topology: Topology, ranks: Ints, starts: Ints) -> Far:
     """Return how far the nodes of a communicator are apart: GPUs `ranks` (n,) node by node, of which `starts` begin a node."""
-    return _far(topology, np.ascontiguousarray(ranks).tobytes(), np.ascontiguousarray(starts).tobytes())
+    question = ("far", fingerprint(ranks), fingerprint(starts))
+    return topology.memo.once(question, lambda: _far(topology, ranks, starts))
 
 
-@lru_cache(maxsize=4096)
-def _far(topology: Topology, ranks: bytes, starts: bytes) -> Far:
-    gpus, heads = np.frombuffer(ranks, np.int64), np.frombuffer(starts, np.int64)
+def _far(topology: Topology, gpus: Ints, heads: Ints) -> Far:
     inside = 0.0
     if len(gpus) > len(heads):
         near = int(np.flatnonzero(np.diff(gpus // topology.gpus_per_node) == 0)[0])

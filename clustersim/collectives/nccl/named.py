@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 
 from clustersim.collectives.levels import fanouts
@@ -12,21 +10,25 @@ from clustersim.collectives.model import phases
 from clustersim.collectives.nccl.choose import Choice
 from clustersim.collectives.switched import fitted
 from clustersim.errors import InputError
-from clustersim.topology.model import Topology
+from clustersim.topology.memo import fingerprint
+from clustersim.topology.model import Ints, Topology
 from clustersim.topology.rows import distinct
 
 NO_PROTOCOL = "-"
 
 
-@lru_cache(maxsize=64)
-def named(topology: Topology, ranks: tuple[int, ...], op: str, algorithm: str, shares: tuple[float, ...]) -> Choice:
-    """Return what `algorithm` does over GPUs `ranks`, as a step whose workload names it does on an idle fabric.
+def named(topology: Topology, ranks: Ints, op: str, algorithm: str, shares: tuple[float, ...]) -> Choice:
+    """Return what `algorithm` does over GPUs `ranks` (n,), as a step whose workload names it does on an idle fabric.
 
     Raises InputError for fewer than two GPUs, an operation the algorithm cannot do, and a cluster that lacks its switches.
     """
     if len(ranks) < 2:
         raise InputError("a collective needs two GPUs or more; one has nobody to send to")
-    gpus = np.array([ranks])
+    question = ("named", fingerprint(ranks), op, algorithm, shares)
+    return topology.memo.once(question, lambda: _named(topology, np.asarray(ranks)[None], op, algorithm, shares))
+
+
+def _named(topology: Topology, gpus: Ints, op: str, algorithm: str, shares: tuple[float, ...]) -> Choice:
     upwards = fanouts(distinct(gpus[0] // topology.gpus_per_node), topology)
     group = fitted(topology, algorithm, (op,), gpus, upwards, shares)
     parts = phases(algorithm, op, group)

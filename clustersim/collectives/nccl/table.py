@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from statistics import median
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from clustersim.collectives.nccl.named import named
 from clustersim.collectives.nccl.shape import Shape, shape
 from clustersim.collectives.paths import even_rate
 from clustersim.errors import InputError, suggest
+from clustersim.topology.memo import fingerprint
 from clustersim.topology.model import Topology
 
 
@@ -73,27 +73,28 @@ def line(
     if op not in OPS:
         raise InputError(f"{op!r} is no collective; {suggest(op, OPS)}")
     if algorithm:
-        own = named(topology, tuple(ranks.tolist()), op, algorithm, shares)
+        own = named(topology, ranks, op, algorithm, shares)
         taken = seconds(own, size, topology.launch)
         return Line(size, own, taken, size / taken, size / taken * bus_factor(op, len(ranks)), measured)
     one = shape(topology, ranks, shares)
     choice = choose(op, size, one, topology.node)
-    rate = min(choice.rate_bytes_per_s, _links(topology, tuple(ranks.tolist()), op, choice.file, one, shares))
+    rate = min(choice.rate_bytes_per_s, _links(topology, ranks, op, choice.file, one, shares))
     time = (topology.node.nccl.launch or 0.0) + choice.latency_s + size / rate
     return Line(size, choice, time, size / time, size / time * bus_factor(op, one.ranks), measured)
 
 
-@lru_cache(maxsize=64)
-def _links(
-    topology: Topology, ranks: tuple[int, ...], op: str, file: str, one: Shape, shares: tuple[float, ...]
-) -> float:
+def _links(topology: Topology, ranks: Ints, op: str, file: str, one: Shape, shares: tuple[float, ...]) -> float:
     """Return the bytes/s that the links of an idle fabric give a collective."""
-    try:
-        return float(idle_rates(topology, np.array([ranks]), parts(op, file, one, shares))[0])
-    except TooManyWaysError:
-        if shares:
-            raise
-        return even_rate(topology, np.array(ranks))
+
+    def found() -> float:
+        try:
+            return float(idle_rates(topology, np.asarray(ranks)[None], parts(op, file, one, shares))[0])
+        except TooManyWaysError:
+            if shares:
+                raise
+            return even_rate(topology, np.asarray(ranks))
+
+    return topology.memo.once(("links", fingerprint(ranks), op, file, shares), found)
 
 
 def parts(op: str, file: str, one: Shape, shares: tuple[float, ...]) -> Sequence[Phase | Exchange]:

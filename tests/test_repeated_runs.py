@@ -1,0 +1,98 @@
+"""Many runs in one process: what one of them worked out about its cluster is gone with that."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engine_cases import ROOT, cluster, job
+
+from clustersim.collectives.nccl.table import line
+from clustersim.pipeline import run
+from clustersim.topology.memo import Memo, fingerprint
+
+GROWTH = """
+import sys
+from clustersim.pipeline import simulate
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096 / 2**20
+
+for run in range(1, 101):
+    simulate(sys.argv[1], sys.argv[2], ignore_memory=True)
+    if run == 20:
+        before = resident()
+print(resident() - before)
+"""
+
+
+def _forgotten(use) -> bool:
+    topology = cluster(2)
+    use(topology)
+    arrays = weakref.ref(topology.capacity)  # a slotted object has no weak reference; its arrays go with it
+    del topology
+    gc.collect()
+    return arrays() is None
+
+
+@pytest.mark.parametrize("algorithm", ["nccl", "ring"])
+def test_a_cluster_is_gone_after_its_run(algorithm):
+    split = {"parallelism__tp": 4, "parallelism__dp": 2, "parallelism__algorithms": {"tp": algorithm, "dp": algorithm}}
+    assert _forgotten(lambda topology: run(topology, job(**split)))
+
+
+@pytest.mark.parametrize("algorithm", [None, "ring"])
+def test_a_cluster_is_gone_after_its_table(algorithm):
+    assert _forgotten(lambda topology: line(topology, np.arange(8), "all_reduce", 1 << 20, algorithm=algorithm))
+
+
+def test_a_memo_answers_once_and_keeps_the_newest():
+    memo, asked = Memo(most=2), []
+    answers = [memo.once(number, lambda n=number: asked.append(n) or n) for number in (1, 1, 2, 3, 2, 1)]
+    assert answers == [1, 1, 2, 3, 2, 1]
+    assert asked == [1, 2, 3, 1]
+    assert len(memo) == 2
+
+
+def test_a_memo_keeps_no_error():
+    memo = Memo()
+    with pytest.raises(ZeroDivisionError):
+        memo.once("x", lambda: 1 / 0)
+    assert memo.once("x", lambda: 1) == 1
+
+
+def test_a_communicator_of_many_gpus_is_a_short_question():
+    one, other = np.arange(30720), np.arange(30720)
+    other[[0, 1]] = 1, 0
+    assert len(fingerprint(one)) == 16
+    assert fingerprint(one) == fingerprint(one.copy()) != fingerprint(other)
+
+
+def test_no_function_remembers_objects_for_good():
+    """A cache of a module lives as long as the process, so nothing that a run builds may be one of its keys."""
+    values = {"NodeFacts", "Shape", "Group", "Pace", "Constants", "str", "float", "int"}
+    found = set()
+    for path in sorted((ROOT / "clustersim").rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            decorators = {ast.unparse(d).split("(")[0] for d in getattr(node, "decorator_list", [])}
+            if decorators & {"cache", "lru_cache", "functools.cache", "functools.lru_cache"}:
+                keys = {ast.unparse(argument.annotation) for argument in node.args.args}
+                found |= {f"{path.name}: {node.name}({key})" for key in keys - values}
+    assert not found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory of this process is read from /proc")
+@pytest.mark.parametrize(
+    ("topology", "workload"), [("superpod_h100_128", "gpt3_xl"), ("fattree_3840", "gpt3")], ids=["1024", "30720"]
+)
+def test_memory_is_flat_over_a_hundred_runs(topology, workload):
+    inputs = ROOT / "topologies" / f"{topology}.yaml", ROOT / "workloads" / f"{workload}.yaml"
+    done = subprocess.run([sys.executable, "-c", GROWTH, *inputs], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert float(done.stdout) <= 5  # MiB
