@@ -281,7 +281,10 @@ REFUSED = [
     (["all_reduce", "-t", NODE, "--proto", "fast"], "'fast' is no protocol of NCCL; write LL, LL128 or Simple"),
     (["all_reduce", "-t", NODE, "--nccl", "1.3"], "NCCL 1.3 is not known; write 2.18 to 2.30"),
     (["all_reduce", "-t", NODE, "--launch", "24"], "'24' has no unit; write a time with one"),
-    (["all_reduce", "-t", NODE, "--measured", "none.csv"], "none.csv cannot be read"),
+    (
+        ["all_reduce", "-t", NODE, "--measured", "none.csv"],
+        "none.csv: no such file; `ls .` shows what is there, give a CSV file, or what nccl-tests printed",
+    ),
     (["all_reduce", "-t", NODE, "--measured", "short.csv"], "short.csv lacks the columns size_bytes and time_us"),
     (["all_reduce", "-t", NODE, "--measured", "odd.csv"], "size_bytes must be whole, time_us a number"),
     (

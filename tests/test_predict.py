@@ -118,7 +118,7 @@ def still(): return torch.nn.Linear(4, 4).requires_grad_(False), torch.ones(2, 4
 size = 3
 """
 WRONG = [
-    (["none.json"], "none.json: cannot be read (No such file or directory); give a config.json"),
+    (["none.json"], "none.json: no such file; `ls .` shows what is there, give a config.json"),
     (
         ["broken.json"],
         "broken.json:1:2: is no JSON (Expecting property name enclosed in double quotes); give a config.json",

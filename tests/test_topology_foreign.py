@@ -146,9 +146,18 @@ def test_wires_from_gpu_to_gpu(tmp_path: Path) -> None:
     [
         ({"sm": "35", "device": "0x1"}, "GPU with device '0x1' and sm '35' is not known"),
         ({"speed": "99 GT/s"}, "PCIe at '99 GT/s' × '16' is not known"),
-        ({"net": "fast"}, "<net> has no number as 'speed'"),
+        ({"speed": "1.2.3 GT/s"}, "PCIe at '1.2.3 GT/s' × '16' is not known"),
+        ({"speed": "9" * 400 + " GT/s"}, "is not known; write like 32.0 GT/s and 16"),
+        ({"net": "fast"}, "speed of <net> is 'fast'; it is a number from 1 to 1e+08"),
+        *(({"net": text}, f"speed of <net> is '{text}'; it is a number") for text in ("inf", "nan", "-100000", "1e30")),
         ({"count": 0}, "no <system> with a <gpu>"),
-        ({"links": '<nvlink target="x"/>'}, "<nvlink> has no number as 'count'"),
+        ({"links": '<nvlink target="x"/>'}, "count of <nvlink> is missing; it is a number from 1 to 1000"),
+        *(
+            ({"links": f'<nvlink target="x" count="{text}"/>'}, "count of <nvlink> is ")
+            for text in ("inf", "nan", "-5", "0", "1.5", "9" * 400)
+        ),
+        *(({"sm": text}, "sm of <gpu> is '") for text in ("-90", "inf", "nan", "9" * 400)),
+        ({"sm": "9" * 5000, "device": "0x1"}, "is not known; write a node that extends"),
     ],
 )
 def test_what_is_wrong_in_nccls_file(tmp_path: Path, change: dict, said: str) -> None:
@@ -173,6 +182,13 @@ def test_files_that_are_not_nccls(tmp_path: Path, text: str, said: str) -> None:
     assert said in str(caught.value)
     with pytest.raises(InputError, match="no such file"):
         load(tmp_path / "none.xml")
+
+
+@pytest.mark.parametrize("encoding", ["nope", "utf-7", "idna", "utf-16", "UTF-8"])
+def test_nccls_file_is_utf8_whatever_it_declares(tmp_path: Path, encoding: str) -> None:
+    path = xml(tmp_path)
+    path.write_text(f'\ufeff<?xml version="1.0" encoding="{encoding}"?>\n{path.read_text()}')
+    assert load(path).gpus == 8
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from pydantic import Field, field_validator
 from clustersim.config import yaml
 from clustersim.config.fields import Bandwidth, Count, Fraction, Name, Size, Spec, Time, validate
 from clustersim.errors import ConfigError, InputError
+from clustersim.files import DESCRIPTION
 
 
 @pytest.mark.parametrize(
@@ -214,10 +215,10 @@ def test_files(tmp_path: Path) -> None:
     good.write_bytes(b"\xef\xbb\xbfa: \xc3\xa9\r\nb: 2\r\n")
     assert yaml.read(good).data == {"a": "é", "b": 2}
     cases = {
-        "binary": (b"\x89PNG\r\n\x1a\n\xff", "binary:1:1: not a text file (byte 0 is not UTF-8); write YAML"),
-        "utf16": ("a: 1".encode("utf-16"), "utf16:1:1: not a text file (byte 0 is not UTF-8); write YAML"),
+        "binary": (b"\x89PNG\r\n\x1a\n\xff", "binary:1:1: not a text file (byte 0 is not UTF-8); give a YAML file"),
+        "utf16": ("a: 1".encode("utf-16"), "utf16:1:1: not a text file (byte 0 is not UTF-8); give a YAML file"),
         "zeros": (bytes(1000), "zeros:1:1: not a text file: control characters are not allowed"),
-        "large": (b"a: 1\n" + b"#" * yaml.MAX_BYTES, "large: too large for a description; at most 16 MiB are read"),
+        "large": (b"a: 1\n" + b"#" * DESCRIPTION, "large: too large, at most 16 MiB are read; give a YAML file"),
         "nothing": (b"", "nothing:1:1: the file is empty; start from one of the shipped examples"),
     }
     for name, (raw, message) in cases.items():

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from clustersim.config.nodes import MAX_DEPTH, MAX_VALUES, Node, compose
-from clustersim.errors import ConfigError, InputError, shown
+from clustersim.errors import ConfigError, shown
+from clustersim.files import read_text
 
 Loc = tuple[str | int, ...]
-MAX_BYTES = 16 * 2**20
 KEY = -1
 """Last part of a Loc that means the key itself instead of its value."""
 
@@ -61,27 +61,7 @@ class Document:
 
 def read(path: str | Path) -> Document:
     """Read one YAML file. Raises InputError when it cannot be read and ConfigError for what is wrong inside."""
-    raw = _bytes(Path(path))
-    if len(raw) > MAX_BYTES:
-        raise InputError(f"{path}: too large for a description; at most {MAX_BYTES // 2**20} MiB are read")
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        column = error.start - raw.rfind(b"\n", 0, error.start)
-        what = f"not a text file (byte {error.start} is not UTF-8); write YAML"
-        raise ConfigError(str(path), line, column, what) from error
-    return parse(text, str(path))
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(MAX_BYTES + 1)  # bounded: /dev/zero has no end
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file; `ls {path.parent}` shows what is there") from error
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}; give the path of a YAML file") from error
+    return parse(read_text(path, "a YAML file"), str(path))
 
 
 def parse(text: str, path: str = "<text>") -> Document:

@@ -8,7 +8,8 @@ from pathlib import Path
 from clustersim.config.fields import validate
 from clustersim.config.gpu import Gpu
 from clustersim.config.yaml import read
-from clustersim.errors import InputError, UnknownNameError, suggest
+from clustersim.errors import InputError, UnknownNameError, shown, suggest
+from clustersim.files import exists
 
 FOLDER = Path(__file__).parent
 
@@ -21,14 +22,14 @@ def load(name: str, folder: Path | None = None) -> Gpu:
     """
     if name.endswith((".yaml", ".yml")):
         near = (folder or Path()) / name
-        return _foreign(near if near.is_file() or not Path(name).is_file() else Path(name))
+        return _foreign(near if exists(near) or not exists(name) else Path(name))
     direct = FOLDER / f"{name.lower()}.yaml"
-    if direct.is_file():
+    if exists(direct):
         return _shipped(direct.stem)
     known = {alias.lower(): gpu for gpu in everything() for alias in (gpu.name, *gpu.aliases)}
     if name.lower() not in known:
         hint = suggest(name.lower(), known, {gpu.name for gpu in known.values()})
-        raise UnknownNameError(f"unknown GPU {name!r}; {hint}, or a path to a YAML file")
+        raise UnknownNameError(f"unknown GPU {shown(name)}; {hint}, or a path to a YAML file")
     return known[name.lower()]
 
 
@@ -36,7 +37,7 @@ def _foreign(path: Path) -> Gpu:
     """Return the GPU of a user's file, which may not take the name of a shipped one: what was measured goes by names."""
     gpu = _read(path)
     shipped = FOLDER / f"{gpu.name}.yaml"
-    if shipped.is_file() and not shipped.samefile(path):
+    if exists(shipped) and not shipped.samefile(path):
         raise InputError(
             f"{path}: {gpu.name!r} is a shipped GPU with measured kernels of its own; give this one another name, and "
             f"`like: {gpu.name}` if it is the same chip"

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from clustersim.errors import InputError, shown, suggest
+from clustersim.files import read_text
 
 LAYERS = 10_000
 """The most layers that a workload file may have, too."""
+_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +77,17 @@ class Config:
         return found
 
 
+def _whole(text: str) -> int | str:
+    """Return a whole number, as text where it has more digits than anything in a model: the key that it stands at says so."""
+    return int(text) if len(text) <= _DIGITS else text
+
+
 def read(path: str | Path) -> Config:
     """Return the config of a JSON file. Raises InputError when it cannot be read or is no JSON object."""
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(
-            f"{path}: cannot be read ({getattr(error, 'strerror', None) or error}); give a config.json"
-        ) from error
+        found = json.loads(read_text(path, "a config.json"), parse_int=_whole)
+    except RecursionError as error:
+        raise InputError(f"{path}: is nested too deeply; give a config.json") from error
     except json.JSONDecodeError as error:
         raise InputError(
             f"{path}:{error.lineno}:{error.colno}: is no JSON ({error.msg}); give a config.json"

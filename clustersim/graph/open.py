@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from clustersim.errors import InputError, shown
+from clustersim.files import exists
 from clustersim.graph import architecture, decoder, job, models, modules
 from clustersim.graph.model import Graph
 from clustersim.graph.request import EAGER, SEQUENCE, Request
@@ -23,7 +24,7 @@ def load(model: str, request: Request) -> Graph:
     if ":" in model and not model.endswith(".json"):
         return _on_tensor_cores(modules.load(model, request), request.dtype)
     path = Path(model)
-    return _config(architecture.read(path / "config.json" if path.is_dir() else path), request)
+    return _config(architecture.read(path / "config.json" if exists(path) and path.is_dir() else path), request)
 
 
 def _config(config: architecture.Config, request: Request) -> Graph:

@@ -9,6 +9,7 @@ SHARED = (
         "columns",
         "curriculum",
         "evaluate",
+        "frames",
         "intervals",
         "judged",
         "learned",

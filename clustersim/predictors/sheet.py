@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustersim.errors import DataError, shown, suggest
+from clustersim.files import read_table
+from clustersim.predictors.frames import parquet
 
 Floats = NDArray[np.float64]
 YES, NO = ("1", "true", "yes"), ("0", "false", "no")
@@ -104,19 +107,19 @@ def open_sheet(path: Path, required: Collection[str], known: Collection[str]) ->
 
 
 def _csv(path: Path) -> Sheet:
+    raw = read_table(path)
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, strict=True)
-            header = [name.strip() for name in next(reader, [])]
-            rows, places = [], []
-            for row in reader:
-                if not any(row):
-                    continue
-                if len(row) != len(header):
-                    raise DataError(f"{path}:{reader.line_num}: has {len(row)} cells; the header has {len(header)}")
-                rows.append([cell.strip() for cell in row])
-                places.append(f"{path}:{reader.line_num}")
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reader = csv.reader(io.StringIO(raw.decode(), newline=""), strict=True)
+        header = [name.strip() for name in next(reader, [])]
+        rows, places = [], []
+        for row in reader:
+            if not any(row):
+                continue
+            if len(row) != len(header):
+                raise DataError(f"{path}:{reader.line_num}: has {len(row)} cells; the header has {len(header)}")
+            rows.append([cell.strip() for cell in row])
+            places.append(f"{path}:{reader.line_num}")
+    except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: cannot be read as CSV: {error}; write UTF-8 text with commas") from error
     return _sheet(path, header, rows, places)
 
@@ -130,11 +133,6 @@ def _sheet(path: Path, header: list[str], rows: list[list[str]], places: list[st
 
 
 def _parquet(path: Path) -> Sheet:
-    import polars as pl
-
-    try:
-        frame = pl.read_parquet(path)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise DataError(f"{path}: cannot be read as parquet: {str(error).splitlines()[0]}") from error
+    frame = parquet(path)
     cells = {name: ["" if v is None else str(v) for v in frame[name].to_list()] for name in frame.columns}
     return Sheet(path, cells, [f"{path}: row {row}" for row in range(1, len(frame) + 1)])

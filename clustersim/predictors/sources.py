@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clustersim import gpus, plugins
 from clustersim.errors import DataError, InputError, UnknownNameError
+from clustersim.files import exists, read_table
+from clustersim.predictors import frames
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -68,7 +70,7 @@ def tables(data: Data | Path, name: str) -> list[tuple[Path, pl.DataFrame]]:
     found = []
     for path in places(data):
         if (path / name).is_file():
-            found.append((path / name, _parquet(path / name)))
+            found.append((path / name, frames.parquet(path / name)))
         elif checkout := _checkout(path):
             layout, root = checkout
             frame = layout.table(root, name)
@@ -78,12 +80,7 @@ def tables(data: Data | Path, name: str) -> list[tuple[Path, pl.DataFrame]]:
 
 def csv(path: Path, columns: Sequence[str]) -> pl.DataFrame:
     """Return these columns of a CSV table. Raises DataError for what cannot be read or is missing."""
-    import polars as pl
-
-    try:
-        frame = pl.read_csv(path, infer_schema_length=None)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise DataError(f"{path}: cannot be read as CSV: {str(error).splitlines()[0]}") from error
+    frame = frames.csv(path, infer_schema_length=None)
     missing = [name for name in columns if name not in frame.columns]
     if missing:
         raise DataError(f"{path}: has no column {', '.join(missing)}; expected {', '.join(columns)}")
@@ -124,7 +121,7 @@ def digests(data: Data | Path) -> dict[str, str]:
 def _digest(files: Iterable[Path]) -> str:
     state = hashlib.sha256()
     for file in files:
-        state.update(file.read_bytes())
+        state.update(read_table(file))
     return state.hexdigest()[:16]
 
 
@@ -139,22 +136,13 @@ def _checkout(path: Path) -> tuple[ModuleType, Path] | None:
 
 
 def _usable(path: Path) -> None:
-    if not path.exists():
+    if not exists(path):
         raise DataError(f"{path}: no such file or folder; it should hold {FP32}, {OWN}/*.csv or a checkout")
     if path.is_file() and path.suffix not in FILES:
         raise DataError(f"{path}: neither a folder nor a CSV or parquet file; name one that is")
     if path.is_dir() and not (any((path / name).is_file() for name in NAMES) or own_files(path) or _checkout(path)):
         known = ", ".join(importlib.import_module(module).REPOSITORY for module in plugins.names(LAYOUTS).values())
         raise DataError(f"{path}: holds no measurements; it should hold {FP32}, {OWN}/*.csv or a checkout of {known}")
-
-
-def _parquet(path: Path) -> pl.DataFrame:
-    import polars as pl
-
-    try:
-        return pl.read_parquet(path)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise DataError(f"{path}: cannot be read as parquet: {str(error).splitlines()[0]}") from error
 
 
 def _gpu(name: str) -> str:

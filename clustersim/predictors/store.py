@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from clustersim.errors import DataError
+from clustersim.errors import DataError, InputError
+from clustersim.files import exists, read_bytes
 from clustersim.predictors.columns import Floats
 
 FOLDER = Path(__file__).parent / "weights"
@@ -63,14 +64,15 @@ def read(path: Path, predictor: str) -> Weights:
     from safetensors.numpy import load
 
     remedy = f"train them with `clustersim predictor train {predictor} --data DIR`"
-    if not path.is_file():
+    if not exists(path):
         raise DataError(f"{path}: no such weights; {remedy}")
-    if path.stat().st_size > MAX_BYTES:
-        raise DataError(f"{path}: too large for weights of a predictor; {remedy}")
     try:
-        raw = path.read_bytes()
+        raw = read_bytes(path, "a weights file", MAX_BYTES)
+    except InputError as error:
+        raise DataError(str(error)) from error
+    try:
         tensors, meta = load(raw), _metadata(raw)
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{path}: damaged or not a safetensors file; {remedy}") from error
     if meta.get("predictor") != predictor:
         raise DataError(f"{path}: holds no weights of {predictor!r} (format {FORMAT}); {remedy}")

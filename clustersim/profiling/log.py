@@ -8,7 +8,8 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from clustersim.errors import DataError
+from clustersim.errors import DataError, InputError
+from clustersim.files import TABLE, exists, read_text
 
 
 class Log:
@@ -32,13 +33,13 @@ class Log:
 
     def _begin(self) -> list[dict[str, str]]:
         """Return the rows of an earlier run, without a last line that was cut off; begin the file where there is none."""
-        if not self.path.exists() or not self.path.stat().st_size:
+        if not exists(self.path) or not self.path.stat().st_size:
             self._write(_line(list(self.columns)), "w")
             return []
         try:
-            text = self.path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"{self.path}: cannot be read: {error}; name another file with --out") from error
+            text = read_text(self.path, "a CSV table of this profiler with --out", TABLE)
+        except InputError as error:
+            raise DataError(str(error)) from error
         whole = text[: text.rfind("\n") + 1]
         reader = csv.DictReader(io.StringIO(whole))
         if tuple(reader.fieldnames or ()) != self.columns:

@@ -14,6 +14,7 @@ from clustersim.config.jobs import Entry, Jobs
 from clustersim.config.ranges import parse
 from clustersim.config.yaml import KEY, Document, read
 from clustersim.errors import ConfigError, InputError
+from clustersim.files import exists
 from clustersim.share.deal import dealer
 from clustersim.workload.job import Job
 from clustersim.workload.load import build
@@ -106,7 +107,7 @@ def _request(document: Document, index: int, entry: Entry, overrides: Mapping[st
     own = {key: ("jobs", index, "set", key) for key in entry.set if key not in overrides}
     places = {key: (document.path, *document.marks[(*loc, KEY)]) for key, loc in own.items()}
     path = _file(document, entry)
-    if not path.exists():
+    if not exists(path):
         found = f"jobs.{index}.workload: no file {path}; it is sought beside this file"
         raise document.error(("jobs", index, "workload"), f"{found}, or give its whole path")
     try:

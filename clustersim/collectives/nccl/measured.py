@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Mapping
 from pathlib import Path
 
 from clustersim.collectives.nccl.log import checked, head, lines_of, read
 from clustersim.errors import InputError, shown
+from clustersim.files import read_text
 
 _SPELT = {"alltoall": "all_to_all", "sendrecv": "send"}
 _LINE = "line of the file"
@@ -19,10 +21,11 @@ def measured(path: Path, op: str, gpus: int, source: str | None = None, in_place
     Of a CSV that has the columns op, gpus and source, the rows that match. Raises InputError when nothing is left, when
     rows of several sources are, for a size or a time that is none, and for the output of another operation or number of ranks.
     """
-    lines = lines_of(_text(path))
+    text = read_text(path, "a CSV file, or what nccl-tests printed")
+    lines = lines_of(text)
     if any(map(head, lines)):
         return _logged(path, lines, op, gpus, in_place)
-    return _tabled(path, op, gpus, source)
+    return _tabled(path, text, op, gpus, source)
 
 
 def _logged(path: Path, lines: list[str], op: str, gpus: int, in_place: bool) -> dict[int, float]:
@@ -34,15 +37,8 @@ def _logged(path: Path, lines: list[str], op: str, gpus: int, in_place: bool) ->
     return log.seconds
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read ({error}); give a CSV file, or what nccl-tests printed") from None
-
-
-def _tabled(path: Path, op: str, gpus: int, source: str | None) -> dict[int, float]:
-    rows = [row for row in _rows(path) if _matches(path, row, op, gpus, source) and _filled(row)]
+def _tabled(path: Path, text: str, op: str, gpus: int, source: str | None) -> dict[int, float]:
+    rows = [row for row in _rows(path, text) if _matches(path, row, op, gpus, source) and _filled(row)]
     if not rows:
         raise InputError(f"{path} has no row for {op} on {gpus} GPUs; it needs the columns size_bytes and time_us")
     sources = sorted({" ".join((row.get("source") or "", row.get("gpu") or "")).strip() for row in rows})
@@ -67,12 +63,11 @@ def _point(path: Path, row: Mapping[str, str]) -> tuple[int, float]:
     return checked(where, *point, f"{size} bytes in {time} us")
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
+def _rows(path: Path, text: str) -> list[dict[str, str]]:
+    reader = csv.DictReader(io.StringIO(text, newline=""))
     try:
-        with path.open(newline="") as file:
-            reader = csv.DictReader(file)
-            rows = [{**row, _LINE: str(reader.line_num)} for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        rows = [{**row, _LINE: str(reader.line_num)} for row in reader]
+    except csv.Error as error:
         raise InputError(f"{path} cannot be read ({error}); give a CSV file") from None
     if rows and not {"size_bytes", "time_us"} <= rows[0].keys():
         raise InputError(

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clustersim.errors import DataError
+from clustersim.files import read_table
+from clustersim.predictors import frames
 
 if TYPE_CHECKING:
     import polars as pl
@@ -35,12 +37,6 @@ def read(path: Path, texts: Sequence[str], numbers: Sequence[str], optional: Map
 
 
 def _whole(path: Path) -> pl.DataFrame:
-    import polars as pl
-
-    try:
-        with path.open("rb") as file:
-            if file.read(len(POINTER)) == POINTER:
-                raise DataError(f"{path}: is a Git LFS pointer; run `git lfs pull` in the checkout")
-        return pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_csv(path, infer_schema=False)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise DataError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
+    if read_table(path).startswith(POINTER):
+        raise DataError(f"{path}: is a Git LFS pointer; run `git lfs pull` in the checkout")
+    return frames.parquet(path) if path.suffix == ".parquet" else frames.csv(path, infer_schema=False)

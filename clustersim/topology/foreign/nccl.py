@@ -6,6 +6,7 @@ PCIe links and speeds of NICs in Mb/s. It says nothing beyond the NIC.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -13,8 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-from clustersim.config.yaml import MAX_BYTES, Document
-from clustersim.errors import ConfigError, InputError
+from clustersim.config.yaml import Document
+from clustersim.errors import ConfigError, InputError, shown
+from clustersim.files import read_text
 
 _MODELS = {
     "0x1db1": "v100-sxm2-16gb", "0x1db5": "v100-sxm2-32gb", "0x1db6": "v100-pcie-32gb", "0x1eb8": "t4", "0x15f8": "p100",
@@ -36,6 +38,8 @@ _NVLINK = ((100, 50, 0.802), (90, 25, 0.824), (80, 25, 0.8), (70, 25, 0.8), (60,
 """Compute capability, GB/s of a link, and the part that payload gets (NCCL 2.30, src/graph/topo.h)."""
 _GENERATION = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}  # GT/s
 _SWITCH = "0x068000"
+_MOST, _MEGABITS = 1000, 1e8
+"""Beyond any count of links, any compute capability, and any speed of a port (100 Tb/s)."""
 _VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}
 
 
@@ -61,7 +65,7 @@ def read(path: str | Path) -> Document:
     }
     nics = min(len(nets), len(gpus))
     if nics:
-        megabits = sum(_number(net, "speed", path) for net in nets) / nics
+        megabits = sum(_number(net, "speed", path, _MEGABITS) for net in nets) / nics
         attach = "per_gpu" if nics == len(gpus) else "shared"
         node["nics"] = {
             "count": nics,
@@ -72,15 +76,12 @@ def read(path: str | Path) -> Document:
 
 
 def _parse(path: Path) -> ElementTree.Element:
+    """Return the root of the file: UTF-8, whatever encoding it declares, as NCCL writes it."""
+    text = read_text(path, "an XML file of NCCL's")
+    if "<!" in text.replace("<!--", ""):
+        raise InputError(f"{path}: no topology of NCCL's: it declares entities; give a plain file")
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}; give the path of an XML file") from error
-    if len(raw) > MAX_BYTES or b"<!" in raw.replace(b"<!--", b""):
-        raise InputError(f"{path}: no topology of NCCL's: it is too large or declares entities; give a plain file")
-    try:
-        return ElementTree.fromstring(raw)
+        return ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
         line, column = error.position
         raise ConfigError(str(path), line, column + 1, "not valid XML; give the file that NCCL wrote") from error
@@ -99,29 +100,45 @@ def _nets(root: ElementTree.Element) -> Iterator[ElementTree.Element]:
             yield net
 
 
-def _number(element: ElementTree.Element, key: str, path: object) -> float:
+def _number(element: ElementTree.Element, key: str, path: object, most: float) -> float:
+    """Return a number from 1 to `most`. Raises InputError."""
+    text = element.get(key, "")
     try:
-        return float(element.get(key, ""))
+        found = float(text)
     except ValueError:
-        raise InputError(f"{path}: <{element.tag}> has no number as {key!r}; give the file that NCCL wrote") from None
+        found = math.nan
+    if not 1 <= found <= most:
+        what = f"{key} of <{element.tag[:40]}> is {shown(text) if text else 'missing'}"
+        raise InputError(f"{path}: {what}; it is a number from 1 to {most:g} in the file that NCCL writes")
+    return found
+
+
+def _count(element: ElementTree.Element, key: str, path: object) -> int:
+    """Return a whole number of links or a compute capability. Raises InputError."""
+    found = _number(element, key, path, _MOST)
+    if found != int(found):
+        raise InputError(
+            f"{path}: {key} of <{element.tag[:40]}> is {found:g}; it is whole in the file that NCCL writes"
+        )
+    return int(found)
 
 
 def _model(gpu: _Gpu, path: object) -> str:
     device, capability = gpu.pci.get("device", ""), gpu.element.get("sm", "")
-    known = _MODELS.get(device) or _BY_CAPABILITY.get(int(capability) if capability.isdecimal() else 0)
+    known = _MODELS.get(device) or next((gpu for sm, gpu in _BY_CAPABILITY.items() if capability == str(sm)), None)
     if known is None:
-        what = f"GPU with device {device!r} and sm {capability!r} is not known"
+        what = f"GPU with device {shown(device)} and sm {shown(capability)} is not known"
         raise InputError(f"{path}: {what}; write a node that extends one of the shipped types instead")
     return known
 
 
 def _slot(pci: ElementTree.Element, path: object) -> str:
-    match = re.match(r"([0-9.]+) *GT/s", pci.get("link_speed", "32.0 GT/s"))
+    match = re.match(r"([0-9]{1,4}(?:\.[0-9]{1,4})?) *GT/s", pci.get("link_speed", "32.0 GT/s"))
     width = pci.get("link_width", "16")
     generation = _GENERATION.get(float(match[1])) if match else None
     if generation is None or width not in {"1", "2", "4", "8", "16"}:
         raise InputError(
-            f"{path}: PCIe at {pci.get('link_speed')!r} × {width!r} is not known; write like 32.0 GT/s and 16"
+            f"{path}: PCIe at {shown(pci.get('link_speed'))} × {shown(width)} is not known; write like 32.0 GT/s and 16"
         )
     return f"gen{generation}x{width}"
 
@@ -138,18 +155,18 @@ def _scale_up(gpus: list[_Gpu], path: object) -> dict[str, Any]:
     links = gpus[0].element.findall("nvlink")
     if not links:
         peers = gpus[0].element.findall("xgmi")
-        each = int(_number(peers[0], "count", path)) if peers else 0
+        each = _count(peers[0], "count", path) if peers else 0
         return (
             {"kind": "mesh", "links_per_peer": each, "link": "64GB/s", "payload_efficiency": 0.75}
             if each
             else {"kind": "none"}
         )
-    capability = int(_number(gpus[0].element, "sm", path))
+    capability = _count(gpus[0].element, "sm", path)
     rate, payload = next(((r, p) for least, r, p in _NVLINK if capability >= least), (20, 0.9))
     base = {"link": f"{rate}GB/s", "payload_efficiency": payload}
     count: Counter[str] = Counter()
     for link in links:
-        count[link.get("target", "")] += int(_number(link, "count", path))
+        count[link.get("target", "")] += _count(link, "count", path)
     if any(link.get("tclass") == _SWITCH for link in links):
         multicast = capability >= 90
         return {"kind": "nvswitch", "links_per_gpu": sum(count.values()), "multicast": multicast, **base}

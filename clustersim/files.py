@@ -1,0 +1,102 @@
+"""Every file that comes from outside is read here: once, no further than a stated size, text as UTF-8 with or without a BOM."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from clustersim.errors import ConfigError, DataError, InputError
+
+DESCRIPTION = 16 * 2**20
+"""The most bytes of a description that people write: YAML, XML, config.json, a log."""
+TABLE = 256 * 2**20
+"""The most bytes of a table of measurements."""
+_WRITER = 3.0
+"""Seconds in which somebody must begin to write into a FIFO."""
+_CHUNK = 1 << 20
+
+
+def read_bytes(path: str | Path, what: str = "a YAML file", most: int = DESCRIPTION) -> bytes:
+    """Return the bytes of a file, pipe or device, at most `most` of them.
+
+    what: the kind of file that is wanted, such as `a YAML file`. Raises InputError, with that, for what is absent, cannot be
+    read, is larger (as `/dev/zero`, which never ends), or is a FIFO that nobody writes into.
+    """
+    with explained(path, what):
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        try:
+            raw = b"".join(_chunks(descriptor, most + 1))
+        finally:
+            os.close(descriptor)
+    if len(raw) > most:
+        raise InputError(f"{path}: too large, at most {most // 2**20} MiB are read; give {what}")
+    return raw
+
+
+def read_text(path: str | Path, what: str = "a YAML file", most: int = DESCRIPTION) -> str:
+    """Return the text of a file. Raises InputError as `read_bytes`, and ConfigError with the place of what is no UTF-8."""
+    return decoded(read_bytes(path, what, most), path, what)
+
+
+def read_table(path: str | Path, what: str = "a CSV table") -> bytes:
+    """Return the bytes of a table of measurements, without a byte-order mark. Raises DataError where `read_bytes` raises."""
+    try:
+        return read_bytes(path, what, TABLE).removeprefix(b"\xef\xbb\xbf")
+    except InputError as error:
+        raise DataError(str(error)) from error
+
+
+def decoded(raw: bytes, path: str | Path, what: str) -> str:
+    """Return bytes as text without their byte-order mark. Raises ConfigError with the place of what is no UTF-8."""
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        column = error.start - raw.rfind(b"\n", 0, error.start)
+        wrong = f"not a text file (byte {error.start} is not UTF-8); give {what}"
+        raise ConfigError(str(path), line, column, wrong) from error
+
+
+def exists(path: str | Path) -> bool:
+    """Return whether something is at a path; nothing is where the name is none that a file can have (too long, a zero byte)."""
+    return os.path.exists(path)  # noqa: PTH110 - Path.exists raises for such names before Python 3.12
+
+
+@contextmanager
+def explained(path: str | Path, what: str) -> Iterator[None]:
+    """Turn an OSError over a file, or a name that no file can have, into one sentence."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file; `ls {Path(path).parent}` shows what is there, give {what}") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}; give the path of {what}") from error
+    except (ValueError, MemoryError) as error:  # a name with a zero byte
+        raise InputError(f"{str(path)[:60]!r}: cannot be read: {error}; give the path of {what}") from error
+
+
+def _chunks(descriptor: int, most: int) -> Iterator[bytes]:
+    """Yield what a descriptor gives up to its end, `most` bytes or a little more; a FIFO is not waited for without end."""
+    chunk = _first(descriptor) if stat.S_ISFIFO(os.fstat(descriptor).st_mode) else b""
+    if hasattr(os, "set_blocking"):
+        os.set_blocking(descriptor, True)
+    while most > 0 and (chunk := chunk or os.read(descriptor, min(most, _CHUNK))):
+        yield chunk
+        most, chunk = most - len(chunk), b""
+
+
+def _first(descriptor: int) -> bytes:
+    """Return the first bytes in a FIFO, none when its writer is still thinking. Raises OSError when nobody writes."""
+    end = time.monotonic() + _WRITER
+    while time.monotonic() < end:
+        try:
+            if chunk := os.read(descriptor, _CHUNK):
+                return chunk
+        except BlockingIOError:
+            return b""
+        time.sleep(0.02)
+    raise OSError(0, "nobody writes into this pipe")
