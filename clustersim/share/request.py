@@ -100,7 +100,7 @@ def _check_names(document: Document, spec: Jobs) -> None:
 def _file(document: Document, entry: Entry) -> Path:
     """Return the workload of an entry: a file beside the file of jobs, or the shipped one of that name."""
     beside = Path(document.path).parent / entry.workload
-    return beside if beside.exists() else shipped.files("workloads").get(entry.workload, beside)
+    return beside if exists(beside) else shipped.files("workloads").get(entry.workload, beside)
 
 
 def _request(document: Document, index: int, entry: Entry, overrides: Mapping[str, object]) -> Request:
