@@ -97,7 +97,7 @@ def test_flop_of_a_mixture_of_experts_are_the_closed_form(training):
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
 def test_views_follow_pytorch(shape, data):
-    import torch
+    torch = pytest.importorskip("torch")
 
     order = data.draw(st.permutations(range(len(shape))))
     one = permuted(tensor(tuple(shape), "fp32"), tuple(order))
@@ -120,7 +120,7 @@ def test_views_follow_pytorch(shape, data):
 
 
 def test_our_gpt_launches_what_pytorch_does():
-    import torch
+    torch = pytest.importorskip("torch")
     from models import gpt
 
     keys = {
@@ -172,7 +172,7 @@ PAIRS = {
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_every_gradient_is_the_one_that_autograd_records(name):
-    import torch
+    torch = pytest.importorskip("torch")
 
     theirs, ours = PAIRS[name]
 
@@ -192,7 +192,7 @@ def test_every_gradient_is_the_one_that_autograd_records(name):
 
 
 def test_the_largest_of_a_tensor_and_a_number_is_five_kernels_backward():
-    import torch
+    torch = pytest.importorskip("torch")
 
     class Module(torch.nn.Module):
         def __init__(self):
@@ -220,7 +220,7 @@ def test_a_large_mask_is_read_for_every_head_and_a_small_one_once():
 
 
 def test_an_unknown_operator_moves_its_operands_and_is_named():
-    import torch
+    torch = pytest.importorskip("torch")
 
     class Module(torch.nn.Module):
         def forward(self, x):
@@ -232,7 +232,7 @@ def test_an_unknown_operator_moves_its_operands_and_is_named():
 
 
 def test_fused_attention_of_pytorch_is_one_kernel():
-    import torch
+    torch = pytest.importorskip("torch")
 
     class Module(torch.nn.Module):
         def __init__(self):
@@ -254,7 +254,7 @@ def test_fused_attention_of_pytorch_is_one_kernel():
 
 
 def test_the_layers_of_pytorch_use_fused_attention_and_dropout():
-    import torch
+    torch = pytest.importorskip("torch")
 
     layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, device="meta")
     graph = exported.build("layer", layer, (torch.empty(2, 32, 64),), training=True)
@@ -265,7 +265,7 @@ def test_the_layers_of_pytorch_use_fused_attention_and_dropout():
 
 
 def test_shared_key_heads_and_inputs_by_name():
-    import torch
+    torch = pytest.importorskip("torch")
 
     class Module(torch.nn.Module):
         def forward(self, query, shared):
@@ -279,7 +279,7 @@ def test_shared_key_heads_and_inputs_by_name():
 
 @pytest.mark.parametrize("groups", [1, 4])
 def test_a_convolution_counts_its_multiplications(groups):
-    import torch
+    torch = pytest.importorskip("torch")
 
     layer = torch.nn.Conv2d(16, 32, 3, padding=1, groups=groups, bias=False, device="meta").requires_grad_(True)
     graph = exported.build("layer", layer, (torch.empty(2, 16, 8, 8),), training=True)

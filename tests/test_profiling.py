@@ -8,7 +8,6 @@ import warnings
 from dataclasses import replace
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from clustersim import gpus
@@ -24,6 +23,8 @@ from clustersim.profiling.plan import Plan
 from clustersim.profiling.profile import Bench
 from clustersim.profiling.rows import KEY, WHOLE_COLUMNS, WHOLE_KEY
 from clustersim.profiling.shapes import GPT3, LLAMA70, linears
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra `torch`)")
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -194,6 +195,9 @@ def show(
 
 
 def _with_progress(name: str, work: Any) -> Any:
+    """Return what `work` gives, with a bar for each of its tasks while standard error is a terminal."""
+    if not sys.stderr.isatty():
+        return work(lambda *_: None)
     from rich.console import Console
     from rich.progress import Progress
 

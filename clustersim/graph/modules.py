@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from clustersim.errors import InputError, shown
+from clustersim.extras import need_torch
 from clustersim.graph.model import Graph
 from clustersim.graph.request import EAGER, Request
 
@@ -19,11 +20,10 @@ def load(model: str, request: Request) -> Graph:
     """Return the graph of the module that a function returns. Raises InputError for whatever goes wrong on the way."""
     from clustersim.graph import exported
 
+    need_torch(f"{model}: tracing a module")
+    import torch
+
     make = _found(model)
-    try:
-        import torch
-    except ImportError as error:
-        raise InputError(f"{model}: needs PyTorch to be traced, which is not installed; install torch") from error
     try:
         with torch.device("meta"):
             made = make(**_asked(make, request))

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from clustersim.config.gpu import Gpu
+from clustersim.extras import need_torch
 from clustersim.predictors.classes import GRAPHED
 from clustersim.predictors.columns import Columns, Floats, bound, peak
 from clustersim.predictors.curriculum import learn
@@ -75,4 +76,5 @@ def load(weights: Path | None = None) -> Learned:
 
 def train(data: Data | Path, seed: int = 0, progress: Progress = silent, scratch: Path | None = None) -> Weights:
     """Return weights learned from measured kernels; `scratch` makes it resumable. Raises DataError for what is missing."""
+    need_torch("training habitat")
     return learn(METHOD, data, seed, progress, scratch)

@@ -8,6 +8,7 @@ from typing import Any
 
 from clustersim import gpus
 from clustersim.errors import InputError, UnknownNameError
+from clustersim.extras import need_torch
 from clustersim.profiling.case import Unavailable
 
 TORCH = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn"}
@@ -68,6 +69,7 @@ def cuda(gpu: str | None = None) -> Device:
 
     Raises InputError without a GPU, or with one that has no description.
     """
+    need_torch("`predictor profile`")
     import torch
 
     if not torch.cuda.is_available():
@@ -85,6 +87,7 @@ def cuda(gpu: str | None = None) -> Device:
 
 def cpu(gpu: str | None = None) -> Device:
     """Return the CPU under the name of a GPU: to test that every case runs, not to measure."""
+    need_torch("`predictor profile`")
     import torch
 
     torch.manual_seed(0)

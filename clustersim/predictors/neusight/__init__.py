@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from clustersim.config.gpu import Gpu
+from clustersim.extras import need_torch
 from clustersim.predictors.columns import Columns, Floats
 from clustersim.predictors.curriculum import learn
 from clustersim.predictors.learned import Learned, Method, open_weights
@@ -97,4 +98,5 @@ def load(weights: Path | None = None) -> Learned:
 
 def train(data: Data | Path, seed: int = 0, progress: Progress = silent, scratch: Path | None = None) -> Weights:
     """Return weights learned from measured kernels; `scratch` makes it resumable. Raises DataError for what is missing."""
+    need_torch("training neusight")
     return learn(METHOD, data, seed, progress, scratch)

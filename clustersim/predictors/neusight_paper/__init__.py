@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from clustersim.extras import need_torch
 from clustersim.predictors.neusight_paper.predictor import Paper
 from clustersim.predictors.neusight_paper.weights import learned, opened
 from clustersim.predictors.sources import Data
@@ -22,4 +23,5 @@ def load(weights: Path | None = None) -> Paper:
 
 def train(data: Data | Path, seed: int = 0, progress: Progress = silent, scratch: Path | None = None) -> Weights:
     """Return weights learned by the published recipe from the FP32 table; `scratch` is not used. Raises DataError."""
+    need_torch("training neusight-paper")
     return learned(data, seed, progress)
