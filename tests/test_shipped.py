@@ -124,3 +124,9 @@ def test_a_path_that_exists_wins(tmp_path, monkeypatch):
 def test_what_is_not_there_is_told_with_the_nearest_name(room, name, sentence):
     with pytest.raises(InputError, match=re.escape(sentence)):
         read(shipped.find(room, name))
+
+
+def test_a_sweep_names_its_best_point_as_it_was_asked(call):
+    options = ("--tp", "1,2", "--set", "predictor=roofline", "--set", "training.global_batch=8", "--workers", "1")
+    out = call("sweep", "hgx_h100_8", "gpt2_large", *options)[1]
+    assert "\n  clustersim run hgx_h100_8 gpt2_large --set " in out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,9 +18,10 @@ from clustersim.cli.main import main
 from clustersim.errors import ClustersimError, InputError, InterruptedSweepError
 from clustersim.pipeline import simulate
 from clustersim.sweep import evaluate, log, run, runner
-from clustersim.sweep.space import numbers, points, words
+from clustersim.sweep.space import Asked, degrees, listed, numbers, points, words
 from clustersim.sweep.table import frame, ranked
 from clustersim.topology.build import load
+from clustersim.workload import options as workload_options
 
 ROOT = Path(__file__).parents[1]
 NODE = ROOT / "topologies" / "hgx_h100_8.yaml"
@@ -112,12 +114,27 @@ def command(monkeypatch, capsys, *arguments):
 def test_the_command(place, done, monkeypatch, capsys):
     code, out, err = command(monkeypatch, capsys, *OPTIONS, "--workers", "1")
     assert (code, err) == (0, "")
-    head, *rows, count, reasons = out.splitlines()
-    assert head.split()[:5] == ["tp", "pp", "dp", "ep", "vpp"]
-    ok = [row for row in done[0] if row["status"] == "ok"]
-    assert len(rows) == len(ok)
-    assert count.startswith(f"{len(ok)} of {len(SPACE)} points simulated")
-    assert reasons.startswith("4 illegal, such as ")
+    best = ranked(done[0])
+    head, *rows = out.splitlines()[: len(best) + 1]
+    assert head.split() == [
+        "tokens/s",
+        "step",
+        "GPUs",
+        "of",
+        "8",
+        "tp",
+        "pp",
+        "dp",
+        "micro-batch",
+        "MFU",
+        "bubble",
+        "memory",
+    ]
+    shown = [int(row.split()[1].replace(",", "")) for row in rows]
+    assert shown == [round(row["tokens_per_s"]) for row in best]
+    assert shown == sorted(shown, reverse=True)
+    assert f"\n{len(best)} of 12 points were simulated\n" in out
+    assert "\n  4 are illegal, such as: parallelism.tp: 3 does not divide" in out
     assert [p.name for p in Path("results").iterdir()] == ["sweep-hgx_h100_8-gpt3_xl"]
 
 
@@ -136,7 +153,7 @@ def test_no_legal_point_is_said(place, monkeypatch, capsys):
         monkeypatch, capsys, "--pp", "16", "--tp", "1,2", "--workers", "1", "--predictor", "roofline"
     )
     assert (code, err) == (0, "")
-    assert out.startswith("0 of 2 points simulated")
+    assert out.startswith("0 of 2 points were simulated")
     assert "the cluster is too small" in out
 
 
@@ -154,6 +171,126 @@ def test_overrides_that_are_words_among_numbers(tmp_path):
     assert table["parallelism.algorithms.tp"].to_list() == ["tree", "tree"]
 
 
+def test_every_swept_axis_is_a_column_and_no_other(place, monkeypatch, capsys):
+    more = [
+        "--recompute",
+        "none,full",
+        "--global-batch",
+        "64,128",
+        "--zero",
+        "0,1",
+        "--set",
+        "training.gradients=fp32,bf16",
+    ]
+    code, out, err = command(monkeypatch, capsys, "--tp", "2", "--predictor", "roofline", "--workers", "1", *more)
+    assert (code, err) == (0, "")
+    columns = out.splitlines()[0].split()
+    swept = ["zero", "global-batch", "recompute", "training.gradients"]
+    assert columns == ["tokens/s", "step", "GPUs", "of", "8", "tp", "pp", "dp", *swept, "MFU", "bubble", "memory"]
+    rows = [line.split() for line in out.splitlines()[1:17]]
+    assert len({tuple(row[8:12]) for row in rows}) == 16
+    assert all(line == line.rstrip() for line in out.splitlines())
+
+
+ODD = "a job's, $HOME.yaml"
+AXES_OF_ALL_KINDS = {
+    "counts": ["--tp", "1,2", "--pp", "1,2", "--dp", "auto,1", "--micro-batch", "1,2"],
+    "words": ["--recompute", "none,full", "--precision", "bf16,fp16", "--zero", "0,1"],
+    "chunks": ["--vpp", "1,2", "--schedule", "1f1b,interleaved", "--pp", "2", "--seq", "512"],
+    "settings": [
+        "--set",
+        "training.gradients=fp32,bf16",
+        "--set",
+        "parallelism.overlap={grad_reduce: true, p2p: true}",
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", AXES_OF_ALL_KINDS)
+def test_the_command_of_the_best_point_gives_its_numbers(place, monkeypatch, capsys, kind):
+    Path(ODD).write_text(JOB.read_text(encoding="utf-8"), encoding="utf-8")
+    options = [*AXES_OF_ALL_KINDS[kind], "--set", "training.global_batch=32", "--predictor", "roofline"]
+    call = [str(NODE), ODD, *options, "--clocks", "0.9", "--workers", "1"]
+    monkeypatch.setattr(sys, "argv", ["clustersim", "sweep", *call, "--json"])
+    with pytest.raises(SystemExit):
+        main()
+    found = json.loads(capsys.readouterr().out)
+    monkeypatch.setattr(sys, "argv", ["clustersim", "sweep", *call, "--out", "again"])
+    with pytest.raises(SystemExit):
+        main()
+    folded = capsys.readouterr().out.partition("the best one alone:\n")[2].partition("\n\n")[0]
+    one = subprocess.run(["bash", "-c", f"printf '%s\\n' {folded}"], capture_output=True, text=True, check=True).stdout
+    words = shlex.split(found["best_run"])
+    assert one.splitlines() == words
+    monkeypatch.setattr(sys, "argv", [*words, "--json", "--no-save"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    out, err = capsys.readouterr()
+    assert (end.value.code or 0, err) == (0, "")
+    alone = evaluate.flat(json.loads(out))
+    figures = {key: value for key, value in alone.items() if isinstance(value, float)}
+    assert "step_time_s" in figures
+    assert {key: found["rows"][0][key] for key in figures} == pytest.approx(figures, rel=1e-12, abs=0)
+
+
+@pytest.mark.parametrize(
+    ("axes", "pairs"),
+    [
+        ({"vpp": [1, 2], "schedule": ["1f1b", "interleaved"]}, [("1f1b", 1), ("interleaved", 2)]),
+        ({"vpp": [2, 4], "schedule": ["gpipe", "interleaved"]}, [("gpipe", 1), ("interleaved", 2), ("interleaved", 4)]),
+        ({"vpp": [1, 2], "schedule": ["zero_bubble"]}, [("zero_bubble", 1), ("zero_bubble", 2)]),
+        ({"schedule": ["1f1b", "interleaved"]}, [("1f1b", 1), ("interleaved", None)]),
+        (
+            {"vpp": [1], "schedule": ["interleaved", "1f1b"]},
+            [("interleaved", 1), ("1f1b", 1)],
+        ),  # the first says why not
+        ({"vpp": [2], "schedule": ["1f1b"]}, [("1f1b", 2)]),
+    ],
+)
+def test_chunks_are_crossed_with_the_schedules_that_can_have_them(axes, pairs):
+    found = [(point["parallelism.schedule"], point.get("parallelism.vpp")) for point in points(axes)]
+    assert found == pairs
+
+
+def test_chunks_given_by_set_are_those_of_an_option():
+    asked = Asked({"parallelism.schedule": ["1f1b", "interleaved"]}, {"parallelism.vpp": "2"}, frozenset())
+    assert [point["parallelism.vpp"] for point in asked.space()] == [1, 2]
+
+
+def test_values_of_a_setting_are_parted_at_commas_outside_brackets_and_quotes():
+    assert listed("none, full,none") == ["none", "full"]
+    assert listed("{a: 1, b: [2, 3]}") == ["{a: 1, b: [2, 3]}"]
+    assert listed("'a,b',c") == ["'a,b'", "c"]
+
+
+def test_reasons_are_counted_by_kind(place, monkeypatch, capsys):
+    options = ["--tp", "1,3,5", "--pp", "1,2", "--vpp", "1,2", "--predictor", "roofline", "--workers", "1"]
+    _, out, _ = command(monkeypatch, capsys, *options, "--json")
+    found = json.loads(out)
+    kinds = {(one["status"], one["reason"].split(":")[0]): one["points"] for one in found["reasons"]}
+    assert kinds == {("illegal", "parallelism.tp"): 8, ("illegal", "parallelism.vpp"): 2}
+    assert sum(kinds.values()) == found["points_illegal"]
+
+
+def test_a_key_is_an_axis_once(place, monkeypatch, capsys):
+    code, out, err = command(monkeypatch, capsys, "--tp", "1,2", "--set", "parallelism.tp=4")
+    assert (code, out) == (2, "")
+    assert "--set parallelism.tp is also an axis of the sweep; give one of the two" in err
+    code, out, err = command(monkeypatch, capsys, "--set", "training.recompute=full")
+    assert (code, out) == (2, "")
+    assert "nothing to sweep" in err
+
+
+def test_run_sweep_and_share_have_the_same_options(monkeypatch, capsys):
+    for name in ("run", "sweep", "share"):
+        monkeypatch.setattr(sys, "argv", ["clustersim", name, "--help"])
+        with pytest.raises(SystemExit):
+            main()
+        page = capsys.readouterr().out
+        assert [one.flag for one in workload_options.OPTIONS if f" {one.flag} " not in page] == []
+    assert {"vpp", "recompute", "seq", "precision", "zero"} <= workload_options.KEYS.keys()
+
+
 def test_an_empty_table():
     assert frame([]).is_empty()
 
@@ -161,6 +298,9 @@ def test_an_empty_table():
 def test_the_space_of_a_sweep():
     assert numbers("tp", "1, 2,4-6,2") == [1, 2, 4, 5, 6]
     assert words("schedule", "gpipe, 1f1b,gpipe") == ["gpipe", "1f1b"]
+    assert degrees("dp", "auto,8,1-2") == [8, 1, 2, "auto"]
+    assert degrees("dp", "auto") == ["auto"]
+    assert numbers("zero", "0,1", least=0) == [0, 1]
     assert numbers("tp", None) == words("schedule", None) == []
     assert list(points({"tp": [1, 2], "pp": [], "schedule": ["1f1b"]})) == [
         {"parallelism.tp": 1, "parallelism.schedule": "1f1b"},

@@ -1,15 +1,18 @@
-"""Options that several commands share."""
+"""Options that several commands share: the files, how to print, and those that set a key of the workload."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from clustersim.config.shipped import Room, files, find, renamed
 from clustersim.errors import InputError
+from clustersim.workload.options import OPTIONS, Option
 
 
 def topology_file(given: str) -> Path:
@@ -58,16 +61,52 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text."
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Setting = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Override a workload key, such as training.recompute=full.", metavar="KEY=VALUE"),
+    typer.Option("--set", help="Override a workload key, such as training.clip_gradients=false.", metavar="KEY=VALUE"),
 ]
+Changes = dict[str, Any]
+"""What the options of a command line say of the workload, by dotted key; None where an option is not given."""
 
 
-def overrides(named: Mapping[str, object | None], settings: Sequence[str] | None) -> dict[str, object]:
+def workload_options(lists: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that gives a command the options of `OPTIONS` in the place of its parameter `changes: Changes`.
+
+    lists: whether an option takes several values with commas between, which then come as one text.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True)
+        parameters: list[inspect.Parameter] = []
+        for one in own.parameters.values():
+            parameters += [_parameter(option, lists) for option in OPTIONS] if one.name == "changes" else [one]
+
+        @wraps(command)
+        def taken(**given: Any) -> None:
+            changes = {option.key: given.pop(option.name) for option in OPTIONS}
+            command(**given, changes=changes)
+
+        taken.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        taken.__annotations__ = {one.name: one.annotation for one in parameters}
+        return taken
+
+    return decorate
+
+
+def _parameter(option: Option, lists: bool) -> inspect.Parameter:
+    several = lists and option.swept
+    kind = str if several or option.form in ("word", "degree") else int
+    shown = typer.Option(option.flag, help=option.what, metavar=option.values if several else None)
+    annotation = Annotated[kind | None, shown]  # type: ignore[valid-type]
+    return inspect.Parameter(option.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=annotation)
+
+
+def overrides(changes: Mapping[str, object | None], settings: Sequence[str] | None) -> dict[str, object]:
     """Return the overrides of a command line: options that were given, then every `--set key=value`."""
-    result = {key: value for key, value in named.items() if value is not None}
-    for setting in settings or ():
-        key, equals, value = setting.partition("=")
-        if not equals or not key.strip():
-            raise InputError(f"--set {setting!r} has no value; write key=value, such as training.recompute=full")
-        result[key.strip()] = value.strip()
-    return result
+    return {key: value for key, value in changes.items() if value is not None} | dict(map(setting, settings or ()))
+
+
+def setting(text: str) -> tuple[str, str]:
+    """Return key and value of `--set key=value`. Raises InputError."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise InputError(f"--set {text!r} has no value; write key=value, such as training.recompute=full")
+    return key.strip(), value.strip()

@@ -11,24 +11,26 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from clustersim.cli.answer import print_json
-from clustersim.cli.options import Json, Quiet, Setting, TopologyFile, WorkloadFile, overrides
+from clustersim.cli.options import (
+    Changes,
+    Json,
+    Quiet,
+    Setting,
+    TopologyFile,
+    WorkloadFile,
+    overrides,
+    workload_options,
+)
 
 if TYPE_CHECKING:
     from clustersim.pipeline import Progress, Result
 
 
+@workload_options(lists=False)
 def run(
     topology: TopologyFile,
     workload: WorkloadFile,
-    tp: Annotated[int | None, typer.Option(help="Tensor-parallel degree.")] = None,
-    pp: Annotated[int | None, typer.Option(help="Pipeline-parallel degree.")] = None,
-    dp: Annotated[str | None, typer.Option(help="Data-parallel degree, or auto.")] = None,
-    ep: Annotated[int | None, typer.Option(help="Expert-parallel degree.")] = None,
-    micro_batch: Annotated[int | None, typer.Option(help="Sequences in a microbatch.")] = None,
-    global_batch: Annotated[int | None, typer.Option(help="Sequences in a step.")] = None,
-    schedule: Annotated[str | None, typer.Option(help="Pipeline schedule, such as 1f1b.")] = None,
-    predictor: Annotated[str | None, typer.Option(help="Kernel predictor, such as neusight or roofline.")] = None,
-    clocks: Annotated[str | None, typer.Option(help="sustained, boost, or a share such as 0.85.")] = None,
+    changes: Changes,
     settings: Setting = None,
     no_fold: Annotated[bool, typer.Option("--no-fold", help="Simulate every rank, also those that are alike.")] = False,
     ignore_memory: Annotated[bool, typer.Option("--ignore-memory", help="Go on when the job does not fit.")] = False,
@@ -45,20 +47,7 @@ def run(
     from clustersim.output.store import check_target
     from clustersim.pipeline import simulate
 
-    changes = overrides(
-        {
-            "parallelism.tp": tp,
-            "parallelism.pp": pp,
-            "parallelism.dp": dp,
-            "parallelism.ep": ep,
-            "parallelism.schedule": schedule,
-            "training.micro_batch": micro_batch,
-            "training.global_batch": global_batch,
-            "predictor": predictor,
-            "clocks": clocks,
-        },
-        settings,
-    )
+    wanted = overrides(changes, settings)
     target = out or Path("results") / f"{topology.stem}-{workload.stem}"
     if not no_save:
         check_target(target)
@@ -66,7 +55,7 @@ def run(
         result = simulate(
             topology,
             workload,
-            changes,
+            wanted,
             fold=not no_fold,
             ignore_memory=ignore_memory,
             full_attention=flops == "full",
@@ -78,7 +67,7 @@ def run(
                 result,
                 target,
                 {"topology": topology, "workload": workload},
-                {"overrides": changes, "fold": not no_fold},
+                {"overrides": wanted, "fold": not no_fold},
             )
     if timeline:
         _draw(result, timeline)

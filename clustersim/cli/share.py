@@ -7,13 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clustersim.cli.options import Json, Quiet, Setting, TopologyFile, completing, overrides, workload_file
+from clustersim.cli.options import (
+    Changes,
+    Json,
+    Quiet,
+    Setting,
+    TopologyFile,
+    completing,
+    overrides,
+    workload_file,
+    workload_options,
+)
 from clustersim.cli.run import printed, progressing
 
 if TYPE_CHECKING:
     from clustersim.share.play import Result
 
 
+@workload_options(lists=False)
 def share(
     topology: TopologyFile,
     files: Annotated[
@@ -25,6 +36,7 @@ def share(
             autocompletion=completing("workloads"),
         ),
     ],
+    changes: Changes,
     placement: Annotated[
         str | None, typer.Option(help="Which nodes jobs get: packed (default), spread, random or random:SEED.")
     ] = None,
@@ -45,7 +57,7 @@ def share(
     from clustersim.output.store import check_target
     from clustersim.share.play import simulate
 
-    changes = overrides({}, settings)
+    wanted = overrides(changes, settings)
     target = out or Path("results") / "-".join(["share", topology.stem, *dict.fromkeys(file.stem for file in files)])
     if not no_save:
         check_target(target)
@@ -53,7 +65,7 @@ def share(
         result = simulate(
             topology,
             files,
-            changes,
+            wanted,
             placement=placement,
             steps=steps,
             fold=not no_fold,
@@ -62,7 +74,7 @@ def share(
         )
         if not no_save:
             progress("save")
-            _save(result, target, topology, {"overrides": changes, "fold": not no_fold})
+            _save(result, target, topology, {"overrides": wanted, "fold": not no_fold})
     printed("share", result.summary, lambda: _lines(result), None if no_save else target, as_json, quiet)
 
 

@@ -4,40 +4,37 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from clustersim.cli.answer import print_json
-from clustersim.cli.options import Json, Quiet, Setting, TopologyFile, WorkloadFile, overrides
+from clustersim.cli.options import Changes, Json, Quiet, TopologyFile, WorkloadFile, setting, workload_options
+from clustersim.cli.sweep_table import SHOWN, Shown
 from clustersim.errors import InputError
-from clustersim.units import duration, gibibytes
+from clustersim.workload.options import OPTIONS, Option
 
 if TYPE_CHECKING:
-    from clustersim.sweep.space import Point
+    from clustersim.sweep.space import Asked, Point
 
 Row = dict[str, Any]
-Values = Annotated[str | None, typer.Option(metavar="1,2,4")]
-SHOWN = 20
 
 
+@workload_options(lists=True)
 def sweep(
     topology: TopologyFile,
     workload: WorkloadFile,
-    tp: Values = None,
-    pp: Values = None,
-    dp: Values = None,
-    ep: Values = None,
-    vpp: Values = None,
-    micro_batch: Values = None,
-    global_batch: Values = None,
-    schedule: Annotated[str | None, typer.Option(metavar="1f1b,gpipe")] = None,
-    recompute: Annotated[str | None, typer.Option(metavar="none,full")] = None,
-    predictor: Annotated[str | None, typer.Option(help="Kernel predictor, such as neusight or roofline.")] = None,
-    settings: Setting = None,
+    changes: Changes,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Override a workload key; several values with commas between are an axis.",
+            metavar="KEY=VALUE",
+        ),
+    ] = None,
     workers: Annotated[int | None, typer.Option(min=1, max=1024, help="Processes; default: one a core.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the result; default results/sweep-TOPOLOGY-WORKLOAD.")
@@ -46,38 +43,57 @@ def sweep(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Simulate every legal combination of the given values and rank them by throughput."""
+    """Simulate every legal combination of the given values and rank them by throughput.
+
+    Values stand with commas between, whole numbers also as a range: --tp 1,2,4 --micro-batch 1-4. The best one is printed as
+    the command that runs it alone.
+    """
     from clustersim.output.store import check_target
 
-    axes = _axes(locals())
-    space = _space(axes, settings, predictor)
+    asked = _asked(changes, settings)
     target = out or Path("results") / f"sweep-{topology.stem}-{workload.stem}"
     check_target(target)
-    rows = _run(topology, workload, space, workers or _cores(), target, quiet or as_json)
-    _print(rows, target, top, as_json, quiet)
+    rows = _run(topology, workload, asked.space(), workers or _cores(), target, quiet or as_json)
+    shown = Shown(topology, workload, asked, rows, target)
+    if as_json:
+        print_json("sweep", shown.fields(top))
+    elif not quiet:
+        typer.echo(shown.text(top or SHOWN))
 
 
-def _axes(given: Mapping[str, Any]) -> dict[str, list[Any]]:
-    from clustersim.sweep.space import numbers, words
+def _asked(changes: Changes, settings: list[str] | None) -> Asked:
+    """Return what a command line sweeps and what it fixes. Raises InputError."""
+    from clustersim.sweep.space import Asked, listed
 
-    counts = ("tp", "pp", "dp", "ep", "vpp", "micro_batch", "global_batch")
-    axes: dict[str, list[Any]] = {name: list(numbers(name.replace("_", "-"), given[name])) for name in counts}
-    axes |= {name: list(words(name, given[name])) for name in ("schedule", "recompute")}
-    if not any(axes.values()):
+    given = {option.key: _values(option, changes[option.key]) for option in OPTIONS if changes[option.key] is not None}
+    single = {option.key for option in OPTIONS if not option.swept}
+    fixed: dict[str, object] = {key: values[0] for key, values in given.items() if key in single}
+    axes = {key: values for key, values in given.items() if key not in single}
+    if not axes and not any(len(listed(setting(text)[1])) > 1 for text in settings or ()):
         raise InputError("nothing to sweep; give at least one axis, such as --tp 1,2,4,8")
-    return axes
-
-
-def _space(axes: Mapping[str, list[Any]], settings: list[str] | None, predictor: str | None) -> list[Point]:
-    from clustersim.sweep.space import points
-
-    fixed = overrides({"predictor": predictor}, settings)
-    space: list[Point] = []
-    for point in points(axes):
-        for key in point.keys() & fixed.keys():
+    by_set = dict(map(setting, settings or ()))
+    for key, value in by_set.items():
+        if key in given:
             raise InputError(f"--set {key} is also an axis of the sweep; give one of the two")
-        space.append({**fixed, **point})
-    return space
+        parts = listed(value)
+        if len(parts) > 1:
+            axes[key] = list(parts)
+        else:
+            fixed[key] = value
+    return Asked(axes, fixed, frozenset(by_set))
+
+
+def _values(option: Option, text: str) -> list[object]:
+    """Return the values of an option in their order. Raises InputError."""
+    from clustersim.sweep.space import degrees, numbers, words
+
+    if not option.swept:
+        return [text]
+    if option.form == "word":
+        return list(words(option.dashed, text))
+    if option.form == "degree":
+        return list(degrees(option.dashed, text))
+    return list(numbers(option.dashed, text, least=0 if option.form == "number" else 1))
 
 
 def _cores() -> int:
@@ -102,56 +118,3 @@ def _tracked(rows: Iterator[tuple[int, Row]], count: int, silent: bool) -> Itera
     from rich.progress import track
 
     yield from track(rows, "simulate", total=count, console=Console(stderr=True))
-
-
-def _print(rows: list[Row], target: Path, top: int | None, as_json: bool, quiet: bool) -> None:
-    from clustersim.sweep.table import counts, ranked
-
-    best = ranked(rows)
-    if as_json:
-        print_json("sweep", {**counts(rows), "rows": best[:top]})
-        return
-    if quiet:
-        return
-    if best:
-        typer.echo(_table(best[: top or SHOWN]))
-    typer.echo(f"{len(best)} of {len(rows)} points simulated; all of them with reasons in {target}/points.parquet")
-    for status, count in sorted(Counter(row["status"] for row in rows if row["status"] != "ok").items()):
-        reason = next(row["reason"] for row in rows if row["status"] == status)
-        typer.echo(f"{count} {status}, such as {reason}")
-
-
-def _table(rows: list[Row]) -> str:
-    head = (
-        "",
-        "tp",
-        "pp",
-        "dp",
-        "ep",
-        "vpp",
-        "mbs",
-        "m",
-        "schedule",
-        "step",
-        "tokens/s/GPU",
-        "MFU",
-        "bubble",
-        "memory",
-    )
-    lines = [head, *(_cells(i, row) for i, row in enumerate(rows, 1))]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
-
-
-def _cells(place: int, row: Row) -> tuple[str, ...]:
-    split = (str(row[key]) for key in ("tp", "pp", "dp", "ep", "vpp", "micro_batch", "microbatches", "schedule"))
-    bubble = row["bubble_s"] / row["step_time_s"]
-    return (
-        f"{place}.",
-        *split,
-        duration(row["step_time_s"]),
-        f"{row['tokens_per_s_per_gpu']:.1f}",
-        f"{row['mfu']:.1%}",
-        f"{bubble:.1%}",
-        gibibytes(row["peak_memory_bytes"]),
-    )

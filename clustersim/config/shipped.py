@@ -58,6 +58,11 @@ def find(room: Room, given: str | Path) -> Path:
     raise InputError(_absent(room, path, new))
 
 
+def called(room: Room, path: Path) -> str:
+    """Return what `find` takes for a path: the bare name of a shipped file that was called by it, else the path."""
+    return path.stem if files(room).get(path.stem) == path and find(room, path.stem) == path else str(path)
+
+
 def renamed(room: Room, given: str | Path) -> str | None:
     """Return the present name of a shipped file that is called by its old one, as a name or a path; else None."""
     path = Path(given)

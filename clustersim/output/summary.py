@@ -88,6 +88,7 @@ def split_facts(job: Job) -> dict[str, Any]:
         "schedule": split.schedule,
         "micro_batch": training.micro_batch,
         "global_batch": training.global_batch,
+        "seq": training.seq,
         "microbatches": job.microbatches,
         "precision": training.precision,
         "recompute": training.recompute,

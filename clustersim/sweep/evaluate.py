@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError
-from clustersim.sweep.space import AXES, Point
+from clustersim.sweep.space import Point
 from clustersim.topology.model import Topology
+from clustersim.workload.options import NAMES
 
 Row = dict[str, Any]
 _SPEED = (
     *("step_time_s", "step_time_low_s", "step_time_high_s"),
     *("tokens_per_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu"),
 )
-_SHORT = {key: name for name, key in AXES.items()}
 
 
 def evaluate(cluster: Topology, workload: str, point: Point) -> Row:
@@ -21,7 +21,7 @@ def evaluate(cluster: Topology, workload: str, point: Point) -> Row:
     from clustersim.pipeline import run
     from clustersim.workload.load import load
 
-    row: Row = {_SHORT.get(key, key): value for key, value in point.items()}
+    row: Row = {NAMES.get(key, key): value for key, value in point.items()}
     try:
         summary = run(cluster, load(workload, point)).summary
     except OutOfMemoryError as error:
@@ -35,11 +35,8 @@ def evaluate(cluster: Topology, workload: str, point: Point) -> Row:
 
 def flat(summary: dict[str, Any]) -> Row:
     """Return the figures of a summary that a table of points shows."""
-    split = {
-        k: summary["parallelism"][k]
-        for k in ("tp", "pp", "dp", "ep", "vpp", "schedule", "zero", "micro_batch", "microbatches")
-    }
+    split = {k: v for k, v in summary["parallelism"].items() if k != "expert_tp"}
     speed = {k: summary[k] for k in _SPEED if summary[k] is not None}
     parts = {f"{k}_s": v for k, v in summary["breakdown_s"].items() if k != "rank"}
-    counts = {k: summary["simulated"][k] for k in ("ranks", "idle_gpus", "rank_cells", "events")}
+    counts = {k: summary["simulated"][k] for k in ("gpus", "ranks", "idle_gpus", "rank_cells", "events")}
     return {**split, **speed, **parts, "peak_memory_bytes": summary["memory"]["peak_bytes"], **counts}

@@ -3,52 +3,138 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from math import prod
 
-from clustersim.errors import InputError
-
-AXES: Mapping[str, str] = {
-    "tp": "parallelism.tp",
-    "pp": "parallelism.pp",
-    "dp": "parallelism.dp",
-    "ep": "parallelism.ep",
-    "vpp": "parallelism.vpp",
-    "schedule": "parallelism.schedule",
-    "zero": "parallelism.zero",
-    "micro_batch": "training.micro_batch",
-    "global_batch": "training.global_batch",
-    "recompute": "training.recompute",
-    "precision": "training.precision",
-}
-"""Short name of an axis → dotted key of the workload."""
+from clustersim.errors import ClustersimError, InputError
+from clustersim.workload.options import KEYS
 
 Point = dict[str, object]
+SCHEDULE, VPP = KEYS["schedule"], KEYS["vpp"]
 MOST = 100_000
 """Points of one sweep."""
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is swept and what is the same at every point, by dotted key; by_set: the keys that came from `--set`."""
+
+    axes: Mapping[str, Sequence[object]]
+    fixed: Mapping[str, object]
+    by_set: frozenset[str] = frozenset()
+
+    def space(self) -> list[Point]:
+        """Return all points. Raises InputError when they are too many."""
+        chunks = self.fixed.get(VPP)
+        axes = dict(self.axes)
+        if SCHEDULE in axes and chunks is not None:
+            axes[VPP] = numbers("vpp", str(chunks))
+        return [{**self.fixed, **point} for point in points(axes)]
+
+    @property
+    def varied(self) -> list[str]:
+        """The keys that have more than one value in the space, in the order of the axes."""
+        values: dict[str, set[object]] = {}
+        for point in self.space():
+            for key, value in point.items():
+                values.setdefault(key, set()).add(value)
+        order = [*KEYS.values(), *values]
+        return sorted((key for key, found in values.items() if len(found) > 1), key=order.index)
+
+
 def points(axes: Mapping[str, Sequence[object]]) -> Iterator[Point]:
-    """Yield every combination as overrides by dotted key, the last axis fastest. Raises InputError when they are too many."""
-    names = [name for name, values in axes.items() if values]
-    count = prod(len(axes[name]) for name in names)
+    """Yield every combination as overrides by dotted key, the last axis fastest; axes go by key or by name of an option.
+
+    Each of several schedules is crossed with the chunks that it can have: 1f1b beside interleaved keeps vpp 1. Raises
+    InputError when they are too many.
+    """
+    given = {KEYS.get(name, name): tuple(values) for name, values in axes.items() if values}
+    if len(given.get(SCHEDULE, ())) < 2:
+        yield from _product(given)
+        return
+    parts = [given | {SCHEDULE: (name,)} | _chunks(str(name), given.get(VPP)) for name in given[SCHEDULE]]
+    _bounded(sum(prod(map(len, part.values())) for part in parts))
+    for part in parts:
+        yield from _product(part)
+
+
+def _product(axes: Mapping[str, Sequence[object]]) -> Iterator[Point]:
+    _bounded(prod(map(len, axes.values())))
+    for combination in product(*axes.values()):
+        yield dict(zip(axes, combination, strict=True))
+
+
+def _bounded(count: int) -> None:
     if count > MOST:
         raise InputError(f"{count} points are too many for one sweep; give shorter lists, at most {MOST} combinations")
-    for combination in product(*(axes[name] for name in names)):
-        yield {AXES.get(name, name): value for name, value in zip(names, combination, strict=True)}
 
 
-def numbers(option: str, text: str | None) -> list[int]:
+def _chunks(schedule: str, asked: Sequence[object] | None) -> dict[str, tuple[object, ...]]:
+    """Return the axis of chunks of a schedule: those asked that it can have, or 1 where that is all it can have.
+
+    Where neither is so, what was asked stays, and the points say why they are illegal.
+    """
+    if asked is None:
+        return {VPP: (1,)} if _takes(schedule, 1) and not _takes(schedule, 2) else {}
+    legal = tuple(value for value in asked if isinstance(value, int) and _takes(schedule, value))
+    return {VPP: legal or ((1,) if _takes(schedule, 1) else tuple(asked))}
+
+
+def _takes(schedule: str, chunks: int) -> bool:
+    """Return whether a schedule can have so many chunks a rank: the smallest pipeline is tried, as names from outside too."""
+    from clustersim.schedules.check import load
+
+    try:
+        load(schedule, 2, 2, min(chunks, 8))
+    except ClustersimError:
+        return False
+    return True
+
+
+def numbers(option: str, text: str | None, least: int = 1) -> list[int]:
     """Return the whole numbers of an option such as `--tp 1,2,4`; ranges `1-4` are allowed. Raises InputError."""
     result: list[int] = []
     for part in words(option, text):
         low, _, high = part.partition("-")
-        if not low.isdecimal() or (high and not high.isdecimal()) or int(low) < 1 or (high and int(high) < int(low)):
-            raise InputError(f"--{option}: {part!r} is not a whole number of 1 or more; write a list like 1,2,4 or 1-4")
+        if (
+            not low.isdecimal()
+            or (high and not high.isdecimal())
+            or int(low) < least
+            or (high and int(high) < int(low))
+        ):
+            raise InputError(
+                f"--{option}: {part!r} is not a whole number of {least} or more; "
+                f"write a list like {'1,2,4 or 1-4' if least else '0,1'}"
+            )
         if high and int(high) - int(low) > 10_000:
             raise InputError(f"--{option}: {part!r} is more than 10,000 values; write a shorter range")
         result += range(int(low), int(high or low) + 1)
     return list(dict.fromkeys(result))
+
+
+def degrees(option: str, text: str | None) -> list[int | str]:
+    """Return the numbers of an option that also takes `auto`, which comes last. Raises InputError."""
+    parts = words(option, text)
+    counted = numbers(option, ",".join(part for part in parts if part != "auto") or None)
+    return [*counted, *(["auto"] if "auto" in parts else [])]
+
+
+def listed(text: str) -> list[str]:
+    """Return the parts of a YAML value between its commas, those inside brackets, braces and quotes left alone."""
+    parts, depth, quote = [""], 0, ""
+    for sign in text:
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "'\"":
+            quote = sign
+        else:
+            depth += (sign in "[{") - (sign in "]}")
+        if sign == "," and not (depth or quote):
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return list(dict.fromkeys(part.strip() for part in parts))
 
 
 def words(option: str, text: str | None) -> list[str]:

@@ -1,0 +1,155 @@
+"""What `clustersim sweep` prints: the ranked table with every swept axis, the best point as a command, why others have none."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+from clustersim.config.shipped import called
+from clustersim.units import duration, gibibytes
+from clustersim.workload.options import KEYS, NAMES, OPTIONS
+
+if TYPE_CHECKING:
+    from clustersim.sweep.space import Asked, Point
+
+Row = dict[str, Any]
+SHOWN, WIDTH = 20, 100
+REASONS = 5
+"""Kinds of reasons that the text names."""
+ALWAYS = ("tp", "pp", "dp")
+_NUMBER = re.compile(r"[0-9]+(?:[.,][0-9]+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A sweep that is over, as text or as plain data. rows: in the order of the space."""
+
+    topology: Path
+    workload: Path
+    asked: Asked
+    rows: Sequence[Row]
+    target: Path
+
+    def fields(self, top: int | None) -> dict[str, Any]:
+        """Return counts, the kinds of reasons, the command of the best point and the `top` best rows (all: None)."""
+        from clustersim.sweep.table import counts, ranked
+
+        reasons = [{"status": s, "points": n, "reason": why} for s, n, why in self._reasons()]
+        return {
+            **counts(self.rows),
+            "reasons": reasons,
+            "best_run": self.best_run(),
+            "rows": ranked(self.rows)[:top],
+        }
+
+    def text(self, top: int) -> str:
+        """Return the `top` best rows as a table, the command of the first, and the reasons of points without a result."""
+        from clustersim.sweep.table import ranked
+
+        best, many = ranked(self.rows), len(self.rows)
+        lines = [*self._table(best[:top]), *_folded(self._best())] if best else []
+        verb = "was" if len(best) == 1 else "were"
+        lines.append(f"{len(best)} of {_points(many)} {verb} simulated")
+        kinds = self._reasons()
+        lines += [_reason(*kind) for kind in kinds[:REASONS]]
+        more = f", for {len(kinds) - REASONS} more reasons" if len(kinds) > REASONS else ""
+        lines.append(f"every point{more}: {self.target}/points.parquet")
+        return "\n".join(lines)
+
+    def best_run(self) -> str | None:
+        """Return the command that simulates the best point alone and gives the same numbers; None when there is none."""
+        return shlex.join(self._best()) or None
+
+    def _best(self) -> list[str]:
+        from clustersim.sweep.table import ranked
+
+        best = ranked(self.rows)
+        if not best:
+            return []
+        where = next(i for i, row in enumerate(self.rows) if row is best[0])
+        return run_line(self.topology, self.workload, self.asked.space()[where], self.asked.by_set)
+
+    def _reasons(self) -> list[tuple[str, int, str]]:
+        """Return status, points and an example of each kind of reason, the commonest first; kinds differ by more than numbers."""
+        kinds: dict[tuple[str, str], list[str]] = {}
+        for row in self.rows:
+            if row["status"] != "ok":
+                why = _placeless(row["reason"], self.workload)
+                kinds.setdefault((row["status"], _NUMBER.sub("#", why)), []).append(why)
+        found = [(status, len(reasons), reasons[0]) for (status, _), reasons in kinds.items()]
+        return sorted(found, key=lambda one: -one[1])
+
+    def _table(self, rows: Sequence[Row]) -> list[str]:
+        varied = [key for key in self.asked.varied if key not in {KEYS[name] for name in ALWAYS}]
+        names = [*ALWAYS, *(NAMES.get(key, key) for key in varied)]
+        dashed = {option.name: option.dashed for option in OPTIONS}
+        owned = rows[0]["gpus"]
+        head = [
+            "",
+            "tokens/s",
+            "step",
+            f"GPUs of {owned}",
+            *(dashed.get(n, n) for n in names),
+            "MFU",
+            "bubble",
+            "memory",
+        ]
+        cells = [head, *(_cells(place, row, names) for place, row in enumerate(rows, 1))]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = ["  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells]
+        return [*lines, ""]
+
+
+def run_line(topology: Path, workload: Path, point: Point, by_set: frozenset[str]) -> list[str]:
+    """Return the words of the command of one point; keys in `by_set` stay as they were given to `--set`."""
+    words = ["clustersim", "run", called("topologies", topology), called("workloads", workload)]
+    flags = {option.key: option.flag for option in OPTIONS}
+    for key, value in point.items():
+        words += ["--set", f"{key}={value}"] if key in by_set or key not in flags else [flags[key], str(value)]
+    return words
+
+
+def _cells(place: int, row: Row, names: Sequence[str]) -> list[str]:
+    return [
+        f"{place}.",
+        f"{row['tokens_per_s']:,.0f}",
+        duration(row["step_time_s"]),
+        str(row["ranks"]),
+        *(str(row[name]) for name in names),
+        f"{row['mfu']:.1%}",
+        f"{row['bubble_s'] / row['step_time_s']:.1%}",
+        gibibytes(row["peak_memory_bytes"]),
+    ]
+
+
+def _folded(words: Sequence[str]) -> list[str]:
+    """Return a command in lines that a shell reads as one, no word cut and no option without its value."""
+    lines = [f"  {shlex.join(words[:4])}"]
+    for option in zip(words[4::2], words[5::2], strict=True):
+        if len(lines[-1]) + len(text := f" {shlex.join(option)}") > WIDTH - 2:
+            lines[-1] += " \\"
+            lines.append("   ")
+        lines[-1] += text
+    return ["the best one alone:", *lines, ""]
+
+
+def _points(count: int) -> str:
+    return "1 point" if count == 1 else f"{count} points"
+
+
+def _reason(status: str, count: int, why: str) -> str:
+    """Return one kind of reason with its count, in lines that a terminal shows whole."""
+    one = {"does not fit": "does not fit", "illegal": "is illegal", "failed": "failed"}[status]
+    several = {"does not fit": "do not fit", "illegal": "are illegal", "failed": "failed"}[status]
+    such = f"1 {one}: " if count == 1 else f"{count} {several}, such as: "
+    return fill(such + why, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+
+
+def _placeless(reason: str, workload: Path) -> str:
+    """Return a reason without the place in the workload, which is the same file for all of them."""
+    return re.sub(rf"^{re.escape(str(workload))}(:\d+:\d+| \(command line\))?: ", "", reason)

@@ -1,0 +1,56 @@
+"""The keys of a workload that commands take as an option of their own: what `--set` can say of every key, these say shorter."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+
+class Option(NamedTuple):
+    """One option: `--micro-batch` of `run`, an axis of `sweep`, a column of its table.
+
+    key: what it sets. form: count (1 or more), number (0 or more), degree (a count or auto) or word. values: an example of
+    several. swept: whether a sweep takes several values.
+    """
+
+    name: str
+    key: str
+    form: Literal["count", "number", "degree", "word"]
+    values: str
+    what: str
+    swept: bool = True
+
+    @property
+    def flag(self) -> str:
+        """As it is written on a command line."""
+        return f"--{self.dashed}"
+
+    @property
+    def dashed(self) -> str:
+        """The name without the dashes before it, as in `micro-batch`."""
+        return self.name.replace("_", "-")
+
+
+OPTIONS = (
+    Option("tp", "parallelism.tp", "count", "1,2,4", "Tensor-parallel degree."),
+    Option("pp", "parallelism.pp", "count", "1,2,4", "Pipeline-parallel degree."),
+    Option("dp", "parallelism.dp", "degree", "8,16,auto", "Data-parallel degree, or auto."),
+    Option("ep", "parallelism.ep", "count", "1,2,4", "Expert-parallel degree."),
+    Option("vpp", "parallelism.vpp", "count", "1,2,4", "Model chunks a pipeline rank (interleaved)."),
+    Option("schedule", "parallelism.schedule", "word", "1f1b,gpipe", "Pipeline schedule, such as 1f1b."),
+    Option("zero", "parallelism.zero", "number", "0,1", "1: shard the optimizer over data-parallel ranks."),
+    Option("micro_batch", "training.micro_batch", "count", "1,2,4", "Sequences in a microbatch."),
+    Option("global_batch", "training.global_batch", "count", "512,1024", "Sequences in a step."),
+    Option("seq", "training.seq", "count", "2048,4096", "Tokens in a sequence."),
+    Option(
+        "recompute", "training.recompute", "word", "none,full", "Activations to recompute: none, selective or full."
+    ),
+    Option("precision", "training.precision", "word", "bf16,fp8", "Data type of matrix products, such as bf16."),
+    Option("predictor", "predictor", "word", "", "Kernel predictor, such as neusight or roofline.", swept=False),
+    Option("clocks", "clocks", "word", "", "sustained, boost, or a share such as 0.85.", swept=False),
+)
+
+NAMES = {option.key: option.name for option in OPTIONS}
+"""Dotted key of the workload → name of its option."""
+
+KEYS = {option.name: option.key for option in OPTIONS}
+"""Name of an option → dotted key of the workload."""
