@@ -6,6 +6,7 @@ import math
 import pickle
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -174,3 +175,23 @@ def test_a_generated_cluster_needs_no_heavy_library() -> None:
 
 def test_the_power_of_the_nodes_is_their_maximum() -> None:
     assert load("topologies/superpod_h100_128.yaml").counts["power"] == 128 * 10.2e3
+
+
+@pytest.mark.parametrize("nodes", [32768, 125_000])
+def test_a_million_gpus_are_described_in_seconds(nodes):
+    begun = time.perf_counter()
+    topology = build(
+        parse(f"cluster: {{nodes: {nodes}, node: hgx-h100}}\nfabric: {{kind: switch, link: {{rate: 400Gb/s}}}}")
+    )
+    rows = dict(describe(topology))
+    assert rows["GPUs"].startswith(f"{8 * nodes:,} ")
+    assert rows["diameter"] == "2 links, 14 us from GPU to GPU when idle (from a sample of GPUs)"
+    assert time.perf_counter() - begun < 20  # on a busy machine; 3 s on an idle one
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_links_of_routes_are_counted_without_a_warning(path):
+    topology = load(path)
+    with np.errstate(all="raise"):
+        routes = topology.route(np.zeros(min(topology.gpus, 100), np.int64), np.arange(min(topology.gpus, 100)))
+    assert routes.start[-1] == len(routes.links) == len(routes.share)

@@ -242,3 +242,29 @@ def test_kinds_whose_cut_is_not_known_say_that_faults_are_not_in_it() -> None:
     text = rows(cluster(8, SHORTEST["torus 4 x 2"][1], faults=dead("x[0]")))
     assert text["bisection"].endswith("a direction, before faults")
     assert text["oversubscription"].endswith(": 1, before faults")
+
+
+@pytest.mark.parametrize(
+    ("faults", "said"),
+    [
+        (
+            "{node: 3, slowdown: 1000}, {node: 3, slowdown: 1000}",
+            "node 3 is slow by faults.0 already; write one of them",
+        ),
+        ("{gpu: 5, slowdown: 2}, {node: 1, slowdown: 2}, {gpu: 5, slowdown: 2}", "gpu 5 is slow by faults.0 already"),
+        ("{node: 1, slowdown: 1e5}, {gpu: 3, slowdown: 1e5}", r"slowed 1e\+10 times, by its node and by itself"),
+        (
+            "{link: 'nic[3]', rate: 1GB/s}, {link: 'nic-up[3]', rate: 0.5GB/s}",
+            r"nic-up\[3\] is slow by faults.0 already",
+        ),
+        ("{link: 'nic[3]', rate: 1B/s}", "1 B/s is next to nothing; write 4"),
+    ],
+)
+def test_a_part_is_slowed_once_and_within_reason(faults: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        cluster(8, STATIC, faults=f"faults: [{faults}]")
+
+
+def test_slow_gpu_of_a_slow_node_multiplies() -> None:
+    topology = cluster(8, STATIC, faults="faults: [{node: 1, slowdown: 2}, {gpu: 3, slowdown: 1.5}]")
+    assert topology.slowdown[2:4].tolist() == [2, 3]

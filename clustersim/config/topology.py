@@ -360,7 +360,8 @@ class Fault(Spec):
     link: a tier and a number, as `nic-up[777]`; `nic[777]` is both directions. rate: its usable bytes/s. dead: it carries
     nothing; traffic takes the next way, and where there is none that is an error. Of a bundle of parallel cables `cables` die
     (default 1), and the rest carry on. A node computes `slowdown` times as long, or is dead and left out: ranks are placed on
-    the nodes that remain. A dead GPU takes its node out.
+    the nodes that remain. A dead GPU takes its node out. A part is slowed once; the slowdown of a GPU multiplies with that of its
+    node. A part that is more than a million times as slow is dead.
     """
 
     link: Name | None = None

@@ -18,14 +18,17 @@ from clustersim.topology.router import GpuRouter, Remaining
 from clustersim.units import scaled
 
 _LINK = re.compile(r"([A-Za-z0-9_-]+)\[([0-9]{1,12})\]")
+MOST = 1e6
+"""How many times as slow a part may be that is not dead."""
 DEAD = 1.0
 """Bytes/s of a dead link: no route uses it, and quotients by its capacity stay finite."""
 
 
 def apply(topology: Topology, faults: Sequence[Fault], document: Document) -> Topology:
-    """Return the topology with its faults; slowdowns of a GPU multiply, dead nodes are left out and the rest numbered anew.
+    """Return the topology with its faults; dead nodes are left out and the rest numbered anew.
 
-    Raises ConfigError for what does not exist, and when dead links leave no way between two nodes.
+    The slowdown of a GPU multiplies with that of its node. Raises ConfigError for what does not exist, a part that is slowed
+    twice or more than a million times, and when dead links leave no way between two nodes.
     """
     if not faults:
         return topology
@@ -50,6 +53,15 @@ class _Parts:
             array.copy() for array in (topology.capacity, topology.cables, topology.slowdown)
         )
         self.dead = np.zeros(topology.nodes, bool)
+        self.slowed: dict[tuple[str, int], int] = {}
+
+    def slow(self, kind: str, index: int, document: Document, at: Loc) -> None:
+        """Note that fault `at` slows a part. Raises ConfigError when another one does."""
+        first = self.slowed.setdefault((kind, index), int(at[1]))
+        if first != at[1]:
+            name = f"{kind} {index}" if kind in ("node", "gpu") else f"{kind}[{index}]"
+            what = f"{name} is slow by faults.{first} already; write one of them, with all that slows it"
+            raise document.error(at, f"faults.{at[1]}: {what}")
 
 
 def _degrade(parts: _Parts, fault: Fault, document: Document, at: Loc) -> None:
@@ -67,6 +79,12 @@ def _degrade(parts: _Parts, fault: Fault, document: Document, at: Loc) -> None:
                 raise document.error(
                     (*at, "rate"), f"faults.{at[1]}.rate: {much}; write what is left of that, less than {full}"
                 )
+            if fault.rate * MOST < parts.capacity[link]:
+                least = scaled(parts.capacity[link] / MOST, "B/s")
+                little = f"{scaled(fault.rate, 'B/s')} is next to nothing; write {least} or more, or `dead: true`"
+                raise document.error((*at, "rate"), f"faults.{at[1]}.rate: {little}")
+            tier = next(t for t in parts.topology.tiers if t.first <= link < t.first + t.links)
+            parts.slow(tier.name, link - tier.first, document, at)
             parts.capacity[link] = fault.rate
             continue
         lost, left = fault.cables or 1, parts.cables[link]
@@ -102,8 +120,12 @@ def _slow(parts: _Parts, fault: Fault, document: Document, at: Loc) -> None:
     width = topology.gpus_per_node if key == "node" else 1
     if fault.slowdown is None:
         parts.dead[index * width // topology.gpus_per_node] = True
-    else:
-        parts.slowdown[index * width : (index + 1) * width] *= fault.slowdown
+        return
+    parts.slow(key, index, document, at)
+    parts.slowdown[index * width : (index + 1) * width] *= fault.slowdown
+    if (most := parts.slowdown.max()) > MOST:
+        much = f"a GPU is slowed {most:.3g} times, by its node and by itself; write less than {MOST:g} together, or `dead: true`"
+        raise document.error((*at, "slowdown"), f"faults.{at[1]}.slowdown: {much}")
 
 
 def _rerouted(parts: _Parts, document: Document) -> Topology:

@@ -9,6 +9,7 @@ import numpy as np
 from clustersim.topology.model import Topology
 
 _MOST_PATHS = 2**18
+_PAIRS = 2**15  # whose routes are in memory at a time
 
 
 class Diameter(NamedTuple):
@@ -27,8 +28,9 @@ def diameter(topology: Topology) -> Diameter:
     sources = min(topology.gpus, max(1, int(_MOST_PATHS / paths) // topology.gpus))
     sample = np.unique(np.linspace(0, topology.gpus - 1, sources).astype(np.int64))
     hops = latency = 0.0
-    for source in np.array_split(sample, max(1, len(sample) * topology.gpus // 100_000)):
-        routes = topology.route(source.repeat(topology.gpus), np.tile(every, len(source)))
+    for first in range(0, len(sample) * topology.gpus, _PAIRS):
+        pair = np.arange(first, min(first + _PAIRS, len(sample) * topology.gpus))
+        routes = topology.route(sample[pair // topology.gpus], pair % topology.gpus)
         crossed = np.add.reduceat(np.append(routes.share, 0.0), routes.start[:-1]) * (np.diff(routes.start) > 0)
         hops, latency = max(hops, float(crossed.max())), max(latency, float(routes.latency.max()))
     return Diameter(round(hops, 9), latency, len(sample) == topology.gpus)

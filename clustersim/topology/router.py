@@ -14,7 +14,7 @@ from clustersim.topology.alike import Alike, classes, strange
 from clustersim.topology.detours import apart
 from clustersim.topology.lattice import Lattice
 from clustersim.topology.model import Floats, Ints, Mask, Routes
-from clustersim.topology.rows import divide, ones
+from clustersim.topology.rows import counted, divide, ones
 from clustersim.topology.site import Network, Site
 
 Hops = Callable[[Ints, Ints], Ints]
@@ -114,7 +114,7 @@ class GpuRouter:
         if self.ways == 1:
             return np.ones(width)
         step = max(1, hops.shape[1] // self.ways)
-        ways = (hops[:, ::step] >= 0) @ np.ones(hops.shape[1] // step, np.float32)
+        ways = counted(hops[:, ::step] >= 0)
         even = bool(((ways == 0) | (ways == self.ways)).all())
         share = np.ones(width if even else (len(hops), width))
         share[..., before:-1] = 1 / self.ways if even else 1 / np.maximum(ways, 1)[:, np.newaxis]
@@ -151,8 +151,7 @@ class GpuRouter:
     def _routes(self, columns: Ints, share: Floats) -> Routes:
         used = columns >= 0
         start = np.zeros(len(columns) + 1, np.int64)
-        count = used @ np.ones(used.shape[1], np.float32)  # faster than a sum of so short rows
-        np.cumsum(count.astype(np.int64), out=start[1:])
+        np.cumsum(counted(used), out=start[1:])
         even = share.min(initial=1.0) == 1
         shares = ones(int(start[-1])) if even else np.broadcast_to(share, columns.shape)[used]
         delay = self.latency[columns]

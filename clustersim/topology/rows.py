@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from clustersim.topology.model import Floats, Ints
+from clustersim.topology.model import Floats, Ints, Mask
 
 Number = TypeVar("Number", np.int64, np.uint64)
 
@@ -35,6 +35,12 @@ def divide(x: Ints, by: int) -> tuple[Ints, Ints]:
         return x >> (by.bit_length() - 1), x & (by - 1)
     quotient = x // by
     return quotient, x - quotient * by
+
+
+def counted(used: Mask) -> Ints:
+    """Return how many entries of each row are true: in whole numbers, and faster than a sum of rows so short."""
+    found: Ints = np.einsum("ij->i", used.view(np.uint8), dtype=np.int64)
+    return found
 
 
 def ones(count: int) -> Floats:
