@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 from clustersim.config.yaml import parse
+from clustersim.output import trace
 from clustersim.output.result import save
 from clustersim.output.store import folder
 from clustersim.output.terminal import lines
@@ -166,6 +167,31 @@ def test_slices_on_one_track_nest_or_are_disjoint(stored):
                 around.pop()
             assert not around or end <= around[-1]
             around.append(end)
+
+
+def test_a_trace_that_is_cut_shows_whole_ranks_and_says_so(tmp_path, monkeypatch):
+    cluster, overrides = SPLITS["pipeline"]
+    jobs = build_topology(parse(cluster + "faults: [{gpu: 3, slowdown: 1.5}]\n")), build_workload(parse(JOB), overrides)
+    whole = run(*jobs).summary["trace"]
+    assert whole == {"rank_classes": 8, "rank_classes_shown": 8, "ranks": 8, "ranks_shown": 8}
+    monkeypatch.setattr(trace, "MAX_EVENTS", 400)
+    result = run(*jobs)
+    assert trace.left_out(result.summary) == [
+        "trace.json.gz shows 4 of 8 classes of ranks, each of them whole: more than 400 events would be too many for a browser"
+    ]
+    save(tmp_path / "x", result.summary, result.parts, result.plan, result.record, result.topology, {}, {})
+    written = events(tmp_path / "x")
+    assert written["otherData"] == result.summary["trace"] == {**whole, "rank_classes_shown": 4, "ranks_shown": 4}
+    slices = [event for event in written["traceEvents"] if event["ph"] == "X" and event["tid"] == 0]
+    ranks = pl.read_parquet(tmp_path / "x" / "spans.parquet").filter(pl.col("stream") == "compute")
+    shown = {f"rank {rank}": cell for cell, rank in enumerate(sorted(set(ranks["rank"].to_list())))}
+    lane = [shown[f"rank {rank}"] for rank in (0, 2, 4, 6)]  # dp 0 of each of the 4 pipeline ranks
+    assert sorted({event["pid"] for event in slices}) == sorted(lane)
+    every = ranks.filter(pl.col("rank").is_in([0, 2, 4, 6]), pl.col("end_s") > pl.col("start_s"))
+    assert len(slices) == len(every)
+    assert len(slices) <= len(written["traceEvents"]) <= 400 + 100
+    monkeypatch.setattr(trace, "MAX_EVENTS", 1)
+    assert run(*jobs).summary["trace"]["rank_classes_shown"] == 1
 
 
 def test_compute_slices_of_the_trace_are_the_spans(stored):

@@ -95,12 +95,15 @@ def printed(
     quiet: bool,
 ) -> None:
     """Print the result of a command: its summary as JSON, or its text and where its files lie."""
+    from clustersim.output.trace import left_out
+
     if as_json:
         print_json(command, summary)
     elif not quiet:
         typer.echo("\n".join(text()))
         if target:
             typer.echo(f"written to {target}/ (open trace.json.gz at https://ui.perfetto.dev)")
+            typer.echo("".join(f"{line}\n" for line in left_out(summary)), nl=False)
 
 
 def _lines(result: Result) -> list[str]:

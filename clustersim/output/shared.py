@@ -21,7 +21,7 @@ from clustersim.output.summary import (
     split_facts,
 )
 from clustersim.output.tenants import Shared, Tenant
-from clustersim.topology.model import Topology
+from clustersim.output.trace import shown
 
 COMMUNICATION = ("tp", "pp", "dp", "ep", "cp")
 
@@ -33,14 +33,15 @@ def summary(shared: Shared) -> dict[str, Any]:
         "free_nodes": shared.cluster.nodes - sum(len(tenant.nodes) for tenant in shared.tenants),
         "placement": shared.placement,
         "steps": shared.steps,
-        "jobs": [_job(shared.cluster, tenant) for tenant in shared.tenants],
+        "jobs": [_job(shared, tenant) for tenant in shared.tenants],
         "meetings": [meeting(shared, a, b) for a, b in combinations(range(len(shared.tenants)), 2)],
         "not_modelled": list(NOT_MODELLED),
         "simulated": _simulated(shared),
     }
 
 
-def _job(cluster: Topology, tenant: Tenant) -> dict[str, Any]:
+def _job(shared: Shared, tenant: Tenant) -> dict[str, Any]:
+    cluster = shared.cluster
     times = [step.end - step.begin for step in tenant.counted]
     alone = parts(tenant.alone.plan, tenant.alone.record)
     together = mean_parts([parts(tenant.plan, step) for step in tenant.counted])
@@ -63,6 +64,7 @@ def _job(cluster: Topology, tenant: Tenant) -> dict[str, Any]:
         "exposed_together_s": exposed(together),
         "breakdown_alone_s": alone,
         "breakdown_together_s": together,
+        "trace": shown(tenant.traced(len(shared.tenants)), tenant.plan),
         "steps": _steps(tenant),
     }
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clustersim.engine.program import Span
 from clustersim.output.document import document
 from clustersim.output.store import folder, manifest, write_json
-from clustersim.output.tenants import Shared, Tenant
-from clustersim.output.trace import MAX_SPANS, slices, streams, write_events
+from clustersim.output.tenants import Shared
+from clustersim.output.trace import slices, streams, write_events
 
 if TYPE_CHECKING:
     import polars as pl
@@ -29,7 +28,8 @@ def save(
         jobs_table(summary).write_parquet(place / "jobs.parquet")
         steps_table(summary).write_parquet(place / "steps.parquet")
         links_table(shared).write_parquet(place / "links.parquet")
-        write_events(place / "trace.json.gz", _events(shared))
+        facts = {job["name"]: job["trace"] for job in summary["jobs"]}
+        write_events(place / "trace.json.gz", facts, _events(shared))
 
 
 def jobs_table(summary: Mapping[str, Any]) -> pl.DataFrame:
@@ -85,11 +85,11 @@ def links_table(shared: Shared) -> pl.DataFrame:
 
 
 def _events(shared: Shared) -> Iterator[str]:
-    """Yield the trace: one process a job, one track a stream of a rank cell; cells are left out beyond `MAX_SPANS` spans."""
+    """Yield the trace: one process a job, one track a stream of a rank cell."""
     for number, tenant in enumerate(shared.tenants):
         yield f'{{"ph":"M","pid":{number},"name":"process_name","args":{{"name":{json.dumps(tenant.name)}}}}}'
         begun = 0
-        for cell, row in _kept(tenant, MAX_SPANS // len(shared.tenants)).items():
+        for cell, row in tenant.traced(len(shared.tenants)).items():
             names = ["compute", *sorted({name for span in row for name in streams(span)} - {"compute"})]
             track = {name: begun + i for i, name in enumerate(names)}
             begun += len(names)
@@ -99,18 +99,3 @@ def _events(shared: Shared) -> Iterator[str]:
                 yield f'{{"ph":"M","pid":{number},"tid":{tid},"name":{thread}}}'
             for span in row:
                 yield from slices(span, number, track)
-
-
-def _kept(tenant: Tenant, most: int) -> dict[int, list[Span]]:
-    """Return the spans of the first rank cells, all steps of each."""
-    rows: dict[int, list[Span]] = {cell: [] for cell in range(len(tenant.plan.programs))}
-    for span in (span for step in tenant.steps for span in step.spans):
-        rows[span.rank].append(span)
-    kept: dict[int, list[Span]] = {}
-    count = 0
-    for cell, row in rows.items():
-        count += len(row)
-        if kept and count > most:
-            break
-        kept[cell] = row
-    return kept

@@ -9,6 +9,7 @@ import numpy as np
 from clustersim.engine.network import Variant
 from clustersim.engine.plan import Plan, Work
 from clustersim.engine.simulate import Record
+from clustersim.output.trace import chosen, shown
 from clustersim.predictors.margins import Bounds, Margin
 from clustersim.topology.model import Floats, Topology
 from clustersim.workload.flops import hardware_flop, model_flop
@@ -54,6 +55,7 @@ def summary(
         "predictor": predictor_facts(work.job, facts.forecast),
         "not_modelled": list(NOT_MODELLED),
         "simulated": _simulated(topology, work, plan, record, facts),
+        "trace": shown(chosen(record.spans, plan, work.job.mesh.size // work.job.parallelism.pp), plan),
     }
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from clustersim.engine.plan import Plan
 from clustersim.engine.simulate import Record
 from clustersim.output.summary import Forecast, link_bytes
+from clustersim.output.trace import Spans, chosen
 from clustersim.topology.model import Floats, Ints, Topology
 from clustersim.workload.job import Job
 from clustersim.workload.memory import Memory
@@ -48,6 +49,11 @@ class Tenant(NamedTuple):
     def mean(self) -> float:
         """Mean seconds of a step beside the others."""
         return float(np.mean([step.end - step.begin for step in self.counted]))
+
+    def traced(self, jobs: int) -> Spans:
+        """Return what the trace of so many jobs shows of this one: rank cells whole, with all their steps."""
+        spans = (span for step in self.steps for span in step.spans)
+        return chosen(spans, self.plan, self.job.mesh.size // self.job.parallelism.pp, jobs)
 
 
 @dataclass(frozen=True)

@@ -7,30 +7,36 @@ at the times that they really had (when the activity ran undisturbed, those of i
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator, Mapping
-from itertools import islice
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate, islice
 from pathlib import Path
+from typing import Any
 
 from clustersim.engine.plan import Plan
 from clustersim.engine.program import Span
 from clustersim.engine.simulate import Record
 
-MAX_SPANS = 100_000  # of some ten slices each: what a browser still moves smoothly
+MAX_EVENTS = 2_000_000
+"""Slices of one trace at most: what a browser still moves smoothly. Beyond, whole rank classes are left out."""
+
+Spans = dict[int, list[Span]]
+"""Spans by rank cell."""
 
 
 def write_trace(path: Path, record: Record, plan: Plan, width: int) -> None:
-    """Write the gzipped trace; the same record gives the same bytes.
+    """Write the gzipped trace of a step, of the rank cells that `chosen` takes; the same record gives the same bytes.
 
-    width: ranks of one pipeline rank (tp·dp). When there are more than `MAX_SPANS` spans, whole ranks are left out, those of
-    the first pipeline lanes staying.
+    width: ranks of one pipeline rank (tp·dp).
     """
-    write_events(path, _events(_kept(record, plan, width), plan))
+    kept = chosen(record.spans, plan, width)
+    write_events(path, shown(kept, plan), _events(kept, plan))
 
 
-def write_events(path: Path, lines: Iterator[str]) -> None:
-    """Write the gzipped trace of these events, one a line."""
+def write_events(path: Path, facts: object, lines: Iterator[str]) -> None:
+    """Write the gzipped trace of these events, one a line; `facts`, what it shows of the step, are its metadata."""
     with path.open("wb") as raw, gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0, compresslevel=3) as file:
-        file.write(b'{"displayTimeUnit":"ms","traceEvents":[\n')
+        file.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(facts)},"traceEvents":[\n'.encode())
         separator = ""
         while batch := ",\n".join(islice(lines, 20_000)):
             file.write(f"{separator}{batch}".encode())
@@ -38,23 +44,58 @@ def write_events(path: Path, lines: Iterator[str]) -> None:
         file.write(b"\n]}\n")
 
 
-def _kept(record: Record, plan: Plan, width: int) -> dict[int, list[Span]]:
-    """Return the spans of the ranks that the trace shows, lane by lane."""
-    by_rank: dict[int, list[Span]] = {cell: [] for cell in range(len(plan.programs))}
-    for span in record.spans:
-        by_rank[span.rank].append(span)
-    order = sorted(by_rank, key=lambda cell: (int(plan.first[cell]) % width, int(plan.first[cell])))
-    kept: dict[int, list[Span]] = {}
-    count = 0
-    for cell in order:
-        count += len(by_rank[cell])
-        if kept and count > MAX_SPANS:
-            break
-        kept[cell] = by_rank[cell]
-    return kept
+def chosen(spans: Iterable[Span], plan: Plan, width: int, share: int = 1) -> Spans:
+    """Return the spans of the rank cells that a trace shows, in the order of cells, every cell whole.
+
+    They are taken lane by lane: first one tensor- and data-parallel position through the whole pipeline, so that what waits
+    for what can be seen, then the next, until `MAX_EVENTS` slices (a `share`-th of them where jobs share a trace) are
+    full. The first cell is always there.
+    """
+    by_cell: Spans = {cell: [] for cell in range(len(plan.programs))}
+    moves: dict[int, int] = {}
+    slices_of = dict.fromkeys(by_cell, 0)
+    for span in spans:
+        by_cell[span.rank].append(span)
+        slices_of[span.rank] += 1 + _moves(span, moves)
+    order = sorted(by_cell, key=lambda cell: (int(plan.first[cell]) % width, int(plan.first[cell])))
+    room = MAX_EVENTS // share
+    taken = {cell for cell, sums in zip(order, accumulate(slices_of[c] for c in order), strict=True) if sums <= room}
+    return {cell: row for cell, row in by_cell.items() if cell in taken or cell == order[0]}
 
 
-def _events(spans: dict[int, list[Span]], plan: Plan) -> Iterator[str]:
+def _moves(span: Span, known: dict[int, int]) -> int:
+    """Return how many moves a span has inside, counted once for each activity."""
+    if span.stream != "compute" or span.activity is None:
+        return 0
+    key = id(span.activity)
+    if key not in known:
+        known[key] = sum(segment.move is not None for segment in span.activity.segments)
+    return known[key]
+
+
+def shown(kept: Spans, plan: Plan) -> dict[str, int]:
+    """Return how much of a step a trace shows: classes of ranks that are alike, and ranks they stand for, of how many."""
+    size = plan.size
+    return {
+        "rank_classes": len(plan.programs),
+        "rank_classes_shown": len(kept),
+        "ranks": int(size.sum()),
+        "ranks_shown": int(size[list(kept)].sum()),
+    }
+
+
+def left_out(summary: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each trace, of a step or of a job that shares a cluster, that does not show every rank class."""
+    traces = [(f" of {job['name']}", job["trace"]) for job in summary.get("jobs", ())] or [("", summary["trace"])]
+    return [
+        f"trace.json.gz shows {facts['rank_classes_shown']:,} of {facts['rank_classes']:,} classes of ranks{whose}, each "
+        f"of them whole: more than {MAX_EVENTS:,} events would be too many for a browser"
+        for whose, facts in traces
+        if facts["rank_classes_shown"] < facts["rank_classes"]
+    ]
+
+
+def _events(spans: Spans, plan: Plan) -> Iterator[str]:
     names = {name for row in spans.values() for span in row for name in streams(span)}
     track = {name: i for i, name in enumerate(["compute", *sorted(names - {"compute"})])}
     for cell, row in spans.items():
