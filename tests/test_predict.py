@@ -132,7 +132,7 @@ WRONG = [
         ["config.json", "--seq", "2000"],
         "config.json: --seq 2000 is more than the 1024 positions of the model; lower it",
     ),
-    (["config.json", "--batch", "0"], "Invalid value for '--batch': Input should be greater than or equal to 1;"),
+    (["config.json", "--batch", "0"], "--batch '0': write 1 or more;"),
     (["config.json", "--mode", "train"], "Invalid value for '--mode': 'train' is not one of 'inference', 'training';"),
     (["config.json", "--gpu", "h1000"], "unknown GPU 'h1000'; did you mean 'h100'?"),
     (

@@ -6,23 +6,25 @@ import errno
 import io
 import os
 import sys
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import typer
 
 from clustersim import __version__
 from clustersim.cli.collective import collective
 from clustersim.cli.kernels import kernels
+from clustersim.cli.listing import show_list
 from clustersim.cli.predict import predict
 from clustersim.cli.predictor import app as predictor
 from clustersim.cli.run import run
 from clustersim.cli.share import share
 from clustersim.cli.show import show
 from clustersim.cli.sweep import sweep
+from clustersim.cli.usage import sentence
 from clustersim.errors import ClustersimError
 
 app = typer.Typer(
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="How long is one training step on this cluster, why, and does it fit?",
@@ -34,6 +36,7 @@ app.command()(kernels)
 app.command()(collective)
 app.command()(sweep)
 app.command()(predict)
+app.command(name="list")(show_list)
 app.add_typer(predictor, name="predictor")
 _UsageError: type[BaseException] = typer.BadParameter.__bases__[0]  # typer has moved it between modules
 
@@ -65,7 +68,7 @@ def main() -> None:
     except ClustersimError as error:
         _leave(str(error), error.exit_code)
     except _UsageError as error:
-        _leave(_usage(error), 2)
+        _leave(sentence(error, sys.argv[1:]), 2)
     except (KeyboardInterrupt, typer.Abort):
         _leave("interrupted", 130)
     except OSError as error:
@@ -78,10 +81,3 @@ def main() -> None:
 def _leave(sentence: str, code: int) -> NoReturn:
     print(f"clustersim: {' '.join(sentence.splitlines())}", file=sys.stderr)
     sys.exit(code)
-
-
-def _usage(error: Any) -> str:
-    """Return typer's sentence and how to get help, in one line."""
-    what = error.format_message().replace("Value error, ", "").rstrip(".")
-    command = error.ctx.command_path if error.ctx else "clustersim"
-    return f"{what}{' ' if what.endswith('?') else '; '}`{command} --help` lists what it takes"

@@ -30,6 +30,11 @@ def workload_file(given: str) -> Path:
     return find("workloads", given)
 
 
+def model_file(given: str) -> str:
+    """Return what `predict` takes: the file of a shipped workload for its bare name, all else as it is."""
+    return str(files("workloads")[given]) if given in files("workloads") and not Path(given).exists() else given
+
+
 def completing(room: Room) -> Callable[[str], list[str]]:
     """Return the shell completion of shipped names; where no name begins so, shells complete paths."""
 

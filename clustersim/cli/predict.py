@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from clustersim.cli.answer import print_json
-from clustersim.cli.options import Json
+from clustersim.cli.options import Json, completing, model_file
 from clustersim.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,7 +27,13 @@ Type = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 def predict(
     model: Annotated[
         str,
-        typer.Argument(help="A Hugging Face config.json, a workload file, or file.py:function with a PyTorch module."),
+        typer.Argument(
+            metavar="MODEL",
+            help="A Hugging Face config.json, a workload file or the name of a shipped one, or file.py:function with a "
+            "PyTorch module.",
+            parser=model_file,
+            autocompletion=completing("workloads"),
+        ),
     ],
     gpu: Annotated[str, typer.Option(help="Name of a GPU, or a path to its YAML file.")],
     mode: Annotated[

@@ -2,7 +2,7 @@
 
 SHARED = (
     "alike",
-    "model", "site", "assemble", "router", "inside", "lattice", "detours", "ports", "wiring", "cables", "climb", "groups",
+    "model", "site", "assemble", "router", "inside", "lattice", "detours", "ports", "wiring", "cables", "climb", "groups", "memo",
     "cells", "rows", "written", "nearer", "shortest", "faults", "bisection",
     "graph", "build", "describe", "measure", "foreign", "drawing",
 )  # fmt: skip

@@ -44,10 +44,8 @@ def document_of(path: str | Path) -> Document:
 
 def build(document: Document) -> Topology:
     """Return the cluster of a parsed topology file. Raises ConfigError with file:line:column."""
-    if is_astra(document):
-        document = translated(document)
-    spec = validate(TopologySpec, document)
-    site = _site(spec, document)
+    spec, site = _described(document)
+    document = site.document
     kind = "single_node" if spec.fabric is None else spec.fabric.get("kind")
     if not isinstance(kind, str):
         raise document.error(("fabric", "kind"), f"fabric.kind is missing; add one of {', '.join(_kinds())}")
@@ -56,6 +54,18 @@ def build(document: Document) -> Topology:
     except UnknownNameError as error:
         raise document.error(("fabric", "kind"), f"fabric.kind: {error}") from None
     return apply(plugin(site), spec.faults, document)
+
+
+def site_of(path: str | Path) -> Site:
+    """Return what a topology file says of its nodes, before any cable is laid. Raises InputError for what is wrong in it."""
+    return _described(document_of(path))[1]
+
+
+def _described(document: Document) -> tuple[TopologySpec, Site]:
+    if is_astra(document):
+        document = translated(document)
+    spec = validate(TopologySpec, document)
+    return spec, _site(spec, document)
 
 
 def presets() -> dict[str, Path]:

@@ -1,0 +1,161 @@
+"""`clustersim list WHAT`: what there is by name, one line each."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from shutil import get_terminal_size
+from typing import Annotated, Any, Literal
+
+import typer
+
+from clustersim.cli.answer import print_json
+from clustersim.cli.options import Json
+
+What = Literal[
+    "topologies", "workloads", "gpus", "nodes", "kinds", "schedules", "placements", "algorithms", "predictors"
+]
+Row = dict[str, Any]
+
+
+def show_list(
+    what: Annotated[What, typer.Argument(metavar="WHAT", help="What to list.", show_default=False)],
+    as_json: Json = False,
+) -> None:
+    """List what there is by name: shipped topologies and workloads, GPUs, node types, kinds of fabric, algorithms and more."""
+    rows = _LISTS[what]()
+    if as_json:
+        print_json("list", {what: rows})
+        return
+    width = get_terminal_size().columns if sys.stdout.isatty() else None
+    typer.echo("\n".join(line[:width] for line in _table(rows)))
+
+
+def _topologies() -> list[Row]:
+    from clustersim.config.shipped import files
+    from clustersim.topology.build import site_of
+
+    found = []
+    for name, path in files("topologies").items():
+        site = site_of(path)
+        gpus = site.nodes * site.node.gpus.count
+        found.append({"name": name, "nodes": site.nodes, "gpus": gpus, "gpu": site.gpu.name, "what": _comment(path)})
+    return found
+
+
+def _workloads() -> list[Row]:
+    from clustersim.config.shipped import files
+    from clustersim.workload.load import load
+    from clustersim.workload.parameters import parameters
+
+    jobs = {name: (path, load(path)) for name, path in files("workloads").items()}
+    return [
+        {
+            "name": name,
+            "parameters": parameters(job.model),
+            "layers": job.model.layers,
+            "gpus_per_replica": job.parallelism.tp * job.parallelism.pp,
+            "what": _comment(path),
+        }
+        for name, (path, job) in jobs.items()
+    ]
+
+
+def _gpus() -> list[Row]:
+    from clustersim import gpus
+
+    return [
+        {
+            "name": gpu.name,
+            "vendor": gpu.vendor,
+            "architecture": gpu.architecture,
+            "memory_bytes": gpu.memory,
+            "bandwidth_bytes_per_s": gpu.memory_bandwidth,
+            "bf16_flop_per_s": gpu.matrix_peak("bf16"),
+        }
+        for gpu in sorted(gpus.everything(), key=lambda gpu: gpu.name)
+    ]
+
+
+def _nodes() -> list[Row]:
+    from clustersim.config.yaml import read
+    from clustersim.topology.build import presets
+
+    return [
+        {"name": name, "gpus": gpus["count"], "gpu": gpus["model"], "what": _comment(path)}
+        for name, path in presets().items()
+        for gpus in [read(path).data["gpus"]]
+    ]
+
+
+def _plugins(room: str) -> Callable[[], list[Row]]:
+    """Return the list of a folder of plugins, by the first sentences of their files."""
+
+    def found() -> list[Row]:
+        from clustersim import plugins
+
+        modules = sorted(plugins.names(f"clustersim.{room}").items())
+        return [
+            {"name": name, "what": _first(importlib.import_module(module).__doc__ or "")} for name, module in modules
+        ]
+
+    return found
+
+
+def _algorithms() -> list[Row]:
+    nccl = {"name": "nccl", "what": "What NCCL's tuner would choose: algorithm, protocol and channels; the default"}
+    return [nccl, *_plugins("collectives")()]
+
+
+def _comment(path: Path) -> str:
+    """Return the first sentence of the comment that a file begins with."""
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.removeprefix("#").strip())
+    return _first(" ".join(lines))
+
+
+def _first(text: str) -> str:
+    """Return the first sentence of a text, without its full stop."""
+    return re.split(r"(?<!\bal)\.(?:\s+(?=[A-Z`\d])|$)", " ".join(text.partition("\n\n")[0].split()))[0]
+
+
+_LISTS: Mapping[What, Callable[[], list[Row]]] = {
+    "topologies": _topologies,
+    "workloads": _workloads,
+    "gpus": _gpus,
+    "nodes": _nodes,
+    "kinds": _plugins("topology"),
+    "schedules": _plugins("schedules"),
+    "placements": _plugins("placements"),
+    "algorithms": _algorithms,
+    "predictors": _plugins("predictors"),
+}
+
+
+def _table(rows: list[Row]) -> Iterable[str]:
+    """Yield the lines of a table: numbers to the right, text to the left, nothing after the last column."""
+    from clustersim.units import scaled
+
+    heads = {"memory_bytes": "memory", "bandwidth_bytes_per_s": "bandwidth", "bf16_flop_per_s": "bf16"}
+    units = {"bandwidth_bytes_per_s": "B/s", "bf16_flop_per_s": "FLOP/s"}
+
+    def cell(key: str, value: Any) -> str:
+        if key == "memory_bytes":
+            return f"{value / 2**30:.0f} GiB"
+        if key == "parameters":
+            return f"{value / 1e9:.3g} billion"
+        return scaled(value, units[key]) if key in units else f"{value:,}" if isinstance(value, int) else str(value)
+
+    keys = list(rows[0])
+    cells = [[heads.get(key, key.replace("_", " ")) for key in keys], *([cell(k, r[k]) for k in keys] for r in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    right = [not isinstance(rows[0][key], str) for key in keys]
+    for line in cells:
+        padded = (t.rjust(w) if r else t.ljust(w) for t, w, r in zip(line, widths, right, strict=True))
+        yield "  ".join(padded).rstrip()
