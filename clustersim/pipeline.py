@@ -13,19 +13,25 @@ import numpy as np
 
 from clustersim import plugins
 from clustersim.engine.choose import NCCL
+from clustersim.engine.memory import Held, held_by_ranks
 from clustersim.engine.plan import Plan, Work
 from clustersim.engine.script import kernels, scripts
 from clustersim.engine.simulate import Record
-from clustersim.errors import ConfigError, DataError, InputError, OutOfMemoryError
+from clustersim.errors import ClustersimError, ConfigError, DataError, InputError, OutOfMemoryError
 from clustersim.output.breakdown import breakdown
+from clustersim.output.critical import critical_path
 from clustersim.output.interval import step_margin
 from clustersim.output.summary import Facts, Forecast, summary
+from clustersim.output.verdicts import verdict
 from clustersim.topology.model import Ints, Topology
 from clustersim.workload.job import Job
 from clustersim.workload.memory import Memory
+from clustersim.workload.nearby import Nearby, nearby
 from clustersim.workload.stages import Stage
 
 Progress = Callable[[str], None]
+TRIED = 12
+"""Ways to use more GPUs whose memory is looked at, the best first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,22 +95,24 @@ def run(
     planned, record = play(work, cluster, fold, lambda share: progress(f"simulate {share:.0%}"))
     progress("summarize")
     parts = breakdown(record.spans, len(planned.programs), record.end)
-    facts = Facts(memory, predicted, step_margin(work, planned, record, predicted.bounds), full_attention)
+    path = critical_path(record.spans)
+    margin = step_margin(work, planned, path, record.end, predicted.bounds)
+    facts = Facts(memory, predicted, margin, path, _nearby(cluster, job), full_attention)
     found = summary(cluster, work, planned, record, parts, facts)
     return Result(found, cluster, job, planned, record, parts, facts, time.perf_counter() - begun)
 
 
 def prepare(
     cluster: Topology, job: Job, gpus: Ints, *, ignore_memory: bool = False
-) -> tuple[Work, list[Memory], Forecast]:
+) -> tuple[Work, list[Held], Forecast]:
     """Return what a placed job does on `gpus` (one a rank), the memory of each pipeline rank, and what is known of its times.
 
     Raises OutOfMemoryError when it does not fit, unless that is to be ignored.
     """
     work, stages, predicted = _predict(cluster, job, gpus)
-    memory = _memory(work, stages)
+    memory = held_by_ranks(job, stages, tuple(script.row for script in work.scripts[:: len(stages)]))
     if not ignore_memory:
-        _must_fit(cluster, job, memory)
+        _must_fit(cluster, job, [one.peak for one in memory])
     return work, memory, predicted
 
 
@@ -113,7 +121,7 @@ def _predict(cluster: Topology, job: Job, gpus: Ints) -> tuple[Work, list[tuple[
 
     That is the predictor's error, and what was assumed of the clocks.
     """
-    from clustersim.predictors.clocks import applied, derate
+    from clustersim.predictors.clocks import applied, derate, shares_of
     from clustersim.predictors.clocks import statement as said
     from clustersim.predictors.margins import bounds
     from clustersim.predictors.model import get
@@ -135,7 +143,8 @@ def _predict(cluster: Topology, job: Job, gpus: Ints) -> tuple[Work, list[tuple[
         statement = [str(scope) for scope in predictor.statement(distinct, cluster.gpu)]
         off = bounds(predictor, distinct, cluster.gpu, bursts)
     known = dict(zip(distinct, times.tolist(), strict=True))
-    return Work(job, written, known, gpus), parts, Forecast(statement, said(distinct, cluster.gpu, clocks), off)
+    forecast = Forecast(statement, said(distinct, cluster.gpu, clocks), shares_of(distinct, cluster.gpu, clocks), off)
+    return Work(job, written, known, gpus), parts, forecast
 
 
 def check_names(job: Job) -> None:
@@ -166,27 +175,31 @@ def _blaming(job: Job, key: str, name: str) -> Iterator[None]:
         raise job.error(key, f"{name} does not work here ({what}); see one of the built-in ones") from error
 
 
-def _memory(work: Work, parts: list[tuple[Stage, ...]]) -> list[Memory]:
-    """Return the peak memory of each pipeline rank, that of its busiest experts."""
-    from clustersim.schedules.check import in_flight
-    from clustersim.workload.memory import memory
-
-    result = []
-    for rank, script in enumerate(work.scripts[:: len(parts)]):
-        flights = [in_flight(tuple(a for a in script.row if a.stage == s.index)) for s in _own(work, parts[0], rank)]
-        ranks = [memory(work.job, _own(work, part, rank), flights, place) for place, part in enumerate(parts)]
-        result.append(max(ranks, key=lambda one: one.total))
-    return result
+def _nearby(cluster: Topology, job: Job) -> Nearby | None:
+    """Return the nearest batch or split that uses more GPUs of the cluster, is legal and fits; None without any, or none idle."""
+    if job.mesh.size == cluster.gpus:
+        return None
+    found = nearby(job, cluster.gpus, cluster.gpus_per_node)[:TRIED]
+    return next((one for one in found if _fits(cluster, one.job)), None)
 
 
-def _own(work: Work, stages: tuple[Stage, ...], rank: int) -> tuple[Stage, ...]:
-    return stages[rank :: work.job.parallelism.pp]
+def _fits(cluster: Topology, job: Job) -> bool:
+    from clustersim.schedules.check import load as load_schedule
+    from clustersim.workload.stages import stages
+
+    split = job.parallelism
+    try:
+        schedule = load_schedule(split.schedule, split.pp, job.microbatches, split.vpp)
+    except ClustersimError:
+        return False
+    memory = held_by_ranks(job, [stages(job, position) for position in range(job.positions)], schedule)
+    return max(one.peak.total for one in memory) <= cluster.gpu.memory
 
 
 def _must_fit(cluster: Topology, job: Job, memory: list[Memory]) -> None:
     worst = max(range(len(memory)), key=lambda rank: memory[rank].total)
     need, have = memory[worst].total, cluster.gpu.memory
-    if need > have:
+    if verdict(need, have) == "does not fit":
         degrees = "tp, pp or ep" if (job.model.experts or 1) > job.parallelism.ep else "tp or pp"
         what = (
             f"pipeline rank {worst} needs {need / 2**30:.1f} GiB and {cluster.gpu.name} has {have / 2**30:.1f} GiB "

@@ -20,7 +20,15 @@ NODE = str(ROOT / "topologies" / "hgx_h100_8.yaml")
 JOB = str(ROOT / "workloads" / "gpt3_2.7b.yaml")
 SPLIT = ["--tp", "2", "--pp", "2", "--dp", "2", "--global-batch", "32", "--predictor", "roofline"]
 RUN = ["run", NODE, JOB, *SPLIT]
-FILES = ["links.parquet", "manifest.json", "ranks.parquet", "spans.parquet", "summary.json", "trace.json.gz"]
+FILES = [
+    "links.parquet",
+    "manifest.json",
+    "memory.parquet",
+    "ranks.parquet",
+    "spans.parquet",
+    "summary.json",
+    "trace.json.gz",
+]
 
 
 @pytest.fixture
@@ -92,7 +100,8 @@ def test_json_has_every_promised_key(summary):
     speed = {"step_time_s", "tokens_per_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu", "hfu", "flop_rule"}
     assert speed <= summary.keys()
     parts = {"compute", "tp", "pp", "dp", "ep", "cp", "bubble", "optimizer"}
-    assert summary["breakdown_s"].keys() == parts | {"rank"}
+    assert summary["breakdown_s"].keys() == parts
+    assert summary["critical_path_s"].keys() == parts - {"bubble"}
     assert {"fits", "peak_bytes", "capacity_bytes", "by_pipeline_rank"} <= summary["memory"].keys()
     assert {"ranks", "rank_cells", "events"} <= summary["simulated"].keys()
     assert summary["busiest_links"]
@@ -107,8 +116,9 @@ def test_json_is_consistent(summary):
     assert gpus == summary["simulated"]["ranks"]
     assert gpus + summary["simulated"]["idle_gpus"] == summary["cluster"]["gpus"]
     assert split["microbatches"] * split["micro_batch"] * split["dp"] == split["global_batch"]
-    assert sum(v for k, v in summary["breakdown_s"].items() if k != "rank") == pytest.approx(step, rel=1e-9)
-    assert all(v >= 0 for v in summary["breakdown_s"].values())
+    for parts in (summary["breakdown_s"], summary["critical_path_s"]):
+        assert sum(parts.values()) == pytest.approx(step, rel=1e-9)
+        assert all(v >= 0 for v in parts.values())
     assert summary["tokens_per_s"] == pytest.approx(split["global_batch"] * 2048 / step, rel=1e-12)
     assert summary["tokens_per_s_per_gpu"] == pytest.approx(summary["tokens_per_s"] / gpus, rel=1e-12)
     assert summary["model_tflops_per_gpu"] == pytest.approx(summary["model_flop"] / step / gpus / 1e12, rel=1e-12)

@@ -17,7 +17,7 @@ from clustersim.schedules.check import load as schedule
 from clustersim.workload.flops import model_flop
 from clustersim.workload.kernel import Kernel
 from clustersim.workload.load import build
-from clustersim.workload.memory import memory
+from clustersim.workload.memory import at_rest
 from clustersim.workload.operator import Exchange
 from clustersim.workload.optimizer import update
 from clustersim.workload.routing import split, zipf_shares
@@ -106,7 +106,7 @@ def test_parameters_and_optimizer_state_are_conserved(tp, ep, slices, zero):
     experts, dense = sum(s.experts for s in every), sum(s.held(expert=False) for s in every)
     assert experts * ep * slices == EXPERTS
     assert dense * tp + EXPERTS == sum(s.parameters for s in unspread) * tp
-    state = sum(memory(one, [stage], [1]).optimizer for stage in every) * tp * one.dp
+    state = sum(at_rest(one, [stage]).optimizer for stage in every) * tp * one.dp
     held = dense * tp + EXPERTS if zero else (dense + experts) * tp * one.dp
     assert state == pytest.approx(12 * held, rel=1e-12)
 

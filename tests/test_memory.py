@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clustersim.engine.memory import held, held_by_ranks
+from clustersim.schedules.action import Action
+from clustersim.schedules.check import in_flight
+from clustersim.schedules.check import load as schedule
 from clustersim.workload.load import load
-from clustersim.workload.memory import memory
 from clustersim.workload.optimizer import update
 from clustersim.workload.stages import stages
 from clustersim.workload.transformer import block
@@ -18,6 +21,12 @@ FOLDER = Path(__file__).parents[1] / "workloads"
 def job(name="gpt3", **overrides):
     one = load(FOLDER / f"{name}.yaml", {key.replace("__", "."): value for key, value in overrides.items()})
     return one.place(4096, 8)
+
+
+def memory(one, own, kept):
+    """The peak of a rank that forwards kept[i] microbatches on stage i and then begins its backward passes."""
+    pairs = list(zip(own, kept, strict=True))
+    return held(one, own, tuple(Action(s.index, x, i) for x in "FB" for s, n in pairs for i in range(n))).peak
 
 
 def saved(one):
@@ -143,3 +152,64 @@ def test_measured_peaks_of_a_twelve_layer_llama3_70b(tp, dp, allocated):
     ).place(8, 8)
     m = memory(one, stages(one), [1])
     assert (m.total - m.framework) / 2**30 == pytest.approx(allocated, rel=0.01)
+
+
+DEEP = {"parallelism__tp": 8, "parallelism__pp": 16, "model__layers": 96, "training__global_batch": 64}
+
+
+def by_ranks(**overrides):
+    one = job(parallelism__dp=1, **DEEP, **overrides)
+    split, own = one.parallelism, stages(one)
+    rows = schedule(split.schedule, split.pp, one.microbatches, split.vpp)
+    return own, rows, held_by_ranks(one, [own], rows)
+
+
+def test_chunks_whose_peaks_do_not_coincide_are_not_added():
+    """pp 16 with 3 chunks: 2 (15 - r) + 2 × 16 forwards before the first backward, and the one that it follows."""
+    own, _, found = by_ranks(parallelism__vpp=3, parallelism__schedule="interleaved", model__dropout=True)
+    block, first = own[17].saved_bytes, own[0].saved_bytes
+    assert own[16].saved_bytes == block == own[32].saved_bytes
+    kept = [one.peak.activations for one in found]
+    assert kept[0] == pytest.approx(
+        32 * first + 31 * block, rel=1e-12
+    )  # 63 chunks, two rounds of the one with embedding
+    assert kept[1:15] == pytest.approx([(63 - 2 * rank) * block for rank in range(1, 15)], rel=1e-12)
+    assert kept[15] == pytest.approx(32 * block + own[47].saved_bytes, rel=1e-12)
+
+
+CASES = [("1f1b", 1), ("gpipe", 1), ("zero_bubble", 1), ("interleaved", 2), ("interleaved", 3), ("zero_bubble", 2)]
+
+
+@pytest.mark.parametrize("name, vpp", CASES)
+def test_ranks_keep_as_many_chunks_as_show_draws(name, vpp):
+    """On ranks without embedding or loss, whose chunks are alike; `show --schedule` prints these counts."""
+    from clustersim.cli.schedule import schedule_text
+
+    own, rows, found = by_ranks(parallelism__vpp=vpp, parallelism__schedule=name)
+    [line] = [one for one in schedule_text(name, 16, 64, vpp).splitlines() if one.startswith("microbatches in flight")]
+    drawn = [int(count) for count in line.partition(": ")[2].split(", ")]
+    assert drawn == [in_flight(row) for row in rows]
+    for rank in range(1, 15):
+        assert found[rank].peak.activations == pytest.approx(drawn[rank] * own[rank].saved_bytes, rel=1e-12)
+
+
+@pytest.mark.parametrize("name, vpp", [("gpipe", 1), ("zero_bubble", 2), ("interleaved", 3)])
+def test_what_a_row_keeps_is_the_running_sum_and_ends_at_nothing(name, vpp):
+    own, rows, found = by_ranks(parallelism__vpp=vpp, parallelism__schedule=name, training__recompute="full")
+    for rank in (0, 7, 15):
+        assert found[rank].row == rows[rank]
+        kept = 0.0
+        for action, during in zip(found[rank].row, found[rank].activations, strict=True):
+            stage = own[action.stage]
+            kept += stage.saved_bytes if action.letter == "F" else 0.0
+            assert during == pytest.approx(kept + (0.0 if action.letter == "F" else stage.working_bytes), rel=1e-9)
+            kept -= stage.saved_bytes if action.letter in "BW" else 0.0
+        assert kept == pytest.approx(0, abs=1)
+
+
+def test_logits_are_workspace_only_while_the_stage_of_the_loss_runs():
+    rows = {"model__vocab": 512_000, "model__vocab_multiple": 128}
+    _, _, found = by_ranks(parallelism__vpp=2, parallelism__schedule="interleaved", **rows)
+    logits = 2048 * 512_000 / 8 * 6
+    for action, space in zip(found[15].row, found[15].workspace, strict=True):
+        assert (space >= logits) == (action.stage == 31)

@@ -77,7 +77,17 @@ def run(
 def _save(result: Result, target: Path, inputs: dict[str, Path], options: dict[str, Any]) -> None:
     from clustersim.output.result import save
 
-    save(target, result.summary, result.parts, result.plan, result.record, result.topology, inputs, options)
+    save(
+        target,
+        result.summary,
+        result.parts,
+        result.plan,
+        result.record,
+        result.facts.memory,
+        result.topology,
+        inputs,
+        options,
+    )
 
 
 def _draw(result: Result, path: Path) -> None:

@@ -1,11 +1,13 @@
-"""Where the step's seconds went, for every rank cell.
+"""Where the step's seconds went: for every rank cell, on the mean of all ranks, and on the critical path.
 
 A rank's step is cut without gap or overlap into: compute, the exposed part of each kind of communication (tp, pp, dp, …),
-optimizer, and bubble (waiting for another rank's computation). The parts add up to the step time.
+optimizer, and bubble (waiting for another rank's computation). The parts add up to the step time; so do those of the critical
+path, which has no bubble: it is what all others wait for.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
@@ -27,6 +29,27 @@ def breakdown(spans: Iterable[Span], ranks: int, end: float) -> list[dict[str, f
     return [_of_rank(row, end) for row in rows]
 
 
+def mean(parts: Sequence[dict[str, float]], ranks: Sequence[int]) -> dict[str, float]:
+    """Return the mean of {part: seconds} over all ranks, cell i standing for `ranks[i]` of them."""
+    names, count = dict.fromkeys(name for part in parts for name in part), sum(ranks)
+    return {
+        name: math.fsum(part.get(name, 0.0) * size for part, size in zip(parts, ranks, strict=True)) / count
+        for name in names
+    }
+
+
+def of_path(path: Iterable[Span]) -> dict[str, float]:
+    """Return {part: seconds} of the critical path; a message counts as pp, a collective on its own stream as its kind."""
+    parts = {name: 0.0 for name in PARTS if name != "bubble"}
+    for span in path:
+        if span.stream == "compute":
+            _add_run(parts, span)
+            continue
+        name = "pp" if span.kind == "send" else PART_OF.get(span.stream, span.stream)
+        parts[name] = parts.get(name, 0.0) + span.end - span.start
+    return parts
+
+
 def _of_rank(spans: Sequence[Span], end: float) -> dict[str, float]:
     parts = dict.fromkeys(PARTS, 0.0)
     posted = _posted(spans)
@@ -37,7 +60,7 @@ def _of_rank(spans: Sequence[Span], end: float) -> dict[str, float]:
             parts["pp"] += span.end - span.start
         elif span.stream == "wait":
             _add_drain(parts, span, posted.get(span.kind, []))
-    parts["bubble"] = max(end - sum(parts.values()), 0.0)
+    parts["bubble"] = max(end - math.fsum(parts.values()), 0.0)
     return parts
 
 
@@ -63,7 +86,7 @@ def _shares(span: Span) -> dict[str, float]:
     for segment in span.activity.segments if span.activity else ():
         if segment.move:
             idle[segment.move.kind] = idle.get(segment.move.kind, 0.0) + segment.move.idle
-    total = sum(idle.values()) or 1.0
+    total = math.fsum(idle.values()) or 1.0
     return {name: value / total for name, value in idle.items()}
 
 
@@ -81,5 +104,5 @@ def _add_drain(parts: dict[str, float], span: Span, posted: Sequence[Span]) -> N
     name = PART_OF.get(span.kind, span.kind)
     first = bisect_right(posted, span.start, key=attrgetter("end"))
     during = takewhile(lambda p: p.start < span.end, map(posted.__getitem__, range(first, len(posted))))
-    moved = sum(max(min(p.end, span.end) - max(p.start, span.start), 0.0) for p in during)
+    moved = math.fsum(max(min(p.end, span.end) - max(p.start, span.start), 0.0) for p in during)
     parts[name] = parts.get(name, 0.0) + moved

@@ -7,14 +7,13 @@ communication that is hidden counts for nothing.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from clustersim.engine.plan import Plan, Work, roles
 from clustersim.engine.program import Span
 from clustersim.engine.script import Compute
-from clustersim.engine.simulate import Record
-from clustersim.output.critical import critical_path
 from clustersim.predictors.margins import Bounds, Margin
 from clustersim.topology.model import Ints
 from clustersim.workload.kernel import Kernel
@@ -23,9 +22,9 @@ Pass = tuple[int, str, int]
 """Position in the ep group, kind and stage of a computation: 0, `F`, 3; 0, `optimizer`, -1."""
 
 
-def step_margin(work: Work, plan: Plan, record: Record, bounds: Bounds) -> Margin:
-    """Return between which times the step lies, by the errors of kernels alone: no more simulations are needed."""
-    return bounds.margin(record.end, exposed(work, plan, critical_path(record.spans)))
+def step_margin(work: Work, plan: Plan, path: Iterable[Span], end: float, bounds: Bounds) -> Margin:
+    """Return between which times a step of `end` seconds lies, by the errors of kernels alone: no more simulations are needed."""
+    return bounds.margin(end, exposed(work, plan, path))
 
 
 def exposed(work: Work, plan: Plan, path: Iterable[Span]) -> dict[Kernel, float]:
@@ -34,7 +33,7 @@ def exposed(work: Work, plan: Plan, path: Iterable[Span]) -> dict[Kernel, float]
     kernels = _kernels(work)
     places = roles(work.job)[plan.first] % work.job.positions
     for key, seconds in _computed(path, places).items():
-        whole = sum(count * work.seconds[kernel] for kernel, count in kernels[key].items())
+        whole = math.fsum(count * work.seconds[kernel] for kernel, count in kernels[key].items())
         for kernel, count in kernels[key].items():
             result[kernel] += seconds * count * work.seconds[kernel] / whole
     return result

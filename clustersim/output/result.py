@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from clustersim.output.document import document
 from clustersim.output.store import folder, manifest, write_json
-from clustersim.output.tables import links_table, ranks_table, spans_table
+from clustersim.output.tables import links_table, memory_table, ranks_table, spans_table
 from clustersim.output.trace import write_trace
 
 if TYPE_CHECKING:
+    from clustersim.engine.memory import Held
     from clustersim.engine.plan import Plan
     from clustersim.engine.simulate import Record
     from clustersim.topology.model import Topology
@@ -22,11 +23,12 @@ def save(
     parts: list[dict[str, float]],
     plan: Plan,
     record: Record,
+    memory: list[Held],
     topology: Topology,
     inputs: dict[str, Path],
     options: dict[str, Any],
 ) -> None:
-    """Write manifest.json, summary.json, spans.parquet, ranks.parquet, links.parquet and trace.json.gz into `target`."""
+    """Write manifest.json, summary.json, the tables (spans, ranks, links, memory) and trace.json.gz into `target`."""
     width = ranks_per_stage(summary)
     stage_of = [int(first) // width for first in plan.first]
     with folder(target) as place:
@@ -35,6 +37,7 @@ def save(
         spans_table(record, plan).write_parquet(place / "spans.parquet")
         ranks_table(plan, parts, stage_of).write_parquet(place / "ranks.parquet")
         links_table(plan, topology, record.end).write_parquet(place / "links.parquet")
+        memory_table(memory, record, plan, stage_of).write_parquet(place / "memory.parquet")
         write_trace(place / "trace.json.gz", record, plan, width)
 
 

@@ -10,12 +10,11 @@ import numpy as np
 
 from clustersim.engine.plan import Plan
 from clustersim.engine.simulate import Record
-from clustersim.output.breakdown import breakdown
+from clustersim.output.breakdown import breakdown, mean
 from clustersim.output.meeting import meeting
 from clustersim.output.summary import (
     NOT_MODELLED,
     cluster_facts,
-    least_idle,
     memory_facts,
     predictor_facts,
     split_facts,
@@ -78,10 +77,8 @@ def _steps(tenant: Tenant) -> list[dict[str, Any]]:
 
 
 def parts(plan: Plan, step: Record) -> dict[str, float]:
-    """Return where a step of a job went, for the rank that idles least."""
-    took = step.end - step.begin
-    found = least_idle(plan, breakdown(step.spans, len(plan.programs), took), took)
-    return {name: value for name, value in found.items() if name != "rank"}
+    """Return where a step of a job went, on the mean of its ranks."""
+    return mean(breakdown(step.spans, len(plan.programs), step.end - step.begin), plan.size.tolist())
 
 
 def mean_parts(steps: Sequence[dict[str, float]]) -> dict[str, float]:

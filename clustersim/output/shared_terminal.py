@@ -80,7 +80,7 @@ def _exposed(summary: dict[str, Any]) -> list[str]:
         pairs += [(alone.get(name, 0.0), together.get(name, 0.0)) for name in names]
         rows.append((job["name"], *(f"{duration(a)} → {duration(b)}" for a, b in pairs)))
     head = ("job", "all", *(NAMES.get(name, name).removesuffix(" communication").split(" (")[0] for name in names))
-    return ["exposed communication in a step, alone → together (the rank that idles least)", *_table(head, rows)]
+    return ["exposed communication in a step, alone → together (mean of its ranks)", *_table(head, rows)]
 
 
 def _changed(job: dict[str, Any]) -> list[str]:

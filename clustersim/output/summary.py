@@ -6,15 +6,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from clustersim.engine.memory import Held
 from clustersim.engine.network import Variant
 from clustersim.engine.plan import Plan, Work
+from clustersim.engine.program import Span
 from clustersim.engine.simulate import Record
+from clustersim.output.breakdown import mean, of_path
 from clustersim.output.trace import chosen, shown
+from clustersim.output.verdicts import idle_facts, verdict, warnings
 from clustersim.predictors.margins import Bounds, Margin
 from clustersim.topology.model import Floats, Topology
 from clustersim.workload.flops import hardware_flop, model_flop
 from clustersim.workload.job import Job
-from clustersim.workload.memory import Memory
+from clustersim.workload.nearby import Nearby
 
 NOT_MODELLED = (
     "packet loss, PFC and incast",
@@ -24,19 +28,29 @@ NOT_MODELLED = (
 
 
 class Forecast(NamedTuple):
-    """What is known of the kernel times: the predictor's error in words, the clocks assumed, and the interval of each kernel."""
+    """What is known of the kernel times: the predictor's error in words, the clocks assumed, and the interval of each kernel.
+
+    shares: of the rate in a short burst that matrix products keep, and where that is from, by data type.
+    """
 
     statement: list[str]
     clocks: str
+    shares: dict[str, dict[str, Any]]
     bounds: Bounds
 
 
 class Facts(NamedTuple):
-    """What the summary needs besides plan and record. memory: of each pipeline rank; margin: of the step time."""
+    """What the summary needs besides plan and record.
 
-    memory: list[Memory]
+    memory: of each pipeline rank; margin: of the step time; path: the critical path; nearby: a split or batch that
+    uses more of the cluster's GPUs, where some idle and there is one.
+    """
+
+    memory: list[Held]
     forecast: Forecast
     margin: Margin
+    path: list[Span]
+    nearby: Nearby | None
     full_attention: bool
 
 
@@ -49,7 +63,10 @@ def summary(
         "cluster": cluster_facts(topology),
         "parallelism": split_facts(work.job),
         **_speed(topology, work, record, facts),
-        "breakdown_s": least_idle(plan, parts, record.end),
+        "idle": idle_facts(topology.gpus, work.job.mesh.size, facts.nearby),
+        "warnings": warnings(work.job, topology.gpu, max(one.peak.total for one in facts.memory)),
+        "breakdown_s": mean(parts, plan.size.tolist()),
+        "critical_path_s": of_path(facts.path),
         "memory": memory_facts(topology, facts.memory),
         "busiest_links": busiest(topology, link_bytes(plan, topology), record.end),
         "predictor": predictor_facts(work.job, facts.forecast),
@@ -61,7 +78,12 @@ def summary(
 
 def predictor_facts(job: Job, forecast: Forecast) -> dict[str, Any]:
     """Return what is known of the kernel times of a job."""
-    return {"name": job.spec.predictor, "error": forecast.statement, "clocks": forecast.clocks}
+    return {
+        "name": job.spec.predictor,
+        "error": forecast.statement,
+        "clocks": forecast.clocks,
+        "clock_shares": forecast.shares,
+    }
 
 
 def cluster_facts(topology: Topology) -> dict[str, Any]:
@@ -112,6 +134,7 @@ def _speed(topology: Topology, work: Work, record: Record, facts: Facts) -> dict
         "step_time_interval": facts.margin.note,
         "tokens_per_s": tokens,
         "tokens_per_s_per_gpu": tokens / used,
+        "tokens_per_s_per_owned_gpu": tokens / topology.gpus,
         "model_tflops_per_gpu": rate / 1e12,
         "mfu": rate / peak,
         **({"hfu": hardware_flop(job, facts.full_attention) / end / used / peak} if recomputes else {}),
@@ -126,21 +149,14 @@ def _rule(job: Job, full: bool) -> str:
     return f"3 x forward, 2mnk a matrix product, {attention}, nothing recomputed; hfu adds what is recomputed"
 
 
-def least_idle(plan: Plan, parts: list[dict[str, float]], end: float) -> dict[str, Any]:
-    """Return the parts of the rank cell that idles least, and which it is: the first of those within a hundredth of the step."""
-    least = min(part["bubble"] for part in parts)
-    cell = next(c for c, part in enumerate(parts) if part["bubble"] <= least + 0.01 * end)
-    return {"rank": int(plan.first[cell]), **parts[cell]}
-
-
-def memory_facts(topology: Topology, memory: list[Memory]) -> dict[str, Any]:
-    """Return whether a job fits, and the memory of each pipeline rank by kind."""
-    peak = max(m.total for m in memory)
-    stages = [
-        {f"{kind}_bytes": value for kind, value in m._asdict().items()} | {"total_bytes": m.total} for m in memory
-    ]
+def memory_facts(topology: Topology, memory: list[Held]) -> dict[str, Any]:
+    """Return whether a job fits, and the memory of each pipeline rank by kind; `verdict` says when that is too close to tell."""
+    peaks = [held.peak for held in memory]
+    peak = max(m.total for m in peaks)
+    stages = [{f"{kind}_bytes": value for kind, value in m._asdict().items()} | {"total_bytes": m.total} for m in peaks]
     return {
         "fits": peak <= topology.gpu.memory,
+        "verdict": verdict(peak, topology.gpu.memory),
         "peak_bytes": peak,
         "capacity_bytes": topology.gpu.memory,
         "by_pipeline_rank": stages,

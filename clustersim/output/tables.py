@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from clustersim.engine.memory import Held
 from clustersim.engine.plan import Plan
 from clustersim.engine.program import Span
 from clustersim.engine.simulate import Record
@@ -57,6 +58,44 @@ def ranks_table(plan: Plan, parts: list[dict[str, float]], stage_of: list[int]) 
     names = dict.fromkeys(name for part in parts for name in part)
     columns |= {f"{name}_s": [part.get(name, 0.0) for part in parts] for name in names}
     return pl.DataFrame(columns).with_columns(pl.col("pipeline_rank").cast(pl.Int64))
+
+
+def memory_table(memory: list[Held], record: Record, plan: Plan, stage_of: list[int]) -> pl.DataFrame:
+    """Return one row a pass of each pipeline rank: when it runs on the first of its ranks, and the bytes held by kind."""
+    import polars as pl
+
+    cells = {stage: cell for cell, stage in reversed(list(enumerate(stage_of)))}
+    times = _times(record, set(cells.values()))
+    rows = [
+        (rank, *action, *times.get((cells[rank], *action), (None, None)), kept, space)
+        for rank, held in enumerate(memory)
+        for action, kept, space in zip(held.row, held.activations.tolist(), held.workspace.tolist(), strict=True)
+    ]
+    names = ("pipeline_rank", "stage", "kind", "microbatch", "start_s", "end_s", "activations_bytes", "workspace_bytes")
+    table = pl.DataFrame(rows, schema=names, orient="row")
+    rest = pl.DataFrame(
+        [
+            {"pipeline_rank": rank}
+            | {
+                f"{kind}_bytes": getattr(held.rest, kind)
+                for kind in ("parameters", "gradients", "optimizer", "framework")
+            }
+            for rank, held in enumerate(memory)
+        ]
+    )
+    total = pl.sum_horizontal(pl.col("^.*_bytes$")).alias("total_bytes")
+    return table.join(rest, on="pipeline_rank", maintain_order="left").with_columns(total)
+
+
+def _times(record: Record, cells: set[int]) -> dict[tuple[int, int, str, int], tuple[float, float]]:
+    """Return when each pass of these rank cells began and ended, by cell, stage, kind and microbatch."""
+    found: dict[tuple[int, int, str, int], tuple[float, float]] = {}
+    for span in record.spans:
+        if span.rank in cells and span.stream == "compute" and span.stage >= 0:
+            key = span.rank, span.stage, span.kind, span.microbatch
+            begin, end = found.get(key, (span.start, span.end))
+            found[key] = min(begin, span.start), max(end, span.end)
+    return found
 
 
 def links_table(plan: Plan, topology: Topology, end: float) -> pl.DataFrame:

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from clustersim.engine.memory import Held
 from clustersim.engine.plan import Plan
 from clustersim.engine.simulate import Record
 from clustersim.output.summary import Forecast, link_bytes
 from clustersim.output.trace import Spans, chosen
 from clustersim.topology.model import Floats, Ints, Topology
 from clustersim.workload.job import Job
-from clustersim.workload.memory import Memory
 
 
 class Alone(NamedTuple):
@@ -25,7 +25,7 @@ class Alone(NamedTuple):
 
     plan: Plan
     record: Record
-    memory: list[Memory]
+    memory: list[Held]
     forecast: Forecast
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from clustersim.predictors.margins import between
@@ -19,11 +19,18 @@ NAMES = {
     "bubble": "bubble (waiting for other ranks)",
 }
 
+SOURCES = {
+    "measured": "of a short burst's rate, measured on this GPU",
+    "law": "of a short burst's rate, from this GPU's power and not measured",
+    "given": "of a short burst's rate, as given",
+}
+"""What a share of the clock is from, where the reader must know."""
+
 
 def lines(summary: dict[str, Any], took: float) -> list[str]:
     """Return the summary as lines of text; `took` is the wall time of the simulation in seconds."""
-    parts = (_head(summary), _why(summary), _memory(summary), _network(summary), _how(summary, took))
-    return [line for part in parts for line in (*part, "")][:-1]
+    parts = (_head(summary), _warned(summary), _why(summary), _memory(summary), _network(summary), _how(summary, took))
+    return [line for part in parts if part for line in (*part, "")][:-1]
 
 
 def _rows(pairs: Iterable[tuple[str, str]]) -> list[str]:
@@ -51,10 +58,37 @@ def _head(summary: dict[str, Any]) -> list[str]:
                 ("batch", batch),
                 ("step time", duration(summary["step_time_s"]) + _between(summary)),
                 ("throughput", f"{summary['tokens_per_s']:,.0f} tokens/s, {summary['tokens_per_s_per_gpu']:.1f} a GPU"),
+                *_idle(summary),
                 ("model FLOP", rate),
+                *_clocks(summary),
             ]
         ),
     ]
+
+
+def _idle(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield how many GPUs idle, what that costs, and what would use them."""
+    idle, gpus = summary["idle"], summary["cluster"]["gpus"]
+    if idle["gpus"]:
+        cost = f"{summary['tokens_per_s_per_owned_gpu']:.1f} tokens/s for each of the {gpus} owned"
+        yield "idle", f"{idle['gpus']} of {gpus} GPUs ({100 * idle['share']:.1f} %): {cost}"
+        if idle["suggestion"]:
+            yield "", f"{idle['suggestion']['options']} uses {idle['suggestion']['gpus']} of {gpus}"
+
+
+def _clocks(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what share of a short burst's rate the products keep, and whether that was measured on this GPU."""
+    shares = summary["predictor"]["clock_shares"]
+    if said := [
+        f"{k} products at {100 * v['share']:.0f} % {SOURCES[v['source']]}"
+        for k, v in shares.items()
+        if v["source"] in SOURCES
+    ]:
+        yield "clocks", ", ".join(said)
+
+
+def _warned(summary: dict[str, Any]) -> list[str]:
+    return [f"warning: {warning}" for warning in summary["warnings"]]
 
 
 def _between(summary: dict[str, Any]) -> str:
@@ -67,18 +101,25 @@ def _gpus(summary: dict[str, Any]) -> str:
 
 
 def _why(summary: dict[str, Any]) -> list[str]:
-    parts = {k: v for k, v in summary["breakdown_s"].items() if k != "rank"}
-    total = summary["step_time_s"]
-    shown = [
-        (NAMES.get(k, k), f"{duration(v):>9}  {100 * v / total:5.1f} %") for k, v in parts.items() if v > 1e-9 * total
+    """Show where the step goes: the mean of all ranks, and the critical path, which alone makes the step shorter."""
+    mean, path, total = summary["breakdown_s"], summary["critical_path_s"], summary["step_time_s"]
+    names = [k for k in dict.fromkeys([*mean, *path]) if max(mean.get(k, 0.0), path.get(k, 0.0)) > 1e-9 * total]
+    cells = [(NAMES.get(k, k), *(_part(parts.get(k), total) for parts in (mean, path))) for k in names]
+    width = max(len(name) for name, _, _ in cells)
+    return [
+        f"{'where the step goes':<{width + 2}}  {'mean of ranks':>18}   {'critical path':>18}",
+        *(f"  {name:<{width}}  {one}   {other}".rstrip() for name, one, other in cells),
     ]
-    return [f"where the step goes (rank {summary['breakdown_s']['rank']}, which idles least)", *_rows(shown)]
+
+
+def _part(seconds: float | None, total: float) -> str:
+    return "" if seconds is None else f"{duration(seconds):>9}  {100 * seconds / total:5.1f} %"
 
 
 def _memory(summary: dict[str, Any]) -> list[str]:
     memory = summary["memory"]
     peak = max(memory["by_pipeline_rank"], key=lambda m: m["total_bytes"])
-    verdict = "fits" if memory["fits"] else "DOES NOT FIT"
+    verdict = {"fits": "fits", "close": "too close to tell"}.get(memory["verdict"], "DOES NOT FIT")
     share = 100 * memory["peak_bytes"] / memory["capacity_bytes"]
     head = (
         f"memory: {verdict}, {gibibytes(memory['peak_bytes'])} of {gibibytes(memory['capacity_bytes'])} ({share:.0f} %)"
@@ -99,11 +140,10 @@ def _network(summary: dict[str, Any]) -> list[str]:
 
 def _how(summary: dict[str, Any], took: float) -> list[str]:
     s, cluster = summary["simulated"], summary["cluster"]
-    idle = f", {s['idle_gpus']} GPUs left idle" if s["idle_gpus"] else ""
     alike = "class" if s["rank_cells"] == 1 else "classes"
     predictor = summary["predictor"]
     return [
-        f"simulated {s['ranks']:,} ranks as {s['rank_cells']:,} {alike}{idle}; {cluster['cables']:,} cables, "
+        f"simulated {s['ranks']:,} ranks as {s['rank_cells']:,} {alike}; {cluster['cables']:,} cables, "
         f"{cluster['links']:,} directed links or bundles; {s['events']:,} events in {seconds(took)}",
         f"kernel times by {predictor['name']}; error on held-out kernels:",
         *(f"  {line}" for line in predictor["error"]),

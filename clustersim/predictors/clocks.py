@@ -7,7 +7,7 @@ state. docs/clocks.md has the argument, the evidence and what each constant was 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -63,7 +63,7 @@ def sustained(gpu: Gpu, dtype: str) -> float:
     name = gpu.matrix_type(dtype)
     if name in gpu.sustained:
         return gpu.sustained[name]
-    if dtype not in WIDTH or name not in WIDTH or gpu.matrix[name] == gpu.vector.get(name):
+    if _timed_long(gpu, dtype):
         return 1.0
     energy = (
         ENERGY.get(gpu.architecture, NEWEST[gpu.vendor]) * WIDTH[name] * (gpu.clock * 1e-9) ** (EXPONENT - 1) * 1e-12
@@ -77,6 +77,20 @@ def share(gpu: Gpu, dtype: str, clocks: Clocks) -> float:
     if isinstance(clocks, str):
         return sustained(gpu, dtype) if clocks == "sustained" else 1.0
     return clocks
+
+
+def source(gpu: Gpu, dtype: str, clocks: Clocks) -> str:
+    """Return where the share is from: `measured` on this GPU, `law` of its power, `given`, `boost`; `table` (timed long)."""
+    if clocks != "sustained":
+        return "boost" if clocks == "boost" else "given"
+    if gpu.matrix_type(dtype) in gpu.sustained:
+        return "measured"
+    return "table" if _timed_long(gpu, dtype) else "law"
+
+
+def _timed_long(gpu: Gpu, dtype: str) -> bool:
+    name = gpu.matrix_type(dtype)
+    return dtype not in WIDTH or name not in WIDTH or gpu.matrix[name] == gpu.vector.get(name)
 
 
 def derate(kernels: Sequence[Kernel], seconds: Floats, gpu: Gpu, clocks: Clocks) -> Floats:
@@ -129,10 +143,25 @@ def statement(kernels: Sequence[Kernel], gpu: Gpu, clocks: Clocks) -> str:
     """Return what was assumed, such as `sustained: bf16 matrix products at 92 % of their rate in a short burst`."""
     if clocks == "boost":
         return "boost: as in a short burst"
-    table = columns(kernels)
-    types = dict.fromkeys(table.dtype[table.matrix].tolist())
-    shares = ", ".join(f"{dtype} {100 * share(gpu, dtype, clocks):.0f} %" for dtype in types)
+    found = shares_of(kernels, gpu, clocks)
+    shares = ", ".join(f"{dtype} {100 * one['share']:.0f} %{SAID[one['source']]}" for dtype, one in found.items())
     if clocks != "sustained":
         return f"as given: matrix products at {shares} of their rate in a short burst" if shares else "as given"
     more = "; kernels that leave matrix units idle keep more"
     return f"sustained: matrix products at {shares} of their rate in a short burst{more}" if shares else "sustained"
+
+
+SAID: Mapping[str, str] = {
+    "measured": " (measured)",
+    "law": " (from its power)",
+    "given": "",
+    "boost": "",
+    "table": " (timed for seconds)",
+}
+
+
+def shares_of(kernels: Sequence[Kernel], gpu: Gpu, clocks: Clocks) -> dict[str, dict[str, Any]]:
+    """Return {data type: {share, source}} of the matrix products among `kernels`; `source` as of that function."""
+    table = columns(kernels)
+    types = dict.fromkeys(table.dtype[table.matrix].tolist())
+    return {dtype: {"share": share(gpu, dtype, clocks), "source": source(gpu, dtype, clocks)} for dtype in types}

@@ -12,7 +12,7 @@ from clustersim.workload.options import NAMES
 Row = dict[str, Any]
 _SPEED = (
     *("step_time_s", "step_time_low_s", "step_time_high_s"),
-    *("tokens_per_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu"),
+    *("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_s_per_owned_gpu", "model_tflops_per_gpu", "mfu"),
 )
 
 
@@ -37,6 +37,6 @@ def flat(summary: dict[str, Any]) -> Row:
     """Return the figures of a summary that a table of points shows."""
     split = {k: v for k, v in summary["parallelism"].items() if k != "expert_tp"}
     speed = {k: summary[k] for k in _SPEED if summary[k] is not None}
-    parts = {f"{k}_s": v for k, v in summary["breakdown_s"].items() if k != "rank"}
+    parts = {f"{k}_s": v for k, v in summary["breakdown_s"].items()}
     counts = {k: summary["simulated"][k] for k in ("gpus", "ranks", "idle_gpus", "rank_cells", "events")}
     return {**split, **speed, **parts, "peak_memory_bytes": summary["memory"]["peak_bytes"], **counts}

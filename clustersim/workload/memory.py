@@ -2,11 +2,12 @@
 
 Parameters, gradients and optimizer state follow from the parameter count (18 bytes a parameter for 16-bit Adam with fp32
 gradients: 2 + 4 + 12; Rajbhandari et al. 2020, section 3.1, with 4-byte gradients as Megatron accumulates them).
-Activations are what every microbatch in flight keeps (Korthikanti et al. 2022), plus what recomputation brings back.
+What a pass adds while it runs is here too; engine/memory.py has the activations that a schedule keeps.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -34,22 +35,17 @@ class Memory(NamedTuple):
     @property
     def total(self) -> float:
         """Sum of all kinds."""
-        return float(sum(self))
+        return math.fsum(self)
 
 
-def memory(job: Job, stages: Sequence[Stage], in_flight: Sequence[float], position: int = 0) -> Memory:
-    """Return the peak bytes of the rank that holds `stages`, with `in_flight[i]` microbatches kept on stage i at the peak.
-
-    position: of the rank in its expert-parallel group, as the stages are.
-    """
-    parameters = float(sum(stage.parameters for stage in stages))
-    kept = sum(stage.saved_bytes * count for stage, count in zip(stages, in_flight, strict=True))
+def at_rest(job: Job, stages: Sequence[Stage]) -> Memory:
+    """Return the bytes of the rank that holds `stages` between steps: no activations and no workspace."""
     return Memory(
-        parameters=parameters * weight_bytes(job),
-        gradients=parameters * BYTES[job.training.gradients],
-        optimizer=sum(_state(job, float(sum(s.held(kind) for s in stages)), kind) for kind in (False, True)),
-        activations=kept + max(stage.working_bytes for stage in stages),
-        workspace=max(workspace(job.at(position), stage) for stage in stages),
+        parameters=float(sum(stage.parameters for stage in stages)) * weight_bytes(job),
+        gradients=float(sum(stage.parameters for stage in stages)) * BYTES[job.training.gradients],
+        optimizer=math.fsum(_state(job, float(sum(s.held(kind) for s in stages)), kind) for kind in (False, True)),
+        activations=0.0,
+        workspace=0.0,
         framework=FRAMEWORK,
     )
 
@@ -59,11 +55,14 @@ def _state(job: Job, parameters: float, expert: bool) -> float:
     return parameters * state_bytes(job) / (job.copies(expert) if job.parallelism.zero else 1)
 
 
-def workspace(rank: Rank, stage: Stage) -> float:
-    """Return the bytes of the largest temporaries: logits and their fp32 gradient, or a block's widest gradients."""
+def workspace(rank: Rank, stage: Stage, backward: bool) -> float:
+    """Return the bytes of the largest temporaries of a pass: logits and their fp32 gradient, or a block's widest gradients.
+
+    Those of a block are alive in its backward pass alone; what its forward pass makes is kept or, recomputed, less than that.
+    """
     last = stage.layers[-1][0].name == "head"
     logits = rank.tokens * rank.vocab * (rank.size + 4) if last else 0.0
-    return max(logits, block_temporary(rank))
+    return max(logits, block_temporary(rank)) if backward else logits
 
 
 def block_temporary(rank: Rank) -> float:

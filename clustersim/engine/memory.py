@@ -1,0 +1,63 @@
+"""Bytes on one GPU of each pipeline rank while each of its passes runs.
+
+A forward pass keeps the activations of its stage and microbatch until the backward pass (or its half that yields the gradients
+of the weights) is over (Korthikanti et al. 2022). With several stages a rank, the most of one and the most of another need not
+come at one moment: the peak is that of the running sum, never the sum of the peaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from clustersim.schedules.action import Action, Schedule
+from clustersim.topology.model import Floats
+from clustersim.workload.job import Job
+from clustersim.workload.memory import Memory, at_rest, workspace
+from clustersim.workload.stages import Stage
+
+KEPT = {"F": 1.0, "B": -1.0, "I": 0.0, "W": -1.0}
+"""By how many microbatches a pass changes what its stage keeps."""
+
+
+class Held(NamedTuple):
+    """What one GPU of a pipeline rank holds while each action of `row` runs, in bytes.
+
+    rest: between steps. activations, workspace: (actions,), what every microbatch in flight keeps with what recomputation
+    brings back, and the largest temporaries of the pass.
+    """
+
+    row: tuple[Action, ...]
+    rest: Memory
+    activations: Floats
+    workspace: Floats
+
+    @property
+    def peak(self) -> Memory:
+        """The bytes by kind at the first of the fullest moments."""
+        if not self.row:
+            return self.rest
+        most = int((self.activations + self.workspace).argmax())
+        return self.rest._replace(activations=float(self.activations[most]), workspace=float(self.workspace[most]))
+
+
+def held(job: Job, stages: Sequence[Stage], row: tuple[Action, ...], position: int = 0) -> Held:
+    """Return what a rank with `stages` holds through its row of a schedule; position: of the rank in its ep group."""
+    place = {stage.index: i for i, stage in enumerate(stages)}
+    at = np.array([place[action.stage] for action in row], np.int64)
+    change = np.array([KEPT[action.letter] for action in row]) * np.array([s.saved_bytes for s in stages])[at]
+    forward = np.array([action.letter == "F" for action in row], bool)
+    before = np.cumsum(change) - change
+    during = np.where(forward, before + change, before + np.array([s.working_bytes for s in stages])[at])
+    rank = job.at(position)
+    spaces = np.array([[workspace(rank, stage, backward) for stage in stages] for backward in (True, False)])
+    return Held(row, at_rest(job, stages), during, spaces[forward.astype(np.int64), at])
+
+
+def held_by_ranks(job: Job, parts: Sequence[Sequence[Stage]], schedule: Schedule) -> list[Held]:
+    """Return what the fullest GPU of each pipeline rank holds; parts: all stages, by position in the ep group."""
+    pp = job.parallelism.pp
+    lanes = ([held(job, part[r::pp], row, place) for place, part in enumerate(parts)] for r, row in enumerate(schedule))
+    return [max(lane, key=lambda one: one.peak.total) for lane in lanes]

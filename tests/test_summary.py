@@ -1,0 +1,194 @@
+"""What a summary says beside the step time: where it goes, which GPUs idle and what would use them, and warnings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import test_output
+
+from clustersim import gpus
+from clustersim.config.yaml import parse
+from clustersim.engine.program import Span
+from clustersim.errors import OutOfMemoryError
+from clustersim.output.breakdown import mean, of_path
+from clustersim.output.terminal import lines
+from clustersim.output.verdicts import verdict
+from clustersim.pipeline import run
+from clustersim.predictors.clocks import shares_of
+from clustersim.topology.build import build as build_topology
+from clustersim.workload.job import Job
+from clustersim.workload.kernel import gemm
+from clustersim.workload.load import build as build_workload
+from clustersim.workload.nearby import nearby
+
+
+def simulate(cluster=test_output.NODES, job=test_output.JOB, **overrides):
+    changes = {key.replace("__", "."): value for key, value in overrides.items()}
+    return run(build_topology(parse(cluster)), build_workload(parse(job), changes))
+
+
+def head(result):
+    return "\n".join(lines(result.summary, 0.0))
+
+
+# where the step goes
+
+
+def test_the_mean_counts_every_rank_that_a_cell_stands_for():
+    assert mean([{"compute": 1.0, "ep": 4.0}, {"compute": 3.0}], [3, 1]) == {"compute": 1.5, "ep": 3.0}
+
+
+def test_the_path_counts_messages_and_collectives_as_their_kind():
+    def span(stream, kind, start, end):
+        return Span(0, stream, kind, 0, 0, start, start, end, None, None)
+
+    path = [span("compute", "F", 0, 1), span("p2p-forward", "send", 1, 3), span("edp", "all_reduce", 3, 6)]
+    found = of_path([*path, span("compute", "optimizer", 6, 10)])
+    assert {k: v for k, v in found.items() if v} == {"compute": 1.0, "pp": 2.0, "dp": 3.0, "optimizer": 4.0}
+
+
+@pytest.mark.parametrize("name", ["tensor parallel", "interleaved", "straggler"])
+def test_parts_add_up_and_folding_does_not_change_their_mean(name):
+    folded, whole = test_output.simulate(name).summary, test_output.simulate(name, fold=False).summary
+    for key in ("breakdown_s", "critical_path_s"):
+        assert sum(folded[key].values()) == pytest.approx(folded["step_time_s"], rel=1e-9)
+    assert folded["breakdown_s"] == pytest.approx(whole["breakdown_s"], rel=1e-9)
+
+
+def test_computation_stays_when_a_cable_breaks_and_communication_takes_the_rest():
+    well = simulate().summary
+    bad = simulate(test_output.NODES + "faults: [{link: 'nic-up[9]', rate: 10Gb/s}]\n").summary
+    assert bad["step_time_s"] > 1.2 * well["step_time_s"]
+    assert bad["breakdown_s"]["compute"] == pytest.approx(well["breakdown_s"]["compute"], rel=1e-9)
+    assert bad["critical_path_s"]["dp"] > 1.2 * well["critical_path_s"]["dp"]
+
+
+def test_text_shows_the_mean_beside_the_critical_path():
+    [line] = [one for one in head(simulate()).splitlines() if one.startswith("where the step goes")]
+    assert line.split("  ")[-1].strip() == "critical path"
+    assert "mean of ranks" in line
+
+
+# GPUs that idle
+
+
+def test_idle_gpus_are_in_the_headline_with_their_cost_and_what_uses_them():
+    result = simulate(training__global_batch=34, training__micro_batch=1)
+    idle = result.summary["idle"]
+    assert idle == {
+        "gpus": 15,
+        "share": 15 / 32,
+        "suggestion": {"options": "--global-batch 32", "changes": {"training.global_batch": 32}, "gpus": 32},
+    }
+    per_owned = result.summary["tokens_per_s"] / 32
+    assert result.summary["tokens_per_s_per_owned_gpu"] == pytest.approx(per_owned)
+    text = head(result)
+    assert f"15 of 32 GPUs (46.9 %): {per_owned:.1f} tokens/s for each of the 32 owned" in text
+    assert "--global-batch 32 uses 32 of 32" in text
+
+
+def test_nothing_is_said_when_none_idle():
+    result = simulate()
+    assert result.summary["idle"] == {"gpus": 0, "share": 0.0, "suggestion": None}
+    assert "owned" not in head(result)
+
+
+@pytest.mark.parametrize(
+    "overrides, options",
+    [
+        ({"parallelism__dp": 2}, "--dp auto"),
+        ({"parallelism__pp": 3, "model__layers": 12, "training__global_batch": 8}, "--pp 4"),
+        ({"parallelism__pp": 5, "model__layers": 10, "training__global_batch": 62}, "--pp 4 --global-batch 64"),
+        ({"parallelism__pp": 2, "training__global_batch": 4}, "--global-batch 16"),
+    ],
+)
+def test_the_nearest_way_is_suggested_and_uses_what_it_says(overrides, options):
+    wanted = {"training__micro_batch": 1, **overrides}
+    suggestion = simulate(**wanted).summary["idle"]["suggestion"]
+    assert suggestion["options"] == options
+    again = simulate(**wanted | {key.replace(".", "__"): value for key, value in suggestion["changes"].items()})
+    assert again.summary["simulated"]["ranks"] == suggestion["gpus"] == 32
+
+
+def test_a_dead_node_leaves_gpus_that_another_pipeline_uses():
+    """63 nodes of 8 with tp 8 × pp 4: dp 8 divides 512 sequences, and 256 of 504 GPUs work."""
+    one = build_workload(
+        parse(test_output.JOB),
+        {"parallelism.tp": 8, "parallelism.pp": 4, "training.micro_batch": 1, "training.global_batch": 512},
+    ).place(504, 8)
+    assert one.mesh.size == 256
+    found = nearby(one, 504, 8)
+    assert found[0].gpus == 504
+    assert found[0].options == "--pp 3 --global-batch 504"
+    assert all(isinstance(other.job, Job) and other.gpus > 256 for other in found)
+
+
+# warnings
+
+
+def test_chunks_whose_sends_are_waited_for_warn_and_name_the_key():
+    split = {"parallelism__tp": 2, "parallelism__pp": 4, "parallelism__vpp": 2, "parallelism__schedule": "interleaved"}
+    result = simulate(**split)
+    [warning] = result.summary["warnings"]
+    assert "parallelism.overlap.p2p: true" in warning
+    assert f"warning: {warning}" in head(result)
+    assert simulate(**split, parallelism__overlap={"p2p": True}).summary["warnings"] == []
+    assert simulate(parallelism__tp=2, parallelism__pp=4).summary["warnings"] == []
+
+
+def test_the_verdict_of_memory_allows_for_three_percent():
+    assert [verdict(need, 100.0) for need in (90, 97, 99, 103, 103.1)] == [
+        "fits",
+        "close",
+        "close",
+        "close",
+        "does not fit",
+    ]
+
+
+@pytest.mark.parametrize("room, expected", [(1.1, "fits"), (1.02, "close"), (0.98, "close"), (0.96, "does not fit")])
+def test_memory_too_close_to_tell_warns_and_only_above_it_refuses(room, expected):
+    cluster, job = build_topology(parse(test_output.NODES)), build_workload(parse(test_output.JOB))
+    need = run(cluster, job).summary["memory"]["peak_bytes"]
+    small = replace(cluster, gpu=cluster.gpu.model_copy(update={"memory": room * need}))
+    if expected == "does not fit":
+        with pytest.raises(OutOfMemoryError, match="GiB"):
+            run(small, job)
+    result = run(small, job, ignore_memory=expected == "does not fit")
+    memory, said = result.summary["memory"], result.summary["warnings"]
+    assert (memory["verdict"], memory["fits"]) == (expected, room >= 1)
+    assert any("within 3 % of the limit" in one for one in said) == (expected == "close")
+    words = {"fits": "memory: fits,", "close": "memory: too close to tell,", "does not fit": "memory: DOES NOT FIT,"}
+    assert words[expected] in head(result)
+
+
+# clocks
+
+
+@pytest.mark.parametrize(
+    "gpu, clocks, source, words",
+    [
+        ("b200-sxm", "sustained", "measured", "measured on this GPU"),
+        ("b300-sxm", "sustained", "law", "from this GPU's power and not measured"),
+        ("b300-sxm", 0.8, "given", "as given"),
+    ],
+)
+def test_the_headline_says_where_the_share_of_the_clock_is_from(gpu, clocks, source, words):
+    kernel = gemm("linear", "linear", "bf16", 1, 4096, 4096, 4096)
+    shares = shares_of([kernel], gpus.load(gpu), clocks)
+    assert shares["bf16"]["source"] == source
+    result = simulate()
+    result.summary["predictor"]["clock_shares"] = shares
+    assert f"bf16 products at {100 * shares['bf16']['share']:.0f} % of a short burst's rate, {words}" in head(result)
+
+
+def test_the_share_in_json_is_what_products_lost():
+    found = simulate(predictor="neusight").summary["predictor"]["clock_shares"]
+    assert found["bf16"]["source"] == "law"
+    assert np.isclose(found["bf16"]["share"], 0.80, atol=0.01)
+    assert simulate(predictor="roofline").summary["predictor"]["clock_shares"]["bf16"] == {
+        "share": 1.0,
+        "source": "boost",
+    }
