@@ -2,6 +2,7 @@
 
     ClustersimError                 exit code 1: clustersim itself failed
     ├── SimulationError             a program of the engine cannot go on (a deadlock, an illegal schedule)
+    ├── DiskFullError               a file could not be written whole; what was there before is as it was
     ├── InterruptedSweepError       exit code 130: a sweep was interrupted; the message says where its points are
     └── InputError                  exit code 2: what the user gave is wrong; the message says what would be right
         ├── ConfigError             a place in a YAML file: file:line:column: what, and the remedy
@@ -26,6 +27,10 @@ class ClustersimError(Exception):
 
 class SimulationError(ClustersimError):
     """The engine cannot go on: a deadlock or an illegal schedule."""
+
+
+class DiskFullError(ClustersimError):
+    """No space is left for a file."""
 
 
 class InterruptedSweepError(ClustersimError):

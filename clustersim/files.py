@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 from clustersim.errors import ConfigError, DataError, InputError
@@ -18,6 +20,9 @@ TABLE = 256 * 2**20
 _WRITER = 3.0
 """Seconds in which somebody must begin to write into a FIFO."""
 _CHUNK = 1 << 20
+Inputs = dict[str, bytes]
+"""The bytes of descriptions that were read, by path as written."""
+_held: ContextVar[Inputs | None] = ContextVar("_held", default=None)
 
 
 def read_bytes(path: str | Path, what: str = "a YAML file", most: int = DESCRIPTION) -> bytes:
@@ -39,7 +44,30 @@ def read_bytes(path: str | Path, what: str = "a YAML file", most: int = DESCRIPT
 
 def read_text(path: str | Path, what: str = "a YAML file", most: int = DESCRIPTION) -> str:
     """Return the text of a file. Raises InputError as `read_bytes`, and ConfigError with the place of what is no UTF-8."""
-    return decoded(read_bytes(path, what, most), path, what)
+    kept = _held.get()
+    raw = read_bytes(path, what, most) if kept is None or str(path) not in kept else kept[str(path)]
+    if kept is not None:
+        kept[str(path)] = raw
+    return decoded(raw, path, what)
+
+
+@contextmanager
+def held(inputs: Inputs | None = None) -> Iterator[Inputs]:
+    """Keep what `read_text` reads from here on, so that every description is read once; those in `inputs` are not read at all.
+
+    So what is parsed is what is hashed and what other processes get, whoever edits the file meanwhile.
+    """
+    kept: Inputs = {} if inputs is None else inputs
+    token = _held.set(kept)
+    try:
+        yield kept
+    finally:
+        _held.reset(token)
+
+
+def digest(raw: bytes) -> str:
+    """Return the SHA-256 as hexadecimal digits."""
+    return hashlib.sha256(raw).hexdigest()
 
 
 def read_table(path: str | Path, what: str = "a CSV table") -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ NODE = str(ROOT / "topologies" / "hgx_h100_8.yaml")
 JOB = str(ROOT / "workloads" / "gpt3_2.7b.yaml")
 SPLIT = ["--tp", "2", "--pp", "2", "--dp", "2", "--global-batch", "32", "--predictor", "roofline"]
 RUN = ["run", NODE, JOB, *SPLIT]
+NAME = "hgx_h100_8-gpt3_2.7b-tp2-pp2-dp2-global_batch32-predictor-roofline"
 FILES = [
     "links.parquet",
     "manifest.json",
@@ -92,7 +94,7 @@ def summary(tmp_path_factory) -> dict:
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)
     assert done.stderr == ""
     data = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
-    assert data == json.loads((folder / "results" / "hgx_h100_8-gpt3_2.7b" / "summary.json").read_text())
+    assert data == json.loads((folder / "results" / f"{NAME}-recompute-selective" / "summary.json").read_text())
     return data
 
 
@@ -168,8 +170,8 @@ def test_output_that_is_not_unicode_still_prints():
 
 def test_the_folder_of_a_result(call):
     assert call(*RUN)[0] == 0
-    assert [p.name for p in Path("results").iterdir()] == ["hgx_h100_8-gpt3_2.7b"]
-    folder = Path("results/hgx_h100_8-gpt3_2.7b")
+    assert [p.name for p in Path("results").iterdir()] == [NAME]
+    folder = Path("results") / NAME
     assert sorted(p.name for p in folder.iterdir()) == FILES
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["clustersim"] == __version__
@@ -202,9 +204,8 @@ def contents(folder: str | Path) -> dict[str, bytes]:
 
 def test_a_second_run_replaces_the_whole_folder(call):
     assert call(*RUN, "--out", "x")[0] == 0
-    Path("x/note.txt").write_text("of the first run")
     first = contents("x")
-    assert call(*RUN, "--out", "x", "--micro-batch", "2")[0] == 0
+    assert call(*RUN, "--out", "x", "--micro-batch", "2", "--force")[0] == 0
     assert sorted(contents("x")) == FILES
     assert contents("x")["summary.json"] != first["summary.json"]
     assert [p.name for p in Path().iterdir()] == ["x"]
@@ -220,13 +221,13 @@ def test_an_interrupted_save_leaves_the_old_result(call, monkeypatch, failure, v
         raise failure
 
     monkeypatch.setattr(f"clustersim.output.result.{victim}", fail)
-    command = [*RUN, "--micro-batch", "2", "--out"]
+    command = [*RUN, "--micro-batch", "2", "--force", "--out"]
     if isinstance(failure, ZeroDivisionError):
         for target in ("a/x", "b/c/x"):
             with pytest.raises(ZeroDivisionError):
                 call(*command, target)
     else:
-        code, sentence = (2, "No space left") if isinstance(failure, OSError) else (130, "clustersim: interrupted\n")
+        code, sentence = (1, "No space left") if isinstance(failure, OSError) else (130, "clustersim: interrupted\n")
         for target in ("a/x", "b/c/x"):
             got, out, err = call(*command, target)
             assert (got, out, err.count("\n")) == (code, "", 1)
@@ -241,12 +242,12 @@ def test_a_failed_replacement_brings_the_old_result_back(call, monkeypatch):
     before, rename = contents("x"), Path.rename
 
     def fail(self: Path, target: Path) -> Path:
-        if self.name.startswith(".x-") and Path(target).name == "x":
+        if self.name == "new" and Path(target).name == "x":
             raise OSError(5, "Input/output error")
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", fail)
-    code, _, err = call(*RUN, "--micro-batch", "2", "--out", "x")
+    code, _, err = call(*RUN, "--micro-batch", "2", "--force", "--out", "x")
     assert (code, "Input/output error" in err) == (2, True)
     assert contents("x") == before
     assert [p.name for p in Path().iterdir()] == ["x"]
@@ -277,11 +278,14 @@ def test_runs_at_once_into_one_folder(tmp_path):
 
 
 def test_an_input_that_is_a_pipe(tmp_path):
-    """It can be read once only, so its hash is not known and not made up."""
+    """It can be read once only: its hash is that of what was read."""
     command = f"cat '{JOB}' | '{sys.executable}' -m clustersim run '{NODE}' /dev/stdin --out x {' '.join(SPLIT)}"
     subprocess.run(["bash", "-c", command], capture_output=True, check=True, cwd=tmp_path)
     inputs = json.loads((tmp_path / "x" / "manifest.json").read_text())["inputs"]
-    assert inputs["workload"] == {"path": "/dev/stdin", "sha256": None}
+    assert inputs["workload"] == {
+        "path": "/dev/stdin",
+        "sha256": hashlib.sha256(Path(JOB).read_bytes()).hexdigest(),
+    }
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")

@@ -14,7 +14,7 @@ import pytest
 from clustersim.config.yaml import parse
 from clustersim.output import trace
 from clustersim.output.result import save
-from clustersim.output.store import folder
+from clustersim.output.store import Question, put, write_json
 from clustersim.output.terminal import lines
 from clustersim.pipeline import run
 from clustersim.topology.build import build as build_topology
@@ -80,7 +80,16 @@ def stored(request, tmp_path_factory):
     """A result, and the folder where it is saved."""
     result = simulate(request.param)
     folder = tmp_path_factory.mktemp("results") / "x"
-    save(folder, result.summary, result.parts, result.plan, result.record, result.facts.memory, result.topology, {}, {})
+    save(
+        folder,
+        result.summary,
+        result.parts,
+        result.plan,
+        result.record,
+        result.facts.memory,
+        result.topology,
+        Question("run"),
+    )
     return result, folder
 
 
@@ -249,8 +258,7 @@ def saved(tmp_path):
             result.record,
             result.facts.memory,
             result.topology,
-            {},
-            {},
+            Question("run"),
         )
         return result, tmp_path / "x"
 
@@ -315,13 +323,18 @@ def test_the_terminal_shows_what_the_summary_says(stored):
 
 
 def test_many_threads_replace_one_folder(tmp_path):
+    asked = Question("run")
+
     def write(number: int) -> None:
+        def fill(place):
+            write_json(place / "manifest.json", {**asked.manifest(), "number": number})
+            write_json(place / "summary.json", number)
+
         for _ in range(20):
-            with folder(tmp_path / "x") as place:
-                (place / "manifest.json").write_text(str(number))
-                (place / "other").write_text(str(number))
+            assert put(tmp_path / "x", asked, fill) == tmp_path / "x"
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(write, range(8)))
     assert [p.name for p in tmp_path.iterdir()] == ["x"]
-    assert (tmp_path / "x" / "manifest.json").read_text() == (tmp_path / "x" / "other").read_text()
+    numbers = [json.loads((tmp_path / "x" / name).read_text()) for name in ("manifest.json", "summary.json")]
+    assert numbers[0]["number"] == numbers[1]

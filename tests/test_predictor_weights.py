@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import save as pack
 
 from clustersim import gpus, plugins
-from clustersim.errors import DataError
+from clustersim.errors import DataError, InputError
 from clustersim.predictors import store
 from clustersim.predictors.classes import GROUPED, MEMORY, SIMT, TENSOR, pick
 from clustersim.predictors.columns import columns
@@ -161,7 +161,7 @@ def test_missing_and_unwritable_files(tmp_path):
     with pytest.raises(DataError, match="no such weights; train them with"):
         load("neusight", tmp_path / "none.safetensors")
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="cannot be written"):
+    with pytest.raises(InputError, match="cannot be written"):
         store.save(tmp_path / "file" / "w.safetensors", load("linear").weights)
 
 

@@ -146,7 +146,7 @@ def test_another_table_is_not_written_over(tmp_path):
     with pytest.raises(DataError, match=r"k.csv:1: is no table of this profiler; name another file with --out"):
         Log(path, COLUMNS, KEY)
     assert path.read_text() == "a,b\n1,2\n"
-    with pytest.raises(DataError, match="cannot be written"):
+    with pytest.raises(InputError, match="cannot be written"):
         Log(tmp_path / "none/k.csv", WHOLE_COLUMNS, WHOLE_KEY)
 
 

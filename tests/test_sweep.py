@@ -20,12 +20,12 @@ from clustersim.pipeline import simulate
 from clustersim.sweep import evaluate, log, run, runner
 from clustersim.sweep.space import Asked, degrees, listed, numbers, points, words
 from clustersim.sweep.table import frame, ranked
-from clustersim.topology.build import load
 from clustersim.workload import options as workload_options
 
 ROOT = Path(__file__).parents[1]
 NODE = ROOT / "topologies" / "hgx_h100_8.yaml"
 JOB = ROOT / "workloads" / "gpt3_xl.yaml"
+FILES = evaluate.Files(str(NODE), str(JOB), {})
 AXES = {"tp": [1, 2, 3], "pp": [1, 2], "micro_batch": [1, 8]}
 SPACE = [{"predictor": "roofline", "training.global_batch": 64, **point} for point in points(AXES)]
 OPTIONS = ["--tp", "1-3", "--pp", "1,2", "--micro-batch", "1,8", "--set", "training.global_batch=64"]
@@ -42,7 +42,7 @@ def place(tmp_path, monkeypatch):
 def done(tmp_path_factory):
     """Return the rows of a sweep in this process, and its folder."""
     target = tmp_path_factory.mktemp("sweep") / "x"
-    return run.run(NODE, JOB, SPACE, 1, target), target
+    return run.run(NODE, JOB, SPACE, 1, target).rows, target
 
 
 def test_every_point_is_what_run_gives(done):
@@ -68,7 +68,7 @@ def test_only_legal_points_have_a_result_and_the_others_a_reason(done):
 
 
 def test_what_does_not_fit_says_so():
-    row = evaluate.evaluate(load(NODE), str(JOB), {"predictor": "roofline", "training.micro_batch": 64})
+    row = evaluate.evaluate(evaluate.load(FILES), {"predictor": "roofline", "training.micro_batch": 64})
     assert row["status"] == "does not fit"
     assert "GiB" in row["reason"]
 
@@ -89,7 +89,7 @@ def test_the_table_is_ranked(done):
 
 def test_the_log_is_keyed_by_overrides(done):
     rows, target = done
-    assert log.read(target) == {log.key(point): row for point, row in zip(SPACE, rows, strict=True)}
+    assert log.read(target)[1] == {log.key(point): row for point, row in zip(SPACE, rows, strict=True)}
     lines = (target / "points.jsonl").read_text().splitlines()
     assert [json.loads(line)["point"] for line in lines] == SPACE
     assert log.key({"a": 1, "b": 2}) == log.key({"b": 2, "a": 1})
@@ -99,7 +99,7 @@ def test_the_log_is_keyed_by_overrides(done):
 
 def test_two_workers_give_the_same_bytes_as_one(done, tmp_path):
     rows, target = done
-    assert run.run(NODE, JOB, SPACE, 2, tmp_path / "x") == rows
+    assert run.run(NODE, JOB, SPACE, 2, tmp_path / "x").rows == rows
     for path in target.iterdir():
         assert (tmp_path / "x" / path.name).read_bytes() == path.read_bytes()
 
@@ -135,7 +135,7 @@ def test_the_command(place, done, monkeypatch, capsys):
     assert shown == sorted(shown, reverse=True)
     assert f"\n{len(best)} of 12 points were simulated\n" in out
     assert "\n  4 are illegal, such as: parallelism.tp: 3 does not divide" in out
-    assert [p.name for p in Path("results").iterdir()] == ["sweep-hgx_h100_8-gpt3_xl"]
+    assert [p.name for p in Path("results").iterdir()] == ["sweep-hgx_h100_8-gpt3_xl-predictor-roofline-global_batch64"]
 
 
 def test_the_command_prints_json(place, done, monkeypatch, capsys):
@@ -163,7 +163,7 @@ def test_overrides_that_are_words_among_numbers(tmp_path):
         {"parallelism.dp": dp, "parallelism.algorithms.tp": "tree", "predictor": "roofline", "training.global_batch": 8}
         for dp in ("auto", "3")
     ]
-    rows = run.run(NODE, JOB, space, 1, tmp_path / "x")
+    rows = run.run(NODE, JOB, space, 1, tmp_path / "x").rows
     assert [row["status"] for row in rows] == ["ok", "illegal"]
     table = pl.read_parquet(tmp_path / "x" / "points.parquet")
     assert table["dp"].to_list() == [1, None]
@@ -311,9 +311,9 @@ def test_the_space_of_a_sweep():
 def after(count, failure):
     """Return an iterator of rows that fails after some."""
 
-    def rows(topology, workload, space, workers):
+    def rows(files, case, space, workers):
         for index in range(count):
-            yield index, {"status": "ok", "reason": "", "tokens_per_s": 1.0}
+            yield index, {"status": "ok", "reason": "", "tokens_per_s": 1.0, "step_time_s": 1.0}
         raise failure
 
     return rows
@@ -323,7 +323,7 @@ def interrupted(monkeypatch, tmp_path, failure, kind):
     monkeypatch.setattr(runner, "rows", after(5, failure))
     with pytest.raises(kind) as error:
         run.run(NODE, JOB, SPACE, 2, tmp_path / "x")
-    assert list(log.read(tmp_path / "x")) == [log.key(point) for point in SPACE[:5]]
+    assert list(log.read(tmp_path / "x")[1]) == [log.key(point) for point in SPACE[:5]]
     assert json.loads((tmp_path / "x" / "manifest.json").read_text())["complete"] is False
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["manifest.json", "points.jsonl", "x"]
     return str(error.value)
@@ -331,24 +331,25 @@ def interrupted(monkeypatch, tmp_path, failure, kind):
 
 def test_ctrl_c_keeps_what_is_done(tmp_path, monkeypatch):
     text = interrupted(monkeypatch, tmp_path, KeyboardInterrupt(), InterruptedSweepError)
-    assert text == f"interrupted; points.jsonl in {tmp_path / 'x'} has the 5 of 12 points that are done"
+    done = f"points.jsonl in {tmp_path / 'x'} has the 5 of 12 points that are done"
+    assert text == f"interrupted; {done}, and the same command goes on from there"
 
 
 def test_a_failure_keeps_what_is_done(tmp_path, monkeypatch):
     text = interrupted(monkeypatch, tmp_path, ClustersimError("a worker died"), ClustersimError)
     assert "a worker died; points.jsonl in" in text
-    interrupted(monkeypatch, tmp_path, ZeroDivisionError("a bug"), ZeroDivisionError)
+    (tmp_path / "other").mkdir()
+    interrupted(monkeypatch, tmp_path / "other", ZeroDivisionError("a bug"), ZeroDivisionError)
 
 
 def test_a_torn_last_line_of_a_log_is_left_out(tmp_path):
     (tmp_path / "points.jsonl").touch()
-    assert log.read(tmp_path) == {}
-    for size in (1, 2):
-        log.append(tmp_path, {"parallelism.tp": size}, {"status": "ok", "tp": size})
-    text = (tmp_path / "points.jsonl").read_text()
+    assert log.read(tmp_path) == ({}, {}, 0)
+    rows = [{"status": "illegal", "tp": size} for size in (1, 2)]
+    text = "".join(log.line({"parallelism.tp": row["tp"]}, row) for row in rows)
     for end in range(len(text) // 2, len(text)):
         (tmp_path / "points.jsonl").write_text(text[:end])
-        assert log.read(tmp_path) == {log.key({"parallelism.tp": 1}): {"status": "ok", "tp": 1}}
+        assert log.read(tmp_path)[1:] == ({log.key({"parallelism.tp": 1}): rows[0]}, 0)
 
 
 def test_wrong_input_leaves_an_older_sweep_alone(done, tmp_path):
@@ -382,7 +383,7 @@ def start(folder: Path, what: str, workers: int = 2) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "clustersim", "sweep", str(NODE), str(JOB), *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder), "MARK": str(folder / "mark-")},
+        env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "MARK": str(folder / "mark-")},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -424,7 +425,7 @@ def test_a_worker_that_dies_ends_the_sweep_and_loses_nothing(tmp_path):
     kept = rows_in(tmp_path)
     assert f"has the {kept} others" in err
     assert kept >= 2
-    assert len(log.read(tmp_path / "x")) == kept
+    assert len(log.read(tmp_path / "x")[1]) == kept
 
 
 @LINUX
@@ -437,7 +438,8 @@ def test_ctrl_c_at_a_terminal(tmp_path, workers):
         out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (130, "")
     kept = rows_in(tmp_path)
-    assert err == f"clustersim: interrupted; points.jsonl in x has the {kept} of 12 points that are done\n"
+    done = f"points.jsonl in x has the {kept} of 12 points that are done"
+    assert err == f"clustersim: interrupted; {done}, and the same command goes on from there\n"
     until(lambda: not any(map(alive, workers_of(tmp_path))))
 
 
@@ -447,14 +449,14 @@ def test_workers_do_not_outlive_a_killed_sweep(tmp_path):
         until(lambda: rows_in(tmp_path) >= 2)
         process.kill()
         process.communicate(timeout=20)
-    assert len(log.read(tmp_path / "x")) >= 2
+    assert len(log.read(tmp_path / "x")[1]) >= 2
     until(lambda: not any(map(alive, workers_of(tmp_path))))
 
 
 def test_ep_is_an_axis_and_what_does_not_divide_is_illegal(tmp_path):
     fixed = {"model.experts": 8, "model.layers": 2, "predictor": "roofline", "training.global_batch": 64}
     space = [{**fixed, **point} for point in points({"dp": [4], "ep": [1, 2, 3, 8]})]
-    rows = run.run(NODE, JOB, space, 1, tmp_path / "x")
+    rows = run.run(NODE, JOB, space, 1, tmp_path / "x").rows
     assert [(row["ep"], row["status"]) for row in rows] == [(1, "ok"), (2, "ok"), (3, "illegal"), (8, "illegal")]
     assert rows[1]["ep_s"] > 0 == rows[0]["ep_s"]
     assert rows[2]["reason"].endswith("parallelism.ep: 3 does not divide 8 experts; use 1, 2, 4")

@@ -311,9 +311,9 @@ def test_show_writes_files(call, tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["--draw", "a.pdf"], "--draw a.pdf: pictures are SVG or PNG; write a name that ends in .svg or .png"),
-        (["--draw", "none/a.svg"], "none/a.svg: cannot be written"),
+        (["--draw", "/proc/none/a.svg"], "/proc/none/a.svg: cannot be written"),
         (["--export", "ns4", "a"], "--export ns4: no such format; did you mean 'ns3'?"),
-        (["--export", "ns3", "none/a"], "none/a: cannot be written"),
+        (["--export", "ns3", "/proc/none/a.txt"], "/proc/none/a.txt: cannot be written"),
     ],
 )
 def test_show_says_what_cannot_be_written(call, arguments: list[str], said: str) -> None:

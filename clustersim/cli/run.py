@@ -13,6 +13,7 @@ import typer
 from clustersim.cli.answer import print_json
 from clustersim.cli.options import (
     Changes,
+    Force,
     Json,
     Quiet,
     Setting,
@@ -23,6 +24,7 @@ from clustersim.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from clustersim.output.store import Question
     from clustersim.pipeline import Progress, Result
 
 
@@ -37,57 +39,58 @@ def run(
     flops: Annotated[
         Literal["causal", "full"], typer.Option(help="Count causal attention half, or in full.")
     ] = "causal",
-    out: Annotated[Path | None, typer.Option(help="Folder of the result; default results/TOPOLOGY-WORKLOAD.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the result; default results/TOPOLOGY-WORKLOAD-OPTIONS.")
+    ] = None,
+    force: Force = False,
     no_save: Annotated[bool, typer.Option("--no-save", help="Write no files.")] = False,
     timeline: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw the timeline.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Simulate one training step and say how long it takes, why, and whether it fits."""
-    from clustersim.output.store import check_target
-    from clustersim.pipeline import simulate
+    from clustersim import pipeline
+    from clustersim.files import held
+    from clustersim.output import names
+    from clustersim.output.store import Question, check_target, place
+    from clustersim.topology.build import load as load_topology
+    from clustersim.workload.load import load
 
     wanted = overrides(changes, settings)
-    target = out or Path("results") / f"{topology.stem}-{workload.stem}"
-    if not no_save:
-        check_target(target)
-    with progressing(quiet or as_json) as progress:
-        result = simulate(
-            topology,
-            workload,
-            wanted,
+    if out and not no_save:
+        check_target(out)
+    target: Path | None = None
+    with progressing(quiet or as_json) as progress, held() as read:
+        progress("load")
+        job = load(workload, wanted)
+        progress("build")
+        cluster = load_topology(topology)
+        options = {"overrides": wanted, "fold": not no_fold, "ignore_memory": ignore_memory, "flops": flops}
+        asked = Question.of("run", {"topology": topology, "workload": workload}, read, options)
+        if not no_save:
+            flags = {"unfolded": no_fold, "ignore-memory": ignore_memory, "flops-full": flops == "full"}
+            target = place(asked, out, names.default([topology, workload], wanted, flags), force)
+        result = pipeline.run(
+            cluster,
+            job,
             fold=not no_fold,
             ignore_memory=ignore_memory,
             full_attention=flops == "full",
             progress=progress,
         )
-        if not no_save:
+        if target:
             progress("save")
-            _save(
-                result,
-                target,
-                {"topology": topology, "workload": workload},
-                {"overrides": wanted, "fold": not no_fold},
-            )
+            target = _save(result, target, asked, force)
     if timeline:
         _draw(result, timeline)
-    printed("run", result.summary, lambda: _lines(result), None if no_save else target, as_json, quiet)
+    printed("run", result.summary, lambda: _lines(result), target, as_json, quiet)
 
 
-def _save(result: Result, target: Path, inputs: dict[str, Path], options: dict[str, Any]) -> None:
+def _save(result: Result, target: Path, asked: Question, force: bool) -> Path:
     from clustersim.output.result import save
 
-    save(
-        target,
-        result.summary,
-        result.parts,
-        result.plan,
-        result.record,
-        result.facts.memory,
-        result.topology,
-        inputs,
-        options,
-    )
+    found = result.summary, result.parts, result.plan, result.record, result.facts.memory, result.topology
+    return save(target, *found, asked, force)
 
 
 def _draw(result: Result, path: Path) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clustersim.cli.options import (
     Changes,
+    Force,
     Json,
     Quiet,
     Setting,
@@ -21,6 +22,7 @@ from clustersim.cli.options import (
 from clustersim.cli.run import printed, progressing
 
 if TYPE_CHECKING:
+    from clustersim.output.store import Question
     from clustersim.share.play import Result
 
 
@@ -47,42 +49,50 @@ def share(
     no_fold: Annotated[bool, typer.Option("--no-fold", help="Simulate every rank, also those that are alike.")] = False,
     ignore_memory: Annotated[bool, typer.Option("--ignore-memory", help="Go on when a job does not fit.")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the result; default results/share-TOPOLOGY-FILES.")
+        Path | None, typer.Option(help="Folder of the result; default results/share-TOPOLOGY-FILES-OPTIONS.")
     ] = None,
+    force: Force = False,
     no_save: Annotated[bool, typer.Option("--no-save", help="Write no files.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Simulate jobs that share a cluster: how much slower each gets beside the others, and on which links they meet."""
-    from clustersim.output.store import check_target
-    from clustersim.share.play import simulate
+    from clustersim.files import held
+    from clustersim.output import names
+    from clustersim.output.store import Question, check_target, place
+    from clustersim.share.play import share as play
+    from clustersim.share.request import load
+    from clustersim.topology.build import load as load_topology
 
-    wanted = overrides(changes, settings)
-    target = out or Path("results") / "-".join(["share", topology.stem, *dict.fromkeys(file.stem for file in files)])
-    if not no_save:
-        check_target(target)
-    with progressing(quiet or as_json) as progress:
-        result = simulate(
-            topology,
-            files,
-            wanted,
-            placement=placement,
-            steps=steps,
-            fold=not no_fold,
-            ignore_memory=ignore_memory,
-            progress=progress,
-        )
+    changed = overrides(changes, settings)
+    if out and not no_save:
+        check_target(out)
+    target: Path | None = None
+    with progressing(quiet or as_json) as progress, held() as read:
+        progress("load")
+        wanted = load(files, changed, placement, steps)
+        progress("build")
+        cluster = load_topology(topology)
+        options = {"overrides": changed, "placement": wanted.placement, "steps": wanted.steps}
+        options |= {"fold": not no_fold, "ignore_memory": ignore_memory}
+        asked = Question.of("share", {"topology": topology, **wanted.inputs}, read, options)
         if not no_save:
+            given = {"placement": placement, "steps": steps}
+            named = {**changed, **{name: value for name, value in given.items() if value is not None}}
+            flags = {"unfolded": no_fold, "ignore-memory": ignore_memory}
+            parts: list[str | Path] = ["share", topology, *dict.fromkeys(files)]
+            target = place(asked, out, names.default(parts, named, flags), force)
+        result = play(cluster, wanted, fold=not no_fold, ignore_memory=ignore_memory, progress=progress)
+        if target:
             progress("save")
-            _save(result, target, topology, {"overrides": wanted, "fold": not no_fold})
-    printed("share", result.summary, lambda: _lines(result), None if no_save else target, as_json, quiet)
+            target = _save(result, target, asked, force)
+    printed("share", result.summary, lambda: _lines(result), target, as_json, quiet)
 
 
-def _save(result: Result, target: Path, topology: Path, options: dict[str, Any]) -> None:
+def _save(result: Result, target: Path, asked: Question, force: bool) -> Path:
     from clustersim.output.shared_files import save
 
-    given = {"placement": result.shared.placement, "steps": result.shared.steps, **options}
-    save(target, result.summary, result.shared, {"topology": topology, **result.inputs}, given)
+    return save(target, result.summary, result.shared, asked, force)
 
 
 def _lines(result: Result) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from clustersim import writing
 from clustersim.cli.answer import print_json
 from clustersim.cli.options import Json, completing, topology_file
 from clustersim.errors import InputError, suggest
@@ -127,8 +128,5 @@ def _export(path: Path, form: str, target: Path) -> None:
 
 
 def _write(target: Path, content: bytes) -> None:
-    try:
-        target.write_bytes(content)
-    except OSError as error:
-        raise InputError(f"{target}: cannot be written: {error.strerror}; choose another place") from error
+    writing.save(target, content)
     typer.echo(f"written to {target}", err=True)

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clustersim.cli.answer import print_json
-from clustersim.cli.options import Changes, Json, Quiet, TopologyFile, WorkloadFile, setting, workload_options
+from clustersim.cli.options import Changes, Force, Json, Quiet, TopologyFile, WorkloadFile, setting, workload_options
 from clustersim.cli.sweep_table import SHOWN, Shown
 from clustersim.errors import InputError
 from clustersim.workload.options import OPTIONS, Option
 
 if TYPE_CHECKING:
-    from clustersim.sweep.space import Asked, Point
+    from clustersim.sweep.space import Asked
 
 Row = dict[str, Any]
 
@@ -37,8 +37,9 @@ def sweep(
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, max=1024, help="Processes; default: one a core.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the result; default results/sweep-TOPOLOGY-WORKLOAD.")
+        Path | None, typer.Option(help="Folder of the result; default results/sweep-TOPOLOGY-WORKLOAD-OPTIONS.")
     ] = None,
+    force: Force = False,
     top: Annotated[int | None, typer.Option(min=1, help=f"Rows to print; default: {SHOWN}, with --json all.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -49,12 +50,20 @@ def sweep(
     the command that runs it alone.
     """
     from clustersim.output.store import check_target
+    from clustersim.sweep.run import run
 
     asked = _asked(changes, settings)
-    target = out or Path("results") / f"sweep-{topology.stem}-{workload.stem}"
-    check_target(target)
-    rows = _run(topology, workload, asked.space(), workers or _cores(), target, quiet or as_json)
-    shown = Shown(topology, workload, asked, rows, target)
+    if out:
+        check_target(out)
+    silent = quiet or as_json
+
+    def show(rows: Iterator[tuple[int, Row]], count: int) -> Iterator[tuple[int, Row]]:
+        return _tracked(rows, count, silent)
+
+    found = run(topology, workload, asked.space(), workers or _cores(), out, show, fixed=asked.fixed, force=force)
+    shown = Shown(topology, workload, asked, found)
+    if found.damaged:
+        typer.echo(f"{found.damaged} damaged lines of {found.folder}/points.jsonl were left out", err=True)
     if as_json:
         print_json("sweep", shown.fields(top))
     elif not quiet:
@@ -98,15 +107,6 @@ def _values(option: Option, text: str) -> list[object]:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _run(topology: Path, workload: Path, space: list[Point], workers: int, target: Path, silent: bool) -> list[Row]:
-    from clustersim.sweep.run import run
-
-    def show(rows: Iterator[tuple[int, Row]]) -> Iterator[tuple[int, Row]]:
-        return _tracked(rows, len(space), silent)
-
-    return run(topology, workload, space, workers, target, show)
 
 
 def _tracked(rows: Iterator[tuple[int, Row]], count: int, silent: bool) -> Iterator[tuple[int, Row]]:

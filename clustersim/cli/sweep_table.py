@@ -15,6 +15,7 @@ from clustersim.units import duration, gibibytes
 from clustersim.workload.options import KEYS, NAMES, OPTIONS
 
 if TYPE_CHECKING:
+    from clustersim.sweep.run import Sweep
     from clustersim.sweep.space import Asked, Point
 
 Row = dict[str, Any]
@@ -27,13 +28,17 @@ _NUMBER = re.compile(r"[0-9]+(?:[.,][0-9]+)*")
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A sweep that is over, as text or as plain data. rows: in the order of the space."""
+    """A sweep that is over, as text or as plain data."""
 
     topology: Path
     workload: Path
     asked: Asked
-    rows: Sequence[Row]
-    target: Path
+    found: Sweep
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """All rows, in the order of the space."""
+        return self.found.rows
 
     def fields(self, top: int | None) -> dict[str, Any]:
         """Return counts, the kinds of reasons, the command of the best point and the `top` best rows (all: None)."""
@@ -42,6 +47,7 @@ class Shown:
         reasons = [{"status": s, "points": n, "reason": why} for s, n, why in self._reasons()]
         return {
             **counts(self.rows),
+            "points_resumed": self.found.resumed,
             "reasons": reasons,
             "best_run": self.best_run(),
             "rows": ranked(self.rows)[:top],
@@ -54,11 +60,12 @@ class Shown:
         best, many = ranked(self.rows), len(self.rows)
         lines = [*self._table(best[:top]), *_folded(self._best())] if best else []
         verb = "was" if len(best) == 1 else "were"
-        lines.append(f"{len(best)} of {_points(many)} {verb} simulated")
+        resumed = f", {self.found.resumed} of them before" if self.found.resumed else ""
+        lines.append(f"{len(best)} of {_points(many)} {verb} simulated{resumed}")
         kinds = self._reasons()
         lines += [_reason(*kind) for kind in kinds[:REASONS]]
         more = f", for {len(kinds) - REASONS} more reasons" if len(kinds) > REASONS else ""
-        lines.append(f"every point{more}: {self.target}/points.parquet")
+        lines.append(f"every point{more}: {self.found.folder}/points.parquet")
         return "\n".join(lines)
 
     def best_run(self) -> str | None:

@@ -59,6 +59,11 @@ class Document:
         return ConfigError(self.path, line, column, message)
 
 
+def own(path: Path) -> Document:
+    """Return a file of the package itself, which is no input: the version stands for it."""
+    return parse(path.read_text(encoding="utf-8"), str(path))
+
+
 def read(path: str | Path) -> Document:
     """Read one YAML file. Raises InputError when it cannot be read and ConfigError for what is wrong inside."""
     return parse(read_text(path, "a YAML file"), str(path))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from clustersim.config.fields import validate
 from clustersim.config.gpu import Gpu
-from clustersim.config.yaml import read
+from clustersim.config.yaml import own, read
 from clustersim.errors import InputError, UnknownNameError, shown, suggest
 from clustersim.files import exists
 
@@ -35,7 +35,7 @@ def load(name: str, folder: Path | None = None) -> Gpu:
 
 def _foreign(path: Path) -> Gpu:
     """Return the GPU of a user's file, which may not take the name of a shipped one: what was measured goes by names."""
-    gpu = _read(path)
+    gpu = validate(Gpu, read(path))
     shipped = FOLDER / f"{gpu.name}.yaml"
     if exists(shipped) and not shipped.samefile(path):
         raise InputError(
@@ -52,8 +52,4 @@ def everything() -> list[Gpu]:
 
 @cache
 def _shipped(name: str) -> Gpu:
-    return _read(FOLDER / f"{name}.yaml")
-
-
-def _read(path: Path) -> Gpu:
-    return validate(Gpu, read(path))
+    return validate(Gpu, own(FOLDER / f"{name}.yaml"))

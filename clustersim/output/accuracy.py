@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
-from clustersim.errors import InputError
 from clustersim.output.error_figures import figures
 from clustersim.output.panels import Figure
-from clustersim.output.store import write_atomically
 from clustersim.output.svg_panels import legend, svg
 from clustersim.predictors.judged import errors
 from clustersim.predictors.report import percent
+from clustersim.writing import save
 
 if TYPE_CHECKING:
     import polars as pl
@@ -38,16 +36,8 @@ COLUMNS = ("class", "mean", "median", "90th percentile", "bias", "in the 80 % in
 def write(folder: Path, frames: Sequence[pl.DataFrame], split: str) -> Path:
     """Write the page of judged kernels, a frame a predictor, into `folder`. Raises InputError where that cannot be."""
     path = folder / PAGE
-    text = page(frames, split)
-    try:
-        write_atomically(path, partial(_fill, text))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another place") from error
+    save(path, page(frames, split))
     return path
-
-
-def _fill(text: str, path: Path) -> None:
-    path.write_text(text, encoding="utf-8")
 
 
 def page(frames: Sequence[pl.DataFrame], split: str) -> str:

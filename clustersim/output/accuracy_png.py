@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clustersim.errors import InputError
 from clustersim.output.error_figures import figures
 from clustersim.output.panels import Axis, Figure, Mark, Panel
-from clustersim.output.store import write_atomically
+from clustersim.writing import save
 
 if TYPE_CHECKING:
     import polars as pl
@@ -37,11 +38,9 @@ def write(folder: Path, frames: Sequence[pl.DataFrame]) -> list[Path]:
 
 
 def _write(path: Path, figure: Figure) -> Path:
-    drawing = draw(figure)
-    try:
-        write_atomically(path, lambda place: drawing.savefig(place, format="png", dpi=100, metadata={"Software": None}))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another place") from error
+    buffer = BytesIO()
+    draw(figure).savefig(buffer, format="png", dpi=100, metadata={"Software": None})
+    save(path, buffer.getvalue())
     return path
 
 

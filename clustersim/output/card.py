@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
-from clustersim.errors import InputError
-from clustersim.output.store import write_atomically
 from clustersim.predictors import report, store
 from clustersim.predictors.store import Weights
+from clustersim.writing import save
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
 BASELINES = ("linear", "habitat")
 
 
 def write(path: Path, weights: Weights) -> None:
-    """Write the model card. Raises InputError when the place cannot be written."""
-    text = card(weights)
-    try:
-        write_atomically(path, partial(_fill, text))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another place") from error
-
-
-def _fill(text: str, path: Path) -> None:
-    path.write_text(text, encoding="utf-8")
+    """Write the model card. Raises InputError when the place cannot be written, DiskFullError when no space is left."""
+    save(path, card(weights))
 
 
 def card(weights: Weights) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clustersim.output.document import document
-from clustersim.output.store import folder, manifest, write_json
+from clustersim.output.store import MANIFEST, Question, put, write_json, write_table
 from clustersim.output.tables import links_table, memory_table, ranks_table, spans_table
 from clustersim.output.trace import write_trace
 
@@ -25,20 +25,26 @@ def save(
     record: Record,
     memory: list[Held],
     topology: Topology,
-    inputs: dict[str, Path],
-    options: dict[str, Any],
-) -> None:
-    """Write manifest.json, summary.json, the tables (spans, ranks, links, memory) and trace.json.gz into `target`."""
+    asked: Question,
+    force: bool = False,
+) -> Path:
+    """Write manifest.json, summary.json, the tables (spans, ranks, links, memory) and trace.json.gz into a folder.
+
+    Returns it, and replaces what is there as `put` does.
+    """
     width = ranks_per_stage(summary)
     stage_of = [int(first) // width for first in plan.first]
-    with folder(target) as place:
-        write_json(place / "manifest.json", manifest(inputs, options))
+
+    def fill(place: Path) -> None:
+        write_json(place / MANIFEST, asked.manifest())
         write_json(place / "summary.json", document("run", summary))
-        spans_table(record, plan).write_parquet(place / "spans.parquet")
-        ranks_table(plan, parts, stage_of).write_parquet(place / "ranks.parquet")
-        links_table(plan, topology, record.end).write_parquet(place / "links.parquet")
-        memory_table(memory, record, plan, stage_of).write_parquet(place / "memory.parquet")
+        write_table(place / "spans.parquet", spans_table(record, plan))
+        write_table(place / "ranks.parquet", ranks_table(plan, parts, stage_of))
+        write_table(place / "links.parquet", links_table(plan, topology, record.end))
+        write_table(place / "memory.parquet", memory_table(memory, record, plan, stage_of))
         write_trace(place / "trace.json.gz", record, plan, width)
+
+    return put(target, asked, fill, force)
 
 
 def ranks_per_stage(summary: dict[str, Any]) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clustersim.output.document import document
-from clustersim.output.store import folder, manifest, write_json
+from clustersim.output.store import MANIFEST, Question, put, write_json, write_table
 from clustersim.output.tenants import Shared
 from clustersim.output.trace import slices, streams, write_events
 
@@ -18,18 +18,22 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-def save(
-    target: Path, summary: Mapping[str, Any], shared: Shared, inputs: dict[str, Path], options: dict[str, Any]
-) -> None:
-    """Write manifest.json, summary.json, jobs.parquet, steps.parquet, links.parquet and trace.json.gz into `target`."""
-    with folder(target) as place:
-        write_json(place / "manifest.json", manifest(inputs, options))
+def save(target: Path, summary: Mapping[str, Any], shared: Shared, asked: Question, force: bool = False) -> Path:
+    """Write manifest.json, summary.json, jobs.parquet, steps.parquet, links.parquet and trace.json.gz into a folder.
+
+    Returns it, and replaces what is there as `put` does.
+    """
+
+    def fill(place: Path) -> None:
+        write_json(place / MANIFEST, asked.manifest())
         write_json(place / "summary.json", document("share", summary))
-        jobs_table(summary).write_parquet(place / "jobs.parquet")
-        steps_table(summary).write_parquet(place / "steps.parquet")
-        links_table(shared).write_parquet(place / "links.parquet")
+        write_table(place / "jobs.parquet", jobs_table(summary))
+        write_table(place / "steps.parquet", steps_table(summary))
+        write_table(place / "links.parquet", links_table(shared))
         facts = {job["name"]: job["trace"] for job in summary["jobs"]}
         write_events(place / "trace.json.gz", facts, _events(shared))
+
+    return put(target, asked, fill, force)
 
 
 def jobs_table(summary: Mapping[str, Any]) -> pl.DataFrame:

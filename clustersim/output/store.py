@@ -1,43 +1,178 @@
-"""`results/<name>/`: a result on disk. Everything is written to a temporary folder which is then renamed."""
+"""`results/<name>/`: a result on disk, written beside its place and then put there whole.
+
+A folder is replaced only when it is a result: its manifest says so, and nothing lies there that this program does not
+write. The manifest keeps which question it answers, so that the result of another question is never replaced unasked.
+"""
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import json
 import os
-import shutil
 import stat
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clustersim import __version__
 from clustersim.errors import InputError
+from clustersim.files import Inputs, digest
+from clustersim.writing import ASIDE, LOCK, check_parent, holder, settled, unfinished, unwritable, workplace, write
+
+if TYPE_CHECKING:
+    import polars as pl
+
+MANIFEST = "manifest.json"
+NAMES = frozenset(
+    {
+        *(MANIFEST, "summary.json", "trace.json.gz"),  # a run, or several jobs
+        *("spans.parquet", "ranks.parquet", "links.parquet", "memory.parquet"),  # a run
+        *("jobs.parquet", "steps.parquet"),  # several jobs
+        *("points.jsonl", "points.parquet", LOCK),  # a sweep
+    }
+)
+"""Every file that a result may have."""
+ELSEWHERE = "choose another place with --out"
+_MANIFEST_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a result answers.
+
+    command: run, share or sweep. inputs: path as written and SHA-256 of each file by its part, such as `topology`. options:
+    all that changes the numbers.
+    """
+
+    command: str
+    inputs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, command: str, parts: Mapping[str, Path], read: Inputs, options: Mapping[str, Any]) -> Question:
+        """Return what is asked of these files; those that they name in turn are in `read` and count too."""
+        named = {str(path) for path in parts.values()}
+        others = {f"included {i}": path for i, path in enumerate(sorted(read.keys() - named), 1)}
+        places = {**{part: str(path) for part, path in parts.items()}, **others}
+        return cls(command, {part: (path, digest(read[path])) for part, path in places.items()}, options)
+
+    @property
+    def digest(self) -> str:
+        """A digest of command, version, contents of inputs and options: the same question has the same answer."""
+        contents = sorted((part, sha) for part, (_, sha) in self.inputs.items())
+        whole = json.dumps([self.command, __version__, contents, self.options], sort_keys=True, default=str)
+        return digest(whole.encode("utf-8", "surrogatepass"))
+
+    def manifest(self) -> dict[str, Any]:
+        """Return what is needed to run it again: the inputs with their SHA-256, the options and the versions."""
+        import numpy
+        import simpy
+
+        return {
+            "clustersim": __version__,
+            "command": self.command,
+            "question": self.digest,
+            "inputs": {part: {"path": path, "sha256": sha} for part, (path, sha) in self.inputs.items()},
+            "options": self.options,
+            "seed": 0,
+            "versions": {"numpy": numpy.__version__, "simpy": simpy.__version__},
+        }
+
+
+def place(asked: Question, out: Path | None, default: str, force: bool = False) -> Path:
+    """Return the folder for an answer: `out`, or `results/` and the default name, counted on where others are.
+
+    Raises InputError when `out` holds something else, unless that is a result and to be replaced by force.
+    """
+    if out is not None:
+        check_target(out)
+        _check_question(out, asked, force)
+        return out
+    return next(path for path in _counted(Path("results") / default) if _free(path, asked))
+
+
+def _counted(path: Path) -> Iterator[Path]:
+    yield path
+    yield from (path.with_name(f"{path.name}-{number}") for number in count(2))
+
+
+def _free(path: Path, asked: Question) -> bool:
+    """Return whether a default folder is new or has the same question; raise InputError where nothing can be written."""
+    if not os.path.lexists(path) or (path.is_dir() and not any(path.iterdir())):
+        check_target(path)
+        return True
+    return path.is_dir() and not _foreign(path) and question(path) == asked.digest
+
+
+def question(folder: Path) -> str | None:
+    """Return the question that a result answers; None when there is no result, or one that does not say."""
+    found = (_manifest(folder) or {}).get("question")
+    return found if isinstance(found, str) else None
+
+
+def _manifest(folder: Path) -> dict[str, Any] | None:
+    """Return the manifest of a result, None when there is none of this program."""
+    try:
+        with (folder / MANIFEST).open("rb") as file:
+            found = json.loads(file.read(_MANIFEST_BYTES))
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("clustersim"), str) else None
 
 
 def check_target(target: Path) -> None:
-    """Raise InputError when a result cannot be written to `target`, before any work is done.
+    """Raise InputError when no result can be written to `target`, before any work is done.
 
     A folder that is there must be empty or an older result: everything in it will be replaced.
     """
     if not str(target).isprintable():
-        raise InputError(f"{str(target)!r}: is no name of a folder; choose another place with --out")
+        raise InputError(f"{str(target)!r}: is no name of a folder; {ELSEWHERE}")
     try:
-        if _is_file(target):
-            raise InputError(f"{target}: is a file, not a folder; choose another place with --out")
-        if all(_foreign(target) for _ in range(3)):
-            raise InputError(f"{target}: holds files that are no result; choose an empty or new folder with --out")
-        above = next(parent for parent in target.absolute().parents if parent.exists())
-        if not above.is_dir():
-            raise InputError(f"{target}: cannot be written ({above} is a file); choose another place with --out")
-        if not os.access(above, os.W_OK | os.X_OK):
-            raise InputError(f"{target}: cannot be written ({above} is read-only); choose another place with --out")
+        real = _real(target)
+        if _is_file(real):
+            raise InputError(f"{target}: is a file, not a folder; {ELSEWHERE}")
+        if all(_foreign(real) for _ in range(3)):
+            raise InputError(f"{target}: holds files that are no result ({_stranger(real)}); {_NEW}")
+        if real.exists() and (real.samefile(Path.cwd()) or os.path.ismount(real)):
+            what = "a mounted file system" if os.path.ismount(real) else "the working folder"
+            raise InputError(f"{target}: is {what}, which cannot be replaced; name a folder inside with --out")
+        check_parent(real, str(target), ELSEWHERE)
+        if who := holder(real):
+            raise in_use(target, who)
     except OSError as error:
-        raise unwritable(target, error) from error
+        raise unwritable(target, error, ELSEWHERE) from error
+
+
+_NEW = "choose an empty or new folder with --out"
+
+
+def in_use(target: Path, who: str) -> InputError:
+    """Return the error of a folder that another process writes."""
+    return InputError(f"{target}: is being written by {who}; wait for it, or {ELSEWHERE}")
+
+
+def _check_question(target: Path, asked: Question, force: bool) -> None:
+    found = _manifest(_real(target))
+    if found and found.get("question") != asked.digest and not force:
+        raise InputError(f"{target}: holds another result ({_said(found)}); {ELSEWHERE}, or replace it with --force")
+
+
+def _said(manifest: Mapping[str, Any]) -> str:
+    """Return what a manifest answers, in a few words."""
+    inputs = manifest.get("inputs")
+    found = inputs.values() if isinstance(inputs, dict) else ()
+    names = [Path(str(one["path"])).name for one in found if isinstance(one, dict) and "path" in one]
+    return f"{manifest.get('command', 'run')} of {', '.join(names[:3])}" if names else "of other inputs or options"
+
+
+def _real(target: Path) -> Path:
+    """Return where a result really goes: links are followed, to the last one's target if that is not there yet."""
+    try:
+        return target.resolve()
+    except RuntimeError as error:  # Python 3.12 and older: links in a ring
+        raise OSError(str(error)) from error
 
 
 def _is_file(target: Path) -> bool:
@@ -48,109 +183,79 @@ def _is_file(target: Path) -> bool:
         return target.is_symlink()
 
 
-def _foreign(target: Path) -> bool:
+def _foreign(folder: Path) -> bool:
     """Return whether a folder holds something, but no result; asked again, as another process may just replace it."""
     try:
-        names = [path.name for path in target.iterdir()]
+        names = [path for path in folder.iterdir() if not unfinished(path.name)]
     except (FileNotFoundError, NotADirectoryError):
         return False
-    return bool(names) and "manifest.json" not in names
+    return bool(names) and (_manifest(folder) is None or _stranger(folder) is not None)
 
 
-def unwritable(target: Path, error: OSError) -> InputError:
-    """Return the error of a place that cannot be written."""
-    return InputError(f"{target}: cannot be written ({error.strerror or error}); choose another place with --out")
+def _stranger(folder: Path) -> str | None:
+    """Return the first name in a folder that no result has, or that is no file; what tells it from a result if all are."""
+    for path in sorted(folder.iterdir()):
+        if not unfinished(path.name) and (path.name not in NAMES or not stat.S_ISREG(path.lstat().st_mode)):
+            return path.name
+    return None if _manifest(folder) else f"no {MANIFEST} of clustersim"
 
 
-@contextmanager
-def folder(target: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside `target` that replaces it when all went well, and vanishes when not.
+def put(target: Path, asked: Question, fill: Callable[[Path], None], force: bool = False) -> Path:
+    """Let `fill` write a folder, put it in the place of `target`, and return where it is.
 
-    Raises InputError when the place cannot be written.
+    That is `target`, or the next number where another process has put another result meanwhile. Nothing is left of a folder
+    that could not be filled. Raises InputError when the place cannot be written, DiskFullError when no space is left.
     """
     check_target(target)
-    made = [parent for parent in target.absolute().parents if not parent.exists()]
-    temporary = None
+    real = _real(target)
+    made = [parent for parent in real.parents if not parent.exists()]
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-        yield temporary
-        temporary.chmod(0o755)
-        _replace(temporary, target)
+        real.parent.mkdir(parents=True, exist_ok=True)
+        with workplace(real.parent) as work:
+            new = work / "new"
+            new.mkdir()
+            fill(new)
+            if unknown := {path.name for path in new.iterdir()} - NAMES:
+                raise ValueError(f"{unknown}: a folder with these is no result; add them to store.NAMES")
+            with settled(real.parent):
+                final = next(path for path in _counted(real) if _may_replace(path, asked, force))
+                _replace(new, final, work / ASIDE)
         made = []
     except OSError as error:
-        raise unwritable(target, error) from error
+        raise unwritable(target, error, ELSEWHERE) from error
     finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
         for parent in made:
             with suppress(OSError):
                 parent.rmdir()
+    return target if final == real else target.with_name(final.name)
 
 
-def _replace(temporary: Path, target: Path) -> None:
-    """Put `temporary` in the place of `target`, which comes back when that fails; of two at once, the later one stays."""
-    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
-    try:
-        for number in count():
-            if target.exists():
-                with suppress(FileNotFoundError):  # another process has just moved it
-                    target.rename(aside / str(number))
-            try:
-                temporary.rename(target)
-            except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or number > 100:
-                    raise
-            else:
-                return
-    except BaseException:
-        kept = sorted(aside.iterdir(), key=lambda path: int(path.name))
-        if kept and not target.exists():
-            kept[-1].rename(target)
-        raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+def _may_replace(path: Path, asked: Question, force: bool) -> bool:
+    if not os.path.lexists(path):
+        return True
+    replaceable = path.is_dir() and not _foreign(path) and not holder(path)
+    return replaceable and (force or not any(path.iterdir()) or question(path) == asked.digest)
 
 
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file beside `path`, then rename it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        write(temporary)
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+def _replace(new: Path, target: Path, aside: Path) -> None:
+    """Put `new` in the place of `target`, which is put aside: who made `aside` brings it back when the place stays empty."""
+    aside.mkdir()
+    if target.exists():
+        target.rename(aside / target.name)
+    new.rename(target)
+    aside.rename(aside.with_name("replaced"))
 
 
 def write_json(path: Path, data: Any) -> None:
     """Write plain data as indented JSON."""
     text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
-    path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    write(path, text.encode("utf-8", "backslashreplace"))
 
 
-def manifest(inputs: dict[str, Path], options: dict[str, Any]) -> dict[str, Any]:
-    """Return what is needed to run it again: the inputs with their SHA-256, the options and the versions."""
-    import numpy
-    import simpy
+def write_table(path: Path, table: pl.DataFrame) -> None:
+    """Write a table as parquet, by way of memory: so a full disk is an OSError like that of any other file."""
+    from io import BytesIO
 
-    return {
-        "clustersim": __version__,
-        "inputs": {name: {"path": str(path), "sha256": _digest(path)} for name, path in inputs.items()},
-        "options": options,
-        "seed": 0,
-        "versions": {"numpy": numpy.__version__, "simpy": simpy.__version__},
-    }
-
-
-def _digest(path: Path) -> str | None:
-    """Return the SHA-256 of a file; None for a pipe, which cannot be read again."""
-    if path.exists() and not path.is_file():
-        return None
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise InputError(f"{path}: has changed while it was simulated ({error.strerror}); run it again") from error
+    buffer = BytesIO()
+    table.write_parquet(buffer)
+    write(path, buffer.getvalue())

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import escape
@@ -15,9 +14,8 @@ from xml.sax.saxutils import escape
 from clustersim.engine.plan import Plan
 from clustersim.engine.program import Span
 from clustersim.engine.simulate import Record
-from clustersim.errors import InputError
-from clustersim.output.store import write_atomically
 from clustersim.units import seconds
+from clustersim.writing import save
 
 ROWS = 64
 """Rank cells drawn at most; the rest is named in the last line."""
@@ -80,15 +78,8 @@ def svg(record: Record, plan: Plan, title: str = "") -> str:
 
 
 def write(path: Path, record: Record, plan: Plan, title: str = "") -> None:
-    """Write the drawing. Raises InputError when the place cannot be written."""
-    try:
-        write_atomically(path, partial(_fill, svg(record, plan, title)))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another place") from error
-
-
-def _fill(text: str, path: Path) -> None:
-    path.write_text(text, encoding="utf-8")
+    """Write the drawing. Raises InputError when the place cannot be written, DiskFullError when no space is left."""
+    save(path, svg(record, plan, title))
 
 
 def _name(plan: Plan, cell: int) -> str:

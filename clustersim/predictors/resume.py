@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import zipfile
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 
-from clustersim.errors import DataError
+from clustersim import writing
 from clustersim.predictors.columns import Columns, Floats
 from clustersim.predictors.learned import Method, Own
 from clustersim.predictors.mlp import Parameters
@@ -99,13 +99,9 @@ def _read(path: Path) -> dict[str, Floats] | None:
 
 
 def _write(path: Path, parameters: dict[str, Floats]) -> None:
-    temporary = path.with_name(f".{os.getpid()}.npz")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(temporary, **parameters)  # type: ignore[arg-type]
-        temporary.replace(path)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written: {error.strerror}; choose another place with --out") from error
+    buffer = BytesIO()
+    np.savez(buffer, **parameters)  # type: ignore[arg-type]
+    writing.save(path, buffer.getvalue())
 
 
 def discard(scratch: Path) -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from clustersim import writing
 from clustersim.errors import DataError, InputError
 from clustersim.files import exists, read_bytes
 from clustersim.predictors.columns import Floats
@@ -37,7 +36,7 @@ def shipped(name: str) -> Path:
 
 
 def save(path: Path, weights: Weights) -> None:
-    """Write a file whole or not at all: to a temporary name first, then rename."""
+    """Write a file whole or not at all. Raises InputError when the place cannot be written, DiskFullError."""
     from safetensors.numpy import save as pack
 
     tensors = {
@@ -47,15 +46,7 @@ def save(path: Path, weights: Weights) -> None:
     }
     whole = {**weights.meta, CHECKSUM: _checksum(tensors, weights.meta)}
     meta = {FORMAT: json.dumps(whole, sort_keys=True)}  # one key: safetensors writes several in random order
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(pack(tensors, meta))
-        temporary.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
-        raise DataError(f"{path}: cannot be written: {error.strerror}") from error
+    writing.save(path, pack(tensors, meta))
 
 
 def read(path: Path, predictor: str) -> Weights:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from clustersim.errors import DataError, InputError
 from clustersim.files import TABLE, exists, read_text
+from clustersim.writing import unwritable
 
 
 class Log:
@@ -55,8 +56,7 @@ class Log:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            reason = error.strerror or error
-            raise DataError(f"{self.path}: cannot be written: {reason}; name another file with --out") from error
+            raise unwritable(self.path, error, "name another file with --out") from error
 
 
 def _line(cells: list[str]) -> str:

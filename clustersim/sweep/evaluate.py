@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from clustersim.config.yaml import Document, read
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError
+from clustersim.files import Inputs, held
 from clustersim.sweep.space import Point
 from clustersim.topology.model import Topology
 from clustersim.workload.options import NAMES
+
+if TYPE_CHECKING:
+    from clustersim.workload.job import Job
 
 Row = dict[str, Any]
 _SPEED = (
@@ -16,14 +24,44 @@ _SPEED = (
 )
 
 
-def evaluate(cluster: Topology, workload: str, point: Point) -> Row:
+class Files(NamedTuple):
+    """The inputs of a sweep, as they were read once: `read` has the bytes of every file."""
+
+    topology: str
+    workload: str
+    read: Inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What all points of a sweep share: the cluster, and the workload before its overrides."""
+
+    cluster: Topology
+    workload: Document
+
+    def job(self, point: Mapping[str, object]) -> Job:
+        """Return the job of a point. Raises InputError when it is illegal."""
+        from clustersim.workload.load import build
+
+        return build(self.workload, point)
+
+
+def load(files: Files) -> Case:
+    """Return the cluster and the workload of files, each read once. Raises InputError for what is wrong in them."""
+    from clustersim.topology.build import load as load_topology
+
+    with held(files.read):
+        workload = read(Path(files.workload))
+        return Case(load_topology(files.topology), workload)
+
+
+def evaluate(case: Case, point: Point) -> Row:
     """Simulate one point. `status` is ok, illegal or does not fit; `reason` says why a point has no result."""
     from clustersim.pipeline import run
-    from clustersim.workload.load import load
 
     row: Row = {NAMES.get(key, key): value for key, value in point.items()}
     try:
-        summary = run(cluster, load(workload, point)).summary
+        summary = run(case.cluster, case.job(point)).summary
     except OutOfMemoryError as error:
         return {**row, "status": "does not fit", "reason": str(error)}
     except InputError as error:

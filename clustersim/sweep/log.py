@@ -1,43 +1,133 @@
-"""The folder of a sweep: every row is on disk as soon as it is known, so that an early end loses none.
+"""The folder of a sweep: every row is on disk as soon as it is known, and a later sweep of the same question goes on from it.
 
 manifest.json has the inputs, all points and whether the sweep is complete; points.jsonl one line a point, with its
-overrides and its row; points.parquet, written at the end, the ranked table.
+overrides and its row; points.parquet, written at the end, the ranked table. `.lock` is there while a sweep writes.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from clustersim.output.store import folder, manifest, write_atomically, write_json
+from clustersim.errors import InputError
+from clustersim.output import store
+from clustersim.output.store import MANIFEST, Question
 from clustersim.sweep.evaluate import Row
 from clustersim.sweep.space import Point
 from clustersim.sweep.table import frame
+from clustersim.writing import LOCK, HeldError, clear, locked, settled, write
 
 LOG = "points.jsonl"
+TABLE = "points.parquet"
+_FINAL = ("ok", "illegal", "does not fit")
+"""Statuses that the same question has again; what failed is tried anew."""
 
 
-def start(target: Path, inputs: Mapping[str, Path], space: Sequence[Point]) -> None:
-    """Replace `target` by the folder of a sweep that has no row yet. Raises InputError when it cannot be written."""
-    with folder(target) as place:
-        write_json(place / "manifest.json", _manifest(inputs, space, complete=False))
-        (place / LOG).touch()
+class Log:
+    """The rows of a folder: `known` by key of their points as it was opened; `damaged` lines of it are left out.
+
+    target: where the folder is. shown: as the user wrote it.
+    """
+
+    def __init__(self, target: Path, asked: Question, shown: Path) -> None:
+        self.target, self.asked, self.shown = target, asked, shown
+        self.points, self.known, self.damaged = read(target)
+
+    def begin(self, space: Sequence[Point]) -> None:
+        """Write what is to be simulated, and the log without what was damaged or is tried anew. Raises OSError."""
+        self._write_manifest(space, complete=False)
+        lines = "".join(line(self.points[name], row) for name, row in self.known.items())
+        if lines.encode() != (self.target / LOG).read_bytes():
+            write(self.target / LOG, lines.encode())
+
+    def append(self, point: Point, row: Row) -> None:
+        """Add one row, so that a crash loses at most the row being written. Raises OSError."""
+        with (self.target / LOG).open("a", encoding="utf-8") as file:
+            file.write(line(point, row))
+
+    def finish(self, space: Sequence[Point], rows: Sequence[Row]) -> None:
+        """Write the table of all points, and put the log into order: those of this sweep, then those of earlier ones."""
+        found = {key(point): (point, row) for point, row in zip(space, rows, strict=True)}
+        found |= {name: (self.points[name], row) for name, row in self.known.items() if name not in found}
+        write(self.target / LOG, "".join(line(point, row) for point, row in found.values()).encode())
+        store.write_table(self.target / TABLE, frame([row for _, row in found.values()]))
+        self._write_manifest(space, complete=True)
+
+    def _write_manifest(self, space: Sequence[Point], complete: bool) -> None:
+        every = {**{key(point): point for point in space}, **self.points}
+        store.write_json(
+            self.target / MANIFEST, {**self.asked.manifest(), "points": list(every.values()), "complete": complete}
+        )
 
 
-def append(target: Path, point: Point, row: Row) -> None:
-    """Add one row to the log, so that a crash loses at most the row being written."""
-    with (target / LOG).open("a", encoding="utf-8") as file:
-        file.write(_line(point, row))
+@contextmanager
+def opened(target: Path, asked: Question, force: bool = False) -> Iterator[Log]:
+    """Yield the log of the folder `target`, which is made where it is not there, and kept from other sweeps meanwhile.
+
+    Raises InputError when the folder cannot be written, holds something else (another result is replaced by `force`), or
+    another sweep writes it.
+    """
+    real = target.resolve()
+    if store.question(real) != asked.digest:
+        target = store.put(target, asked, lambda place: _empty(place, asked), force)
+        real = target.resolve()
+    with _alone(target, real):
+        if store.question(real) != asked.digest:
+            raise InputError(f"{target}: has just been replaced by another result; {store.ELSEWHERE}")
+        clear(real)
+        yield Log(real, asked, target)
 
 
-def read(target: Path) -> dict[str, Row]:
-    """Return the rows of a log by `key` of their points; a last line that a crash has torn is left out."""
+@contextmanager
+def _alone(target: Path, real: Path) -> Iterator[None]:
+    """Hold the lock of a folder that is there. Raises InputError, which says who holds it."""
+    lock = locked(real / LOCK)
+    try:
+        with settled(real.parent):
+            lock.__enter__()
+    except HeldError as error:
+        raise store.in_use(target, str(error)) from None
+    try:
+        yield
+    finally:
+        lock.__exit__(None, None, None)
+
+
+def _empty(place: Path, asked: Question) -> None:
+    store.write_json(place / MANIFEST, {**asked.manifest(), "points": [], "complete": False})
+    (place / LOG).touch()
+
+
+def read(target: Path) -> tuple[dict[str, Point], dict[str, Row], int]:
+    """Return the points of a log and their rows, by `key`, and how many lines are damaged.
+
+    A last line that a crash has torn is left out and not counted.
+    """
+    points: dict[str, Point] = {}
     rows: dict[str, Row] = {}
-    for line in (target / LOG).read_text(encoding="utf-8").split("\n")[:-1]:
-        entry = json.loads(line)
-        rows[key(entry["point"])] = entry["row"]
-    return rows
+    *lines, _ = (target / LOG).read_bytes().split(b"\n")
+    damaged = 0
+    for text in lines:
+        entry = _entry(text)
+        if entry is None:
+            damaged += 1
+        elif entry[1]["status"] in _FINAL:
+            name = key(entry[0])
+            points[name], rows[name] = entry
+    return points, rows, damaged
+
+
+def _entry(text: bytes) -> tuple[Point, Row] | None:
+    """Return the point and the row of a line; None when it is damaged."""
+    try:
+        entry = json.loads(text)
+        point, row = dict(entry["point"]), dict(entry["row"])
+        whole = row["status"] != "ok" or row["tokens_per_s"] > 0 < row["step_time_s"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return (point, row) if whole and isinstance(row["status"], str) else None
 
 
 def key(point: Point) -> str:
@@ -45,18 +135,6 @@ def key(point: Point) -> str:
     return json.dumps(point, sort_keys=True)
 
 
-def finish(target: Path, inputs: Mapping[str, Path], space: Sequence[Point], rows: Sequence[Row]) -> None:
-    """Write the table and put the log, whose lines came in as points were done, into the order of the space."""
-    lines = "".join(map(_line, space, rows))
-    write_atomically(target / LOG, lambda path: path.write_text(lines, encoding="utf-8"))
-    write_atomically(target / "points.parquet", frame(rows).write_parquet)
-    data = _manifest(inputs, space, complete=True)
-    write_atomically(target / "manifest.json", lambda path: write_json(path, data))
-
-
-def _line(point: Point, row: Row) -> str:
+def line(point: Point, row: Row) -> str:
+    """Return a line of the log."""
     return json.dumps({"point": point, "row": row}, sort_keys=True) + "\n"
-
-
-def _manifest(inputs: Mapping[str, Path], space: Sequence[Point], complete: bool) -> dict[str, object]:
-    return {**manifest(dict(inputs), {"points": list(space)}), "complete": complete}

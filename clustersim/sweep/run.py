@@ -1,71 +1,113 @@
-"""A whole sweep: check what would fail everywhere, simulate, keep every row on disk, finish the table."""
+"""A whole sweep: check what would fail everywhere, simulate what is not known yet, keep every row, finish the table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from clustersim.errors import ClustersimError, InputError, InterruptedSweepError
-from clustersim.output.store import unwritable
+from clustersim.config.shipped import find
+from clustersim.errors import ClustersimError, DiskFullError, InputError, InterruptedSweepError
+from clustersim.files import held
+from clustersim.output import names
+from clustersim.output.store import ELSEWHERE, Question, place
 from clustersim.pipeline import check_names
 from clustersim.sweep import log, runner
-from clustersim.sweep.evaluate import Row
+from clustersim.sweep.evaluate import Case, Files, Row, load
 from clustersim.sweep.space import Point
+from clustersim.writing import unwritable
 
-Show = Callable[[Iterator[tuple[int, Row]]], Iterator[tuple[int, Row]]]
-"""Passes the rows on as they come in, and may show progress."""
+Show = Callable[[Iterator[tuple[int, Row]], int], Iterator[tuple[int, Row]]]
+"""Passes the rows on as they come in, of as many as are simulated, and may show progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """The rows of a sweep in the order of its points, and their folder.
+
+    resumed: how many were there from an earlier sweep of the same question. damaged: lines of its log that were left out.
+    """
+
+    rows: list[Row]
+    folder: Path
+    resumed: int
+    damaged: int
 
 
 def run(
-    topology: Path, workload: Path, space: Sequence[Point], workers: int, target: Path, show: Show = lambda rows: rows
-) -> list[Row]:
-    """Simulate every point on `workers` processes and return the rows in the order of `space`.
+    topology: Path,
+    workload: Path,
+    space: Sequence[Point],
+    workers: int,
+    out: Path | None = None,
+    show: Show = lambda rows, _: rows,
+    *,
+    fixed: Mapping[str, object] | None = None,
+    force: bool = False,
+) -> Sweep:
+    """Simulate every point on `workers` processes.
 
-    `target` becomes the folder of the result; its log has every row from the moment it is known. Raises InputError for
-    what is wrong before any point is simulated, InterruptedSweepError on Ctrl-C and ClustersimError when a worker dies.
+    out: the folder of the result, by default one below `results` that is named after the inputs and `fixed`, the overrides
+    that all points share; its log has every row from the moment it is known. Rows of the same inputs and `fixed` that are
+    there already are not simulated again. Another result is replaced by `force` alone. Raises InputError for what is
+    wrong before any point is simulated, InterruptedSweepError on Ctrl-C and ClustersimError when a worker dies.
     """
-    check(topology, workload, space)
-    inputs = {"topology": topology, "workload": workload}
-    log.start(target, inputs, space)
-    found: dict[int, Row] = {}
-    kept = f"points.jsonl in {target} has the"
+    topology, workload = find("topologies", topology), find("workloads", workload)
+    with held() as read:
+        files = Files(str(topology), str(workload), read)
+        case = check(files, space)
+        parts = {"topology": topology, "workload": workload}
+        asked = Question.of("sweep", parts, read, {"overrides": dict(fixed or {})})
+        target = place(asked, out, names.default(["sweep", topology, workload], fixed or {}, {}), force)
+        with log.opened(target, asked, force) as kept:
+            try:
+                rows = _rows(files, case, space, workers, kept, show)
+            except OSError as error:
+                raise unwritable(target, error, ELSEWHERE) from error
+            return Sweep(rows, target, sum(log.key(point) in kept.known for point in space), kept.damaged)
+
+
+def _rows(files: Files, case: Case, space: Sequence[Point], workers: int, kept: log.Log, show: Show) -> list[Row]:
+    """Return the rows of all points, those of which the log has none simulated."""
+    kept.begin(space)
+    found = {index: kept.known[name] for index, point in enumerate(space) if (name := log.key(point)) in kept.known}
+    open_points = [index for index in range(len(space)) if index not in found]
+    rows = runner.rows(files, case, [space[index] for index in open_points], workers)
     try:
-        with closing(show(runner.rows(str(topology), str(workload), space, workers))) as rows:  # type: ignore[type-var]
-            for index, row in rows:
-                log.append(target, space[index], row)
-                found[index] = row
+        with closing(show(rows, len(open_points))) as coming:  # type: ignore[type-var]
+            for number, row in coming:
+                kept.append(space[open_points[number]], row)
+                found[open_points[number]] = row
         ordered = [found[index] for index in range(len(space))]
-        log.finish(target, inputs, space, ordered)
+        kept.finish(space, ordered)
     except KeyboardInterrupt:
-        raise InterruptedSweepError(f"interrupted; {kept} {len(found)} of {len(space)} points that are done") from None
-    except InputError:
+        done = f"points.jsonl in {kept.shown} has the {len(found)} of {len(space)} points that are done"
+        raise InterruptedSweepError(f"interrupted; {done}, and the same command goes on from there") from None
+    except (InputError, DiskFullError):
         raise
     except ClustersimError as error:
-        raise ClustersimError(f"{error}; {kept} {len(found)} others, try fewer --workers") from error
-    except OSError as error:
-        raise unwritable(target, error) from error
+        done = f"points.jsonl in {kept.shown} has the {len(found)} others"
+        raise ClustersimError(f"{error}; {done}, try fewer --workers") from error
     return ordered
 
 
-def check(topology: Path, workload: Path, space: Sequence[Point]) -> None:
-    """Raise the InputError that would be the fate of every point: of the cluster, or of the workload."""
-    from clustersim.topology.build import load as load_cluster
-    from clustersim.workload.load import load
-
-    load_cluster(topology)
+def check(files: Files, space: Sequence[Point]) -> Case:
+    """Return what all points share. Raises the InputError that would be the fate of each: of the cluster, or of the workload."""
+    case = load(files)
     first: InputError | None = None
     seen: set[tuple[str, str]] = set()
     for point in islice(space, 200):
         try:
-            job = load(workload, point)
+            job = case.job(point)
         except InputError as error:
             first = first or error
             continue
-        names = job.parallelism.schedule, job.spec.predictor
-        if names not in seen:
+        found = job.parallelism.schedule, job.spec.predictor
+        if found not in seen:
             check_names(job)
-            seen.add(names)
+            seen.add(found)
     if first is not None and not seen:
         raise first
+    return case

@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from clustersim.errors import ClustersimError
-from clustersim.sweep.evaluate import Row, evaluate
+from clustersim.sweep.evaluate import Case, Files, Row, evaluate, load
 from clustersim.sweep.space import Point
-from clustersim.topology.model import Topology
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ProcessPoolExecutor
@@ -20,26 +19,24 @@ if TYPE_CHECKING:
 Rows = Iterator[tuple[int, Row]]
 
 
-def rows(topology: str, workload: str, points: Sequence[Point], workers: int) -> Rows:
+def rows(files: Files, case: Case, points: Sequence[Point], workers: int) -> Rows:
     """Yield (index, row) of every point as it is done; with one worker in this process, in order.
 
+    files: the inputs, which every worker loads for itself from the bytes that were read. case: what they give, loaded here.
     Closing the iterator early ends the workers. Raises ClustersimError when one of them dies, after the rows that are done.
     """
-    if workers == 1 or len(points) == 1:
-        from clustersim.topology.build import load
-
-        cluster = load(topology)
+    if workers == 1 or len(points) <= 1:
         for index, point in enumerate(points):
-            yield index, evaluate(cluster, workload, point)
+            yield index, evaluate(case, point)
         return
     from multiprocessing import active_children
 
     others = set(active_children())
-    pool = _pool(min(workers, len(points)))
+    pool = _pool(min(workers, len(points)), files)
     over = False
     try:
         with _deaf():
-            jobs = {pool.submit(_evaluate, topology, workload, point): index for index, point in enumerate(points)}
+            jobs = {pool.submit(_evaluate, point): index for index, point in enumerate(points)}
         yield from _done(jobs)
         over = True
     finally:
@@ -49,29 +46,25 @@ def rows(topology: str, workload: str, points: Sequence[Point], workers: int) ->
         pool.shutdown(cancel_futures=True)
 
 
-def _pool(workers: int) -> ProcessPoolExecutor:
+def _pool(workers: int, files: Files) -> ProcessPoolExecutor:
     """Return a pool of spawned workers: a fork of a process that has used polars can hang."""
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
-    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_follow_parent)
+    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin, initargs=(files,))
 
 
-_own: dict[str, Topology] = {}
-"""The cluster of a worker, which ends with its sweep; empty in every other process."""
+_case: list[Case] = []
+"""In a worker: the one case that it simulates points of."""
 
 
-def _evaluate(topology: str, workload: str, point: Point) -> Row:
-    """Simulate one point in a worker, on the cluster that it built for its first one."""
-    from clustersim.topology.build import load
-
-    if topology not in _own:
-        _own[topology] = load(topology)
-    return evaluate(_own[topology], workload, point)
+def _evaluate(point: Point) -> Row:
+    """Simulate a point in a worker."""
+    return evaluate(_case[0], point)
 
 
-def _follow_parent() -> None:
-    """End this worker when the process that started it is gone, however it went."""
+def _begin(files: Files) -> None:
+    """Prepare a worker: it loads its inputs, and ends when the process that started it is gone, however it went."""
     from multiprocessing import parent_process
 
     def wait() -> None:
@@ -81,6 +74,7 @@ def _follow_parent() -> None:
             os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
+    _case[:] = [load(files)]
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from clustersim.config import shipped
 from clustersim.config.fields import validate
 from clustersim.config.gpu import Gpu
 from clustersim.config.topology import KINDS_OF, Node, TopologySpec
-from clustersim.config.yaml import Document, Loc, read
+from clustersim.config.yaml import Document, Loc, own, read
 from clustersim.errors import ConfigError, InputError, UnknownNameError, suggest
 from clustersim.topology import inside
 from clustersim.topology.faults import apply
@@ -136,7 +136,7 @@ def _fitting(inner: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def _preset(name: str) -> dict[str, Any]:
-    return read(PRESETS / f"{name}.yaml").data
+    return own(PRESETS / f"{name}.yaml").data
 
 
 def _imported(path: Path) -> dict[str, Any]:
