@@ -196,8 +196,7 @@ def test_a_trace_that_is_cut_shows_whole_ranks_and_says_so(tmp_path, monkeypatch
         result.record,
         result.facts.memory,
         result.topology,
-        {},
-        {},
+        Question("run"),
     )
     written = events(tmp_path / "x")
     assert written["otherData"] == result.summary["trace"] == {**whole, "rank_classes_shown": 4, "ranks_shown": 4}
