@@ -33,6 +33,7 @@ def saved(one):
     return sum(op.saved for op in block(one.rank).operators)
 
 
+DEEP = {"parallelism__tp": 8, "parallelism__pp": 16, "model__layers": 96, "training__global_batch": 64}
 UNFUSED = {"training__attention": "unfused", "model__dropout": True}
 
 
@@ -136,6 +137,44 @@ def test_memory_falls_with_tp_and_rises_with_microbatches(tp, in_flight, recompu
     assert tp == 1 or total(tp, in_flight) < total(tp // 2, in_flight)
 
 
+def test_zero_2_holds_the_gradients_of_the_stages_that_are_not_reduced_yet():
+    """All forwards first: the backward passes of a stage follow each other, and so does the reduction of its gradients."""
+    chunks = {"parallelism__vpp": 3, "parallelism__schedule": "interleaved", "parallelism__dp": 4}
+    both = DEEP | chunks | {"parallelism__overlap": {"grad_reduce": True}}
+    one, other = job(**both, parallelism__zero=2), job(**both, parallelism__zero=1)
+    own = stages(one)[1::16]
+    row = schedule("interleaved", 16, 16, 3)[1]
+    found = held(one, own, row)
+    whole = [4.0 * stage.parameters for stage in own]
+    assert found.rest.gradients == pytest.approx(sum(whole) / 4)
+    backward = [i for i, action in enumerate(row) if action.letter == "B"]
+    first = [next(i for i in backward if row[i].stage == stage.index) for stage in own]
+    last = [max(i for i in backward if row[i].stage == stage.index) for stage in own]
+    for i, gradients in enumerate(found.gradients):
+        alive = sum(0.75 * size for size, a, b in zip(whole, first, last, strict=True) if a <= i <= b + 1)
+        assert gradients == pytest.approx(found.rest.gradients + alive, rel=1e-12)
+    before = held(other, own, row)
+    assert set(before.gradients) == {sum(whole)}
+    assert found.peak.gradients == pytest.approx(
+        before.peak.gradients * (1 / 4 + 3 / 4 / 3)
+    )  # a share, and one chunk of three
+
+
+def test_llama3_405b_fits_into_80_gb_as_its_authors_split_it():
+    """16 GPUs of 8, dp 128; the first chunk of rank 0 has the embedding alone, the last of rank 15 the head alone."""
+    one = load(FOLDER / "llama3_405b.yaml").place(16384, 8)
+    own, split = stages(one), one.parallelism
+    layers = [[(layer.name, count) for layer, count in stage.layers] for stage in own]
+    assert layers == [[("embedding", 1)], *[[("block", 1)]] * 126, [("head", 1)]]
+    assert (split.tp, split.pp, one.dp, one.microbatches, one.training.recompute) == (8, 16, 128, 16, "none")
+    found = held_by_ranks(one, [own], schedule(split.schedule, split.pp, one.microbatches, split.vpp))
+    block = saved(one)
+    assert [round(each.peak.activations / block) for each in found[1:8]] == [128] * 7  # all 16 sequences of 8 layers
+    assert max(found[0].activations) < max(found[1].activations)
+    assert max(found[15].activations) == pytest.approx(112 * block + own[-1].saved_bytes, rel=1e-12)
+    assert max(each.peak.total for each in found) < 0.97 * 81559 * 2**20
+
+
 @pytest.mark.parametrize("tp, dp, allocated", [(2, 4, 60.68), (4, 2, 39.07), (8, 1, 28.29)])
 def test_measured_peaks_of_a_twelve_layer_llama3_70b(tp, dp, allocated):
     # GiB allocated, Megatron-LM on 8×B200, MooreThreads/SimuMax docs/b200 release v1.2 (Apache-2.0)
@@ -152,9 +191,6 @@ def test_measured_peaks_of_a_twelve_layer_llama3_70b(tp, dp, allocated):
     ).place(8, 8)
     m = memory(one, stages(one), [1])
     assert (m.total - m.framework) / 2**30 == pytest.approx(allocated, rel=0.01)
-
-
-DEEP = {"parallelism__tp": 8, "parallelism__pp": 16, "model__layers": 96, "training__global_batch": 64}
 
 
 def by_ranks(**overrides):

@@ -152,6 +152,11 @@ BROKEN = {
         "w.yaml:16:19: parallelism.overlap.param_gather: true gathers what zero: 1 shards; "
         "set parallelism.zero: 1 or write false",
     ),
+    "gradients sharded after the step": (
+        ("pp: 2", "pp: 2\n  zero: 2"),
+        "w.yaml:15:9: parallelism.zero: 2 frees gradients as they are reduced; "
+        "set parallelism.overlap.grad_reduce: true or write 1",
+    ),
     "narrow gradients": (
         ("seq: 128", "seq: 128\n  precision: fp32\n  gradients: bf16"),
         "w.yaml:13:14: training.gradients: bf16 is narrower than fp32 weights; write fp32",
@@ -234,7 +239,7 @@ def test_an_override_that_is_wrong_says_it_is_from_the_command_line():
 @pytest.mark.parametrize(
     "key, value, message",
     [
-        ("parallelism.tq", "3", r"w.yaml \(command line\): unknown key 'tq'; known: algorithms, bucket, dp"),
+        ("parallelism.tq", "3", r"w.yaml \(command line\): unknown key 'tq'; known: account_for_embedding, "),
         ("name.x", "3", r"name.x: name is a single value and has no keys"),
         ("parallelism.tp", "[", r"parallelism.tp=\[: not valid YAML"),
         ("parallelism.tp", "nan", r"parallelism.tp=nan: nan is not a finite number"),

@@ -55,6 +55,21 @@ def test_every_parameter_has_its_gradient_once_and_before_the_end(name):
         assert [position for position, _ in experts] == sorted(position for position, _ in experts)
 
 
+def test_embedding_and_loss_may_count_as_layers():
+    """As in Megatron: 126 + 2 layers in 16 × 8 chunks, and with 6 + 2 on 4 stages one less at both ends."""
+    assert share(126, 128, first=True, last=True) == (0, *[1] * 126, 0)
+    assert share(6, 4, first=True, last=True) == (1, 2, 2, 1)
+    assert share(7, 4, last=True) == (2, 2, 2, 1)
+    names = {"account_for_embedding_in_pipeline_split": True, "account_for_loss_in_pipeline_split": True}
+    one = load(FOLDER / "gpt3.yaml", names | {"model.layers": 30, "parallelism.pp": 16, "parallelism.dp": 1})
+    found = stages(one.place(128, 8))
+    assert [sum(count for layer, count in stage.layers if layer.name == "block") for stage in found] == [
+        1,
+        *[2] * 14,
+        1,
+    ]
+
+
 def test_blocks_are_one_object():
     blocks = {id(layer) for stage in stages(job()) for layer, _ in stage.layers if layer.name == "block"}
     assert len(blocks) == 1
@@ -154,6 +169,8 @@ def test_the_table_has_what_the_stages_run(name, tp, pp, recompute):
         name,
         parallelism__tp=tp,
         parallelism__pp=pp,
+        parallelism__vpp=1,
+        parallelism__schedule="1f1b",
         parallelism__sequence_parallel=spread and tp > 1,
         training__recompute=recompute,
         training__optimizer="none",

@@ -101,8 +101,11 @@ class Parallelism(Spec):
     experts are spread, each of which holds experts / ep of them; tokens travel to their experts and back (Megatron's
     expert_model_parallel_size and its all-to-all dispatcher). expert_tp: into how many slices an expert is cut (default: tp;
     Megatron's expert_tensor_parallel_size); ep times expert_tp divides tp times dp. vpp: model chunks a pipeline rank
-    (interleaved schedules). zero: 0, or 1 for the distributed optimizer. bucket: parameters a gradient bucket
-    (default: 40 million or 1 million times dp, whichever is more, as in Megatron).
+    (interleaved schedules). account_for_embedding, account_for_loss: the embedding counts as a layer of the first stage, the
+    loss as one of the last, when layers are dealt out (Megatron's account_for_…_in_pipeline_split). zero: 0; 1 for the
+    distributed optimizer; 2 also frees the gradients of a stage, all but its share, once its last backward pass has reduced
+    them (with overlap.grad_reduce), which helps where the passes of a stage follow each other. bucket: parameters a gradient
+    bucket (default: 40 million or 1 million times dp, whichever is more, as in Megatron).
     tp_across_nodes: whether a tensor-parallel group may span nodes. shard_all_parameters: tp divides norms, biases and
     position embeddings too, as NeuSight counts them; Megatron, and the default, replicate these.
     """
@@ -113,9 +116,11 @@ class Parallelism(Spec):
     ep: Count = 1
     expert_tp: Count | None = None
     vpp: Count = 1
+    account_for_embedding: bool = False
+    account_for_loss: bool = False
     schedule: Name = "1f1b"
     sequence_parallel: bool = False
-    zero: Annotated[int, Field(ge=0, le=1)] = 0
+    zero: Annotated[int, Field(ge=0, le=2)] = 0
     bucket: Count | None = None
     overlap: Overlap = Overlap()
     algorithms: Algorithms = Algorithms()

@@ -7,7 +7,7 @@ come at one moment: the peak is that of the running sum, never the sum of the pe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from clustersim.schedules.action import Action, Schedule
 from clustersim.topology.model import Floats
 from clustersim.workload.job import Job
-from clustersim.workload.memory import Memory, at_rest, workspace
+from clustersim.workload.memory import Memory, at_rest, gradients, workspace
 from clustersim.workload.stages import Stage
 
 KEPT = {"F": 1.0, "B": -1.0, "I": 0.0, "W": -1.0}
@@ -25,22 +25,27 @@ KEPT = {"F": 1.0, "B": -1.0, "I": 0.0, "W": -1.0}
 class Held(NamedTuple):
     """What one GPU of a pipeline rank holds while each action of `row` runs, in bytes.
 
-    rest: between steps. activations, workspace: (actions,), what every microbatch in flight keeps with what recomputation
-    brings back, and the largest temporaries of the pass.
+    rest: between steps. activations, workspace, gradients: (actions,), what every microbatch in flight keeps with what
+    recomputation brings back, the largest temporaries of the pass, and all gradients.
     """
 
     row: tuple[Action, ...]
     rest: Memory
     activations: Floats
     workspace: Floats
+    gradients: Floats
 
     @property
     def peak(self) -> Memory:
         """The bytes by kind at the first of the fullest moments."""
         if not self.row:
             return self.rest
-        most = int((self.activations + self.workspace).argmax())
-        return self.rest._replace(activations=float(self.activations[most]), workspace=float(self.workspace[most]))
+        most = int((self.activations + self.workspace + self.gradients).argmax())
+        return self.rest._replace(
+            activations=float(self.activations[most]),
+            workspace=float(self.workspace[most]),
+            gradients=float(self.gradients[most]),
+        )
 
 
 def held(job: Job, stages: Sequence[Stage], row: tuple[Action, ...], position: int = 0) -> Held:
@@ -53,7 +58,24 @@ def held(job: Job, stages: Sequence[Stage], row: tuple[Action, ...], position: i
     during = np.where(forward, before + change, before + np.array([s.working_bytes for s in stages])[at])
     rank = job.at(position)
     spaces = np.array([[workspace(rank, stage, backward) for stage in stages] for backward in (True, False)])
-    return Held(row, at_rest(job, stages), during, spaces[forward.astype(np.int64), at])
+    rest = at_rest(job, stages)
+    more = _unreduced(row, {stage.index: gradients(job, stage)[1] for stage in stages})
+    return Held(row, rest, during, spaces[forward.astype(np.int64), at], rest.gradients + more)
+
+
+def _unreduced(row: Sequence[Action], whole: Mapping[int, float]) -> Floats:
+    """Return the bytes of gradients at each action that a stage holds until they are reduced; whole: of each stage.
+
+    From the first pass that adds to them to the one after the last, beside which the reduction runs.
+    """
+    result = np.zeros(len(row))
+    writes: dict[int, list[int]] = {}
+    for i, action in enumerate(row):
+        if action.letter in "BW" and whole[action.stage]:
+            writes.setdefault(action.stage, []).append(i)
+    for stage, places in writes.items():
+        result[places[0] : places[-1] + 2] += whole[stage]
+    return result
 
 
 def held_by_ranks(job: Job, parts: Sequence[Sequence[Stage]], schedule: Schedule) -> list[Held]:

@@ -67,19 +67,28 @@ def memory_table(memory: list[Held], record: Record, plan: Plan, stage_of: list[
     cells = {stage: cell for cell, stage in reversed(list(enumerate(stage_of)))}
     times = _times(record, set(cells.values()))
     rows = [
-        (rank, *action, *times.get((cells[rank], *action), (None, None)), kept, space)
+        (rank, *action, *times.get((cells[rank], *action), (None, None)), *bytes_)
         for rank, held in enumerate(memory)
-        for action, kept, space in zip(held.row, held.activations.tolist(), held.workspace.tolist(), strict=True)
+        for action, *bytes_ in zip(
+            held.row, *(each.tolist() for each in (held.activations, held.workspace, held.gradients)), strict=True
+        )
     ]
-    names = ("pipeline_rank", "stage", "kind", "microbatch", "start_s", "end_s", "activations_bytes", "workspace_bytes")
+    names = (
+        "pipeline_rank",
+        "stage",
+        "kind",
+        "microbatch",
+        "start_s",
+        "end_s",
+        "activations_bytes",
+        "workspace_bytes",
+        "gradients_bytes",
+    )
     table = pl.DataFrame(rows, schema=names, orient="row")
     rest = pl.DataFrame(
         [
             {"pipeline_rank": rank}
-            | {
-                f"{kind}_bytes": getattr(held.rest, kind)
-                for kind in ("parameters", "gradients", "optimizer", "framework")
-            }
+            | {f"{kind}_bytes": getattr(held.rest, kind) for kind in ("parameters", "optimizer", "framework")}
             for rank, held in enumerate(memory)
         ]
     )

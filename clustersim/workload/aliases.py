@@ -75,6 +75,8 @@ ALIASES: Mapping[str, Alias] = {
     "tensor_model_parallel_size": (("parallelism", "tp"), same),
     "pipeline_model_parallel_size": (("parallelism", "pp"), same),
     "virtual_pipeline_model_parallel_size": (("parallelism", "vpp"), same),
+    "account_for_embedding_in_pipeline_split": (("parallelism", "account_for_embedding"), same),
+    "account_for_loss_in_pipeline_split": (("parallelism", "account_for_loss"), same),
     "data_parallel_size": (("parallelism", "dp"), same),
     "expert_model_parallel_size": (("parallelism", "ep"), same),
     "expert_tensor_parallel_size": (("parallelism", "expert_tp"), same),

@@ -93,7 +93,8 @@ def expert_parallel(job: Job) -> Iterator[Finding]:
 
 def pipeline_parallel(job: Job) -> Iterator[Finding]:
     """Every stage gets a layer, and interleaving comes with its schedule."""
-    p, layers = job.parallelism, job.model.layers
+    p = job.parallelism
+    layers = job.model.layers + p.account_for_embedding + p.account_for_loss
     if p.pp > layers:
         yield "parallelism.pp", f"pp > layers: {p.pp} stages cannot share {layers} layers; use at most {layers}"
     elif p.pp * p.vpp > layers:
@@ -118,6 +119,11 @@ def training_fits(job: Job) -> Iterator[Finding]:
         yield "training.gradients", f"{t.gradients} is narrower than {t.precision} weights; write fp32"
     if t.precision in ("fp16", "bf16") and t.gradients not in ("fp32", t.precision):
         yield "training.gradients", f"{t.gradients} does not match {t.precision} weights; write fp32 or {t.precision}"
+    if p.zero == 2 and not p.overlap.grad_reduce:
+        yield (
+            "parallelism.zero",
+            "2 frees gradients as they are reduced; set parallelism.overlap.grad_reduce: true or write 1",
+        )
     if p.overlap.param_gather and not p.zero:
         yield (
             "parallelism.overlap.param_gather",

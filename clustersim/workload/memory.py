@@ -39,15 +39,31 @@ class Memory(NamedTuple):
 
 
 def at_rest(job: Job, stages: Sequence[Stage]) -> Memory:
-    """Return the bytes of the rank that holds `stages` between steps: no activations and no workspace."""
+    """Return the bytes of the rank that holds `stages` between steps: no activations and no workspace.
+
+    With zero: 2 gradients are those of its share; `gradients` has what a stage adds until they are reduced.
+    """
     return Memory(
         parameters=float(sum(stage.parameters for stage in stages)) * weight_bytes(job),
-        gradients=float(sum(stage.parameters for stage in stages)) * BYTES[job.training.gradients],
+        gradients=math.fsum(gradients(job, stage)[0] for stage in stages),
         optimizer=math.fsum(_state(job, float(sum(s.held(kind) for s in stages)), kind) for kind in (False, True)),
         activations=0.0,
         workspace=0.0,
         framework=FRAMEWORK,
     )
+
+
+def gradients(job: Job, stage: Stage) -> tuple[float, float]:
+    """Return the bytes of a stage's gradients that a rank always holds, and those more from its first backward pass to its last.
+
+    All and none, but with zero: 2 its share of them and the rest (Rajbhandari et al. 2020, section 5.2).
+    """
+    width = BYTES[job.training.gradients]
+    whole = stage.parameters * width
+    if job.parallelism.zero < 2:
+        return whole, 0.0
+    share = math.fsum(stage.held(kind) * width / job.copies(kind) for kind in (False, True))
+    return share, whole - share
 
 
 def _state(job: Job, parameters: float, expert: bool) -> float:
@@ -62,7 +78,8 @@ def workspace(rank: Rank, stage: Stage, backward: bool) -> float:
     """
     last = stage.layers[-1][0].name == "head"
     logits = rank.tokens * rank.vocab * (rank.size + 4) if last else 0.0
-    return max(logits, block_temporary(rank)) if backward else logits
+    blocks = any(layer.name == "block" for layer, _ in stage.layers)
+    return max(logits, block_temporary(rank)) if backward and blocks else logits
 
 
 def block_temporary(rank: Rank) -> float:

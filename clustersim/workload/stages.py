@@ -152,10 +152,16 @@ def _forward(layer: Layer) -> Steps:
     return tuple(step for op in layer.operators for step in op.forward)
 
 
-def share(layers: int, stages: int) -> tuple[int, ...]:
-    """Return how many blocks each global stage gets: as even as possible, the first ones get one more."""
-    each, extra = divmod(layers, stages)
-    return tuple(each + (stage < extra) for stage in range(stages))
+def share(layers: int, stages: int, first: bool = False, last: bool = False) -> tuple[int, ...]:
+    """Return how many blocks each global stage gets: as even as possible, the first ones get one more.
+
+    first, last: whether the embedding counts as a layer of the first stage, the loss as one of the last.
+    """
+    each, extra = divmod(layers + first + last, stages)
+    counts = [each + (stage < extra) for stage in range(stages)]
+    counts[0] -= first
+    counts[-1] -= last
+    return tuple(counts)
 
 
 def stages(job: Job, position: int = 0) -> tuple[Stage, ...]:
@@ -170,9 +176,15 @@ def stages(job: Job, position: int = 0) -> tuple[Stage, ...]:
     tied = job.model.tied_embeddings
     table = sum(op.parameters for op in first.operators if op.name == TABLE)
     result = []
-    for index, blocks in enumerate(share(job.model.layers, count)):
+    split = job.parallelism
+    dealt = share(job.model.layers, count, split.account_for_embedding, split.account_for_loss)
+    for index, blocks in enumerate(dealt):
         starts, ends = index == 0, index == count - 1
-        layers = (*(((first, 1),) if starts else ()), (middle, blocks), *(((last, 1),) if ends else ()))
+        layers = (
+            *(((first, 1),) if starts else ()),
+            *(((middle, blocks),) if blocks else ()),
+            *(((last, 1),) if ends else ()),
+        )
         result.append(
             Stage(
                 index,
