@@ -87,7 +87,7 @@ def _cluster_facts(path: Path) -> dict[str, Any]:
     head = {"name": topology.name, "kind": topology.kind, "gpu": topology.gpu.name}
     far = diameter(topology)
     reach = {"diameter_links": far.hops, "diameter_latency_s": far.latency, "reduction": topology.reduction}
-    return {**head, **topology.counts, **reach}
+    return {**head, **topology.counts, **reach, "warnings": list(topology.warnings)}
 
 
 def _cluster(path: Path) -> None:

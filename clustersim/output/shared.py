@@ -29,6 +29,7 @@ def summary(shared: Shared) -> dict[str, Any]:
     """Return the summary as plain data; keys carry their units."""
     return {
         "cluster": cluster_facts(shared.cluster),
+        "warnings": list(shared.cluster.warnings),
         "free_nodes": shared.cluster.nodes - sum(len(tenant.nodes) for tenant in shared.tenants),
         "placement": shared.placement,
         "steps": shared.steps,

@@ -46,7 +46,8 @@ def _head(summary: dict[str, Any]) -> list[str]:
     placed = (
         f"{count} on {cluster['name']}: {cluster['gpus']} × {cluster['gpu']}, placement {summary['placement']}{free}"
     )
-    return [placed, *_table(("job", "nodes", "GPUs", "split", "memory"), rows)]
+    said = [f"warning: {warning}" for warning in summary["warnings"]]
+    return [placed, *said, *_table(("job", "nodes", "GPUs", "split", "memory"), rows)]
 
 
 def _times(summary: dict[str, Any]) -> list[str]:

@@ -64,7 +64,10 @@ def summary(
         "parallelism": split_facts(work.job),
         **_speed(topology, work, record, facts),
         "idle": idle_facts(topology.gpus, work.job.mesh.size, facts.nearby),
-        "warnings": warnings(work.job, topology.gpu, max(one.peak.total for one in facts.memory)),
+        "warnings": [
+            *warnings(work.job, topology.gpu, max(one.peak.total for one in facts.memory)),
+            *(topology.warnings if topology.gpus_per_node < work.job.mesh.size else ()),
+        ],
         "breakdown_s": mean(parts, plan.size.tolist()),
         "critical_path_s": of_path(facts.path),
         "memory": memory_facts(topology, facts.memory),

@@ -12,6 +12,7 @@ import numpy as np
 
 from clustersim.topology.inside import inside
 from clustersim.topology.lattice import Lattice
+from clustersim.topology.limits import limited, limits
 from clustersim.topology.model import Floats, NcclFacts, NodeFacts, Tier, Topology
 from clustersim.topology.router import router
 from clustersim.topology.site import Network, Run, Site
@@ -43,6 +44,7 @@ def assemble(site: Site, kind: str, network: Network | None) -> Topology:
         router=router(site, inner, network, latency),
         ends=_Ends(site, inner, network),
         reduction=network.reduction if network else "none",
+        warnings=tuple(limits(site, network)) if network else (),
     )
 
 
@@ -67,6 +69,7 @@ def _facts(site: Site, network: Network | None) -> NodeFacts:
         net_latency=nics.latency if nics else 0.0,
         rails=network.rails if network else 1,
         nccl=_nccl(site, network),
+        wire=float(np.mean(np.minimum(site.nic_line, network.rate))) if network else 0.0,
     )
 
 
@@ -93,7 +96,7 @@ def _counts(site: Site, network: Network | None, links: int) -> dict[str, float]
     gpus = site.nodes * site.node.gpus.count
     head = {"nodes": site.nodes, "gpus": gpus, "nics": site.endpoints}
     power = {"power": site.nodes * site.node.power.max} if site.node.power else {}
-    return {**head, **(network.counts if network else {}), "links": links, **power}
+    return {**head, **(limited(site, network) if network else {}), "links": links, **power}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

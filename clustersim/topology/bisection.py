@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 import numpy as np
 
@@ -26,11 +27,18 @@ def left(sound: Topology, capacity: Floats) -> Mapping[str, float]:
 
 def _tree(sound: Topology, capacity: Floats, named: list[str]) -> Mapping[str, float]:
     """Return what the narrowest tier lets through; each tier keeps the part of its cables that its links still carry."""
-    cables = np.array([sound.counts[f"{name}_cables"] for name in named])
-    rate = 2 * sound.counts["bisection"] / cables.min()
-    ends = min(_part(sound, capacity, "nic"), _part(sound, capacity, "port"))
-    alive = cables * [ends, *(_part(sound, capacity, name) for name in named[:-1])]
-    return _figures(float(alive.min()) * rate / 2, float(alive[0]) * rate / 2)
+    part = min(_part(sound, capacity, "nic"), _part(sound, capacity, "port"))
+    ends = sound.counts["nics"] * sound.node.wire * part
+    above = [
+        sound.counts[f"{up}_cables"] * _rate(sound, name) * _part(sound, capacity, name) for name, up in pairwise(named)
+    ]
+    return _figures(min(ends, *above, ends) / 2, ends / 2)
+
+
+def _rate(sound: Topology, name: str) -> float:
+    """Return the bytes/s of a cable of a tier without faults."""
+    first = next((tier.first for tier in sound.tiers if tier.name == f"{name}-up" and tier.links), None)
+    return float(sound.capacity[first] / sound.cables[first]) if first is not None else np.inf
 
 
 def _part(sound: Topology, capacity: Floats, name: str) -> float:

@@ -48,6 +48,7 @@ def _network(site: Site, spec: Explicit, ports: Ports, trunks: Trunks, leaves: S
         rate=np.array([port.rate for port in ports]),
         delay=np.array([port.latency for port in ports]),
         ways=spec.routing.qps,
+        key="fabric.links",
     )
 
 
@@ -83,6 +84,7 @@ def _array(values: Iterator[float]) -> Floats:
 
 def _counts(site: Site, spec: Explicit, ports: Ports, trunks: Trunks) -> dict[str, float]:
     half = site.nics * (site.nodes // 2)
+    ports = [port._replace(rate=min(port.rate, site.nic_line)) for port in ports]
     flow, total = _flow(ports, trunks, half), sum(port.rate for port in ports[:half])
     return {
         "switches": len(spec.nodes),

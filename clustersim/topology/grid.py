@@ -24,9 +24,11 @@ def build(site: Site) -> Topology:
     dims = tuple(_dim(i, dim) for i, dim in enumerate(spec.dims))
     if spec.rails:
         return assemble(
-            site, "grid", direct(site, Lattice(dims, site.endpoints, "router", stride=site.nics), site.nics)
+            site,
+            "grid",
+            direct(site, Lattice(dims, site.endpoints, "router", stride=site.nics), site.nics, key="fabric.dims"),
         )
-    return assemble(site, "grid", direct(site, Lattice(dims, site.nodes, "router", share=site.nics)))
+    return assemble(site, "grid", direct(site, Lattice(dims, site.nodes, "router", share=site.nics), key="fabric.dims"))
 
 
 def _dim(i: int, dim: GridDim) -> Dim:
@@ -43,7 +45,7 @@ def product(site: Site, sizes: Sequence[int], at: Loc) -> None:
         raise site.error(at, f"fabric.dims: {what}; change dims or cluster.nodes so that they agree")
 
 
-def direct(site: Site, lattice: Lattice, rails: int = 1) -> Network:
+def direct(site: Site, lattice: Lattice, rails: int = 1, key: str = "fabric.link.rate") -> Network:
     """Return the network of a grid without a hierarchy of switches; `rails` equal ones stand side by side."""
     for i, dim in enumerate(lattice.dims):
         if dim.width > LONGEST // 2:
@@ -72,6 +74,7 @@ def direct(site: Site, lattice: Lattice, rails: int = 1) -> Network:
         fanouts=tuple(dim.size for dim in lattice.dims if dim.size > 1),
         rate=np.inf,
         rails=rails,
+        key=key,
     )
 
 

@@ -72,7 +72,8 @@ class NodeFacts(NamedTuple):
     `link` bytes/s a direction on the wire; `nvlink` bytes/s a GPU a direction that payload gets. multicast: its switches add
     and copy (NVLS). cpu: vendor. pcie: bytes/s of a slot. nics: ports a node, each of `nic_line` bytes/s on the wire and
     `nic` for payload after PCIe; nic_of: the NIC of each GPU of a node. net_latency: seconds from GPU to GPU through one leaf.
-    rails: traffic between nodes stays on a rail of this many (1: none). nccl: the library.
+    rails: traffic between nodes stays on a rail of this many (1: none). nccl: the library. wire: bytes/s of a NIC and its cable
+    before what protocols take.
     """
 
     architecture: str
@@ -90,6 +91,7 @@ class NodeFacts(NamedTuple):
     net_latency: float
     rails: int
     nccl: NcclFacts
+    wire: float = 0.0
 
 
 Router = Callable[[Ints, Ints], Routes]
@@ -106,7 +108,8 @@ class Topology:
     product is at least the number of nodes, and more only if the last groups are not full. launch: seconds to launch a
     collective. slowdown: how many times its nominal time each GPU computes. node: what NCCL knows of a node. ends: the two
     ends of a link, for drawing. reduction: `sharp` if the switches between the nodes add up, else `none`.
-    memo: what was worked out about this cluster; it is gone with it.
+    warnings: sentences on rates of the file that something else cuts. memo: what was worked out about this
+    cluster; it is gone with it.
     """
 
     name: str
@@ -126,6 +129,7 @@ class Topology:
     router: Router = field(repr=False)
     ends: Ends = field(repr=False)
     reduction: str = "none"
+    warnings: tuple[str, ...] = ()
     memo: Memo = field(init=False, repr=False, default_factory=Memo)
 
     @property

@@ -16,6 +16,7 @@ from clustersim.topology.model import Floats, Ints
 
 MAX_GPUS = 1_000_000
 MAX_LINKS = 10_000_000
+_CUT = 0.98  # PCIe gets through 48 GB/s of the 48.5 of a 400 Gb/s NIC, which is not worth a word
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,14 @@ class Site:
             return 0.0
         rate = nics.rate * nics.efficiency
         return rate if nics.attach == "integrated" else min(rate, self.node.host.usable)
+
+    @property
+    def nic_line(self) -> float:
+        """Bytes/s on the wire of one NIC: its line rate, or what PCIe gets through where that is clearly less."""
+        nics = self.node.nics
+        if nics is None:
+            return 0.0
+        return self.nic_rate if self.nic_rate < _CUT * nics.rate * nics.efficiency else nics.rate
 
     @property
     def nic_of(self) -> Ints:
@@ -88,6 +97,8 @@ class Network:
     (1: by the GPU's own). ways: paths that stand side by side in a row of `hops`, of equal width; those whose first is
     not -1 share the bytes evenly. counts, fanouts, reduction: as in Topology.
 
+    key: where the file says how fast cables are.
+
     `hops.spread(source, destination)`, if there is such a method, also returns each share, and `ways` does not count.
     `hops.without(dead)`, if there is such a method, returns hops that cross none of the links of that mask.
     """
@@ -103,3 +114,4 @@ class Network:
     rails: int = 1
     ways: int = 1
     reduction: str = "none"
+    key: str = "fabric.link.rate"

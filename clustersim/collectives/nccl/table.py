@@ -109,14 +109,25 @@ def title(topology: Topology, ranks: Ints, op: str) -> str:
     """Return the comment above the table: what runs where."""
     one = shape(topology, ranks)
     nodes = f"{one.nodes} node{'s' if one.nodes > 1 else ''}"
-    return f"# {op} over {one.ranks} GPUs on {nodes} of {topology.name}, NCCL {topology.node.nccl.version}"
+    head = f"# {op} over {one.ranks} GPUs on {nodes} of {topology.name}, NCCL {topology.node.nccl.version}"
+    return "\n".join([head, *(f"# warning: {said}" for said in _warnings(topology, one))])
+
+
+def _warnings(topology: Topology, one: Shape) -> tuple[str, ...]:
+    """Return what is to be said of the network, when a communicator uses it."""
+    return topology.warnings if one.nodes > 1 else ()
 
 
 def document(topology: Topology, ranks: Ints, op: str, lines: Sequence[Line]) -> dict[str, object]:
     """Return the table for JSON; each key with a dimension has its unit."""
     one = shape(topology, ranks)
     what = {"op": op, "topology": topology.name, "gpus": one.ranks, "nodes": one.nodes}
-    return {**what, "nccl": topology.node.nccl.version, "lines": [line.columns() for line in lines]}
+    return {
+        **what,
+        "nccl": topology.node.nccl.version,
+        "warnings": [*_warnings(topology, one)],
+        "lines": [line.columns() for line in lines],
+    }
 
 
 def text(lines: Sequence[Line]) -> str:

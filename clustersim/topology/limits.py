@@ -1,0 +1,57 @@
+"""Rates of a file that something else cuts: cables faster than their NICs, NICs faster than their cables or their slots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from clustersim.topology.site import Network, Site
+
+_SAME = 1.0 + 1e-9
+NICS = "cluster.node.nics.rate"
+
+
+def limits(site: Site, network: Network) -> Iterator[str]:
+    """Yield a sentence for each rate that does not count in full, with the keys of what is cut and of what cuts it."""
+    nics, line, wire = site.node.nics, site.nic_line, _wire(network)
+    if nics is None:
+        return
+    if line < nics.rate:
+        yield (
+            f"{NICS}: NICs of {_rate(nics.rate)} get {_rate(line)} through their PCIe slots (cluster.node.host); a faster NIC "
+            "changes nothing"
+        )
+    if wire > line * _SAME:
+        yield (
+            f"{network.key}: cables of {_rate(wire)} end at NICs of {_rate(line)} ({NICS}), and no node sends faster than its "
+            f"NICs; raise {NICS} to use them"
+        )
+    slowest = float(np.min(network.rate))
+    if line > slowest * _SAME:
+        yield f"{NICS}: NICs of {_rate(line)} get {_rate(slowest)} from their cables ({network.key}); raise that to use them"
+
+
+def limited(site: Site, network: Network) -> Mapping[str, float]:
+    """Return the counts of a network with a bisection that is no more than half of its NICs can send.
+
+    `oversubscription` is what these can send over what the network lets through, 1 at least.
+    """
+    counts = network.counts
+    if not counts.get("bisection") or not _wire(network) > site.nic_line * _SAME:
+        return counts
+    each = np.broadcast_to(np.minimum(site.nic_line, network.rate), site.endpoints)
+    ends, cut = float(each.sum()) / 2, counts["bisection"]
+    return {**counts, "bisection": min(ends, cut), "oversubscription": max(1.0, ends / cut)}
+
+
+def _wire(network: Network) -> float:
+    """Return the bytes/s of the fastest way into a NIC: its cables together, or in a torus or grid the fastest of them."""
+    rate = float(np.max(network.rate))
+    if np.isfinite(rate):
+        return rate
+    return max((float(np.max(run.capacity / run.cables)) for run in network.runs if len(run.capacity)), default=0.0)
+
+
+def _rate(value: float) -> str:
+    return f"{value * 8 / 1e9:.4g} Gb/s"
