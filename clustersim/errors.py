@@ -6,7 +6,8 @@
     ├── InterruptedSweepError       exit code 130: a sweep was interrupted; the message says where its points are
     └── InputError                  exit code 2: what the user gave is wrong; the message says what would be right
         ├── ConfigError             a place in a YAML file: file:line:column: what, and the remedy
-        ├── UnknownNameError        a name that is neither built in nor importable
+        ├── UnknownNameError        a name that is neither built in nor installed nor permitted, or cannot be imported
+        ├── PluginError             code from outside fails, or answers nonsense
         ├── DataError               a table of measurements or a weights file that cannot be used
         └── OutOfMemoryError        the job does not fit into the GPU's memory
 
@@ -62,7 +63,11 @@ class ConfigError(InputError):
 
 
 class UnknownNameError(InputError):
-    """A name that is neither built in nor importable."""
+    """A name that is neither built in nor installed nor permitted, or cannot be imported."""
+
+
+class PluginError(InputError):
+    """Code from outside fails, or answers nonsense."""
 
 
 class DataError(InputError):

@@ -129,13 +129,13 @@ def _predict(cluster: Topology, job: Job, gpus: Ints) -> tuple[Work, list[tuple[
     from clustersim.workload.stages import stages
 
     split = job.parallelism
-    with _blaming(job, "parallelism.schedule", split.schedule):
+    with _blaming(job, "parallelism.schedule", "clustersim.schedules", split.schedule):
         schedule = load_schedule(split.schedule, split.pp, job.microbatches, split.vpp)
     parts = [stages(job, position) for position in range(job.positions)]
     alike = zip(*(scripts(job, part, schedule) for part in parts), strict=True)
     written = tuple(script for lane in alike for script in lane)
     distinct = kernels(written)
-    with _blaming(job, "predictor", job.spec.predictor):
+    with _blaming(job, "predictor", "clustersim.predictors", job.spec.predictor):
         predictor = get(job.spec.predictor)
         clocks = applied(predictor, job.spec.clocks)
         bursts = predictor.predict(distinct, cluster.gpu)
@@ -155,24 +155,20 @@ def check_names(job: Job) -> None:
         (f"parallelism.algorithms.{g}", "clustersim.collectives", a, "phases") for g, a in split.algorithms if a != NCCL
     ]
     for key, room, name, attribute in (*wanted, ("predictor", "clustersim.predictors", job.spec.predictor, "load")):
-        with _blaming(job, key, name):
+        with _blaming(job, key, room, name):
             plugins.load(room, name, attribute)
 
 
 @contextmanager
-def _blaming(job: Job, key: str, name: str) -> Iterator[None]:
+def _blaming(job: Job, key: str, room: str, name: str) -> Iterator[None]:
     """Say where in the workload stands what could not be done, also when a plugin from outside fails in its own way."""
     try:
-        yield
+        with plugins.blaming(room, name):
+            yield
     except (ConfigError, DataError):
         raise
     except InputError as error:
         raise job.error(key, str(error)) from error
-    except Exception as error:
-        if ":" not in name:
-            raise
-        what = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        raise job.error(key, f"{name} does not work here ({what}); see one of the built-in ones") from error
 
 
 def _nearby(cluster: Topology, job: Job) -> Nearby | None:

@@ -170,13 +170,18 @@ def test_an_algorithm_that_nccl_does_not_have(call):
     assert "all_reduce of 1073741824 B: halving_doubling as named, in 12 rounds" in out
     assert out.splitlines()[-1].startswith("launch 8.4 us, hops ")
     outside = [
-        json.loads(call(*one, f"{name}", "--json")[1])["lines"][0]["time_us"] for name in ("ring", "Ring", OUTSIDE)
+        json.loads(call(*one, name, *permit("halving_doubling"), "--json")[1])["lines"][0]["time_us"]
+        for name in ("ring", "Ring", OUTSIDE)
     ]
     assert outside[0] == outside[1] != outside[2]
     assert f"{outside[2]:.2f}" in out
 
 
 OUTSIDE = "clustersim.collectives.halving_doubling:phases"
+
+
+def permit(name):
+    return "--plugins", f"clustersim.collectives.{name}:phases"
 
 
 NO_SIZE = "no size of a collective; write bytes, 64K, 1M, 16G (powers of 2), 1GB (10^9) or 1GiB (2^30)"
@@ -236,14 +241,23 @@ REFUSED = [
         ["all_reduce", "-t", NODE, "--algo", "rail_ring", "--proto", "LL"],
         "--proto is for NCCL's algorithms, and rail_ring is none of them; drop --proto",
     ),
-    (["all_reduce", "-t", NODE, "--algo", "no_such:thing"], "'no_such:thing' cannot be loaded"),
+    (["all_reduce", "-t", NODE, "--algo", "no_such:thing"], "--algo: 'no_such:thing' is no built-in algorithm"),
     (["all_reduce", "-t", NODE, "--algo", "hierarchicle"], "NCCL; did you mean 'hierarchical'?"),
     (
-        ["all_reduce", "-t", NODE, "--algo", "clustersim.collectives.nvls_tree:phases", "--ranks", "0"],
+        [
+            "all_reduce",
+            "-t",
+            NODE,
+            "--algo",
+            "clustersim.collectives.nvls_tree:phases",
+            "--ranks",
+            "0",
+            *permit("nvls_tree"),
+        ],
         "a collective needs two GPUs or more",
     ),
     (
-        ["all_reduce", "-t", POD, "--algo", "clustersim.collectives.nvls:phases"],
+        ["all_reduce", "-t", POD, "--algo", "clustersim.collectives.nvls:phases", *permit("nvls")],
         "cannot do all_reduce here: the switches between nodes do not add up; write fabric.reduction: sharp",
     ),
     (

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clustersim import plugins
-from clustersim.errors import UnknownNameError
+from clustersim.cli.main import main
+from clustersim.errors import InputError, UnknownNameError
 
 ROOMS = [f"clustersim.{room}" for room in ("schedules", "collectives", "placements", "predictors", "topology")]
 
@@ -48,12 +53,11 @@ def test_a_new_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("", "'' is none of the collectives; known: "),
         ("../ring", "'../ring' is none of the collectives; did you mean 'ring'? known: "),
         ("model", "'model' is none of the collectives; known: "),
-        ("no_such_package:build", "'no_such_package:build' cannot be loaded (ModuleNotFoundError: No module named "),
-        ("math:no_such", "'math:no_such' cannot be loaded (AttributeError: module 'math' has no attribute 'no_such'"),
-        (":build", "':build' cannot be loaded (ValueError: Empty module name); write package.module:attribute"),
-        (".ring:phases", "'.ring:phases' cannot be loaded (TypeError: "),
-        ("math:", "'math:' cannot be loaded (AttributeError: "),
-        ("math:pi", "'math:pi' is no function or class but 3.141592653589793; name one that is"),
+        (
+            "os:getcwd",
+            "'os:getcwd' is no built-in algorithm, and code from outside runs only if it is permitted; add --plugins",
+        ),
+        (":build", "':build' is no built-in algorithm"),
     ],
 )
 def test_names_that_do_not_exist(name: str, message: str) -> None:
@@ -62,15 +66,399 @@ def test_names_that_do_not_exist(name: str, message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
-@pytest.mark.parametrize("text", ["1 / 0", "raise SystemExit(3)", "def broken(:", "import no_such_package"])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no_such_package:build", "'no_such_package:build' cannot be loaded (ModuleNotFoundError: No module named "),
+        ("math:no_such", "'math:no_such' cannot be loaded (AttributeError: module 'math' has no attribute 'no_such'"),
+        ("math:pi", "'math:pi' is no function or class but 3.141592653589793; name one that is"),
+    ],
+)
+def test_permitted_names_that_cannot_be_loaded(name: str, message: str) -> None:
+    with plugins.permitted(name), pytest.raises(UnknownNameError) as caught:
+        plugins.load("clustersim.collectives", name, "phases")
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("text", ["math", "math:", ":sqrt", ".ring:phases", "a b:c", "math:sqrt:x", "../x:y"])
+def test_what_is_no_spelling(text: str) -> None:
+    with pytest.raises(InputError, match=r"write package\.module:attribute"), plugins.permitted(text):
+        pass
+
+
+@pytest.mark.parametrize(
+    "text", ["1 / 0", "raise SystemExit(3)", "def broken(:", "import no_such_package", "raise GeneratorExit"]
+)
 def test_an_outside_module_that_fails_while_it_is_imported(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "outside_broken.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(UnknownNameError, match="'outside_broken:build' cannot be loaded"):
+    with (
+        plugins.permitted("outside_broken:build"),
+        pytest.raises(UnknownNameError, match="'outside_broken:build' cannot be loaded"),
+    ):
         plugins.load("clustersim.collectives", "outside_broken:build", "phases")
 
 
-def test_an_outside_function() -> None:
-    assert plugins.load("clustersim.collectives", "math:sqrt", "phases")(9.0) == 3.0
+def test_ctrl_c_while_a_plugin_is_imported_stays_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "outside_slow.py").write_text("raise KeyboardInterrupt")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with plugins.permitted("outside_slow:build"), pytest.raises(KeyboardInterrupt):
+        plugins.load("clustersim.collectives", "outside_slow:build", "phases")
+
+
+def test_an_outside_function_by_its_spelling_and_by_its_name() -> None:
+    with plugins.permitted("math:sqrt"):
+        for name in ("math:sqrt", "sqrt"):
+            assert plugins.load("clustersim.collectives", name, "phases")(9.0) == 3.0
+        assert plugins.spelled("clustersim.collectives", "sqrt") == "math:sqrt"
+    with pytest.raises(UnknownNameError):
+        plugins.load("clustersim.collectives", "math:sqrt", "phases")
+
+
+def test_a_short_name_of_two_plugins_must_be_written_out() -> None:
+    with plugins.permitted("math:sqrt", "cmath:sqrt"):
+        assert plugins.load("clustersim.collectives", "math:sqrt", "phases")(9.0) == 3.0
+        with pytest.raises(UnknownNameError, match="'sqrt' may be math:sqrt or cmath:sqrt; write one of them out"):
+            plugins.load("clustersim.collectives", "sqrt", "phases")
+
+
+def test_a_built_in_name_cannot_be_shadowed_on_the_command_line() -> None:
+    with pytest.raises(InputError, match="'ring' is a built-in algorithm"), plugins.permitted("mine:ring"):
+        pass
+
+
+# --- an installed package -------------------------------------------------------------------------------------------------
+
+PACKAGE = """
+import numpy as np
+from clustersim.predictors.columns import bound, columns
+from clustersim.predictors.model import Scope
+from clustersim.schedules import gpipe
+from clustersim.collectives import ring
+from clustersim.placements import packed
+from clustersim.topology import switch
+
+OPS = ring.OPS
+phases, build, deal, kind = ring.phases, gpipe.build, packed.deal, switch.build
+
+class Half:
+    name = "half"
+    def predict(self, kernels, gpu, alone=False): return 2 * bound(columns(kernels), gpu) + 1e-6
+    def statement(self, kernels, gpu): return (Scope("all", "half of the roofline", None, 0, gpu.name),)
+
+def load(weights=None): return Half()
+"""
+POINTS = """
+[clustersim.predictors]
+half = outside_package:load
+[clustersim.schedules]
+mine = outside_package:build
+[clustersim.collectives]
+mine = outside_package:phases
+[clustersim.topology]
+mine = outside_package:kind
+[clustersim.placements]
+mine = outside_package:deal
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package as pip lays it: a module, and the entry points beside it."""
+    site = tmp_path / "site"
+    info = site / "outside_package-0.1.dist-info"
+    info.mkdir(parents=True)
+    (site / "outside_package.py").write_text(PACKAGE)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: outside-package\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text(POINTS)
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.delitem(sys.modules, "outside_package", raising=False)
+    return site
+
+
+CLUSTER = """
+cluster: {name: two, nodes: 2, node: hgx-h100}
+fabric: {kind: KIND, link: {rate: 400Gb/s}}
+"""
+JOB = """
+name: tiny
+model: {layers: 4, hidden: 512, heads: 8, vocab: 1000, max_positions: 128}
+training: {global_batch: 16, micro_batch: 2, seq: 128}
+parallelism: {tp: 2, pp: 2, schedule: SCHEDULE, algorithms: {dp: DP}}
+predictor: PREDICTOR
+"""
+BUILT_IN = {"KIND": "switch", "SCHEDULE": "gpipe", "DP": "ring", "PREDICTOR": "roofline"}
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[object, str, str]]:
+    """Write the two files with these names in them, run the command line, and return its exit code and what it printed."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str, **names: str) -> tuple[object, str, str]:
+        for name, text in (("c.yaml", CLUSTER), ("j.yaml", JOB)):
+            for key, value in {**BUILT_IN, **names}.items():
+                text = text.replace(key, f'"{value}"')  # noqa: PLW2901
+            (tmp_path / name).write_text(text)
+        monkeypatch.setattr(sys, "argv", ["clustersim", *arguments])
+        with pytest.raises(SystemExit) as left:
+            main()
+        printed = capsys.readouterr()
+        return left.value.code or 0, printed.out, printed.err
+
+    return run
+
+
+RUN = ("run", "c.yaml", "j.yaml", "--no-save")
+
+
+def test_names_of_an_installed_package_work_everywhere(package: Path, call: Callable[..., Any]) -> None:
+    names = {"KIND": "mine", "SCHEDULE": "mine", "DP": "mine", "PREDICTOR": "half"}
+    code, out, err = call(*RUN, **names)
+    assert (code, err) == (0, "")
+    assert "half of the roofline" in out
+    for arguments in (
+        ("share", "c.yaml", "j.yaml", "--no-save", "--placement", "mine"),
+        ("show", "c.yaml", "--schedule", "mine"),
+        ("collective", "all_reduce", "-t", "c.yaml", "--algo", "mine", "-b", "1M", "-e", "1M"),
+        ("kernels", "j.yaml", "--gpu", "h100"),
+        ("sweep", "c.yaml", "j.yaml", "--tp", "1,2", "--workers", "2"),
+    ):
+        code, out, err = call(*arguments, **names)
+        assert (code, err) == (0, ""), arguments
+
+
+def test_a_package_that_takes_a_built_in_name_is_refused_when_that_is_asked_for(
+    package: Path, call: Callable[..., Any]
+) -> None:
+    points = package / "outside_package-0.1.dist-info" / "entry_points.txt"
+    points.write_text("[clustersim.schedules]\ngpipe = outside_package:build\n")
+    plugins._installed.cache_clear()
+    code, out, err = call(*RUN)
+    assert (code, out) == (2, "")
+    assert "'gpipe' is a built-in schedule, and the package outside-package offers another one under that name" in err
+    assert call(*RUN, SCHEDULE="1f1b")[0] == 0
+
+
+# --- what no YAML file and no option may do ------------------------------------------------------------------------------
+
+
+EVIL = "raise RuntimeError('imported')"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names", "place"),
+    [
+        (RUN, {"PREDICTOR": "evil:load"}, "j.yaml:6:12: predictor: "),
+        (RUN, {"SCHEDULE": "evil:load"}, "j.yaml:5:39: parallelism.schedule: "),
+        (RUN, {"DP": "evil:load"}, "j.yaml:5:65: parallelism.algorithms.dp: "),
+        (RUN, {"KIND": "evil:load"}, "c.yaml:3:16: fabric.kind: "),
+        ((*RUN, "--predictor", "evil:load"), {}, "predictor: "),
+        (("show", "--schedule", "evil:load"), {}, "--schedule: "),
+        (("collective", "all_reduce", "-t", "c.yaml", "--algo", "evil:load"), {}, "--algo: "),
+        (("kernels", "j.yaml", "--gpu", "h100"), {"PREDICTOR": "evil:load"}, "predictor: "),
+        (("share", "c.yaml", "j.yaml", "--no-save", "--placement", "evil:load"), {}, "--placement: "),
+        (("sweep", "c.yaml", "j.yaml", "--tp", "1,2"), {"PREDICTOR": "evil:load"}, "predictor: "),
+        (("predictor", "evaluate", "--data", ".", "-p", "evil:load"), {}, "--predictor: "),
+        (("predictor", "train", "evil:load", "--data", "."), {}, "NAME: "),
+    ],
+)
+def test_nothing_is_imported_without_permission(
+    arguments: tuple[str, ...], names: dict[str, str], place: str, call: Callable[..., Any], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    (tmp_path / "evil.py").write_text(EVIL)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code, out, err = call(*arguments, **names)
+    assert (code, out) == (2, "")
+    assert "'evil:load' is no built-in" in err
+    assert place in err
+    assert "add --plugins evil:load to the command if you trust it" in err
+    assert err.count("\n") == 1
+
+
+# --- what a plugin does wrong ------------------------------------------------------------------------------------------------
+
+WRONG = """
+import numpy as np
+from clustersim.collectives.model import Phase, Exchange
+from clustersim.predictors.model import Scope
+from clustersim.topology import switch
+
+class P:
+    name = "p"
+    def predict(self, kernels, gpu, alone=False): return SECONDS
+    def statement(self, kernels, gpu): return STATEMENT
+
+def predictor(weights=None): return P()
+def schedule(stages, microbatches, chunks=1): return ROWS
+def phases_(op, group): return PHASES
+def kind(site): return TOPOLOGY
+def deal_(wanted, free, seed): return DEAL
+def leave(): raise SystemExit(3)
+class Mute(Exception):
+    def __str__(self): raise ValueError
+def mute(): raise Mute
+"""
+SANE = {
+    "SECONDS": "np.full(len(kernels), 1e-6)",
+    "STATEMENT": "(Scope('all', 'made up', None, 0, gpu.name),)",
+    "ROWS": "None",
+    "PHASES": "None",
+    "TOPOLOGY": "None",
+    "DEAL": "None",
+}
+FAILS = ("1 / 0", "leave()", "mute()", "None", "'abc'", "object()", "open('/none')")
+
+
+def _wrong() -> Iterator[Any]:
+    cases = {
+        "predictor": (
+            (
+                "SECONDS",
+                {"PREDICTOR": "wrong:predictor"},
+                RUN,
+                "j.yaml:6:12: predictor: wrong:predictor does not work here (",
+            ),
+            (
+                "STATEMENT",
+                {"PREDICTOR": "wrong:predictor"},
+                RUN,
+                "j.yaml:6:12: predictor: wrong:predictor does not work here (",
+            ),
+        ),
+        "schedule": (
+            (
+                "ROWS",
+                {"SCHEDULE": "wrong:schedule"},
+                RUN,
+                "j.yaml:5:39: parallelism.schedule: wrong:schedule does not work",
+            ),
+            ("ROWS", {}, ("show", "--schedule", "schedule"), "--schedule: schedule does not work here ("),
+        ),
+        "phases_": (
+            ("PHASES", {"DP": "phases_"}, RUN, "j.yaml:5:65: parallelism.algorithms.dp: "),
+            (
+                "PHASES",
+                {},
+                ("collective", "all_reduce", "-t", "c.yaml", "--algo", "phases_"),
+                "--algo: wrong:phases_ does not work here (",
+            ),
+        ),
+        "kind": (
+            ("TOPOLOGY", {"KIND": "wrong:kind"}, RUN, "c.yaml:3:16: fabric.kind: wrong:kind does not work here ("),
+        ),
+        "deal_": (
+            (
+                "DEAL",
+                {},
+                ("share", "c.yaml", "j.yaml", "--no-save", "--placement", "wrong:deal_"),
+                "--placement: placement wrong:deal_ does not work here (",
+            ),
+        ),
+    }
+    more = {
+        "SECONDS": (
+            "-np.ones(len(kernels))",
+            "np.full(len(kernels), np.nan)",
+            "np.ones(1)",
+            "[1e300] * len(kernels)",
+            "1.0",
+        ),
+        "STATEMENT": ("('good',)",),
+        "ROWS": (
+            "[[]]",
+            "[[(0, 'F', 0)]] * stages",
+            "[[(0, 'X', 0)]] * stages",
+            "[[(0.5, 'F', 'x')]] * stages",
+            "iter(int, 1)",
+        ),
+        "PHASES": (
+            "(Phase(1, [0], [1], [np.nan]),)",
+            "(Phase(np.inf, [0], [1], [1]),)",
+            "(Phase(1, [0], [99], [1]),)",
+            "(Phase(1, [0, 1], [1], [1]),)",
+            "(Exchange(1, [1], [1]),)",
+        ),
+        "TOPOLOGY": (
+            "__import__('dataclasses').replace(switch.build(site), capacity=np.full(3, np.nan))",
+            "__import__('dataclasses').replace(switch.build(site), router=lambda a, b: 1 / 0)",
+            "__import__('dataclasses').replace(switch.build(site), nodes=7)",
+        ),
+        "DEAL": ("[[0], [0]]",),
+    }
+    for function, ways in cases.items():
+        for what, names, arguments, place in ways:
+            for bad in (*FAILS, *more[what]):
+                if (what, bad) == ("DEAL", "[[0], [0]]"):
+                    place = "placement wrong:deal_ does not give each job its own free nodes"  # noqa: PLW2901
+                yield pytest.param(function, what, bad, names, arguments, place, id=f"{arguments[0]}-{what}-{bad[:30]}")
+
+
+@pytest.mark.parametrize(("function", "what", "bad", "names", "arguments", "place"), list(_wrong()))
+def test_whatever_a_plugin_does_wrong_is_one_sentence(
+    function: str, what: str, bad: str, names: dict[str, str], arguments: tuple[str, ...], place: str,
+    call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    text = WRONG
+    for key, value in {**SANE, what: bad}.items():
+        text = text.replace(key, value)
+    (tmp_path / "wrong.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "wrong", raising=False)
+    code, out, err = call(*arguments, "--plugins", f"wrong:{function}", **names)
+    assert (code, out) == (2, ""), err
+    assert place in err
+    assert err.count("\n") == 1
+
+
+def test_ctrl_c_in_a_plugin_stays_ctrl_c(
+    call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stopped.py").write_text("def build(*_):\n    raise KeyboardInterrupt\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code, _, err = call("show", "--schedule", "stopped:build", "--plugins", "stopped:build")
+    assert (code, err) == (130, "clustersim: interrupted\n")
+
+
+def test_an_error_deep_inside_is_laid_on_the_plugin_that_it_went_through(
+    call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = """
+from dataclasses import replace
+from clustersim.topology import switch
+
+class Late:
+    calls = 0
+    def __init__(self, own): self.own = own
+    def __call__(self, *pairs):
+        Late.calls += 1
+        if Late.calls > 3: raise ValueError("too late")
+        return self.own(*pairs)
+
+def kind(site):
+    built = switch.build(site)
+    return replace(built, router=Late(built.router))
+"""
+    (tmp_path / "late.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code, out, err = call(*RUN, "--plugins", "late:kind", KIND="late:kind")
+    assert (code, out) == (2, "")
+    assert "late:kind does not work here (ValueError: too late)" in err
+    assert err.count("\n") == 1
+
+
+def test_workers_of_a_sweep_are_permitted_the_same(
+    call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pairs_.py").write_text("from clustersim.schedules.gpipe import build as pairs\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    swept = ("sweep", "c.yaml", "j.yaml", "--tp", "1,2", "--workers", "2", "--plugins", "pairs_:pairs")
+    code, out, err = call(*swept, SCHEDULE="pairs")
+    assert (code, err) == (0, "")
+    assert "illegal" not in out

@@ -144,7 +144,7 @@ def test_an_unknown_schedule_lists_the_known() -> None:
         check.load("1f1bb", 4, 8)
     assert str(caught.value) == (
         "'1f1bb' is none of the schedules; did you mean '1f1b'? "
-        "known: 1f1b, gpipe, interleaved, zero_bubble, or package.module:attribute"
+        "known: 1f1b, gpipe, interleaved, zero_bubble, or package.module:attribute with --plugins"
     )
 
 

@@ -195,35 +195,37 @@ ERRORS = [
     (
         "tiny.yaml tiny.yaml --placement spred",
         "",
-        "'spred' is none of the placements; did you mean 'spread'? known: packed, random, spread, or package.module:attribute",
+        "--placement: 'spred' is none of the placements; did you mean 'spread'? "
+        "known: packed, random, spread, or package.module:attribute with --plugins",
     ),
     (
         "tiny.yaml --placement random:x",
         "",
-        "placement random:x: 'x' is no seed; write a whole number of at most 18 digits, such as random:7",
+        "--placement: random:x: 'x' is no seed; write a whole number of at most 18 digits, such as random:7",
     ),
     (
         "jobs.yaml",
         "placement: 'random:-1'\njobs: [{workload: tiny.yaml}]",
-        "jobs.yaml:1:12: placement: placement random:-1: '-1' is no seed; "
+        "jobs.yaml:1:12: placement: random:-1: '-1' is no seed; "
         "write a whole number of at most 18 digits, such as random:7",
     ),
     (
-        "tiny.yaml --placement os:getcwd",
+        "tiny.yaml --placement os:getcwd --plugins os:getcwd",
         "",
-        "placement os:getcwd does not work here (TypeError: posix.getcwd() takes no arguments (3 given)); "
+        "--placement: placement os:getcwd does not work here (TypeError: posix.getcwd() takes no arguments (3 given)); "
         "see one of the built-in ones",
     ),
     (
-        "tiny.yaml --placement itertools:product",
+        "tiny.yaml --placement product --plugins itertools:product",
         "",
-        "placement itertools:product does not work here (TypeError: 'int' object is not iterable); see one of the built-in ones",
+        "--placement: placement product does not work here (TypeError: 'int' object is not iterable); "
+        "see one of the built-in ones",
     ),
     (
         "jobs.yaml",
         "placement: spred\njobs: [{workload: tiny.yaml}]",
         "jobs.yaml:1:12: placement: 'spred' is none of the placements; did you mean 'spread'? "
-        "known: packed, random, spread, or package.module:attribute",
+        "known: packed, random, spread, or package.module:attribute with --plugins",
     ),
     (
         "jobs.yaml",

@@ -379,7 +379,7 @@ def load():
 def start(folder: Path, what: str, workers: int = 2) -> subprocess.Popen[str]:
     """Start a sweep whose workers do `what` at their third point."""
     (folder / "saboteur.py").write_text(PLUGIN.format(what=what))
-    arguments = [*OPTIONS[:-1], "saboteur:load", "--workers", str(workers), "--out", "x"]
+    arguments = [*OPTIONS[:-1], "saboteur:load", "--plugins", "saboteur:load", "--workers", str(workers), "--out", "x"]
     return subprocess.Popen(
         [sys.executable, "-m", "clustersim", "sweep", str(NODE), str(JOB), *arguments],
         cwd=folder,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from clustersim.cli.answer import print_json
-from clustersim.cli.options import Json, completing, topology_file
+from clustersim.cli.options import Json, Plugins, completing, naming, topology_file
 from clustersim.errors import InputError
 
 MOST_LINES = 200
@@ -73,6 +73,7 @@ def collective(
     source: Annotated[
         str | None, typer.Option(help="Part of the name of the source, of a CSV that has several.")
     ] = None,
+    plugins: Plugins = None,
     as_json: Json = False,
 ) -> None:
     """Print nccl-tests' table for a collective: size, algorithm, protocol, time, algbw, busbw."""
@@ -81,7 +82,8 @@ def collective(
     from clustersim.collectives.nccl.why import considered
     from clustersim.topology.build import load
 
-    named = request.named(algo, proto)
+    with naming("--algo"):
+        named = request.named(algo, proto)
     cluster = request.forced(load(topology), None if named else algo, proto, version, launch, nvls)
     group = request.members(cluster, gpus, ranks)
     shares = request.shares(op, len(group), imbalance)
@@ -91,7 +93,8 @@ def collective(
         raise InputError(
             f"{len(wanted)} sizes are too many; use a larger --factor, or a shorter span (at most {MOST_LINES})"
         )
-    lines = [table.line(cluster, group, op, size, times.get(size), shares, named) for size in wanted]
+    with naming("--algo"):
+        lines = [table.line(cluster, group, op, size, times.get(size), shares, named) for size in wanted]
     if as_json:
         print_json("collective", table.document(cluster, group, op, lines))
         return

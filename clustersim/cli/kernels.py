@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clustersim.cli.answer import print_json
-from clustersim.cli.options import WorkloadFile
+from clustersim.cli.options import Plugins, WorkloadFile
 from clustersim.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def kernels(
     gpus: Annotated[int | None, typer.Option(min=1, help="GPUs to place it on; default: one replica.")] = None,
     stage: Annotated[int | None, typer.Option(min=0, help="One pipeline stage; default: all of them.")] = None,
     gpu: Annotated[str | None, typer.Option(help="A GPU, or a path to its YAML file: adds forecasts.")] = None,
+    plugins: Plugins = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print the kernels of one step: for each its place in the model, shape, count, FLOP and bytes.
@@ -67,16 +68,19 @@ def _check_stage(job: Job, stage: int | None) -> None:
 def _times(job: Job, found: list[Row], name: str) -> Times:
     """Return the seconds of each kernel on a GPU, and their low and high ends, None where unknown."""
     from clustersim import gpus
+    from clustersim.plugins import named_by
     from clustersim.predictors.clocks import applied, derate
     from clustersim.predictors.margins import bounds
     from clustersim.predictors.model import get
     from clustersim.workload.kernel import Kernel
 
-    gpu, predictor = gpus.load(name), get(job.spec.predictor)
+    gpu = gpus.load(name)
     own = list(dict.fromkeys(row.step for row in found if isinstance(row.step, Kernel)))
-    bursts = predictor.predict(own, gpu)
-    seconds = derate(own, bursts, gpu, applied(predictor, job.spec.clocks))
-    ends = bounds(predictor, own, gpu, bursts).ends().values()
+    with named_by(lambda text: job.error("predictor", text)):
+        predictor = get(job.spec.predictor)
+        bursts = predictor.predict(own, gpu)
+        seconds = derate(own, bursts, gpu, applied(predictor, job.spec.clocks))
+        ends = bounds(predictor, own, gpu, bursts).ends().values()
     return {
         kernel: (one, low and one * low, high and one * high)
         for kernel, one, (low, high) in zip(own, seconds.tolist(), ends, strict=True)

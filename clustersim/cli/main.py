@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import typer
 
-from clustersim import __version__
+from clustersim import __version__, plugins
 from clustersim.cli.collective import collective
 from clustersim.cli.kernels import kernels
 from clustersim.cli.listing import show_list
@@ -60,7 +60,9 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names of files need not be Unicode, terminals not UTF-8
     try:
-        code = app(sys.argv[1:] or ["--help"], standalone_mode=False, prog_name="clustersim")
+        plugins.forget()
+        with plugins.answering():
+            code = app(sys.argv[1:] or ["--help"], standalone_mode=False, prog_name="clustersim")
         sys.stdout.flush()
         if code == 130:
             raise KeyboardInterrupt  # typer has swallowed it

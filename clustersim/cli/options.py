@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from clustersim import plugins
 from clustersim.config.shipped import Room, files, find, renamed
 from clustersim.errors import InputError
 from clustersim.workload.options import OPTIONS, Option
@@ -103,6 +105,28 @@ def _parameter(option: Option, lists: bool) -> inspect.Parameter:
     shown = typer.Option(option.flag, help=option.what, metavar=option.values if several else None)
     annotation = Annotated[kind | None, shown]  # type: ignore[valid-type]
     return inspect.Parameter(option.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=annotation)
+
+
+def _permit(context: typer.Context, given: list[str] | None) -> list[str] | None:
+    """Permit what `--plugins` names until the command ends."""
+    context.with_resource(plugins.permitted(*plugins.strings(given or ())))
+    return given
+
+
+def naming(option: str) -> AbstractContextManager[None]:
+    """Say that an option gave the name which is unknown, or whose plugin fails."""
+    return plugins.named_by(lambda text: InputError(f"{option}: {text}"))
+
+
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugins",
+        callback=_permit,
+        help="Permit code from outside to be named, such as mine:build; commas or several times.",
+        metavar="MODULE:NAME",
+    ),
+]
 
 
 def overrides(changes: Mapping[str, object | None], settings: Sequence[str] | None) -> dict[str, object]:

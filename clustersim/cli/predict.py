@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from clustersim.cli.answer import print_json
-from clustersim.cli.options import Json, completing, model_file
+from clustersim.cli.options import Json, Plugins, completing, model_file, naming
 from clustersim.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def predict(
     predictor: Annotated[str, typer.Option(help="Kernel predictor, such as neusight or roofline.")] = "neusight",
     clocks: Annotated[str, typer.Option(help="sustained, boost, or a share such as 0.85.")] = "sustained",
     per_kernel: Annotated[bool, typer.Option("--per-kernel", help="List every distinct kernel.")] = False,
+    plugins: Plugins = None,
     as_json: Json = False,
 ) -> None:
     """Predict one pass of a whole model on one GPU: no cluster, no optimizer, every kernel as PyTorch launches it."""
@@ -64,22 +65,24 @@ def predict(
 
     if fusion and mode == "training":
         raise InputError("--fusion is what torch.compile fuses in inference; leave it out or use --mode inference")
-    board, using = gpus.load(gpu), get(predictor)
+    board = gpus.load(gpu)
     graph = load(model, Request(mode == "training", batch, seq, dtype, fusion))
     compiled = fusion and not model.endswith((".yaml", ".yml"))
     if compiled:
         graph = fuse(graph)
     held = _clocks(clocks)
-    found = total(graph, using, board, eager=not fusion, clocks=held)
-    off = bounds(
-        using, [kernel for kernel, _, _ in found.kernels], board, np.array([one for _, _, one in found.kernels])
-    )
-    said = {"clocks": statement([kernel for kernel, _, _ in found.kernels], board, applied(using, held))}
-    record = (
-        _record(graph, found, board, using, mode, off)
-        | said
-        | ({"kernels": _kernels(found, off)} if per_kernel else {})
-    )
+    with naming("--predictor"):
+        using = get(predictor)
+        found = total(graph, using, board, eager=not fusion, clocks=held)
+        off = bounds(
+            using, [kernel for kernel, _, _ in found.kernels], board, np.array([one for _, _, one in found.kernels])
+        )
+        said = {"clocks": statement([kernel for kernel, _, _ in found.kernels], board, applied(using, held))}
+        record = (
+            _record(graph, found, board, using, mode, off)
+            | said
+            | ({"kernels": _kernels(found, off)} if per_kernel else {})
+        )
     if as_json:
         print_json("predict", record)
     else:

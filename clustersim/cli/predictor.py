@@ -10,6 +10,7 @@ import typer
 
 from clustersim.cli import predictor_tables, whole_models
 from clustersim.cli.answer import print_json
+from clustersim.cli.options import Plugins, naming
 from clustersim.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def train(
     leave_out: LeaveOut = None,
     seed: Annotated[int, typer.Option(help="Decides every random choice.", min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="Weights file; default: NAME.safetensors here.")] = None,
+    permits: Plugins = None,
     install: Annotated[bool, typer.Option("--install", help="Replace the weights that runs use.")] = False,
 ) -> None:
     """Train a predictor on measured kernels and write its weights, with their held-out errors inside.
@@ -60,11 +62,14 @@ def train(
         raise InputError("--install and --out name two places; give one of them")
     if install and leave_out:
         raise InputError("--leave-out and --install do not go together: the weights that runs use learn from all GPUs")
-    learn, given = plugins.load(ROOM, name, "train"), sources.given(data, leave_out or ())
+    with naming("NAME"):
+        learn = plugins.load(ROOM, name, "train")
+    given = sources.given(data, leave_out or ())
     path = store.shipped(name) if install else out or Path(f"{name}.safetensors")
     scratch = path.with_name(f".{path.name}.parts")
-    weights = _with_progress(name, lambda report: learn(given, seed, report, scratch))
-    store.save(path, weights)
+    with plugins.blaming(ROOM, name):
+        weights = _with_progress(name, lambda report: learn(given, seed, report, scratch))
+        store.save(path, weights)
     resume.discard(scratch)
     typer.echo(f"wrote {path}")
     predictor_tables.show(report.errors(weights.meta))
@@ -92,6 +97,7 @@ def evaluate(
     ] = None,
     png: Annotated[bool, typer.Option("--png", help="With --plots: also as PNG files; needs matplotlib.")] = False,
     models: Annotated[bool, typer.Option("--models", help="Whole models instead of kernels.")] = False,
+    permits: Plugins = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print the errors of predictors on measured kernels, with the weights as they are, and how many the interval holds.
@@ -106,12 +112,15 @@ def evaluate(
         raise InputError(f"--split {split!r} is not known; write test or train")
     if png and plots is None:
         raise InputError("--png says how to draw plots; name their folder with --plots FOLDER")
-    keys, opened = judged.groups(by), _opened(predictor, weights)
+    keys = judged.groups(by)
+    with naming("--predictor"):
+        opened = _opened(predictor, weights)
     if models:
         whole_models.show(sources.places(sources.given(data)), opened, as_json)
         return
     samples = test_samples(sources.given(data), split)
-    frames = [judged.judge(one, samples, split, scalar) for one in opened]
+    with naming("--predictor"):
+        frames = [judged.judge(one, samples, split, scalar) for one in opened]
     rows = [row for frame in frames for row in judged.errors(frame, keys)]
     if as_json:
         print_json("predictor evaluate", {"split": split, "by": keys, "errors": rows})
@@ -213,12 +222,11 @@ def _with_progress(name: str, work: Any) -> Any:
 
 
 def _opened(names: list[str] | None, weights: Path | None) -> list[Predictor]:
-    from clustersim import plugins
-    from clustersim.predictors.model import ROOM
+    from clustersim.predictors.model import get
 
     if weights is not None and (names is None or len(names) != 1):
         raise InputError("--weights belongs to one predictor; name it with --predictor")
-    return [plugins.load(ROOM, name, "load")(weights) for name in names or ("roofline", *SHIPPED)]
+    return [get(name, weights) for name in names or ("roofline", *SHIPPED)]
 
 
 def _weights(name: str, path: Path | None) -> Weights:

@@ -15,6 +15,7 @@ from clustersim.cli.options import (
     Changes,
     Force,
     Json,
+    Plugins,
     Quiet,
     Setting,
     TopologyFile,
@@ -45,6 +46,7 @@ def run(
     force: Force = False,
     no_save: Annotated[bool, typer.Option("--no-save", help="Write no files.")] = False,
     timeline: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw the timeline.")] = None,
+    plugins: Plugins = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,10 +12,12 @@ from clustersim.cli.options import (
     Changes,
     Force,
     Json,
+    Plugins,
     Quiet,
     Setting,
     TopologyFile,
     completing,
+    naming,
     overrides,
     workload_file,
     workload_options,
@@ -53,6 +56,7 @@ def share(
     ] = None,
     force: Force = False,
     no_save: Annotated[bool, typer.Option("--no-save", help="Write no files.")] = False,
+    plugins: Plugins = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -70,7 +74,8 @@ def share(
     target: Path | None = None
     with progressing(quiet or as_json) as progress, held() as read:
         progress("load")
-        wanted = load(files, changed, placement, steps)
+        with naming("--placement") if placement else nullcontext():
+            wanted = load(files, changed, placement, steps)
         progress("build")
         cluster = load_topology(topology)
         options = {"overrides": changed, "placement": wanted.placement, "steps": wanted.steps}
@@ -82,7 +87,8 @@ def share(
             flags = {"unfolded": no_fold, "ignore-memory": ignore_memory}
             parts: list[str | Path] = ["share", topology, *dict.fromkeys(files)]
             target = place(asked, out, names.default(parts, named, flags), force)
-        result = play(cluster, wanted, fold=not no_fold, ignore_memory=ignore_memory, progress=progress)
+        with naming("--placement") if placement else nullcontext():
+            result = play(cluster, wanted, fold=not no_fold, ignore_memory=ignore_memory, progress=progress)
         if target:
             progress("save")
             target = _save(result, target, asked, force)

@@ -9,7 +9,7 @@ import typer
 
 from clustersim import writing
 from clustersim.cli.answer import print_json
-from clustersim.cli.options import Json, completing, topology_file
+from clustersim.cli.options import Json, Plugins, completing, naming, topology_file
 from clustersim.errors import InputError, suggest
 
 MOST_PASSES = 20_000
@@ -39,6 +39,7 @@ def show(
             help="Write the topology for another program: ns3 (SimAI, ASTRA-sim) or graphml.", metavar="FORMAT FILE"
         ),
     ] = None,
+    plugins: Plugins = None,
     as_json: Json = False,
 ) -> None:
     """Print what a topology file describes (switches, cables, bisection), or draw a pipeline schedule.
@@ -68,7 +69,8 @@ def show(
     if schedule:
         from clustersim.cli.schedule import schedule_text
 
-        typer.echo(schedule_text(schedule, stages, microbatches, chunks))
+        with naming("--schedule"):
+            typer.echo(schedule_text(schedule, stages, microbatches, chunks))
     if topology:
         _cluster(topology)
 

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clustersim.cli.answer import print_json
-from clustersim.cli.options import Changes, Force, Json, Quiet, TopologyFile, WorkloadFile, setting, workload_options
+from clustersim.cli.options import (
+    Changes,
+    Force,
+    Json,
+    Plugins,
+    Quiet,
+    TopologyFile,
+    WorkloadFile,
+    setting,
+    workload_options,
+)
 from clustersim.cli.sweep_table import SHOWN, Shown
 from clustersim.errors import InputError
 from clustersim.workload.options import OPTIONS, Option
@@ -41,6 +51,7 @@ def sweep(
     ] = None,
     force: Force = False,
     top: Annotated[int | None, typer.Option(min=1, help=f"Rows to print; default: {SHOWN}, with --json all.")] = None,
+    plugins: Plugins = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

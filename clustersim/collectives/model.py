@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from clustersim import plugins
 from clustersim.collectives.skew import OPS as SKEWED
 from clustersim.collectives.skew import checked
-from clustersim.errors import InputError
+from clustersim.errors import InputError, shown
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -132,12 +132,20 @@ def phases(algorithm: str, op: str, group: Group) -> tuple[Phase | Exchange, ...
     operation or a group it cannot do.
     """
     shares = checked(group.shares, group.n) if op in SKEWED else ()
-    return _phases(algorithm, op, Group(int(group.n), tuple(map(int, group.levels)), shares))
+    name = plugins.spelled(ROOM, algorithm)  # a short name may mean another function tomorrow
+    return _phases(name, op, Group(int(group.n), tuple(map(int, group.levels)), shares))
 
 
 @lru_cache(maxsize=64)
 def _phases(algorithm: str, op: str, group: Group) -> tuple[Phase | Exchange, ...]:
     build = plugins.load(ROOM, algorithm, "phases")
+    with plugins.blaming(ROOM, algorithm):
+        return _built(algorithm, build, op, group)
+
+
+def _built(
+    algorithm: str, build: Callable[..., tuple[Phase | Exchange, ...]], op: str, group: Group
+) -> tuple[Phase | Exchange, ...]:
     can = operations(build)
     if can is not None and op not in can:
         raise InputError(f"{algorithm} cannot do {op}, only {', '.join(sorted(can))}; {op} is done by {_able(op)}")
@@ -145,11 +153,34 @@ def _phases(algorithm: str, op: str, group: Group) -> tuple[Phase | Exchange, ..
         raise InputError(f"levels {group.levels} of a group must multiply to its {group.n} ranks")
     if group.n == 1:
         return ()
-    found: tuple[Phase | Exchange, ...] = build(op, group)
+    found = build(op, group)
+    if plugins.outside(ROOM, algorithm):
+        found = tuple(map(partial(_sane, n=group.n), found))
     for phase in found:
         for array in phase[1:]:
             array.flags.writeable = False
     return found
+
+
+def _sane(phase: Phase | Exchange, n: int) -> Phase | Exchange:
+    """Return a phase from outside as arrays of one length. Raises ValueError for what no group of n ranks can do."""
+    if not isinstance(phase, (Phase, Exchange)):
+        raise TypeError(f"a phase is a Phase or an Exchange, not {shown(phase)}")
+    dense = isinstance(phase, Exchange)
+    ends = [np.arange(n)] * 2 if dense else [np.array(part) for part in phase[1:3]]
+    amounts = [np.array(part, np.float64) for part in (phase[1:] if dense else phase[3:])]
+    if not 0 < float(phase.rounds) < math.inf:
+        raise ValueError(f"rounds are {phase.rounds}; a phase has a finite number above 0")
+    if any(part.ndim != 1 or part.shape != ends[0].shape for part in (*amounts, *ends)):
+        raise ValueError("the arrays of a phase are not of one length")
+    if any(not np.isfinite(part).all() or (part < 0).any() for part in amounts):
+        raise ValueError("fractions are not all finite and at least 0")
+    if any(part.dtype.kind not in "iu" or (part >= n).any() for part in ends):
+        raise ValueError(f"ranks are not all whole numbers below {n}")
+    if dense:
+        return Exchange(float(phase.rounds), *amounts)
+    source, destination = (part.astype(np.int64) for part in ends)
+    return Phase(float(phase.rounds), source, destination, *amounts)
 
 
 def operations(build: Callable[..., object]) -> frozenset[str] | None:

@@ -18,6 +18,18 @@ SHARED = (
         "measurements",
         "mlp",
     ),
-    *("model", "published", "report", "resume", "samples", "sheet", "sources", "store", "tables", "training"),
+    *(
+        "model",
+        "outside",
+        "published",
+        "report",
+        "resume",
+        "samples",
+        "sheet",
+        "sources",
+        "store",
+        "tables",
+        "training",
+    ),
 )
 ALIASES = {"neusight-paper": "neusight_paper"}

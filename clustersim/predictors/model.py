@@ -1,18 +1,19 @@
 """What a predictor is, and what it says about its own error.
 
 A plugin is a module (or package) of this folder with `load(weights: Path | None = None) -> Predictor`; one that learns
-also has `train(tables, seed, ...)`. `clustersim.plugins.load("clustersim.predictors", name, "load")()` returns one.
+also has `train(tables, seed, ...)`. `get(name)` returns one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from clustersim.config.gpu import Gpu
-from clustersim.plugins import load
+from clustersim.plugins import blaming, load, outside
 from clustersim.predictors.columns import Columns, Floats
 from clustersim.workload.kernel import Kernel
 
@@ -72,10 +73,19 @@ class Predictor(Protocol):
         """
 
 
-def get(name: str) -> Predictor:
-    """Return the predictor of that name with its shipped weights. Raises UnknownNameError and DataError."""
-    found: Predictor = load(ROOM, name, "load")()
-    return found
+def get(name: str, weights: Path | None = None) -> Predictor:
+    """Return the predictor of that name, with its shipped weights or those of a file.
+
+    Raises UnknownNameError, DataError, and InputError when one from outside fails.
+    """
+    make = load(ROOM, name, "load")
+    with blaming(ROOM, name):
+        found: Predictor = make(weights) if weights else make()
+    if not outside(ROOM, name):
+        return found
+    from clustersim.predictors.outside import Checked
+
+    return Checked(found, name)
 
 
 def interval(predictor: Predictor, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats) -> tuple[Floats, Floats]:

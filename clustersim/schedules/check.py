@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import product
+from itertools import islice, product
+from operator import index
 from typing import cast
 
 from clustersim import plugins
-from clustersim.errors import InputError, SimulationError
+from clustersim.errors import InputError, SimulationError, shown
 from clustersim.schedules.action import Action, Schedule
 from clustersim.schedules.play import play
 
@@ -18,15 +19,30 @@ _WHOLE = (set("FB"), set("FIW"))
 def load(name: str, stages: int, microbatches: int, chunks: int = 1) -> Schedule:
     """Return the checked schedule `name` for `stages` pipeline ranks with `chunks` stages each.
 
-    Raises UnknownNameError for an unknown name, InputError for sizes it cannot do, SimulationError when an outside
-    schedule is illegal.
+    Raises UnknownNameError for an unknown name, InputError for sizes it cannot do and when a schedule from outside fails or is
+    illegal.
     """
     for what, count in (("stages", stages), ("microbatches", microbatches), ("chunks", chunks)):
         if count < 1:
             raise InputError(f"a schedule needs 1 or more {what}, not {count}")
-    schedule = cast(Schedule, plugins.load(ROOM, name, "build")(stages, microbatches, chunks))
-    check(schedule, stages, microbatches, chunks)
+    build = plugins.load(ROOM, name, "build")
+    with plugins.blaming(ROOM, name):
+        schedule = cast(Schedule, build(stages, microbatches, chunks))
+        if plugins.outside(ROOM, name):
+            schedule = _actions(schedule, 4 * microbatches * chunks)
+        check(schedule, stages, microbatches, chunks)
     return schedule
+
+
+def _actions(rows: Iterable[Iterable[Action]], most: int) -> Schedule:
+    """Return a schedule from outside as rows of actions, each cut where it is longer than any legal one."""
+    return tuple(tuple(_action(*action) for action in islice(row, most)) for row in rows)
+
+
+def _action(stage: int, letter: str, microbatch: int) -> Action:
+    if letter not in ("F", "B", "I", "W"):
+        raise SimulationError(f"{shown(letter)} is no letter of an action; write F, B, I or W")
+    return Action(index(stage), letter, index(microbatch))  # type: ignore[arg-type]
 
 
 def check(schedule: Schedule, stages: int, microbatches: int, chunks: int = 1) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from clustersim import plugins
-from clustersim.errors import InputError, UnknownNameError, shown
+from clustersim.errors import InputError, PluginError, UnknownNameError, shown
 
 Deal = Callable[[Sequence[int], Sequence[int]], list[list[int]]]
 """(nodes that each job wants, free nodes) -> nodes of each job."""
+ROOM = "clustersim.placements"
 _DIGITS = 18
 
 
@@ -19,20 +20,18 @@ def dealer(placement: str) -> Deal:
     """
     name, _, seed = placement.rpartition(":")
     numbered = bool(name) and seed.isdecimal() and len(seed) <= _DIGITS
-    if name in plugins.names("clustersim.placements") and not numbered:
+    if name in plugins.names(ROOM) and not numbered:
         raise UnknownNameError(
-            f"placement {placement}: {shown(seed)} is no seed; write a whole number of at most {_DIGITS} digits, such as {name}:7"
+            f"{placement}: {shown(seed)} is no seed; write a whole number of at most {_DIGITS} digits, such as {name}:7"
         )
-    deal = plugins.load("clustersim.placements", name if numbered else placement, "deal")
+    deal = plugins.load(ROOM, name if numbered else placement, "deal")
 
     def dealt(wanted: Sequence[int], free: Sequence[int]) -> list[list[int]]:
         try:
-            found = [sorted(map(int, own)) for own in deal(wanted, free, int(seed) if numbered else 0)]
-        except Exception as error:
-            what = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            raise InputError(
-                f"placement {placement} does not work here ({what}); see one of the built-in ones"
-            ) from error
+            with plugins.blaming(ROOM, name if numbered else placement):
+                found = [sorted(map(int, own)) for own in deal(wanted, free, int(seed) if numbered else 0)]
+        except PluginError as error:
+            raise PluginError(f"placement {error}") from error
         nodes = [node for own in found for node in own]
         if [len(own) for own in found] != list(wanted) or len(set(nodes)) < len(nodes) or set(nodes) - set(free):
             raise InputError(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from clustersim import plugins
 from clustersim.config.yaml import Document, read
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError
 from clustersim.files import Inputs, held
@@ -61,7 +62,8 @@ def evaluate(case: Case, point: Point) -> Row:
 
     row: Row = {NAMES.get(key, key): value for key, value in point.items()}
     try:
-        summary = run(case.cluster, case.job(point)).summary
+        with plugins.answering():
+            summary = run(case.cluster, case.job(point)).summary
     except OutOfMemoryError as error:
         return {**row, "status": "does not fit", "reason": str(error)}
     except InputError as error:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from clustersim import plugins
 from clustersim.errors import ClustersimError
 from clustersim.sweep.evaluate import Case, Files, Row, evaluate, load
 from clustersim.sweep.space import Point
@@ -51,7 +52,8 @@ def _pool(workers: int, files: Files) -> ProcessPoolExecutor:
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
-    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin, initargs=(files,))
+    begun = (files, plugins.permits())
+    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin, initargs=begun)
 
 
 _case: list[Case] = []
@@ -63,8 +65,9 @@ def _evaluate(point: Point) -> Row:
     return evaluate(_case[0], point)
 
 
-def _begin(files: Files) -> None:
-    """Prepare a worker: it loads its inputs, and ends when the process that started it is gone, however it went."""
+def _begin(files: Files, permits: tuple[str, ...]) -> None:
+    """Prepare a worker: it loads its inputs, permits the same plugins, and ends when the process that started it is gone."""
+    plugins.inherit(permits)
     from multiprocessing import parent_process
 
     def wait() -> None:

@@ -4,5 +4,5 @@ SHARED = (
     "alike",
     "model", "site", "assemble", "router", "inside", "lattice", "detours", "ports", "wiring", "cables", "climb", "groups", "memo",
     "cells", "rows", "written", "nearer", "shortest", "faults", "bisection",
-    "graph", "build", "describe", "measure", "foreign", "drawing",
+    "graph", "build", "outside", "describe", "measure", "foreign", "drawing",
 )  # fmt: skip

@@ -13,13 +13,15 @@ from clustersim.config.fields import validate
 from clustersim.config.gpu import Gpu
 from clustersim.config.topology import KINDS_OF, Node, TopologySpec
 from clustersim.config.yaml import Document, Loc, own, read
-from clustersim.errors import ConfigError, InputError, UnknownNameError, suggest
+from clustersim.errors import ConfigError, InputError, suggest
 from clustersim.topology import inside
 from clustersim.topology.faults import apply
 from clustersim.topology.foreign.astra import is_astra, translated
 from clustersim.topology.model import Topology
+from clustersim.topology.outside import check as check_outside
 from clustersim.topology.site import MAX_GPUS, Site
 
+ROOM = "clustersim.topology"
 PRESETS = Path(__file__).parent / "presets"
 
 
@@ -50,10 +52,16 @@ def build(document: Document) -> Topology:
     if not isinstance(kind, str):
         raise document.error(("fabric", "kind"), f"fabric.kind is missing; add one of {', '.join(_kinds())}")
     try:
-        plugin = plugins.load("clustersim.topology", kind, "build")
-    except UnknownNameError as error:
-        raise document.error(("fabric", "kind"), f"fabric.kind: {error}") from None
-    return apply(plugin(site), spec.faults, document)
+        plugin = plugins.load(ROOM, kind, "build")
+        with plugins.blaming(ROOM, kind):
+            built = plugin(site)
+            if plugins.outside(ROOM, kind):
+                check_outside(built, site)
+    except ConfigError:
+        raise
+    except InputError as error:
+        raise document.error(("fabric", "kind"), f"fabric.kind: {error}") from error
+    return apply(built, spec.faults, document)
 
 
 def site_of(path: str | Path) -> Site:
@@ -74,7 +82,7 @@ def presets() -> dict[str, Path]:
 
 
 def _kinds() -> list[str]:
-    return sorted(plugins.names("clustersim.topology"))
+    return sorted(plugins.names(ROOM))
 
 
 def _site(spec: TopologySpec, document: Document) -> Site:

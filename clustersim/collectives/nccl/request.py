@@ -53,8 +53,10 @@ def named(algo: str | None, proto: str | None = None) -> str | None:
     """
     if algo is None or nccl_algorithm(algo):
         return None
-    if ":" not in algo and algo not in plugins.names(ROOM):
-        raise _unknown(algo)
+    try:
+        plugins.spelled(ROOM, algo)
+    except UnknownNameError as error:
+        raise (error if ":" in algo else _unknown(algo)) from error
     if proto:
         raise InputError(f"--proto is for NCCL's algorithms, and {algo} is none of them; drop --proto")
     return algo
@@ -62,7 +64,9 @@ def named(algo: str | None, proto: str | None = None) -> str | None:
 
 def _unknown(algo: str) -> UnknownNameError:
     known = {*NCCL_ALGORITHMS, *plugins.names(ROOM)}
-    return UnknownNameError(f"{algo!r} is no algorithm of NCCL; {suggest(algo, known)}, or package.module:attribute")
+    return UnknownNameError(
+        f"{algo!r} is no algorithm of NCCL; {suggest(algo, known)}, or package.module:attribute with --plugins"
+    )
 
 
 def members(topology: Topology, gpus: int | None, ranks: str | None) -> Ints:

@@ -1,0 +1,67 @@
+"""A predictor from outside, whose every answer is looked at before anything is reckoned with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from clustersim import plugins
+from clustersim.config.gpu import Gpu
+from clustersim.errors import shown
+from clustersim.predictors.columns import Floats
+from clustersim.predictors.model import ROOM, Scope, unknown
+from clustersim.workload.kernel import Kernel
+
+_LONGEST = 1e6
+"""Seconds of one kernel."""
+
+
+class Checked:
+    """The predictor `own` that `spelling` names. Its methods raise InputError, with that name, for what is no answer."""
+
+    def __init__(self, own: Any, spelling: str) -> None:
+        self.own, self.spelling = own, spelling
+        with plugins.blaming(ROOM, spelling):
+            if not callable(getattr(own, "predict", None)) or not callable(getattr(own, "statement", None)):
+                raise TypeError(f"load returned {shown(own)}, which has no predict and statement")
+            if not isinstance(own.name, str) or not own.name.isprintable():
+                raise TypeError(f"its name is {shown(own.name)}; write one word")
+            self.name, self.burst = own.name[:60], bool(getattr(own, "burst", True))
+
+    def predict(self, kernels: Sequence[Kernel], gpu: Gpu, alone: bool = False) -> Floats:
+        """Return the seconds of each kernel."""
+        with plugins.blaming(ROOM, self.spelling):
+            found = _floats("predict", self.own.predict(kernels, gpu, alone=alone), len(kernels))
+            if not ((found > 0) & (found <= _LONGEST)).all():
+                wrong = found[~((found > 0) & (found <= _LONGEST))][0]
+                raise ValueError(f"predict returned {wrong:g} s; a kernel takes more than 0 and at most {_LONGEST:g} s")
+            return found
+
+    def statement(self, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[Scope, ...]:
+        """Return what is known about the error."""
+        with plugins.blaming(ROOM, self.spelling):
+            found = tuple(self.own.statement(kernels, gpu))
+            for scope in found:
+                if not isinstance(scope, Scope):
+                    raise TypeError(f"statement returned {shown(scope)}; it is a tuple of Scope")
+                str(scope)
+            return found
+
+    def interval(self, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats | None = None) -> tuple[Floats, Floats]:
+        """Return low and high; unknown where the predictor has no such method."""
+        if not hasattr(self.own, "interval"):
+            return unknown(len(kernels))
+        with plugins.blaming(ROOM, self.spelling):
+            low, high = (_floats("interval", ends, len(kernels)) for ends in self.own.interval(kernels, gpu, seconds))
+            if not ((low >= 0) & (low <= high)).all():
+                raise ValueError("interval returned ends that are not 0 <= low <= high")
+            return low, high
+
+
+def _floats(method: str, values: Any, count: int) -> Floats:
+    found = np.asarray(values)
+    if found.dtype.kind not in "fiu" or found.shape != (count,):
+        raise TypeError(f"{method} returned {shown(values)} for {count} kernels; it is an array of one number for each")
+    return found.astype(np.float64)
