@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -114,10 +115,10 @@ def _total(found: list[Row]) -> dict[str, float]:
     sent = [row for row in found if not isinstance(row.step, Kernel)]
     return {
         "launches": sum(row.launches for row in own),
-        "flop": sum(row.flop * row.launches for row in own),
-        "bytes": sum(row.bytes * row.launches for row in own),
+        "flop": math.fsum(row.flop * row.launches for row in own),
+        "bytes": math.fsum(row.bytes * row.launches for row in own),
         "exchanges": sum(row.launches for row in sent),
-        "exchange_bytes": sum(row.bytes * row.launches for row in sent),
+        "exchange_bytes": math.fsum(row.bytes * row.launches for row in sent),
     }
 
 

@@ -211,7 +211,7 @@ def _table(rows: list[dict[str, Any]], names: tuple[str, ...]) -> Any:
     within = bool(rows) and "seconds_low" in rows[0]
     for name in ("launches", "one", "all", "share", *(("low", "high") if within else ())):
         table.add_column(name, justify="right")
-    whole = sum(row["launches"] * row["seconds"] for row in rows) or 1.0
+    whole = math.fsum(row["launches"] * row["seconds"] for row in rows) or 1.0
     for row in rows:
         every = row["launches"] * row["seconds"]
         share = f"{100 * every / whole:.1f} %"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from clustersim.schedules.action import Schedule
@@ -54,4 +55,4 @@ def _units(schedule: Schedule, stages: int) -> tuple[float, float]:
     """Return how long a schedule takes and how long its busiest rank works, in units of a forward."""
     timeline = play(schedule, stages - 1)
     makespan = max(row[-1].end for row in timeline)
-    return makespan, max(sum(UNIT[action.letter] for action in row) for row in schedule)
+    return makespan, max(math.fsum(UNIT[action.letter] for action in row) for row in schedule)

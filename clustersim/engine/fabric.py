@@ -8,6 +8,7 @@ transfer, with max-min fair rates that `flows` keeps up to date. Both ways give 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from copy import copy
 from itertools import count
@@ -66,7 +67,7 @@ class Activity:
     def __init__(self, segments: Iterable[Segment], carried: Carried | None = None) -> None:
         self.segments = tuple(segments)
         self.carried = carried or {}
-        self.compute = sum(s.compute for s in self.segments)
+        self.compute = math.fsum(s.compute for s in self.segments)
         self.ends: list[float] = []
         now = 0.0
         for compute, move in self.segments:

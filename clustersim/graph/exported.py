@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -105,7 +106,7 @@ def _node(one: Any, phase: Phase, index: Mapping[str, int]) -> Node:
     if op.removesuffix("_backward") in (_FLASH, _EFFICIENT):
         op, inputs = _attention_call(one, op, inputs)
     reads = tuple((index.get(source.name, OUTSIDE), shape.bytes) for source, shape in given)
-    size = sum(shape.bytes for shape in outputs)
+    size = math.fsum(shape.bytes for shape in outputs)
     return Node(_place(one), op, phase, price(op, inputs, outputs), reads, size)
 
 

@@ -7,6 +7,7 @@ that hang together and have the same number of products before them are one kern
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -86,10 +87,12 @@ def _merged(nodes: Sequence[Node], members: list[int], roots: Sequence[int], rea
     traffic = 0.0
     for i in members:
         sources = _sources(nodes[i], roots)
-        traffic += max(0.0, sum(k.bytes for k in nodes[i].kernels) - nodes[i].output - sum(size for _, size in sources))
+        traffic += max(
+            0.0, math.fsum(k.bytes for k in nodes[i].kernels) - nodes[i].output - math.fsum(size for _, size in sources)
+        )
         read |= {source: max(size, read.get(source, 0.0)) for source, size in sources if source not in inside}
     written = [i for i in members if not readers[i] or not inside.issuperset(readers[i])]
-    traffic += sum(read.values()) + sum(nodes[i].output for i in written)
+    traffic += math.fsum(read.values()) + math.fsum(nodes[i].output for i in written)
     kernel = _kernel([k for i in members for k in nodes[i].kernels], traffic)
     return Node(last.place, "fused", last.phase, (kernel,), tuple(read.items()), last.output)
 
@@ -100,4 +103,4 @@ def _kernel(parts: Sequence[Kernel], traffic: float) -> Kernel:
     lead = max(parts, key=lambda k: (order.get(k.kind, 0), k.m * k.n))
     kind = lead.kind if lead.kind in order else "elementwise"
     size = float(lead.m) * lead.n
-    return vector(kind, "fused", lead.dtype, lead.m, lead.n, sum(k.flop for k in parts) / size, traffic / size)
+    return vector(kind, "fused", lead.dtype, lead.m, lead.n, math.fsum(k.flop for k in parts) / size, traffic / size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -44,4 +45,4 @@ class Graph:
     @property
     def flop(self) -> float:
         """FLOP of all matrix products and attention kernels."""
-        return sum(k.flop for k in self.kernels if k.k)
+        return math.fsum(k.flop for k in self.kernels if k.k)

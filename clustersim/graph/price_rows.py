@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from clustersim.graph.price_vectors import Kernels, memory, plain
@@ -36,6 +37,6 @@ def norm_backward(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) 
 
 def batch_norm(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Kernels:
     """Return both passes: what is averaged is read once more."""
-    again = sum(one.bytes for one in inputs if one.elements == outputs[0].elements)
+    again = math.fsum(one.bytes for one in inputs if one.elements == outputs[0].elements)
     [kernel] = memory(op, inputs, outputs)
     return (kernel._replace(bytes=kernel.bytes + again),)

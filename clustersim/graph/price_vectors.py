@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from math import prod
 
@@ -30,7 +31,7 @@ def _float(dtype: str) -> str:
 def moved(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> float:
     """Return the bytes that an element-wise kernel reads and writes, repeated operands as the cache lets it."""
     wide = max(outputs, key=lambda one: one.elements).elements
-    return sum(_read(one, wide) for one in inputs) + sum(one.bytes for one in outputs)
+    return math.fsum(_read(one, wide) for one in inputs) + math.fsum(one.bytes for one in outputs)
 
 
 def _read(one: Tensor, wide: int) -> float:
@@ -48,7 +49,9 @@ def elementwise(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) ->
 def memory(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Kernels:
     """Return one kernel that reads its inputs and writes its outputs once."""
     over = max((*inputs, *outputs), key=lambda one: one.elements)
-    return (plain("memory", op, over, sum(_read(one, 0) for one in inputs) + sum(one.bytes for one in outputs)),)
+    return (
+        plain("memory", op, over, math.fsum(_read(one, 0) for one in inputs) + math.fsum(one.bytes for one in outputs)),
+    )
 
 
 def fill(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Kernels:

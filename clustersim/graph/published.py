@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -125,6 +126,6 @@ def means(found: list[Run]) -> list[Mean]:
 
 def _mean(key: tuple[bool, str, str, str], part: list[Run]) -> Mean:
     theirs = [abs(one.their_error) for one in part if one.their_error is not None]
-    ours = sum(abs(one.error) for one in part) / len(part)
+    ours = math.fsum(abs(one.error) for one in part) / len(part)
     trusted, gpu, mode, option = key
-    return Mean(gpu, mode, option, trusted, len(part), ours, sum(theirs) / len(theirs) if theirs else None)
+    return Mean(gpu, mode, option, trusted, len(part), ours, math.fsum(theirs) / len(theirs) if theirs else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -49,7 +50,7 @@ class Total(NamedTuple):
     @property
     def seconds(self) -> float:
         """Seconds of the pass."""
-        return sum(part.gpu for part in self.parts) + self.waits
+        return math.fsum(part.gpu for part in self.parts) + self.waits
 
 
 def total(graph: Graph, predictor: Predictor, gpu: Gpu, eager: bool = True, clocks: Clocks = "sustained") -> Total:
@@ -83,7 +84,7 @@ def _of(graph: Graph, phase: Phase) -> list[Node]:
 
 def _part(phase: Phase, nodes: Sequence[Node], each: dict[Kernel, float]) -> Part:
     kernels = [kernel for node in nodes for kernel in node.kernels]
-    return Part(phase, sum(each[kernel] for kernel in kernels), sum(map(cpu, nodes)), len(kernels))
+    return Part(phase, math.fsum(each[kernel] for kernel in kernels), math.fsum(map(cpu, nodes)), len(kernels))
 
 
 def cpu(node: Node) -> float:
@@ -98,7 +99,7 @@ def _waits(nodes: Sequence[Node], each: Mapping[Kernel, float]) -> tuple[float, 
     kernels before it. The pass ends max_i(C_i - G_i) later than its kernels in a row (Lindley's recursion).
     """
     launched = np.cumsum([cpu(node) for node in nodes])
-    run = np.array([sum(each[kernel] for kernel in node.kernels) for node in nodes])
+    run = np.array([math.fsum(each[kernel] for kernel in node.kernels) for node in nodes])
     lead = np.where(run > 0, launched - (np.cumsum(run) - run), 0.0)
     last = int(lead.argmax()) if len(lead) else 0
     return float(lead.max(initial=0.0)), last

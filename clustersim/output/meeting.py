@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -36,7 +37,7 @@ def meeting(shared: Shared, a: int, b: int) -> dict[str, Any]:
 def _link(shared: Shared, link: int, a: int, b: int) -> dict[str, Any]:
     """Return what all jobs put on a link: bytes/s, mean utilization, and the share of each."""
     rates = {t.name: float(rate) for t, rate in zip(shared.tenants, shared.rates[:, link], strict=True) if rate}
-    total = sum(rates.values())
+    total = math.fsum(rates.values())
     return {
         "busiest": shared.cluster.link_name(link),
         "capacity_bytes_per_s": float(shared.cluster.capacity[link]),
@@ -54,7 +55,7 @@ def _both(shared: Shared, link: int, a: int, b: int) -> float | None:
         return None
     one, two = (list(merged(_under_way(shared.tenants[i], link))) for i in (a, b))
     common = overlaps(one, two)
-    return sum(max(min(last, end) - max(first, begin), 0.0) for first, last in common) / (end - begin)
+    return math.fsum(max(min(last, end) - max(first, begin), 0.0) for first, last in common) / (end - begin)
 
 
 def _under_way(tenant: Tenant, link: int) -> set[Interval]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
@@ -89,7 +90,7 @@ def mean_parts(steps: Sequence[dict[str, float]]) -> dict[str, float]:
 
 def exposed(found: dict[str, float]) -> float:
     """Return the seconds of communication that a rank waits for."""
-    return sum(found.get(name, 0.0) for name in COMMUNICATION)
+    return math.fsum(found.get(name, 0.0) for name in COMMUNICATION)
 
 
 def _simulated(shared: Shared) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,7 +142,7 @@ class Learned:
             return Scope(subject, self.name, measured[gpu.name]["mean"], measured[gpu.name]["count"], gpu.name)
         unseen = [row for row in self.weights.meta["errors"].get(name, {}).values() if row["unseen"]]
         count = sum(row["count"] for row in unseen)
-        mean = sum(row["mean"] * row["count"] for row in unseen) / count if count else None
+        mean = math.fsum(row["mean"] * row["count"] for row in unseen) / count if count else None
         return Scope(subject, self.name, mean, count, "GPUs left out of training", str(self.distance(name, gpu)))
 
 

@@ -6,6 +6,7 @@ Those of different classes are taken to be independent: their squares add up, be
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -76,7 +77,7 @@ def _sum(names: Sequence[str], off: Floats) -> float:
     found = dict.fromkeys(names, 0.0)
     for name, value in zip(names, off.tolist(), strict=True):
         found[name] += value
-    return float(np.sqrt(sum(value * value for value in found.values())))
+    return float(np.sqrt(math.fsum(value * value for value in found.values())))
 
 
 def bounds(predictor: Predictor, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats) -> Bounds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -57,7 +58,7 @@ def _overview(meta: Meta, kind: str) -> tuple[str, ...]:
 def average(values: Iterable[float | None]) -> float | None:
     """Return the mean of the values that are known, None when none is."""
     known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    return math.fsum(known) / len(known) if known else None
 
 
 def _coverage(meta: Meta, kind: str) -> tuple[float | None, float | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -85,7 +86,7 @@ def _array(values: Iterator[float]) -> Floats:
 def _counts(site: Site, spec: Explicit, ports: Ports, trunks: Trunks) -> dict[str, float]:
     half = site.nics * (site.nodes // 2)
     ports = [port._replace(rate=min(port.rate, site.nic_line)) for port in ports]
-    flow, total = _flow(ports, trunks, half), sum(port.rate for port in ports[:half])
+    flow, total = _flow(ports, trunks, half), math.fsum(port.rate for port in ports[:half])
     return {
         "switches": len(spec.nodes),
         "cables": sum(link.count for link in trunks) + site.endpoints,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import log
@@ -90,4 +91,4 @@ def _far(job: Job, one: Nearby) -> float:
     """Return how far another way is: the sum of by how many e-folds tp, pp and the batch change."""
     p, q = job.parallelism, one.job.parallelism
     factors = (q.tp / p.tp, q.pp / p.pp, one.job.training.global_batch / job.training.global_batch)
-    return sum(abs(log(factor)) for factor in factors)
+    return math.fsum(abs(log(factor)) for factor in factors)

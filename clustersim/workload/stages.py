@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -77,12 +78,12 @@ class Stage:
     @cached_property
     def saved_bytes(self) -> float:
         """Bytes of activations that each microbatch in flight keeps on one rank."""
-        return sum(self._saved(layer) * count for layer, count in self.layers)
+        return math.fsum(self._saved(layer) * count for layer, count in self.layers)
 
     @cached_property
     def working_bytes(self) -> float:
         """Bytes that recomputation brings back while one layer's backward pass runs."""
-        return max(sum(op.saved for op in layer.operators) - self._saved(layer) for layer, _ in self.layers)
+        return max(math.fsum(op.saved for op in layer.operators) - self._saved(layer) for layer, _ in self.layers)
 
     def gradient_ready(self, expert: bool) -> tuple[tuple[int, int], ...]:
         """Return (n, parameters): how many more parameters have their gradient once the first n steps of `backward` are done.
@@ -122,7 +123,7 @@ class Stage:
 
     def _saved(self, layer: Layer) -> float:
         again = self.recomputed(layer)
-        kept = sum(op.saved for op in layer.operators if op not in again)
+        kept = math.fsum(op.saved for op in layer.operators if op not in again)
         return kept + (layer.input_bytes if again == layer.operators else 0.0)
 
     def _pass(self, layer: Layer) -> _Backward:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from clustersim.collectives.levels import fanouts
@@ -33,7 +35,7 @@ def _named(topology: Topology, gpus: Ints, op: str, algorithm: str, shares: tupl
     group = fitted(topology, algorithm, (op,), gpus, upwards, shares)
     parts = phases(algorithm, op, group)
     found = [idle(topology, gpus, part) for part in parts]
-    delay = sum(float(one.latency[0]) for one in found)
-    rate = 1 / sum(1 / float(one.bound[0]) for one in found)
-    why = f"{algorithm} as named, in {sum(part.rounds for part in parts):g} rounds, with no protocol of NCCL"
+    delay = math.fsum(float(one.latency[0]) for one in found)
+    rate = 1 / math.fsum(1 / float(one.bound[0]) for one in found)
+    why = f"{algorithm} as named, in {math.fsum(part.rounds for part in parts):g} rounds, with no protocol of NCCL"
     return Choice(algorithm, NO_PROTOCOL, 0, delay, rate, algorithm, why)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -76,7 +77,7 @@ class Paper:
             return Scope(subject, NAME, errors[gpu.name]["mean"], errors[gpu.name]["count"], gpu.name)
         unseen = [entry for entry in errors.values() if entry["unseen"]]
         count = sum(entry["count"] for entry in unseen)
-        mean = sum(entry["mean"] * entry["count"] for entry in unseen) / count if count else None
+        mean = math.fsum(entry["mean"] * entry["count"] for entry in unseen) / count if count else None
         return Scope(subject, NAME, mean, count, "GPUs left out of training")
 
 

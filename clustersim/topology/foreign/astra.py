@@ -6,6 +6,7 @@ goes dimension by dimension as in ASTRA-sim (Won et al. 2023). Its GB/s is 2^30 
 
 from __future__ import annotations
 
+import math
 from math import prod
 from typing import Any
 
@@ -59,7 +60,9 @@ def _node(spec: AstraNetwork) -> dict[str, Any]:
         scale_up = {"kind": kind, "link": _rate(spec.bandwidth[0]), "latency": f"{delay}ns"}
     node: dict[str, Any] = {"gpus": {"model": spec.gpu, "count": gpus}, "scale_up": scale_up}
     if len(spec.topology) > 1:
-        most = sum(_egress(spec, i) for i in range(1, len(spec.topology))) or spec.bandwidth[1]  # one node: any rate
+        most = (
+            math.fsum(_egress(spec, i) for i in range(1, len(spec.topology))) or spec.bandwidth[1]
+        )  # one node: any rate
         node["nics"] = {"count": gpus, "rate": _rate(most), "attach": "integrated", "efficiency": 1.0, "latency": "0s"}
     return node
 

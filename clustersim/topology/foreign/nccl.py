@@ -65,7 +65,7 @@ def read(path: str | Path) -> Document:
     }
     nics = min(len(nets), len(gpus))
     if nics:
-        megabits = sum(_number(net, "speed", path, _MEGABITS) for net in nets) / nics
+        megabits = math.fsum(_number(net, "speed", path, _MEGABITS) for net in nets) / nics
         attach = "per_gpu" if nics == len(gpus) else "shared"
         node["nics"] = {
             "count": nics,
