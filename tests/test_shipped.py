@@ -14,6 +14,7 @@ from clustersim.config.yaml import read
 from clustersim.errors import InputError
 from clustersim.pipeline import simulate
 from clustersim.topology.build import document_of, load
+from clustersim.workload.load import load as load_workload
 
 ROOT = Path(__file__).parents[1]
 SERVERS = {"dgx_a100_8", "hgx_h100_8", "mi300x_8", "nvlink_a100_40gb_4", "nvlink_h100_4"}
@@ -130,3 +131,22 @@ def test_a_sweep_names_its_best_point_as_it_was_asked(call):
     options = ("--tp", "1,2", "--set", "predictor=roofline", "--set", "training.global_batch=8", "--workers", "1")
     out = call("sweep", "hgx_h100_8", "gpt2_large", *options)[1]
     assert "\n  clustersim run hgx_h100_8 gpt2_large --set " in out
+
+
+TOPOLOGIES = sorted(path for path in (ROOT / "topologies").iterdir() if path.suffix in (".yaml", ".yml"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", TOPOLOGIES, ids=lambda path: path.stem)
+def test_every_shipped_topology_runs_a_shipped_workload_as_it_stands(path):
+    workload = "gpt3" if load(path).gpus >= 128 else "gpt2_large"
+    found = simulate(path, ROOT / "workloads" / f"{workload}.yaml").summary
+    assert found["memory"]["fits"]
+    assert found["step_time_s"] > 0
+
+
+@pytest.mark.parametrize("name", ["torus_4096", "dragonfly_plus_3420"])
+def test_gpt3_can_be_placed_on_small_nodes(name):
+    cluster = load(ROOT / "topologies" / f"{name}.yaml")
+    job = load_workload(ROOT / "workloads" / "gpt3.yaml").place(cluster.gpus, cluster.gpus_per_node)
+    assert job.mesh.size > 0.8 * cluster.gpus
