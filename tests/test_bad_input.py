@@ -211,7 +211,7 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
     "unknown predictor": (["run", "C", "J", "--predictor", "tarot"], "(command line): predictor: 'tarot'"),
     "absent topology": (["run", "absent.yaml", "J"], "absent.yaml: no such file"),
     "absent workload": (["run", "C", "absent.yaml"], "absent.yaml: no such file"),
-    "swapped files": (["run", "J", "C"], "unknown key"),
+    "swapped files": (["run", "J", "C"], "this is a topology, not a workload; the topology comes first"),
     "directory": (["run", "C", "."], ".: cannot be read: Is a directory; give the path of a YAML file"),
     "path below a file": (["run", "C", "J/x"], "cannot be read: Not a directory"),
     "name too long": (["run", "C", "x" * 5000], "File name too long"),

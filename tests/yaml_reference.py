@@ -14,6 +14,7 @@ from clustersim.config.gpu import Gpu
 from clustersim.topology.build import presets
 from clustersim.units import EXAMPLES, UNITS, seconds
 from clustersim.workload.aliases import ALIASES, REMEDIES
+from clustersim.workload.ignored import NO_EFFECT, NOT_MODELLED
 
 PAGE = Path(__file__).parents[1] / "docs" / "yaml.md"
 
@@ -177,7 +178,8 @@ def _spelled(units: typing.Mapping[str, float]) -> str:
 def _aliases() -> str:
     rows = [f"| `{name}` | `{'.'.join(map(str, loc))}` |" for name, (loc, _) in ALIASES.items()]
     refused = "\n".join(f"- `{name}`: {remedy}" for name, remedy in REMEDIES.items())
-    return "\n".join([MEGATRON, "| Megatron | here |", "| --- | --- |", *rows, "", REFUSED, refused, ""])
+    ignored = [IGNORED, f"{_listed(sorted(NO_EFFECT))}.\n", UNMODELLED, f"{_listed(sorted(NOT_MODELLED))}.\n"]
+    return "\n".join([MEGATRON, "| Megatron | here |", "| --- | --- |", *rows, "", REFUSED, refused, "", *ignored])
 
 
 HEAD = """\
@@ -215,8 +217,11 @@ A command takes a path, or the bare name of a shipped file: `clustersim kernels 
 MEGATRON = """\
 ### Megatron's names
 
-The arguments of Megatron-LM are understood too, at the top level or in any section, with hyphens or underscores.
+The arguments of Megatron-LM are understood too, at the top level or in any section, with hyphens or underscores. Those that
+change nothing here are ignored, and `run` lists them once.
 """
-REFUSED = "These have no counterpart:\n"
+REFUSED = "These have no counterpart, and are refused unless they are off:\n"
+IGNORED = "These do not change the time of a step:\n"
+UNMODELLED = "These change it somewhat, and are not modelled:\n"
 JOBS = "## Files of jobs\n\nFor `clustersim share` ([how](several-jobs.md)).\n"
 GPU = "## GPU files\n\n`clustersim/gpus/*.yaml`, or a file of your own ([how](how-to-add-a-gpu.md)).\n"

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from clustersim.config.yaml import KEY, Document, Loc
-from clustersim.errors import ConfigError, shown, suggest
+from clustersim.errors import ConfigError, nearest, shown, suggest
 
 
 def first(
@@ -24,11 +24,27 @@ def first(
     for detail in details:
         groups[_real(detail, data)].append(detail)
     found: list[tuple[bool, int, int, int, ConfigError]] = []
+    unknown: list[tuple[ConfigError, str, str]] = []
     for loc, group in groups.items():
         place = (*at, *loc, KEY) if _about_key(group[0]) else (*at, *loc)
-        error = document.error(place, _sentence(kind, group, (*at, *loc)))
+        error = document.error(place, _sentence(kind, group, at, (*at, *loc)))
         found.append((group[0]["type"] == "missing", error.line, error.column, len(found), error))
-    return min(found)[-1]
+        if group[0]["type"] == "extra_forbidden":
+            unknown.append((error, str(loc[-1]), _hint(kind, group[0], at, (*at, *loc))))
+    worst = min(found)[-1]
+    return _all(unknown) if len(unknown) > 1 and worst in [error for error, *_ in unknown] else worst
+
+
+def _all(unknown: list[tuple[ConfigError, str, str]]) -> ConfigError:
+    """Return one error that names all unknown keys of a file, each with its place and what was probably meant."""
+    unknown.sort(key=lambda one: (one[0].line, one[0].column))
+    lead = unknown[0][0]
+    told = []
+    for error, key, hint in unknown:
+        place = f"{error.line}:{error.column}" if error.line else "command line"
+        told.append(f"{shown(key)} ({place}{'; ' if hint else ''}{hint})")
+    sentence = f"{len(unknown)} unknown keys: {', '.join(told)}; rename or remove them"
+    return ConfigError(lead.path, lead.line, lead.column, sentence)
 
 
 def _real(detail: ErrorDetails, data: Any) -> Loc:
@@ -46,12 +62,14 @@ def _about_key(detail: ErrorDetails) -> bool:
     return detail["type"] == "extra_forbidden" or detail["loc"][-1:] == ("[key]",)
 
 
-def _sentence(kind: type[BaseModel], group: list[ErrorDetails], loc: Loc) -> str:
+def _sentence(kind: type[BaseModel], group: list[ErrorDetails], at: Loc, loc: Loc) -> str:
     detail = group[0]
     name = ".".join(map(str, loc)) or "the file"
     match detail["type"]:
         case "extra_forbidden":
-            return f"unknown key {shown(loc[-1])}; {suggest(str(loc[-1])[:60], _keys(kind, detail['loc'][:-1]))}"
+            place = _elsewhere(kind, at, loc)
+            remedy = place or suggest(str(loc[-1])[:60], _keys(kind, detail["loc"][:-1]))
+            return f"unknown key {shown(loc[-1])}; {remedy}"
         case "missing":
             return f"{name} is missing; add it"
         case "quantity":
@@ -62,6 +80,31 @@ def _sentence(kind: type[BaseModel], group: list[ErrorDetails], loc: Loc) -> str
     if detail["input"] is None:
         return f"{name} is empty; it {rule}"
     return f"{name}: {_shown(detail['input'])} {rule}"
+
+
+def _hint(kind: type[BaseModel], detail: ErrorDetails, at: Loc, loc: Loc) -> str:
+    """Return what an unknown key was probably meant to be, or nothing."""
+    known = _keys(kind, detail["loc"][:-1])
+    return _elsewhere(kind, at, loc) or nearest(str(loc[-1])[:60], known).rstrip()
+
+
+def _elsewhere(kind: type[BaseModel], at: Loc, loc: Loc) -> str:
+    """Return where a key belongs that stands in the wrong section, or is written with dots; else nothing."""
+    key = str(loc[-1])
+    for path in _paths(kind):
+        if len(path) > 1 and key == ".".join(path):
+            return f"write {path[-1]} inside {'.'.join(path[:-1])}"
+        if path[-1] == key and (*at, *path) != loc:
+            return f"write it as {'.'.join(map(str, (*at, *path)))}{'' if at or path[1:] else ' at the top level'}"
+    return ""
+
+
+def _paths(kind: type[BaseModel]) -> list[tuple[str, ...]]:
+    """Return the keys of a spec and of those inside it, the least deep first."""
+    found: list[tuple[str, ...]] = [(name,) for name in kind.model_fields]
+    for name, field in kind.model_fields.items():
+        found += [(name, *path) for spec in _specs(field.annotation) if spec is not kind for path in _paths(spec)]
+    return sorted(found, key=len)
 
 
 def _rule(group: list[ErrorDetails]) -> str:

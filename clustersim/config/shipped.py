@@ -83,12 +83,16 @@ def _exists(path: Path) -> bool:
 
 def _absent(room: Room, path: Path, new: str | None) -> str:
     """Return the sentence for a file that is not there."""
-    known = files(room)
+    known, what, other = files(room), _WORDS[room], _OTHER[room]
     name = new or path.stem
+    if "," in str(path):
+        several = (
+            "; `clustersim share` takes several workloads, with blanks between them" if room == "workloads" else ""
+        )
+        return f"{path}: no such file; a list with commas is no {what}, so give one{several}"
     if path.suffix in SUFFIXES:
         shipped = f", and the bare name {name} finds the shipped one" if name in known else ""
         return f"{path}: no such file; `ls {path.parent}` shows what is there{shipped}"
-    what, other = _WORDS[room], _OTHER[room]
     if str(path) in files(other):
         return f"{path} is a {_WORDS[other]}, not a {what}; the topology comes first, then the workload"
     return (

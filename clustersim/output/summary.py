@@ -74,6 +74,7 @@ def summary(
         "busiest_links": busiest(topology, link_bytes(plan, topology), record.end),
         "predictor": predictor_facts(work.job, facts.forecast),
         "not_modelled": list(NOT_MODELLED),
+        **({"ignored_arguments": work.job.ignored._asdict()} if any(work.job.ignored) else {}),
         "simulated": _simulated(topology, work, plan, record, facts),
         "trace": shown(chosen(record.spans, plan, work.job.mesh.size // work.job.parallelism.pp), plan),
     }

@@ -30,7 +30,14 @@ SOURCES = {
 def lines(summary: dict[str, Any], took: float) -> list[str]:
     """Return the summary as lines of text; `took` is the wall time of the simulation in seconds."""
     parts = (_head(summary), _warned(summary), _why(summary), _memory(summary), _network(summary), _how(summary, took))
-    return [line for part in parts if part for line in (*part, "")][:-1]
+    found = [*parts, _ignored(summary.get("ignored_arguments", {}))]
+    return [line for part in found if part for line in (*part, "")][:-1]
+
+
+def _ignored(arguments: dict[str, tuple[str, ...]]) -> list[str]:
+    """Return which of Megatron's arguments were left out, once each."""
+    said = {"no_effect": "no effect on the time of a step", "not_modelled": "not modelled"}
+    return [f"ignored, {why}: {', '.join(arguments[key])}" for key, why in said.items() if arguments.get(key)]
 
 
 def _rows(pairs: Iterable[tuple[str, str]]) -> list[str]:

@@ -2,7 +2,8 @@
 
 SHARED = (
     "alike",
-    "model", "site", "assemble", "router", "inside", "lattice", "detours", "ports", "wiring", "cables", "climb", "groups", "memo",
+    "model", "site", "assemble", "router", "inside", "lattice", "detours", "ports", "wiring", "cables", "climb", "groups",
+    "limits", "memo",
     "cells", "rows", "written", "nearer", "shortest", "faults", "bisection",
     "graph", "build", "outside", "describe", "measure", "foreign", "drawing",
 )  # fmt: skip

@@ -12,7 +12,7 @@ from clustersim.config import shipped
 from clustersim.config.fields import validate
 from clustersim.config.gpu import Gpu
 from clustersim.config.topology import KINDS_OF, Node, TopologySpec
-from clustersim.config.yaml import Document, Loc, own, read
+from clustersim.config.yaml import KEY, Document, Loc, own, read
 from clustersim.errors import ConfigError, InputError, suggest
 from clustersim.topology import inside
 from clustersim.topology.faults import apply
@@ -72,6 +72,10 @@ def site_of(path: str | Path) -> Site:
 def _described(document: Document) -> tuple[TopologySpec, Site]:
     if is_astra(document):
         document = translated(document)
+    for key in ("model", "training", "parallelism"):
+        if key in document.data:
+            what = "this is a workload, not a topology; the topology comes first, then the workload"
+            raise document.error((key, KEY), what)
     spec = validate(TopologySpec, document)
     return spec, _site(spec, document)
 

@@ -42,6 +42,17 @@ def positions(value: Any) -> Any:
     return words.get(value, value) if isinstance(value, str) else value
 
 
+def fp8(value: Any) -> Any:
+    """Return the data type for Megatron's fp8 format (`hybrid` or `e4m3`, both of which multiply in fp8)."""
+    return "fp8" if value in ("hybrid", "e4m3", True) else None if value is False else value
+
+
+def attention(value: Any) -> Any:
+    """Return this project's word for Megatron's attention_backend."""
+    words = {"auto": "flash", "flash": "flash", "fused": "flash", "unfused": "unfused", "local": "unfused"}
+    return words.get(value, value) if isinstance(value, str) else value
+
+
 Alias = tuple[Loc, Callable[[Any], Any]]
 
 ALIASES: Mapping[str, Alias] = {
@@ -62,21 +73,38 @@ ALIASES: Mapping[str, Alias] = {
     "add_bias_linear": (("model", "bias"), same),
     "untie_embeddings_and_output_weights": (("model", "tied_embeddings"), inverse),
     "hidden_dropout": (("model", "dropout"), positive),
+    "openai_gelu": (("model", "activation"), only(True, "gelu_new")),
+    "use_rotary_position_embeddings": (("model", "positions"), only(True, "rotary")),
+    "encoder_num_layers": (("model", "layers"), same),
     "num_experts": (("model", "experts"), same),
+    "num_moe_experts": (("model", "experts"), same),
+    "moe_ffn_hidden_size": (("model", "ffn"), same),
     "moe_router_topk": (("model", "topk"), same),
     "seq_length": (("training", "seq"), same),
+    "encoder_seq_length": (("training", "seq"), same),
     "micro_batch_size": (("training", "micro_batch"), same),
     "global_batch_size": (("training", "global_batch"), same),
     "bf16": (("training", "precision"), only(True, "bf16")),
     "fp16": (("training", "precision"), only(True, "fp16")),
+    "fp8": (("training", "precision"), fp8),
+    "fp8_format": (("training", "precision"), fp8),
+    "attention_backend": (("training", "attention"), attention),
+    "optimizer": (("training", "optimizer"), lower),
+    "clip_grad": (("training", "clip_gradients"), positive),
     "use_flash_attn": (("training", "attention"), lambda v: {True: "flash", False: "unfused"}.get(v, v)),
     "recompute_granularity": (("training", "recompute"), same),
+    "recompute_activations": (("training", "recompute"), only(True, "selective")),
+    "checkpoint_activations": (("training", "recompute"), only(True, "full")),
+    "grad_reduce_in_bf16": (("training", "gradients"), only(True, "bf16")),
+    "main_grads_dtype": (("training", "gradients"), same),
     "accumulate_allreduce_grads_in_fp32": (("training", "gradients"), only(True, "fp32")),
     "tensor_model_parallel_size": (("parallelism", "tp"), same),
     "pipeline_model_parallel_size": (("parallelism", "pp"), same),
     "virtual_pipeline_model_parallel_size": (("parallelism", "vpp"), same),
     "account_for_embedding_in_pipeline_split": (("parallelism", "account_for_embedding"), same),
     "account_for_loss_in_pipeline_split": (("parallelism", "account_for_loss"), same),
+    "num_virtual_stages_per_pipeline_rank": (("parallelism", "vpp"), same),
+    "sequence_parallel": (("parallelism", "sequence_parallel"), same),
     "data_parallel_size": (("parallelism", "dp"), same),
     "expert_model_parallel_size": (("parallelism", "ep"), same),
     "expert_tensor_parallel_size": (("parallelism", "expert_tp"), same),
@@ -85,15 +113,69 @@ ALIASES: Mapping[str, Alias] = {
     "overlap_grad_reduce": (("parallelism", "overlap", "grad_reduce"), same),
     "overlap_param_gather": (("parallelism", "overlap", "param_gather"), same),
     "overlap_p2p_comm": (("parallelism", "overlap", "p2p"), same),
+    "overlap_p2p_communication": (("parallelism", "overlap", "p2p"), same),
+    "no_overlap_p2p_communication": (("parallelism", "overlap", "p2p"), inverse),
 }
 
 REMEDIES: Mapping[str, str] = {
     "num_layers_per_virtual_pipeline_stage": "write virtual_pipeline_model_parallel_size, the chunks of a pipeline rank",
-    "context_parallel_size": "leave it out, the sequence is not split over ranks of its own",
+    "context_parallel_size": "write 1 or leave it out, the sequence is not split over ranks of its own",
+    "multi_latent_attention": "leave it out, latent attention is not modelled",
+    "mtp_num_layers": "leave it out, the prediction of several tokens is not modelled",
+    "moe_shared_expert_intermediate_size": "write model.shared_experts, how many experts of the usual width are always on",
+    "moe_layer_freq": "write 1 or leave it out, every layer is a mixture or none is",
+    "moe_expert_capacity_factor": "leave it out, routers that drop rows are not modelled",
+    "squared_relu": "write model.activation, squares of ReLU are not modelled",
+    "gated_linear_unit": "write swiglu, other gates are not modelled",
+    "window_size": "leave it out, sliding windows are not modelled",
+    "no_position_embedding": "write position_embedding_type: none",
+    "recompute_method": "write uniform or leave it out, all layers of a stage are recomputed or none",
+    "recompute_num_layers": "write 1 or leave it out, all layers of a stage are recomputed or none",
+    "decoder_first_pipeline_num_layers": "leave it out, layers are dealt out as evenly as they can be",
+    "decoder_last_pipeline_num_layers": "leave it out, layers are dealt out as evenly as they can be",
+    "num_layers_in_first_pipeline_stage": "leave it out, layers are dealt out as evenly as they can be",
+    "num_layers_in_last_pipeline_stage": "leave it out, layers are dealt out as evenly as they can be",
+    "pipeline_model_parallel_layout": "leave it out, layers are dealt out as evenly as they can be",
+    "use_torch_fsdp2": "write use_distributed_optimizer, ZeRO stages 2 and 3 are not modelled",
+    "use_megatron_fsdp": "write use_distributed_optimizer, ZeRO stages 2 and 3 are not modelled",
+    "use_custom_fsdp": "write use_distributed_optimizer, ZeRO stages 2 and 3 are not modelled",
+    "num_distributed_optimizer_instances": "write 1 or leave it out, optimizer states are sharded over all replicas",
+    "cpu_offloading": "leave it out, offloading is not modelled",
+    "optimizer_cpu_offload": "leave it out, offloading is not modelled",
+    "fine_grained_activation_offloading": "leave it out, offloading is not modelled",
+    "rampup_batch_size": "write the global_batch_size of the step that you ask about",
+    "use_tp_pp_dp_mapping": "leave it out, ranks are numbered tp, ep, dp, pp",
+    "fp4": "leave it out, fp4 is not modelled",
+    "fp4_format": "leave it out, fp4 is not modelled",
 }
 """Names that have no counterpart, and what to write instead."""
+
+NEUTRAL: Mapping[str, Any] = {
+    "context_parallel_size": 1,
+    "moe_layer_freq": 1,
+    "recompute_method": "uniform",
+    "recompute_num_layers": 1,
+    "num_distributed_optimizer_instances": 1,
+}
+"""Values with which a name that has no counterpart changes nothing, beside false, 0 and none at all."""
+
+YIELDS: Mapping[str, frozenset[str]] = {
+    "bf16": frozenset({"fp8", "fp8_format"}),
+    "fp16": frozenset({"fp8", "fp8_format"}),
+    "ffn_hidden_size": frozenset({"moe_ffn_hidden_size"}),
+    "accumulate_allreduce_grads_in_fp32": frozenset({"grad_reduce_in_bf16", "main_grads_dtype"}),
+    "recompute_activations": frozenset({"recompute_granularity"}),
+    "use_flash_attn": frozenset({"attention_backend"}),
+}
+"""Names that Megatron takes together with a more precise one, which decides."""
 
 
 def find(key: str) -> Alias | None:
     """Return where an alias belongs and how its value converts, or None when `key` is no alias."""
     return ALIASES.get(key.replace("-", "_"))
+
+
+def refused(key: str, value: Any) -> str | None:
+    """Return what to write instead of a name that has no counterpart; None for other names, and where it changes nothing."""
+    remedy = REMEDIES.get(key)
+    return None if remedy is None or value in (None, False, 0, NEUTRAL.get(key)) else remedy

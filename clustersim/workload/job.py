@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from clustersim.config.workload import Model, Parallelism, Training, Workload
 from clustersim.config.yaml import Document
 from clustersim.errors import ConfigError, InputError
+from clustersim.workload.ignored import NOTHING, Ignored
 from clustersim.workload.mesh import Mesh
 from clustersim.workload.rank import Rank, padded_vocab
 from clustersim.workload.routing import shares_of
@@ -18,10 +19,11 @@ MAX_PASSES = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A validated workload and the document it is from, for errors that only show later."""
+    """A validated workload, the document it is from, for errors that only show later, and what was ignored in that."""
 
     spec: Workload
     document: Document = field(repr=False, compare=False)
+    ignored: Ignored = NOTHING
 
     @property
     def name(self) -> str:

@@ -10,10 +10,11 @@ from typing import Any
 from clustersim.config import shipped
 from clustersim.config.fields import validate
 from clustersim.config.workload import Workload
-from clustersim.config.yaml import Document, Loc, parse, read
+from clustersim.config.yaml import KEY, Document, Loc, parse, read
 from clustersim.errors import ConfigError, InputError
-from clustersim.workload.aliases import REMEDIES, find
+from clustersim.workload.aliases import REMEDIES, YIELDS, find, refused
 from clustersim.workload.check import check
+from clustersim.workload.ignored import NO_EFFECT, NOT_MODELLED, sorted_out
 from clustersim.workload.job import Job
 
 SECTIONS = ("model", "training", "parallelism")
@@ -29,8 +30,9 @@ class Overridden(Document):
 
     def error(self, loc: Loc, message: str) -> ConfigError:
         """Return a ConfigError at `loc`, or where the value there is from."""
+        asked = tuple(part for part in loc if part != KEY)
         for one, place in self.overrides.items():
-            if tuple(loc)[: len(one)] == one:
+            if asked[: len(one)] == one or (asked not in self.marks and one[: len(asked)] == asked):
                 return ConfigError(*place, message)
         return Document(self.path, self.data, self.marks).error(loc, message)
 
@@ -48,22 +50,38 @@ def build(
     document: Document, overrides: Mapping[str, object] | None = None, places: Mapping[str, Place] | None = None
 ) -> Job:
     """Return the job of a document that has been read; `places` says of overrides where they stand, if on no command line."""
-    renamed = rename(document)
-    merged = override(renamed, overrides or {}, places or {})
-    return check(Job(validate(Workload, merged), merged))
+    _check_kind(document)
+    given = overrides or {}
+    merged = override(rename(document), given, places or {})
+    ignored = sorted_out([*(loc[-1] for loc, _ in _leaves(document)), *given])
+    return check(Job(validate(Workload, merged), merged, ignored))
+
+
+def _check_kind(document: Document) -> None:
+    """Raise ConfigError for a file that describes something else than a workload."""
+    for key in ("cluster", "fabric"):
+        if key in document.data:
+            what = "this is a topology, not a workload; the topology comes first, then the workload"
+            raise document.error((key, KEY), what)
+    if "jobs" in document.data:
+        raise document.error(("jobs", KEY), "this is a file of jobs, not a workload; `clustersim share` plays it")
 
 
 def rename(document: Document) -> Document:
-    """Return the document with Megatron's names replaced by this project's, marks included.
+    """Return the document with Megatron's names replaced by this project's, and without those that are ignored.
 
     Raises ConfigError when a value is given under both names.
     """
     data: dict[str, Any] = {}
     marks = dict(document.marks)
-    for loc, value in _leaves(document):
+    leaves = _leaves(document)
+    names = {str(loc[-1]).replace("-", "_") for loc, _ in leaves}
+    for loc, value in leaves:
         key = str(loc[-1]).replace("-", "_")
-        if key in REMEDIES:
-            raise document.error(loc, f"{loc[-1]} is not supported; {REMEDIES[key]}")
+        if (remedy := refused(key, value)) is not None:
+            raise document.error(loc, f"{loc[-1]} is not supported; {remedy}")
+        if _dropped(key) or YIELDS.get(key, frozenset()) & names:
+            continue
         alias = find(key)
         target, converted = (alias[0], alias[1](value)) if alias else ((*loc[:-1], key), value)
         if alias and converted is None:
@@ -72,6 +90,10 @@ def rename(document: Document) -> Document:
             _move(document, marks, loc, target)
         _put(document, data, target, converted, loc)
     return Document(document.path, data, marks)
+
+
+def _dropped(key: str) -> bool:
+    return key in NO_EFFECT or key in NOT_MODELLED or key in REMEDIES
 
 
 def _leaves(document: Document) -> list[tuple[Loc, Any]]:
@@ -114,8 +136,16 @@ def override(document: Document, overrides: Mapping[str, object], places: Mappin
     data = _copy(document.data)
     found: dict[Loc, Place] = {}
     for key, raw in overrides.items():
-        alias = find(key.rsplit(".", 1)[-1])
-        value = _scalar(key, raw)
+        if key.partition(".")[0] in ("cluster", "fabric", "faults", "nccl", "nodes"):
+            raise InputError(
+                f"{key}: is a key of a topology, and this changes keys of the workload; change the topology's file"
+            )
+        name, value = key.rsplit(".", 1)[-1].replace("-", "_"), _scalar(key, raw)
+        if (remedy := refused(name, value)) is not None:
+            raise InputError(f"{key}={raw}: {name} is not supported; {remedy}")
+        if _dropped(name):
+            continue
+        alias = find(name)
         target: Loc = alias[0] if alias else tuple(key.replace("-", "_").split("."))
         converted = alias[1](value) if alias else value
         if alias and converted is None:

@@ -1,0 +1,162 @@
+"""Megatron's names of arguments: understood, ignored and listed, or refused; and all unknown keys of a file at once."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import pytest
+
+from clustersim.cli.main import main
+from clustersim.config.jobs import Jobs
+from clustersim.config.workload import Algorithms, Model, Overlap, Parallelism, Training, Workload
+from clustersim.config.yaml import parse
+from clustersim.errors import ConfigError, InputError
+from clustersim.topology.build import build as build_topology
+from clustersim.workload.aliases import ALIASES, REMEDIES, YIELDS
+from clustersim.workload.ignored import NO_EFFECT, NOT_MODELLED
+from clustersim.workload.load import build
+
+PLAIN = """
+name: t
+num-layers: 12
+hidden-size: 1024
+num-attention-heads: 16
+vocab-size: 32000
+seq-length: 1024
+global-batch-size: 8
+tensor-model-parallel-size: 2
+"""
+SPLIT = """
+model: {layers: 4, hidden: 64, heads: 4, vocab: 128}
+training: {global_batch: 8, seq: 64}
+"""
+
+
+def job(more: str):
+    return build(parse(PLAIN + more, "t.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("line", "section", "key", "value"),
+    [
+        ("sequence-parallel: true", "parallelism", "sequence_parallel", True),
+        ("sequence_parallel: true", "parallelism", "sequence_parallel", True),
+        ("training: {sequence-parallel: true}", "parallelism", "sequence_parallel", True),
+        ("fp8-format: hybrid\nbf16: true", "training", "precision", "fp8"),
+        ("fp16: true", "training", "precision", "fp16"),
+        ("optimizer: Adam", "training", "optimizer", "adam"),
+        ("clip-grad: 0.0", "training", "clip_gradients", False),
+        ("recompute-activations: true", "training", "recompute", "selective"),
+        ("attention-backend: unfused", "training", "attention", "unfused"),
+        ("grad-reduce-in-bf16: true\naccumulate-allreduce-grads-in-fp32: true", "training", "gradients", "bf16"),
+        ("use-rotary-position-embeddings: true", "model", "positions", "rotary"),
+        ("ffn-hidden-size: 4096\nmoe-ffn-hidden-size: 512\nnum-experts: 8", "model", "ffn", 512),
+    ],
+)
+def test_a_name_of_megatrons_is_understood_wherever_it_stands(line, section, key, value):
+    assert getattr(getattr(job(line), section), key) == value
+
+
+def test_arguments_without_effect_are_ignored_and_listed_once(tmp_path, monkeypatch, capsys):
+    more = "lr: 1e-4\ntrain-iters: 100\nuse-mcore-models: true\nrotary-base: 500000\nattention-softmax-in-fp32: true\n"
+    more += "transformer-impl: local\ngroup-query-attention: true\nnum-query-groups: 8\ntraining: {weight-decay: 0.1}\n"
+    path = tmp_path / "t.yaml"
+    path.write_text(f"{PLAIN}{more}tp-comm-overlap: true\n", encoding="utf-8")
+    outputs = []
+    for form in ([], ["--json"]):
+        arguments = ["run", "hgx_h100_8", str(path), "--no-save", "--predictor", "roofline", *form]
+        monkeypatch.setattr(sys, "argv", ["clustersim", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert not end.value.code
+        outputs.append(capsys.readouterr().out)
+    said = json.loads(outputs[1])["ignored_arguments"]
+    assert said["no_effect"] == [
+        *("lr", "train-iters", "use-mcore-models", "rotary-base", "attention-softmax-in-fp32"),
+        *("transformer-impl", "group-query-attention", "weight-decay"),
+    ]
+    assert said["not_modelled"] == ["tp-comm-overlap"]
+    assert f"ignored, no effect on the time of a step: {', '.join(said['no_effect'])}\n" in outputs[0]
+    assert "ignored, not modelled: tp-comm-overlap\n" in outputs[0]
+
+
+def test_an_override_may_be_ignored_too():
+    changed = build(parse(PLAIN), {"training.lr": "1e-4", "sequence-parallel": "true"})
+    assert changed.ignored.no_effect == ("training.lr",)
+    assert changed.parallelism.sequence_parallel
+
+
+def test_no_name_is_in_two_lists_or_one_of_ours():
+    lists = [set(ALIASES), set(REMEDIES), NO_EFFECT, NOT_MODELLED]
+    assert sum(map(len, lists)) == len(set().union(*lists))
+    ours = {
+        key for kind in (Workload, Model, Training, Parallelism, Overlap, Algorithms, Jobs) for key in kind.model_fields
+    }
+    assert not ours & (set(REMEDIES) | NO_EFFECT | NOT_MODELLED)
+    assert set(YIELDS) <= set(ALIASES)
+    assert set().union(*YIELDS.values()) <= set(ALIASES)
+
+
+@pytest.mark.parametrize("name", REMEDIES)
+def test_what_has_no_counterpart_is_refused_unless_it_is_off(name):
+    assert job(f"{name}: false").name == "t"
+    with pytest.raises(ConfigError, match=re.escape(f"t.yaml:10:{len(name) + 3}: {name} is not supported; ")):
+        job(f"{name}: 7")
+
+
+def test_one_context_parallel_rank_is_none():
+    assert job("context-parallel-size: 1\nrecompute-method: uniform\nrecompute-num-layers: 1").name == "t"
+    with pytest.raises(InputError, match="context_parallel_size=2: context_parallel_size is not supported; write 1"):
+        build(parse(PLAIN), {"context_parallel_size": "2"})
+
+
+def test_all_unknown_keys_are_told_at_once():
+    text = (
+        "name: t\nfoo: 1\nmodle: 2\nmodel: {layers: 4, hidden: 64, heads: 4, vocab: 100, seq: 12}\n"
+        "training: {global_batch: 4, seq: 32, dropout: true, recomput: full}\ntp: 4\nparallelism.pp: 2\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        build(parse(text, "u.yaml"))
+    assert str(caught.value) == (
+        "u.yaml:2:1: 7 unknown keys: 'foo' (2:1), 'modle' (3:1; did you mean 'model'?), 'seq' (4:54; write it as training.seq), "
+        "'dropout' (5:38; write it as model.dropout), 'recomput' (5:53; did you mean 'recompute'?), "
+        "'tp' (6:1; write it as parallelism.tp), 'parallelism.pp' (7:1; write pp inside parallelism); rename or remove them"
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        ({"training.dropout": "true"}, "(command line): unknown key 'dropout'; write it as model.dropout"),
+        ({"tp": "4"}, "(command line): unknown key 'tp'; write it as parallelism.tp"),
+        ({"model.predictor": "x"}, "unknown key 'predictor'; write it as predictor at the top level"),
+        ({"overlap.p2p": "true"}, "(command line): unknown key 'overlap'; write it as parallelism.overlap"),
+        ({"foo": "1", "bar": "2"}, "2 unknown keys: 'foo' (command line), 'bar' (command line); rename or remove them"),
+        (
+            {"cluster.nodes": "4"},
+            "cluster.nodes: is a key of a topology, and this changes keys of the workload; change the",
+        ),
+    ],
+)
+def test_a_key_in_the_wrong_section_is_told_the_right_one(overrides, sentence):
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        build(parse(f"name: t{SPLIT}", "t.yaml"), overrides)
+
+
+def test_a_key_of_a_node_in_the_wrong_place_is_told_the_right_one():
+    node = "{gpus: {model: h100, count: 8}, links_per_gpu: 18}"
+    with pytest.raises(
+        ConfigError, match=r"unknown key 'links_per_gpu'; write it as cluster\.node\.scale_up\.links_per_gpu"
+    ):
+        build_topology(parse(f"cluster: {{nodes: 1, node: {node}}}", "c.yaml"))
+
+
+def test_files_in_the_wrong_order_are_told_so():
+    with pytest.raises(ConfigError, match=r"c\.yaml:1:1: this is a topology, not a workload; the topology comes first"):
+        build(parse("cluster: {nodes: 1, node: hgx-h100}", "c.yaml"))
+    with pytest.raises(ConfigError, match=r"t\.yaml:2:1: this is a workload, not a topology; the topology comes first"):
+        build_topology(parse(f"name: t{SPLIT}", "t.yaml"))
+    with pytest.raises(ConfigError, match="this is a file of jobs, not a workload; `clustersim share` plays it"):
+        build(parse("jobs: [{workload: a.yaml}]", "j.yaml"))
