@@ -12,7 +12,10 @@ import pytest
 
 from clustersim.cli.main import main
 from clustersim.graph import published
+from clustersim.graph.memory import alive
+from clustersim.graph.model import OUTSIDE, Node
 from clustersim.predictors.model import get
+from clustersim.workload.kernel import vector
 
 ROOT = Path(__file__).parents[1]
 GPT = str(ROOT / "tests/models/gpt.py")
@@ -203,3 +206,48 @@ def test_the_forecast_of_h100_is_nearer_than_that_of_neusight(runs):
         part = [run for run in found if run.group == fused]
         ours, theirs = (sum(map(abs, errors)) for errors in ([r.error for r in part], [r.their_error for r in part]))
         assert ours < theirs
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_405_billion_parameters_do_not_fit_on_a_t4(call, mode):
+    workload = str(ROOT / "workloads/llama3_405b.yaml")
+    found = answer(call, workload, "--gpu", "t4", "--mode", mode)
+    memory = found["memory"]
+    assert found["fits"] is False
+    assert memory["verdict"] == "does not fit"
+    assert memory["parameters_bytes"] == 2 * found["parameters"]
+    each = {"inference": (0, 0), "training": (4, 12)}[mode]
+    assert (memory["gradients_bytes"], memory["optimizer_bytes"]) == tuple(n * found["parameters"] for n in each)
+    kinds = ("parameters", "gradients", "optimizer", "activations", "workspace", "framework")
+    assert memory["total_bytes"] == pytest.approx(sum(memory[f"{kind}_bytes"] for kind in kinds), rel=1e-12)
+    code, out, err = call(workload, "--gpu", "t4", "--mode", mode)
+    assert (code, err) == (0, "")
+    assert "DOES NOT FIT" in out
+    assert "warning: this model does not fit into one t4" in out
+
+
+def test_a_small_model_fits_and_training_needs_more(call):
+    inference = answer(call, "config.json", "--gpu", "h100")
+    training = answer(call, "config.json", "--gpu", "h100", "--mode", "training")
+    weights = 4 * inference["parameters"]
+    assert inference["fits"]
+    assert training["fits"]
+    assert inference["memory"]["parameters_bytes"] == training["memory"]["gradients_bytes"] == weights
+    assert training["memory"]["optimizer_bytes"] == 2 * weights
+    assert training["memory"]["activations_bytes"] > 5 * inference["memory"]["activations_bytes"]
+    assert "DOES NOT FIT" not in call("config.json", "--gpu", "h100")[1]
+
+
+def test_outputs_are_alive_from_the_call_that_makes_them_to_the_last_that_reads_them():
+    kernel = vector("memory", "copy", "fp32", 1, 8, 0.0, 8.0)
+
+    def node(output, *reads, phase="forward", kernels=(kernel,)):
+        return Node("", "x", phase, kernels, tuple((read, 1.0) for read in reads), output)
+
+    chain = [node(4.0, OUTSIDE), node(8.0, 0), node(2.0, 1)]
+    assert alive(chain) == 12  # the first two, then the last two
+    view = [node(4.0, OUTSIDE), node(4.0, 0, kernels=()), node(8.0, OUTSIDE), node(1.0, 1, 2)]
+    assert alive(view) == 13  # the view is none of its own, and keeps its tensor
+    backward = [*chain, node(8.0, 2, 1, phase="backward"), node(8.0, OUTSIDE, 3, phase="accumulate")]
+    assert alive(backward) == 18  # what the backward pass reads stays; a gradient that is added up takes none
+    assert alive([]) == 0

@@ -80,6 +80,7 @@ def predict(
         said = {"clocks": statement([kernel for kernel, _, _ in found.kernels], board, applied(using, held))}
         record = (
             _record(graph, found, board, using, mode, off)
+            | _memory(graph, board)
             | said
             | ({"kernels": _kernels(found, off)} if per_kernel else {})
         )
@@ -87,6 +88,34 @@ def predict(
         print_json("predict", record)
     else:
         _print(record, per_kernel)
+
+
+def _memory(graph: Graph, gpu: Gpu) -> dict[str, Any]:
+    """Return whether a model fits into the GPU's memory, and its bytes by kind."""
+    from clustersim.output.verdicts import verdict
+
+    held = graph.memory
+    if held is None:
+        return {}
+    kinds = {f"{kind}_bytes": value for kind, value in held._asdict().items()}
+    return {
+        "fits": held.total <= gpu.memory,
+        "memory": {
+            "verdict": verdict(held.total, gpu.memory),
+            "total_bytes": held.total,
+            "capacity_bytes": gpu.memory,
+            **kinds,
+        },
+    }
+
+
+def _fits(memory: dict[str, Any]) -> str:
+    from clustersim.units import gibibytes
+
+    words = {"fits": "fits", "close": "too close to tell"}.get(memory["verdict"], "DOES NOT FIT")
+    kinds = ("parameters", "gradients", "optimizer", "activations")
+    held = ", ".join(f"{kind} {gibibytes(memory[f'{kind}_bytes'])}" for kind in kinds if memory[f"{kind}_bytes"])
+    return f"{words}, {gibibytes(memory['total_bytes'])} of {gibibytes(memory['capacity_bytes'])}: {held}"
 
 
 def _unsure(found: Total) -> str:
@@ -176,7 +205,7 @@ def _print(record: dict[str, Any], per_kernel: bool) -> None:
 
     console = Console(width=max(Console().width, 120), highlight=False, markup=False)
     for line in _head(record):
-        console.print(line)
+        console.print(line, soft_wrap=True)
     console.print(_table(record["classes"], ("kind",)))
     if per_kernel:
         console.print(_table(record["kernels"], ("kind", "op", "dtype", "shape")))
@@ -199,6 +228,10 @@ def _head(record: dict[str, Any]) -> Iterator[str]:
     yield f"  {size}, {scaled(record['flop'], 'FLOP')} in products, {record['launches']:,} kernels"
     for part in record["phases"]:
         yield f"  {part['phase']:10} {duration(part['gpu']):>9} of {part['launches']:,} kernels"
+    if "memory" in record:
+        yield f"  {'memory':10} {_fits(record['memory'])}"
+        if record["memory"]["verdict"] == "does not fit":
+            yield f"warning: this model does not fit into one {record['gpu']}; the times are those of its kernels alone"
     yield f"  {'waiting':10} {duration(record['waiting_for_cpu']):>9} for calls of the CPU"
 
 

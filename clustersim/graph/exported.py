@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from clustersim.errors import InputError
 from clustersim.graph.aten import known, price
+from clustersim.graph.memory import of_nodes
 from clustersim.graph.model import OUTSIDE, Graph, Node, Phase
 from clustersim.graph.tensor import Tensor
 from clustersim.graph.traced import trace
@@ -66,7 +67,9 @@ def build(
         ) from error
     nodes = [*_nodes(traced, forward), *_accumulated(reached)]
     unknown = tuple(dict.fromkeys(node.op for node in nodes if not known(node.op)))
-    return Graph(name, tuple(nodes), sum(one.numel() for one in weights.values()), unknown)
+    size = math.fsum(one.numel() * one.element_size() for one in weights.values())
+    parameters = sum(one.numel() for one in weights.values())
+    return Graph(name, tuple(nodes), parameters, unknown, of_nodes(nodes, size, training))
 
 
 def _moved(one: Any, dtype: Any) -> Any:

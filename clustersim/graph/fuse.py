@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 from clustersim.graph.model import OUTSIDE, Graph, Node
 from clustersim.workload.kernel import Kernel, vector
@@ -30,7 +31,7 @@ def fuse(graph: Graph) -> Graph:
         for i, node in enumerate(nodes)
         if node.kernels and (i not in groups or i == members[groups[i]][-1])
     ]
-    return Graph(graph.name, tuple(fused), graph.parameters, graph.unknown)
+    return replace(graph, nodes=tuple(fused))
 
 
 def _roots(nodes: Sequence[Node]) -> list[int]:

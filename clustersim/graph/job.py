@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from clustersim.graph.memory import of_job
 from clustersim.graph.model import OUTSIDE, Graph, Node, Phase
 from clustersim.workload.job import Job
 from clustersim.workload.kernel import Kernel
@@ -27,10 +28,12 @@ LOSS = "cross_entropy"
 
 def graph(job: Job, training: bool = False) -> Graph:
     """Return one microbatch of a job: forward, and in training loss and backward; the loss is left out of inference."""
-    [stage] = stages(job.place(1, 1))
+    placed = job.place(1, 1)
+    [stage] = stages(placed)
     forward = [node for layer, count in stage.layers for node in list(_forward(layer, training)) * count]
     backward = [node for layer, count in reversed(stage.layers) for node in list(_backward(layer)) * count]
-    return Graph(job.name, (*forward, *(backward if training else ())), stage.parameters)
+    nodes = (*forward, *(backward if training else ()))
+    return Graph(job.name, nodes, stage.parameters, memory=of_job(placed, stage, training))
 
 
 def _forward(layer: Layer, training: bool) -> Iterator[Node]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from clustersim.workload.kernel import Kernel
+from clustersim.workload.memory import Memory
 
 Phase = Literal["forward", "backward", "accumulate"]
 OUTSIDE = -1
@@ -30,12 +31,16 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A model as it runs on one GPU; `parameters` counts the elements of its weights, `priced` operators without an entry."""
+    """A model as it runs on one GPU; `parameters` counts the elements of its weights, `unknown` names operators without an entry.
+
+    memory: the bytes that it needs there, None where nobody said.
+    """
 
     name: str
     nodes: tuple[Node, ...]
     parameters: int
     unknown: tuple[str, ...] = ()
+    memory: Memory | None = None
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:

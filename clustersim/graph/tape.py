@@ -6,11 +6,13 @@ one `add` into the gradient that is there already (`torch::autograd::AccumulateG
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from clustersim.graph.aten import price
+from clustersim.graph.memory import of_nodes
 from clustersim.graph.model import OUTSIDE, Graph, Node, Phase
 from clustersim.graph.tensor import Shape, Tensor, tensor
 
@@ -99,7 +101,9 @@ class Tape:
 
     def graph(self, name: str) -> Graph:
         """Return what was recorded."""
-        return Graph(name, tuple(self.nodes), sum(one.tensor.elements for one in self.weights.values()))
+        weights = [one.tensor for one in self.weights.values()]
+        held = of_nodes(self.nodes, math.fsum(one.bytes for one in weights), self.training)
+        return Graph(name, tuple(self.nodes), sum(one.elements for one in weights), memory=held)
 
 
 def _placed(tape: Tape, place: str, rule: Rule) -> Rule:
