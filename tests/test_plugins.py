@@ -383,6 +383,8 @@ def _wrong() -> Iterator[Any]:
             "(Phase(1, [0], [99], [1]),)",
             "(Phase(1, [0, 1], [1], [1]),)",
             "(Exchange(1, [1], [1]),)",
+            "()",
+            "(Phase(1, [0], [1], [0.0]),)",
         ),
         "TOPOLOGY": (
             "__import__('dataclasses').replace(switch.build(site), capacity=np.full(3, np.nan))",

@@ -156,6 +156,8 @@ def _built(
     found = build(op, group)
     if plugins.outside(ROOM, algorithm):
         found = tuple(map(partial(_sane, n=group.n), found))
+        if not any(map(_moves, found)):
+            raise ValueError("no phase moves any bytes")
     for phase in found:
         for array in phase[1:]:
             array.flags.writeable = False
@@ -181,6 +183,13 @@ def _sane(phase: Phase | Exchange, n: int) -> Phase | Exchange:
         return Exchange(float(phase.rounds), *amounts)
     source, destination = (part.astype(np.int64) for part in ends)
     return Phase(float(phase.rounds), source, destination, *amounts)
+
+
+def _moves(phase: Phase | Exchange) -> bool:
+    """Return whether a phase carries any bytes, without writing down the pairs of an Exchange."""
+    if isinstance(phase, Exchange):
+        return bool(phase.sent.any() and phase.received.any())
+    return bool(phase.fraction.any())
 
 
 def operations(build: Callable[..., object]) -> frozenset[str] | None:
