@@ -102,6 +102,11 @@ def duration(value: float) -> str:
     return f"{number}{'' if '.' in number else '.'}{'0' * missing} {unit}"
 
 
+def plural(count: int, one: str, many: str) -> str:
+    """Return a count with its noun: `1 stage`, `4,096 stages`."""
+    return f"{count:,} {one if count == 1 else many}"
+
+
 def scaled(value: float, unit: str) -> str:
     """Return `value` with a decimal prefix: `scaled(4.8e10, "B/s")` is `48 GB/s`."""
     rounded = abs(_rounded(value))

@@ -107,3 +107,41 @@ def test_predict_takes_the_name_of_a_shipped_workload(call):
     code, out, err = call("predict", "gpt3_2.7b", "--gpu", "h100", "--predictor", "roofline", "--json")
     assert (code, err) == (0, "")
     assert json.loads(out)["model"] == "gpt3-2.7b"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "kernels gpt3_2.7b",
+        "predict gpt3_2.7b --gpu h100 --predictor roofline --per-kernel",
+        "predictor show",
+        "show superpod_h100_128",
+        "show --schedule interleaved --chunks 2",
+        "list gpus",
+    ],
+)
+def test_no_line_ends_in_a_blank(call, arguments):
+    code, out, _ = call(*arguments.split())
+    assert code == 0
+    assert [line for line in out.splitlines() if line != line.rstrip()] == []
+
+
+def test_one_is_singular(call):
+    assert call("show", "--schedule", "1f1b", "--stages", "1", "--microbatches", "1")[1].startswith(
+        "1f1b: 1 stage, 1 microbatch\n"
+    )
+    alone = [
+        "--tp",
+        "8",
+        "--dp",
+        "1",
+        "--global-batch",
+        "1",
+        "--micro-batch",
+        "1",
+        "--predictor",
+        "roofline",
+        "--no-save",
+    ]
+    assert "1 sequence in 1 microbatch of 1 a replica\n" in call("run", "hgx_h100_8", "gpt3_2.7b", *alone)[1]
+    assert "the job has 1 stage; use 0\n" in call("kernels", "gpt3_2.7b", "--stage", "3")[2]

@@ -9,6 +9,7 @@ import typer
 
 from clustersim.cli.answer import print_json
 from clustersim.cli.options import Plugins, WorkloadFile
+from clustersim.cli.tables import show_table
 from clustersim.errors import InputError
 
 if TYPE_CHECKING:
@@ -63,7 +64,10 @@ def _placed(job: Job, gpus: int | None) -> Job:
 def _check_stage(job: Job, stage: int | None) -> None:
     stages = job.parallelism.pp * job.parallelism.vpp
     if stage is not None and stage >= stages:
-        raise InputError(f"--stage {stage}: the job has {stages} stages; use 0 to {stages - 1}")
+        from clustersim.units import plural
+
+        listed = f"0 to {stages - 1}" if stages > 1 else "0"
+        raise InputError(f"--stage {stage}: the job has {plural(stages, 'stage', 'stages')}; use {listed}")
 
 
 def _times(job: Job, found: list[Row], name: str) -> Times:
@@ -126,11 +130,11 @@ def _print(job: Job, found: list[Row], times: Times) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from clustersim.units import duration
+    from clustersim.units import duration, plural
 
     p = job.parallelism
     ep = f", ep {p.ep}" if p.ep > 1 else ""
-    title = f"{job.name}: tp {p.tp}, pp {p.pp}, dp {job.dp}{ep}, {job.microbatches} microbatches a step"
+    title = f"{job.name}: tp {p.tp}, pp {p.pp}, dp {job.dp}{ep}, {plural(job.microbatches, 'microbatch', 'microbatches')} a step"
     table = Table(*COLUMNS[:7], title=title, title_justify="left", box=None)
     for name in (*COLUMNS[7:], *(("time", "low", "high") if times else ())):
         table.add_column(name, justify="right")
@@ -140,7 +144,7 @@ def _print(job: Job, found: list[Row], times: Times) -> None:
         spans = [duration(record[key]) if record[key] else "" for key in SECONDS] if times else []
         table.add_row(*(record[name] for name in COLUMNS[:7]), *numbers, *spans)
     console = Console(width=max(Console().width, WIDTH + 33 * bool(times)))
-    console.print(table)
+    show_table(console, table)
     console.print(_sentence(_total(found)))
 
 

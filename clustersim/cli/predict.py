@@ -10,6 +10,7 @@ import typer
 
 from clustersim.cli.answer import print_json
 from clustersim.cli.options import Json, Plugins, completing, model_file, naming
+from clustersim.cli.tables import show_table
 from clustersim.errors import InputError
 
 if TYPE_CHECKING:
@@ -206,9 +207,9 @@ def _print(record: dict[str, Any], per_kernel: bool) -> None:
     console = Console(width=max(Console().width, 120), highlight=False, markup=False)
     for line in _head(record):
         console.print(line, soft_wrap=True)
-    console.print(_table(record["classes"], ("kind",)))
+    show_table(console, _table(record["classes"], ("kind",)))
     if per_kernel:
-        console.print(_table(record["kernels"], ("kind", "op", "dtype", "shape")))
+        show_table(console, _table(record["kernels"], ("kind", "op", "dtype", "shape")))
     for name in record["priced_by_bytes_alone"]:
         console.print(f"  {name}: not in the table of operators, priced by the bytes it reads and writes")
     console.print(f"kernel times by {record['predictor']}; error on held-out kernels:")

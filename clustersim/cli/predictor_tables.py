@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from clustersim.cli.tables import show_table
+
 if TYPE_CHECKING:
     from clustersim.predictors.report import Sheet
     from clustersim.predictors.store import Weights
@@ -45,7 +47,7 @@ def show(sheet: Sheet) -> None:
     for row in sheet.rows:
         table.add_row(*(row[i] for i in kept))
     whole = Measurement.get(Console(width=WIDEST), Console(width=WIDEST).options, table).maximum
-    Console(width=max(Console().width, whole), highlight=False).print(table)
+    show_table(Console(width=max(Console().width, whole), highlight=False), table)
 
 
 def judged(rows: Iterable[Mapping[str, Any]], keys: Sequence[str], split: str) -> Sheet:

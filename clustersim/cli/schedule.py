@@ -9,6 +9,7 @@ from clustersim.schedules.action import Schedule
 from clustersim.schedules.check import in_flight, load
 from clustersim.schedules.draw import LEGEND, draw, rows
 from clustersim.schedules.play import UNIT, play
+from clustersim.units import plural
 
 
 def schedule_text(name: str, stages: int, microbatches: int, chunks: int = 1) -> str:
@@ -18,7 +19,8 @@ def schedule_text(name: str, stages: int, microbatches: int, chunks: int = 1) ->
     """
     schedule = load(name, stages, microbatches, chunks)
     makespan, work = _units(schedule, stages * chunks)
-    parts = f"{stages} stages" + (f" of {chunks} chunks" if chunks > 1 else "") + f", {microbatches} microbatches"
+    parts = plural(stages, "stage", "stages") + (f" of {chunks} chunks" if chunks > 1 else "")
+    parts += f", {plural(microbatches, 'microbatch', 'microbatches')}"
     kept = ", ".join(str(in_flight(row)) for row in schedule)
     return "\n".join(
         (

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clustersim.cli.answer import print_json
+from clustersim.cli.tables import show_table
 
 if TYPE_CHECKING:
     from clustersim.graph.published import Mean, Run
@@ -46,13 +47,13 @@ def _print(name: str, found: list[Run]) -> None:
         rows.add_column(column, justify="right")
     for run in found:
         rows.add_row(*_cells(run))
-    console.print(rows)
+    show_table(console, rows)
     table = Table("GPU", "mode", "option", title=f"{name}: mean absolute errors", title_justify="left", box=None)
     for column in ("runs", name, "NeuSight", "label"):
         table.add_column(column, justify="right")
     for mean in means(found):
         table.add_row(*_mean(mean))
-    console.print(table)
+    show_table(console, table)
 
 
 def _cells(run: Run) -> tuple[str, ...]:

@@ -34,6 +34,10 @@ def lines(summary: dict[str, Any], took: float) -> list[str]:
     return [line for part in found if part for line in (*part, "")][:-1]
 
 
+def _count(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
+
+
 def _ignored(arguments: dict[str, tuple[str, ...]]) -> list[str]:
     """Return which of Megatron's arguments were left out, once each."""
     said = {"no_effect": "no effect on the time of a step", "not_modelled": "not modelled"}
@@ -53,7 +57,8 @@ def _head(summary: dict[str, Any]) -> list[str]:
     if split["vpp"] > 1:
         layout += f" × {split['vpp']} chunks"
     batch = (
-        f"{split['global_batch']} sequences in {split['microbatches']} microbatches of {split['micro_batch']} a replica"
+        f"{_count(split['global_batch'], 'sequence', 'sequences')} in "
+        f"{_count(split['microbatches'], 'microbatch', 'microbatches')} of {split['micro_batch']} a replica"
     )
     peak = f"{summary['peak_tflops_per_gpu']:.0f} ({split['precision']})"
     rate = f"{summary['model_tflops_per_gpu']:.1f} TFLOP/s a GPU, MFU {100 * summary['mfu']:.1f} % of {peak}"
