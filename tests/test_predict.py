@@ -142,7 +142,10 @@ WRONG = [
         ["config.json", "--dtype", "fp8"],
         "config.json: --dtype fp8 does not run eagerly; write one of fp32, tf32, fp16, bf16",
     ),
-    (["config.json", "--predictor", "neusite"], "'neusite' is none of the predictors; did you mean 'neusight'?"),
+    (
+        ["config.json", "--predictor", "neusite"],
+        "--predictor: 'neusite' is none of the predictors; did you mean 'neusight'?",
+    ),
     (
         ["config.json", "--fusion", "--mode", "training"],
         "--fusion is what torch.compile fuses in inference; leave it out",
