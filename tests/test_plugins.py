@@ -13,6 +13,7 @@ import pytest
 from clustersim import plugins
 from clustersim.cli.main import main
 from clustersim.errors import InputError, UnknownNameError
+from clustersim.output.store import Question
 
 ROOMS = [f"clustersim.{room}" for room in ("schedules", "collectives", "placements", "predictors", "topology")]
 
@@ -115,6 +116,15 @@ def test_an_outside_function_by_its_spelling_and_by_its_name() -> None:
         assert plugins.spelled("clustersim.collectives", "sqrt") == "math:sqrt"
     with pytest.raises(UnknownNameError):
         plugins.load("clustersim.collectives", "math:sqrt", "phases")
+
+
+def test_what_is_permitted_is_part_of_the_question() -> None:
+    """A short name means another function under other permits: its result is another result."""
+    asked = []
+    for spelling in ("math:sqrt", "cmath:sqrt"):
+        with plugins.permitted(spelling):
+            asked.append(Question.of("run", {}, {}, {"predictor": "sqrt"}).digest)
+    assert asked[0] != asked[1] != Question.of("run", {}, {}, {"predictor": "sqrt"}).digest
 
 
 def test_a_short_name_of_two_plugins_must_be_written_out() -> None:
@@ -464,3 +474,4 @@ def test_workers_of_a_sweep_are_permitted_the_same(
     code, out, err = call(*swept, SCHEDULE="pairs")
     assert (code, err) == (0, "")
     assert "illegal" not in out
+    assert "--plugins pairs_:pairs" in out  # the best one alone

@@ -10,6 +10,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
+from clustersim import plugins
 from clustersim.config.shipped import called
 from clustersim.units import duration, gibibytes
 from clustersim.workload.options import KEYS, NAMES, OPTIONS
@@ -118,7 +119,7 @@ def run_line(topology: Path, workload: Path, point: Point, by_set: frozenset[str
     flags = {option.key: option.flag for option in OPTIONS}
     for key, value in point.items():
         words += ["--set", f"{key}={value}"] if key in by_set or key not in flags else [flags[key], str(value)]
-    return words
+    return words + [word for permit in plugins.permits() for word in ("--plugins", permit)]
 
 
 def _cells(place: int, row: Row, names: Sequence[str]) -> list[str]:

@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clustersim import __version__
+from clustersim import __version__, plugins
 from clustersim.errors import InputError
 from clustersim.files import Inputs, digest
 from clustersim.writing import ASIDE, LOCK, check_parent, holder, settled, unfinished, unwritable, workplace, write
@@ -52,11 +52,12 @@ class Question:
 
     @classmethod
     def of(cls, command: str, parts: Mapping[str, Path], read: Inputs, options: Mapping[str, Any]) -> Question:
-        """Return what is asked of these files; those that they name in turn are in `read` and count too."""
+        """Return what is asked of these files; those that they name in turn are in `read` and count too, as do plugins."""
         named = {str(path) for path in parts.values()}
         others = {f"included {i}": path for i, path in enumerate(sorted(read.keys() - named), 1)}
         places = {**{part: str(path) for part, path in parts.items()}, **others}
-        return cls(command, {part: (path, digest(read[path])) for part, path in places.items()}, options)
+        permits = {"plugins": list(plugins.permits())} if plugins.permits() else {}
+        return cls(command, {part: (path, digest(read[path])) for part, path in places.items()}, {**options, **permits})
 
     @property
     def digest(self) -> str:
