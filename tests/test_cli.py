@@ -105,7 +105,7 @@ def test_json_has_every_promised_key(summary):
     assert summary["breakdown_s"].keys() == parts
     assert summary["critical_path_s"].keys() == parts - {"bubble"}
     assert {"fits", "peak_bytes", "capacity_bytes", "by_pipeline_rank"} <= summary["memory"].keys()
-    assert {"ranks", "rank_cells", "events"} <= summary["simulated"].keys()
+    assert {"ranks", "rank_classes", "events"} <= summary["simulated"].keys()
     assert summary["busiest_links"]
     assert summary["predictor"]["name"] == "roofline"
     assert summary["predictor"]["error"]

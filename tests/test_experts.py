@@ -226,8 +226,8 @@ def test_folded_equals_unfolded(nodes, fabric, fault, nics, tp, pp, ep, zero, ov
 
 def test_balanced_ranks_stay_one_class_and_uneven_ones_become_one_a_load():
     even, skewed = (simulate(cluster(1), ep=4, training__expert_imbalance=x) for x in (1, 2))
-    assert even.summary["simulated"]["rank_cells"] == 1
-    assert skewed.summary["simulated"]["rank_cells"] == 4
+    assert even.summary["simulated"]["rank_classes"] == 1
+    assert skewed.summary["simulated"]["rank_classes"] == 4
 
 
 @pytest.mark.parametrize(("tp", "slices", "imbalance"), [(1, 1, 1), (2, 2, 1), (1, 1, 2.5), (2, 2, 4), (2, 1, 3)])

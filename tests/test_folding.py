@@ -35,7 +35,7 @@ def same(folded, whole):
     of = folded.plan.network.cells.ranks.of
     for rank, parts in zip(whole.plan.first.tolist(), whole.parts, strict=True):
         assert folded.parts[int(of[rank])] == pytest.approx(parts, rel=1e-9, abs=1e-12)
-    from clustersim.output.summary import link_bytes
+    from clustersim.output.links import link_bytes
 
     one, two = (link_bytes(r.plan, r.topology) for r in (folded, whole))
     np.testing.assert_allclose(one, two, rtol=1e-9)
@@ -77,7 +77,7 @@ def test_folded_equals_unfolded(nodes, fabric, fault, nics, tp, pp, schedule, ze
     ranks = folded.summary["simulated"]
     alike = algorithm not in ("tree", "nccl")  # a tree's root and leaves load their NICs unequally; NCCL may take one
     if alike and fault == "none" and fabric == "one leaf" and nics[0] == 4 and tp == 4:
-        assert ranks["rank_cells"] == pp  # one rank of each group a node: only the stages differ
+        assert ranks["rank_classes"] == pp  # one rank of each group a node: only the stages differ
 
 
 def test_a_straggler_splits_what_it_touches_and_slows_the_step():
@@ -85,7 +85,7 @@ def test_a_straggler_splits_what_it_touches_and_slows_the_step():
     healthy = simulate(cluster(8), **wide)
     slow = simulate(cluster(8, extra=FAULTS["slow GPU"]), **wide)
     assert slow.summary["step_time_s"] > healthy.summary["step_time_s"] * 1.05
-    cells = [r.summary["simulated"]["rank_cells"] for r in (healthy, slow)]
+    cells = [r.summary["simulated"]["rank_classes"] for r in (healthy, slow)]
     assert cells[0] < cells[1] <= 3 * cells[0] < 32  # 32 ranks: most stay folded
 
 
@@ -109,7 +109,7 @@ def test_links_that_are_left_out_never_matter(fabric, split, monkeypatch):
     left_out = simulate(topology, **options)
     monkeypatch.setattr(traffic, "_scarce", lambda topology, _: np.ones(len(topology.capacity), bool))
     whole = simulate(topology, **options)
-    assert whole.summary["simulated"]["scarce_links"] == len(topology.capacity)
+    assert whole.summary["simulated"]["links_that_can_be_short"] == len(topology.capacity)
     assert left_out.summary["step_time_s"] == pytest.approx(whole.summary["step_time_s"], rel=1e-9)
 
 

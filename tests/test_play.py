@@ -59,8 +59,8 @@ def test_links_that_are_never_short_cost_no_classes(monkeypatch):
     monkeypatch.setattr(play, "FEW", 1 << 20)
     every = simulate(topology, **options)
     counts = [one.summary["simulated"] for one in (few, every)]
-    assert counts[0]["scarce_links"] < counts[1]["scarce_links"]
-    assert 2 * counts[0]["rank_cells"] <= counts[1]["rank_cells"]
+    assert counts[0]["links_that_can_be_short"] < counts[1]["links_that_can_be_short"]
+    assert 2 * counts[0]["rank_classes"] <= counts[1]["rank_classes"]
     assert few.summary["step_time_s"] == pytest.approx(every.summary["step_time_s"], rel=1e-12)
 
 

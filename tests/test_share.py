@@ -23,8 +23,8 @@ from clustersim.engine.network import Tenant
 from clustersim.engine.script import Call
 from clustersim.engine.simulate import Record
 from clustersim.engine.traffic import Family
+from clustersim.output.links import link_bytes
 from clustersim.output.meeting import merged, overlaps
-from clustersim.output.summary import link_bytes
 from clustersim.share.play import Result, share
 from clustersim.share.request import Request, Wanted
 from clustersim.topology.model import Topology
@@ -253,7 +253,7 @@ def test_links_that_are_left_out_never_matter(fabric, placement, monkeypatch):
     left_out = together(topology, *requests, placement=placement)
     monkeypatch.setattr(traffic, "_scarce", lambda topology, _: np.ones(len(topology.capacity), bool))
     whole = together(topology, *requests, placement=placement)
-    assert whole.summary["simulated"]["scarce_links"] == len(topology.capacity)
+    assert whole.summary["simulated"]["links_that_can_be_short"] == len(topology.capacity)
     for name, found in times(left_out).items():
         assert found == pytest.approx(times(whole)[name], rel=1e-9)
 

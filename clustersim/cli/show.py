@@ -89,7 +89,9 @@ def _cluster_facts(path: Path) -> dict[str, Any]:
     head = {"name": topology.name, "kind": topology.kind, "gpu": topology.gpu.name}
     far = diameter(topology)
     reach = {"diameter_links": far.hops, "diameter_latency_s": far.latency, "reduction": topology.reduction}
-    return {**head, **topology.counts, **reach, "warnings": list(topology.warnings)}
+    units = {"bisection": "bisection_bytes_per_s", "power": "power_w"}
+    counts = {units.get(key, key): number for key, number in topology.counts.items() if key != "ends"}
+    return {**head, **counts, **reach, "warnings": list(topology.warnings)}
 
 
 def _cluster(path: Path) -> None:

@@ -98,9 +98,9 @@ def _simulated(shared: Shared) -> dict[str, Any]:
     every = [tenant.steps[0] for tenant in shared.tenants]
     return {
         "ranks": sum(tenant.job.mesh.size for tenant in shared.tenants),
-        "rank_cells": sum(len(tenant.plan.programs) for tenant in shared.tenants),
-        "scarce_links": len(cells.links.of),
-        "scarce_link_cells": len(cells.links.first),
+        "rank_classes": sum(len(tenant.plan.programs) for tenant in shared.tenants),
+        "links_that_can_be_short": len(cells.links.of),
+        "link_classes": len(cells.links.first),
         "seconds": max(step.end for tenant in shared.tenants for step in tenant.steps),
         "events": every[0].events,
         "maxmin_solves": every[0].solves,

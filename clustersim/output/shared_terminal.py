@@ -112,9 +112,9 @@ def _meeting(summary: dict[str, Any], meeting: dict[str, Any]) -> list[str]:
 
 def _how(summary: dict[str, Any], took: float) -> list[str]:
     s = summary["simulated"]
-    alike = "class" if s["rank_cells"] == 1 else "classes"
+    alike = "class" if s["rank_classes"] == 1 else "classes"
     return [
-        f"simulated {s['ranks']:,} ranks as {s['rank_cells']:,} {alike} for {seconds(s['seconds'])}; "
+        f"simulated {s['ranks']:,} ranks as {s['rank_classes']:,} {alike} for {seconds(s['seconds'])}; "
         f"{s['events']:,} events in {seconds(took)}",
         *_kernels(summary),
         "not modelled: " + "; ".join(summary["not_modelled"]),

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from clustersim.engine.memory import Held
-from clustersim.engine.network import Variant
 from clustersim.engine.plan import Plan, Work
 from clustersim.engine.program import Span
 from clustersim.engine.simulate import Record
 from clustersim.output.breakdown import mean, of_path
+from clustersim.output.links import busiest, limiting_seconds, link_bytes
 from clustersim.output.trace import chosen, shown
 from clustersim.output.verdicts import idle_facts, verdict, warnings
 from clustersim.predictors.margins import Bounds, Margin
-from clustersim.topology.model import Floats, Topology
+from clustersim.topology.model import Topology
 from clustersim.workload.flops import hardware_flop, model_flop
 from clustersim.workload.job import Job
 from clustersim.workload.nearby import Nearby
@@ -71,7 +69,9 @@ def summary(
         "breakdown_s": mean(parts, plan.size.tolist()),
         "critical_path_s": of_path(facts.path),
         "memory": memory_facts(topology, facts.memory),
-        "busiest_links": busiest(topology, link_bytes(plan, topology), record.end),
+        "busiest_links": busiest(
+            topology, link_bytes(plan, topology), limiting_seconds(facts.path, plan.network), record.end
+        ),
         "predictor": predictor_facts(work.job, facts.forecast),
         "not_modelled": list(NOT_MODELLED),
         **({"ignored_arguments": work.job.ignored._asdict()} if any(work.job.ignored) else {}),
@@ -173,35 +173,11 @@ def _simulated(topology: Topology, work: Work, plan: Plan, record: Record, facts
         "gpus": topology.gpus,
         "ranks": work.job.mesh.size,
         "idle_gpus": topology.gpus - work.job.mesh.size,
-        "rank_cells": len(plan.programs),
+        "rank_classes": len(plan.programs),
         "groups": int(sum(len(c.of) for c in cells.groups.values())),
-        "group_cells": int(sum(len(c.first) for c in cells.groups.values())),
-        "scarce_links": len(cells.links.of),
-        "scarce_link_cells": len(cells.links.first),
+        "group_classes": int(sum(len(c.first) for c in cells.groups.values())),
+        "links_that_can_be_short": len(cells.links.of),
+        "link_classes": len(cells.links.first),
         "events": record.events,
         "maxmin_solves": record.solves,
     }
-
-
-def link_bytes(plan: Plan, topology: Topology) -> Floats:
-    """Return the bytes that crossed every link in the step."""
-    totals: dict[Variant, Floats] = {}
-    cells = plan.network.cells
-    for program in plan.programs:
-        for (variant, cell), size in program.carried().items():
-            of = cells.groups[variant[0]].of
-            totals.setdefault(variant, np.zeros(len(of)))[of == cell] = size
-    return plan.network.bytes_by_link(totals.items())
-
-
-def busiest(topology: Topology, crossed: Floats, end: float) -> list[dict[str, Any]]:
-    """Return the busiest link of each tier that carried anything, by mean utilization over the step (bytes / capacity / s)."""
-    use = crossed / topology.capacity / end
-    tops = [
-        tier.first + int(use[tier.first : tier.first + tier.links].argmax()) for tier in topology.tiers if tier.links
-    ]
-    return [
-        {"link": topology.link_name(i), "bytes": float(crossed[i]), "utilization": float(use[i])}
-        for i in sorted(tops, key=lambda i: -use[i])
-        if crossed[i] > 0
-    ]

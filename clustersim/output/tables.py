@@ -10,7 +10,7 @@ from clustersim.engine.memory import Held
 from clustersim.engine.plan import Plan
 from clustersim.engine.program import Span
 from clustersim.engine.simulate import Record
-from clustersim.output.summary import link_bytes
+from clustersim.output.links import link_bytes
 from clustersim.topology.model import Topology
 
 if TYPE_CHECKING:

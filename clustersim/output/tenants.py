@@ -11,7 +11,8 @@ import numpy as np
 from clustersim.engine.memory import Held
 from clustersim.engine.plan import Plan
 from clustersim.engine.simulate import Record
-from clustersim.output.summary import Forecast, link_bytes
+from clustersim.output.links import link_bytes
+from clustersim.output.summary import Forecast
 from clustersim.output.trace import Spans, chosen
 from clustersim.topology.model import Floats, Ints, Topology
 from clustersim.workload.job import Job

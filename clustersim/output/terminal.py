@@ -145,17 +145,26 @@ def _network(summary: dict[str, Any]) -> list[str]:
     if not links:
         return ["no link carried anything"]
     rows = [
-        (one["link"], f"{scaled(one['bytes'], 'B'):>9}  {100 * one['utilization']:5.1f} % of the step") for one in links
+        (
+            f"{one['link']}: {one['from']} to {one['to']}",
+            f"{scaled(one['bytes'], 'B'):>9}  {100 * one['utilization']:5.1f} % of the step"
+            + _limits(one["limiting_s"]),
+        )
+        for one in links
     ]
-    return ["busiest link of each tier", *_rows(rows)]
+    return ["busiest link of each tier, those first that limit the critical path", *_rows(rows)]
+
+
+def _limits(time: float) -> str:
+    return f", limits {duration(time)} of it" if time > 1e-9 else ""
 
 
 def _how(summary: dict[str, Any], took: float) -> list[str]:
     s, cluster = summary["simulated"], summary["cluster"]
-    alike = "class" if s["rank_cells"] == 1 else "classes"
+    alike = "class" if s["rank_classes"] == 1 else "classes"
     predictor = summary["predictor"]
     return [
-        f"simulated {s['ranks']:,} ranks as {s['rank_cells']:,} {alike}; {cluster['cables']:,} cables, "
+        f"simulated {s['ranks']:,} ranks as {s['rank_classes']:,} {alike}; {cluster['cables']:,} cables, "
         f"{cluster['links']:,} directed links or bundles; {s['events']:,} events in {seconds(took)}",
         f"kernel times by {predictor['name']}; error on held-out kernels:",
         *(f"  {line}" for line in predictor["error"]),

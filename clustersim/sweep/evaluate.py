@@ -78,5 +78,5 @@ def flat(summary: dict[str, Any]) -> Row:
     split = {k: v for k, v in summary["parallelism"].items() if k != "expert_tp"}
     speed = {k: summary[k] for k in _SPEED if summary[k] is not None}
     parts = {f"{k}_s": v for k, v in summary["breakdown_s"].items()}
-    counts = {k: summary["simulated"][k] for k in ("gpus", "ranks", "idle_gpus", "rank_cells", "events")}
+    counts = {k: summary["simulated"][k] for k in ("gpus", "ranks", "idle_gpus", "rank_classes", "events")}
     return {**split, **speed, **parts, "peak_memory_bytes": summary["memory"]["peak_bytes"], **counts}
