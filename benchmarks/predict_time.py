@@ -17,8 +17,8 @@ import numpy as np
 from clustersim import gpus
 from clustersim.engine.script import kernels, scripts
 from clustersim.predictors.classes import class_of
-from clustersim.predictors.model import get
-from clustersim.predictors.store import FOLDER
+from clustersim.predictors.load import get
+from clustersim.predictors.weights_file import FOLDER
 from clustersim.schedules.check import load as load_schedule
 from clustersim.workload.kernel import Kernel, attention, gemm, vector
 from clustersim.workload.load import load
@@ -27,7 +27,7 @@ from clustersim.workload.stages import stages
 ROOT = Path(__file__).parent.parent
 JOB_BAR, MILLION_BAR = 0.02, 60.0
 COLD = (
-    "import time; begun = time.perf_counter(); from clustersim.predictors.model import get; import numpy; "
+    "import time; begun = time.perf_counter(); from clustersim.predictors.load import get; import numpy; "
     "imported = time.perf_counter(); get('neusight'); print(imported - begun, time.perf_counter() - imported)"
 )
 

@@ -123,8 +123,8 @@ def _predict(cluster: Topology, job: Job, gpus: Ints) -> tuple[Work, list[tuple[
     """
     from clustersim.predictors.clocks import applied, derate, shares_of
     from clustersim.predictors.clocks import statement as said
-    from clustersim.predictors.margins import bounds
-    from clustersim.predictors.model import get
+    from clustersim.predictors.load import get
+    from clustersim.predictors.uncertainty import bounds
     from clustersim.schedules.check import load as load_schedule
     from clustersim.workload.stages import stages
 

@@ -39,6 +39,11 @@ ROOMS = {
     "clustersim.placements": "placement",
 }
 """Rooms that take plugins from outside, and what one of them is called."""
+FOLDERS = {
+    "clustersim.predictors": "clustersim.predictors.kinds",
+    "clustersim.learners": "clustersim.lab.train.learners",
+}
+"""Where the built-in ones of a room are, if not in the folder of its name."""
 _permits: ContextVar[tuple[str, ...]] = ContextVar("permits", default=())
 _loaded: dict[str, str] = {}
 """Module → name of what was loaded from outside, to say whose code an error went through."""
@@ -46,11 +51,12 @@ _loaded: dict[str, str] = {}
 
 @lru_cache(maxsize=64)
 def _files(room: str) -> Mapping[str, str]:
-    package = importlib.import_module(room)
+    folder = FOLDERS.get(room, room)
+    package = importlib.import_module(folder)
     shared = set(getattr(package, "SHARED", ()))
     spelling = {module: name for name, module in getattr(package, "ALIASES", {}).items()}
     found = (info.name for info in pkgutil.iter_modules(package.__path__))
-    return {spelling.get(f, f): f"{room}.{f}" for f in found if not f.startswith("_") and f not in shared}
+    return {spelling.get(f, f): f"{folder}.{f}" for f in found if not f.startswith("_") and f not in shared}
 
 
 def names(room: str) -> dict[str, str]:

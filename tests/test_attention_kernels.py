@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim import gpus
-from clustersim.predictors.columns import columns
-from clustersim.predictors.model import get
-from clustersim.predictors.neusight import attention as family
-from clustersim.predictors.neusight.schedule import FA2, FA3, FA4, share
+from clustersim.predictors.features import columns
+from clustersim.predictors.kinds.neusight import attention as family
+from clustersim.predictors.kinds.neusight.schedule import FA2, FA3, FA4, share
+from clustersim.predictors.load import get
 from clustersim.workload.kernel import attention
 
 BOARDS = {gpu.name: gpu for gpu in gpus.everything()}

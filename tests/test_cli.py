@@ -330,9 +330,9 @@ def test_kernels_on_a_gpu_have_seconds_between_two_ends(call):
 def test_damaged_weights(call, monkeypatch, tmp_path_factory, damage):
     folder = tmp_path_factory.mktemp("weights")
     (folder / "neusight.safetensors").write_bytes(damage)
-    monkeypatch.setattr("clustersim.predictors.store.FOLDER", folder)
+    monkeypatch.setattr("clustersim.predictors.weights_file.FOLDER", folder)
     code, out, err = call(*RUN[:-1], "neusight")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "neusight.safetensors: " in err
-    assert "clustersim predictor train neusight" in err
+    assert "clustersim lab train neusight" in err
     assert not list(Path().iterdir())

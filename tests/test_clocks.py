@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from clustersim import gpus
 from clustersim.errors import ConfigError
 from clustersim.pipeline import simulate
+from clustersim.predictors.base import LAUNCH
 from clustersim.predictors.clocks import ENERGY, derate, share, statement, sustained
-from clustersim.predictors.columns import columns, peak
-from clustersim.predictors.model import LAUNCH, get
+from clustersim.predictors.features import columns, peak
+from clustersim.predictors.load import get
 from clustersim.workload.kernel import attention, gemm, vector
 
 ALL = gpus.everything()

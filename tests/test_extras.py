@@ -33,7 +33,7 @@ WITHOUT = [
     ["kernels", "gpt3_2.7b", "--gpu", "h100"],
     ["collective", "all_reduce", "--topology", "hgx_h100_8", "-b", "1M", "-e", "1M"],
     ["predict", "config.json", "--gpu", "h100", "--seq", "64"],
-    ["predictor", "show"],
+    ["lab", "show"],
 ]
 CONFIG = '{"model_type": "gpt2", "n_embd": 64, "n_head": 2, "n_layer": 2, "n_positions": 64, "vocab_size": 100}'
 
@@ -41,11 +41,11 @@ CONFIG = '{"model_type": "gpt2", "n_embd": 64, "n_head": 2, "n_layer": 2, "n_pos
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["predictor", "train", "neusight"],
-        ["predictor", "train", "habitat"],
-        ["predictor", "train", "neusight-paper"],
-        ["predictor", "profile"],
-        ["predictor", "profile", "--device", "cpu"],
+        ["lab", "train", "neusight"],
+        ["lab", "train", "habitat"],
+        ["lab", "train", "neusight-paper"],
+        ["lab", "profile"],
+        ["lab", "profile", "--device", "cpu"],
         ["predict", "mine.py:model", "--gpu", "h100"],
     ],
     ids=" ".join,

@@ -15,17 +15,18 @@ from clustersim.cli.main import main
 from clustersim.collectives.nccl.measured import measured
 from clustersim.errors import DataError, InputError
 from clustersim.graph import architecture
-from clustersim.predictors import frames, sheet, store
+from clustersim.lab.data import csv_table, frames
+from clustersim.predictors import weights_file
 from clustersim.topology.build import load
 
 READERS = {
     "text": files.read_text,
     "config.json": architecture.read,
     "nccl-tests": lambda path: measured(path, "all_reduce", 8),
-    "sheet": lambda path: sheet.open_sheet(path, (), ()),
+    "sheet": lambda path: csv_table.open_sheet(path, (), ()),
     "csv": frames.csv,
     "parquet": frames.parquet,
-    "weights": lambda path: store.read(path, "linear"),
+    "weights": lambda path: weights_file.read(path, "linear"),
 }
 
 
@@ -100,7 +101,7 @@ def test_what_is_no_utf8_has_its_place(raw, tmp_path):
     with pytest.raises(InputError, match=r"file:\d+:\d+: not a text file"):
         measured(path, "all_reduce", 8)
     with pytest.raises(DataError, match="cannot be read as CSV"):
-        sheet.open_sheet(path, (), ())
+        csv_table.open_sheet(path, (), ())
 
 
 BOM = b"\xef\xbb\xbf"
@@ -118,7 +119,7 @@ def test_a_byte_order_mark_changes_nothing(tmp_path):
         (tmp_path / name).write_bytes(BOM + text.encode())
     assert architecture.read(tmp_path / "config.json").keys == {"model_type": "gpt2", "n_embd": 8}
     assert measured(tmp_path / "log.csv", "all_reduce", 8) == {8: 16e-6}
-    assert sheet.open_sheet(tmp_path / "own.csv", ("a",), ("a", "b")).cells == {"a": ["1"], "b": ["2"]}
+    assert csv_table.open_sheet(tmp_path / "own.csv", ("a",), ("a", "b")).cells == {"a": ["1"], "b": ["2"]}
     assert frames.csv(tmp_path / "own.csv").columns == ["a", "b"]
     assert load(tmp_path / "node.xml").gpus == 1
 

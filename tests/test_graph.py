@@ -18,7 +18,7 @@ from clustersim.graph.fuse import fuse
 from clustersim.graph.tape import Tape
 from clustersim.graph.tensor import Tensor, permuted, tensor, viewed
 from clustersim.graph.total import total
-from clustersim.predictors.model import get
+from clustersim.predictors.load import get
 
 GPT2_LARGE = {"n_embd": 1280, "n_head": 20, "n_layer": 36, "n_positions": 1024, "vocab_size": 50257}
 BERT_LARGE = {

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim import gpus
-from clustersim.predictors import tables
-from clustersim.predictors.columns import bound, columns
-from clustersim.predictors.evaluate import kernels
-from clustersim.predictors.model import get
-from clustersim.predictors.neusight import grouped
+from clustersim.lab.data import tables
+from clustersim.lab.evaluate import kernels
+from clustersim.predictors.features import bound, columns
+from clustersim.predictors.kinds.neusight import grouped
+from clustersim.predictors.load import get
 from clustersim.workload.kernel import gemm
 
 BOARDS = {gpu.name: gpu for gpu in gpus.everything()}

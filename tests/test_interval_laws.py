@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim import gpus
-from clustersim.predictors import intervals
-from clustersim.predictors.intervals import Distance, Residuals
-from clustersim.predictors.model import get
-from clustersim.predictors.store import Weights
+from clustersim.predictors import uncertainty
+from clustersim.predictors.load import get
+from clustersim.predictors.uncertainty import Distance, Residuals
+from clustersim.predictors.weights_file import Weights
 from clustersim.workload.kernel import attention, gemm, vector
 
 H100 = gpus.load("h100")
@@ -41,11 +41,11 @@ def residuals(rng, groups, offset, noise, count=2000, seen=False, name=""):
 @pytest.mark.parametrize("groups", [4, 8])
 def test_groups_left_out_are_covered_after_widening(groups, offset, noise):
     found = residuals(np.random.default_rng(groups), groups, offset, noise)
-    widen = intervals.widening(found)
-    assert intervals.coverage(found, widen) == pytest.approx(0.8, abs=0.01)
+    widen = uncertainty.widening(found)
+    assert uncertainty.coverage(found, widen) == pytest.approx(0.8, abs=0.01)
     if offset:
         assert widen > 1
-        assert intervals.coverage(found) < 0.8
+        assert uncertainty.coverage(found) < 0.8
     else:
         assert widen == pytest.approx(1, abs=0.1)
 
@@ -53,9 +53,9 @@ def test_groups_left_out_are_covered_after_widening(groups, offset, noise):
 def test_groups_never_looked_at_are_covered_on_average():
     rng, inside = np.random.default_rng(0), []
     for _ in range(40):
-        table = intervals.learned(residuals(rng, 7, 0.1, 0.05, 300))
+        table = uncertainty.learned(residuals(rng, 7, 0.1, 0.05, 300))
         [new] = residuals(rng, 1, 0.1, 0.05, 300)
-        low, high = intervals.lookup(table, new.forecast, False, Distance("", 0.0))
+        low, high = uncertainty.lookup(table, new.forecast, False, Distance("", 0.0))
         inside.append(((new.ratio >= low) & (new.ratio <= high)).mean())
     assert np.mean(inside) == pytest.approx(0.8, abs=0.1)
 
@@ -65,10 +65,10 @@ def test_every_group_counts_alike_however_many_rows_it_has():
     few, many = (residuals(rng, 1, 0.0, 0.01, n, name=n)[0] for n in (300, 30_000))
     fast, slow = few._replace(ratio=few.ratio * 0.5), many
     for size in range(3):
-        low, high = intervals._quantiles([fast, slow], size)
+        low, high = uncertainty._quantiles([fast, slow], size)
         assert low == pytest.approx(0.5, rel=0.03)
         assert high == pytest.approx(1.0, rel=0.03)
-    lone = intervals._quantiles([slow], 1)
+    lone = uncertainty._quantiles([slow], 1)
     assert lone == pytest.approx(np.exp(np.array([-1.2816, 1.2816]) * 0.01), rel=2e-3)
 
 
@@ -76,7 +76,9 @@ def test_lengths_with_few_kernels_take_the_quantiles_of_all():
     rng = np.random.default_rng(0)
     [found] = residuals(rng, 1, 0.0, 0.1)
     short = found._replace(forecast=np.where(np.arange(2000) < 150, 1e-2, 1e-5))
-    assert intervals._quantiles([short], 2) == intervals._quantiles([short._replace(forecast=short.forecast * 0)], 0)
+    assert uncertainty._quantiles([short], 2) == uncertainty._quantiles(
+        [short._replace(forecast=short.forecast * 0)], 0
+    )
 
 
 @settings(max_examples=200, deadline=None)
@@ -89,7 +91,7 @@ def test_lengths_with_few_kernels_take_the_quantiles_of_all():
 def test_the_interval_of_a_farther_gpu_holds_that_of_a_nearer(edges, widen, distances, seconds):
     table, at = {"new": [edges] * 3, "widen": widen}, np.array([seconds])
     (near_low, near_high), (far_low, far_high) = (
-        intervals.lookup(table, at, False, Distance("", distance)) for distance in distances
+        uncertainty.lookup(table, at, False, Distance("", distance)) for distance in distances
     )
     assert far_low <= near_low * (1 + 1e-12)
     assert near_low <= near_high * (1 + 1e-12)
@@ -98,17 +100,17 @@ def test_the_interval_of_a_farther_gpu_holds_that_of_a_nearer(edges, widen, dist
 
 def test_a_gpu_that_was_measured_is_not_widened():
     table = {"new": [[0.5, 2.0]] * 3, "seen": [[0.9, 1.1]] * 3, "widen": 2.0}
-    low, high = intervals.lookup(table, np.array([1e-4]), True, Distance("", 3.0))
+    low, high = uncertainty.lookup(table, np.array([1e-4]), True, Distance("", 3.0))
     assert (low[0], high[0]) == pytest.approx((0.9, 1.1))
 
 
 def test_without_residuals_nothing_is_known():
-    assert intervals.learned([]) == {}
-    assert intervals.learned([Residuals("a", False, np.zeros(0), np.zeros(0))]) == {}
-    assert intervals.coverage([]) is None
+    assert uncertainty.learned([]) == {}
+    assert uncertainty.learned([Residuals("a", False, np.zeros(0), np.zeros(0))]) == {}
+    assert uncertainty.coverage([]) is None
     [one] = residuals(np.random.default_rng(0), 1, 0.0, 0.1)
-    assert intervals.coverage([one]) is None
-    assert intervals.learned([one])["widen"] == 1.0
+    assert uncertainty.coverage([one]) is None
+    assert uncertainty.learned([one])["widen"] == 1.0
 
 
 @pytest.mark.parametrize("name", ["neusight", "linear", "habitat"])
@@ -142,5 +144,5 @@ def test_a_gpu_far_from_all_is_less_certain():
 
 
 def test_a_gpu_of_a_users_file_is_no_neighbour():
-    assert intervals.nearest(H100, ["mine"]) == intervals.nearest(H100, []) == Distance("none", 10.0)
-    assert intervals.nearest(H100, ["mine", "a100-sxm-80gb"]).gpu == "a100-sxm-80gb"
+    assert uncertainty.nearest(H100, ["mine"]) == uncertainty.nearest(H100, []) == Distance("none", 10.0)
+    assert uncertainty.nearest(H100, ["mine", "a100-sxm-80gb"]).gpu == "a100-sxm-80gb"

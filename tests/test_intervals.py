@@ -20,12 +20,12 @@ from clustersim.output.critical import critical_path
 from clustersim.output.terminal import lines
 from clustersim.pipeline import run
 from clustersim.predictors.classes import class_of
-from clustersim.predictors.columns import bound, columns
+from clustersim.predictors.features import bound, columns
+from clustersim.predictors.kinds.neusight_paper.predictor import Paper
 from clustersim.predictors.learned import Learned
-from clustersim.predictors.margins import CONTENT, Bounds, between, bounds
-from clustersim.predictors.model import get
-from clustersim.predictors.neusight_paper.predictor import Paper
-from clustersim.predictors.store import Weights
+from clustersim.predictors.load import get
+from clustersim.predictors.uncertainty import CONTENT, Bounds, between, bounds
+from clustersim.predictors.weights_file import Weights
 from clustersim.workload.kernel import gemm, vector
 
 SPLITS = {
@@ -85,7 +85,7 @@ def step(monkeypatch):
     """Simulate a split on two nodes of four GPUs with a stretched predictor; return the summary."""
 
     def simulate(split, **figures):
-        monkeypatch.setattr("clustersim.predictors.model.get", lambda name: Stretched(**figures))
+        monkeypatch.setattr("clustersim.predictors.load.get", lambda name: Stretched(**figures))
         topology = cluster(2, extra=FAULT if split == "straggler" else "")
         return run(topology, job(**LARGER, **SPLITS[split]), ignore_memory=True).summary
 

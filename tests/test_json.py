@@ -26,7 +26,7 @@ COMMANDS = {
     "collective": ("collective", "all_reduce", "-t", NODE, "-b", "1M", "-e", "1M"),
     "kernels": ("kernels", JOB),
     "predict": ("predict", JOB, "--gpu", "h100-sxm", "--predictor", "roofline"),
-    "predictor show": ("predictor", "show", "-p", "linear"),
+    "lab show": ("lab", "show", "-p", "linear"),
 }
 
 

@@ -15,7 +15,7 @@ from clustersim.cli.listing import _LISTS
 from clustersim.cli.main import main
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = ("run", "share", "show", "kernels", "collective", "sweep", "predict", "list", "predictor", "predictor train")
+COMMANDS = ("run", "share", "show", "kernels", "collective", "sweep", "predict", "list", "lab", "lab train")
 
 
 @pytest.fixture

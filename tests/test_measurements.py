@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from clustersim import gpus
 from clustersim.errors import DataError
-from clustersim.predictors.columns import bound, columns
-from clustersim.predictors.measurements import COLUMNS, REQUIRED, read
+from clustersim.lab.data.own_measurements import COLUMNS, REQUIRED, read
+from clustersim.predictors.features import bound, columns
 from clustersim.workload.kernel import attention, gemm, vector
 
 OWN = """gpu,kind,op,dtype,layout,batch,m,n,k,heads,kv_heads,causal,latency_s,mode

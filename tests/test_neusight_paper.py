@@ -14,15 +14,19 @@ from typer.testing import CliRunner
 from clustersim import gpus, plugins
 from clustersim.cli.main import app
 from clustersim.errors import DataError, InputError
-from clustersim.predictors import store, tables
-from clustersim.predictors.columns import columns
-from clustersim.predictors.model import ROOM
-from clustersim.predictors.neusight_paper import recipe, tiles, wave, weights
-from clustersim.predictors.neusight_paper.board import GIB, MIB, Board, board
-from clustersim.predictors.neusight_paper.predictor import Paper
-from clustersim.predictors.neusight_paper.records import GROUPS, Records, described, profiled
-from clustersim.predictors.neusight_paper.terms import product, terms, vector
-from clustersim.predictors.samples import Samples
+from clustersim.lab.data import tables
+from clustersim.lab.data.samples import Samples
+from clustersim.lab.reproductions.neusight_paper import recipe
+from clustersim.lab.reproductions.neusight_paper.records import GROUPS, Records, described, profiled
+from clustersim.lab.train.learner import ROOM as LEARNERS
+from clustersim.lab.train.learners import neusight_paper as learner
+from clustersim.predictors import weights_file
+from clustersim.predictors.base import ROOM
+from clustersim.predictors.features import columns
+from clustersim.predictors.kinds.neusight_paper import tiles, wave, weights
+from clustersim.predictors.kinds.neusight_paper.board import GIB, MIB, Board, board
+from clustersim.predictors.kinds.neusight_paper.predictor import Paper
+from clustersim.predictors.kinds.neusight_paper.terms import product, terms, vector
 from clustersim.workload.kernel import attention, gemm
 from clustersim.workload.kernel import vector as vector_kernel
 
@@ -60,7 +64,7 @@ def trained():
         classes[name] |= tiles.pack(profiled(found[name]))
     errors = {"fp32/linear": {"h100-sxm": {"mean": 0.3, "count": 7, "unseen": True}}}
     meta = {"predictor": "neusight-paper", "errors": errors, "learned": {name: {"gpus": []} for name in GROUPS}}
-    return store.Weights(classes, meta)
+    return weights_file.Weights(classes, meta)
 
 
 def test_the_terms_of_a_product_by_hand():
@@ -227,7 +231,7 @@ def test_kernels_that_the_paper_does_not_know(kernel, trained):
 
 def test_weights_survive_the_disk(trained, tmp_path):
     path = tmp_path / "paper.safetensors"
-    store.save(path, trained)
+    weights_file.save(path, trained)
     some = [gemm("linear", "forward", "fp32", 1, 4096, 4096, 4096)]
     loaded = plugins.load(ROOM, "neusight-paper", "load")(path)
     np.testing.assert_allclose(loaded.predict(some, H100), Paper(trained).predict(some, H100), rtol=1e-5)
@@ -236,7 +240,7 @@ def test_weights_survive_the_disk(trained, tmp_path):
 def broken(trained, name, change):
     classes = {kind: dict(parameters) for kind, parameters in trained.classes.items()}
     change(classes[name])
-    return store.Weights(classes, trained.meta)
+    return weights_file.Weights(classes, trained.meta)
 
 
 @pytest.mark.parametrize(
@@ -268,14 +272,14 @@ def broken(trained, name, change):
 )
 def test_weights_that_lack_something(name, change, message, trained, tmp_path):
     path = tmp_path / "wrong.safetensors"
-    store.save(path, broken(trained, name, change))
+    weights_file.save(path, broken(trained, name, change))
     with pytest.raises(
-        DataError, match=rf"wrong.safetensors: {message}; train again with `clustersim predictor train neusight"
+        DataError, match=rf"wrong.safetensors: {message}; train again with `clustersim lab train neusight"
     ):
         weights.opened(path)
 
 
-@pytest.mark.parametrize("raw", [b"", b"\0" * 64, b"PK\3\4 a zip", store.shipped("neusight").read_bytes()])
+@pytest.mark.parametrize("raw", [b"", b"\0" * 64, b"PK\3\4 a zip", weights_file.shipped("neusight").read_bytes()])
 def test_files_that_are_no_weights_of_it(raw, tmp_path):
     path = tmp_path / "foreign.safetensors"
     path.write_bytes(raw)
@@ -284,12 +288,10 @@ def test_files_that_are_no_weights_of_it(raw, tmp_path):
 
 
 def test_without_weights_a_sentence_says_how_to_make_them(monkeypatch, tmp_path):
-    monkeypatch.setattr(store, "FOLDER", tmp_path)
-    with pytest.raises(
-        DataError, match=r"ships no weights .*; train them with `clustersim predictor train neusight-paper"
-    ):
+    monkeypatch.setattr(weights_file, "FOLDER", tmp_path)
+    with pytest.raises(DataError, match=r"ships no weights .*; train them with `clustersim lab train neusight-paper"):
         plugins.load(ROOM, "neusight-paper", "load")()
-    outcome = CliRunner().invoke(app, ["predictor", "show", "--predictor", "neusight-paper"])
+    outcome = CliRunner().invoke(app, ["lab", "show", "--predictor", "neusight-paper"])
     assert outcome.exit_code != 0
 
 
@@ -310,7 +312,7 @@ def table(rng, gpu, split):
 def data(tmp_path, monkeypatch):
     """A folder with a tiny FP32 table, and recipes of one epoch."""
     brief = {name: plan._replace(epochs=1) for name, plan in recipe.RECIPES.items()}
-    monkeypatch.setattr(weights, "RECIPES", brief)
+    monkeypatch.setattr(learner, "RECIPES", brief)
     rng, path = np.random.default_rng(0), tmp_path / tables.FP32
     path.parent.mkdir()
     boards = [(gpu, "train") for gpu in BOARDS] + [("NVIDIA H100 80GB HBM3", "test")]
@@ -320,7 +322,7 @@ def data(tmp_path, monkeypatch):
 
 def test_the_command_trains_and_judges_what_was_left_out(data, tmp_path):
     path = tmp_path / "paper.safetensors"
-    command = ["predictor", "train", "neusight-paper", "--data", str(data), "--seed", "3", "--out", str(path)]
+    command = ["lab", "train", "neusight-paper", "--data", str(data), "--seed", "3", "--out", str(path)]
     outcome = CliRunner().invoke(app, command)
     assert outcome.exit_code == 0, outcome.output
     meta = weights.opened(path).meta
@@ -334,17 +336,17 @@ def test_a_kernel_name_without_a_tile_is_named(data):
     path = data / tables.FP32
     pl.read_parquet(path).with_columns(kernel=pl.lit("gemv")).write_parquet(path)
     with pytest.raises(DataError, match=rf"{data.name}.*: kernel 'gemv' names no tile \(`sgemm_128x64`\)"):
-        plugins.load(ROOM, "neusight-paper", "train")(data)
+        plugins.load(LEARNERS, "neusight-paper", "train")(data)
     pl.read_parquet(path).drop("kernel").write_parquet(path)
     with pytest.raises(DataError, match="has no column kernel; expected vendor, split"):
-        plugins.load(ROOM, "neusight-paper", "train")(data)
+        plugins.load(LEARNERS, "neusight-paper", "train")(data)
 
 
 @pytest.mark.data
 def test_the_training_rows_are_the_published_ones():
     if not os.environ.get("CLUSTERSIM_DATA"):
         pytest.skip("$CLUSTERSIM_DATA is not set: no folder of measured kernels")
-    from clustersim.predictors.neusight_paper.records import records as read
+    from clustersim.lab.reproductions.neusight_paper.records import records as read
 
     data = Path(os.environ["CLUSTERSIM_DATA"])
     found = {name: read(data, name) for name in GROUPS}

@@ -20,7 +20,7 @@ ROOMS = [f"clustersim.{room}" for room in ("schedules", "collectives", "placemen
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_names_are_the_files_of_the_room(room: str) -> None:
-    folder = Path(plugins.__file__).parent / room.split(".")[1]
+    folder = Path(plugins.__file__).parent.joinpath(*plugins.FOLDERS.get(room, room).split(".")[1:])
     files = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     known = plugins.names(room)
     assert known
@@ -143,8 +143,8 @@ def test_a_built_in_name_cannot_be_shadowed_on_the_command_line() -> None:
 
 PACKAGE = """
 import numpy as np
-from clustersim.predictors.columns import bound, columns
-from clustersim.predictors.model import Scope
+from clustersim.predictors.features import bound, columns
+from clustersim.predictors.base import Scope
 from clustersim.schedules import gpipe
 from clustersim.collectives import ring
 from clustersim.placements import packed
@@ -296,7 +296,7 @@ def test_nothing_is_imported_without_permission(
 WRONG = """
 import numpy as np
 from clustersim.collectives.model import Phase, Exchange
-from clustersim.predictors.model import Scope
+from clustersim.predictors.base import Scope
 from clustersim.topology import switch
 
 class P:

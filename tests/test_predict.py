@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from clustersim.cli.main import main
-from clustersim.graph import published
 from clustersim.graph.memory import alive
 from clustersim.graph.model import OUTSIDE, Node
-from clustersim.predictors.model import get
+from clustersim.lab.reproductions import whole_models
+from clustersim.predictors.load import get
 from clustersim.workload.kernel import vector
 
 ROOT = Path(__file__).parents[1]
@@ -189,14 +189,14 @@ def test_bad_input_is_one_sentence(call, tmp_path, arguments, sentence):
 @pytest.fixture(scope="module")
 def runs():
     folder = os.environ.get("CLUSTERSIM_DATA")
-    if not folder or not (Path(folder) / published.TABLE).is_file():
-        pytest.skip(f"no measured models: $CLUSTERSIM_DATA does not hold {published.TABLE}")
-    return list(published.runs(Path(folder), get("neusight")))
+    if not folder or not (Path(folder) / whole_models.TABLE).is_file():
+        pytest.skip(f"no measured models: $CLUSTERSIM_DATA does not hold {whole_models.TABLE}")
+    return list(whole_models.runs(Path(folder), get("neusight")))
 
 
 @pytest.mark.data
 def test_all_measured_runs_of_built_in_models_are_forecast(runs):
-    found = {(mean.gpu, mean.mode, mean.option, mean.trusted): mean for mean in published.means(runs)}
+    found = {(mean.gpu, mean.mode, mean.option, mean.trusted): mean for mean in whole_models.means(runs)}
     assert found["h100-sxm", "inf", "", True].runs + found["h100-sxm", "train", "", True].runs == 18
     assert found["h100-sxm", "inf", "fusion", True].runs == 4
     assert len(runs) == sum(mean.runs for mean in found.values()) == 137

@@ -13,22 +13,23 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from clustersim import gpus
-from clustersim.cli.predictor import app
+from clustersim.cli.lab import app
 from clustersim.errors import InputError
-from clustersim.output import accuracy, accuracy_png, card, error_figures
-from clustersim.predictors import intervals, judged, report, store
-from clustersim.predictors.calibration import FEW, with_scalar
-from clustersim.predictors.columns import columns
-from clustersim.predictors.model import get
-from clustersim.predictors.neusight.meaning import MEANINGS, constants, speeds
-from clustersim.predictors.samples import Samples
+from clustersim.lab import evaluate, model_card, weights_tables
+from clustersim.lab.data.samples import Samples
+from clustersim.lab.neusight_constants import MEANINGS, constants, speeds
+from clustersim.lab.plots import error_figures, page, png
+from clustersim.lab.train.calibration import FEW, with_scalar
+from clustersim.predictors import uncertainty, weights_file
+from clustersim.predictors.features import columns
+from clustersim.predictors.load import get
 from clustersim.workload.kernel import gemm
 
 CARD = Path(__file__).parents[1] / "docs/model-card.md"
 
 
 def shipped(name):
-    return store.read(store.shipped(name), name)
+    return weights_file.read(weights_file.shipped(name), name)
 
 
 def samples(factor=1.0, gpu="h100-sxm", dtype="bf16", count=200):
@@ -43,11 +44,11 @@ def samples(factor=1.0, gpu="h100-sxm", dtype="bf16", count=200):
 @pytest.fixture(scope="module")
 def frame():
     kinds = {"half/linear": samples(1.1), "fp32/linear": samples(0.9, "l4", "fp32")}
-    return judged.judge(get("neusight"), kinds, "test", scalar=True)
+    return evaluate.judge(get("neusight"), kinds, "test", scalar=True)
 
 
 def test_errors_are_those_of_the_kernels(frame):
-    [half, fp32] = judged.errors(frame, ("class",))
+    [half, fp32] = evaluate.errors(frame, ("class",))
     assert half["mean"] == pytest.approx(half["p90"]) == pytest.approx(1 - 1 / 1.1)
     assert (half["bias"], half["samples"], half["new"]) == (pytest.approx(1 / 1.1), 200, "nothing")
     assert (fp32["bias"], fp32["new"]) == (pytest.approx(1 / 0.9), "GPU")
@@ -73,51 +74,51 @@ def test_a_scalar_of_kernels_that_are_right_changes_little():
 
 
 def test_coverage_counts_the_kernels_inside_the_interval(frame):
-    wide = judged.judge(get("neusight"), {"half/linear": samples(3.0)}, "test")
-    assert [row["coverage"] for row in judged.errors(wide, ("class",))] == [0.0]
-    assert all(0 <= row["coverage"] <= 1 for row in judged.errors(frame))
-    plain = judged.judge(get("roofline"), {"half/linear": samples()}, "test")
-    assert [row["coverage"] for row in judged.errors(plain, ("class",))] == [None]
+    wide = evaluate.judge(get("neusight"), {"half/linear": samples(3.0)}, "test")
+    assert [row["coverage"] for row in evaluate.errors(wide, ("class",))] == [0.0]
+    assert all(0 <= row["coverage"] <= 1 for row in evaluate.errors(frame))
+    plain = evaluate.judge(get("roofline"), {"half/linear": samples()}, "test")
+    assert [row["coverage"] for row in evaluate.errors(plain, ("class",))] == [None]
 
 
 @given(*(st.floats(0.3, 3.0) for _ in range(2)), st.floats(1.0, 4.0), st.floats(0.0, 3.0))
 def test_a_wider_interval_holds_the_narrower_one(one, other, widen, far):
     bounds = sorted((one, other))
     found = {"new": [bounds] * 3, "widen": widen}
-    [low], [high] = intervals.lookup(found, np.array([1e-4]), False, intervals.Distance("", far))
+    [low], [high] = uncertainty.lookup(found, np.array([1e-4]), False, uncertainty.Distance("", far))
     assert low <= bounds[0] * (1 + 1e-12)
     assert bounds[1] <= high * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("key", ["decile", "flop-decile"])
 def test_deciles_part_each_class_evenly_by_size(frame, key):
-    rows = list(judged.errors(frame, ("class", key)))
+    rows = list(evaluate.errors(frame, ("class", key)))
     assert [row["decile"] for row in rows] == [*range(1, 11)] * 2
     assert {row["samples"] for row in rows} == {20}
-    parted = judged.deciles(frame, ("class", key)).filter(pl.col("kind") == "half/linear")
+    parted = evaluate.deciles(frame, ("class", key)).filter(pl.col("kind") == "half/linear")
     size = "flop" if key == "flop-decile" else "seconds"
     for low, high in zip(range(1, 10), range(2, 11), strict=True):
         assert parted.filter(decile=low)[size].max() <= parted.filter(decile=high)[size].min()
 
 
-@given(st.lists(st.sampled_from(sorted(judged.KEYS)), min_size=1, max_size=4, unique=True))
+@given(st.lists(st.sampled_from(sorted(evaluate.KEYS)), min_size=1, max_size=4, unique=True))
 def test_keys_of_groups(keys):
     if {"decile", "flop-decile"} <= {*keys}:
         with pytest.raises(InputError, match="one kind of decile"):
-            judged.groups(",".join(keys))
+            evaluate.groups(",".join(keys))
         return
-    found = judged.groups(", ".join(keys))
+    found = evaluate.groups(", ".join(keys))
     assert {*found} - {*keys} <= {"class"}
     assert "class" in found or not any(key.endswith("decile") for key in keys)
 
 
 def test_an_unknown_key_is_named():
     with pytest.raises(InputError, match=r"--by 'class,gpus': 'gpus' is not known; did you mean 'gpu'\?"):
-        judged.groups("class,gpus")
+        evaluate.groups("class,gpus")
 
 
 def test_the_page_is_one_file_of_sound_drawings(frame, tmp_path):
-    path = accuracy.write(tmp_path, [frame], "test")
+    path = page.write(tmp_path, [frame], "test")
     text = path.read_text(encoding="utf-8")
     drawings = re.findall(r"<svg xmlns.*?\n</svg>\n?</svg>", text, re.DOTALL)
     assert len(drawings) == 4 * 2
@@ -126,7 +127,7 @@ def test_the_page_is_one_file_of_sound_drawings(frame, tmp_path):
     assert re.findall(r'(?:src|href)="', text) == []
     for words in ("half/linear", "l4", "measured", "forecast", "absolute error", "decile of measured time", "10 us"):
         assert words in text
-    assert text == accuracy.page([frame], "test")
+    assert text == page.page([frame], "test")
 
 
 def test_every_kernel_has_its_mark_and_lies_within_the_axes(frame):
@@ -148,14 +149,14 @@ def test_gpus_look_different():
 
 
 def test_png_needs_matplotlib(frame, tmp_path, monkeypatch):
-    monkeypatch.setattr(accuracy_png, "find_spec", lambda name: None)
+    monkeypatch.setattr(png, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"--png needs matplotlib, .* pip install 'clustersim\[plots\]'"):
-        accuracy_png.write(tmp_path, [frame])
+        png.write(tmp_path, [frame])
 
 
 def test_png_files(frame, tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra `plots`)")
-    paths = accuracy_png.write(tmp_path, [frame])
+    paths = png.write(tmp_path, [frame])
     assert [path.name for path in paths] == [f"neusight-{what}.png" for what in ("scatter", "ratio", "deciles", "gpus")]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
 
@@ -163,39 +164,43 @@ def test_png_files(frame, tmp_path):
 def test_a_place_that_cannot_be_written(frame, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
-        accuracy.write(tmp_path / "file", [frame], "test")
+        page.write(tmp_path / "file", [frame], "test")
     with pytest.raises(InputError, match="cannot be written"):
-        card.write(tmp_path / "file" / "card.md", shipped("neusight"))
+        model_card.write(tmp_path / "file" / "card.md", shipped("neusight"))
 
 
 def test_the_model_card_is_that_of_the_weights():
-    new = card.card(shipped("neusight"))
+    new = model_card.card(shipped("neusight"))
     assert CARD.read_text(encoding="utf-8") == new, "run scripts/update-docs"
 
 
 def test_tables_hold_the_figures_of_the_metadata():
     meta = shipped("neusight").meta
-    rows = {(row[0], row[1]): row for row in report.errors(meta).rows}
+    rows = {(row[0], row[1]): row for row in weights_tables.errors(meta).rows}
     assert len(rows) == sum(map(len, meta["errors"].values())) > 40
     for (kind, gpu), row in rows.items():
         entry = meta["errors"][kind][gpu]
         assert row[2] == ("GPU" if entry["unseen"] else "kernels")
         assert row[3:6] == tuple(f"{100 * entry[key]:.1f} %" for key in ("mean", "median", "p90"))
-    worst = {row[0]: row[4] for row in report.overview(meta).rows}
+    worst = {row[0]: row[4] for row in weights_tables.overview(meta).rows}
     for kind, found in meta["errors"].items():
         assert worst[kind].startswith(f"{100 * max(e['mean'] for e in found.values() if e['unseen']):.1f} %")
 
 
 def test_tables_of_every_predictor_that_ships():
-    for name in ("neusight", *card.BASELINES):
+    for name in ("neusight", *model_card.BASELINES):
         weights = shipped(name)
-        for sheet in (report.overview(weights.meta), report.errors(weights.meta), report.rows(weights.meta)):
+        for sheet in (
+            weights_tables.overview(weights.meta),
+            weights_tables.errors(weights.meta),
+            weights_tables.rows(weights.meta),
+        ):
             assert {len(row) for row in sheet.rows} == {len(sheet.header)}
 
 
 def test_markdown_leaves_empty_columns_out():
-    sheet = report.Sheet("", ("class", "GPU", "mean", "scalar"), [("a", "b", "1", ""), ("c", "", "2", "")])
-    assert report.markdown(sheet).splitlines() == [
+    sheet = weights_tables.Sheet("", ("class", "GPU", "mean", "scalar"), [("a", "b", "1", ""), ("c", "", "2", "")])
+    assert weights_tables.markdown(sheet).splitlines() == [
         "| class | GPU | mean |", "| --- | --- | ---: |", "| a | b | 1 |", "| c |  | 2 |",
     ]  # fmt: skip
 
@@ -264,5 +269,5 @@ def test_evaluate_prints_writes_and_draws(tmp_path):
     found = json.loads(done.stdout)
     assert found["by"] == ["class", "dtype", "decile"]
     assert [row["decile"] for row in found["errors"]] == list(range(1, 11))
-    assert (tmp_path / "plots" / accuracy.PAGE).is_file()
+    assert (tmp_path / "plots" / page.PAGE).is_file()
     assert "in 80 %" in call("evaluate", "--data", own, "-p", "neusight", "--scalar").output

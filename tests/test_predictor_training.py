@@ -6,14 +6,19 @@ import pytest
 
 from clustersim import gpus, plugins
 from clustersim.errors import DataError
-from clustersim.predictors import curriculum, linear, neusight, sources, store, tables
+from clustersim.lab.data import sources, tables
+from clustersim.lab.data.by_class import own_samples
+from clustersim.lab.train import splits
+from clustersim.lab.train.ensemble import Plan
+from clustersim.lab.train.learner import ROOM
+from clustersim.lab.train.learners import linear as linear_learner
+from clustersim.lab.train.learners import neusight as learner
+from clustersim.predictors import weights_file
 from clustersim.predictors.classes import SIMT, TENSOR
-from clustersim.predictors.columns import columns
-from clustersim.predictors.evaluate import own_samples
+from clustersim.predictors.features import columns
+from clustersim.predictors.kinds import neusight
+from clustersim.predictors.kinds.neusight import products
 from clustersim.predictors.learned import Learned
-from clustersim.predictors.model import ROOM
-from clustersim.predictors.neusight import products
-from clustersim.predictors.training import Plan
 from clustersim.workload.kernel import gemm
 
 FP32_GPUS = {"train": ("Tesla T4", "NVIDIA A100-PCIE-40GB"), "test": ("NVIDIA H100 80GB HBM3",)}
@@ -70,9 +75,9 @@ def data(tmp_path_factory):
 def short(monkeypatch):
     for where, steps in (("habitat.PLAN", 60), ("neusight.FEW_PLAN", 40), ("neusight.products.PLAN", 40)):
         brief = Plan(members=2, widths=(8, 8), steps=steps, batch=32, rate=3e-2)
-        monkeypatch.setattr(f"clustersim.predictors.{where}", brief)
+        monkeypatch.setattr(f"clustersim.lab.train.learners.{where}", brief)
     own = Plan(members=1, widths=(8, 8), steps=20, batch=16)
-    monkeypatch.setattr("clustersim.predictors.neusight.products.OWN_PLAN", own)
+    monkeypatch.setattr("clustersim.lab.train.learners.neusight.products.OWN_PLAN", own)
 
 
 DRAWN = {"habitat": "mlp.0.weight", "neusight": "gemm.path"}
@@ -101,7 +106,7 @@ def named(weights, gpu):
 
 
 def test_a_gpu_left_out_leaves_no_parameter(data, short):
-    weights = neusight.train(sources.given([data], ["A100_SXM", "t4"]), 0)
+    weights = learner.train(sources.given([data], ["A100_SXM", "t4"]), 0)
     assert not named(weights, "a100-sxm-80gb") + named(weights, "t4")
     assert all(not {"a100-sxm-80gb", "t4"} & {*facts["gpus"]} for facts in weights.meta["learned"].values())
     errors = weights.meta["errors"]["half/linear"]
@@ -117,8 +122,8 @@ def test_a_gpu_left_out_leaves_no_parameter(data, short):
 
 
 def test_what_is_trained_is_saved_and_forecasts_what_it_forecast(data, short, tmp_path):
-    weights = neusight.train(data, 0)
-    store.save(tmp_path / "w.safetensors", weights)
+    weights = learner.train(data, 0)
+    weights_file.save(tmp_path / "w.safetensors", weights)
     some = [
         gemm("linear", "forward", dtype, 1, 512 * i, 777, 999) for i in range(1, 9) for dtype in ("fp32", "bf16", "fp8")
     ]
@@ -152,11 +157,11 @@ def test_a_users_gpu_gets_a_speed_of_its_own(own, data, short, tmp_path, monkeyp
     files = [tmp_path / "fast.csv", tmp_path / "other.csv"]
     measured(files[0], own, 0.8)
     measured(files[1], "h100", 1.0)
-    joined = curriculum.courses(sources.Data((data, files[0])), 0)["half/linear"].learned
+    joined = splits.splits(sources.Data((data, files[0])), 0)["half/linear"].train
     assert board.name in {gpus.load(name).name for name in joined.gpu.tolist()}
-    monkeypatch.setattr("clustersim.predictors.neusight.products.PLAN", Plan(members=1, steps=300, batch=64))
+    monkeypatch.setattr("clustersim.lab.train.learners.neusight.products.PLAN", Plan(members=1, steps=300, batch=64))
     samples = own_samples(sources.Data(tuple(files)))["half/linear"]
-    found = products.learn("half/linear", samples, 0)
+    found = learner.products.fit("half/linear", samples, 0)
     gain = products.speed(found, board, "bf16") - products.speed(found, gpus.load("h100"), "bf16")
     assert gain[0, 0] == pytest.approx(np.log(1 / 0.8), abs=0.06)
     part = samples.select(np.char.startswith(samples.gpu, own))
@@ -169,7 +174,7 @@ def test_a_training_with_a_users_gpu_and_file_forecasts_it(data, short, tmp_path
         (gpus.FOLDER / "rtx-4090.yaml").read_text().replace("name: rtx-4090", "name: mine")
     )
     measured(tmp_path / "own.csv", str(tmp_path / "mine.yaml"), 0.8)
-    weights = neusight.train(sources.Data((data, tmp_path / "own.csv")), 0)
+    weights = learner.train(sources.Data((data, tmp_path / "own.csv")), 0)
     assert "half/linear|own.mine.bf16.mlp.0.weight" in named(weights, "mine")
     predictor, some = Learned(neusight.METHOD, weights), [gemm("linear", "forward", "bf16", 1, 4096, 4096, 4096)]
     for board in (gpus.load(str(tmp_path / "mine.yaml")), gpus.load("h200")):
@@ -180,7 +185,7 @@ def test_a_training_with_a_users_gpu_and_file_forecasts_it(data, short, tmp_path
 
 
 def test_regression_recovers_the_rates(data):
-    weights = linear.train(data)
+    weights = linear_learner.train(data)
     slope = weights.classes["fp32/linear"]["slope"]
     assert slope[0] == pytest.approx(1 / 0.7, rel=1e-3)
     assert weights.classes["fp32/linear"]["dispatch"] == pytest.approx(30e-6, rel=1e-2)
@@ -191,12 +196,12 @@ def test_regression_recovers_the_rates(data):
 def test_nonnegative_regression():
     rng = np.random.default_rng(0)
     design = rng.random((50, 3))
-    np.testing.assert_allclose(linear.nonnegative(design, design @ [1.0, 0.0, 2.0]), [1, 0, 2], atol=1e-9)
-    assert (linear.nonnegative(design, -design.sum(axis=1)) == 0).all()
+    np.testing.assert_allclose(linear_learner.nonnegative(design, design @ [1.0, 0.0, 2.0]), [1, 0, 2], atol=1e-9)
+    assert (linear_learner.nonnegative(design, -design.sum(axis=1)) == 0).all()
 
 
 def test_leaving_a_generation_out_leaves_no_row_of_it(data):
-    groups = curriculum._generations(curriculum.courses(data, 0)["half/linear"].learned)
+    groups = splits.generations(splits.splits(data, 0)["half/linear"].train)
     assert list(groups) == ["ampere", "hopper"]
     assert (groups["ampere"] ^ groups["hopper"]).all()
 
@@ -231,7 +236,7 @@ def test_samples_carry_the_flop_and_bytes_of_their_kernels(data):
 def test_command_line(data, tmp_path, capsys, monkeypatch):
     from typer.testing import CliRunner
 
-    from clustersim.cli.predictor import app
+    from clustersim.cli.lab import app
 
     out = tmp_path / "linear.safetensors"
     done = CliRunner().invoke(app, ["train", "linear", "--data", str(data), "--out", str(out)])

@@ -10,11 +10,11 @@ from safetensors.numpy import save as pack
 
 from clustersim import gpus, plugins
 from clustersim.errors import DataError, InputError
-from clustersim.predictors import store
-from clustersim.predictors.classes import GROUPED, MEMORY, SIMT, TENSOR, pick
-from clustersim.predictors.columns import columns
-from clustersim.predictors.model import ROOM
-from clustersim.predictors.neusight import products
+from clustersim.predictors import weights_file
+from clustersim.predictors.base import ROOM
+from clustersim.predictors.classes import GROUPED, MEMORY, SIMT, TENSOR
+from clustersim.predictors.features import columns
+from clustersim.predictors.kinds.neusight import products
 from clustersim.workload.kernel import attention, gemm
 
 LEARNED = ("habitat", "linear", "neusight")
@@ -36,18 +36,16 @@ def test_shipped_weights_say_where_they_come_from(name):
 
 
 def test_shipped_weights_are_small():
-    assert sum(path.stat().st_size for path in store.FOLDER.iterdir()) <= 5e6
+    assert sum(path.stat().st_size for path in weights_file.FOLDER.iterdir()) <= 5e6
 
 
 @pytest.mark.parametrize("name", LEARNED)
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])
 def test_truncated_weights(name, share, tmp_path):
-    whole = store.shipped(name).read_bytes()
+    whole = weights_file.shipped(name).read_bytes()
     path = tmp_path / "cut.safetensors"
     path.write_bytes(whole[: int(len(whole) * share)])
-    with pytest.raises(
-        DataError, match=rf"cut.safetensors: damaged or not a safetensors file; .*predictor train {name}"
-    ):
+    with pytest.raises(DataError, match=rf"cut.safetensors: damaged or not a safetensors file; .*lab train {name}"):
         load(name, path)
 
 
@@ -59,7 +57,7 @@ def test_files_that_are_no_weights(raw, tmp_path):
         load("neusight", path)
 
 
-@pytest.mark.parametrize("meta", [None, {"format": "other"}, {store.FORMAT: "[1]"}, {store.FORMAT: "{"}])
+@pytest.mark.parametrize("meta", [None, {"format": "other"}, {weights_file.FORMAT: "[1]"}, {weights_file.FORMAT: "{"}])
 def test_weights_of_something_else(meta, tmp_path):
     path = tmp_path / "other.safetensors"
     path.write_bytes(pack({"a": np.zeros(3, dtype=np.float32)}, meta))
@@ -69,13 +67,13 @@ def test_weights_of_something_else(meta, tmp_path):
 
 def test_weights_of_another_predictor():
     with pytest.raises(DataError, match=r"linear.safetensors: holds no weights of 'neusight'"):
-        load("neusight", store.shipped("linear"))
+        load("neusight", weights_file.shipped("linear"))
 
 
 def test_weights_with_a_class_missing(tmp_path):
     weights = load("neusight").weights
     fewer = {name: value for name, value in weights.classes.items() if name != "fp32/bmm"}
-    store.save(tmp_path / "w.safetensors", store.Weights(fewer, weights.meta))
+    weights_file.save(tmp_path / "w.safetensors", weights_file.Weights(fewer, weights.meta))
     with pytest.raises(DataError, match=r"w.safetensors: lacks fp32/bmm gemm.path, gemm.store, .*; train again with"):
         load("neusight", tmp_path / "w.safetensors")
 
@@ -83,7 +81,7 @@ def test_weights_with_a_class_missing(tmp_path):
 def test_weights_that_are_not_finite(tmp_path):
     weights = load("linear").weights
     broken = {**weights.classes, "fp32/bmm": {**weights.classes["fp32/bmm"], "slope": np.array([np.nan, 1.0])}}
-    store.save(tmp_path / "w.safetensors", store.Weights(broken, weights.meta))
+    weights_file.save(tmp_path / "w.safetensors", weights_file.Weights(broken, weights.meta))
     with pytest.raises(DataError, match=r"fp32/bmm\|slope is not finite"):
         load("linear", tmp_path / "w.safetensors")
 
@@ -91,7 +89,7 @@ def test_weights_that_are_not_finite(tmp_path):
 def without(weights, *names):
     """Return weights with other classes or metadata missing, as files of other versions have them."""
     meta = {key: value for key, value in weights.meta.items() if key not in names}
-    return store.Weights({key: value for key, value in weights.classes.items() if key not in names}, meta)
+    return weights_file.Weights({key: value for key, value in weights.classes.items() if key not in names}, meta)
 
 
 def test_weights_of_another_version(tmp_path):
@@ -99,7 +97,7 @@ def test_weights_of_another_version(tmp_path):
     weights = load("neusight").weights
     old = {"mlp.0.weight": np.zeros((4, 9, 64)), "alpha": np.zeros((4, 1)), "dispatch": np.zeros(1)}
     path = tmp_path / "old.safetensors"
-    store.save(path, store.Weights({**weights.classes, "fp32/linear": old}, weights.meta))
+    weights_file.save(path, weights_file.Weights({**weights.classes, "fp32/linear": old}, weights.meta))
     with pytest.raises(
         DataError, match=r"old.safetensors: lacks fp32/linear gemm.path, .*train again with `clustersim"
     ):
@@ -109,7 +107,7 @@ def test_weights_of_another_version(tmp_path):
 @pytest.mark.parametrize("name", ["errors", "learned"])
 def test_metadata_that_lacks_what_forecasts_say(name, tmp_path):
     path = tmp_path / "w.safetensors"
-    store.save(path, without(load("linear").weights, name))
+    weights_file.save(path, without(load("linear").weights, name))
     with pytest.raises(DataError, match=rf"w.safetensors: lacks {name} in the metadata"):
         load("linear", path)
 
@@ -118,7 +116,7 @@ def test_metadata_that_lacks_what_forecasts_say(name, tmp_path):
 def test_every_class_that_is_missing_is_named(name, tmp_path):
     weights, path = load(name).weights, tmp_path / "w.safetensors"
     for kind in (*SIMT, *TENSOR, MEMORY):
-        store.save(path, without(weights, kind))
+        weights_file.save(path, without(weights, kind))
         with pytest.raises(DataError, match=rf"w.safetensors: lacks {kind} "):
             load(name, path)
 
@@ -126,13 +124,13 @@ def test_every_class_that_is_missing_is_named(name, tmp_path):
 BAD = {
     "empty": (b"", "damaged or not a safetensors file"),
     "random": (np.random.default_rng(0).bytes(5000), "damaged or not a safetensors file"),
-    "cut": (store.shipped("neusight").read_bytes()[:100_000], "damaged or not a safetensors file"),
+    "cut": (weights_file.shipped("neusight").read_bytes()[:100_000], "damaged or not a safetensors file"),
     "foreign": (pack({"model.layers.0.weight": np.zeros(9, dtype=np.float32)}), "holds no weights of 'neusight'"),
-    "other": (store.shipped("habitat").read_bytes(), "holds no weights of 'neusight'"),
+    "other": (weights_file.shipped("habitat").read_bytes(), "holds no weights of 'neusight'"),
     "nan": (
         pack(
             {"fp32/linear|gemm.path": np.array([[np.nan]], dtype=np.float32)},
-            {store.FORMAT: json.dumps({"predictor": "neusight"})},
+            {weights_file.FORMAT: json.dumps({"predictor": "neusight"})},
         ),
         "fp32/linear|gemm.path is not finite",
     ),
@@ -147,7 +145,7 @@ def test_bad_weights_end_the_command_with_one_sentence(case, tmp_path, monkeypat
     path, own = tmp_path / "w.safetensors", tmp_path / "own.csv"
     path.write_bytes(raw)
     own.write_text("gpu,kind,op,dtype,m,n,k,latency_s\nh200,linear,forward,bf16,4096,8192,8192,8.1e-4\n")
-    arguments = ["predictor", "evaluate", "--data", str(own), "-p", "neusight", "--weights", str(path)]
+    arguments = ["lab", "evaluate", "--data", str(own), "-p", "neusight", "--weights", str(path)]
     monkeypatch.setattr("sys.argv", ["clustersim", *arguments])
     with pytest.raises(SystemExit) as end:
         main()
@@ -162,12 +160,12 @@ def test_missing_and_unwritable_files(tmp_path):
         load("neusight", tmp_path / "none.safetensors")
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
-        store.save(tmp_path / "file" / "w.safetensors", load("linear").weights)
+        weights_file.save(tmp_path / "file" / "w.safetensors", load("linear").weights)
 
 
 def test_saving_twice_gives_the_same_bytes_and_no_leftovers(tmp_path):
     for name in ("a", "b"):
-        store.save(tmp_path / name, load("neusight").weights)
+        weights_file.save(tmp_path / name, load("neusight").weights)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
@@ -184,7 +182,7 @@ SOME = {
 @pytest.mark.parametrize("kind", sorted(SOME))
 def test_numpy_equals_torch(kind):
     torch = pytest.importorskip("torch")
-    from clustersim.predictors.neusight import FEW, gemm, seconds
+    from clustersim.predictors.kinds.neusight import FEW, gemm, seconds
 
     gpu, table = gpus.load("h20"), columns(SOME[kind])  # not measured: without networks of its own
     parameters = load("neusight").weights.classes[kind]
@@ -216,8 +214,9 @@ def test_networks_of_gpus_are_the_same_in_numpy_and_torch():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LEARNED)
 def test_errors_in_the_metadata_are_those_of_the_test_split(name, data_folder):
-    from clustersim.predictors import tables
-    from clustersim.predictors.evaluate import measure
+    from clustersim.lab.data import tables
+    from clustersim.lab.data.samples import pick
+    from clustersim.lab.evaluate import measure
 
     samples, predictor = tables.fp32(data_folder, "test"), load(name)
     stored = predictor.weights.meta["errors"]
@@ -245,9 +244,9 @@ def test_metadata_is_json_and_memory_is_a_share():
 
 @pytest.mark.parametrize("place", [0.3, 0.6, 0.99])
 def test_a_flipped_bit_is_noticed(tmp_path, place):
-    raw = bytearray(store.shipped("linear").read_bytes())
+    raw = bytearray(weights_file.shipped("linear").read_bytes())
     raw[int(place * len(raw))] ^= 1
     path = tmp_path / "linear.safetensors"
     path.write_bytes(raw)
     with pytest.raises(DataError, match=r"linear\.safetensors: (damaged|lacks|holds)"):
-        store.read(path, "linear")
+        weights_file.read(path, "linear")

@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim import gpus
-from clustersim.predictors.columns import columns
-from clustersim.predictors.model import get
-from clustersim.predictors.neusight import gemm, products
-from clustersim.predictors.neusight.cores import cores
-from clustersim.predictors.samples import Samples
+from clustersim.lab.data.samples import Samples
+from clustersim.lab.train.learners.neusight.products import calibrated
+from clustersim.predictors.features import columns
+from clustersim.predictors.kinds.neusight import gemm, products
+from clustersim.predictors.kinds.neusight.cores import cores
+from clustersim.predictors.load import get
 from clustersim.workload.kernel import gemm as product
 
 BOARDS = {gpu.name: gpu for gpu in gpus.everything()}
@@ -198,7 +199,7 @@ def some_samples(gpu, factor, count=64, dtypes=("bf16", "fp8")):
 def test_a_few_kernels_set_the_speed_of_a_gpu(gpu, factor, count):
     board = BOARDS[gpu]
     samples = some_samples(board, factor, count)
-    found = products.calibrated(CLASSES["half/linear"], samples, board)
+    found = calibrated(CLASSES["half/linear"], samples, board)
     for dtype in ("bf16", "fp8"):
         part = samples.select(samples.table.dtype == dtype)
         ratio = products.forecast(found, part.table, board, alone=True) / part.seconds
@@ -211,7 +212,7 @@ def test_a_few_kernels_set_the_speed_of_a_gpu(gpu, factor, count):
 
 
 def test_shapes_held_out_are_the_same_on_all_gpus_and_a_fifth():
-    from clustersim.predictors.curriculum import held_shapes
+    from clustersim.lab.train.splits import held_shapes
 
     samples = some_samples(H100, 1.0, 2000)
     held = held_shapes(samples)
@@ -221,6 +222,6 @@ def test_shapes_held_out_are_the_same_on_all_gpus_and_a_fifth():
 
 
 def _kernels(samples):
-    from clustersim.predictors.evaluate import kernels
+    from clustersim.lab.evaluate import kernels
 
     return kernels(samples.table)

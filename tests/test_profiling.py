@@ -11,18 +11,18 @@ import pytest
 from typer.testing import CliRunner
 
 from clustersim import gpus
-from clustersim.cli.predictor import app
+from clustersim.cli.lab import app
 from clustersim.errors import DataError, InputError
-from clustersim.predictors import measurements
-from clustersim.predictors.columns import columns
-from clustersim.predictors.measurements import COLUMNS, read
-from clustersim.profiling import clock, cuda, device, meter, plan, suites, tiny, wholes
-from clustersim.profiling.case import Case, Trial
-from clustersim.profiling.log import Log
-from clustersim.profiling.plan import Plan
-from clustersim.profiling.profile import Bench
-from clustersim.profiling.rows import KEY, WHOLE_COLUMNS, WHOLE_KEY
-from clustersim.profiling.shapes import GPT3, LLAMA70, linears
+from clustersim.lab.data import own_measurements
+from clustersim.lab.data.own_measurements import COLUMNS, read
+from clustersim.lab.measure import cuda, device, meter, plan, suites, timing, tiny, wholes
+from clustersim.lab.measure.case import Case, Trial
+from clustersim.lab.measure.log import Log
+from clustersim.lab.measure.plan import Plan
+from clustersim.lab.measure.profile import Bench
+from clustersim.lab.measure.rows import KEY, WHOLE_COLUMNS, WHOLE_KEY
+from clustersim.lab.measure.shapes import GPT3, LLAMA70, linears
+from clustersim.predictors.features import columns
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra `torch`)")
 
@@ -30,7 +30,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed (extra `to
 @pytest.fixture(autouse=True)
 def slow_cpu(monkeypatch):
     """A busy CPU takes as long as it likes: the rule that a GPU's kernel keeps near its roofline is not for it."""
-    monkeypatch.setattr(measurements, "SLOWEST", 1e9)
+    monkeypatch.setattr(own_measurements, "SLOWEST", 1e9)
 
 
 LACKING = {  # what torch cannot do on a CPU
@@ -117,7 +117,7 @@ def test_linears_of_a_rank_are_megatrons():
 
 @pytest.mark.parametrize("layout", ["tn", "nn", "nt"])
 def test_operands_lie_as_the_layout_says(layout, cpu):
-    from clustersim.profiling.runners.gemm import operands
+    from clustersim.lab.measure.runners.gemm import operands
 
     case = tiny.case(next(c for c in suites.cases(["gemm"]) if c.layout == layout and c.kernel.dtype == "bf16"))
     a, b = operands(case, cpu)
@@ -151,7 +151,7 @@ def test_another_table_is_not_written_over(tmp_path):
 
 
 def test_a_case_that_fails_is_left_out_and_the_next_one_runs(cpu, tmp_path, monkeypatch):
-    from clustersim.profiling.runners import attention
+    from clustersim.lab.measure.runners import attention
 
     def broken(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80 GiB.\nmore")
@@ -198,9 +198,7 @@ def test_without_a_gpu_there_is_one_sentence(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.version, "cuda", None)
     done = CliRunner().invoke(app, ["profile", "--out", str(tmp_path / "k.csv")])
     assert isinstance(done.exception, InputError)
-    assert str(done.exception).startswith(
-        "`predictor profile` measures on a CUDA GPU, and this PyTorch is a CPU build;"
-    )
+    assert str(done.exception).startswith("`lab profile` measures on a CUDA GPU, and this PyTorch is a CPU build;")
     assert not list(tmp_path.iterdir())
 
 
@@ -248,10 +246,10 @@ def test_clocks_and_power_are_medians_of_the_late_readings():
 
 def test_a_pass_repeats_short_launches_only():
     launch = lambda: None  # noqa: E731
-    assert len(clock.one_pass([launch] * 4, 1e-3)) == 4
-    assert len(clock.one_pass([launch] * 4, 1e-5)) == 52
-    assert len(clock.one_pass([launch] * 4, 1e-9)) == clock.MOST
-    assert clock.summary([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0, 3)
+    assert len(timing.one_pass([launch] * 4, 1e-3)) == 4
+    assert len(timing.one_pass([launch] * 4, 1e-5)) == 52
+    assert len(timing.one_pass([launch] * 4, 1e-9)) == timing.MOST
+    assert timing.summary([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0, 3)
 
 
 class Gpu:
@@ -319,7 +317,7 @@ def test_a_cuda_clock_tells_the_time_of_one_launch(captures, monkeypatch):
 
 
 def test_a_cuda_clock_times_launches_and_layers(monkeypatch):
-    from clustersim.profiling.trials import launch, layer
+    from clustersim.lab.measure.trials import launch, layer
 
     gpu = Gpu(True)
     gpu.install(monkeypatch)

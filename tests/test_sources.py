@@ -6,13 +6,15 @@ import pytest
 from test_predictor_training import data  # noqa: F401
 from typer.testing import CliRunner
 
-from clustersim.cli.predictor import app
+from clustersim.cli.lab import app
 from clustersim.errors import DataError, InputError
-from clustersim.predictors import curriculum, linear, resume, sources, tables
-from clustersim.predictors.checkouts import aiconfigurator, neusight
+from clustersim.lab.data import sources, tables
+from clustersim.lab.data.by_class import test_samples as samples_to_judge
+from clustersim.lab.data.checkouts import aiconfigurator, neusight
+from clustersim.lab.data.sources import ATTENTION, FP32, GEMM, GROUPED
+from clustersim.lab.train import resume, splits, training
+from clustersim.lab.train.learners import linear
 from clustersim.predictors.classes import SIMT
-from clustersim.predictors.evaluate import test_samples as samples_to_judge
-from clustersim.predictors.sources import ATTENTION, FP32, GEMM, GROUPED
 
 FACTS = (
     "Torch Version,CUDNN Version,Kernel Name,Warps per SM,Blocks per SM,Grid x,Grid y,Grid z,Block x,Block y,Block z"
@@ -166,7 +168,7 @@ h100,linear,dgrad,bf16,4096,4096,4096,2e-4
 def test_own_measurements_join_training_and_are_judged(data, tmp_path):  # noqa: F811
     own = tmp_path / "own.csv"
     own.write_text(OWN)
-    without, joined = (curriculum.courses(d, 0)["half/linear"].learned for d in (data, sources.Data((data, own))))
+    without, joined = (splits.splits(d, 0)["half/linear"].train for d in (data, sources.Data((data, own))))
     assert len(joined) == len(without) + 2
     judged = samples_to_judge(own)
     assert {*judged} == {"half/linear"}
@@ -187,8 +189,8 @@ def test_own_measurements_beside_the_tables_are_found(tmp_path):
 def test_a_gpu_left_out_is_in_no_lesson(data):  # noqa: F811
     out = sources.given([data], ["A100_SXM", "t4"])
     assert out.leave_out == ("a100-sxm-80gb", "t4")
-    for name, course in curriculum.courses(out, 0).items():
-        assert not {"a100_sxm", "Tesla T4"} & {*course.learned.gpu}, name
+    for name, split in splits.splits(out, 0).items():
+        assert not {"a100_sxm", "Tesla T4"} & {*split.train.gpu}, name
     weights = linear.train(out)
     assert weights.meta["left_out"] == ["a100-sxm-80gb", "t4"]
     assert {*weights.meta["errors"]["half/linear"]} == {"a100-sxm-80gb"}
@@ -205,7 +207,7 @@ def test_leaving_out_all_gpus_leaves_nothing_to_learn(data):  # noqa: F811
     with pytest.raises(
         DataError, match=r"no measured kernels of fp32/linear, .* without t4, a100-pcie-40gb; the tables must"
     ):
-        curriculum.courses(sources.given([data], ["t4", "a100-pcie-40gb"]), 0)
+        splits.splits(sources.given([data], ["t4", "a100-pcie-40gb"]), 0)
 
 
 def test_an_interrupted_training_goes_on(data, tmp_path):  # noqa: F811
@@ -215,15 +217,15 @@ def test_an_interrupted_training_goes_on(data, tmp_path):  # noqa: F811
         learned.append(name)
         if len(learned) == 4:
             raise KeyboardInterrupt
-        return linear.METHOD.fit(name, samples, seed, progress)
+        return linear.LEARNER.fit(name, samples, seed, progress)
 
     with pytest.raises(KeyboardInterrupt):
-        curriculum.learn(linear.METHOD._replace(fit=stop), data, 0, lambda *_: None, scratch)
+        training.learn(linear.LEARNER._replace(fit=stop), data, 0, lambda *_: None, scratch)
     kept = len(list(scratch.glob("*.npz")))
     assert kept == 3
     next(scratch.glob("*.npz")).write_bytes(b"cut off")
     learned.clear()
-    resumed = curriculum.learn(linear.METHOD._replace(fit=_counting(learned)), data, 0, lambda *_: None, scratch)
+    resumed = training.learn(linear.LEARNER._replace(fit=_counting(learned)), data, 0, lambda *_: None, scratch)
     assert len(learned) == len(list(scratch.glob("*.npz"))) - kept + 1
     assert resumed.meta == whole.meta
     for kind, parameters in whole.classes.items():
@@ -236,14 +238,14 @@ def test_an_interrupted_training_goes_on(data, tmp_path):  # noqa: F811
 def _counting(learned):
     def fit(name, samples, seed, progress):
         learned.append(name)
-        return linear.METHOD.fit(name, samples, seed, progress)
+        return linear.LEARNER.fit(name, samples, seed, progress)
 
     return fit
 
 
 def test_what_is_kept_depends_on_seed_and_samples(data, tmp_path):  # noqa: F811
-    method = resume.resumable(linear.METHOD, tmp_path)
-    samples = curriculum.courses(data, 0)["fp32/linear"].learned
+    method = resume.resumable(linear.LEARNER, tmp_path)
+    samples = splits.splits(data, 0)["fp32/linear"].train
     for seed, some in ((0, samples), (1, samples), (0, samples.select(slice(1, None))), (0, samples)):
         method.fit("fp32/linear", some, seed, lambda *_: None)
     assert len(list(tmp_path.iterdir())) == 3
@@ -266,13 +268,13 @@ def test_networks_of_single_gpus_are_kept_too(tmp_path):
         return {"own.x": parameters["a"] + seed}
 
     samples = samples_to_judge(_file(tmp_path))["half/linear"]
-    method = resume.resumable(linear.METHOD._replace(own=(("half/linear",), own)), tmp_path / "parts")
+    method = resume.resumable(linear.LEARNER._replace(own=(("half/linear",), own)), tmp_path / "parts")
     assert method.own[0] == ("half/linear",)
     for value, seed in ((1.0, 0), (1.0, 0), (2.0, 0), (1.0, 3)):
         found = method.own[1]({"a": np.array(value)}, samples, seed, lambda *_: None)
         assert found["own.x"] == value + seed
     assert learned == [0, 0, 3]
-    assert resume.resumable(linear.METHOD, tmp_path).own is None
+    assert resume.resumable(linear.LEARNER, tmp_path).own is None
 
 
 def _file(folder):

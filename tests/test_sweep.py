@@ -364,7 +364,7 @@ def test_wrong_input_leaves_an_older_sweep_alone(done, tmp_path):
 
 PLUGIN = """\
 import os, signal, time
-from clustersim.predictors.roofline import load as roofline
+from clustersim.predictors.kinds.roofline import load as roofline
 
 def load():
     mark = os.environ["MARK"] + str(os.getpid())

@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 
 from clustersim import gpus
 from clustersim.errors import DataError
-from clustersim.predictors.columns import columns
-from clustersim.predictors.model import LAUNCH, get
-from clustersim.predictors.neusight import blocks, vector, vector_learning
-from clustersim.predictors.published import TABLE, published
-from clustersim.predictors.samples import Samples
+from clustersim.lab.data.published_kernels import TABLE, published
+from clustersim.lab.data.samples import Samples
+from clustersim.lab.train.learners.neusight import vector_kernels as learner
+from clustersim.predictors.base import LAUNCH
+from clustersim.predictors.features import columns
+from clustersim.predictors.kinds.neusight import blocks, vector
+from clustersim.predictors.load import get
 from clustersim.workload.kernel import vector as kernel
 
 OPS = {
@@ -150,7 +152,7 @@ def test_held_out_errors_are_those_aimed_at():
 @pytest.mark.parametrize("kind", ["elementwise", "softmax", "layernorm"])
 def test_learning_recovers_the_law_it_was_drawn_from(kind):
     rng, names = np.random.default_rng(0), ("Tesla T4", "NVIDIA A100-PCIE-40GB", "Tesla V100-PCIE-32GB")
-    truth = {key: value[None] for key, value in vector_learning.start(kind).items()}
+    truth = {key: value[None] for key, value in learner.start(kind).items()}
     truth["share"] = truth["share"] + (0.3 if kind == "elementwise" else 0.0)
     truth["sharpness"], truth["cycles"] = truth["sharpness"] + 0.3, truth["cycles"] - 0.3
     kernels = [
@@ -162,8 +164,8 @@ def test_learning_recovers_the_law_it_was_drawn_from(kind):
         rows = board == name
         terms = vector.terms(table.select(rows), gpus.load(name))
         found[rows] = 3e-5 + np.exp(vector.log_seconds(truth, terms)[0])
-    parameters = vector_learning.learn_class(f"fp32/{kind}", Samples(table, board, found), seed=0)
-    again = vector_learning.learn_class(f"fp32/{kind}", Samples(table, board, found), seed=1)
+    parameters = learner.fit(f"fp32/{kind}", Samples(table, board, found), seed=0)
+    again = learner.fit(f"fp32/{kind}", Samples(table, board, found), seed=1)
     assert all((parameters[key] == again[key]).all() for key in parameters)
     assert parameters["share"].shape == (1, len(vector.MEMORIES))
     guess = vector.predict(parameters, table.select(board == names[0]), gpus.load(names[0]))

@@ -75,8 +75,8 @@ def _times(job: Job, found: list[Row], name: str) -> Times:
     from clustersim import gpus
     from clustersim.plugins import named_by
     from clustersim.predictors.clocks import applied, derate
-    from clustersim.predictors.margins import bounds
-    from clustersim.predictors.model import get
+    from clustersim.predictors.load import get
+    from clustersim.predictors.uncertainty import bounds
     from clustersim.workload.kernel import Kernel
 
     gpu = gpus.load(name)

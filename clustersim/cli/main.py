@@ -13,9 +13,9 @@ import typer
 from clustersim import __version__, plugins
 from clustersim.cli.collective import collective
 from clustersim.cli.kernels import kernels
+from clustersim.cli.lab import app as lab
 from clustersim.cli.listing import show_list
 from clustersim.cli.predict import predict
-from clustersim.cli.predictor import app as predictor
 from clustersim.cli.run import run
 from clustersim.cli.share import share
 from clustersim.cli.show import show
@@ -37,7 +37,8 @@ app.command()(collective)
 app.command()(sweep)
 app.command()(predict)
 app.command(name="list")(show_list)
-app.add_typer(predictor, name="predictor")
+app.add_typer(lab, name="lab")
+app.add_typer(lab, name="predictor", hidden=True)  # as it was called
 _UsageError: type[BaseException] = typer.BadParameter.__bases__[0]  # typer has moved it between modules
 
 

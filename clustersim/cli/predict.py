@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from clustersim.config.gpu import Gpu
     from clustersim.graph.model import Graph
     from clustersim.graph.total import Total
+    from clustersim.predictors.base import Predictor
     from clustersim.predictors.clocks import Clocks
-    from clustersim.predictors.margins import Bounds
-    from clustersim.predictors.model import Predictor
+    from clustersim.predictors.uncertainty import Bounds
     from clustersim.workload.kernel import Kernel
 
 Type = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
@@ -61,8 +61,8 @@ def predict(
     from clustersim.graph.request import Request
     from clustersim.graph.total import total
     from clustersim.predictors.clocks import applied, statement
-    from clustersim.predictors.margins import bounds
-    from clustersim.predictors.model import get
+    from clustersim.predictors.load import get
+    from clustersim.predictors.uncertainty import bounds
 
     if fusion and mode == "training":
         raise InputError("--fusion is what torch.compile fuses in inference; leave it out or use --mode inference")
@@ -220,7 +220,7 @@ def _print(record: dict[str, Any], per_kernel: bool) -> None:
 
 
 def _head(record: dict[str, Any]) -> Iterator[str]:
-    from clustersim.predictors.margins import between
+    from clustersim.predictors.uncertainty import between
     from clustersim.units import duration, scaled
 
     span = between(record["seconds_low"], record["seconds_high"])

@@ -1,4 +1,4 @@
-"""`clustersim predictor evaluate --models`: whole models against measured ones."""
+"""`clustersim lab evaluate --models`: whole models against measured ones."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from clustersim.cli.answer import print_json
 from clustersim.cli.tables import show_table
 
 if TYPE_CHECKING:
-    from clustersim.graph.published import Mean, Run
-    from clustersim.predictors.model import Predictor
+    from clustersim.lab.reproductions.whole_models import Mean, Run
+    from clustersim.predictors.base import Predictor
 
 
 def show(places: Sequence[Path], predictors: Sequence[Predictor], as_json: bool) -> None:
@@ -19,13 +19,13 @@ def show(places: Sequence[Path], predictors: Sequence[Predictor], as_json: bool)
 
     Raises DataError for a folder without the table.
     """
-    from clustersim.graph.published import TABLE, runs
+    from clustersim.lab.reproductions.whole_models import TABLE, runs
 
     data = next((place for place in places if (place / TABLE).is_file()), places[0])
     found = {predictor.name: list(runs(data, predictor)) for predictor in predictors}
     if as_json:
         records = {name: [_record(run) for run in part] for name, part in found.items()}
-        print_json("predictor evaluate", {"models": records})
+        print_json("lab evaluate", {"models": records})
         return
     for name, part in found.items():
         _print(name, part)
@@ -39,7 +39,7 @@ def _print(name: str, found: list[Run]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from clustersim.graph.published import means
+    from clustersim.lab.reproductions.whole_models import means
 
     console = Console(width=max(Console().width, 120))
     rows = Table("model", "GPU", "mode", "option", title=f"{name}: whole models", title_justify="left", box=None)

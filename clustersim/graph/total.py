@@ -12,9 +12,9 @@ import numpy as np
 from clustersim.config.gpu import Gpu
 from clustersim.graph.fuse import apart
 from clustersim.graph.model import Graph, Node, Phase
+from clustersim.predictors.base import Predictor
 from clustersim.predictors.clocks import Clocks, applied, derate
-from clustersim.predictors.columns import Floats
-from clustersim.predictors.model import Predictor
+from clustersim.predictors.features import Floats
 from clustersim.workload.kernel import Kernel
 
 CALL = 12e-6

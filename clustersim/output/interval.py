@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from clustersim.engine.plan import Plan, Work, roles
 from clustersim.engine.program import Span
 from clustersim.engine.script import Compute
-from clustersim.predictors.margins import Bounds, Margin
+from clustersim.predictors.uncertainty import Bounds, Margin
 from clustersim.topology.model import Ints
 from clustersim.workload.kernel import Kernel
 

@@ -12,7 +12,7 @@ from clustersim.output.breakdown import mean, of_path
 from clustersim.output.links import busiest, limiting_seconds, link_bytes
 from clustersim.output.trace import chosen, shown
 from clustersim.output.verdicts import idle_facts, verdict, warnings
-from clustersim.predictors.margins import Bounds, Margin
+from clustersim.predictors.uncertainty import Bounds, Margin
 from clustersim.topology.model import Topology
 from clustersim.workload.flops import hardware_flop, model_flop
 from clustersim.workload.job import Job

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from clustersim.predictors.margins import between
+from clustersim.predictors.uncertainty import between
 from clustersim.units import duration, gibibytes, scaled, seconds
 
 NAMES = {

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from clustersim.predictors.columns import Columns
-from clustersim.predictors.samples import Samples
+from clustersim.predictors.features import Columns
 
 SIMT = ("fp32/linear", "fp32/bmm", "fp32/elementwise", "fp32/softmax", "fp32/layernorm")
 TENSOR = ("half/linear", "half/flash_attention", "narrow/linear", "narrow/flash_attention")
@@ -27,11 +26,6 @@ _BY_KIND = {
     "memory": (MEMORY,) * 3,
 }
 
-GENERATIONS = {"blackwell-ultra": "blackwell"}
-"""Architectures that are of one generation: the others stand for themselves."""
-WEIGHT = {"pascal": 0.25, "turing": 0.5, "ada": 0.25}
-"""How much a GPU counts in learning, by architecture: others 1. Clusters that train have no kin of P4, P100, T4, L40S."""
-
 
 def class_of(kind: str, dtype: str) -> str:
     """Return the class that forecasts kernels of this kind and data type.
@@ -49,8 +43,3 @@ def route(table: Columns) -> NDArray[np.str_]:
     for kind, dtype in dict.fromkeys(zip(table.kind.tolist(), table.dtype.tolist(), strict=True)):
         result[(table.kind == kind) & (table.dtype == dtype)] = class_of(kind, dtype)
     return result
-
-
-def pick(samples: Samples, name: str) -> Samples:
-    """Return the samples of one class."""
-    return samples.select(route(samples.table) == name)

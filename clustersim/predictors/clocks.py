@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 
 from clustersim.config.gpu import Gpu
-from clustersim.predictors.columns import Columns, Floats, columns, peak, spread
-from clustersim.predictors.model import LAUNCH, Predictor
+from clustersim.predictors.base import LAUNCH, Predictor
+from clustersim.predictors.features import Columns, Floats, columns, peak, spread
 from clustersim.workload.kernel import Kernel
 
 Clocks = Literal["sustained", "boost"] | float

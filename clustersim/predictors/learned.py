@@ -14,43 +14,35 @@ from numpy.typing import NDArray
 
 from clustersim.config.gpu import Gpu
 from clustersim.errors import DataError
-from clustersim.predictors import intervals
+from clustersim.predictors import uncertainty
+from clustersim.predictors.base import LAUNCH, Scope, subjects
 from clustersim.predictors.classes import GROUPED, MEMORY, SIMT, TENSOR, class_of, route
-from clustersim.predictors.columns import MATRIX, Columns, Floats, bound, columns
+from clustersim.predictors.features import MATRIX, Columns, Floats, bound, columns
 from clustersim.predictors.mlp import Parameters
-from clustersim.predictors.model import LAUNCH, Scope, subjects
-from clustersim.predictors.samples import Samples
-from clustersim.predictors.store import Weights, read, shipped
-from clustersim.predictors.training import Progress
+from clustersim.predictors.weights_file import Weights, read, shipped
 from clustersim.workload.kernel import Kernel
 
 LENT = (0.75, 1.35)
 """Least interval of 16-bit vector kernels, which fp32 kernels and published rates forecast: of published kernels on a GPU whose
 rate was not used, A100 or H100, forecasts are off by 7 to 16 % in the mean (rates.py)."""
-Fit = Callable[[str, Samples, int, Progress], dict[str, Floats]]
-Own = tuple[tuple[str, ...], Callable[[Parameters, Samples, int, Progress], dict[str, Floats]]]
 
 
 class Method(NamedTuple):
-    """How one predictor forecasts and learns kernels of one class.
-
-    `seconds` gives the time of each kernel without its launch; its last argument says whether a table timed it by itself. `fit`
-    returns the parameters, among them `dispatch`: the seconds that a call by itself takes on top; `busy`, where it is among
-    them, is what a kernel of a busy stream takes on top (else its launch). `required` names the parameters of a class,
-    `special` those of classes that have others. `memory` forecasts memory-bound kernels from the parameters of all classes.
-    Classes `together` share what `fit` returns. `own` adds, for classes, what is learned of measured GPUs alone.
-    `calibrate` sets the speed of one GPU from a few of its kernels.
-    """
+    """How a predictor forecasts kernels of each class from parameters; how it learns them is in `lab/train/learners/`."""
 
     name: str
+    """The name in YAML, and that of its weights file."""
     seconds: Callable[[Parameters, Columns, Gpu, bool], Floats]
-    fit: Fit
+    """Time of each kernel without its launch (s); the last argument says whether a table timed it by itself."""
     required: tuple[str, ...]
+    """Names of the parameters of a class, beside `dispatch`: the seconds that a call by itself takes on top.
+
+    `busy`, where it is among them, is what a kernel of a busy stream takes on top (else its launch).
+    """
     special: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    """Names of the parameters of classes that have others."""
     memory: Callable[[Mapping[str, Parameters], Columns, Gpu], Floats] | None = None
-    together: tuple[tuple[str, ...], ...] = ()
-    own: Own | None = None
-    calibrate: Callable[[Parameters, Samples, Gpu], dict[str, Floats]] | None = None
+    """Time of memory-bound kernels (s) from the parameters of all classes; None: bytes at one share of the bandwidth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +86,13 @@ class Learned:
             found = self.weights.meta.get("intervals", {}).get(name)
             if found:
                 seen = gpu.name in self.weights.meta["learned"][name]["gpus"]
-                low[rows], high[rows] = intervals.lookup(found, seconds[rows], seen, self.distance(name, gpu))
+                low[rows], high[rows] = uncertainty.lookup(found, seconds[rows], seen, self.distance(name, gpu))
         lent = np.char.startswith(names, "fp32/") & (table.dtype != "fp32")
         return np.where(lent, np.minimum(low, LENT[0]), low), np.where(lent, np.maximum(high, LENT[1]), high)
 
-    def distance(self, name: str, gpu: Gpu) -> intervals.Distance:
+    def distance(self, name: str, gpu: Gpu) -> uncertainty.Distance:
         """Return how far `gpu` is from the nearest that a class was learned from."""
-        return intervals.nearest(gpu, self.weights.meta["learned"][name]["gpus"])
+        return uncertainty.nearest(gpu, self.weights.meta["learned"][name]["gpus"])
 
     def _kernels(self, name: str, table: Columns, gpu: Gpu, alone: bool) -> Floats:
         if name != MEMORY:
@@ -172,5 +164,5 @@ def open_weights(method: Method, path: Path | None) -> Learned:
         unsaid = [key for key in ("errors", "learned") if not isinstance(weights.meta.get(key), dict)]
         if missing or unsaid:
             what = f"{name} {', '.join(missing)}" if missing else f"{' and '.join(unsaid)} in the metadata"
-            raise DataError(f"{path}: lacks {what}; train again with `clustersim predictor train {method.name}`")
+            raise DataError(f"{path}: lacks {what}; train again with `clustersim lab train {method.name}`")
     return Learned(method, weights)

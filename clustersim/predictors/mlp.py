@@ -5,25 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Parameters = Mapping[str, Any]
-
-
-def initial(members: int, widths: Sequence[int], rng: np.random.Generator) -> dict[str, NDArray[np.float64]]:
-    """Return He-initialised weights of `members` networks with the layer widths given, input and output included."""
-    result = {}
-    for layer, (before, after) in enumerate(pairwise(widths)):
-        last = layer == len(widths) - 2
-        scale = np.sqrt((0.01 if last else 2.0) / before)
-        result[f"mlp.{layer}.weight"] = rng.normal(0, scale, (members, before, after))
-        result[f"mlp.{layer}.bias"] = np.zeros((members, 1, after))
-    return result
 
 
 def forward(xp: Any, parameters: Parameters, features: Any) -> Any:
@@ -45,16 +33,6 @@ def sigmoid(xp: Any, x: Any) -> Any:
 def softplus(xp: Any, x: Any) -> Any:
     """Return log(1 + exp(x)), without overflow."""
     return xp.log(1 + xp.exp(x.clip(-30, 30)))
-
-
-def scaling(features: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-    """Return how to standardise features: mean and deviation, and the range seen, beyond which they are clipped.
-
-    A network is not asked about shapes outside of what it has learned: their features stay at the border.
-    """
-    low, high = np.quantile(features, [0.001, 0.999], axis=0)
-    inside = features.clip(low, high)
-    return {"low": low, "high": high, "mean": inside.mean(axis=0), "std": inside.std(axis=0) + 1e-6}
 
 
 def standardise(parameters: Parameters, features: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -10,8 +10,8 @@ import numpy as np
 from clustersim import plugins
 from clustersim.config.gpu import Gpu
 from clustersim.errors import shown
-from clustersim.predictors.columns import Floats
-from clustersim.predictors.model import ROOM, Scope, unknown
+from clustersim.predictors.base import ROOM, Scope, unknown
+from clustersim.predictors.features import Floats
 from clustersim.workload.kernel import Kernel
 
 _LONGEST = 1e6

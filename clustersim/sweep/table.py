@@ -11,7 +11,6 @@ from clustersim.sweep.evaluate import Row
 if TYPE_CHECKING:
     import polars as pl
 
-
 COUNTED = {
     "points_simulated": "ok",
     "points_not_fitting": "does not fit",

@@ -1,0 +1,242 @@
+"""`clustersim lab`: train the predictors on measured kernels, evaluate them, show what ships."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clustersim.cli import lab_tables, whole_models
+from clustersim.cli.answer import print_json
+from clustersim.cli.options import Plugins, naming
+from clustersim.errors import InputError
+
+if TYPE_CHECKING:
+    from clustersim.predictors.base import Predictor
+    from clustersim.predictors.weights_file import Weights
+
+SHIPPED = ("linear", "habitat", "neusight")
+CARD = "neusight"
+LEARNED = (*SHIPPED, "neusight-paper")
+Data = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--data",
+        help="Measured kernels: a folder of tables, a checkout of NeuSight or aiconfigurator, or a CSV file; may be "
+        "given several times; default: $CLUSTERSIM_DATA.",
+        metavar="PATH",
+    ),
+]
+LeaveOut = Annotated[
+    list[str] | None,
+    typer.Option("--leave-out", help="A GPU that nothing is learned from; may be given several times.", metavar="GPU"),
+]
+Names = Annotated[list[str] | None, typer.Option("--predictor", "-p", help="A predictor; default: all of them.")]
+
+app = typer.Typer(help="Train, evaluate and describe the predictors of kernel times.", no_args_is_help=True)
+
+
+@app.command()
+def train(
+    name: Annotated[str, typer.Argument(help="linear, habitat, neusight or neusight-paper.")],
+    data: Data = None,
+    leave_out: LeaveOut = None,
+    seed: Annotated[int, typer.Option(help="Decides every random choice.", min=0)] = 0,
+    out: Annotated[Path | None, typer.Option(help="Weights file; default: NAME.safetensors here.")] = None,
+    permits: Plugins = None,
+    install: Annotated[bool, typer.Option("--install", help="Replace the weights that runs use.")] = False,
+) -> None:
+    """Train a predictor on measured kernels and write its weights, with their held-out errors inside.
+
+    Finished classes are kept beside the weights until these are written: an interrupted training goes on from there.
+    """
+    from clustersim import plugins
+    from clustersim.lab import weights_tables
+    from clustersim.lab.data import sources
+    from clustersim.lab.train import resume
+    from clustersim.lab.train.learner import ROOM
+    from clustersim.predictors import weights_file
+
+    if name == "roofline":
+        raise InputError(f"the roofline has nothing to learn; train one of {', '.join(LEARNED)}")
+    if install and out:
+        raise InputError("--install and --out name two places; give one of them")
+    if install and leave_out:
+        raise InputError("--leave-out and --install do not go together: the weights that runs use learn from all GPUs")
+    with naming("NAME"):
+        learn = plugins.load(ROOM, name, "train")
+    given = sources.given(data, leave_out or ())
+    path = weights_file.shipped(name) if install else out or Path(f"{name}.safetensors")
+    scratch = path.with_name(f".{path.name}.parts")
+    with plugins.blaming(ROOM, name):
+        weights = _with_progress(name, lambda report: learn(given, seed, report, scratch))
+        weights_file.save(path, weights)
+    resume.discard(scratch)
+    typer.echo(f"wrote {path}")
+    lab_tables.show(weights_tables.errors(weights.meta))
+
+
+@app.command()
+def evaluate(
+    data: Data = None,
+    predictor: Names = None,
+    split: Annotated[str, typer.Option(help="Split of the FP32 kernels: test or train.")] = "test",
+    weights: Annotated[Path | None, typer.Option(help="Weights file for the one predictor named.")] = None,
+    by: Annotated[
+        str,
+        typer.Option(
+            help="What to tell errors apart by, one or several of class, dtype, gpu, decile (of measured time) and "
+            "flop-decile; deciles are of a class each.",
+            metavar="LIST",
+        ),
+    ] = "class,gpu",
+    scalar: Annotated[
+        bool, typer.Option("--scalar", help="Also judge after 64 kernels set the speed of each GPU and data type.")
+    ] = False,
+    plots: Annotated[
+        Path | None, typer.Option(help="Write plots of the errors to this folder, as one page.", metavar="FOLDER")
+    ] = None,
+    png: Annotated[bool, typer.Option("--png", help="With --plots: also as PNG files; needs matplotlib.")] = False,
+    models: Annotated[bool, typer.Option("--models", help="Whole models instead of kernels.")] = False,
+    permits: Plugins = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print the errors of predictors on measured kernels, with the weights as they are, and how many the interval holds.
+
+    `new` says what training had not seen: the GPU, the kernels only, or nothing (errors of tensor-core classes with their
+    generation left out: `clustersim lab show`).
+    """
+    from clustersim.lab import evaluate as errors
+    from clustersim.lab.data import sources
+    from clustersim.lab.data.by_class import test_samples
+
+    if split not in ("test", "train"):
+        raise InputError(f"--split {split!r} is not known; write test or train")
+    if png and plots is None:
+        raise InputError("--png says how to draw plots; name their folder with --plots FOLDER")
+    keys = errors.groups(by)
+    with naming("--predictor"):
+        opened = _opened(predictor, weights)
+    if models:
+        whole_models.show(sources.places(sources.given(data)), opened, as_json)
+        return
+    samples = test_samples(sources.given(data), split)
+    with naming("--predictor"):
+        frames = [errors.judge(one, samples, split, scalar) for one in opened]
+    rows = [row for frame in frames for row in errors.errors(frame, keys)]
+    if as_json:
+        print_json("lab evaluate", {"split": split, "by": keys, "errors": rows})
+    else:
+        lab_tables.show(lab_tables.judged(rows, keys, split))
+        if scalar and all(row["scalar_mean"] is None for row in rows):
+            typer.echo("no scalar: it needs products of tensor cores, more than 64 of a GPU and data type", err=True)
+    if plots is not None:
+        _draw(plots, frames, split, png)
+
+
+def _draw(folder: Path, frames: list[Any], split: str, png: bool) -> None:
+    from clustersim.lab.plots import page
+    from clustersim.lab.plots import png as drawn
+
+    if png:
+        drawn.available()
+    written = [page.write(folder, frames, split)]
+    written += drawn.write(folder, frames) if png else []
+    typer.echo(f"wrote {', '.join(map(str, written))}", err=True)
+
+
+@app.command()
+def profile(
+    suite: Annotated[
+        str | None, typer.Option(help="Suites, such as gemm,attention; default: all.", metavar="LIST")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="CSV of kernels; layers and steps go to *_steps.csv.")] = Path(
+        "kernels.csv"
+    ),
+    minutes: Annotated[float | None, typer.Option(help="Start nothing new after so many minutes.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Only the most valuable cases, in bursts.")] = False,
+    gpu: Annotated[str | None, typer.Option(help="Name or YAML file of this GPU where it is not known.")] = None,
+    device: Annotated[str, typer.Option(hidden=True, help="cpu: tiny shapes, to test that all cases run.")] = "cuda",
+) -> None:
+    """Measure kernels, layers and training steps on this machine's CUDA GPU, row by row, the most valuable first.
+
+    Suites: gemm, attention, vector, grouped, launch, step. Rows that the files hold already are not measured again.
+    """
+    from clustersim.lab.measure import device as devices
+    from clustersim.lab.measure.plan import Plan
+    from clustersim.lab.measure.profile import Bench, wholes_file
+
+    plan = Plan.of(suite, minutes, quick)
+    place = devices.cpu(gpu) if device == "cpu" else devices.cuda(gpu)
+    count = Bench(place, out, typer.echo).run(plan)
+    typer.echo(f"{count} new rows in {out} and {wholes_file(out)}")
+
+
+@app.command()
+def show(
+    predictor: Names = None,
+    weights: Annotated[Path | None, typer.Option(help="Weights file for the one predictor named.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Every GPU, intervals, constants and data.")] = False,
+    card: Annotated[Path | None, typer.Option(help="Write the model card of neusight instead.", metavar="FILE")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print what weights learned from, and their errors on what they had not seen.
+
+    `unseen GPUs`: mean over GPUs that training had not seen; `with a scalar`: after one measured number for each of them;
+    `own GPU`: held-out shapes of GPUs that were measured; `coverage`: of the 80 % interval on generations left out, as the
+    others' errors give it, and `widened` as forecasts carry it.
+    """
+    from clustersim.lab import model_card
+
+    named = list(predictor or SHIPPED)
+    if weights and len(named) != 1:
+        raise InputError("--weights belongs to one predictor; name it with --predictor")
+    if card and named != [CARD]:
+        raise InputError(f"--card: {CARD} alone has a model card; write --predictor {CARD} --card FILE")
+    found = {name: _weights(name, weights) for name in named}
+    if card is not None:
+        model_card.write(card, found[CARD])
+        typer.echo(f"wrote {card}")
+    elif as_json:
+        print_json("lab show", {"predictors": {name: one.meta for name, one in found.items()}})
+    else:
+        for one in found.values():
+            typer.echo(lab_tables.heading(one.meta, full))
+            for sheet in lab_tables.sheets(one, full):
+                lab_tables.show(sheet)
+
+
+def _with_progress(name: str, work: Any) -> Any:
+    """Return what `work` gives, with a bar for each of its tasks while standard error is a terminal."""
+    if not sys.stderr.isatty():
+        return work(lambda *_: None)
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def report(task: str, done: int, total: int) -> None:
+            if task not in tasks:
+                tasks[task] = bar.add_task(f"{name}: {task}", total=total)
+            bar.update(tasks[task], completed=done)
+
+        return work(report)
+
+
+def _opened(names: list[str] | None, weights: Path | None) -> list[Predictor]:
+    from clustersim.predictors.load import get
+
+    if weights is not None and (names is None or len(names) != 1):
+        raise InputError("--weights belongs to one predictor; name it with --predictor")
+    return [get(name, weights) for name in names or ("roofline", *SHIPPED)]
+
+
+def _weights(name: str, path: Path | None) -> Weights:
+    from clustersim.predictors import weights_file
+
+    if name not in SHIPPED and path is None:
+        raise InputError(f"{name!r} ships no weights; those that do: {', '.join(SHIPPED)}")
+    return weights_file.read(path or weights_file.shipped(name), name)

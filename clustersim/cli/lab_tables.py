@@ -1,0 +1,86 @@
+"""How `clustersim lab` prints what weights say of themselves, and errors on measured kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from clustersim.cli.tables import show_table
+
+if TYPE_CHECKING:
+    from clustersim.lab.weights_tables import Sheet
+    from clustersim.predictors.weights_file import Weights
+
+WIDEST = 1000
+
+
+def sheets(weights: Weights, full: bool) -> Iterator[Sheet]:
+    """Yield the tables of one predictor's weights: an overview, or all of them."""
+    from clustersim.lab import weights_tables
+
+    yield weights_tables.overview(weights.meta)
+    if full:
+        yield from (
+            weights_tables.errors(weights.meta),
+            weights_tables.wide(weights.meta),
+            weights_tables.own(weights.meta),
+        )
+        yield from (
+            weights_tables.intervals(weights.meta),
+            weights_tables.learned(weights),
+            weights_tables.boards(weights),
+        )
+        yield from (weights_tables.rows(weights.meta), weights_tables.sources(weights.meta))
+
+
+def heading(meta: Mapping[str, Any], full: bool) -> str:
+    """Return the lines above the tables: seed, split, GPUs left out of training, and where more is."""
+    out = f"\n  left out of training: {', '.join(meta['left_out'])}" if meta.get("left_out") else ""
+    more = "" if full else "\n  every GPU, intervals, constants and data: --full; all figures: --json"
+    return f"{meta['predictor']}: seed {meta['seed']}; {meta['split']}{out}{more}"
+
+
+def show(sheet: Sheet) -> None:
+    """Print a table without the columns that have no entry; nothing when it has no row."""
+    from rich.console import Console
+    from rich.measure import Measurement
+    from rich.table import Table
+
+    if not sheet.rows:
+        return
+    kept = [i for i, _ in enumerate(sheet.header) if any(row[i] for row in sheet.rows)]
+    table = Table(title=sheet.title, title_justify="left", box=None)
+    for i in kept:
+        table.add_column(sheet.header[i], justify="left" if i < sheet.names else "right", no_wrap=True)
+    for row in sheet.rows:
+        table.add_row(*(row[i] for i in kept))
+    whole = Measurement.get(Console(width=WIDEST), Console(width=WIDEST).options, table).maximum
+    show_table(Console(width=max(Console().width, whole), highlight=False), table)
+
+
+def judged(rows: Iterable[Mapping[str, Any]], keys: Sequence[str], split: str) -> Sheet:
+    """Return errors on measured kernels as a table, a row a group."""
+    from clustersim.lab.weights_tables import Sheet
+
+    figures = ("mean", "median", "90th", ">20 GFLOP", "bias", "kernels", "in 80 %", "scalar", "median", "90th")
+    cells = [(*_names(row, keys), *_figures(row)) for row in rows]
+    return Sheet(f"absolute errors, split {split}", ("predictor", *keys, *figures, "new"), cells, 1 + len(keys))
+
+
+def _names(row: Mapping[str, Any], keys: Sequence[str]) -> Iterator[str]:
+    from clustersim.lab.evaluate import KEYS
+    from clustersim.units import seconds
+
+    yield str(row["predictor"])
+    for key in keys:
+        value = row[KEYS[key]]
+        yield f"{value} (about {seconds(row['seconds'])})" if KEYS[key] == "decile" else str(value)
+
+
+def _figures(row: Mapping[str, Any]) -> Iterator[str]:
+    from clustersim.lab.weights_tables import percent
+
+    yield from (percent(row[key]) for key in ("mean", "median", "p90", "large"))
+    yield from (f"{row['bias']:.2f}", f"{row['samples']:,}", percent(row["coverage"]))
+    yield from (percent(row[f"scalar_{key}"]) for key in ("mean", "median", "p90"))
+    yield row["new"]

@@ -1,0 +1,131 @@
+"""The layout of ai-dynamo/aiconfigurator (Apache-2.0): `src/aiconfigurator/systems/data/GPU/…/VERSION/KIND_perf.txt`.
+
+Files are text with commas (later releases: parquet); they lie below the GPU in a folder for each backend and version.
+Latencies are milliseconds of CUDA graphs. A shape that several versions measured gets their median.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from clustersim import gpus
+from clustersim.errors import DataError, UnknownNameError
+from clustersim.lab.data.checkout_files import read
+from clustersim.lab.data.sources import ATTENTION, GEMM, GROUPED
+
+if TYPE_CHECKING:
+    import polars as pl
+
+REPOSITORY = "ai-dynamo/aiconfigurator"
+
+
+class Layout(NamedTuple):
+    """One kind of file: names of its columns and what the tidy table calls them.
+
+    Only rows whose `only` columns hold these values (the default where a column is absent) are kept.
+    """
+
+    stem: str
+    texts: dict[str, str]
+    numbers: dict[str, str]
+    only: dict[str, tuple[str, ...]]
+
+
+KINDS = {
+    GEMM: Layout("gemm_perf", {"gemm_dtype": "dtype"}, {"m": "m", "n": "n", "k": "k"}, {}),
+    ATTENTION: Layout(
+        "context_attention_perf",
+        {"kernel_source": "kernel", "attn_dtype": "dtype"},
+        {
+            "batch_size": "batch",
+            "isl": "seq",
+            "num_heads": "heads",
+            "num_key_value_heads": "kv_heads",
+            "head_dim": "head_dim",
+        },
+        {"step": ("0", "0.0"), "window_size": ("0", "0.0"), "beam_width": ("1", "1.0")},
+    ),
+    GROUPED: Layout(
+        "moe_perf",
+        {"kernel_source": "kernel", "moe_dtype": "dtype"},
+        {
+            "num_tokens": "tokens",
+            "hidden_size": "hidden",
+            "inter_size": "ffn",
+            "topk": "topk",
+            "num_experts": "experts",
+            "moe_tp_size": "tp",
+            "moe_ep_size": "ep",
+        },
+        {"distribution": ("balanced", "uniform")},
+    ),
+}
+
+
+def root(path: Path) -> Path | None:
+    """Return the folder of the GPUs in a checkout, or in a part of one; None when there is none."""
+    candidates = (path / "src/aiconfigurator/systems/data", path / "systems/data", path / "data", path)
+    return next((c for c in candidates if any(_files(c, kind) for kind in KINDS.values())), None)
+
+
+def files(root: Path) -> list[Path]:
+    """Return all files that are read, sorted."""
+    return sorted(path for kind in KINDS.values() for path in _files(root, kind))
+
+
+def holds(root: Path, name: str) -> bool:
+    """Return whether the checkout has the tidy table `name`."""
+    return name in KINDS and bool(_files(root, KINDS[name]))
+
+
+def table(root: Path, name: str) -> pl.DataFrame | None:
+    """Return one tidy table: latency_s (median over versions), low_s, high_s, samples by shape; None without files.
+
+    Raises DataError.
+    """
+    import polars as pl
+
+    kind = KINDS.get(name)
+    paths = _files(root, kind) if kind else []
+    if kind is None or not paths:
+        return None
+    rows = pl.concat([_rows(path, path.relative_to(root).parts[0], kind) for path in paths])
+    if not len(rows):
+        raise DataError(f"{root}: no row of {kind.stem} can be used; check out a release with its data")
+    seconds = pl.col("latency") / 1e3
+    keys = ["gpu", *kind.texts.values(), *kind.numbers.values()]
+    merged = rows.group_by(keys, maintain_order=True).agg(
+        seconds.median().alias("latency_s"),
+        seconds.min().alias("low_s"),
+        seconds.max().alias("high_s"),
+        pl.len().alias("samples"),
+    )
+    return merged.sort(keys)
+
+
+def _files(root: Path, kind: Layout) -> list[Path]:
+    below = (*root.glob(f"*/*/*/{kind.stem}.*"), *root.glob(f"*/*/*/*/{kind.stem}.*"))
+    return sorted(p for p in below if p.suffix in (".txt", ".parquet") and _known(p.relative_to(root).parts[0]))
+
+
+def _known(gpu: str) -> bool:
+    try:
+        gpus.load(gpu)
+    except UnknownNameError:
+        return False  # a board that has no datasheet in `gpus/` cannot be learned from
+    return True
+
+
+def _rows(path: Path, gpu: str, kind: Layout) -> pl.DataFrame:
+    import polars as pl
+
+    defaults = {name: values[0] for name, values in kind.only.items()}
+    frame = read(path, tuple(kind.texts), (*kind.numbers, "latency"), defaults)
+    wanted = pl.all_horizontal(pl.lit(True), *(pl.col(name).is_in(values) for name, values in kind.only.items()))
+    return frame.filter(wanted & (pl.col("latency") > 0)).select(
+        pl.lit(gpu).alias("gpu"),
+        *(pl.col(old).alias(new) for old, new in kind.texts.items()),
+        *(pl.col(old).cast(pl.Int64).alias(new) for old, new in kind.numbers.items()),
+        "latency",
+    )

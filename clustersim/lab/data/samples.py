@@ -1,0 +1,63 @@
+"""Measured kernels in memory: what predictors learn from and are judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clustersim import gpus
+from clustersim.predictors.classes import route
+from clustersim.predictors.features import Columns, Flags, Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Measured kernels: `seconds` of each row of `table` on the GPU named in `gpu`."""
+
+    table: Columns
+    gpu: NDArray[np.str_]
+    seconds: Floats
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    def select(self, rows: Any) -> Samples:
+        """Return the rows that a mask or index picks."""
+        return Samples(self.table.select(rows), self.gpu[rows], self.seconds[rows])
+
+    def of(self, *kinds: str) -> Samples:
+        """Return the kernels of these kinds."""
+        return self.select(np.isin(self.table.kind, kinds))
+
+
+def join(one: Samples, other: Samples) -> Samples:
+    """Return the samples of both."""
+    fields = Columns.__slots__
+    table = Columns(*(np.concatenate([getattr(one.table, f), getattr(other.table, f)]) for f in fields))
+    return Samples(table, np.concatenate([one.gpu, other.gpu]), np.concatenate([one.seconds, other.seconds]))
+
+
+def merge(parts: Sequence[Samples]) -> Samples:
+    """Return the samples of all parts, of which there is at least one."""
+    return reduce(join, parts)
+
+
+def gpus_of(samples: Samples) -> dict[str, Flags]:
+    """Return which rows were measured on each GPU, by the GPU's name in the table."""
+    return {name: samples.gpu == name for name in dict.fromkeys(samples.gpu.tolist())}
+
+
+def pick(samples: Samples, name: str) -> Samples:
+    """Return the samples of one class."""
+    return samples.select(route(samples.table) == name)
+
+
+def canonical(samples: Samples) -> Samples:
+    """Return samples with one name a GPU, that of its YAML, where tables call it by several."""
+    names = {name: name if name.endswith((".yaml", ".yml")) else gpus.load(name).name for name in gpus_of(samples)}
+    return replace(samples, gpu=np.array([names[name] for name in samples.gpu.tolist()], dtype=np.str_))

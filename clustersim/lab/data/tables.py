@@ -1,0 +1,215 @@
+"""Measured kernels: the tidy tables of a data folder, as samples that predictors learn from and are judged by.
+
+Layout of the folder (parquet): `neusight/kernels_fp32` (sitar-lab/NeuSight, MIT: one eager FP32 call a row),
+`kernels/gemm` and `kernels/attention_forward` (ai-dynamo/aiconfigurator, Apache-2.0: tensor-core GEMMs and causal
+attention, timed in CUDA graphs). Checkouts of both repositories give the same tables (folder `checkouts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clustersim import gpus
+from clustersim.config.gpu import BYTES
+from clustersim.errors import DataError
+from clustersim.lab.data.samples import Samples, gpus_of, join
+from clustersim.lab.data.sources import ATTENTION, FP32, GEMM, Data, places, tables
+from clustersim.lab.data.sources import GROUPED as EXPERTS
+from clustersim.predictors.features import Columns, Floats, bound
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_COLUMNS = {
+    FP32: ("vendor", "split", "group", "op", "gpu", "b", "m", "n", "k", "h", "latency_s"),
+    GEMM: ("gpu", "dtype", "m", "n", "k", "latency_s"),
+    ATTENTION: ("gpu", "kernel", "dtype", "batch", "seq", "heads", "kv_heads", "head_dim", "latency_s"),
+    EXPERTS: ("gpu", "kernel", "dtype", "tokens", "hidden", "ffn", "topk", "experts", "tp", "ep", "latency_s"),
+}
+_DTYPES = {"bfloat16": "bf16", "fp8": "fp8", "nvfp4": "fp4"}
+_BINARY = ("add", "mul", "div", "pow")
+_FLOP = {"softmax": 5.0, "layernorm": 6.0, "elementwise": 1.0}
+_FLASH = {
+    "a100_sxm:bfloat16:flash_attention": (128,),
+    "l40s:bfloat16:flash_attention": (128,),
+    "l40s:bfloat16:vllm_flash_attn": (64,),
+    "b200_sxm:bfloat16:trtllm_mha": (128, 256),
+    "b200_sxm:bfloat16:vllm_flashinfer_trtllmprefill": (64,),
+    **{f"{gpu}:bfloat16:fa3": (64, 128, 256) for gpu in ("h100_sxm", "h200_sxm")},
+    **{f"{gpu}:bfloat16:trtllm_mha": (64, 128, 256) for gpu in ("b300_sxm", "gb200")},
+    **{f"{gpu}:fp8:fa3": (128,) for gpu in ("h100_sxm", "h200_sxm")},
+    **{f"{gpu}:fp8:trtllm_mha": (128,) for gpu in ("b200_sxm", "b300_sxm", "gb200")},
+}
+"""Library and head dimensions that count on each GPU; others are broken (up to 20 times the peak) or of other kernels."""
+_BROKEN_HEADS = 3
+
+
+def read(data: Data | Path, name: str, more: Sequence[str] = ()) -> pl.DataFrame:
+    """Return one table of all places with the columns that are used, and `more`. Raises DataError for what is missing."""
+    import polars as pl
+
+    found, wanted = tables(data, name), (*_COLUMNS[name], *more)
+    if not found:
+        where = ", ".join(str(path / name) for path in places(data))
+        raise DataError(f"{where}: no such table; the folder of measurements should hold {name}")
+    for path, frame in found:
+        missing = [column for column in wanted if column not in frame.columns]
+        if missing:
+            raise DataError(f"{path}: has no column {', '.join(missing)}; expected {', '.join(wanted)}")
+    return pl.concat([frame.select(wanted) for _, frame in found], how="vertical_relaxed")
+
+
+def fp32(data: Data | Path, split: str) -> Samples:
+    """Return the FP32 kernels of one split: linear, bmm, elementwise, softmax, layernorm.
+
+    Training takes NVIDIA's rows (of element-wise kernels the large ones, as NeuSight does) without P4's linear layers, which
+    ran at a quarter of the speed that the same GPU reaches in the test split.
+    """
+    import polars as pl
+
+    frame = read(data, FP32).filter((pl.col("split") == split) & (pl.col("latency_s") > 0))
+    raw = pl.col("group").str.starts_with("collect_")
+    if split == "train":
+        broken = (pl.col("gpu") == "Tesla P4") & (pl.col("op") == "linear")
+        frame = frame.filter((pl.col("vendor") == "nvidia") & ~broken)
+        frame = frame.filter(~raw | pl.col("op").is_in(["softmax", "ln"]))
+    return fp32_samples(frame)
+
+
+def fp32_samples(frame: pl.DataFrame) -> Samples:
+    """Return rows of the FP32 table as samples: products first, then vector kernels, each in the table's order."""
+    import polars as pl
+
+    gemms, vectors = frame.filter(pl.col("k").is_not_null()), frame.filter(pl.col("h").is_not_null())
+    return join(_fp32_gemms(gemms), _fp32_vectors(vectors))
+
+
+def _fp32_gemms(frame: pl.DataFrame) -> Samples:
+    b, m, reduction, columns = (_numbers(frame, name, 1) for name in ("b", "m", "n", "k"))
+    return _gemms(frame, _texts(frame, "op"), _same(frame, "fp32"), b, m, columns, reduction)
+
+
+def _fp32_vectors(frame: pl.DataFrame) -> Samples:
+    op = _texts(frame, "op")
+    kind = np.where(op == "ln", "layernorm", np.where(op == "softmax", "softmax", "elementwise"))
+    rows, columns = _numbers(frame, "b"), _numbers(frame, "h")
+    traffic = np.where(np.isin(op, _BINARY), 12.0, 8.0)
+    flop = np.vectorize(_FLOP.__getitem__, otypes=[float])(kind) if len(kind) else np.zeros(0)
+    one = np.ones(len(op))
+    shape = (one, rows, columns, 0 * one, flop * rows * columns, traffic * rows * columns)
+    return _samples(frame, Columns(kind, op, _same(frame, "fp32"), *shape, one, one, one < 0))
+
+
+def gemm(data: Data | Path) -> Samples:
+    """Return the tensor-core GEMMs: bf16, fp8 (one scale a tensor) and fp4, each m×k by k×n."""
+    import polars as pl
+
+    frame = read(data, GEMM).filter((pl.col("m") > 0) & (pl.col("latency_s") > 0) & pl.col("dtype").is_in([*_DTYPES]))
+    frame = frame.with_columns(pl.col("dtype").replace_strict(_DTYPES))
+    one = np.ones(len(frame))
+    m, n, k = (_numbers(frame, name) for name in ("m", "n", "k"))
+    return _gemms(frame, _same(frame, "linear"), _texts(frame, "dtype"), one, m, n, k)
+
+
+def _gemms(
+    frame: pl.DataFrame, kind: NDArray[np.str_], dtype: NDArray[np.str_], b: Floats, m: Floats, n: Floats, k: Floats
+) -> Samples:
+    size = np.array([BYTES[name] for name in dtype.tolist()])
+    output = np.maximum(size, 2.0)  # fp8 and fp4 products are written in 16 bits
+    traffic = b * ((m * k + k * n) * size + m * n * output)
+    one = np.ones(len(m))
+    return _samples(
+        frame,
+        Columns(kind, _same(frame, "forward"), dtype, b, m, n, k, 2 * b * m * n * k, traffic, one, one, one < 0),
+    )
+
+
+def attention(data: Data | Path) -> Samples:
+    """Return causal attention of inference servers, op `prefill`: of every GPU the kernel nearest to training's.
+
+    Rows of 128 queries and more that give every SM a block; below, libraries cut keys or pack heads as training does not.
+    Rows faster than the roofline ran on data that stayed in L2, or not at all.
+    """
+    import polars as pl
+
+    frame = read(data, ATTENTION).filter(_flash() & (pl.col("seq") >= 128) & (pl.col("latency_s") > 0))
+    frame = frame.with_columns(pl.col("dtype").replace_strict(_DTYPES))
+    dtype = _texts(frame, "dtype")
+    b, s, heads, kv, dim = (_numbers(frame, c) for c in ("batch", "seq", "heads", "kv_heads", "head_dim"))
+    size = np.array([BYTES[name] for name in dtype.tolist()])
+    traffic = b * s * dim * (heads * (size + 2) + 2 * kv * size)
+    flop = 2 * b * heads * s * s * dim
+    kind, op = _same(frame, "flash_attention"), _same(frame, "prefill")
+    found = _samples(frame, Columns(kind, op, dtype, b, s, s, dim, flop, traffic, heads, kv, heads > 0))
+    return found.select(_possible(found, full=True))
+
+
+def _flash() -> pl.Expr:
+    import polars as pl
+
+    key = pl.concat_str("gpu", "dtype", "kernel", "head_dim", separator=":")
+    return key.is_in([f"{name}:{dim}" for name, dims in _FLASH.items() for dim in dims]) & (
+        pl.col("heads") != _BROKEN_HEADS
+    )
+
+
+def _possible(samples: Samples, full: bool) -> NDArray[np.bool_]:
+    """Return which kernels keep to the roofline of the GPU that measured them; `full`: and give each SM 128 queries."""
+    table, result = samples.table, np.zeros(len(samples), dtype=bool)
+    for name, rows in gpus_of(samples).items():
+        gpu, part = gpus.load(name), table.select(rows)
+        queries = part.batch * part.heads * np.ceil(part.m / 128) >= gpu.sms
+        result[rows] = (samples.seconds[rows] >= bound(part, gpu)) & (queries | (not full))
+    return result
+
+
+def experts(data: Data | Path) -> Samples:
+    """Return gated layers of experts without expert parallelism, op `layer`, of 64 rows an expert and more.
+
+    Of each layer the fastest of at least two libraries: alone, many fell back to kernels of older GPUs. Bytes are those
+    that no fusion saves: weights, tokens in and out, activations. Kernel: `batch` experts, m rows, n width, k hidden size.
+    """
+    import polars as pl
+
+    shape = [name for name in _COLUMNS[EXPERTS] if name not in ("kernel", "latency_s")]
+    frame = read(data, EXPERTS).filter(pl.col("dtype").is_in([*_DTYPES]) & ~pl.col("kernel").str.contains("nongated"))
+    each = pl.col("tokens") * pl.col("topk") / pl.col("experts")
+    frame = frame.filter((each >= 64) & (pl.col("ep") == 1) & (pl.col("latency_s") > 0))
+    frame = frame.group_by(shape, maintain_order=True).agg(pl.col("latency_s").min(), pl.len().alias("libraries"))
+    frame = frame.filter(pl.col("libraries") > 1).with_columns(pl.col("dtype").replace_strict(_DTYPES))
+    dtype = _texts(frame, "dtype")
+    tokens, hidden, ffn, topk, count, tp = (_numbers(frame, name) for name in shape[2:8])
+    size = np.array([BYTES[name] for name in dtype.tolist()])
+    m, width = tokens * topk / count, ffn / tp
+    traffic = 3 * count * hidden * width * size + 2 * count * m * width * size + 4 * tokens * hidden
+    one, kind = np.ones(len(m)), _same(frame, "grouped_gemm")
+    flop = 6 * count * m * hidden * width
+    found = _samples(
+        frame,
+        Columns(kind, _same(frame, "layer"), dtype, count, m, width, hidden, flop, traffic, one, one, one < 0),
+    )
+    return found.select(_possible(found, full=False))
+
+
+def _samples(frame: pl.DataFrame, table: Columns) -> Samples:
+    return Samples(table, _texts(frame, "gpu"), _numbers(frame, "latency_s"))
+
+
+def _numbers(frame: pl.DataFrame, name: str, null: float | None = None) -> Floats:
+    import polars as pl
+
+    column = frame[name].cast(pl.Float64)
+    return np.array(column if null is None else column.fill_null(null), dtype=np.float64)
+
+
+def _texts(frame: pl.DataFrame, name: str) -> NDArray[np.str_]:
+    return np.array(frame[name].to_list(), dtype=np.str_)
+
+
+def _same(frame: pl.DataFrame, text: str) -> NDArray[np.str_]:
+    return np.full(len(frame), text)

@@ -1,0 +1,210 @@
+"""Errors of predictors: every measured kernel beside its forecast, and their summaries by class, GPU, data type and size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from clustersim import gpus
+from clustersim.config.gpu import Gpu
+from clustersim.errors import InputError, suggest
+from clustersim.lab.data.by_class import BUSY
+from clustersim.lab.data.published_kernels import PREFIX
+from clustersim.lab.data.samples import Samples, canonical, gpus_of
+from clustersim.lab.train.calibration import scalable, with_scalar
+from clustersim.predictors.base import Predictor
+from clustersim.predictors.features import Columns, Floats
+from clustersim.predictors.learned import Learned
+from clustersim.workload.kernel import Kernel
+
+if TYPE_CHECKING:
+    import polars as pl
+
+KEYS = {"class": "kind", "dtype": "dtype", "gpu": "gpu", "decile": "decile", "flop-decile": "decile"}
+"""What errors can be told apart by, and the column that has it."""
+LARGE = 20e9
+"""FLOP above which a kernel counts as large."""
+
+
+def kernels(table: Columns) -> list[Kernel]:
+    """Return columns as kernels."""
+    fields = [getattr(table, name).tolist() for name in Kernel._fields]
+    return [Kernel(*row) for row in zip(*fields, strict=True)]
+
+
+class Row(NamedTuple):
+    """Absolute relative errors (0.1 = 10 %) of one predictor on the kernels of one class and GPU.
+
+    `large` is the mean over kernels of more than 20 GFLOP, NaN without any; `bias` the median of predicted / measured.
+    """
+
+    predictor: str
+    kind: str
+    gpu: str
+    mean: float
+    median: float
+    p90: float
+    large: float
+    bias: float
+    samples: int
+
+
+def measure(predictor: Predictor, kind: str, samples: Samples) -> Iterator[Row]:
+    """Yield the errors of a predictor on the samples of one class, GPU by GPU."""
+    for gpu, ratio, part in ratios(predictor, kind, samples):
+        yield summary(predictor.name, kind, gpu.name, ratio, part.table)
+
+
+def ratios(predictor: Predictor, kind: str, samples: Samples) -> Iterator[tuple[Gpu, Floats, Samples]]:
+    """Yield forecast / measured of a predictor on the samples of one class, GPU by GPU; published kernels without a call."""
+    for name, rows in sorted(gpus_of(canonical(samples)).items()):
+        gpu, part = gpus.load(name), samples.select(rows)
+        alone = not kind.startswith((PREFIX, BUSY))
+        yield gpu, predictor.predict(kernels(part.table), gpu, alone) / part.seconds, part
+
+
+def summary(predictor: str, kind: str, gpu: str, ratio: Floats, table: Columns) -> Row:
+    """Return the error row of predicted / measured ratios."""
+    error, large = np.abs(ratio - 1), table.flop > LARGE
+    mean, median, p90 = float(error.mean()), float(np.median(error)), float(np.quantile(error, 0.9))
+    big = float(error[large].mean()) if large.any() else float("nan")
+    return Row(predictor, kind, gpu, mean, median, p90, big, float(np.median(ratio)), len(error))
+
+
+def groups(text: str) -> tuple[str, ...]:
+    """Return the keys of a list such as `class,gpu`; deciles are of a class each. Raises InputError."""
+    keys = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    for key in keys:
+        if key not in KEYS:
+            raise InputError(f"--by {text!r}: {key!r} is not known; {suggest(key, KEYS)}")
+    if {"decile", "flop-decile"} <= {*keys}:
+        raise InputError("--by takes one kind of decile; write decile (of measured time) or flop-decile")
+    return keys if "class" in keys or not {"decile", "flop-decile"} & {*keys} else ("class", *keys)
+
+
+def judge(predictor: Predictor, samples: Mapping[str, Samples], split: str, scalar: bool = False) -> pl.DataFrame:
+    """Return a row for each measured kernel of the classes that `predictor` learned.
+
+    predictor, kind, gpu, dtype, new (what training had not seen), seconds (measured), flop, ratio (forecast / measured), inside
+    (whether the 80 % interval holds it; null without one), scalar (ratio after a measured scalar; null without, and for
+    the kernels that set it).
+    """
+    import polars as pl
+
+    parts = [
+        _rows(predictor, kind, gpu, ratio, part, split, scalar)
+        for kind, some in samples.items()
+        if _learned(predictor, kind)
+        for gpu, ratio, part in ratios(predictor, kind, some)
+    ]
+    if not parts:
+        raise InputError(f"{predictor.name}: learned none of the measured classes ({', '.join(samples)})")
+    return pl.concat(parts)
+
+
+def _rows(
+    predictor: Predictor, kind: str, gpu: Gpu, ratio: Floats, part: Samples, split: str, scalar: bool
+) -> pl.DataFrame:
+    import polars as pl
+
+    scaled = _scaled(predictor, kind, gpu, part) if scalar else np.full(len(part), np.nan)
+    columns = {
+        "dtype": pl.Series(part.table.dtype.tolist(), dtype=pl.String),
+        "seconds": part.seconds,
+        "flop": part.table.flop,
+        "ratio": ratio,
+        "inside": pl.Series(_inside(predictor, gpu, ratio, part)).fill_nan(None),
+        "scalar": pl.Series(scaled).fill_nan(None),
+    }
+    named = {"predictor": predictor.name, "kind": kind, "gpu": gpu.name, "new": _news(predictor, kind, gpu.name, split)}
+    return pl.DataFrame(columns).select(*(pl.lit(value).alias(name) for name, value in named.items()), pl.all())
+
+
+def _inside(predictor: Predictor, gpu: Gpu, ratio: Floats, part: Samples) -> Floats:
+    """Return 1 where measured / forecast lies in the interval, 0 where not, NaN where there is none."""
+    if not isinstance(predictor, Learned):
+        return np.full(len(part), np.nan)
+    low, high = predictor.interval(kernels(part.table), gpu)
+    held = (low <= 1 / ratio) & (1 / ratio <= high)
+    return np.where(np.isfinite(high), held.astype(np.float64), np.nan)
+
+
+def _scaled(predictor: Predictor, kind: str, gpu: Gpu, part: Samples) -> Floats:
+    result = np.full(len(part), np.nan)
+    if isinstance(predictor, Learned) and scalable(predictor, kind):
+        calibrated, rest = with_scalar(predictor, kind, gpu, part)
+        if len(rest):
+            [(_, result[rest], _)] = ratios(calibrated, kind, part.select(rest))
+    return result
+
+
+def _learned(predictor: Predictor, kind: str) -> bool:
+    """Whether a predictor forecasts the kernels of a class: what it learned, and published ones where it has a fallback."""
+    weights = getattr(predictor, "weights", None)
+    if weights is None or kind.removeprefix(BUSY) in weights.meta["learned"]:
+        return True
+    return kind.startswith(PREFIX) and isinstance(predictor, Learned)
+
+
+def _news(predictor: Predictor, kind: str, gpu: str, split: str) -> str:
+    """Return what of a class's kernels on a GPU the predictor's training had not seen."""
+    weights = getattr(predictor, "weights", None)
+    if weights is None:
+        return "GPU"
+    if kind.startswith(PREFIX) and isinstance(predictor, Learned) and predictor.method.memory:
+        return "nothing"  # published rates, which its constants were chosen from
+    known = weights.meta["learned"].get(kind.removeprefix(BUSY))
+    if known is None or gpu not in known["gpus"]:
+        return "GPU"
+    fresh = kind.startswith(BUSY) or (split == "test" and kind.startswith("fp32/"))
+    return "kernels" if fresh else "nothing"
+
+
+def errors(frame: pl.DataFrame, keys: Sequence[str] = ("class", "gpu")) -> Iterator[dict[str, Any]]:
+    """Yield the absolute relative errors of each group of judged kernels, 0.1 = 10 %.
+
+    mean, median, p90, large (mean above 20 GFLOP), bias (median of forecast / measured), samples, coverage (share inside the
+    80 % interval), scalar_mean, scalar_median, scalar_p90, seconds (median of the measured); None where nothing is known.
+    """
+    import polars as pl
+
+    names = ["predictor", *(KEYS[key] for key in keys)]
+    error, scaled = (pl.col("ratio") - 1).abs(), (pl.col("scalar") - 1).abs()
+    found = deciles(frame, keys).group_by(names, maintain_order=True)
+    table = found.agg(
+        **_figures(error, ""),
+        large=error.filter(pl.col("flop") > LARGE).mean(),
+        bias=pl.col("ratio").median(),
+        samples=pl.len(),
+        coverage=pl.col("inside").mean(),
+        **_figures(scaled, "scalar_"),
+        seconds=pl.col("seconds").median(),
+        new=pl.col("new").unique(maintain_order=True).str.join(", "),
+    )
+    rows = list(table.iter_rows(named=True))
+    others = [name for name in names if name != "decile"]
+    order = {place: i for i, place in enumerate(dict.fromkeys(tuple(row[name] for name in others) for row in rows))}
+    yield from sorted(rows, key=lambda row: (order[tuple(row[name] for name in others)], row.get("decile", 0)))
+
+
+def _figures(error: pl.Expr, prefix: str) -> dict[str, pl.Expr]:
+    kept = error.drop_nulls()
+    return {
+        f"{prefix}mean": kept.mean(),
+        f"{prefix}median": kept.median(),
+        f"{prefix}p90": kept.quantile(0.9, "linear"),
+    }
+
+
+def deciles(frame: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """Return judged kernels with `decile`, 1 to 10, of their time or FLOP among those of the same class (and other keys)."""
+    import polars as pl
+
+    if not {"decile", "flop-decile"} & {*keys}:
+        return frame
+    size = "flop" if "flop-decile" in keys else "seconds"
+    rest = ["predictor", *(KEYS[key] for key in keys if not key.endswith("decile"))]
+    rank = pl.col(size).rank("ordinal").over(rest).cast(pl.Int64) - 1
+    return frame.with_columns(decile=rank * 10 // pl.len().over(rest) + 1)

@@ -1,0 +1,103 @@
+"""Timing on a GPU: a pass over some launches is captured as a CUDA graph and timed by events.
+
+No dispatch by the CPU is in it; what cannot be captured is launched behind a kernel that keeps the GPU busy meanwhile.
+Launches take turns on several sets of operands, which together are larger than the L2 cache: operands come from memory, as
+in a training step.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from clustersim.lab.measure.timing import Launch, Timing, one_pass, play_all, summary
+
+COVER = 2**30
+"""Bytes of the fill that runs while the CPU dispatches a pass: 0.2 ms at 5 TB/s."""
+
+
+class CudaClock:
+    """Times with CUDA events on a stream of its own."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self.cover = torch.empty(COVER, dtype=torch.uint8, device="cuda")
+        gc.collect()
+        gc.freeze()  # every capture collects garbage: let it not walk through all modules again
+
+    def scope(self) -> Any:
+        """Return the context of the stream: backward passes run on the stream of their forward pass."""
+        import torch
+
+        return torch.cuda.stream(self.stream)
+
+    def time(self, launches: Sequence[Launch], samples: int) -> Timing:
+        """Return the seconds of one launch."""
+        with self.scope():
+            for launch in launches:
+                launch()
+            rough = min(self.events(lambda: play_all(launches), 2)) / len(launches)
+            pieces = one_pass(launches, rough)
+            play = self.captured(pieces)
+            if play is None:
+                return summary([self.events(launches[i % len(launches)], 1)[0] for i in range(samples)])
+            self.events(play, 2)
+            return summary([seconds / len(pieces) for seconds in self.events(play, samples)])
+
+    def stretch(self, launches: Sequence[Launch], seconds: float) -> list[float]:
+        """Return the seconds of one launch in chunks of about 0.1 s, without a pause between them."""
+        with self.scope():
+            rough = min(self.events(lambda: play_all(launches), 2)) / len(launches)
+            pieces = one_pass(launches, rough)
+            play = self.captured(pieces) or (lambda: play_all(pieces))
+            repeats = max(1, int(0.1 / (rough * len(pieces))))
+            marks = [self._mark()]
+            end = time.perf_counter() + seconds
+            while time.perf_counter() < end:
+                for _ in range(repeats):
+                    play()
+                marks.append(self._mark())
+                if len(marks) > 3:
+                    marks[-3].synchronize()  # two chunks ahead of the GPU: it never waits, the queue stays short
+            marks[-1].synchronize()
+        count = repeats * len(pieces)
+        return [one.elapsed_time(two) / 1e3 / count for one, two in pairwise(marks)]
+
+    def _mark(self) -> Any:
+        import torch
+
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(self.stream)
+        return event
+
+    def events(self, play: Launch, samples: int) -> list[float]:
+        """Return the GPU's seconds of some calls, each dispatched while a fill keeps the GPU busy."""
+        found = []
+        for _ in range(samples):
+            self.cover.zero_()
+            start = self._mark()
+            play()
+            end = self._mark()
+            end.synchronize()
+            found.append(start.elapsed_time(end) / 1e3)
+        return found
+
+    def captured(self, launches: Sequence[Launch]) -> Launch | None:
+        """Return a call that replays the launches as a CUDA graph; None where one of them asks the CPU meanwhile."""
+        import torch
+
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        try:
+            with torch.cuda.graph(graph, stream=self.stream):
+                play_all(launches)
+        except RuntimeError:
+            torch.cuda.synchronize()
+            return None
+        replay: Launch = graph.replay
+        return replay

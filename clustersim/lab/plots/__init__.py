@@ -1,0 +1,1 @@
+"""Plots of the errors of predictors: SVG pages and PNG files."""

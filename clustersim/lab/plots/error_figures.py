@@ -1,0 +1,156 @@
+"""What plots of a predictor's errors show: forecast over measured time, error by size, error by GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from clustersim.lab.evaluate import errors
+from clustersim.lab.plots.panels import Axis, Figure, Mark, Panel, shares, times
+from clustersim.units import seconds
+
+if TYPE_CHECKING:
+    import polars as pl
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
+"""Okabe and Ito (2008), which colour-blind readers can tell apart, without the yellow that paper swallows."""
+GLYPHS = ("dot", "cross", "plus", "triangle")
+NEWS = {"GPU": COLOURS[1], "kernels": COLOURS[0], "nothing": "#777777"}
+"""Colour of what training had not seen."""
+POINTS = 1500
+"""Points of a panel at most: evenly drawn from the kernels by their length."""
+NEAR = 0.2
+SIDES = (("#222222", 1.0), ("#999999", 1 - NEAR), ("#999999", 1 + NEAR))
+"""Colour and ratio of the lines that say how far off a forecast is."""
+EDGES = (1.5, 2.5, 5.0, 10.0)
+"""Where an axis of ratios may end, and begin at one over that."""
+
+
+def figures(frame: pl.DataFrame) -> Iterator[Figure]:
+    """Yield the figures of one predictor's judged kernels: forecast over measured, error by size, error by GPU."""
+    name = str(frame["predictor"][0])
+    looks = _looks(frame)
+    scatters = tuple(_scatter(kind, part, looks) for kind, part in _classes(frame))
+    yield _figure(
+        f"{name}-scatter",
+        f"{name}: forecast over measured time",
+        f"One mark a kernel, up to {POINTS:,} a class, evenly drawn by length. On the line the forecast is right; "
+        f"dashed lines are {100 * NEAR:.0f} % off.",
+        scatters,
+    )
+    yield _figure(
+        f"{name}-ratio",
+        f"{name}: forecast ÷ measured time",
+        f"The same kernels. Above 1 the forecast is too slow; dashed lines are {100 * NEAR:.0f} % off. What lies beyond an "
+        "edge is drawn on it.",
+        tuple(_ratio(kind, part, looks) for kind, part in _classes(frame)),
+    )
+    yield _figure(
+        f"{name}-deciles",
+        f"{name}: error by size",
+        "Kernels of a class in ten parts of equal number, from the shortest to the longest measured time, which stands "
+        "below some of them.",
+        tuple(_deciles(kind, part) for kind, part in _classes(frame)),
+    )
+    yield _figure(
+        f"{name}-gpus",
+        f"{name}: error by GPU",
+        "Mark: mean absolute error; bar: from the median to the 90th percentile; colour: what training had not seen.",
+        tuple(_boards(kind, part) for kind, part in _classes(frame)),
+    )
+
+
+def _figure(name: str, title: str, text: str, panels: tuple[Panel, ...]) -> Figure:
+    found: dict[str, Mark] = {}
+    for mark in (mark for panel in panels for mark in panel.marks if mark.label):
+        found.setdefault(mark.label, mark)
+    return Figure(name, title, text, panels, tuple(found.values()))
+
+
+def _classes(frame: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
+    for (kind,), part in frame.group_by("kind", maintain_order=True):
+        yield str(kind), part
+
+
+def _looks(frame: pl.DataFrame) -> dict[str, tuple[str, str]]:
+    """Return colour and glyph of each GPU; no two of 28 share both."""
+    names = sorted(frame["gpu"].unique().to_list())
+    return {gpu: (COLOURS[i % len(COLOURS)], GLYPHS[i % len(GLYPHS)]) for i, gpu in enumerate(names)}
+
+
+def _scatter(kind: str, part: Any, looks: dict[str, tuple[str, str]]) -> Panel:
+    some = _drawn(part).with_columns(y=_drawn(part)["seconds"] * _drawn(part)["ratio"])
+    axis = times(min(*some["seconds"], *some["y"]), max(*some["seconds"], *some["y"]))
+    ends = (axis.low, axis.high)
+    lines = [Mark("line", "", colour, ends, [f * end for end in ends], dashed=f != 1) for colour, f in SIDES]
+    marks = (*lines, *_points(some, looks))
+    return Panel(_title(kind, part), axis._replace(label="measured"), axis._replace(label="forecast"), marks)
+
+
+def _ratio(kind: str, part: Any, looks: dict[str, tuple[str, str]]) -> Panel:
+    edge = next((edge for edge in EDGES if (part["ratio"].is_between(1 / edge, edge)).mean() > 0.99), EDGES[-1])
+    some = _drawn(part).with_columns(y=_drawn(part)["ratio"].clip(1 / edge, edge))
+    x = times(some["seconds"].min(), some["seconds"].max())._replace(label="measured")
+    shown = [value for value in (0.1, 0.2, 0.5, 0.8, 1.0, 1.2, 2.0, 5.0, 10.0) if 1 / edge <= value <= edge]
+    y = Axis("forecast ÷ measured", 1 / edge, edge, tuple((value, f"{value:g}") for value in shown), log=True)
+    lines = [Mark("line", "", colour, (x.low, x.high), (f, f), dashed=f != 1) for colour, f in SIDES]
+    return Panel(_title(kind, part), x, y, (*lines, *_points(some, looks)))
+
+
+def _drawn(part: Any) -> Any:
+    return part.sort("seconds").gather_every(max(1, -(-len(part) // POINTS)))
+
+
+def _title(kind: str, part: Any) -> str:
+    return f"{kind} ({len(part):,} kernels)"
+
+
+def _points(some: Any, looks: dict[str, tuple[str, str]]) -> Iterator[Mark]:
+    """Yield the marks of each GPU: `y` over the measured time."""
+    for gpu, (colour, glyph) in looks.items():
+        own = some.filter(some["gpu"] == gpu)
+        if len(own):
+            yield Mark("points", gpu, colour, own["seconds"].to_list(), own["y"].to_list(), glyph=glyph)
+
+
+def _deciles(kind: str, part: pl.DataFrame) -> Panel:
+    rows = list(errors(part, ("class", "decile")))
+    places = [row["decile"] for row in rows]
+    lines = (
+        ("90th percentile", "p90", COLOURS[1], "triangle"),
+        ("mean", "mean", COLOURS[0], "dot"),
+        ("median", "median", COLOURS[2], "plus"),
+    )
+    marks = [
+        mark
+        for label, key, colour, glyph in lines
+        for mark in (
+            Mark("line", "", colour, places, [row[key] for row in rows]),
+            Mark("points", label, colour, places, [row[key] for row in rows], glyph=glyph),
+        )
+    ]
+    shown = [row for row in rows if row["decile"] in (1, 4, 7, 10)] or rows
+    ticks = tuple((float(row["decile"]), seconds(row["seconds"])) for row in shown)
+    x = Axis("decile of measured time (its median)", 0.5, max(10, *places) + 0.5, ticks)
+    return Panel(
+        _title(kind, part),
+        x,
+        shares(row["p90"] for row in rows)._replace(label="absolute error"),
+        tuple(marks),
+    )
+
+
+def _boards(kind: str, part: pl.DataFrame) -> Panel:
+    rows = sorted(errors(part, ("class", "gpu")), key=lambda row: (list(NEWS).index(row["new"]), row["mean"]))
+    marks = []
+    for new, colour in NEWS.items():
+        some = [(place, row) for place, row in enumerate(rows) if row["new"] == new]
+        if some:
+            y, means = [float(place) for place, _ in some], [row["mean"] for _, row in some]
+            marks.append(
+                Mark("span", "", colour, [row["median"] for _, row in some], y, [row["p90"] for _, row in some])
+            )
+            marks.append(Mark("points", f"unseen: {new}", colour, means, y, glyph=GLYPHS[list(NEWS).index(new)]))
+    ticks = tuple((float(place), row["gpu"]) for place, row in enumerate(rows))
+    x = shares(row["p90"] for row in rows)._replace(label="absolute error")
+    return Panel(kind, x, Axis("", -0.6, len(rows) - 0.4, ticks, down=True), tuple(marks))

@@ -1,0 +1,103 @@
+"""Panels as SVG, by hand: one drawing of fixed size a panel, marks of one kind in one path."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from xml.sax.saxutils import escape
+
+from clustersim.lab.plots.panels import Axis, Figure, Mark, Panel
+
+WIDTH, HEIGHT = 380.0, 300.0
+LEFT, RIGHT, TOP, BOTTOM = 70.0, 24.0, 28.0, 46.0
+NAMES = 104.0
+"""Room for names at the left of a panel whose ticks are words."""
+SHAPES = {
+    "dot": "h0",
+    "cross": "m-2.2-2.2l4.4 4.4m-4.4 0l4.4-4.4",
+    "plus": "m-2.8 0h5.6m-2.8-2.8v5.6",
+    "triangle": "m0-2.6l2.5 4.4h-5z",
+}
+STROKES = {"dot": 3.4, "cross": 1.1, "plus": 1.1, "triangle": 1.0}
+"""Widths of the lines of a glyph; a dot is a line without a length and with round ends."""
+
+Place = Callable[[float], float]
+
+
+def svg(panel: Panel) -> str:
+    """Return the drawing of a panel; the same panel gives the same text."""
+    left = NAMES if panel.y.down else LEFT
+    across, down = _scale(panel.x, left, WIDTH - RIGHT), _scale(panel.y, HEIGHT - BOTTOM, TOP)
+    body = [*_grid(panel, across, down, left), *(line for mark in panel.marks for line in draw(mark, across, down))]
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" '
+        f'aria-label="{escape(panel.title)}" font-size="11.5" fill="#222">'
+    )
+    clip = f'<svg x="{left:g}" y="{TOP:g}" width="{WIDTH - RIGHT - left:g}" height="{HEIGHT - BOTTOM - TOP:g}" '
+    view = f'viewBox="{left:g} {TOP:g} {WIDTH - RIGHT - left:g} {HEIGHT - BOTTOM - TOP:g}">'
+    axes = [line for line in body if line.startswith("<text") or "tick" in line]
+    marks = [line for line in body if line not in axes]
+    return "\n".join([head, _text(left, 17, panel.title, weight=600), *axes, clip + view, *marks, "</svg>", "</svg>"])
+
+
+def _scale(axis: Axis, first: float, last: float) -> Place:
+    """Return the place on the drawing of a value on `axis`, which reaches from `first` to `last`."""
+    convert: Place = math.log10 if axis.log else float
+    low, high = convert(axis.low), convert(axis.high)
+    if axis.down:
+        low, high = high, low
+    return lambda value: first + (convert(value) - low) / (high - low) * (last - first)
+
+
+def _grid(panel: Panel, across: Place, down: Place, left: float) -> Iterator[str]:
+    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+    for value, text in panel.x.ticks:
+        x = across(value)
+        yield f'<path class="tick" d="M{x:.1f} {TOP:g}V{bottom:g}"/>'
+        yield _text(x, bottom + 15, text, "middle")
+    for value, text in panel.y.ticks:
+        y = down(value)
+        yield f'<path class="tick" d="M{left:g} {y:.1f}H{right:g}"/>'
+        yield _text(left - 7, y + 4, text, "end")
+    yield _text((left + right) / 2, HEIGHT - 10, panel.x.label, "middle")
+    if panel.y.label:
+        middle = (TOP + bottom) / 2
+        yield _text(12, middle, panel.y.label, "middle", turn=f"rotate(-90 12 {middle:g})")
+
+
+def draw(mark: Mark, across: Place, down: Place) -> Iterator[str]:
+    """Yield the lines of a mark."""
+    places = [(across(x), down(y)) for x, y in zip(mark.x, mark.y, strict=True)]
+    if mark.style == "points":
+        yield glyphs(mark, places)
+    elif mark.style == "line":
+        dash = ' stroke-dasharray="5 4"' if mark.dashed else ""
+        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+        yield f'<path d="M{path}" fill="none" stroke="{mark.colour}" stroke-width="1.2"{dash}/>'
+    else:
+        ends = "".join(f"M{x:.1f} {y:.1f}H{across(end):.1f}" for (x, y), end in zip(places, mark.end, strict=True))
+        yield f'<path d="{ends}" stroke="{mark.colour}" stroke-width="6" stroke-opacity="0.3"/>'
+
+
+def glyphs(mark: Mark, places: Iterable[tuple[float, float]]) -> str:
+    """Return one path with the glyph of a mark at every place."""
+    path = "".join(f"M{x:.1f} {y:.1f}{SHAPES[mark.glyph]}" for x, y in places)
+    wide = STROKES[mark.glyph] * (1.6 if len(mark.x) <= 30 else 1.0)
+    return (
+        f'<path d="{path}" fill="none" stroke="{mark.colour}" stroke-width="{wide:.1f}" stroke-linecap="round" '
+        f'stroke-opacity="{0.95 if len(mark.x) <= 30 else 0.6}"/>'
+    )
+
+
+def legend(figure: Figure) -> str:
+    """Return the legend of a figure as HTML: a glyph and its name."""
+    return "".join(
+        f'<span><svg viewBox="-7 -7 14 14" width="14" height="14">{glyphs(mark._replace(x=[0.0]), [(0.0, 0.0)])}</svg>'
+        f"{escape(mark.label)}</span>"
+        for mark in figure.legend
+    )
+
+
+def _text(x: float, y: float, text: str, anchor: str = "start", weight: int = 400, turn: str = "") -> str:
+    more = f' transform="{turn}"' if turn else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}"{more}>{escape(text)}</text>'

@@ -1,0 +1,1 @@
+"""How the published NeuSight predictor learns."""

@@ -1,0 +1,127 @@
+"""How the published predictor learns one class: AdamW on SMAPE, 100 epochs, the checkpoint of the best validation."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from clustersim.errors import DataError
+from clustersim.lab.train.ensemble import Progress, silent
+from clustersim.predictors.features import Floats
+from clustersim.predictors.kinds.neusight_paper.terms import Terms
+from clustersim.predictors.kinds.neusight_paper.wave import WIDTHS, utilization
+
+
+class Recipe(NamedTuple):
+    """Learning rate, minibatch and epochs; four fifths of the rows are learned from, the rest validates."""
+
+    rate: float
+    batch: int
+    epochs: int = 100
+
+
+RECIPES = {
+    "fp32/linear": Recipe(5e-3, 128),
+    "fp32/bmm": Recipe(1e-5, 128),
+    "fp32/elementwise": Recipe(5e-4, 64),
+    "fp32/softmax": Recipe(1e-6, 16),
+    "fp32/layernorm": Recipe(1e-6, 16),
+}
+"""`scripts/asplos/data/predictor/configs` of sitar-lab/NeuSight."""
+
+
+class Learned(NamedTuple):
+    """Parameters of the network; the validation error (MAPE) and epoch they are from; how many epochs were finite."""
+
+    parameters: dict[str, Floats]
+    validation: float
+    epoch: int
+    epochs: int
+
+
+def learn(name: str, recipe: Recipe, terms: Terms, seconds: Floats, seed: int, progress: Progress = silent) -> Learned:
+    """Return the network of the epoch with the least validation error; a diverged training ends early.
+
+    Raises DataError when not one epoch was finite.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)  # moments of dead units fade into denormals, which makes a step three times slower
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            order = torch.randperm(len(seconds))
+            most = int(0.8 * len(seconds))
+            rows = _Rows(*(torch.tensor(x, dtype=torch.float32) for x in (*terms, seconds)))
+            return _epochs(name, recipe, rows.pick(order[:most]), rows.pick(order[most:]), progress)
+    finally:
+        torch.set_flush_denormal(False)
+
+
+class _Rows(NamedTuple):
+    full: Any
+    waves: Any
+    inputs: Any
+    seconds: Any
+
+    def pick(self, rows: Any) -> _Rows:
+        return _Rows(*(x[rows] for x in self))
+
+    def guess(self, network: Any) -> Any:
+        import torch
+
+        return self.full / utilization(torch, network(self.inputs), self.waves)
+
+
+def _epochs(name: str, recipe: Recipe, train: _Rows, held: _Rows, progress: Progress) -> Learned:
+    import torch
+
+    network = _network()
+    optimizer = torch.optim.AdamW(network.parameters(), lr=recipe.rate, fused=True)
+    best = Learned({}, float("inf"), 0, 0)
+    for epoch in range(1, recipe.epochs + 1):
+        for rows in torch.split(torch.randperm(len(train.seconds)), recipe.batch):
+            _step(network, optimizer, train.pick(rows))
+        error = _validation(network, held)
+        best = best._replace(epochs=epoch)
+        if error < best.validation:
+            best = Learned(_parameters(network), error, epoch, epoch)
+        progress(name, epoch, recipe.epochs)
+        if np.isnan(error):
+            break
+    if not best.parameters:
+        raise DataError(f"{name}: the training diverged in its first epoch; train again with another --seed")
+    return best
+
+
+def _network() -> Any:
+    from torch import nn
+
+    layers = [layer for before, after in pairwise(WIDTHS) for layer in (nn.Linear(before, after), nn.ReLU())]
+    return nn.Sequential(*layers[:-1])
+
+
+def _step(network: Any, optimizer: Any, rows: _Rows) -> None:
+    guess = rows.guess(network)
+    loss = ((rows.seconds - guess) / (rows.seconds + guess)).abs().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+def _validation(network: Any, held: _Rows) -> float:
+    import torch
+
+    with torch.no_grad():
+        return float(((held.guess(network).clip(0) - held.seconds) / held.seconds).abs().mean())
+
+
+def _parameters(network: Any) -> dict[str, Floats]:
+    result: dict[str, Floats] = {}
+    for index, layer in enumerate(network[::2]):
+        weight, bias = (value.detach().numpy().astype(np.float64) for value in (layer.weight, layer.bias))
+        result |= {f"mlp.{index}.weight": weight.T[None], f"mlp.{index}.bias": bias[None, None]}
+    return result

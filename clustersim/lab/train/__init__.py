@@ -1,0 +1,1 @@
+"""How predictors learn from measured kernels."""

@@ -1,0 +1,49 @@
+"""How `linear` learns: least squares of the relative error over all GPUs, with slopes that are not negative."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+
+from clustersim.lab.data.samples import Samples
+from clustersim.lab.data.sources import Data
+from clustersim.lab.train.dataset import dataset
+from clustersim.lab.train.ensemble import Progress, silent
+from clustersim.lab.train.learner import Learner
+from clustersim.lab.train.training import learn
+from clustersim.predictors.features import Floats
+from clustersim.predictors.kinds.linear import METHOD, describe
+from clustersim.predictors.weights_file import Weights
+
+
+def fit(name: str, samples: Samples, seed: int, progress: Progress = silent) -> dict[str, Floats]:
+    """Return the slopes and the dispatch of one class; nothing here depends on the seed."""
+    facts = dataset(samples, describe, patience=1e-4)
+    design = np.column_stack([facts.inputs["times"], np.ones(len(samples))]) / facts.seconds[:, None]
+    solution = nonnegative(design * np.sqrt(facts.weight)[:, None], np.sqrt(facts.weight))
+    progress(name, 1, 1)
+    return {"slope": solution[:2], "dispatch": solution[2:]}
+
+
+def nonnegative(design: Floats, target: Floats) -> Floats:
+    """Return x >= 0 of least |design·x - target|², for few columns: the best of all sets of non-zero columns."""
+    count = design.shape[1]
+    best, least = np.zeros(count), float(target @ target)
+    for size in range(1, count + 1):
+        for chosen in combinations(range(count), size):
+            part = np.linalg.lstsq(design[:, chosen], target, rcond=None)[0]
+            error = float(((design[:, chosen] @ part - target) ** 2).sum())
+            if (part >= 0).all() and error < least:
+                best, least = np.zeros(count), error
+                best[list(chosen)] = part
+    return best
+
+
+LEARNER = Learner(METHOD, fit)
+
+
+def train(data: Data | Path, seed: int = 0, progress: Progress = silent, scratch: Path | None = None) -> Weights:
+    """Return weights learned from measured kernels; `scratch` makes it resumable. Raises DataError for what is missing."""
+    return learn(LEARNER, data, seed, progress, scratch)

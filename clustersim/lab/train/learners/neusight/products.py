@@ -1,0 +1,162 @@
+"""How matrix products are learned: the constants of all GPUs with the speed of each, then a network for each measured GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clustersim import gpus
+from clustersim.config.gpu import Gpu
+from clustersim.lab.data.samples import Samples
+from clustersim.lab.train.dataset import GENERATIONS, WEIGHT
+from clustersim.lab.train.ensemble import Plan, Progress, initial, minimize, scaling, silent
+from clustersim.predictors.base import LAUNCH
+from clustersim.predictors.features import Floats
+from clustersim.predictors.kinds.neusight import gemm
+from clustersim.predictors.kinds.neusight.products import REACH, bounded, forecast, parts, shared
+from clustersim.predictors.mlp import Parameters, forward, standardise
+
+PLAN = Plan(members=1, steps=800)
+OWN_PLAN = Plan(members=1, widths=(128, 128), steps=8000, decay=1e-3)
+ROWS = 3000
+"""Rows of each GPU and data type that the constants are learned from; networks of single GPUs take all there are."""
+SPEED = (0.0, 0.1)
+"""Prior of the log speed of a GPU and data type, relative to what its datasheet promises."""
+DISPATCH = 3e-5
+
+
+def calibrated(parameters: Parameters, samples: Samples, gpu: Gpu) -> dict[str, Floats]:
+    """Return parameters with the speed of `gpu` set by a few measured kernels: one number for each data type among them.
+
+    The speed at which the median of forecast / measured is one, found by halving. A call by itself takes its dispatch too.
+    """
+    result, dispatch = dict(parameters), float(parameters["dispatch"].ravel()[0])
+    for dtype in dict.fromkeys(samples.table.dtype.tolist()):
+        part, name = samples.select(samples.table.dtype == dtype), f"speed.{gpu.name}.{dtype}"
+        low, high = -1.0, 1.0
+        for _ in range(20):
+            result[name] = np.full((1, 1), (low + high) / 2)
+            slow = np.median((dispatch + forecast(result, part.table, gpu, alone=True)) / part.seconds) > 1
+            low, high = (low + (high - low) / 2, high) if slow else (low, low + (high - low) / 2)
+    return result
+
+
+def fit(name: str, samples: Samples, seed: int, progress: Progress = silent) -> dict[str, Floats]:
+    """Return the constants that all GPUs share and the speed of each, learned in torch."""
+    samples = _some(samples, seed)
+    kind = gemm.units(str(samples.table.dtype[0]))
+    groups = _groups(samples)
+    names = sorted(set(groups))
+    own = np.array([names.index(group) for group in groups])
+    inputs = _inputs(samples) | {"gpu": np.eye(len(names))[own]}
+    begin = gemm.start(PLAN.members, kind) | {"gpu.speed": np.zeros((PLAN.members, len(names)))}
+    prior = gemm.prior(kind) | {"gpu.speed": SPEED}
+    if kind == "simt":
+        begin |= {"gpu.dispatch": np.full((PLAN.members, len(names)), np.log(DISPATCH))}
+    weight, shares = _weights(_boards(samples), names, own)
+    weight = weight * np.clip(samples.seconds / (2e-5 if kind == "tensor" else 1e-4), 0.1, 1.0)
+    found = minimize(
+        name, begin, _task(kind), inputs, samples.seconds, seed, weight / weight.mean(), PLAN, progress, prior
+    )
+    return _settled(found, names, shares)
+
+
+def fit_own(parameters: Parameters, samples: Samples, seed: int, progress: Progress = silent) -> dict[str, Floats]:
+    """Return a network for each GPU and data type of the samples: what it does that the model for all GPUs does not say."""
+    samples = samples.of("linear")
+    if not len(samples):
+        return {}
+    everything = _inputs(samples, "features")["features"]
+    scale = scaling(np.asarray(everything, dtype=np.float64))
+    result: dict[str, Floats] = dict(scale)
+    groups = np.array(_groups(samples))
+    for group, gpu in sorted(_boards(samples).items()):
+        rows = groups == group
+        target = _residual(parameters, samples.select(rows), gpu)
+        inputs = {"features": standardise(scale, everything[rows])}
+        begin = initial(1, (inputs["features"].shape[1], *OWN_PLAN.widths, 1), np.random.default_rng(seed))
+        net = minimize(group, begin, _network, inputs, np.exp(target), seed, np.ones(len(target)), OWN_PLAN, progress)
+        result |= {f"own.{group}.{key}": value for key, value in net.items()}
+    return result
+
+
+def _network(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
+    return bounded(xp, forward(xp, parameters, rows["features"])[..., 0])
+
+
+def _residual(parameters: Parameters, samples: Samples, gpu: Gpu) -> Floats:
+    """Return log(measured / forecast) of products, without the cast that a table holds beside them."""
+    result = np.empty(len(samples))
+    for rows in parts(samples.table):
+        busy, cast = shared(parameters, samples.table.select(rows), gpu, alone=True)
+        result[rows] = np.log(np.maximum(samples.seconds[rows] - cast, 0.3 * busy) / busy)
+    return np.clip(result, -REACH, REACH)
+
+
+def _groups(samples: Samples) -> list[str]:
+    names = {name: gpus.load(name).name for name in dict.fromkeys(samples.gpu.tolist())}
+    return [
+        f"{names[gpu]}.{dtype}" for gpu, dtype in zip(samples.gpu.tolist(), samples.table.dtype.tolist(), strict=True)
+    ]
+
+
+def _boards(samples: Samples) -> dict[str, Gpu]:
+    """Return the GPU of each group; that of a user's own file is known by its path alone."""
+    pairs = dict.fromkeys(zip(_groups(samples), samples.gpu.tolist(), strict=True))
+    return {group: gpus.load(name) for group, name in pairs}
+
+
+def _some(samples: Samples, seed: int) -> Samples:
+    """Return at most ROWS samples of each GPU, kind and data type, drawn at random."""
+    rng, groups = np.random.default_rng(seed), np.char.add(np.array(_groups(samples)), samples.table.kind)
+    picked = [rng.permutation(np.flatnonzero(groups == group))[:ROWS] for group in np.unique(groups)]
+    return samples.select(np.sort(np.concatenate(picked)))
+
+
+def _inputs(samples: Samples, *only: str) -> dict[str, Floats]:
+    """Return the terms of samples, GPU by GPU; `only`: features, without the grid of candidates."""
+    inputs: dict[str, Floats] = {}
+    for name in dict.fromkeys(samples.gpu.tolist()):
+        rows, gpu = samples.gpu == name, gpus.load(name)
+        part = samples.table.select(rows)
+        found = {"features": gemm.features(part, gpu.sms)} if only else gemm.terms(part, gpu)
+        for key, value in found.items():
+            inputs.setdefault(key, np.zeros((len(samples), *value.shape[1:]), dtype=np.float32))[rows] = value
+    return inputs
+
+
+def _task(kind: str) -> Callable[[Any, Parameters, Mapping[str, Any]], Any]:
+    def log_seconds(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
+        own = (rows["gpu"] * parameters["gpu.speed"][:, None, :]).sum(-1)
+        busy = gemm.log_seconds(xp, parameters, {**rows, "speed": own})
+        if kind == "tensor":
+            return xp.log(xp.exp(busy) + gemm.quantize(xp, parameters, rows))
+        dispatch = (rows["gpu"] * xp.exp(parameters["gpu.dispatch"])[:, None, :]).sum(-1)
+        return xp.log(dispatch + xp.exp(busy))
+
+    return log_seconds
+
+
+def _weights(boards: Mapping[str, Gpu], names: list[str], own: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Return the weight of each row, and of each GPU and data type: generations count alike, kin share."""
+    kinds = [boards[name].architecture for name in names]
+    family = [f"{GENERATIONS.get(a, a)}.{n.rsplit('.', 1)[1]}" for a, n in zip(kinds, names, strict=True)]
+    share = np.array([WEIGHT.get(a, 1.0) / family.count(f) for a, f in zip(kinds, family, strict=True)])
+    counts = np.bincount(own, minlength=len(names))
+    return share[own] / counts[own], share / share.sum()
+
+
+def _settled(found: Mapping[str, Floats], names: list[str], shares: Floats) -> dict[str, Floats]:
+    """Return parameters for forecasts: speeds by the names of their GPUs, and their weighted mean for all others."""
+    speeds = found["gpu.speed"]
+    result = {name: value for name, value in found.items() if not name.startswith("gpu.")}
+    result |= {f"speed.{name}": speeds[:, [column]] for column, name in enumerate(names)}
+    result["gemm.level"] = (speeds @ shares)[:, None]
+    for dtype in dict.fromkeys(name.rpartition(".")[2] for name in names):
+        those = np.array([name.endswith(f".{dtype}") for name in names])
+        result[f"level.{dtype}"] = (speeds[:, those] @ (shares[those] / shares[those].sum()))[:, None]
+    dispatch = float((np.exp(found["gpu.dispatch"]) @ shares).mean()) if "gpu.dispatch" in found else 0.0
+    return result | {"dispatch": np.array([dispatch]), "busy": np.array([LAUNCH if dispatch else 0.0])}

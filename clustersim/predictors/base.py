@@ -1,0 +1,89 @@
+"""What a predictor is, and what it says about its own error.
+
+A plugin is a module (or package) in `kinds/` with `load(weights: Path | None = None) -> Predictor`; `load.get(name)` returns one.
+How one that has weights learns them is a file of its name in `lab/train/learners/`, which no forecast imports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from clustersim.config.gpu import Gpu
+from clustersim.predictors.features import Columns, Floats
+from clustersim.workload.kernel import Kernel
+
+ROOM = "clustersim.predictors"
+
+LAUNCH = 2.5e-6
+"""Seconds between two dependent kernels of a busy stream, when the CPU runs ahead.
+
+Launch gap and ramp of a kernel; GEMM tables that are timed in CUDA graphs have a floor of 2 to 3 us
+(ai-dynamo/aiconfigurator).
+"""
+
+
+class Scope(NamedTuple):
+    """How far the forecasts of one class of kernels can be trusted.
+
+    `error` is the mean absolute relative error on held-out kernels (0.15 = 15 %), over `samples` of them, measured on
+    `on`; None where nothing was measured. `near` says which GPU that was measured comes nearest, where this one was not.
+    """
+
+    subject: str
+    method: str
+    error: float | None
+    samples: int
+    on: str
+    near: str = ""
+
+    def __str__(self) -> str:
+        """Return one sentence, such as `fp32 linear: 9.1 % on h100-sxm (1040 held-out kernels)`."""
+        if self.error is None:
+            return f"{self.subject}: {self.method}, error not measured"
+        near = f"; {self.near}" if self.near else ""
+        return f"{self.subject}: {100 * self.error:.1f} % on {self.on} ({self.samples} held-out kernels){near}"
+
+
+class Predictor(Protocol):
+    """Forecasts how long kernels take on a GPU."""
+
+    @property
+    def name(self) -> str:
+        """The name in YAML."""
+
+    def predict(self, kernels: Sequence[Kernel], gpu: Gpu, alone: bool = False) -> Floats:
+        """Return the seconds of each kernel on `gpu`.
+
+        `alone` times a kernel as a micro-benchmark does, with the dispatch of one eager call; without it the kernel is
+        one of many in a busy stream. Raises InputError for kernels that make no sense.
+        """
+
+    def statement(self, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[Scope, ...]:
+        """Return what is known about the error, one entry for each data type and kind among the kernels."""
+
+    def interval(self, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats | None = None) -> tuple[Floats, Floats]:
+        """Return (low, high): measured / forecast lies between them for 80 of 100 kernels; 0 and inf where it is unknown.
+
+        `seconds` are the forecasts where they are known, which saves making them again.
+        """
+
+
+def interval(predictor: Predictor, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats) -> tuple[Floats, Floats]:
+    """Return the interval of each kernel; unknown for predictors from outside that give none."""
+    if not hasattr(predictor, "interval"):
+        return unknown(len(kernels))
+    low, high = predictor.interval(kernels, gpu, seconds)
+    return low, high
+
+
+def unknown(count: int) -> tuple[Floats, Floats]:
+    """Return the interval of kernels whose error was never measured: 0 to infinity."""
+    return np.zeros(count), np.full(count, np.inf)
+
+
+def subjects(table: Columns) -> list[tuple[str, str]]:
+    """Return the distinct (data type, kind) of the kernels, in order of appearance."""
+    return list(dict.fromkeys(zip(table.dtype.tolist(), table.kind.tolist(), strict=True)))

@@ -1,0 +1,48 @@
+"""A network from raw shapes to latency, as Habitat's for kernels that vary with the GPU (Yu et al., USENIX ATC 2021).
+
+    log(seconds / roofline) = MLP(log2 of shapes, SMs, ridge point)
+
+The paper's network gives milliseconds; this one gives the factor over the roofline, and of the GPU's rates it sees only
+their ratio (peak / bandwidth), so that a GPU with all rates doubled is exactly twice as fast.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from clustersim.config.gpu import Gpu
+from clustersim.predictors.features import Columns, Floats, bound, peak
+from clustersim.predictors.learned import Learned, Method, open_weights
+from clustersim.predictors.mlp import Parameters, forward, softplus, standardise
+
+
+def describe(table: Columns, gpu: Gpu) -> dict[str, Floats]:
+    """Return the log roofline (s) and the raw features (kernel, 9)."""
+    ridge = peak(table, gpu) / gpu.memory_bandwidth
+    shapes = (table.batch, table.m, table.n, table.k + 1, table.heads, table.kv_heads, table.size)
+    features = np.stack([np.log2(x) for x in (*shapes, np.full(len(table), gpu.sms), ridge)], axis=1)
+    return {"roof": np.log(bound(table, gpu)), "features": features}
+
+
+def seconds(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool = False) -> Floats:
+    """Return the seconds of kernels of one class, launch excluded: the geometric mean of the ensemble."""
+    rows = describe(table, gpu)
+    rows["features"] = standardise(parameters, rows["features"])
+    result: Floats = np.exp(log_seconds(np, parameters, rows).mean(axis=0))
+    return result
+
+
+def log_seconds(xp: object, parameters: Parameters, rows: Parameters) -> Floats:
+    """Return log(seconds) by each member of the ensemble, (member, kernel); the factor is at least one."""
+    result: Floats = rows["roof"] + softplus(xp, forward(xp, parameters, rows["features"])[..., 0])
+    return result
+
+
+METHOD = Method("habitat", seconds, ("mlp.0.weight", "low", "high", "mean", "std"))
+
+
+def load(weights: Path | None = None) -> Learned:
+    """Return the predictor with the shipped weights, or those of a file. Raises DataError."""
+    return open_weights(METHOD, weights)

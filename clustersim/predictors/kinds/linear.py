@@ -1,0 +1,37 @@
+"""Linear regression on FLOP and bytes (Li et al., "Path Forward Beyond Simulators", MICRO 2023).
+
+    seconds = dispatch + x · FLOP / peak + y · bytes / bandwidth,  x, y >= 0
+
+one pair a class, by least squares of the relative error over all GPUs: the achieved rates are shares of the datasheet's,
+and carry over to an unseen GPU by its peak and bandwidth.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from clustersim.config.gpu import Gpu
+from clustersim.predictors.features import Columns, Floats, peak
+from clustersim.predictors.learned import Learned, Method, open_weights
+from clustersim.predictors.mlp import Parameters
+
+
+def describe(table: Columns, gpu: Gpu) -> dict[str, Floats]:
+    """Return the regressors in seconds, (kernel, 2): FLOP / peak, bytes / bandwidth."""
+    return {"times": np.stack([table.flop / peak(table, gpu), table.bytes / gpu.memory_bandwidth], axis=1)}
+
+
+def seconds(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool = False) -> Floats:
+    """Return the seconds of kernels of one class, launch excluded."""
+    result: Floats = describe(table, gpu)["times"] @ parameters["slope"]
+    return result
+
+
+METHOD = Method("linear", seconds, ("slope",))
+
+
+def load(weights: Path | None = None) -> Learned:
+    """Return the predictor with the shipped weights, or those of a file. Raises DataError."""
+    return open_weights(METHOD, weights)

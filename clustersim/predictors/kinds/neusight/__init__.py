@@ -1,0 +1,60 @@
+"""NeuSight: tiles, waves and a learned utilization under the roofline (Lee et al., ASPLOS 2025, arXiv 2407.13853).
+
+A family of kernels is a module: products (gemm), attention, grouped, vector. What differs from the paper's code, and why,
+is in docs/predictors.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from clustersim.config.gpu import Gpu
+from clustersim.predictors.features import Columns, Floats
+from clustersim.predictors.kinds.neusight import attention, gemm, grouped, products, vector
+from clustersim.predictors.learned import Learned, Method, open_weights
+from clustersim.predictors.mlp import Parameters
+
+FEW = (attention, grouped)
+"""Families with a few learned constants that torch finds in one go."""
+
+
+def seconds(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool) -> Floats:
+    """Return the seconds of kernels of one class, launch excluded."""
+    if vector.knows(table):
+        return vector.predict(parameters, table, gpu)
+    for family in FEW:
+        if family.KEYS[0] in parameters:
+            few: Floats = np.exp(family.log_seconds(np, parameters, family.terms(table, gpu)).mean(axis=0))
+            return few
+    return products.forecast(parameters, table, gpu, alone)
+
+
+def memory(classes: Mapping[str, Parameters], table: Columns, gpu: Gpu) -> Floats:
+    """Return the seconds of memory-bound kernels, launch excluded: element-wise ones with constants of their own."""
+    return vector.predict(classes["fp32/elementwise"], table, gpu)
+
+
+def _constants(*names: str) -> tuple[str, ...]:
+    return (*(f"gemm.{name}" for name in (*gemm.GUESS[names[0]], "level")), "busy")
+
+
+METHOD = Method(
+    "neusight",
+    seconds,
+    (),
+    special={
+        **dict.fromkeys(("fp32/linear", "fp32/bmm"), _constants("simt")),
+        **dict.fromkeys(("half/linear", "narrow/linear"), _constants("tensor")),
+        **dict.fromkeys(vector.CLASSES, vector.PARAMETERS),
+        **{name: family.KEYS for family in FEW for name in family.CLASSES},
+    },
+    memory=memory,
+)
+
+
+def load(weights: Path | None = None) -> Learned:
+    """Return the predictor with the shipped weights, or those of a file. Raises DataError."""
+    return open_weights(METHOD, weights)

@@ -1,0 +1,119 @@
+"""Flash attention: products on the tensor cores beside exponentials on the special-function units, block by block.
+
+    pair    = ((flop of a pair / SM's rate / alpha)^p + (c / SM's exponentials a second)^p)^(1/p)     seconds on one SM
+    work    = pairs of the busiest SM · pair + its blocks · start and end of a block
+    seconds = (work^3 + (bytes / (mu · bandwidth))^3)^(1/3)
+
+The busiest SM's share comes from module schedule, p from the library's layout. alpha, mu in (0, 1), c and the cost of a
+block are learned; with them a kernel is never faster than max(FLOP / peak, bytes / bandwidth), nor slower on a GPU with
+more of either. A network on top of them forecast GPUs that it had not seen worse, not better.
+
+Backward (FlashAttention-2, section 3.1.2) runs five products for two, reads each score's statistics, recomputes the
+exponential and its derivative, and adds dQ up in fp32 in memory. Tables hold no backward: its constants come from
+published figures.
+
+Tables measure op `prefill`: attention of an inference server, which writes keys and values to its cache in a kernel before.
+Repeated on the same data, small tensors stay in L2; a fixed part of some 10 us surrounds it. Both are learned and dropped.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from clustersim.config.gpu import Gpu
+from clustersim.predictors.features import Columns, Floats, peak, spread
+from clustersim.predictors.kinds.neusight.limit import limit
+from clustersim.predictors.kinds.neusight.schedule import Share, design, reverse, share
+from clustersim.predictors.mlp import Parameters, sigmoid
+
+EXPONENTIALS = {"blackwell-ultra": 32.0}
+"""Exponentials a clock of an SM: 16 since Volta (CUDA programming guide, arithmetic instructions), twice on B300."""
+BACKWARD = {"products": 2.5 / 0.85, "exponentials": 3.0, "block": 2.0}
+"""Work backward over forward. Of a pair: five products for two, at 0.85 of their rate, as operands pass through shared
+memory and dQ through atomics; an exponential, the derivative of the softmax and two conversions. Of a block: its start
+loads, and its end writes, two tensors for one. Settled on FlashAttention-2's chart for A100, with B200's figures in view."""
+P = 3.0
+START = {"alpha": 2.0, "exp": -1.5, "block": 0.9, "mu": 1.3, "around": 2.1, "kept": 0.0, "reuse": -0.6}
+CLASSES = ("half/flash_attention", "narrow/flash_attention")
+KEYS = tuple(f"flash.{name}" for name in START)
+CLOCK = 2e9
+
+
+def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
+    """Return what `log_seconds` needs of attention kernels of one class, one entry a kernel.
+
+    product, exponential (s a pair on one SM), pairs and blocks of the busiest SM, overlap (p), block (clocks at 2 GHz as s),
+    memory (s), and of prefill alone cache (s), kept (L2 over footprint), reuse (memory rate over L2 rate), around (as block).
+    """
+    plan = design(gpu.architecture)
+    prefill, backward = table.op == "prefill", table.op == "backward"
+    own = _either(backward, share(table, reverse(plan), gpu.sms, prefill), share(table, plan, gpu.sms, prefill))
+    fill = np.where(backward, BACKWARD["block"] * reverse(plan).fill, plan.fill)
+    scale = {name: np.where(backward, factor, 1.0) for name, factor in BACKWARD.items()}
+    attainable = spread(table.dtype, lambda dtype: limit(gpu, dtype))
+    product = 4 * table.k * scale["products"] / (peak(table, gpu) / gpu.sms)
+    exponential = scale["exponentials"] / (EXPONENTIALS.get(gpu.architecture, 16.0) * gpu.clock)
+    return {
+        "overlap": np.full(len(table), plan.overlap),
+        "block": fill * CLOCK / gpu.clock,
+        "around": np.full(len(table), CLOCK / gpu.clock),
+        "product": product,
+        "exponential": exponential,
+        "pairs": own.pairs,
+        "blocks": own.blocks,
+        "limit": attainable,
+        "memory": _bytes(table) / gpu.memory_bandwidth,
+        **_prefill(table, gpu, prefill),
+    }
+
+
+def _either(first: Any, one: Share, other: Share) -> Share:
+    return Share(*(np.where(first, a, b) for a, b in zip(one, other, strict=True)))
+
+
+def _bytes(table: Columns) -> Floats:
+    """Return the bytes that pass through memory: backward adds dQ up in fp32, cleared, summed and read again."""
+    gradient = 12.0 * table.batch * table.heads * table.m * table.k
+    result: Floats = table.bytes + np.where(table.op == "backward", gradient, 0.0)
+    return result
+
+
+def _prefill(table: Columns, gpu: Gpu, prefill: Any) -> dict[str, Floats]:
+    """Return what only tables of inference servers contain: reading 16-bit keys and values and writing them to a cache."""
+    cache = 2 * table.batch * table.kv_heads * table.n * table.k * (2 + table.size)
+    reuse = gpu.memory_bandwidth / (32.0 * gpu.clock * gpu.sms)
+    return {
+        "cache": np.where(prefill, cache / gpu.memory_bandwidth, 0.0),
+        "kept": np.where(prefill, gpu.l2 / (table.bytes + cache / 2), 0.0),
+        "reuse": np.full(len(table), reuse),
+        "prefill": prefill.astype(np.float64),
+    }
+
+
+def start(members: int) -> dict[str, Floats]:
+    """Return parameters to begin with: alpha 0.88, c 1.2, blocks of 2.5 us at 2 GHz, mu 0.79, 8 us around a prefill."""
+    return {f"flash.{name}": np.full((members, 1), value) for name, value in START.items()}
+
+
+def log_seconds(xp: Any, parameters: Parameters, rows: Parameters) -> Any:
+    """Return log(seconds) of each kernel by each member of the ensemble, (member, kernel)."""
+    pair = _pair(xp, parameters, rows)
+    work = rows["pairs"] * pair + rows["blocks"] * rows["block"] * 1e-6 * xp.exp(parameters["flash.block"])
+    share = 1 / (1 + (xp.exp(parameters["flash.kept"]) * rows["kept"]) ** 4)
+    kept = (1 - share) * rows["reuse"] * xp.exp(-parameters["flash.reuse"])
+    slow = share / sigmoid(xp, parameters["flash.mu"]) + kept
+    memory = rows["memory"] * slow
+    largest = xp.maximum(work, memory)
+    core = largest * ((work / largest) ** P + (memory / largest) ** P) ** (1 / P)
+    around = rows["prefill"] * rows["around"] * 1e-6 * xp.exp(parameters["flash.around"])
+    return xp.log(core + rows["cache"] * slow + around)
+
+
+def _pair(xp: Any, parameters: Parameters, rows: Parameters) -> Any:
+    """Return the seconds of a pair of query and key on one SM."""
+    product = rows["product"] / rows["limit"] / sigmoid(xp, parameters["flash.alpha"])
+    exponential = rows["exponential"] * (1 + xp.exp(parameters["flash.exp"]))
+    p = rows["overlap"]
+    return (product**p + exponential**p) ** (1 / p)

@@ -1,0 +1,212 @@
+"""Matrix products: tiles fetched and multiplied in waves.
+
+    step    = mma + load              s a step of the reduction and tile; the larger of both where loads are asynchronous
+    tile    = step · k/s + finish · (1 + e·s for s > 1 splits) + latency
+    compute = least over tiles and splits of waves · tile (+ a reduction kernel for s > 1)
+    memory  = bytes / (mu · bandwidth), less what the L2 keeps
+    seconds = start + (compute^p + memory^p)^(1/p) · heat
+
+mma = 2·tm·tn / (burst · peak / SMs); load = bytes of the operands / (path · clock), path in bytes a clock and SM (64 on every
+GPU since Volta); finish = epilogue · mma on tensor cores, the store of the tile on SIMT units. `heat` = 1 + a·t/(t + tau): a
+kernel of milliseconds is slowed by the power controller, in proportion to a power factor from the datasheet. The constants
+are the same for all GPUs and are learned; each is bound to a physical guess (`GUESS`). Rates enter through mma, load and
+memory only and every step is monotone in them. After NeuSight (Lee et al., ASPLOS 2025): tiles, waves and a utilization
+learned under the roofline, here of few constants that carry over to a GPU not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from clustersim.config.gpu import Gpu
+from clustersim.predictors.features import Columns, Flags, Floats, peak
+from clustersim.predictors.kinds.neusight.cores import cores
+from clustersim.predictors.kinds.neusight.limit import burst, heat
+from clustersim.predictors.mlp import Parameters
+
+SPLITS = (1, 2, 4)
+LEAST = 256
+"""A split of the reduction has at least as many steps."""
+CANDIDATES = 81
+"""Most that an architecture has: tiles times splits."""
+WGRAD = 1.05
+"""Time of a weight-gradient product that is added to fp32 gradients, over that of a forward one of the same bytes: its operands
+lie transposed. 4 % on A100 and 6 to 8 % on B200 (MooreThreads/SimuMax, configs/system)."""
+OVERLAP = 6.0, 1.6
+"""Exponents that join mma and load: nearly the larger of both where loads are asynchronous, nearly their sum elsewhere."""
+
+GUESS: dict[str, dict[str, tuple[float, float]]] = {
+    "tensor": {
+        "path": (np.log(75.0), 0.3),
+        "epilogue": (np.log(140.0), 0.3),
+        "split": (np.log(0.2), 0.5),
+        "latency": (np.log(300.0), 0.7),
+        "reduce": (np.log(2.5e-6), 0.3),
+        "start": (np.log(2.4e-6), 0.2),
+        "mu": (2.0, 0.7),
+        "cached": (np.log(0.4), 0.7),
+        "p": (np.log(3.0), 0.2),
+        "heat": (np.log(0.25), 0.3),
+        "tau": (np.log(1.2e-3), 0.5),
+        "quantize": (np.log(6e-6), 0.5),
+        "scale": (np.log(1.5), 0.5),
+    },
+    "simt": {
+        "path": (np.log(47.0), 0.3),
+        "store": (np.log(40.0), 0.5),
+        "split": (np.log(0.2), 0.5),
+        "latency": (np.log(300.0), 0.7),
+        "reduce": (np.log(4e-6), 0.3),
+        "mu": (1.5, 0.5),
+        "cached": (np.log(0.5), 0.5),
+        "p": (np.log(2.2), 0.1),
+    },
+}
+"""Mean and deviation of each constant before it has seen data: logarithms, but `mu` before its sigmoid."""
+
+
+def units(dtype: str) -> str:
+    """Return the units that products of a data type run on: simt or tensor."""
+    return "simt" if dtype in ("fp32", "fp64") else "tensor"
+
+
+def start(members: int, guess: str) -> dict[str, Floats]:
+    """Return the guesses to begin with, (member, 1) each."""
+    return {f"gemm.{name}": np.full((members, 1), mean) for name, (mean, _) in GUESS[guess].items()}
+
+
+def prior(guess: str) -> dict[str, tuple[float, float]]:
+    """Return the guesses by the names that parameters have."""
+    return {f"gemm.{name}": value for name, value in GUESS[guess].items()}
+
+
+def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
+    """Return what `log_seconds` needs of products of one class, a row a kernel; grids are padded by repetition."""
+    result: dict[str, Floats] = {}
+    for rows in alike(table):
+        for name, value in uniform(table.select(rows), gpu).items():
+            full = value if value.ndim == 1 else value[:, np.arange(CANDIDATES) % value.shape[1]]
+            result.setdefault(name, np.zeros((len(table), *full.shape[1:])))[rows] = full
+    return result
+
+
+def alike(table: Columns) -> Iterator[Flags]:
+    """Yield which rows have one kind and data type."""
+    for kind, dtype in dict.fromkeys(zip(table.kind.tolist(), table.dtype.tolist(), strict=True)):
+        yield (table.kind == kind) & (table.dtype == dtype)
+
+
+def uniform(table: Columns, gpu: Gpu) -> dict[str, Floats]:
+    """Return the terms of products of one kind and data type; what all of them share has one row, to be broadcast."""
+    dtype = str(table.dtype[0])
+    shape, size = cores(gpu, dtype, str(table.kind[0])), table.size[:1]
+    rate = peak(table, gpu)[:1] / gpu.sms * burst(gpu, dtype)
+    return _grid(table, gpu.sms, shape.tiles, shape.asynchronous) | {
+        "flop": 2 / rate * np.where((table.op == "wgrad") & (units(dtype) == "tensor"), WGRAD, 1.0),
+        "fetch": size / gpu.clock,
+        "clock": np.array([1 / gpu.clock]),
+        "asynchronous": np.array([float(shape.asynchronous)]),
+        "exposed": np.array([shape.exposed]),
+        "size": size,
+        "memory": table.bytes / gpu.memory_bandwidth,
+        "kept": gpu.l2 / table.bytes,
+        "heat": np.array([heat(gpu, dtype) if units(dtype) == "tensor" else 0.0]),
+        "ramp": np.array([1.9e9 / gpu.clock]),
+        "narrow": (size < 2).astype(float),
+        "cast": (2 + size) * table.batch * table.m * table.k / gpu.memory_bandwidth,
+    }
+
+
+def _grid(table: Columns, sms: int, tiles: tuple[tuple[int, int], ...], asynchronous: bool) -> dict[str, Floats]:
+    """Return for every candidate (tile, splits): area, loaded elements a step, steps, splits, waves; (kernel, candidate).
+
+    A split has at least LEAST steps, real ones or not, so that a longer reduction never takes less.
+    """
+    rows, columns, splits = np.array([(*tile, s) for s in SPLITS for tile in tiles], dtype=float).T
+    loaded = rows + columns - (np.maximum(rows, columns) / 2 if asynchronous else 0)
+    batch, m, n, k = (side[:, None] for side in (table.batch, table.m, table.n, table.k))
+    blocks = batch * np.ceil(m / rows) * np.ceil(n / columns)
+    return {
+        "area": (rows * columns)[None],
+        "loaded": loaded[None],
+        "steps": np.where(splits > 1, np.maximum(k / splits, LEAST), k),
+        "splits": splits[None],
+        "waves": np.ceil(blocks * splits / sms),
+    }
+
+
+def features(table: Columns, sms: int) -> Floats:
+    """Return the inputs of a GPU's own network, (kernel, feature): shape, how tiles fill waves, and alignment."""
+    log = np.log2
+    fills = [_fill(table, sms, *tile) for tile in ((256, 256), (256, 128), (128, 256), (128, 128), (64, 64))]
+    area = table.m * table.n * table.batch / sms
+    return np.stack(
+        [
+            *(log(table.batch), log(table.m), log(table.n), log(table.k), log(area), log(table.flop / table.bytes)),
+            *fills,
+            *((side * table.size % 16 == 0).astype(float) for side in (table.k, table.n)),
+            table.m % 2,
+            log(table.size),
+        ],
+        axis=1,
+    )
+
+
+def _fill(table: Columns, sms: int, rows: int, columns: int) -> Floats:
+    blocks = table.batch * np.ceil(table.m / rows) * np.ceil(table.n / columns)
+    result: Floats = table.batch * table.m * table.n / (np.ceil(blocks / sms) * sms * rows * columns)
+    return result
+
+
+def log_seconds(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
+    """Return log(seconds) of each kernel by each member, (member, kernel); `speed` among the rows scales the matrix units."""
+    compute, memory = _compute(xp, parameters, rows), _memory(xp, parameters, rows)
+    p = xp.exp(parameters["gemm.p"])
+    largest = xp.maximum(compute, memory)
+    busy = largest * ((compute / largest) ** p + (memory / largest) ** p) ** (1 / p)
+    if "gemm.heat" in parameters:
+        warm = busy / (busy + xp.exp(parameters["gemm.tau"]))
+        busy = busy * (1 + xp.exp(parameters["gemm.heat"]) * rows["heat"] * warm)
+        busy = busy + xp.exp(parameters["gemm.start"]) * rows["ramp"]
+    return xp.log(busy)
+
+
+def quantize(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
+    """Return the seconds that a table of fp8 or fp4 products holds beside the product: casting its input from 16 bits."""
+    return rows["narrow"] * (xp.exp(parameters["gemm.quantize"]) + xp.exp(parameters["gemm.scale"]) * rows["cast"])
+
+
+def _compute(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
+    value = {name: xp.exp(parameters[f"gemm.{name}"])[..., None] for name in ("path", "split", "latency", "reduce")}
+    field = {name: rows[name][..., None] for name in ("flop", "fetch", "clock", "asynchronous")}
+    mma = rows["area"] * field["flop"] / (xp.exp(rows["speed"])[..., None] if "speed" in rows else 1.0)
+    load = rows["loaded"] * field["fetch"] / value["path"]
+    largest = xp.maximum(mma, load)
+    beside, after = (largest * ((mma / largest) ** p + (load / largest) ** p) ** (1 / p) for p in OVERLAP)
+    step = field["asynchronous"] * beside + (1 - field["asynchronous"]) * after
+    several = rows["splits"] > 1
+    finish = _finish(xp, parameters, rows, mma) * (1 + several * value["split"] * rows["splits"])
+    whole = (
+        rows["waves"] * (step * rows["steps"] + finish + value["latency"] * field["clock"]) + several * value["reduce"]
+    )
+    return xp.amin(whole, -1)
+
+
+def _finish(xp: Any, parameters: Parameters, rows: Mapping[str, Any], mma: Any) -> Any:
+    """Return the seconds that a tile takes before its first and after its last step, (member, kernel, candidate).
+
+    On tensor cores in steps of the reduction: pipelines fill and drain with them. On SIMT units the output is stored.
+    """
+    if "gemm.epilogue" in parameters:
+        return xp.exp(parameters["gemm.epilogue"])[..., None] * rows["exposed"][..., None] * mma
+    clocks = rows["area"] * rows["size"][..., None] / xp.exp(parameters["gemm.store"])[..., None]
+    return clocks * rows["clock"][..., None]
+
+
+def _memory(xp: Any, parameters: Parameters, rows: Mapping[str, Any]) -> Any:
+    share = 1 / (1 + xp.exp(-parameters["gemm.mu"]))
+    kept = xp.exp(parameters["gemm.cached"]) * rows["kept"]
+    return rows["memory"] / share / (1 + kept**2)

@@ -1,0 +1,103 @@
+"""How the blocks of flash attention are dealt to the SMs, and what the busiest SM is left with.
+
+A head is cut into n blocks of `rows` queries. Without a mask all blocks see all keys; with a causal one the i-th sees the
+keys up to its own last query, so that blocks differ n-fold and neither their number nor their sum alone gives the time.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from clustersim.predictors.features import Columns, Flags, Floats
+
+WAVES = 12
+"""Waves looked at one by one; beyond them a block is small against the sum, and the sum decides."""
+SPLIT = 0.6
+"""Length of a lone block where the library may split its keys over several SMs, as inference does."""
+
+
+class Design(NamedTuple):
+    """How a library lays attention out on one architecture.
+
+    rows: queries of a block, `wide` of them for head dimensions up to `narrow`; columns: keys of one step; overlap: exponent p of
+    seconds = (products^p + exponentials^p)^(1/p), 1 for one after the other; tail: what SMs wait for at the end, in longest
+    blocks; fill: share of a block's start and end that a second block on the same SM does not hide.
+    """
+
+    rows: float
+    wide: float
+    narrow: float
+    columns: float
+    overlap: float
+    tail: float
+    fill: float
+
+
+FA2 = Design(128, 128, 64, 64, 1.13, 1.0, 0.25)
+"""FlashAttention-2: two blocks an SM, dealt in order, so that the longest of a causal head come last."""
+FA3 = Design(128, 192, 64, 128, 1.4, 0.08, 1.0)
+"""FlashAttention-3: one block an SM; two groups of warps take turns (products of one under exponentials of the other);
+longest blocks first (Shah et al., section 3; hopper/tile_size.h in Dao-AILab/flash-attention)."""
+FA4 = Design(128, 256, 128, 128, 2.0, 0.3, 1.0)
+"""Blackwell: products run into tensor memory by themselves, softmax in warps of its own, two blocks of queries in flight."""
+
+
+def design(architecture: str) -> Design:
+    """Return how libraries lay attention out on an architecture; those unknown are taken for FlashAttention-2."""
+    return FA3 if architecture == "hopper" else FA4 if architecture.startswith("blackwell") else FA2
+
+
+def reverse(plan: Design) -> Design:
+    """Return the layout of backward: blocks of 128 keys, one an SM, and of a causal head the longest first."""
+    return plan._replace(wide=128, rows=128, tail=0.0, fill=1.0)
+
+
+class Share(NamedTuple):
+    """What the busiest SM does: pairs of a query and a key, and blocks."""
+
+    pairs: Floats
+    blocks: Floats
+
+
+def share(table: Columns, plan: Design, sms: int, split: Flags) -> Share:
+    """Return the busiest SM's share of each kernel; `split` marks kernels that may cut the keys of a lone block.
+
+    The share is the largest of the mean over SMs and the lower bounds of list scheduling, (k + 1) · p(k·sms + 1) with p(i)
+    the i-th longest block (k + 1 of the k·sms + 1 longest meet on one SM; Graham 1969), and for causal kernels the tail on
+    top, at most the share without a mask.
+    """
+    full = _share(table, plan, sms, split, np.zeros(len(table), dtype=bool))
+    causal = _share(table, plan, sms, split, table.causal)
+    return Share(np.minimum(full.pairs, causal.pairs), np.minimum(full.blocks, causal.blocks))
+
+
+def _share(table: Columns, plan: Design, sms: int, split: Flags, causal: Flags) -> Share:
+    rows = np.where(table.k <= plan.narrow, plan.wide, plan.rows)
+    heads, count = table.batch * table.heads, np.ceil(table.m / rows)
+    whole = np.ceil(table.n / plan.columns) * plan.columns
+    pairs, blocks = heads * _sum(table, rows, count, plan, causal) / sms, heads * count / sms
+    for wave in range(WAVES):
+        index = count - np.floor(wave * sms / heads)
+        columns = np.where(causal, _columns(table, rows, index, plan), whole)
+        lone = np.where(split, SPLIT, 1.0) * (wave + 1) * rows * columns * (index >= 1)
+        pairs, blocks = np.maximum(pairs, lone), np.maximum(blocks, (wave + 1.0) * (index >= 1))
+    return Share(pairs + np.where(causal, plan.tail * rows * whole, 0.0), blocks)
+
+
+def _columns(table: Columns, rows: Floats, index: Floats, plan: Design) -> Floats:
+    """Return the keys that the index-th block of a causal head sees, in whole steps."""
+    seen = np.clip(np.maximum(table.n - table.m, 0) + index * rows, 1, table.n)
+    result: Floats = np.ceil(seen / plan.columns) * plan.columns
+    return result
+
+
+def _sum(table: Columns, rows: Floats, count: Floats, plan: Design, causal: Flags) -> Floats:
+    """Return the pairs of one head: all blocks but the last grow by their rows, and each ends on a whole step."""
+    whole = np.ceil(table.n / plan.columns) * plan.columns
+    rounding = (plan.columns - np.gcd(rows.astype(int), int(plan.columns))) / 2
+    before = (count - 1) * (np.maximum(table.n - table.m, 0) + rounding + rows * count / 2)
+    seen = np.where(causal, np.minimum(before + whole, whole * count), whole * count)
+    result: Floats = rows * seen
+    return result

@@ -1,0 +1,119 @@
+"""Vector kernels: softmax, norms, element-wise kernels and all that is bound by memory.
+
+    dram    = (bytes + again · miss) / (bandwidth · share)
+    miss    = 1 / (1 + (cache / rows)^sharpness)
+    latency = rounds · (cycles + cycles a load · loads) / clock
+    issue   = instructions · elements / (lanes · clock)
+    seconds = (dram^p + latency^p + issue^p)^(1/p)
+
+`share` is what large element-wise kernels reach, by kind of memory; `again` the bytes that later passes over a row read
+once more, `rows` the bytes of all rows in work at a time, `cache` what keeps them (module blocks); `rounds` the blocks in
+units of those that the GPU holds. Each parameter is shared by all GPUs; a GPU enters by its datasheet alone. No term is
+below bytes / bandwidth, and all fall with bandwidth and clock.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from clustersim.config.gpu import Gpu
+from clustersim.predictors.features import Columns, Floats
+from clustersim.predictors.kinds.neusight import blocks, rates
+from clustersim.predictors.kinds.neusight.blocks import Layout
+from clustersim.predictors.mlp import Parameters, sigmoid
+
+CLASSES = ("fp32/elementwise", "fp32/softmax", "fp32/layernorm")
+PARAMETERS = ("share", "sharpness", "cycles", "power")
+MEMORIES = ("gddr", "pascal", "hbm", "blackwell", "cdna")
+SHARES = (0.76, 0.755, 0.91, 0.75, 0.83)
+"""Share of the bandwidth to begin with. GDDR corrects errors inline, and Pascal cannot keep HBM busy. No row of the last two
+is learned from: Blackwell is between SimuMax's 0.67 on B200 and 0.83, the copy on GB200 (stas00/ml-engineering) in the ratio
+of sums to copies on A100 and H100; AMD's is that of sums on MI100 and MI210 (NeuSight: 0.83, 0.81)."""
+PASSES = {"softmax": 2.0, "softmax_backward": 2.0, "layernorm": 1.0, "layernorm_backward": 2.0}
+"""Values an element that passes after the first read again. Softmax: the input for sum and output; backward two tensors
+once. Norms: the input once; backward two tensors once."""
+
+
+def knows(table: Columns) -> bool:
+    """Whether kernels of one class are vector kernels."""
+    return len(table) > 0 and not bool(table.matrix[0])
+
+
+def memory(gpu: Gpu) -> str:
+    """Return the kind of memory. Boards below 700 GB/s, Turing and Ada have GDDR; all others are taken to have HBM."""
+    if gpu.vendor == "amd":
+        return "cdna"
+    if gpu.architecture == "pascal" or gpu.architecture.startswith("blackwell"):
+        return gpu.architecture.partition("-")[0]
+    return "gddr" if gpu.memory_bandwidth < 700e9 or gpu.architecture in ("turing", "ada") else "hbm"
+
+
+def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
+    """Return what kernels of one kind give to `log_seconds`, one row a kernel.
+
+    {dram, again, issue: s at the datasheet's rates; room: log(cache / rows); waits: s a cycle, (kernel, wait); memory:
+    (kernel, kind of memory) 0 or 1; ceiling: most of the bandwidth}.
+    """
+    kind = str(table.kind[0]) if len(table) else "elementwise"
+    layout = _layout(kind, table, gpu)
+    again = _again(kind, table)
+    kept = np.maximum(blocks.KEPT * gpu.l2, blocks.LOCAL * blocks.local(gpu) if kind == "softmax" else 0.0)
+    return {
+        "dram": table.bytes / gpu.memory_bandwidth,
+        "again": again / gpu.memory_bandwidth,
+        "issue": rates.issue(table, gpu),
+        "room": np.log(kept / layout.rows),
+        "waits": _waits(kind, table, layout) / gpu.clock,
+        "memory": np.tile(np.array(MEMORIES) == memory(gpu), (len(table), 1)).astype(np.float64),
+        "ceiling": rates.ceiling(table),
+    }
+
+
+def _layout(kind: str, table: Columns, gpu: Gpu) -> Layout:
+    if kind == "softmax":
+        return blocks.softmax(table, gpu)
+    if kind == "layernorm":
+        return blocks.norm(table, gpu)
+    none = np.zeros(len(table))
+    return Layout(none, none, none + 1.0)
+
+
+def _again(kind: str, table: Columns) -> Floats:
+    values = table.m * table.n * table.size
+    kept = (kind == "layernorm") & (table.size <= 2) & (rates.ceiling(table) < 1)  # rows stay in registers
+    back = np.char.endswith(table.op, "backward") if len(table) else np.zeros(0, dtype=np.bool_)
+    passes = np.where(back, PASSES.get(f"{kind}_backward", 0.0), PASSES.get(kind, 0.0))
+    result: Floats = passes * values * (blocks.long(table) if kind == "softmax" else ~kept)
+    return result
+
+
+def _waits(kind: str, table: Columns, layout: Layout) -> Floats:
+    rounds, steps = layout.rounds, layout.steps
+    if kind == "layernorm":
+        return np.stack([rounds * steps], axis=1)
+    if kind == "softmax":
+        far, near = rounds * blocks.long(table), rounds * ~blocks.long(table)
+        return np.stack([far, far * steps, near, near * steps], axis=1)
+    return np.zeros((len(table), 0))
+
+
+def log_seconds(parameters: Parameters, rows: Parameters) -> Any:
+    """Return log(seconds) of each kernel by each set of parameters, (set, kernel), launch excluded."""
+    share = np.minimum(sigmoid(np, parameters["share"]) @ rows["memory"].T, rows["ceiling"])
+    miss = sigmoid(np, -rows["room"] * np.exp(parameters["sharpness"]))
+    dram = (rows["dram"] + rows["again"] * miss) / share
+    wait = np.exp(parameters["cycles"]) @ rows["waits"].T
+    p = 1 + np.exp(parameters["power"])
+    other = (wait / dram) ** p + (rows["issue"] / dram) ** p
+    return np.log(dram) + np.log1p(other) / p
+
+
+def predict(parameters: Parameters, table: Columns, gpu: Gpu) -> Floats:
+    """Return the seconds of kernels of vector kinds, launch excluded."""
+    result, first = np.empty(len(table)), {name: value[:1] for name, value in parameters.items()}
+    for kind in dict.fromkeys(table.kind.tolist()):
+        chosen = table.kind == kind
+        result[chosen] = np.exp(log_seconds(first, terms(table.select(chosen), gpu))[0])
+    return result

@@ -1,0 +1,73 @@
+"""The tile of a product: that of the nearest kernel among those profiled on the training GPUs.
+
+Distance is Euclidean over shapes (elements) and figures of the GPU (`Board`), neither scaled: the peak in GFLOP/s outweighs
+all the rest, so that a GPU faster than any profiled one takes the tiles of the fastest (`neusight/Model/meta.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from clustersim.predictors.features import Columns, Floats
+from clustersim.predictors.kinds.neusight_paper.board import Board
+
+BLOCK = 256
+"""Kernels looked up at a time: keeps the distances to 18,000 profiled ones in 40 MB."""
+
+
+class Tiles(NamedTuple):
+    """Profiled products: `shapes` (row; batch, m, n, k), `sides` of their tiles (row; rows, columns), and `owner` (row):
+    which of `boards` (GPU; sms, peak, memory, bandwidth, l2) ran them."""
+
+    shapes: Floats
+    sides: Floats
+    owner: Floats
+    boards: Floats
+
+
+NAMES = tuple(f"tiles.{name}" for name in Tiles._fields)
+
+
+def pack(tiles: Tiles) -> dict[str, Floats]:
+    """Return profiled products as parameters of a class."""
+    return dict(zip(NAMES, tiles, strict=True))
+
+
+def unpack(parameters: Mapping[str, Floats]) -> Tiles:
+    """Return the profiled products among the parameters of a class."""
+    return Tiles(*(parameters[name] for name in NAMES))
+
+
+def shapes(table: Columns) -> Floats:
+    """Return what products are compared by, (kernel; batch, m, n, k)."""
+    return np.stack([table.batch, table.m, table.n, table.k], axis=1)
+
+
+def nearest(tiles: Tiles, wanted: Floats, board: Board) -> Floats:
+    """Return the sides (kernel; rows, columns) of the tiles of the products nearest to shapes `wanted` on `board`."""
+    gaps = ((tiles.boards - np.array(board)) ** 2).sum(axis=1)
+    best, chosen = np.full(len(wanted), np.inf), np.zeros((len(wanted), 2))
+    for index in np.argsort(gaps, kind="stable"):
+        rows = np.flatnonzero(tiles.owner == index)
+        for part in _blocks(np.flatnonzero(best > gaps[index])) if len(rows) else ():
+            squared = _squared(wanted[part], tiles.shapes[rows])
+            found = squared.argmin(axis=1)
+            distance = squared[np.arange(len(part)), found] + gaps[index]
+            closer = distance < best[part]
+            best[part[closer]] = distance[closer]
+            chosen[part[closer]] = tiles.sides[rows[found[closer]]]
+    return chosen
+
+
+def _blocks(rows: np.ndarray[tuple[int], np.dtype[np.intp]]) -> Iterator[np.ndarray[tuple[int], np.dtype[np.intp]]]:
+    for start in range(0, len(rows), BLOCK):
+        yield rows[start : start + BLOCK]
+
+
+def _squared(some: Floats, others: Floats) -> Floats:
+    """Return squared distances (some, others); exact, as shapes are whole numbers below 2^26."""
+    result: Floats = (some**2).sum(axis=1)[:, None] - 2 * some @ others.T + (others**2).sum(axis=1)
+    return result

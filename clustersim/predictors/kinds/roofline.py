@@ -1,0 +1,48 @@
+"""The roofline: a kernel takes max(FLOP / peak, bytes / bandwidth) of the datasheet, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from clustersim.config.gpu import Gpu
+from clustersim.errors import DataError
+from clustersim.predictors.base import Predictor, Scope, subjects
+from clustersim.predictors.features import Floats, bound, columns
+from clustersim.workload.kernel import Kernel
+
+
+class Roofline(NamedTuple):
+    """The lower bound of every other predictor (Williams et al., CACM 2009)."""
+
+    name: str = "roofline"
+
+    def predict(self, kernels: Sequence[Kernel], gpu: Gpu, alone: bool = False) -> Floats:
+        """Return the seconds of each kernel at the peak rates of `gpu`; `alone` changes nothing."""
+        return bound(columns(kernels), gpu)
+
+    @property
+    def burst(self) -> bool:
+        """False: its rates are bounds at any clock, not those of a short burst."""
+        return False
+
+    def statement(self, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[Scope, ...]:
+        """Return that these are lower bounds."""
+        found = subjects(columns(kernels))
+        return tuple(
+            Scope(f"{dtype} {kind}", "lower bound at datasheet rates", None, 0, gpu.name) for dtype, kind in found
+        )
+
+    def interval(self, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats | None = None) -> tuple[Floats, Floats]:
+        """Return (1, inf) for each kernel: nothing is known but that none is faster."""
+        return np.ones(len(kernels)), np.full(len(kernels), np.inf)
+
+
+def load(weights: Path | None = None) -> Predictor:
+    """Return the roofline, which has no weights. Raises DataError when some are given."""
+    if weights is not None:
+        raise DataError(f"{weights}: the roofline has no weights; leave the file out")
+    return Roofline()

@@ -1,0 +1,22 @@
+"""A predictor by its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from clustersim.plugins import blaming, load, outside
+from clustersim.predictors.base import ROOM, Predictor
+from clustersim.predictors.outside import Checked
+
+
+def get(name: str, weights: Path | None = None) -> Predictor:
+    """Return the predictor of that name, with its shipped weights or those of a file.
+
+    Raises UnknownNameError, DataError, and InputError when one from outside fails.
+    """
+    make = load(ROOM, name, "load")
+    with blaming(ROOM, name):
+        found: Predictor = make(weights) if weights else make()
+    if not outside(ROOM, name):
+        return found
+    return Checked(found, name)

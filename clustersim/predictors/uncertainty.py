@@ -1,0 +1,147 @@
+"""How far forecasts may be off: of one kernel, by the errors on kernels that training had not seen, and of a sum of kernels.
+
+Split conformal prediction (Vovk et al., 2005): the interval of 80 % is that of measured / forecast between its quantiles of 10
+and 90 %, for kernels alike: of the same class and about the same length, on GPUs that were measured (`seen`) or that were not
+(`new`). Every generation of GPUs counts alike. A GPU far from all that were measured gets a wider one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from clustersim import gpus
+from clustersim.config.gpu import Gpu
+from clustersim.predictors.base import Predictor, interval
+from clustersim.predictors.classes import route
+from clustersim.predictors.features import Flags, Floats, columns
+from clustersim.units import duration
+from clustersim.workload.kernel import Kernel
+
+EDGES = (3e-5, 3e-4)
+"""Seconds that part short, middling and long kernels."""
+NEAR = 0.7
+"""Distance (log) up to which the errors of GPUs left out speak for a new one: they are as far from each other."""
+
+
+class Distance(NamedTuple):
+    """The nearest GPU that was measured, and how far it is: the largest |log| of the ratios of what decides kernels' times."""
+
+    gpu: str
+    value: float
+
+    def __str__(self) -> str:
+        """Return a few words, such as `nearest measured GPU: gb200, figures up to 1.9 times apart`."""
+        return f"nearest measured GPU: {self.gpu}, figures up to {np.exp(self.value):.1f} times apart"
+
+
+def nearest(gpu: Gpu, names: Iterable[str]) -> Distance:
+    """Return the nearest of the GPUs named, by peak per SM, peak per byte of bandwidth, and watts per FLOP (in logarithms)."""
+    shipped = {one.name: one for one in gpus.everything()}  # a user's own GPU is known to its file alone
+    found = [Distance(name, _apart(gpu, shipped[name])) for name in names if name in shipped]
+    return min(found, key=lambda distance: distance.value) if found else Distance("none", 10.0)
+
+
+def _apart(one: Gpu, other: Gpu) -> float:
+    return float(np.abs(_figures(one) - _figures(other)).max())
+
+
+def _figures(gpu: Gpu) -> Floats:
+    peak = gpu.matrix_peak("bf16" if "bf16" in gpu.matrix else "fp32")
+    return np.log([peak / gpu.sms, peak / gpu.memory_bandwidth, gpu.power / peak])
+
+
+def lookup(found: Mapping[str, Any], seconds: Floats, seen: bool, distance: Distance) -> tuple[Floats, Floats]:
+    """Return (low, high) of measured / forecast for kernels of one class by their forecast seconds.
+
+    Wider ones keep the middle (in logarithms), so that the interval of a GPU farther off holds that of a nearer one.
+    """
+    table = np.array(found.get("seen" if seen and "seen" in found else "new", found.get("seen")))
+    low, high = table[np.searchsorted(EDGES, seconds)].T
+    wider = 1.0 if seen else found.get("widen", 1.0) * max(1.0, distance.value / NEAR)
+    middle = np.sqrt(low * high)
+    return middle * (low / middle) ** wider, middle * (high / middle) ** wider
+
+
+# How far a time that is a sum of kernels may be off, from the intervals of the kernels.
+#
+# Errors within a class are taken to be alike, which they are where a GPU or a library is faster than was learned: they add up.
+# Those of different classes are taken to be independent: their squares add up, below and above the forecast apart.
+
+CONTENT = "80 % of cases, by the errors of kernel times alone, not those of network or framework"
+
+
+class Margin(NamedTuple):
+    """A time in seconds is between `low` and `high` in 80 of 100 cases, None where unknown; `note` says what is in them."""
+
+    low: float | None
+    high: float | None
+    note: str
+
+
+class Bounds(NamedTuple):
+    """Measured / forecast of each kernel: 80 of 100 lie between low and high (0 and inf where unknown). names: their classes."""
+
+    kernels: tuple[Kernel, ...]
+    names: tuple[str, ...]
+    low: Floats
+    high: Floats
+
+    def ends(self) -> dict[Kernel, tuple[float | None, float | None]]:
+        """Return (low, high) of each kernel, None where unknown."""
+        low = (value if value > 0 else None for value in self.low.tolist())
+        high = (value if value < np.inf else None for value in self.high.tolist())
+        return dict(zip(self.kernels, zip(low, high, strict=True), strict=True))
+
+    def margin(self, time: float, critical: Mapping[Kernel, float]) -> Margin:
+        """Return the margin of `time` seconds, which grows by a second with each that kernels of `critical` {kernel: s} do."""
+        seconds = np.array([critical.get(kernel, 0.0) for kernel in self.kernels])
+        less = self._off(seconds, 1 - self.low, self.low > 0)
+        more = self._off(seconds, self.high - 1, np.isfinite(self.high))
+        low, high = None if less is None else time - less, None if more is None else time + more
+        return Margin(low, high, self._note(seconds, low, high))
+
+    def _off(self, seconds: Floats, off: Floats, known: Flags) -> float | None:
+        """Return by how many seconds kernels may be off to one side, each by a share of its own or, unknown, of the worst."""
+        counted = known & (seconds > 0)
+        if not counted.any():
+            return None if (seconds > 0).any() else 0.0
+        off = np.where(known, np.maximum(off, 0.0), 0.0)
+        return _sum(self.names, seconds * np.where(known, off, off[counted].max()))
+
+    def _note(self, seconds: Floats, low: float | None, high: float | None) -> str:
+        unknown = (self.low <= 0) | ~np.isfinite(self.high)
+        share = seconds[unknown].sum() / (seconds.sum() or 1.0)
+        if low is None and high is None:
+            return "the predictor does not know how far its forecasts are off"
+        if low is None or high is None:
+            return f"kernel times are {'upper' if low is None else 'lower'} bounds"
+        if share < 0.001:
+            return CONTENT
+        kinds = dict.fromkeys(k.kind for k, u in zip(self.kernels, unknown & (seconds > 0), strict=True) if u)
+        return f"{CONTENT}; {', '.join(kinds)} ({100 * share:.1f} % of kernel time), never measured, as far off as the worst"
+
+
+def _sum(names: Sequence[str], off: Floats) -> float:
+    found = dict.fromkeys(names, 0.0)
+    for name, value in zip(names, off.tolist(), strict=True):
+        found[name] += value
+    return float(np.sqrt(math.fsum(value * value for value in found.values())))
+
+
+def bounds(predictor: Predictor, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats) -> Bounds:
+    """Return what is known of the errors of distinct kernels, whose forecasts are `seconds`. Raises InputError."""
+    return Bounds(tuple(kernels), tuple(route(columns(kernels)).tolist()), *interval(predictor, kernels, gpu, seconds))
+
+
+def between(low: float | None, high: float | None) -> str:
+    """Return an interval as it stands behind a time: ` (80 %: 1.410 to 1.553 s)`; empty where nothing is known."""
+    if low is None or high is None:
+        return " (at least)" if low is not None else " (at most)" if high is not None else ""
+    least, most = duration(low), duration(high)
+    if least.split()[1] == most.split()[1]:
+        least = least.split()[0]
+    return f" (80 %: {least} to {most})"

@@ -1,0 +1,98 @@
+"""Trained weights in safetensors files: tensors `class|name` in float32, and metadata that says where they come from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clustersim import writing
+from clustersim.errors import DataError, InputError
+from clustersim.files import exists, read_bytes
+from clustersim.predictors.features import Floats
+
+FOLDER = Path(__file__).parent / "weights"
+FORMAT = "clustersim-predictor-1"
+CHECKSUM = "checksum"
+MAX_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Parameters of every class, and the metadata: predictor, seed, split, data hashes, rows, held-out errors."""
+
+    classes: Mapping[str, Mapping[str, Floats]]
+    meta: Mapping[str, Any]
+
+
+def shipped(name: str) -> Path:
+    """Return the file of the weights that come with the package."""
+    return FOLDER / f"{name}.safetensors"
+
+
+def save(path: Path, weights: Weights) -> None:
+    """Write a file whole or not at all. Raises InputError when the place cannot be written, DiskFullError."""
+    from safetensors.numpy import save as pack
+
+    tensors = {
+        f"{kind}|{name}": np.ascontiguousarray(value, dtype=np.float32)
+        for kind, parameters in sorted(weights.classes.items())
+        for name, value in sorted(parameters.items())
+    }
+    whole = {**weights.meta, CHECKSUM: _checksum(tensors, weights.meta)}
+    meta = {FORMAT: json.dumps(whole, sort_keys=True)}  # one key: safetensors writes several in random order
+    writing.save(path, pack(tensors, meta))
+
+
+def read(path: Path, predictor: str) -> Weights:
+    """Return the weights in a file. Raises DataError when it is missing, damaged, or not of this predictor."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    remedy = f"train them with `clustersim lab train {predictor} --data DIR`"
+    if not exists(path):
+        raise DataError(f"{path}: no such weights; {remedy}")
+    try:
+        raw = read_bytes(path, "a weights file", MAX_BYTES)
+    except InputError as error:
+        raise DataError(str(error)) from error
+    try:
+        tensors, meta = load(raw), _metadata(raw)
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError(f"{path}: damaged or not a safetensors file; {remedy}") from error
+    if meta.get("predictor") != predictor:
+        raise DataError(f"{path}: holds no weights of {predictor!r} (format {FORMAT}); {remedy}")
+    kept = {key: value for key, value in meta.items() if key != CHECKSUM}
+    if CHECKSUM in meta and meta[CHECKSUM] != _checksum(tensors, kept):
+        raise DataError(f"{path}: damaged, its checksum does not agree; {remedy}")
+    return Weights(_nested(path, tensors), kept)
+
+
+def _checksum(tensors: Mapping[str, Any], meta: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of all tensors and of the metadata, as 16 hexadecimal digits."""
+    state = hashlib.sha256(json.dumps(meta, sort_keys=True).encode())
+    for name, value in sorted(tensors.items()):
+        state.update(name.encode() + np.ascontiguousarray(value).tobytes())
+    return state.hexdigest()[:16]
+
+
+def _metadata(raw: bytes) -> dict[str, Any]:
+    header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")]).get("__metadata__", {})
+    meta = json.loads(header.get(FORMAT, "{}"))
+    return meta if isinstance(meta, dict) else {}
+
+
+def _nested(path: Path, tensors: Mapping[str, Any]) -> dict[str, dict[str, Floats]]:
+    result: dict[str, dict[str, Floats]] = {}
+    for key, value in tensors.items():
+        kind, _, name = key.partition("|")
+        wide = np.asarray(value, dtype=np.float64)
+        if not np.isfinite(wide).all():
+            raise DataError(f"{path}: {key} is not finite; the training diverged, train again with another --seed")
+        result.setdefault(kind, {})[name] = wide
+    return result
