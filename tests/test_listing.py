@@ -114,7 +114,7 @@ def test_predict_takes_the_name_of_a_shipped_workload(call):
     [
         "kernels gpt3_2.7b",
         "predict gpt3_2.7b --gpu h100 --predictor roofline --per-kernel",
-        "predictor show",
+        "lab show",
         "show superpod_h100_128",
         "show --schedule interleaved --chunks 2",
         "list gpus",

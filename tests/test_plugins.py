@@ -273,8 +273,8 @@ EVIL = "raise RuntimeError('imported')"
         (("kernels", "j.yaml", "--gpu", "h100"), {"PREDICTOR": "evil:load"}, "predictor: "),
         (("share", "c.yaml", "j.yaml", "--no-save", "--placement", "evil:load"), {}, "--placement: "),
         (("sweep", "c.yaml", "j.yaml", "--tp", "1,2"), {"PREDICTOR": "evil:load"}, "predictor: "),
-        (("predictor", "evaluate", "--data", ".", "-p", "evil:load"), {}, "--predictor: "),
-        (("predictor", "train", "evil:load", "--data", "."), {}, "NAME: "),
+        (("lab", "evaluate", "--data", ".", "-p", "evil:load"), {}, "--predictor: "),
+        (("lab", "train", "evil:load", "--data", "."), {}, "NAME: "),
     ],
 )
 def test_nothing_is_imported_without_permission(
