@@ -1,0 +1,8 @@
+"""What training frameworks do where nobody says otherwise: one YAML a framework, every default with its source.
+
+`find("NeMo 24.07 (Megatron-Core + TE)", 2024)` returns the one that a published run was made with.
+"""
+
+from clustersim.frameworks.table import Default, Framework, everything, find, load
+
+__all__ = ["Default", "Framework", "everything", "find", "load"]

@@ -1,0 +1,78 @@
+"""A framework's defaults: read from its YAML, found by the words that people write for it."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from clustersim.config.fields import Name, Spec, validate
+from clustersim.config.yaml import read
+from clustersim.errors import UnknownNameError, suggest
+
+FOLDER = Path(__file__).parent
+
+
+class Default(Spec):
+    """One default and where it is from; `value` None: the framework has none, whoever trains must say it."""
+
+    value: Any = None
+    source: Name
+
+
+class Framework(Spec):
+    """What a framework fuses, overlaps, launches and keeps.
+
+    match: words of its name as people write it, in small letters. over: those that it
+    is built on, whose names stand beside its own. since, until: the years that these defaults hold. stages: whether the layers
+    must divide over pipeline stages. defaults: by dotted key of a workload, each with its source; `training.gradients` by the
+    precision of the training. facts: what no workload can say yet, in words.
+    """
+
+    name: Name
+    title: Name
+    match: Annotated[tuple[Name, ...], Field(strict=False)]
+    over: Annotated[tuple[Name, ...], Field(strict=False)] = ()
+    since: int = 0
+    until: int = 9999
+    stages: Literal["even", "any"] = "even"
+    defaults: dict[str, Default]
+    facts: dict[str, Default] = Field(default_factory=dict)
+
+    def value(self, key: str, precision: str = "") -> Any:
+        """Return the default of a dotted key, None where there is none; a mapping is read at `precision`."""
+        found = self.defaults.get(key)
+        value = None if found is None else found.value
+        return value.get(precision) if isinstance(value, dict) else value
+
+
+def load(name: str) -> Framework:
+    """Return the framework of that name. Raises UnknownNameError with the nearest match."""
+    known = {one.name: one for one in everything()}
+    if name not in known:
+        raise UnknownNameError(f"{name!r} is none of the frameworks; {suggest(name, known)}")
+    return known[name]
+
+
+def everything() -> list[Framework]:
+    """Return all frameworks, by name."""
+    return [_read(path) for path in sorted(FOLDER.glob("*.yaml"))]
+
+
+def find(words: str, year: int | None = None) -> Framework | None:
+    """Return the framework that a text such as `NeMo 2.0 25.02` names, None when none or several do.
+
+    Of two where one is built on the other it is the upper one; of releases that of the year, without a year the newest.
+    """
+    text, when = words.lower(), 9999 if year is None else year
+    hits = [one for one in everything() if one.since <= when <= one.until and any(word in text for word in one.match)]
+    below = {name for one in hits for name in one.over}
+    upper = [one for one in hits if one.name not in below]
+    return upper[0] if len(upper) == 1 else None
+
+
+@cache
+def _read(path: Path) -> Framework:
+    return validate(Framework, read(path))
