@@ -20,7 +20,7 @@ from clustersim.engine.simulate import Record
 from clustersim.errors import ClustersimError, ConfigError, DataError, InputError, OutOfMemoryError
 from clustersim.output.breakdown import breakdown
 from clustersim.output.critical import critical_path
-from clustersim.output.interval import step_margin
+from clustersim.output.interval import step_kernels
 from clustersim.output.summary import Facts, Forecast, summary
 from clustersim.output.verdicts import verdict
 from clustersim.topology.model import Ints, Topology
@@ -96,8 +96,8 @@ def run(
     progress("summarize")
     parts = breakdown(record.spans, len(planned.programs), record.end)
     path = critical_path(record.spans)
-    margin = step_margin(work, planned, path, record.end, predicted.bounds)
-    facts = Facts(memory, predicted, margin, path, _nearby(cluster, job), full_attention)
+    kernels = step_kernels(work, planned, path, record.end, predicted.bounds)
+    facts = Facts(memory, predicted, kernels, path, _nearby(cluster, job), full_attention)
     found = summary(cluster, work, planned, record, parts, facts)
     return Result(found, cluster, job, planned, record, parts, facts, time.perf_counter() - begun)
 

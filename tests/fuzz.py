@@ -200,7 +200,7 @@ def cases() -> list[Case]:
         Case("csv", measured, {"m.csv": TIMES, "c.yaml": CLUSTER}),
         Case("log", measured, {"m.csv": LOG, "c.yaml": CLUSTER}),
         Case("xml", ("show", "n.xml"), {"n.xml": XML}),
-        Case("measurements", ("lab", "evaluate", "--data", "own.csv", "-p", "roofline"), {"own.csv": OWN}),
+        Case("measurements", ("predictor", "evaluate", "--data", "own.csv", "-p", "roofline"), {"own.csv": OWN}),
         Case("jobs", ("share", "c.yaml", "jobs.yaml", "--no-save"), {"jobs.yaml": JOBS, **pair}),
         Case("folder", ("run", "c.yaml", "j.yaml", "--out", "FOLDER"), pair),
         Case("folder", ("sweep", "c.yaml", "j.yaml", "--tp", "1,2", "--workers", "1", "--out", "FOLDER"), pair),
@@ -212,7 +212,7 @@ def cases() -> list[Case]:
             ("predict", "config.json", "--gpu", "h100", "--predictor", "roofline"),
             {"config.json": CONFIGS["gpt2"]},
         ),
-        Case("path", ("lab", "evaluate", "--data", "own.csv", "-p", "roofline"), {"own.csv": OWN}),
+        Case("path", ("predictor", "evaluate", "--data", "own.csv", "-p", "roofline"), {"own.csv": OWN}),
         Case("plugin", (*run, "--predictor", "load_", "--plugins", "p_:load_"), pair),
         Case("plugin", (*run, "--schedule", "build_", "--plugins", "p_:build_"), pair),
         Case("plugin", (*small, "--algo", "phases_", "--plugins", "p_:phases_"), pair),
@@ -231,7 +231,7 @@ def cases() -> list[Case]:
         (("share", "c.yaml", "j.yaml", "--no-save"), pair),
         (("predict", "config.json", "--gpu", "h100", "--predictor", "roofline"), {"config.json": CONFIGS["gpt2"]}),
         (("sweep", "c.yaml", "j.yaml", "--tp", "1", "--workers", "1", "--out", "s", "--force"), pair),
-        (("lab", "evaluate", "--data", "own.csv", "-p", "roofline"), {"own.csv": OWN}),
+        (("predictor", "evaluate", "--data", "own.csv", "-p", "roofline"), {"own.csv": OWN}),
     ]  # fmt: skip
     return found + [Case("options", arguments, files) for arguments, files in options]
 

@@ -21,6 +21,7 @@ from clustersim.cli.share import share
 from clustersim.cli.show import show
 from clustersim.cli.sweep import sweep
 from clustersim.cli.usage import sentence
+from clustersim.cli.validate import validate
 from clustersim.errors import ClustersimError
 
 app = typer.Typer(
@@ -35,6 +36,7 @@ app.command()(show)
 app.command()(kernels)
 app.command()(collective)
 app.command()(sweep)
+app.command()(validate)
 app.command()(predict)
 app.command(name="list")(show_list)
 app.add_typer(lab, name="lab")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +20,7 @@ from clustersim.cli.options import (
     setting,
     workload_options,
 )
+from clustersim.cli.progress import cores, tracked
 from clustersim.cli.sweep_table import SHOWN, Shown
 from clustersim.errors import InputError
 from clustersim.workload.options import OPTIONS, Option
@@ -69,9 +68,9 @@ def sweep(
     silent = quiet or as_json
 
     def show(rows: Iterator[tuple[int, Row]], count: int) -> Iterator[tuple[int, Row]]:
-        return _tracked(rows, count, silent)
+        return tracked(rows, count, silent)
 
-    found = run(topology, workload, asked.space(), workers or _cores(), out, show, fixed=asked.fixed, force=force)
+    found = run(topology, workload, asked.space(), workers or cores(), out, show, fixed=asked.fixed, force=force)
     shown = Shown(topology, workload, asked, found)
     if found.damaged:
         typer.echo(f"{found.damaged} damaged lines of {found.folder}/points.jsonl were left out", err=True)
@@ -114,18 +113,3 @@ def _values(option: Option, text: str) -> list[object]:
     if option.form == "degree":
         return list(degrees(option.dashed, text))
     return list(numbers(option.dashed, text, least=0 if option.form == "number" else 1))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _tracked(rows: Iterator[tuple[int, Row]], count: int, silent: bool) -> Iterator[tuple[int, Row]]:
-    """Show a progress bar while standard error is a terminal."""
-    if silent or not sys.stderr.isatty():
-        yield from rows
-        return
-    from rich.console import Console
-    from rich.progress import track
-
-    yield from track(rows, "simulate", total=count, console=Console(stderr=True))

@@ -1,4 +1,6 @@
-"""The interval of the step time, to first order in the errors of the kernels.
+"""The interval of the step time by the errors of its kernels alone, to first order.
+
+It knows nothing of the errors of network, framework and host, so a user sees the one of `calibration.py` instead.
 
 The step time is the longest of many sums of kernel times and transfers. While the longest stays the longest, it grows with a
 kernel's time by as many seconds as that kernel has on the critical path: bubbles grow with the passes that they wait for, and
@@ -10,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from clustersim.engine.plan import Plan, Work, roles
 from clustersim.engine.program import Span
@@ -22,9 +25,18 @@ Pass = tuple[int, str, int]
 """Position in the ep group, kind and stage of a computation: 0, `F`, 3; 0, `optimizer`, -1."""
 
 
-def step_margin(work: Work, plan: Plan, path: Iterable[Span], end: float, bounds: Bounds) -> Margin:
-    """Return between which times a step of `end` seconds lies, by the errors of kernels alone: no more simulations are needed."""
-    return bounds.margin(end, exposed(work, plan, path))
+class Kernels(NamedTuple):
+    """What the kernels on the critical path say: the margin by their errors alone, and how many of them run."""
+
+    margin: Margin
+    launches: float
+
+
+def step_kernels(work: Work, plan: Plan, path: Iterable[Span], end: float, bounds: Bounds) -> Kernels:
+    """Return between which times a step of `end` seconds lies by the errors of kernels alone, and how many run in a row."""
+    critical = exposed(work, plan, path)
+    launches = math.fsum(seconds / work.seconds[kernel] for kernel, seconds in critical.items())
+    return Kernels(bounds.margin(end, critical), launches)
 
 
 def exposed(work: Work, plan: Plan, path: Iterable[Span]) -> dict[Kernel, float]:

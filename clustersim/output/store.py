@@ -31,6 +31,7 @@ NAMES = frozenset(
         *("spans.parquet", "ranks.parquet", "links.parquet", "memory.parquet"),  # a run
         *("jobs.parquet", "steps.parquet"),  # several jobs
         *("points.jsonl", "points.parquet", LOCK),  # a sweep
+        *("runs.jsonl", "runs.parquet", "report.html"),  # a validation
     }
 )
 """Every file that a result may have."""
@@ -42,8 +43,8 @@ _MANIFEST_BYTES = 64 * 2**20
 class Question:
     """What a result answers.
 
-    command: run, share or sweep. inputs: path as written and SHA-256 of each file by its part, such as `topology`. options:
-    all that changes the numbers.
+    command: run, share, sweep or validate. inputs: path as written and SHA-256 of each file by its part, such as
+    `topology`. options: all that changes the numbers.
     """
 
     command: str

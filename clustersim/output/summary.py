@@ -9,6 +9,8 @@ from clustersim.engine.plan import Plan, Work
 from clustersim.engine.program import Span
 from clustersim.engine.simulate import Record
 from clustersim.output.breakdown import mean, of_path
+from clustersim.output.calibration import CALL, Kind, interval
+from clustersim.output.interval import Kernels
 from clustersim.output.links import busiest, limiting_seconds, link_bytes
 from clustersim.output.trace import chosen, shown
 from clustersim.output.verdicts import idle_facts, verdict, warnings
@@ -40,13 +42,13 @@ class Forecast(NamedTuple):
 class Facts(NamedTuple):
     """What the summary needs besides plan and record.
 
-    memory: of each pipeline rank; margin: of the step time; path: the critical path; nearby: a split or batch that
+    memory: of each pipeline rank; kernels: those of the critical path; path: it itself; nearby: a split or batch that
     uses more of the cluster's GPUs, where some idle and there is one.
     """
 
     memory: list[Held]
     forecast: Forecast
-    margin: Margin
+    kernels: Kernels
     path: list[Span]
     nearby: Nearby | None
     full_attention: bool
@@ -130,12 +132,14 @@ def _speed(topology: Topology, work: Work, record: Record, facts: Facts) -> dict
     flop = model_flop(job, facts.full_attention)
     rate = flop / end / used
     peak = topology.gpu.matrix_peak(job.training.precision)
+    margin = step_interval(topology, job, end, facts.kernels)
     recomputes = job.training.recompute != "none"
     return {
         "step_time_s": end,
-        "step_time_low_s": facts.margin.low,
-        "step_time_high_s": facts.margin.high,
-        "step_time_interval": facts.margin.note,
+        "step_time_low_s": margin.low,
+        "step_time_high_s": margin.high,
+        "step_time_interval": margin.note,
+        "critical_path_kernels": facts.kernels.launches,
         "tokens_per_s": tokens,
         "tokens_per_s_per_gpu": tokens / used,
         "tokens_per_s_per_owned_gpu": tokens / topology.gpus,
@@ -146,6 +150,25 @@ def _speed(topology: Topology, work: Work, record: Record, facts: Facts) -> dict
         "model_flop": flop,
         "flop_rule": _rule(job, facts.full_attention),
     }
+
+
+def step_interval(topology: Topology, job: Job, end: float, kernels: Kernels) -> Margin:
+    """Return between which times a step of `end` seconds lies: as published steps of its kind say.
+
+    Forecasts that are bounds stay what they are.
+    """
+    if None in (kernels.margin.low, kernels.margin.high):
+        return kernels.margin
+    kind = Kind(
+        architecture=topology.gpu.architecture,
+        precision=job.training.precision,
+        gpus=job.mesh.size,
+        launching=CALL * kernels.launches / end,
+        experts=job.model.experts is not None,
+        predictor=job.spec.predictor,
+        clocks=str(job.spec.clocks),
+    )
+    return interval(end, kind)
 
 
 def _rule(job: Job, full: bool) -> str:

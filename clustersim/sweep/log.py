@@ -7,7 +7,7 @@ overrides and its row; points.parquet, written at the end, the ranked table. `.l
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -64,20 +64,29 @@ class Log:
 
 @contextmanager
 def opened(target: Path, asked: Question, force: bool = False) -> Iterator[Log]:
-    """Yield the log of the folder `target`, which is made where it is not there, and kept from other sweeps meanwhile.
+    """Yield the log of the folder `target`, as `kept` keeps it."""
+    with kept(target, asked, lambda place: _empty(place, asked), force) as (real, shown):
+        yield Log(real, asked, shown)
 
-    Raises InputError when the folder cannot be written, holds something else (another result is replaced by `force`), or
-    another sweep writes it.
+
+@contextmanager
+def kept(
+    target: Path, asked: Question, empty: Callable[[Path], None], force: bool = False
+) -> Iterator[tuple[Path, Path]]:
+    """Yield where the folder `target` is and as it is written; `empty` fills it where it is not there or is replaced.
+
+    Other processes are kept out of it meanwhile. Raises InputError when the folder cannot be written, holds something else
+    (another result is replaced by `force`), or another process writes it.
     """
     real = target.resolve()
     if store.question(real) != asked.digest:
-        target = store.put(target, asked, lambda place: _empty(place, asked), force)
+        target = store.put(target, asked, empty, force)
         real = target.resolve()
     with _alone(target, real):
         if store.question(real) != asked.digest:
             raise InputError(f"{target}: has just been replaced by another result; {store.ELSEWHERE}")
         clear(real)
-        yield Log(real, asked, target)
+        yield real, target
 
 
 @contextmanager

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from clustersim import plugins
 from clustersim.errors import ClustersimError
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future, ProcessPoolExecutor
 
 Rows = Iterator[tuple[int, Row]]
+Item = TypeVar("Item")
 
 
 def rows(files: Files, case: Case, points: Sequence[Point], workers: int) -> Rows:
@@ -30,14 +31,19 @@ def rows(files: Files, case: Case, points: Sequence[Point], workers: int) -> Row
         for index, point in enumerate(points):
             yield index, evaluate(case, point)
         return
+    yield from spread(_evaluate, points, workers, files)
+
+
+def spread(work: Callable[[Item], Row], items: Sequence[Item], workers: int, files: Files | None = None) -> Rows:
+    """Yield (index, work(item)) of every item as it is done, on `workers` processes of their own; otherwise as `rows`."""
     from multiprocessing import active_children
 
     others = set(active_children())
-    pool = _pool(min(workers, len(points)), files)
+    pool = _pool(min(workers, len(items)), files)
     over = False
     try:
         with _deaf():
-            jobs = {pool.submit(_evaluate, point): index for index, point in enumerate(points)}
+            jobs = {pool.submit(work, item): index for index, item in enumerate(items)}
         yield from _done(jobs)
         over = True
     finally:
@@ -47,7 +53,7 @@ def rows(files: Files, case: Case, points: Sequence[Point], workers: int) -> Row
         pool.shutdown(cancel_futures=True)
 
 
-def _pool(workers: int, files: Files) -> ProcessPoolExecutor:
+def _pool(workers: int, files: Files | None) -> ProcessPoolExecutor:
     """Return a pool of spawned workers: a fork of a process that has used polars can hang."""
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
@@ -65,8 +71,8 @@ def _evaluate(point: Point) -> Row:
     return evaluate(_case[0], point)
 
 
-def _begin(files: Files, permits: tuple[str, ...]) -> None:
-    """Prepare a worker: it loads its inputs, permits the same plugins, and ends when the process that started it is gone."""
+def _begin(files: Files | None, permits: tuple[str, ...]) -> None:
+    """Prepare a worker: it loads its inputs, if any, permits the same plugins, and ends when who started it is gone."""
     plugins.inherit(permits)
     from multiprocessing import parent_process
 
@@ -77,7 +83,7 @@ def _begin(files: Files, permits: tuple[str, ...]) -> None:
             os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
-    _case[:] = [load(files)]
+    _case[:] = [load(files)] if files else []
 
 
 @contextmanager

@@ -1,0 +1,111 @@
+"""`clustersim validate FILE.csv …`: simulate measured runs and say how far off the forecasts are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from clustersim.cli.answer import print_json
+from clustersim.cli.options import Force, Json, Quiet
+from clustersim.cli.progress import cores, tracked
+
+
+def validate(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FILE.csv …", help="Measured runs; none: the table of published runs that is shipped."),
+    ] = None,
+    ablate: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PART=VALUE|…",
+            help="Also with one part changed: predictor=roofline|linear|neusight-paper, fabric=ideal, clocks=boost, nccl=ring.",
+        ),
+    ] = None,
+    memory: Annotated[
+        Path | None, typer.Option(metavar="FILE.csv", help="Measured peaks of memory: columns id and allocated_gib.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, max=1024, help="Processes; default: one a core.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the result; default results/validate-FILES.")] = None,
+    calibrate: Annotated[
+        Path | None, typer.Option(metavar="TABLE.json", help="Write the table of intervals that these runs give.")
+    ] = None,
+    force: Force = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Simulate measured training steps with defaults alone, and compare the times, the memory and the ranking."""
+    from clustersim.files import held
+    from clustersim.output.names import default
+    from clustersim.output.store import Question, place
+    from clustersim.validate import log, peaks
+    from clustersim.validate.page import page
+    from clustersim.validate.report import report
+    from clustersim.validate.run import ablations, load, simulate
+    from clustersim.validate.shipped import TABLE
+
+    paths, changes = files or [TABLE], ablations(ablate or ())
+    with held() as read:
+        runs = load(paths)
+        if memory:
+            peaks.read(memory)
+        parts = {f"runs {i}": path for i, path in enumerate(paths, 1)}
+        options = {"ablations": ["=".join(change) for change in changes]}
+        asked = Question.of("validate", parts, read, options)
+        target = place(asked, out, default(["validate", *paths], {}, {}), force)
+        silent = quiet or as_json
+        with log.opened(target, asked, force) as kept:
+            found = simulate(runs, changes, workers or cores(), kept, lambda rows, count: tracked(rows, count, silent))
+            outcomes = found[None]
+            changed = {"=".join(change): found[change] for change in changes}
+            figures = report(outcomes, changed, peaks.compare(memory, outcomes) if memory else None)
+            title = " ".join(path.name for path in paths)
+            kept.finish(outcomes, page(figures, outcomes, title))
+    if calibrate:
+        _calibrate(calibrate, outcomes, title)
+    if as_json:
+        print_json("validate", {**figures, "folder": str(kept.shown), "runs": outcomes})
+    elif not quiet:
+        typer.echo("\n".join([*_lines(figures), "", f"written to {kept.shown}/ (open report.html in a browser)"]))
+
+
+def _calibrate(path: Path, outcomes: Sequence[dict[str, Any]], title: str) -> None:
+    from clustersim.output.store import write_json
+    from clustersim.validate.calibrate import table
+    from clustersim.writing import unwritable
+
+    data = {"command": f"clustersim validate {title} --calibrate {path.name}", **table(outcomes)}
+    try:
+        write_json(path, data)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def _lines(found: Mapping[str, Any]) -> Iterable[str]:
+    from clustersim.validate.page import HEAD, figures, sentence, tables
+
+    yield sentence(found)
+    if found["groups"]["source"]:
+        yield ""
+        yield from _table(("source", *HEAD[1:]), [[n, *figures(e)] for n, e in found["groups"]["source"].items()])
+    for title, head, rows in tables(found):
+        yield ""
+        yield title
+        yield from _table(head, rows)
+    if found["refused"]:
+        yield ""
+        yield "not simulated: " + ", ".join(f"{count} {kind}" for kind, count in found["refused"].items())
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [head, *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    return [
+        "  ".join(
+            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in lines
+    ]

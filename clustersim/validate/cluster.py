@@ -1,0 +1,75 @@
+"""The cluster of a measured run, as a topology file would say it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from clustersim.validate.refusal import Refusal
+from clustersim.validate.runs import Run
+
+PRESETS: Mapping[str, str] = {
+    "v100-sxm2-16gb": "dgx1-v100",
+    "v100-sxm2-32gb": "dgx1-v100",
+    "a100-sxm-40gb": "dgx-a100-40gb",
+    "a100-sxm-80gb": "hgx-a100",
+    "h100-sxm": "hgx-h100",
+    "h200-sxm": "hgx-h200",
+    "b200-sxm": "hgx-b200",
+    "b300-sxm": "hgx-b300",
+    "gb200": "gb200-nvl72",
+    "gb300": "gb200-nvl72",
+    "mi300x": "mi300x",
+}
+"""The shipped node of each GPU."""
+RACK = 64
+"""GPUs that a job takes of an NVL72 rack when it spans several: 72 has no large power of two."""
+
+
+def cluster(run: Run) -> tuple[dict[str, Any], list[str]]:
+    """Return a topology file as plain data, and what was assumed. Raises Refusal for a machine that nobody has described.
+
+    A node is one NVLink domain with one NIC a GPU; the fabric is one switch that never blocks.
+    """
+    gpus, domain, assumed = _domain(run)
+    nodes = -(-gpus // domain)
+    node = _node(run, domain)
+    rate = run.nic_gbps_per_gpu
+    if nodes > 1 and rate == 0:
+        raise Refusal("incomplete source", f"{nodes} nodes and no rate of the network between them")
+    if nodes > 1:
+        assumed.append("fabric: one switch that never blocks")
+        if rate is None:
+            assumed.append(f"nic_gbps_per_gpu: that of {PRESETS[run.gpu]}")
+    node["nics"] = {"count": domain, **({"rate": f"{rate:g}Gb/s"} if rate else {})}
+    spec: dict[str, Any] = {"cluster": {"name": run.id, "nodes": nodes, "node": node}}
+    if nodes > 1:
+        spec["fabric"] = {"kind": "switch"}
+    return spec, assumed
+
+
+def _domain(run: Run) -> tuple[int, int, list[str]]:
+    """Return the GPUs of the run, those of one NVLink domain, and what was assumed of it."""
+    if run.gpu not in PRESETS:
+        raise Refusal("unknown GPU", f"no node of {run.gpu} is shipped; known: {', '.join(PRESETS)}")
+    if run.num_gpus is None:
+        raise Refusal("incomplete source", "num_gpus is blank")
+    assumed = []
+    per_node, domain = run.gpus_per_node, run.nvlink_domain
+    if per_node is None:
+        per_node = 4 if run.gpu.startswith("gb") else 8
+        assumed.append(f"gpus_per_node: {per_node}")
+    if domain is None:
+        domain = 72 if run.gpu.startswith("gb") else per_node
+        assumed.append(f"nvlink_domain: {domain}")
+    if domain == 72 and run.num_gpus > RACK:
+        assumed.append(f"racks: {RACK} GPUs of each")
+        domain = RACK
+    return run.num_gpus, domain, assumed
+
+
+def _node(run: Run, domain: int) -> dict[str, Any]:
+    node: dict[str, Any] = {"extends": PRESETS[run.gpu], "gpus": {"model": run.gpu, "count": domain}}
+    if PRESETS[run.gpu] == "dgx1-v100" and domain > 8:
+        node["scale_up"] = {"kind": "nvswitch"}  # DGX-2
+    return node

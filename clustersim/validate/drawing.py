@@ -1,0 +1,183 @@
+"""The pictures of the page as SVG: predicted against measured, errors by group, where a step goes. Colours are CSS variables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from xml.sax.saxutils import escape
+
+from clustersim.units import duration
+from clustersim.validate.evaluate import Outcome
+
+COLOURS = 10
+"""Colours of sources, `--c0` to `--c9`; more sources share them."""
+MOST_TITLES = 5_000
+"""Points that say who they are when the mouse is on them; of more only the place is drawn."""
+MOST_TICKS = 400
+PARTS = ("compute", "tp", "pp", "dp", "ep", "cp", "optimizer", "bubble")
+
+
+@dataclass(frozen=True, slots=True)
+class Square:
+    """A plot of two times with equal logarithmic axes, in decades from `low` to `high`."""
+
+    low: float
+    high: float
+    width: float = 760
+    height: float = 560
+    left: float = 64
+    right: float = 730
+    top: float = 12
+    bottom: float = 512
+
+    def across(self, seconds: float) -> float:
+        """Return the x of measured seconds."""
+        return self.left + (math.log10(seconds) - self.low) / (self.high - self.low) * (self.right - self.left)
+
+    def down(self, seconds: float) -> float:
+        """Return the y of predicted seconds."""
+        return self.bottom - (math.log10(seconds) - self.low) / (self.high - self.low) * (self.bottom - self.top)
+
+
+def scatter(rows: Sequence[Outcome], sources: Sequence[str]) -> str:
+    """Return predicted over measured seconds, both logarithmic, with lines at equal times and at 10 and 30 % off."""
+    times = [one[key] for one in rows for key in ("measured_s", "predicted_s")]
+    plot = Square(math.floor(2 * math.log10(min(times)) - 0.2) / 2, math.ceil(2 * math.log10(max(times)) + 0.2) / 2)
+    frame = f"M{plot.left} {plot.top}H{plot.right}V{plot.bottom}H{plot.left}z"
+    middle, centre = (plot.top + plot.bottom) / 2, (plot.left + plot.right) / 2
+    lines = [
+        f'<svg viewBox="0 0 {plot.width} {plot.height}" role="img" aria-label="Predicted against measured step time">',
+        *_decades(plot),
+        f'<clipPath id="plot"><path d="{frame}"/></clipPath><g clip-path="url(#plot)">',
+        *_diagonals(plot),
+        *_points(plot, rows, sources),
+        f'</g><text x="{centre}" y="{plot.height - 10}" text-anchor="middle">measured step</text>',
+        f'<text x="14" y="{middle}" text-anchor="middle" transform="rotate(-90 14 {middle})">predicted step</text></svg>',
+    ]
+    return "\n".join(lines)
+
+
+def _decades(plot: Square) -> Iterator[str]:
+    for power in range(math.ceil(plot.low), math.floor(plot.high) + 1):
+        value = 10.0**power
+        x, y = plot.across(value), plot.down(value)
+        yield f'<path class="grid" d="M{x:.1f} {plot.top}V{plot.bottom}M{plot.left} {y:.1f}H{plot.right}"/>'
+        yield f'<text x="{x:.1f}" y="{plot.bottom + 18}" text-anchor="middle">{_tick(value)}</text>'
+        yield f'<text x="{plot.left - 8}" y="{y + 4:.1f}" text-anchor="end">{_tick(value)}</text>'
+
+
+def _diagonals(plot: Square) -> Iterator[str]:
+    first, last = 10**plot.low, 10**plot.high
+    for factor, kind in ((1.0, "even"), (1.1, "near"), (1 / 1.1, "near"), (1.3, "far"), (1 / 1.3, "far")):
+        begin = f"M{plot.across(first):.1f} {plot.down(first * factor):.1f}"
+        yield f'<path class="{kind}" d="{begin}L{plot.across(last):.1f} {plot.down(last * factor):.1f}"/>'
+
+
+def _points(plot: Square, rows: Sequence[Outcome], sources: Sequence[str]) -> Iterator[str]:
+    colour = {name: index % COLOURS for index, name in enumerate(sources)}
+    for one in rows:
+        title = f"<title>{escape(_title(one))}</title>" if len(rows) <= MOST_TITLES else ""
+        x, y = plot.across(one["measured_s"]), plot.down(one["predicted_s"])
+        yield f'<circle class="c{colour[one["source"]]}" cx="{x:.1f}" cy="{y:.1f}" r="4">{title}</circle>'
+
+
+def legend(sources: Sequence[str]) -> str:
+    """Return the names of the sources beside their colours, as HTML."""
+    dot = '<svg viewBox="0 0 10 10" width="10" height="10"><circle class="c{}" cx="5" cy="5" r="4.5"/></svg>'
+    return "".join(f"<span>{dot.format(i % COLOURS)} {escape(name)}</span>" for i, name in enumerate(sources))
+
+
+def spread(groups: Mapping[str, Sequence[float]]) -> str:
+    """Return a row a group of signed errors: each run a tick, a box from the 10th to the 90th percentile, its median a line."""
+    most = min(1.0, max(0.2, *(abs(_percentile(v, q)) for v in groups.values() for q in (0.05, 0.95))))
+    plot = Rows(most, 26.0 * len(groups))
+    lines = [f'<svg viewBox="0 0 760 {plot.height + 30:g}" role="img" aria-label="Errors by group">', *_errors(plot)]
+    for index, (name, values) in enumerate(groups.items()):
+        lines += _group(plot, 26.0 * index + 13, name, values)
+    return "\n".join([*lines, "</svg>"])
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of errors from -most to +most, `height` in all."""
+
+    most: float
+    height: float
+
+    def across(self, error: float) -> float:
+        """Return the x of an error; those beyond the ends lie on them."""
+        return 240 + (max(-self.most, min(self.most, error)) + self.most) / (2 * self.most) * 455
+
+
+def _errors(plot: Rows) -> Iterator[str]:
+    yield f'<path class="band" d="M{plot.across(-0.1):.1f} 0H{plot.across(0.1):.1f}V{plot.height}H{plot.across(-0.1):.1f}z"/>'
+    step = 0.1 if plot.most <= 0.5 else 0.25
+    count = int(plot.most / step + 1e-9)
+    for value in (step * k for k in range(-count, count + 1)):
+        x, kind = plot.across(value), "even" if abs(value) < 1e-9 else "grid"
+        yield f'<path class="{kind}" d="M{x:.1f} 0V{plot.height}"/>'
+        yield f'<text x="{x:.1f}" y="{plot.height + 18}" text-anchor="middle">{_signed(value)}</text>'
+
+
+def _group(plot: Rows, y: float, name: str, values: Sequence[float]) -> Iterator[str]:
+    some = values if len(values) <= MOST_TICKS else [_percentile(values, k / MOST_TICKS) for k in range(MOST_TICKS + 1)]
+    low, mid, high = (plot.across(_percentile(values, q)) for q in (0.1, 0.5, 0.9))
+    yield f'<text x="228" y="{y + 4}" text-anchor="end">{escape(_short(name))}</text>'
+    yield f'<path class="run" d="{"".join(f"M{plot.across(v):.1f} {y - 7}v14" for v in some)}"/>'
+    yield f'<path class="box" d="M{low:.1f} {y - 5}H{high:.1f}V{y + 5}H{low:.1f}z"/>'
+    yield f'<path class="mid" d="M{mid:.1f} {y - 9}v18"/>'
+    yield f'<text x="712" y="{y + 4}">{len(values)}</text>'
+
+
+def bar(one: Outcome) -> str:
+    """Return where the step of an outcome goes, as one bar; its whole width is the longer of the two times."""
+    scale = 260 / max(one["measured_s"], one["predicted_s"])
+    lines = ['<svg viewBox="0 0 260 22" width="260" height="22" role="img" aria-label="Where the step goes">']
+    x = 0.0
+    for part in PARTS:
+        wide = scale * (one["breakdown_s"].get(part) or 0.0)
+        if wide > 0:
+            title = f"<title>{part}: {duration(wide / scale)}</title>"
+            lines.append(f'<rect class="p-{part}" x="{x:.1f}" y="2" width="{wide:.1f}" height="12">{title}</rect>')
+        x += wide
+    return "".join([*lines, f'<path class="measured" d="M0 18H{scale * one["measured_s"]:.1f}"/></svg>'])
+
+
+def parts_legend(used: Callable[[str], bool]) -> str:
+    """Return the names of the parts that occur beside their colours, as HTML."""
+    box = '<svg viewBox="0 0 10 10" width="10" height="10"><rect class="p-{0}" width="10" height="10"/></svg>'
+    line = '<svg viewBox="0 0 14 10" width="14" height="10"><path class="measured" d="M0 5H14"/></svg>'
+    return (
+        "".join(f"<span>{box.format(part)} {part}</span>" for part in PARTS if used(part))
+        + f"<span>{line} measured</span>"
+    )
+
+
+def _title(one: Outcome) -> str:
+    split = f"tp {one['tp']} pp {one['pp']} dp {one['dp']}"
+    return (
+        f"{one['id']}: {one['model']}, {one['num_gpus']} × {one['gpu']}, {split}: "
+        f"{duration(one['predicted_s'])}, measured {duration(one['measured_s'])} ({100 * one['error']:+.1f} %)"
+    )
+
+
+def _tick(value: float) -> str:
+    return f"{value:g} s" if value >= 1 else f"{1e3 * value:g} ms"
+
+
+def _signed(error: float) -> str:
+    return "0" if abs(error) < 1e-9 else f"{100 * error:+.0f} %"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 30 else f"{name[:29]}…"
+
+
+def _percentile(values: Sequence[Any], share: float) -> float:
+    ranked = sorted(values)
+    place = share * (len(ranked) - 1)
+    below = int(place)
+    above = min(below + 1, len(ranked) - 1)
+    return float(ranked[below] + (place - below) * (ranked[above] - ranked[below]))

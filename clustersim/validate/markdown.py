@@ -1,0 +1,94 @@
+"""What a validation found as Markdown, for docs/validation.md and the README, and its picture as one SVG file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from clustersim.validate import drawing
+from clustersim.validate.page import HEAD, STYLE, figures, sentence, tables
+from clustersim.validate.statistics import compared
+
+Found = Mapping[str, Any]
+"""What `clustersim validate --json` prints."""
+
+
+def summary(found: Found) -> str:
+    """Return the answer, the errors by source, GPU and number of GPUs, and what was not simulated."""
+    names = {"source": "source", "gpu": "GPU", "gpus": "number of GPUs", "precision": "precision"}
+    parts = [sentence(found)]
+    parts += [_errors(title, found["groups"][name]) for name, title in names.items()]
+    refused = ", ".join(f"{count} {kind}" for kind, count in found["refused"].items())
+    parts += [f"Not simulated: {refused}."] if refused else []
+    return "\n\n".join(parts)
+
+
+def short(found: Found) -> str:
+    """Return the answer and the errors by source."""
+    return f"{sentence(found)}\n\n{_errors('source', found['groups']['source'])}"
+
+
+def ablations(found: Found) -> str:
+    """Return the errors as they are and with each part changed."""
+    return _only(found, "What each part buys")
+
+
+def mappings(found: Found) -> str:
+    """Return the answer, the errors by parallelism, the ranking of mappings and the verdicts whether they fit."""
+    parts = [sentence(found), _errors("number of GPUs", found["groups"]["gpus"])]
+    parts += [_only(found, "Ranking of mappings"), _only(found, "Does it fit?")]
+    fit = found["fit"]
+    if fit and fit["memory_mean_error"] is not None:
+        size, bias = 100 * fit["memory_mean_error"], 100 * fit["memory_bias"]
+        parts.append(f"Peak memory: mean error {size:.1f} %, bias {bias:+.1f} %.")
+    return "\n\n".join(parts)
+
+
+def memory(found: Found) -> str:
+    """Return the errors of peak memory and the runs compared."""
+    peaks = found["memory"]
+    head = (
+        f"{peaks['compared']} of {peaks['peaks']} peaks compared: mean error {100 * peaks['mean_error']:.2f} %, "
+        f"worst {100 * peaks['worst_error']:.1f} %, bias {100 * peaks['bias']:+.1f} %."
+    )
+    seen: dict[tuple[float, float], list[str]] = {}
+    for one in peaks["runs"]:
+        if one["error"] is not None:
+            texts = [one["id"], one["model"], f"{one['measured_gib']:.2f}", f"{one['predicted_gib']:.2f}"]
+            seen.setdefault((one["measured_gib"], one["predicted_gib"]), [*texts, f"{100 * one['error']:+.1f} %"])
+    return f"{head}\n\n{_table(('run', 'model', 'measured, GiB', 'predicted, GiB', 'error'), list(seen.values()))}"
+
+
+def logged(found: Found, commit: str, why: str) -> str:
+    """Return one line of the log of runs of the dev file."""
+    return f"- `{commit}`, {why}: {sentence(found)}\n"
+
+
+def picture(found: Found) -> str:
+    """Return predicted against measured as an SVG file, light or dark as the reader's page is."""
+    rows, sources = compared(found["runs"]), list(found["groups"]["source"])
+    text = drawing.scatter(rows, sources)
+    names = "".join(
+        f'<circle class="c{i % drawing.COLOURS}" cx="84" cy="{30 + 18 * i}" r="4.5"/><text x="96" y="{34 + 18 * i}">{name}</text>'
+        for i, name in enumerate(sources)
+    )
+    style = STYLE.read_text(encoding="utf-8")
+    begin = text.index(">") + 1
+    head = text[: begin - 1].replace(
+        "<svg ", '<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" font-size="12" '
+    )
+    paper = '<rect width="760" height="560" fill="var(--paper)"/>'
+    return f"{head}><style>\n{style}</style>{paper}{text[begin:].removesuffix('</svg>')}{names}</svg>\n"
+
+
+def _errors(title: str, groups: Mapping[str, Mapping[str, Any]]) -> str:
+    return _table((title, *HEAD[1:]), [[name, *figures(one)] for name, one in groups.items()])
+
+
+def _only(found: Found, title: str) -> str:
+    return next((_table(head, rows) for name, head, rows in tables(found) if name == title), "")
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,181 @@
+"""The page of a validation: one HTML file without requests, in the colours of the reader's choice."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+from clustersim import __version__
+from clustersim.units import duration
+from clustersim.validate import drawing
+from clustersim.validate.evaluate import Outcome
+from clustersim.validate.statistics import GROUPS, compared, worst
+
+TITLES = {
+    "source": "By source",
+    "gpu": "By GPU",
+    "framework": "By framework",
+    "gpus": "By number of GPUs",
+    "parallelism": "By parallelism (degrees above 1)",
+    "precision": "By precision",
+}
+STYLE = Path(__file__).parent / "page.css"
+Rows = Sequence[Sequence[str]]
+
+
+def page(found: Mapping[str, Any], outcomes: Sequence[Outcome], title: str) -> str:
+    """Return the page of what `report` found; the same outcomes give the same text."""
+    body = "\n".join(_sections(found, outcomes))
+    style = STYLE.read_text(encoding="utf-8")
+    return (
+        '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">\n'
+        f"<title>clustersim validate: {escape(title)}</title>\n<style>\n{style}</style>\n"
+        f"<h1>Forecasts against measured steps</h1>\n{body}\n"
+        f"<footer><p>clustersim {__version__}, <code>clustersim validate {escape(title)}</code></p></footer>\n</html>\n"
+    )
+
+
+def _sections(found: Mapping[str, Any], outcomes: Sequence[Outcome]) -> Iterator[str]:
+    rows = compared(outcomes)
+    yield f'<p class="answer">{escape(sentence(found))}</p>'
+    if rows:
+        yield from _pictures(found, rows)
+        yield from _worst(rows)
+    if found["refused"]:
+        yield "<h2>Not simulated</h2>"
+        yield _table(
+            ("reason", "runs", "such as"),
+            [[kind, str(n), _example(outcomes, kind)] for kind, n in found["refused"].items()],
+            2,
+        )
+    for title, head, cells in tables(found):
+        yield f"<h2>{escape(title)}</h2>"
+        yield _table(head, cells)
+
+
+def sentence(found: Mapping[str, Any]) -> str:
+    """Return the answer: how many runs, how far off, how often inside the interval."""
+    every = found["errors"]
+    if not every["runs"]:
+        return f"None of {found['runs_read']} runs could be compared."
+    mean, median, tail, bias = (100 * every[key] for key in ("mean_error", "median_error", "p90_error", "bias"))
+    held = ""
+    if every["with_interval"]:
+        held = f" {100 * every['held']:.0f} % of the {every['with_interval']} with an interval lie inside (it promises 80 %)."
+    return (
+        f"{every['runs']} of {found['runs_read']} runs compared: mean error {mean:.1f} %, median {median:.1f} %, "
+        f"one in ten above {tail:.0f} %, bias {bias:+.1f} %.{held}"
+    )
+
+
+def _pictures(found: Mapping[str, Any], rows: Sequence[Outcome]) -> Iterator[str]:
+    sources = list(found["groups"]["source"])
+    yield "<h2>Predicted against measured</h2>"
+    yield '<p class="dim">Solid: equal. Dashed: 10 % off. Dotted: 30 % off. Below the line the forecast is too fast.</p>'
+    yield drawing.scatter(rows, sources)
+    yield f'<div class="legend">{drawing.legend(sources)}</div>'
+    for name, of in GROUPS.items():
+        errors: defaultdict[str, list[float]] = defaultdict(list)
+        for one in rows:
+            errors[of(one)].append(one["error"])
+        shown = list(found["groups"][name])[:25]
+        yield f"<h2>{TITLES[name]}</h2>"
+        yield drawing.spread({group: errors[group] for group in shown})
+        yield _table(HEAD, [[group, *figures(found["groups"][name][group])] for group in shown])
+
+
+HEAD = ("", "runs", "mean", "median", "90th", "bias", "inside the interval")
+
+
+def figures(errors: Mapping[str, Any]) -> list[str]:
+    """Return the figures of a group as text."""
+    held = f"{100 * errors['held']:.0f} % of {errors['with_interval']}" if errors["with_interval"] else "no interval"
+    shares = (f"{100 * errors[key]:.1f} %" for key in ("mean_error", "median_error", "p90_error"))
+    return [str(errors["runs"]), *shares, f"{100 * errors['bias']:+.1f} %", held]
+
+
+WORST = ("run", "model", "on", "measured", "predicted", "error", "launching", "where the forecast goes")
+LAUNCHING = (
+    "Launching: the share of the forecast that a CPU needs to launch its kernels one by one, 12 us each; not in it."
+)
+
+
+def _worst(rows: Sequence[Outcome]) -> Iterator[str]:
+    farthest = worst(rows)
+    used = {part for one in farthest for part, seconds in one["breakdown_s"].items() if seconds}
+    head = "".join(f"<th>{name}</th>" for name in WORST)
+    yield "<h2>The ten farthest off</h2>"
+    yield f'<div class="legend">{drawing.parts_legend(used.__contains__)}</div>'
+    yield f"<div class='wide'><table><tr>{head}</tr>{''.join(map(_far, farthest))}</table></div>"
+    yield f"<p class='dim'>{LAUNCHING}</p>"
+
+
+def _far(one: Outcome) -> str:
+    split = f"tp {one['tp']} pp {one['pp']} dp {one['dp']}, microbatch {one['micro_batch'] or '?'}"
+    texts = (one["id"], one["model"], f"{one['num_gpus']} × {one['gpu']}, {split}")
+    numbers = (
+        *(duration(one[key]) for key in ("measured_s", "predicted_s")),
+        f"{100 * one['error']:+.1f} %",
+        f"{100 * one['launching']:.0f} %",
+    )
+    cells = [*(f"<td class='text'>{escape(text)}</td>" for text in texts), *(f"<td>{text}</td>" for text in numbers)]
+    return f"<tr>{''.join(cells)}<td>{drawing.bar(one)}</td></tr>"
+
+
+def tables(found: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str], Rows]]:
+    """Yield (title, head, rows) of the tables that not every validation has."""
+    if found["ablations"]:
+        rows = [
+            ["as it is", *figures(found["errors"])],
+            *([name, *figures(e)] for name, e in found["ablations"].items() if e["runs"]),
+        ]
+        yield "What each part buys", ("one part changed", *HEAD[1:]), rows
+    if found["sweeps"]:
+        head = ("sweep", "mappings", "mean", "median", "bias", "Spearman", "regret of the first pick")
+        yield "Ranking of mappings", head, [_sweep(one) for one in found["sweeps"]]
+    if fit := found["fit"]:
+        kinds = [("ran", "ran_and_fits", "ran: said to fit")]
+        kinds += [("crashed", "crashed_and_does_not_fit", "crashed or out of memory: said not to fit")]
+        rows = [[words, str(fit[n]), _share(fit[right], fit[n])] for n, right, words in kinds]
+        yield "Does it fit?", ("", "runs", "forecast right"), rows
+    if memory := found["memory"]:
+        rows = [[one["id"], one["model"], f"{one['measured_gib']:.2f}", *_peak(one)] for one in memory["runs"]]
+        yield "Peak memory, GiB", ("run", "model", "measured", "predicted", "error"), rows
+
+
+def _sweep(one: Mapping[str, Any]) -> list[str]:
+    name = f"{one['source']}: {one['model']} on {one['num_gpus']} × {one['gpu']}"
+    rank = "" if one["spearman"] is None else f"{one['spearman']:.2f}"
+    sizes = (f"{100 * one[key]:.1f} %" for key in ("mean_error", "median_error"))
+    return [name, str(one["runs"]), *sizes, f"{100 * one['bias']:+.1f} %", rank, f"{100 * one['regret']:.1f} %"]
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part} ({100 * part / whole:.0f} %)" if whole else "0"
+
+
+def _peak(one: Mapping[str, Any]) -> tuple[str, str]:
+    if one["error"] is None:
+        return "", one["reason"]
+    return f"{one['predicted_gib']:.2f}", f"{100 * one['error']:+.1f} %"
+
+
+def _example(outcomes: Sequence[Outcome], kind: str) -> str:
+    one = next(one for one in outcomes if one["reason_kind"] == kind)
+    return f"{one['id']}: {one['reason']}"
+
+
+def _table(head: Sequence[str], rows: Rows, texts: int = 0) -> str:
+    """Return a table whose first column is text, and the column `texts` if that is not 0."""
+
+    def cell(index: int, text: str) -> str:
+        return f"<td class='text'>{escape(text)}</td>" if index == texts and texts else f"<td>{escape(text)}</td>"
+
+    titles = "".join(
+        f"<th{' class=text' if i == texts and texts else ''}>{escape(name)}</th>" for i, name in enumerate(head)
+    )
+    lines = "".join(f"<tr>{''.join(cell(i, text) for i, text in enumerate(row))}</tr>" for row in rows)
+    return f"<div class='wide'><table><tr>{titles}</tr>{lines}</table></div>"

@@ -1,0 +1,64 @@
+"""Published peaks of memory against those of the simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from clustersim.errors import ConfigError, InputError, shown
+from clustersim.validate.evaluate import Outcome
+from clustersim.validate.runs import table
+
+REQUIRED = ("id", "allocated_gib")
+
+
+def compare(path: Path, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Return the errors of the memory of runs whose peak (allocated, GiB, fullest GPU) a CSV has, by id.
+
+    Raises InputError for what is wrong in the file, and when it shares no id with the runs.
+    """
+    measured = read(path)
+    known = {one["id"]: one for one in outcomes}
+    if not known.keys() & measured.keys():
+        raise InputError(f"{path}: none of its ids is one of the runs; give the file of those runs too")
+    rows = [_row(known[name], value) for name, value in measured.items() if name in known]
+    found = [row for row in rows if row["error"] is not None]
+    size = sorted(abs(row["error"]) for row in found)
+    return {
+        "peaks": len(measured),
+        "compared": len(found),
+        "mean_error": sum(size) / len(size) if size else None,
+        "worst_error": size[-1] if size else None,
+        "bias": sum(row["error"] for row in found) / len(found) if found else None,
+        "runs": rows,
+    }
+
+
+def read(path: Path) -> dict[str, float]:
+    """Return the measured GiB by id."""
+    found: dict[str, float] = {}
+    for line, cells in table(path, REQUIRED):
+        try:
+            value = float(cells["allocated_gib"])
+        except ValueError:
+            value = float("nan")
+        if not 0 < value < 1e6:
+            what = f"allocated_gib: {shown(cells['allocated_gib'])} is not GiB above 0"
+            raise ConfigError(str(path), line, 1, what)
+        if cells["id"] in found:
+            raise ConfigError(str(path), line, 1, f"id: {shown(cells['id'])} stands above already; keep one")
+        found[cells["id"]] = value
+    return found
+
+
+def _row(outcome: Mapping[str, Any], measured: float) -> dict[str, Any]:
+    forecast = outcome["allocated_gib"]
+    return {
+        "id": outcome["id"],
+        "model": outcome["model"],
+        "measured_gib": measured,
+        "predicted_gib": forecast,
+        "error": None if forecast is None else forecast / measured - 1,
+        "reason": outcome["reason"],
+    }

@@ -1,0 +1,89 @@
+"""Sweeps of one model on one cluster: does the forecast put its mappings in the right order, and which fit?"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from clustersim.validate.evaluate import Outcome
+from clustersim.validate.statistics import errors
+
+FEWEST = 5
+"""Mappings that make a sweep."""
+
+
+def sweeps(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """Return the figures of every sweep: runs of one source, model, GPU, number of GPUs, batch and sequence.
+
+    spearman: rank correlation of predicted and measured time. regret: how much slower than the fastest measured mapping the
+    one forecast to be fastest is.
+    """
+    found: defaultdict[tuple[Any, ...], list[Outcome]] = defaultdict(list)
+    for one in outcomes:
+        if one["error"] is not None:
+            keys = ("source", "model", "gpu", "num_gpus", "global_batch", "seq", "precision")
+            found[tuple(one[key] for key in keys)].append(one)
+    several = {key: rows for key, rows in found.items() if len({_mapping(row) for row in rows}) >= FEWEST}
+    return [_sweep(key, rows) for key, rows in sorted(several.items(), key=str)]
+
+
+def _mapping(one: Outcome) -> tuple[Any, ...]:
+    return tuple(one[key] for key in ("tp", "pp", "vpp", "dp", "cp", "ep", "micro_batch", "zero_stage", "recompute"))
+
+
+def _sweep(key: tuple[Any, ...], rows: Sequence[Outcome]) -> dict[str, Any]:
+    first = min(rows, key=lambda one: one["predicted_s"])
+    best = min(one["measured_s"] for one in rows)
+    names = ("source", "model", "gpu", "num_gpus", "global_batch", "seq", "precision")
+    return {
+        **dict(zip(names, key, strict=True)),
+        **errors(rows),
+        "spearman": spearman([one["predicted_s"] for one in rows], [one["measured_s"] for one in rows]),
+        "regret": first["measured_s"] / best - 1,
+        "first_pick": first["id"],
+    }
+
+
+def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Return the rank correlation of two lists, ties at their mean rank; None when one of them is all alike."""
+    import numpy as np
+
+    one, two = (np.array(_ranks(values)) for values in (first, second))
+    if one.std() == 0 or two.std() == 0:
+        return None
+    return float(np.corrcoef(one, two)[0, 1])
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    order = sorted(range(len(values)), key=values.__getitem__)
+    ranks = [0.0] * len(values)
+    begin = 0
+    while begin < len(order):
+        end = begin
+        while end + 1 < len(order) and values[order[end + 1]] == values[order[begin]]:
+            end += 1
+        for place in order[begin : end + 1]:
+            ranks[place] = (begin + end) / 2
+        begin = end + 1
+    return ranks
+
+
+def verdicts(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
+    """Return how often the verdict whether a run fits was right, of runs that ran and of those that did not; None without those.
+
+    A crash need not be for lack of memory, so a run that crashed and would fit is no proof of an error.
+    """
+    judged = [one for one in outcomes if one["fits"] is not None]
+    ran, crashed = [one for one in judged if one["ran"]], [one for one in judged if not one["ran"]]
+    if not crashed:
+        return None
+    peaks = [one["allocated_gib"] / one["measured_memory_gb"] - 1 for one in ran if one["measured_memory_gb"]]
+    return {
+        "ran": len(ran),
+        "ran_and_fits": sum(one["fits"] for one in ran),
+        "crashed": len(crashed),
+        "crashed_and_does_not_fit": sum(not one["fits"] for one in crashed),
+        "memory_mean_error": sum(map(abs, peaks)) / len(peaks) if peaks else None,
+        "memory_bias": sum(peaks) / len(peaks) if peaks else None,
+    }

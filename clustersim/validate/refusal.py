@@ -1,0 +1,12 @@
+"""Why a run is not simulated."""
+
+from __future__ import annotations
+
+
+class Refusal(Exception):  # noqa: N818 - it is no fault of anyone's
+    """A run that cannot be simulated as it was. kind: under which such runs are counted; why: one sentence."""
+
+    def __init__(self, kind: str, why: str) -> None:
+        super().__init__(why)
+        self.kind = kind
+        self.why = why

@@ -1,0 +1,31 @@
+"""What a validation found, as plain data: figures in all, by group, refused runs, ablations, rankings, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from clustersim.validate.evaluate import Outcome
+from clustersim.validate.ranking import sweeps, verdicts
+from clustersim.validate.statistics import errors, groups, refusals
+
+
+def report(
+    outcomes: Sequence[Outcome],
+    changed: Mapping[str, Sequence[Outcome]] | None = None,
+    memory: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the figures of outcomes; `changed` are those of ablations by name, `memory` the comparison of peaks.
+
+    Every figure of an ablation is over the runs that it could simulate. Errors are fractions of the measured time.
+    """
+    return {
+        "runs_read": len(outcomes),
+        "errors": errors(outcomes),
+        "groups": groups(outcomes),
+        "refused": refusals(outcomes),
+        "ablations": {name: errors(rows) for name, rows in (changed or {}).items()},
+        "sweeps": sweeps(outcomes),
+        "fit": verdicts(outcomes),
+        "memory": memory,
+    }

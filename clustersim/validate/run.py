@@ -1,0 +1,121 @@
+"""A whole validation: read the files, simulate every run, keep each on disk, hand back what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+
+from clustersim.errors import ClustersimError, ConfigError, DiskFullError, InputError, InterruptedSweepError
+from clustersim.output.store import ELSEWHERE
+from clustersim.sweep.runner import spread
+from clustersim.validate import log
+from clustersim.validate.adapt import ABLATIONS
+from clustersim.validate.evaluate import Outcome, evaluate
+from clustersim.validate.runs import Run, read
+from clustersim.writing import unwritable
+
+Ablation = tuple[str, str]
+"""What is changed and to what: ("predictor", "roofline")."""
+Tracked = Iterator[tuple[int, Outcome]]
+Show = Callable[[Tracked, int], Tracked]
+"""Passes outcomes on as they come in, and may show progress of so many."""
+WAVE = 4096
+"""Runs handed to the workers at a time."""
+
+
+def load(paths: Sequence[Path]) -> list[Run]:
+    """Return the runs of all files. Raises InputError; one id may stand once in all of them."""
+    result: list[Run] = []
+    where: dict[str, Path] = {}
+    for path in paths:
+        for run in read(path):
+            if run.id in where:
+                raise ConfigError(
+                    str(path), run.line, 1, f"id: {run.id!r} stands in {where[run.id]} already; give every run its own"
+                )
+            where[run.id] = path
+            result.append(run)
+    return result
+
+
+def ablations(given: Sequence[str]) -> list[Ablation]:
+    """Return the changes of `--ablate` texts such as `predictor=roofline|linear`. Raises InputError."""
+    found: list[Ablation] = []
+    for text in given:
+        part, equals, values = text.partition("=")
+        if not equals or part not in ABLATIONS:
+            raise InputError(f"--ablate {text!r}: write one of {', '.join(f'{name}=…' for name in ABLATIONS)}")
+        found += [(part, value) for value in values.replace(",", "|").split("|")]
+    for part, value in found:
+        _check(part, value)
+    return found
+
+
+def _check(part: str, value: str) -> None:
+    known = {"clocks": ("boost", "sustained"), "fabric": ("ideal",)}.get(part)
+    if known and value not in known:
+        raise InputError(f"--ablate {part}={value}: write {' or '.join(f'{part}={name}' for name in known)}")
+    if part == "predictor":
+        from clustersim.predictors.load import get
+
+        get(value)
+    if part == "nccl":
+        from clustersim.config.topology import NCCL_ALGORITHMS
+
+        if value not in NCCL_ALGORITHMS:
+            raise InputError(f"--ablate nccl={value}: write one of {', '.join(NCCL_ALGORITHMS)}")
+
+
+def simulate(
+    runs: Sequence[Run], changes: Sequence[Ablation], workers: int, kept: log.Log, show: Show = lambda rows, _: rows
+) -> dict[Ablation | None, list[Outcome]]:
+    """Simulate every run as it is and under each change, on `workers` processes; return the outcomes in order.
+
+    What the log knows already is not simulated again. Raises InterruptedSweepError on Ctrl-C, with everything kept, and
+    ClustersimError when a worker dies.
+    """
+    versions: list[Ablation | None] = [None, *changes]
+    found = dict(kept.known)
+    tasks = [(version, run) for version in versions for run in runs if (_name(version), run.id) not in found]
+    total = len(versions) * len(runs)
+    try:
+        with closing(show(_each(tasks, workers), len(tasks))) as outcomes:  # type: ignore[type-var]
+            for index, outcome in outcomes:
+                version, run = tasks[index]
+                kept.append(_name(version), outcome)
+                found[_name(version), run.id] = outcome
+    except KeyboardInterrupt:
+        done = f"{len(found)} of {total} are kept in {kept.shown}, and the same command goes on from there"
+        raise InterruptedSweepError(f"interrupted; {done}") from None
+    except OSError as error:
+        raise unwritable(kept.shown, error, ELSEWHERE) from error
+    except (InputError, DiskFullError):
+        raise
+    except ClustersimError as error:
+        raise ClustersimError(f"{error}; {len(found)} others are kept in {kept.shown}, try fewer --workers") from error
+    return {version: [found[_name(version), run.id] for run in runs] for version in versions}
+
+
+def _name(version: Ablation | None) -> str:
+    return "" if version is None else "=".join(version)
+
+
+def _each(tasks: Sequence[tuple[Ablation | None, Run]], workers: int) -> Tracked:
+    """Yield (index, outcome); runs of one cluster come together, so that it is built once."""
+    order = sorted(range(len(tasks)), key=lambda i: (tasks[i][1].gpu, tasks[i][1].num_gpus or 0))
+    if workers == 1 or len(tasks) == 1:
+        for index in order:
+            yield index, _evaluate(tasks[index])
+        return
+    waiting = iter(order)
+    while wave := list(islice(waiting, WAVE)):
+        with closing(spread(_evaluate, [tasks[i] for i in wave], workers)) as rows:  # type: ignore[type-var]
+            for place, outcome in rows:
+                yield wave[place], outcome
+
+
+def _evaluate(task: tuple[Ablation | None, Run]) -> Outcome:
+    version, run = task
+    return evaluate(run, dict([version]) if version else None)

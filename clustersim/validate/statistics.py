@@ -1,0 +1,89 @@
+"""Errors of outcomes, in all and by group."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from clustersim.validate.evaluate import Outcome
+
+SCALES = ((8, "1 to 8"), (64, "9 to 64"), (512, "65 to 512"), (4096, "513 to 4,096"), (10**9, "more than 4,096"))
+
+
+def scale(outcome: Outcome) -> str:
+    """Return the number of GPUs in words."""
+    return next(name for most, name in SCALES if outcome["num_gpus"] <= most)
+
+
+def split(outcome: Outcome) -> str:
+    """Return which degrees of a run are above one, such as `tp pp`."""
+    names = [name for name in ("tp", "pp", "dp", "cp", "ep") if (outcome[name] or 1) > 1]
+    return " ".join(names) or "one GPU"
+
+
+GROUPS: Mapping[str, Callable[[Outcome], str]] = {
+    "source": lambda one: str(one["source"]),
+    "gpu": lambda one: str(one["gpu"]),
+    "framework": lambda one: str(one["framework"]),
+    "gpus": scale,
+    "parallelism": split,
+    "precision": lambda one: str(one["precision"]),
+}
+
+
+def compared(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Return the outcomes that have a measured and a predicted time."""
+    return [one for one in outcomes if one["error"] is not None]
+
+
+def errors(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Return figures of the errors of outcomes that have one; fractions, not per cent. held: of those with an interval."""
+    rows = compared(outcomes)
+    if not rows:
+        return {"runs": 0}
+    size = sorted(abs(one["error"]) for one in rows)
+    bounded = [one for one in rows if one["low_s"] is not None and one["high_s"] is not None]
+    held = sum(one["low_s"] <= one["measured_s"] <= one["high_s"] for one in bounded)
+    return {
+        "runs": len(rows),
+        "mean_error": sum(size) / len(size),
+        "median_error": _median(size),
+        "p90_error": size[min(len(size) - 1, int(0.9 * len(size)))],
+        "bias": sum(one["error"] for one in rows) / len(rows),
+        "with_interval": len(bounded),
+        "held": held / len(bounded) if bounded else None,
+    }
+
+
+def groups(outcomes: Sequence[Outcome]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return {grouping: {group: errors}} of every grouping, largest group first."""
+    return {name: grouped(outcomes, of) for name, of in GROUPS.items()}
+
+
+def grouped(outcomes: Sequence[Outcome], of: Callable[[Outcome], str]) -> dict[str, dict[str, Any]]:
+    """Return the errors by group, largest group first."""
+    found: defaultdict[str, list[Outcome]] = defaultdict(list)
+    for one in compared(outcomes):
+        found[of(one)].append(one)
+    return {name: errors(found[name]) for name in sorted(found, key=lambda name: (-len(found[name]), name))}
+
+
+def refusals(outcomes: Sequence[Outcome]) -> dict[str, int]:
+    """Return how many runs were refused or failed, by kind of reason, most first."""
+    return dict(Counter(one["reason_kind"] for one in outcomes if one["status"] != "ok").most_common())
+
+
+def worst(outcomes: Sequence[Outcome], count: int = 10) -> list[Outcome]:
+    """Return the outcomes that are farthest off, by the ratio of the two times."""
+    return sorted(compared(outcomes), key=lambda one: -_factor(one))[:count]
+
+
+def _factor(one: Outcome) -> float:
+    ratio = float(one["predicted_s"] / one["measured_s"])
+    return max(ratio, 1 / ratio)
+
+
+def _median(values: Sequence[float]) -> float:
+    middle = len(values) // 2
+    return values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2

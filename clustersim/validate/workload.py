@@ -1,0 +1,147 @@
+"""The workload of a measured run, as a workload file would say it: its own columns first, then its framework's defaults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clustersim.frameworks import Framework, find
+from clustersim.validate.models import Family, family, tied
+from clustersim.validate.refusal import Refusal
+from clustersim.validate.runs import Run
+
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
+RECOMPUTE = ("none", "selective", "full")
+NEEDED = ("layers", "hidden", "heads", "seq", "vocab", "global_batch", "tp", "pp", "dp")
+
+
+def workload(run: Run) -> tuple[dict[str, Any], list[str]]:
+    """Return a workload file as plain data, and what was assumed, with where it is from. Raises Refusal."""
+    found, framework = _refuse(run)
+    draft = _Draft(run, framework)
+    draft.model(found)
+    draft.training()
+    draft.parallelism()
+    return draft.spec, draft.assumed
+
+
+def framework_of(run: Run) -> Framework:
+    """Return the framework of a run. Raises Refusal for one that is not in the table."""
+    found = find(run.framework, run.year)
+    if found is None:
+        raise Refusal("unknown framework", f"framework {run.framework!r} is not in the table of defaults")
+    return found
+
+
+def _refuse(run: Run) -> tuple[Family, Framework]:
+    """Raise Refusal for what no workload can say; the first reason in this order counts."""
+    found = family(run.model)
+    if isinstance(run.kv_heads, str):
+        raise Refusal("multi-latent attention", f"kv_heads {run.kv_heads}: multi-latent attention is not modelled")
+    if found is None:
+        raise Refusal("unknown model", f"{run.model!r} is of no known family of models")
+    if found.refused:
+        raise Refusal("unknown model", found.refused)
+    for name in NEEDED:
+        if getattr(run, name) is None:
+            raise Refusal("incomplete source", f"the source does not say {name}")
+    framework = framework_of(run)
+    zero = framework.value("parallelism.zero") if run.zero_stage is None else run.zero_stage
+    if zero and zero > 1:
+        raise Refusal("ZeRO-2, ZeRO-3, FSDP", f"zero_stage {zero}: sharded gradients and parameters are not modelled")
+    if (run.cp or 1) > 1:
+        raise Refusal("context parallelism", f"cp {run.cp}: context parallelism is not modelled")
+    if run.precision not in PRECISIONS:
+        raise Refusal("precision", f"precision {run.precision or 'blank'}: only {', '.join(PRECISIONS)} are modelled")
+    if run.recompute and run.recompute not in RECOMPUTE:
+        raise Refusal("recompute", f"recompute {run.recompute}: only {', '.join(RECOMPUTE)} are modelled")
+    _refuse_layout(run, framework)
+    return found, framework
+
+
+def _refuse_layout(run: Run, framework: Framework) -> None:
+    layers, tp, pp, dp = (int(getattr(run, name)) for name in ("layers", "tp", "pp", "dp"))
+    if run.num_gpus is not None and tp * pp * dp != run.num_gpus:
+        raise Refusal(
+            "layout", f"tp {tp} × pp {pp} × dp {dp} is {tp * pp * dp}, not the {run.num_gpus} GPUs of the run"
+        )
+    chunks = pp * (run.vpp or 1)
+    if framework.stages == "even" and layers % chunks:
+        raise Refusal("layout", f"{layers} layers do not divide over {chunks} chunks, and the source does not say how")
+
+
+class _Draft:
+    """A workload under way: `spec` grows, `assumed` lists what the row does not say."""
+
+    def __init__(self, run: Run, framework: Framework) -> None:
+        self.run = run
+        self.framework = framework
+        self.spec: dict[str, Any] = {"name": run.id, "model": {}, "training": {}, "parallelism": {"overlap": {}}}
+        self.assumed: list[str] = []
+
+    def put(self, key: str, value: Any) -> None:
+        here = self.spec
+        *parents, last = key.split(".")
+        for part in parents:
+            here = here[part]
+        here[last] = value
+
+    def default(self, key: str, given: Any, name: str = "") -> Any:
+        """Put what the row says, or else the framework's default, and note that; `name`: of another default of the table."""
+        value = given
+        if value in (None, ""):
+            value = self.framework.value(name or key, self.run.precision)
+            if value is None:
+                return None  # neither says it: the workload's own default
+            said = str(value).lower() if isinstance(value, bool) else value
+            self.assumed.append(f"{key}: {said} ({self.framework.name})")
+        self.put(key, value)
+        return value
+
+    def model(self, found: Family) -> None:
+        """The shapes: of the row, and of the family of models that its name says."""
+        run = self.run
+        for key in ("layers", "hidden", "heads", "vocab"):
+            self.put(f"model.{key}", getattr(run, key))
+        for key, value in (("ffn", run.ffn_hidden), ("kv_heads", run.kv_heads), ("experts", run.experts)):
+            if value is not None:
+                self.put(f"model.{key}", value)
+        if run.experts:
+            self.put("model.topk", run.topk or 1)
+            self.put("model.shared_experts", run.shared_experts or 0)
+        self.spec["model"].update(found.shapes)
+        self.assumed.append(f"model: {', '.join(map(str, found.shapes.values()))} (model family {found.name})")
+        share, why = tied(run, found)
+        self.put("model.tied_embeddings", share)
+        self.assumed.append(f"model.tied_embeddings: {str(share).lower()} ({why})")
+        if found.dropout:
+            self.default("model.dropout", None)
+        self.default("model.vocab_multiple", None)
+
+    def training(self) -> None:
+        """Batch, precision, attention, recomputation, gradients, optimizer."""
+        run = self.run
+        for key in ("global_batch", "seq", "precision"):
+            self.put(f"training.{key}", getattr(run, key))
+        self.default("training.micro_batch", run.micro_batch)
+        attention = None if run.flash_attention is None else "flash" if run.flash_attention else "unfused"
+        self.default("training.attention", attention)
+        self.default("training.recompute", run.recompute)
+        for key in ("kernels", "gradients", "optimizer", "clip_gradients"):
+            self.default(f"training.{key}", None)
+
+    def parallelism(self) -> None:
+        """Degrees, schedule, sharding, overlap."""
+        run, split = self.run, self.spec["parallelism"]
+        split.update(tp=run.tp, pp=run.pp, dp=run.dp, **({"ep": run.ep} if run.ep else {}), tp_across_nodes=True)
+        vpp = self.default("parallelism.vpp", run.vpp)
+        split["schedule"] = "interleaved" if (vpp or 1) > 1 else "1f1b"
+        zero = self.default("parallelism.zero", run.zero_stage)
+        given = run.sequence_parallel if run.tp and run.tp > 1 else False  # without tp there is nothing to split
+        self.default("parallelism.sequence_parallel", given)
+        self.default("parallelism.overlap.grad_reduce", run.overlap_grad_reduce)
+        gather = run.overlap_param_gather if zero else False
+        self.default("parallelism.overlap.param_gather", gather)
+        interleaved = "parallelism.overlap.p2p_interleaved" if (vpp or 1) > 1 else ""
+        self.default("parallelism.overlap.p2p", run.overlap_p2p, interleaved)
+        if run.overlap_tp:
+            self.assumed.append("overlap_tp: not modelled, tensor-parallel communication is exposed")

@@ -1,0 +1,414 @@
+"""A measured run as a simulation: what a row becomes, what is refused, and what is said of the errors."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from validate_cases import write
+
+from clustersim.config.yaml import parse
+from clustersim.errors import InputError, InterruptedSweepError
+from clustersim.files import digest
+from clustersim.output import calibration
+from clustersim.output.calibration import Kind, Quantiles
+from clustersim.output.store import Question
+from clustersim.pipeline import simulate
+from clustersim.validate import calibrate, log, page, peaks, ranking, run, runs, statistics
+from clustersim.validate.adapt import adapt
+from clustersim.validate.evaluate import evaluate, source_of
+from clustersim.validate.refusal import Refusal
+from clustersim.validate.report import report
+
+
+def row(tmp_path, **change):
+    return runs.read(write(tmp_path / "runs.csv", change))[0]
+
+
+def specs(setup):
+    return parse(setup.topology).data, parse(setup.workload).data
+
+
+def test_a_row_becomes_the_files_that_run_would_be_given(tmp_path):
+    setup = adapt(row(tmp_path))
+    cluster, job = specs(setup)
+    assert cluster["cluster"]["nodes"] == 1
+    assert cluster["cluster"]["node"]["extends"] == "hgx-a100"
+    assert job["model"]["layers"] == 4
+    assert job["parallelism"]["schedule"] == "1f1b"
+    assert job["training"]["attention"] == "unfused"
+    outcome = evaluate(row(tmp_path))
+    for name, text in (("cluster.yaml", setup.topology), ("job.yaml", setup.workload)):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    same = simulate(tmp_path / "cluster.yaml", tmp_path / "job.yaml").summary
+    assert outcome["predicted_s"] == same["step_time_s"]
+    assert outcome["error"] == pytest.approx(same["step_time_s"] / 0.1 - 1)
+    assert outcome["status"] == "ok"
+    assert sum(outcome["breakdown_s"].values()) == pytest.approx(same["step_time_s"])
+
+
+def test_what_a_row_leaves_open_is_taken_from_its_framework_and_said(tmp_path):
+    old = adapt(row(tmp_path))
+    _, job = specs(old)
+    assert job["training"]["gradients"] == "fp16"
+    assert job["parallelism"]["overlap"] == {"grad_reduce": False, "param_gather": False, "p2p": False}
+    assert "training.gradients: fp16 (megatron-2020)" in old.assumed
+    assert "parallelism.overlap.grad_reduce: false (megatron-2020)" in old.assumed
+    assert not any(said.startswith("training.recompute") for said in old.assumed)
+    new = row(tmp_path, framework="NeMo 25.02", year="2025", zero_stage="", precision="bf16", flash_attention="")
+    _, job = specs(adapt(new))
+    assert job["parallelism"]["zero"] == 1
+    assert job["parallelism"]["overlap"]["grad_reduce"] is True
+    assert job["training"]["attention"] == "flash"
+    assert job["model"]["dropout"] is False
+
+
+def test_a_row_that_says_it_is_taken_at_its_word(tmp_path):
+    _, job = specs(adapt(row(tmp_path, overlap_grad_reduce="1", flash_attention="1", recompute="selective")))
+    assert job["parallelism"]["overlap"]["grad_reduce"] is True
+    assert job["training"]["attention"] == "flash"
+    assert job["training"]["recompute"] == "selective"
+
+
+def test_chunks_make_an_interleaved_schedule_that_overlaps_messages(tmp_path):
+    _, job = specs(adapt(row(tmp_path, vpp="2", framework="NeMo", year="2024")))
+    assert job["parallelism"]["schedule"] == "interleaved"
+    assert job["parallelism"]["overlap"]["p2p"] is True
+
+
+def test_the_family_of_a_model_is_in_its_name(tmp_path):
+    _, job = specs(adapt(row(tmp_path, model="Llama3-8B", framework="NeMo", year="2024")))
+    assert job["model"]["activation"] == "swiglu"
+    assert job["model"]["norm"] == "rmsnorm"
+    assert job["model"]["tied_embeddings"] is False
+
+
+def test_a_size_in_the_name_decides_whether_embeddings_are_tied(tmp_path):
+    shapes = {
+        "layers": "28",
+        "hidden": "3072",
+        "ffn_hidden": "8192",
+        "heads": "32",
+        "kv_heads": "32",
+        "vocab": "131072",
+    }
+    setup = adapt(row(tmp_path, model="Llama-like 3.57B", framework="nanotron", **shapes))
+    assert specs(setup)[1]["model"]["tied_embeddings"] is True
+    assert any("3.57B parameters in the model's name" in said for said in setup.assumed)
+
+
+def test_tensor_parallelism_alone_makes_sequence_parallelism(tmp_path):
+    _, job = specs(adapt(row(tmp_path, tp="1", dp="4", sequence_parallel="1")))
+    assert job["parallelism"]["sequence_parallel"] is False
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ({"zero_stage": "3"}, "ZeRO-2, ZeRO-3, FSDP"),
+        ({"zero_stage": "", "framework": "torchtitan"}, "ZeRO-2, ZeRO-3, FSDP"),
+        ({"cp": "2"}, "context parallelism"),
+        ({"kv_heads": "MLA"}, "multi-latent attention"),
+        ({"precision": "nvfp4"}, "precision"),
+        ({"model": "my model"}, "unknown model"),
+        ({"model": "DeepSeek-V3"}, "unknown model"),
+        ({"framework": "by hand"}, "unknown framework"),
+        ({"gpu": "tpu-v5p"}, "unknown GPU"),
+        ({"layers": "5"}, "layout"),
+        ({"dp": "4"}, "layout"),
+        ({"hidden": ""}, "incomplete source"),
+        ({"num_gpus": "16", "dp": "4", "nic_gbps_per_gpu": "0"}, "incomplete source"),
+        ({"recompute": "some layers"}, "recompute"),
+        ({"heads": "15"}, "mapping"),
+        ({"global_batch": "15"}, "mapping"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused_with_its_reason(tmp_path, change, kind):
+    outcome = evaluate(row(tmp_path, **change))
+    assert outcome["status"] == "refused"
+    assert outcome["reason_kind"] == kind
+    assert outcome["reason"]
+    assert outcome["predicted_s"] is None
+
+
+def test_deepspeed_cuts_any_number_of_layers(tmp_path):
+    assert evaluate(row(tmp_path, layers="5", framework="Megatron-DeepSpeed"))["status"] == "ok"
+
+
+def test_a_run_that_was_measured_is_simulated_though_it_would_not_fit(tmp_path):
+    outcome = evaluate(row(tmp_path, hidden="16384", ffn_hidden="65536", heads="64", kv_heads="64", layers="16"))
+    assert outcome["status"] == "ok"
+    assert outcome["fits"] is False
+    assert outcome["memory_gib"] > outcome["allocated_gib"]
+
+
+@pytest.mark.parametrize(
+    "change", ["predictor=roofline", "predictor=linear", "clocks=boost", "fabric=ideal", "nccl=ring"]
+)
+def test_one_part_can_be_changed(tmp_path, change):
+    [(part, value)] = run.ablations([change])
+    plain, changed = evaluate(row(tmp_path)), evaluate(row(tmp_path), {part: value})
+    assert changed["status"] == "ok"
+    faster = changed["predicted_s"] <= plain["predicted_s"]
+    assert faster or change in ("predictor=linear", "nccl=ring")
+
+
+def test_ablations_are_checked_before_any_work():
+    assert run.ablations(["predictor=roofline|linear", "nccl=ring"]) == [
+        ("predictor", "roofline"),
+        ("predictor", "linear"),
+        ("nccl", "ring"),
+    ]
+    for wrong, said in (
+        ("weather=bad", "write one of"),
+        ("clocks=slow", "clocks=boost"),
+        ("fabric=real", "fabric=ideal"),
+    ):
+        with pytest.raises(InputError, match=said):
+            run.ablations([wrong])
+    with pytest.raises(InputError, match="none of the predictors"):
+        run.ablations(["predictor=oracle"])
+
+
+def outcome(source="A", measured=1.0, predicted=1.0, **more):
+    base = {
+        "id": f"{source}-{measured}-{predicted}",
+        "source": source,
+        "measured_s": measured,
+        "predicted_s": predicted,
+    }
+    base |= {"error": predicted / measured - 1, "low_s": 0.9, "high_s": 1.1, "status": "ok", "launching": 0.0}
+    base |= {
+        "num_gpus": 8,
+        "gpu": "h100-sxm",
+        "framework": "x",
+        "precision": "bf16",
+        "architecture": "hopper",
+        "ep": None,
+    }
+    base |= {"tp": 1, "pp": 1, "dp": 8, "cp": 1, "model": "m", "global_batch": 8, "seq": 1, "vpp": 1, "micro_batch": 1}
+    base |= {"zero_stage": 0, "recompute": "none", "fits": True, "ran": True, "measured_memory_gb": None}
+    return base | {"breakdown_s": {"compute": predicted}, "assumed": [], "reason_kind": "", "reason": ""} | more
+
+
+def test_errors_are_counted_in_all_and_by_group():
+    rows = [outcome("A", 1.0, 1.1), outcome("A", 1.0, 0.8), outcome("B", 2.0, 2.0), outcome(error=None)]
+    found = statistics.errors(rows)
+    assert found["runs"] == 3
+    assert found["mean_error"] == pytest.approx(0.1)
+    assert found["median_error"] == pytest.approx(0.1)
+    assert found["bias"] == pytest.approx(-0.1 / 3)
+    assert found["held"] == pytest.approx(2 / 3)
+    assert list(statistics.groups(rows)["source"]) == ["A", "B"]
+    assert [one["predicted_s"] for one in statistics.worst(rows, 1)] == [0.8]
+
+
+def test_the_interval_of_a_step_holds_eight_of_ten_errors_with_one_weight_a_source():
+    rows = [outcome("A", math.exp(k / 10), 1.0) for k in range(-5, 6)]
+    rows += [outcome("B", math.exp(k / 100), 1.0) for k in range(-5, 6) for _ in range(30)]
+    found = calibrate.quantiles(rows)
+    assert found.low == pytest.approx(-0.4 / 1, abs=0.15)
+    with pytest.raises(InputError, match="two sources"):
+        calibrate.table(rows[:3])
+    table = calibrate.table(rows)
+    assert table["sources"] == {"A": 11, "B": 330}
+    assert set(table["without"]) == {"A", "B"}
+    assert table["held"] >= 0.8
+
+
+@given(st.floats(0.001, 1000), st.floats(0, 1), st.floats(-1, 1), st.floats(-1, 5))
+def test_a_forecast_lies_in_its_own_interval_which_grows_with_the_launching_share(seconds, share, low, high):
+    found = Quantiles(low, high)
+    least, most = found.around(seconds, share)
+    assert least <= seconds <= most
+    assert found.around(seconds, share + 0.1)[1] >= most
+
+
+KNOWN = Kind("hopper", "bf16", 64, 0.02, False, "neusight", "sustained")
+
+
+def test_an_interval_says_what_it_rests_on():
+    low, high, note = calibration.interval(2.0, KNOWN)
+    assert low < 2.0 < high
+    assert note.startswith("80 % of ")
+    assert "published steps" in note
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"gpus": 10**6}, "at most"),
+        ({"experts": True}, "mixture of experts"),
+        ({"architecture": "cdna3"}, "cdna3"),
+        ({"architecture": "blackwell", "precision": "fp8"}, "blackwell fp8"),
+        ({"predictor": "linear"}, "predictor neusight"),
+        ({"clocks": "boost"}, "sustained clocks"),
+        ({"launching": 3.0}, "launching its kernels"),
+    ],
+)
+def test_there_is_no_interval_where_no_published_step_supports_one(change, said):
+    fields = {name: getattr(KNOWN, name) for name in KNOWN.__dataclass_fields__}
+    low, high, note = calibration.interval(2.0, Kind(**{**fields, **change}))
+    assert (low, high) == (None, None)
+    assert note.startswith("none: ")
+    assert said in note
+
+
+def test_the_shipped_intervals_hold_what_they_promise_of_sources_left_out():
+    table = calibration.shipped()
+    assert 0.74 <= table["held_when_left_out"] <= 0.86
+    assert sum(table["sources"].values()) == table["rows"]
+
+
+def test_a_source_that_was_calibrated_on_is_judged_by_the_others(tmp_path):
+    name = next(iter(calibration.shipped()["sources"]))
+    found = evaluate(row(tmp_path, id=f"{name}-001"))
+    assert source_of(row(tmp_path, id=f"{name}-001")) == name
+    left = Quantiles(**calibration.shipped()["without"][name])
+    assert (found["low_s"], found["high_s"]) == left.around(found["predicted_s"], found["launching"])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "rank"),
+    [
+        ([1, 2, 3, 4], [10, 20, 30, 40], 1.0),
+        ([1, 2, 3], [3, 2, 1], -1.0),
+        ([1, 1, 2], [1, 1, 2], 1.0),
+        ([1, 1], [1, 2], None),
+    ],
+)
+def test_spearman(first, second, rank):
+    assert ranking.spearman(first, second) == (None if rank is None else pytest.approx(rank))
+
+
+def test_a_sweep_is_ranked_and_the_first_pick_judged():
+    rows = [outcome("S", m, p, micro_batch=i) for i, (m, p) in enumerate([(1, 2), (2, 1), (3, 3), (4, 4), (5, 5)], 1)]
+    [found] = ranking.sweeps(rows)
+    assert found["regret"] == pytest.approx(1.0)
+    assert found["spearman"] == pytest.approx(0.9)
+    assert ranking.sweeps(rows[:3]) == []
+
+
+def test_the_verdict_whether_a_run_fits_is_counted():
+    rows = [outcome(fits=True), outcome(fits=False), outcome(ran=False, fits=False, error=None)]
+    found = ranking.verdicts(rows)
+    assert (found["ran"], found["ran_and_fits"]) == (2, 1)
+    assert (found["crashed"], found["crashed_and_does_not_fit"]) == (1, 1)
+    assert ranking.verdicts(rows[:2]) is None
+
+
+def test_peaks_of_memory_are_compared_by_id(tmp_path):
+    path = tmp_path / "peaks.csv"
+    path.write_text("id,allocated_gib\nA-1,10\nother-2,5\n")
+    rows = [outcome(id="A-1", allocated_gib=9.0)]
+    found = peaks.compare(path, rows)
+    assert found["mean_error"] == pytest.approx(0.1)
+    assert (found["peaks"], found["compared"]) == (2, 1)
+    with pytest.raises(InputError, match="none of its ids"):
+        peaks.compare(path, [outcome(id="B-1")])
+    path.write_text("id,allocated_gib\nA-1,much\n")
+    with pytest.raises(InputError, match=r"peaks.csv:2:1: allocated_gib: 'much' is not GiB above 0"):
+        peaks.read(path)
+
+
+def some(tmp_path):
+    return write(tmp_path / "runs.csv", {}, {"id": "MINE-2", "tp": "1", "dp": "4"}, {"id": "MINE-3", "cp": "4"})
+
+
+def asked(path, *changes):
+    return Question("validate", {"runs": (str(path), digest(path.read_bytes()))}, {"ablations": list(changes)})
+
+
+def test_a_validation_that_was_stopped_goes_on_where_it_was(tmp_path):
+    path, target = some(tmp_path), tmp_path / "out"
+    found, done = run.load([path]), []
+
+    def stop(rows, _):
+        for item in rows:
+            yield item
+            raise KeyboardInterrupt
+
+    def count(rows, total):
+        done.append(total)
+        return rows
+
+    with pytest.raises(InterruptedSweepError, match="1 of 3 are kept"), log.opened(target, asked(path)) as kept:
+        run.simulate(found, [], 1, kept, stop)
+    with (target / log.LOG).open("a", encoding="utf-8") as file:
+        file.write('{"ablation": "", "run": {"id": "MI')  # torn by a crash
+    with log.opened(target, asked(path)) as kept:
+        outcomes = run.simulate(found, [], 1, kept, count)[None]
+        kept.finish(outcomes, "page")
+    assert done == [2]
+    assert [one["id"] for one in outcomes] == ["MINE-1", "MINE-2", "MINE-3"]
+    assert json.loads((target / "manifest.json").read_text())["complete"] is True
+    with log.opened(target, asked(path)) as kept:
+        run.simulate(found, [], 1, kept, count)
+    assert done == [2, 3], "a finished one is made anew"
+    assert json.loads((target / "manifest.json").read_text())["complete"] is False
+
+
+@pytest.mark.slow
+def test_workers_find_what_one_process_finds(tmp_path):
+    path = some(tmp_path)
+    found, results = run.load([path]), []
+    for workers in (1, 2):
+        with log.opened(tmp_path / f"out{workers}", asked(path, "clocks=boost")) as kept:
+            results.append(run.simulate(found, [("clocks", "boost")], workers, kept))
+    assert results[0] == results[1]
+
+
+def test_the_page_is_one_file_without_requests_and_says_everything(tmp_path):
+    rows = [evaluate(one) for one in runs.read(some(tmp_path))]
+    rows[0]["model"] = "<script>"
+    text = page.page(report(rows, {"clocks=boost": rows}), rows, "runs.csv")
+    assert "<script>" not in text
+    assert "&lt;script&gt;" in text
+    assert not any(word in text for word in ("http://", "https://", "src=", "@import", "url(h"))
+    assert "prefers-color-scheme: dark" in text
+    for words in ("By source", "By GPU", "By framework", "By number of GPUs", "By parallelism", "The ten farthest off"):
+        assert words in text
+    assert "context parallelism" in text
+    assert "clocks=boost" in text
+    assert text == page.page(report(rows, {"clocks=boost": rows}), rows, "runs.csv")
+    nothing = page.page(report(rows[2:]), rows[2:], "runs.csv")
+    assert "None of 1 runs could be compared." in nothing
+
+
+def command(tmp_path, *arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "clustersim", "validate", *arguments],
+        capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
+    )  # fmt: skip
+
+
+def test_the_command_writes_a_folder_and_prints_json(tmp_path):
+    write(tmp_path / "runs.csv", {}, {"id": "OTHER-2", "tp": "1", "dp": "4"}, {"id": "MINE-3", "cp": "4"})
+    done = command(tmp_path, "runs.csv", "--workers", "1", "--json", "--calibrate", "table.json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["command"] == "validate"
+    assert [one["id"] for one in found["runs"]] == ["MINE-1", "OTHER-2", "MINE-3"]
+    assert found["refused"] == {"context parallelism": 1}
+    assert found["errors"]["runs"] == 2
+    names = {path.name for path in (tmp_path / "results/validate-runs").iterdir()}
+    assert names == {"manifest.json", "runs.jsonl", "runs.parquet", "report.html"}
+    assert json.loads((tmp_path / "table.json").read_text())["rows"] == 2
+
+
+def test_bad_input_of_the_command_is_one_sentence(tmp_path):
+    write(tmp_path / "runs.csv", {"tp": "x"})
+    done = command(tmp_path, "runs.csv")
+    assert done.returncode == 2
+    assert done.stderr.startswith("clustersim: runs.csv:2:1: tp: 'x' is not a whole number of 1 or more")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_row_that_a_refusal_names_is_in_the_table_of_columns():
+    assert set(runs.REQUIRED) <= set(runs.COLUMNS)
+    assert issubclass(Refusal, Exception)
