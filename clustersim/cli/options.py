@@ -67,6 +67,9 @@ WorkloadFile = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Force = Annotated[bool, typer.Option("--force", help="Let --out replace the result of another question.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Print also memory by kind, links, and the errors of kernel times.")
+]
 Setting = Annotated[
     list[str] | None,
     typer.Option("--set", help="Override a workload key, such as training.clip_gradients=false.", metavar="KEY=VALUE"),

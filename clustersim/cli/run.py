@@ -19,6 +19,7 @@ from clustersim.cli.options import (
     Quiet,
     Setting,
     TopologyFile,
+    Verbose,
     WorkloadFile,
     overrides,
     workload_options,
@@ -48,6 +49,7 @@ def run(
     timeline: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw the timeline.")] = None,
     plugins: Plugins = None,
     as_json: Json = False,
+    verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
     """Simulate one training step and say how long it takes, why, and whether it fits."""
@@ -85,7 +87,7 @@ def run(
             target = _save(result, target, asked, force)
     if timeline:
         _draw(result, timeline)
-    printed("run", result.summary, lambda: _lines(result), target, as_json, quiet)
+    printed("run", result.summary, lambda: _lines(result, verbose), target, as_json, quiet)
 
 
 def _save(result: Result, target: Path, asked: Question, force: bool) -> Path:
@@ -121,10 +123,14 @@ def printed(
             typer.echo("".join(f"{line}\n" for line in left_out(summary)), nl=False)
 
 
-def _lines(result: Result) -> list[str]:
+def _lines(result: Result, verbose: bool) -> list[str]:
     from clustersim.output.terminal import lines
 
-    return lines(result.summary, result.seconds)
+    return lines(result.summary, result.seconds, verbose, _bold if sys.stdout.isatty() else str)
+
+
+def _bold(text: str) -> str:
+    return typer.style(text, bold=True)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from clustersim.cli.options import (
     Quiet,
     Setting,
     TopologyFile,
+    Verbose,
     completing,
     naming,
     overrides,
@@ -58,6 +59,7 @@ def share(
     no_save: Annotated[bool, typer.Option("--no-save", help="Write no files.")] = False,
     plugins: Plugins = None,
     as_json: Json = False,
+    verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
     """Simulate jobs that share a cluster: how much slower each gets beside the others, and on which links they meet."""
@@ -92,7 +94,7 @@ def share(
         if target:
             progress("save")
             target = _save(result, target, asked, force)
-    printed("share", result.summary, lambda: _lines(result), target, as_json, quiet)
+    printed("share", result.summary, lambda: _lines(result, verbose), target, as_json, quiet)
 
 
 def _save(result: Result, target: Path, asked: Question, force: bool) -> Path:
@@ -101,7 +103,7 @@ def _save(result: Result, target: Path, asked: Question, force: bool) -> Path:
     return save(target, result.summary, result.shared, asked, force)
 
 
-def _lines(result: Result) -> list[str]:
+def _lines(result: Result, verbose: bool) -> list[str]:
     from clustersim.output.shared_terminal import lines
 
-    return lines(result.summary, result.seconds)
+    return lines(result.summary, result.seconds, verbose)

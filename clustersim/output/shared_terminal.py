@@ -6,16 +6,20 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from clustersim.config.ranges import written
-from clustersim.output.terminal import NAMES
+from clustersim.output.terminal import NAMES, folded, left_out
 from clustersim.units import duration, gibibytes, scaled, seconds
 
 RUNS = 3  # of nodes that a table shows of a job
 
 
-def lines(summary: dict[str, Any], took: float) -> list[str]:
-    """Return the summary as lines of text; `took` is the wall time of the simulation in seconds."""
+def lines(summary: dict[str, Any], took: float, verbose: bool = False) -> list[str]:
+    """Return the summary as lines of text, with the errors of kernel times where it is to be verbose.
+
+    took: wall time of the simulation in seconds.
+    """
     meetings = [_meeting(summary, one) for one in summary["meetings"]]
-    parts = (_head(summary), _times(summary), _exposed(summary), *meetings, _how(summary, took))
+    last = _how(summary, took) if verbose else _caveats(summary)
+    parts = (_head(summary), _times(summary), _exposed(summary), *meetings, last)
     return [line for part in parts if part for line in (*part, "")][:-1]
 
 
@@ -110,6 +114,11 @@ def _meeting(summary: dict[str, Any], meeting: dict[str, Any]) -> list[str]:
     return [f"{one} and {two} share {meeting['links']:,} links", *_table(head, rows)]
 
 
+def _caveats(summary: dict[str, Any]) -> list[str]:
+    names = dict.fromkeys(job["predictor"]["name"] for job in summary["jobs"])
+    return [f"kernel times by {' and '.join(names)}", left_out(summary)]
+
+
 def _how(summary: dict[str, Any], took: float) -> list[str]:
     s = summary["simulated"]
     alike = "class" if s["rank_classes"] == 1 else "classes"
@@ -117,7 +126,7 @@ def _how(summary: dict[str, Any], took: float) -> list[str]:
         f"simulated {s['ranks']:,} ranks as {s['rank_classes']:,} {alike} for {seconds(s['seconds'])}; "
         f"{s['events']:,} events in {seconds(took)}",
         *_kernels(summary),
-        "not modelled: " + "; ".join(summary["not_modelled"]),
+        *folded("not modelled: " + "; ".join(summary["not_modelled"])),
     ]
 
 
@@ -129,4 +138,5 @@ def _kernels(summary: dict[str, Any]) -> Iterable[str]:
         yield from (
             f"  {line}" for line in dict.fromkeys(x for p in predictors if p["name"] == name for x in p["error"])
         )
-    yield from (f"clocks: {clocks}" for clocks in dict.fromkeys(p["clocks"] for p in predictors))
+    for clocks in dict.fromkeys(p["clocks"] for p in predictors):
+        yield from folded(f"clocks: {clocks}")

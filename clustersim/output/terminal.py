@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from textwrap import wrap
 from typing import Any
 
 from clustersim.predictors.uncertainty import between
@@ -27,21 +28,28 @@ SOURCES = {
 """What a share of the clock is from, where the reader must know."""
 
 
-def lines(summary: dict[str, Any], took: float) -> list[str]:
-    """Return the summary as lines of text; `took` is the wall time of the simulation in seconds."""
-    parts = (_head(summary), _warned(summary), _why(summary), _memory(summary), _network(summary), _how(summary, took))
-    found = [*parts, _ignored(summary.get("ignored_arguments", {}))]
-    return [line for part in found if part for line in (*part, "")][:-1]
+Emphasis = Callable[[str], str]
+WIDTH = 100
+"""Columns that sentences are folded at."""
 
 
-def _count(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"
+def lines(summary: dict[str, Any], took: float, verbose: bool = False, strong: Emphasis = str) -> list[str]:
+    """Return the summary as lines of text: the three numbers that matter, where the step goes, and the caveats.
+
+    took: wall time of the simulation in seconds. verbose: with memory by kind, links and the errors of kernel times.
+    strong: puts emphasis on the three numbers, where the output can show it.
+    """
+    known = (_memory(summary), _network(summary), _how(summary, took)) if verbose else (_caveats(summary),)
+    ignored = _ignored(summary.get("ignored_arguments", {}))
+    parts = (_head(summary, strong, verbose), _warned(summary), _why(summary), *known, ignored)
+    return [line for part in parts if part for line in (*part, "")][:-1]
 
 
 def _ignored(arguments: dict[str, tuple[str, ...]]) -> list[str]:
     """Return which of Megatron's arguments were left out, once each."""
     said = {"no_effect": "no effect on the time of a step", "not_modelled": "not modelled"}
-    return [f"ignored, {why}: {', '.join(arguments[key])}" for key, why in said.items() if arguments.get(key)]
+    names = {why: ", ".join(arguments[key]) for key, why in said.items() if arguments.get(key)}
+    return [line for why, listed in names.items() for line in folded(f"ignored, {why}: {listed}")]
 
 
 def _rows(pairs: Iterable[tuple[str, str]]) -> list[str]:
@@ -50,32 +58,51 @@ def _rows(pairs: Iterable[tuple[str, str]]) -> list[str]:
     return [f"  {name:<{width}}  {value}" for name, value in pairs]
 
 
-def _head(summary: dict[str, Any]) -> list[str]:
-    cluster, split = summary["cluster"], summary["parallelism"]
-    ep = f" (ep {split['ep']})" if split["ep"] > 1 else ""
-    layout = f"tp {split['tp']} × pp {split['pp']} × dp {split['dp']}{ep}, {split['schedule']}"
-    if split["vpp"] > 1:
-        layout += f" × {split['vpp']} chunks"
-    batch = (
-        f"{_count(split['global_batch'], 'sequence', 'sequences')} in "
-        f"{_count(split['microbatches'], 'microbatch', 'microbatches')} of {split['micro_batch']} a replica"
-    )
-    peak = f"{summary['peak_tflops_per_gpu']:.0f} ({split['precision']})"
-    rate = f"{summary['model_tflops_per_gpu']:.1f} TFLOP/s a GPU, MFU {100 * summary['mfu']:.1f} % of {peak}"
-    return [
-        f"{summary['name']} on {cluster['name']}: {_gpus(summary)} × {cluster['gpu']}",
-        *_rows(
-            [
-                ("split", layout),
-                ("batch", batch),
-                ("step time", duration(summary["step_time_s"]) + _between(summary)),
-                ("throughput", f"{summary['tokens_per_s']:,.0f} tokens/s, {summary['tokens_per_s_per_gpu']:.1f} a GPU"),
-                *_idle(summary),
-                ("model FLOP", rate),
-                *_clocks(summary),
-            ]
-        ),
+def _head(summary: dict[str, Any], strong: Emphasis, verbose: bool) -> list[str]:
+    cluster = summary["cluster"]
+    speed = f"{summary['tokens_per_s']:,.0f} tokens/s, {summary['tokens_per_s_per_gpu']:,.1f} a GPU"
+    peak = f"{summary['peak_tflops_per_gpu']:.0f} ({summary['parallelism']['precision']})"
+    rows = [
+        ("step time", strong(duration(summary["step_time_s"])) + _between(summary)),
+        ("throughput", f"{strong(speed)}, MFU {100 * summary['mfu']:.1f} %"),
+        ("memory", _fits(summary["memory"], strong)),
+        *_idle(summary),
+        ("batch", _batch(summary["parallelism"])),
+        *_clocks(summary),
     ]
+    if verbose:
+        rows.append(("model FLOP", f"{summary['model_tflops_per_gpu']:.1f} TFLOP/s a GPU, of {peak}"))
+    return [
+        f"{summary['name']} on {cluster['name']}: {_gpus(summary)} × {cluster['gpu']}, {_layout(summary['parallelism'])}",
+        *_rows(rows),
+    ]
+
+
+def _layout(split: dict[str, Any]) -> str:
+    ep = f" (ep {split['ep']})" if split["ep"] > 1 else ""
+    chunks = f" × {split['vpp']} chunks" if split["vpp"] > 1 else ""
+    return f"tp {split['tp']} × pp {split['pp']} × dp {split['dp']}{ep}, {split['schedule']}{chunks}"
+
+
+def _batch(split: dict[str, Any]) -> str:
+    sequences = counted(split["global_batch"], "sequence")
+    return (
+        f"{sequences} of {split['seq']} tokens, in {counted(split['microbatches'], 'microbatch', 'microbatches')} "
+        f"of {split['micro_batch']} a replica"
+    )
+
+
+def counted(number: int, one: str, several: str = "") -> str:
+    """Return a number with its noun: `1 microbatch`, `8 microbatches`."""
+    return f"{number} {one if number == 1 else several or f'{one}s'}"
+
+
+def _fits(memory: dict[str, Any], strong: Emphasis) -> str:
+    verdict = {"fits": "fits", "close": "too close to tell"}.get(memory["verdict"], "DOES NOT FIT")
+    share = 100 * memory["peak_bytes"] / memory["capacity_bytes"]
+    return (
+        f"{strong(verdict)}, {gibibytes(memory['peak_bytes'])} of {gibibytes(memory['capacity_bytes'])} ({share:.0f} %)"
+    )
 
 
 def _idle(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -100,7 +127,12 @@ def _clocks(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _warned(summary: dict[str, Any]) -> list[str]:
-    return [f"warning: {warning}" for warning in summary["warnings"]]
+    return [line for warning in summary["warnings"] for line in folded(f"warning: {warning}")]
+
+
+def folded(sentence: str, indent: str = "") -> list[str]:
+    """Return a sentence in lines of at most `WIDTH` columns, those after the first indented by two more."""
+    return wrap(sentence, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
 
 
 def _between(summary: dict[str, Any]) -> str:
@@ -129,15 +161,10 @@ def _part(seconds: float | None, total: float) -> str:
 
 
 def _memory(summary: dict[str, Any]) -> list[str]:
-    memory = summary["memory"]
-    peak = max(memory["by_pipeline_rank"], key=lambda m: m["total_bytes"])
-    verdict = {"fits": "fits", "close": "too close to tell"}.get(memory["verdict"], "DOES NOT FIT")
-    share = 100 * memory["peak_bytes"] / memory["capacity_bytes"]
-    head = (
-        f"memory: {verdict}, {gibibytes(memory['peak_bytes'])} of {gibibytes(memory['capacity_bytes'])} ({share:.0f} %)"
-    )
+    ranks = summary["memory"]["by_pipeline_rank"]
+    peak = max(ranks, key=lambda rank: rank["total_bytes"])
     kinds = [(k.removesuffix("_bytes"), f"{gibibytes(v):>10}") for k, v in peak.items() if k != "total_bytes" and v]
-    return [f"{head} on pipeline rank {memory['by_pipeline_rank'].index(peak)}", *_rows(kinds)]
+    return [f"memory of pipeline rank {ranks.index(peak)}, the fullest", *_rows(kinds)]
 
 
 def _network(summary: dict[str, Any]) -> list[str]:
@@ -159,16 +186,32 @@ def _limits(time: float) -> str:
     return f", limits {duration(time)} of it" if time > 1e-9 else ""
 
 
+def _caveats(summary: dict[str, Any]) -> list[str]:
+    """Return in two lines what the numbers rest on and what they leave out."""
+    name = summary["predictor"]["name"]
+    if summary["step_time_low_s"] is None or summary["step_time_high_s"] is None:
+        return [f"{name}: {summary['step_time_interval']}", left_out(summary)]
+    within = "the interval is of their errors, not of those of network or framework"
+    return [f"kernel times by {name}; {within}", left_out(summary)]
+
+
+def left_out(summary: dict[str, Any]) -> str:
+    """Return the line that names the first of what is not modelled and says how to see the rest."""
+    first, *others = summary["not_modelled"]
+    more = f", and {len(others)} more" if others else ""
+    return f"not modelled: {first}{more}; --verbose has these and the errors of kernels"
+
+
 def _how(summary: dict[str, Any], took: float) -> list[str]:
     s, cluster = summary["simulated"], summary["cluster"]
     alike = "class" if s["rank_classes"] == 1 else "classes"
     predictor = summary["predictor"]
     return [
-        f"simulated {s['ranks']:,} ranks as {s['rank_classes']:,} {alike}; {cluster['cables']:,} cables, "
-        f"{cluster['links']:,} directed links or bundles; {s['events']:,} events in {seconds(took)}",
+        f"simulated {s['ranks']:,} ranks as {s['rank_classes']:,} {alike}; {s['events']:,} events in {seconds(took)}",
+        f"{cluster['cables']:,} cables, {cluster['links']:,} directed links or bundles",
         f"kernel times by {predictor['name']}; error on held-out kernels:",
-        *(f"  {line}" for line in predictor["error"]),
-        f"interval of the step time: {summary['step_time_interval']}",
-        f"clocks: {predictor['clocks']}",
-        "not modelled: " + "; ".join(summary["not_modelled"]),
+        *(line for error in predictor["error"] for line in folded(error, "  ")),
+        *folded(f"interval of the step time: {summary['step_time_interval']}"),
+        *folded(f"clocks: {predictor['clocks']}"),
+        *folded("not modelled: " + "; ".join(summary["not_modelled"])),
     ]

@@ -1,0 +1,99 @@
+"""What `run` prints: three numbers first, then where the step goes, then what to doubt; all else with --verbose."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import test_output
+
+from clustersim.config.yaml import parse
+from clustersim.output.terminal import WIDTH, counted, lines
+from clustersim.pipeline import run
+from clustersim.topology.build import build as build_topology
+from clustersim.workload.load import build as build_workload
+
+ROOT = Path(__file__).parents[1]
+
+
+def shown(verbose=False, **overrides):
+    changes = {"predictor": "neusight"} | {key.replace("__", "."): value for key, value in overrides.items()}
+    result = run(build_topology(parse(test_output.NODES)), build_workload(parse(test_output.JOB), changes))
+    return result.summary, lines(result.summary, 0.25, verbose)
+
+
+def test_the_three_numbers_come_first():
+    summary, text = shown(parallelism__tp=2)
+    assert text[0] == "tiny on nodes: 32 × h100-sxm, tp 2 × pp 1 × dp 16, 1f1b"
+    assert [line.split("  ")[1] for line in text[1:4]] == ["step time", "throughput", "memory"]
+    assert "(80 %: " in text[1]
+    per_gpu = f"{summary['tokens_per_s_per_gpu']:,.1f} a GPU"
+    assert text[2].endswith(f"{summary['tokens_per_s']:,.0f} tokens/s, {per_gpu}, MFU {100 * summary['mfu']:.1f} %")
+    assert text[3].startswith("  memory      fits, ")
+    assert text[4].endswith("64 sequences of 512 tokens, in 2 microbatches of 2 a replica")
+
+
+def test_the_caveats_are_the_last_two_lines():
+    _, text = shown()
+    assert text[-3] == ""
+    assert text[-2].startswith("kernel times by neusight; the interval is of their errors, ")
+    assert text[-1].startswith("not modelled: packet loss")
+    assert "--verbose" in text[-1]
+    _, bound = shown(predictor="roofline")
+    assert bound[-2] == "roofline: kernel times are lower bounds"
+
+
+def test_verbose_has_what_is_left_out_otherwise():
+    summary, text = shown()
+    _, more = shown(verbose=True)
+    joined = " ".join(line.strip() for line in more)
+    rest = (
+        "memory of pipeline rank 0, the fullest",
+        "busiest link of each tier",
+        "error on held-out kernels:",
+        "clocks: ",
+    )
+    for part in (*rest, *summary["not_modelled"], summary["step_time_interval"], *summary["predictor"]["error"]):
+        assert part in joined
+    assert not any(part in "\n".join(text) for part in rest)
+    assert "--verbose" not in joined
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_lines_fit_into_a_hundred_columns_and_have_no_trailing_blanks(verbose):
+    split = {"parallelism__pp": 4, "parallelism__vpp": 2, "parallelism__schedule": "interleaved"}
+    for overrides in ({}, split, {"training__global_batch": 34, "training__micro_batch": 1}):
+        _, text = shown(verbose, **overrides)
+        assert [line for line in text if len(line) > WIDTH or line != line.rstrip()] == []
+
+
+def test_one_is_singular():
+    _, text = shown(training__global_batch=32, training__micro_batch=1)
+    assert "32 sequences of 512 tokens, in 1 microbatch of 1 a replica" in "\n".join(text)
+    assert (counted(1, "job"), counted(2, "job")) == ("1 job", "2 jobs")
+
+
+def test_the_three_numbers_are_bold_on_a_terminal_and_plain_in_a_pipe(tmp_path):
+    command = [sys.executable, "-m", "clustersim", "run", "nvlink_h100_4", str(ROOT / "docs/examples/pipeline.yaml")]
+    command += ["--predictor", "roofline", "--no-save"]
+    master, slave = pty.openpty()
+    with subprocess.Popen(command, cwd=tmp_path, stdout=slave, stderr=subprocess.DEVNULL) as process:
+        os.close(slave)
+        seen = b""
+        while True:
+            try:
+                part = os.read(master, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not part:
+                break
+            seen += part
+        assert process.wait() == 0
+    os.close(master)
+    assert seen.count(b"\x1b[1m") == 3
+    plain = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True).stdout
+    assert b"\x1b" not in plain
