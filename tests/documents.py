@@ -17,10 +17,17 @@ from sybil import Document, Region, Sybil
 
 from clustersim.output.timeline import svg
 from clustersim.pipeline import simulate
+from clustersim.sweep.drawing import Words
+from clustersim.sweep.drawing import svg as svg_of_sweep
+from clustersim.sweep.evaluate import Files, Row, evaluate, load
+from clustersim.sweep.space import points
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("results/README.md")])
 PICTURE = ROOT / "docs/images/pipeline.svg"
+SPLITS = ROOT / "docs/images/splits.svg"
+AXES = {"tp": [4, 8], "pp": [2, 4, 8]}
+"""Of the sweep that the README begins with."""
 SHARED = ("topologies", "workloads", "docs", "clustersim", "README.md")
 _BLOCK = re.compile(r"^```(\w+)(?: title=(\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _WALL = re.compile(r"(?<=events in )[0-9.]+ (s|ms|us)\b")  # how long the simulation took, which no two runs agree on
@@ -105,10 +112,26 @@ def _compare(command: Command, folder: Path) -> str | None:
 
 
 def draw() -> str:
-    """Return the README's picture."""
+    """Return the README's timeline."""
     files = ROOT / "topologies/nvlink_h100_4.yaml", ROOT / "docs/examples/pipeline.yaml"
     result = simulate(*files, {"predictor": "roofline"})
     return svg(result.record, result.plan, f"{result.job.name} on {result.topology.name}")
+
+
+def rows_of_splits() -> list[Row]:
+    """Return the rows of the sweep that the README begins with."""
+    files = Files(str(ROOT / "topologies/superpod_h100_128.yaml"), str(ROOT / "workloads/llama3_70b.yaml"), {})
+    case = load(files)
+    return [evaluate(case, point) for point in points(AXES)]
+
+
+def draw_splits() -> str:
+    """Return the picture that the README begins with."""
+    rows = rows_of_splits()
+    best = next(row for row in rows if row["status"] == "ok")
+    batch = f"{best['global_batch']} sequences of {best['seq']:,} tokens, {best['precision']}"
+    what = f"where one step of {batch} goes, on the mean of {best['gpus']:,} GPUs"
+    return svg_of_sweep(rows, Words("Llama 3 70B on 128 nodes of 8 H100: which split trains fastest?", what))
 
 
 def parse(page: Path, folder: Path) -> Document:

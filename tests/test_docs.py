@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from documents import PAGES, PICTURE, ROOT, draw, parse, prepare, run
+from documents import PAGES, PICTURE, ROOT, SPLITS, draw, draw_splits, parse, prepare, rows_of_splits, run
 from yaml_reference import PAGE, reference
 
 from clustersim import gpus, plugins
@@ -33,6 +33,23 @@ def test_the_reference_of_keys_is_that_of_the_specs():
 
 def test_the_picture_is_the_present_timeline():
     assert PICTURE.read_text(encoding="utf-8") == draw(), "run scripts/update-docs"
+
+
+def test_the_picture_of_splits_is_the_present_sweep():
+    assert SPLITS.read_text(encoding="utf-8") == draw_splits(), "run scripts/update-docs"
+
+
+def test_the_first_screen_of_the_readme_is_what_the_sweep_says():
+    """A picture, a decision and two commands within forty lines; the decision holds."""
+    screen = "\n".join((ROOT / "README.md").read_text(encoding="utf-8").splitlines()[:40])
+    assert "](docs/images/splits.svg)" in screen
+    commands = [line for line in screen.splitlines() if line.startswith(("clustersim run", "clustersim sweep"))]
+    assert len(commands) == 2
+    speed = {(row["tp"], row["pp"]): row.get("tokens_per_s") for row in rows_of_splits()}
+    assert speed[8, 2] == max(found for found in speed.values() if found)
+    assert f"tp 8 × pp 2 trains {100 * (speed[8, 2] / speed[8, 4] - 1):.1f} % more tokens" in screen
+    assert speed[4, 2] is None
+    assert "tp 4 × pp 2 would not fit" in screen
 
 
 def test_the_example_result_is_what_its_command_gives(tmp_path):
