@@ -143,5 +143,8 @@ def test_one_is_singular(call):
         "roofline",
         "--no-save",
     ]
-    assert "1 sequence of 2048 tokens, in 1 microbatch of 1 a replica\n" in call("run", "hgx_h100_8", "gpt3_2.7b", *alone)[1]
+    assert (
+        "1 sequence of 2048 tokens, in 1 microbatch of 1 a replica\n"
+        in call("run", "hgx_h100_8", "gpt3_2.7b", *alone)[1]
+    )
     assert "the job has 1 stage; use 0\n" in call("kernels", "gpt3_2.7b", "--stage", "3")[2]

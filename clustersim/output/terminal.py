@@ -174,16 +174,18 @@ def _network(summary: dict[str, Any]) -> list[str]:
     rows = [
         (
             f"{one['link']}: {one['from']} to {one['to']}",
-            f"{scaled(one['bytes'], 'B'):>9}  {100 * one['utilization']:5.1f} % of the step"
-            + _limits(one["limiting_s"]),
+            f"{scaled(one['bytes'], 'B'):>9}  {100 * one['utilization']:5.1f} %" + _limits(one["limiting_s"]),
         )
         for one in links
     ]
-    return ["busiest link of each tier, those first that limit the critical path", *_rows(rows)]
+    return [
+        "busiest link of each tier, and its share of the step; those first that limit the critical path",
+        *_rows(rows),
+    ]
 
 
 def _limits(time: float) -> str:
-    return f", limits {duration(time)} of it" if time > 1e-9 else ""
+    return f", limits {duration(time)}" if time > 1e-9 else ""
 
 
 def _caveats(summary: dict[str, Any]) -> list[str]:
