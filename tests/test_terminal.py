@@ -15,6 +15,7 @@ from clustersim.config.yaml import parse
 from clustersim.output.terminal import WIDTH, counted, lines
 from clustersim.pipeline import run
 from clustersim.topology.build import build as build_topology
+from clustersim.units import duration
 from clustersim.workload.load import build as build_workload
 
 ROOT = Path(__file__).parents[1]
@@ -30,7 +31,7 @@ def test_the_three_numbers_come_first():
     summary, text = shown(parallelism__tp=2)
     assert text[0] == "tiny on nodes: 32 × h100-sxm, tp 2 × pp 1 × dp 16, 1f1b"
     assert [line.split("  ")[1] for line in text[1:4]] == ["step time", "throughput", "memory"]
-    assert "(80 %: " in text[1]
+    assert text[1].startswith(f"  step time   {duration(summary['step_time_s'])}")
     per_gpu = f"{summary['tokens_per_s_per_gpu']:,.1f} a GPU"
     assert text[2].endswith(f"{summary['tokens_per_s']:,.0f} tokens/s, {per_gpu}, MFU {100 * summary['mfu']:.1f} %")
     assert text[3].startswith("  memory      fits, ")
@@ -38,13 +39,14 @@ def test_the_three_numbers_come_first():
 
 
 def test_the_caveats_are_the_last_two_lines():
-    _, text = shown()
+    summary, text = shown()
     assert text[-3] == ""
-    assert text[-2].startswith("kernel times by neusight; the interval is of their errors, ")
+    assert text[-2].startswith("kernels: neusight; interval: ")
+    assert text[-2].partition("interval: ")[2] in summary["step_time_interval"]
     assert text[-1].startswith("not modelled: packet loss")
     assert "--verbose" in text[-1]
     _, bound = shown(predictor="roofline")
-    assert bound[-2] == "roofline: kernel times are lower bounds"
+    assert bound[-2] == "kernels: roofline; interval: kernel times are lower bounds"
 
 
 def test_verbose_has_what_is_left_out_otherwise():

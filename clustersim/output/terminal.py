@@ -189,12 +189,9 @@ def _limits(time: float) -> str:
 
 
 def _caveats(summary: dict[str, Any]) -> list[str]:
-    """Return in two lines what the numbers rest on and what they leave out."""
-    name = summary["predictor"]["name"]
-    if summary["step_time_low_s"] is None or summary["step_time_high_s"] is None:
-        return [f"{name}: {summary['step_time_interval']}", left_out(summary)]
-    within = "the interval is of their errors, not of those of network or framework"
-    return [f"kernel times by {name}; {within}", left_out(summary)]
+    """Return in two lines what the numbers rest on and what they leave out; --verbose has what stands in brackets here."""
+    interval = summary["step_time_interval"].split(" (")[0].split("; ")[0]
+    return [*folded(f"kernels: {summary['predictor']['name']}; interval: {interval}"), left_out(summary)]
 
 
 def left_out(summary: dict[str, Any]) -> str:
