@@ -231,8 +231,8 @@ def check_output(option: str, path: Path, endings: Collection[str], inputs: Iter
     if not str(path).isprintable():
         raise InputError(f"{option} {str(path)!r}: is no name of a file; choose another")
     if path.suffix.lower() not in endings:
-        kinds = " or ".join(sorted(ending or "without an ending" for ending in endings))
-        raise InputError(f"{option} {path}: the ending says what is written; write a name that ends in {kinds}")
+        kinds = " or ".join(f"that ends in {ending}" if ending else "without an ending" for ending in endings)
+        raise InputError(f"{option} {path}: the ending says what is written; write a name {kinds}")
     try:
         if path.exists() and not path.is_file():
             raise InputError(f"{option} {path}: is no file; choose another name")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from clustersim import gpus, plugins
-from clustersim.cli.main import app
+from clustersim.cli.app import app
 from clustersim.errors import DataError, InputError
 from clustersim.lab.data import tables
 from clustersim.lab.data.samples import Samples

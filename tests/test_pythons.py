@@ -42,7 +42,7 @@ def watched(values, /, start=0):
     return naive(values, start)
 
 builtins.sum = watched
-from clustersim.cli.main import app
+from clustersim.cli.app import app
 for command in sys.argv[1:]:
     app(command.split(), standalone_mode=False)
 """

@@ -310,7 +310,10 @@ def test_show_writes_files(call, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--draw", "a.pdf"], "--draw a.pdf: pictures are SVG or PNG; write a name that ends in .svg or .png"),
+        (
+            ["--draw", "a.pdf"],
+            "--draw a.pdf: the ending says what is written; write a name that ends in .svg or that ends in .png",
+        ),
         (["--draw", "/proc/none/a.svg"], "/proc/none/a.svg: cannot be written"),
         (["--export", "ns4", "a"], "--export ns4: no such format; did you mean 'ns3'?"),
         (["--export", "ns3", "/proc/none/a.txt"], "/proc/none/a.txt: cannot be written"),

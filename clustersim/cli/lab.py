@@ -58,6 +58,7 @@ def train(
     from clustersim.lab.train import resume
     from clustersim.lab.train.learner import ROOM
     from clustersim.predictors import weights_file
+    from clustersim.writing import check_output
 
     if name == "roofline":
         raise InputError(f"the roofline has nothing to learn; train one of {', '.join(LEARNED)}")
@@ -65,6 +66,8 @@ def train(
         raise InputError("--install and --out name two places; give one of them")
     if install and leave_out:
         raise InputError("--leave-out and --install do not go together: the weights that runs use learn from all GPUs")
+    if out:
+        check_output("--out", out, (".safetensors",), data or ())
     with naming("NAME"):
         learn = plugins.load(ROOM, name, "train")
     given = sources.given(data, leave_out or ())
@@ -111,11 +114,15 @@ def evaluate(
     from clustersim.lab import evaluate as errors
     from clustersim.lab.data import sources
     from clustersim.lab.data.by_class import test_samples
+    from clustersim.lab.plots import page
+    from clustersim.writing import check_output
 
     if split not in ("test", "train"):
         raise InputError(f"--split {split!r} is not known; write test or train")
     if png and plots is None:
         raise InputError("--png says how to draw plots; name their folder with --plots FOLDER")
+    if plots is not None:
+        check_output("--plots", plots / page.PAGE, (".html",), data or ())
     keys = errors.groups(by)
     with naming("--predictor"):
         opened = _opened(predictor, weights)
@@ -167,8 +174,10 @@ def profile(
     from clustersim.lab.measure import device as devices
     from clustersim.lab.measure.plan import Plan
     from clustersim.lab.measure.profile import Bench, wholes_file
+    from clustersim.writing import check_output
 
     plan = Plan.of(suite, minutes, quick)
+    check_output("--out", out, (".csv",))
     place = devices.cpu(gpu) if device == "cpu" else devices.cuda(gpu)
     count = Bench(place, out, typer.echo).run(plan)
     typer.echo(f"{count} new rows in {out} and {wholes_file(out)}")
@@ -189,7 +198,10 @@ def show(
     others' errors give it, and `widened` as forecasts carry it.
     """
     from clustersim.lab import model_card
+    from clustersim.writing import check_output
 
+    if card:
+        check_output("--card", card, (".md",), [weights] if weights else ())
     named = list(predictor or SHIPPED)
     if weights and len(named) != 1:
         raise InputError("--weights belongs to one predictor; name it with --predictor")

@@ -1,88 +1,128 @@
-"""`clustersim`: the commands, and how errors leave the program."""
+"""The way into the program and out of it: streams, Ctrl-C and exit codes. Nothing is imported before Ctrl-C is answered."""
 
 from __future__ import annotations
 
 import errno
 import io
 import os
+import signal
 import sys
-from typing import NoReturn
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
 
-import typer
-
-from clustersim import __version__, plugins
-from clustersim.cli.collective import collective
-from clustersim.cli.kernels import kernels
-from clustersim.cli.lab import app as lab
-from clustersim.cli.listing import show_list
-from clustersim.cli.predict import predict
-from clustersim.cli.run import run
-from clustersim.cli.share import share
-from clustersim.cli.show import show
-from clustersim.cli.sweep import sweep
-from clustersim.cli.usage import sentence
-from clustersim.cli.validate import validate
-from clustersim.errors import ClustersimError
-
-app = typer.Typer(
-    context_settings={"help_option_names": ["-h", "--help"]},
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    help="How long is one training step on this cluster, why, and does it fit?",
-)
-app.command()(run)
-app.command()(share)
-app.command()(show)
-app.command()(kernels)
-app.command()(collective)
-app.command()(sweep)
-app.command()(validate)
-app.command()(predict)
-app.command(name="list")(show_list)
-app.add_typer(lab, name="lab")
-app.add_typer(lab, name="predictor", hidden=True)  # as it was called
-_UsageError: type[BaseException] = typer.BadParameter.__bases__[0]  # typer has moved it between modules
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"clustersim {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
-) -> None:
-    pass
+INTERRUPTED = 130, "interrupted"
 
 
 def main() -> None:
     """Run the command line; errors raised on purpose become one sentence and their exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # names of files need not be Unicode, terminals not UTF-8
+    _fill_streams()
+    with _answering() as pressed:
+        try:
+            code, sentence = _call(sys.argv[1:])
+        except BaseException:
+            if not pressed:
+                raise
+            code, sentence = INTERRUPTED  # whatever a library made of it
+        if sentence:
+            _say(f"clustersim: {' '.join(sentence.splitlines())}")
+    sys.exit(code)
+
+
+def _call(arguments: Sequence[str]) -> tuple[int, str]:
+    """Return the exit code of a command line, and what there is to say of it."""
+    from clustersim import plugins
+    from clustersim.cli.app import Abort, UsageError, app
+    from clustersim.cli.usage import sentence
+    from clustersim.errors import ClustersimError
+
     try:
         plugins.forget()
         with plugins.answering():
-            code = app(sys.argv[1:] or ["--help"], standalone_mode=False, prog_name="clustersim")
+            code = app(list(arguments) or ["--help"], standalone_mode=False, prog_name="clustersim")
         sys.stdout.flush()
-        if code == 130:
-            raise KeyboardInterrupt  # typer has swallowed it
-        sys.exit(code)
     except ClustersimError as error:
-        _leave(str(error), error.exit_code)
-    except _UsageError as error:
-        _leave(sentence(error, sys.argv[1:]), 2)
-    except (KeyboardInterrupt, typer.Abort):
-        _leave("interrupted", 130)
-    except OSError as error:
-        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+        return error.exit_code, str(error)
+    except UsageError as error:
+        return 2, sentence(error, list(arguments))
+    except (KeyboardInterrupt, Abort):
+        return INTERRUPTED
+    except (OSError, SystemExit) as error:
+        if _broken(error):
+            _discard(sys.stdout)
+            return 0, ""  # the reader has what it wanted
+        if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EFBIG):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
-        _leave(f"standard output cannot be written ({error.strerror}); send it elsewhere", 1)
+        _discard(sys.stdout)
+        return 1, f"standard output cannot be written ({error.strerror}); send it elsewhere"
+    return INTERRUPTED if code == INTERRUPTED[0] else (code or 0, "")  # typer has swallowed Ctrl-C
 
 
-def _leave(sentence: str, code: int) -> NoReturn:
-    print(f"clustersim: {' '.join(sentence.splitlines())}", file=sys.stderr)
-    sys.exit(code)
+def _fill_streams() -> None:
+    """Open what the caller has closed, so that no file of ours gets its number, and let any text through."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w" if number else "r", encoding="utf-8"))  # noqa: PTH123, SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names of files need not be Unicode, terminals not UTF-8
+
+
+@contextmanager
+def _answering() -> Iterator[list[int]]:
+    """Note every Ctrl-C, as libraries turn it into errors of their own, or lose it where no error can be raised."""
+    pressed: list[int] = []
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        yield pressed
+        return
+    hook = sys.unraisablehook
+
+    def press(number: int, _: Any) -> None:
+        pressed.append(number)
+        raise KeyboardInterrupt
+
+    def lost(unraisable: Any) -> None:
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            threading.Timer(0.01, signal.raise_signal, (signal.SIGINT,)).start()
+        else:
+            hook(unraisable)
+
+    signal.signal(signal.SIGINT, press)
+    sys.unraisablehook = lost
+    try:
+        yield pressed
+    finally:
+        sys.unraisablehook = hook
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _broken(error: BaseException | None) -> bool:
+    """Return whether an error comes from a pipe whose reader has gone."""
+    while error is not None and not isinstance(error, BrokenPipeError):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def _say(sentence: str) -> None:
+    try:
+        print(sentence, file=sys.stderr, flush=True)
+    except OSError:
+        _discard(sys.stderr)
+
+
+def _discard(stream: Any) -> None:
+    """Send what is still buffered nowhere."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

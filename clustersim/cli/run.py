@@ -24,6 +24,7 @@ from clustersim.cli.options import (
     overrides,
     workload_options,
 )
+from clustersim.errors import InputError
 
 if TYPE_CHECKING:
     from clustersim.output.store import Question
@@ -59,8 +60,11 @@ def run(
     from clustersim.output.store import Question, check_target, place
     from clustersim.topology.build import load as load_topology
     from clustersim.workload.load import load
+    from clustersim.writing import check_output
 
     wanted = overrides(changes, settings)
+    if timeline:
+        check_output("--timeline", timeline, (".svg",), (topology, workload))
     if out and not no_save:
         check_target(out)
     target: Path | None = None
@@ -74,6 +78,10 @@ def run(
         if not no_save:
             flags = {"unfolded": no_fold, "ignore-memory": ignore_memory, "flops-full": flops == "full"}
             target = place(asked, out, names.default([topology, workload], wanted, flags), force)
+            if timeline and target.resolve() in timeline.resolve().parents:
+                raise InputError(
+                    f"--timeline {timeline}: lies in the folder of the result, which is replaced whole; choose another place"
+                )
         result = pipeline.run(
             cluster,
             job,

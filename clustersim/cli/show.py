@@ -11,9 +11,12 @@ from clustersim import writing
 from clustersim.cli.answer import print_json
 from clustersim.cli.options import Json, Plugins, completing, naming, topology_file
 from clustersim.errors import InputError, suggest
+from clustersim.files import held
 
 MOST_PASSES = 20_000
-FORMATS, PICTURES = ("ns3", "graphml"), (".svg", ".png")
+FORMATS = {"ns3": (".txt", ".topo", ""), "graphml": (".graphml", ".xml")}
+"""Endings of files of other programs."""
+PICTURES = (".svg", ".png")
 
 
 def show(
@@ -52,10 +55,26 @@ def show(
         )
     if (draw or export) and not topology:
         raise InputError("nothing to draw or export; give a topology file first")
-    if draw:
-        _drawable(draw)
+    if draw and topology:
+        _drawable(draw, topology)
     if export and export[0] not in FORMATS:
         raise InputError(f"--export {export[0]}: no such format; {suggest(export[0], FORMATS)}")
+    if export and topology:
+        writing.check_output(f"--export {export[0]}", export[1], FORMATS[export[0]], [topology])
+    with held():
+        _show(topology, schedule, stages, microbatches, chunks, draw, export, as_json)
+
+
+def _show(
+    topology: Path | None,
+    schedule: str | None,
+    stages: int,
+    microbatches: int,
+    chunks: int,
+    draw: Path | None,
+    export: tuple[str, Path] | None,
+    as_json: bool,
+) -> None:
     if topology and draw:
         _draw(topology, draw)
     if topology and export:
@@ -103,12 +122,11 @@ def _cluster(path: Path) -> None:
     typer.echo("\n".join(f"{label:<{width}}  {value}" for label, value in rows))
 
 
-def _drawable(target: Path) -> None:
+def _drawable(target: Path, topology: Path) -> None:
     """Raise InputError for a picture of another kind, or one that cannot be drawn here."""
     from clustersim.topology.drawing import png
 
-    if target.suffix.lower() not in PICTURES:
-        raise InputError(f"--draw {target}: pictures are SVG or PNG; write a name that ends in .svg or .png")
+    writing.check_output("--draw", target, PICTURES, [topology])
     if target.suffix.lower() == ".png":
         png.available()
 

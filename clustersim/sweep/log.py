@@ -56,7 +56,8 @@ class Log:
         self._write_manifest(space, complete=True)
 
     def _write_manifest(self, space: Sequence[Point], complete: bool) -> None:
-        every = {**{key(point): point for point in space}, **self.points}
+        asked = {key(point): point for point in space}
+        every = asked | {name: point for name, point in self.points.items() if name not in asked}
         store.write_json(
             self.target / MANIFEST, {**self.asked.manifest(), "points": list(every.values()), "complete": complete}
         )
@@ -146,4 +147,4 @@ def key(point: Point) -> str:
 
 def line(point: Point, row: Row) -> str:
     """Return a line of the log."""
-    return json.dumps({"point": point, "row": row}, sort_keys=True) + "\n"
+    return json.dumps({"point": point, "row": row}) + "\n"
