@@ -17,6 +17,7 @@ TREE = {
     errors.InputError: 2,
     errors.ConfigError: 2,
     errors.UnknownNameError: 2,
+    errors.PluginError: 2,
     errors.DataError: 2,
     errors.OutOfMemoryError: 2,
 }
