@@ -292,7 +292,7 @@ def _in_tree(chance: random.Random, tree: Any) -> None:
         case 3:
             for _ in range(chance.choice((1, 5, 200))):
                 parent[key] = [parent[key]]
-        case 4 if isinstance(parent[key], int | float):
+        case 4 if isinstance(parent[key], int | float) and key != "steps":
             parent[key] *= chance.choice(
                 (-1, 0, 2, 2, 2, 3, 4, 4, 8, 8, 16, 0.1, 10, 100, 1000, 1000000, 1e6, 1e12, 1e200)
             )

@@ -9,6 +9,8 @@ import numpy as np
 from clustersim.topology.model import Topology
 
 _MOST_PATHS = 2**18
+_MOST_LINKS = 2**24  # of all those paths: on a ring of thousands one path is thousands of links
+_PROBED = 9  # routes from the first GPU: to itself, in even steps, to the last
 _PAIRS = 2**15  # whose routes are in memory at a time
 
 
@@ -22,10 +24,10 @@ class Diameter(NamedTuple):
 
 def diameter(topology: Topology) -> Diameter:
     """Return the longest routes from GPU to GPU; of many GPUs, those from an even sample of them to all others."""
-    every = np.arange(topology.gpus)
-    probe = topology.route(every[:1], every[-1:])
+    probe = topology.route(np.zeros(_PROBED, np.int64), np.linspace(0, topology.gpus - 1, _PROBED).astype(np.int64))
     paths = 1 / float(probe.share.min(initial=1.0))
-    sources = min(topology.gpus, max(1, int(_MOST_PATHS / paths) // topology.gpus))
+    most = min(_MOST_PATHS / paths, _MOST_LINKS / max(1, int(np.diff(probe.start).max())))
+    sources = min(topology.gpus, max(1, int(most) // topology.gpus))
     sample = np.unique(np.linspace(0, topology.gpus - 1, sources).astype(np.int64))
     hops = latency = 0.0
     for first in range(0, len(sample) * topology.gpus, _PAIRS):
