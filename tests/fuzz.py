@@ -115,7 +115,7 @@ import numpy as np
 from clustersim.collectives import ring
 from clustersim.collectives.model import Exchange, Phase
 from clustersim.placements import packed
-from clustersim.predictors import roofline
+from clustersim.predictors.kinds import roofline
 from clustersim.schedules import gpipe
 from clustersim.topology import fat_tree
 def answer(good): return ANSWER
@@ -164,7 +164,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "kernels": ("--gpus", "--stage", "--json"),
     "share": ("--placement", "--steps", "--set", "--json"),
     "sweep": ("--tp", "--pp", "--vpp", "--schedule", "--workers", "--top", "--json", "--set"),
-    "predictor": ("--by", "--split", "--scalar", "--json"),
+    "lab": ("--by", "--split", "--scalar", "--json"),
 }  # fmt: skip
 WORDS = (
     "0", "1", "2", "3", "-1", "8", "64", "1e9", "nan", "inf", "x", "", " ", "auto", "ring", "tree", "nvls", "1f1b", "gpipe",

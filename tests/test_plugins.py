@@ -228,7 +228,7 @@ RUN = ("run", "c.yaml", "j.yaml", "--no-save")
 
 def test_names_of_an_installed_package_work_everywhere(package: Path, call: Callable[..., Any]) -> None:
     names = {"KIND": "mine", "SCHEDULE": "mine", "DP": "mine", "PREDICTOR": "half"}
-    code, out, err = call(*RUN, **names)
+    code, out, err = call(*RUN, "--verbose", **names)
     assert (code, err) == (0, "")
     assert "half of the roofline" in out
     for arguments in (
