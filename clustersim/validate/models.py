@@ -41,7 +41,7 @@ FAMILIES = (
     Family("mixtral", ("mixtral",), _LLAMA, False, False, "Jiang et al. 2024"),
     Family(
         "nemotron",
-        ("nemotron4", "nemotron-4", "nemotron3", "nemotron-3"),
+        ("nemotron4", "nemotron-4", "nemotron3", "nemotron-3", "nemotron-8b", "nemotron-22b"),
         {"norm": "layernorm", "activation": "relu", "positions": "rotary", "bias": False},
         False,
         False,
