@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -18,8 +19,10 @@ from clustersim.output import calibration
 from clustersim.output.calibration import Kind, Quantiles
 from clustersim.output.store import Question
 from clustersim.pipeline import simulate
+from clustersim.topology import build as presets
 from clustersim.validate import calibrate, log, page, peaks, ranking, run, runs, statistics
 from clustersim.validate.adapt import adapt
+from clustersim.validate.cluster import NICS
 from clustersim.validate.evaluate import evaluate, source_of
 from clustersim.validate.refusal import Refusal
 from clustersim.validate.report import report
@@ -99,6 +102,26 @@ def test_a_size_in_the_name_decides_whether_embeddings_are_tied(tmp_path):
     setup = adapt(row(tmp_path, model="Llama-like 3.57B", framework="nanotron", **shapes))
     assert specs(setup)[1]["model"]["tied_embeddings"] is True
     assert any("3.57B parameters in the model's name" in said for said in setup.assumed)
+
+
+@pytest.mark.parametrize(
+    ("rate", "nics"),
+    [
+        ("200", (8, "200Gb/s")),
+        ("100", (4, "200Gb/s")),
+        ("50", (2, "200Gb/s")),
+        ("400", (8, "400Gb/s")),
+        ("150", (8, "150Gb/s")),
+    ],
+)
+def test_gpus_share_the_usual_nics_of_their_node_where_a_row_gives_each_less(tmp_path, rate, nics):
+    cluster, _ = specs(adapt(row(tmp_path, num_gpus="16", dp="4", nic_gbps_per_gpu=rate)))
+    assert tuple(cluster["cluster"]["node"]["nics"].values()) == nics
+
+
+def test_the_usual_nics_are_those_of_the_shipped_nodes():
+    for preset, rate in NICS.items():
+        assert f"rate: {rate:g}Gb/s" in (Path(presets.__file__).parent / f"presets/{preset}.yaml").read_text()
 
 
 def test_tensor_parallelism_alone_makes_sequence_parallelism(tmp_path):
@@ -236,6 +259,7 @@ def test_an_interval_says_what_it_rests_on():
     assert low < 2.0 < high
     assert note.startswith("80 % of ")
     assert "published steps" in note
+    assert "hopper 16-bit GPUs" in note
 
 
 @pytest.mark.parametrize(

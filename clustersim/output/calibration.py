@@ -67,15 +67,16 @@ def interval(seconds: float, kind: Kind) -> Margin:
     if why := unsupported(kind, table["seen"]):
         return Margin(None, None, f"none: {why}")
     low, high = Quantiles(table["low"], table["high"]).around(seconds, kind.launching)
-    return Margin(low, high, basis(table))
+    return Margin(low, high, basis(table, kind.machine))
 
 
-def basis(table: Mapping[str, Any]) -> str:
-    """Return what the shipped intervals rest on, in words."""
-    held = round(100 * table["held_when_left_out"])
+def basis(table: Mapping[str, Any], machine: str) -> str:
+    """Return what the shipped intervals rest on, in words: all published steps, and those on such a machine."""
+    held = 100 * table["held_when_left_out"]
+    runs, inside = table["seen"]["machines"][machine]
     return (
-        f"80 % of {table['rows']} published steps of {len(table['sources'])} sources lie inside "
-        f"({held} % with each source left out in turn)"
+        f"80 % of {table['rows']} published steps of {len(table['sources'])} sources lie inside, {held:.0f} % with their own "
+        f"source left out; so do {inside} of the {runs} on {machine} GPUs"
     )
 
 

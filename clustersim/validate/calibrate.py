@@ -43,11 +43,21 @@ def table(outcomes: Sequence[Outcome]) -> dict[str, Any]:
             "predictor": "neusight",
             "clocks": "sustained",
             "experts": any(one["ep"] not in (None, 1) for one in rows),
-            "machines": sorted({machine(one) for one in rows}),
+            "machines": _machines(rows, held),
             "most_gpus": max(one["num_gpus"] for one in rows),
             "most_launching": round(max(one["launching"] for one in rows), 2),
         },
     }
+
+
+def _machines(rows: Sequence[Outcome], held: Sequence[bool]) -> dict[str, list[int]]:
+    """Return how many runs each machine has, and of how many the interval held when their source was left out."""
+    found: dict[str, list[int]] = {}
+    for one, well in zip(rows, held, strict=True):
+        counts = found.setdefault(machine(one), [0, 0])
+        counts[0] += 1
+        counts[1] += well
+    return dict(sorted(found.items()))
 
 
 def quantiles(rows: Sequence[Outcome]) -> Quantiles:

@@ -22,6 +22,18 @@ PRESETS: Mapping[str, str] = {
     "mi300x": "mi300x",
 }
 """The shipped node of each GPU."""
+NICS: Mapping[str, float] = {
+    "dgx1-v100": 100.0,
+    "dgx-a100-40gb": 200.0,
+    "hgx-a100": 200.0,
+    "hgx-h100": 400.0,
+    "hgx-h200": 400.0,
+    "hgx-b200": 400.0,
+    "hgx-b300": 800.0,
+    "gb200-nvl72": 400.0,
+    "mi300x": 400.0,
+}
+"""Gb/s of the NICs of each node: those of the shipped presets."""
 RACK = 64
 """GPUs that a job takes of an NVL72 rack when it spans several: 72 has no large power of two."""
 
@@ -29,7 +41,8 @@ RACK = 64
 def cluster(run: Run) -> tuple[dict[str, Any], list[str]]:
     """Return a topology file as plain data, and what was assumed. Raises Refusal for a machine that nobody has described.
 
-    A node is one NVLink domain with one NIC a GPU; the fabric is one switch that never blocks.
+    A node is one NVLink domain with its usual NICs, which GPUs share where the row gives each less; the fabric is one switch
+    that never blocks.
     """
     gpus, domain, assumed = _domain(run)
     nodes = -(-gpus // domain)
@@ -41,11 +54,20 @@ def cluster(run: Run) -> tuple[dict[str, Any], list[str]]:
         assumed.append("fabric: one switch that never blocks")
         if rate is None:
             assumed.append(f"nic_gbps_per_gpu: that of {PRESETS[run.gpu]}")
-    node["nics"] = {"count": domain, **({"rate": f"{rate:g}Gb/s"} if rate else {})}
+    node["nics"] = _nics(run.gpu, domain, rate)
     spec: dict[str, Any] = {"cluster": {"name": run.id, "nodes": nodes, "node": node}}
     if nodes > 1:
         spec["fabric"] = {"kind": "switch"}
     return spec, assumed
+
+
+def _nics(gpu: str, count: int, rate: float | None) -> dict[str, Any]:
+    """Return the NICs of a node that give each of `count` GPUs a rate in Gb/s: the GPU's usual NICs, shared where it is less."""
+    port = NICS[PRESETS[gpu]]
+    sharers = port / rate if rate else 1.0
+    if sharers.is_integer() and count % sharers == 0:
+        return {"count": int(count / sharers), "rate": f"{port:g}Gb/s"}
+    return {"count": count, "rate": f"{rate:g}Gb/s"}
 
 
 def _domain(run: Run) -> tuple[int, int, list[str]]:
