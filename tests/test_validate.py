@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from validate_cases import write
+from validate_cases import ROW, write
 
 from clustersim.config.yaml import parse
 from clustersim.errors import InputError, InterruptedSweepError
@@ -215,6 +215,7 @@ def outcome(source="A", measured=1.0, predicted=1.0, **more):
     }
     base |= {"tp": 1, "pp": 1, "dp": 8, "cp": 1, "model": "m", "global_batch": 8, "seq": 1, "vpp": 1, "micro_batch": 1}
     base |= {"zero_stage": 0, "recompute": "none", "fits": True, "ran": True, "measured_memory_gb": None}
+    base["peers_s"] = {}
     return base | {"breakdown_s": {"compute": predicted}, "assumed": [], "reason_kind": "", "reason": ""} | more
 
 
@@ -323,6 +324,21 @@ def test_the_verdict_whether_a_run_fits_is_counted():
     assert (found["ran"], found["ran_and_fits"]) == (2, 1)
     assert (found["crashed"], found["crashed_and_does_not_fit"]) == (1, 1)
     assert ranking.verdicts(rows[:2]) is None
+
+
+def test_what_others_forecast_is_compared_on_the_same_runs(tmp_path):
+    names = (*ROW, "peer_oracle_s", "peer_guess_s")
+    path = write(
+        tmp_path / "runs.csv", {"peer_oracle_s": "0.1"}, {"id": "MINE-2", "cp": "4", "peer_oracle_s": "5"}, names=names
+    )
+    rows = [evaluate(one) for one in runs.read(path)]
+    found = statistics.peers(rows)["oracle"]
+    assert (found["runs"], found["mean_error"]) == (1, 0)
+    assert found["ours"] == pytest.approx(abs(rows[0]["error"]))
+    assert "oracle" in page.page(report(rows), rows, "runs.csv")
+    assert statistics.peers(rows).keys() == {"oracle"}
+    with pytest.raises(InputError, match="peer_guess_s: 'much' is not seconds above 0"):
+        runs.read(write(tmp_path / "runs.csv", {"peer_guess_s": "much"}, names=names))
 
 
 def test_peaks_of_memory_are_compared_by_id(tmp_path):

@@ -37,7 +37,7 @@ def evaluate(run: Run, ablation: Mapping[str, str] | None = None) -> Outcome:
     outcome |= {"reason_kind": "", "reason": ""}
     outcome |= {"assumed": [], "memory_gib": None, "allocated_gib": None, "fits": None}
     outcome |= {"ran": run.ran, "measured_memory_gb": run.memory_gb}
-    outcome |= {"launching": None, "architecture": None, "breakdown_s": {}}
+    outcome |= {"launching": None, "architecture": None, "breakdown_s": {}, "peers_s": dict(run.peers)}
     try:
         setup = adapt(run, ablation)
         return outcome | {"assumed": list(setup.assumed)} | _found(run, simulate(setup))

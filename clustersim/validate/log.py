@@ -64,11 +64,13 @@ def frame(outcomes: Sequence[Outcome]) -> Any:
     import polars as pl
 
     parts = dict.fromkeys(name for one in outcomes for name in one["breakdown_s"])
+    peers = dict.fromkeys(name for one in outcomes for name in one["peers_s"])
     rows = [
         {
-            **{key: value for key, value in one.items() if key not in ("breakdown_s", "assumed")},
+            **{key: value for key, value in one.items() if key not in ("breakdown_s", "assumed", "peers_s")},
             "assumed": "; ".join(one["assumed"]),
             **{f"{name}_s": one["breakdown_s"].get(name) for name in parts},
+            **{f"peer_{name}_s": one["peers_s"].get(name) for name in peers},
         }
         for one in outcomes
     ]

@@ -28,6 +28,11 @@ def short(found: Found) -> str:
     return f"{sentence(found)}\n\n{_errors('source', found['groups']['source'])}"
 
 
+def peers(found: Found) -> str:
+    """Return the errors of other tools and ours on the runs that both forecast."""
+    return _only(found, "Others on the same runs")
+
+
 def ablations(found: Found) -> str:
     """Return the errors as they are and with each part changed."""
     return _only(found, "What each part buys")

@@ -133,6 +133,12 @@ def tables(found: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str], Rows]
             *([name, *figures(e)] for name, e in found["ablations"].items() if e["runs"]),
         ]
         yield "What each part buys", ("one part changed", *HEAD[1:]), rows
+    if found["peers"]:
+        rows = [
+            [name, str(one["runs"]), *(f"{100 * one[key]:.1f} %" for key in ("mean_error", "ours"))]
+            for name, one in found["peers"].items()
+        ]
+        yield "Others on the same runs", ("tool", "runs", "its mean error", "clustersim's"), rows
     if found["sweeps"]:
         head = ("sweep", "mappings", "mean", "median", "bias", "Spearman", "regret of the first pick")
         yield "Ranking of mappings", head, [_sweep(one) for one in found["sweeps"]]

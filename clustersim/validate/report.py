@@ -7,7 +7,7 @@ from typing import Any
 
 from clustersim.validate.evaluate import Outcome
 from clustersim.validate.ranking import sweeps, verdicts
-from clustersim.validate.statistics import errors, groups, refusals
+from clustersim.validate.statistics import errors, groups, peers, refusals
 
 
 def report(
@@ -23,6 +23,7 @@ def report(
         "runs_read": len(outcomes),
         "errors": errors(outcomes),
         "groups": groups(outcomes),
+        "peers": peers(outcomes),
         "refused": refusals(outcomes),
         "ablations": {name: errors(rows) for name, rows in (changed or {}).items()},
         "sweeps": sweeps(outcomes),

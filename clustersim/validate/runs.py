@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -22,7 +23,7 @@ class Run:
     """One measured step, as its source describes it; None is a blank: the source does not say.
 
     line: where it stands. kv_heads_text, layers_text: words where a number was expected, such as `MLA`. Times are seconds of one
-    step, the network Gb/s a GPU and direction.
+    step, the network Gb/s a GPU and direction. peers: what other tools forecast, from columns such as `peer_simumax_s`.
     """
 
     id: str
@@ -66,6 +67,7 @@ class Run:
     source: str
     status: str
     memory_gb: float | None
+    peers: tuple[tuple[str, float], ...] = ()
 
     @property
     def ran(self) -> bool:
@@ -148,7 +150,8 @@ REQUIRED = (
     *("global_batch", "tp", "pp", "dp", "precision", "sec_per_iter"),
 )
 """Columns that a file must have; single cells may be blank, and such a row is refused, not the file."""
-assert set(COLUMNS) | {"line"} == {field.name for field in fields(Run)}
+PEER = re.compile(r"peer_(\w+)_s")
+assert set(COLUMNS) | {"line", "peers"} == {field.name for field in fields(Run)}
 
 
 def read(path: Path) -> list[Run]:
@@ -208,17 +211,26 @@ def _content(path: Path) -> str:
     return text
 
 
+def _cell(path: Path, line: int, name: str, text: str, reader: Reader, what: str) -> Any:
+    """Return what a cell holds; None when it is blank, but text stays text. Raises ConfigError."""
+    if reader is _text:
+        return text
+    try:
+        return reader(text) if text else None
+    except (ValueError, OverflowError):
+        raise ConfigError(str(path), line, 1, f"{name}: {shown(text)} is not {what}") from None
+
+
 def _run(path: Path, line: int, cells: Mapping[str, str]) -> Run:
     values: dict[str, Any] = {"line": line}
     for name, (reader, what) in COLUMNS.items():
-        text = cells.get(name, "")
-        if reader is _text:
-            values[name] = text
-            continue
-        try:
-            values[name] = reader(text) if text else None
-        except (ValueError, OverflowError):
-            raise ConfigError(str(path), line, 1, f"{name}: {shown(text)} is not {what}") from None
+        values[name] = _cell(path, line, name, cells.get(name, ""), reader, what)
+    peers = {
+        found[1]: _cell(path, line, name, cells[name], *COLUMNS["sec_per_iter"])
+        for name in cells
+        if (found := PEER.fullmatch(name))
+    }
+    values["peers"] = tuple((name, value) for name, value in peers.items() if value is not None)
     for name in ("id", "gpu", "framework", "model"):
         if not values[name]:
             raise ConfigError(str(path), line, 1, f"{name}: is blank; every run needs one")

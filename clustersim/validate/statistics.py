@@ -69,6 +69,17 @@ def grouped(outcomes: Sequence[Outcome], of: Callable[[Outcome], str]) -> dict[s
     return {name: errors(found[name]) for name in sorted(found, key=lambda name: (-len(found[name]), name))}
 
 
+def peers(outcomes: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
+    """Return, by other tool, its errors and ours on the runs that both forecast."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in dict.fromkeys(name for one in outcomes for name in one["peers_s"]):
+        rows = [one for one in compared(outcomes) if name in one["peers_s"]]
+        if rows:
+            theirs = [abs(one["peers_s"][name] / one["measured_s"] - 1) for one in rows]
+            found[name] = {"runs": len(rows), "mean_error": sum(theirs) / len(rows), "ours": errors(rows)["mean_error"]}
+    return found
+
+
 def refusals(outcomes: Sequence[Outcome]) -> dict[str, int]:
     """Return how many runs were refused or failed, by kind of reason, most first."""
     return dict(Counter(one["reason_kind"] for one in outcomes if one["status"] != "ok").most_common())
