@@ -75,8 +75,8 @@ def basis(table: Mapping[str, Any], machine: str) -> str:
     held = 100 * table["held_when_left_out"]
     runs, inside = table["seen"]["machines"][machine]
     return (
-        f"80 % of {table['rows']} published steps of {len(table['sources'])} sources lie inside, {held:.0f} % with their own "
-        f"source left out; so do {inside} of the {runs} on {machine} GPUs"
+        f"80 % of {table['rows']} published steps of {len(table['sources'])} sources lie inside; {held:.0f} % with their own "
+        f"source left out, {inside} of the {runs} on {machine} GPUs"
     )
 
 
