@@ -35,6 +35,7 @@ def test_a_run_that_crashed_needs_no_time(tmp_path):
     [
         ({"tp": "eight"}, "runs.csv:2:1: tp: 'eight' is not a whole number of 1 or more"),
         ({"tp": "2.5"}, "runs.csv:2:1: tp: '2.5' is not a whole number of 1 or more"),
+        ({"tp": "1_0"}, "runs.csv:2:1: tp: '1_0' is not a whole number of 1 or more"),
         ({"dp": "0"}, "runs.csv:2:1: dp: '0' is not a whole number of 1 or more"),
         ({"sec_per_iter": "-1.5"}, "runs.csv:2:1: sec_per_iter: '-1.5' is not seconds above 0"),
         ({"sec_per_iter": "nan"}, "runs.csv:2:1: sec_per_iter: 'nan' is not seconds above 0"),

@@ -22,7 +22,8 @@ def validate(
         list[str] | None,
         typer.Option(
             metavar="PART=VALUE|…",
-            help="Also with one part changed: predictor=roofline|linear|neusight-paper, fabric=ideal, clocks=boost, nccl=ring.",
+            help="Also with one part changed: predictor=roofline|linear|habitat|neusight-paper, fabric=ideal, clocks=boost, "
+            "nccl=ring.",
         ),
     ] = None,
     memory: Annotated[

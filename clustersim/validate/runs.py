@@ -216,6 +216,8 @@ def _cell(path: Path, line: int, name: str, text: str, reader: Reader, what: str
     if reader is _text:
         return text
     try:
+        if "_" in text or not text.isascii():  # Python reads 1_0 and digits of other scripts
+            raise ValueError(text)
         return reader(text) if text else None
     except (ValueError, OverflowError):
         raise ConfigError(str(path), line, 1, f"{name}: {shown(text)} is not {what}") from None
