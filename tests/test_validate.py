@@ -15,6 +15,7 @@ from validate_cases import ROW, write
 from clustersim.config.yaml import parse
 from clustersim.errors import InputError, InterruptedSweepError
 from clustersim.files import digest
+from clustersim.gpus import load
 from clustersim.output import calibration
 from clustersim.output.calibration import Kind, Quantiles
 from clustersim.output.store import Question
@@ -117,6 +118,11 @@ def test_a_size_in_the_name_decides_whether_embeddings_are_tied(tmp_path):
 def test_gpus_share_the_usual_nics_of_their_node_where_a_row_gives_each_less(tmp_path, rate, nics):
     cluster, _ = specs(adapt(row(tmp_path, num_gpus="16", dp="4", nic_gbps_per_gpu=rate)))
     assert tuple(cluster["cluster"]["node"]["nics"].values()) == nics
+
+
+def test_a_gpu_may_be_called_by_an_alias(tmp_path):
+    cluster, _ = specs(adapt(row(tmp_path, gpu="A100")))
+    assert cluster["cluster"]["node"]["gpus"]["model"] == load("a100").name
 
 
 def test_the_usual_nics_are_those_of_the_shipped_nodes():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from clustersim.gpus import everything
 from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run
 
@@ -44,6 +46,7 @@ def cluster(run: Run) -> tuple[dict[str, Any], list[str]]:
     A node is one NVLink domain with its usual NICs, which GPUs share where the row gives each less; the fabric is one switch
     that never blocks.
     """
+    run = replace(run, gpu=_gpu(run.gpu))
     gpus, domain, assumed = _domain(run)
     nodes = -(-gpus // domain)
     node = _node(run, domain)
@@ -61,6 +64,15 @@ def cluster(run: Run) -> tuple[dict[str, Any], list[str]]:
     return spec, assumed
 
 
+def _gpu(name: str) -> str:
+    """Return the shipped name of a GPU, which may be one of its aliases. Raises Refusal for one without a shipped node."""
+    known = {alias.lower(): gpu.name for gpu in everything() for alias in (gpu.name, *gpu.aliases)}
+    found = known.get(name.lower())
+    if found is None or found not in PRESETS:
+        raise Refusal("unknown GPU", f"no node of {name} is shipped; known: {', '.join(PRESETS)}")
+    return found
+
+
 def _nics(gpu: str, count: int, rate: float | None) -> dict[str, Any]:
     """Return the NICs of a node that give each of `count` GPUs a rate in Gb/s: the GPU's usual NICs, shared where it is less."""
     port = NICS[PRESETS[gpu]]
@@ -72,8 +84,6 @@ def _nics(gpu: str, count: int, rate: float | None) -> dict[str, Any]:
 
 def _domain(run: Run) -> tuple[int, int, list[str]]:
     """Return the GPUs of the run, those of one NVLink domain, and what was assumed of it."""
-    if run.gpu not in PRESETS:
-        raise Refusal("unknown GPU", f"no node of {run.gpu} is shipped; known: {', '.join(PRESETS)}")
     if run.num_gpus is None:
         raise Refusal("incomplete source", "num_gpus is blank")
     assumed = []
