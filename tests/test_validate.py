@@ -232,7 +232,7 @@ def test_errors_are_counted_in_all_and_by_group():
     assert found["mean_error"] == pytest.approx(0.1)
     assert found["median_error"] == pytest.approx(0.1)
     assert found["bias"] == pytest.approx(-0.1 / 3)
-    assert found["held"] == pytest.approx(2 / 3)
+    assert found["inside"] == pytest.approx(2 / 3)
     assert list(statistics.groups(rows)["source"]) == ["A", "B"]
     assert [one["predicted_s"] for one in statistics.worst(rows, 1)] == [0.8]
 
@@ -247,7 +247,7 @@ def test_the_interval_of_a_step_holds_eight_of_ten_errors_with_one_weight_a_sour
     table = calibrate.table(rows)
     assert table["sources"] == {"A": 11, "B": 330}
     assert set(table["without"]) == {"A", "B"}
-    assert table["held"] >= 0.8
+    assert table["inside"] >= 0.8
 
 
 @given(st.floats(0.001, 1000), st.floats(0, 1), st.floats(-1, 1), st.floats(-1, 5))
@@ -291,7 +291,7 @@ def test_there_is_no_interval_where_no_published_step_supports_one(change, said)
 
 def test_the_shipped_intervals_hold_what_they_promise_of_sources_left_out():
     table = calibration.shipped()
-    assert 0.74 <= table["held_when_left_out"] <= 0.86
+    assert 0.74 <= table["inside_when_left_out"] <= 0.86
     assert sum(table["sources"].values()) == table["rows"]
 
 

@@ -72,10 +72,10 @@ def interval(seconds: float, kind: Kind) -> Margin:
 
 def basis(table: Mapping[str, Any], machine: str) -> str:
     """Return what the shipped intervals rest on, in words: all published steps, and those on such a machine."""
-    held = 100 * table["held_when_left_out"]
+    left_out = 100 * table["inside_when_left_out"]
     runs, inside = table["seen"]["machines"][machine]
     return (
-        f"80 % of {table['rows']} published steps of {len(table['sources'])} sources lie inside; {held:.0f} % with their own "
+        f"80 % of {table['rows']} published steps of {len(table['sources'])} sources lie inside; {left_out:.0f} % with their own "
         f"source left out, {inside} of the {runs} on {machine} GPUs"
     )
 

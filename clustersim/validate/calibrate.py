@@ -2,7 +2,7 @@
 
 The log error of a run, ln(measured / predicted), is bounded by `low` below and by `high` · (BASE + launching share) above.
 Both are quantiles over the calibration runs. For honesty they are found again with each source left out, and that source's
-runs are judged by those: so `held_when_left_out` is what a source nobody has seen may expect.
+runs are judged by those: so `inside_when_left_out` is what a source nobody has seen may expect.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def table(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     if len(sources) < 2:
         raise InputError("--calibrate needs runs of two sources or more, so that one can be left out; add another file")
     without = {name: quantiles([one for one in rows if one["source"] != name]) for name in sorted(sources)}
-    held = [inside(one, without[one["source"]]) for one in rows]
+    left_out = [inside(one, without[one["source"]]) for one in rows]
     found = quantiles(rows)
     return {
         "levels": list(LEVELS),
@@ -36,24 +36,24 @@ def table(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "sources": dict(sorted(sources.items())),
         "low": found.low,
         "high": found.high,
-        "held": round(sum(inside(one, found) for one in rows) / len(rows), 3),
-        "held_when_left_out": round(sum(held) / len(rows), 3),
+        "inside": round(sum(inside(one, found) for one in rows) / len(rows), 3),
+        "inside_when_left_out": round(sum(left_out) / len(rows), 3),
         "without": {name: {"low": one.low, "high": one.high} for name, one in without.items()},
         "seen": {
             "predictor": "neusight",
             "clocks": "sustained",
             "experts": any(one["ep"] not in (None, 1) for one in rows),
-            "machines": _machines(rows, held),
+            "machines": _machines(rows, left_out),
             "most_gpus": max(one["num_gpus"] for one in rows),
             "most_launching": round(max(one["launching"] for one in rows), 2),
         },
     }
 
 
-def _machines(rows: Sequence[Outcome], held: Sequence[bool]) -> dict[str, list[int]]:
-    """Return how many runs each machine has, and of how many the interval held when their source was left out."""
+def _machines(rows: Sequence[Outcome], left_out: Sequence[bool]) -> dict[str, list[int]]:
+    """Return how many runs each machine has, and how many lie inside when their source is left out."""
     found: dict[str, list[int]] = {}
-    for one, well in zip(rows, held, strict=True):
+    for one, well in zip(rows, left_out, strict=True):
         counts = found.setdefault(machine(one), [0, 0])
         counts[0] += 1
         counts[1] += well

@@ -62,12 +62,12 @@ def sentence(found: Mapping[str, Any]) -> str:
     if not every["runs"]:
         return f"None of {found['runs_read']} runs could be compared."
     mean, median, tail, bias = (100 * every[key] for key in ("mean_error", "median_error", "p90_error", "bias"))
-    held = ""
+    inside = ""
     if every["with_interval"]:
-        held = f" {100 * every['held']:.0f} % of the {every['with_interval']} with an interval lie inside (it promises 80 %)."
+        inside = f" {100 * every['inside']:.0f} % of the {every['with_interval']} with an interval lie inside (it promises 80 %)."
     return (
         f"{every['runs']} of {found['runs_read']} runs compared: mean error {mean:.1f} %, median {median:.1f} %, "
-        f"one in ten above {tail:.0f} %, bias {bias:+.1f} %.{held}"
+        f"one in ten above {tail:.0f} %, bias {bias:+.1f} %.{inside}"
     )
 
 
@@ -92,9 +92,11 @@ HEAD = ("", "runs", "mean", "median", "90th", "bias", "inside the interval")
 
 def figures(errors: Mapping[str, Any]) -> list[str]:
     """Return the figures of a group as text."""
-    held = f"{100 * errors['held']:.0f} % of {errors['with_interval']}" if errors["with_interval"] else "no interval"
+    inside = (
+        f"{100 * errors['inside']:.0f} % of {errors['with_interval']}" if errors["with_interval"] else "no interval"
+    )
     shares = (f"{100 * errors[key]:.1f} %" for key in ("mean_error", "median_error", "p90_error"))
-    return [str(errors["runs"]), *shares, f"{100 * errors['bias']:+.1f} %", held]
+    return [str(errors["runs"]), *shares, f"{100 * errors['bias']:+.1f} %", inside]
 
 
 WORST = ("run", "model", "on", "measured", "predicted", "error", "launching", "where the forecast goes")

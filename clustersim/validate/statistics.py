@@ -38,13 +38,13 @@ def compared(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def errors(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return figures of the errors of outcomes that have one; fractions, not per cent. held: of those with an interval."""
+    """Return figures of the errors of outcomes that have one; fractions, not per cent. inside: of those with an interval."""
     rows = compared(outcomes)
     if not rows:
         return {"runs": 0}
     size = sorted(abs(one["error"]) for one in rows)
     bounded = [one for one in rows if one["low_s"] is not None and one["high_s"] is not None]
-    held = sum(one["low_s"] <= one["measured_s"] <= one["high_s"] for one in bounded)
+    inside = sum(one["low_s"] <= one["measured_s"] <= one["high_s"] for one in bounded)
     return {
         "runs": len(rows),
         "mean_error": sum(size) / len(size),
@@ -52,7 +52,7 @@ def errors(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "p90_error": size[min(len(size) - 1, int(0.9 * len(size)))],
         "bias": sum(one["error"] for one in rows) / len(rows),
         "with_interval": len(bounded),
-        "held": held / len(bounded) if bounded else None,
+        "inside": inside / len(bounded) if bounded else None,
     }
 
 
