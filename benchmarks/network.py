@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from clustersim.config.yaml import parse
-from clustersim.engine.fold import partition
-from clustersim.engine.maxmin import solve
+from clustersim.engine.flows import solve
+from clustersim.engine.fold.refinement import partition
 from clustersim.engine.traffic import Family, scarce, traffic
+from clustersim.model.sharding import zipf_shares
 from clustersim.topology.build import build, load
 from clustersim.topology.model import Topology
-from clustersim.workload.routing import zipf_shares
 
 TOPOLOGIES = Path(__file__).parent.parent / "topologies"
 REPEATS = 5

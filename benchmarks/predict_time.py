@@ -14,15 +14,15 @@ os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM
 
 import numpy as np
 
-from clustersim import gpus
 from clustersim.engine.script import kernels, scripts
+from clustersim.hardware import gpus
+from clustersim.model.kernel import Kernel, attention, gemm, vector
+from clustersim.parallel.load import load
+from clustersim.parallel.stages import stages
 from clustersim.predictors.classes import class_of
 from clustersim.predictors.load import get
 from clustersim.predictors.weights_file import FOLDER
 from clustersim.schedules.check import load as load_schedule
-from clustersim.workload.kernel import Kernel, attention, gemm, vector
-from clustersim.workload.load import load
-from clustersim.workload.stages import stages
 
 ROOT = Path(__file__).parent.parent
 JOB_BAR, MILLION_BAR = 0.02, 60.0

@@ -1,7 +1,7 @@
 """clustersim: how long a training step takes on a GPU cluster, and why.
 
 ```python
-from clustersim.pipeline import simulate
+from clustersim.simulation import simulate
 
 result = simulate("topologies/hgx_h100_8.yaml", "workloads/gpt3_xl.yaml")
 print(result.summary["step_time_s"])

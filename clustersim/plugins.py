@@ -1,7 +1,7 @@
-"""A name in YAML is a file in a folder: `algorithm: ring` is `clustersim/collectives/ring.py`.
+"""A name in YAML is a file in a folder: `algorithm: ring` is `clustersim/collectives/algorithms/ring.py`.
 
-A room whose names are no Python identifiers (`1f1b`) maps them to its files in `ALIASES`; files that are no plugins are
-listed in its `SHARED` or start with an underscore.
+A room whose names are no Python identifiers (`1f1b`) maps them to its files in `ALIASES`; a plugin folder holds
+plugins and nothing else, but for files that start with an underscore.
 
 From outside come the entry points of installed packages, in groups that are called like the rooms (`clustersim.schedules`),
 and what `permitted` (`--plugins package.module:attribute`) allows by name.
@@ -41,6 +41,10 @@ ROOMS = {
 """Rooms that take plugins from outside, and what one of them is called."""
 FOLDERS = {
     "clustersim.predictors": "clustersim.predictors.kinds",
+    "clustersim.schedules": "clustersim.schedules.kinds",
+    "clustersim.collectives": "clustersim.collectives.algorithms",
+    "clustersim.topology": "clustersim.topology.kinds",
+    "clustersim.placements": "clustersim.jobs.placements",
     "clustersim.learners": "clustersim.lab.train.learners",
 }
 """Where the built-in ones of a room are, if not in the folder of its name."""
@@ -53,10 +57,9 @@ _loaded: dict[str, str] = {}
 def _files(room: str) -> Mapping[str, str]:
     folder = FOLDERS.get(room, room)
     package = importlib.import_module(folder)
-    shared = set(getattr(package, "SHARED", ()))
     spelling = {module: name for name, module in getattr(package, "ALIASES", {}).items()}
     found = (info.name for info in pkgutil.iter_modules(package.__path__))
-    return {spelling.get(f, f): f"{folder}.{f}" for f in found if not f.startswith("_") and f not in shared}
+    return {spelling.get(f, f): f"{folder}.{f}" for f in found if not f.startswith("_")}
 
 
 def names(room: str) -> dict[str, str]:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from sybil import Document, Region, Sybil
 
-from clustersim.output.timeline import svg
-from clustersim.pipeline import simulate
+from clustersim.report.timeline import svg
+from clustersim.simulation import simulate
 from clustersim.sweep.drawing import Words
 from clustersim.sweep.drawing import svg as svg_of_sweep
 from clustersim.sweep.evaluate import Files, Row, evaluate, load

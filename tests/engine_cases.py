@@ -9,10 +9,10 @@ import numpy as np
 
 from clustersim.config.yaml import parse
 from clustersim.engine.network import Network, Tenant, demand, folded, networks
-from clustersim.pipeline import Result, run
+from clustersim.parallel import load as workloads
+from clustersim.simulation import Result, run
 from clustersim.topology import build as topologies
 from clustersim.topology.model import Topology
-from clustersim.workload import load as workloads
 
 MODEL = """
 name: small

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim import gpus
+from clustersim.hardware import gpus
+from clustersim.model.kernel import attention
 from clustersim.predictors.features import columns
 from clustersim.predictors.kinds.neusight import attention as family
 from clustersim.predictors.kinds.neusight.schedule import FA2, FA3, FA4, share
 from clustersim.predictors.load import get
-from clustersim.workload.kernel import attention
 
 BOARDS = {gpu.name: gpu for gpu in gpus.everything()}
 boards = st.sampled_from(sorted(BOARDS)).map(BOARDS.__getitem__)

@@ -220,7 +220,7 @@ def test_an_interrupted_save_leaves_the_old_result(call, monkeypatch, failure, v
     def fail(*_: object) -> None:
         raise failure
 
-    monkeypatch.setattr(f"clustersim.output.result.{victim}", fail)
+    monkeypatch.setattr(f"clustersim.report.result.{victim}", fail)
     command = [*RUN, "--micro-batch", "2", "--force", "--out"]
     if isinstance(failure, ZeroDivisionError):
         for target in ("a/x", "b/c/x"):

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clustersim import gpus
 from clustersim.errors import ConfigError
-from clustersim.pipeline import simulate
+from clustersim.hardware import gpus
+from clustersim.model.kernel import attention, gemm, vector
 from clustersim.predictors.base import LAUNCH
 from clustersim.predictors.clocks import ENERGY, derate, share, statement, sustained
 from clustersim.predictors.features import columns, peak
 from clustersim.predictors.load import get
-from clustersim.workload.kernel import attention, gemm, vector
+from clustersim.simulation import simulate
 
 ALL = gpus.everything()
 TYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4")

@@ -177,7 +177,7 @@ def test_an_algorithm_that_nccl_does_not_have(call):
     assert f"{outside[2]:.2f}" in out
 
 
-OUTSIDE = "clustersim.collectives.halving_doubling:phases"
+OUTSIDE = "clustersim.collectives.algorithms.halving_doubling:phases"
 
 
 def permit(name):
@@ -249,7 +249,7 @@ REFUSED = [
             "-t",
             NODE,
             "--algo",
-            "clustersim.collectives.nvls_tree:phases",
+            "clustersim.collectives.algorithms.nvls_tree:phases",
             "--ranks",
             "0",
             *permit("nvls_tree"),
@@ -257,7 +257,7 @@ REFUSED = [
         "a collective needs two GPUs or more",
     ),
     (
-        ["all_reduce", "-t", POD, "--algo", "clustersim.collectives.nvls:phases", *permit("nvls")],
+        ["all_reduce", "-t", POD, "--algo", "clustersim.collectives.algorithms.nvls:phases", *permit("nvls")],
         "cannot do all_reduce here: the switches between nodes do not add up; write fabric.reduction: sharp",
     ),
     (

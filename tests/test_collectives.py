@@ -202,8 +202,8 @@ def test_an_unknown_algorithm_lists_the_known() -> None:
 
 
 def test_an_algorithm_from_outside() -> None:
-    with plugins.permitted("clustersim.collectives.ring:phases"):
-        (phase,) = model.phases("clustersim.collectives.ring:phases", "all_reduce", Group(4, (4,)))
+    with plugins.permitted("clustersim.collectives.algorithms.ring:phases"):
+        (phase,) = model.phases("clustersim.collectives.algorithms.ring:phases", "all_reduce", Group(4, (4,)))
         assert phase.rounds == 6
         with pytest.raises(InputError, match="cannot do all_to_all"):
             model.phases("phases", "all_to_all", Group(4, (4,)))

@@ -7,8 +7,9 @@ import pytest
 from documents import PAGES, PICTURE, ROOT, SPLITS, draw, draw_splits, parse, prepare, rows_of_splits, run
 from yaml_reference import PAGE, reference
 
-from clustersim import gpus, plugins
-from clustersim.pipeline import simulate
+from clustersim import plugins
+from clustersim.hardware import gpus
+from clustersim.simulation import simulate
 
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 

@@ -9,9 +9,9 @@ import test_topology_folding as cases
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from clustersim.collectives import all_to_all
 from clustersim.collectives import loads as laying
-from clustersim.collectives.exchange import ends, lay, ledger, ways
-from clustersim.collectives.exchange.lay import exchanged
+from clustersim.collectives.all_to_all import exchanged
 from clustersim.collectives.loads import Loads, bounds
 from clustersim.collectives.model import Exchange, Group, phases
 from clustersim.config.yaml import parse
@@ -19,9 +19,9 @@ from clustersim.engine.network import Tenant, demand, folded
 from clustersim.engine.script import Call
 from clustersim.engine.traffic import Family, traffic
 from clustersim.errors import InputError
+from clustersim.model.sharding import zipf_shares
 from clustersim.topology.build import build, load
 from clustersim.topology.model import Topology
-from clustersim.workload.routing import zipf_shares
 
 TOPOLOGIES = Path(__file__).parents[1] / "topologies"
 LARGE = (TOPOLOGIES / "fattree_3840.yaml").read_text(encoding="utf-8")
@@ -47,8 +47,8 @@ def same(topology: Topology, ranks: np.ndarray, exchange: Exchange) -> Loads:
     if topology.alike().stretches():
         for tried in (1 << 12, 1):
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(lay, "MANY", -1)
-                patch.setattr(ways, "SAMPLE", tried)
+                patch.setattr(all_to_all, "MANY", -1)
+                patch.setattr(all_to_all, "SAMPLE", tried)
                 equal(topology, ranks, one, exchanged(topology, ranks, exchange))
     return other
 
@@ -100,8 +100,8 @@ def test_it_equals_the_ways_of_all_pairs_on_shipped_clusters(name):
 @pytest.mark.parametrize("fabric", sorted(cases.FABRICS))
 def test_neither_blocks_nor_the_way_of_summing_matter(fabric, monkeypatch):
     topology = cases.cluster(fabric, "dead NIC", "nvswitch")
-    monkeypatch.setattr(ends, "BLOCK", 7)
-    monkeypatch.setattr(ledger, "_DENSE", 0)
+    monkeypatch.setattr(all_to_all, "BLOCK", 7)
+    monkeypatch.setattr(all_to_all, "_DENSE", 0)
     same(topology, np.arange(32).reshape(2, 16), Exchange(15, *WEIGHTS["dispatch"](16)))
 
 
@@ -122,13 +122,13 @@ def test_all_bytes_of_a_link_come_through_its_pins(fabric, fault):
     found = exchanged(topology, ranks, Exchange(31, *WEIGHTS["even"](32)))
     pairs = Exchange(31, *WEIGHTS["even"](32)).pairs()
     routes = topology.route(pairs.source, pairs.destination)
-    ways = [set(part.tolist()) for part in np.split(routes.links, routes.start[1:-1])]
+    all_to_all = [set(part.tolist()) for part in np.split(routes.links, routes.start[1:-1])]
     for link, pin in found.pins:
         assert np.array_equal(np.unique(link), np.unique(found.link))
         of: dict[int, set[int]] = {}
         for a, b in zip(link.tolist(), pin.tolist(), strict=True):
             of.setdefault(a, set()).add(b)
-        for way in ways:
+        for way in all_to_all:
             for crossed in way:
                 assert of[crossed] & way or len(topology.capacity) in of[crossed]
 

@@ -11,17 +11,17 @@ from test_folding import FABRICS, FAULTS, same
 from clustersim.config.yaml import parse
 from clustersim.engine.script import Start, scripts
 from clustersim.errors import ClustersimError, ConfigError, InputError
-from clustersim.output.critical import critical_path
-from clustersim.pipeline import run
+from clustersim.model.kernel import Kernel
+from clustersim.model.operator import Exchange
+from clustersim.model.sharding import split, zipf_shares
+from clustersim.parallel.flops import model_flop
+from clustersim.parallel.load import build
+from clustersim.parallel.memory import at_rest
+from clustersim.parallel.optimizer import update
+from clustersim.parallel.stages import stages
+from clustersim.report.critical_path import critical_path
 from clustersim.schedules.check import load as schedule
-from clustersim.workload.flops import model_flop
-from clustersim.workload.kernel import Kernel
-from clustersim.workload.load import build
-from clustersim.workload.memory import at_rest
-from clustersim.workload.operator import Exchange
-from clustersim.workload.optimizer import update
-from clustersim.workload.routing import split, zipf_shares
-from clustersim.workload.stages import stages
+from clustersim.simulation import run
 
 MODEL = """\
 name: experts

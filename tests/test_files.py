@@ -12,16 +12,16 @@ import pytest
 
 from clustersim import files
 from clustersim.cli.main import main
-from clustersim.collectives.nccl.measured import measured
+from clustersim.collectives.nccl.nccl_tests_log import measured
+from clustersim.convert import hugging_face
 from clustersim.errors import DataError, InputError
-from clustersim.graph import architecture
 from clustersim.lab.data import csv_table, frames
 from clustersim.predictors import weights_file
 from clustersim.topology.build import load
 
 READERS = {
     "text": files.read_text,
-    "config.json": architecture.read,
+    "config.json": hugging_face.read,
     "nccl-tests": lambda path: measured(path, "all_reduce", 8),
     "sheet": lambda path: csv_table.open_sheet(path, (), ()),
     "csv": frames.csv,
@@ -97,7 +97,7 @@ def test_what_is_no_utf8_has_its_place(raw, tmp_path):
     with pytest.raises(
         InputError, match=r"file:\d+:\d+: not a text file \(byte \d+ is not UTF-8\); give a config.json"
     ):
-        architecture.read(path)
+        hugging_face.read(path)
     with pytest.raises(InputError, match=r"file:\d+:\d+: not a text file"):
         measured(path, "all_reduce", 8)
     with pytest.raises(DataError, match="cannot be read as CSV"):
@@ -117,7 +117,7 @@ def test_a_byte_order_mark_changes_nothing(tmp_path):
     }
     for name, text in texts.items():
         (tmp_path / name).write_bytes(BOM + text.encode())
-    assert architecture.read(tmp_path / "config.json").keys == {"model_type": "gpt2", "n_embd": 8}
+    assert hugging_face.read(tmp_path / "config.json").keys == {"model_type": "gpt2", "n_embd": 8}
     assert measured(tmp_path / "log.csv", "all_reduce", 8) == {8: 16e-6}
     assert csv_table.open_sheet(tmp_path / "own.csv", ("a",), ("a", "b")).cells == {"a": ["1"], "b": ["2"]}
     assert frames.csv(tmp_path / "own.csv").columns == ["a", "b"]
@@ -128,7 +128,7 @@ def test_a_number_of_5000_digits_in_a_config_json(tmp_path):
     path = tmp_path / "config.json"
     path.write_text('{"model_type": "gpt2", "n_embd": ' + "9" * 5000 + "}")
     with pytest.raises(InputError, match=r"n_embd is '9+\.*'?\.*; it must be a whole number"):
-        architecture.read(path).count("n_embd")
+        hugging_face.read(path).count("n_embd")
 
 
 @pytest.mark.parametrize(

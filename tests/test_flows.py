@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim.engine.flows import Flows, Loads
-from clustersim.engine.maxmin import solve
-from clustersim.topology.rows import distinct, entries
+from clustersim.engine.flows import Flows, Loads, solve
+from clustersim.topology.arrays import distinct, entries
 
 pairs = st.lists(st.tuples(st.integers(0, 5), st.floats(0.1, 4)), min_size=1, max_size=4, unique_by=lambda p: p[0])
 transfers = st.tuples(pairs, st.floats(0.5, 200))

@@ -35,7 +35,7 @@ def same(folded, whole):
     of = folded.plan.network.cells.ranks.of
     for rank, parts in zip(whole.plan.first.tolist(), whole.parts, strict=True):
         assert folded.parts[int(of[rank])] == pytest.approx(parts, rel=1e-9, abs=1e-12)
-    from clustersim.output.links import link_bytes
+    from clustersim.report.links import link_bytes
 
     one, two = (link_bytes(r.plan, r.topology) for r in (folded, whole))
     np.testing.assert_allclose(one, two, rtol=1e-9)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from clustersim import gpus
 from clustersim.errors import ConfigError, InputError, UnknownNameError
+from clustersim.hardware import gpus
 from clustersim.topology.build import load as load_topology
 
 ALL = gpus.everything()
@@ -159,7 +159,7 @@ def test_a_file_may_not_take_the_name_of_a_shipped_gpu(tmp_path):
 
 
 def test_kernels_of_an_unknown_type_are_refused():
-    from clustersim.workload.kernel import gemm
+    from clustersim.model.kernel import gemm
 
     with pytest.raises(InputError, match="unknown data type 'int8'"):
         gemm("linear", "forward", "int8", 1, 8, 8, 8)

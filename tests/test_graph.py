@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim import gpus
+from clustersim.convert.hugging_face import Config
 from clustersim.errors import InputError
-from clustersim.graph import eager, exported, models
-from clustersim.graph.architecture import Config
-from clustersim.graph.aten import price
-from clustersim.graph.fuse import fuse
-from clustersim.graph.tape import Tape
-from clustersim.graph.tensor import Tensor, permuted, tensor, viewed
-from clustersim.graph.total import total
+from clustersim.hardware import gpus
 from clustersim.predictors.load import get
+from clustersim.single_gpu import eager, exported, models
+from clustersim.single_gpu.aten import price
+from clustersim.single_gpu.fuse import fuse
+from clustersim.single_gpu.tape import Tape
+from clustersim.single_gpu.tensor import Tensor, permuted, tensor, viewed
+from clustersim.single_gpu.total import total
 
 GPT2_LARGE = {"n_embd": 1280, "n_head": 20, "n_layer": 36, "n_positions": 1024, "vocab_size": 50257}
 BERT_LARGE = {

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim import gpus
+from clustersim.hardware import gpus
 from clustersim.lab.data import tables
 from clustersim.lab.evaluate import kernels
+from clustersim.model.kernel import gemm
 from clustersim.predictors.features import bound, columns
 from clustersim.predictors.kinds.neusight import grouped
 from clustersim.predictors.load import get
-from clustersim.workload.kernel import gemm
 
 BOARDS = {gpu.name: gpu for gpu in gpus.everything()}
 boards = st.sampled_from(sorted(BOARDS)).map(BOARDS.__getitem__)

@@ -5,12 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim import gpus
+from clustersim.hardware import gpus
+from clustersim.lab.train import intervals
+from clustersim.lab.train.intervals import Residuals
+from clustersim.model.kernel import attention, gemm, vector
 from clustersim.predictors import uncertainty
 from clustersim.predictors.load import get
-from clustersim.predictors.uncertainty import Distance, Residuals
+from clustersim.predictors.uncertainty import Distance
 from clustersim.predictors.weights_file import Weights
-from clustersim.workload.kernel import attention, gemm, vector
 
 H100 = gpus.load("h100")
 SOME = [
@@ -41,11 +43,11 @@ def residuals(rng, groups, offset, noise, count=2000, seen=False, name=""):
 @pytest.mark.parametrize("groups", [4, 8])
 def test_groups_left_out_are_covered_after_widening(groups, offset, noise):
     found = residuals(np.random.default_rng(groups), groups, offset, noise)
-    widen = uncertainty.widening(found)
-    assert uncertainty.coverage(found, widen) == pytest.approx(0.8, abs=0.01)
+    widen = intervals.widening(found)
+    assert intervals.coverage(found, widen) == pytest.approx(0.8, abs=0.01)
     if offset:
         assert widen > 1
-        assert uncertainty.coverage(found) < 0.8
+        assert intervals.coverage(found) < 0.8
     else:
         assert widen == pytest.approx(1, abs=0.1)
 
@@ -53,7 +55,7 @@ def test_groups_left_out_are_covered_after_widening(groups, offset, noise):
 def test_groups_never_looked_at_are_covered_on_average():
     rng, inside = np.random.default_rng(0), []
     for _ in range(40):
-        table = uncertainty.learned(residuals(rng, 7, 0.1, 0.05, 300))
+        table = intervals.quantiles(residuals(rng, 7, 0.1, 0.05, 300))
         [new] = residuals(rng, 1, 0.1, 0.05, 300)
         low, high = uncertainty.lookup(table, new.forecast, False, Distance("", 0.0))
         inside.append(((new.ratio >= low) & (new.ratio <= high)).mean())
@@ -65,10 +67,10 @@ def test_every_group_counts_alike_however_many_rows_it_has():
     few, many = (residuals(rng, 1, 0.0, 0.01, n, name=n)[0] for n in (300, 30_000))
     fast, slow = few._replace(ratio=few.ratio * 0.5), many
     for size in range(3):
-        low, high = uncertainty._quantiles([fast, slow], size)
+        low, high = intervals._quantiles([fast, slow], size)
         assert low == pytest.approx(0.5, rel=0.03)
         assert high == pytest.approx(1.0, rel=0.03)
-    lone = uncertainty._quantiles([slow], 1)
+    lone = intervals._quantiles([slow], 1)
     assert lone == pytest.approx(np.exp(np.array([-1.2816, 1.2816]) * 0.01), rel=2e-3)
 
 
@@ -76,9 +78,7 @@ def test_lengths_with_few_kernels_take_the_quantiles_of_all():
     rng = np.random.default_rng(0)
     [found] = residuals(rng, 1, 0.0, 0.1)
     short = found._replace(forecast=np.where(np.arange(2000) < 150, 1e-2, 1e-5))
-    assert uncertainty._quantiles([short], 2) == uncertainty._quantiles(
-        [short._replace(forecast=short.forecast * 0)], 0
-    )
+    assert intervals._quantiles([short], 2) == intervals._quantiles([short._replace(forecast=short.forecast * 0)], 0)
 
 
 @settings(max_examples=200, deadline=None)
@@ -105,12 +105,12 @@ def test_a_gpu_that_was_measured_is_not_widened():
 
 
 def test_without_residuals_nothing_is_known():
-    assert uncertainty.learned([]) == {}
-    assert uncertainty.learned([Residuals("a", False, np.zeros(0), np.zeros(0))]) == {}
-    assert uncertainty.coverage([]) is None
+    assert intervals.quantiles([]) == {}
+    assert intervals.quantiles([Residuals("a", False, np.zeros(0), np.zeros(0))]) == {}
+    assert intervals.coverage([]) is None
     [one] = residuals(np.random.default_rng(0), 1, 0.0, 0.1)
-    assert uncertainty.coverage([one]) is None
-    assert uncertainty.learned([one])["widen"] == 1.0
+    assert intervals.coverage([one]) is None
+    assert intervals.quantiles([one])["widen"] == 1.0
 
 
 @pytest.mark.parametrize("name", ["neusight", "linear", "habitat"])

@@ -12,13 +12,9 @@ from engine_cases import cluster, job, simulate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clustersim import gpus
 from clustersim.config.gpu import Gpu
-from clustersim.graph.model import Graph, Node
-from clustersim.graph.total import CALL, total
-from clustersim.output.critical import critical_path
-from clustersim.output.terminal import lines
-from clustersim.pipeline import run
+from clustersim.hardware import gpus
+from clustersim.model.kernel import gemm, vector
 from clustersim.predictors.classes import class_of
 from clustersim.predictors.features import bound, columns
 from clustersim.predictors.kinds.neusight_paper.predictor import Paper
@@ -26,7 +22,11 @@ from clustersim.predictors.learned import Learned
 from clustersim.predictors.load import get
 from clustersim.predictors.uncertainty import CONTENT, Bounds, between, bounds
 from clustersim.predictors.weights_file import Weights
-from clustersim.workload.kernel import gemm, vector
+from clustersim.report.critical_path import critical_path
+from clustersim.report.terminal import lines
+from clustersim.simulation import run
+from clustersim.single_gpu.model import Graph, Node
+from clustersim.single_gpu.total import CALL, total
 
 SPLITS = {
     "1f1b": {"parallelism__pp": 4},

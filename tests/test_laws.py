@@ -5,7 +5,7 @@ from engine_cases import cluster, job, simulate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim.pipeline import run
+from clustersim.simulation import run
 
 FREE = """{kind: switch, link: {rate: 400Tb/s, cable: [0m]}, switch_latency: 0ns}"""
 RING = {"parallelism__algorithms__dp": "ring"}
@@ -91,14 +91,14 @@ def test_data_parallel_ring_takes_its_closed_form(nodes, gbit):
 
 
 def _stages(result):
-    from clustersim.workload.stages import stages
+    from clustersim.parallel.stages import stages
 
     return stages(result.job)
 
 
 def scaled(factor, what):
     """Return a GPU file's text with its compute or memory rates times `factor`."""
-    from clustersim import gpus
+    from clustersim.hardware import gpus
 
     gpu = gpus.load("h100-sxm")
     if what == "compute":

@@ -12,7 +12,7 @@ from engine_cases import job
 from clustersim.cli.main import main
 from clustersim.collectives.nccl.table import document, title
 from clustersim.config.yaml import parse
-from clustersim.pipeline import run
+from clustersim.simulation import run
 from clustersim.topology.build import build
 from clustersim.topology.describe import describe
 from clustersim.topology.limits import NICS

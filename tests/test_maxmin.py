@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim.engine import maxmin
+from clustersim.engine import flows
 
 
 def solve(loads, bounds, capacity):
@@ -15,7 +15,7 @@ def solve(loads, bounds, capacity):
         (np.array(column) for column in zip(*entries, strict=True)) if entries else (_NONE, _NONE, _NONE)
     )
     rates = np.array([capacity[link] for link in sorted(capacity)], float)
-    return maxmin.solve(variable, link, weight, np.array(bounds, float), rates).tolist()
+    return flows.solve(variable, link, weight, np.array(bounds, float), rates).tolist()
 
 
 def rising(loads, bounds, capacity):

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim import gpus
 from clustersim.errors import DataError
+from clustersim.hardware import gpus
 from clustersim.lab.data.own_measurements import COLUMNS, REQUIRED, read
+from clustersim.model.kernel import attention, gemm, vector
 from clustersim.predictors.features import bound, columns
-from clustersim.workload.kernel import attention, gemm, vector
 
 OWN = """gpu,kind,op,dtype,layout,batch,m,n,k,heads,kv_heads,causal,latency_s,mode
 h100,linear,forward,bf16,tn,1,4096,8192,8192,,,,8.1e-4,

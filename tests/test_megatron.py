@@ -12,11 +12,11 @@ from clustersim.cli.main import main
 from clustersim.config.jobs import Jobs
 from clustersim.config.workload import Algorithms, Model, Overlap, Parallelism, Training, Workload
 from clustersim.config.yaml import parse
+from clustersim.convert.megatron import ALIASES, REMEDIES, YIELDS
 from clustersim.errors import ConfigError, InputError
+from clustersim.parallel.ignored import NO_EFFECT, NOT_MODELLED
+from clustersim.parallel.load import build
 from clustersim.topology.build import build as build_topology
-from clustersim.workload.aliases import ALIASES, REMEDIES, YIELDS
-from clustersim.workload.ignored import NO_EFFECT, NOT_MODELLED
-from clustersim.workload.load import build
 
 PLAIN = """
 name: t

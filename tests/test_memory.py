@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim.engine.memory import held, held_by_ranks
+from clustersim.model.transformer import block
+from clustersim.parallel.load import load
+from clustersim.parallel.optimizer import update
+from clustersim.parallel.stages import stages
 from clustersim.schedules.action import Action
 from clustersim.schedules.check import in_flight
 from clustersim.schedules.check import load as schedule
-from clustersim.workload.load import load
-from clustersim.workload.optimizer import update
-from clustersim.workload.stages import stages
-from clustersim.workload.transformer import block
 
 FOLDER = Path(__file__).parents[1] / "workloads"
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clustersim.workload.mesh import AXES, Mesh
+from clustersim.parallel.mesh import AXES, Mesh
 
 meshes = st.builds(Mesh, *[st.integers(1, 5)] * 3)
 

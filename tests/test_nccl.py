@@ -9,17 +9,16 @@ from hypothesis import strategies as st
 
 from clustersim import plugins
 from clustersim.collectives import model
-from clustersim.collectives.loads import idle_rates, loads
+from clustersim.collectives.loads import idle_rates, loads, route
 from clustersim.collectives.model import Group
 from clustersim.collectives.nccl import choose as choices
 from clustersim.collectives.nccl import graphs, p2p, request, table
-from clustersim.collectives.nccl.choose import FILES, candidates, choose, seconds
+from clustersim.collectives.nccl.choose import FILES, candidates, choose, collective_seconds
 from clustersim.collectives.nccl.constants import RELEASES, constants
-from clustersim.collectives.nccl.loop import under_way
+from clustersim.collectives.nccl.measured_latency import under_way
 from clustersim.collectives.nccl.shape import Shape, ordered, shape, shapes
+from clustersim.collectives.nccl.table import considered
 from clustersim.collectives.nccl.tuner import tune
-from clustersim.collectives.nccl.why import considered
-from clustersim.collectives.paths import route
 from clustersim.config.yaml import parse
 from clustersim.errors import InputError
 from clustersim.topology.build import build
@@ -271,7 +270,7 @@ def test_launch_comes_on_top_when_the_file_says_so():
     assert times[1] - times[0] == pytest.approx(24e-6)
     assert quiet.node.nccl.launch is None
     choice = choose("all_reduce", MIB, of(quiet), quiet.node)
-    assert seconds(choice, MIB) == pytest.approx(times[0])
+    assert collective_seconds(choice, MIB) == pytest.approx(times[0])
 
 
 def test_two_nodes_of_mi300x():
@@ -471,7 +470,7 @@ def test_laws(preset, nodes, op, size, more):
     assert small.channels >= 1
     large = choose(op, size * more, one, topology.node)
     if small[:2] == large[:2]:
-        assert seconds(large, size * more) > seconds(small, size)
+        assert collective_seconds(large, size * more) > collective_seconds(small, size)
     if nodes > 1 and op in ("all_gather", "reduce_scatter"):
         away = (one.ranks - one.per_node) / one.ranks  # of the array comes in, and goes out, over a node's NICs
         assert small.rate_bytes_per_s * away <= topology.node.nic * topology.node.nics * (1 + 1e-9)

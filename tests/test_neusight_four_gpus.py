@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clustersim.pipeline import simulate
+from clustersim.simulation import simulate
 
 ROOT = Path(__file__).parent.parent
 # workload, GPU, batch, split, measured ms, NeuSight's forecast ms

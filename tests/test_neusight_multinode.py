@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clustersim.pipeline import simulate
+from clustersim.simulation import simulate
 
 ROOT = Path(__file__).parent.parent
 PUBLISHED = {1: 1.5149, 4: 1.8367, 384: 12.0283, 768: 12.1355, 3840: 12.5646}  # seconds

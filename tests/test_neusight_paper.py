@@ -11,15 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from clustersim import gpus, plugins
+from clustersim import plugins
 from clustersim.cli.app import app
 from clustersim.errors import DataError, InputError
+from clustersim.hardware import gpus
 from clustersim.lab.data import tables
 from clustersim.lab.data.samples import Samples
 from clustersim.lab.reproductions.neusight_paper import recipe
 from clustersim.lab.reproductions.neusight_paper.records import GROUPS, Records, described, profiled
 from clustersim.lab.train.learner import ROOM as LEARNERS
 from clustersim.lab.train.learners import neusight_paper as learner
+from clustersim.model.kernel import attention, gemm
+from clustersim.model.kernel import vector as vector_kernel
 from clustersim.predictors import weights_file
 from clustersim.predictors.base import ROOM
 from clustersim.predictors.features import columns
@@ -27,8 +30,6 @@ from clustersim.predictors.kinds.neusight_paper import tiles, wave, weights
 from clustersim.predictors.kinds.neusight_paper.board import GIB, MIB, Board, board
 from clustersim.predictors.kinds.neusight_paper.predictor import Paper
 from clustersim.predictors.kinds.neusight_paper.terms import product, terms, vector
-from clustersim.workload.kernel import attention, gemm
-from clustersim.workload.kernel import vector as vector_kernel
 
 A100 = gpus.load("a100-pcie-40gb")
 H100 = gpus.load("h100-sxm")

@@ -12,16 +12,16 @@ import polars as pl
 import pytest
 
 from clustersim.config.yaml import parse
-from clustersim.output import trace
-from clustersim.output.result import save
-from clustersim.output.store import Question, put, write_json
-from clustersim.output.terminal import lines
-from clustersim.pipeline import run
-from clustersim.pipeline import simulate as forecast
+from clustersim.model.operator import Exchange
+from clustersim.parallel.load import build as build_workload
+from clustersim.parallel.stages import stages
+from clustersim.report import trace
+from clustersim.report.result import save
+from clustersim.report.store import Question, put, write_json
+from clustersim.report.terminal import lines
+from clustersim.simulation import run
+from clustersim.simulation import simulate as forecast
 from clustersim.topology.build import build as build_topology
-from clustersim.workload.load import build as build_workload
-from clustersim.workload.operator import Exchange
-from clustersim.workload.stages import stages
 
 SINGLES = """\
 cluster: {name: singles, nodes: 8, node: {extends: hgx-h100, gpus: {count: 1}, nics: {count: 1}}}

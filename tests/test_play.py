@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_folding import FABRICS, FAULTS, same
 
-from clustersim.engine import play
-from clustersim.engine.overfull import overfull
+from clustersim.engine.fold import adaptive
+from clustersim.engine.fold.saturation import overfull
 
 MANY = "parallelism__overlap__p2p"
 
@@ -16,8 +16,8 @@ MANY = "parallelism__overlap__p2p"
 @pytest.fixture(autouse=True)
 def leave_links_out(monkeypatch):
     """Leave links out for as long as none proves to be short, however few classes there are and however little is gained."""
-    monkeypatch.setattr(play, "FEW", 0)
-    monkeypatch.setattr(play, "GAIN", 0)
+    monkeypatch.setattr(adaptive, "FEW", 0)
+    monkeypatch.setattr(adaptive, "GAIN", 0)
 
 
 @settings(
@@ -56,7 +56,7 @@ def test_links_that_are_never_short_cost_no_classes(monkeypatch):
     topology = cluster(16, fabric=FABRICS["static"].replace("radix: 16", "radix: 64"))
     options = {"parallelism__tp": 2, "parallelism__pp": 4, "training__global_batch": 32}
     few = simulate(topology, **options)
-    monkeypatch.setattr(play, "FEW", 1 << 20)
+    monkeypatch.setattr(adaptive, "FEW", 1 << 20)
     every = simulate(topology, **options)
     counts = [one.summary["simulated"] for one in (few, every)]
     assert counts[0]["links_that_can_be_short"] < counts[1]["links_that_can_be_short"]
@@ -73,7 +73,7 @@ def test_overfull_finds_every_link_that_could_be_short(fabric, monkeypatch):
         seen.append((demand, net, record))
         return overfull(demand, net, record)
 
-    monkeypatch.setattr(play, "overfull", look)
+    monkeypatch.setattr(adaptive, "overfull", look)
     options = {"parallelism__tp": 2, "parallelism__pp": 2, MANY: True}
     simulate(cluster(8, fabric=FABRICS[fabric]), **options)
     assert seen

@@ -13,7 +13,7 @@ import pytest
 from clustersim import plugins
 from clustersim.cli.main import main
 from clustersim.errors import InputError, UnknownNameError
-from clustersim.output.store import Question
+from clustersim.report.store import Question
 
 ROOMS = [f"clustersim.{room}" for room in ("schedules", "collectives", "placements", "predictors", "topology")]
 
@@ -30,17 +30,17 @@ def test_names_are_the_files_of_the_room(room: str) -> None:
 
 
 def test_a_name_that_is_no_identifier() -> None:
-    assert plugins.names("clustersim.schedules")["1f1b"] == "clustersim.schedules.one_f_one_b"
+    assert plugins.names("clustersim.schedules")["1f1b"] == "clustersim.schedules.kinds.one_f_one_b"
     assert "one_f_one_b" not in plugins.names("clustersim.schedules")
     assert "check" not in plugins.names("clustersim.schedules")
-    assert plugins.load("clustersim.schedules", "1f1b", "build").__module__ == "clustersim.schedules.one_f_one_b"
+    assert plugins.load("clustersim.schedules", "1f1b", "build").__module__ == "clustersim.schedules.kinds.one_f_one_b"
 
 
 def test_a_new_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     room = tmp_path / "some_room"
     room.mkdir()
-    (room / "__init__.py").write_text("SHARED = ('common',)\n")
-    for name in ("mine", "common", "_hidden"):
+    (room / "__init__.py").write_text("")
+    for name in ("mine", "_hidden"):
         (room / f"{name}.py").write_text("def build():\n    return 42\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert plugins.names("some_room") == {"mine": "some_room.mine"}
@@ -145,10 +145,10 @@ PACKAGE = """
 import numpy as np
 from clustersim.predictors.features import bound, columns
 from clustersim.predictors.base import Scope
-from clustersim.schedules import gpipe
-from clustersim.collectives import ring
-from clustersim.placements import packed
-from clustersim.topology import switch
+from clustersim.schedules.kinds import gpipe
+from clustersim.collectives.algorithms import ring
+from clustersim.jobs.placements import packed
+from clustersim.topology.kinds import switch
 
 OPS = ring.OPS
 phases, build, deal, kind = ring.phases, gpipe.build, packed.deal, switch.build
@@ -297,7 +297,7 @@ WRONG = """
 import numpy as np
 from clustersim.collectives.model import Phase, Exchange
 from clustersim.predictors.base import Scope
-from clustersim.topology import switch
+from clustersim.topology.kinds import switch
 
 class P:
     name = "p"
@@ -442,7 +442,7 @@ def test_an_error_deep_inside_is_laid_on_the_plugin_that_it_went_through(
 ) -> None:
     text = """
 from dataclasses import replace
-from clustersim.topology import switch
+from clustersim.topology.kinds import switch
 
 class Late:
     calls = 0
@@ -467,7 +467,7 @@ def kind(site):
 def test_workers_of_a_sweep_are_permitted_the_same(
     call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "pairs_.py").write_text("from clustersim.schedules.gpipe import build as pairs\n")
+    (tmp_path / "pairs_.py").write_text("from clustersim.schedules.kinds.gpipe import build as pairs\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
     swept = ("sweep", "c.yaml", "j.yaml", "--tp", "1,2", "--workers", "2", "--plugins", "pairs_:pairs")

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from clustersim.cli.main import main
-from clustersim.graph.memory import alive
-from clustersim.graph.model import OUTSIDE, Node
 from clustersim.lab.reproductions import whole_models
+from clustersim.model.kernel import vector
 from clustersim.predictors.load import get
-from clustersim.workload.kernel import vector
+from clustersim.single_gpu.memory import alive
+from clustersim.single_gpu.model import OUTSIDE, Node
 
 ROOT = Path(__file__).parents[1]
 GPT = str(ROOT / "tests/models/gpt.py")

@@ -12,18 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from clustersim import gpus
 from clustersim.cli.lab import app
 from clustersim.errors import InputError
+from clustersim.hardware import gpus
 from clustersim.lab import evaluate, model_card, weights_tables
 from clustersim.lab.data.samples import Samples
 from clustersim.lab.neusight_constants import MEANINGS, constants, speeds
 from clustersim.lab.plots import error_figures, page, png
 from clustersim.lab.train.calibration import FEW, with_scalar
+from clustersim.model.kernel import gemm
 from clustersim.predictors import uncertainty, weights_file
 from clustersim.predictors.features import columns
 from clustersim.predictors.load import get
-from clustersim.workload.kernel import gemm
 
 CARD = Path(__file__).parents[1] / "docs/model-card.md"
 

@@ -4,8 +4,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from clustersim import gpus, plugins
+from clustersim import plugins
 from clustersim.errors import DataError
+from clustersim.hardware import gpus
 from clustersim.lab.data import sources, tables
 from clustersim.lab.data.by_class import own_samples
 from clustersim.lab.train import splits
@@ -13,13 +14,13 @@ from clustersim.lab.train.ensemble import Plan
 from clustersim.lab.train.learner import ROOM
 from clustersim.lab.train.learners import linear as linear_learner
 from clustersim.lab.train.learners import neusight as learner
+from clustersim.model.kernel import gemm
 from clustersim.predictors import weights_file
 from clustersim.predictors.classes import SIMT, TENSOR
 from clustersim.predictors.features import columns
 from clustersim.predictors.kinds import neusight
 from clustersim.predictors.kinds.neusight import products
 from clustersim.predictors.learned import Learned
-from clustersim.workload.kernel import gemm
 
 FP32_GPUS = {"train": ("Tesla T4", "NVIDIA A100-PCIE-40GB"), "test": ("NVIDIA H100 80GB HBM3",)}
 TENSOR_GPUS = ("a100_sxm", "h100_sxm")

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import save as pack
 
-from clustersim import gpus, plugins
+from clustersim import plugins
 from clustersim.errors import DataError, InputError
+from clustersim.hardware import gpus
+from clustersim.model.kernel import attention, gemm
 from clustersim.predictors import weights_file
 from clustersim.predictors.base import ROOM
 from clustersim.predictors.classes import GROUPED, MEMORY, SIMT, TENSOR
 from clustersim.predictors.features import columns
 from clustersim.predictors.kinds.neusight import products
-from clustersim.workload.kernel import attention, gemm
 
 LEARNED = ("habitat", "linear", "neusight")
 

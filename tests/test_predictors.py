@@ -7,16 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim import gpus, plugins
+from clustersim import plugins
 from clustersim.config.gpu import BYTES
 from clustersim.errors import InputError
+from clustersim.hardware import gpus
+from clustersim.model.kernel import attention, gemm, vector
 from clustersim.predictors.base import LAUNCH, ROOM
 from clustersim.predictors.classes import class_of
 from clustersim.predictors.clocks import derate
 from clustersim.predictors.features import bound, columns
 from clustersim.predictors.learned import lender
 from clustersim.predictors.load import get
-from clustersim.workload.kernel import attention, gemm, vector
 
 NAMES = sorted({*plugins.names(ROOM)} - {"neusight-paper"})  # as published: ships no weights, keeps to no roofline
 GPUS = {gpu.name: gpu for gpu in gpus.everything()}
@@ -207,8 +208,8 @@ def test_forecasting_needs_no_torch():
     import subprocess
 
     code = (
-        "import sys; from clustersim import gpus; from clustersim.predictors.load import get;"
-        "from clustersim.workload.kernel import gemm;"
+        "import sys; from clustersim.hardware import gpus; from clustersim.predictors.load import get;"
+        "from clustersim.model.kernel import gemm;"
         "get('neusight').predict([gemm('linear', 'forward', 'bf16', 1, 64, 64, 64)], gpus.load('h100'));"
         "sys.exit([m for m in ('torch', 'polars', 'rich', 'networkx') if m in sys.modules] or 0)"
     )

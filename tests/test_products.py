@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim import gpus
+from clustersim.hardware import gpus
 from clustersim.lab.data.samples import Samples
 from clustersim.lab.train.learners.neusight.products import calibrated
+from clustersim.model.kernel import gemm as product
 from clustersim.predictors.features import columns
 from clustersim.predictors.kinds.neusight import gemm, products
 from clustersim.predictors.kinds.neusight.cores import cores
 from clustersim.predictors.load import get
-from clustersim.workload.kernel import gemm as product
 
 BOARDS = {gpu.name: gpu for gpu in gpus.everything()}
 CLASSES = get("neusight").weights.classes

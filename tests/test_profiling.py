@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from clustersim import gpus
 from clustersim.cli.lab import app
 from clustersim.errors import DataError, InputError
+from clustersim.hardware import gpus
 from clustersim.lab.data import own_measurements
 from clustersim.lab.data.own_measurements import COLUMNS, read
 from clustersim.lab.measure import cuda, device, meter, plan, suites, timing, tiny, wholes

@@ -60,7 +60,7 @@ def others():
     for name in ("python3.11", "python3.12", "python3.13", "python3.14"):
         path = shutil.which(name)
         if path and not sys.version.startswith(name.removeprefix("python")):
-            test = [path, "-c", "import clustersim.pipeline, simpy, pydantic, typer"]
+            test = [path, "-c", "import clustersim.simulation, simpy, pydantic, typer"]
             if not subprocess.run(test, cwd=ROOT, capture_output=True, check=False).returncode:
                 yield path
 

@@ -14,12 +14,12 @@ import pytest
 from engine_cases import ROOT, cluster, job
 
 from clustersim.collectives.nccl.table import line
-from clustersim.pipeline import run
+from clustersim.simulation import run
 from clustersim.topology.memo import Memo, fingerprint
 
 GROWTH = """
 import sys
-from clustersim.pipeline import simulate
+from clustersim.simulation import simulate
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096 / 2**20
@@ -76,7 +76,7 @@ def test_a_communicator_of_many_gpus_is_a_short_question():
 
 def test_no_function_remembers_objects_for_good():
     """A cache of a module lives as long as the process, so nothing that a run builds may be one of its keys."""
-    values = {"NodeFacts", "Shape", "Group", "Pace", "Constants", "str", "float", "int"}
+    values = {"NodeFacts", "Shape", "Group", "Pace", "Constants", "str", "float", "int", "Path", "tuple[str, ...]"}
     found = set()
     for path in sorted((ROOT / "clustersim").rglob("*.py")):
         for node in ast.parse(path.read_text()).body:

@@ -17,16 +17,16 @@ from clustersim import plugins
 from clustersim.collectives.levels import fanouts, levels
 from clustersim.collectives.model import Group, phases
 from clustersim.engine import traffic
-from clustersim.engine.activities import Activities
+from clustersim.engine.compile import Activities
 from clustersim.engine.fabric import Fabric
 from clustersim.engine.network import Tenant
 from clustersim.engine.script import Call
 from clustersim.engine.simulate import Record
 from clustersim.engine.traffic import Family
-from clustersim.output.links import link_bytes
-from clustersim.output.meeting import merged, overlaps
-from clustersim.share.play import Result, share
-from clustersim.share.request import Request, Wanted
+from clustersim.jobs.request import Request, Wanted
+from clustersim.jobs.simulate import Result, share
+from clustersim.report.links import link_bytes
+from clustersim.report.shared_links import merged, overlaps
 from clustersim.topology.model import Topology
 
 NARROW = (
@@ -169,7 +169,7 @@ def test_a_job_of_one_transfer_at_a_time_is_never_faster_beside_others(sizes, se
 
 def same(folded: Result, whole: Result) -> None:
     """Compare every step of every job, every rank's parts and every link's bytes."""
-    from clustersim.output.breakdown import breakdown
+    from clustersim.report.breakdown import breakdown
 
     for one, two in zip(folded.shared.tenants, whole.shared.tenants, strict=True):
         assert len(one.steps) == len(two.steps)

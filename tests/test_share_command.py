@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 
 from clustersim.cli.main import main
-from clustersim.config.ranges import parse, written
+from clustersim.config.node_ranges import parse, written
 from clustersim.errors import InputError
 
 CLUSTER = """\

@@ -12,9 +12,9 @@ from clustersim.cli.main import main
 from clustersim.config import shipped
 from clustersim.config.yaml import read
 from clustersim.errors import InputError
-from clustersim.pipeline import simulate
+from clustersim.parallel.load import load as load_workload
+from clustersim.simulation import simulate
 from clustersim.topology.build import document_of, load
-from clustersim.workload.load import load as load_workload
 
 ROOT = Path(__file__).parents[1]
 SERVERS = {"dgx_a100_8", "hgx_h100_8", "mi300x_8", "nvlink_a100_40gb_4", "nvlink_h100_4"}

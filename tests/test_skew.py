@@ -10,19 +10,20 @@ from engine_cases import all_links
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim.collectives import direct, model, proof
+from clustersim.collectives import model, proof
+from clustersim.collectives.algorithms import direct
 from clustersim.collectives.model import Group
 from clustersim.collectives.nccl import table
 from clustersim.collectives.nccl.choose import choose
 from clustersim.collectives.nccl.shape import shape
-from clustersim.engine.activities import Activities
+from clustersim.engine.compile import Activities
 from clustersim.engine.fabric import Activity, Fabric, Segment
 from clustersim.engine.network import Tenant
 from clustersim.engine.script import Call
 from clustersim.engine.traffic import Family, traffic
 from clustersim.errors import InputError
+from clustersim.model.sharding import zipf_shares
 from clustersim.topology.build import load
-from clustersim.workload.routing import zipf_shares
 
 ROOT = Path(__file__).parents[1]
 NODE, POD = (load(ROOT / "topologies" / f"{name}.yaml") for name in ("hgx_h100_8", "superpod_h100_128"))

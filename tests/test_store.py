@@ -17,8 +17,8 @@ from clustersim import writing
 from clustersim.cli.main import main
 from clustersim.errors import DiskFullError, InputError
 from clustersim.files import held, read_text
-from clustersim.output import names, store
-from clustersim.output.store import Question
+from clustersim.report import names, store
+from clustersim.report.store import Question
 from clustersim.sweep import log
 from clustersim.sweep import run as sweeps
 
@@ -220,7 +220,7 @@ def test_a_file_is_read_once(tmp_path):
 
 
 def test_files_that_inputs_name_count_too(call):
-    text = Path(ROOT / "clustersim/gpus/h100-sxm.yaml").read_text().replace("name: h100-sxm", "name: mine")
+    text = Path(ROOT / "clustersim/hardware/gpus/h100-sxm.yaml").read_text().replace("name: h100-sxm", "name: mine")
     text = "\n".join(line for line in text.splitlines() if not line.startswith("aliases"))
     Path("mine.yaml").write_text(text)
     Path("node.yaml").write_text("cluster: {nodes: 1, node: {extends: hgx-h100, gpus: {model: mine.yaml}}}\n")
@@ -261,7 +261,7 @@ WRONG = [
     ("arguments", "what"), WRONG, ids=lambda value: " ".join(value[-2:]) if isinstance(value, list) else ""
 )
 def test_a_file_that_cannot_be_written_is_refused_first(call, monkeypatch, arguments, what):
-    monkeypatch.setattr("clustersim.pipeline.run", lambda *_, **__: pytest.fail("simulated"))
+    monkeypatch.setattr("clustersim.simulation.run", lambda *_, **__: pytest.fail("simulated"))
     Path("file").write_text("")
     Path("folder.svg").mkdir()
     Path("job.yaml.svg").symlink_to(JOB)

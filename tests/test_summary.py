@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 import test_output
 
-from clustersim import gpus
 from clustersim.config.yaml import parse
 from clustersim.engine.program import Span
 from clustersim.errors import OutOfMemoryError
-from clustersim.output.breakdown import mean, of_path
-from clustersim.output.terminal import lines
-from clustersim.output.verdicts import verdict
-from clustersim.pipeline import run
+from clustersim.hardware import gpus
+from clustersim.model.kernel import gemm
+from clustersim.parallel.job import Job
+from clustersim.parallel.load import build as build_workload
+from clustersim.parallel.nearby import nearby
 from clustersim.predictors.clocks import shares_of
+from clustersim.report.breakdown import mean, of_path
+from clustersim.report.terminal import lines
+from clustersim.report.verdicts import verdict
+from clustersim.simulation import run
 from clustersim.topology.build import build as build_topology
-from clustersim.workload.job import Job
-from clustersim.workload.kernel import gemm
-from clustersim.workload.load import build as build_workload
-from clustersim.workload.nearby import nearby
 
 
 def simulate(cluster=test_output.NODES, job=test_output.JOB, **overrides):

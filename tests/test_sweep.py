@@ -16,11 +16,11 @@ import pytest
 
 from clustersim.cli.main import main
 from clustersim.errors import ClustersimError, InputError, InterruptedSweepError
-from clustersim.pipeline import simulate
+from clustersim.parallel import options as workload_options
+from clustersim.simulation import simulate
 from clustersim.sweep import evaluate, log, run, runner
 from clustersim.sweep.space import Asked, degrees, listed, numbers, points, words
 from clustersim.sweep.table import frame, ranked
-from clustersim.workload import options as workload_options
 
 ROOT = Path(__file__).parents[1]
 NODE = ROOT / "topologies" / "hgx_h100_8.yaml"

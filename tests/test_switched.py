@@ -99,15 +99,15 @@ def test_groups_by_node():
 OWN = ["halving_doubling", "hierarchical", "rail_ring", "rail_tree", "mesh_ring", "mesh_tree", "direct"]
 
 
-@pytest.mark.parametrize("algorithm", [*OWN, "clustersim.collectives.ring:phases"])
+@pytest.mark.parametrize("algorithm", [*OWN, "clustersim.collectives.algorithms.ring:phases"])
 @pytest.mark.parametrize("extra", ["", "nccl: {launch: 24us}"])
 def test_a_named_algorithm_takes_in_a_table_what_it_takes_in_a_step(algorithm, extra):
     topology = cluster(4, extra=extra)
-    with plugins.permitted("clustersim.collectives.ring:phases"):
+    with plugins.permitted("clustersim.collectives.algorithms.ring:phases"):
         result = data_parallel(topology, algorithm)
     [span] = [s for s in result.record.spans if s.stream == "dp"]
     [call] = [c for c in result.plan.network.choices if (c.family, c.op) == ("dp", "all_reduce")]
-    with plugins.permitted("clustersim.collectives.ring:phases"):
+    with plugins.permitted("clustersim.collectives.algorithms.ring:phases"):
         row = table.line(topology, np.arange(16), "all_reduce", call.size, algorithm=algorithm)
     assert row.time == pytest.approx(span.end - span.start, rel=1e-9)
     assert row.choice.protocol == "-"
@@ -119,12 +119,12 @@ def test_pat_as_named_is_for_any_group(op):
     """Its steps are proved whatever the nodes; NCCL's tuner alone has it for one GPU a node."""
     times = [table.line(cluster(4), np.arange(16), op, 1 << 20, algorithm=a).time for a in ("pat", "ring")]
     assert times[0] != times[1]
-    with plugins.permitted("clustersim.collectives.pat:phases"):
+    with plugins.permitted("clustersim.collectives.algorithms.pat:phases"):
         assert simulate(
             cluster(4),
             parallelism__dp=16,
             parallelism__zero=1,
-            parallelism__algorithms__dp="clustersim.collectives.pat:phases",
+            parallelism__algorithms__dp="clustersim.collectives.algorithms.pat:phases",
         )
 
 

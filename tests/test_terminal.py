@@ -12,11 +12,11 @@ import pytest
 import test_output
 
 from clustersim.config.yaml import parse
-from clustersim.output.terminal import WIDTH, counted, lines
-from clustersim.pipeline import run
+from clustersim.parallel.load import build as build_workload
+from clustersim.report.terminal import WIDTH, counted, lines
+from clustersim.simulation import run
 from clustersim.topology.build import build as build_topology
 from clustersim.units import duration
-from clustersim.workload.load import build as build_workload
 
 ROOT = Path(__file__).parents[1]
 

@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 import pytest
 
 from clustersim.errors import InputError
-from clustersim.output.timeline import ROWS, svg, write
-from clustersim.pipeline import simulate
+from clustersim.report.timeline import ROWS, svg, write
+from clustersim.simulation import simulate
 
 ROOT = Path(__file__).parents[1]
 SVG = "{http://www.w3.org/2000/svg}"

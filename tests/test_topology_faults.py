@@ -11,7 +11,7 @@ from test_routes import check_walk, pairs, walks
 from test_topology_kinds import LINK, PLUS, SHORTEST, cluster
 
 from clustersim.errors import ConfigError, InputError
-from clustersim.pipeline import run
+from clustersim.simulation import run
 from clustersim.topology.describe import describe
 from clustersim.topology.faults import DEAD
 from clustersim.topology.model import Topology

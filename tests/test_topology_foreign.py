@@ -20,8 +20,8 @@ from clustersim.topology.describe import describe
 from clustersim.topology.drawing.canvas import BROKEN, SLOW, Box, Dot, Line, Text
 from clustersim.topology.drawing.canvas import GPU as GREEN
 from clustersim.topology.drawing.draw import picture, svg
-from clustersim.topology.foreign import graphml, ns3
-from clustersim.topology.foreign.cabled import cabled
+from clustersim.topology.export import graphml, ns3
+from clustersim.topology.export.cables import cabled
 
 SHIPPED = sorted(Path("topologies").glob("*.y*ml"))
 

@@ -14,8 +14,8 @@ from test_routes import check_routes, check_walk, pairs, walks
 
 from clustersim.config.yaml import parse
 from clustersim.topology.build import build, load
+from clustersim.topology.describe import diameter
 from clustersim.topology.lattice import Dim, Lattice
-from clustersim.topology.measure import diameter
 from clustersim.topology.model import Topology
 
 LINK = "link: {rate: 100GB/s}"

@@ -5,7 +5,6 @@ import math
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,12 +14,12 @@ from validate_cases import ROW, write
 from clustersim.config.yaml import parse
 from clustersim.errors import InputError, InterruptedSweepError
 from clustersim.files import digest
-from clustersim.gpus import load
-from clustersim.output import calibration
-from clustersim.output.calibration import Kind, Quantiles
-from clustersim.output.store import Question
-from clustersim.pipeline import simulate
-from clustersim.topology import build as presets
+from clustersim.hardware.gpus import load
+from clustersim.report import calibration
+from clustersim.report.calibration import Kind, Quantiles
+from clustersim.report.store import Question
+from clustersim.simulation import simulate
+from clustersim.topology.build import presets
 from clustersim.validate import calibrate, log, page, peaks, ranking, run, runs, statistics
 from clustersim.validate.adapt import adapt
 from clustersim.validate.cluster import NICS
@@ -127,7 +126,7 @@ def test_a_gpu_may_be_called_by_an_alias(tmp_path):
 
 def test_the_usual_nics_are_those_of_the_shipped_nodes():
     for preset, rate in NICS.items():
-        assert f"rate: {rate:g}Gb/s" in (Path(presets.__file__).parent / f"presets/{preset}.yaml").read_text()
+        assert f"rate: {rate:g}Gb/s" in presets()[preset].read_text()
 
 
 def test_tensor_parallelism_alone_makes_sequence_parallelism(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from clustersim.config.yaml import parse
 from clustersim.errors import ConfigError, InputError
-from clustersim.workload.load import build, load
+from clustersim.parallel.load import build, load
 
 FOLDER = Path(__file__).parents[1] / "workloads"
 

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim.errors import InputError
-from clustersim.workload.kernel import Kernel
-from clustersim.workload.load import load
-from clustersim.workload.operator import Exchange
-from clustersim.workload.stages import share, stages
-from clustersim.workload.table import rows
+from clustersim.model.kernel import Kernel
+from clustersim.model.operator import Exchange
+from clustersim.parallel.kernel_table import rows
+from clustersim.parallel.load import load
+from clustersim.parallel.stages import share, stages
 
 FOLDER = Path(__file__).parents[1] / "workloads"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))

@@ -11,10 +11,10 @@ from pydantic_core import PydanticUndefined
 from clustersim import plugins
 from clustersim.config import fields, jobs, topology, workload
 from clustersim.config.gpu import Gpu
+from clustersim.convert.megatron import ALIASES, REMEDIES
+from clustersim.parallel.ignored import NO_EFFECT, NOT_MODELLED
 from clustersim.topology.build import presets
 from clustersim.units import EXAMPLES, UNITS, seconds
-from clustersim.workload.aliases import ALIASES, REMEDIES
-from clustersim.workload.ignored import NO_EFFECT, NOT_MODELLED
 
 PAGE = Path(__file__).parents[1] / "docs" / "yaml.md"
 
@@ -224,4 +224,4 @@ REFUSED = "These have no counterpart, and are refused unless they are off:\n"
 IGNORED = "These do not change the time of a step:\n"
 UNMODELLED = "These change it somewhat, and are not modelled:\n"
 JOBS = "## Files of jobs\n\nFor `clustersim share` ([how](several-jobs.md)).\n"
-GPU = "## GPU files\n\n`clustersim/gpus/*.yaml`, or a file of your own ([how](how-to-add-a-gpu.md)).\n"
+GPU = "## GPU files\n\n`clustersim/hardware/gpus/*.yaml`, or a file of your own ([how](how-to-add-a-gpu.md)).\n"

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from clustersim.output.document import document
+from clustersim.report.document import document
 
 
 def print_json(command: str, fields: Mapping[str, Any]) -> None:

@@ -6,12 +6,12 @@ import typer
 
 from clustersim import __version__
 from clustersim.cli.collective import collective
+from clustersim.cli.jobs import share
 from clustersim.cli.kernels import kernels
 from clustersim.cli.lab import app as lab
 from clustersim.cli.listing import show_list
 from clustersim.cli.predict import predict
 from clustersim.cli.run import run
-from clustersim.cli.share import share
 from clustersim.cli.show import show
 from clustersim.cli.sweep import sweep
 from clustersim.cli.validate import validate

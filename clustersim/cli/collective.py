@@ -78,8 +78,8 @@ def collective(
 ) -> None:
     """Print nccl-tests' table for a collective: size, algorithm, protocol, time, algbw, busbw."""
     from clustersim.collectives.nccl import request, table
-    from clustersim.collectives.nccl.measured import measured as read
-    from clustersim.collectives.nccl.why import considered
+    from clustersim.collectives.nccl.nccl_tests_log import measured as read
+    from clustersim.collectives.nccl.table import considered
     from clustersim.topology.build import load
 
     with naming("--algo"):

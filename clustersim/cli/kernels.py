@@ -13,10 +13,10 @@ from clustersim.cli.tables import show_table
 from clustersim.errors import InputError
 
 if TYPE_CHECKING:
-    from clustersim.workload.job import Job
-    from clustersim.workload.kernel import Kernel
-    from clustersim.workload.operator import Exchange
-    from clustersim.workload.table import Row
+    from clustersim.model.kernel import Kernel
+    from clustersim.model.operator import Exchange
+    from clustersim.parallel.job import Job
+    from clustersim.parallel.kernel_table import Row
 
     Times = dict[Kernel | Exchange, tuple[float, float | None, float | None]]
 
@@ -39,8 +39,8 @@ def kernels(
     launch. An exchange between GPUs shows its size in MB. With --gpu each kernel has the seconds of one launch, by the
     predictor and clocks of the workload, and between which 80 of 100 such kernels lie.
     """
-    from clustersim.workload.load import load
-    from clustersim.workload.table import rows
+    from clustersim.parallel.kernel_table import rows
+    from clustersim.parallel.load import load
 
     job = _placed(load(workload), gpus)
     _check_stage(job, stage)
@@ -72,12 +72,12 @@ def _check_stage(job: Job, stage: int | None) -> None:
 
 def _times(job: Job, found: list[Row], name: str) -> Times:
     """Return the seconds of each kernel on a GPU, and their low and high ends, None where unknown."""
-    from clustersim import gpus
+    from clustersim.hardware import gpus
+    from clustersim.model.kernel import Kernel
     from clustersim.plugins import named_by
     from clustersim.predictors.clocks import applied, derate
     from clustersim.predictors.load import get
     from clustersim.predictors.uncertainty import bounds
-    from clustersim.workload.kernel import Kernel
 
     gpu = gpus.load(name)
     own = list(dict.fromkeys(row.step for row in found if isinstance(row.step, Kernel)))
@@ -93,7 +93,7 @@ def _times(job: Job, found: list[Row], name: str) -> Times:
 
 
 def _record(row: Row, times: Times) -> dict[str, Any]:
-    from clustersim.workload.kernel import Kernel
+    from clustersim.model.kernel import Kernel
 
     step = row.step
     return {
@@ -113,7 +113,7 @@ def _record(row: Row, times: Times) -> dict[str, Any]:
 
 def _total(found: list[Row]) -> dict[str, float]:
     """Return the sums over a step: launches, FLOP, bytes moved in memory, bytes of exchanges."""
-    from clustersim.workload.kernel import Kernel
+    from clustersim.model.kernel import Kernel
 
     own = [row for row in found if isinstance(row.step, Kernel)]
     sent = [row for row in found if not isinstance(row.step, Kernel)]

@@ -48,8 +48,8 @@ def _topologies() -> list[Row]:
 
 def _workloads() -> list[Row]:
     from clustersim.config.shipped import files
-    from clustersim.workload.load import load
-    from clustersim.workload.parameters import parameters
+    from clustersim.model.parameters import parameters
+    from clustersim.parallel.load import load
 
     jobs = {name: (path, load(path)) for name, path in files("workloads").items()}
     return [
@@ -65,7 +65,7 @@ def _workloads() -> list[Row]:
 
 
 def _gpus() -> list[Row]:
-    from clustersim import gpus
+    from clustersim.hardware import gpus
 
     return [
         {

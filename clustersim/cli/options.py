@@ -14,7 +14,7 @@ import typer
 from clustersim import plugins
 from clustersim.config.shipped import Room, files, find, renamed
 from clustersim.errors import InputError
-from clustersim.workload.options import OPTIONS, Option
+from clustersim.parallel.options import OPTIONS, Option
 
 
 def topology_file(given: str) -> Path:

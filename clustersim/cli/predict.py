@@ -15,12 +15,12 @@ from clustersim.errors import InputError
 
 if TYPE_CHECKING:
     from clustersim.config.gpu import Gpu
-    from clustersim.graph.model import Graph
-    from clustersim.graph.total import Total
+    from clustersim.model.kernel import Kernel
     from clustersim.predictors.base import Predictor
     from clustersim.predictors.clocks import Clocks
     from clustersim.predictors.uncertainty import Bounds
-    from clustersim.workload.kernel import Kernel
+    from clustersim.single_gpu.model import Graph
+    from clustersim.single_gpu.total import Total
 
 Type = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 
@@ -55,14 +55,14 @@ def predict(
     """Predict one pass of a whole model on one GPU: no cluster, no optimizer, every kernel as PyTorch launches it."""
     import numpy as np
 
-    from clustersim import gpus
-    from clustersim.graph.fuse import fuse
-    from clustersim.graph.open import load
-    from clustersim.graph.request import Request
-    from clustersim.graph.total import total
+    from clustersim.hardware import gpus
     from clustersim.predictors.clocks import applied, statement
     from clustersim.predictors.load import get
     from clustersim.predictors.uncertainty import bounds
+    from clustersim.single_gpu.fuse import fuse
+    from clustersim.single_gpu.open import load
+    from clustersim.single_gpu.request import Request
+    from clustersim.single_gpu.total import total
 
     if fusion and mode == "training":
         raise InputError("--fusion is what torch.compile fuses in inference; leave it out or use --mode inference")
@@ -93,7 +93,7 @@ def predict(
 
 def _memory(graph: Graph, gpu: Gpu) -> dict[str, Any]:
     """Return whether a model fits into the GPU's memory, and its bytes by kind."""
-    from clustersim.output.verdicts import verdict
+    from clustersim.report.verdicts import verdict
 
     held = graph.memory
     if held is None:

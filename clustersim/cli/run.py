@@ -27,8 +27,8 @@ from clustersim.cli.options import (
 from clustersim.errors import InputError
 
 if TYPE_CHECKING:
-    from clustersim.output.store import Question
-    from clustersim.pipeline import Progress, Result
+    from clustersim.report.store import Question
+    from clustersim.simulation import Progress, Result
 
 
 @workload_options(lists=False)
@@ -54,12 +54,12 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Simulate one training step and say how long it takes, why, and whether it fits."""
-    from clustersim import pipeline
+    from clustersim import simulation
     from clustersim.files import held
-    from clustersim.output import names
-    from clustersim.output.store import Question, check_target, place
+    from clustersim.parallel.load import load
+    from clustersim.report import names
+    from clustersim.report.store import Question, check_target, place
     from clustersim.topology.build import load as load_topology
-    from clustersim.workload.load import load
     from clustersim.writing import check_output
 
     wanted = overrides(changes, settings)
@@ -82,7 +82,7 @@ def run(
                 raise InputError(
                     f"--timeline {timeline}: lies in the folder of the result, which is replaced whole; choose another place"
                 )
-        result = pipeline.run(
+        result = simulation.run(
             cluster,
             job,
             fold=not no_fold,
@@ -99,14 +99,14 @@ def run(
 
 
 def _save(result: Result, target: Path, asked: Question, force: bool) -> Path:
-    from clustersim.output.result import save
+    from clustersim.report.result import save
 
     found = result.summary, result.parts, result.plan, result.record, result.facts.memory, result.topology
     return save(target, *found, asked, force)
 
 
 def _draw(result: Result, path: Path) -> None:
-    from clustersim.output.timeline import write
+    from clustersim.report.timeline import write
 
     write(path, result.record, result.plan, f"{result.job.name} on {result.topology.name}")
 
@@ -120,7 +120,7 @@ def printed(
     quiet: bool,
 ) -> None:
     """Print the result of a command: its summary as JSON, or its text and where its files lie."""
-    from clustersim.output.trace import left_out
+    from clustersim.report.trace import left_out
 
     if as_json:
         print_json(command, summary)
@@ -132,7 +132,7 @@ def printed(
 
 
 def _lines(result: Result, verbose: bool) -> list[str]:
-    from clustersim.output.terminal import lines
+    from clustersim.report.terminal import lines
 
     return lines(result.summary, result.seconds, verbose, _bold if sys.stdout.isatty() else str)
 

@@ -102,7 +102,7 @@ def _schedule_facts(name: str, stages: int, microbatches: int, chunks: int) -> d
 
 def _cluster_facts(path: Path) -> dict[str, Any]:
     from clustersim.topology.build import load
-    from clustersim.topology.measure import diameter
+    from clustersim.topology.describe import diameter
 
     topology = load(path)
     head = {"name": topology.name, "kind": topology.kind, "gpu": topology.gpu.name}
@@ -142,8 +142,8 @@ def _draw(path: Path, target: Path) -> None:
 
 def _export(path: Path, form: str, target: Path) -> None:
     from clustersim.topology.build import document_of, load
-    from clustersim.topology.foreign import graphml, ns3
-    from clustersim.topology.foreign.cabled import cabled
+    from clustersim.topology.export import graphml, ns3
+    from clustersim.topology.export.cables import cabled
 
     text = ns3.text(cabled(document_of(path))) if form == "ns3" else graphml.text(load(path))
     _write(target, text.encode())

@@ -23,7 +23,7 @@ from clustersim.cli.options import (
 from clustersim.cli.progress import cores, tracked
 from clustersim.cli.sweep_table import SHOWN, Shown
 from clustersim.errors import InputError
-from clustersim.workload.options import OPTIONS, Option
+from clustersim.parallel.options import OPTIONS, Option
 
 if TYPE_CHECKING:
     from clustersim.sweep.space import Asked
@@ -59,7 +59,7 @@ def sweep(
     Values stand with commas between, whole numbers also as a range: --tp 1,2,4 --micro-batch 1-4. The best one is printed as
     the command that runs it alone.
     """
-    from clustersim.output.store import check_target
+    from clustersim.report.store import check_target
     from clustersim.sweep.run import run
 
     asked = _asked(changes, settings)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from clustersim import plugins
 from clustersim.config.shipped import called
+from clustersim.parallel.options import KEYS, NAMES, OPTIONS
 from clustersim.units import duration, gibibytes
-from clustersim.workload.options import KEYS, NAMES, OPTIONS
 
 if TYPE_CHECKING:
     from clustersim.sweep.run import Sweep

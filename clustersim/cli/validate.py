@@ -40,8 +40,8 @@ def validate(
 ) -> None:
     """Simulate measured training steps with defaults alone, and compare the times, the memory and the ranking."""
     from clustersim.files import held
-    from clustersim.output.names import default
-    from clustersim.output.store import Question, place
+    from clustersim.report.names import default
+    from clustersim.report.store import Question, place
     from clustersim.validate import log, peaks
     from clustersim.validate.page import page
     from clustersim.validate.report import report
@@ -74,7 +74,7 @@ def validate(
 
 
 def _calibrate(path: Path, outcomes: Sequence[dict[str, Any]], title: str) -> None:
-    from clustersim.output.store import write_json
+    from clustersim.report.store import write_json
     from clustersim.validate.calibrate import table
     from clustersim.writing import unwritable
 

@@ -1,3 +1,1 @@
-"""Algorithm → steps on chunks (for the proof) and phases on links (for the fabric); one file an algorithm."""
-
-SHARED = ("exchange", "levels", "loads", "model", "nccl", "paths", "proof", "skew", "switched", "tree_steps")
+"""Algorithm → steps on chunks (for the proof) and phases on links (for the fabric); one file an algorithm in `algorithms/`."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from clustersim.collectives.algorithms.tree import depths, parents
 from clustersim.collectives.model import Group, Ints, Step, nodes_of
-from clustersim.collectives.tree import depths, parents
 
 Part = tuple[Ints, Ints, float]
 

@@ -1,4 +1,4 @@
-"""The description of one GPU: `clustersim/gpus/*.yaml` or a user's own file."""
+"""The description of one GPU: `clustersim/hardware/gpus/*.yaml` or a user's own file."""
 
 from __future__ import annotations
 

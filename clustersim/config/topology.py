@@ -73,7 +73,7 @@ Extent = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class Gpus(Spec):
-    """The GPUs of one node; `model` is a file of `clustersim/gpus`, or the path of your own, from here on."""
+    """The GPUs of one node; `model` is a file of `clustersim/hardware/gpus`, or the path of your own, from here on."""
 
     model: Name
     count: Count

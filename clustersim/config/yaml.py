@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clustersim.config.nodes import MAX_DEPTH, MAX_VALUES, Node, compose
+from clustersim.config.yaml_tree import MAX_DEPTH, MAX_VALUES, Node, compose
 from clustersim.errors import ConfigError, shown
 from clustersim.files import read_text
 

@@ -18,8 +18,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import simpy
 
-from clustersim.engine.flows import NOWHERE, Flows, Loads
-from clustersim.engine.holds import Asked, Holds
+from clustersim.engine.flows import NOWHERE, Asked, Flows, Holds, Loads
 
 _LAST = 2  # SimPy priority: after everything else that happens at the same time
 

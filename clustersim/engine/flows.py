@@ -7,13 +7,12 @@ its links could be full. So what stopped below that level keeps its rate, and th
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clustersim.engine.maxmin import Floats, Ints, solve
-from clustersim.topology.rows import entries
+from clustersim.topology.arrays import entries
 
 Mask = NDArray[np.bool_]
 
@@ -183,3 +182,160 @@ class Flows:
         self.remaining[slots] -= self.rate[slots] * (now - self.since[slots])
         self.rate[slots], self.since[slots] = rates, now
         self.lands[slots] = now + np.maximum(self.remaining[slots], 0.0) / rates
+
+
+# Which links activities hold, by how much at most, and which of them are sure not to be full.
+#
+# Most activities hold one link or two, where an array costs more than what it does. So these are counted one by one, in
+# the same memory.
+
+_FITS = 1 + 1e-9
+_FEW = 4  # links that are counted sooner one by one
+
+
+class Asked(NamedTuple):
+    """The links that an activity holds, each once, and the most bytes/s that it asks of each; `few` says both once more."""
+
+    links: Ints
+    peaks: Floats
+    few: tuple[tuple[int, float], ...]
+
+    @classmethod
+    def of(cls, links: Ints, peaks: Floats) -> Asked:
+        """Return what is asked of `links`."""
+        few = zip(links.tolist(), peaks.tolist(), strict=True) if len(links) <= _FEW else ()
+        return cls(links, peaks, tuple(few))
+
+
+class Holds:
+    """Links of `capacity` bytes/s, and what is held of them.
+
+    reserved: the peaks of all that hold a link, `holders` their number, `asleep` the number of those that sleep. limit: the
+    capacity of a link, or infinite as long as somebody sleeps on it, since then it cannot be full.
+    """
+
+    def __init__(self, capacity: Floats) -> None:
+        self.capacity, self.limit = capacity.copy(), capacity.copy()
+        self.most = capacity * _FITS
+        self.reserved = np.zeros(len(capacity))
+        self.holders, self.asleep = np.zeros((2, len(capacity)), np.int64)
+        rows: tuple[Floats | Ints, ...] = (
+            self.capacity,
+            self.limit,
+            self.most,
+            self.reserved,
+            self.holders,
+            self.asleep,
+        )
+        self.scalars = tuple(cast("memoryview[float]", row.data) for row in rows)
+
+    def take(self, asked: Asked) -> list[int]:
+        """Hold links; return those that all that hold them could overfill."""
+        if not asked.few:
+            links = asked.links
+            self.reserved[links] += asked.peaks
+            self.holders[links] += 1
+            tight: list[int] = links[self.reserved[links] > self.most[links]].tolist()
+            return tight
+        _, _, most, reserved, holders, _ = self.scalars
+        short = []
+        for link, peak in asked.few:
+            reserved[link] += peak
+            holders[link] += 1
+            if reserved[link] > most[link]:
+                short.append(link)
+        return short
+
+    def give(self, asked: Asked) -> None:
+        """Hold links no more."""
+        if not asked.few:
+            links = asked.links
+            self.holders[links] -= 1
+            self.reserved[links] = np.where(self.holders[links] > 0, self.reserved[links] - asked.peaks, 0.0)
+            return
+        _, _, _, reserved, holders, _ = self.scalars
+        for link, peak in asked.few:
+            left = holders[link] = holders[link] - 1
+            reserved[link] = reserved[link] - peak if left else 0.0
+
+    def rest(self, asked: Asked) -> None:
+        """Fall asleep on links."""
+        if not asked.few:
+            self.asleep[asked.links] += 1
+            self.limit[asked.links] = np.inf
+            return
+        _, limit, _, _, _, asleep = self.scalars
+        for link, _ in asked.few:
+            asleep[link] += 1
+            limit[link] = np.inf
+
+    def rise(self, asked: Asked) -> None:
+        """Wake up from links."""
+        if not asked.few:
+            links = asked.links
+            self.asleep[links] -= 1
+            awake = links[self.asleep[links] == 0]
+            self.limit[awake] = self.capacity[awake]
+            return
+        capacity, limit, _, _, _, asleep = self.scalars
+        for link, _ in asked.few:
+            left = asleep[link] = asleep[link] - 1
+            if not left:
+                limit[link] = capacity[link]
+
+
+# Weighted max-min fair rates.
+#
+# All rates rise together; a variable stops when it reaches its own bound or when one of its links is full. The result is the
+# unique allocation in which no rate can rise without lowering a smaller one (Bertsekas & Gallager, Data Networks, 6.5.2).
+# A variable of weight w on a link takes w bytes/s of it for every byte/s of its own rate.
+#
+# Instead of following the rising level, every link that is the tightest of all that its variables use is settled at once: its
+# share can only be what it is now, whatever happens elsewhere. That takes a few passes where the level has a hundred steps.
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+_SAME_maxmin = 1 + 1e-12
+
+
+def solve(variable: Ints, link: Ints, weight: Floats, bound: Floats, capacity: Floats) -> Floats:
+    """Return the max-min fair rate of every variable, in bytes/s.
+
+    variable, link, weight: the loads, one entry each, sorted by variable. bound: the largest rate of each variable; finite
+    for those without a load. capacity: bytes/s of each link.
+    """
+    rate, level = bound.copy(), bound.copy()
+    free = capacity.astype(float)
+    while len(variable):
+        start = np.append(0, np.flatnonzero(variable[1:] != variable[:-1]) + 1)
+        owner, entry = variable[start], _shares(link, weight, free)[link]
+        most = bound[owner]
+        limit = level[owner] = np.minimum(most, np.minimum.reduceat(entry, start))
+        tightest = _tightest(link, entry, level[variable], len(free))
+        settled = np.logical_or.reduceat(tightest, start) | (limit >= most)
+        rate[owner], moving = limit, np.zeros(len(rate), bool)
+        moving[owner[~settled]] = True
+        left = moving[variable]
+        done = ~left
+        np.subtract.at(free, link[done], weight[done] * level[variable[done]])
+        np.maximum(free, 0.0, out=free)
+        variable, link, weight = variable[left], link[left], weight[left]
+    return rate
+
+
+def _shares(link: Ints, weight: Floats, free: Floats) -> Floats:
+    """Return what each link could give to each unit of weight on it."""
+    total = np.bincount(link, weight, len(free))
+    share: Floats = np.divide(free, total, out=np.full(len(free), np.inf), where=total > 0)
+    return share
+
+
+def _tightest(link: Ints, share: Floats, limit: Floats, links: int) -> NDArray[np.bool_]:
+    """Return the entries whose link is the tightest of all its variables, and tighter than their bounds.
+
+    share: of the link of each entry. limit: of the variable of each entry.
+    """
+    looser = np.zeros(links, bool)  # than another link of one of its variables, or than its bound
+    looser[link[share > limit * _SAME_maxmin]] = True
+    tightest: NDArray[np.bool_] = ~looser[link]
+    return tightest

@@ -9,14 +9,14 @@ import numpy as np
 
 from clustersim.collectives.levels import fanouts, levels
 from clustersim.collectives.switched import fitted
-from clustersim.engine.choose import NCCL
+from clustersim.engine.network import NCCL
 from clustersim.engine.script import BACKWARD, FORWARD, Call
 from clustersim.engine.traffic import Family
 from clustersim.errors import InputError
+from clustersim.parallel.job import Job
+from clustersim.parallel.mesh import Mesh
+from clustersim.topology.arrays import distinct
 from clustersim.topology.model import Ints, Topology
-from clustersim.topology.rows import distinct
-from clustersim.workload.job import Job
-from clustersim.workload.mesh import Mesh
 
 
 class Use(NamedTuple):

@@ -13,14 +13,14 @@ from operator import itemgetter
 from typing import NamedTuple, cast
 
 from clustersim.config.gpu import BYTES
-from clustersim.engine.buckets import first_reads, last_ready
 from clustersim.engine.program import Drain
+from clustersim.model.kernel import Kernel
+from clustersim.model.operator import Exchange
+from clustersim.parallel.data_parallel import first_reads, last_ready
+from clustersim.parallel.job import Job
+from clustersim.parallel.optimizer import update, weight_bytes
+from clustersim.parallel.stages import Stage, Steps
 from clustersim.schedules.action import Action, Schedule
-from clustersim.workload.job import Job
-from clustersim.workload.kernel import Kernel
-from clustersim.workload.operator import Exchange
-from clustersim.workload.optimizer import update, weight_bytes
-from clustersim.workload.stages import Stage, Steps
 
 FORWARD, BACKWARD = "p2p-forward", "p2p-backward"
 

@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 import simpy
 
+from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import Fabric
-from clustersim.engine.plan import Plan
 from clustersim.engine.program import Program, Span
-from clustersim.engine.rank import play_rank
-from clustersim.engine.world import Meter, World
+from clustersim.engine.ranks import Meter, World, play_rank
 from clustersim.errors import SimulationError
 
 

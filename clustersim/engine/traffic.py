@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from clustersim.collectives.loads import Pins, idle
 from clustersim.collectives.model import Exchange, Group, Phase, phases
+from clustersim.topology.arrays import distinct
 from clustersim.topology.model import Floats, Ints, Topology
-from clustersim.topology.rows import distinct
 
 Mask = NDArray[np.bool_]
 FITS = 1 + 1e-9

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from clustersim import gpus
 from clustersim.config.gpu import Gpu
 from clustersim.errors import InputError, suggest
+from clustersim.hardware import gpus
 from clustersim.lab.data.by_class import BUSY
 from clustersim.lab.data.published_kernels import PREFIX
 from clustersim.lab.data.samples import Samples, canonical, gpus_of
 from clustersim.lab.train.calibration import scalable, with_scalar
+from clustersim.model.kernel import Kernel
 from clustersim.predictors.base import Predictor
 from clustersim.predictors.features import Columns, Floats
 from clustersim.predictors.learned import Learned
-from clustersim.workload.kernel import Kernel
 
 if TYPE_CHECKING:
     import polars as pl

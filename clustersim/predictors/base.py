@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from clustersim.config.gpu import Gpu
+from clustersim.model.kernel import Kernel
 from clustersim.predictors.features import Columns, Floats
-from clustersim.workload.kernel import Kernel
 
 ROOM = "clustersim.predictors"
 

@@ -12,9 +12,9 @@ from typing import Any, Literal
 import numpy as np
 
 from clustersim.config.gpu import Gpu
+from clustersim.model.kernel import Kernel
 from clustersim.predictors.base import LAUNCH, Predictor
 from clustersim.predictors.features import Columns, Floats, columns, peak, spread
-from clustersim.workload.kernel import Kernel
 
 Clocks = Literal["sustained", "boost"] | float
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from clustersim.config.gpu import BYTES, Gpu
 from clustersim.errors import InputError, suggest
-from clustersim.workload.kernel import Kernel
+from clustersim.model.kernel import Kernel
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from clustersim.config.gpu import Gpu
 from clustersim.errors import DataError
+from clustersim.model.kernel import Kernel
 from clustersim.predictors import uncertainty
 from clustersim.predictors.base import LAUNCH, Scope, subjects
 from clustersim.predictors.classes import GROUPED, MEMORY, SIMT, TENSOR, class_of, route
 from clustersim.predictors.features import MATRIX, Columns, Floats, bound, columns
 from clustersim.predictors.mlp import Parameters
 from clustersim.predictors.weights_file import Weights, read, shipped
-from clustersim.workload.kernel import Kernel
 
 LENT = (0.75, 1.35)
 """Least interval of 16-bit vector kernels, which fp32 kernels and published rates forecast: of published kernels on a GPU whose

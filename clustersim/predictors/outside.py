@@ -10,9 +10,9 @@ import numpy as np
 from clustersim import plugins
 from clustersim.config.gpu import Gpu
 from clustersim.errors import shown
+from clustersim.model.kernel import Kernel
 from clustersim.predictors.base import ROOM, Scope, unknown
 from clustersim.predictors.features import Floats
-from clustersim.workload.kernel import Kernel
 
 _LONGEST = 1e6
 """Seconds of one kernel."""

@@ -11,12 +11,12 @@ from clustersim import plugins
 from clustersim.config.yaml import Document, read
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError
 from clustersim.files import Inputs, held
+from clustersim.parallel.options import NAMES
 from clustersim.sweep.space import Point
 from clustersim.topology.model import Topology
-from clustersim.workload.options import NAMES
 
 if TYPE_CHECKING:
-    from clustersim.workload.job import Job
+    from clustersim.parallel.job import Job
 
 Row = dict[str, Any]
 _SPEED = (
@@ -42,7 +42,7 @@ class Case:
 
     def job(self, point: Mapping[str, object]) -> Job:
         """Return the job of a point. Raises InputError when it is illegal."""
-        from clustersim.workload.load import build
+        from clustersim.parallel.load import build
 
         return build(self.workload, point)
 
@@ -58,7 +58,7 @@ def load(files: Files) -> Case:
 
 def evaluate(case: Case, point: Point) -> Row:
     """Simulate one point. `status` is ok, illegal or does not fit; `reason` says why a point has no result."""
-    from clustersim.pipeline import run
+    from clustersim.simulation import run
 
     row: Row = {NAMES.get(key, key): value for key, value in point.items()}
     try:

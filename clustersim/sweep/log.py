@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from clustersim.errors import InputError
-from clustersim.output import store
-from clustersim.output.store import MANIFEST, Question
+from clustersim.report import store
+from clustersim.report.store import MANIFEST, Question
 from clustersim.sweep.evaluate import Row
 from clustersim.sweep.space import Point
 from clustersim.sweep.table import frame

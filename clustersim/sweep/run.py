@@ -11,9 +11,9 @@ from pathlib import Path
 from clustersim.config.shipped import find
 from clustersim.errors import ClustersimError, DiskFullError, InputError, InterruptedSweepError
 from clustersim.files import held
-from clustersim.output import names
-from clustersim.output.store import ELSEWHERE, Question, place
-from clustersim.pipeline import check_names
+from clustersim.report import names
+from clustersim.report.store import ELSEWHERE, Question, place
+from clustersim.simulation import check_names
 from clustersim.sweep import log, runner
 from clustersim.sweep.evaluate import Case, Files, Row, load
 from clustersim.sweep.space import Point

@@ -8,7 +8,7 @@ from itertools import product
 from math import prod
 
 from clustersim.errors import ClustersimError, InputError
-from clustersim.workload.options import KEYS
+from clustersim.parallel.options import KEYS
 
 Point = dict[str, object]
 SCHEDULE, VPP = KEYS["schedule"], KEYS["vpp"]

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clustersim.topology.inside import inside
 from clustersim.topology.lattice import Lattice
 from clustersim.topology.limits import limited, limits
 from clustersim.topology.model import Floats, NcclFacts, NodeFacts, Tier, Topology
-from clustersim.topology.router import router
-from clustersim.topology.site import Network, Run, Site
+from clustersim.topology.node import inside
+from clustersim.topology.routing import router
+from clustersim.topology.specs import Network, Run, Site
 
 _PLAIN = "the switches of this fabric do not add up; write fabric.reduction: sharp, which fat trees and switch have, or drop it"
 

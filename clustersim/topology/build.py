@@ -7,22 +7,23 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from clustersim import gpus, plugins
+from clustersim import plugins
 from clustersim.config import shipped
 from clustersim.config.fields import validate
 from clustersim.config.gpu import Gpu
 from clustersim.config.topology import KINDS_OF, Node, TopologySpec
 from clustersim.config.yaml import KEY, Document, Loc, own, read
+from clustersim.convert.astra_sim import is_astra, translated
 from clustersim.errors import ConfigError, InputError, suggest
-from clustersim.topology import inside
+from clustersim.hardware import gpus
+from clustersim.topology import node
 from clustersim.topology.faults import apply
-from clustersim.topology.foreign.astra import is_astra, translated
 from clustersim.topology.model import Topology
 from clustersim.topology.outside import check as check_outside
-from clustersim.topology.site import MAX_GPUS, Site
+from clustersim.topology.specs import MAX_GPUS, Site
 
 ROOM = "clustersim.topology"
-PRESETS = Path(__file__).parent / "presets"
+PRESETS = Path(__file__).parents[1] / "hardware" / "nodes"
 
 
 def load(path: str | Path) -> Topology:
@@ -38,7 +39,7 @@ def document_of(path: str | Path) -> Document:
     """Return a topology file, or the shipped one of that name, as it is read. Raises InputError when it cannot be."""
     path = shipped.find("topologies", path)
     if path.suffix.lower() == ".xml":
-        from clustersim.topology.foreign.nccl import read as read_xml
+        from clustersim.convert.nccl_xml import read as read_xml
 
         return read_xml(path)
     return read(path)
@@ -175,7 +176,7 @@ def _gpu(node: Node, document: Document, at: Loc) -> Gpu:
 
 
 def _check(site: Site) -> None:
-    for problem in (inside.check(site), _nics(site)):
+    for problem in (node.check(site), _nics(site)):
         if problem:
             raise problem
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from clustersim.errors import InputError
-from clustersim.topology.alike import Classes, classes
 from clustersim.topology.model import Ints, Mask
+from clustersim.topology.symmetry import Classes, classes
 
 _KEPT = 256  # trees of shortest paths
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clustersim.topology.model import Ints, Topology
-from clustersim.topology.router import Remaining
+from clustersim.topology.routing import Remaining
 
 if TYPE_CHECKING:
     import networkx as nx

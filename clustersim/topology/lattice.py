@@ -15,11 +15,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from clustersim.topology.alike import Classes, Stretch
+from clustersim.topology.arrays import divide
 from clustersim.topology.detours import Detours
 from clustersim.topology.model import Ints, Mask
-from clustersim.topology.rows import divide
-from clustersim.topology.site import Run
+from clustersim.topology.specs import Run
+from clustersim.topology.symmetry import Classes, Stretch
 
 LONGEST = 4096
 """Positions in a ring: each hop of a path is a column of the routes."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from clustersim.topology.site import Network, Site
+from clustersim.topology.specs import Network, Site
 
 _SAME = 1.0 + 1e-9
 NICS = "cluster.node.nics.rate"

@@ -19,7 +19,7 @@ from clustersim.topology.memo import Memo
 if TYPE_CHECKING:
     import networkx as nx
 
-    from clustersim.topology.alike import Alike
+    from clustersim.topology.symmetry import Alike
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -143,7 +143,7 @@ class Topology:
 
     def alike(self) -> Alike:
         """Return which GPUs the network between nodes cannot tell apart."""
-        from clustersim.topology.alike import strange
+        from clustersim.topology.symmetry import strange
 
         said: Callable[[int, int], Alike] | None = getattr(self.router, "alike", None)
         return (said or strange)(self.gpus, len(self.capacity))

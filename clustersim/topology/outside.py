@@ -6,7 +6,7 @@ import numpy as np
 
 from clustersim.errors import shown
 from clustersim.topology.model import Topology
-from clustersim.topology.site import MAX_LINKS, Site
+from clustersim.topology.specs import MAX_LINKS, Site
 
 _PROBED = 64
 

@@ -15,7 +15,7 @@ from clustersim.validate.runs import Run
 from clustersim.validate.workload import workload
 
 if TYPE_CHECKING:
-    from clustersim.pipeline import Result
+    from clustersim.simulation import Result
     from clustersim.topology.model import Topology
 
 IDEAL = 1e9
@@ -47,8 +47,8 @@ def adapt(run: Run, ablation: Mapping[str, str] | None = None) -> Setup:
 def simulate(setup: Setup) -> Result:
     """Simulate a run as `clustersim run --ignore-memory` does: it was measured, so it did fit. Raises Refusal."""
     from clustersim.config.yaml import parse
-    from clustersim.pipeline import run
-    from clustersim.workload.load import build
+    from clustersim.parallel.load import build
+    from clustersim.simulation import run
 
     try:
         return run(_cluster(setup.topology), build(parse(setup.workload, "workload")), ignore_memory=True)

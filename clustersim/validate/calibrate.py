@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from clustersim.errors import InputError
-from clustersim.output.calibration import BASE, Kind, Quantiles
+from clustersim.report.calibration import BASE, Kind, Quantiles
 from clustersim.validate.evaluate import Outcome, log_error
 
 LEVELS = (0.1, 0.9)

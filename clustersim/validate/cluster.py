@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from clustersim.gpus import everything
+from clustersim.hardware.gpus import everything
 from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run
 

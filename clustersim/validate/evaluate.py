@@ -8,13 +8,13 @@ from math import log
 from typing import TYPE_CHECKING, Any
 
 from clustersim.errors import ClustersimError
-from clustersim.output.calibration import CALL, Quantiles, shipped
+from clustersim.report.calibration import CALL, Quantiles, shipped
 from clustersim.validate.adapt import adapt, simulate
 from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run
 
 if TYPE_CHECKING:
-    from clustersim.pipeline import Result
+    from clustersim.simulation import Result
 
 Outcome = dict[str, Any]
 _SHOWN = (

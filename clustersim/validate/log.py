@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from clustersim.output import store
-from clustersim.output.store import MANIFEST, Question
+from clustersim.report import store
+from clustersim.report.store import MANIFEST, Question
 from clustersim.sweep.log import kept
 from clustersim.validate.evaluate import Outcome
 from clustersim.writing import write

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from clustersim.errors import ClustersimError, ConfigError, DiskFullError, InputError, InterruptedSweepError
-from clustersim.output.store import ELSEWHERE
+from clustersim.report.store import ELSEWHERE
 from clustersim.sweep.runner import spread
 from clustersim.validate import log
 from clustersim.validate.adapt import ABLATIONS

@@ -6,8 +6,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from clustersim.collectives.nccl import p2p
-from clustersim.collectives.nccl.available import SIMPLE_ONLY
-from clustersim.collectives.nccl.pace import paced
+from clustersim.collectives.nccl.measured_latency import paced
+from clustersim.collectives.nccl.model import SIMPLE_ONLY
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.collectives.nccl.tuner import OPS as TUNED
 from clustersim.collectives.nccl.tuner import Estimate, tune
@@ -84,7 +84,7 @@ def candidates(op: str, shape: Shape, node: NodeFacts) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_file(op, name, shape, node) for name in usable))
 
 
-def seconds(choice: Choice, size: float, launch: float | None = None) -> float:
+def collective_seconds(choice: Choice, size: float, launch: float | None = None) -> float:
     """Return the time of `size` bytes on an idle fabric that gives what NCCL asks for."""
     return (launch or 0.0) + choice.latency_s + size / choice.rate_bytes_per_s
 

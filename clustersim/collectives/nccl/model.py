@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from clustersim.collectives.nccl.constants import GB, Constants, architecture
-from clustersim.collectives.nccl.graphs import Graph, nvls, ring, tree
+from clustersim.collectives.nccl.constants import GB, US, Constants, architecture
+from clustersim.collectives.nccl.graphs import HEADS, Graph, nvls, ring, tree
 from clustersim.collectives.nccl.shape import Shape
+from clustersim.collectives.switched import JOINED
 from clustersim.topology.model import NodeFacts
 
 ALGORITHMS = ("ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat")
@@ -116,3 +117,144 @@ def _collnet(case: Case, found: Graph, algorithm: str) -> float:
         bus /= factor - (factor - 1) / 2
         bus *= 0.85 if case.arch >= 2 else 1.0
     return bus / 2
+
+
+# NCCL's performance model: seconds of a collective without bytes, by closed forms of tuning.cc.
+
+LEAF = 14e-6
+"""Seconds of a network hop that NCCL's own figures contain: what a NIC says beyond it is its `latency` attribute."""
+
+
+def latency(case: Case, algorithm: str, protocol: int) -> float:
+    """Return the seconds that a collective of no bytes takes by NCCL's model."""
+    c, shape = case.constants, case.shape
+    inside = _inside(case, algorithm)[protocol] * US
+    between = _between(case, algorithm, protocol)
+    base = c.base[algorithm][protocol] * US
+    hops = shape.per_node - 1
+    depth = shape.nodes.bit_length() - 1
+    if algorithm == "ring":
+        return base + _ring_hops(case, protocol, inside, between)
+    if algorithm == "tree":
+        return base + 2 * (hops * inside + depth * between)
+    if algorithm == "pat":
+        return base + depth * between / 3.5 + 2.8 * US * shape.ranks
+    return {
+        "nvls": inside + (between if shape.nodes > 1 else 0.0),
+        "nvls_tree": inside + 2 * depth * between,
+        "collnet_direct": 2 * (min(1, hops) * inside + 0.4 * US * hops) + between,
+        "collnet_chain": 2 * hops * inside + between,
+    }[algorithm]
+
+
+def _inside(case: Case, algorithm: str) -> tuple[float, float, float]:
+    c = case.constants
+    return (c.nvlink if case.node.scale_up != "none" else c.pci)[algorithm]
+
+
+def _between(case: Case, algorithm: str, protocol: int) -> float:
+    """Return the seconds of a hop between nodes; the tuner lets Simple wait for the NIC twice, for its flush."""
+    c = case.constants
+    as_tree = case.shape.per_node == 1 and c.single_tree and algorithm == "ring"
+    own = c.net["tree" if as_tree else algorithm][protocol] * US
+    return own + max(0.0, case.node.net_latency - LEAF) * (c.flush if protocol == 2 else 1)
+
+
+def _ring_hops(case: Case, protocol: int, inside: float, between: float) -> float:
+    nodes, c = case.shape.nodes, case.constants
+    if case.op in ROOTED:
+        return _rooted(case, protocol, inside)
+    if nodes == 1:
+        return case.steps * inside
+    overhead = (2 if case.node.cpu == "amd" else 1) * (3 if protocol == 2 else 1) * US
+    crossings = 2 * (nodes - c.inter_steps) if case.op == "all_reduce" else nodes - 1
+    return (case.steps - crossings) * max(inside, overhead) + crossings * between
+
+
+def _rooted(case: Case, protocol: int, inside: float) -> float:
+    """Return what the tuner adds for broadcast and reduce: one hop when all channels are alike, else all as on the network."""
+    if case.shape.nodes == 1:
+        return inside
+    hop = case.constants.net["tree" if protocol == 2 else "ring"][protocol] * US
+    alike = case.shape.nics < 2
+    return (case.constants.net["ring"][protocol] * US) if alike else case.steps * hop
+
+
+def chain(case: Case, protocol: int) -> float:
+    """Return the seconds that a byte of a broadcast or reduce takes from the first rank of its chain to the last.
+
+    The tuner counts a hop or all as if between nodes; in fact it makes each hop in turn, nodes - 1 of them between nodes.
+    """
+    nodes, ranks = case.shape.nodes, case.shape.ranks
+    inside, between = _inside(case, "ring")[protocol] * US, _between(case, "ring", protocol)
+    return case.constants.base["ring"][protocol] * US + (ranks - nodes) * inside + (nodes - 1) * between
+
+
+def detour(case: Case, algorithm: str) -> float:
+    """Return the seconds that the ways between the ranks take beyond those in NCCL's figures."""
+    shape, far = case.shape, case.shape.far
+    hops, times = shape.per_node - 1, 2 if case.op == "all_reduce" else 1
+    if algorithm == "ring":
+        return times * ((shape.nodes - 1) * far.ring + (shape.ranks - shape.nodes) * far.inside)
+    if algorithm in ("tree", "nvls_tree"):
+        return 2 * (far.tree + (hops if algorithm == "tree" else 1) * far.inside)
+    if algorithm == "pat":
+        return (shape.nodes.bit_length() - 1) * far.most
+    return 2 * (hops if algorithm == "collnet_chain" else 1) * far.inside + far.most
+
+
+# Which algorithms and protocols NCCL can use for a communicator, and why not the others (tuning.cc, init.cc).
+
+SIMPLE_ONLY = "has Simple only"
+
+
+def unavailable(case: Case, algorithm: str, protocol: int) -> str | None:
+    """Return why NCCL would not use an algorithm with a protocol, None if it may."""
+    nodes, switch = case.shape.nodes, case.node.scale_up == "nvswitch"
+    if protocol != 2 and algorithm not in ("ring", "tree"):
+        return SIMPLE_ONLY
+    reasons = {
+        "ring": None,
+        "tree": None if case.op == "all_reduce" else f"does no {case.op}",
+        "nvls": _no_nvls(case) or (None if nodes == 1 or case.node.nccl.collnet else "needs SHARP between nodes"),
+        "nvls_tree": _no_nvls(case)
+        or (f"does no {case.op}" if case.op != "all_reduce" else None if nodes > 1 else "is for several nodes"),
+        "collnet_direct": _no_collnet(case) or (None if switch else "needs NVSwitch"),
+        "collnet_chain": _no_collnet(case) or (None if case.op == "all_reduce" else f"does no {case.op}"),
+        "pat": _no_pat(case),
+    }
+    return reasons[algorithm] or (_no_ll128(case) if protocol == 1 else None)
+
+
+def _no_nvls(case: Case) -> str | None:
+    if not case.node.nccl.nvls:
+        return "nccl.nvls is false"
+    if not case.node.multicast or case.node.scale_up != "nvswitch" or case.arch < 2:
+        return "needs NVSwitch with multicast (Hopper or newer)"
+    if case.op in ROOTED:
+        return f"does no {case.op}"
+    if case.shape.per_node < 2:
+        return "needs two GPUs a node"
+    if case.op in HALVES and case.shape.per_node > HEADS:
+        return f"does {case.op} for {HEADS} GPUs a node at most"
+    return "needs two channels" if nvls(case.shape, case.node).channels < 2 else None
+
+
+def _no_collnet(case: Case) -> str | None:
+    if not case.node.nccl.collnet or case.shape.nodes == 1:
+        return "needs SHARP between nodes"
+    if case.node.scale_up not in JOINED:
+        return f"needs NVLink or PCIe to a switch in the node, not scale_up.kind: {case.node.scale_up}"
+    return f"does no {case.op}" if case.op in ROOTED else None
+
+
+def _no_pat(case: Case) -> str | None:
+    if case.op not in HALVES:
+        return f"does no {case.op}"
+    return "is for one GPU a node" if case.shape.per_node > 1 or case.shape.nodes == 1 else None
+
+
+def _no_ll128(case: Case) -> str | None:
+    if case.node.scale_up == "none":
+        return "needs NVLink"
+    return None

@@ -13,8 +13,8 @@ import math
 
 from clustersim.collectives.nccl.constants import GB, US, V2_30, architecture
 from clustersim.collectives.nccl.graphs import inside_rate, ring
-from clustersim.collectives.nccl.latency import LEAF
-from clustersim.collectives.nccl.pace import Pace, pace_of
+from clustersim.collectives.nccl.measured_latency import Pace, pace_of
+from clustersim.collectives.nccl.model import LEAF
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.collectives.skew import OPS as EXCHANGES
 from clustersim.topology.model import NodeFacts

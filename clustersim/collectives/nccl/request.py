@@ -14,9 +14,9 @@ from clustersim.collectives.nccl.shape import ordered
 from clustersim.collectives.skew import OPS as EXCHANGES
 from clustersim.config.topology import NCCL_ALGORITHMS, nccl_algorithm, nccl_protocol
 from clustersim.errors import InputError, UnknownNameError, suggest
+from clustersim.model.sharding import zipf_shares
 from clustersim.topology.model import NcclFacts, Topology
 from clustersim.units import parse
-from clustersim.workload.routing import zipf_shares
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGTkmgt]?)")
 _SCALE = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}

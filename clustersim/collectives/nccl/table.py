@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.collectives.loads import TooManyWaysError, idle_rates
+from clustersim.collectives.levels import fanouts
+from clustersim.collectives.loads import TooManyWaysError, even_rate, idle, idle_rates, loads
 from clustersim.collectives.model import Exchange, Ints, Phase, phases
-from clustersim.collectives.nccl.choose import OPS, Choice, choose, seconds
-from clustersim.collectives.nccl.named import named
+from clustersim.collectives.nccl.choose import OPS, Choice, choose, collective_seconds
+from clustersim.collectives.nccl.model import SIMPLE_ONLY
 from clustersim.collectives.nccl.shape import Shape, shape
-from clustersim.collectives.paths import even_rate
+from clustersim.collectives.nccl.tuner import OPS as TUNED
+from clustersim.collectives.nccl.tuner import tune
+from clustersim.collectives.switched import fitted
 from clustersim.errors import InputError, suggest
+from clustersim.topology.arrays import distinct
 from clustersim.topology.memo import fingerprint
 from clustersim.topology.model import Topology
+from clustersim.units import scaled, seconds
 
 
 class Line(NamedTuple):
@@ -74,7 +80,7 @@ def line(
         raise InputError(f"{op!r} is no collective; {suggest(op, OPS)}")
     if algorithm:
         own = named(topology, ranks, op, algorithm, shares)
-        taken = seconds(own, size, topology.launch)
+        taken = collective_seconds(own, size, topology.launch)
         return Line(size, own, taken, size / taken, size / taken * bus_factor(op, len(ranks)), measured)
     one = shape(topology, ranks, shares)
     choice = choose(op, size, one, topology.node)
@@ -165,3 +171,107 @@ def _row(line: Line, wide: int) -> str:
     if line.measured is None or line.error is None:
         return own
     return f"{own} {line.measured * 1e6:>10.2f} {100 * line.error:>+7.1f}"
+
+
+# An algorithm of clustersim/collectives that NCCL does not have: launch, rounds of the slowest hop, bytes on the links.
+
+NO_PROTOCOL = "-"
+
+
+def named(topology: Topology, ranks: Ints, op: str, algorithm: str, shares: tuple[float, ...]) -> Choice:
+    """Return what `algorithm` does over GPUs `ranks` (n,), as a step whose workload names it does on an idle fabric.
+
+    Raises InputError for fewer than two GPUs, an operation the algorithm cannot do, and a cluster that lacks its switches.
+    """
+    if len(ranks) < 2:
+        raise InputError("a collective needs two GPUs or more; one has nobody to send to")
+    question = ("named", fingerprint(ranks), op, algorithm, shares)
+    return topology.memo.once(question, lambda: _named(topology, np.asarray(ranks)[None], op, algorithm, shares))
+
+
+def _named(topology: Topology, gpus: Ints, op: str, algorithm: str, shares: tuple[float, ...]) -> Choice:
+    upwards = fanouts(distinct(gpus[0] // topology.gpus_per_node), topology)
+    group = fitted(topology, algorithm, (op,), gpus, upwards, shares)
+    parts = phases(algorithm, op, group)
+    found = [idle(topology, gpus, part) for part in parts]
+    delay = math.fsum(float(one.latency[0]) for one in found)
+    rate = 1 / math.fsum(1 / float(one.bound[0]) for one in found)
+    why = f"{algorithm} as named, in {math.fsum(part.rounds for part in parts):g} rounds, with no protocol of NCCL"
+    return Choice(algorithm, NO_PROTOCOL, 0, delay, rate, algorithm, why)
+
+
+# The link that a collective keeps busiest on an idle fabric.
+
+
+class Busiest(NamedTuple):
+    """A link, how many others are as busy, its bytes for each byte of the collective's size, its bytes/s.
+
+    `rate`: bytes/s of the collective's size that all links together give it.
+    """
+
+    link: int
+    others: int
+    weight: float
+    capacity: float
+    rate: float
+
+
+def busiest(topology: Topology, ranks: Ints, phases: Sequence[Phase | Exchange]) -> Busiest:
+    """Return the link that one group of GPUs `ranks` (n,) uses for longest, over all phases in turn; of equals the first.
+
+    Raises InputError as `loads` does.
+    """
+    total, seconds = np.zeros(len(topology.capacity)), 0.0
+    for phase in phases:
+        found = loads(topology, ranks[None], phase)
+        own = np.bincount(found.link, found.weight, len(total))
+        used = own > 0
+        seconds += float((own[used] / topology.capacity[used]).max())
+        total += own
+    busy = np.divide(total, topology.capacity, out=np.zeros_like(total), where=total > 0)
+    alike = np.flatnonzero(busy >= busy.max() * (1 - 1e-9))
+    link = int(alike[0])
+    return Busiest(link, len(alike) - 1, float(total[link]), float(topology.capacity[link]), 1 / seconds)
+
+
+# Why a line of the table is as it is: what NCCL expected of each algorithm and protocol, and which link is busiest.
+
+
+def considered(topology: Topology, ranks: Ints, op: str, last: Line, shares: tuple[float, ...] = ()) -> str:
+    """Return what was considered for a line of `op` over GPUs `ranks` (n,), and what decides its bandwidth."""
+    one, choice = shape(topology, ranks, shares), last.choice
+    if choice.protocol == NO_PROTOCOL:
+        rate = scaled(choice.rate_bytes_per_s, "B/s")
+        spent = f"launch {seconds(topology.launch)}, hops {seconds(choice.latency_s)}, bytes at {rate}"
+        return f"{op} of {last.size} B: {choice.why}\n{spent}"
+    rows = [f"{op} of {last.size} B: {choice.why}", *_candidates(topology, op, last.size, one)]
+    rows.append(
+        f"kernels take {seconds(choice.latency_s)} before and between the bytes, {choice.file} has the loads on links"
+    )
+    rows.append(_link(topology, ranks, op, last, one, shares))
+    return "\n".join(rows)
+
+
+def _candidates(topology: Topology, op: str, size: int, one: Shape) -> Iterator[str]:
+    if op not in TUNED:
+        return
+    for e in sorted(tune(op, size, one, topology.node), key=lambda e: e.time_s):
+        if e.missing != SIMPLE_ONLY:
+            name = f"  {e.algorithm}/{e.protocol}"
+            said = e.missing or f"{seconds(e.time_s)}, {e.channels} channels, {scaled(e.rate_bytes_per_s, 'B/s')}"
+            yield f"{name:<24} {said}"
+
+
+def _link(topology: Topology, ranks: Ints, op: str, last: Line, one: Shape, shares: tuple[float, ...]) -> str:
+    """Return the sentence of the busiest link: how much of it the bytes take while they move, and whether it sets their pace."""
+    try:
+        found = busiest(topology, ranks, parts(op, last.choice.file, one, shares))
+    except TooManyWaysError:
+        return "its pairs have too many ways to name the busiest link"
+    own = last.choice.rate_bytes_per_s
+    used = min(own, found.rate) * found.weight / found.capacity
+    name, room = topology.link_name(found.link), scaled(found.capacity, "B/s")
+    others = f"; {found.others:,} more are as busy" if found.others else ""
+    if found.rate <= own * (1 + 1e-9):
+        return f"{name} decides: {100 * used:.0f} % of its {room} while the bytes move{others}"
+    return f"NCCL's own rate decides; {name} is the busiest link: {100 * used:.0f} % of its {room} while the bytes move{others}"

@@ -5,11 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from clustersim.collectives.nccl.available import unavailable
 from clustersim.collectives.nccl.constants import PROTOCOLS, V2_30, Constants, architecture, constants, tree_correction
-from clustersim.collectives.nccl.latency import latency
-from clustersim.collectives.nccl.model import ALGORITHMS, ROOTED, Case, bandwidth, graph
-from clustersim.collectives.nccl.pace import measured, pace_of
+from clustersim.collectives.nccl.measured_latency import measured, pace_of
+from clustersim.collectives.nccl.model import ALGORITHMS, ROOTED, Case, bandwidth, graph, latency, unavailable
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.errors import InputError
 from clustersim.topology.model import NodeFacts

@@ -9,13 +9,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clustersim import gpus
 from clustersim.config.gpu import BYTES
 from clustersim.errors import DataError
+from clustersim.hardware import gpus
 from clustersim.lab.data.csv_table import Sheet, open_sheet
 from clustersim.lab.data.samples import Samples, gpus_of
+from clustersim.model.kernel import Kernel, attention, gemm, vector
 from clustersim.predictors.features import MATRIX, VECTOR, Floats, bound, columns
-from clustersim.workload.kernel import Kernel, attention, gemm, vector
 
 REQUIRED = ("gpu", "kind", "op", "dtype", "m", "n", "latency_s")
 COLUMNS = (

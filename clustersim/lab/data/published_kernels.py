@@ -15,8 +15,8 @@ import numpy as np
 from clustersim.errors import DataError
 from clustersim.lab.data.samples import Samples
 from clustersim.lab.data.sources import Data, csv, places
+from clustersim.model.kernel import Kernel, vector
 from clustersim.predictors.features import columns
-from clustersim.workload.kernel import Kernel, vector
 
 if TYPE_CHECKING:
     pass

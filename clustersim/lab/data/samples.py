@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clustersim import gpus
+from clustersim.hardware import gpus
 from clustersim.predictors.classes import route
 from clustersim.predictors.features import Columns, Flags, Floats
 

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from clustersim import gpus, plugins
+from clustersim import plugins
 from clustersim.errors import DataError, InputError, UnknownNameError
 from clustersim.files import exists, read_table
+from clustersim.hardware import gpus
 from clustersim.lab.data import frames
 
 if TYPE_CHECKING:

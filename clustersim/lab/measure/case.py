@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from clustersim.workload.kernel import Kernel
+from clustersim.model.kernel import Kernel
 
 
 class Unavailable(Exception):  # noqa: N818  - no error of the user's: the case is skipped and says why

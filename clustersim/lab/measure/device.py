@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clustersim import gpus
 from clustersim.errors import InputError, UnknownNameError
 from clustersim.extras import need_torch
+from clustersim.hardware import gpus
 from clustersim.lab.measure.case import Unavailable
 
 TORCH = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from clustersim.lab.measure.case import Case, Model, Trial
-from clustersim.workload.kernel import Kernel, attention, gemm
+from clustersim.model.kernel import Kernel, attention, gemm
 
 
 def distinct(work: Iterable[Case | Trial]) -> list[Case | Trial]:

@@ -8,14 +8,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clustersim import gpus
+from clustersim.convert import hugging_face
 from clustersim.errors import DataError
-from clustersim.graph import architecture, models
-from clustersim.graph.fuse import fuse
-from clustersim.graph.model import Graph
-from clustersim.graph.total import total
+from clustersim.hardware import gpus
 from clustersim.lab.data.sources import csv
 from clustersim.predictors.base import Predictor
+from clustersim.single_gpu import models
+from clustersim.single_gpu.fuse import fuse
+from clustersim.single_gpu.model import Graph
+from clustersim.single_gpu.total import total
 
 TABLE = "neusight/end_to_end.csv"
 CONFIGS = "neusight/model_configs"
@@ -77,7 +78,7 @@ def runs(data: Path, predictor: Predictor) -> Iterator[Run]:
     built = cache(_graph)  # many rows are of one graph
     for row in frame.iter_rows(named=True):
         path = data / CONFIGS / f"{row['model']}.json"
-        if path.is_file() and architecture.read(path).kind in models.BUILDERS:
+        if path.is_file() and hugging_face.read(path).kind in models.BUILDERS:
             graph = built(path, row["mode"], row["batch"], row["seqlen"], row["option"] == "fusion")
             yield _run(row, graph, predictor)
 
@@ -90,9 +91,9 @@ def _table(data: Path) -> Any:
 
 
 def _graph(path: Path, mode: str, batch: int, seq: int, fused: bool) -> Graph:
-    config = architecture.read(path)
+    config = hugging_face.read(path)
     if config.kind == "bert":
-        config = architecture.Config(config.path, {**config.keys, "architectures": [_BERT[mode]]})
+        config = hugging_face.Config(config.path, {**config.keys, "architectures": [_BERT[mode]]})
     graph = models.build(config, batch, seq, "fp32", mode == "train")
     return fuse(graph) if fused else graph
 

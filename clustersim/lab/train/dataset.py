@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from clustersim import gpus
 from clustersim.config.gpu import Gpu
+from clustersim.hardware import gpus
 from clustersim.lab.data.samples import Samples, gpus_of
 from clustersim.predictors.base import LAUNCH
 from clustersim.predictors.classes import GRAPHED, TENSOR

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from clustersim import gpus
 from clustersim.errors import DataError
+from clustersim.hardware import gpus
 from clustersim.lab.data import tables
 from clustersim.lab.data.by_class import own_samples, tensor_samples
 from clustersim.lab.data.samples import Samples, canonical, gpus_of, join, pick

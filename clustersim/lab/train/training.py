@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from clustersim import gpus
 from clustersim.config.gpu import Gpu
+from clustersim.hardware import gpus
 from clustersim.lab.data.samples import Samples, canonical, gpus_of, merge
 from clustersim.lab.data.sources import Data, digests, left_out
 from clustersim.lab.evaluate import ratios, summary

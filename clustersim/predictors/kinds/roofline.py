@@ -10,9 +10,9 @@ import numpy as np
 
 from clustersim.config.gpu import Gpu
 from clustersim.errors import DataError
+from clustersim.model.kernel import Kernel
 from clustersim.predictors.base import Predictor, Scope, subjects
 from clustersim.predictors.features import Floats, bound, columns
-from clustersim.workload.kernel import Kernel
 
 
 class Roofline(NamedTuple):

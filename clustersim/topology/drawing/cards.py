@@ -10,7 +10,7 @@ from clustersim.topology.drawing.canvas import FAINT, TIERS, Canvas, Point
 from clustersim.topology.drawing.node import around
 from clustersim.topology.lattice import Dim, Lattice
 from clustersim.topology.model import Topology
-from clustersim.topology.router import Remaining
+from clustersim.topology.routing import Remaining
 from clustersim.units import scaled
 
 WIDTH = 760.0

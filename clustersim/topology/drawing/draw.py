@@ -6,13 +6,12 @@ from dataclasses import replace
 
 from clustersim.config.yaml import Document
 from clustersim.topology.build import build
-from clustersim.topology.describe import faults
+from clustersim.topology.describe import diameter, faults
 from clustersim.topology.drawing import cards, node, whole
 from clustersim.topology.drawing.canvas import BROKEN, FAINT, Canvas
 from clustersim.topology.drawing.parts import Parts, parts
 from clustersim.topology.drawing.svg import text
-from clustersim.topology.foreign.cabled import cabled
-from clustersim.topology.measure import diameter
+from clustersim.topology.export.cables import cabled
 from clustersim.topology.model import Topology
 from clustersim.units import scaled, seconds
 

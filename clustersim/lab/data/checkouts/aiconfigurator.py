@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from clustersim import gpus
 from clustersim.errors import DataError, UnknownNameError
+from clustersim.hardware import gpus
 from clustersim.lab.data.checkout_files import read
 from clustersim.lab.data.sources import ATTENTION, GEMM, GROUPED
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from clustersim.lab.measure.case import Case
 from clustersim.lab.measure.runners.attention import FLASH3
 from clustersim.lab.measure.shapes import SEQ, USUAL
-from clustersim.workload.kernel import attention
+from clustersim.model.kernel import attention
 
 
 def both(batch: int, heads: int, kv: int, seq: int, dim: int, causal: bool, note: str, tier: int) -> Iterator[Case]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from clustersim.lab.measure.case import Case
 from clustersim.lab.measure.runners.gemm import ACCUMULATE
 from clustersim.lab.measure.shapes import GPT3, LLAMA8, LLAMA70, LLAMA405, SEQ, USUAL, borders, linears
-from clustersim.workload.kernel import gemm
+from clustersim.model.kernel import gemm
 
 LAYOUT = {"forward": "tn", "dgrad": "nn", "wgrad": "nt"}
 """How the operands of a linear layer's three products lie."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from clustersim.lab.measure.case import Case
 from clustersim.lab.measure.runners.grouped import LOOP
 from clustersim.lab.measure.suites.gemm import LAYOUT
-from clustersim.workload.kernel import gemm
+from clustersim.model.kernel import gemm
 
 EXPERTS = {
     "mixtral-8x7b": (8, 2, 4096, 14336),

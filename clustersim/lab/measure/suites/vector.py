@@ -1,6 +1,6 @@
 """Kernels bound by memory: norms, activations, softmax, residuals, casts, lookups, optimizer.
 
-Tables say FLOP and bytes an element in bf16 (the optimizer: fp32), as clustersim/workload counts them.
+Tables say FLOP and bytes an element in bf16 (the optimizer: fp32), as clustersim/parallel counts them.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from clustersim.lab.measure.case import Case
-from clustersim.workload.kernel import Kernel, vector
+from clustersim.model.kernel import Kernel, vector
 
 
 def _vectors(kind: str, ops: dict[str, tuple[float, float]], rows: int, columns: int, dtype: str) -> Iterator[Kernel]:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from clustersim import gpus
 from clustersim.config.gpu import Gpu
 from clustersim.errors import DataError
+from clustersim.hardware import gpus
 from clustersim.lab.data import sources, tables
 from clustersim.lab.data.samples import Samples, gpus_of
 from clustersim.lab.data.sources import Data

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from clustersim import gpus
 from clustersim.errors import InputError
 from clustersim.extras import need_torch
+from clustersim.hardware import gpus
 from clustersim.lab.data import sources, tables
 from clustersim.lab.data.samples import Samples, gpus_of, pick
 from clustersim.lab.data.sources import Data

@@ -11,6 +11,7 @@ import numpy as np
 
 from clustersim.config.gpu import Gpu
 from clustersim.errors import InputError
+from clustersim.model.kernel import Kernel
 from clustersim.predictors.base import Scope, subjects, unknown
 from clustersim.predictors.classes import MEMORY, class_of
 from clustersim.predictors.features import Columns, Flags, Floats, columns
@@ -19,7 +20,6 @@ from clustersim.predictors.kinds.neusight_paper.terms import product, terms, vec
 from clustersim.predictors.kinds.neusight_paper.tiles import nearest, shapes, unpack
 from clustersim.predictors.kinds.neusight_paper.wave import seconds
 from clustersim.predictors.weights_file import Weights
-from clustersim.workload.kernel import Kernel
 
 NAME = "neusight-paper"
 CLASSES = ("fp32/linear", "fp32/bmm", "fp32/elementwise", "fp32/softmax", "fp32/layernorm")

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clustersim import gpus
 from clustersim.config.gpu import Gpu
+from clustersim.hardware import gpus
 from clustersim.lab.data.samples import Samples
 from clustersim.lab.train.dataset import GENERATIONS, WEIGHT
 from clustersim.lab.train.ensemble import Plan, Progress, initial, minimize, scaling, silent

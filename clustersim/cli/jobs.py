@@ -1,0 +1,109 @@
+"""`clustersim share TOPOLOGY WORKLOAD WORKLOAD…`: several jobs at once on one cluster."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clustersim.cli.options import (
+    Changes,
+    Force,
+    Json,
+    Plugins,
+    Quiet,
+    Setting,
+    TopologyFile,
+    Verbose,
+    completing,
+    naming,
+    overrides,
+    workload_file,
+    workload_options,
+)
+from clustersim.cli.run import printed, progressing
+
+if TYPE_CHECKING:
+    from clustersim.jobs.simulate import Result
+    from clustersim.report.store import Question
+
+
+@workload_options(lists=False)
+def share(
+    topology: TopologyFile,
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="WORKLOAD",
+            help="Workload files or names of shipped ones, one a job, or one file of jobs (jobs.yaml).",
+            parser=workload_file,
+            autocompletion=completing("workloads"),
+        ),
+    ],
+    changes: Changes,
+    placement: Annotated[
+        str | None, typer.Option(help="Which nodes jobs get: packed (default), spread, random or random:SEED.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, max=10_000, help="Steps that each job completes at least; default 3.")
+    ] = None,
+    settings: Setting = None,
+    no_fold: Annotated[bool, typer.Option("--no-fold", help="Simulate every rank, also those that are alike.")] = False,
+    ignore_memory: Annotated[bool, typer.Option("--ignore-memory", help="Go on when a job does not fit.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the result; default results/share-TOPOLOGY-FILES-OPTIONS.")
+    ] = None,
+    force: Force = False,
+    no_save: Annotated[bool, typer.Option("--no-save", help="Write no files.")] = False,
+    plugins: Plugins = None,
+    as_json: Json = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+) -> None:
+    """Simulate jobs that share a cluster: how much slower each gets beside the others, and on which links they meet."""
+    from clustersim.files import held
+    from clustersim.jobs.request import load
+    from clustersim.jobs.simulate import share as play
+    from clustersim.report import names
+    from clustersim.report.store import Question, check_target, place
+    from clustersim.topology.build import load as load_topology
+
+    changed = overrides(changes, settings)
+    if out and not no_save:
+        check_target(out)
+    target: Path | None = None
+    with progressing(quiet or as_json) as progress, held() as read:
+        progress("load")
+        with naming("--placement") if placement else nullcontext():
+            wanted = load(files, changed, placement, steps)
+        progress("build")
+        cluster = load_topology(topology)
+        options = {"overrides": changed, "placement": wanted.placement, "steps": wanted.steps}
+        options |= {"fold": not no_fold, "ignore_memory": ignore_memory}
+        asked = Question.of("share", {"topology": topology, **wanted.inputs}, read, options)
+        if not no_save:
+            given = {"placement": placement, "steps": steps}
+            named = {**changed, **{name: value for name, value in given.items() if value is not None}}
+            flags = {"unfolded": no_fold, "ignore-memory": ignore_memory}
+            parts: list[str | Path] = ["share", topology, *dict.fromkeys(files)]
+            target = place(asked, out, names.default(parts, named, flags), force)
+        with naming("--placement") if placement else nullcontext():
+            result = play(cluster, wanted, fold=not no_fold, ignore_memory=ignore_memory, progress=progress)
+        if target:
+            progress("save")
+            target = _save(result, target, asked, force)
+    printed("share", result.summary, lambda: _lines(result, verbose), target, as_json, quiet)
+
+
+def _save(result: Result, target: Path, asked: Question, force: bool) -> Path:
+    from clustersim.report.jobs_files import save
+
+    return save(target, result.summary, result.shared, asked, force)
+
+
+def _lines(result: Result, verbose: bool) -> list[str]:
+    from clustersim.report.jobs_terminal import lines
+
+    return lines(result.summary, result.seconds, verbose)

@@ -1,0 +1,85 @@
+"""The rings of RCCL where a link joins every two GPUs of a node (ROCm/rccl, src/graph/rome_models.cc, models 79 and 81).
+
+Ring c enters a node by NIC c, crosses it on a path that takes all its GPUs, and leaves by the NIC of the last one; the next node
+is crossed backwards, so rings stay on rails (RCCL 2.20.5; the last of an odd number of nodes leaves by another). Paths are
+zigzags c, c+1, c-1, c+2, … (mod g), the row-complete Latin square of Williams (1949): together they use each of the g(g-1)
+links as often (once for even g; an odd g has the mirrored zigzags too), so each carries 2(n-1)/n·S/g of an all_reduce, and each
+NIC as much. RCCL's table is another such square. On one node rings close within it and load every link alike: `direct`, and
+for a root a spread of n-1 parts that the others pass on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from clustersim.collectives.algorithms import direct, rail_ring, ring
+from clustersim.collectives.model import Exchange, Group, Ints, Phase, Step, merged, nodes_of
+
+OPS = ring.OPS
+ROOTED = ("broadcast", "reduce")
+
+
+def paths(inside: int) -> Ints:
+    """Return the paths through a node of `inside` GPUs, an array (paths, GPUs) whose row starts are the NICs it enters by."""
+    places = np.arange(inside)
+    zigzag = np.where(places % 2, (places + 1) // 2, -(places // 2))
+    ways = (zigzag,) if inside % 2 == 0 or inside == 1 else (zigzag, -zigzag)
+    return np.concatenate([(places[:, None] + way) % inside for way in ways])
+
+
+def orders(group: Group) -> Ints:
+    """Return the ranks in the order of each ring over several nodes, an array (rings, n)."""
+    inside, nodes = nodes_of(group)
+    local = paths(inside)
+    both = np.stack([local, local[:, ::-1]], axis=1)[:, np.arange(nodes) % 2]
+    return (np.arange(nodes)[:, None] * inside + both).reshape(len(local), -1)
+
+
+def steps(op: str, group: Group) -> Iterator[Step]:
+    """Yield the steps of `op`: those of rings over several nodes, of `direct` or a spread on one."""
+    if nodes_of(group)[1] > 1:
+        return rail_ring.along(op, group, orders(group))
+    return _spread(op, group.n) if op in ROOTED else direct.steps(op, group)
+
+
+def phases(op: str, group: Group) -> tuple[Phase | Exchange, ...]:
+    """Return one phase over several nodes: every link inside them and every NIC carries as much."""
+    inside, nodes = nodes_of(group)
+    if nodes == 1:
+        return (_spreading(op, group.n),) if op in ROOTED else direct.phases(op, group)
+    if op in ROOTED:
+        return rail_ring.chains(op, group, orders(group))
+    times = 2 if op == "all_reduce" else 1
+    part = times * (group.n - 1) / group.n / inside
+    rings = orders(group)
+    leaving, entering = rings[:, inside - 1 :: inside].ravel(), np.roll(rings[:, ::inside], -1, axis=1).ravel()
+    shared = part * inside / len(rings)
+    return (merged(times * (group.n - 1), (*_pairs(group), part), (leaving, entering, shared)),)
+
+
+def _pairs(group: Group) -> tuple[Ints, Ints]:
+    """Return all pairs of different ranks of a node, of every node."""
+    inside, nodes = nodes_of(group)
+    shift, rank = np.divmod(np.arange(inside * (inside - 1), dtype=np.int64), inside)
+    first = np.arange(nodes)[:, None] * inside
+    return (first + rank).ravel(), (first + (rank + shift + 1) % inside).ravel()
+
+
+def _spread(op: str, n: int) -> Iterator[Step]:
+    """Yield the steps from or to rank 0 in two rounds: part r goes to rank r, and from there to all others."""
+    for rank in range(1, n):
+        ends = [(0, 0, rank), *((1, rank, other) for other in range(1, n) if other != rank)]
+        for round_, source, destination in ends:
+            if op == "broadcast":
+                yield Step(round_, source, destination, rank - 1, reduce=False)
+            else:
+                yield Step(1 - round_ if n > 2 else 0, destination, source, rank - 1, reduce=True)
+
+
+def _spreading(op: str, n: int) -> Phase:
+    source, destination = _pairs(Group(n, (n, 1)))
+    kept = destination != 0
+    ends = (source[kept], destination[kept]) if op == "broadcast" else (destination[kept], source[kept])
+    return merged(min(n - 1, 2), (*ends, 1 / (n - 1)))

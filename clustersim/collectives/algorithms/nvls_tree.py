@@ -1,0 +1,42 @@
+"""NVLSTree: the switches of each node add and copy, and double binary trees join the nodes (NVIDIA/nccl, NCCL_ALGO_NVLS_TREE).
+
+Slice c is added in the switch of every node and handed to GPU c, which passes it along the two trees of its rail. A NIC
+carries up to 2·S/g each way for g GPUs a node, S/g on two nodes: less than the ring's 2(n-1)/n·S/g, hence a bus
+bandwidth above the wire there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from clustersim.collectives.algorithms.nvls import switches
+from clustersim.collectives.model import Group, Phase, Step, merged, node_switch, nodes_of
+from clustersim.collectives.tree_steps import between, edges, node_trees
+
+OPS = frozenset({"all_reduce"})
+
+
+def steps(op: str, group: Group) -> Iterator[Step]:
+    """Yield the steps on two chunks a rail, one for each tree."""
+    inside, nodes = nodes_of(group)
+    last = 2 + 2 * node_trees(nodes)[0][2]
+    for rank in range(group.n):
+        node, rail = divmod(rank, inside)
+        switch = node_switch(node)
+        for chunk in range(2 * inside):
+            yield Step(0, rank, switch, chunk, reduce=True)
+            yield Step(last + 1, switch, rank, chunk, reduce=False)
+        for chunk in (2 * rail, 2 * rail + 1):
+            yield Step(1, switch, rank, chunk, reduce=False)
+            yield Step(last, rank, switch, chunk, reduce=False)
+    for rail in range(inside):
+        yield from between(group, rail, start=2)
+
+
+def phases(op: str, group: Group) -> tuple[Phase, ...]:
+    """Return one phase: ranks to the switch of their node and back, and heads to heads."""
+    inside, nodes = nodes_of(group)
+    rank, switch, _ = switches(group)
+    part = 1 + 1 / inside
+    trees = edges(group) if nodes > 1 else ()
+    return (merged(4 + 2 * node_trees(nodes)[0][2], (rank, switch, part), (switch, rank, part), *trees),)

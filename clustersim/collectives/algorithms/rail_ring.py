@@ -1,0 +1,72 @@
+"""The rings of NCCL: one a rail, each entering every node at the GPU of that rail (NVIDIA/nccl, src/graph/connect.cc).
+
+Ring c walks a node c, c-1, … c+1 and goes on to GPU c of the next node, with 1/g of the array for g GPUs a node: every NIC
+carries 2(n-1)/n·S/g of an all_reduce, where a single ring would put all of it on one NIC of each node. On one node, and with
+one GPU a node, it is `ring`. broadcast and reduce run the same rings as chains from or to rank 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from clustersim.collectives.algorithms import ring
+from clustersim.collectives.model import Group, Ints, Phase, Step, merged, nodes_of, uniform
+
+OPS = ring.OPS
+
+
+def orders(group: Group) -> Ints:
+    """Return the ranks in the order of each ring, an array (rails, n)."""
+    inside, nodes = nodes_of(group)
+    rails = inside if nodes > 1 else 1
+    local = (np.arange(rails)[:, None] - np.arange(inside)) % inside
+    if rails == 1:
+        local = np.arange(inside)[None]
+    return (np.arange(nodes)[:, None] * inside + local[:, None, :]).reshape(rails, -1)
+
+
+def steps(op: str, group: Group) -> Iterator[Step]:
+    """Yield the steps of `op` on the ring of every rail."""
+    return along(op, group, orders(group))
+
+
+def along(op: str, group: Group, rings: Ints) -> Iterator[Step]:
+    """Yield the steps of `ring` on the ranks of each of `rings` (rings, n) in its order, ring c on chunks c, rings + c, …."""
+    for c, order in enumerate(_from_root(rings) if op in ("broadcast", "reduce") else rings):
+        ranks, rooted = order.tolist(), op in ("broadcast", "reduce")
+        for step in ring.steps(op, group):
+            chunk = c if rooted else ranks[step.chunk] * len(rings) + c
+            yield Step(step.round, ranks[step.source], ranks[step.destination], chunk, step.reduce)
+
+
+def _from_root(rings: Ints) -> Ints:
+    """Return the orders turned so that each begins with rank 0."""
+    start = (rings == 0).argmax(axis=1)
+    return np.take_along_axis(rings, (start[:, None] + np.arange(rings.shape[1])) % rings.shape[1], axis=1)
+
+
+def phases(op: str, group: Group) -> tuple[Phase, ...]:
+    """Return one phase: the links inside nodes carry all rings but one, those between nodes one ring each."""
+    n, (inside, nodes) = group.n, nodes_of(group)
+    if op in ("broadcast", "reduce"):
+        return chains(op, group, orders(group))
+    times = 2 if op == "all_reduce" else 1
+    part = times * (n - 1) / n
+    rank = np.arange(n, dtype=np.int64)
+    if nodes == 1 or inside == 1:
+        return (uniform(times * (n - 1), rank, np.roll(rank, -1), part),)
+    node, local = np.divmod(rank, inside)
+    near = node * inside + (local - 1) % inside
+    leaving = node * inside + (local + 1) % inside  # ring `local` leaves the node here
+    far = (node + 1) % nodes * inside + local
+    return (merged(times * (n - 1), (rank, near, part * (inside - 1) / inside), (leaving, far, part / inside)),)
+
+
+def chains(op: str, group: Group, rings: Ints) -> tuple[Phase, ...]:
+    """Return the phase of a broadcast from, or a reduce to, rank 0 along `rings` (rings, n), an equal part of S on each."""
+    opened = _from_root(rings)
+    low, high = opened[:, :-1].ravel(), opened[:, 1:].ravel()
+    source, destination = (low, high) if op == "broadcast" else (high, low)
+    return (uniform(group.n - 1, source, destination, 1 / len(rings)),)

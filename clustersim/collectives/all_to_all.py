@@ -1,0 +1,534 @@
+"""The loads of an exchange among all ranks of a group, without a way for each of its n² pairs.
+
+Pairs inside a node are routed one by one. What leaves a node is three parts, each summed up on its own: from every GPU to its
+NIC (or that of the receiver's rail, by PXN), from every NIC to its GPU, and between NICs from class to class (`classes.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from clustersim.collectives.loads import Loads, Pins, TooManyWaysError, width
+from clustersim.collectives.model import Exchange
+from clustersim.topology.arrays import distinct
+from clustersim.topology.model import Floats, Ints, Mask, Routes, Topology
+from clustersim.topology.symmetry import Alike, Stretch
+
+MANY = 1 << 20
+"""Pairs of classes from which on ways between NICs are laid stretch by stretch, where they fall apart into such."""
+
+
+def exchanged(topology: Topology, ranks: Ints, exchange: Exchange) -> Loads:
+    """Return the loads of an exchange in groups of GPUs `ranks` (groups, n).
+
+    Raises TooManyWaysError when the routing tells too many pairs apart.
+    """
+    alike = topology.alike()
+    ledger = Ledger(topology, alike, len(ranks))
+    senders, receivers = (_ends(topology, ranks, weight) for weight in (exchange.sent, exchange.received))
+    odd_senders, odd_receivers = alike.odd[senders.gpu], alike.odd[receivers.gpu]
+    _inside(ledger, senders, receivers)
+    _apart(ledger, senders.only(odd_senders), receivers)
+    _apart(ledger, senders.only(~odd_senders), receivers.only(odd_receivers))
+    _legs(ledger, alike, senders.only(~odd_senders), receivers.only(~odd_receivers))
+    return ledger.close()
+
+
+def _ends(topology: Topology, ranks: Ints, weight: Floats) -> Ends:
+    groups, n = ranks.shape
+    gpu = ranks.ravel()
+    found = Ends(np.repeat(np.arange(groups), n), gpu // topology.gpus_per_node, gpu, np.tile(weight, groups))
+    return found.only(found.weight > 0).ordered()
+
+
+def _inside(ledger: Ledger, senders: Ends, receivers: Ends) -> None:
+    """Lay the pairs of one node."""
+    nodes = ledger.topology.nodes
+    for i, j in crossed(*(ends.key * nodes + ends.node for ends in (senders, receivers))):
+        other = senders.gpu[i] != receivers.gpu[j]
+        _lay(ledger, senders.only(i[other]), receivers.only(j[other]))
+
+
+def _apart(ledger: Ledger, senders: Ends, receivers: Ends) -> None:
+    """Lay the pairs of different nodes one by one."""
+    ledger.check(int(runs(receivers.key, senders.key)[1].sum()))
+    for i, j in crossed(senders.key, receivers.key):
+        other = senders.node[i] != receivers.node[j]
+        _lay(ledger, senders.only(i[other]), receivers.only(j[other]))
+
+
+def _lay(ledger: Ledger, source: Ends, destination: Ends) -> None:
+    routes = ledger.topology.route(source.gpu, destination.gpu)
+    ledger.wait(source.key, routes.latency)
+    ledger.lay(routes, source.key, source.weight * destination.weight, spans=ledger.nics_of(routes))
+
+
+def _legs(ledger: Ledger, alike: Alike, senders: Ends, receivers: Ends) -> None:
+    """Lay what goes from node to node."""
+    rails, nodes = alike.source.shape[1], ledger.topology.nodes
+    rail = np.tile(np.arange(rails), len(senders.gpu))
+    out = senders.only(np.repeat(np.arange(len(senders.gpu)), rails))
+    out = out._replace(key=out.key * rails + rail)
+    into = receivers._replace(key=receivers.key * rails + alike.rail[receivers.gpu]).ordered()
+    received, there = others(into, out, nodes)
+    sent, here = others(senders, into._replace(key=into.key // rails), nodes)
+    far, near = np.flatnonzero(there >= 0), np.flatnonzero(here >= 0)
+    up = _leg(ledger, out.only(far), rails, into.gpu[there[far]], received[far], alike.leaves)
+    down = _leg(ledger, into.only(near), rails, senders.gpu[here[near]], sent[near], alike.enters)
+    out, rail, into = out.only(far), rail[far], into.only(near)
+    if not len(out.key) or not len(into.key):
+        return
+    place = ledger.place[0][alike.up[out.gpu, rail]], ledger.place[1][alike.down[into.gpu]]
+    number = alike.source[out.gpu, rail], alike.destination[into.gpu]
+    pairs = paired(Side(out, number[0], place[0], up), Side(into, number[1], place[1], down), rails)
+    stretches = alike.stretches() if pairs.ways > MANY else ()
+    if not stretches:
+        ledger.check(pairs.ways)
+        lay(ledger, pairs, ledger.between, timed=True)
+        return
+    most = _most(ledger, out.key // rails, up) + _most(ledger, into.key // rails, down)
+    for stretch in stretches:
+        from_, to = alike.start[out.gpu, rail], alike.to[into.gpu]
+        parts = paired(
+            _side(out, stretch, stretch.source, from_, place[0]),
+            _side(into, stretch, stretch.destination, to, place[1]),
+            rails,
+        )
+        part = np.zeros(ledger.links, bool)
+        part[alike.base + stretch.first : alike.base + stretch.end] = True
+        ledger.check(parts.ways)
+        most += lay(ledger, parts, part, timed=False)
+    if not sample(ledger, pairs, most):
+        ledger.check(pairs.ways)
+        for i, j, _ in pairs.blocks():
+            wait(ledger, pairs, i, j)
+
+
+def _most(ledger: Ledger, group: Ints, seconds: Floats) -> Floats:
+    """Return the most seconds of each group."""
+    most = np.zeros(len(ledger.latency))
+    np.maximum.at(most, group, seconds)
+    return most
+
+
+def _side(ends: Ends, stretch: Stretch, number: Ints, endpoint: Ints, place: Ints) -> Side:
+    """Return one side of a stretch; who is in one scope meets on none of its links, as if on one node."""
+    scoped = ends if stretch.scope is None else ends._replace(node=stretch.scope[endpoint])
+    return Side(scoped, number[endpoint], place, np.zeros(len(endpoint)))
+
+
+def _leg(ledger: Ledger, ends: Ends, rails: int, other: Ints, factor: Floats, part: Mask) -> Floats:
+    """Lay what crosses the links in `part` on the ways from or to `other` GPUs, and return the seconds on them."""
+    seconds: list[Floats] = []
+    for first in range(0, len(other), BLOCK):
+        own, far = ends.only(slice(first, first + BLOCK)), other[first : first + BLOCK]
+        outwards = part is ledger.alike.leaves
+        routes = ledger.topology.route(*((own.gpu, far) if outwards else (far, own.gpu)))
+        ledger.lay(routes, own.key // rails, own.weight * factor[first : first + BLOCK], part)
+        way = np.repeat(np.arange(len(far)), np.diff(routes.start))
+        kept = part[routes.links]
+        latency = ledger.topology.latency[routes.links] * routes.share
+        seconds.append(np.asarray(np.bincount(way[kept], latency[kept], len(far)), np.float64))
+    return np.concatenate(seconds or [factor[:0]])
+
+
+# The ways between NICs that stand for those from class to class.
+
+SAMPLE = 1 << 18
+"""Ways that are tried to find one that takes as long as any could."""
+
+
+def lay(ledger: Ledger, pairs: Pairs, part: Mask, timed: bool) -> Floats:
+    """Lay the bytes from class to class on the links in `part`.
+
+    timed: the ledger is told how long whole ways take. Else the most seconds on these links are returned, by group.
+    """
+    most = np.zeros(len(ledger.latency))
+    for i, j, weight in pairs.blocks():
+        s, d, met, sure = _slowest(pairs, i, j)
+        routes = ledger.topology.route(pairs.one.ends.gpu[s[met]], pairs.two.ends.gpu[d[met]])
+        group = pairs.one.key[i[met]] // pairs.rails
+        spans = np.concatenate([pairs.one.spans[:, i[met]], pairs.two.spans[:, j[met]]])
+        ledger.lay(routes, group, weight[met], part, spans)
+        if timed:
+            ledger.wait(group, routes.latency)
+            wait(ledger, pairs, i[met & ~sure], j[met & ~sure])
+        else:
+            np.maximum.at(most, group, ledger.seconds(routes, part))
+    return most
+
+
+def _slowest(pairs: Pairs, i: Ints, j: Ints) -> tuple[Ints, Ints, Mask, Mask]:
+    """Return for each pair of classes one of its ways between nodes, if there is any, and whether none takes longer."""
+    one, two = pairs.one, pairs.two
+    s, d, sure = _met(one, two, one.slow[:, i], two.slow[:, j])
+    met, rest = sure.copy(), np.flatnonzero(~sure)  # the slowest of both classes are all on one node
+    s[rest], d[rest], met[rest] = _met(one, two, one.ends_of(i[rest]), two.ends_of(j[rest]))
+    return s, d, met, sure
+
+
+def _met(one: Classes, two: Classes, sources: Ints, destinations: Ints) -> tuple[Ints, Ints, Mask]:
+    """Return an end of either side on different nodes, and whether there are; given those on the first and last node."""
+    s, d = sources[0], destinations[0]
+    s = np.where(one.ends.node[s] == two.ends.node[d], sources[1], s)
+    d = np.where(one.ends.node[s] == two.ends.node[d], destinations[1], d)
+    return s, d, one.ends.node[s] != two.ends.node[d]
+
+
+def wait(ledger: Ledger, pairs: Pairs, i: Ints, j: Ints) -> None:
+    """Take note of how long all ways from classes i to classes j take."""
+    one, two = pairs.one, pairs.two
+    ways = one.size[i] * two.size[j]
+    for first, end in blocks(ways):
+        p, x = ragged(np.zeros(end - first, np.int64), ways[first:end])
+        a, b = i[first:end][p], j[first:end][p]
+        s, d = one.start[a] + x // two.size[b], two.start[b] + x % two.size[b]
+        far = one.ends.node[s] != two.ends.node[d]
+        routes = ledger.topology.route(one.ends.gpu[s[far]], two.ends.gpu[d[far]])
+        ledger.wait(one.key[a[far]] // pairs.rails, routes.latency)
+
+
+def sample(ledger: Ledger, pairs: Pairs, most: Floats) -> bool:
+    """Take note of how long some ways take, and return whether the slowest of every group is as slow as it could be.
+
+    most: seconds that no way of a group exceeds.
+    """
+    sources, destinations = pairs.one.ends, pairs.two.ends
+    start, size = runs(destinations.key, sources.key)
+    draw = np.random.default_rng(0)
+    tried = draw.permutation(np.repeat(np.flatnonzero(size), -(-SAMPLE // len(size))))[:SAMPLE]
+    other = start[tried] + draw.integers(size[tried])
+    for first in range(0, len(tried), BLOCK):
+        a, b = tried[first : first + BLOCK], other[first : first + BLOCK]
+        far = sources.node[a] != destinations.node[b]
+        routes = ledger.topology.route(sources.gpu[a[far]], destinations.gpu[b[far]])
+        ledger.wait(sources.key[a[far]] // pairs.rails, routes.latency)
+    return bool((ledger.latency >= most * (1 - 1e-12)).all())
+
+
+# Who sends and who receives in an exchange, over all groups, and the pairs that they make.
+
+BLOCK = 1 << 14
+"""Pairs that are looked at together: their arrays stay in the cache."""
+
+
+class Ends(NamedTuple):
+    """Senders or receivers: their `key` (group, or group and rail), node and GPU, and the bytes for each byte of S."""
+
+    key: Ints
+    node: Ints
+    gpu: Ints
+    weight: Floats
+
+    def only(self, kept: Mask | Ints | slice) -> Ends:
+        """Return some of the ends."""
+        return Ends(self.key[kept], self.node[kept], self.gpu[kept], self.weight[kept])
+
+    def ordered(self) -> Ends:
+        """Return the ends sorted by key and node."""
+        return self.only(np.lexsort((self.node, self.key)))
+
+
+def runs(keys: Ints, asked: Ints) -> tuple[Ints, Ints]:
+    """Return where each asked key begins in sorted `keys`, and how often it stands there."""
+    start = np.searchsorted(keys, asked)
+    return start, np.searchsorted(keys, asked, side="right") - start
+
+
+def blocks(counts: Ints) -> Iterator[tuple[int, int]]:
+    """Yield spans (first, end) of items that make no more than BLOCK pairs together, or are one; each makes `counts`."""
+    ends, first = np.cumsum(counts), 0
+    while first < len(counts):
+        done = int(ends[first - 1]) if first else 0
+        end = max(first + 1, int(np.searchsorted(ends, done + BLOCK, side="right")))
+        yield first, end
+        first = end
+
+
+def ragged(start: Ints, count: Ints) -> tuple[Ints, Ints]:
+    """Return (i, start[i]), (i, start[i] + 1), … `count[i]` times for each i."""
+    i = np.repeat(np.arange(len(count)), count)
+    return i, start[i] + np.arange(len(i)) - (np.cumsum(count) - count)[i]
+
+
+def crossed(left: Ints, right: Ints) -> Iterator[tuple[Ints, Ints]]:
+    """Yield the pairs (i, j) with left[i] == right[j] block by block; `right` is sorted."""
+    start, count = runs(right, left)
+    for first, end in blocks(count):
+        i, j = ragged(start[first:end], count[first:end])
+        yield i + first, j
+
+
+def others(ends: Ends, asked: Ends, nodes: int) -> tuple[Floats, Ints]:
+    """Return the weight of all `ends` of the key of each one asked that are on other nodes, and one of these (-1: none).
+
+    ends: ordered. nodes: how many there are.
+    """
+    start, count = runs(ends.key, asked.key)
+    place = ends.key * nodes + ends.node
+    _, here = runs(place, asked.key * nodes + asked.node)
+    whole, part = (
+        _sums(own, ends.weight, wanted)
+        for own, wanted in ((ends.key, asked.key), (place, asked.key * nodes + asked.node))
+    )
+    first, last = np.minimum(start, len(ends.key) - 1), start + count - 1
+    one = np.where(ends.node[first] == asked.node, last, first) if len(ends.key) else start
+    return whole - part, np.where(count > here, one, -1)
+
+
+def _sums(keys: Ints, weight: Floats, asked: Ints) -> Floats:
+    """Return the sum of the weights of each asked key."""
+    found, inverse = np.unique(np.concatenate([keys, asked]), return_inverse=True)
+    sums = np.asarray(np.bincount(inverse[: len(keys)], weight, len(found)), np.float64)
+    return sums[inverse[len(keys) :]]
+
+
+# What an exchange puts on the links between NICs, from class to class.
+#
+# A class are the ends of a group (and rail) that the routing cannot tell apart, such as the NICs of a leaf under adaptive
+# routing; a hash tells all apart. Bytes from class to class are the product of what the one sends and the other receives,
+# less what stays in a node, and go the way of any of their pairs.
+
+
+class Side(NamedTuple):
+    """One side of the ways between nodes. ends: keys are group and rail. number: of the class, in its key. place: of the NIC
+    among all, in the ledger's order. seconds: to the NIC or from it."""
+
+    ends: Ends
+    number: Ints
+    place: Ints
+    seconds: Floats
+
+
+class Classes(NamedTuple):
+    """The classes of one side, sorted by key: those of `ends` (sorted likewise) from `start`, `size` of them.
+
+    slow: of those with the most seconds, the ends on the first and on the last node, (2, classes). spans: places of the
+    first and the last NIC.
+    """
+
+    ends: Ends
+    key: Ints
+    weight: Floats
+    start: Ints
+    size: Ints
+    slow: Ints
+    spans: Ints
+
+    @property
+    def members(self) -> Ints:
+        """The class of each end."""
+        return np.repeat(np.arange(len(self.size)), self.size)
+
+    def ends_of(self, number: Ints) -> Ints:
+        """Return the ends of some classes on their first and on their last node, (2, classes)."""
+        return self.start[number] + np.stack([number * 0, self.size[number] - 1])
+
+
+def classes(side: Side) -> Classes:
+    """Return the classes of one side."""
+    order = np.lexsort((side.ends.node, side.number, side.ends.key))
+    ends, number, place, seconds = side.ends.only(order), *(x[order] for x in side[1:])
+    start = np.flatnonzero((np.diff(ends.key, prepend=-1) != 0) | (np.diff(number, prepend=-1) != 0))
+    count = np.diff(start, append=len(number))
+    at = np.arange(len(number))
+    slow = seconds >= np.repeat(np.maximum.reduceat(seconds, start), count) * (1 - 1e-12)
+    return Classes(
+        ends,
+        ends.key[start],
+        np.add.reduceat(ends.weight, start),
+        start,
+        count,
+        np.stack(
+            [
+                np.minimum.reduceat(np.where(slow, at, len(at)), start),
+                np.maximum.reduceat(np.where(slow, at, -1), start),
+            ]
+        ),
+        np.stack([np.minimum.reduceat(place, start), np.maximum.reduceat(place, start)]),
+    )
+
+
+class Pairs(NamedTuple):
+    """The pairs of classes with equal keys: class i of `one` with `size[i]` of `two` from `start[i]`.
+
+    A key is the group times `rails`, plus the rail.
+    """
+
+    one: Classes
+    two: Classes
+    start: Ints
+    size: Ints
+    rails: int
+
+    @property
+    def ways(self) -> int:
+        """How many there are."""
+        return int(self.size.sum())
+
+    def blocks(self) -> Iterator[tuple[Ints, Ints, Floats]]:
+        """Yield classes i and j of either side, and the bytes from the one to the other."""
+        number = np.cumsum(self.size) - self.size  # of the first pair of each class
+        pair, inside = _inside_classes(self.one, self.two, number - self.start)
+        for first, end in blocks(self.size):
+            i, j = ragged(self.start[first:end], self.size[first:end])
+            i += first
+            weight = self.one.weight[i] * self.two.weight[j]
+            low, high = np.searchsorted(pair, [number[first], number[end - 1] + self.size[end - 1]])
+            weight[pair[low:high] - number[first]] -= inside[low:high]
+            yield i, j, np.maximum(weight, 0.0)
+
+
+def paired(out: Side, into: Side, rails: int) -> Pairs:
+    """Return the pairs of the classes of two sides; neither is empty."""
+    one, two = classes(out), classes(into)
+    return Pairs(one, two, *runs(two.key, one.key), rails)
+
+
+def _inside_classes(one: Classes, two: Classes, shift: Ints) -> tuple[Ints, Floats]:
+    """Return the pairs of classes, by number, that meet in nodes, and the product of what they send and receive there."""
+    nodes = 1 + int(max(one.ends.node.max(), two.ends.node.max()))
+    (a, key, sent), (b, other, received) = (_by_node(side, nodes) for side in (one, two))
+    found = [(shift[a[i]] + b[j], sent[i] * received[j]) for i, j in crossed(key, other)]
+    pair, inverse = np.unique(np.concatenate([p for p, _ in found] or [a[:0]]), return_inverse=True)
+    return pair, np.asarray(
+        np.bincount(inverse, np.concatenate([w for _, w in found] or [sent[:0]]), len(pair)), np.float64
+    )
+
+
+def _by_node(side: Classes, nodes: int) -> tuple[Ints, Ints, Floats]:
+    """Return the class, the key and node as one number, and the weight of what each class has in each node, by the second."""
+    member, node = side.members, side.ends.node
+    start = np.flatnonzero((np.diff(member, prepend=-1) != 0) | (np.diff(node, prepend=-1) != 0))
+    place = (side.ends.key * nodes + node)[start]
+    order = np.argsort(place, kind="stable")
+    return member[start][order], place[order], np.add.reduceat(side.ends.weight, start)[order]
+
+
+# Bytes on links, summed up block by block, so that memory follows the links and not the pairs.
+
+MOST = 1 << 26
+"""Links of the ways that are laid one by one at most: 8.4 million ways of 8 links, some 8 s."""
+_DENSE = 1 << 22
+"""Groups times links up to which every group has a sum for every link."""
+_FITS = 1 + 1e-9
+_NOWHERE = np.iinfo(np.int64).max
+
+
+class Ledger:
+    """The loads of one phase in `groups` groups while its ways are laid.
+
+    latency: of the slowest way so far, by group. Of every link between NICs it keeps from which to which NIC, in the order of
+    rails and numbers, its bytes come, and to which they go: these are its pins.
+    """
+
+    def __init__(self, topology: Topology, alike: Alike, groups: int) -> None:
+        self.topology, self.alike, self.links = topology, alike, len(topology.capacity)
+        self.latency = np.zeros(groups)
+        self.between: Mask = ~(alike.leaves | alike.enters)
+        self.nics = _ordered(alike.up, np.arange(alike.up.shape[1])), _ordered(alike.down[:, None], alike.rail[:, None])
+        self.place = np.full((2, self.links), -1)
+        for place, nics in zip(self.place, self.nics, strict=True):
+            place[nics] = np.arange(len(nics))
+        self.low = np.full((2, self.links), _NOWHERE)
+        self.high = np.full((2, self.links), -1)
+        self.dense = np.zeros(groups * self.links) if groups * self.links <= _DENSE else None
+        self.sums: list[tuple[Ints, Floats]] = []
+
+    def lay(
+        self, routes: Routes, group: Ints, weight: Floats, part: Mask | None = None, spans: Ints | None = None
+    ) -> None:
+        """Add the bytes `weight` of each way on its links, or on those in `part`.
+
+        spans: the places of the first and last NIC by which the bytes of each way leave, and of those by which they arrive,
+        an array (4, ways); None for ways inside nodes.
+        """
+        way, link, share = np.repeat(np.arange(len(weight)), np.diff(routes.start)), routes.links, routes.share
+        if part is not None:
+            kept = np.flatnonzero(part[link])
+            way, link, share = way[kept], link[kept], share[kept]
+        self._add(group[way] * self.links + link, weight[way] * share)
+        if spans is not None:
+            inner = np.flatnonzero(self.between[link])
+            way, link = way[inner], link[inner]
+            for side in (0, 1):
+                np.minimum.at(self.low[side], link, spans[2 * side][way])
+                np.maximum.at(self.high[side], link, spans[2 * side + 1][way])
+
+    def check(self, ways: int) -> None:
+        """Raise TooManyWaysError when there are too many ways to lay them one by one."""
+        most = MOST // width(self.topology)
+        if ways > most:
+            raise TooManyWaysError(
+                f"the routing and the faults of this cluster give the pairs of an all-to-all {ways} different ways, more than "
+                f"{most} at once; use smaller groups, or adaptive routing"
+            )
+
+    def nics_of(self, routes: Routes) -> Ints | None:
+        """Return the spans of ways that each have one NIC at either end; None in a cluster that does not tell."""
+        if self.between.all():
+            return None
+        way, link = np.repeat(np.arange(len(routes.latency)), np.diff(routes.start)), routes.links
+        found = np.full((2, len(routes.latency)), -1)
+        for side in (0, 1):
+            crossed = np.flatnonzero(self.place[side][link] >= 0)
+            found[side][way[crossed]] = self.place[side][link[crossed]]
+        return found.repeat(2, axis=0)
+
+    def seconds(self, routes: Routes, part: Mask) -> Floats:
+        """Return the seconds that each way takes on the links in `part`."""
+        way = np.repeat(np.arange(len(routes.latency)), np.diff(routes.start))
+        kept = np.flatnonzero(part[routes.links])
+        latency = self.topology.latency[routes.links[kept]] * routes.share[kept]
+        return np.asarray(np.bincount(way[kept], latency, len(routes.latency)), np.float64)
+
+    def wait(self, group: Ints, latency: Floats) -> None:
+        """Take note of the seconds that ways of groups take."""
+        np.maximum.at(self.latency, group, latency)
+
+    def _add(self, key: Ints, weight: Floats) -> None:
+        if self.dense is not None:
+            self.dense += np.bincount(key, weight, len(self.dense))
+        elif len(key):
+            self.sums.append(_summed(key, weight))
+
+    def close(self) -> Loads:
+        """Return the loads of all that has been laid."""
+        if self.dense is not None:
+            key = np.flatnonzero(self.dense)
+            weight = self.dense[key]
+        else:
+            key, weight = _summed(*(np.concatenate(arrays) for arrays in zip(*self.sums, strict=True)))
+        link = key % self.links
+        used = distinct(link)
+        pins = self._pins(used, 0), self._pins(used, 1)
+        return Loads(self.latency, key // self.links, link, weight, lambda: pins)
+
+    def _pins(self, used: Ints, side: int) -> Pins:
+        """Return the NICs of each link between NICs if they could not fill it; links of nodes and NICs pin themselves."""
+        low, high = self.low[side][used], self.high[side][used]
+        fed = np.concatenate(([0.0], np.cumsum(self.topology.capacity[self.nics[side]])))
+        fits = high >= 0
+        fits[fits] = fed[high[fits] + 1] - fed[low[fits]] <= self.topology.capacity[used[fits]] * _FITS
+        count = np.where(fits, high - low + 1, 0)
+        first = np.repeat(low - np.cumsum(count) + count, count)
+        feeding = self.nics[side][first + np.arange(len(first))]
+        rest = used[~fits]
+        itself = np.where(self.between[rest], self.links, rest)
+        return np.concatenate([used.repeat(count), rest]), np.concatenate([feeding, itself])
+
+
+def _ordered(nics: Ints, rails: Ints) -> Ints:
+    """Return each NIC once, rail by rail."""
+    rail = np.broadcast_to(rails, nics.shape).ravel()
+    found, first = np.unique(nics.ravel(), return_index=True)
+    return found[np.argsort(rail[first], kind="stable")]
+
+
+def _summed(key: Ints, weight: Floats) -> tuple[Ints, Floats]:
+    """Return each key once, and the sum of its weights."""
+    found, inverse = np.unique(key, return_inverse=True)
+    return found, np.asarray(np.bincount(inverse, weight, len(found)), np.float64)

@@ -1,0 +1,137 @@
+"""How long kernels take in fact: the tuner's closed forms with the constants of real GPUs in their place.
+
+NCCL's tuner has one set of latencies for all GPUs, since it only has to rank algorithms. The forms hold, the constants do not: on
+an A100 a hop of ring/Simple takes twice what the table says. The constants below were chosen on one source, the nccl-tests
+tables of one node in ai-dynamo/aiconfigurator (A100, H100, H200, B200, GB200; NCCL 2.27.3 and 2.29.2; 1 KiB to 512 MiB),
+by least relative error, and are rounded. Three are not: LL128 of Blackwell, for which that source has four rows, is near NCCL's
+own figure; LL128's hop of Hopper, whose twelve rows there cannot tell a hop from the kernel (the hop is NCCL's, the kernel
+fits); and LL's hop between nodes, 7 us from one sweep of two InfiniBand nodes (NVIDIA/nccl-tests issue 309) where NCCL has 5.
+What is not here (other hops between nodes, which are those of NCCL's trees, CollNet, PAT, efficiency of NVLS) is NCCL's
+newest table for every release: a release changes the choice, not the wire. A NIC's latency counts once a hop (`flush`), not
+twice as in the tuner.
+"""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from typing import NamedTuple
+
+from clustersim.collectives.nccl.constants import GB, PROTOCOLS, V2_30, Constants, Row, architecture, tree_correction
+from clustersim.collectives.nccl.graphs import nvls
+from clustersim.collectives.nccl.model import ROOTED, Case, bandwidth, chain, detour, latency
+from clustersim.collectives.nccl.shape import Shape
+from clustersim.topology.model import NodeFacts
+
+MIB = 1 << 20
+
+
+class Pace(NamedTuple):
+    """One architecture. base, hop: us of a ring or tree kernel and of a hop inside a node, by protocol (LL, LL128, Simple).
+
+    copy: bytes/s at which a rank adds or copies its own part in a ring, in turn with its sends. nvls: us of an NVLS kernel.
+    loop: bytes that eight heads of NVLS have under way at once, and `fill` the part of the time for these that passes before
+    the pipeline is full and after it runs empty. p2p, spread, own: messages: us of Simple, part of NVLink's rate that many at
+    once reach, and bytes/s of a rank's message to itself. net: us of a hop
+    between nodes, the same wire for a ring as for a tree.
+    """
+
+    base: Row
+    hop: Row
+    copy: float
+    nvls: float
+    loop: float
+    fill: float
+    p2p: float
+    spread: float
+    own: float
+    net: Row = (7.0, *V2_30.net["tree"][1:])
+
+
+_AMPERE = Pace((10.5, 13.9, 22.0), (0.76, 3.1, 6.7), 420 * GB, 0.0, 16 * MIB, 0.7, 14.5, 0.91, 750 * GB)
+_HOPPER = Pace((5.2, 10.0, 16.4), (0.77, 1.9, 2.0), 800 * GB, 25.0, 16 * MIB, 0.7, 13.0, 0.89, 2500 * GB)
+_BLACKWELL = Pace((8.6, 14.0, 13.0), (1.23, 1.9, 6.2), 1160 * GB, 38.0, 64 * MIB, 0.7, 16.0, 0.93, 710 * GB)
+PACES = (_AMPERE, _AMPERE, _HOPPER, _BLACKWELL)
+"""Volta (taken to be like Ampere), Ampere, Hopper, Blackwell."""
+_CDNA = _AMPERE._replace(
+    base=(12.0, 12.0, 17.0),
+    hop=(0.8, 0.8, 2.1),
+    net=(10.5, 10.5, 25.0),
+)
+"""AMD: RCCL's own figures for MI300X (ROCm/rccl, src/graph/tuning.cc, model 5); copies and messages are taken to be Ampere's."""
+
+
+def pace_of(node: NodeFacts) -> Pace:
+    """Return the constants of a node's GPUs."""
+    return _CDNA if node.architecture.startswith("cdna") else PACES[architecture(node.architecture)]
+
+
+@cache
+def measured(pace: Pace) -> Constants:
+    """Return the newest release's constants with kernels and hops as they are in their place."""
+    base = {**V2_30.base, "ring": pace.base, "tree": pace.base}
+    switch = (0.0, 0.0, pace.nvls)
+    inside = {**V2_30.nvlink, "ring": pace.hop, "tree": pace.hop, "nvls": switch, "nvls_tree": switch}
+    net = {**V2_30.net, "tree": pace.net, "ring": pace.net}
+    return V2_30._replace(base=base, nvlink=inside, net=net, flush=1, nvls_heads=8)
+
+
+def paced(op: str, shape: Shape, node: NodeFacts, algorithm: str, protocol: str, size: float) -> tuple[float, float]:
+    """Return seconds before and between the bytes, and bytes/s, of `size` bytes by an algorithm with a protocol."""
+    delay, rate = _kernel(op, shape, node, algorithm, PROTOCOLS.index(protocol))
+    fill = pace_of(node).fill
+    if algorithm == "nvls":
+        delay += fill * _looped(size, shape, node) / rate
+    if algorithm == "tree":
+        rate *= tree_correction(PROTOCOLS.index(protocol), size)
+    if algorithm == "nvls_tree":
+        delay += (fill + shape.nodes.bit_length() - 1) * under_way(size, shape, node) / rate
+    return delay, rate
+
+
+def _looped(size: float, shape: Shape, node: NodeFacts) -> float:
+    """Return the bytes of `size` that NVLS has under way at once on one node."""
+    return min(size, pace_of(node).loop * nvls(shape, node).channels / 8)
+
+
+@lru_cache(maxsize=4096)
+def _kernel(op: str, shape: Shape, node: NodeFacts, algorithm: str, p: int) -> tuple[float, float]:
+    pace = pace_of(node)
+    case = Case(op, shape, node, measured(pace))
+    delay = chain(case, p) if op in ROOTED and algorithm == "ring" else latency(case, algorithm, p)
+    delay, rate = delay + detour(case, algorithm), bandwidth(case, algorithm, p)
+    if algorithm == "ring" and p == 2 and shape.nodes == 1 and op not in ROOTED:
+        rate = 1 / (1 / rate + 1 / (shape.ranks * pace.copy))
+    return delay, rate
+
+
+# Bytes that NVLSTree has under way at once: channels × heads × chunk, as NCCL cuts them (calcCollChunking, src/enqueue.cc).
+
+KIB = 1 << 10
+_SHRINK = ((32, 256), (16, 128), (4, 64), (1, 32))
+"""A message below so many times the bytes under way gets chunks of so many KiB at most, one rule after the other."""
+_NEARLY = 0.99
+
+
+def under_way(size: float, shape: Shape, node: NodeFacts) -> float:
+    """Return bytes, of a message of `size`, that NVLSTree moves on one level of its trees before it begins on the next."""
+    channels, chunk = _tuned(shape, node)
+    parts = channels * nvls(shape, node).channels
+    for times, most in _SHRINK:
+        if size < times * parts * chunk:
+            chunk = min(chunk, most * KIB)
+    return min(size, parts * chunk)
+
+
+def _tuned(shape: Shape, node: NodeFacts) -> tuple[int, int]:
+    """Return channels and the largest chunk in bytes (ncclNvlsChannels and ncclNvlsTreeSm100Tuning, src/transport/nvls.cc)."""
+    nodes, each, nic = shape.nodes, shape.per_node, node.nic / GB
+    chunk = 64 if nodes >= 4 else 128
+    if architecture(node.architecture) < 3:
+        return 16, chunk * KIB
+    near = node.cpu != "arm"  # a PCIe switch joins GPU and NIC; Grace's own root ports stand between them
+    if nodes == 2 and nic >= 48 * _NEARLY:
+        small = each >= 16 or (each > 4 and near and nic < 96 * _NEARLY)
+        return 32, (256 if each <= 4 else 64 if small else 128) * KIB
+    if nic >= 96 * _NEARLY:
+        return (24, 256 * KIB) if each <= 8 else (32, (128 if each < 32 else 64) * KIB)
+    return (24, (64 if near else 128) * KIB) if nic >= 48 * _NEARLY else (32, chunk * KIB)

@@ -1,0 +1,164 @@
+"""What nccl-tests prints (`all_reduce_perf` and its kin, NVIDIA/nccl-tests, src/common.cu; rccl-tests alike), read back."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from clustersim.errors import InputError, shown
+from clustersim.files import read_text
+
+_TAG = re.compile(r"^\s*\[\d+,\d+\]<std\w+>:?")  # mpirun --tag-output
+_RANK = re.compile(r"#\s+Rank\s+(\d+)\s")
+_TEST = re.compile(r"#\s*Collective test starting:\s*(\w+)_perf")
+_HUGE = 1 << 1000  # near where a float of bytes is no more finite
+_OPS = {"alltoall": "all_to_all", "sendrecv": "send"}
+
+
+class Log(NamedTuple):
+    """Seconds by size in bytes, and the operation (None: not said) and number of ranks (0: not said) of the run."""
+
+    seconds: dict[int, float]
+    op: str | None
+    ranks: int
+
+
+def head(line: str) -> list[str] | None:
+    """Return the names of the columns if the line is nccl-tests' head of its table."""
+    words = line.lstrip().removeprefix("#").split()
+    return words if line.lstrip().startswith("#") and {"size", "count", "time", "busbw"} <= set(words) else None
+
+
+def lines_of(text: str) -> list[str]:
+    """Return the lines of a log without the tags that mpirun puts before them."""
+    return [_TAG.sub("", line) for line in text.splitlines()]
+
+
+def read(path: Path, lines: list[str], in_place: bool = False) -> Log:
+    """Return the times of a log, out of place or in place; of a size that comes several times the median.
+
+    Raises InputError for a row that does not fit the head, a time that is none, and a log without rows.
+    """
+    columns: list[str] = []
+    found: defaultdict[int, list[float]] = defaultdict(list)
+    for number, line in enumerate(lines, 1):
+        columns = head(line) or columns
+        words = line.split()
+        if columns and len(words) > 1 and words[0].isdigit() and words[1].isdigit() and int(words[0]):
+            where, size = f"{path}:{number}", int(words[0])
+            found[size].append(checked(where, size, *_time(where, words, columns, in_place))[1])
+    if not found:
+        raise InputError(
+            f"{path} has the head of nccl-tests' table and no row below it; give the output of a whole run"
+        )
+    tests = [match[1] for match in map(_TEST.match, lines) if match]
+    ranks = {int(match[1]) for match in map(_RANK.match, lines) if match}
+    op = _OPS.get(tests[-1], tests[-1]) if tests else None
+    return Log(
+        {size: median(times) for size, times in found.items()}, op, len(ranks) if ranks == set(range(len(ranks))) else 0
+    )
+
+
+def checked(where: str, size: int, seconds: float, text: str) -> tuple[int, float]:
+    """Return bytes and seconds of a row. Raises InputError, with its place and text, unless both are finite and above 0."""
+    if 0 < size < _HUGE and 0 < seconds < math.inf:
+        return size, seconds
+    raise InputError(f"{where}: {text}; times and sizes must be finite and above 0")
+
+
+def _time(where: str, words: list[str], columns: list[str], in_place: bool) -> tuple[float, str]:
+    """Return the seconds in a row, and its text: the first column `time` is out of place, the second in place."""
+    times = [i for i, name in enumerate(columns) if name == "time"]
+    if len(words) != len(columns):
+        raise InputError(
+            f"{where}: {len(words)} columns under a head of {len(columns)}; give the output as it was printed"
+        )
+    text = words[times[-1 if in_place else 0]]
+    try:
+        return float(text) * 1e-6, f"{words[0]} bytes in {text} us"
+    except ValueError:
+        drop = f"drop the row{', or --in-place' if in_place else ''}"
+        raise InputError(f"{where}: {text} is no time in us; {drop}") from None
+
+
+# Measured times of nccl-tests: what it printed, or a CSV file.
+
+_SPELT = {"alltoall": "all_to_all", "sendrecv": "send"}
+_LINE = "line of the file"
+
+
+def measured(path: Path, op: str, gpus: int, source: str | None = None, in_place: bool = False) -> dict[int, float]:
+    """Return {size in bytes: seconds} of nccl-tests' own output, or of a CSV with the columns size_bytes and time_us.
+
+    Of a CSV that has the columns op, gpus and source, the rows that match. Raises InputError when nothing is left, when
+    rows of several sources are, for a size or a time that is none, and for the output of another operation or number of ranks.
+    """
+    text = read_text(path, "a CSV file, or what nccl-tests printed")
+    lines = lines_of(text)
+    if any(map(head, lines)):
+        return _logged(path, lines, op, gpus, in_place)
+    return _tabled(path, text, op, gpus, source)
+
+
+def _logged(path: Path, lines: list[str], op: str, gpus: int, in_place: bool) -> dict[int, float]:
+    log = read(path, lines, in_place)
+    if log.op not in (None, op):
+        raise InputError(f"{path} is a run of {log.op}, not of {op}; ask for {log.op}")
+    if log.ranks not in (0, gpus):
+        raise InputError(f"{path} is a run of {log.ranks} GPUs, not of {gpus}; name those with --gpus or --ranks")
+    return log.seconds
+
+
+def _tabled(path: Path, text: str, op: str, gpus: int, source: str | None) -> dict[int, float]:
+    rows = [row for row in _rows(path, text) if _matches(path, row, op, gpus, source) and _filled(row)]
+    if not rows:
+        raise InputError(f"{path} has no row for {op} on {gpus} GPUs; it needs the columns size_bytes and time_us")
+    sources = sorted({" ".join((row.get("source") or "", row.get("gpu") or "")).strip() for row in rows})
+    if len(sources) > 1:
+        raise InputError(
+            f"{path} has rows of {len(sources)} sources for {op} on {gpus} GPUs; name one with --source: {sources[0]!r}"
+        )
+    return dict(_point(path, row) for row in rows)
+
+
+def _filled(row: Mapping[str, str]) -> bool:
+    return bool(row["size_bytes"] and row["time_us"])
+
+
+def _point(path: Path, row: Mapping[str, str]) -> tuple[int, float]:
+    """Return the bytes and the seconds in a row."""
+    where, size, time = f"{path}:{row[_LINE]}", row["size_bytes"], row["time_us"]
+    try:
+        point = int(size), float(time) * 1e-6
+    except ValueError as error:
+        raise InputError(f"{where}: {error}; size_bytes must be whole, time_us a number") from None
+    return checked(where, *point, f"{size} bytes in {time} us")
+
+
+def _rows(path: Path, text: str) -> list[dict[str, str]]:
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        rows = [{**row, _LINE: str(reader.line_num)} for row in reader]
+    except csv.Error as error:
+        raise InputError(f"{path} cannot be read ({error}); give a CSV file") from None
+    if rows and not {"size_bytes", "time_us"} <= rows[0].keys():
+        raise InputError(
+            f"{path} lacks the columns size_bytes and time_us, and is no output of nccl-tests; "
+            f"its columns are {', '.join(str(name) for name in rows[0] if name != _LINE)[:200]}"
+        )
+    return rows
+
+
+def _matches(path: Path, row: Mapping[str, str], op: str, gpus: int, source: str | None) -> bool:
+    own, count = row.get("op") or op, row.get("gpus") or str(gpus)
+    if not count.strip().isdecimal():
+        raise InputError(f"{path}:{row[_LINE]}: {shown(count)} is no number of GPUs; gpus must be whole")
+    text = " ".join((row.get("source") or "", row.get("gpu") or ""))
+    return _SPELT.get(own, own) == op and int(count) == gpus and (source is None or source in text)

@@ -1,0 +1,1 @@
+"""Text of other programs → specs of ours."""

@@ -1,0 +1,259 @@
+"""Scripts of jobs + the network that they share → one program a rank cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from clustersim.engine.fabric import Activity, Carried, Move, Segment
+from clustersim.engine.fold.refinement import Partition
+from clustersim.engine.groups import Use, families, group_of
+from clustersim.engine.network import Demand, Network, Tenant, demand, folded, networks
+from clustersim.engine.program import Drain, Group, Instruction, Post, Program, Receive, Run, Send
+from clustersim.engine.script import Call, Compute, Give, Line, Script, Start
+from clustersim.engine.traffic import Mask
+from clustersim.model.kernel import Kernel
+from clustersim.parallel.job import Job
+from clustersim.parallel.stages import Steps
+from clustersim.topology.model import Ints, Topology
+
+
+class Work(NamedTuple):
+    """All that a placed job does: the script of each role, and the seconds of every kernel on a nominal GPU.
+
+    A role is a pipeline rank, and where ep ranks have different loads a position in the ep group, the latter counting faster.
+    gpus: the GPU of every rank.
+    """
+
+    job: Job
+    scripts: tuple[Script, ...]
+    seconds: Seconds
+    gpus: Ints
+
+
+class Plan(NamedTuple):
+    """What the engine plays of a job: a program a rank cell, the folded network, and how many rank cells each group has.
+
+    first, size: of each rank cell, its first rank and the number of its ranks.
+    """
+
+    programs: list[Program]
+    network: Network
+    members: Mapping[Group, int]
+    first: Ints
+    size: Ints
+
+
+class Draft(NamedTuple):
+    """Jobs on the cluster that they share, before they are folded."""
+
+    works: tuple[Work, ...]
+    uses: tuple[tuple[Use, ...], ...]
+    demand: Demand
+
+
+def draft(works: Sequence[Work], topology: Topology) -> Draft:
+    """Return the groups of jobs and what they may put on links."""
+    uses = tuple(_uses(work, topology) for work in works)
+    tenants = [Tenant(use, w.gpus, _seeds(w, topology)) for w, use in zip(works, uses, strict=True)]
+    return Draft(tuple(works), uses, demand(topology, tenants))
+
+
+def plan(works: Sequence[Work], topology: Topology, fold: bool = True) -> tuple[Plan, ...]:
+    """Return the plan of every job of those that share the cluster. `fold` off gives every rank its own program."""
+    drafted = draft(works, topology)
+    every = np.ones(len(drafted.demand.links), bool)
+    return bound(drafted, folded(drafted.demand, every, fold), every)
+
+
+def bound(drafted: Draft, cells: Partition, kept: Mask) -> tuple[Plan, ...]:
+    """Return the plan of every job on the `cells` that they fold to with those links that are `kept`."""
+    nets = networks(drafted.demand, cells, kept)
+    return tuple(_plan(*one, drafted.demand.topology) for one in zip(drafted.works, drafted.uses, nets, strict=True))
+
+
+def _uses(work: Work, topology: Topology) -> tuple[Use, ...]:
+    return families(work.job, topology, work.gpus, [call for script in work.scripts for call in script.calls()])
+
+
+def _seeds(work: Work, topology: Topology) -> Ints:
+    """Return a number a rank that says its script and its speed."""
+    _, speed = np.unique(topology.slowdown[work.gpus], return_inverse=True)
+    seeds: Ints = roles(work.job) * (speed.max() + 1) + speed
+    return seeds
+
+
+def _plan(work: Work, uses: Sequence[Use], net: Network, topology: Topology) -> Plan:
+    role, slowdown = roles(work.job), topology.slowdown[work.gpus]
+    places = _places(uses, len(work.gpus))
+    binder = _Binder(Activities(work.seconds, net), {})
+    programs = [
+        binder.program(work.scripts[role[r]], int(role[r]), float(slowdown[r]), _cells_of(int(r), places, net))
+        for r in net.cells.ranks.first
+    ]
+    return Plan(programs, net, _members(uses, net), net.cells.ranks.first, net.cells.ranks.size)
+
+
+def roles(job: Job) -> Ints:
+    """Return the role of every rank."""
+    pp, _, ep, _, _ = job.expert_mesh.coordinates(np.arange(job.mesh.size))
+    return pp * job.positions + ep % job.positions
+
+
+def _places(uses: Sequence[Use], ranks: int) -> dict[str, Ints]:
+    """Return, by name, the group of every rank; pairs are asked by who sends and by who receives."""
+    result = {}
+    for family, _ in uses:
+        if family.name.startswith("p2p"):
+            result[f"{family.name}/send"] = group_of(family, ranks, 0)
+            result[f"{family.name}/receive"] = group_of(family, ranks, 1)
+        else:
+            result[family.name] = group_of(family, ranks)
+    return result
+
+
+def _cells_of(rank: int, places: Mapping[str, Ints], net: Network) -> dict[str, int]:
+    """Return the group cell of a rank by place; places where it has no group are left out."""
+    return {
+        place: int(net.cells.groups[place.split("/")[0]].of[groups[rank]])
+        for place, groups in places.items()
+        if groups[rank] >= 0
+    }
+
+
+def _members(uses: Sequence[Use], net: Network) -> dict[Group, int]:
+    """Count the rank cells in the first group of every group cell."""
+    result: dict[Group, int] = {}
+    for family, _ in uses:
+        cells = np.sort(net.cells.ranks.of[family.ranks[net.cells.groups[family.name].first]], axis=1)
+        different = (np.diff(cells, axis=1) > 0).sum(axis=1) + 1
+        result |= {(family.name, cell): count for cell, count in enumerate(different.tolist())}
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Binder:
+    """Binds scripts to network cells; equal activities are one object."""
+
+    activities: Activities
+    known: dict[tuple[object, ...], Activity]
+
+    def program(self, script: Script, role: int, slowdown: float, cells: Mapping[str, int]) -> Program:
+        def bound(lines: Sequence[Line], *where: object) -> tuple[Instruction, ...]:
+            return tuple(
+                self.instruction(line, (role, *where, place), slowdown, cells) for place, line in enumerate(lines)
+            )
+
+        return Program(
+            bound(script.begin, "begin"),
+            script.row,
+            {key: bound(lines, "steps", key) for key, lines in script.steps.items()},
+            {action: bound(lines, "special", action) for action, lines in script.special.items()},
+            bound(script.finish, "finish"),
+        )
+
+    def instruction(
+        self, line: Line, key: tuple[object, ...], slowdown: float, cells: Mapping[str, int]
+    ) -> Instruction:
+        """Return a line bound to the cells of a rank; `key` says where in the scripts it stands."""
+        if isinstance(line, Drain):
+            return line
+        if isinstance(line, Compute):
+            group = (line.family, cells[line.family]) if line.family else None
+            return Run(line.kind, line.stage, self.compute(line, (*key, slowdown, group), slowdown, cells), group)
+        if isinstance(line, Give):
+            group = (line.call.family, cells[f"{line.call.family}/send"])
+            return Send(line.stage, self.transfer(line.call, group), group, line.wait)
+        if isinstance(line, Start):
+            group = (line.call.family, cells[line.call.family])
+            return Post(line.call.op, line.stage, self.transfer(line.call, group), group)
+        return Receive(line.stage, (line.family, cells[f"{line.family}/receive"]))
+
+    def compute(self, line: Compute, key: tuple[object, ...], slowdown: float, cells: Mapping[str, int]) -> Activity:
+        if key not in self.known:
+            self.known[key] = self.activities.work(line.items, slowdown, cells)
+        return self.known[key]
+
+    def transfer(self, call: Call, group: Group) -> Activity:
+        key = (call, group)
+        if key not in self.known:
+            self.known[key] = self.activities.transfer(call, group[1])
+        return self.known[key]
+
+
+# Kernels and exchanges become activities: seconds of compute with moves between them.
+
+Seconds = Mapping[Kernel, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Activities:
+    """Makes the activities of a job on its network; those with the same moves share their segments.
+
+    seconds: of each kernel on a nominal GPU.
+    """
+
+    seconds: Seconds
+    network: Network
+    written: dict[tuple[object, ...], _Written] = field(default_factory=dict)
+    known: dict[tuple[object, ...], Activity] = field(default_factory=dict)
+
+    def work(self, items: Steps, slowdown: float, cells: Mapping[str, int]) -> Activity:
+        """Return the activity of kernels and exchanges in the order given.
+
+        slowdown: factor of this rank. cells: the rank's group cell by family; exchanges of other families are left out.
+        """
+        key = id(items), slowdown, frozenset(cells)
+        if key not in self.written:
+            self.written[key] = _write(items, self.seconds, slowdown, cells)
+        written = self.written[key]
+        moves = {call: self.network.moves(call, cells[call.family]) for call in written.sizes}
+        same = *key, *map(id, moves.values())
+        if same not in self.known:
+            self.known[same] = Activity(_segments(written, moves))
+        carried: Carried = {}
+        for call, size in written.sizes.items():
+            to = self.network.variant(call), cells[call.family]
+            carried[to] = carried.get(to, 0.0) + size
+        return self.known[same].carrying(carried)
+
+    def transfer(self, call: Call, cell: int) -> Activity:
+        """Return the activity of one collective or one message."""
+        moves = self.network.moves(call, cell)
+        return Activity((Segment(0.0, move) for move in moves), {(self.network.variant(call), cell): call.size})
+
+
+class _Written(NamedTuple):
+    """Seconds before each call, and after the last; and the bytes of each different call in all."""
+
+    parts: tuple[tuple[float, Call], ...]
+    rest: float
+    sizes: Mapping[Call, float]
+
+
+def _write(items: Steps, seconds: Seconds, slowdown: float, cells: Mapping[str, int]) -> _Written:
+    parts: list[tuple[float, Call]] = []
+    sizes: dict[Call, float] = {}
+    compute = 0.0
+    for item in items:
+        if isinstance(item, Kernel):
+            compute += seconds[item] * slowdown
+        elif item.group in cells:
+            call = Call(item.group, item.op, item.size)
+            parts.append((compute, call))
+            sizes[call] = sizes.get(call, 0.0) + call.size
+            compute = 0.0
+    return _Written(tuple(parts), compute, sizes)
+
+
+def _segments(written: _Written, moves: Mapping[Call, Sequence[Move]]) -> Iterator[Segment]:
+    compute = 0.0
+    for before, call in written.parts:
+        compute += before
+        for move in moves[call]:
+            yield Segment(compute, move)
+            compute = 0.0
+    yield Segment(compute + written.rest, None)

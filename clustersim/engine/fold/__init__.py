@@ -1,0 +1,1 @@
+"""Ranks that nothing can tell apart become one, exactly."""

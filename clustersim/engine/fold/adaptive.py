@@ -1,0 +1,58 @@
+"""A job is folded on the links that prove to be short, and on no others.
+
+Every link that the simulation knows tells ranks apart, also one that is never full. So it begins without those that cost
+classes, and then looks whether the transfers, as they were under way, could have filled one of them. If none could, they moved
+as they would have with all links: a max-min solution that keeps within a limit stays the solution when that limit is added,
+and the ranks of a class stay alike. If some could, they come in, and the step is simulated again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from clustersim.engine.compile import Draft, Plan, Work, bound, draft
+from clustersim.engine.fold.refinement import Partition
+from clustersim.engine.fold.saturation import overfull
+from clustersim.engine.network import folded
+from clustersim.engine.simulate import Record, simulate
+from clustersim.engine.traffic import Mask
+from clustersim.topology.model import Topology
+
+FEW = 64
+"""So few classes are simulated sooner than it is found out which links they need."""
+
+GAIN = 2
+"""How many times fewer classes and links are worth a simulation that may prove wrong."""
+
+
+def play(
+    work: Work, topology: Topology, fold: bool = True, progress: Callable[[float], None] = lambda _: None
+) -> tuple[Plan, Record]:
+    """Simulate one step of a job. `fold` off simulates every rank, on all links that could be short."""
+    drafted = draft([work], topology)
+    every: Mask = np.ones(len(drafted.demand.links), bool)
+    whole = folded(drafted.demand, every, fold)
+    kept = ~every
+    while fold and _worth(whole, kept):
+        cells = folded(drafted.demand, kept)
+        if GAIN * len(cells.ranks.first) > len(whole.ranks.first):
+            break
+        planned, record = _simulated(drafted, cells, kept, progress)
+        short = overfull(drafted.demand, planned.network, record) & ~kept
+        if not short.any():
+            return planned, record
+        kept |= short
+    return _simulated(drafted, whole, every, progress)
+
+
+def _worth(whole: Partition, kept: Mask) -> bool:
+    """Return whether it may pay to leave links out: a simulation that proves wrong is time lost."""
+    return len(whole.ranks.first) > FEW and GAIN * int(kept.sum()) < len(kept)
+
+
+def _simulated(drafted: Draft, cells: Partition, kept: Mask, progress: Callable[[float], None]) -> tuple[Plan, Record]:
+    [planned] = bound(drafted, cells, kept)
+    [[record]] = simulate([planned], progress)
+    return planned, record

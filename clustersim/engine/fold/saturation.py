@@ -1,0 +1,129 @@
+"""Which links could have been short in a simulation that did not know them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from clustersim.engine.fold.refinement import alike
+from clustersim.engine.network import Demand, Network
+from clustersim.engine.program import Span
+from clustersim.engine.simulate import Record
+from clustersim.engine.traffic import FITS, Mask
+from clustersim.topology.arrays import entries
+from clustersim.topology.model import Floats, Ints
+
+_MOST = 4_000_000  # beginnings of transfers that are looked at in one go
+_CELL = 32  # bits of a group cell's number
+
+
+class _Shares(NamedTuple):
+    """The share of a link that all groups of a group cell take at most: those of link i are start[i] to start[i + 1]."""
+
+    start: Ints
+    cell: Ints
+    share: Floats
+
+
+class _Times(NamedTuple):
+    """When the groups of each cell were under way, in seconds: those of cell c are start[c] to start[c + 1]."""
+
+    start: Ints
+    begun: Floats
+    over: Floats
+
+
+def overfull(demand: Demand, net: Network, record: Record) -> Mask:
+    """Return the mask of `demand.links` that all that was under way at one time could fill at its bounds.
+
+    demand: of one job. net, record: of a simulation of it, whether or not that knew these links.
+    """
+    number, shares = _numbers(net), _shares(demand, net)
+    asking = np.zeros(number[""], bool)
+    asking[shares.cell] = True
+    times = _times(record, number, asking)
+    link = np.repeat(np.arange(len(demand.links)), np.diff(shares.start))
+    first, of = alike(len(demand.links), link, shares.cell, shares.share)
+    peaks = [_peaks(shares, times, part) for part in _parts(shares, times, first)]
+    short: Mask = np.concatenate([np.empty(0), *peaks])[of] > FITS
+    return short
+
+
+def _numbers(net: Network) -> dict[str, int]:
+    """Return where the group cells of each family begin when they are numbered through; the last entry is their number."""
+    number, result = 0, {}
+    for family, own in net.cells.groups.items():
+        result[family] = number
+        number += len(own.first)
+    return {**result, "": number}
+
+
+def _shares(demand: Demand, net: Network) -> _Shares:
+    """Return what each group cell takes of each link: the most of its phases, of which one runs at a time."""
+    number = _numbers(net)
+    keys: list[Ints] = [np.empty(0, np.int64)]
+    shares: list[Floats] = [np.empty(0)]
+    flat = [(variant[0], t) for variant, parts in net.phases.items() for t in parts]
+    for (family, t), held in zip(flat, demand.held, strict=True):
+        cell = number[family] + net.cells.groups[family].of[held.group]
+        key, inverse = np.unique((held.link << _CELL) + cell, return_inverse=True)
+        keys.append(key)
+        taken = np.bincount(inverse, held.weight * t.bound[held.group], len(key))
+        shares.append(taken.astype(float, copy=False))
+    key, inverse = np.unique(np.concatenate(keys), return_inverse=True)
+    most = np.zeros(len(key))
+    np.maximum.at(most, inverse, np.concatenate(shares))
+    link = key >> _CELL
+    start = np.searchsorted(link, np.arange(len(demand.links) + 1))
+    return _Shares(start, key & ((1 << _CELL) - 1), most / demand.topology.capacity[demand.links[link]])
+
+
+def _times(record: Record, number: dict[str, int], asking: Mask) -> _Times:
+    """Return when each group cell was under way, of those that ask for any link; ranks of one group say so several times."""
+    known: dict[int, list[int]] = {}
+    cell: list[int] = []
+    span: list[Span] = []
+    for one in record.spans:
+        if one.activity is None:
+            continue
+        if id(one.activity) not in known:
+            of = [number[variant[0]] + c for variant, c in one.activity.carried]
+            known[id(one.activity)] = [c for c in of if asking[c]]
+        for c in known[id(one.activity)]:
+            cell.append(c)
+            span.append(one)
+    columns = np.array([cell, [s.start for s in span], [s.end for s in span]]).reshape(3, -1)
+    columns = columns[:, np.lexsort(columns[::-1])]
+    new = np.append(True, (columns[:, 1:] != columns[:, :-1]).any(axis=0))[: columns.shape[1]]
+    start = np.searchsorted(columns[0, new], np.arange(number[""] + 1))
+    return _Times(start, columns[1, new], columns[2, new])
+
+
+def _parts(shares: _Shares, times: _Times, links: Ints) -> Iterator[Ints]:
+    """Cut `links` so that no part has too many transfers."""
+    each = np.append(0, np.cumsum(np.diff(times.start)[shares.cell]))
+    count = np.cumsum(each[shares.start[links + 1]] - each[shares.start[links]])
+    cuts = np.flatnonzero(np.diff(count // _MOST)) + 1
+    yield from np.split(links, cuts)
+
+
+def _peaks(shares: _Shares, times: _Times, links: Ints) -> Floats:
+    """Return the largest share of each link that was asked for at one time; what ends makes room for what begins then."""
+    asked = entries(shares.start, links)
+    cell = shares.cell[asked]
+    when = entries(times.start, cell)
+    often = np.diff(times.start)[cell]
+    row = np.repeat(np.repeat(np.arange(len(links)), np.diff(shares.start)[links]), often)
+    share = np.repeat(shares.share[asked], often)
+    change = np.concatenate([share, -share])
+    row = np.concatenate([row, row])
+    order = np.lexsort((change, np.concatenate([times.begun[when], times.over[when]]), row))
+    level = np.cumsum(change[order])
+    start = np.flatnonzero(np.diff(row[order], prepend=-1))
+    peak = np.zeros(len(links))
+    if len(start):
+        before = np.append(0.0, level)[start]
+        peak[row[order][start]] = np.maximum.reduceat(level, start) - before
+    return peak

@@ -1,0 +1,1 @@
+"""What machines are: GPU datasheets (`gpus/`) and nodes (`nodes/`)."""

@@ -1,0 +1,131 @@
+"""Which nodes of the cluster each job gets, and the GPU of each of its ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from clustersim.config.node_ranges import written
+from clustersim.errors import InputError
+from clustersim.jobs.request import Request, dealer
+from clustersim.parallel.job import Job
+from clustersim.topology.model import Ints, Topology
+
+
+class Allotted(NamedTuple):
+    """A job with its degrees resolved, its nodes (ascending), and the GPU of every rank.
+
+    Ranks fill the nodes in ascending order, as a scheduler's block distribution does; what they leave of the last is idle.
+    """
+
+    name: str
+    job: Job
+    nodes: Ints
+    gpus: Ints
+    start: float
+
+
+def allot(cluster: Topology, requests: Sequence[Request], placement: str) -> list[Allotted]:
+    """Return what every job gets. placement: a file of `placements/`, with a seed behind a colon, or package.module:function.
+
+    A job takes the nodes that it names, or as many as it says, or as its degrees need; jobs with `dp: auto` that say nothing
+    share what is left equally. Raises InputError when that does not fit.
+    """
+    taken = _named(cluster, requests)
+    counts = _counts(cluster, requests)
+    placed = [_placed(cluster, request, count) for request, count in zip(requests, counts, strict=True)]
+    wanted = [_needed(cluster, r, job, n) for r, job, n in zip(requests, placed, counts, strict=True)]
+    free = [node for node in range(cluster.nodes) if node not in taken]
+    open_jobs = [i for i, request in enumerate(requests) if not isinstance(request.nodes, tuple)]
+    dealt = dict(zip(open_jobs, dealer(placement)([wanted[i] for i in open_jobs], free), strict=True))
+    result = []
+    for i, (request, job) in enumerate(zip(requests, placed, strict=True)):
+        nodes = np.array(dealt.get(i, request.nodes), np.int64)
+        gpus = (nodes[:, None] * cluster.gpus_per_node + np.arange(cluster.gpus_per_node)).ravel()
+        result.append(Allotted(request.name, job, nodes, gpus[: job.mesh.size], request.start))
+    return result
+
+
+def _named(cluster: Topology, requests: Sequence[Request]) -> dict[int, Request]:
+    """Return who takes each node that a job names."""
+    taken: dict[int, Request] = {}
+    for request in requests:
+        for node in request.nodes if isinstance(request.nodes, tuple) else ():
+            if node >= cluster.nodes:
+                raise request.error(
+                    "nodes", f"{request.name} wants node {node}; {cluster.name} has 0 to {cluster.nodes - 1}"
+                )
+            if node in taken:
+                raise _overlap(request, taken, taken[node])
+            taken[node] = request
+    return taken
+
+
+def _overlap(request: Request, taken: dict[int, Request], other: Request) -> InputError:
+    own = request.nodes if isinstance(request.nodes, tuple) else ()
+    both = [node for node in own if taken.get(node) is other]
+    names = f"{request.name} and {other.name} both want node{'s' if len(both) > 1 else ''} {written(both, 4)}"
+    return request.error("nodes", f"{names}; jobs share no node")
+
+
+def _counts(cluster: Topology, requests: Sequence[Request]) -> list[int]:
+    """Return how many nodes each job may take."""
+    known = [_explicit(cluster, request) for request in requests]
+    equal = [request for request, count in zip(requests, known, strict=True) if count is None]
+    left = cluster.nodes - sum(count or 0 for count in known)
+    if left < 0:
+        each = ", ".join(f"{r.name} {n}" for r, n in zip(requests, known, strict=True) if n)
+        raise InputError(
+            f"the jobs want {cluster.nodes - left} nodes ({each}) and {cluster.name} has {cluster.nodes}; "
+            "lower parallelism.dp, leave a job out or take a larger cluster"
+        )
+    if len(equal) > left:
+        raise equal[0].error(
+            "nodes",
+            f"no node is left for {equal[0].name}: {cluster.name} has {cluster.nodes}, other jobs take {cluster.nodes - left}, "
+            f"and jobs with dp auto ({len(equal)}) share the rest; lower parallelism.dp of the others",
+        )
+    return [left // len(equal) if count is None else count for count in known]
+
+
+def _explicit(cluster: Topology, request: Request) -> int | None:
+    """Return the nodes that a job says, or that its degrees need; None for its share of the rest."""
+    if request.nodes is not None:
+        return request.nodes if isinstance(request.nodes, int) else len(request.nodes)
+    split, width = request.job.parallelism, cluster.gpus_per_node
+    if split.dp == "auto":
+        return None
+    lanes = split.tp * split.pp
+    nodes, rest = divmod(lanes * split.dp, width)
+    if rest:
+        step = width // math.gcd(width, lanes)
+        fitting = -(-split.dp // step) * step
+        raise request.job.error(
+            "parallelism.dp",
+            f"tp {split.tp} × pp {split.pp} × dp {split.dp} needs {lanes * split.dp} GPUs, part of a node of {width}, and jobs "
+            f"share no node; use dp {fitting} or auto, or say in a file of jobs how many `nodes` it gets",
+        )
+    return nodes
+
+
+def _placed(cluster: Topology, request: Request, nodes: int) -> Job:
+    """Return the job with dp resolved for that many nodes."""
+    split, gpus = request.job.parallelism, nodes * cluster.gpus_per_node
+    dp = 1 if split.dp == "auto" else split.dp
+    if split.tp * split.pp * dp > gpus:
+        degrees = f"tp {split.tp} × pp {split.pp}" + (f" × dp {dp}" if dp > 1 else "")
+        whose = f"its {nodes} of the {cluster.nodes} nodes have" if nodes > 1 else "its one node has"
+        raise request.error(
+            "nodes",
+            f"{request.name} needs {split.tp * split.pp * dp} GPUs ({degrees}) and {whose} {gpus}; "
+            "lower a degree, or give it more nodes",
+        )
+    return request.job.place(gpus, cluster.gpus_per_node)
+
+
+def _needed(cluster: Topology, request: Request, job: Job, nodes: int) -> int:
+    """Return the nodes that a job takes: those that it says, or of its share what its ranks fill."""
+    return nodes if request.nodes is not None else -(-job.mesh.size // cluster.gpus_per_node)

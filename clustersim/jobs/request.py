@@ -1,0 +1,182 @@
+"""Files on a command line → the jobs that are to share a cluster."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from clustersim import plugins
+from clustersim.config import shipped
+from clustersim.config.fields import validate
+from clustersim.config.jobs import Entry, Jobs
+from clustersim.config.node_ranges import parse
+from clustersim.config.yaml import KEY, Document, read
+from clustersim.errors import ConfigError, InputError, PluginError, UnknownNameError, shown
+from clustersim.files import exists
+from clustersim.parallel.job import Job
+from clustersim.parallel.load import build
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A job that wants nodes: how many, which, or (None) what its degrees need.
+
+    start: when its first step begins, in seconds. listed: the file of jobs that it stands in, and its place there.
+    """
+
+    name: str
+    job: Job
+    nodes: int | tuple[int, ...] | None = None
+    start: float = 0.0
+    listed: tuple[Document, int] | None = None
+
+    def error(self, key: str, message: str) -> InputError:
+        """Return an error at a key of the job in the file of jobs, or one that names its workload."""
+        if self.listed is None:
+            return InputError(f"{self.job.document.path}: {message}")
+        document, index = self.listed
+        return document.error(("jobs", index, key), f"jobs.{index}.{key}: {message}")
+
+
+class Wanted(NamedTuple):
+    """What is to be simulated: jobs, their placement, and how many steps each completes; inputs: every file by its part."""
+
+    requests: tuple[Request, ...]
+    placement: str
+    steps: int
+    inputs: dict[str, Path]
+
+
+def load(
+    files: Sequence[Path], overrides: Mapping[str, object], placement: str | None = None, steps: int | None = None
+) -> Wanted:
+    """Return what files ask for: one file of jobs (it has the key `jobs`), or workloads.
+
+    overrides: keys that are replaced in every workload. placement, steps: instead of those of the file of jobs or the defaults.
+    Raises InputError and ConfigError, the latter with the place in the file.
+    """
+    files = [shipped.find("workloads", path) for path in files]
+    documents = [read(path) for path in files]
+    lists = [path for path, document in zip(files, documents, strict=True) if "jobs" in document.data]
+    if lists and len(files) > 1:
+        raise InputError(f"{lists[0]}: is a file of jobs and stands for itself; name it alone, or workloads only")
+    if lists:
+        return _listed(files[0], documents[0], overrides, placement, steps)
+    requests = [Request(job.name, job) for job in (build(document, overrides) for document in documents)]
+    default = Jobs.model_fields
+    return Wanted(
+        _numbered(requests),
+        placement or default["placement"].default,
+        steps or default["steps"].default,
+        {f"workload {number}": path for number, path in enumerate(files, 1)},
+    )
+
+
+def _listed(
+    path: Path, document: Document, overrides: Mapping[str, object], placement: str | None, steps: int | None
+) -> Wanted:
+    spec = validate(Jobs, document)
+    _check_names(document, spec)
+    try:
+        dealer(placement or spec.placement)
+    except InputError as error:
+        raise error if placement else document.error(("placement",), f"placement: {error}") from error
+    requests = [_request(document, index, entry, overrides) for index, entry in enumerate(spec.jobs)]
+    files = {f"workload {number}": _file(document, entry) for number, entry in enumerate(spec.jobs, 1)}
+    return Wanted(_numbered(requests), placement or spec.placement, steps or spec.steps, {"jobs": path, **files})
+
+
+def _check_names(document: Document, spec: Jobs) -> None:
+    seen: set[str] = set()
+    for index, name in enumerate(entry.name for entry in spec.jobs):
+        if name is not None and name in seen:
+            raise document.error(("jobs", index, "name"), f"jobs.{index}.name: {name} is taken; give each job its own")
+        seen |= {name} if name else set()
+
+
+def _file(document: Document, entry: Entry) -> Path:
+    """Return the workload of an entry: a file beside the file of jobs, or the shipped one of that name."""
+    beside = Path(document.path).parent / entry.workload
+    return beside if exists(beside) else shipped.files("workloads").get(entry.workload, beside)
+
+
+def _request(document: Document, index: int, entry: Entry, overrides: Mapping[str, object]) -> Request:
+    own = {key: ("jobs", index, "set", key) for key in entry.set if key not in overrides}
+    places = {key: (document.path, *document.marks[(*loc, KEY)]) for key, loc in own.items()}
+    path = _file(document, entry)
+    if not exists(path):
+        found = f"jobs.{index}.workload: no file {path}; it is sought beside this file"
+        raise document.error(("jobs", index, "workload"), f"{found}, or give its whole path")
+    try:
+        job = build(read(path), {**entry.set, **overrides}, places)
+    except ConfigError:
+        raise
+    except InputError as error:
+        raise document.error(("jobs", index, "set"), f"jobs.{index}: {error}") from error
+    request = Request(entry.name or job.name, job, None, entry.start, (document, index))
+    return replace(request, nodes=_nodes(request, entry))
+
+
+def _nodes(request: Request, entry: Entry) -> int | tuple[int, ...] | None:
+    if not isinstance(entry.nodes, str):
+        return entry.nodes
+    try:
+        return parse(entry.nodes)
+    except InputError as error:
+        raise request.error("nodes", str(error)) from error
+
+
+def _numbered(requests: Sequence[Request]) -> tuple[Request, ...]:
+    """Return the jobs with names of their own: those that several have are numbered."""
+    taken = Counter(request.name for request in requests)
+    numbers: Counter[str] = Counter()
+    result = []
+    for request in requests:
+        name = request.name
+        if taken[name] > 1:
+            numbers[name] += 1
+            while taken[f"{name}-{numbers[name]}"]:
+                numbers[name] += 1
+            name = f"{name}-{numbers[name]}"
+        result.append(replace(request, name=name))
+    return tuple(result)
+
+
+# A placement by its name: `packed`, `random:7` or `package.module:function`.
+
+Deal = Callable[[Sequence[int], Sequence[int]], list[list[int]]]
+"""(nodes that each job wants, free nodes) -> nodes of each job."""
+ROOM = "clustersim.placements"
+_DIGITS = 18
+
+
+def dealer(placement: str) -> Deal:
+    """Return the placement of that name. Raises UnknownNameError when there is none.
+
+    What it returns raises InputError when a placement from outside fails or does not keep to the rules.
+    """
+    name, _, seed = placement.rpartition(":")
+    numbered = bool(name) and seed.isdecimal() and len(seed) <= _DIGITS
+    if name in plugins.names(ROOM) and not numbered:
+        raise UnknownNameError(
+            f"{placement}: {shown(seed)} is no seed; write a whole number of at most {_DIGITS} digits, such as {name}:7"
+        )
+    deal = plugins.load(ROOM, name if numbered else placement, "deal")
+
+    def dealt(wanted: Sequence[int], free: Sequence[int]) -> list[list[int]]:
+        try:
+            with plugins.blaming(ROOM, name if numbered else placement):
+                found = [sorted(map(int, own)) for own in deal(wanted, free, int(seed) if numbered else 0)]
+        except PluginError as error:
+            raise PluginError(f"placement {error}") from error
+        nodes = [node for own in found for node in own]
+        if [len(own) for own in found] != list(wanted) or len(set(nodes)) < len(nodes) or set(nodes) - set(free):
+            raise InputError(
+                f"placement {placement} does not give each job its own free nodes, as many as it wants; see a built-in one"
+            )
+        return found
+
+    return dealt

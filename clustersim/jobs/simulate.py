@@ -1,0 +1,127 @@
+"""Jobs that share a cluster: each is played alone on its nodes, then all together."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clustersim.engine.compile import Plan, plan
+from clustersim.engine.simulate import Record
+from clustersim.errors import InputError
+from clustersim.jobs.placement import Allotted, allot
+from clustersim.jobs.request import Wanted, load
+from clustersim.parallel.job import MAX_PASSES
+from clustersim.report.jobs_facts import Alone, Shared, Tenant
+from clustersim.report.jobs_summary import summary
+from clustersim.simulation import check_names, prepare
+from clustersim.topology.model import Topology
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """All that one simulation of several jobs found; `summary` is what `summary.json` holds, `seconds` the wall time.
+
+    inputs: the files that were read, by their part.
+    """
+
+    summary: dict[str, Any]
+    shared: Shared
+    inputs: dict[str, Path]
+    seconds: float
+
+
+def simulate(
+    topology: str | Path,
+    files: Sequence[str | Path],
+    overrides: Mapping[str, object] | None = None,
+    *,
+    placement: str | None = None,
+    steps: int | None = None,
+    fold: bool = True,
+    ignore_memory: bool = False,
+    progress: Progress = lambda _: None,
+) -> Result:
+    """Simulate jobs that share a cluster.
+
+    topology: path of a YAML file. files: workloads, or one file of jobs. overrides: dotted keys that are replaced in every
+    workload. placement: `packed` (default), `spread`, `random`, `random:7`. steps: how many each job completes at least
+    (default 3). fold, ignore_memory, progress: as in `clustersim.simulate`. Raises InputError for bad input.
+    """
+    from clustersim.topology.build import load as load_topology
+
+    progress("load")
+    wanted = load([Path(file) for file in files], overrides or {}, placement, steps)
+    progress("build")
+    cluster = load_topology(topology)
+    return share(cluster, wanted, fold=fold, ignore_memory=ignore_memory, progress=progress)
+
+
+def share(
+    cluster: Topology,
+    wanted: Wanted,
+    *,
+    fold: bool = True,
+    ignore_memory: bool = False,
+    progress: Progress = lambda _: None,
+) -> Result:
+    """Simulate loaded jobs on a built cluster; arguments as in `simulate`."""
+    from clustersim.engine.simulate import simulate as play
+
+    begun = time.perf_counter()
+    for request in wanted.requests:
+        check_names(request.job)
+    allotted = allot(cluster, wanted.requests, wanted.placement)
+    works, alone = [], []
+    for one in allotted:
+        progress(f"predict {one.name}")
+        work, memory, forecast = prepare(cluster, one.job, one.gpus, ignore_memory=ignore_memory)
+        progress(f"simulate {one.name} alone")
+        [planned] = plan([work], cluster, fold)
+        [[record]] = play([planned])
+        works.append(work)
+        alone.append(Alone(planned, record, memory, forecast))
+    _check_length(allotted, alone, wanted.steps)
+    progress("plan")
+    plans = plan(works, cluster, fold)
+    starts = [one.start for one in allotted]
+    records = play(plans, lambda share: progress(f"simulate together {share:.0%}"), wanted.steps, starts)
+    progress("summarize")
+    shared = Shared(cluster, wanted.placement, wanted.steps, _tenants(allotted, alone, plans, records))
+    return Result(summary(shared), shared, wanted.inputs, time.perf_counter() - begun)
+
+
+def _check_length(allotted: Sequence[Allotted], alone: Sequence[Alone], steps: int) -> None:
+    """Raise InputError when so many steps, or short jobs beside a long one, would have to be played too often."""
+    times = [one.record.end for one in alone]
+    counts = [math.ceil(steps * max(times) / step) for step in times]
+    passes = [
+        count * one.job.microbatches * one.job.parallelism.pp * one.job.parallelism.vpp
+        for count, one in zip(counts, allotted, strict=True)
+    ]
+    if sum(passes) <= MAX_PASSES:
+        return
+    most, longest = passes.index(max(passes)), times.index(max(times))
+    what = f"{counts[most]:,} steps of {allotted[most].name} are {passes[most]:,} passes, too many to play ({MAX_PASSES:,})"
+    if most == longest:
+        raise InputError(f"{what}; lower steps or training.global_batch")
+    beside = f"beside {steps} of {allotted[longest].name}, {what}"
+    raise InputError(f"{beside}; lower steps, or give {allotted[most].name} a larger training.global_batch")
+
+
+def _tenants(
+    allotted: Sequence[Allotted],
+    alone: Sequence[Alone],
+    plans: Sequence[Plan],
+    records: Sequence[Sequence[Record]],
+) -> tuple[Tenant, ...]:
+    since = max(one.start for one in allotted)
+    return tuple(
+        Tenant(*one, apart, planned, tuple(played), tuple(r for r in played if r.begin >= since))
+        for one, apart, planned, played in zip(allotted, alone, plans, records, strict=True)
+    )

@@ -1,0 +1,221 @@
+"""What one tensor-parallel rank sees of the model: its share of heads, widths, vocabulary and tokens."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import accumulate, pairwise
+
+import numpy as np
+
+from clustersim.config.gpu import BYTES
+from clustersim.config.workload import Model, Parallelism, Training
+from clustersim.errors import InputError
+from clustersim.model.operator import CollectiveOp, Exchange
+
+ACTIVATIONS = {"fp8": "bf16", "tf32": "fp32"}
+"""The data type that activations lie in, where it differs from that of the matrix products."""
+
+
+def padded_vocab(model: Model, tp: int) -> int:
+    """Return the vocabulary padded to a multiple of `vocab_multiple`·tp, as Megatron does (tokenizer.py)."""
+    multiple = model.vocab_multiple * tp
+    return -(-model.vocab // multiple) * multiple
+
+
+@dataclass(frozen=True)
+class Rank:
+    """The shapes of one rank for one microbatch; counts are this rank's own after the split by tp."""
+
+    model: Model
+    training: Training
+    parallelism: Parallelism
+    position: int = 0
+    """Place in the expert-parallel group, the first one's experts being the most popular."""
+
+    @property
+    def tp(self) -> int:
+        """Tensor-parallel degree."""
+        return self.parallelism.tp
+
+    @property
+    def ep(self) -> int:
+        """Expert-parallel degree."""
+        return self.parallelism.ep
+
+    @cached_property
+    def sequence_parallel(self) -> bool:
+        """Whether norms, dropout and residuals are split along the sequence."""
+        return self.parallelism.sequence_parallel and self.tp > 1
+
+    @cached_property
+    def tokens(self) -> int:
+        """Tokens of one microbatch."""
+        return self.training.micro_batch * self.training.seq
+
+    @cached_property
+    def local(self) -> int:
+        """Tokens that norms and residuals work on: a tp-th of all under sequence parallelism."""
+        return self.tokens // self.tp if self.sequence_parallel else self.tokens
+
+    @cached_property
+    def dim(self) -> int:
+        """Width of one attention head."""
+        return self.model.head_dim or self.model.hidden // self.model.heads
+
+    @cached_property
+    def heads(self) -> int:
+        """Query heads."""
+        return self.model.heads // self.tp
+
+    @cached_property
+    def kv_heads(self) -> int:
+        """Key/value heads."""
+        return (self.model.kv_heads or self.model.heads) // self.tp
+
+    @cached_property
+    def ffn(self) -> int:
+        """Width of the MLP, or of one shared expert."""
+        return width(self.model) // self.tp
+
+    @property
+    def spread(self) -> bool:
+        """Whether rows travel to experts on other ranks."""
+        return self.parallelism.spread
+
+    @cached_property
+    def expert_ffn(self) -> int:
+        """Width of this rank's slice of an expert."""
+        return width(self.model) // self.parallelism.etp
+
+    @cached_property
+    def experts(self) -> int:
+        """Experts of which it holds a slice."""
+        return (self.model.experts or 1) // self.ep
+
+    @cached_property
+    def rows(self) -> int:
+        """Rows that the experts work on: topk a token of the ranks of all slices, times this rank's share in the ep group."""
+        if not self.spread:
+            return self.tokens * self.model.topk
+        sent = self.local * self.model.topk * self.parallelism.etp
+        shares = shares_of(self.ep, self.training.expert_imbalance)
+        return split(sent * self.ep, shares)[self.position] if shares else sent
+
+    @cached_property
+    def vocab(self) -> int:
+        """Rows of the embedding, padding included."""
+        return padded_vocab(self.model, self.tp) // self.tp
+
+    @cached_property
+    def matrix(self) -> str:
+        """Data type of the products of linear layers."""
+        return self.training.precision
+
+    @cached_property
+    def dtype(self) -> str:
+        """Data type of activations and of everything but linear layers."""
+        return ACTIVATIONS.get(self.matrix, self.matrix)
+
+    @cached_property
+    def product(self) -> str:
+        """Data type of the products inside attention."""
+        return "bf16" if self.matrix == "fp8" else self.matrix
+
+    @cached_property
+    def size(self) -> float:
+        """Bytes of one activation."""
+        return BYTES[self.dtype]
+
+    @cached_property
+    def gradient(self) -> float:
+        """Bytes of one accumulated gradient."""
+        return BYTES[self.training.gradients]
+
+    @cached_property
+    def eager(self) -> bool:
+        """Whether every element-wise operation is a kernel of its own."""
+        return self.training.kernels == "eager"
+
+    @property
+    def fused_softmax(self) -> bool:
+        """Whether scale and mask ride on the softmax of unfused attention; Megatron's kernel for it takes 16-bit scores only.
+
+        Source: megatron/core/fusions/fused_softmax.py, `is_kernel_available`.
+        """
+        return not self.eager and self.size <= 2
+
+    def replicated(self, parameters: int) -> int:
+        """Return how many of `parameters` that Megatron replicates over tp this rank holds."""
+        return -(-parameters // self.tp) if self.parallelism.shard_all_parameters else parameters
+
+    def exchange(self, op: CollectiveOp, rows: int, columns: int, size: float | None = None) -> tuple[Exchange, ...]:
+        """Return a tp collective on a rows×columns array, or nothing when tp is 1."""
+        return (Exchange("tp", op, float(rows) * columns * (size or self.size)),) if self.tp > 1 else ()
+
+    def across(self, op: CollectiveOp) -> tuple[Exchange, ...]:
+        """Return the exchange of the rows of this rank's tokens with the experts of the ep group, or nothing when ep is 1."""
+        size = float(self.local) * self.model.topk * self.model.hidden * self.size
+        return (Exchange("ep", op, size),) if self.ep > 1 else ()
+
+    def sliced(self, op: CollectiveOp) -> tuple[Exchange, ...]:
+        """Return the collective on the rows of experts over the ranks that hold their slices, or nothing without any."""
+        size, slices = float(self.rows) * self.model.hidden * self.size, self.parallelism.etp
+        return (Exchange("tp" if slices == self.tp else "etp", op, size),) if slices > 1 and self.rows else ()
+
+
+def width(model: Model) -> int:
+    """Return the width of the MLP before the split: `ffn`, by default 4·hidden."""
+    return model.ffn or 4 * model.hidden
+
+
+# How many rows of a mixture of experts each rank of an expert-parallel group receives.
+#
+# Balanced, all receive as many. Else their shares follow Zipf's law, the first rank being the most popular.
+
+
+def shares_of(ep: int, imbalance: float) -> tuple[float, ...]:
+    """Return the share of each ep rank, () when all are alike."""
+    return zipf_shares(ep, imbalance) if imbalance > 1 else ()
+
+
+@lru_cache(maxsize=64)
+def zipf_shares(n: int, imbalance: float) -> tuple[float, ...]:
+    """Return the share of all rows that goes to each of `n` positions, the first the most popular.
+
+    Zipf's law: share j is proportional to (j + 1)^-s, with the s at which the largest share is `imbalance` times the mean.
+    Raises InputError unless 1 <= imbalance <= n.
+    """
+    if not 1 <= imbalance <= n:
+        raise InputError(
+            f"an imbalance of {imbalance:g} is not possible over {n} GPUs; it is the rows of the busiest over the mean, "
+            f"from 1 (all alike) to {n} (one gets all)"
+        )
+    if imbalance == n:
+        return (1.0, *(0.0,) * (n - 1))
+    weight = np.exp(-_exponent(n, imbalance) * np.log(np.arange(1, n + 1)))
+    return tuple((weight / math.fsum(weight)).tolist())
+
+
+def _exponent(n: int, imbalance: float) -> float:
+    """Return s with n / sum(j^-s) = imbalance, by Newton's method on the logarithm of the sum.
+
+    That is convex and falls with s, so steps from s = 0 never pass the root.
+    """
+    log = np.log(np.arange(1, n + 1))
+    s = 0.0
+    while True:
+        weight = np.exp(-s * log)
+        total = math.fsum(weight)
+        step = math.log(total * imbalance / n) * total / float(weight @ log)
+        if step <= 1e-15 * max(s, 1.0):
+            return s
+        s += step
+
+
+def split(rows: int, shares: tuple[float, ...]) -> tuple[int, ...]:
+    """Return `rows` cut by shares into whole numbers that add up to `rows`, each within one of its share."""
+    edges = [0, *(math.floor(rows * part + 0.5) for part in accumulate(shares))]
+    edges[-1] = rows
+    return tuple(b - a for a, b in pairwise(edges))

@@ -1,0 +1,205 @@
+"""A workload that has passed every check, and its placement on a number of GPUs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from clustersim.config.workload import Model, Parallelism, Training, Workload
+from clustersim.config.yaml import Document
+from clustersim.errors import ConfigError, InputError
+from clustersim.model.sharding import Rank, padded_vocab, shares_of
+from clustersim.parallel.ignored import NOTHING, Ignored
+from clustersim.parallel.mesh import Mesh
+
+MAX_PASSES = 1_000_000
+"""Forward passes of one replica that a simulation plays one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A validated workload, the document it is from, for errors that only show later, and what was ignored in that."""
+
+    spec: Workload
+    document: Document = field(repr=False, compare=False)
+    ignored: Ignored = NOTHING
+
+    @property
+    def name(self) -> str:
+        """Name of the workload."""
+        return self.spec.name
+
+    @property
+    def model(self) -> Model:
+        """Shapes of the model."""
+        return self.spec.model
+
+    @property
+    def training(self) -> Training:
+        """How it is trained."""
+        return self.spec.training
+
+    @property
+    def parallelism(self) -> Parallelism:
+        """How it is split."""
+        return self.spec.parallelism
+
+    @property
+    def rank(self) -> Rank:
+        """The shapes of one tensor-parallel rank; of ranks with different loads of experts, that of the busiest."""
+        return self.at(0)
+
+    def at(self, position: int) -> Rank:
+        """Return the shapes of the rank at a position of its expert-parallel group."""
+        return Rank(self.model, self.training, self.parallelism, position)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The share of all rows that the experts of each ep rank receive, () when all receive as many."""
+        return shares_of(self.parallelism.ep, self.training.expert_imbalance)
+
+    @property
+    def positions(self) -> int:
+        """How many positions of an expert-parallel group do different work."""
+        return len(self.shares) or 1
+
+    @property
+    def vocab(self) -> int:
+        """The vocabulary with its padding."""
+        return padded_vocab(self.model, self.parallelism.tp)
+
+    @property
+    def dp(self) -> int:
+        """The data-parallel degree. Raises InputError while it is `auto`: `place` decides it."""
+        if self.parallelism.dp == "auto":
+            raise InputError(f"{self.document.path}: parallelism.dp is auto; place the job on a cluster first")
+        return self.parallelism.dp
+
+    def copies(self, expert: bool) -> int:
+        """Return how many ranks hold the same dense parameters, or the same slices of experts."""
+        p = self.parallelism
+        return self.dp * p.tp // (p.ep * p.etp) if expert else self.dp
+
+    @property
+    def microbatches(self) -> int:
+        """Microbatches that each replica runs in a step."""
+        return self.training.global_batch // (self.dp * self.training.micro_batch)
+
+    @property
+    def mesh(self) -> Mesh:
+        """The ranks of a placed job as the dense part of the model sees them."""
+        return Mesh(self.parallelism.tp, self.parallelism.pp, self.dp)
+
+    @property
+    def expert_mesh(self) -> Mesh:
+        """The same ranks as the experts see them; a tp rank of it holds a slice of an expert."""
+        p = self.parallelism
+        return Mesh(p.etp, p.pp, self.copies(expert=True), ep=p.ep)
+
+    def error(self, key: str, message: str) -> ConfigError:
+        """Return a ConfigError at a dotted key such as `parallelism.tp`."""
+        return self.document.error(tuple(key.split(".")), f"{key}: {message}")
+
+    def place(self, gpus: int, gpus_per_node: int) -> Job:
+        """Return the job with dp resolved for a cluster of `gpus`.
+
+        `dp: auto` is the largest degree with tp·pp·dp <= gpus whose replicas share global_batch in whole microbatches and
+        hold all experts. Raises ConfigError when the cluster is too small, dp does not divide the batch, or tp would span
+        nodes unasked.
+        """
+        _check_nodes(self, gpus_per_node)
+        dp = _auto(self, gpus) if self.parallelism.dp == "auto" else _explicit(self, gpus, self.parallelism.dp)
+        parallelism = self.parallelism.model_copy(update={"dp": dp})
+        placed = replace(self, spec=self.spec.model_copy(update={"parallelism": parallelism}))
+        _check_rounds(placed)
+        return placed
+
+
+def _check_nodes(job: Job, gpus_per_node: int) -> None:
+    tp = job.parallelism.tp
+    if job.parallelism.tp_across_nodes or (tp <= gpus_per_node and gpus_per_node % tp == 0):
+        return
+    fitting = [d for d in divisors(gpus_per_node) if job.model.heads % d == 0]
+    raise job.error(
+        "parallelism.tp",
+        f"groups of {tp} would span nodes of {gpus_per_node} GPUs; "
+        f"use {listed(fitting)}, or set parallelism.tp_across_nodes: true",
+    )
+
+
+def _auto(job: Job, gpus: int) -> int:
+    lanes, share = job.parallelism.tp * job.parallelism.pp, job.training.global_batch // job.training.micro_batch
+    least = least_dp(job.parallelism, job.parallelism.ep)
+    if lanes * least > gpus:
+        raise _too_small(job, gpus, f" × dp {least} for ep {job.parallelism.ep}" if least > 1 else "")
+    if share % least:
+        raise job.error(
+            "parallelism.ep",
+            f"{job.parallelism.ep} needs a dp of {least} or a multiple, which cannot divide the {share} microbatches of a step; "
+            f"use {listed(degrees(job, share))}",
+        )
+    return max(dp for dp in divisors(share) if dp * lanes <= gpus and dp % least == 0)
+
+
+def least_dp(p: Parallelism, ep: int) -> int:
+    """Return the least dp, of which all others are multiples, whose tp·dp ranks hold whole experts over ep."""
+    return ep * p.etp // math.gcd(ep * p.etp, p.tp)
+
+
+def degrees(job: Job, dp: int) -> list[int]:
+    """Return the values of ep that divide the experts and are possible with `dp`."""
+    return [ep for ep in divisors(job.model.experts or 1) if dp % least_dp(job.parallelism, ep) == 0]
+
+
+def _explicit(job: Job, gpus: int, dp: int) -> int:
+    share = job.training.global_batch // job.training.micro_batch
+    if dp * job.parallelism.tp * job.parallelism.pp > gpus:
+        raise _too_small(job, gpus, f" × dp {dp}")
+    if share % dp:
+        raise job.error(
+            "parallelism.dp",
+            f"{dp} does not divide the {share} microbatches of a step (global_batch {job.training.global_batch} / "
+            f"micro_batch {job.training.micro_batch}); use {listed(divisors(share))}",
+        )
+    return dp
+
+
+def _too_small(job: Job, gpus: int, replicas: str) -> ConfigError:
+    p = job.parallelism
+    needed = p.tp * p.pp * (p.dp if isinstance(p.dp, int) else least_dp(p, p.ep))
+    degree = "pp" if p.pp > 1 else "tp"
+    if replicas:
+        degree = "ep" if p.dp == "auto" else "dp"
+    return job.error(
+        f"parallelism.{degree}",
+        f"the cluster is too small: tp {p.tp} × pp {p.pp}{replicas} needs {needed} GPUs, there are {gpus}; "
+        "lower a degree or take a larger cluster",
+    )
+
+
+def _check_rounds(job: Job) -> None:
+    p = job.parallelism
+    passes = job.microbatches * p.pp * p.vpp
+    if passes > MAX_PASSES:
+        raise job.error(
+            "training.global_batch",
+            f"{job.training.global_batch} makes {job.microbatches} microbatches on {p.pp * p.vpp} stages, too many to play "
+            f"({MAX_PASSES} passes); lower it or raise micro_batch",
+        )
+    if p.vpp > 1 and job.microbatches % p.pp:
+        raise job.error(
+            "parallelism.vpp",
+            f"interleaving needs microbatches in multiples of pp {p.pp}, there are {job.microbatches} with dp {job.dp}; "
+            "change training.global_batch",
+        )
+
+
+def divisors(number: int) -> list[int]:
+    """Return the divisors of a number in ascending order."""
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
+
+
+def listed(numbers: list[int]) -> str:
+    """Return numbers as a message shows them: the first twelve, then an ellipsis."""
+    return ", ".join(str(n) for n in numbers[:12]) + (", …" if len(numbers) > 12 else "")

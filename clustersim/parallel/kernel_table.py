@@ -1,0 +1,75 @@
+"""The kernels of a job as rows: where each comes from and how often a step launches it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from clustersim.model.kernel import Kernel
+from clustersim.model.operator import Exchange, Layer
+from clustersim.parallel.job import Job
+from clustersim.parallel.optimizer import update
+from clustersim.parallel.stages import Stage, stages
+
+
+class Row(NamedTuple):
+    """One kernel or exchange of one operator; `launches` of it in a step, over all stages of one tensor-parallel lane."""
+
+    layer: str
+    operator: str
+    direction: str
+    step: Kernel | Exchange
+    launches: int
+
+    @property
+    def shape(self) -> str:
+        """The shape as text: `batch×m×n×k` of a product, `rows×columns` of the others."""
+        if isinstance(self.step, Exchange):
+            return self.step.group
+        k = self.step
+        if k.kind == "flash_attention":
+            return f"{k.batch}×{k.heads}/{k.kv_heads}×{k.m}×{k.n}×{k.k}"
+        return "×".join(str(n) for n in ((k.batch, k.m, k.n, k.k) if k.k else (k.m, k.n)))
+
+    @property
+    def flop(self) -> float:
+        """FLOP of one launch."""
+        return self.step.flop if isinstance(self.step, Kernel) else 0.0
+
+    @property
+    def bytes(self) -> float:
+        """Bytes that one launch moves in memory, or the size of the exchange."""
+        return self.step.bytes if isinstance(self.step, Kernel) else self.step.size
+
+
+def rows(job: Job, stage: int | None = None) -> list[Row]:
+    """Return the rows of a placed job, equal ones merged; `stage` takes one global stage instead of all.
+
+    With uneven routing they are those of the rank with the most popular experts.
+    """
+    chosen = [one for one in stages(job) if stage in (None, one.index)]
+    merged: dict[tuple[str, str, str, Kernel | Exchange], int] = {}
+    for one in chosen:
+        for row in _stage_rows(job, one):
+            merged[row[:4]] = merged.get(row[:4], 0) + row.launches
+    found = [Row(*key, launches) for key, launches in merged.items()]
+    return sorted(found, key=lambda row: row.layer == "optimizer")
+
+
+def _stage_rows(job: Job, stage: Stage) -> Iterator[Row]:
+    for layer, count in stage.layers:
+        yield from _layer_rows(stage, layer, count * job.microbatches)
+    for kernel in update(job, stage.parameters, stage.experts):
+        yield Row("optimizer", job.training.optimizer, "update", kernel, 1)
+
+
+def _layer_rows(stage: Stage, layer: Layer, count: int) -> Iterator[Row]:
+    again = stage.recomputed(layer)
+    for op in layer.operators:
+        parts = (
+            ("forward", op.forward),
+            ("recompute", op.forward if op in again else ()),
+            ("backward", (*op.backward_input, *op.backward_weight)),
+        )
+        for direction, steps in parts:
+            yield from (Row(layer.name, op.name, direction, step, count) for step in steps)

@@ -1,0 +1,179 @@
+"""A workload file → a checked `Job`: aliases renamed, overrides applied, fields validated, checks across fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clustersim.config import shipped
+from clustersim.config.fields import validate
+from clustersim.config.workload import Workload
+from clustersim.config.yaml import KEY, Document, Loc, parse, read
+from clustersim.convert.megatron import REMEDIES, YIELDS, find, refused
+from clustersim.errors import ConfigError, InputError
+from clustersim.parallel.check import check
+from clustersim.parallel.ignored import NO_EFFECT, NOT_MODELLED, sorted_out
+from clustersim.parallel.job import Job
+
+SECTIONS = ("model", "training", "parallelism")
+Place = tuple[str, int, int]
+"""A file, and a line and a column in it (0: none in particular)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overridden(Document):
+    """A document some of whose values come from elsewhere, where their errors then point: (path, line, column)."""
+
+    overrides: Mapping[Loc, Place] = field(default_factory=dict, repr=False)
+
+    def error(self, loc: Loc, message: str) -> ConfigError:
+        """Return a ConfigError at `loc`, or where the value there is from."""
+        asked = tuple(part for part in loc if part != KEY)
+        for one, place in self.overrides.items():
+            if asked[: len(one)] == one or (asked not in self.marks and one[: len(asked)] == asked):
+                return ConfigError(*place, message)
+        return Document(self.path, self.data, self.marks).error(loc, message)
+
+
+def load(path: str | Path, overrides: Mapping[str, object] | None = None) -> Job:
+    """Return the job that a workload file, or the bare name of a shipped one, describes.
+
+    `overrides` replaces values by dotted key (`parallelism.tp`) or Megatron's name (`seq_length`); text is read as YAML
+    reads it. Raises ConfigError with file, line and column, and InputError when the file cannot be read.
+    """
+    return build(read(shipped.find("workloads", path)), overrides)
+
+
+def build(
+    document: Document, overrides: Mapping[str, object] | None = None, places: Mapping[str, Place] | None = None
+) -> Job:
+    """Return the job of a document that has been read; `places` says of overrides where they stand, if on no command line."""
+    _check_kind(document)
+    given = overrides or {}
+    merged = override(rename(document), given, places or {})
+    ignored = sorted_out([*(loc[-1] for loc, _ in _leaves(document)), *given])
+    return check(Job(validate(Workload, merged), merged, ignored))
+
+
+def _check_kind(document: Document) -> None:
+    """Raise ConfigError for a file that describes something else than a workload."""
+    for key in ("cluster", "fabric"):
+        if key in document.data:
+            what = "this is a topology, not a workload; the topology comes first, then the workload"
+            raise document.error((key, KEY), what)
+    if "jobs" in document.data:
+        raise document.error(("jobs", KEY), "this is a file of jobs, not a workload; `clustersim share` plays it")
+
+
+def rename(document: Document) -> Document:
+    """Return the document with Megatron's names replaced by this project's, and without those that are ignored.
+
+    Raises ConfigError when a value is given under both names.
+    """
+    data: dict[str, Any] = {}
+    marks = dict(document.marks)
+    leaves = _leaves(document)
+    names = {str(loc[-1]).replace("-", "_") for loc, _ in leaves}
+    for loc, value in leaves:
+        key = str(loc[-1]).replace("-", "_")
+        if (remedy := refused(key, value)) is not None:
+            raise document.error(loc, f"{loc[-1]} is not supported; {remedy}")
+        if _dropped(key) or YIELDS.get(key, frozenset()) & names:
+            continue
+        alias = find(key)
+        target, converted = (alias[0], alias[1](value)) if alias else ((*loc[:-1], key), value)
+        if alias and converted is None:
+            continue
+        if target != loc:
+            _move(document, marks, loc, target)
+        _put(document, data, target, converted, loc)
+    return Document(document.path, data, marks)
+
+
+def _dropped(key: str) -> bool:
+    return key in NO_EFFECT or key in NOT_MODELLED or key in REMEDIES
+
+
+def _leaves(document: Document) -> list[tuple[Loc, Any]]:
+    """Return the values of the top level and of the sections; empty sections stay, to be judged by validation."""
+    found: list[tuple[Loc, Any]] = []
+    for key, value in document.data.items():
+        if key in SECTIONS and isinstance(value, dict) and value:
+            found += [((key, inner), item) for inner, item in value.items()]
+        else:
+            found.append(((key,), value))
+    return found
+
+
+def _move(document: Document, marks: dict[Loc, tuple[int, int]], source: Loc, target: Loc) -> None:
+    marks[target] = document.marks[source]
+    for depth in range(1, len(target)):
+        marks.setdefault(target[:depth], document.marks[source])
+
+
+def _put(document: Document, data: dict[str, Any], target: Loc, value: Any, source: Loc) -> None:
+    """Set a value at its place, with parents as needed."""
+    here = data
+    for part in target[:-1]:
+        inner = here.setdefault(str(part), {})
+        if not isinstance(inner, dict):
+            raise document.error(
+                source, f"{'.'.join(map(str, target))} cannot be set, {part} is a single value; remove it"
+            )
+        here = inner
+    last = str(target[-1])
+    if isinstance(here.get(last), dict) and isinstance(value, dict):
+        value = {**value, **here[last]}
+    elif last in here:
+        raise document.error(source, f"{'.'.join(map(str, target))} is given twice under two names; keep one of them")
+    here[last] = value
+
+
+def override(document: Document, overrides: Mapping[str, object], places: Mapping[str, Place]) -> Overridden:
+    """Return the document with values replaced; unknown keys fail in validation like those of the file."""
+    data = _copy(document.data)
+    found: dict[Loc, Place] = {}
+    for key, raw in overrides.items():
+        if key.partition(".")[0] in ("cluster", "fabric", "faults", "nccl", "nodes"):
+            raise InputError(
+                f"{key}: is a key of a topology, and this changes keys of the workload; change the topology's file"
+            )
+        name, value = key.rsplit(".", 1)[-1].replace("-", "_"), _scalar(key, raw)
+        if (remedy := refused(name, value)) is not None:
+            raise InputError(f"{key}={raw}: {name} is not supported; {remedy}")
+        if _dropped(name):
+            continue
+        alias = find(name)
+        target: Loc = alias[0] if alias else tuple(key.replace("-", "_").split("."))
+        converted = alias[1](value) if alias else value
+        if alias and converted is None:
+            continue
+        _replace(data, target, converted, key)
+        found[target] = places.get(key, (f"{document.path} (command line)", 0, 0))
+    return Overridden(document.path, data, document.marks, found)
+
+
+def _scalar(key: str, raw: object) -> object:
+    """Return text from a command line as YAML would read it."""
+    if not isinstance(raw, str):
+        return raw
+    try:
+        return parse(f"value: {raw}").data["value"]
+    except ConfigError as error:
+        raise InputError(f"{key}={raw}: {error.message}") from error
+
+
+def _replace(data: dict[str, Any], target: Loc, value: object, key: str) -> None:
+    here = data
+    for part in target[:-1]:
+        inner = here.setdefault(str(part), {})
+        if not isinstance(inner, dict):
+            raise InputError(f"{key}: {part} is a single value and has no keys; write a dotted key like parallelism.tp")
+        here = inner
+    here[str(target[-1])] = value
+
+
+def _copy(data: Any) -> Any:
+    return {key: _copy(value) for key, value in data.items()} if isinstance(data, dict) else data

@@ -1,0 +1,95 @@
+"""Bytes on one GPU by kind.
+
+Parameters, gradients and optimizer state follow from the parameter count (18 bytes a parameter for 16-bit Adam with fp32
+gradients: 2 + 4 + 12; Rajbhandari et al. 2020, section 3.1, with 4-byte gradients as Megatron accumulates them).
+What a pass adds while it runs is here too; engine/memory.py has the activations that a schedule keeps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from clustersim.config.gpu import BYTES
+from clustersim.model.sharding import Rank
+from clustersim.parallel.job import Job
+from clustersim.parallel.optimizer import state_bytes, weight_bytes
+from clustersim.parallel.stages import Stage
+
+FRAMEWORK = 1.5 * 2**30
+"""Bytes that no tensor holds: CUDA context and loaded kernels (about 0.5 GiB), cuBLAS workspaces (32 MiB a stream on
+Hopper, docs.pytorch.org CUDA semantics) and NCCL's buffers (NCCL_BUFFSIZE, 4 MiB a channel, over three communicators)."""
+
+
+class Memory(NamedTuple):
+    """Bytes on one GPU by kind."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    activations: float
+    workspace: float
+    framework: float
+
+    @property
+    def total(self) -> float:
+        """Sum of all kinds."""
+        return math.fsum(self)
+
+
+def at_rest(job: Job, stages: Sequence[Stage]) -> Memory:
+    """Return the bytes of the rank that holds `stages` between steps: no activations and no workspace.
+
+    With zero: 2 gradients are those of its share; `gradients` has what a stage adds until they are reduced.
+    """
+    return Memory(
+        parameters=float(sum(stage.parameters for stage in stages)) * weight_bytes(job),
+        gradients=math.fsum(gradients(job, stage)[0] for stage in stages),
+        optimizer=math.fsum(_state(job, float(sum(s.held(kind) for s in stages)), kind) for kind in (False, True)),
+        activations=0.0,
+        workspace=0.0,
+        framework=FRAMEWORK,
+    )
+
+
+def gradients(job: Job, stage: Stage) -> tuple[float, float]:
+    """Return the bytes of a stage's gradients that a rank always holds, and those more from its first backward pass to its last.
+
+    All and none, but with zero: 2 its share of them and the rest (Rajbhandari et al. 2020, section 5.2).
+    """
+    width = BYTES[job.training.gradients]
+    whole = stage.parameters * width
+    if job.parallelism.zero < 2:
+        return whole, 0.0
+    share = math.fsum(stage.held(kind) * width / job.copies(kind) for kind in (False, True))
+    return share, whole - share
+
+
+def _state(job: Job, parameters: float, expert: bool) -> float:
+    """Return the bytes of optimizer state on one rank; zero: 1 cuts it by the ranks that hold the same parameters."""
+    return parameters * state_bytes(job) / (job.copies(expert) if job.parallelism.zero else 1)
+
+
+def workspace(rank: Rank, stage: Stage, backward: bool) -> float:
+    """Return the bytes of the largest temporaries of a pass: logits and their fp32 gradient, or a block's widest gradients.
+
+    Those of a block are alive in its backward pass alone; what its forward pass makes is kept or, recomputed, less than that.
+    """
+    last = stage.layers[-1][0].name == "head"
+    logits = rank.tokens * rank.vocab * (rank.size + 4) if last else 0.0
+    blocks = any(layer.name == "block" for layer, _ in stage.layers)
+    return max(logits, block_temporary(rank)) if backward and blocks else logits
+
+
+def block_temporary(rank: Rank) -> float:
+    """Return the bytes of the gradients alive at a block's widest point: MLP inner (in and out) or unfused scores.
+
+    With rows from other ranks, their gradients at the ends of the experts are alive besides.
+    """
+    rows, ffn = (rank.rows, rank.expert_ffn) if rank.model.experts else (rank.tokens, rank.ffn)
+    factor = 3 if rank.model.activation == "swiglu" else 2
+    mlp = factor * rows * ffn
+    square = rank.training.micro_batch * rank.heads * rank.training.seq**2
+    scores = 2 * square if rank.training.attention == "unfused" else 0
+    return rank.size * (max(mlp, scores) + 2 * (rows if rank.spread else rank.tokens) * rank.model.hidden)

@@ -1,0 +1,55 @@
+"""Kernels of the update of the weights on one rank: gradient norm and scale, optimizer, cleared gradients.
+
+All are memory-bound. One Adam step in fp32 reads gradient, weight and both moments and writes three of them: 28 bytes a
+parameter; with 16-bit weights it also writes the model's copy. The distributed optimizer (zero: 1) updates a dp-th, and of
+experts that are spread over ranks one part in as many as hold them.
+"""
+
+from __future__ import annotations
+
+from clustersim.config.gpu import BYTES
+from clustersim.model.kernel import Kernel, vector
+from clustersim.model.sharding import ACTIVATIONS
+from clustersim.parallel.job import Job
+
+STATE = {"adam": 8, "sgd": 4, "none": 0}
+"""Bytes of fp32 state a parameter: two moments, one momentum."""
+
+
+def update(job: Job, parameters: int, experts: int = 0) -> tuple[Kernel, ...]:
+    """Return the kernels that update `parameters` (those of one rank) after the gradients are reduced.
+
+    experts: how many of them belong to experts that are spread over ranks.
+    """
+    kind = job.training.optimizer
+    if kind == "none":
+        return ()
+    own = _share(job, parameters - experts, False) + _share(job, experts, True)
+    gradient, weight = BYTES[job.training.gradients], weight_bytes(job)
+    widen = (("gradients_to_fp32", own, gradient + 4),) if gradient < 4 else ()
+    clip = (("gradient_norm", own, 4.0), ("gradient_scale", own, 8.0)) if job.training.clip_gradients else ()
+    step = (kind, own, 2 * STATE[kind] + 4 + 8.0)
+    cast = (("weights_from_fp32", own, 4 + weight),) if weight < 4 else ()
+    clear = (("zero_gradients", parameters, gradient),) if job.training.kernels == "fused" else ()
+    return tuple(_pass(op, count, traffic) for op, count, traffic in (*widen, *clip, step, *cast, *clear))
+
+
+def _share(job: Job, parameters: int, expert: bool) -> int:
+    """Return how many of `parameters` this rank updates."""
+    return -(-parameters // job.copies(expert)) if job.parallelism.zero else parameters
+
+
+def _pass(op: str, parameters: int, traffic: float) -> Kernel:
+    return vector("memory", op, "fp32", 1, parameters, 0.0, traffic)
+
+
+def weight_bytes(job: Job) -> float:
+    """Return the bytes of one weight in the model; fp8 training keeps bf16 weights (Transformer Engine's default)."""
+    return BYTES[ACTIVATIONS.get(job.training.precision, job.training.precision)]
+
+
+def state_bytes(job: Job) -> float:
+    """Return the bytes of optimizer state a parameter, before any sharding: moments, and an fp32 master of narrow weights."""
+    kind = job.training.optimizer
+    master = 4 if kind != "none" and weight_bytes(job) < 4 else 0
+    return float(STATE[kind] + master)

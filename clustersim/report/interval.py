@@ -1,0 +1,72 @@
+"""The interval of the step time by the errors of its kernels alone, to first order.
+
+It knows nothing of the errors of network, framework and host, so a user sees the one of `calibration.py` instead.
+
+The step time is the longest of many sums of kernel times and transfers. While the longest stays the longest, it grows with a
+kernel's time by as many seconds as that kernel has on the critical path: bubbles grow with the passes that they wait for, and
+communication that is hidden counts for nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from clustersim.engine.compile import Plan, Work, roles
+from clustersim.engine.program import Span
+from clustersim.engine.script import Compute
+from clustersim.model.kernel import Kernel
+from clustersim.predictors.uncertainty import Bounds, Margin
+from clustersim.topology.model import Ints
+
+Pass = tuple[int, str, int]
+"""Position in the ep group, kind and stage of a computation: 0, `F`, 3; 0, `optimizer`, -1."""
+
+
+class Kernels(NamedTuple):
+    """What the kernels on the critical path say: the margin by their errors alone, and how many of them run."""
+
+    margin: Margin
+    launches: float
+
+
+def step_kernels(work: Work, plan: Plan, path: Iterable[Span], end: float, bounds: Bounds) -> Kernels:
+    """Return between which times a step of `end` seconds lies by the errors of kernels alone, and how many run in a row."""
+    critical = exposed(work, plan, path)
+    launches = math.fsum(seconds / work.seconds[kernel] for kernel, seconds in critical.items())
+    return Kernels(bounds.margin(end, critical), launches)
+
+
+def exposed(work: Work, plan: Plan, path: Iterable[Span]) -> dict[Kernel, float]:
+    """Return the seconds of each kernel on the critical path."""
+    result: defaultdict[Kernel, float] = defaultdict(float)
+    kernels = _kernels(work)
+    places = roles(work.job)[plan.first] % work.job.positions
+    for key, seconds in _computed(path, places).items():
+        whole = math.fsum(count * work.seconds[kernel] for kernel, count in kernels[key].items())
+        for kernel, count in kernels[key].items():
+            result[kernel] += seconds * count * work.seconds[kernel] / whole
+    return result
+
+
+def _computed(path: Iterable[Span], places: Ints) -> dict[Pass, float]:
+    """Return the seconds of computation on the path by pass; places: of the rank cells in their ep groups."""
+    result: defaultdict[Pass, float] = defaultdict(float)
+    for span in path:
+        if span.stream == "compute" and span.activity and span.activity.compute:
+            result[int(places[span.rank]), span.kind, span.stage] += min(span.activity.compute, span.end - span.start)
+    return result
+
+
+def _kernels(work: Work) -> dict[Pass, Counter[Kernel]]:
+    """Return how often each pass runs each kernel."""
+    result: dict[Pass, Counter[Kernel]] = {}
+    for role, script in enumerate(work.scripts):
+        place = role % work.job.positions
+        for line in (line for lines in (*script.steps.values(), script.finish) for line in lines):
+            if isinstance(line, Compute):
+                found = result.setdefault((place, line.kind, line.stage), Counter())
+                found.update(item for item in line.items if isinstance(item, Kernel))
+    return result

@@ -1,0 +1,77 @@
+"""Jobs that were simulated together: what their summary, tables and trace are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from clustersim.engine.compile import Plan
+from clustersim.engine.memory import Held
+from clustersim.engine.simulate import Record
+from clustersim.parallel.job import Job
+from clustersim.report.links import link_bytes
+from clustersim.report.summary import Forecast
+from clustersim.report.trace import Spans, chosen
+from clustersim.topology.model import Floats, Ints, Topology
+
+
+class Alone(NamedTuple):
+    """One step of a job on its nodes with no other on the cluster.
+
+    memory: of each pipeline rank. forecast: what is known of the times of its kernels.
+    """
+
+    plan: Plan
+    record: Record
+    memory: list[Held]
+    forecast: Forecast
+
+
+class Tenant(NamedTuple):
+    """One of the jobs: its nodes, the GPU of every rank, its step alone, and its steps beside the others.
+
+    steps: all complete ones; counted: those that began when every job had started.
+    """
+
+    name: str
+    job: Job
+    nodes: Ints
+    gpus: Ints
+    start: float
+    alone: Alone
+    plan: Plan
+    steps: tuple[Record, ...]
+    counted: tuple[Record, ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean seconds of a step beside the others."""
+        return float(np.mean([step.end - step.begin for step in self.counted]))
+
+    def traced(self, jobs: int) -> Spans:
+        """Return what the trace of so many jobs shows of this one: rank cells whole, with all their steps."""
+        spans = (span for step in self.steps for span in step.spans)
+        return chosen(spans, self.plan, self.job.mesh.size // self.job.parallelism.pp, jobs)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Jobs that were simulated together on one cluster."""
+
+    cluster: Topology
+    placement: str
+    steps: int
+    tenants: tuple[Tenant, ...]
+
+    @cached_property
+    def rates(self) -> Floats:
+        """Mean bytes/s that each job puts on each link, (jobs, links): the bytes of a step over its mean time."""
+        return np.stack([link_bytes(t.plan, self.cluster) / t.mean for t in self.tenants])
+
+    @property
+    def window(self) -> tuple[float, float]:
+        """The seconds between which the counted steps of every job are on record."""
+        return max(t.counted[0].begin for t in self.tenants), min(t.counted[-1].end for t in self.tenants)

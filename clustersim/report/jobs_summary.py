@@ -1,0 +1,101 @@
+"""What `summary.json` says of jobs that share a cluster: how long each takes alone and together, and where they meet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from clustersim.engine.compile import Plan
+from clustersim.engine.simulate import Record
+from clustersim.report.breakdown import breakdown, mean
+from clustersim.report.jobs_facts import Shared, Tenant
+from clustersim.report.shared_links import meeting
+from clustersim.report.summary import NOT_MODELLED, cluster_facts, memory_facts, predictor_facts, split_facts
+from clustersim.report.trace import shown
+
+COMMUNICATION = ("tp", "pp", "dp", "ep", "cp")
+
+
+def summary(shared: Shared) -> dict[str, Any]:
+    """Return the summary as plain data; keys carry their units."""
+    return {
+        "cluster": cluster_facts(shared.cluster),
+        "warnings": list(shared.cluster.warnings),
+        "free_nodes": shared.cluster.nodes - sum(len(tenant.nodes) for tenant in shared.tenants),
+        "placement": shared.placement,
+        "steps": shared.steps,
+        "jobs": [_job(shared, tenant) for tenant in shared.tenants],
+        "meetings": [meeting(shared, a, b) for a, b in combinations(range(len(shared.tenants)), 2)],
+        "not_modelled": list(NOT_MODELLED),
+        "simulated": _simulated(shared),
+    }
+
+
+def _job(shared: Shared, tenant: Tenant) -> dict[str, Any]:
+    cluster = shared.cluster
+    times = [step.end - step.begin for step in tenant.counted]
+    alone = parts(tenant.alone.plan, tenant.alone.record)
+    together = mean_parts([parts(tenant.plan, step) for step in tenant.counted])
+    return {
+        "name": tenant.name,
+        "workload": tenant.job.document.path,
+        "nodes": tenant.nodes.tolist(),
+        "gpus": tenant.job.mesh.size,
+        "idle_gpus": len(tenant.nodes) * cluster.gpus_per_node - tenant.job.mesh.size,
+        "parallelism": split_facts(tenant.job),
+        "memory": memory_facts(cluster, tenant.alone.memory),
+        "predictor": predictor_facts(tenant.job, tenant.alone.forecast),
+        "start_s": tenant.start,
+        "step_alone_s": tenant.alone.record.end,
+        "step_together_s": tenant.mean,
+        "step_together_min_s": min(times),
+        "step_together_max_s": max(times),
+        "slowdown": tenant.mean / tenant.alone.record.end,
+        "exposed_alone_s": exposed(alone),
+        "exposed_together_s": exposed(together),
+        "breakdown_alone_s": alone,
+        "breakdown_together_s": together,
+        "trace": shown(tenant.traced(len(shared.tenants)), tenant.plan),
+        "steps": _steps(tenant),
+    }
+
+
+def _steps(tenant: Tenant) -> list[dict[str, Any]]:
+    early = len(tenant.steps) - len(tenant.counted)
+    return [
+        {"begin_s": step.begin, "step_s": step.end - step.begin, "counted": number >= early}
+        for number, step in enumerate(tenant.steps)
+    ]
+
+
+def parts(plan: Plan, step: Record) -> dict[str, float]:
+    """Return where a step of a job went, on the mean of its ranks."""
+    return mean(breakdown(step.spans, len(plan.programs), step.end - step.begin), plan.size.tolist())
+
+
+def mean_parts(steps: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Return the mean of the parts of several steps."""
+    return {name: float(np.mean([step.get(name, 0.0) for step in steps])) for name in steps[0]}
+
+
+def exposed(found: dict[str, float]) -> float:
+    """Return the seconds of communication that a rank waits for."""
+    return math.fsum(found.get(name, 0.0) for name in COMMUNICATION)
+
+
+def _simulated(shared: Shared) -> dict[str, Any]:
+    cells = shared.tenants[0].plan.network.cells
+    every = [tenant.steps[0] for tenant in shared.tenants]
+    return {
+        "ranks": sum(tenant.job.mesh.size for tenant in shared.tenants),
+        "rank_classes": sum(len(tenant.plan.programs) for tenant in shared.tenants),
+        "links_that_can_be_short": len(cells.links.of),
+        "link_classes": len(cells.links.first),
+        "seconds": max(step.end for tenant in shared.tenants for step in tenant.steps),
+        "events": every[0].events,
+        "maxmin_solves": every[0].solves,
+    }

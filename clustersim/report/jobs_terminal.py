@@ -1,0 +1,142 @@
+"""Jobs that share a cluster as a person reads it in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from clustersim.config.node_ranges import written
+from clustersim.report.terminal import NAMES, folded, left_out
+from clustersim.units import duration, gibibytes, scaled, seconds
+
+RUNS = 3  # of nodes that a table shows of a job
+
+
+def lines(summary: dict[str, Any], took: float, verbose: bool = False) -> list[str]:
+    """Return the summary as lines of text, with the errors of kernel times where it is to be verbose.
+
+    took: wall time of the simulation in seconds.
+    """
+    meetings = [_meeting(summary, one) for one in summary["meetings"]]
+    last = _how(summary, took) if verbose else _caveats(summary)
+    parts = (_head(summary), _times(summary), _exposed(summary), *meetings, last)
+    return [line for part in parts if part for line in (*part, "")][:-1]
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return rows under their heads, the first column to the left, the others to the right."""
+    every = [head, *rows]
+    widths = [max(len(row[i]) for row in every) for i in range(len(head))]
+    return [
+        "  " + "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
+        for row in every
+    ]
+
+
+def _head(summary: dict[str, Any]) -> list[str]:
+    cluster, jobs = summary["cluster"], summary["jobs"]
+    count = "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
+    rows = [
+        (
+            job["name"],
+            written(job["nodes"], RUNS),
+            str(job["gpus"]),
+            "tp {tp} × pp {pp} × dp {dp}".format(**job["parallelism"]),
+            gibibytes(job["memory"]["peak_bytes"]) + ("" if job["memory"]["fits"] else ", DOES NOT FIT"),
+        )
+        for job in jobs
+    ]
+    free = f", {summary['free_nodes']} of {cluster['nodes']} nodes free" if summary["free_nodes"] else ""
+    placed = (
+        f"{count} on {cluster['name']}: {cluster['gpus']} × {cluster['gpu']}, placement {summary['placement']}{free}"
+    )
+    said = [f"warning: {warning}" for warning in summary["warnings"]]
+    return [placed, *said, *_table(("job", "nodes", "GPUs", "split", "memory"), rows)]
+
+
+def _times(summary: dict[str, Any]) -> list[str]:
+    rows = [
+        (
+            job["name"],
+            duration(job["step_alone_s"]),
+            duration(job["step_together_s"]),
+            _range(job),
+            str(sum(step["counted"] for step in job["steps"])),
+            f"{job['slowdown']:.3f}",
+        )
+        for job in summary["jobs"]
+    ]
+    head = ("job", "alone", "together", "shortest to longest", "steps", "slowdown")
+    return ["step time", *_table(head, rows)]
+
+
+def _range(job: dict[str, Any]) -> str:
+    low, high = duration(job["step_together_min_s"]), duration(job["step_together_max_s"])
+    return low if low == high else f"{low} to {high}"
+
+
+def _exposed(summary: dict[str, Any]) -> list[str]:
+    """Show the communication that a rank waits for, and what else became longer."""
+    names = list(dict.fromkeys(name for job in summary["jobs"] for name in _changed(job)))
+    rows = []
+    for job in summary["jobs"]:
+        alone, together = job["breakdown_alone_s"], job["breakdown_together_s"]
+        pairs = [(job["exposed_alone_s"], job["exposed_together_s"])]
+        pairs += [(alone.get(name, 0.0), together.get(name, 0.0)) for name in names]
+        rows.append((job["name"], *(f"{duration(a)} → {duration(b)}" for a, b in pairs)))
+    head = ("job", "all", *(NAMES.get(name, name).removesuffix(" communication").split(" (")[0] for name in names))
+    return ["exposed communication in a step, alone → together (mean of its ranks)", *_table(head, rows)]
+
+
+def _changed(job: dict[str, Any]) -> list[str]:
+    """Return the parts of a step that last at least a thousandth of it longer or shorter together than alone."""
+    alone, together = job["breakdown_alone_s"], job["breakdown_together_s"]
+    least = 1e-3 * job["step_alone_s"]
+    return [name for name in together if abs(together[name] - alone.get(name, 0.0)) > least]
+
+
+def _meeting(summary: dict[str, Any], meeting: dict[str, Any]) -> list[str]:
+    one, two = meeting["jobs"]
+    if not meeting["links"]:
+        return [f"{one} and {two} share no link"]
+    rows = [
+        (
+            tier["tier"],
+            str(tier["links"]),
+            tier["busiest"],
+            *(f"{scaled(tier['bytes_per_s'][name], 'B/s')} ({100 * tier['share'][name]:.0f} %)" for name in (one, two)),
+            f"{100 * tier['utilization']:.1f} %",
+            "" if tier["both"] is None else f"{100 * tier['both']:.1f} % of the time",
+        )
+        for tier in meeting["tiers"]
+    ]
+    head = ("tier", "links", "the busiest", one, two, "utilization", "both at once")
+    return [f"{one} and {two} share {meeting['links']:,} links", *_table(head, rows)]
+
+
+def _caveats(summary: dict[str, Any]) -> list[str]:
+    names = dict.fromkeys(job["predictor"]["name"] for job in summary["jobs"])
+    return [f"kernel times by {' and '.join(names)}", left_out(summary)]
+
+
+def _how(summary: dict[str, Any], took: float) -> list[str]:
+    s = summary["simulated"]
+    alike = "class" if s["rank_classes"] == 1 else "classes"
+    return [
+        f"simulated {s['ranks']:,} ranks as {s['rank_classes']:,} {alike} for {seconds(s['seconds'])}; "
+        f"{s['events']:,} events in {seconds(took)}",
+        *_kernels(summary),
+        *folded("not modelled: " + "; ".join(summary["not_modelled"])),
+    ]
+
+
+def _kernels(summary: dict[str, Any]) -> Iterable[str]:
+    """Yield what is known of the kernel times, once for all jobs that say the same."""
+    predictors = [job["predictor"] for job in summary["jobs"]]
+    for name in dict.fromkeys(p["name"] for p in predictors):
+        yield f"kernel times by {name}; error on held-out kernels:"
+        yield from (
+            f"  {line}" for line in dict.fromkeys(x for p in predictors if p["name"] == name for x in p["error"])
+        )
+    for clocks in dict.fromkeys(p["clocks"] for p in predictors):
+        yield from folded(f"clocks: {clocks}")

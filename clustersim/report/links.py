@@ -1,0 +1,88 @@
+"""Which links carried what, and which of them make the step long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from clustersim.engine.compile import Plan
+from clustersim.engine.network import Network, Variant
+from clustersim.engine.program import Span
+from clustersim.topology.model import Floats, Topology
+
+_SAME = 1 + 1e-9
+
+
+def link_bytes(plan: Plan, topology: Topology) -> Floats:
+    """Return the bytes that crossed every link in the step."""
+    totals: dict[Variant, Floats] = {}
+    cells = plan.network.cells
+    for program in plan.programs:
+        for (variant, cell), size in program.carried().items():
+            of = cells.groups[variant[0]].of
+            totals.setdefault(variant, np.zeros(len(of)))[of == cell] = size
+    return plan.network.bytes_by_link(totals.items())
+
+
+def limiting_seconds(path: Sequence[Span], network: Network) -> Floats:
+    """Return, by link, the seconds of the critical path in which bytes move at the rate that this link gives them.
+
+    Of a transfer that NCCL or its GPUs keep below what its links would give, no link is one. Idle rates: what transfers take
+    from each other is not in it.
+    """
+    found = np.zeros(len(network.topology.capacity))
+    sizes: dict[tuple[Variant, int], float] = {}
+    for span in path:
+        for key, size in (span.activity.carried if span.activity else {}).items():
+            sizes[key] = sizes.get(key, 0.0) + size
+    for (variant, cell), size in sizes.items():
+        group = int(network.cells.groups[variant[0]].first[cell])
+        for t in network.phases[variant]:
+            part = slice(*np.searchsorted(t.group, [group, group + 1]).tolist())
+            links, inverse = np.unique(t.link[part], return_inverse=True)
+            each = np.bincount(inverse, t.weight[part], len(links)) / network.topology.capacity[links]
+            if len(links) and 1 / each.max() <= t.bound[group] * _SAME:
+                found[links[each >= each.max() / _SAME]] += size * each.max()
+    return found
+
+
+def busiest(topology: Topology, crossed: Floats, limiting: Floats, end: float) -> list[dict[str, Any]]:
+    """Return one link of each tier that carried anything: that which limits the critical path longest, else the most used.
+
+    Those that limit come first, longest first, then the others by mean utilization over the step (bytes / capacity / s).
+    """
+    use = crossed / topology.capacity / end
+    slows = np.round(limiting, 9)
+    tops = [
+        tier.first + int(np.lexsort((use[tier.first :][: tier.links], slows[tier.first :][: tier.links]))[-1])
+        for tier in topology.tiers
+        if tier.links
+    ]
+    return [
+        {
+            "link": topology.link_name(i),
+            **dict(zip(("from", "to"), ends(topology, i), strict=True)),
+            "bytes": float(crossed[i]),
+            "utilization": float(use[i]),
+            "limiting_s": float(limiting[i]),
+        }
+        for i in sorted(tops, key=lambda i: (-slows[i], -use[i]))
+        if crossed[i] > 0
+    ]
+
+
+def ends(topology: Topology, link: int) -> tuple[str, str]:
+    """Return where a link leads from and to: GPUs and NICs by their node, switches as `show --draw` and exports name them."""
+    a, b = (_place(topology, end) for end in topology.ends(link))
+    return a, b
+
+
+def _place(topology: Topology, name: str) -> str:
+    kind, _, number = name.partition("[")
+    each = {"gpu": topology.gpus_per_node, "nic": topology.node.nics}.get(kind, 0)
+    if not each:
+        return name
+    node, local = divmod(int(number.rstrip("]")), each)
+    return f"node {node} {kind.upper()} {local}"

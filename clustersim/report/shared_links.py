@@ -1,0 +1,119 @@
+"""The links on which two jobs meet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from clustersim.engine.fabric import Activity
+from clustersim.engine.network import Network
+from clustersim.engine.program import Span
+from clustersim.report.jobs_facts import Shared, Tenant
+
+Interval = tuple[float, float]
+
+
+def meeting(shared: Shared, a: int, b: int) -> dict[str, Any]:
+    """Return the links that two jobs share: how many of each tier, and of the busiest who uses it how much.
+
+    `both` is the part of the time in which both have something under way on it, a transfer's latency included: two jobs that
+    use a link at different times do not slow each other down, however busy it is.
+    """
+    both = (shared.rates[a] > 0) & (shared.rates[b] > 0)
+    use = np.where(both, shared.rates.sum(axis=0) / shared.cluster.capacity, -1.0)
+    tiers = []
+    for tier in shared.cluster.tiers:
+        links = slice(tier.first, tier.first + tier.links)
+        if both[links].any():
+            busiest = tier.first + int(use[links].argmax())
+            tiers.append({"tier": tier.name, "links": int(both[links].sum()), **_link(shared, busiest, a, b)})
+    tiers.sort(key=lambda one: -one["utilization"])
+    return {"jobs": [shared.tenants[a].name, shared.tenants[b].name], "links": int(both.sum()), "tiers": tiers}
+
+
+def _link(shared: Shared, link: int, a: int, b: int) -> dict[str, Any]:
+    """Return what all jobs put on a link: bytes/s, mean utilization, and the share of each."""
+    rates = {t.name: float(rate) for t, rate in zip(shared.tenants, shared.rates[:, link], strict=True) if rate}
+    total = math.fsum(rates.values())
+    return {
+        "busiest": shared.cluster.link_name(link),
+        "capacity_bytes_per_s": float(shared.cluster.capacity[link]),
+        "bytes_per_s": rates,
+        "share": {name: rate / total for name, rate in rates.items()},
+        "utilization": total / float(shared.cluster.capacity[link]),
+        "both": _both(shared, link, a, b),
+    }
+
+
+def _both(shared: Shared, link: int, a: int, b: int) -> float | None:
+    """Return the part of the window in which both jobs have something under way on a link; None when there is no window."""
+    begin, end = shared.window
+    if end <= begin:
+        return None
+    one, two = (list(merged(_under_way(shared.tenants[i], link))) for i in (a, b))
+    common = overlaps(one, two)
+    return math.fsum(max(min(last, end) - max(first, begin), 0.0) for first, last in common) / (end - begin)
+
+
+def _under_way(tenant: Tenant, link: int) -> set[Interval]:
+    """Return when a transfer of a job that crosses a link was under way."""
+    wanted = _moves(tenant.plan.network, link)
+    places: dict[int, list[int]] = {}
+    found: set[Interval] = set()
+    for span in (span for step in tenant.counted for span in step.spans if span.activity):
+        activity = span.activity
+        assert activity is not None
+        if id(activity) not in places:
+            places[id(activity)] = [i for i, segment in enumerate(activity.segments) if id(segment.move) in wanted]
+        found.update(_intervals(span, activity, places[id(activity)]))
+    return found
+
+
+def _moves(network: Network, link: int) -> set[int]:
+    """Return the moves, by identity, of groups that cross a link."""
+    result = set()
+    for (call, cell), moves in network.known.items():
+        of = network.cells.groups[call.family].of
+        for phase, move in zip(network.phases[network.variant(call)], moves, strict=True):
+            if (of[phase.group[phase.link == link]] == cell).any():
+                result.add(id(move))
+    return result
+
+
+def _intervals(span: Span, activity: Activity, places: Iterable[int]) -> Iterator[Interval]:
+    marks = span.marks or [span.start + end for end in activity.ends]
+    for i in places:
+        yield marks[2 * i], marks[2 * i + 1]
+
+
+def merged(intervals: Iterable[Interval]) -> Iterator[Interval]:
+    """Yield the union of intervals, ascending and apart."""
+    begun: float | None = None
+    last = 0.0
+    for first, end in sorted(intervals):
+        if begun is None:
+            begun, last = first, end
+        elif first > last:
+            yield begun, last
+            begun, last = first, end
+        else:
+            last = max(last, end)
+    if begun is not None:
+        yield begun, last
+
+
+def overlaps(one: list[Interval], two: list[Interval]) -> list[Interval]:
+    """Return the intersections of two unions of intervals, each ascending and apart."""
+    result, i, j = [], 0, 0
+    while i < len(one) and j < len(two):
+        first, last = max(one[i][0], two[j][0]), min(one[i][1], two[j][1])
+        if last > first:
+            result.append((first, last))
+        if one[i][1] < two[j][1]:
+            i += 1
+        else:
+            j += 1
+    return result

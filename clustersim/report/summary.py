@@ -1,0 +1,206 @@
+"""What `summary.json` says: the step time, why, whether it fits, and how it was found."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from clustersim.engine.compile import Plan, Work
+from clustersim.engine.memory import Held
+from clustersim.engine.program import Span
+from clustersim.engine.simulate import Record
+from clustersim.parallel.flops import hardware_flop, model_flop
+from clustersim.parallel.job import Job
+from clustersim.parallel.nearby import Nearby
+from clustersim.predictors.uncertainty import Bounds, Margin
+from clustersim.report.breakdown import mean, of_path
+from clustersim.report.calibration import CALL, Kind, interval
+from clustersim.report.interval import Kernels
+from clustersim.report.links import busiest, limiting_seconds, link_bytes
+from clustersim.report.trace import chosen, shown
+from clustersim.report.verdicts import idle_facts, verdict, warnings
+from clustersim.topology.model import Topology
+
+NOT_MODELLED = (
+    "packet loss, PFC and incast",
+    "the interference of communication kernels with computation on the SMs",
+    "CPU overhead beyond the launch of kernels, data loading and checkpoints",
+)
+
+
+class Forecast(NamedTuple):
+    """What is known of the kernel times: the predictor's error in words, the clocks assumed, and the interval of each kernel.
+
+    shares: of the rate in a short burst that matrix products keep, and where that is from, by data type.
+    """
+
+    statement: list[str]
+    clocks: str
+    shares: dict[str, dict[str, Any]]
+    bounds: Bounds
+
+
+class Facts(NamedTuple):
+    """What the summary needs besides plan and record.
+
+    memory: of each pipeline rank; kernels: those of the critical path; path: it itself; nearby: a split or batch that
+    uses more of the cluster's GPUs, where some idle and there is one.
+    """
+
+    memory: list[Held]
+    forecast: Forecast
+    kernels: Kernels
+    path: list[Span]
+    nearby: Nearby | None
+    full_attention: bool
+
+
+def summary(
+    topology: Topology, work: Work, plan: Plan, record: Record, parts: list[dict[str, float]], facts: Facts
+) -> dict[str, Any]:
+    """Return the summary as plain data; keys carry their units."""
+    return {
+        "name": work.job.name,
+        "cluster": cluster_facts(topology),
+        "parallelism": split_facts(work.job),
+        **_speed(topology, work, record, facts),
+        "idle": idle_facts(topology.gpus, work.job.mesh.size, facts.nearby),
+        "warnings": [
+            *warnings(work.job, topology.gpu, max(one.peak.total for one in facts.memory)),
+            *(topology.warnings if topology.gpus_per_node < work.job.mesh.size else ()),
+        ],
+        "breakdown_s": mean(parts, plan.size.tolist()),
+        "critical_path_s": of_path(facts.path),
+        "memory": memory_facts(topology, facts.memory),
+        "busiest_links": busiest(
+            topology, link_bytes(plan, topology), limiting_seconds(facts.path, plan.network), record.end
+        ),
+        "predictor": predictor_facts(work.job, facts.forecast),
+        "not_modelled": list(NOT_MODELLED),
+        **({"ignored_arguments": work.job.ignored._asdict()} if any(work.job.ignored) else {}),
+        "simulated": _simulated(topology, work, plan, record, facts),
+        "trace": shown(chosen(record.spans, plan, work.job.mesh.size // work.job.parallelism.pp), plan),
+    }
+
+
+def predictor_facts(job: Job, forecast: Forecast) -> dict[str, Any]:
+    """Return what is known of the kernel times of a job."""
+    return {
+        "name": job.spec.predictor,
+        "error": forecast.statement,
+        "clocks": forecast.clocks,
+        "clock_shares": forecast.shares,
+    }
+
+
+def cluster_facts(topology: Topology) -> dict[str, Any]:
+    """Return what a result says of the cluster."""
+    return {
+        "name": topology.name,
+        "gpu": topology.gpu.name,
+        "nodes": topology.nodes,
+        "gpus": topology.gpus,
+        "links": len(topology.capacity),
+        "cables": int(topology.counts.get("cables", 0)),
+    }
+
+
+def split_facts(job: Job) -> dict[str, Any]:
+    """Return how a job is split and trained."""
+    split, training = job.parallelism, job.training
+    return {
+        "tp": split.tp,
+        "pp": split.pp,
+        "dp": split.dp,
+        "ep": split.ep,
+        "expert_tp": split.etp,
+        "vpp": split.vpp,
+        "zero": split.zero,
+        "schedule": split.schedule,
+        "micro_batch": training.micro_batch,
+        "global_batch": training.global_batch,
+        "seq": training.seq,
+        "microbatches": job.microbatches,
+        "precision": training.precision,
+        "recompute": training.recompute,
+    }
+
+
+def _speed(topology: Topology, work: Work, record: Record, facts: Facts) -> dict[str, Any]:
+    job, end = work.job, record.end
+    used = job.mesh.size
+    tokens = job.training.global_batch * job.training.seq / end
+    flop = model_flop(job, facts.full_attention)
+    rate = flop / end / used
+    peak = topology.gpu.matrix_peak(job.training.precision)
+    margin = step_interval(topology, job, end, facts.kernels)
+    recomputes = job.training.recompute != "none"
+    return {
+        "step_time_s": end,
+        "step_time_low_s": margin.low,
+        "step_time_high_s": margin.high,
+        "step_time_interval": margin.note,
+        "critical_path_kernels": facts.kernels.launches,
+        "tokens_per_s": tokens,
+        "tokens_per_s_per_gpu": tokens / used,
+        "tokens_per_s_per_owned_gpu": tokens / topology.gpus,
+        "model_tflops_per_gpu": rate / 1e12,
+        "mfu": rate / peak,
+        **({"hfu": hardware_flop(job, facts.full_attention) / end / used / peak} if recomputes else {}),
+        "peak_tflops_per_gpu": peak / 1e12,
+        "model_flop": flop,
+        "flop_rule": _rule(job, facts.full_attention),
+    }
+
+
+def step_interval(topology: Topology, job: Job, end: float, kernels: Kernels) -> Margin:
+    """Return between which times a step of `end` seconds lies: as published steps of its kind say.
+
+    Forecasts that are bounds stay what they are.
+    """
+    if None in (kernels.margin.low, kernels.margin.high):
+        return kernels.margin
+    kind = Kind(
+        architecture=topology.gpu.architecture,
+        precision=job.training.precision,
+        gpus=job.mesh.size,
+        launching=CALL * kernels.launches / end,
+        experts=job.model.experts is not None,
+        predictor=job.spec.predictor,
+        clocks=str(job.spec.clocks),
+    )
+    return interval(end, kind)
+
+
+def _rule(job: Job, full: bool) -> str:
+    attention = "causal attention counted half" if job.model.causal and not full else "attention counted in full"
+    return f"3 x forward, 2mnk a matrix product, {attention}, nothing recomputed; hfu adds what is recomputed"
+
+
+def memory_facts(topology: Topology, memory: list[Held]) -> dict[str, Any]:
+    """Return whether a job fits, and the memory of each pipeline rank by kind; `verdict` says when that is too close to tell."""
+    peaks = [held.peak for held in memory]
+    peak = max(m.total for m in peaks)
+    stages = [{f"{kind}_bytes": value for kind, value in m._asdict().items()} | {"total_bytes": m.total} for m in peaks]
+    return {
+        "fits": peak <= topology.gpu.memory,
+        "verdict": verdict(peak, topology.gpu.memory),
+        "peak_bytes": peak,
+        "capacity_bytes": topology.gpu.memory,
+        "by_pipeline_rank": stages,
+    }
+
+
+def _simulated(topology: Topology, work: Work, plan: Plan, record: Record, facts: Facts) -> dict[str, Any]:
+    cells = plan.network.cells
+    return {
+        "gpus": topology.gpus,
+        "ranks": work.job.mesh.size,
+        "idle_gpus": topology.gpus - work.job.mesh.size,
+        "rank_classes": len(plan.programs),
+        "groups": int(sum(len(c.of) for c in cells.groups.values())),
+        "group_classes": int(sum(len(c.first) for c in cells.groups.values())),
+        "links_that_can_be_short": len(cells.links.of),
+        "link_classes": len(cells.links.first),
+        "events": record.events,
+        "maxmin_solves": record.solves,
+    }

@@ -1,0 +1,139 @@
+"""The timeline as a Chrome trace, which https://ui.perfetto.dev opens: one process a rank cell, one track a stream.
+
+Times are in microseconds, as the format wants. Moves inside a forward or backward pass are on the track of their own stream,
+at the times that they really had (when the activity ran undisturbed, those of its template).
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate, islice
+from pathlib import Path
+from typing import Any
+
+from clustersim.engine.compile import Plan
+from clustersim.engine.program import Span
+from clustersim.engine.simulate import Record
+
+MAX_EVENTS = 2_000_000
+"""Slices of one trace at most: what a browser still moves smoothly. Beyond, whole rank classes are left out."""
+
+Spans = dict[int, list[Span]]
+"""Spans by rank cell."""
+
+
+def write_trace(path: Path, record: Record, plan: Plan, width: int) -> None:
+    """Write the gzipped trace of a step, of the rank cells that `chosen` takes; the same record gives the same bytes.
+
+    width: ranks of one pipeline rank (tp·dp).
+    """
+    kept = chosen(record.spans, plan, width)
+    write_events(path, shown(kept, plan), _events(kept, plan))
+
+
+def write_events(path: Path, facts: object, lines: Iterator[str]) -> None:
+    """Write the gzipped trace of these events, one a line; `facts`, what it shows of the step, are its metadata."""
+    with path.open("wb") as raw, gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0, compresslevel=3) as file:
+        file.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(facts)},"traceEvents":[\n'.encode())
+        separator = ""
+        while batch := ",\n".join(islice(lines, 20_000)):
+            file.write(f"{separator}{batch}".encode())
+            separator = ",\n"
+        file.write(b"\n]}\n")
+
+
+def chosen(spans: Iterable[Span], plan: Plan, width: int, share: int = 1) -> Spans:
+    """Return the spans of the rank cells that a trace shows, in the order of cells, every cell whole.
+
+    They are taken lane by lane: first one tensor- and data-parallel position through the whole pipeline, so that what waits
+    for what can be seen, then the next, until `MAX_EVENTS` slices (a `share`-th of them where jobs share a trace) are
+    full. The first cell is always there.
+    """
+    by_cell: Spans = {cell: [] for cell in range(len(plan.programs))}
+    moves: dict[int, int] = {}
+    slices_of = dict.fromkeys(by_cell, 0)
+    for span in spans:
+        by_cell[span.rank].append(span)
+        slices_of[span.rank] += 1 + _moves(span, moves)
+    order = sorted(by_cell, key=lambda cell: (int(plan.first[cell]) % width, int(plan.first[cell])))
+    room = MAX_EVENTS // share
+    taken = {cell for cell, sums in zip(order, accumulate(slices_of[c] for c in order), strict=True) if sums <= room}
+    return {cell: row for cell, row in by_cell.items() if cell in taken or cell == order[0]}
+
+
+def _moves(span: Span, known: dict[int, int]) -> int:
+    """Return how many moves a span has inside, counted once for each activity."""
+    if span.stream != "compute" or span.activity is None:
+        return 0
+    key = id(span.activity)
+    if key not in known:
+        known[key] = sum(segment.move is not None for segment in span.activity.segments)
+    return known[key]
+
+
+def shown(kept: Spans, plan: Plan) -> dict[str, int]:
+    """Return how much of a step a trace shows: classes of ranks that are alike, and ranks they stand for, of how many."""
+    size = plan.size
+    return {
+        "rank_classes": len(plan.programs),
+        "rank_classes_shown": len(kept),
+        "ranks": int(size.sum()),
+        "ranks_shown": int(size[list(kept)].sum()),
+    }
+
+
+def left_out(summary: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each trace, of a step or of a job that shares a cluster, that does not show every rank class."""
+    traces = [(f" of {job['name']}", job["trace"]) for job in summary.get("jobs", ())] or [("", summary["trace"])]
+    return [
+        f"trace.json.gz shows {facts['rank_classes_shown']:,} of {facts['rank_classes']:,} classes of ranks{whose}, each "
+        f"of them whole: more than {MAX_EVENTS:,} events would be too many for a browser"
+        for whose, facts in traces
+        if facts["rank_classes_shown"] < facts["rank_classes"]
+    ]
+
+
+def _events(spans: Spans, plan: Plan) -> Iterator[str]:
+    names = {name for row in spans.values() for span in row for name in streams(span)}
+    track = {name: i for i, name in enumerate(["compute", *sorted(names - {"compute"})])}
+    for cell, row in spans.items():
+        first, size = int(plan.first[cell]), int(plan.size[cell])
+        label = f"rank {first}" + (f" (and {size - 1} like it)" if size > 1 else "")
+        yield f'{{"ph":"M","pid":{cell},"name":"process_name","args":{{"name":"{label}"}}}}'
+        for name, tid in track.items():
+            yield f'{{"ph":"M","pid":{cell},"tid":{tid},"name":"thread_name","args":{{"name":"{name}"}}}}'
+        for span in row:
+            yield from slices(span, cell, track)
+
+
+def streams(span: Span) -> set[str]:
+    """Return the streams that a span is drawn on: its own and those of the moves inside."""
+    inner = {segment.move.kind for segment in span.activity.segments if segment.move} if span.activity else set()
+    return {span.stream} | (inner if span.stream == "compute" else set())
+
+
+def slices(span: Span, process: int, track: Mapping[str, int]) -> Iterator[str]:
+    """Yield the slices of a span on the tracks of its streams."""
+    if span.end > span.start:
+        yield _slice(process, track[span.stream], _name(span), span.start, span.end)
+    if span.stream != "compute" or span.activity is None:
+        return
+    marks = span.marks or [span.start + end for end in span.activity.ends]
+    for i, segment in enumerate(span.activity.segments):
+        if segment.move and marks[2 * i + 1] > marks[2 * i]:
+            yield _slice(process, track[segment.move.kind], segment.move.kind, marks[2 * i], marks[2 * i + 1])
+
+
+def _name(span: Span) -> str:
+    if span.stream == "compute" and span.stage >= 0:
+        return f"{span.stage}{span.kind}{span.microbatch}"
+    return f"{span.kind} {span.microbatch}" if span.microbatch >= 0 else span.kind
+
+
+def _slice(pid: int, tid: int, name: str, start: float, end: float) -> str:
+    """Return a slice cut to whole nanoseconds at both ends, so that slices that meet do not overlap."""
+    begin, last = round(start * 1e9), round(end * 1e9)
+    times = f'"ts":{begin / 1e3:.3f},"dur":{(last - begin) / 1e3:.3f}'
+    return f'{{"ph":"X","pid":{pid},"tid":{tid},"name":"{name}",{times}}}'

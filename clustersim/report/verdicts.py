@@ -1,0 +1,47 @@
+"""What a reader must be told beside the figures: memory too close to tell, GPUs that idle, options that cost speed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clustersim.config.gpu import Gpu
+from clustersim.parallel.job import Job
+from clustersim.parallel.nearby import Nearby
+from clustersim.units import gibibytes
+
+CLOSE = 0.03
+"""Share of a GPU's memory within which a forecast of it cannot tell: what frameworks keep beside tensors differs by that."""
+
+
+def verdict(need: float, have: float) -> str:
+    """Return `fits`, `close` (within 3 % of the limit, on either side), or `does not fit`; bytes."""
+    if need > (1 + CLOSE) * have:
+        return "does not fit"
+    return "fits" if need < (1 - CLOSE) * have else "close"
+
+
+def warnings(job: Job, gpu: Gpu, need: float) -> list[str]:
+    """Return what makes the answer doubtful or needlessly bad, each with its remedy; need: bytes of the fullest rank."""
+    split, found = job.parallelism, []
+    if verdict(need, gpu.memory) == "close":
+        found.append(
+            f"memory is within 3 % of the limit ({gibibytes(need)} of {gibibytes(gpu.memory)}), too close to tell; "
+            "leave room by a higher tp or pp, a smaller micro_batch or recompute"
+        )
+    if split.vpp > 1 and split.pp > 1 and not split.overlap.p2p:
+        found.append(
+            f"every send of the {split.vpp} chunks a rank is waited for, which can make {split.schedule} slower than 1f1b; "
+            "set parallelism.overlap.p2p: true (Megatron: --overlap-p2p-communication) if sends run beside computation"
+        )
+    return found
+
+
+def idle_facts(gpus: int, used: int, nearby: Nearby | None) -> dict[str, Any]:
+    """Return how many GPUs of the cluster idle, their share of it, and what would use more of them."""
+    return {
+        "gpus": gpus - used,
+        "share": (gpus - used) / gpus,
+        "suggestion": {"options": nearby.options, "changes": dict(nearby.changes), "gpus": nearby.gpus}
+        if nearby
+        else None,
+    }

@@ -1,0 +1,158 @@
+"""A user's PyTorch module → its graph: traced by torch.fx on the meta device, so without weights, values or a GPU.
+
+`make_fx` records every ATen call that the module and the autograd engine make, with shapes and strides alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from clustersim.errors import InputError
+from clustersim.single_gpu.aten import known, price
+from clustersim.single_gpu.memory import of_nodes
+from clustersim.single_gpu.model import OUTSIDE, Graph, Node, Phase
+from clustersim.single_gpu.tensor import Tensor
+from clustersim.single_gpu.traced import trace
+
+if TYPE_CHECKING:
+    import torch
+
+DTYPES = {
+    "float64": "fp64",
+    "float32": "fp32",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float8_e4m3fn": "fp8",
+    "float8_e5m2": "fp8",
+    "int64": "int64",
+    "int32": "int32",
+    "int16": "fp16",
+    "int8": "bool",
+    "uint8": "bool",
+    "bool": "bool",
+}
+"""Our name of a torch type of the same size."""
+_TORCH = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+_FLASH = "_scaled_dot_product_flash_attention"
+_EFFICIENT = "_scaled_dot_product_efficient_attention"
+
+
+def build(
+    name: str,
+    module: torch.nn.Module,
+    inputs: tuple[Any, ...] | dict[str, Any],
+    dtype: str | None = None,
+    training: bool = False,
+) -> Graph:
+    """Return the graph of a module on example inputs (positional or by name), moved to the meta device.
+
+    `dtype` turns its floating-point parameters and inputs into that type; None leaves them as they are.
+    In training the backward pass starts from a scalar output, from `.loss`, or from a gradient of the first output; each
+    parameter's gradient is added to the one that is there. Raises InputError when the module cannot run on shapes alone.
+    """
+    import torch
+    from torch.utils import _pytree as tree
+
+    wanted = getattr(torch, _TORCH[dtype]) if dtype else None
+    module = module.to("meta", wanted).train(training)
+    inputs = tree.tree_map_only(torch.Tensor, lambda one: _moved(one, wanted), inputs)
+    weights = dict(module.named_parameters())
+    try:
+        traced, forward, reached = trace(module, weights, inputs, training)
+    except Exception as error:
+        raise InputError(
+            f"{name}: cannot be traced on shapes alone ({reason(error)}); it must not look at values"
+        ) from error
+    nodes = [*_nodes(traced, forward), *_accumulated(reached)]
+    unknown = tuple(dict.fromkeys(node.op for node in nodes if not known(node.op)))
+    size = math.fsum(one.numel() * one.element_size() for one in weights.values())
+    parameters = sum(one.numel() for one in weights.values())
+    return Graph(name, tuple(nodes), parameters, unknown, of_nodes(nodes, size, training))
+
+
+def _moved(one: Any, dtype: Any) -> Any:
+    """Return an input on the meta device, in the type asked for where it is a floating-point one."""
+    return one.to("meta", dtype) if one.is_floating_point() else one.to("meta")
+
+
+def reason(error: BaseException) -> str:
+    """Return the kind of an error and the first line of what it says."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:160]}".rstrip(": .")
+
+
+def _nodes(traced: Any, forward: set[str]) -> list[Node]:
+    """Return the ATen calls of an fx graph; `getitem` of a call with several outputs is the call itself."""
+    import torch
+
+    nodes: list[Node] = []
+    index: dict[str, int] = {}
+    for one in traced.graph.nodes:
+        if one.op != "call_function":
+            continue
+        if not isinstance(one.target, torch._ops.OpOverload):
+            index[one.name] = index.get(one.args[0].name, OUTSIDE) if one.args else OUTSIDE
+            continue
+        phase: Phase = "forward" if one.name in forward else "backward"
+        nodes.append(_node(one, phase, index))
+        index[one.name] = len(nodes) - 1
+    return nodes
+
+
+def _node(one: Any, phase: Phase, index: Mapping[str, int]) -> Node:
+    op = one.target._schema.name.partition("::")[2]
+    given = [(source, shape) for source in one.all_input_nodes for shape in _tensors(source)[:1]]
+    inputs = [shape for source in _arguments(one) for shape in _tensors(source)[:1]]
+    outputs = _tensors(one)
+    if op.removesuffix("_backward") in (_FLASH, _EFFICIENT):
+        op, inputs = _attention_call(one, op, inputs)
+    reads = tuple((index.get(source.name, OUTSIDE), shape.bytes) for source, shape in given)
+    size = math.fsum(shape.bytes for shape in outputs)
+    return Node(_place(one), op, phase, price(op, inputs, outputs), reads, size)
+
+
+def _arguments(one: Any) -> list[Any]:
+    """Return the nodes among the arguments in order, those that come twice twice."""
+    from torch.fx import Node as FxNode
+    from torch.utils import _pytree as tree
+
+    return [leaf for leaf in tree.tree_leaves((one.args, one.kwargs)) if isinstance(leaf, FxNode)]
+
+
+def _attention_call(one: Any, op: str, inputs: list[Tensor]) -> tuple[str, list[Tensor]]:
+    names = [argument.name for argument in one.target._schema.arguments]
+    position = names.index("is_causal")
+    causal = one.kwargs.get("is_causal", one.args[position] if len(one.args) > position else False)
+    backward = op.endswith("_backward")
+    kept = inputs[1:4] if backward else inputs[:3]
+    return f"attention{'_backward' if backward else ''}{'_causal' if causal else ''}", kept
+
+
+def _tensors(one: Any) -> list[Tensor]:
+    """Return the shapes of a node's outputs that are there."""
+    import torch
+    from torch.utils import _pytree as tree
+
+    found = [leaf for leaf in tree.tree_leaves(one.meta.get("val")) if isinstance(leaf, torch.Tensor)]
+    return [_tensor(one) for one in found]
+
+
+def _tensor(one: Any) -> Tensor:
+    return Tensor(tuple(one.shape), tuple(one.stride()), DTYPES.get(str(one.dtype).removeprefix("torch."), "fp32"))
+
+
+def _place(one: Any) -> str:
+    stack = one.meta.get("nn_module_stack")
+    return str(next(reversed(stack.values()))[0]) if stack else ""
+
+
+def _accumulated(weights: Mapping[str, Any]) -> list[Node]:
+    """Return the sum of each parameter's gradient into the one that is there."""
+    nodes = []
+    for name, one in weights.items():
+        shape = _tensor(one)
+        reads = ((OUTSIDE, shape.bytes),) * 2
+        nodes.append(Node(name, "add", "accumulate", price("add", [shape, shape], [shape]), reads, shape.bytes))
+    return nodes

@@ -1,0 +1,105 @@
+"""How long a graph takes on a GPU: kernels run in a row, each no earlier than the CPU has launched it."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from clustersim.config.gpu import Gpu
+from clustersim.model.kernel import Kernel
+from clustersim.predictors.base import Predictor
+from clustersim.predictors.clocks import Clocks, applied, derate
+from clustersim.predictors.features import Floats
+from clustersim.single_gpu.fuse import apart
+from clustersim.single_gpu.model import Graph, Node, Phase
+
+CALL = 12e-6
+"""Seconds of CPU for an eager call that launches a kernel: in NeuSight's traces calls on a handful of elements (arange, full,
+long, cumsum) take 9, 12, 13 and 13 us more on the hosts of A100, T4, V100 and P100 than calls that do nothing (size)."""
+PRODUCT = 25e-6
+"""Seconds of CPU for a product: a linear layer of one row a sequence takes 38 us more there, its two views and module 14."""
+VIEW = 4e-6
+"""Seconds of CPU for a view: view, unsqueeze and expand take 2 to 5 us more there."""
+PHASES: tuple[Phase, ...] = ("forward", "backward", "accumulate")
+
+
+class Part(NamedTuple):
+    """One phase of a pass: seconds of its kernels in a row, seconds of the CPU calls that launch them, and how many launches."""
+
+    phase: Phase
+    gpu: float
+    cpu: float
+    launches: int
+
+
+class Total(NamedTuple):
+    """A whole pass: its phases, the seconds that the GPU waited for launches, and the distinct kernels.
+
+    `kernels` holds (kernel, launches, seconds of one); `critical` the seconds of each kernel after the last wait for the CPU.
+    """
+
+    parts: tuple[Part, ...]
+    waits: float
+    kernels: tuple[tuple[Kernel, int, float], ...]
+    critical: Mapping[Kernel, float]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the pass."""
+        return math.fsum(part.gpu for part in self.parts) + self.waits
+
+
+def total(graph: Graph, predictor: Predictor, gpu: Gpu, eager: bool = True, clocks: Clocks = "sustained") -> Total:
+    """Return the seconds of a graph, all distinct kernels predicted in one array call.
+
+    `eager` adds what the GPU waits for the CPU's calls; a compiled graph has none worth counting. Raises InputError for
+    impossible kernels. `clocks`: those of passes in a row for seconds, of one burst, or a share (docs/clocks.md).
+    """
+    counts: dict[Kernel, int] = {}
+    for kernel in graph.kernels:
+        counts[kernel] = counts.get(kernel, 0) + 1
+    distinct, held = list(counts), applied(predictor, clocks)
+    seconds: Floats = derate(distinct, predictor.predict(distinct, gpu), gpu, held) if counts else np.zeros(0)
+    each = dict(zip(counts, seconds.tolist(), strict=True))
+    parts = tuple(_part(phase, nodes, each) for phase in PHASES if (nodes := _of(graph, phase)))
+    kernels = tuple((kernel, count, each[kernel]) for kernel, count in counts.items())
+    waits, first = _waits(graph.nodes, each) if eager else (0.0, 0)
+    return Total(parts, waits, kernels, _sums(graph.nodes[first:], each))
+
+
+def _sums(nodes: Sequence[Node], each: Mapping[Kernel, float]) -> dict[Kernel, float]:
+    result: defaultdict[Kernel, float] = defaultdict(float)
+    for kernel in (kernel for node in nodes for kernel in node.kernels):
+        result[kernel] += each[kernel]
+    return result
+
+
+def _of(graph: Graph, phase: Phase) -> list[Node]:
+    return [node for node in graph.nodes if node.phase == phase]
+
+
+def _part(phase: Phase, nodes: Sequence[Node], each: dict[Kernel, float]) -> Part:
+    kernels = [kernel for node in nodes for kernel in node.kernels]
+    return Part(phase, math.fsum(each[kernel] for kernel in kernels), math.fsum(map(cpu, nodes)), len(kernels))
+
+
+def cpu(node: Node) -> float:
+    """Return the seconds of CPU that a call takes before its kernels are in the queue."""
+    return VIEW if not node.kernels else PRODUCT if apart(node) else CALL
+
+
+def _waits(nodes: Sequence[Node], each: Mapping[Kernel, float]) -> tuple[float, int]:
+    """Return how long the GPU idles in a queue that the CPU fills, the largest lead of the GPU over the CPU, and at which call.
+
+    Call i is launched at C_i, the sum of the CPU times up to it; were the GPU never idle it would begin at G_i, the sum of the
+    kernels before it. The pass ends max_i(C_i - G_i) later than its kernels in a row (Lindley's recursion).
+    """
+    launched = np.cumsum([cpu(node) for node in nodes])
+    run = np.array([math.fsum(each[kernel] for kernel in node.kernels) for node in nodes])
+    lead = np.where(run > 0, launched - (np.cumsum(run) - run), 0.0)
+    last = int(lead.argmax()) if len(lead) else 0
+    return float(lead.max(initial=0.0)), last

@@ -1,0 +1,249 @@
+"""How the switches of a fat tree are counted and cabled: the port arithmetic, checked.
+
+A tier-t group joins `pod` groups of the tier below (tier 0: the leaves). A lower group has S switches ("planes") of u
+uplinks. `merge` neighbouring planes share one set of `spread` upper switches: cable (lower group q, plane i, port p) is
+number c = (q·merge + i % merge)·u + p of its set and goes to switch c % spread there, into port c // spread. With merge 1 and
+full pods this is the classic k-ary n-tree (Leiserson 1985; Petrini and Vanneschi 1997).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import gcd
+from typing import NamedTuple
+
+from clustersim.config.topology import FatTree, Tier
+from clustersim.config.yaml import Loc
+from clustersim.topology.arrays import divide
+from clustersim.topology.model import Ints
+from clustersim.topology.specs import Site
+
+
+class Level(NamedTuple):
+    """The cables from one tier to the next, in one network; see above. span: leaves under one lower group."""
+
+    groups: int
+    pod: int
+    span: int
+    planes: int
+    ports: int
+    merge: int
+    spread: int
+
+    @property
+    def cables(self) -> int:
+        """Cables of this level in one network."""
+        return self.groups * self.planes * self.ports
+
+
+class Place(NamedTuple):
+    """Where endpoints hang: network (rail plane), leaf in that network, port of the leaf."""
+
+    network: Ints
+    leaf: Ints
+    port: Ints
+
+
+class Leaves(NamedTuple):
+    """Endpoints → leaves. unit: nodes that share a set of leaves, with `sets` leaves for each of the `rails` (0: no rails).
+
+    parts: networks of one plane; planes: how many planes, each with a port of every NIC. total: leaves of one network.
+    """
+
+    nics: int
+    down: int
+    rails: int
+    unit: int
+    sets: int
+    parts: int
+    total: int
+    planes: int
+    endpoints: int
+
+    @property
+    def networks(self) -> int:
+        """Separate networks: one a rail plane, in each plane."""
+        return self.parts * self.planes
+
+    def place(self, endpoint: Ints, plane: Ints | int = 0) -> Place:
+        """Return where the ports of endpoints hang in a plane."""
+        first = endpoint * 0 + plane * self.parts
+        if not self.rails:
+            leaf, port = divide(endpoint, self.down)
+            return Place(first, leaf, port)
+        node, nic = divide(endpoint, self.nics)
+        each, rail = divide(nic, self.rails)
+        group, within = divide(node, self.unit)
+        shift, port = divide(within * (self.nics // self.rails) + each, self.down)
+        if self.parts > 1:
+            return Place(first + rail, group * self.sets + shift, port)
+        return Place(first, (group * self.rails + rail) * self.sets + shift, port)
+
+
+class Tree(NamedTuple):
+    """A counted fat tree: `networks` equal ones side by side."""
+
+    tiers: tuple[Ports, ...]
+    leaves: Leaves
+    levels: tuple[Level, ...]
+
+    @property
+    def ports(self) -> int:
+        """Ports of NICs that are links of their own: one in each of several planes, none in a single one."""
+        return self.leaves.endpoints * self.leaves.planes if self.leaves.planes > 1 else 0
+
+    def switches(self, tier: int) -> int:
+        """Return how many switches a tier has, 0 being the leaves."""
+        if tier == 0:
+            return self.leaves.total * self.leaves.networks
+        below = self.levels[tier - 1]
+        return -(-below.groups // below.pod) * self.planes(tier) * self.leaves.networks
+
+    def planes(self, tier: int) -> int:
+        """Return how many switches one group of a tier has."""
+        return self.levels[tier - 1].planes // self.levels[tier - 1].merge * self.levels[tier - 1].spread if tier else 1
+
+
+def tree(site: Site, spec: FatTree) -> Tree:
+    """Return the counted tree. Raises ConfigError when ports, pods or scalable units do not fit."""
+    tiers = ports_of_tiers(site, spec)
+    leaves = _leaves(site, spec, tiers[0])
+    return Tree(tiers, leaves, tuple(_levels(site, spec, tiers, leaves)))
+
+
+def _leaves(site: Site, spec: FatTree, tier: Ports) -> Leaves:
+    if spec.rails == "none":
+        if spec.rail_planes or spec.scalable_unit is not None:
+            key = "rail_planes" if spec.rail_planes else "scalable_unit"
+            raise site.error(("fabric", key), f"{key} is about rails; add `rails: optimized` or drop it")
+        return Leaves(site.nics, tier.down, 0, 0, 1, 1, -(-site.endpoints // tier.down), spec.planes, site.endpoints)
+    rails = _rails(site, spec)
+    unit = _unit(site, spec, tier, site.nics // rails)
+    sets = -(-unit * (site.nics // rails) // tier.down)
+    parts = rails if spec.rail_planes or len(spec.tiers) == 1 else 1
+    total = -(-site.nodes // unit) * sets * rails // parts
+    return Leaves(site.nics, tier.down, rails, unit, sets, parts, total, spec.planes, site.endpoints)
+
+
+def _rails(site: Site, spec: FatTree) -> int:
+    rails = site.nics if spec.rails == "optimized" else int(spec.rails)
+    if site.nics % rails:
+        many = f"{rails} do not divide the {site.nics} NICs of a node"
+        raise site.error(("fabric", "rails"), f"rails: {many}; use a divisor")
+    return rails
+
+
+def _unit(site: Site, spec: FatTree, tier: Ports, per_node: int) -> int:
+    unit = min(spec.scalable_unit or max(1, tier.down // per_node), site.nodes)
+    if per_node == 1 and unit > tier.down:
+        few = f"{unit} nodes a rail do not fit into the {tier.down} ports down of a {tier.name}"
+        raise site.error(("fabric", "scalable_unit"), f"scalable_unit: {few}; use {tier.down} or fewer")
+    return unit
+
+
+def _levels(site: Site, spec: FatTree, tiers: tuple[Ports, ...], leaves: Leaves) -> Iterable[Level]:
+    groups, span, planes = leaves.total, 1, 1
+    if len(tiers) == 1 and groups > 1:
+        many = f"{site.endpoints} NICs need {groups * leaves.networks} switches of {tiers[0].down} ports, and nothing joins them"
+        raise site.error(("fabric", "tiers"), f"{many}; add a tier or use a larger radix")
+    for t in range(1, len(tiers)):
+        pod = _pod(site, spec, tiers, t, groups)
+        merge, spread = _spread(pod, tiers[t - 1].up, tiers[t].down, planes)
+        if spread > tiers[t - 1].up:
+            raise site.error(("fabric", "tiers", t), _unreachable(tiers, t, pod, spread))
+        yield Level(groups, pod, span, planes, tiers[t - 1].up, merge, spread)
+        groups, span, planes = -(-groups // pod), span * pod, planes // merge * spread
+
+
+def _unreachable(tiers: tuple[Ports, ...], t: int, pod: int, spread: int) -> str:
+    lower, upper = tiers[t - 1], tiers[t]
+    what = f"{pod} groups of {lower.name} switches need {spread} {upper.name} switches of {upper.down} ports down"
+    few = f"{what}, but a {lower.name} has only {lower.up} uplinks to reach them"
+    return f"{few}; use a larger radix, smaller pods or a tier more"
+
+
+def _pod(site: Site, spec: FatTree, tiers: tuple[Ports, ...], t: int, groups: int) -> int:
+    asked = spec.tiers[t].pod
+    if t < len(tiers) - 1:
+        return min(asked or tiers[t].down, groups)
+    if asked is not None and asked < groups:
+        few = f"{tiers[t].name} is the top tier and must join all {groups} groups below it, not {asked}"
+        raise site.error(("fabric", "tiers", t, "pod"), f"{few}; drop `pod` or add a tier")
+    return groups
+
+
+def _spread(pod: int, up: int, down: int, planes: int) -> tuple[int, int]:
+    """Return how many planes share upper switches, and how many those are: no port left over if that can be."""
+    step = down // gcd(pod * up, down)
+    for merge in range(step, min(planes, down // pod) + 1, step):
+        if planes % merge == 0 and pod * up * merge // down <= up:
+            return merge, pod * up * merge // down
+    return 1, -(-pod * up // down)
+
+
+# The ports of each tier of switches, as written or by default.
+
+NAMES = ("leaf", "spine", "core", "tier4", "tier5")
+
+
+class Ports(NamedTuple):
+    """One tier of switches: ports down and up (0 in the top tier)."""
+
+    name: str
+    down: int
+    up: int
+
+
+def ports_of_tiers(site: Site, spec: FatTree) -> tuple[Ports, ...]:
+    """Return the ports of each tier from the leaves upwards. Raises ConfigError when they do not fit a switch."""
+    found = tuple(_ports(site, spec, i) for i in range(len(spec.tiers)))
+    for i, tier in enumerate(found):
+        if tier.name in {other.name for other in found[:i]}:
+            raise site.error(
+                ("fabric", "tiers", i, "name"), f"two tiers are called {tier.name!r}; give each its own name"
+            )
+    return found
+
+
+def _ports(site: Site, spec: FatTree, index: int) -> Ports:
+    tier, at = spec.tiers[index], ("fabric", "tiers", index)
+    name = tier.name or NAMES[index]
+    if tier.radix is None and tier.down is None:
+        raise site.error(at, f"{name} needs its number of ports; add radix, or down and up")
+    if index == len(spec.tiers) - 1:
+        ports = Ports(name, _top(site, tier, name, at), 0)
+    else:
+        ports = Ports(name, *_down_up(site, tier, name, at))
+    if tier.radix is not None and ports.down + ports.up > tier.radix:
+        many = f"{name}: {ports.down} ports down and {ports.up} up do not fit into radix {tier.radix}"
+        raise site.error((*at, "radix"), f"{many}; use a larger switch or fewer ports")
+    return ports
+
+
+def _top(site: Site, tier: Tier, name: str, at: Loc) -> int:
+    if tier.up is not None or tier.oversubscription is not None:
+        key = "up" if tier.up is not None else "oversubscription"
+        raise site.error((*at, key), f"{name} is the top tier and has no uplinks; put `{key}` on the tier below")
+    return tier.down or tier.radix or 0
+
+
+def _down_up(site: Site, tier: Tier, name: str, at: Loc) -> tuple[int, int]:
+    ratio, radix = tier.oversubscription or 1.0, tier.radix or 0
+    down, up = tier.down, tier.up
+    if down is None:
+        up = up or int(radix / (1 + ratio))
+        down = int(up * ratio) if tier.oversubscription or tier.up is None else radix - up
+    elif up is None:
+        whole = down / ratio
+        if whole != int(whole):
+            raise site.error(
+                (*at, "oversubscription"), f"{name}: {down} ports down over {ratio:g} is no whole number of uplinks"
+            )
+        up = int(whole) if tier.oversubscription or not radix else min(down, radix - down)
+    if up < 1 or down < 1:
+        raise site.error(at, f"{name} has {down} ports down and {up} up; at least one of each is needed")
+    if tier.oversubscription and abs(down / up - ratio) > 1e-9:
+        raise site.error(
+            (*at, "oversubscription"), f"{name}: {down} down over {up} up is {down / up:g}, not {ratio:g}; drop one"
+        )
+    return down, up

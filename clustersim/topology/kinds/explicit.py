@@ -1,0 +1,206 @@
+"""A graph written out switch by switch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from clustersim.config.fields import validate
+from clustersim.config.topology import Explicit, ExplicitLink
+from clustersim.config.yaml import Loc
+from clustersim.errors import suggest
+from clustersim.topology.assemble import assemble
+from clustersim.topology.model import Floats, Topology
+from clustersim.topology.shortest import Nearer, Wires, nearer, paths
+from clustersim.topology.specs import Network, Run, Site
+
+MAX_LEAVES = 512
+
+
+def build(site: Site) -> Topology:
+    """Return the topology of an `explicit` fabric. Raises ConfigError for a graph with loops, doubles or islands."""
+    spec = validate(Explicit, site.document, site.fabric, ("fabric",))
+    if site.node.nics is None:
+        raise site.error((*site.at, "nics"), "nics is missing; a fabric joins NICs, add nics: {count, rate}")
+    if spec.routing.qps > 1 and spec.routing.mode != "ecmp":
+        one = f"qps is for `mode: ecmp`; {spec.routing.mode} sends one flow a pair"
+        raise site.error(("fabric", "routing", "qps"), one)
+    ports, trunks = sort(site, spec)
+    leaves = list(dict.fromkeys(port.switch for port in ports))
+    if len(leaves) > MAX_LEAVES:
+        many = f"{len(leaves)} switches with NICs are too many to write out (at most {MAX_LEAVES})"
+        raise site.error(("fabric", "nodes"), f"{many}; use kind: fat_tree")
+    return assemble(site, "explicit", _network(site, spec, ports, trunks, leaves))
+
+
+def _network(site: Site, spec: Explicit, ports: Ports, trunks: Trunks, leaves: Sequence[str]) -> Network:
+    number = {name: i for i, name in enumerate(leaves)}
+    leaf_of = np.array([number[port.switch] for port in ports], np.int64)
+    return Network(
+        runs=tuple(_runs(trunks)),
+        hops=paths(spec.routing, _near(site, trunks, leaves), leaf_of),
+        port=tuple(port.switch for port in ports).__getitem__,
+        ends=_Ends(tuple((link.a, link.b) for link in trunks)),
+        counts=_counts(site, spec, ports, trunks),
+        fanouts=(site.nodes,) if site.nodes > 1 else (),
+        rate=np.array([port.rate for port in ports]),
+        delay=np.array([port.latency for port in ports]),
+        ways=spec.routing.qps,
+        key="fabric.links",
+    )
+
+
+def _near(site: Site, trunks: Trunks, leaves: Sequence[str]) -> Nearer:
+    """Return the links that lead nearer to each leaf. Raises ConfigError when the leaves are not connected."""
+    names = tuple(dict.fromkeys([*leaves, *(end for t in trunks for end in (t.a, t.b))]))
+    number = {name: i for i, name in enumerate(names)}
+    a, b = (
+        np.array([number[end] for end in ends], np.int64) for ends in ([t.a for t in trunks], [t.b for t in trunks])
+    )
+    rate, cables = _array(t.rate * t.count for t in trunks), _array(t.count for t in trunks)
+    tail, head = np.concatenate([a, b]), np.concatenate([b, a])
+    found = nearer(Wires(tail, head, np.tile(rate, 2), np.tile(cables, 2), len(leaves), names))
+    for leaf in np.flatnonzero(found.distance[0] < 0).tolist():
+        apart = f"no cables lead from {leaves[0]!r} to {leaves[leaf]!r}"
+        raise site.error(("fabric", "links"), f"the graph is not connected: {apart}; add a link between its parts")
+    return found
+
+
+def _runs(trunks: Trunks) -> Iterator[Run]:
+    for name in ("trunk-up", "trunk-down") if trunks else ():
+        yield Run(
+            name,
+            _array(t.rate * t.count for t in trunks),
+            _array(t.latency for t in trunks),
+            _array(t.count for t in trunks),
+        )
+
+
+def _array(values: Iterator[float]) -> Floats:
+    return np.array(list(values), np.float64)
+
+
+def _counts(site: Site, spec: Explicit, ports: Ports, trunks: Trunks) -> dict[str, float]:
+    half = site.nics * (site.nodes // 2)
+    ports = [port._replace(rate=min(port.rate, site.nic_line)) for port in ports]
+    flow, total = _flow(ports, trunks, half), math.fsum(port.rate for port in ports[:half])
+    return {
+        "switches": len(spec.nodes),
+        "cables": sum(link.count for link in trunks) + site.endpoints,
+        "ends": total,
+        "bisection": flow,
+        "oversubscription": max(1.0, total / flow) if flow else 1.0,
+    }
+
+
+def _flow(ports: Ports, trunks: Trunks, half: int) -> float:
+    """Return the bytes/s that the first `half` of the endpoints can send to the rest (Ford and Fulkerson, 1956)."""
+    import networkx as nx
+
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    for link in trunks:
+        graph.add_edge(link.a, link.b, capacity=link.rate * link.count)
+        graph.add_edge(link.b, link.a, capacity=link.rate * link.count)
+    for e, port in enumerate(ports):
+        pair = ("\0first", port.switch) if e < half else (port.switch, "\0second")
+        old = graph.get_edge_data(*pair, {"capacity": 0.0})["capacity"]
+        graph.add_edge(*pair, capacity=old + port.rate)
+    return float(nx.maximum_flow_value(graph, "\0first", "\0second")) if half else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """The two ends of a trunk."""
+
+    trunks: tuple[tuple[str, str], ...]
+
+    def __call__(self, link: int) -> tuple[str, str]:
+        backward, trunk = divmod(link, len(self.trunks))
+        return self.trunks[trunk][::-1] if backward else self.trunks[trunk]
+
+
+# The cables of a written-out graph, checked and sorted.
+
+
+class Port(NamedTuple):
+    """The one cable of an endpoint."""
+
+    switch: str
+    rate: float
+    latency: float
+
+
+Ports = Sequence[Port]
+Trunks = Sequence[ExplicitLink]
+
+
+def sort(site: Site, spec: Explicit) -> tuple[Ports, Trunks]:
+    """Return the cable of each endpoint, and the trunks between switches. Raises ConfigError for loops, doubles, loose ends."""
+    _check_names(site, spec)
+    _check_pairs(site, spec)
+    switches = set(spec.nodes)
+    ports: dict[int, Port] = {}
+    trunks: list[ExplicitLink] = []
+    for i, link in enumerate(spec.links):
+        if link.a in switches and link.b in switches:
+            trunks.append(link)
+        else:
+            _plug(site, link, switches, ports, ("fabric", "links", i))
+    joined = {end for link in spec.links for end in (link.a, link.b)}
+    for i, name in enumerate(spec.nodes):
+        if name not in joined:
+            raise site.error(("fabric", "nodes", i), f"switch {name!r} has no cable; join it or drop it")
+    loose = next((e for e in range(site.endpoints) if e not in ports), None)
+    if loose is not None:
+        raise site.error(
+            ("fabric", "links"), f"nic[{loose}] hangs on no switch; add {{a: nic[{loose}], b: …, rate: …}}"
+        )
+    return [ports[e] for e in range(site.endpoints)], trunks
+
+
+def _plug(site: Site, link: ExplicitLink, switches: set[str], ports: dict[int, Port], at: Loc) -> None:
+    nic, switch = (link.a, link.b) if link.b in switches else (link.b, link.a)
+    if switch not in switches:
+        raise site.error(at, f"{link.a!r} to {link.b!r} joins no switch; {suggest(link.b, switches)}")
+    for endpoint in _endpoints(site, nic, switches, at):
+        if endpoint in ports:
+            raise site.error(at, f"nic[{endpoint}] has a cable already; a NIC is one port, so give it one cable")
+        ports[endpoint] = Port(switch, link.rate * link.count, link.latency)
+
+
+def _check_names(site: Site, spec: Explicit) -> None:
+    for i, name in enumerate(spec.nodes):
+        if name in spec.nodes[:i]:
+            raise site.error(("fabric", "nodes", i), f"duplicate switch {name!r}; give each its own name")
+        if "[" in name:
+            raise site.error(
+                ("fabric", "nodes", i), f"{name!r}: brackets are for nic[e] and node[n]; write leaf0, not leaf[0]"
+            )
+
+
+def _check_pairs(site: Site, spec: Explicit) -> None:
+    seen: dict[frozenset[str], int] = {}
+    for i, link in enumerate(spec.links):
+        pair, at = frozenset((link.a, link.b)), ("fabric", "links", i)
+        if len(pair) == 1:
+            raise site.error(at, f"a cable from {link.a!r} to itself carries nothing; name two different ends")
+        if seen.setdefault(pair, i) != i:
+            raise site.error(at, f"{link.a!r} and {link.b!r} are joined twice; write the number of cables as `count`")
+
+
+def _endpoints(site: Site, name: str, switches: set[str], at: Loc) -> Sequence[int]:
+    kind, _, rest = name.partition("[")
+    count = {"nic": site.endpoints, "node": site.nodes}.get(kind, 0)
+    if not rest.endswith("]") or not rest[:-1].isdecimal() or not count:
+        raise site.error(at, f"{name!r} is neither a switch nor nic[e] nor node[n]; {suggest(name, switches)}")
+    index = int(rest[:-1])
+    if index >= count:
+        size = f"cluster.nodes is {site.nodes}" + f" with {site.nics} NICs each" * (kind == "nic")
+        raise site.error(
+            at, f"{name!r} does not exist; {kind}[0] to {kind}[{count - 1}] do, as {size}; change one of them"
+        )
+    return [index] if kind == "nic" else range(index * site.nics, (index + 1) * site.nics)

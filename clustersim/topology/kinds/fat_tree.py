@@ -1,0 +1,181 @@
+"""A fat tree of 1 to 5 tiers, with or without rails, oversubscribed or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from clustersim.config.fields import validate
+from clustersim.config.topology import FatTree, Routing
+from clustersim.topology.assemble import assemble
+from clustersim.topology.fat_tree_routing import Bundles, Climb, Dmodk, Ecmp, Mode, bundle_firsts, cable_firsts
+from clustersim.topology.fat_tree_wiring import Level, Tree, tree
+from clustersim.topology.model import Topology
+from clustersim.topology.specs import MAX_LINKS, Network, Run, Site
+
+LIGHT = 5e-9  # seconds a metre of fibre
+
+
+def build(site: Site) -> Topology:
+    """Return the topology of a `fat_tree` fabric. Raises ConfigError when its ports do not work out."""
+    spec = validate(FatTree, site.document, site.fabric, ("fabric",))
+    return assemble(site, "fat_tree", network(site, spec))
+
+
+def network(site: Site, spec: FatTree) -> Network:
+    """Return the network of a fat tree; `spec` is checked against the nodes."""
+    _check(site, spec)
+    built = tree(site, spec)
+    adaptive, qps = spec.routing.mode == "adaptive", spec.routing.qps
+    links = 0 if adaptive else sum(2 * level.cables * built.leaves.networks for level in built.levels)
+    if links > MAX_LINKS:
+        many = f"{links} links are too many to lay one by one (at most {MAX_LINKS})"
+        raise site.error(("fabric", "routing", "mode"), f"{many}; use `mode: adaptive` or fewer nodes")
+    return Network(
+        runs=(*_ports(spec, built), *_runs(spec, built, adaptive)),
+        hops=Climb(built, _mode(spec, built), qps),
+        port=_Port(built),
+        ends=_Ends(built, adaptive),
+        counts=_counts(site, spec, built),
+        fanouts=_fanouts(site, built),
+        rate=spec.link.rate * spec.link.efficiency * spec.planes,
+        rails=_kept(site, built),
+        ways=qps * spec.planes,
+        reduction=spec.reduction,
+    )
+
+
+def _kept(site: Site, built: Tree) -> int:
+    """Return the rails that traffic keeps to: with PXN all, which RCCL leaves off (paths.cc) where a spine joins them."""
+    crosses = site.node.scale_up.kind == "mesh" and built.leaves.parts == 1
+    return 1 if crosses else max(1, built.leaves.rails)
+
+
+def _mode(spec: FatTree, built: Tree) -> Mode:
+    if spec.routing.mode == "adaptive":
+        return Bundles(built)
+    return Dmodk(built) if spec.routing.mode == "dmodk" else Ecmp(built, spec.routing.seed)
+
+
+def _ports(spec: FatTree, built: Tree) -> Iterable[Run]:
+    """Yield the ports of the NICs, if they have several: number endpoint · planes + plane."""
+    for way in ("up", "down") if built.ports else ():
+        arrays = (np.full(built.ports, x) for x in (spec.link.rate * spec.link.efficiency, 0.0, 1.0))
+        yield Run(f"port-{way}", *arrays)
+
+
+def _check(site: Site, spec: FatTree) -> None:
+    if site.node.nics is None:
+        raise site.error((*site.at, "nics"), "nics is missing; a fabric joins NICs, add nics: {count, rate}")
+    if spec.link.cable and len(spec.link.cable) != len(spec.tiers):
+        lengths = f"{len(spec.link.cable)} cable lengths for {len(spec.tiers)} tiers"
+        raise site.error(
+            ("fabric", "link", "cable"), f"fabric.link.cable: {lengths}; give one a tier, from the NIC upwards"
+        )
+    check_routing(site, spec.routing)
+
+
+def check_routing(site: Site, routing: Routing) -> None:
+    """Raise ConfigError for queue pairs that nothing hashes."""
+    if routing.qps > 1 and routing.mode != "ecmp":
+        raise site.error(("fabric", "routing", "qps"), f"qps is for `mode: ecmp`; {routing.mode} sends one flow a pair")
+
+
+def _runs(spec: FatTree, built: Tree, adaptive: bool) -> Iterable[Run]:
+    rate = spec.link.rate * spec.link.efficiency
+    for t, level in enumerate(built.levels):
+        cables = level.planes * level.ports if adaptive else 1
+        links = level.cables // cables * built.leaves.networks
+        delay = spec.switch_latency + LIGHT * (spec.link.cable[t + 1] if spec.link.cable else 0.0)
+        for way in ("up", "down"):
+            arrays = (np.full(links, float(x)) for x in (cables * rate, delay, cables))
+            yield Run(f"{built.tiers[t].name}-{way}", *arrays)
+
+
+def _counts(site: Site, spec: FatTree, built: Tree) -> dict[str, float]:
+    cables = [site.endpoints * spec.planes, *(level.cables * built.leaves.networks for level in built.levels)]
+    counts: dict[str, float] = {}
+    for t, tier in enumerate(built.tiers):
+        counts[f"{tier.name}_switches"] = built.switches(t)
+    for tier, number in zip(built.tiers, cables, strict=True):
+        counts[f"{tier.name}_cables"] = number
+    counts["switches"] = sum(built.switches(t) for t in range(len(built.tiers)))
+    counts["cables"] = sum(cables)
+    counts["bisection"] = min(cables) / 2 * spec.link.rate * spec.link.efficiency
+    counts["oversubscription"] = max(1.0, cables[0] / min(cables))
+    return counts
+
+
+def _fanouts(site: Site, built: Tree) -> tuple[int, ...]:
+    """Return nodes under a set of leaves, sets of leaves in a pod, …; ceilings where a group is not full, ones left out."""
+    leaves = built.leaves
+    if leaves.rails:
+        first, width = leaves.unit, leaves.sets * leaves.rails // leaves.parts
+    else:
+        first, width = max(1, leaves.down // leaves.nics), -(-leaves.nics // leaves.down)
+    reach = [first * max(1, level.span // width) for level in built.levels]
+    fanouts: list[int] = []
+    product = 1
+    for nodes in (*reach, site.nodes):
+        fanout = -(-min(nodes, site.nodes) // product)
+        product *= fanout
+        fanouts += [fanout] if fanout > 1 else []
+    return tuple(fanouts)
+
+
+def _switch(built: Tree, tier: int, group: int, plane: int) -> str:
+    return f"{built.tiers[tier].name}[{group * built.planes(tier) + plane}]"
+
+
+def _above(level: Level, group: int) -> int:
+    upper = -(-level.groups // level.pod)
+    return group // level.groups * upper + group % level.groups // level.pod
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Port:
+    """The leaf of an endpoint by name, or its ports if it has several."""
+
+    built: Tree
+
+    def __call__(self, endpoint: int) -> str:
+        return f"ports[{endpoint}]" if self.built.ports else _leaf(self.built, endpoint, 0)
+
+
+def _leaf(built: Tree, endpoint: int, plane: int) -> str:
+    place = built.leaves.place(np.array([endpoint]), plane)
+    return _switch(built, 0, int(place.network[0]) * built.leaves.total + int(place.leaf[0]), 0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ends:
+    """The two ends of a link: switches, or in bundles the groups of switches, whose name is that of their first."""
+
+    built: Tree
+    adaptive: bool
+
+    def __call__(self, link: int) -> tuple[str, str]:
+        ports = self.built.ports
+        if link < 2 * ports:
+            endpoint, plane = divmod(link % ports, self.built.leaves.planes)
+            ends = f"ports[{endpoint}]", _leaf(self.built, endpoint, plane)
+            return ends if link < ports else ends[::-1]
+        firsts = bundle_firsts(self.built) if self.adaptive else cable_firsts(self.built)
+        tier = next(t for t in range(len(self.built.levels)) if link < firsts[t + 1])
+        upward, number = divmod(link - firsts[tier], (firsts[tier + 1] - firsts[tier]) // 2)
+        pair = (self._bundle if self.adaptive else self._cable)(tier, number)
+        return pair if upward == 0 else pair[::-1]
+
+    def _bundle(self, tier: int, group: int) -> tuple[str, str]:
+        above = _above(self.built.levels[tier], group)
+        return _switch(self.built, tier, group, 0), _switch(self.built, tier + 1, above, 0)
+
+    def _cable(self, tier: int, cable: int) -> tuple[str, str]:
+        level = self.built.levels[tier]
+        switch, port = divmod(cable, level.ports)
+        group, plane = divmod(switch, level.planes)
+        entry = (group % level.groups % level.pod * level.merge + plane % level.merge) * level.ports + port
+        above = plane // level.merge * level.spread + entry % level.spread
+        return _switch(self.built, tier, group, plane), _switch(self.built, tier + 1, _above(level, group), above)

@@ -1,0 +1,83 @@
+"""The links inside nodes: a crossbar of NVSwitches or PCIe, or wires from GPU to GPU."""
+
+from __future__ import annotations
+
+from math import prod
+
+from clustersim.config.topology import ScaleUp
+from clustersim.errors import ConfigError
+from clustersim.topology.lattice import LONGEST, Dim, Lattice, names
+from clustersim.topology.specs import MAX_LINKS, Site
+
+NVLINK_LATENCY = 3.4e-6  # NCCL 2.30 tuning.cc, hwLat of ring/Simple
+PCIE_LATENCY = 5.7e-6  # likewise
+_WIRED = frozenset({"mesh", "ring", "torus"})
+
+
+def inside(site: Site) -> Lattice:
+    """Return the grid whose positions are the GPUs, and whose lines stay inside nodes."""
+    gpus = site.node.gpus.count
+    return Lattice(_dims(site.node.scale_up, gpus, site), site.nodes * gpus, "gpu")
+
+
+def _dims(scale_up: ScaleUp, gpus: int, site: Site) -> tuple[Dim, ...]:
+    delay = PCIE_LATENCY if scale_up.kind == "none" else NVLINK_LATENCY
+    delay = delay if scale_up.latency is None else scale_up.latency
+    if scale_up.kind == "none":
+        return (Dim("pcie", "switch", gpus, site.node.host.usable, delay / 2, 1, "pcie"),)
+    link = (scale_up.link or 0.0) * scale_up.payload_efficiency
+    if scale_up.kind not in _WIRED:
+        links = scale_up.links_per_gpu
+        return (Dim("nvlink", "switch", gpus, links * link, delay / 2, links, scale_up.kind),)
+    links = scale_up.links_per_peer
+    if scale_up.kind == "mesh":
+        return (Dim("mesh", "mesh", gpus, links * link, delay, links),)
+    shape = shape_of(scale_up, gpus)
+    called = ["ring"] if scale_up.kind == "ring" else [f"ring-{axis}" for axis in names(len(shape))]
+    return tuple(Dim(n, "ring", size, links * link, delay, links) for n, size in zip(called, shape, strict=True))
+
+
+def shape_of(scale_up: ScaleUp, gpus: int) -> tuple[int, ...]:
+    """Return the extents of the wires between GPUs: a ring is a torus of one dimension."""
+    return scale_up.shape or (gpus,)
+
+
+def check(site: Site) -> ConfigError | None:
+    """Return what is wrong with the links inside a node, if anything."""
+    scale_up, gpus = site.node.scale_up, site.node.gpus.count
+    if scale_up.kind == "none":
+        return None
+    if scale_up.link is None:
+        return site.error((*site.at, "scale_up"), "scale_up.link is missing; add the rate of one link, like 25GB/s")
+    key, message = (
+        _misplaced(scale_up) or _misshapen(scale_up, gpus) or _excessive(scale_up, gpus, site.nodes) or ("", "")
+    )
+    return site.error((*site.at, "scale_up", key), f"scale_up.{key}: {message}") if key else None
+
+
+def _misplaced(scale_up: ScaleUp) -> tuple[str, str] | None:
+    kind, given = scale_up.kind, scale_up.model_fields_set
+    wrong, right = ("links_per_gpu", "links_per_peer")[:: 1 if kind in _WIRED else -1]
+    if wrong in given:
+        return wrong, f"{kind} counts its links by {right}; write that"
+    if "shape" in given and kind != "torus":
+        return "shape", f"is for kind: torus, not {kind}; drop one of the two"
+    return None
+
+
+def _misshapen(scale_up: ScaleUp, gpus: int) -> tuple[str, str] | None:
+    if scale_up.kind in _WIRED and gpus == 1:
+        return "kind", f"a {scale_up.kind} of one GPU joins nothing; write none"
+    if scale_up.kind == "torus" and prod(scale_up.shape or ()) != gpus:
+        shape = " × ".join(map(str, scale_up.shape or ())) or "missing, which"
+        return "shape", f"{shape} is not the {gpus} GPUs of a node; write extents whose product is {gpus}"
+    return None
+
+
+def _excessive(scale_up: ScaleUp, gpus: int, nodes: int) -> tuple[str, str] | None:
+    if scale_up.kind in ("ring", "torus") and max(scale_up.shape or (gpus,)) > LONGEST:
+        return "kind", f"a ring of {gpus} GPUs is too long (at most {LONGEST}); use a torus"
+    links = nodes * gpus * (gpus - 1)
+    if scale_up.kind == "mesh" and links > MAX_LINKS:
+        return "kind", f"{links} links are too many (at most {MAX_LINKS}); use nvswitch"
+    return None

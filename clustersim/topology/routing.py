@@ -1,0 +1,228 @@
+"""Routes from GPU to GPU: inside a node its own links; else NIC, network, NIC.
+
+Where the rail has to change, a step inside the node to the GPU of the other NIC comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from clustersim.topology.arrays import counted, divide, ones
+from clustersim.topology.detours import apart
+from clustersim.topology.lattice import Lattice
+from clustersim.topology.model import Floats, Ints, Mask, Routes
+from clustersim.topology.specs import Network, Site
+from clustersim.topology.symmetry import Alike, classes, strange
+
+Hops = Callable[[Ints, Ints], Ints]
+_BATCH = 1 << 13  # pairs whose arrays stay in the cache
+
+
+def router(site: Site, inner: Lattice, network: Network | None, latency: Floats) -> GpuRouter:
+    """Return the router of GPUs over the links that `assemble` lays; `latency` is that of each link in seconds."""
+    gpus, nics, nic_of = site.node.gpus.count, max(site.nics, 1), site.nic_of
+    _, owner = np.unique(nic_of, return_index=True)
+    padded = np.append(latency, 0.0)
+    first, hops = inner.firsts[-1], network.hops if network else _nowhere
+    rails, ways = (network.rails, network.ways) if network else (1, 1)
+    return GpuRouter(
+        gpus, nics, site.nodes * nics if network else 0, nic_of, owner, inner, first, hops, rails, ways, padded
+    )
+
+
+def _starts(count: int) -> range:
+    """Return where batches begin, one at least."""
+    return range(0, max(count, 1), _BATCH)
+
+
+def joined(parts: Sequence[Routes]) -> Routes:
+    """Return the routes of all parts, one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    lengths = np.concatenate([np.diff(part.start) for part in parts])
+    start = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=start[1:])
+    links, latency = (np.concatenate([part[i] for part in parts]) for i in (1, 3))
+    even = all(part.share.strides == (0,) for part in parts)  # as `ones` are
+    share = ones(len(links)) if even else np.concatenate([part.share for part in parts])
+    return Routes(start, links, share, latency)
+
+
+def _nowhere(source: Ints, destination: Ints) -> Ints:
+    return np.empty((len(source), 0), np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GpuRouter:
+    """nic_of: the NIC of each GPU of a node; owner: the first GPU of each NIC; first: that link is nic-up[0].
+
+    inner: paths from GPU to GPU of a node. hops, rails, ways: as in Network. lost: the NICs that have died, if any.
+    """
+
+    gpus: int
+    nics: int
+    endpoints: int
+    nic_of: Ints
+    owner: Ints
+    inner: Hops
+    first: int
+    hops: Hops
+    rails: int
+    ways: int
+    latency: Floats  # one longer than the links: -1, which pads the rows, costs nothing
+    lost: Mask | None = None
+
+    def __call__(self, source: Ints, destination: Ints) -> Routes:
+        """Return the routes from GPUs to GPUs."""
+        return joined([self._part(source[i : i + _BATCH], destination[i : i + _BATCH]) for i in _starts(len(source))])
+
+    def _part(self, source: Ints, destination: Ints) -> Routes:
+        (node, local), (to_node, to_local) = divide(source, self.gpus), divide(destination, self.gpus)
+        away = node != to_node
+        if not away.any():
+            columns = self.inner(source, destination)
+            return self._routes(columns, np.ones(columns.shape[1]))
+        own, to_nic = self.nic_of[local], self.nic_of[to_local]
+        nic = own - divide(own, self.rails)[1] + divide(to_nic, self.rails)[1] if self.rails > 1 else own
+        if self.lost is not None:
+            nic, to_nic = self._alive(self.lost, away, node, to_node, nic, to_nic)
+        start, end = node * self.nics + nic, to_node * self.nics + to_nic
+        turned = nic != own
+        if away.all() and not turned.any():
+            return self._spread(np.empty((len(source), 0), np.int64), *self._outside(start, end))
+        near = np.where(turned, node * self.gpus + self.owner[nic], source)
+        columns = self.inner(source, np.where(away, near, destination))
+        outside, parts = self._outside(start, np.where(away, end, start))
+        outside[~away] = -1
+        return self._spread(columns, outside, parts)
+
+    def _spread(self, columns: Ints, outside: Ints, parts: Floats | None) -> Routes:
+        """Return the routes through a node and then the network, which may spread them over several paths."""
+        if parts is None:
+            share = self._shares(columns.shape[1] + 1, outside[:, 1:-1])
+        else:
+            share = np.ones((len(outside), columns.shape[1] + outside.shape[1]))
+            share[:, columns.shape[1] + 1 : -1] = parts
+        return self._routes(np.concatenate([columns, outside], axis=1) if columns.shape[1] else outside, share)
+
+    def _shares(self, before: int, hops: Ints) -> Floats:
+        """Return the part of the bytes in each column: one row for all pairs if each takes every way, else a row a pair."""
+        width = before + hops.shape[1] + 1
+        if self.ways == 1:
+            return np.ones(width)
+        step = max(1, hops.shape[1] // self.ways)
+        ways = counted(hops[:, ::step] >= 0)
+        even = bool(((ways == 0) | (ways == self.ways)).all())
+        share = np.ones(width if even else (len(hops), width))
+        share[..., before:-1] = 1 / self.ways if even else 1 / np.maximum(ways, 1)[:, np.newaxis]
+        return share
+
+    def _alive(self, lost: Mask, away: Mask, node: Ints, to_node: Ints, nic: Ints, to_nic: Ints) -> tuple[Ints, Ints]:
+        """Return NICs of the same rail that live at both ends: the next rail instead of one with a dead NIC."""
+        per_rail = self.rails if self.rails > 1 else self.nics
+        nic, to_nic = nic.copy(), to_nic.copy()
+        for _ in range(per_rail):
+            bad = away & (lost[node * self.nics + nic] | lost[to_node * self.nics + to_nic])
+            if not bad.any():
+                return nic, to_nic
+            for end in (nic, to_nic):
+                end[bad] = end[bad] // per_rail * per_rail + (end[bad] + 1) % per_rail
+        bad = away & (lost[node * self.nics + nic] | lost[to_node * self.nics + to_nic])
+        if bad.any():
+            pair = int(np.flatnonzero(bad)[0])
+            raise apart(f"node {node[pair]}", f"node {to_node[pair]}")
+        return nic, to_nic
+
+    def _outside(self, nic: Ints, to_nic: Ints) -> tuple[Ints, Floats | None]:
+        """Return the links from NIC to NIC with both of theirs, and the shares of those between if the network says them."""
+        spread: Callable[[Ints, Ints], tuple[Ints, Floats]] | None = getattr(self.hops, "spread", None)
+        hops, parts = spread(nic, to_nic) if spread else (self.hops(nic, to_nic), None)
+        columns = np.empty((len(nic), hops.shape[1] + 2), np.int64)
+        columns[:, 0] = self.first + nic
+        columns[:, -1] = self.first + self.endpoints + to_nic
+        between = columns[:, 1:-1]
+        between[:] = hops
+        np.add(between, self.first + 2 * self.endpoints, out=between, where=hops >= 0)
+        return columns, parts
+
+    def _routes(self, columns: Ints, share: Floats) -> Routes:
+        used = columns >= 0
+        start = np.zeros(len(columns) + 1, np.int64)
+        np.cumsum(counted(used), out=start[1:])
+        even = share.min(initial=1.0) == 1
+        shares = ones(int(start[-1])) if even else np.broadcast_to(share, columns.shape)[used]
+        delay = self.latency[columns]
+        return Routes(start, columns[used], shares, delay @ share if share.ndim == 1 else (delay * share).sum(axis=1))
+
+    def alike(self, gpus: int, links: int) -> Alike:
+        """Return which GPUs the network cannot tell apart, of a cluster of so many GPUs and links."""
+        if not self.endpoints:
+            return strange(gpus, links)
+        node, local = np.divmod(np.arange(gpus), self.gpus)
+        own = self.nic_of[local]
+        to = node * self.nics + own
+        start = (to - own % self.rails)[:, np.newaxis] + np.arange(self.rails) if self.rails > 1 else to[:, np.newaxis]
+        source, destination = classes(self.hops, np.arange(self.endpoints))
+        entry, ports = self.first + self.endpoints, int(getattr(self.hops, "ports", 0))
+        leaves, enters = np.zeros((2, links), bool)
+        leaves[:entry] = leaves[entry + self.endpoints :][:ports] = True
+        enters[entry : entry + self.endpoints] = enters[entry + self.endpoints + ports :][:ports] = True
+        stretches = getattr(self.hops, "stretches", tuple)
+        lost = np.zeros(self.endpoints, bool) if self.lost is None else self.lost
+        odd: Mask = np.any(lost.reshape(-1, self.nics), axis=1)
+        return Alike(
+            own % self.rails,
+            source[start],
+            destination[to],
+            start + self.first,
+            to + entry,
+            leaves,
+            enters,
+            odd[node],
+            start,
+            to,
+            entry + self.endpoints,
+            stretches,
+        )
+
+    def without(self, dead: Mask) -> GpuRouter:
+        """Return the router that goes around dead links. Raises UnreachableError when no way is left."""
+        nic, network = self.first, self.first + 2 * self.endpoints
+        lost = dead[nic : nic + self.endpoints] | dead[nic + self.endpoints : network]
+        inner = _without(self.inner, dead[:nic], "node")
+        found = replace(self, inner=inner, hops=_without(self.hops, dead[network:], "fabric"))
+        return found if not lost.any() else replace(found, lost=lost)
+
+
+def _without(hops: Hops, dead: Mask, where: str) -> Hops:
+    if not dead.any():
+        return hops
+    around: Callable[[Mask], Hops] | None = getattr(hops, "without", None)
+    if around is None:
+        raise apart(f"one end of a dead link of the {where}", "the other, as its kind knows one way only")
+    return around(dead)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Remaining:
+    """Routes between the GPUs that are left, numbered anew; `gpus` are their old numbers."""
+
+    router: Callable[[Ints, Ints], Routes]
+    gpus: Ints
+
+    def __call__(self, source: Ints, destination: Ints) -> Routes:
+        """Return the routes from GPUs to GPUs."""
+        return self.router(self.gpus[source], self.gpus[destination])
+
+    def alike(self, gpus: int, links: int) -> Alike:
+        """Return which of the GPUs that are left the network cannot tell apart."""
+        said: Callable[[int, int], Alike] | None = getattr(self.router, "alike", None)
+        whole = (said or strange)(int(self.gpus.max()) + 1, links)
+        mine = {
+            name: getattr(whole, name)[self.gpus]
+            for name in ("rail", "source", "destination", "up", "down", "odd", "start", "to")
+        }
+        return whole._replace(**mine)
