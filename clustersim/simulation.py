@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from clustersim import plugins
+from clustersim.arrays import Ints
 from clustersim.engine.compile import Plan, Work
 from clustersim.engine.memory import Held, held_by_ranks
 from clustersim.engine.network import NCCL
@@ -27,7 +28,7 @@ from clustersim.report.critical_path import critical_path
 from clustersim.report.interval import step_kernels
 from clustersim.report.summary import Facts, Forecast, summary
 from clustersim.report.verdicts import verdict
-from clustersim.topology.model import Ints, Topology
+from clustersim.topology.model import Topology
 
 Progress = Callable[[str], None]
 TRIED = 12

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clustersim.arrays import distinct, entries
 from clustersim.engine.flows import Flows, Loads, solve
-from clustersim.topology.arrays import distinct, entries
 
 pairs = st.lists(st.tuples(st.integers(0, 5), st.floats(0.1, 4)), min_size=1, max_size=4, unique_by=lambda p: p[0])
 transfers = st.tuples(pairs, st.floats(0.5, 200))

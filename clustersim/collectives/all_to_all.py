@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from clustersim.arrays import Floats, Ints, Mask, distinct
 from clustersim.collectives.loads import Loads, Pins, TooManyWaysError, width
 from clustersim.collectives.model import Exchange
-from clustersim.topology.arrays import distinct
-from clustersim.topology.model import Floats, Ints, Mask, Routes, Topology
+from clustersim.topology.model import Routes, Topology
 from clustersim.topology.symmetry import Alike, Stretch
 
 MANY = 1 << 20

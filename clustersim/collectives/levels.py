@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from clustersim.topology.model import Ints, Topology
+from clustersim.arrays import Ints
+from clustersim.topology.model import Topology
 
 
 def fanouts(nodes: Ints, topology: Topology) -> tuple[int, ...]:

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from clustersim.arrays import Floats, Ints, divide, ones
 from clustersim.collectives.model import NETWORK, Exchange, Phase
 from clustersim.errors import InputError
-from clustersim.topology.arrays import divide, ones
-from clustersim.topology.model import Floats, Ints, Routes, Topology
+from clustersim.topology.model import Routes, Topology
 
 Pins = tuple[Ints, Ints]
 _MOST = 1 << 21

@@ -24,15 +24,12 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clustersim import plugins
+from clustersim.arrays import Floats, Ints
 from clustersim.collectives.skew import OPS as SKEWED
 from clustersim.collectives.skew import checked
 from clustersim.errors import InputError, shown
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 ROOM = "clustersim.collectives"
 

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from clustersim.arrays import Ints
 from clustersim.collectives.levels import by_node, levels
 from clustersim.collectives.model import NETWORK, Group, Phase, phases
 from clustersim.errors import InputError
-from clustersim.topology.model import Ints, Topology
+from clustersim.topology.model import Topology
 
 JOINED = ("nvswitch", "nvlink", "none")
 """Kinds of `scale_up` whose GPUs have a link of their own, where NCCL uses SHARP; RCCL on a mesh does not."""

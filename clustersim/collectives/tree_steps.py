@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from clustersim.arrays import Ints
 from clustersim.collectives.algorithms.tree import depths, parents
-from clustersim.collectives.model import Group, Ints, Step, nodes_of
+from clustersim.collectives.model import Group, Step, nodes_of
 
 Part = tuple[Ints, Ints, float]
 

@@ -8,17 +8,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from clustersim.arrays import Ints, Mask
 from clustersim.engine.fabric import Activity, Carried, Move, Segment
 from clustersim.engine.fold.refinement import Partition
 from clustersim.engine.groups import Use, families, group_of
 from clustersim.engine.network import Demand, Network, Tenant, demand, folded, networks
 from clustersim.engine.program import Drain, Group, Instruction, Post, Program, Receive, Run, Send
 from clustersim.engine.script import Call, Compute, Give, Line, Script, Start
-from clustersim.engine.traffic import Mask
 from clustersim.model.kernel import Kernel
 from clustersim.parallel.job import Job
 from clustersim.parallel.stages import Steps
-from clustersim.topology.model import Ints, Topology
+from clustersim.topology.model import Topology
 
 
 class Work(NamedTuple):

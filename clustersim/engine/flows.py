@@ -12,9 +12,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from clustersim.topology.arrays import entries
-
-Mask = NDArray[np.bool_]
+from clustersim.arrays import Floats, Ints, entries
 
 _SAME = 1e-12  # relative change of a rate that is no change
 _BELOW = 1 - 1e-9
@@ -293,8 +291,6 @@ class Holds:
 # Instead of following the rising level, every link that is the tightest of all that its variables use is settled at once: its
 # share can only be what it is now, whatever happens elsewhere. That takes a few passes where the level has a hundred steps.
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 _SAME_maxmin = 1 + 1e-12
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from clustersim.arrays import Ints, distinct
 from clustersim.collectives.levels import fanouts, levels
 from clustersim.collectives.switched import fitted
 from clustersim.engine.network import NCCL
@@ -15,8 +16,7 @@ from clustersim.engine.traffic import Family
 from clustersim.errors import InputError
 from clustersim.parallel.job import Job
 from clustersim.parallel.mesh import Mesh
-from clustersim.topology.arrays import distinct
-from clustersim.topology.model import Ints, Topology
+from clustersim.topology.model import Topology
 
 
 class Use(NamedTuple):

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from clustersim.arrays import Floats
 from clustersim.parallel.job import Job
 from clustersim.parallel.memory import Memory, at_rest, gradients, workspace
 from clustersim.parallel.stages import Stage
 from clustersim.schedules.action import Action, Schedule
-from clustersim.topology.model import Floats
 
 KEPT = {"F": 1.0, "B": -1.0, "I": 0.0, "W": -1.0}
 """By how many microbatches a pass changes what its stage keeps."""

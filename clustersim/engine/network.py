@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from clustersim.arrays import Floats, Ints, Mask
 from clustersim.engine.fabric import Move
 from clustersim.engine.flows import NOWHERE, Loads
 from clustersim.engine.fold.refinement import Cells, Partition, partition
 from clustersim.engine.script import Call
-from clustersim.engine.traffic import Family, Held, Mask, Traffic, scarce, traffic
-from clustersim.topology.model import Floats, Ints, Topology
+from clustersim.engine.traffic import Family, Held, Traffic, scarce, traffic
+from clustersim.topology.model import Topology
 
 Variant = tuple[str, str, str]
 """A collective by (family, op, algorithm)."""

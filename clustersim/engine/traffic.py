@@ -11,14 +11,12 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clustersim.arrays import Floats, Ints, Mask, distinct
 from clustersim.collectives.loads import Pins, idle
 from clustersim.collectives.model import Exchange, Group, Phase, phases
-from clustersim.topology.arrays import distinct
-from clustersim.topology.model import Floats, Ints, Topology
+from clustersim.topology.model import Topology
 
-Mask = NDArray[np.bool_]
 FITS = 1 + 1e-9
 
 

@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from clustersim.arrays import Ints
 from clustersim.config.node_ranges import written
 from clustersim.errors import InputError
 from clustersim.jobs.request import Request, dealer
 from clustersim.parallel.job import Job
-from clustersim.topology.model import Ints, Topology
+from clustersim.topology.model import Topology
 
 
 class Allotted(NamedTuple):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.errors import InputError, suggest
 from clustersim.hardware import gpus
@@ -16,7 +17,7 @@ from clustersim.lab.data.samples import Samples, canonical, gpus_of
 from clustersim.lab.train.calibration import scalable, with_scalar
 from clustersim.model.kernel import Kernel
 from clustersim.predictors.base import Predictor
-from clustersim.predictors.features import Columns, Floats
+from clustersim.predictors.features import Columns
 from clustersim.predictors.learned import Learned
 
 if TYPE_CHECKING:

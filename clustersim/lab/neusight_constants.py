@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.predictors.features import Floats
+from clustersim.arrays import Floats
 from clustersim.predictors.kinds.neusight.vector import CLASSES, MEMORIES
 from clustersim.predictors.mlp import Parameters
 

@@ -11,9 +11,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from clustersim.arrays import Ints
+
 AXES = ("pp", "dp", "ep", "cp", "tp")
 
 

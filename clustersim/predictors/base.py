@@ -11,9 +11,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.model.kernel import Kernel
-from clustersim.predictors.features import Columns, Floats
+from clustersim.predictors.features import Columns
 
 ROOM = "clustersim.predictors"
 

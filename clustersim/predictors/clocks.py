@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.model.kernel import Kernel
 from clustersim.predictors.base import LAUNCH, Predictor
-from clustersim.predictors.features import Columns, Floats, columns, peak, spread
+from clustersim.predictors.features import Columns, columns, peak, spread
 
 Clocks = Literal["sustained", "boost"] | float
 

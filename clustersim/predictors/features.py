@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clustersim.arrays import Floats
 from clustersim.config.gpu import BYTES, Gpu
 from clustersim.errors import InputError, suggest
 from clustersim.model.kernel import Kernel
 
-Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 MATRIX = ("linear", "bmm", "grouped_gemm", "flash_attention")

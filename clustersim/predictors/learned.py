@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.errors import DataError
 from clustersim.model.kernel import Kernel
 from clustersim.predictors import uncertainty
 from clustersim.predictors.base import LAUNCH, Scope, subjects
 from clustersim.predictors.classes import GROUPED, MEMORY, SIMT, TENSOR, class_of, route
-from clustersim.predictors.features import MATRIX, Columns, Floats, bound, columns
+from clustersim.predictors.features import MATRIX, Columns, bound, columns
 from clustersim.predictors.mlp import Parameters
 from clustersim.predictors.weights_file import Weights, read, shipped
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from clustersim import plugins
+from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.errors import shown
 from clustersim.model.kernel import Kernel
 from clustersim.predictors.base import ROOM, Scope, unknown
-from clustersim.predictors.features import Floats
 
 _LONGEST = 1e6
 """Seconds of one kernel."""

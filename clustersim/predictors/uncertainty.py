@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.hardware import gpus
 from clustersim.model.kernel import Kernel
 from clustersim.predictors.base import Predictor, interval
 from clustersim.predictors.classes import route
-from clustersim.predictors.features import Flags, Floats, columns
+from clustersim.predictors.features import Flags, columns
 from clustersim.units import duration
 
 EDGES = (3e-5, 3e-4)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from clustersim import writing
+from clustersim.arrays import Floats
 from clustersim.errors import DataError, InputError
 from clustersim.files import exists, read_bytes
-from clustersim.predictors.features import Floats
 
 FOLDER = Path(__file__).parent / "weights"
 FORMAT = "clustersim-predictor-1"

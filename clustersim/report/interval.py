@@ -14,12 +14,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from clustersim.arrays import Ints
 from clustersim.engine.compile import Plan, Work, roles
 from clustersim.engine.program import Span
 from clustersim.engine.script import Compute
 from clustersim.model.kernel import Kernel
 from clustersim.predictors.uncertainty import Bounds, Margin
-from clustersim.topology.model import Ints
 
 Pass = tuple[int, str, int]
 """Position in the ep group, kind and stage of a computation: 0, `F`, 3; 0, `optimizer`, -1."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from clustersim.arrays import Floats, Ints
 from clustersim.engine.compile import Plan
 from clustersim.engine.memory import Held
 from clustersim.engine.simulate import Record
@@ -15,7 +16,7 @@ from clustersim.parallel.job import Job
 from clustersim.report.links import link_bytes
 from clustersim.report.summary import Forecast
 from clustersim.report.trace import Spans, chosen
-from clustersim.topology.model import Floats, Ints, Topology
+from clustersim.topology.model import Topology
 
 
 class Alone(NamedTuple):

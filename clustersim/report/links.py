@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from clustersim.arrays import Floats
 from clustersim.engine.compile import Plan
 from clustersim.engine.network import Network, Variant
 from clustersim.engine.program import Span
-from clustersim.topology.model import Floats, Topology
+from clustersim.topology.model import Topology
 
 _SAME = 1 + 1e-9
 

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.model.kernel import Kernel
 from clustersim.predictors.base import Predictor
 from clustersim.predictors.clocks import Clocks, applied, derate
-from clustersim.predictors.features import Floats
 from clustersim.single_gpu.fuse import apart
 from clustersim.single_gpu.model import Graph, Node, Phase
 

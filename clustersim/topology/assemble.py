@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clustersim.arrays import Floats
 from clustersim.topology.lattice import Lattice
 from clustersim.topology.limits import limited, limits
-from clustersim.topology.model import Floats, NcclFacts, NodeFacts, Tier, Topology
+from clustersim.topology.model import NcclFacts, NodeFacts, Tier, Topology
 from clustersim.topology.node import inside
 from clustersim.topology.routing import router
 from clustersim.topology.specs import Network, Run, Site

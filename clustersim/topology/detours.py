@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from clustersim.arrays import Ints, Mask
 from clustersim.errors import InputError
-from clustersim.topology.model import Ints, Mask
 from clustersim.topology.symmetry import Classes, classes
 
 _KEPT = 256  # trees of shortest paths

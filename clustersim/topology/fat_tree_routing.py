@@ -11,10 +11,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from clustersim.topology.arrays import divide
+from clustersim.arrays import Ints, Mask, divide
 from clustersim.topology.detours import apart, crosses
 from clustersim.topology.fat_tree_wiring import Level, Place, Tree
-from clustersim.topology.model import Ints, Mask
 from clustersim.topology.symmetry import Classes, Stretch
 
 _MOST_TRIES = 20_000

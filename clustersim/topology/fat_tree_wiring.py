@@ -12,10 +12,9 @@ from collections.abc import Iterable
 from math import gcd
 from typing import NamedTuple
 
+from clustersim.arrays import Ints, divide
 from clustersim.config.topology import FatTree, Tier
 from clustersim.config.yaml import Loc
-from clustersim.topology.arrays import divide
-from clustersim.topology.model import Ints
 from clustersim.topology.specs import Site
 
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clustersim.topology.model import Ints, Topology
+from clustersim.arrays import Ints
+from clustersim.topology.model import Topology
 from clustersim.topology.routing import Remaining
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from clustersim.topology.arrays import divide
+from clustersim.arrays import Ints, Mask, divide
 from clustersim.topology.detours import Detours
-from clustersim.topology.model import Ints, Mask
 from clustersim.topology.specs import Run
 from clustersim.topology.symmetry import Classes, Stretch
 

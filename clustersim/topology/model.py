@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clustersim.arrays import Floats, Ints
 from clustersim.config.gpu import Gpu
 from clustersim.topology.memo import Memo
 
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     import networkx as nx
 
     from clustersim.topology.symmetry import Alike
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 
 class Routes(NamedTuple):

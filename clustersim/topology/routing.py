@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from clustersim.topology.arrays import counted, divide, ones
+from clustersim.arrays import Floats, Ints, Mask, counted, divide, ones
 from clustersim.topology.detours import apart
 from clustersim.topology.lattice import Lattice
-from clustersim.topology.model import Floats, Ints, Mask, Routes
+from clustersim.topology.model import Routes
 from clustersim.topology.specs import Network, Site
 from clustersim.topology.symmetry import Alike, classes, strange
 

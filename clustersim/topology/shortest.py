@@ -7,11 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from clustersim.arrays import Floats, Ints, Mask, entries
 from clustersim.config.topology import Choice
-from clustersim.topology.arrays import entries
 from clustersim.topology.detours import apart, crosses
 from clustersim.topology.fat_tree_routing import UInts, mixed, splitmix
-from clustersim.topology.model import Floats, Ints, Mask
 from clustersim.topology.symmetry import Classes
 
 

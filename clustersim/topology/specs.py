@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from clustersim.arrays import Floats, Ints
 from clustersim.config.gpu import Gpu
 from clustersim.config.topology import Nccl, Node
 from clustersim.config.yaml import Document, Loc
 from clustersim.errors import ConfigError
-from clustersim.topology.model import Floats, Ints
 
 MAX_GPUS = 1_000_000
 MAX_LINKS = 10_000_000

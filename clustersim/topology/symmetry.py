@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.topology.model import Ints, Mask
+from clustersim.arrays import Ints, Mask
 
 Classes = tuple[Ints, Ints]
 

@@ -14,8 +14,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from clustersim.arrays import Ints
 from clustersim.collectives.algorithms import direct, rail_ring, ring
-from clustersim.collectives.model import Exchange, Group, Ints, Phase, Step, merged, nodes_of
+from clustersim.collectives.model import Exchange, Group, Phase, Step, merged, nodes_of
 
 OPS = ring.OPS
 ROOTED = ("broadcast", "reduce")

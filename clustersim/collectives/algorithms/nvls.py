@@ -11,17 +11,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from clustersim.collectives.model import (
-    Group,
-    Ints,
-    Phase,
-    Step,
-    backwards,
-    merged,
-    network_switch,
-    node_switch,
-    nodes_of,
-)
+from clustersim.arrays import Ints
+from clustersim.collectives.model import Group, Phase, Step, backwards, merged, network_switch, node_switch, nodes_of
 
 OPS = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 

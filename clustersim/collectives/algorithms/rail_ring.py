@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from clustersim.arrays import Ints
 from clustersim.collectives.algorithms import ring
-from clustersim.collectives.model import Group, Ints, Phase, Step, merged, nodes_of, uniform
+from clustersim.collectives.model import Group, Phase, Step, merged, nodes_of, uniform
 
 OPS = ring.OPS
 

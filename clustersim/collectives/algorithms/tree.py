@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from clustersim.collectives.model import Group, Ints, Phase, Step, uniform
+from clustersim.arrays import Ints
+from clustersim.collectives.model import Group, Phase, Step, uniform
 
 OPS = frozenset({"all_reduce", "broadcast", "reduce"})
 

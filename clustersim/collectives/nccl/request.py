@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from clustersim import plugins
-from clustersim.collectives.model import ROOM, Ints
+from clustersim.arrays import Ints
+from clustersim.collectives.model import ROOM
 from clustersim.collectives.nccl.constants import constants
 from clustersim.collectives.nccl.shape import ordered
 from clustersim.collectives.skew import OPS as EXCHANGES

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.collectives.model import Floats, Group, Ints
+from clustersim.arrays import Floats, Ints, distinct
+from clustersim.collectives.model import Group
 from clustersim.collectives.skew import checked
 from clustersim.collectives.tree_steps import node_trees
 from clustersim.errors import InputError
-from clustersim.topology.arrays import distinct
 from clustersim.topology.memo import fingerprint
 from clustersim.topology.model import Topology
 from clustersim.topology.node import NVLINK_LATENCY, PCIE_LATENCY

@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from clustersim.arrays import Ints, distinct
 from clustersim.collectives.levels import fanouts
 from clustersim.collectives.loads import TooManyWaysError, even_rate, idle, idle_rates, loads
-from clustersim.collectives.model import Exchange, Ints, Phase, phases
+from clustersim.collectives.model import Exchange, Phase, phases
 from clustersim.collectives.nccl.choose import OPS, Choice, choose, collective_seconds
 from clustersim.collectives.nccl.model import SIMPLE_ONLY
 from clustersim.collectives.nccl.shape import Shape, shape
@@ -19,7 +20,6 @@ from clustersim.collectives.nccl.tuner import OPS as TUNED
 from clustersim.collectives.nccl.tuner import tune
 from clustersim.collectives.switched import fitted
 from clustersim.errors import InputError, suggest
-from clustersim.topology.arrays import distinct
 from clustersim.topology.memo import fingerprint
 from clustersim.topology.model import Topology
 from clustersim.units import scaled, seconds

@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from clustersim.arrays import Mask
 from clustersim.engine.compile import Draft, Plan, Work, bound, draft
 from clustersim.engine.fold.refinement import Partition
 from clustersim.engine.fold.saturation import overfull
 from clustersim.engine.network import folded
 from clustersim.engine.simulate import Record, simulate
-from clustersim.engine.traffic import Mask
 from clustersim.topology.model import Topology
 
 FEW = 64

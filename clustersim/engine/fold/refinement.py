@@ -14,9 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from clustersim.arrays import Ints, distinct
 from clustersim.engine.traffic import Family, Held, Traffic
-from clustersim.topology.arrays import distinct
-from clustersim.topology.model import Ints
 
 Colours = NDArray[np.uint64]
 

@@ -7,13 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from clustersim.arrays import Floats, Ints, Mask, entries
 from clustersim.engine.fold.refinement import alike
 from clustersim.engine.network import Demand, Network
 from clustersim.engine.program import Span
 from clustersim.engine.simulate import Record
-from clustersim.engine.traffic import FITS, Mask
-from clustersim.topology.arrays import entries
-from clustersim.topology.model import Floats, Ints
+from clustersim.engine.traffic import FITS
 
 _MOST = 4_000_000  # beginnings of transfers that are looked at in one go
 _CELL = 32  # bits of a group cell's number

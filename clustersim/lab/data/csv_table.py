@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clustersim.arrays import Floats
 from clustersim.errors import DataError, shown, suggest
 from clustersim.files import read_table
 from clustersim.lab.data.frames import parquet
 
-Floats = NDArray[np.float64]
 YES, NO = ("1", "true", "yes"), ("0", "false", "no")
 
 

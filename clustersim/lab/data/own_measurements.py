@@ -9,13 +9,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from clustersim.arrays import Floats
 from clustersim.config.gpu import BYTES
 from clustersim.errors import DataError
 from clustersim.hardware import gpus
 from clustersim.lab.data.csv_table import Sheet, open_sheet
 from clustersim.lab.data.samples import Samples, gpus_of
 from clustersim.model.kernel import Kernel, attention, gemm, vector
-from clustersim.predictors.features import MATRIX, VECTOR, Floats, bound, columns
+from clustersim.predictors.features import MATRIX, VECTOR, bound, columns
 
 REQUIRED = ("gpu", "kind", "op", "dtype", "m", "n", "latency_s")
 COLUMNS = (

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clustersim.arrays import Floats
 from clustersim.hardware import gpus
 from clustersim.predictors.classes import route
-from clustersim.predictors.features import Columns, Flags, Floats
+from clustersim.predictors.features import Columns, Flags
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from clustersim.arrays import Floats
 from clustersim.config.gpu import BYTES
 from clustersim.errors import DataError
 from clustersim.hardware import gpus
 from clustersim.lab.data.samples import Samples, gpus_of, join
 from clustersim.lab.data.sources import ATTENTION, FP32, GEMM, Data, places, tables
 from clustersim.lab.data.sources import GROUPED as EXPERTS
-from clustersim.predictors.features import Columns, Floats, bound
+from clustersim.predictors.features import Columns, bound
 
 if TYPE_CHECKING:
     import polars as pl

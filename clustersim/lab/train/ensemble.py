@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clustersim.predictors.features import Floats
+from clustersim.arrays import Floats
 from clustersim.predictors.mlp import Parameters
 
 PULL = 1e-4

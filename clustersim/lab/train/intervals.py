@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clustersim.predictors.features import Floats
+from clustersim.arrays import Floats
 from clustersim.predictors.uncertainty import EDGES, Distance, lookup
 
 LEVELS = (0.1, 0.9)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from clustersim import plugins
+from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.lab.data.samples import Samples
 from clustersim.lab.train.ensemble import Progress
-from clustersim.predictors.features import Floats
 from clustersim.predictors.learned import Learned, Method
 from clustersim.predictors.mlp import Parameters
 

@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from clustersim import writing
+from clustersim.arrays import Floats
 from clustersim.lab.data.samples import Samples
 from clustersim.lab.train.ensemble import Progress
 from clustersim.lab.train.learner import FitOwn, Learner
-from clustersim.predictors.features import Columns, Floats
+from clustersim.predictors.features import Columns
 from clustersim.predictors.mlp import Parameters
 
 PACKAGE = Path(__file__).parents[2]

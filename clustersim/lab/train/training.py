@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.hardware import gpus
 from clustersim.lab.data.samples import Samples, canonical, gpus_of, merge
@@ -22,7 +23,6 @@ from clustersim.lab.train.learner import Learner
 from clustersim.lab.train.resume import resumable
 from clustersim.lab.train.splits import Split, generations, held_shapes, splits
 from clustersim.predictors.classes import MEMORY, SIMT
-from clustersim.predictors.features import Floats
 from clustersim.predictors.learned import Learned
 from clustersim.predictors.weights_file import Weights
 

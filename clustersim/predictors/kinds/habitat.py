@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
-from clustersim.predictors.features import Columns, Floats, bound, peak
+from clustersim.predictors.features import Columns, bound, peak
 from clustersim.predictors.learned import Learned, Method, open_weights
 from clustersim.predictors.mlp import Parameters, forward, softplus, standardise
 

@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.errors import DataError
 from clustersim.model.kernel import Kernel
 from clustersim.predictors.base import Predictor, Scope, subjects
-from clustersim.predictors.features import Floats, bound, columns
+from clustersim.predictors.features import bound, columns
 
 
 class Roofline(NamedTuple):

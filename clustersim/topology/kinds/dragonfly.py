@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clustersim.arrays import Ints, Mask
 from clustersim.config.fields import validate
 from clustersim.config.topology import Dragonfly
 from clustersim.topology.assemble import assemble
 from clustersim.topology.detours import Detours
 from clustersim.topology.kinds.fat_tree import LIGHT
 from clustersim.topology.lattice import triangle
-from clustersim.topology.model import Ints, Mask, Topology
+from clustersim.topology.model import Topology
 from clustersim.topology.specs import MAX_LINKS, Network, Run, Site
 from clustersim.topology.symmetry import Classes
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from clustersim.arrays import Ints, Mask
 from clustersim.config.fields import validate
 from clustersim.config.topology import DragonflyPlus
 from clustersim.topology.assemble import assemble
@@ -14,7 +15,7 @@ from clustersim.topology.detours import Detours, crosses
 from clustersim.topology.fat_tree_routing import mixed
 from clustersim.topology.kinds.fat_tree import LIGHT, check_routing
 from clustersim.topology.lattice import triangle
-from clustersim.topology.model import Ints, Mask, Topology
+from clustersim.topology.model import Topology
 from clustersim.topology.specs import MAX_LINKS, Network, Run, Site
 from clustersim.topology.symmetry import Classes
 

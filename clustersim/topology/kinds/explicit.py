@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from clustersim.arrays import Floats
 from clustersim.config.fields import validate
 from clustersim.config.topology import Explicit, ExplicitLink
 from clustersim.config.yaml import Loc
 from clustersim.errors import suggest
 from clustersim.topology.assemble import assemble
-from clustersim.topology.model import Floats, Topology
+from clustersim.topology.model import Topology
 from clustersim.topology.shortest import Nearer, Wires, nearer, paths
 from clustersim.topology.specs import Network, Run, Site
 

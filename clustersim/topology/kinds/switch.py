@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clustersim.arrays import Ints
 from clustersim.config.fields import validate
 from clustersim.config.topology import Switch
 from clustersim.topology.assemble import assemble
-from clustersim.topology.model import Ints, Topology
+from clustersim.topology.model import Topology
 from clustersim.topology.specs import Network, Site
 from clustersim.topology.symmetry import Classes
 

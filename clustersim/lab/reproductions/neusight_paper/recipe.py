@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from clustersim.arrays import Floats
 from clustersim.errors import DataError
 from clustersim.lab.train.ensemble import Progress, silent
-from clustersim.predictors.features import Floats
 from clustersim.predictors.kinds.neusight_paper.terms import Terms
 from clustersim.predictors.kinds.neusight_paper.wave import WIDTHS, utilization
 

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.errors import DataError
 from clustersim.hardware import gpus
 from clustersim.lab.data import sources, tables
 from clustersim.lab.data.samples import Samples, gpus_of
 from clustersim.lab.data.sources import Data
-from clustersim.predictors.features import Flags, Floats
+from clustersim.predictors.features import Flags
 from clustersim.predictors.kinds.neusight_paper.board import board
 from clustersim.predictors.kinds.neusight_paper.predictor import PRODUCTS
 from clustersim.predictors.kinds.neusight_paper.terms import Cut, Terms, product, terms, vector

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from clustersim.arrays import Floats
 from clustersim.extras import need_torch
 from clustersim.lab.data.samples import Samples
 from clustersim.lab.data.sources import Data
@@ -14,7 +15,6 @@ from clustersim.lab.train.ensemble import Plan, Progress, initial, minimize, sca
 from clustersim.lab.train.learner import Learner
 from clustersim.lab.train.training import learn
 from clustersim.predictors.classes import GRAPHED
-from clustersim.predictors.features import Floats
 from clustersim.predictors.kinds.habitat import METHOD, describe, log_seconds
 from clustersim.predictors.mlp import Parameters, standardise
 from clustersim.predictors.weights_file import Weights

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from clustersim.arrays import Floats
 from clustersim.lab.data.samples import Samples
 from clustersim.lab.data.sources import Data
 from clustersim.lab.train.dataset import dataset
 from clustersim.lab.train.ensemble import Progress, silent
 from clustersim.lab.train.learner import Learner
 from clustersim.lab.train.training import learn
-from clustersim.predictors.features import Floats
 from clustersim.predictors.kinds.linear import METHOD, describe
 from clustersim.predictors.weights_file import Weights
 

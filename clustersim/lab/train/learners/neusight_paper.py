@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from clustersim.arrays import Floats
 from clustersim.errors import InputError
 from clustersim.extras import need_torch
 from clustersim.hardware import gpus
@@ -18,7 +19,6 @@ from clustersim.lab.evaluate import measure
 from clustersim.lab.reproductions.neusight_paper.recipe import RECIPES, Learned, learn
 from clustersim.lab.reproductions.neusight_paper.records import GROUPS, Records, described, profiled, records
 from clustersim.lab.train.ensemble import Progress, silent
-from clustersim.predictors.features import Floats
 from clustersim.predictors.kinds.neusight_paper import tiles
 from clustersim.predictors.kinds.neusight_paper.predictor import NAME, PRODUCTS, Paper
 from clustersim.predictors.weights_file import Weights

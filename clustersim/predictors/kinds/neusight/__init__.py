@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
-from clustersim.predictors.features import Columns, Floats
+from clustersim.predictors.features import Columns
 from clustersim.predictors.kinds.neusight import attention, gemm, grouped, products, vector
 from clustersim.predictors.learned import Learned, Method, open_weights
 from clustersim.predictors.mlp import Parameters

@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
-from clustersim.predictors.features import Columns, Floats, peak, spread
+from clustersim.predictors.features import Columns, peak, spread
 from clustersim.predictors.kinds.neusight.limit import limit
 from clustersim.predictors.kinds.neusight.schedule import Share, design, reverse, share
 from clustersim.predictors.mlp import Parameters, sigmoid

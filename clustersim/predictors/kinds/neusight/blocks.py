@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
-from clustersim.predictors.features import Columns, Flags, Floats
+from clustersim.predictors.features import Columns, Flags
 
 PERSISTENT = 1024
 """Longest row that softmax keeps in the registers of one warp, read once."""

@@ -21,8 +21,9 @@ from typing import Any
 
 import numpy as np
 
+from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
-from clustersim.predictors.features import Columns, Flags, Floats, peak
+from clustersim.predictors.features import Columns, Flags, peak
 from clustersim.predictors.kinds.neusight.cores import cores
 from clustersim.predictors.kinds.neusight.limit import burst, heat
 from clustersim.predictors.mlp import Parameters

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
-from clustersim.predictors.features import Columns, Flags, Floats, peak, spread
+from clustersim.predictors.features import Columns, Flags, peak, spread
 from clustersim.predictors.kinds.neusight.limit import limit
 from clustersim.predictors.mlp import Parameters, sigmoid
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clustersim.arrays import Floats
 from clustersim.config.gpu import BYTES, Gpu
 from clustersim.hardware import gpus
-from clustersim.predictors.features import Columns, Floats
+from clustersim.predictors.features import Columns
 from clustersim.predictors.kinds.neusight import gemm
 from clustersim.predictors.mlp import Parameters, forward, standardise
 

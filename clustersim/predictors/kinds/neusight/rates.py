@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
-from clustersim.predictors.features import Columns, Flags, Floats, spread
+from clustersim.predictors.features import Columns, Flags, spread
 
 LANES = 64
 """Integer lanes of an SM (NVIDIA's whitepapers, Volta to Blackwell)."""

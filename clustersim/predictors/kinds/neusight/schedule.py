@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.predictors.features import Columns, Flags, Floats
+from clustersim.arrays import Floats
+from clustersim.predictors.features import Columns, Flags
 
 WAVES = 12
 """Waves looked at one by one; beyond them a block is small against the sum, and the sum decides."""

@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
-from clustersim.predictors.features import Columns, Floats
+from clustersim.predictors.features import Columns
 from clustersim.predictors.kinds.neusight import blocks, rates
 from clustersim.predictors.kinds.neusight.blocks import Layout
 from clustersim.predictors.mlp import Parameters, sigmoid

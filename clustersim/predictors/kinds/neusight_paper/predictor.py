@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.errors import InputError
 from clustersim.model.kernel import Kernel
 from clustersim.predictors.base import Scope, subjects, unknown
 from clustersim.predictors.classes import MEMORY, class_of
-from clustersim.predictors.features import Columns, Flags, Floats, columns
+from clustersim.predictors.features import Columns, Flags, columns
 from clustersim.predictors.kinds.neusight_paper.board import GIB, board
 from clustersim.predictors.kinds.neusight_paper.terms import product, terms, vector
 from clustersim.predictors.kinds.neusight_paper.tiles import nearest, shapes, unpack

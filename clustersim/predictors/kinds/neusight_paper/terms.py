@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.predictors.features import Columns, Floats, spread
+from clustersim.arrays import Floats
+from clustersim.predictors.features import Columns, spread
 from clustersim.predictors.kinds.neusight_paper.board import GIB, MIB, Board
 
 OPERATIONS = {"elementwise": 1.0, "softmax": 5.0, "layernorm": 6.0}

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.predictors.features import Columns, Floats
+from clustersim.arrays import Floats
+from clustersim.predictors.features import Columns
 from clustersim.predictors.kinds.neusight_paper.board import Board
 
 BLOCK = 256

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from clustersim.predictors.features import Floats
+from clustersim.arrays import Floats
 from clustersim.predictors.kinds.neusight_paper.terms import Terms
 from clustersim.predictors.mlp import Parameters, forward, sigmoid
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from clustersim.arrays import Floats
 from clustersim.errors import DataError
 from clustersim.predictors import weights_file
-from clustersim.predictors.features import Floats
 from clustersim.predictors.kinds.neusight_paper import tiles
 from clustersim.predictors.kinds.neusight_paper.predictor import CLASSES, NAME, PRODUCTS
 from clustersim.predictors.kinds.neusight_paper.wave import WIDTHS

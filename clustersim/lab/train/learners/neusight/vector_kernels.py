@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from clustersim.arrays import Floats
 from clustersim.lab.data.samples import Samples
 from clustersim.lab.train.dataset import Dataset, dataset
 from clustersim.lab.train.ensemble import Progress, silent
-from clustersim.predictors.features import Floats
 from clustersim.predictors.kinds.neusight.vector import SHARES, log_seconds, terms
 
 PATIENCE = 3e-4

@@ -1,4 +1,4 @@
-"""Entries of compressed rows, what is different among numbers, and how they divide."""
+"""The array types of the whole package, and what numpy lacks or does slowly: compressed rows, distinct values, remainders."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from clustersim.topology.model import Floats, Ints, Mask
-
+Ints = NDArray[np.int64]
+"""Numbers of things: GPUs, links, endpoints, rows."""
+Floats = NDArray[np.float64]
+"""Quantities in SI units: seconds, bytes, bytes/s; or parts of a whole."""
+Mask = NDArray[np.bool_]
+"""True where something holds."""
 Number = TypeVar("Number", np.int64, np.uint64)
 
 
