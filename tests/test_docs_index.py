@@ -1,0 +1,70 @@
+"""docs/: every page is reachable from its index, every word of the glossary is somewhere in the code."""
+
+import importlib
+import re
+
+import pytest
+from documents import ROOT
+
+DOCS = ROOT / "docs"
+INDEX = DOCS / "README.md"
+_LINK = re.compile(r"\]\(([^)#:\s]+\.md)(?:#[^)]*)?\)")
+_ANCHORED = re.compile(r"\]\(([^)#:\s]*)#([^)\s]+)\)")
+_ROW = re.compile(r"^\| [^|]+ \| [^|]+ \| (`[^|]+`) \|$", re.MULTILINE)
+
+
+def linked(page):
+    return {(page.parent / link).resolve() for link in _LINK.findall(page.read_text(encoding="utf-8"))}
+
+
+def anchors(page):
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_index_leads_to_every_page():
+    pages = {page.resolve() for page in DOCS.rglob("*.md")} - {INDEX.resolve()}
+    assert sorted(str(page.relative_to(DOCS)) for page in pages - linked(INDEX)) == []
+
+
+def test_the_readme_leads_to_the_index():
+    assert INDEX.resolve() in linked(ROOT / "README.md")
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_links_lead_to_headings(page):
+    found = _ANCHORED.findall(page.read_text(encoding="utf-8"))
+    targets = [((page.parent / path).resolve() if path else page, anchor) for path, anchor in found]
+    assert [
+        (path.name, anchor) for path, anchor in targets if path.suffix == ".md" and anchor not in anchors(path)
+    ] == []
+
+
+def names():
+    text = (DOCS / "glossary.md").read_text(encoding="utf-8")
+    return sorted({name for cell in _ROW.findall(text) for name in re.findall(r"`([\w.]+)`", cell)})
+
+
+def test_every_row_of_the_glossary_names_code():
+    rows = re.findall(r"^\| (?!word|---)", (DOCS / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(rows) == len(_ROW.findall((DOCS / "glossary.md").read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_name_of_the_glossary_exists(name):
+    """A module, or a public name of one."""
+    module, _, last = f"clustersim.{name}".rpartition(".")
+    try:
+        importlib.import_module(f"{module}.{last}")
+    except ModuleNotFoundError:
+        assert not last.startswith("_")
+        assert hasattr(importlib.import_module(module), last), f"docs/glossary.md names {name}, which is no more"
+
+
+def test_no_word_stands_twice_in_the_glossary():
+    words = re.findall(r"^\| ([^|]+) \|", (DOCS / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE)
+    words = [word for word in words if word not in ("word", "---")]
+    assert len(words) == len(set(words))
