@@ -16,9 +16,9 @@ from clustersim.collectives.loads import Loads, bounds
 from clustersim.collectives.model import Exchange, Group, phases
 from clustersim.config.yaml import parse
 from clustersim.engine.network import Tenant, demand, folded
-from clustersim.engine.script import Call
 from clustersim.engine.traffic import Family, traffic
 from clustersim.errors import InputError
+from clustersim.model.operator import Collective
 from clustersim.model.sharding import zipf_shares
 from clustersim.topology.build import build, load
 from clustersim.topology.model import Topology
@@ -187,7 +187,7 @@ def test_a_large_group_folds():
     topology = build(parse(LARGE, "large.yaml"))
     n = topology.gpus
     family = Family("ep", np.arange(n)[None], (n,), "direct")
-    tenant = Tenant([(family, [Call("ep", "all_to_all", 1e9)])], np.arange(n), np.zeros(n, np.int64))
+    tenant = Tenant([(family, [Collective("ep", "all_to_all", 1e9)])], np.arange(n), np.zeros(n, np.int64))
     found = demand(topology, [tenant])
     assert len(folded(found, np.ones(len(found.links), bool)).ranks.first) == 1
 

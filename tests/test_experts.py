@@ -12,7 +12,7 @@ from clustersim.config.yaml import parse
 from clustersim.engine.script import Start, scripts
 from clustersim.errors import ClustersimError, ConfigError, InputError
 from clustersim.model.kernel import Kernel
-from clustersim.model.operator import Exchange
+from clustersim.model.operator import Collective
 from clustersim.model.sharding import split, zipf_shares
 from clustersim.parallel.flops import model_flop
 from clustersim.parallel.load import build
@@ -50,7 +50,7 @@ def simulate(topology, fold=True, **overrides):
 
 
 def exchanges(steps, group):
-    return [step for step in steps if isinstance(step, Exchange) and step.group == group]
+    return [step for step in steps if isinstance(step, Collective) and step.group == group]
 
 
 SPLITS = [
@@ -78,15 +78,17 @@ def test_the_rows_of_a_layer_travel_out_and_back_in_each_pass(tp, ep, slices, sh
     (stage,) = stages(job(tp=tp, ep=ep, expert_tp=slices, **three).place(32, 8))
     size = 2 * 256 / tp * 3 * 512 * 2
     whole = (
-        [Exchange("etp", op, slices * size) for op in ("all_gather", "reduce_scatter")] if slices not in (1, tp) else []
+        [Collective("etp", op, slices * size) for op in ("all_gather", "reduce_scatter")]
+        if slices not in (1, tp)
+        else []
     )
     for steps in (stage.forward, stage.backward):
-        travels = [Exchange("ep", op, size) for op in ("dispatch", "combine")] if ep > 1 else []
+        travels = [Collective("ep", op, size) for op in ("dispatch", "combine")] if ep > 1 else []
         assert exchanges(steps, "ep") == travels * 4
         assert exchanges(steps, "etp") == whole * 4
         ways = [e.op for e in exchanges(steps, "tp") if e.size == slices * size]
         assert ways == (["all_gather", "reduce_scatter"] * 4 if slices == tp > 1 else [])
-    assert exchanges(stage.forward, "tp_ep") == [Exchange("tp_ep", "all_gather", 8 * 8 * ep * slices)] * 4
+    assert exchanges(stage.forward, "tp_ep") == [Collective("tp_ep", "all_gather", 8 * 8 * ep * slices)] * 4
     assert not exchanges(stage.backward, "tp_ep")
 
 
@@ -125,7 +127,7 @@ def calls(one, family):
     split_ = one.parallelism
     found = scripts(one, stages(one), schedule(split_.schedule, split_.pp, one.microbatches, split_.vpp))
     lines = (line for s in found for part in (s.begin, *s.special.values(), s.finish) for line in part)
-    return [line.call for line in lines if isinstance(line, Start) and line.call.family == family]
+    return [line.collective for line in lines if isinstance(line, Start) and line.collective.group == family]
 
 
 @pytest.mark.parametrize("overlap", [False, True])

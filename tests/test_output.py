@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from clustersim.config.yaml import parse
-from clustersim.model.operator import Exchange
+from clustersim.model.operator import Collective
 from clustersim.parallel.load import build as build_workload
 from clustersim.parallel.stages import stages
 from clustersim.report import trace
@@ -281,7 +281,7 @@ def test_bytes_of_a_ring_inside_a_node(saved):
     """Tensor parallelism: every exchange of the layers once a microbatch, 2(n-1)/n·S up from each GPU."""
     result, folder = saved(NODES, parallelism__tp=4, parallelism__dp=1)
     (stage,) = stages(result.job)
-    size = sum(item.size for item in (*stage.forward, *stage.backward) if isinstance(item, Exchange))
+    size = sum(item.size for item in (*stage.forward, *stage.backward) if isinstance(item, Collective))
     assert size > 0
     assert tier(folder, "nvlink-up") == close([2 * 3 / 4 * size * result.job.microbatches] * 4)
     assert tier(folder, "nic-up") == []

@@ -20,11 +20,11 @@ from clustersim.engine import traffic
 from clustersim.engine.compile import Activities
 from clustersim.engine.fabric import Fabric
 from clustersim.engine.network import Tenant
-from clustersim.engine.script import Call
 from clustersim.engine.simulate import Record
 from clustersim.engine.traffic import Family
 from clustersim.jobs.request import Request, Wanted
 from clustersim.jobs.simulate import Result, share
+from clustersim.model.operator import Collective
 from clustersim.report.links import link_bytes
 from clustersim.report.shared_links import merged, overlaps
 from clustersim.topology.model import Topology
@@ -109,7 +109,7 @@ def test_rings_over_one_bottleneck_take_as_many_times_as_long(op, jobs):
     fabric = f"{{kind: leaf_spine, tiers: [{{down: {jobs}, up: 1}}, {{radix: 64}}], link: {{rate: 400Gb/s}}}}"
     leaves, size = 4, 1e9
     topology = cluster(jobs * leaves, gpus=1, nics=1, fabric=fabric)
-    call = Call("dp", op, size)
+    call = Collective("dp", op, size)
     family = Family("dp", np.arange(leaves)[None], (leaves,), "ring")
     tenants = [
         Tenant([(family, [call])], np.arange(leaves) * jobs + number, np.zeros(leaves, np.int64))

@@ -19,9 +19,9 @@ from clustersim.collectives.nccl.shape import shape
 from clustersim.engine.compile import Activities
 from clustersim.engine.fabric import Activity, Fabric, Segment
 from clustersim.engine.network import Tenant
-from clustersim.engine.script import Call
 from clustersim.engine.traffic import Family, traffic
 from clustersim.errors import InputError
+from clustersim.model.operator import Collective
 from clustersim.model.sharding import zipf_shares
 from clustersim.topology.build import load
 
@@ -203,7 +203,7 @@ def played(topology, ranks, given, fold):
     seeds = np.unique(slowdown, return_inverse=True)[1]
     ep = Family("ep", ranks, (ranks.shape[1],), "direct", shares=given)
     dp = Family("dp", ranks.T.copy(), (len(ranks),), "ring")
-    calls = Call("ep", "dispatch", 3e6), Call("ep", "combine", 6e6), Call("dp", "all_gather", 4e6)
+    calls = Collective("ep", "dispatch", 3e6), Collective("ep", "combine", 6e6), Collective("dp", "all_gather", 4e6)
     families = [(ep, calls[:2]), (dp, calls[2:])]
     [net] = all_links(topology, [Tenant(families, np.arange(ranks.size), seeds)], fold)
     env = simpy.Environment()
@@ -211,7 +211,7 @@ def played(topology, ranks, given, fold):
     ends = {}
     for name in ("ep", "dp"):
         for cell, first in enumerate(net.cells.groups[name].first.tolist()):
-            moves = [move for call in calls if call.family == name for move in net.moves(call, cell)]
+            moves = [move for call in calls if call.group == name for move in net.moves(call, cell)]
             if name == "ep":  # experts compute as long as the slowest has rows for
                 rows = (np.array(given) * slowdown[ranks[first]]).max() * 1e-3
                 activity = Activity([Segment(0.0, moves[0]), Segment(rows, moves[1])])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from clustersim.errors import InputError
 from clustersim.model.kernel import Kernel
-from clustersim.model.operator import Exchange
+from clustersim.model.operator import Collective
 from clustersim.parallel.kernel_table import rows
 from clustersim.parallel.load import load
 from clustersim.parallel.stages import share, stages
@@ -25,7 +25,7 @@ def job(name="gpt3", **overrides):
 
 
 def exchanges(steps):
-    return [step for step in steps if isinstance(step, Exchange)]
+    return [step for step in steps if isinstance(step, Collective)]
 
 
 @given(st.integers(1, 200), st.integers(1, 200))
@@ -78,8 +78,8 @@ def test_blocks_are_one_object():
 def test_gpt3_exchanges_two_all_reduces_a_block_each_way():
     size = 2048 * 12288 * 2
     middle = stages(job())[3]
-    assert exchanges(middle.forward) == [Exchange("tp", "all_reduce", size)] * 12
-    assert exchanges(middle.backward) == [Exchange("tp", "all_reduce", size)] * 12
+    assert exchanges(middle.forward) == [Collective("tp", "all_reduce", size)] * 12
+    assert exchanges(middle.backward) == [Collective("tp", "all_reduce", size)] * 12
 
 
 def test_first_and_last_stage_add_the_embedding_and_the_loss():

@@ -14,11 +14,11 @@ from clustersim.errors import InputError
 
 if TYPE_CHECKING:
     from clustersim.model.kernel import Kernel
-    from clustersim.model.operator import Exchange
+    from clustersim.model.operator import Collective
     from clustersim.parallel.job import Job
     from clustersim.parallel.kernel_table import Row
 
-    Times = dict[Kernel | Exchange, tuple[float, float | None, float | None]]
+    Times = dict[Kernel | Collective, tuple[float, float | None, float | None]]
 
 COLUMNS = ("layer", "operator", "direction", "kind", "op", "shape", "dtype", "launches", "GFLOP", "MB")
 SECONDS = ("seconds", "seconds_low", "seconds_high")

@@ -14,10 +14,10 @@ from clustersim.engine.fold.refinement import Partition
 from clustersim.engine.groups import Use, families, group_of
 from clustersim.engine.network import Demand, Network, Tenant, demand, folded, networks
 from clustersim.engine.program import Drain, Group, Instruction, Post, Program, Receive, Run, Send
-from clustersim.engine.script import Call, Compute, Give, Line, Script, Start
+from clustersim.engine.script import Compute, Give, Line, Script, Start
 from clustersim.model.kernel import Kernel
+from clustersim.model.operator import Collective, Steps
 from clustersim.parallel.job import Job
-from clustersim.parallel.stages import Steps
 from clustersim.topology.model import Topology
 
 
@@ -76,7 +76,7 @@ def bound(drafted: Draft, cells: Partition, kept: Mask) -> tuple[Plan, ...]:
 
 
 def _uses(work: Work, topology: Topology) -> tuple[Use, ...]:
-    return families(work.job, topology, work.gpus, [call for script in work.scripts for call in script.calls()])
+    return families(work.job, topology, work.gpus, [one for script in work.scripts for one in script.collectives()])
 
 
 def _seeds(work: Work, topology: Topology) -> Ints:
@@ -165,11 +165,11 @@ class _Binder:
             group = (line.family, cells[line.family]) if line.family else None
             return Run(line.kind, line.stage, self.compute(line, (*key, slowdown, group), slowdown, cells), group)
         if isinstance(line, Give):
-            group = (line.call.family, cells[f"{line.call.family}/send"])
-            return Send(line.stage, self.transfer(line.call, group), group, line.wait)
+            group = (line.collective.group, cells[f"{line.collective.group}/send"])
+            return Send(line.stage, self.transfer(line.collective, group), group, line.wait)
         if isinstance(line, Start):
-            group = (line.call.family, cells[line.call.family])
-            return Post(line.call.op, line.stage, self.transfer(line.call, group), group)
+            group = (line.collective.group, cells[line.collective.group])
+            return Post(line.collective.op, line.stage, self.transfer(line.collective, group), group)
         return Receive(line.stage, (line.family, cells[f"{line.family}/receive"]))
 
     def compute(self, line: Compute, key: tuple[object, ...], slowdown: float, cells: Mapping[str, int]) -> Activity:
@@ -177,14 +177,14 @@ class _Binder:
             self.known[key] = self.activities.work(line.items, slowdown, cells)
         return self.known[key]
 
-    def transfer(self, call: Call, group: Group) -> Activity:
+    def transfer(self, call: Collective, group: Group) -> Activity:
         key = (call, group)
         if key not in self.known:
             self.known[key] = self.activities.transfer(call, group[1])
         return self.known[key]
 
 
-# Kernels and exchanges become activities: seconds of compute with moves between them.
+# Kernels and collectives become activities: seconds of compute with moves between them.
 
 Seconds = Mapping[Kernel, float]
 
@@ -202,25 +202,25 @@ class Activities:
     known: dict[tuple[object, ...], Activity] = field(default_factory=dict)
 
     def work(self, items: Steps, slowdown: float, cells: Mapping[str, int]) -> Activity:
-        """Return the activity of kernels and exchanges in the order given.
+        """Return the activity of kernels and collectives in the order given.
 
-        slowdown: factor of this rank. cells: the rank's group cell by family; exchanges of other families are left out.
+        slowdown: factor of this rank. cells: the rank's group cell by family; collectives of other families are left out.
         """
         key = id(items), slowdown, frozenset(cells)
         if key not in self.written:
             self.written[key] = _write(items, self.seconds, slowdown, cells)
         written = self.written[key]
-        moves = {call: self.network.moves(call, cells[call.family]) for call in written.sizes}
+        moves = {call: self.network.moves(call, cells[call.group]) for call in written.sizes}
         same = *key, *map(id, moves.values())
         if same not in self.known:
             self.known[same] = Activity(_segments(written, moves))
         carried: Carried = {}
         for call, size in written.sizes.items():
-            to = self.network.variant(call), cells[call.family]
+            to = self.network.variant(call), cells[call.group]
             carried[to] = carried.get(to, 0.0) + size
         return self.known[same].carrying(carried)
 
-    def transfer(self, call: Call, cell: int) -> Activity:
+    def transfer(self, call: Collective, cell: int) -> Activity:
         """Return the activity of one collective or one message."""
         moves = self.network.moves(call, cell)
         return Activity((Segment(0.0, move) for move in moves), {(self.network.variant(call), cell): call.size})
@@ -229,27 +229,26 @@ class Activities:
 class _Written(NamedTuple):
     """Seconds before each call, and after the last; and the bytes of each different call in all."""
 
-    parts: tuple[tuple[float, Call], ...]
+    parts: tuple[tuple[float, Collective], ...]
     rest: float
-    sizes: Mapping[Call, float]
+    sizes: Mapping[Collective, float]
 
 
 def _write(items: Steps, seconds: Seconds, slowdown: float, cells: Mapping[str, int]) -> _Written:
-    parts: list[tuple[float, Call]] = []
-    sizes: dict[Call, float] = {}
+    parts: list[tuple[float, Collective]] = []
+    sizes: dict[Collective, float] = {}
     compute = 0.0
     for item in items:
         if isinstance(item, Kernel):
             compute += seconds[item] * slowdown
         elif item.group in cells:
-            call = Call(item.group, item.op, item.size)
-            parts.append((compute, call))
-            sizes[call] = sizes.get(call, 0.0) + call.size
+            parts.append((compute, item))
+            sizes[item] = sizes.get(item, 0.0) + item.size
             compute = 0.0
     return _Written(tuple(parts), compute, sizes)
 
 
-def _segments(written: _Written, moves: Mapping[Call, Sequence[Move]]) -> Iterator[Segment]:
+def _segments(written: _Written, moves: Mapping[Collective, Sequence[Move]]) -> Iterator[Segment]:
     compute = 0.0
     for before, call in written.parts:
         compute += before

@@ -11,9 +11,10 @@ from clustersim.arrays import Ints, distinct
 from clustersim.collectives.levels import fanouts, levels
 from clustersim.collectives.switched import fitted
 from clustersim.engine.network import NCCL
-from clustersim.engine.script import BACKWARD, FORWARD, Call
+from clustersim.engine.script import BACKWARD, FORWARD
 from clustersim.engine.traffic import Family
 from clustersim.errors import InputError
+from clustersim.model.operator import Collective
 from clustersim.parallel.job import Job
 from clustersim.parallel.mesh import Mesh
 from clustersim.topology.model import Topology
@@ -23,19 +24,19 @@ class Use(NamedTuple):
     """A family and the collectives that the job runs in it, by size."""
 
     family: Family
-    calls: tuple[Call, ...]
+    collectives: tuple[Collective, ...]
 
 
-def families(job: Job, topology: Topology, gpus: Ints, calls: Iterable[Call]) -> tuple[Use, ...]:
-    """Return the families of a placed job that its `calls` name; `gpus` is the GPU of every rank.
+def families(job: Job, topology: Topology, gpus: Ints, collectives: Iterable[Collective]) -> tuple[Use, ...]:
+    """Return the families of a placed job that its `collectives` name; `gpus` is the GPU of every rank.
 
     Eras: the gradient norm needs the reduced gradients of a whole replica, and those need the backward passes of every
     replica; the parameters are gathered after every norm, unless that is put off to the next forward passes. So the three
     never meet on a link.
     """
-    by_name: dict[str, dict[Call, None]] = {}
-    for call in calls:
-        by_name.setdefault(call.family, {})[call] = None
+    by_name: dict[str, dict[Collective, None]] = {}
+    for one in collectives:
+        by_name.setdefault(one.group, {})[one] = None
     late = 2 if "model" in by_name and not job.parallelism.overlap.param_gather else 0
     eras = {"dp": {"all_gather": late}, "edp": {"all_gather": late}, "model": {"all_reduce": 1}}
     ranks = _ranks(job.mesh, job.expert_mesh, job.parallelism.vpp)
@@ -76,7 +77,7 @@ def _fitted(job: Job, topology: Topology, gpus: Ints, upwards: tuple[int, ...], 
 
     Raises ConfigError at the place of an algorithm that cannot do what its groups need, or needs switches that are not there.
     """
-    family, ops = use.family, dict.fromkeys(call.op for call in use.calls)
+    family, ops = use.family, dict.fromkeys(one.op for one in use.collectives)
     placed = gpus[family.ranks]
     if family.algorithm in ("", NCCL):
         fit = levels(placed // topology.gpus_per_node, upwards)

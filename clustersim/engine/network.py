@@ -12,8 +12,8 @@ from clustersim.arrays import Floats, Ints, Mask
 from clustersim.engine.fabric import Move
 from clustersim.engine.flows import NOWHERE, Loads
 from clustersim.engine.fold.refinement import Cells, Partition, partition
-from clustersim.engine.script import Call
 from clustersim.engine.traffic import Family, Held, Traffic, scarce, traffic
+from clustersim.model.operator import Collective
 from clustersim.topology.model import Topology
 
 Variant = tuple[str, str, str]
@@ -31,19 +31,19 @@ class Network:
     """
 
     topology: Topology
-    choices: Mapping[Call, Chosen]
+    choices: Mapping[Collective, Chosen]
     phases: Mapping[Variant, tuple[Traffic, ...]]
     cells: Partition
     capacity: Floats
     loads: Mapping[Variant, tuple[Mapping[int, Loads], ...]]
-    known: dict[tuple[Call, int], tuple[Move, ...]] = field(default_factory=dict)
+    known: dict[tuple[Collective, int], tuple[Move, ...]] = field(default_factory=dict)
     distinct: dict[tuple[object, ...], tuple[Move, ...]] = field(default_factory=dict)
 
-    def variant(self, call: Call) -> Variant:
+    def variant(self, call: Collective) -> Variant:
         """Return the variant that carries a call."""
-        return call.family, call.op, self.choices[call].algorithm
+        return call.group, call.op, self.choices[call].algorithm
 
-    def moves(self, call: Call, cell: int) -> tuple[Move, ...]:
+    def moves(self, call: Collective, cell: int) -> tuple[Move, ...]:
         """Return the moves of a call in a group of that cell; the first pays the launch. Equal moves are one object."""
         if (call, cell) not in self.known:
             moves = tuple(self._moves(call, cell))
@@ -51,14 +51,14 @@ class Network:
             self.known[call, cell] = self.distinct.setdefault(alike, moves)
         return self.known[call, cell]
 
-    def _moves(self, call: Call, cell: int) -> Iterator[Move]:
+    def _moves(self, call: Collective, cell: int) -> Iterator[Move]:
         choice, variant = self.choices[call], self.variant(call)
-        group = self.cells.groups[call.family].first[cell]
+        group = self.cells.groups[call.group].first[cell]
         start = self.topology.launch if choice.latency is None else choice.latency
         for phase, loads in zip(self.phases[variant], self.loads[variant], strict=True):
             hops = float(phase.latency[group]) if choice.latency is None else 0.0
             bound = min(float(phase.bound[group]), choice.rate)
-            yield Move(call.family, start + hops, call.size, bound, loads.get(cell, NOWHERE))
+            yield Move(call.group, start + hops, call.size, bound, loads.get(cell, NOWHERE))
             start = 0.0
 
     def bytes_by_link(self, sizes: Iterable[tuple[Variant, Floats]]) -> Floats:
@@ -77,7 +77,7 @@ class Tenant(NamedTuple):
     integer of 0 or more a rank; ranks of different seeds are never folded.
     """
 
-    families: Sequence[tuple[Family, Sequence[Call]]]
+    families: Sequence[tuple[Family, Sequence[Collective]]]
     gpus: Ints
     seeds: Ints
 
@@ -85,7 +85,7 @@ class Tenant(NamedTuple):
 class Carried(NamedTuple):
     """What each call of a job uses, and the traffic of each variant, with the latency and bound that its calls have."""
 
-    choices: Mapping[Call, Chosen]
+    choices: Mapping[Collective, Chosen]
     phases: Mapping[Variant, tuple[Traffic, ...]]
 
 
@@ -146,10 +146,10 @@ def _held(demand: Demand, kept: Mask) -> tuple[Held, ...]:
 
 def _carried(topology: Topology, job: int, tenant: Tenant) -> Carried:
     placed = {f.name: f._replace(ranks=tenant.gpus[f.ranks]) for f, _ in tenant.families}
-    choices = {c: chosen(topology, placed[c.family], c.op, c.size) for _, calls in tenant.families for c in calls}
+    choices = {c: chosen(topology, placed[c.group], c.op, c.size) for _, calls in tenant.families for c in calls}
     used: dict[Variant, list[Chosen]] = {}
     for call, choice in choices.items():
-        used.setdefault((call.family, call.op, choice.algorithm), []).append(choice)
+        used.setdefault((call.group, call.op, choice.algorithm), []).append(choice)
     phases = {}
     for v, own in used.items():
         family = _of_job(placed[v[0]], job)._replace(algorithm=own[-1].algorithm, levels=own[-1].levels)

@@ -15,26 +15,18 @@ from typing import NamedTuple, cast
 from clustersim.config.gpu import BYTES
 from clustersim.engine.program import Drain
 from clustersim.model.kernel import Kernel
-from clustersim.model.operator import Exchange
+from clustersim.model.operator import Collective, Steps
 from clustersim.parallel.data_parallel import first_reads, last_ready
 from clustersim.parallel.job import Job
 from clustersim.parallel.optimizer import update, weight_bytes
-from clustersim.parallel.stages import Stage, Steps
+from clustersim.parallel.stages import Stage
 from clustersim.schedules.action import Action, Schedule
 
 FORWARD, BACKWARD = "p2p-forward", "p2p-backward"
 
 
-class Call(NamedTuple):
-    """Collective or message `op` of `size` bytes (as nccl-tests counts them) in the rank's group of `family`."""
-
-    family: str
-    op: str
-    size: float
-
-
 class Compute(NamedTuple):
-    """Kernels and the exchanges between them, in lock-step with the group of `family` (None: alone)."""
+    """Kernels and the collectives between them, in lock-step with the group of `family` (None: alone)."""
 
     kind: str
     stage: int
@@ -46,7 +38,7 @@ class Give(NamedTuple):
     """A message to the rank that holds `stage`."""
 
     stage: int
-    call: Call
+    collective: Collective
     wait: bool
 
 
@@ -61,7 +53,7 @@ class Start(NamedTuple):
     """Begin a collective on its stream."""
 
     stage: int
-    call: Call
+    collective: Collective
 
 
 Line = Compute | Give | Take | Start | Drain
@@ -78,14 +70,14 @@ class Script(NamedTuple):
     special: Mapping[Action, tuple[Line, ...]]
     finish: tuple[Line, ...]
 
-    def calls(self) -> Iterator[Call]:
+    def collectives(self) -> Iterator[Collective]:
         """Yield all collectives and messages, each at least once."""
         for lines in (self.begin, *self.steps.values(), *self.special.values(), self.finish):
             for line in lines:
                 if isinstance(line, Compute):
-                    yield from (Call(i.group, i.op, i.size) for i in line.items if isinstance(i, Exchange))
+                    yield from (item for item in line.items if isinstance(item, Collective))
                 elif isinstance(line, Give | Start):
-                    yield line.call
+                    yield line.collective
 
 
 def scripts(job: Job, stages: Sequence[Stage], schedule: Schedule) -> tuple[Script, ...]:
@@ -125,21 +117,21 @@ class _Writer:
         return items
 
     def computed(self, action: Action, items: Steps) -> Iterator[Line]:
-        """Yield items in lock-step with the tp group; exchanges of experts, which join ranks of different ones, stand between.
+        """Yield items in lock-step with the tp group; collectives of experts, which join ranks of different ones, stand between.
 
-        Where tp peers hold different experts, whose work may differ, only parts with tp exchanges are in lock-step.
+        Where tp peers hold different experts, whose work may differ, only parts with tp collectives are in lock-step.
         """
         split = self.job.parallelism
         lock = "tp" if split.tp > 1 else None
-        places = [i for i, item in enumerate(items) if isinstance(item, Exchange) and item.group != "tp"]
+        places = [i for i, item in enumerate(items) if isinstance(item, Collective) and item.group != "tp"]
         for begin, end in pairwise([-1, *places, len(items)]):
             part = items[begin + 1 : end]
-            alone = split.etp != split.tp and not any(isinstance(item, Exchange) for item in part)
+            alone = split.etp != split.tp and not any(isinstance(item, Collective) for item in part)
             if part or not items:
                 yield Compute(action.letter, action.stage, part, None if alone else lock)
             if end < len(items):
-                one = cast(Exchange, items[end])
-                yield Start(action.stage, Call(*one))
+                one = cast(Collective, items[end])
+                yield Start(action.stage, one)
                 yield Drain(one.group)
 
     def marked(self, action: Action, items: Steps, marks: Sequence[Mark]) -> Iterator[Line]:
@@ -164,10 +156,10 @@ class _Writer:
         wait = not self.job.parallelism.overlap.p2p
         if action.letter == "F" and action.stage < len(self.stages) - 1:
             size = self.stages[action.stage].output_bytes
-            return (Give(action.stage + 1, Call(FORWARD, "send", size), wait),)
+            return (Give(action.stage + 1, Collective(FORWARD, "send", size), wait),)
         if action.letter in "BI" and action.stage > 0:
             size = self.stages[action.stage].input_bytes
-            return (Give(action.stage - 1, Call(BACKWARD, "send", size), wait),)
+            return (Give(action.stage - 1, Collective(BACKWARD, "send", size), wait),)
         return ()
 
     @property
@@ -190,11 +182,11 @@ class _Writer:
         """Return the reduction of gradients over the ranks that hold the same parameters."""
         op = "reduce_scatter" if self.job.parallelism.zero else "all_reduce"
         size = parameters * BYTES[self.job.training.gradients]
-        return (Start(stage, Call(family, op, size)),) if size else ()
+        return (Start(stage, Collective(family, op, size)),) if size else ()
 
     def gather(self, family: str, stage: int, parameters: float) -> tuple[Line, ...]:
         size = parameters * weight_bytes(self.job)
-        return (Start(stage, Call(family, "all_gather", size)),) if size else ()
+        return (Start(stage, Collective(family, "all_gather", size)),) if size else ()
 
     def reduced(self, action: Action) -> Iterator[Line]:
         """Yield the last backward pass of a stage in parts, and the reduction of each bucket as it fills."""
@@ -233,7 +225,7 @@ class _Writer:
             yield Drain(family)
         shared = max(self.stages[stage].shared for stage in self.own)
         if shared:
-            yield Start(-1, Call("embedding", "all_reduce", shared * BYTES[self.job.training.gradients]))
+            yield Start(-1, Collective("embedding", "all_reduce", shared * BYTES[self.job.training.gradients]))
             yield Drain("embedding")
 
     def end(self) -> Iterator[Line]:
@@ -244,8 +236,8 @@ class _Writer:
         found = update(self.job, parameters, experts)
         norm = next((i + 1 for i, kernel in enumerate(found) if kernel.op == "gradient_norm"), 0)
         if norm and self.job.mesh.size > self.job.copies(expert=True):
-            exchange = Exchange("model", "all_reduce", 4.0)
-            yield Compute("norm", -1, (*found[:norm], exchange), "model")
+            total = Collective("model", "all_reduce", 4.0)
+            yield Compute("norm", -1, (*found[:norm], total), "model")
         elif norm:
             yield Compute("norm", -1, found[:norm], None)
         if found[norm:]:

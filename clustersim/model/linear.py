@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from clustersim.model.elementwise import copy
 from clustersim.model.kernel import Kernel, gemm
-from clustersim.model.operator import Exchange, Operator
+from clustersim.model.operator import Operator
 from clustersim.model.sharding import Rank
-
-Steps = tuple[Kernel | Exchange, ...]
 
 
 def column(rank: Rank, name: str, inputs: int, outputs: int, *, bias: bool, saved: float = 0.0) -> Operator:

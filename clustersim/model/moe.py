@@ -11,7 +11,7 @@ from clustersim.model.elementwise import add, copy
 from clustersim.model.kernel import Kernel, gemm
 from clustersim.model.linear import accumulate, dgrad, input_size, product, wgrad
 from clustersim.model.mlp import activation_part, dense
-from clustersim.model.operator import Exchange, Operator
+from clustersim.model.operator import Collective, Operator, Steps
 from clustersim.model.sharding import Rank
 
 
@@ -131,8 +131,6 @@ def unpermute(rank: Rank) -> Operator:
 # same backwards, and a weighted sum. The gradients of the return travel out to the experts, those of the way out come back.
 # Source: megatron/core/transformer/moe/token_dispatcher.py, MoEAlltoAllTokenDispatcher.
 
-Steps = tuple[Kernel | Exchange, ...]
-
 
 def dispatch(rank: Rank) -> Operator:
     """Return the way out; its gradient adds the topk copies up and meets those of router and shared experts."""
@@ -175,9 +173,9 @@ def combine(rank: Rank) -> Operator:
     )
 
 
-def counts(rank: Rank) -> Exchange:
+def counts(rank: Rank) -> Collective:
     """Return the gathering of everyone's rows by expert, 8 bytes each, over the ranks that share all experts."""
-    return Exchange("tp_ep", "all_gather", 8.0 * (rank.model.experts or 1) * rank.ep * rank.parallelism.etp)
+    return Collective("tp_ep", "all_gather", 8.0 * (rank.model.experts or 1) * rank.ep * rank.parallelism.etp)
 
 
 def sort(rank: Rank) -> Steps:

@@ -1,4 +1,4 @@
-"""An operator: what one part of a layer runs forward and backward on one rank, keeps, and sends to its tp peers."""
+"""An operator: what one part of a layer runs forward and backward on one rank, keeps, and asks of the network."""
 
 from __future__ import annotations
 
@@ -11,32 +11,35 @@ CollectiveOp = Literal[
 ]
 
 
-class Exchange(NamedTuple):
-    """A collective that the operator waits for: `op` over the ranks of `group` on `size` bytes.
+class Collective(NamedTuple):
+    """What a job asks of the network: `op` over the rank's own group of one kind, on `size` bytes."""
 
-    Groups: tp; etp, ep: the slices of an expert, and the ranks that share all experts; tp_ep: both; model: a replica.
-
-    `size` counts as nccl-tests does: the whole array for all-reduce, all-gather and reduce-scatter, the bytes of one rank
-    for all-to-all, and the rows that one rank sends out and gets back for dispatch and combine.
-    """
-
-    group: Literal["tp", "cp", "etp", "ep", "tp_ep", "model"]
-    op: CollectiveOp
+    group: str
+    """Which ranks: tp; dp; etp, ep: the slices of an expert, and the ranks that share all experts; tp_ep: both; edp: the ranks
+    that hold the same experts; embedding: the stages that share it; model: a replica; p2p-…: two neighbouring stages."""
+    op: str
+    """A CollectiveOp, or `send` for a message from the first rank of a group to the second."""
     size: float
+    """Bytes, counted as nccl-tests does: the whole array for all-reduce, all-gather and reduce-scatter, the bytes of one rank
+    for all-to-all, and the rows that one rank sends out and gets back for dispatch and combine."""
+
+
+Steps = tuple[Kernel | Collective, ...]
+"""What one rank runs, in this order; a collective is waited for at its place."""
 
 
 class Operator(NamedTuple):
     """One part of a layer, as one rank runs it for one microbatch.
 
     `forward`, `backward_input` (gradients of the input) and `backward_weight` (gradients of the weights) run in the order
-    given; an Exchange among them is waited for at that point. `parameters` are the rank's own, of which `replicated` are
+    given; a Collective among them is waited for at that point. `parameters` are the rank's own, of which `replicated` are
     the same on every tp rank; `expert`: they lie as experts do, so that the ranks that hold the same experts reduce their
     gradients. `saved` is the bytes of activations kept for the backward pass.
     """
 
     name: str
-    forward: tuple[Kernel | Exchange, ...]
-    backward_input: tuple[Kernel | Exchange, ...] = ()
+    forward: Steps
+    backward_input: Steps = ()
     backward_weight: tuple[Kernel, ...] = ()
     parameters: int = 0
     replicated: int = 0

@@ -12,7 +12,7 @@ import numpy as np
 from clustersim.config.gpu import BYTES
 from clustersim.config.workload import Model, Parallelism, Training
 from clustersim.errors import InputError
-from clustersim.model.operator import CollectiveOp, Exchange
+from clustersim.model.operator import Collective, CollectiveOp
 
 ACTIVATIONS = {"fp8": "bf16", "tf32": "fp32"}
 """The data type that activations lie in, where it differs from that of the matrix products."""
@@ -150,19 +150,19 @@ class Rank:
         """Return how many of `parameters` that Megatron replicates over tp this rank holds."""
         return -(-parameters // self.tp) if self.parallelism.shard_all_parameters else parameters
 
-    def exchange(self, op: CollectiveOp, rows: int, columns: int, size: float | None = None) -> tuple[Exchange, ...]:
+    def exchange(self, op: CollectiveOp, rows: int, columns: int, size: float | None = None) -> tuple[Collective, ...]:
         """Return a tp collective on a rows×columns array, or nothing when tp is 1."""
-        return (Exchange("tp", op, float(rows) * columns * (size or self.size)),) if self.tp > 1 else ()
+        return (Collective("tp", op, float(rows) * columns * (size or self.size)),) if self.tp > 1 else ()
 
-    def across(self, op: CollectiveOp) -> tuple[Exchange, ...]:
+    def across(self, op: CollectiveOp) -> tuple[Collective, ...]:
         """Return the exchange of the rows of this rank's tokens with the experts of the ep group, or nothing when ep is 1."""
         size = float(self.local) * self.model.topk * self.model.hidden * self.size
-        return (Exchange("ep", op, size),) if self.ep > 1 else ()
+        return (Collective("ep", op, size),) if self.ep > 1 else ()
 
-    def sliced(self, op: CollectiveOp) -> tuple[Exchange, ...]:
+    def sliced(self, op: CollectiveOp) -> tuple[Collective, ...]:
         """Return the collective on the rows of experts over the ranks that hold their slices, or nothing without any."""
         size, slices = float(self.rows) * self.model.hidden * self.size, self.parallelism.etp
-        return (Exchange("tp" if slices == self.tp else "etp", op, size),) if slices > 1 and self.rows else ()
+        return (Collective("tp" if slices == self.tp else "etp", op, size),) if slices > 1 and self.rows else ()
 
 
 def width(model: Model) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from clustersim.model.kernel import Kernel
-from clustersim.model.operator import Exchange, Layer
+from clustersim.model.operator import Collective, Layer
 from clustersim.parallel.job import Job
 from clustersim.parallel.optimizer import update
 from clustersim.parallel.stages import Stage, stages
@@ -18,13 +18,13 @@ class Row(NamedTuple):
     layer: str
     operator: str
     direction: str
-    step: Kernel | Exchange
+    step: Kernel | Collective
     launches: int
 
     @property
     def shape(self) -> str:
         """The shape as text: `batch×m×n×k` of a product, `rows×columns` of the others."""
-        if isinstance(self.step, Exchange):
+        if isinstance(self.step, Collective):
             return self.step.group
         k = self.step
         if k.kind == "flash_attention":
@@ -48,7 +48,7 @@ def rows(job: Job, stage: int | None = None) -> list[Row]:
     With uneven routing they are those of the rank with the most popular experts.
     """
     chosen = [one for one in stages(job) if stage in (None, one.index)]
-    merged: dict[tuple[str, str, str, Kernel | Exchange], int] = {}
+    merged: dict[tuple[str, str, str, Kernel | Collective], int] = {}
     for one in chosen:
         for row in _stage_rows(job, one):
             merged[row[:4]] = merged.get(row[:4], 0) + row.launches

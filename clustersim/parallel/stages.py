@@ -10,11 +10,9 @@ from clustersim.model.attention import CORE
 from clustersim.model.embedding import TABLE
 from clustersim.model.head import LOGITS
 from clustersim.model.kernel import Kernel
-from clustersim.model.operator import Exchange, Layer, Operator
+from clustersim.model.operator import Layer, Operator, Steps
 from clustersim.model.transformer import block, embedding, head, hidden_bytes
 from clustersim.parallel.job import Job
-
-Steps = tuple[Kernel | Exchange, ...]
 
 
 @dataclass(frozen=True)
