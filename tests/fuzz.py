@@ -113,7 +113,7 @@ OWN = "gpu,kind,op,dtype,layout,batch,m,n,k,latency_s,mode\n" + "".join(
 PLUGIN = """
 import numpy as np
 from clustersim.collectives.algorithms import ring
-from clustersim.collectives.model import Exchange, Phase
+from clustersim.collectives.model import AllPairs, Phase
 from clustersim.jobs.placements import packed
 from clustersim.predictors.kinds import roofline
 from clustersim.schedules.kinds import gpipe
@@ -134,7 +134,7 @@ ANSWERS = (
     "-np.asarray(good)", "np.asarray(good) * np.nan", "np.asarray(good) * np.inf", "np.asarray(good) * 0", "good * 2",
     "iter(good)", "(x for x in good)", "lambda *a: 1", "open('/none')", "type(good)", "1e308", "good + (None,)",
     "np.zeros((3, 3))",
-    "__import__('no_such')", "[[(0, 'F', 0)]]", "(Phase(1, [0], [1], [-1.0]),)", "(Exchange(0, [1.0], [1.0]),)",
+    "__import__('no_such')", "[[(0, 'F', 0)]]", "(Phase(1, [0], [1], [-1.0]),)", "(AllPairs(0, [1.0], [1.0]),)",
     "int('9' * 5000)",
 )  # fmt: skip
 

@@ -12,7 +12,7 @@ import pytest
 
 from clustersim import plugins
 from clustersim.collectives import model, proof
-from clustersim.collectives.model import Exchange, Group, Phase, Step
+from clustersim.collectives.model import AllPairs, Group, Phase, Step
 from clustersim.errors import ClustersimError, InputError, SimulationError, UnknownNameError
 
 ALGORITHMS = sorted(plugins.names(model.ROOM))
@@ -59,7 +59,7 @@ def groups(algorithm: str) -> Iterator[tuple[str, Group]]:
                     yield op, Group(n, levels)
 
 
-def carried(phases: Sequence[Phase | Exchange]) -> dict[tuple[int, int], float]:
+def carried(phases: Sequence[Phase | AllPairs]) -> dict[tuple[int, int], float]:
     total: defaultdict[tuple[int, int], float] = defaultdict(float)
     for phase in phases:
         for source, destination, fraction in zip(*(array.tolist() for array in phase.pairs()[1:]), strict=True):
@@ -86,12 +86,12 @@ def sent(op: str, group: Group, steps: list[Step]) -> dict[tuple[int, int], floa
     return {pair: size for pair, size in total.items() if size}
 
 
-def idle(phases: Sequence[Phase | Exchange], bandwidth: float, latency: float) -> float:
+def idle(phases: Sequence[Phase | AllPairs], bandwidth: float, latency: float) -> float:
     """Time when each pair has a link of its own."""
     return sum(phase.rounds * latency + max(phase.pairs().fraction) / bandwidth for phase in phases)
 
 
-def port(phases: Sequence[Phase | Exchange], n: int) -> float:
+def port(phases: Sequence[Phase | AllPairs], n: int) -> float:
     """Largest number of arrays that leave one rank in all phases together, as one port a rank has to carry."""
     pairs = [phase.pairs() for phase in phases]
     return sum(float(np.bincount(phase.source, phase.fraction, n).max()) for phase in pairs)

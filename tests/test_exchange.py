@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from clustersim.collectives import all_to_all
-from clustersim.collectives import loads as laying
-from clustersim.collectives.all_to_all import exchanged
-from clustersim.collectives.loads import Loads, bounds
-from clustersim.collectives.model import Exchange, Group, phases
+from clustersim.collectives.all_to_all import all_pairs_loads
+from clustersim.collectives.idle import bounds, loads
+from clustersim.collectives.loads import PhaseLoads, pair_loads
+from clustersim.collectives.model import AllPairs, Group, phases
 from clustersim.config.yaml import parse
 from clustersim.engine.network import Tenant, demand, folded
 from clustersim.engine.traffic import Family, traffic
@@ -40,20 +40,20 @@ GROUPS = {
 }
 
 
-def same(topology: Topology, ranks: np.ndarray, exchange: Exchange) -> Loads:
+def same(topology: Topology, ranks: np.ndarray, exchange: AllPairs) -> PhaseLoads:
     """Compare with the way of every pair: loads, latency and bound of every group, at once and stretch by stretch."""
-    one, other = laying._pairs(topology, ranks, exchange.pairs()), exchanged(topology, ranks, exchange)
+    one, other = pair_loads(topology, ranks, exchange.pairs()), all_pairs_loads(topology, ranks, exchange)
     equal(topology, ranks, one, other)
     if topology.alike().stretches():
         for tried in (1 << 12, 1):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(all_to_all, "MANY", -1)
                 patch.setattr(all_to_all, "SAMPLE", tried)
-                equal(topology, ranks, one, exchanged(topology, ranks, exchange))
+                equal(topology, ranks, one, all_pairs_loads(topology, ranks, exchange))
     return other
 
 
-def equal(topology: Topology, ranks: np.ndarray, one: Loads, other: Loads) -> None:
+def equal(topology: Topology, ranks: np.ndarray, one: PhaseLoads, other: PhaseLoads) -> None:
     links = len(topology.capacity)
     a, b = (
         np.bincount(x.group * links + x.link, x.weight, len(ranks) * links).reshape(len(ranks), links)
@@ -82,7 +82,7 @@ def test_it_equals_the_ways_of_all_pairs(fabric, fault, inside, group, weight, s
     topology = cases.cluster(fabric, fault, inside)
     ranks = GROUPS[group](topology.gpus, np.random.default_rng(seed))
     n = ranks.shape[1]
-    same(topology, ranks, Exchange(n - 1, *WEIGHTS[weight](n)))
+    same(topology, ranks, AllPairs(n - 1, *WEIGHTS[weight](n)))
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in TOPOLOGIES.glob("*.yaml")))
@@ -94,7 +94,7 @@ def test_it_equals_the_ways_of_all_pairs_on_shipped_clusters(name):
     rng = np.random.default_rng(0)
     for ranks in (np.arange(n), np.sort(rng.choice(topology.gpus, n, replace=False))):
         for weight in ("even", "dispatch"):
-            same(topology, ranks[None], Exchange(n - 1, *WEIGHTS[weight](n)))
+            same(topology, ranks[None], AllPairs(n - 1, *WEIGHTS[weight](n)))
 
 
 @pytest.mark.parametrize("fabric", sorted(cases.FABRICS))
@@ -102,13 +102,13 @@ def test_neither_blocks_nor_the_way_of_summing_matter(fabric, monkeypatch):
     topology = cases.cluster(fabric, "dead NIC", "nvswitch")
     monkeypatch.setattr(all_to_all, "BLOCK", 7)
     monkeypatch.setattr(all_to_all, "_DENSE", 0)
-    same(topology, np.arange(32).reshape(2, 16), Exchange(15, *WEIGHTS["dispatch"](16)))
+    same(topology, np.arange(32).reshape(2, 16), AllPairs(15, *WEIGHTS["dispatch"](16)))
 
 
 def test_a_router_that_says_nothing_is_asked_for_every_pair():
     topology = cases.cluster("static", "none", "nvswitch")
     mute = replace(topology, router=topology.router.__call__)
-    found = same(mute, np.arange(32)[None], Exchange(31, *WEIGHTS["even"](32)))
+    found = same(mute, np.arange(32)[None], AllPairs(31, *WEIGHTS["even"](32)))
     assert all((pin == len(topology.capacity)).all() for _, pin in found.pins)  # nothing is known to come through
 
 
@@ -119,8 +119,8 @@ def test_all_bytes_of_a_link_come_through_its_pins(fabric, fault):
         return
     topology = cases.cluster(fabric, fault, "nvswitch")
     ranks = np.arange(32)[None]
-    found = exchanged(topology, ranks, Exchange(31, *WEIGHTS["even"](32)))
-    pairs = Exchange(31, *WEIGHTS["even"](32)).pairs()
+    found = all_pairs_loads(topology, ranks, AllPairs(31, *WEIGHTS["even"](32)))
+    pairs = AllPairs(31, *WEIGHTS["even"](32)).pairs()
     routes = topology.route(pairs.source, pairs.destination)
     all_to_all = [set(part.tolist()) for part in np.split(routes.links, routes.start[1:-1])]
     for link, pin in found.pins:
@@ -135,7 +135,7 @@ def test_all_bytes_of_a_link_come_through_its_pins(fabric, fault):
 
 def test_what_comes_from_the_nics_of_a_leaf_cannot_fill_its_ways_up():
     topology = cases.cluster("bundles", "none", "nvswitch")
-    found = exchanged(topology, np.arange(32)[None], Exchange(31, *WEIGHTS["even"](32)))
+    found = all_pairs_loads(topology, np.arange(32)[None], AllPairs(31, *WEIGHTS["even"](32)))
     tiers = {tier.name: tier for tier in topology.tiers}
     for (link, pin), leaf, nic in zip(found.pins, ("leaf-up", "leaf-down"), ("nic-up", "nic-down"), strict=True):
         fed = pin[link == tiers[leaf].first] - tiers[nic].first
@@ -219,5 +219,5 @@ def test_small_groups_are_laid_pair_by_pair():
     topology = cases.cluster("bundles", "none", "nvswitch")
     [phase] = phases("direct", "all_to_all", Group(32, (32,)))
     ranks = np.arange(32)[None]
-    one, other = laying.loads(topology, ranks, phase), laying._pairs(topology, ranks, phase.pairs())
+    one, other = loads(topology, ranks, phase), pair_loads(topology, ranks, phase.pairs())
     assert all(np.array_equal(a, b) for a, b in zip(one[:4], other[:4], strict=True))

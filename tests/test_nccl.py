@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from clustersim import plugins
 from clustersim.collectives import model
-from clustersim.collectives.loads import idle_rates, loads, route
+from clustersim.collectives.idle import idle_rates, loads
+from clustersim.collectives.loads import route
 from clustersim.collectives.model import Group
 from clustersim.collectives.nccl import choose as choices
 from clustersim.collectives.nccl import graphs, p2p, request, table

@@ -295,7 +295,7 @@ def test_nothing_is_imported_without_permission(
 
 WRONG = """
 import numpy as np
-from clustersim.collectives.model import Phase, Exchange
+from clustersim.collectives.model import Phase, AllPairs
 from clustersim.predictors.base import Scope
 from clustersim.topology.kinds import switch
 
@@ -392,7 +392,7 @@ def _wrong() -> Iterator[Any]:
             "(Phase(np.inf, [0], [1], [1]),)",
             "(Phase(1, [0], [99], [1]),)",
             "(Phase(1, [0, 1], [1], [1]),)",
-            "(Exchange(1, [1], [1]),)",
+            "(AllPairs(1, [1], [1]),)",
             "()",
             "(Phase(1, [0], [1], [0.0]),)",
         ),

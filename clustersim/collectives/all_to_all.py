@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask, distinct
-from clustersim.collectives.loads import Loads, Pins, TooManyWaysError, width
-from clustersim.collectives.model import Exchange
+from clustersim.collectives.loads import PhaseLoads, Pins, TooManyRoutesError, width
+from clustersim.collectives.model import AllPairs
 from clustersim.topology.model import Routes, Topology
 from clustersim.topology.symmetry import Alike, Stretch
 
@@ -21,10 +21,10 @@ MANY = 1 << 20
 """Pairs of classes from which on ways between NICs are laid stretch by stretch, where they fall apart into such."""
 
 
-def exchanged(topology: Topology, ranks: Ints, exchange: Exchange) -> Loads:
+def all_pairs_loads(topology: Topology, ranks: Ints, exchange: AllPairs) -> PhaseLoads:
     """Return the loads of an exchange in groups of GPUs `ranks` (groups, n).
 
-    Raises TooManyWaysError when the routing tells too many pairs apart.
+    Raises TooManyRoutesError when the routing tells too many pairs apart.
     """
     alike = topology.alike()
     ledger = Ledger(topology, alike, len(ranks))
@@ -459,10 +459,10 @@ class Ledger:
                 np.maximum.at(self.high[side], link, spans[2 * side + 1][way])
 
     def check(self, ways: int) -> None:
-        """Raise TooManyWaysError when there are too many ways to lay them one by one."""
+        """Raise TooManyRoutesError when there are too many ways to lay them one by one."""
         most = MOST // width(self.topology)
         if ways > most:
-            raise TooManyWaysError(
+            raise TooManyRoutesError(
                 f"the routing and the faults of this cluster give the pairs of an all-to-all {ways} different ways, more than "
                 f"{most} at once; use smaller groups, or adaptive routing"
             )
@@ -495,7 +495,7 @@ class Ledger:
         elif len(key):
             self.sums.append(_summed(key, weight))
 
-    def close(self) -> Loads:
+    def close(self) -> PhaseLoads:
         """Return the loads of all that has been laid."""
         if self.dense is not None:
             key = np.flatnonzero(self.dense)
@@ -505,7 +505,7 @@ class Ledger:
         link = key % self.links
         used = distinct(link)
         pins = self._pins(used, 0), self._pins(used, 1)
-        return Loads(self.latency, key // self.links, link, weight, lambda: pins)
+        return PhaseLoads(self.latency, key // self.links, link, weight, lambda: pins)
 
     def _pins(self, used: Ints, side: int) -> Pins:
         """Return the NICs of each link between NICs if they could not fill it; links of nodes and NICs pin themselves."""

@@ -4,7 +4,7 @@ Each file of this folder is one algorithm and has
 
     OPS: frozenset[str]                                   the collectives it can do
     def steps(op, group) -> Iterator[Step]                what each rank sends in each round, on chunks
-    def phases(op, group) -> tuple[Phase | Exchange, ...] the same as bytes over pairs of ranks, for the fluid fabric
+    def phases(op, group) -> tuple[Phase | AllPairs, ...] the same as bytes over pairs of ranks, for the fluid fabric
 
 for a group of two or more ranks. `steps` is proved against the pre- and postcondition of the collective (`proof.py`);
 `phases` must carry the same bytes over the same pairs and count the same rounds. An algorithm that cuts its chunks
@@ -75,11 +75,11 @@ class Phase(NamedTuple):
     fraction: Floats
 
     def pairs(self) -> Phase:
-        """Return the phase itself, as an Exchange returns its pairs."""
+        """Return the phase itself; an AllPairs writes its pairs down."""
         return self
 
 
-class Exchange(NamedTuple):
+class AllPairs(NamedTuple):
     """A phase in which every position sends to every other: position i sends `sent[i]`·`received[j]`·S bytes to position j.
 
     As a Phase it has n² pairs, which nobody needs to write down: they are alike.
@@ -119,7 +119,7 @@ def nodes_of(group: Group) -> tuple[int, int]:
     return inside, group.n // inside
 
 
-def phases(algorithm: str, op: str, group: Group) -> tuple[Phase | Exchange, ...]:
+def phases(algorithm: str, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
     """Return the phases, one after the other, in which `algorithm` does `op` over `group`; none for a single rank.
 
     S of a Phase is the whole array for all_reduce, all_gather, reduce_scatter, broadcast and reduce, and the bytes that
@@ -134,15 +134,15 @@ def phases(algorithm: str, op: str, group: Group) -> tuple[Phase | Exchange, ...
 
 
 @lru_cache(maxsize=64)
-def _phases(algorithm: str, op: str, group: Group) -> tuple[Phase | Exchange, ...]:
+def _phases(algorithm: str, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
     build = plugins.load(ROOM, algorithm, "phases")
     with plugins.blaming(ROOM, algorithm):
         return _built(algorithm, build, op, group)
 
 
 def _built(
-    algorithm: str, build: Callable[..., tuple[Phase | Exchange, ...]], op: str, group: Group
-) -> tuple[Phase | Exchange, ...]:
+    algorithm: str, build: Callable[..., tuple[Phase | AllPairs, ...]], op: str, group: Group
+) -> tuple[Phase | AllPairs, ...]:
     can = operations(build)
     if can is not None and op not in can:
         raise InputError(f"{algorithm} cannot do {op}, only {', '.join(sorted(can))}; {op} is done by {_able(op)}")
@@ -161,11 +161,11 @@ def _built(
     return found
 
 
-def _sane(phase: Phase | Exchange, n: int) -> Phase | Exchange:
+def _sane(phase: Phase | AllPairs, n: int) -> Phase | AllPairs:
     """Return a phase from outside as arrays of one length. Raises ValueError for what no group of n ranks can do."""
-    if not isinstance(phase, (Phase, Exchange)):
-        raise TypeError(f"a phase is a Phase or an Exchange, not {shown(phase)}")
-    dense = isinstance(phase, Exchange)
+    if not isinstance(phase, (Phase, AllPairs)):
+        raise TypeError(f"a phase is a Phase or an AllPairs, not {shown(phase)}")
+    dense = isinstance(phase, AllPairs)
     ends = [np.arange(n)] * 2 if dense else [np.array(part) for part in phase[1:3]]
     amounts = [np.array(part, np.float64) for part in (phase[1:] if dense else phase[3:])]
     if not 0 < float(phase.rounds) < math.inf:
@@ -177,14 +177,14 @@ def _sane(phase: Phase | Exchange, n: int) -> Phase | Exchange:
     if any(part.dtype.kind not in "iu" or (part >= n).any() for part in ends):
         raise ValueError(f"ranks are not all whole numbers below {n}")
     if dense:
-        return Exchange(float(phase.rounds), *amounts)
+        return AllPairs(float(phase.rounds), *amounts)
     source, destination = (part.astype(np.int64) for part in ends)
     return Phase(float(phase.rounds), source, destination, *amounts)
 
 
-def _moves(phase: Phase | Exchange) -> bool:
-    """Return whether a phase carries any bytes, without writing down the pairs of an Exchange."""
-    if isinstance(phase, Exchange):
+def _moves(phase: Phase | AllPairs) -> bool:
+    """Return whether a phase carries any bytes, without writing down the pairs of an AllPairs."""
+    if isinstance(phase, AllPairs):
         return bool(phase.sent.any() and phase.received.any())
     return bool(phase.fraction.any())
 

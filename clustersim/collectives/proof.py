@@ -11,16 +11,16 @@ from itertools import groupby
 from operator import attrgetter
 
 from clustersim.collectives.model import Group, Step
-from clustersim.collectives.skew import OPS as EXCHANGES
+from clustersim.collectives.skew import OPS as ALL_TO_ALL
 from clustersim.errors import SimulationError
 
-Held = dict[tuple[int, int], int]
+Contributions = dict[tuple[int, int], int]
 """{(rank, chunk): bit mask of the ranks whose contributions are in it}"""
 
 
 def chunks_of(op: str, n: int, steps: Iterable[Step]) -> int:
     """Return how many chunks the array of `op` is cut into: n² for an all_to_all, else one more than the last one named."""
-    return n * n if op in EXCHANGES else 1 + max(step.chunk for step in steps)
+    return n * n if op in ALL_TO_ALL else 1 + max(step.chunk for step in steps)
 
 
 def fraction_of(op: str, group: Group, chunks: int, chunk: int) -> float:
@@ -28,7 +28,7 @@ def fraction_of(op: str, group: Group, chunks: int, chunk: int) -> float:
 
     Chunk s·n + d of a dispatch holds the rows of rank s for the experts of d; that of a combine brings those of d back from s.
     """
-    if op not in EXCHANGES:
+    if op not in ALL_TO_ALL:
         return 1 / chunks
     expert = chunk // group.n if op == "combine" else chunk % group.n
     return group.shares[expert] if group.shares else 1 / group.n
@@ -46,7 +46,7 @@ def check(op: str, n: int, steps: Iterable[Step]) -> None:
     chunks = chunks_of(op, n, ordered)
     if op in ("all_gather", "reduce_scatter") and chunks % n:
         raise SimulationError(f"{op} over {n} ranks needs a multiple of {n} chunks, not {chunks}")
-    held, received = _start(op, n, chunks), Held()
+    held, received = _start(op, n, chunks), Contributions()
     for _, together in groupby(ordered, key=attrgetter("round")):
         _play(tuple(together), held, received)
     for place, wanted in _end(op, n, chunks).items():
@@ -57,15 +57,15 @@ def check(op: str, n: int, steps: Iterable[Step]) -> None:
             )
 
 
-def _start(op: str, n: int, chunks: int) -> Held:
+def _start(op: str, n: int, chunks: int) -> Contributions:
     if op == "broadcast":
         return {(0, c): 1 for c in range(chunks)}
-    if op in ("all_gather", *EXCHANGES):
+    if op in ("all_gather", *ALL_TO_ALL):
         return {(c * n // chunks, c): 1 << (c * n // chunks) for c in range(chunks)}
     return {(r, c): 1 << r for r in range(n) for c in range(chunks)}
 
 
-def _end(op: str, n: int, chunks: int) -> Held:
+def _end(op: str, n: int, chunks: int) -> Contributions:
     everything = (1 << n) - 1
     if op == "all_reduce":
         return {(r, c): everything for r in range(n) for c in range(chunks)}
@@ -73,12 +73,12 @@ def _end(op: str, n: int, chunks: int) -> Held:
         return {(0, c): everything for c in range(chunks)}
     if op == "reduce_scatter":
         return {(c * n // chunks, c): everything for c in range(chunks)}
-    if op in EXCHANGES:
+    if op in ALL_TO_ALL:
         return {(c % n, c): 1 << (c // n) for c in range(chunks)}
     return {(r, c): mask for r in range(n) for (_, c), mask in _start(op, n, chunks).items()}
 
 
-def _play(together: tuple[Step, ...], held: Held, received: Held) -> None:
+def _play(together: tuple[Step, ...], held: Contributions, received: Contributions) -> None:
     sent = [_sent(step, received if step.relay else held) for step in together]
     overwritten = [(step.destination, step.chunk) for step in together if not step.reduce]
     if len(set(overwritten)) < len(overwritten):

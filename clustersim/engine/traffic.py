@@ -13,8 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask, distinct
-from clustersim.collectives.loads import Pins, idle
-from clustersim.collectives.model import Exchange, Group, Phase, phases
+from clustersim.collectives.idle import idle
+from clustersim.collectives.loads import Pins
+from clustersim.collectives.model import AllPairs, Group, Phase, phases
 from clustersim.topology.model import Topology
 
 FITS = 1 + 1e-9
@@ -41,7 +42,7 @@ class Traffic(NamedTuple):
 
     latency (s) and bound (bytes/s of the collective's size on an idle fabric) are by group. The arrays `group`, `link`,
     `weight` list, sorted by group, the bytes that cross a link for each byte of the collective; `find`, `pins`: as in
-    Loads.
+    PhaseLoads.
     """
 
     family: str
@@ -68,13 +69,13 @@ def traffic(topology: Topology, family: Family, op: str) -> tuple[Traffic, ...]:
         return ()
     if family.name.startswith("p2p"):
         one = np.zeros(1, np.int64)
-        parts: Sequence[Phase | Exchange] = (Phase(1, one, one + 1, np.ones(1)),)
+        parts: Sequence[Phase | AllPairs] = (Phase(1, one, one + 1, np.ones(1)),)
     else:
         parts = phases(family.algorithm, op, Group(n, family.levels, family.shares))
     return tuple(_phase(topology, family, op, part) for part in parts)
 
 
-def _phase(topology: Topology, family: Family, op: str, part: Phase | Exchange) -> Traffic:
+def _phase(topology: Topology, family: Family, op: str, part: Phase | AllPairs) -> Traffic:
     found = idle(topology, family.ranks, part)
     _, group, link, weight, find = found.loads
     era = family.eras.get(op, 0)

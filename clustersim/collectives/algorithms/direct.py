@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from clustersim.collectives.model import Exchange, Group, Step
+from clustersim.collectives.model import AllPairs, Group, Step
 from clustersim.collectives.skew import OPS as SKEWED
 
 OPS = frozenset({*SKEWED, "all_gather", "reduce_scatter", "all_reduce"})
@@ -31,9 +31,9 @@ def steps(op: str, group: Group) -> Iterator[Step]:
                 yield Step(start + round_, rank, other, rank, reduce=False)
 
 
-def phases(op: str, group: Group) -> tuple[Exchange, ...]:
-    """Return one exchange among all, two for all_reduce."""
+def phases(op: str, group: Group) -> tuple[AllPairs, ...]:
+    """Return one phase in which all send to all, two for all_reduce."""
     ones = np.ones(group.n)
     shares = np.array(group.shares) if group.shares else ones / group.n
-    exchange = Exchange(group.n - 1, *((shares, ones) if op == "combine" and group.shares else (ones, shares)))
-    return (exchange, exchange) if op == "all_reduce" else (exchange,)
+    every = AllPairs(group.n - 1, *((shares, ones) if op == "combine" and group.shares else (ones, shares)))
+    return (every, every) if op == "all_reduce" else (every,)

@@ -16,7 +16,7 @@ import numpy as np
 
 from clustersim.arrays import Ints
 from clustersim.collectives.algorithms import direct, rail_ring, ring
-from clustersim.collectives.model import Exchange, Group, Phase, Step, merged, nodes_of
+from clustersim.collectives.model import AllPairs, Group, Phase, Step, merged, nodes_of
 
 OPS = ring.OPS
 ROOTED = ("broadcast", "reduce")
@@ -45,7 +45,7 @@ def steps(op: str, group: Group) -> Iterator[Step]:
     return _spread(op, group.n) if op in ROOTED else direct.steps(op, group)
 
 
-def phases(op: str, group: Group) -> tuple[Phase | Exchange, ...]:
+def phases(op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
     """Return one phase over several nodes: every link inside them and every NIC carries as much."""
     inside, nodes = nodes_of(group)
     if nodes == 1:

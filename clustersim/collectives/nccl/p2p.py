@@ -16,10 +16,10 @@ from clustersim.collectives.nccl.graphs import inside_rate, ring
 from clustersim.collectives.nccl.measured_latency import Pace, pace_of
 from clustersim.collectives.nccl.model import LEAF
 from clustersim.collectives.nccl.shape import Shape
-from clustersim.collectives.skew import OPS as EXCHANGES
+from clustersim.collectives.skew import OPS as ALL_TO_ALL
 from clustersim.topology.model import NodeFacts
 
-OPS = ("send", *EXCHANGES)
+OPS = ("send", *ALL_TO_ALL)
 LL_BYTES = 16 * 1024  # NCCL_P2P_LL_THRESHOLD
 SLOWER = 14e9  # bytes/s that one channel serves of a NIC (NCCL_P2P_PER_CHANNEL_NET_BW)
 LOOP, FILL = (
@@ -49,7 +49,7 @@ def _scaled(shape: Shape, node: NodeFacts) -> int:
 
 def protocol(op: str, size: float, shape: Shape) -> str:
     """Return the protocol of the largest message; `size` as nccl-tests counts it, all that one rank sends."""
-    each = size * _most(shape) if op in EXCHANGES else size
+    each = size * _most(shape) if op in ALL_TO_ALL else size
     return "LL" if shape.nodes == 1 and each <= LL_BYTES else "Simple"
 
 
@@ -59,16 +59,16 @@ def timing(op: str, size: float, shape: Shape, node: NodeFacts) -> tuple[float, 
     delay, rate = _latency(op, size, shape, node, pace) * US, _rate(op, shape, node, pace)
     delay += shape.far.inside if shape.nodes == 1 else shape.far.most
     if shape.nodes > 1:
-        far = shape.ranks - shape.per_node if op in EXCHANGES else 1
+        far = shape.ranks - shape.per_node if op in ALL_TO_ALL else 1
         delay += max(0.0, node.net_latency - LEAF) * 2 + far * (2 if node.cpu == "amd" else 1) * US
-    return (delay + FILL * min(size, LOOP) / rate if op in EXCHANGES else delay), rate
+    return (delay + FILL * min(size, LOOP) / rate if op in ALL_TO_ALL else delay), rate
 
 
 def _latency(op: str, size: float, shape: Shape, node: NodeFacts, pace: Pace) -> float:
     """Return us; a message between nodes costs a kernel and a hop of ring/Simple."""
     if protocol(op, size, shape) == "LL":
         return pace.base[0] + (V2_30.pci["ring"][0] if node.scale_up == "none" else pace.hop[0])
-    return pace.p2p if shape.nodes == 1 else (pace.p2p if op in EXCHANGES else pace.base[0]) + V2_30.net["ring"][2]
+    return pace.p2p if shape.nodes == 1 else (pace.p2p if op in ALL_TO_ALL else pace.base[0]) + V2_30.net["ring"][2]
 
 
 def _rate(op: str, shape: Shape, node: NodeFacts, pace: Pace) -> float:

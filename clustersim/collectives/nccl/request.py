@@ -12,7 +12,7 @@ from clustersim.arrays import Ints
 from clustersim.collectives.model import ROOM
 from clustersim.collectives.nccl.constants import constants
 from clustersim.collectives.nccl.shape import ordered
-from clustersim.collectives.skew import OPS as EXCHANGES
+from clustersim.collectives.skew import OPS as ALL_TO_ALL
 from clustersim.config.topology import NCCL_ALGORITHMS, nccl_algorithm, nccl_protocol
 from clustersim.errors import InputError, UnknownNameError, suggest
 from clustersim.model.sharding import zipf_shares
@@ -107,8 +107,8 @@ def shares(op: str, n: int, imbalance: float) -> tuple[float, ...]:
     """
     if imbalance == 1:
         return ()
-    if op not in EXCHANGES:
-        raise InputError(f"an imbalance is for {', '.join(EXCHANGES)}; every GPU has as much to do with {op}, drop it")
+    if op not in ALL_TO_ALL:
+        raise InputError(f"an imbalance is for {', '.join(ALL_TO_ALL)}; every GPU has as much to do with {op}, drop it")
     return zipf_shares(n, imbalance)
 
 

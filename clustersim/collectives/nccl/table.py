@@ -10,9 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Ints, distinct
+from clustersim.collectives.idle import even_rate, idle, idle_rates, loads
 from clustersim.collectives.levels import fanouts
-from clustersim.collectives.loads import TooManyWaysError, even_rate, idle, idle_rates, loads
-from clustersim.collectives.model import Exchange, Phase, phases
+from clustersim.collectives.loads import TooManyRoutesError
+from clustersim.collectives.model import AllPairs, Phase, phases
 from clustersim.collectives.nccl.choose import OPS, Choice, choose, collective_seconds
 from clustersim.collectives.nccl.model import SIMPLE_ONLY
 from clustersim.collectives.nccl.shape import Shape, shape
@@ -95,7 +96,7 @@ def _links(topology: Topology, ranks: Ints, op: str, file: str, one: Shape, shar
     def found() -> float:
         try:
             return float(idle_rates(topology, np.asarray(ranks)[None], parts(op, file, one, shares))[0])
-        except TooManyWaysError:
+        except TooManyRoutesError:
             if shares:
                 raise
             return even_rate(topology, np.asarray(ranks))
@@ -103,7 +104,7 @@ def _links(topology: Topology, ranks: Ints, op: str, file: str, one: Shape, shar
     return topology.memo.once(("links", fingerprint(ranks), op, file, shares), found)
 
 
-def parts(op: str, file: str, one: Shape, shares: tuple[float, ...]) -> Sequence[Phase | Exchange]:
+def parts(op: str, file: str, one: Shape, shares: tuple[float, ...]) -> Sequence[Phase | AllPairs]:
     """Return the bytes over pairs of ranks; in a `send` each rank sends to the next, the last to the first, all at once."""
     if op == "send":
         around = np.arange(one.ranks)
@@ -216,7 +217,7 @@ class Busiest(NamedTuple):
     rate: float
 
 
-def busiest(topology: Topology, ranks: Ints, phases: Sequence[Phase | Exchange]) -> Busiest:
+def busiest(topology: Topology, ranks: Ints, phases: Sequence[Phase | AllPairs]) -> Busiest:
     """Return the link that one group of GPUs `ranks` (n,) uses for longest, over all phases in turn; of equals the first.
 
     Raises InputError as `loads` does.
@@ -266,7 +267,7 @@ def _link(topology: Topology, ranks: Ints, op: str, last: Line, one: Shape, shar
     """Return the sentence of the busiest link: how much of it the bytes take while they move, and whether it sets their pace."""
     try:
         found = busiest(topology, ranks, parts(op, last.choice.file, one, shares))
-    except TooManyWaysError:
+    except TooManyRoutesError:
         return "its pairs have too many ways to name the busiest link"
     own = last.choice.rate_bytes_per_s
     used = min(own, found.rate) * found.weight / found.capacity
