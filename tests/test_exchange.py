@@ -44,7 +44,7 @@ def same(topology: Topology, ranks: np.ndarray, exchange: AllPairs) -> PhaseLoad
     """Compare with the way of every pair: loads, latency and bound of every group, at once and stretch by stretch."""
     one, other = pair_loads(topology, ranks, exchange.pairs()), all_pairs_loads(topology, ranks, exchange)
     equal(topology, ranks, one, other)
-    if topology.alike().stretches():
+    if topology.endpoint_classes().segments():
         for tried in (1 << 12, 1):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(all_to_all, "MANY", -1)

@@ -18,6 +18,7 @@ from clustersim.config.yaml import parse
 from clustersim.errors import ConfigError
 from clustersim.topology.build import build
 from clustersim.topology.faults import DEAD
+from clustersim.topology.graph import to_networkx
 from clustersim.topology.model import Topology
 
 NODE = "{extends: hgx-h100, gpus: {count: 2}, nics: {count: 2}}"
@@ -94,7 +95,7 @@ def laid(fabric: str, routing: str, faults: str = "[]") -> Topology:
 def test_adaptive_bytes_are_conserved_and_take_every_shortest_path(found):
     _, fabric = found
     topology = laid(fabric, "{mode: adaptive}")
-    graph = nx.DiGraph((u, v) for u, v in topology.graph().edges() if u[0] == v[0] == "s")
+    graph = nx.DiGraph((u, v) for u, v in to_networkx(topology).edges() if u[0] == v[0] == "s")
     for a, b in ((0, 2), (2, 0), (0, 4), (4, 2)):
         routes = topology.route(np.array([a]), np.array([b]))
         ends = [topology.ends(link) for link in routes.links.tolist()]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from clustersim.config.yaml import parse
 from clustersim.errors import ConfigError
 from clustersim.topology.build import build, load
+from clustersim.topology.graph import to_networkx
 from clustersim.topology.model import Topology
 
 CLUSTER = """
@@ -67,7 +68,7 @@ def walks(topology: Topology, links: list[int], share: np.ndarray) -> list[list[
 
 
 def check_routes(topology: Topology) -> None:
-    graph = topology.graph()
+    graph = to_networkx(topology)
     fabric = nx.DiGraph(
         graph.subgraph(n for n, kind in graph.nodes(data="kind") if kind not in {"gpu", "nvswitch", "nvlink"})
     )
@@ -165,7 +166,7 @@ def assert_bundles_hold_their_cables(nodes: int, nics: int, tiers: str, rails: s
 )
 def test_no_switch_has_more_cables_than_ports(tiers: str, radix: dict[str, int]) -> None:
     topology = cluster(nodes=8, gpus=2, nics=2, tiers=tiers, mode=MODES[1])
-    graph = topology.graph()
+    graph = to_networkx(topology)
     for name, ports in radix.items():
         degrees = [graph.out_degree(switch) for switch, kind in graph.nodes(data="kind") if kind == name]
         assert len(degrees) == topology.counts[f"{name}_switches"]

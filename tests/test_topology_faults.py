@@ -14,6 +14,7 @@ from clustersim.errors import ConfigError, InputError
 from clustersim.simulation import run
 from clustersim.topology.describe import describe
 from clustersim.topology.faults import DEAD
+from clustersim.topology.graph import to_networkx
 from clustersim.topology.model import Topology
 
 TREE = "{kind: fat_tree, tiers: [{down: 4, up: 4}, {radix: 4, pod: 2}, {radix: 16}], " + LINK
@@ -41,7 +42,7 @@ def dead(*links: str) -> str:
 
 def check(topology: Topology) -> None:
     """Check that every pair has a walk that crosses no dead link, with the latency of its links."""
-    graph = topology.graph()
+    graph = to_networkx(topology)
     routes = topology.route(*pairs(topology))
     assert (topology.capacity[routes.links] > DEAD).all()
     for i, (u, v) in enumerate(zip(*pairs(topology), strict=True)):
@@ -182,7 +183,7 @@ def test_dead_nodes_are_left_out_and_the_rest_move_up() -> None:
     assert np.flatnonzero(topology.slowdown == 2).tolist() == [4]
     a, b = pairs(topology)
     assert np.array_equal(topology.route(a, b).links, sound.route(kept[a], kept[b]).links)
-    graph = topology.graph()
+    graph = to_networkx(topology)
     assert graph.has_edge("gpu[6]", "nic[6]")
 
 

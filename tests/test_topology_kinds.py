@@ -15,6 +15,7 @@ from test_routes import check_routes, check_walk, pairs, walks
 from clustersim.config.yaml import parse
 from clustersim.topology.build import build, load
 from clustersim.topology.describe import diameter
+from clustersim.topology.graph import to_networkx
 from clustersim.topology.lattice import Dim, Lattice
 from clustersim.topology.model import Topology
 
@@ -90,7 +91,7 @@ def test_wires_inside_nodes_are_shortest_paths(scale_up: str) -> None:
     rails = f"{{kind: rail_only, tiers: [{{radix: 16}}], {LINK}}}"
     check_routes(cluster(2, rails, gpus=8, nics=8, scale_up=scale_up))
     topology = cluster(1, "", gpus=8, nics=8, scale_up=scale_up)
-    graph = topology.graph()
+    graph = to_networkx(topology)
     a, b = pairs(topology)
     hops = np.diff(topology.route(a, b).start)
     lengths = dict(nx.all_pairs_shortest_path_length(graph))
@@ -103,7 +104,7 @@ def test_wires_inside_nodes_are_shortest_paths(scale_up: str) -> None:
 )
 def test_dragonfly_routes_are_minimal(a: int, p: int, h: int, groups: int, nodes: int) -> None:
     topology = cluster(nodes, f"{{kind: dragonfly, a: {a}, p: {p}, h: {h}, groups: {groups}, {LINK}}}")
-    graph = topology.graph()
+    graph = to_networkx(topology)
     source, destination = pairs(topology)
     routes = topology.route(source, destination)
     for i, (u, v) in enumerate(zip(source, destination, strict=True)):

@@ -15,10 +15,10 @@ from clustersim.arrays import Floats, Ints, Mask, distinct
 from clustersim.collectives.loads import PhaseLoads, Pins, TooManyRoutesError, width
 from clustersim.collectives.model import AllPairs
 from clustersim.topology.model import Routes, Topology
-from clustersim.topology.symmetry import Alike, Stretch
+from clustersim.topology.symmetry import EndpointClasses, RouteSegment
 
 MANY = 1 << 20
-"""Pairs of classes from which on ways between NICs are laid stretch by stretch, where they fall apart into such."""
+"""Pairs of classes from which on ways between NICs are laid segment by segment, where they fall apart into such."""
 
 
 def all_pairs_loads(topology: Topology, ranks: Ints, exchange: AllPairs) -> PhaseLoads:
@@ -26,14 +26,14 @@ def all_pairs_loads(topology: Topology, ranks: Ints, exchange: AllPairs) -> Phas
 
     Raises TooManyRoutesError when the routing tells too many pairs apart.
     """
-    alike = topology.alike()
-    ledger = Ledger(topology, alike, len(ranks))
+    symmetry = topology.endpoint_classes()
+    ledger = Ledger(topology, symmetry, len(ranks))
     senders, receivers = (_ends(topology, ranks, weight) for weight in (exchange.sent, exchange.received))
-    odd_senders, odd_receivers = alike.odd[senders.gpu], alike.odd[receivers.gpu]
+    unknown_senders, unknown_receivers = symmetry.unknown[senders.gpu], symmetry.unknown[receivers.gpu]
     _inside(ledger, senders, receivers)
-    _apart(ledger, senders.only(odd_senders), receivers)
-    _apart(ledger, senders.only(~odd_senders), receivers.only(odd_receivers))
-    _legs(ledger, alike, senders.only(~odd_senders), receivers.only(~odd_receivers))
+    _apart(ledger, senders.only(unknown_senders), receivers)
+    _apart(ledger, senders.only(~unknown_senders), receivers.only(unknown_receivers))
+    _legs(ledger, symmetry, senders.only(~unknown_senders), receivers.only(~unknown_receivers))
     return ledger.close()
 
 
@@ -66,39 +66,39 @@ def _lay(ledger: Ledger, source: Ends, destination: Ends) -> None:
     ledger.lay(routes, source.key, source.weight * destination.weight, spans=ledger.nics_of(routes))
 
 
-def _legs(ledger: Ledger, alike: Alike, senders: Ends, receivers: Ends) -> None:
+def _legs(ledger: Ledger, symmetry: EndpointClasses, senders: Ends, receivers: Ends) -> None:
     """Lay what goes from node to node."""
-    rails, nodes = alike.source.shape[1], ledger.topology.nodes
+    rails, nodes = symmetry.source.shape[1], ledger.topology.nodes
     rail = np.tile(np.arange(rails), len(senders.gpu))
     out = senders.only(np.repeat(np.arange(len(senders.gpu)), rails))
     out = out._replace(key=out.key * rails + rail)
-    into = receivers._replace(key=receivers.key * rails + alike.rail[receivers.gpu]).ordered()
+    into = receivers._replace(key=receivers.key * rails + symmetry.rail[receivers.gpu]).ordered()
     received, there = others(into, out, nodes)
     sent, here = others(senders, into._replace(key=into.key // rails), nodes)
     far, near = np.flatnonzero(there >= 0), np.flatnonzero(here >= 0)
-    up = _leg(ledger, out.only(far), rails, into.gpu[there[far]], received[far], alike.leaves)
-    down = _leg(ledger, into.only(near), rails, senders.gpu[here[near]], sent[near], alike.enters)
+    up = _leg(ledger, out.only(far), rails, into.gpu[there[far]], received[far], symmetry.leaves)
+    down = _leg(ledger, into.only(near), rails, senders.gpu[here[near]], sent[near], symmetry.enters)
     out, rail, into = out.only(far), rail[far], into.only(near)
     if not len(out.key) or not len(into.key):
         return
-    place = ledger.place[0][alike.up[out.gpu, rail]], ledger.place[1][alike.down[into.gpu]]
-    number = alike.source[out.gpu, rail], alike.destination[into.gpu]
+    place = ledger.place[0][symmetry.up[out.gpu, rail]], ledger.place[1][symmetry.down[into.gpu]]
+    number = symmetry.source[out.gpu, rail], symmetry.destination[into.gpu]
     pairs = paired(Side(out, number[0], place[0], up), Side(into, number[1], place[1], down), rails)
-    stretches = alike.stretches() if pairs.ways > MANY else ()
-    if not stretches:
+    segments = symmetry.segments() if pairs.ways > MANY else ()
+    if not segments:
         ledger.check(pairs.ways)
         lay(ledger, pairs, ledger.between, timed=True)
         return
     most = _most(ledger, out.key // rails, up) + _most(ledger, into.key // rails, down)
-    for stretch in stretches:
-        from_, to = alike.start[out.gpu, rail], alike.to[into.gpu]
+    for segment in segments:
+        from_, to = symmetry.start[out.gpu, rail], symmetry.to[into.gpu]
         parts = paired(
-            _side(out, stretch, stretch.source, from_, place[0]),
-            _side(into, stretch, stretch.destination, to, place[1]),
+            _side(out, segment, segment.source, from_, place[0]),
+            _side(into, segment, segment.destination, to, place[1]),
             rails,
         )
         part = np.zeros(ledger.links, bool)
-        part[alike.base + stretch.first : alike.base + stretch.end] = True
+        part[symmetry.base + segment.first : symmetry.base + segment.end] = True
         ledger.check(parts.ways)
         most += lay(ledger, parts, part, timed=False)
     if not sample(ledger, pairs, most):
@@ -114,9 +114,9 @@ def _most(ledger: Ledger, group: Ints, seconds: Floats) -> Floats:
     return most
 
 
-def _side(ends: Ends, stretch: Stretch, number: Ints, endpoint: Ints, place: Ints) -> Side:
-    """Return one side of a stretch; who is in one scope meets on none of its links, as if on one node."""
-    scoped = ends if stretch.scope is None else ends._replace(node=stretch.scope[endpoint])
+def _side(ends: Ends, segment: RouteSegment, number: Ints, endpoint: Ints, place: Ints) -> Side:
+    """Return one side of a segment; who is in one scope meets on none of its links, as if on one node."""
+    scoped = ends if segment.scope is None else ends._replace(node=segment.scope[endpoint])
     return Side(scoped, number[endpoint], place, np.zeros(len(endpoint)))
 
 
@@ -125,7 +125,7 @@ def _leg(ledger: Ledger, ends: Ends, rails: int, other: Ints, factor: Floats, pa
     seconds: list[Floats] = []
     for first in range(0, len(other), BLOCK):
         own, far = ends.only(slice(first, first + BLOCK)), other[first : first + BLOCK]
-        outwards = part is ledger.alike.leaves
+        outwards = part is ledger.symmetry.leaves
         routes = ledger.topology.route(*((own.gpu, far) if outwards else (far, own.gpu)))
         ledger.lay(routes, own.key // rails, own.weight * factor[first : first + BLOCK], part)
         way = np.repeat(np.arange(len(far)), np.diff(routes.start))
@@ -425,11 +425,14 @@ class Ledger:
     rails and numbers, its bytes come, and to which they go: these are its pins.
     """
 
-    def __init__(self, topology: Topology, alike: Alike, groups: int) -> None:
-        self.topology, self.alike, self.links = topology, alike, len(topology.capacity)
+    def __init__(self, topology: Topology, symmetry: EndpointClasses, groups: int) -> None:
+        self.topology, self.symmetry, self.links = topology, symmetry, len(topology.capacity)
         self.latency = np.zeros(groups)
-        self.between: Mask = ~(alike.leaves | alike.enters)
-        self.nics = _ordered(alike.up, np.arange(alike.up.shape[1])), _ordered(alike.down[:, None], alike.rail[:, None])
+        self.between: Mask = ~(symmetry.leaves | symmetry.enters)
+        self.nics = (
+            _ordered(symmetry.up, np.arange(symmetry.up.shape[1])),
+            _ordered(symmetry.down[:, None], symmetry.rail[:, None]),
+        )
         self.place = np.full((2, self.links), -1)
         for place, nics in zip(self.place, self.nics, strict=True):
             place[nics] = np.arange(len(nics))

@@ -8,14 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from clustersim.arrays import Ints, Mask
-from clustersim.errors import InputError
-from clustersim.topology.symmetry import Classes, classes
+from clustersim.topology.hops import Hops, apart
+from clustersim.topology.symmetry import Classes
 
 _KEPT = 256  # trees of shortest paths
-
-
-class UnreachableError(InputError):
-    """Dead links leave no way between two ends."""
 
 
 def crosses(columns: Ints, dead: Mask) -> Ints:
@@ -23,21 +19,14 @@ def crosses(columns: Ints, dead: Mask) -> Ints:
     return np.flatnonzero((dead[columns] & (columns >= 0)).any(axis=1))
 
 
-def apart(a: str, b: str) -> UnreachableError:
-    """Return the error of two ends without a way."""
-    return UnreachableError(
-        f"the network is partitioned: no way is left from {a} to {b}; let a link live or degrade it"
-    )
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class Detours:
+class Detours(Hops):
     """The paths of `hops`, and shortest ones (of equals the one whose links come first) where those cross a dead link.
 
     tails, heads: the vertices of each link. Endpoint e hangs on vertex e // share.
     """
 
-    hops: Callable[[Ints, Ints], Ints]
+    hops: Hops
     dead: Mask
     tails: Ints
     heads: Ints
@@ -50,7 +39,7 @@ class Detours:
     @classmethod
     def around(
         cls,
-        hops: Callable[[Ints, Ints], Ints],
+        hops: Hops,
         dead: Mask,
         wires: tuple[Ints, Ints],
         share: int,
@@ -81,7 +70,7 @@ class Detours:
 
     def classes(self, endpoint: Ints) -> Classes:
         """Return what tells endpoints apart on the paths without dead links; endpoints of one class hang on one vertex."""
-        return classes(self.hops, endpoint)
+        return self.hops.classes(endpoint)
 
     def _vertex(self, endpoint: Ints) -> Ints:
         return endpoint // self.share

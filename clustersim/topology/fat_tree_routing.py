@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import prod
@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustersim.arrays import Ints, Mask, divide
-from clustersim.topology.detours import apart, crosses
+from clustersim.topology.detours import crosses
 from clustersim.topology.fat_tree_wiring import Level, Place, Tree
-from clustersim.topology.symmetry import Classes, Stretch
+from clustersim.topology.hops import Hops, apart
+from clustersim.topology.symmetry import Classes, RouteSegment
 
 _MOST_TRIES = 20_000
 _MOST_PAIRS = 200_000
@@ -22,7 +23,7 @@ _BATCH = 1 << 15  # rows whose arrays stay in the cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Climb:
+class Climb(Hops):
     """hops of a fat tree: from each NIC's port in each plane, by each queue pair, in the columns of one row after the other."""
 
     tree: Tree
@@ -88,15 +89,14 @@ class Climb:
         leaf = place.network * self.tree.leaves.total + place.leaf
         return self.mode.classes(endpoint, leaf, place.port)
 
-    def stretches(self) -> list[Stretch]:
+    def segments(self) -> list[RouteSegment]:
         """Return the levels, where the routing lets them be told apart."""
         leaves = self.tree.leaves
         place = leaves.place(np.arange(leaves.endpoints))
         rails = max(leaves.rails, 1)
         near = (place.network * leaves.total + place.leaf).reshape(-1, leaves.nics // rails, rails)
         nested = bool((near == near[:, :1]).all())  # a node has one leaf on each rail
-        said: Callable[[Place], list[Stretch]] | None = getattr(self.mode, "stretches", None)
-        return said(place) if said and nested and self.dead is None else []
+        return self.mode.segments(place) if nested and self.dead is None else []
 
     def without(self, dead: Mask) -> Climb:
         """Return the paths around dead links. Raises UnreachableError when a pair of leaves has none left."""
@@ -158,6 +158,8 @@ def _firsts(tree: Tree, links: list[int]) -> Sequence[int]:
 class Mode(Protocol):
     """One way of routing. queue: number of the queue pair. shift: which of `choices` ways, in the order of preference."""
 
+    __slots__ = ()
+
     @property
     def choices(self) -> int:
         """How many ways there can be between two endpoints."""
@@ -168,9 +170,13 @@ class Mode(Protocol):
     def classes(self, endpoint: Ints, leaf: Ints, port: Ints) -> Classes:
         """Return a number for each endpoint as a source and as a destination: paths depend on these two alone."""
 
+    def segments(self, place: Place) -> list[RouteSegment]:
+        """Return the parts of the paths that depend on less than the whole, of endpoints at these places; the default none."""
+        return []
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Bundles:
+class Bundles(Mode):
     """Adaptive routing: the up-links of a group of switches act as one link, and so do its down-links."""
 
     tree: Tree
@@ -198,7 +204,7 @@ class Bundles:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Dmodk:
+class Dmodk(Mode):
     """Static routing: the destination chooses its way down, so without oversubscription a permutation never meets itself there.
 
     The port a flow comes down through, digit by digit, is the destination's port on its leaf, then the port through which
@@ -221,9 +227,9 @@ class Dmodk:
         uplinks = self.tree.levels[0].ports if self.tree.levels else 1
         return leaf, leaf * uplinks + port % uplinks
 
-    def stretches(self, place: Place) -> list[Stretch]:
+    def segments(self, place: Place) -> list[RouteSegment]:
         """Return each level's ways up, and its ways down: these the destination alone decides, those its switch at the top."""
-        found, firsts = list[Stretch](), cable_firsts(self.tree)
+        found, firsts = list[RouteSegment](), cable_firsts(self.tree)
         _, down = self.classes(place.port, place.network * self.tree.leaves.total + place.leaf, place.port)
         plane, port = place.port * 0, place.port
         for t, level in enumerate(self.tree.levels):
@@ -234,14 +240,14 @@ class Dmodk:
             port, switch = divide(entry, level.spread)
             scope, half = place.network * level.groups + group, level.cables * self.tree.leaves.networks
             up = (plane * level.spread + switch) * level.ports + spare
-            found.append(Stretch(firsts[t], firsts[t] + half, scope, up, scope))
-            found.append(Stretch(firsts[t] + half, firsts[t] + 2 * half, scope * 0, down, scope))
+            found.append(RouteSegment(firsts[t], firsts[t] + half, scope, up, scope))
+            found.append(RouteSegment(firsts[t] + half, firsts[t] + 2 * half, scope * 0, down, scope))
             plane = slot * level.spread + switch
         return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ecmp:
+class Ecmp(Mode):
     """A hash of source, destination, queue pair and tier chooses each uplink, and each of several cables down."""
 
     tree: Tree

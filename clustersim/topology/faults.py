@@ -13,7 +13,7 @@ from clustersim.arrays import Floats, Ints, Mask
 from clustersim.config.topology import Fault
 from clustersim.config.yaml import Document, Loc
 from clustersim.errors import suggest
-from clustersim.topology.detours import UnreachableError
+from clustersim.topology.hops import UnreachableError
 from clustersim.topology.model import Topology
 from clustersim.topology.routing import GpuRouter, Remaining
 from clustersim.units import scaled

@@ -17,8 +17,9 @@ import numpy as np
 
 from clustersim.arrays import Ints, Mask, divide
 from clustersim.topology.detours import Detours
+from clustersim.topology.hops import Hops
 from clustersim.topology.specs import Run
-from clustersim.topology.symmetry import Classes, Stretch
+from clustersim.topology.symmetry import Classes, RouteSegment
 
 LONGEST = 4096
 """Positions in a ring: each hop of a path is a column of the routes."""
@@ -50,7 +51,7 @@ class Dim(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Lattice:
+class Lattice(Hops):
     """Equal grids of `dims` side by side, `positions` in all; `stride` is that of the first dimension.
 
     Endpoint e is at position e // share. place: what a position is called.
@@ -106,11 +107,11 @@ class Lattice:
         """Return the positions of endpoints."""
         return endpoint // self.share, endpoint // self.share
 
-    def stretches(self) -> list[Stretch]:
+    def segments(self) -> list[RouteSegment]:
         """Return the dimensions: before each the way has the destination's coordinates of those before, and the source's else."""
         place = np.arange(self.positions * self.share) // self.share
         return [
-            Stretch(
+            RouteSegment(
                 first,
                 first + 2 * cables,
                 place // stride * self.stride + place % self.stride,

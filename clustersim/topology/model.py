@@ -8,18 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from clustersim.arrays import Floats, Ints
 from clustersim.config.gpu import Gpu
 from clustersim.topology.memo import Memo
-
-if TYPE_CHECKING:
-    import networkx as nx
-
-    from clustersim.topology.symmetry import Alike
+from clustersim.topology.symmetry import EndpointClasses, no_symmetry
 
 
 class Routes(NamedTuple):
@@ -90,7 +86,21 @@ class NodeFacts(NamedTuple):
     wire: float = 0.0
 
 
-Router = Callable[[Ints, Ints], Routes]
+@runtime_checkable
+class Router(Protocol):
+    """What finds the routes from GPU to GPU. Derive from it: only `__call__` has no default."""
+
+    __slots__ = ()
+
+    def __call__(self, source: Ints, destination: Ints) -> Routes:
+        """Return the routes from GPUs to GPUs."""
+        ...
+
+    def endpoint_classes(self, gpus: int, links: int) -> EndpointClasses:
+        """Return which GPUs it cannot tell apart, of a cluster of so many GPUs and links; the default tells all apart."""
+        return no_symmetry(gpus, links)
+
+
 Ends = Callable[[int], tuple[str, str]]
 
 
@@ -122,7 +132,7 @@ class Topology:
     launch: float
     slowdown: Floats
     node: NodeFacts
-    router: Router = field(repr=False)
+    router: Router | Callable[[Ints, Ints], Routes] = field(repr=False)
     ends: Ends = field(repr=False)
     reduction: str = "none"
     warnings: tuple[str, ...] = ()
@@ -137,12 +147,10 @@ class Topology:
         """Return the routes from GPUs `source` to GPUs `destination`, arrays of equal length."""
         return self.router(np.asarray(source, np.int64), np.asarray(destination, np.int64))
 
-    def alike(self) -> Alike:
+    def endpoint_classes(self) -> EndpointClasses:
         """Return which GPUs the network between nodes cannot tell apart."""
-        from clustersim.topology.symmetry import strange
-
-        said: Callable[[int, int], Alike] | None = getattr(self.router, "alike", None)
-        return (said or strange)(self.gpus, len(self.capacity))
+        of = self.router.endpoint_classes if isinstance(self.router, Router) else no_symmetry
+        return of(self.gpus, len(self.capacity))
 
     def link_name(self, link: int) -> str:
         """Return the name of a link: its tier and its index there, such as `leaf-up[17]`."""
@@ -150,9 +158,3 @@ class Topology:
             if tier.first <= link < tier.first + tier.links:
                 return f"{tier.name}[{link - tier.first}]"
         raise IndexError(f"link {link} of {len(self.capacity)}")
-
-    def graph(self) -> nx.MultiDiGraph[str]:
-        """Return the cluster as a networkx graph whose edges carry `link`, `capacity`, `latency`; small clusters only."""
-        from clustersim.topology.graph import to_networkx
-
-        return to_networkx(self)

@@ -20,8 +20,12 @@ def check(built: object, site: Site) -> None:
     links = len(built.capacity)
     if links > MAX_LINKS:
         raise ValueError(f"it has {links:,} links; at most {MAX_LINKS:,} can be simulated")
-    for name, least in (("capacity", 0.0), ("latency", -1e-300), ("cables", 0.0)):
-        values = np.asarray(getattr(built, name), np.float64)
+    for name, array, least in (
+        ("capacity", built.capacity, 0.0),
+        ("latency", built.latency, -1e-300),
+        ("cables", built.cables, 0.0),
+    ):
+        values = np.asarray(array, np.float64)
         if values.shape != (links,) or not np.isfinite(values).all() or not (values > least).all():
             raise ValueError(f"{name} is not one finite number for each of the {links} links")
     for name, value in built.counts.items():

@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask, counted, divide, ones
-from clustersim.topology.detours import apart
+from clustersim.topology.hops import FunctionHops, Hops, apart
 from clustersim.topology.lattice import Lattice
-from clustersim.topology.model import Routes
+from clustersim.topology.model import Router, Routes
 from clustersim.topology.specs import Network, Site
-from clustersim.topology.symmetry import Alike, classes, strange
+from clustersim.topology.symmetry import EndpointClasses, no_symmetry
 
-Hops = Callable[[Ints, Ints], Ints]
 _BATCH = 1 << 13  # pairs whose arrays stay in the cache
 
 
@@ -26,7 +25,8 @@ def router(site: Site, inner: Lattice, network: Network | None, latency: Floats)
     gpus, nics, nic_of = site.node.gpus.count, max(site.nics, 1), site.nic_of
     _, owner = np.unique(nic_of, return_index=True)
     padded = np.append(latency, 0.0)
-    first, hops = inner.firsts[-1], network.hops if network else _nowhere
+    first, found = inner.firsts[-1], network.hops if network else _nowhere
+    hops = found if isinstance(found, Hops) else FunctionHops(found)
     rails, ways = (network.rails, network.ways) if network else (1, 1)
     return GpuRouter(
         gpus, nics, site.nodes * nics if network else 0, nic_of, owner, inner, first, hops, rails, ways, padded
@@ -56,7 +56,7 @@ def _nowhere(source: Ints, destination: Ints) -> Ints:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GpuRouter:
+class GpuRouter(Router):
     """nic_of: the NIC of each GPU of a node; owner: the first GPU of each NIC; first: that link is nic-up[0].
 
     inner: paths from GPU to GPU of a node. hops, rails, ways: as in Network. lost: the NICs that have died, if any.
@@ -138,8 +138,7 @@ class GpuRouter:
 
     def _outside(self, nic: Ints, to_nic: Ints) -> tuple[Ints, Floats | None]:
         """Return the links from NIC to NIC with both of theirs, and the shares of those between if the network says them."""
-        spread: Callable[[Ints, Ints], tuple[Ints, Floats]] | None = getattr(self.hops, "spread", None)
-        hops, parts = spread(nic, to_nic) if spread else (self.hops(nic, to_nic), None)
+        hops, parts = self.hops.spread(nic, to_nic)
         columns = np.empty((len(nic), hops.shape[1] + 2), np.int64)
         columns[:, 0] = self.first + nic
         columns[:, -1] = self.first + self.endpoints + to_nic
@@ -157,23 +156,22 @@ class GpuRouter:
         delay = self.latency[columns]
         return Routes(start, columns[used], shares, delay @ share if share.ndim == 1 else (delay * share).sum(axis=1))
 
-    def alike(self, gpus: int, links: int) -> Alike:
+    def endpoint_classes(self, gpus: int, links: int) -> EndpointClasses:
         """Return which GPUs the network cannot tell apart, of a cluster of so many GPUs and links."""
         if not self.endpoints:
-            return strange(gpus, links)
+            return no_symmetry(gpus, links)
         node, local = np.divmod(np.arange(gpus), self.gpus)
         own = self.nic_of[local]
         to = node * self.nics + own
         start = (to - own % self.rails)[:, np.newaxis] + np.arange(self.rails) if self.rails > 1 else to[:, np.newaxis]
-        source, destination = classes(self.hops, np.arange(self.endpoints))
-        entry, ports = self.first + self.endpoints, int(getattr(self.hops, "ports", 0))
+        source, destination = self.hops.classes(np.arange(self.endpoints))
+        entry, ports = self.first + self.endpoints, self.hops.ports
         leaves, enters = np.zeros((2, links), bool)
         leaves[:entry] = leaves[entry + self.endpoints :][:ports] = True
         enters[entry : entry + self.endpoints] = enters[entry + self.endpoints + ports :][:ports] = True
-        stretches = getattr(self.hops, "stretches", tuple)
         lost = np.zeros(self.endpoints, bool) if self.lost is None else self.lost
-        odd: Mask = np.any(lost.reshape(-1, self.nics), axis=1)
-        return Alike(
+        unknown: Mask = np.any(lost.reshape(-1, self.nics), axis=1)
+        return EndpointClasses(
             own % self.rails,
             source[start],
             destination[to],
@@ -181,48 +179,48 @@ class GpuRouter:
             to + entry,
             leaves,
             enters,
-            odd[node],
+            unknown[node],
             start,
             to,
             entry + self.endpoints,
-            stretches,
+            self.hops.segments,
         )
 
     def without(self, dead: Mask) -> GpuRouter:
         """Return the router that goes around dead links. Raises UnreachableError when no way is left."""
         nic, network = self.first, self.first + 2 * self.endpoints
         lost = dead[nic : nic + self.endpoints] | dead[nic + self.endpoints : network]
-        inner = _without(self.inner, dead[:nic], "node")
-        found = replace(self, inner=inner, hops=_without(self.hops, dead[network:], "fabric"))
+        inner = _without(self.inner, dead[:nic])
+        found = replace(self, inner=inner, hops=_without(self.hops, dead[network:]))
         return found if not lost.any() else replace(found, lost=lost)
 
 
-def _without(hops: Hops, dead: Mask, where: str) -> Hops:
-    if not dead.any():
-        return hops
-    around: Callable[[Mask], Hops] | None = getattr(hops, "without", None)
-    if around is None:
-        raise apart(f"one end of a dead link of the {where}", "the other, as its kind knows one way only")
-    return around(dead)
+def _without(hops: Hops, dead: Mask) -> Hops:
+    return hops.without(dead) if dead.any() else hops
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Remaining:
+class Remaining(Router):
     """Routes between the GPUs that are left, numbered anew; `gpus` are their old numbers."""
 
-    router: Callable[[Ints, Ints], Routes]
+    router: Router | Callable[[Ints, Ints], Routes]
     gpus: Ints
 
     def __call__(self, source: Ints, destination: Ints) -> Routes:
         """Return the routes from GPUs to GPUs."""
         return self.router(self.gpus[source], self.gpus[destination])
 
-    def alike(self, gpus: int, links: int) -> Alike:
+    def endpoint_classes(self, gpus: int, links: int) -> EndpointClasses:
         """Return which of the GPUs that are left the network cannot tell apart."""
-        said: Callable[[int, int], Alike] | None = getattr(self.router, "alike", None)
-        whole = (said or strange)(int(self.gpus.max()) + 1, links)
-        mine = {
-            name: getattr(whole, name)[self.gpus]
-            for name in ("rail", "source", "destination", "up", "down", "odd", "start", "to")
-        }
-        return whole._replace(**mine)
+        of = self.router.endpoint_classes if isinstance(self.router, Router) else no_symmetry
+        whole, kept = of(int(self.gpus.max()) + 1, links), self.gpus
+        return whole._replace(
+            rail=whole.rail[kept],
+            source=whole.source[kept],
+            destination=whole.destination[kept],
+            up=whole.up[kept],
+            down=whole.down[kept],
+            unknown=whole.unknown[kept],
+            start=whole.start[kept],
+            to=whole.to[kept],
+        )

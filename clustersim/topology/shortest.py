@@ -9,8 +9,9 @@ import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask, entries
 from clustersim.config.topology import Choice
-from clustersim.topology.detours import apart, crosses
+from clustersim.topology.detours import crosses
 from clustersim.topology.fat_tree_routing import UInts, mixed, splitmix
+from clustersim.topology.hops import Hops, apart
 from clustersim.topology.symmetry import Classes
 
 
@@ -22,7 +23,7 @@ def paths(choice: Choice, near: Nearer, leaf_of: Ints) -> Everywhere | Walk:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Everywhere:
+class Everywhere(Hops):
     """Adaptive routing: every pair spreads over all shortest paths, at each switch in proportion to the links' bytes/s."""
 
     near: Nearer
@@ -56,7 +57,7 @@ class Everywhere:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Walk:
+class Walk(Hops):
     """One path for each of `queues` queue pairs: by a hash that `seed` starts, or (None) the first in the file.
 
     around: what is left where some links are dead; only paths that would cross one of `dead` go there.

@@ -13,6 +13,7 @@ from clustersim.config.gpu import Gpu
 from clustersim.config.topology import Nccl, Node
 from clustersim.config.yaml import Document, Loc
 from clustersim.errors import ConfigError
+from clustersim.topology.hops import Hops
 
 MAX_GPUS = 1_000_000
 MAX_LINKS = 10_000_000
@@ -75,9 +76,6 @@ class Site:
         return self.document.data.get("fabric") or {}
 
 
-Hops = Callable[[Ints, Ints], Ints]
-
-
 class Run(NamedTuple):
     """Links that share a name: capacity in bytes/s, latency in seconds, physical cables in each."""
 
@@ -98,13 +96,10 @@ class Network:
     not -1 share the bytes evenly. counts, fanouts, reduction: as in Topology.
 
     key: where the file says how fast cables are.
-
-    `hops.spread(source, destination)`, if there is such a method, also returns each share, and `ways` does not count.
-    `hops.without(dead)`, if there is such a method, returns hops that cross none of the links of that mask.
     """
 
     runs: tuple[Run, ...]
-    hops: Hops
+    hops: Hops | Callable[[Ints, Ints], Ints]
     port: Callable[[int], str]
     ends: Callable[[int], tuple[str, str]]
     counts: Mapping[str, float]

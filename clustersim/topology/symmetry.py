@@ -1,4 +1,4 @@
-"""Which GPUs the network between the nodes cannot tell apart, so that the ways of all pairs follow from those of a few."""
+"""Which GPUs the network between the nodes cannot tell apart, so that the routes of all pairs follow from those of a few."""
 
 from __future__ import annotations
 
@@ -10,57 +10,61 @@ import numpy as np
 from clustersim.arrays import Ints, Mask
 
 Classes = tuple[Ints, Ints]
+"""A number for each endpoint as a source, and one as a destination."""
 
 
-class Stretch(NamedTuple):
-    """A part of the ways between NICs that depends on less than the whole: the links from `first` to before `end`.
-
-    Which of them a way crosses depends on the numbers `source` and `destination` of its two endpoints alone, and none if both are
-    in one `scope`. A scope is a number by endpoint that all NICs of a node on one rail share, None for their node.
+class RouteSegment(NamedTuple):
+    """A part of the routes between NICs that depends on less than the whole: which of its links a route crosses
+    depends on the numbers `source` and `destination` of its two endpoints alone, and it crosses none if both are in one `scope`.
     """
 
     first: int
+    """The first of its links."""
     end: int
+    """The link after its last."""
     source: Ints
+    """By endpoint that sends."""
     destination: Ints
+    """By endpoint that receives."""
     scope: Ints | None
+    """By endpoint; all NICs of a node on one rail share a number. None: their node."""
 
 
-class Alike(NamedTuple):
-    """The parts of a way from GPU s to GPU d of another node, and what each depends on.
+class EndpointClasses(NamedTuple):
+    """What each part of a route from GPU s to GPU d of another node depends on.
 
-    Links of s and its NIC (`leaves` marks them) depend on s and the rail of d alone, links of d and its NIC (`enters`) on d
-    alone, and all others on the classes `source[s, rail[d]]` and `destination[d]` alone. rail, destination: (GPUs,). source:
-    (GPUs, rails). up: link of the NIC by which s leaves towards a rail (GPUs, rails); down: that by which d is entered (GPUs,).
-    odd: GPUs of which all this does not hold, as what lives at both ends chooses their NIC. stretches: how the ways fall apart
-    further, if they do; their links are counted from `base`, and `start` (GPUs, rails) and `to` (GPUs,) are the endpoints.
+    Links of s and its NIC depend on s and the rail of d alone, links of d and its NIC on d alone, and all others on the classes
+    `source[s, rail[d]]` and `destination[d]` alone.
     """
 
     rail: Ints
+    """The rail by which each GPU is entered (GPUs,)."""
     source: Ints
+    """Class of each GPU that sends towards a rail (GPUs, rails)."""
     destination: Ints
+    """Class of each GPU that receives (GPUs,)."""
     up: Ints
+    """Link of the NIC by which a GPU is left towards a rail (GPUs, rails)."""
     down: Ints
+    """Link of the NIC by which a GPU is entered (GPUs,)."""
     leaves: Mask
+    """Links of the sending GPU and its NIC (links,)."""
     enters: Mask
-    odd: Mask
+    """Links of the receiving GPU and its NIC (links,)."""
+    unknown: Mask
+    """GPUs of which all this does not hold, as what lives at both ends chooses their NIC (GPUs,)."""
     start: Ints
+    """The endpoint by which a GPU is left towards a rail (GPUs, rails)."""
     to: Ints
+    """The endpoint by which a GPU is entered (GPUs,)."""
     base: int
-    stretches: Callable[[], Sequence[Stretch]]
+    """The link from which those of `segments` are counted."""
+    segments: Callable[[], Sequence[RouteSegment]]
+    """The parts into which the routes between NICs fall, or none."""
 
 
-def classes(hops: Callable[[Ints, Ints], Ints], endpoint: Ints) -> Classes:
-    """Return a number for each endpoint as a source and as a destination: paths depend on these two alone.
-
-    What says nothing of it (no method `classes`) may tell all endpoints apart.
-    """
-    said: Callable[[Ints], Classes] | None = getattr(hops, "classes", None)
-    return said(endpoint) if said else (endpoint, endpoint)
-
-
-def strange(gpus: int, links: int) -> Alike:
+def no_symmetry(gpus: int, links: int) -> EndpointClasses:
     """Return what is known of a router that says nothing: every pair is one of its own."""
     one, none = np.zeros(gpus, np.int64), np.zeros(links, bool)
     two = one[:, np.newaxis]
-    return Alike(one, two, one, two, one, none, none, np.ones(gpus, bool), two, one, 0, tuple)
+    return EndpointClasses(one, two, one, two, one, none, none, np.ones(gpus, bool), two, one, 0, tuple)

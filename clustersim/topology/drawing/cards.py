@@ -10,7 +10,7 @@ from clustersim.topology.drawing.canvas import FAINT, TIERS, Canvas, Point
 from clustersim.topology.drawing.node import around
 from clustersim.topology.lattice import Dim, Lattice
 from clustersim.topology.model import Topology
-from clustersim.topology.routing import Remaining
+from clustersim.topology.routing import GpuRouter, Remaining
 from clustersim.units import scaled
 
 WIDTH = 760.0
@@ -121,7 +121,7 @@ def _what(topology: Topology) -> str:
 def _dims(topology: Topology) -> tuple[Dim, ...]:
     """Return the dimensions of a grid, from what finds its routes: below dead nodes, and around dead links."""
     router = topology.router.router if isinstance(topology.router, Remaining) else topology.router
-    hops = getattr(router, "hops", None)
+    hops = router.hops if isinstance(router, GpuRouter) else None
     hops = hops.hops if isinstance(hops, Detours) else hops
     return tuple(dim for dim in hops.dims if dim.size > 1) if isinstance(hops, Lattice) else ()
 

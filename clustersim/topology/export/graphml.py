@@ -5,6 +5,7 @@ from __future__ import annotations
 from io import BytesIO
 from math import isinf
 
+from clustersim.topology.graph import to_networkx
 from clustersim.topology.model import Topology
 
 
@@ -16,7 +17,7 @@ def text(topology: Topology) -> str:
     """
     import networkx as nx
 
-    graph = topology.graph()
+    graph = to_networkx(topology)
     for _, _, data in graph.edges(data=True):
         capacity, data["latency_s"] = data.pop("capacity"), data.pop("latency")
         if not isinf(capacity):

@@ -12,6 +12,7 @@ from clustersim.config.fields import validate
 from clustersim.config.topology import Dragonfly
 from clustersim.topology.assemble import assemble
 from clustersim.topology.detours import Detours
+from clustersim.topology.hops import Hops
 from clustersim.topology.kinds.fat_tree import LIGHT
 from clustersim.topology.lattice import triangle
 from clustersim.topology.model import Topology
@@ -108,7 +109,7 @@ class _Port:
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class Groups(Hops):
     """a routers a group, p endpoints and h global ports a router; minimal paths: local, global, local."""
 
     a: int

@@ -13,6 +13,7 @@ from clustersim.config.topology import DragonflyPlus
 from clustersim.topology.assemble import assemble
 from clustersim.topology.detours import Detours, crosses
 from clustersim.topology.fat_tree_routing import mixed
+from clustersim.topology.hops import Hops
 from clustersim.topology.kinds.fat_tree import LIGHT, check_routing
 from clustersim.topology.lattice import triangle
 from clustersim.topology.model import Topology
@@ -158,7 +159,7 @@ _MOST_TRIES = 1000  # of the next cables; then a shortest path
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Cells:
+class Cells(Hops):
     """hops of a Dragonfly+: groups of `leaves` with p NICs and `spines` with h global cables; `filled` NICs a group.
 
     parallel: cables from each leaf to each spine. mode, qps, seed: as in Routing. around: the shortest paths without dead links.

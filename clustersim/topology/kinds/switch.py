@@ -10,6 +10,7 @@ from clustersim.arrays import Ints
 from clustersim.config.fields import validate
 from clustersim.config.topology import Switch
 from clustersim.topology.assemble import assemble
+from clustersim.topology.hops import Hops
 from clustersim.topology.model import Topology
 from clustersim.topology.specs import Network, Site
 from clustersim.topology.symmetry import Classes
@@ -30,7 +31,7 @@ def build(site: Site) -> Topology:
 
 
 @dataclass(frozen=True, slots=True)
-class _Crossbar:
+class _Crossbar(Hops):
     """No link between NIC and NIC but their own two."""
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:

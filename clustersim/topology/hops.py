@@ -1,0 +1,83 @@
+"""How a kind of fabric finds the way from endpoint to endpoint: the protocol, and a function made to fit it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from clustersim.arrays import Floats, Ints, Mask
+from clustersim.errors import InputError
+from clustersim.topology.symmetry import Classes, RouteSegment
+
+
+class UnreachableError(InputError):
+    """Dead links leave no way between two ends."""
+
+
+def apart(a: str, b: str) -> UnreachableError:
+    """Return the error of two ends without a way."""
+    return UnreachableError(
+        f"the network is partitioned: no way is left from {a} to {b}; let a link live or degrade it"
+    )
+
+
+@runtime_checkable
+class Hops(Protocol):
+    """The way between endpoints (NICs), on arrays of pairs. Derive from it: only `__call__` has no default.
+
+    Links are numbered from 0 through the `runs` of the `Network`; -1 is no link.
+    """
+
+    __slots__ = ()
+
+    def __call__(self, source: Ints, destination: Ints) -> Ints:
+        """Return the links of each pair in order, one row a pair (pairs, width); -1 where a path is shorter.
+
+        Where `Network.ways` is more than 1, that many paths of equal width stand side by side in a row; those whose first
+        link is not -1 share the bytes of the pair evenly.
+        """
+        ...
+
+    def spread(self, source: Ints, destination: Ints) -> tuple[Ints, Floats | None]:
+        """Return the links of each pair, and the part of its bytes that crosses each (both: pairs, width).
+
+        None, the default, stands for what `Network.ways` says: all bytes, or an even share for each path.
+        """
+        return self(source, destination), None
+
+    def classes(self, endpoint: Ints) -> Classes:
+        """Return a number for each endpoint as a source and as a destination: paths depend on these two alone.
+
+        An all-to-all takes one path from class to class. The default tells all endpoints apart: right for every fabric, and
+        slow for a large one. Endpoints of one leaf are usually one class.
+        """
+        return endpoint, endpoint
+
+    def segments(self) -> Sequence[RouteSegment]:
+        """Return the parts of the way that depend on less than the whole; the default knows none."""
+        return ()
+
+    @property
+    def ports(self) -> int:
+        """Ports of NICs that are links of their own, first upwards, then as many downwards, before all other links."""
+        return 0
+
+    def without(self, dead: Mask) -> Hops:
+        """Return the ways that cross none of the links of a mask.
+
+        Raises UnreachableError when none is left; the default always does, as it knows one way only.
+        """
+        raise apart("one end of a dead link of the fabric", "the other, as its kind knows one way only")
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionHops(Hops):
+    """A plain function that finds the way, and leaves everything else to the defaults."""
+
+    find: Callable[[Ints, Ints], Ints]
+    """Endpoints → links, as `Hops.__call__`."""
+
+    def __call__(self, source: Ints, destination: Ints) -> Ints:
+        """Return the links from endpoints to endpoints."""
+        return self.find(source, destination)
