@@ -226,8 +226,15 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
     "--out that is full of other things": (["run", "C", "J", "--out", "."], "holds files that are no result"),
     "--out nowhere": (["run", "C", "J", "--out", "/proc/no/where"], "cannot be written"),
     "--out that is no name": (["run", "C", "J", "--out", "a\nb"], "is no name of a folder"),
-    "nothing to show": (["show"], "nothing to show; give a topology file, or --schedule 1f1b"),
+    "nothing to show": (["show"], "nothing to show; give a topology file (`clustersim schedule 1f1b` draws"),
     "show of an absent file": (["show", "absent.yaml"], "no such file"),
+    "an unknown schedule drawn": (
+        ["schedule", "1f2b"],
+        "schedule: '1f2b' is none of the schedules; did you mean '1f1b'?",
+    ),
+    "a schedule of no stages": (["schedule", "1f1b", "--pp", "0"], "--pp"),
+    "an endless schedule": (["schedule", "gpipe", "--pp", "512", "--microbatches", "4096"], "too many"),
+    "a schedule without a name": (["schedule"], "Missing argument 'NAME'"),
     "show of an unknown schedule": (["show", "--schedule", "1f2b"], "did you mean '1f1b'?"),
     "show of no stages": (["show", "--schedule", "1f1b", "--stages", "0"], "--stages"),
     "show of an impossible schedule": (

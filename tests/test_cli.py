@@ -75,6 +75,16 @@ def test_share_imports_neither_torch_nor_what_it_does_not_need():
     assert not found & {"torch", "networkx", "optuna", "matplotlib", "plotly", "ray", "pandas", "scipy", "polars"}
 
 
+def test_old_names_are_kept_and_not_advertised(call):
+    """`share` is `jobs`, `show --schedule` is `schedule`."""
+    assert [line.split()[0] for line in call("--help")[1].splitlines() if line.startswith("  share")] == []
+    assert "--schedule" not in call("show", "--help")[1]
+    old = call("show", "--schedule", "interleaved", "--stages", "2", "--chunks", "2", "--microbatches", "4")
+    assert old == call("schedule", "interleaved", "--pp", "2", "--vpp", "2", "--microbatches", "4")
+    job = (NODE, JOB, "--set", "predictor=roofline", "--no-save")
+    assert call("share", *job) == call("jobs", *job)
+
+
 def test_version(call):
     assert call("--version") == (0, f"clustersim {__version__}\n", "")
 
@@ -82,7 +92,7 @@ def test_version(call):
 def test_help_names_every_command_and_its_options(call):
     code, out, err = call()
     assert (code, err) == (0, "")
-    for command in ("run", "share", "show", "kernels", "sweep"):
+    for command in ("run", "jobs", "share", "show", "schedule", "kernels", "sweep"):
         assert command in out
         assert call(command, "--help")[0] == 0
 

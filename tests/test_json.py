@@ -19,8 +19,10 @@ SWEEP = ("sweep", NODE, JOB, "--tp", "1,2", *FEW, "--workers", "1")
 COMMANDS = {
     "run": ("run", NODE, JOB, *FEW, "--no-save"),
     "share": ("share", NODE, JOB, *FEW, "--no-save"),
+    "jobs": ("jobs", NODE, JOB, *FEW, "--no-save"),
     "sweep": SWEEP,
     "show": ("show", NODE),
+    "schedule": ("schedule", "1f1b"),
     "show a schedule": ("show", "--schedule", "1f1b"),
     "show both": ("show", NODE, "--schedule", "1f1b"),
     "collective": ("collective", "all_reduce", "-t", NODE, "-b", "1M", "-e", "1M"),
@@ -61,7 +63,7 @@ def test_no_command_prints_json_in_another_way():
     assert [path.name for path in others if "json.dumps" in path.read_text(encoding="utf-8")] == []
 
 
-@pytest.mark.parametrize("command", ["run", "share"])
+@pytest.mark.parametrize("command", ["run", "share", "jobs"])
 def test_summary_json_is_what_json_prints(answer, command):
     found = answer(*COMMANDS[command][:-1], "--out", "x")
     assert json.loads(Path("x/summary.json").read_text(encoding="utf-8")) == found
@@ -73,6 +75,7 @@ def test_a_schedule_in_figures(answer):
     assert (found["makespan_units"], found["bubble_units"]) == (33, 9)
     assert found["in_flight_by_rank"] == [4, 3, 2, 1]
     assert found["actions_by_rank"][3][:4] == ["3F0", "3B0", "3F1", "3B1"]
+    assert answer("schedule", "1f1b", "--pp", "4", "--microbatches", "8")["schedule"] == found
 
 
 def test_the_rows_of_a_sweep_are_ranked_counted_and_cut_to_top(answer):

@@ -15,7 +15,20 @@ from clustersim.cli.listing import _LISTS
 from clustersim.cli.main import main
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = ("run", "share", "show", "kernels", "collective", "sweep", "predict", "list", "lab", "lab train")
+COMMANDS = (
+    "run",
+    "jobs",
+    "share",
+    "show",
+    "schedule",
+    "kernels",
+    "collective",
+    "sweep",
+    "predict",
+    "list",
+    "lab",
+    "lab train",
+)
 
 
 @pytest.fixture
@@ -73,7 +86,8 @@ def completed(words: str) -> list[str]:
 
 
 def test_a_shell_completes_commands_and_names():
-    assert completed("clustersim sh") == ["share", "show"]
+    assert completed("clustersim s") == ["show", "schedule", "sweep"]
+    assert completed("clustersim j") == ["jobs"]
     assert completed("clustersim run super") == ["superpod_h100_128"]
     assert completed("clustersim run superpod_h100_128 llama3_7") == ["llama3_70b"]
     assert completed("clustersim list wor") == ["workloads"]

@@ -1,4 +1,4 @@
-"""`clustersim share`: what it takes, prints and writes, and what it says of bad input."""
+"""`clustersim jobs`: what it takes, prints and writes, and what it says of bad input."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Call = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Return a function that runs `clustersim share` in a folder with the files above and gives (code, stdout, stderr)."""
+    """Return a function that runs `clustersim jobs` in a folder with the files above and gives (code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
     for name, text in (("eight.yaml", CLUSTER), ("tiny.yaml", JOB), ("jobs.yaml", JOBS)):
         Path(name).write_text(text)
@@ -54,7 +54,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     def run(*arguments: str, **files: str) -> tuple[int, str, str]:
         for name, text in files.items():
             Path(f"{name}.yaml").write_text(text)
-        monkeypatch.setattr(sys, "argv", ["clustersim", "share", "eight.yaml", *arguments])
+        monkeypatch.setattr(sys, "argv", ["clustersim", "jobs", "eight.yaml", *arguments])
         with pytest.raises(SystemExit) as end:
             main()
         code = end.value.code
@@ -135,7 +135,7 @@ def test_the_terminal_shows_times_and_meetings(call):
 
 def test_the_files_of_a_result(call):
     assert call("jobs.yaml", "--quiet") == (0, "", "")
-    folder = Path("results/share-eight-jobs")
+    folder = Path("results/jobs-eight-jobs")
     names = ["jobs.parquet", "links.parquet", "manifest.json", "steps.parquet", "summary.json", "trace.json.gz"]
     assert sorted(path.name for path in folder.iterdir()) == names
     assert sorted(path.name for path in Path("results").iterdir()) == [folder.name]
@@ -157,7 +157,7 @@ def test_the_files_of_a_result(call):
 
 def test_the_trace_has_a_process_a_job_whose_slices_do_not_overlap(call):
     call("jobs.yaml", "--quiet")
-    events = json.loads(gzip.decompress(Path("results/share-eight-jobs/trace.json.gz").read_bytes()))["traceEvents"]
+    events = json.loads(gzip.decompress(Path("results/jobs-eight-jobs/trace.json.gz").read_bytes()))["traceEvents"]
     assert [e["args"]["name"] for e in events if e["name"] == "process_name"] == ["one", "tiny"]
     tracks = defaultdict(list)
     for event in events:

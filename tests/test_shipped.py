@@ -124,7 +124,7 @@ def test_a_path_that_exists_wins(tmp_path, monkeypatch):
         (
             "workloads",
             "gpt3,gpt3_xl",
-            "so give one; `clustersim share` takes several workloads, with blanks between them",
+            "so give one; `clustersim jobs` takes several workloads, with blanks between them",
         ),
         ("topologies", "x" * 5000, "cannot be read: File name too long"),
     ],

@@ -282,7 +282,7 @@ def test_a_key_is_an_axis_once(place, monkeypatch, capsys):
 
 
 def test_run_sweep_and_share_have_the_same_options(monkeypatch, capsys):
-    for name in ("run", "sweep", "share"):
+    for name in ("run", "sweep", "jobs", "share"):
         monkeypatch.setattr(sys, "argv", ["clustersim", name, "--help"])
         with pytest.raises(SystemExit):
             main()

@@ -223,5 +223,5 @@ change nothing here are ignored, and `run` lists them once.
 REFUSED = "These have no counterpart, and are refused unless they are off:\n"
 IGNORED = "These do not change the time of a step:\n"
 UNMODELLED = "These change it somewhat, and are not modelled:\n"
-JOBS = "## Files of jobs\n\nFor `clustersim share` ([how](several-jobs.md)).\n"
+JOBS = "## Files of jobs\n\nFor `clustersim jobs` ([how](several-jobs.md)).\n"
 GPU = "## GPU files\n\n`clustersim/hardware/gpus/*.yaml`, or a file of your own ([how](how-to-add-a-gpu.md)).\n"

@@ -6,12 +6,13 @@ import typer
 
 from clustersim import __version__
 from clustersim.cli.collective import collective
-from clustersim.cli.jobs import share
+from clustersim.cli.jobs import jobs
 from clustersim.cli.kernels import kernels
 from clustersim.cli.lab import app as lab
 from clustersim.cli.listing import show_list
 from clustersim.cli.predict import predict
 from clustersim.cli.run import run
+from clustersim.cli.schedule import schedule
 from clustersim.cli.show import show
 from clustersim.cli.sweep import sweep
 from clustersim.cli.validate import validate
@@ -23,8 +24,10 @@ app = typer.Typer(
     help="How long is one training step on this cluster, why, and does it fit?",
 )
 app.command()(run)
-app.command()(share)
+app.command()(jobs)
+app.command(name="share", hidden=True)(jobs)  # as it was called
 app.command()(show)
+app.command()(schedule)
 app.command()(kernels)
 app.command()(collective)
 app.command()(sweep)

@@ -1,4 +1,4 @@
-"""`clustersim share TOPOLOGY WORKLOAD WORKLOAD…`: several jobs at once on one cluster."""
+"""`clustersim jobs TOPOLOGY WORKLOAD WORKLOAD…`: several jobs at once on one cluster."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 
 @workload_options(lists=False)
-def share(
+def jobs(
+    context: typer.Context,
     topology: TopologyFile,
     files: Annotated[
         list[Path],
@@ -53,7 +54,7 @@ def share(
     no_fold: Annotated[bool, typer.Option("--no-fold", help="Simulate every rank, also those that are alike.")] = False,
     ignore_memory: Annotated[bool, typer.Option("--ignore-memory", help="Go on when a job does not fit.")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the result; default results/share-TOPOLOGY-FILES-OPTIONS.")
+        Path | None, typer.Option(help="Folder of the result; default results/jobs-TOPOLOGY-FILES-OPTIONS.")
     ] = None,
     force: Force = False,
     no_save: Annotated[bool, typer.Option("--no-save", help="Write no files.")] = False,
@@ -70,6 +71,7 @@ def share(
     from clustersim.report.store import Question, check_target, place
     from clustersim.topology.build import load as load_topology
 
+    command = context.info_name or "jobs"  # or `share`, as it was called
     changed = overrides(changes, settings)
     if out and not no_save:
         check_target(out)
@@ -82,19 +84,19 @@ def share(
         cluster = load_topology(topology)
         options = {"overrides": changed, "placement": wanted.placement, "steps": wanted.steps}
         options |= {"fold": not no_fold, "ignore_memory": ignore_memory}
-        asked = Question.of("share", {"topology": topology, **wanted.inputs}, read, options)
+        asked = Question.of(command, {"topology": topology, **wanted.inputs}, read, options)
         if not no_save:
             given = {"placement": placement, "steps": steps}
             named = {**changed, **{name: value for name, value in given.items() if value is not None}}
             flags = {"unfolded": no_fold, "ignore-memory": ignore_memory}
-            parts: list[str | Path] = ["share", topology, *dict.fromkeys(files)]
+            parts: list[str | Path] = [command, topology, *dict.fromkeys(files)]
             target = place(asked, out, names.default(parts, named, flags), force)
         with naming("--placement") if placement else nullcontext():
             result = play(cluster, wanted, fold=not no_fold, ignore_memory=ignore_memory, progress=progress)
         if target:
             progress("save")
             target = _save(result, target, asked, force)
-    printed("share", result.summary, lambda: _lines(result, verbose), target, as_json, quiet)
+    printed(command, result.summary, lambda: _lines(result, verbose), target, as_json, quiet)
 
 
 def _save(result: Result, target: Path, asked: Question, force: bool) -> Path:

@@ -1,60 +1,52 @@
-"""What `clustersim show --schedule` prints."""
+"""`clustersim schedule NAME`: a pipeline schedule as text."""
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Annotated, Any
 
-from clustersim.schedules.action import Schedule
-from clustersim.schedules.check import in_flight, load
-from clustersim.schedules.draw import LEGEND, draw, rows
-from clustersim.schedules.play import UNIT, play
-from clustersim.units import plural
+import typer
+
+from clustersim.cli.answer import print_json
+from clustersim.cli.options import Json, Plugins, naming
+from clustersim.errors import InputError
+
+MOST_PASSES = 20_000
 
 
-def schedule_text(name: str, stages: int, microbatches: int, chunks: int = 1) -> str:
-    """Return the timeline of a schedule, its bubble, what each rank keeps, and its actions in PyTorch's notation.
+def schedule(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The schedule, such as 1f1b.")],
+    pp: Annotated[int, typer.Option(min=1, max=512, help="Pipeline ranks.")] = 4,
+    microbatches: Annotated[int, typer.Option(min=1, max=4096, help="Microbatches of one step.")] = 8,
+    vpp: Annotated[int, typer.Option(min=1, max=64, help="Model chunks of a rank (interleaved).")] = 1,
+    plugins: Plugins = None,
+    as_json: Json = False,
+) -> None:
+    """Draw a pipeline schedule as text: who computes what when, its bubble, and what each rank keeps."""
+    check_size(pp, microbatches, vpp)
+    with naming("schedule"):
+        if as_json:
+            print_json("schedule", facts(name, pp, microbatches, vpp))
+        else:
+            typer.echo(text(name, pp, microbatches, vpp))
 
-    A forward takes one unit of time, a backward two; transfers are free. Raises InputError for what it cannot build.
-    """
-    schedule = load(name, stages, microbatches, chunks)
-    makespan, work = _units(schedule, stages * chunks)
-    parts = plural(stages, "stage", "stages") + (f" of {chunks} chunks" if chunks > 1 else "")
-    parts += f", {plural(microbatches, 'microbatch', 'microbatches')}"
-    kept = ", ".join(str(in_flight(row)) for row in schedule)
-    return "\n".join(
-        (
-            f"{name}: {parts}",
-            "",
-            draw(schedule),
-            "",
-            LEGEND,
-            f"bubble: {makespan - work:g} of {makespan:g} units ({(makespan - work) / makespan:.1%})",
-            f"microbatches in flight, by rank: {kept}",
-            "",
-            rows(schedule),
+
+def check_size(stages: int, microbatches: int, chunks: int) -> None:
+    """Raise InputError for a schedule that is too large to draw."""
+    if stages * microbatches * chunks > MOST_PASSES:
+        raise InputError(
+            f"{stages} stages × {microbatches} microbatches × {chunks} chunks are too many to draw; lower one"
         )
-    )
 
 
-def schedule_facts(name: str, stages: int, microbatches: int, chunks: int = 1) -> dict[str, Any]:
-    """Return what `schedule_text` says as plain data; units are those of a forward. Raises InputError."""
-    schedule = load(name, stages, microbatches, chunks)
-    makespan, work = _units(schedule, stages * chunks)
-    return {
-        "name": name,
-        "stages": stages,
-        "microbatches": microbatches,
-        "chunks": chunks,
-        "makespan_units": makespan,
-        "bubble_units": makespan - work,
-        "in_flight_by_rank": [in_flight(row) for row in schedule],
-        "actions_by_rank": [[str(action) for action in row] for row in schedule],
-    }
+def text(name: str, stages: int, microbatches: int, chunks: int) -> str:
+    """Return the drawing of a schedule. Raises InputError for what cannot be built."""
+    from clustersim.cli.schedule_text import schedule_text
+
+    return schedule_text(name, stages, microbatches, chunks)
 
 
-def _units(schedule: Schedule, stages: int) -> tuple[float, float]:
-    """Return how long a schedule takes and how long its busiest rank works, in units of a forward."""
-    timeline = play(schedule, stages - 1)
-    makespan = max(row[-1].end for row in timeline)
-    return makespan, max(math.fsum(UNIT[action.letter] for action in row) for row in schedule)
+def facts(name: str, stages: int, microbatches: int, chunks: int) -> dict[str, Any]:
+    """Return the figures of a schedule as JSON has them. Raises InputError for what cannot be built."""
+    from clustersim.cli.schedule_text import schedule_facts
+
+    return {"schedule": schedule_facts(name, stages, microbatches, chunks)}

@@ -1,4 +1,4 @@
-"""`clustersim show`: a cluster in figures, or a schedule as text."""
+"""`clustersim show`: a cluster in figures, or drawn, or for another program."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from clustersim import writing
+from clustersim.cli import schedule as schedules
 from clustersim.cli.answer import print_json
 from clustersim.cli.options import Json, Plugins, completing, naming, topology_file
 from clustersim.errors import InputError, suggest
 from clustersim.files import held
 
-MOST_PASSES = 20_000
 FORMATS = {"ns3": (".txt", ".topo", ""), "graphml": (".graphml", ".xml")}
 """Endings of files of other programs."""
 PICTURES = (".svg", ".png")
@@ -29,10 +29,10 @@ def show(
             autocompletion=completing("topologies"),
         ),
     ] = None,
-    schedule: Annotated[str | None, typer.Option(help="Draw this schedule instead, such as 1f1b.")] = None,
-    stages: Annotated[int, typer.Option(min=1, max=512, help="Pipeline ranks of the schedule.")] = 4,
-    microbatches: Annotated[int, typer.Option(min=1, max=4096, help="Microbatches of the schedule.")] = 8,
-    chunks: Annotated[int, typer.Option(min=1, max=64, help="Model chunks a rank (interleaved).")] = 1,
+    schedule: Annotated[str | None, typer.Option(hidden=True)] = None,  # as `clustersim schedule` was called
+    stages: Annotated[int, typer.Option(min=1, max=512, hidden=True)] = 4,
+    microbatches: Annotated[int, typer.Option(min=1, max=4096, hidden=True)] = 8,
+    chunks: Annotated[int, typer.Option(min=1, max=64, hidden=True)] = 1,
     draw: Annotated[
         Path | None, typer.Option(help="Write a picture of the topology to this .svg or .png file.")
     ] = None,
@@ -45,14 +45,12 @@ def show(
     plugins: Plugins = None,
     as_json: Json = False,
 ) -> None:
-    """Print what a topology file describes (switches, cables, bisection), or draw a pipeline schedule.
+    """Print what a topology file describes: switches, cables, bisection.
 
     ASTRA-sim's network.yml and the XML of NCCL_TOPO_DUMP_FILE are topology files too.
     """
-    if schedule and stages * microbatches * chunks > MOST_PASSES:
-        raise InputError(
-            f"{stages} stages × {microbatches} microbatches × {chunks} chunks are too many to draw; lower one"
-        )
+    if schedule:
+        schedules.check_size(stages, microbatches, chunks)
     if (draw or export) and not topology:
         raise InputError("nothing to draw or export; give a topology file first")
     if draw and topology:
@@ -80,24 +78,16 @@ def _show(
     if topology and export:
         _export(topology, *export)
     if not schedule and not topology:
-        raise InputError("nothing to show; give a topology file, or --schedule 1f1b")
+        raise InputError("nothing to show; give a topology file (`clustersim schedule 1f1b` draws a schedule)")
     if as_json:
-        drawn = _schedule_facts(schedule, stages, microbatches, chunks) if schedule else {}
+        drawn = schedules.facts(schedule, stages, microbatches, chunks) if schedule else {}
         print_json("show", drawn | (_cluster_facts(topology) if topology else {}))
         return
     if schedule:
-        from clustersim.cli.schedule import schedule_text
-
         with naming("--schedule"):
-            typer.echo(schedule_text(schedule, stages, microbatches, chunks))
+            typer.echo(schedules.text(schedule, stages, microbatches, chunks))
     if topology:
         _cluster(topology)
-
-
-def _schedule_facts(name: str, stages: int, microbatches: int, chunks: int) -> dict[str, Any]:
-    from clustersim.cli.schedule import schedule_facts
-
-    return {"schedule": schedule_facts(name, stages, microbatches, chunks)}
 
 
 def _cluster_facts(path: Path) -> dict[str, Any]:

@@ -86,9 +86,7 @@ def _absent(room: Room, path: Path, new: str | None) -> str:
     known, what, other = files(room), _WORDS[room], _OTHER[room]
     name = new or path.stem
     if "," in str(path):
-        several = (
-            "; `clustersim share` takes several workloads, with blanks between them" if room == "workloads" else ""
-        )
+        several = "; `clustersim jobs` takes several workloads, with blanks between them" if room == "workloads" else ""
         return f"{path}: no such file; a list with commas is no {what}, so give one{several}"
     if path.suffix in SUFFIXES:
         shipped = f", and the bare name {name} finds the shipped one" if name in known else ""

@@ -64,7 +64,7 @@ def _check_kind(document: Document) -> None:
             what = "this is a topology, not a workload; the topology comes first, then the workload"
             raise document.error((key, KEY), what)
     if "jobs" in document.data:
-        raise document.error(("jobs", KEY), "this is a file of jobs, not a workload; `clustersim share` plays it")
+        raise document.error(("jobs", KEY), "this is a file of jobs, not a workload; `clustersim jobs` plays it")
 
 
 def rename(document: Document) -> Document:

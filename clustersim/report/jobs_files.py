@@ -26,7 +26,7 @@ def save(target: Path, summary: Mapping[str, Any], shared: Shared, asked: Questi
 
     def fill(place: Path) -> None:
         write_json(place / MANIFEST, asked.manifest())
-        write_json(place / "summary.json", document("share", summary))
+        write_json(place / "summary.json", document(asked.command, summary))
         write_table(place / "jobs.parquet", jobs_table(summary))
         write_table(place / "steps.parquet", steps_table(summary))
         write_table(place / "links.parquet", links_table(shared))

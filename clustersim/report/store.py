@@ -43,7 +43,7 @@ _MANIFEST_BYTES = 64 * 2**20
 class Question:
     """What a result answers.
 
-    command: run, share, sweep or validate. inputs: path as written and SHA-256 of each file by its part, such as
+    command: run, jobs, sweep or validate. inputs: path as written and SHA-256 of each file by its part, such as
     `topology`. options: all that changes the numbers.
     """
 
