@@ -13,9 +13,9 @@ import numpy as np
 
 from clustersim import plugins
 from clustersim.arrays import Ints
+from clustersim.collectives.plan import NCCL
 from clustersim.engine.compile import Plan, Work
 from clustersim.engine.memory import Held, held_by_ranks
-from clustersim.engine.network import NCCL
 from clustersim.engine.script import kernels, scripts
 from clustersim.engine.simulate import Record
 from clustersim.errors import ClustersimError, ConfigError, DataError, InputError, OutOfMemoryError

@@ -7,8 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from clustersim.collectives.model import Group, phases
 from clustersim.config.yaml import parse
+from clustersim.engine import traffic as engine_traffic
 from clustersim.engine.network import Network, Tenant, demand, folded, networks
+from clustersim.engine.traffic import Family, Traffic
 from clustersim.parallel import load as workloads
 from clustersim.simulation import Result, run
 from clustersim.topology import build as topologies
@@ -66,3 +69,9 @@ def all_links(topology: Topology, tenants: list[Tenant], fold: bool = True) -> t
     found = demand(topology, tenants)
     kept = np.ones(len(found.links), bool)
     return networks(found, folded(found, kept, fold), kept)
+
+
+def traffic(topology: Topology, family: Family, op: str) -> tuple[Traffic, ...]:
+    """Return what collective `op` puts on links in the groups of a family, by the algorithm that the family names."""
+    group = Group(family.ranks.shape[1], family.levels, family.shares)
+    return engine_traffic.traffic(topology, family, op, phases(family.algorithm, op, group))

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import test_topology_folding as cases
+from engine_cases import traffic
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +17,7 @@ from clustersim.collectives.loads import PhaseLoads, pair_loads
 from clustersim.collectives.model import AllPairs, Group, phases
 from clustersim.config.yaml import parse
 from clustersim.engine.network import Tenant, demand, folded
-from clustersim.engine.traffic import Family, traffic
+from clustersim.engine.traffic import Family
 from clustersim.errors import InputError
 from clustersim.model.operator import Collective
 from clustersim.model.sharding import zipf_shares

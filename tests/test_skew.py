@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import simpy
 import test_topology_folding as cases
-from engine_cases import all_links
+from engine_cases import all_links, traffic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +19,7 @@ from clustersim.collectives.nccl.shape import shape
 from clustersim.engine.compile import Activities
 from clustersim.engine.fabric import Activity, Fabric, Segment
 from clustersim.engine.network import Tenant
-from clustersim.engine.traffic import Family, traffic
+from clustersim.engine.traffic import Family
 from clustersim.errors import InputError
 from clustersim.model.operator import Collective
 from clustersim.model.sharding import zipf_shares

@@ -106,7 +106,7 @@ def test_a_named_algorithm_takes_in_a_table_what_it_takes_in_a_step(algorithm, e
     with plugins.permitted("clustersim.collectives.algorithms.ring:phases"):
         result = data_parallel(topology, algorithm)
     [span] = [s for s in result.record.spans if s.stream == "dp"]
-    [call] = [c for c in result.plan.network.choices if (c.group, c.op) == ("dp", "all_reduce")]
+    [call] = [c for c in result.plan.network.plans if (c.group, c.op) == ("dp", "all_reduce")]
     with plugins.permitted("clustersim.collectives.algorithms.ring:phases"):
         row = table.line(topology, np.arange(16), "all_reduce", call.size, algorithm=algorithm)
     assert row.time == pytest.approx(span.end - span.start, rel=1e-9)

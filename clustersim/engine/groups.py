@@ -9,8 +9,8 @@ import numpy as np
 
 from clustersim.arrays import Ints, distinct
 from clustersim.collectives.levels import fanouts, levels
+from clustersim.collectives.plan import NCCL
 from clustersim.collectives.switched import fitted
-from clustersim.engine.network import NCCL
 from clustersim.engine.script import BACKWARD, FORWARD
 from clustersim.engine.traffic import Family
 from clustersim.errors import InputError

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask
+from clustersim.collectives.model import Group
+from clustersim.collectives.plan import CollectivePlan, plan
 from clustersim.engine.fabric import Move
 from clustersim.engine.flows import NOWHERE, Loads
 from clustersim.engine.fold.refinement import Cells, Partition, partition
@@ -22,26 +24,25 @@ Variant = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A job's communication on the cluster, folded.
-
-    choices: what each call uses. phases: the traffic of each variant. cells: which ranks and groups of the job are alike, and
-    which links. capacity: bytes/s of each link cell that can be short; link cells are those of all jobs that share the
-    cluster. loads: by variant, for each phase, by group cell, the bytes per byte that all groups of that cell put on one link
-    of each link cell.
-    """
+    """A job's communication on the cluster, folded."""
 
     topology: Topology
-    choices: Mapping[Collective, Chosen]
+    plans: Mapping[Collective, CollectivePlan]
+    """How each collective is carried."""
     phases: Mapping[Variant, tuple[Traffic, ...]]
+    """The traffic of each variant."""
     cells: Partition
+    """Which ranks and groups of the job are alike, and which links; link cells are those of all jobs on the cluster."""
     capacity: Floats
+    """Bytes/s of each link cell that can be short."""
     loads: Mapping[Variant, tuple[Mapping[int, Loads], ...]]
+    """For each phase, by group cell, the bytes per byte that all groups of that cell put on one link of each link cell."""
     known: dict[tuple[Collective, int], tuple[Move, ...]] = field(default_factory=dict)
     distinct: dict[tuple[object, ...], tuple[Move, ...]] = field(default_factory=dict)
 
     def variant(self, call: Collective) -> Variant:
         """Return the variant that carries a call."""
-        return call.group, call.op, self.choices[call].algorithm
+        return call.group, call.op, self.plans[call].algorithm
 
     def moves(self, call: Collective, cell: int) -> tuple[Move, ...]:
         """Return the moves of a call in a group of that cell; the first pays the launch. Equal moves are one object."""
@@ -52,12 +53,12 @@ class Network:
         return self.known[call, cell]
 
     def _moves(self, call: Collective, cell: int) -> Iterator[Move]:
-        choice, variant = self.choices[call], self.variant(call)
+        own, variant = self.plans[call], self.variant(call)
         group = self.cells.groups[call.group].first[cell]
-        start = self.topology.launch if choice.latency is None else choice.latency
+        start = self.topology.launch if own.latency is None else own.latency
         for phase, loads in zip(self.phases[variant], self.loads[variant], strict=True):
-            hops = float(phase.latency[group]) if choice.latency is None else 0.0
-            bound = min(float(phase.bound[group]), choice.rate)
+            hops = float(phase.latency[group]) if own.latency is None else 0.0
+            bound = min(float(phase.bound[group]), own.rate)
             yield Move(call.group, start + hops, call.size, bound, loads.get(cell, NOWHERE))
             start = 0.0
 
@@ -82,42 +83,42 @@ class Tenant(NamedTuple):
     seeds: Ints
 
 
-class Carried(NamedTuple):
-    """What each call of a job uses, and the traffic of each variant, with the latency and bound that its calls have."""
+class JobTraffic(NamedTuple):
+    """How each collective of a job is carried, and the traffic of each variant, with the latency and bound of its collectives."""
 
-    choices: Mapping[Collective, Chosen]
+    plans: Mapping[Collective, CollectivePlan]
     phases: Mapping[Variant, tuple[Traffic, ...]]
 
 
 class Demand(NamedTuple):
     """All that jobs may put on links, rank by rank.
 
-    carried: by job. links: those that could be short, sorted; held: what all phases, one after the other, put on them.
+    traffic: by job. links: those that could be short, sorted; held: what all phases, one after the other, put on them.
     """
 
     topology: Topology
     tenants: tuple[Tenant, ...]
-    carried: tuple[Carried, ...]
+    traffic: tuple[JobTraffic, ...]
     links: Ints
     held: tuple[Held, ...]
 
 
 def demand(topology: Topology, tenants: Sequence[Tenant]) -> Demand:
     """Return what the jobs that share a cluster may put on its links."""
-    carried = tuple(_carried(topology, job, tenant) for job, tenant in enumerate(tenants))
-    links, held = scarce(topology, _flat(carried))
-    return Demand(topology, tuple(tenants), carried, links, held)
+    of_jobs = tuple(_job_traffic(topology, job, tenant) for job, tenant in enumerate(tenants))
+    links, held = scarce(topology, _flat(of_jobs))
+    return Demand(topology, tuple(tenants), of_jobs, links, held)
 
 
-def _flat(carried: Sequence[Carried]) -> list[Traffic]:
+def _flat(of_jobs: Sequence[JobTraffic]) -> list[Traffic]:
     """Return all phases of all jobs, one after the other."""
-    return [t for one in carried for parts in one.phases.values() for t in parts]
+    return [t for one in of_jobs for parts in one.phases.values() for t in parts]
 
 
 def folded(demand: Demand, kept: Mask, fold: bool = True) -> Partition:
     """Return which ranks, groups and links are alike on those of `demand.links` that are `kept`; `fold` off: none are."""
     capacity = demand.topology.capacity[demand.links[kept]]
-    flat, held = _flat(demand.carried), _held(demand, kept)
+    flat, held = _flat(demand.traffic), _held(demand, kept)
     return partition(_seeds(demand.tenants), _vertices(demand.tenants), flat, held, capacity, fold)
 
 
@@ -126,9 +127,9 @@ def networks(demand: Demand, cells: Partition, kept: Mask) -> tuple[Network, ...
     capacity = demand.topology.capacity[demand.links[kept]][cells.links.first]
     each = iter(_held(demand, kept))
     result = []
-    for (choices, phases), own in zip(demand.carried, _shares(cells, demand.tenants), strict=True):
+    for (plans, phases), own in zip(demand.traffic, _shares(cells, demand.tenants), strict=True):
         loads = {v: tuple(_loads(next(each), own.groups[v[0]], own.links) for _ in p) for v, p in phases.items()}
-        result.append(Network(demand.topology, choices, phases, own, capacity, loads))
+        result.append(Network(demand.topology, plans, phases, own, capacity, loads))
     return tuple(result)
 
 
@@ -144,26 +145,31 @@ def _held(demand: Demand, kept: Mask) -> tuple[Held, ...]:
     )
 
 
-def _carried(topology: Topology, job: int, tenant: Tenant) -> Carried:
+def _job_traffic(topology: Topology, job: int, tenant: Tenant) -> JobTraffic:
     placed = {f.name: f._replace(ranks=tenant.gpus[f.ranks]) for f, _ in tenant.families}
-    choices = {c: chosen(topology, placed[c.group], c.op, c.size) for _, calls in tenant.families for c in calls}
-    used: dict[Variant, list[Chosen]] = {}
-    for call, choice in choices.items():
-        used.setdefault((call.group, call.op, choice.algorithm), []).append(choice)
-    phases = {}
-    for v, own in used.items():
-        family = _of_job(placed[v[0]], job)._replace(algorithm=own[-1].algorithm, levels=own[-1].levels)
-        phases[v] = tuple(_paced(t, own) for t in traffic(topology, family, v[1]))
-    return Carried(choices, phases)
+    plans = {c: _plan(topology, placed[c.group], c) for _, collectives in tenant.families for c in collectives}
+    used: dict[Variant, list[CollectivePlan]] = {}
+    for c, one in plans.items():
+        used.setdefault((c.group, c.op, one.algorithm), []).append(one)
+    phases = {
+        v: tuple(_within_plans(t, own) for t in traffic(topology, _of_job(placed[v[0]], job), v[1], own[-1].phases))
+        for v, own in used.items()
+    }
+    return JobTraffic(plans, phases)
 
 
-def _paced(t: Traffic, choices: Sequence[Chosen]) -> Traffic:
+def _plan(topology: Topology, family: Family, collective: Collective) -> CollectivePlan:
+    group = Group(family.ranks.shape[1], family.levels, family.shares)
+    return plan(topology, family.algorithm, family.ranks, group, collective)
+
+
+def _within_plans(t: Traffic, plans: Sequence[CollectivePlan]) -> Traffic:
     """Return traffic no faster than its protocol lets it be, and without the latency of hops where the protocol has its own.
 
-    What no call can reach must not make a link look short, nor tell groups apart.
+    What no collective can reach must not make a link look short, nor tell groups apart.
     """
-    hops = any(choice.latency is None for choice in choices)
-    rate = max(choice.rate for choice in choices)
+    hops = any(one.latency is None for one in plans)
+    rate = max(one.rate for one in plans)
     return t._replace(bound=np.minimum(t.bound, rate), latency=t.latency if hops else np.zeros_like(t.latency))
 
 
@@ -211,38 +217,3 @@ def _loads(held: Held, groups: Cells, links: Cells) -> dict[int, Loads]:
     ends = [*cuts[1:].tolist(), len(cell)]
     rows = zip(cell[cuts].tolist(), cuts.tolist(), ends, strict=False)
     return {one: Loads(link[a:b], weight[a:b]) for one, a, b in rows}
-
-
-# Which algorithm a collective uses: the one that the workload names, or with `nccl` the one that NCCL would choose.
-
-NCCL = "nccl"
-
-
-class Chosen(NamedTuple):
-    """The file of `collectives/` that carries a collective, for groups of `levels`, and what its protocol adds.
-
-    latency: seconds before the bytes move, launch included (None: the launch, and rounds times the slowest hop). rate: bytes/s
-    of the collective's size that the protocol can reach at most.
-    """
-
-    algorithm: str
-    levels: tuple[int, ...]
-    latency: float | None = None
-    rate: float = float("inf")
-
-
-def chosen(topology: Topology, family: Family, op: str, size: float) -> Chosen:
-    """Return what a collective `op` of `size` bytes uses in the groups of a family.
-
-    Where groups lie on nodes in different ways, NCCL's choice is that of the one with the longest time.
-    """
-    if family.algorithm != NCCL:
-        return Chosen(family.algorithm, family.levels)
-    from clustersim.collectives.nccl.choose import choose, collective_seconds
-    from clustersim.collectives.nccl.shape import shapes
-
-    launch = topology.node.nccl.launch or 0.0
-    kinds, _ = shapes(topology, family.ranks, family.shares)
-    found = [(kind, choose(op, size, kind, topology.node)) for kind in kinds]
-    kind, choice = max(found, key=lambda one: collective_seconds(one[1], size))
-    return Chosen(choice.file, kind.group.levels, launch + choice.latency_s, choice.rate_bytes_per_s)

@@ -15,7 +15,7 @@ import numpy as np
 from clustersim.arrays import Floats, Ints, Mask, distinct
 from clustersim.collectives.idle import idle
 from clustersim.collectives.loads import Pins
-from clustersim.collectives.model import AllPairs, Group, Phase, phases
+from clustersim.collectives.model import AllPairs, Phase
 from clustersim.topology.model import Topology
 
 FITS = 1 + 1e-9
@@ -24,7 +24,7 @@ FITS = 1 + 1e-9
 class Family(NamedTuple):
     """Groups of GPUs that communicate: `ranks` is (groups, n), position by position. `levels` as in collectives.Group.
 
-    A family named `p2p…` sends from position 0 to position 1. job: the number of the job that it belongs to. `shares`, by
+    job: the number of the job that it belongs to. `shares`, by
     position, are those of collectives.Group.
     """
 
@@ -62,17 +62,10 @@ class Traffic(NamedTuple):
         return self.find()
 
 
-def traffic(topology: Topology, family: Family, op: str) -> tuple[Traffic, ...]:
-    """Return the phases of collective `op` over every group of `family`; none when a group has one rank."""
+def traffic(topology: Topology, family: Family, op: str, phases: Sequence[Phase | AllPairs]) -> tuple[Traffic, ...]:
+    """Return the phases of collective `op` over every group of `family`; none where there is no group of two or more."""
     groups, n = family.ranks.shape
-    if groups == 0 or n < 2:
-        return ()
-    if family.name.startswith("p2p"):
-        one = np.zeros(1, np.int64)
-        parts: Sequence[Phase | AllPairs] = (Phase(1, one, one + 1, np.ones(1)),)
-    else:
-        parts = phases(family.algorithm, op, Group(n, family.levels, family.shares))
-    return tuple(_phase(topology, family, op, part) for part in parts)
+    return tuple(_phase(topology, family, op, part) for part in phases) if groups and n > 1 else ()
 
 
 def _phase(topology: Topology, family: Family, op: str, part: Phase | AllPairs) -> Traffic:

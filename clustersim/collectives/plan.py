@@ -1,0 +1,62 @@
+"""How a collective is carried, planned by one call for each distinct collective and shape of its groups."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from clustersim.arrays import Ints
+from clustersim.collectives.model import AllPairs, Group, Phase, phases
+from clustersim.collectives.nccl.choose import choose, collective_seconds
+from clustersim.collectives.nccl.shape import shapes
+from clustersim.model.operator import Collective
+from clustersim.topology.model import Topology
+
+NCCL = "nccl"
+"""The algorithm that stands for what NCCL's tuner would choose."""
+
+
+class CollectivePlan(NamedTuple):
+    """What carries a collective, and the phases in which it does."""
+
+    algorithm: str
+    """A file of collectives/algorithms/; empty for a message."""
+    levels: tuple[int, ...]
+    """Fan-outs of the groups from the node outwards, as in Group."""
+    latency: float | None
+    """Seconds before the bytes move, launch included; None: the launch, and the rounds of each phase times its slowest hop."""
+    rate: float
+    """Bytes/s of the collective's size that the protocol reaches at most."""
+    phases: tuple[Phase | AllPairs, ...]
+    """One after the other; none for a single rank."""
+
+
+def plan(topology: Topology, algorithm: str, gpus: Ints, group: Group, collective: Collective) -> CollectivePlan:
+    """Return how `algorithm` carries a collective in the groups of GPUs `gpus` (groups, n), each a `group` by position.
+
+    Where groups lie on nodes in different ways, NCCL's choice is that of the one with the longest time. Raises as
+    `collectives.model.phases`, and InputError where NCCL cannot do what it is forced to.
+    """
+    op = collective.op
+    if op == "send":
+        return CollectivePlan(algorithm, group.levels, None, float("inf"), _message())
+    if algorithm != NCCL:
+        return CollectivePlan(algorithm, group.levels, None, float("inf"), _phases(algorithm, op, group))
+    launch = topology.node.nccl.launch or 0.0
+    kinds, _ = shapes(topology, gpus, group.shares)
+    found = [(kind, choose(op, collective.size, kind, topology.node)) for kind in kinds]
+    kind, choice = max(found, key=lambda one: collective_seconds(one[1], collective.size))
+    levels = kind.group.levels
+    parts = _phases(choice.file, op, group._replace(levels=levels))
+    return CollectivePlan(choice.file, levels, launch + choice.latency_s, choice.rate_bytes_per_s, parts)
+
+
+def _phases(algorithm: str, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
+    return phases(algorithm, op, group) if group.n > 1 else ()
+
+
+def _message() -> tuple[Phase]:
+    """Return the phase in which position 0 sends all bytes to position 1."""
+    first = np.zeros(1, np.int64)
+    return (Phase(1, first, first + 1, np.ones(1)),)
