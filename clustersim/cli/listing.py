@@ -36,13 +36,15 @@ def show_list(
 
 def _topologies() -> list[Row]:
     from clustersim.config.shipped import files
-    from clustersim.topology.build import site_of
+    from clustersim.topology.build import node_specs_of
 
     found = []
     for name, path in files("topologies").items():
-        site = site_of(path)
-        gpus = site.nodes * site.node.gpus.count
-        found.append({"name": name, "nodes": site.nodes, "gpus": gpus, "gpu": site.gpu.name, "what": _comment(path)})
+        cluster = node_specs_of(path)
+        gpus = cluster.nodes * cluster.node.gpus.count
+        found.append(
+            {"name": name, "nodes": cluster.nodes, "gpus": gpus, "gpu": cluster.gpu.name, "what": _comment(path)}
+        )
     return found
 
 

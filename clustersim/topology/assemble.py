@@ -16,46 +16,46 @@ from clustersim.topology.limits import limited, limits
 from clustersim.topology.model import NcclFacts, NodeFacts, Tier, Topology
 from clustersim.topology.node import inside
 from clustersim.topology.routing import router
-from clustersim.topology.specs import Network, Run, Site
+from clustersim.topology.specs import LinkRange, Network, NodeSpecs
 
 _PLAIN = "the switches of this fabric do not add up; write fabric.reduction: sharp, which fat trees and switch have, or drop it"
 
 
-def assemble(site: Site, kind: str, network: Network | None) -> Topology:
-    """Return the topology of `site` whose NICs `network` joins (none: a single node)."""
-    inner = inside(site)
-    runs = [*inner.runs(), *(_nics(site, network) if network else ()), *(network.runs if network else ())]
-    firsts = np.cumsum([0, *(len(run.capacity) for run in runs)])
-    latency = np.concatenate([run.latency for run in runs])
+def assemble(cluster: NodeSpecs, kind: str, network: Network | None) -> Topology:
+    """Return the topology of `cluster` whose NICs `network` joins (none: a single node)."""
+    inner = inside(cluster)
+    ranges = [*inner.ranges(), *(_nics(cluster, network) if network else ()), *(network.ranges if network else ())]
+    firsts = np.cumsum([0, *(len(part.capacity) for part in ranges)])
+    latency = np.concatenate([part.latency for part in ranges])
     return Topology(
-        name=site.name,
+        name=cluster.name,
         kind=kind,
-        gpu=site.gpu,
-        nodes=site.nodes,
-        gpus_per_node=site.node.gpus.count,
-        capacity=np.concatenate([run.capacity for run in runs]),
+        gpu=cluster.gpu,
+        nodes=cluster.nodes,
+        gpus_per_node=cluster.node.gpus.count,
+        capacity=np.concatenate([part.capacity for part in ranges]),
         latency=latency,
-        cables=np.concatenate([run.cables for run in runs]),
-        tiers=tuple(Tier(r.name, int(f), len(r.capacity)) for r, f in zip(runs, firsts[:-1], strict=True)),
-        counts=_counts(site, network, int(firsts[-1])),
+        cables=np.concatenate([part.cables for part in ranges]),
+        tiers=tuple(Tier(r.name, int(f), len(r.capacity)) for r, f in zip(ranges, firsts[:-1], strict=True)),
+        counts=_counts(cluster, network, int(firsts[-1])),
         fanouts=(network.fanouts if network else ()) or (1,),
-        launch=site.nccl.launch,
-        slowdown=np.ones(site.nodes * site.node.gpus.count),
-        node=_facts(site, network),
-        router=router(site, inner, network, latency),
-        ends=_Ends(site, inner, network),
+        launch=cluster.nccl.launch,
+        slowdown=np.ones(cluster.nodes * cluster.node.gpus.count),
+        node=_facts(cluster, network),
+        router=router(cluster, inner, network, latency),
+        ends=_Ends(cluster, inner, network),
         reduction=network.reduction if network else "none",
-        warnings=tuple(limits(site, network)) if network else (),
+        warnings=tuple(limits(cluster, network)) if network else (),
     )
 
 
-def _facts(site: Site, network: Network | None) -> NodeFacts:
-    scale_up, nics, host = site.node.scale_up, site.node.nics, site.node.host
+def _facts(cluster: NodeSpecs, network: Network | None) -> NodeFacts:
+    scale_up, nics, host = cluster.node.scale_up, cluster.node.nics, cluster.node.host
     link, joined = scale_up.link or 0.0, scale_up.kind != "none"
-    meshed = scale_up.links_per_peer * (site.node.gpus.count - 1)
+    meshed = scale_up.links_per_peer * (cluster.node.gpus.count - 1)
     links = (meshed if scale_up.kind == "mesh" else scale_up.links_per_gpu) if joined else 0
     return NodeFacts(
-        architecture=site.gpu.architecture,
+        architecture=cluster.gpu.architecture,
         scale_up=scale_up.kind,
         links=links,
         link=link if joined else 0.0,
@@ -63,48 +63,48 @@ def _facts(site: Site, network: Network | None) -> NodeFacts:
         multicast=scale_up.multicast,
         cpu=host.cpu,
         pcie=host.usable,
-        nics=site.nics,
+        nics=cluster.nics,
         nic_line=nics.rate if nics else 0.0,
-        nic=float(np.min(np.minimum(site.nic_rate, network.rate))) if network else 0.0,
-        nic_of=tuple(site.nic_of.tolist()),
+        nic=float(np.min(np.minimum(cluster.nic_rate, network.rate))) if network else 0.0,
+        nic_of=tuple(cluster.nic_of.tolist()),
         net_latency=nics.latency if nics else 0.0,
         rails=network.rails if network else 1,
-        nccl=_nccl(site, network),
-        wire=float(np.mean(np.minimum(site.nic_line, network.rate))) if network else 0.0,
+        nccl=_nccl(cluster, network),
+        wire=float(np.mean(np.minimum(cluster.nic_line, network.rate))) if network else 0.0,
     )
 
 
-def _nccl(site: Site, network: Network | None) -> NcclFacts:
-    spec, sharp = site.nccl, network is not None and network.reduction == "sharp"
+def _nccl(cluster: NodeSpecs, network: Network | None) -> NcclFacts:
+    spec, sharp = cluster.nccl, network is not None and network.reduction == "sharp"
     if network and not sharp and spec.collnet and "collnet" in spec.model_fields_set:
-        raise site.error(("nccl", "collnet"), f"nccl.collnet: {_PLAIN}")
+        raise cluster.error(("nccl", "collnet"), f"nccl.collnet: {_PLAIN}")
     launch = spec.launch if "launch" in spec.model_fields_set else None
     return NcclFacts(spec.version, spec.algo, spec.proto, spec.collnet and sharp, launch, spec.nvls)
 
 
-def _nics(site: Site, network: Network) -> tuple[Run, Run]:
-    nics = site.node.nics
+def _nics(cluster: NodeSpecs, network: Network) -> tuple[LinkRange, LinkRange]:
+    nics = cluster.node.nics
     delay = (nics.latency if nics else 0.0) / 2 + network.delay
-    return _pair("nic", site.endpoints, np.minimum(site.nic_rate, network.rate), delay, 1)
+    return _pair("nic", cluster.endpoints, np.minimum(cluster.nic_rate, network.rate), delay, 1)
 
 
-def _pair(name: str, n: int, rate: Floats | float, delay: Floats | float, cables: int) -> tuple[Run, Run]:
+def _pair(name: str, n: int, rate: Floats | float, delay: Floats | float, cables: int) -> tuple[LinkRange, LinkRange]:
     arrays = [np.array(np.broadcast_to(np.asarray(x, np.float64), n)) for x in (rate, delay, cables)]
-    return Run(f"{name}-up", *arrays), Run(f"{name}-down", *(a.copy() for a in arrays))
+    return LinkRange(f"{name}-up", *arrays), LinkRange(f"{name}-down", *(a.copy() for a in arrays))
 
 
-def _counts(site: Site, network: Network | None, links: int) -> dict[str, float]:
-    gpus = site.nodes * site.node.gpus.count
-    head = {"nodes": site.nodes, "gpus": gpus, "nics": site.endpoints}
-    power = {"power": site.nodes * site.node.power.max} if site.node.power else {}
-    return {**head, **(limited(site, network) if network else {}), "links": links, **power}
+def _counts(cluster: NodeSpecs, network: Network | None, links: int) -> dict[str, float]:
+    gpus = cluster.nodes * cluster.node.gpus.count
+    head = {"nodes": cluster.nodes, "gpus": gpus, "nics": cluster.endpoints}
+    power = {"power": cluster.nodes * cluster.node.power.max} if cluster.node.power else {}
+    return {**head, **(limited(cluster, network) if network else {}), "links": links, **power}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Ends:
     """The two ends of a link by name."""
 
-    site: Site
+    cluster: NodeSpecs
     inner: Lattice
     network: Network | None
 
@@ -115,8 +115,8 @@ class _Ends:
         if self.network is None:
             raise IndexError(f"link {link} of {first}")
         link -= first
-        if link < 2 * self.site.endpoints:
-            nic = link % self.site.endpoints
+        if link < 2 * self.cluster.endpoints:
+            nic = link % self.cluster.endpoints
             pair = f"nic[{nic}]", self.network.port(nic)
-            return pair if link < self.site.endpoints else pair[::-1]
-        return self.network.ends(link - 2 * self.site.endpoints)
+            return pair if link < self.cluster.endpoints else pair[::-1]
+        return self.network.ends(link - 2 * self.cluster.endpoints)

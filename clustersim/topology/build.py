@@ -20,7 +20,7 @@ from clustersim.topology import node
 from clustersim.topology.faults import apply
 from clustersim.topology.model import Topology
 from clustersim.topology.outside import check as check_outside
-from clustersim.topology.specs import MAX_GPUS, Site
+from clustersim.topology.specs import MAX_GPUS, NodeSpecs
 
 ROOM = "clustersim.topology"
 PRESETS = Path(__file__).parents[1] / "hardware" / "nodes"
@@ -47,17 +47,17 @@ def document_of(path: str | Path) -> Document:
 
 def build(document: Document) -> Topology:
     """Return the cluster of a parsed topology file. Raises ConfigError with file:line:column."""
-    spec, site = _described(document)
-    document = site.document
+    spec, cluster = _described(document)
+    document = cluster.document
     kind = "single_node" if spec.fabric is None else spec.fabric.get("kind")
     if not isinstance(kind, str):
         raise document.error(("fabric", "kind"), f"fabric.kind is missing; add one of {', '.join(_kinds())}")
     try:
         plugin = plugins.load(ROOM, kind, "build")
         with plugins.blaming(ROOM, kind):
-            built = plugin(site)
+            built = plugin(cluster)
             if plugins.outside(ROOM, kind):
-                check_outside(built, site)
+                check_outside(built, cluster)
     except ConfigError:
         raise
     except InputError as error:
@@ -65,12 +65,12 @@ def build(document: Document) -> Topology:
     return apply(built, spec.faults, document)
 
 
-def site_of(path: str | Path) -> Site:
+def node_specs_of(path: str | Path) -> NodeSpecs:
     """Return what a topology file says of its nodes, before any cable is laid. Raises InputError for what is wrong in it."""
     return _described(document_of(path))[1]
 
 
-def _described(document: Document) -> tuple[TopologySpec, Site]:
+def _described(document: Document) -> tuple[TopologySpec, NodeSpecs]:
     if is_astra(document):
         document = translated(document)
     for key in ("model", "training", "parallelism"):
@@ -78,7 +78,7 @@ def _described(document: Document) -> tuple[TopologySpec, Site]:
             what = "this is a workload, not a topology; the topology comes first, then the workload"
             raise document.error((key, KEY), what)
     spec = validate(TopologySpec, document)
-    return spec, _site(spec, document)
+    return spec, _cluster(spec, document)
 
 
 def presets() -> dict[str, Path]:
@@ -90,7 +90,7 @@ def _kinds() -> list[str]:
     return sorted(plugins.names(ROOM))
 
 
-def _site(spec: TopologySpec, document: Document) -> Site:
+def _cluster(spec: TopologySpec, document: Document) -> NodeSpecs:
     for name in spec.nodes:
         _node_spec(name, document, ())
     at = _place(spec.cluster.node, spec)
@@ -100,9 +100,9 @@ def _site(spec: TopologySpec, document: Document) -> Site:
         few = f"{spec.cluster.nodes} nodes of {node.gpus.count} GPUs are {total} GPUs; at most {MAX_GPUS} can be simulated"
         raise document.error(("cluster", "nodes"), f"cluster.nodes: {few}")
     name = spec.cluster.name or Path(document.path).stem
-    site = Site(document, name, spec.cluster.nodes, node, _gpu(node, document, at), spec.nccl, at)
-    _check(site)
-    return site
+    cluster = NodeSpecs(document, name, spec.cluster.nodes, node, _gpu(node, document, at), spec.nccl, at)
+    _check(cluster)
+    return cluster
 
 
 def _place(node: str | dict[str, Any], spec: TopologySpec) -> Loc:
@@ -175,26 +175,24 @@ def _gpu(node: Node, document: Document, at: Loc) -> Gpu:
         raise document.error((*at, "gpus", "model"), f"gpus.model: {error}") from None
 
 
-def _check(site: Site) -> None:
-    for problem in (node.check(site), _nics(site)):
+def _check(cluster: NodeSpecs) -> None:
+    for problem in (node.check(cluster), _nics(cluster)):
         if problem:
             raise problem
 
 
-def _nics(site: Site) -> ConfigError | None:
-    nics, host, at = site.node.nics, site.node.host, (*site.at, "nics")
+def _nics(cluster: NodeSpecs) -> ConfigError | None:
+    nics, host, at = cluster.node.nics, cluster.node.host, (*cluster.at, "nics")
     if nics is None:
         return (
             None
-            if site.nodes == 1
-            else site.error(at, "nics is missing; several nodes need NICs, add nics: {count, rate}")
+            if cluster.nodes == 1
+            else cluster.error(at, "nics is missing; several nodes need NICs, add nics: {count, rate}")
         )
-    if nics.count > site.node.gpus.count:
-        few = (
-            f"{nics.count} NICs for {site.node.gpus.count} GPUs; write fewer, each with the rate of those it stands for"
-        )
-        return site.error((*at, "count"), f"nics.count: {few}")
+    if nics.count > cluster.node.gpus.count:
+        few = f"{nics.count} NICs for {cluster.node.gpus.count} GPUs; write fewer, each with the rate of those it stands for"
+        return cluster.error((*at, "count"), f"nics.count: {few}")
     if nics.rate > host.raw and nics.attach != "integrated":
         much = f"{nics.rate / 1e9:.4g} GB/s is more than the {host.raw / 1e9:.4g} GB/s of host.pcie {host.pcie}"
-        return site.error((*at, "rate"), f"nics.rate: {much}; use a wider slot or a slower NIC")
+        return cluster.error((*at, "rate"), f"nics.rate: {much}; use a wider slot or a slower NIC")
     return None

@@ -23,7 +23,7 @@ _BATCH = 1 << 15  # rows whose arrays stay in the cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Climb(Hops):
+class FatTreeHops(Hops):
     """hops of a fat tree: from each NIC's port in each plane, by each queue pair, in the columns of one row after the other."""
 
     tree: Tree
@@ -98,7 +98,7 @@ class Climb(Hops):
         nested = bool((near == near[:, :1]).all())  # a node has one leaf on each rail
         return self.mode.segments(place) if nested and self.dead is None else []
 
-    def without(self, dead: Mask) -> Climb:
+    def without(self, dead: Mask) -> FatTreeHops:
         """Return the paths around dead links. Raises UnreachableError when a pair of leaves has none left."""
         found = replace(self, dead=dead)
         for near, far in self._touched(dead):
@@ -278,7 +278,7 @@ def _ways(level: Level) -> int:
 
 
 def _walk(tree: Tree, lead: Place, follow: Place, key: UInts | None, shift: int, lead_down: bool) -> Ints:
-    """Climb from both ends to the same switches; `lead` chooses its ports, `follow` takes those that lead there."""
+    """FatTreeHops from both ends to the same switches; `lead` chooses its ports, `follow` takes those that lead there."""
     columns = np.full((len(lead.leaf), 2 * len(tree.levels)), -1, np.int64)
     rows = np.arange(len(lead.leaf))
     plane, port, firsts = rows * 0, lead.port, cable_firsts(tree)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from clustersim.arrays import Ints, divide
 from clustersim.config.topology import FatTree, Tier
 from clustersim.config.yaml import Loc
-from clustersim.topology.specs import Site
+from clustersim.topology.specs import NodeSpecs
 
 
 class Level(NamedTuple):
@@ -103,53 +103,56 @@ class Tree(NamedTuple):
         return self.levels[tier - 1].planes // self.levels[tier - 1].merge * self.levels[tier - 1].spread if tier else 1
 
 
-def tree(site: Site, spec: FatTree) -> Tree:
+def tree(cluster: NodeSpecs, spec: FatTree) -> Tree:
     """Return the counted tree. Raises ConfigError when ports, pods or scalable units do not fit."""
-    tiers = ports_of_tiers(site, spec)
-    leaves = _leaves(site, spec, tiers[0])
-    return Tree(tiers, leaves, tuple(_levels(site, spec, tiers, leaves)))
+    tiers = ports_of_tiers(cluster, spec)
+    leaves = _leaves(cluster, spec, tiers[0])
+    return Tree(tiers, leaves, tuple(_levels(cluster, spec, tiers, leaves)))
 
 
-def _leaves(site: Site, spec: FatTree, tier: Ports) -> Leaves:
+def _leaves(cluster: NodeSpecs, spec: FatTree, tier: Ports) -> Leaves:
     if spec.rails == "none":
         if spec.rail_planes or spec.scalable_unit is not None:
             key = "rail_planes" if spec.rail_planes else "scalable_unit"
-            raise site.error(("fabric", key), f"{key} is about rails; add `rails: optimized` or drop it")
-        return Leaves(site.nics, tier.down, 0, 0, 1, 1, -(-site.endpoints // tier.down), spec.planes, site.endpoints)
-    rails = _rails(site, spec)
-    unit = _unit(site, spec, tier, site.nics // rails)
-    sets = -(-unit * (site.nics // rails) // tier.down)
+            raise cluster.error(("fabric", key), f"{key} is about rails; add `rails: optimized` or drop it")
+        return Leaves(
+            cluster.nics, tier.down, 0, 0, 1, 1, -(-cluster.endpoints // tier.down), spec.planes, cluster.endpoints
+        )
+    rails = _rails(cluster, spec)
+    unit = _unit(cluster, spec, tier, cluster.nics // rails)
+    sets = -(-unit * (cluster.nics // rails) // tier.down)
     parts = rails if spec.rail_planes or len(spec.tiers) == 1 else 1
-    total = -(-site.nodes // unit) * sets * rails // parts
-    return Leaves(site.nics, tier.down, rails, unit, sets, parts, total, spec.planes, site.endpoints)
+    total = -(-cluster.nodes // unit) * sets * rails // parts
+    return Leaves(cluster.nics, tier.down, rails, unit, sets, parts, total, spec.planes, cluster.endpoints)
 
 
-def _rails(site: Site, spec: FatTree) -> int:
-    rails = site.nics if spec.rails == "optimized" else int(spec.rails)
-    if site.nics % rails:
-        many = f"{rails} do not divide the {site.nics} NICs of a node"
-        raise site.error(("fabric", "rails"), f"rails: {many}; use a divisor")
+def _rails(cluster: NodeSpecs, spec: FatTree) -> int:
+    rails = cluster.nics if spec.rails == "optimized" else int(spec.rails)
+    if cluster.nics % rails:
+        many = f"{rails} do not divide the {cluster.nics} NICs of a node"
+        raise cluster.error(("fabric", "rails"), f"rails: {many}; use a divisor")
     return rails
 
 
-def _unit(site: Site, spec: FatTree, tier: Ports, per_node: int) -> int:
-    unit = min(spec.scalable_unit or max(1, tier.down // per_node), site.nodes)
+def _unit(cluster: NodeSpecs, spec: FatTree, tier: Ports, per_node: int) -> int:
+    unit = min(spec.scalable_unit or max(1, tier.down // per_node), cluster.nodes)
     if per_node == 1 and unit > tier.down:
         few = f"{unit} nodes a rail do not fit into the {tier.down} ports down of a {tier.name}"
-        raise site.error(("fabric", "scalable_unit"), f"scalable_unit: {few}; use {tier.down} or fewer")
+        raise cluster.error(("fabric", "scalable_unit"), f"scalable_unit: {few}; use {tier.down} or fewer")
     return unit
 
 
-def _levels(site: Site, spec: FatTree, tiers: tuple[Ports, ...], leaves: Leaves) -> Iterable[Level]:
+def _levels(cluster: NodeSpecs, spec: FatTree, tiers: tuple[Ports, ...], leaves: Leaves) -> Iterable[Level]:
     groups, span, planes = leaves.total, 1, 1
     if len(tiers) == 1 and groups > 1:
-        many = f"{site.endpoints} NICs need {groups * leaves.networks} switches of {tiers[0].down} ports, and nothing joins them"
-        raise site.error(("fabric", "tiers"), f"{many}; add a tier or use a larger radix")
+        switches = groups * leaves.networks
+        many = f"{cluster.endpoints} NICs need {switches} switches of {tiers[0].down} ports, and nothing joins them"
+        raise cluster.error(("fabric", "tiers"), f"{many}; add a tier or use a larger radix")
     for t in range(1, len(tiers)):
-        pod = _pod(site, spec, tiers, t, groups)
+        pod = _pod(cluster, spec, tiers, t, groups)
         merge, spread = _spread(pod, tiers[t - 1].up, tiers[t].down, planes)
         if spread > tiers[t - 1].up:
-            raise site.error(("fabric", "tiers", t), _unreachable(tiers, t, pod, spread))
+            raise cluster.error(("fabric", "tiers", t), _unreachable(tiers, t, pod, spread))
         yield Level(groups, pod, span, planes, tiers[t - 1].up, merge, spread)
         groups, span, planes = -(-groups // pod), span * pod, planes // merge * spread
 
@@ -161,13 +164,13 @@ def _unreachable(tiers: tuple[Ports, ...], t: int, pod: int, spread: int) -> str
     return f"{few}; use a larger radix, smaller pods or a tier more"
 
 
-def _pod(site: Site, spec: FatTree, tiers: tuple[Ports, ...], t: int, groups: int) -> int:
+def _pod(cluster: NodeSpecs, spec: FatTree, tiers: tuple[Ports, ...], t: int, groups: int) -> int:
     asked = spec.tiers[t].pod
     if t < len(tiers) - 1:
         return min(asked or tiers[t].down, groups)
     if asked is not None and asked < groups:
         few = f"{tiers[t].name} is the top tier and must join all {groups} groups below it, not {asked}"
-        raise site.error(("fabric", "tiers", t, "pod"), f"{few}; drop `pod` or add a tier")
+        raise cluster.error(("fabric", "tiers", t, "pod"), f"{few}; drop `pod` or add a tier")
     return groups
 
 
@@ -193,40 +196,40 @@ class Ports(NamedTuple):
     up: int
 
 
-def ports_of_tiers(site: Site, spec: FatTree) -> tuple[Ports, ...]:
+def ports_of_tiers(cluster: NodeSpecs, spec: FatTree) -> tuple[Ports, ...]:
     """Return the ports of each tier from the leaves upwards. Raises ConfigError when they do not fit a switch."""
-    found = tuple(_ports(site, spec, i) for i in range(len(spec.tiers)))
+    found = tuple(_ports(cluster, spec, i) for i in range(len(spec.tiers)))
     for i, tier in enumerate(found):
         if tier.name in {other.name for other in found[:i]}:
-            raise site.error(
+            raise cluster.error(
                 ("fabric", "tiers", i, "name"), f"two tiers are called {tier.name!r}; give each its own name"
             )
     return found
 
 
-def _ports(site: Site, spec: FatTree, index: int) -> Ports:
+def _ports(cluster: NodeSpecs, spec: FatTree, index: int) -> Ports:
     tier, at = spec.tiers[index], ("fabric", "tiers", index)
     name = tier.name or NAMES[index]
     if tier.radix is None and tier.down is None:
-        raise site.error(at, f"{name} needs its number of ports; add radix, or down and up")
+        raise cluster.error(at, f"{name} needs its number of ports; add radix, or down and up")
     if index == len(spec.tiers) - 1:
-        ports = Ports(name, _top(site, tier, name, at), 0)
+        ports = Ports(name, _top(cluster, tier, name, at), 0)
     else:
-        ports = Ports(name, *_down_up(site, tier, name, at))
+        ports = Ports(name, *_down_up(cluster, tier, name, at))
     if tier.radix is not None and ports.down + ports.up > tier.radix:
         many = f"{name}: {ports.down} ports down and {ports.up} up do not fit into radix {tier.radix}"
-        raise site.error((*at, "radix"), f"{many}; use a larger switch or fewer ports")
+        raise cluster.error((*at, "radix"), f"{many}; use a larger switch or fewer ports")
     return ports
 
 
-def _top(site: Site, tier: Tier, name: str, at: Loc) -> int:
+def _top(cluster: NodeSpecs, tier: Tier, name: str, at: Loc) -> int:
     if tier.up is not None or tier.oversubscription is not None:
         key = "up" if tier.up is not None else "oversubscription"
-        raise site.error((*at, key), f"{name} is the top tier and has no uplinks; put `{key}` on the tier below")
+        raise cluster.error((*at, key), f"{name} is the top tier and has no uplinks; put `{key}` on the tier below")
     return tier.down or tier.radix or 0
 
 
-def _down_up(site: Site, tier: Tier, name: str, at: Loc) -> tuple[int, int]:
+def _down_up(cluster: NodeSpecs, tier: Tier, name: str, at: Loc) -> tuple[int, int]:
     ratio, radix = tier.oversubscription or 1.0, tier.radix or 0
     down, up = tier.down, tier.up
     if down is None:
@@ -235,14 +238,14 @@ def _down_up(site: Site, tier: Tier, name: str, at: Loc) -> tuple[int, int]:
     elif up is None:
         whole = down / ratio
         if whole != int(whole):
-            raise site.error(
+            raise cluster.error(
                 (*at, "oversubscription"), f"{name}: {down} ports down over {ratio:g} is no whole number of uplinks"
             )
         up = int(whole) if tier.oversubscription or not radix else min(down, radix - down)
     if up < 1 or down < 1:
-        raise site.error(at, f"{name} has {down} ports down and {up} up; at least one of each is needed")
+        raise cluster.error(at, f"{name} has {down} ports down and {up} up; at least one of each is needed")
     if tier.oversubscription and abs(down / up - ratio) > 1e-9:
-        raise site.error(
+        raise cluster.error(
             (*at, "oversubscription"), f"{name}: {down} down over {up} up is {down / up:g}, not {ratio:g}; drop one"
         )
     return down, up

@@ -18,7 +18,7 @@ import numpy as np
 from clustersim.arrays import Ints, Mask, divide
 from clustersim.topology.detours import Detours
 from clustersim.topology.hops import Hops
-from clustersim.topology.specs import Run
+from clustersim.topology.specs import LinkRange
 from clustersim.topology.symmetry import Classes, RouteSegment
 
 LONGEST = 4096
@@ -78,11 +78,11 @@ class Lattice(Hops):
         """First link of each dimension, and the number of links."""
         return tuple(accumulate((2 * c for c in self.cables), initial=0))
 
-    def runs(self) -> Iterator[Run]:
+    def ranges(self) -> Iterator[LinkRange]:
         """Yield the links of each dimension and direction."""
         for dim, cables in zip(self.dims, self.cables, strict=True):
             for way in ("up", "down"):
-                yield Run(
+                yield LinkRange(
                     f"{dim.name}-{way}", *(np.full(cables, float(x)) for x in (dim.rate, dim.latency, dim.cables))
                 )
 

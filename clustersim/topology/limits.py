@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from clustersim.topology.specs import Network, Site
+from clustersim.topology.specs import Network, NodeSpecs
 
 _SAME = 1.0 + 1e-9
 NICS = "cluster.node.nics.rate"
 
 
-def limits(site: Site, network: Network) -> Iterator[str]:
+def limits(cluster: NodeSpecs, network: Network) -> Iterator[str]:
     """Yield a sentence for each rate that does not count in full, with the keys of what is cut and of what cuts it."""
-    nics, line, wire = site.node.nics, site.nic_line, _wire(network)
+    nics, line, wire = cluster.node.nics, cluster.nic_line, _wire(network)
     if nics is None:
         return
     if line < nics.rate:
@@ -32,15 +32,15 @@ def limits(site: Site, network: Network) -> Iterator[str]:
         yield f"{NICS}: NICs of {_rate(line)} get {_rate(slowest)} from their cables ({network.key}); raise that to use them"
 
 
-def limited(site: Site, network: Network) -> Mapping[str, float]:
+def limited(cluster: NodeSpecs, network: Network) -> Mapping[str, float]:
     """Return the counts of a network with a bisection that is no more than half of its NICs can send.
 
     `oversubscription` is what these can send over what the network lets through, 1 at least.
     """
     counts = network.counts
-    if not counts.get("bisection") or not _wire(network) > site.nic_line * _SAME:
+    if not counts.get("bisection") or not _wire(network) > cluster.nic_line * _SAME:
         return counts
-    each = np.broadcast_to(np.minimum(site.nic_line, network.rate), site.endpoints)
+    each = np.broadcast_to(np.minimum(cluster.nic_line, network.rate), cluster.endpoints)
     ends, cut = float(each.sum()) / 2, counts["bisection"]
     return {**counts, "bisection": min(ends, cut), "oversubscription": max(1.0, ends / cut)}
 
@@ -50,7 +50,9 @@ def _wire(network: Network) -> float:
     rate = float(np.max(network.rate))
     if np.isfinite(rate):
         return rate
-    return max((float(np.max(run.capacity / run.cables)) for run in network.runs if len(run.capacity)), default=0.0)
+    return max(
+        (float(np.max(part.capacity / part.cables)) for part in network.ranges if len(part.capacity)), default=0.0
+    )
 
 
 def _rate(value: float) -> str:

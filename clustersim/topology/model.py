@@ -19,22 +19,21 @@ from clustersim.topology.symmetry import EndpointClasses, no_symmetry
 
 
 class Routes(NamedTuple):
-    """The paths of many (source, destination) pairs in compressed rows.
-
-    Pair i crosses `links[start[i]:start[i + 1]]` in that order. `share`, as long as `links`, is the part of the pair's bytes
-    that crosses the link: 1 unless the pair is spread over several paths, whose links then follow one another (a link that
-    two of them cross stands there twice), or in a graph written out stand there once with the sum of their shares.
-    `latency[i]` is the seconds from end to end when idle.
-    """
+    """The paths of many (source, destination) pairs in compressed rows."""
 
     start: Ints
+    """Pair i crosses `links[start[i]:start[i + 1]]`, in that order (pairs + 1,)."""
     links: Ints
+    """The links of all pairs, one pair after the other."""
     share: Floats
+    """The part of the pair's bytes that crosses each of `links`: 1 unless the pair is spread over several paths. Those follow one
+    another, and a link that two of them cross stands there twice; in a graph written out it stands there once, with the sum."""
     latency: Floats
+    """Seconds from end to end when idle (pairs,)."""
 
 
 class Tier(NamedTuple):
-    """A run of consecutive link ids `[first, first + links)` that share a name, such as `leaf-up`."""
+    """A range of consecutive link ids `[first, first + links)` that share a name, such as `leaf-up`."""
 
     name: str
     first: int
@@ -42,48 +41,57 @@ class Tier(NamedTuple):
 
 
 class NcclFacts(NamedTuple):
-    """The NCCL that runs on every node: its version such as `2.30`, and what overrides its own choices.
-
-    algo, proto: forced, None leaves them to the tuner. collnet: the network's switches add, and NCCL uses it (SHARP). nvls:
-    switches inside nodes add, and it uses them. launch: seconds before every collective on top of NCCL's own latency (a CPU
-    that launches each one and waits); None where the file does not say.
-    """
+    """The NCCL that runs on every node, and what overrides its own choices."""
 
     version: str = "2.30"
+    """Of the library, such as `2.30`."""
     algo: str | None = None
+    """The algorithm that is forced; None leaves it to the tuner."""
     proto: str | None = None
+    """The protocol that is forced; None leaves it to the tuner."""
     collnet: bool = False
+    """The network's switches add, and NCCL uses it (SHARP)."""
     launch: float | None = None
+    """Seconds before every collective on top of NCCL's own latency, of a CPU that launches each one and waits; None: not said."""
     nvls: bool = True
+    """Switches inside nodes add, and NCCL uses it."""
 
 
 class NodeFacts(NamedTuple):
-    """What NCCL knows of a node: figures of the validated spec that the links alone do not tell.
-
-    architecture: of the GPU, such as `hopper`. scale_up: `nvswitch`, `nvlink` or `none`, of `links` links a GPU, each of
-    `link` bytes/s a direction on the wire; `nvlink` bytes/s a GPU a direction that payload gets. multicast: its switches add
-    and copy (NVLS). cpu: vendor. pcie: bytes/s of a slot. nics: ports a node, each of `nic_line` bytes/s on the wire and
-    `nic` for payload after PCIe; nic_of: the NIC of each GPU of a node. net_latency: seconds from GPU to GPU through one leaf.
-    rails: traffic between nodes stays on a rail of this many (1: none). nccl: the library. wire: bytes/s of a NIC and its cable
-    before what protocols take.
-    """
+    """What NCCL knows of a node: figures of the validated spec that the links alone do not tell."""
 
     architecture: str
+    """Of the GPU, such as `hopper`."""
     scale_up: str
+    """What joins the GPUs of a node: `nvswitch`, `nvlink`, `mesh`, `ring`, `torus` or `none`."""
     links: int
+    """Links of one GPU inside its node."""
     link: float
+    """Bytes/s a direction of one of them on the wire."""
     nvlink: float
+    """Bytes/s a GPU and direction that payload gets from all of them."""
     multicast: bool
+    """The switches of the node add and copy (NVLS)."""
     cpu: str
+    """Vendor of the host's CPU."""
     pcie: float
+    """Bytes/s of a slot."""
     nics: int
+    """NICs a node."""
     nic_line: float
+    """Bytes/s of a NIC on the wire."""
     nic: float
+    """Bytes/s of a NIC for payload, after PCIe."""
     nic_of: tuple[int, ...]
+    """The NIC of each GPU of a node."""
     net_latency: float
+    """Seconds from GPU to GPU through one leaf."""
     rails: int
+    """Traffic between nodes stays on a rail of this many; 1: none."""
     nccl: NcclFacts
+    """The library."""
     wire: float = 0.0
+    """Bytes/s of a NIC and its cable before what protocols take."""
 
 
 @runtime_checkable
@@ -106,37 +114,47 @@ Ends = Callable[[int], tuple[str, str]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Topology:
-    """A cluster, ready to be asked for routes.
-
-    capacity: bytes/s of each directed link. latency: seconds to cross it. cables: physical cables in each link (more than
-    1 in a bundle). tiers: names of runs of link ids. counts: derived figures that `clustersim show` prints (switches,
-    cables, bisection in bytes/s). fanouts: how many nodes, groups of nodes, … make one group at each level upwards; their
-    product is at least the number of nodes, and more only if the last groups are not full. launch: seconds to launch a
-    collective. slowdown: how many times its nominal time each GPU computes. node: what NCCL knows of a node. ends: the two
-    ends of a link, for drawing. reduction: `sharp` if the switches between the nodes add up, else `none`.
-    warnings: sentences on rates of the file that something else cuts. memo: what was worked out about this
-    cluster; it is gone with it.
-    """
+    """A cluster, ready to be asked for routes."""
 
     name: str
+    """Of the cluster."""
     kind: str
+    """Of the fabric, such as `fat_tree`."""
     gpu: Gpu
+    """The datasheet of every GPU."""
     nodes: int
+    """How many."""
     gpus_per_node: int
+    """How many."""
     capacity: Floats
+    """Bytes/s of each directed link (links,)."""
     latency: Floats
+    """Seconds to cross each (links,)."""
     cables: Floats
+    """Physical cables in each: more than 1 in a bundle (links,)."""
     tiers: tuple[Tier, ...]
+    """Names of the ranges of links."""
     counts: Mapping[str, float]
+    """Figures that `clustersim show` prints: switches, cables, bisection in bytes/s."""
     fanouts: tuple[int, ...]
+    """How many nodes, groups of nodes, … make one group at each level upwards. Their product is more than `nodes` only if
+    the last groups are not full."""
     launch: float
+    """Seconds to launch a collective."""
     slowdown: Floats
+    """How many times its nominal time each GPU computes (GPUs,)."""
     node: NodeFacts
+    """What NCCL knows of a node."""
     router: Router | Callable[[Ints, Ints], Routes] = field(repr=False)
+    """Finds the routes; a plain function does too, as `Router.__call__`."""
     ends: Ends = field(repr=False)
+    """The names of what a link leads from and to."""
     reduction: str = "none"
+    """`sharp` if the switches between the nodes add up, else `none`."""
     warnings: tuple[str, ...] = ()
+    """Sentences on rates of the file that something else cuts."""
     memo: Memo = field(init=False, repr=False, default_factory=Memo)
+    """What was worked out about this cluster; it is gone with it."""
 
     @property
     def gpus(self) -> int:

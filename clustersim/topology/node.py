@@ -7,24 +7,24 @@ from math import prod
 from clustersim.config.topology import ScaleUp
 from clustersim.errors import ConfigError
 from clustersim.topology.lattice import LONGEST, Dim, Lattice, names
-from clustersim.topology.specs import MAX_LINKS, Site
+from clustersim.topology.specs import MAX_LINKS, NodeSpecs
 
 NVLINK_LATENCY = 3.4e-6  # NCCL 2.30 tuning.cc, hwLat of ring/Simple
 PCIE_LATENCY = 5.7e-6  # likewise
 _WIRED = frozenset({"mesh", "ring", "torus"})
 
 
-def inside(site: Site) -> Lattice:
+def inside(cluster: NodeSpecs) -> Lattice:
     """Return the grid whose positions are the GPUs, and whose lines stay inside nodes."""
-    gpus = site.node.gpus.count
-    return Lattice(_dims(site.node.scale_up, gpus, site), site.nodes * gpus, "gpu")
+    gpus = cluster.node.gpus.count
+    return Lattice(_dims(cluster.node.scale_up, gpus, cluster), cluster.nodes * gpus, "gpu")
 
 
-def _dims(scale_up: ScaleUp, gpus: int, site: Site) -> tuple[Dim, ...]:
+def _dims(scale_up: ScaleUp, gpus: int, cluster: NodeSpecs) -> tuple[Dim, ...]:
     delay = PCIE_LATENCY if scale_up.kind == "none" else NVLINK_LATENCY
     delay = delay if scale_up.latency is None else scale_up.latency
     if scale_up.kind == "none":
-        return (Dim("pcie", "switch", gpus, site.node.host.usable, delay / 2, 1, "pcie"),)
+        return (Dim("pcie", "switch", gpus, cluster.node.host.usable, delay / 2, 1, "pcie"),)
     link = (scale_up.link or 0.0) * scale_up.payload_efficiency
     if scale_up.kind not in _WIRED:
         links = scale_up.links_per_gpu
@@ -42,17 +42,19 @@ def shape_of(scale_up: ScaleUp, gpus: int) -> tuple[int, ...]:
     return scale_up.shape or (gpus,)
 
 
-def check(site: Site) -> ConfigError | None:
+def check(cluster: NodeSpecs) -> ConfigError | None:
     """Return what is wrong with the links inside a node, if anything."""
-    scale_up, gpus = site.node.scale_up, site.node.gpus.count
+    scale_up, gpus = cluster.node.scale_up, cluster.node.gpus.count
     if scale_up.kind == "none":
         return None
     if scale_up.link is None:
-        return site.error((*site.at, "scale_up"), "scale_up.link is missing; add the rate of one link, like 25GB/s")
+        return cluster.error(
+            (*cluster.at, "scale_up"), "scale_up.link is missing; add the rate of one link, like 25GB/s"
+        )
     key, message = (
-        _misplaced(scale_up) or _misshapen(scale_up, gpus) or _excessive(scale_up, gpus, site.nodes) or ("", "")
+        _misplaced(scale_up) or _misshapen(scale_up, gpus) or _excessive(scale_up, gpus, cluster.nodes) or ("", "")
     )
-    return site.error((*site.at, "scale_up", key), f"scale_up.{key}: {message}") if key else None
+    return cluster.error((*cluster.at, "scale_up", key), f"scale_up.{key}: {message}") if key else None
 
 
 def _misplaced(scale_up: ScaleUp) -> tuple[str, str] | None:

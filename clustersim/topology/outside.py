@@ -6,16 +6,16 @@ import numpy as np
 
 from clustersim.errors import shown
 from clustersim.topology.model import Topology
-from clustersim.topology.specs import MAX_LINKS, Site
+from clustersim.topology.specs import MAX_LINKS, NodeSpecs
 
 _PROBED = 64
 
 
-def check(built: object, site: Site) -> None:
+def check(built: object, cluster: NodeSpecs) -> None:
     """Raise TypeError or ValueError for what is no topology of these nodes, or routes some of its GPUs over what is no link."""
     if not isinstance(built, Topology):
-        raise TypeError(f"build returned {shown(built)}, not a Topology; return assemble(site, ...)")
-    if (built.nodes, built.gpus_per_node) != (site.nodes, site.node.gpus.count):
+        raise TypeError(f"build returned {shown(built)}, not a Topology; return assemble(cluster, ...)")
+    if (built.nodes, built.gpus_per_node) != (cluster.nodes, cluster.node.gpus.count):
         raise ValueError(f"it has {built.nodes} nodes of {built.gpus_per_node} GPUs, not those of the file")
     links = len(built.capacity)
     if links > MAX_LINKS:

@@ -14,22 +14,22 @@ from clustersim.arrays import Floats, Ints, Mask, counted, divide, ones
 from clustersim.topology.hops import FunctionHops, Hops, apart
 from clustersim.topology.lattice import Lattice
 from clustersim.topology.model import Router, Routes
-from clustersim.topology.specs import Network, Site
+from clustersim.topology.specs import Network, NodeSpecs
 from clustersim.topology.symmetry import EndpointClasses, no_symmetry
 
 _BATCH = 1 << 13  # pairs whose arrays stay in the cache
 
 
-def router(site: Site, inner: Lattice, network: Network | None, latency: Floats) -> GpuRouter:
+def router(cluster: NodeSpecs, inner: Lattice, network: Network | None, latency: Floats) -> GpuRouter:
     """Return the router of GPUs over the links that `assemble` lays; `latency` is that of each link in seconds."""
-    gpus, nics, nic_of = site.node.gpus.count, max(site.nics, 1), site.nic_of
+    gpus, nics, nic_of = cluster.node.gpus.count, max(cluster.nics, 1), cluster.nic_of
     _, owner = np.unique(nic_of, return_index=True)
     padded = np.append(latency, 0.0)
     first, found = inner.firsts[-1], network.hops if network else _nowhere
     hops = found if isinstance(found, Hops) else FunctionHops(found)
-    rails, ways = (network.rails, network.ways) if network else (1, 1)
+    rails, paths = (network.rails, network.paths) if network else (1, 1)
     return GpuRouter(
-        gpus, nics, site.nodes * nics if network else 0, nic_of, owner, inner, first, hops, rails, ways, padded
+        gpus, nics, cluster.nodes * nics if network else 0, nic_of, owner, inner, first, hops, rails, paths, padded
     )
 
 
@@ -59,7 +59,7 @@ def _nowhere(source: Ints, destination: Ints) -> Ints:
 class GpuRouter(Router):
     """nic_of: the NIC of each GPU of a node; owner: the first GPU of each NIC; first: that link is nic-up[0].
 
-    inner: paths from GPU to GPU of a node. hops, rails, ways: as in Network. lost: the NICs that have died, if any.
+    inner: paths from GPU to GPU of a node. hops, rails, paths: as in Network. lost: the NICs that have died, if any.
     """
 
     gpus: int
@@ -71,7 +71,7 @@ class GpuRouter(Router):
     first: int
     hops: Hops
     rails: int
-    ways: int
+    paths: int
     latency: Floats  # one longer than the links: -1, which pads the rows, costs nothing
     lost: Mask | None = None
 
@@ -111,13 +111,13 @@ class GpuRouter(Router):
     def _shares(self, before: int, hops: Ints) -> Floats:
         """Return the part of the bytes in each column: one row for all pairs if each takes every way, else a row a pair."""
         width = before + hops.shape[1] + 1
-        if self.ways == 1:
+        if self.paths == 1:
             return np.ones(width)
-        step = max(1, hops.shape[1] // self.ways)
+        step = max(1, hops.shape[1] // self.paths)
         ways = counted(hops[:, ::step] >= 0)
-        even = bool(((ways == 0) | (ways == self.ways)).all())
+        even = bool(((ways == 0) | (ways == self.paths)).all())
         share = np.ones(width if even else (len(hops), width))
-        share[..., before:-1] = 1 / self.ways if even else 1 / np.maximum(ways, 1)[:, np.newaxis]
+        share[..., before:-1] = 1 / self.paths if even else 1 / np.maximum(ways, 1)[:, np.newaxis]
         return share
 
     def _alive(self, lost: Mask, away: Mask, node: Ints, to_node: Ints, nic: Ints, to_nic: Ints) -> tuple[Ints, Ints]:

@@ -15,15 +15,15 @@ from clustersim.topology.hops import Hops, apart
 from clustersim.topology.symmetry import Classes
 
 
-def paths(choice: Choice, near: Nearer, leaf_of: Ints) -> Everywhere | Walk:
+def paths(choice: Choice, near: Nearer, leaf_of: Ints) -> AllShortestPaths | OneShortestPath:
     """Return the hops of a graph whose endpoints hang on the leaves `leaf_of`."""
     if choice.mode == "adaptive":
-        return Everywhere(near, leaf_of)
-    return Walk(near, leaf_of, choice.qps, choice.seed if choice.mode == "ecmp" else None)
+        return AllShortestPaths(near, leaf_of)
+    return OneShortestPath(near, leaf_of, choice.qps, choice.seed if choice.mode == "ecmp" else None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Everywhere(Hops):
+class AllShortestPaths(Hops):
     """Adaptive routing: every pair spreads over all shortest paths, at each switch in proportion to the links' bytes/s."""
 
     near: Nearer
@@ -49,7 +49,7 @@ class Everywhere(Hops):
         """Return the leaves of endpoints."""
         return self.leaf_of[endpoint], self.leaf_of[endpoint]
 
-    def without(self, dead: Mask) -> Everywhere:
+    def without(self, dead: Mask) -> AllShortestPaths:
         """Return the paths around dead links. Raises UnreachableError when a leaf is cut off."""
         found = nearer(self.near.wires, dead)
         found.check()
@@ -57,7 +57,7 @@ class Everywhere(Hops):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Walk(Hops):
+class OneShortestPath(Hops):
     """One path for each of `queues` queue pairs: by a hash that `seed` starts, or (None) the first in the file.
 
     around: what is left where some links are dead; only paths that would cross one of `dead` go there.
@@ -111,7 +111,7 @@ class Walk(Hops):
         found = self.leaf_of[endpoint] if self.seed is None else endpoint
         return found, found
 
-    def without(self, dead: Mask) -> Walk:
+    def without(self, dead: Mask) -> OneShortestPath:
         """Return the paths around dead links. Raises UnreachableError when a leaf is cut off."""
         around = nearer(self.near.wires, dead)
         around.check()

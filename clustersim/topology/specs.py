@@ -21,16 +21,23 @@ _CUT = 0.98  # PCIe gets through 48 GB/s of the 48.5 of a 400 Gb/s NIC, which is
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """A number of equal nodes. `at` is where the node stands in the document, for messages."""
+class NodeSpecs:
+    """What a topology file says of its nodes, checked: a number of equal ones. Every kind of fabric is given this."""
 
     document: Document
+    """The file, for messages with file:line:column."""
     name: str
+    """Of the cluster."""
     nodes: int
+    """How many."""
     node: Node
+    """One of them: GPUs, the links between them, NICs, host."""
     gpu: Gpu
+    """The datasheet of its GPUs."""
     nccl: Nccl
+    """The library that runs on it."""
     at: Loc
+    """Where the node stands in the document."""
 
     @property
     def nics(self) -> int:
@@ -76,37 +83,44 @@ class Site:
         return self.document.data.get("fabric") or {}
 
 
-class Run(NamedTuple):
-    """Links that share a name: capacity in bytes/s, latency in seconds, physical cables in each."""
+class LinkRange(NamedTuple):
+    """Links with consecutive numbers that share a name."""
 
     name: str
+    """Such as `leaf-up`; link i of the range is `leaf-up[i]`."""
     capacity: Floats
+    """Bytes/s in this direction, all cables of the link together (links,)."""
     latency: Floats
+    """Seconds to cross each (links,)."""
     cables: Floats
+    """Physical cables in each: more than 1 where adaptive routing bundles them (links,)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The fabric between endpoints (NICs), as one kind of fabric lays it.
+    """The fabric between endpoints (NICs), as one kind of fabric builds it."""
 
-    hops(source, destination): endpoints → matrix (pairs, width) of links in order, counted from 0 through `runs`; -1 where a
-    path is shorter. port(endpoint): the switch it hangs on. ends(link): its two switches. rate: bytes/s of the cable between
-    NIC and switch, and `delay` its seconds. rails: traffic leaves a node by a NIC j with j % rails equal to the destination's
-    (1: by the GPU's own). ways: paths that stand side by side in a row of `hops`, of equal width; those whose first is
-    not -1 share the bytes evenly. counts, fanouts, reduction: as in Topology.
-
-    key: where the file says how fast cables are.
-    """
-
-    runs: tuple[Run, ...]
+    ranges: tuple[LinkRange, ...]
+    """All links between switches; they are numbered from 0 through these."""
     hops: Hops | Callable[[Ints, Ints], Ints]
+    """Finds the links from endpoint to endpoint; a plain function does too, as `Hops.__call__`."""
     port: Callable[[int], str]
+    """The name of the switch that an endpoint hangs on."""
     ends: Callable[[int], tuple[str, str]]
+    """The names of the two switches of a link, from and to."""
     counts: Mapping[str, float]
+    """Figures that `clustersim show` prints; `bisection` in bytes/s."""
     fanouts: tuple[int, ...]
+    """How many nodes, groups of nodes, … make one group at each level upwards."""
     rate: Floats | float
+    """Bytes/s of the cable between a NIC and its switch, one for all or one an endpoint."""
     delay: Floats | float = 0.0
+    """Seconds of that cable."""
     rails: int = 1
-    ways: int = 1
+    """Traffic leaves a node by a NIC j with j % rails equal to the destination's; 1: by the GPU's own."""
+    paths: int = 1
+    """How many paths of equal width stand side by side in a row of `hops`; those whose first link is not -1 share the bytes."""
     reduction: str = "none"
+    """`sharp` if the switches add up, else `none`."""
     key: str = "fabric.link.rate"
+    """Where the file says how fast cables are, for warnings."""

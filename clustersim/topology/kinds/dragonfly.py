@@ -16,57 +16,57 @@ from clustersim.topology.hops import Hops
 from clustersim.topology.kinds.fat_tree import LIGHT
 from clustersim.topology.lattice import triangle
 from clustersim.topology.model import Topology
-from clustersim.topology.specs import MAX_LINKS, Network, Run, Site
+from clustersim.topology.specs import MAX_LINKS, LinkRange, Network, NodeSpecs
 from clustersim.topology.symmetry import Classes
 
 
-def build(site: Site) -> Topology:
+def build(cluster: NodeSpecs) -> Topology:
     """Return the topology of a `dragonfly` fabric. Raises ConfigError when the nodes or the cables do not fit."""
-    spec = validate(Dragonfly, site.document, site.fabric, ("fabric",))
-    built = _groups(site, spec)
+    spec = validate(Dragonfly, cluster.document, cluster.fabric, ("fabric",))
+    built = _groups(cluster, spec)
     if spec.link.cable and len(spec.link.cable) != 3:
         lengths = f"{len(spec.link.cable)} cable lengths; give three: to the NIC, inside a group, between groups"
-        raise site.error(("fabric", "link", "cable"), f"fabric.link.cable: {lengths}")
+        raise cluster.error(("fabric", "link", "cable"), f"fabric.link.cable: {lengths}")
     network = Network(
-        runs=tuple(_runs(spec, built)),
+        ranges=tuple(_ranges(spec, built)),
         hops=built,
         port=_Port(built.p),
         ends=built.ends,
-        counts=_counts(site, spec, built),
-        fanouts=_fanouts(site, built),
+        counts=_counts(cluster, spec, built),
+        fanouts=_fanouts(cluster, built),
         rate=spec.link.rate * spec.link.efficiency,
     )
-    return assemble(site, "dragonfly", network)
+    return assemble(cluster, "dragonfly", network)
 
 
-def _groups(site: Site, spec: Dragonfly) -> Groups:
-    if site.node.nics is None:
-        raise site.error((*site.at, "nics"), "nics is missing; a fabric joins NICs, add nics: {count, rate}")
+def _groups(cluster: NodeSpecs, spec: Dragonfly) -> DragonflyHops:
+    if cluster.node.nics is None:
+        raise cluster.error((*cluster.at, "nics"), "nics is missing; a fabric joins NICs, add nics: {count, rate}")
     most = spec.a * spec.h + 1
     groups = spec.groups or most
     if groups > most:
         few = f"{spec.a} routers with {spec.h} global cables each reach {most - 1} other groups, not {groups - 1}"
-        raise site.error(("fabric", "groups"), f"fabric.groups: {few}; use at most {most}, or a larger a or h")
-    if (room := spec.a * spec.p * groups) < site.endpoints:
-        few = f"a · p · groups = {spec.a} · {spec.p} · {groups} = {room} ports for {site.endpoints} NICs"
-        raise site.error(("fabric",), f"{few}; use larger groups, or fewer nodes")
-    built = Groups(spec.a, spec.p, spec.h, groups)
+        raise cluster.error(("fabric", "groups"), f"fabric.groups: {few}; use at most {most}, or a larger a or h")
+    if (room := spec.a * spec.p * groups) < cluster.endpoints:
+        few = f"a · p · groups = {spec.a} · {spec.p} · {groups} = {room} ports for {cluster.endpoints} NICs"
+        raise cluster.error(("fabric",), f"{few}; use larger groups, or fewer nodes")
+    built = DragonflyHops(spec.a, spec.p, spec.h, groups)
     links = 2 * (built.local_cables + built.global_cables)
     if links > MAX_LINKS:
-        raise site.error(("fabric", "a"), f"{links} links are too many (at most {MAX_LINKS}); use smaller groups")
+        raise cluster.error(("fabric", "a"), f"{links} links are too many (at most {MAX_LINKS}); use smaller groups")
     return built
 
 
-def _runs(spec: Dragonfly, built: Groups) -> Iterator[Run]:
+def _ranges(spec: Dragonfly, built: DragonflyHops) -> Iterator[LinkRange]:
     rate = spec.link.rate * spec.link.efficiency
     metres = spec.link.cable or (0.0, 0.0, 0.0)
     for tier, links, length in (("local", built.local_cables, metres[1]), ("global", built.global_cables, metres[2])):
         for way in ("up", "down"):
             delay = spec.switch_latency + LIGHT * length
-            yield Run(f"{tier}-{way}", *(np.full(links, float(x)) for x in (rate, delay, 1)))
+            yield LinkRange(f"{tier}-{way}", *(np.full(links, float(x)) for x in (rate, delay, 1)))
 
 
-def _counts(site: Site, spec: Dragonfly, built: Groups) -> dict[str, float]:
+def _counts(cluster: NodeSpecs, spec: Dragonfly, built: DragonflyHops) -> dict[str, float]:
     parts, cables = (built.groups, built.copies) if built.groups > 1 else (built.a, 1)
     crossing = parts // 2 * (parts - parts // 2) * cables
     bisection = crossing * spec.link.rate * spec.link.efficiency
@@ -75,19 +75,19 @@ def _counts(site: Site, spec: Dragonfly, built: Groups) -> dict[str, float]:
         "routers": built.a * built.groups,
         "local_cables": built.local_cables,
         "global_cables": built.global_cables,
-        "cables": built.local_cables + built.global_cables + site.endpoints,
+        "cables": built.local_cables + built.global_cables + cluster.endpoints,
         "bisection": bisection,
-        "oversubscription": max(1.0, site.endpoints * site.nic_rate / 2 / (bisection or np.inf)),
+        "oversubscription": max(1.0, cluster.endpoints * cluster.nic_rate / 2 / (bisection or np.inf)),
         "balanced": spec.a == 2 * spec.p == 2 * spec.h,
     }
 
 
-def _fanouts(site: Site, built: Groups) -> tuple[int, ...]:
+def _fanouts(cluster: NodeSpecs, built: DragonflyHops) -> tuple[int, ...]:
     """Return nodes in a group and groups, if groups hold whole nodes."""
-    each, rest = divmod(built.a * built.p, site.nics)
-    if rest or each >= site.nodes:
-        return (site.nodes,) if site.nodes > 1 else ()
-    return tuple(f for f in (each, -(-site.nodes // each)) if f > 1)
+    each, rest = divmod(built.a * built.p, cluster.nics)
+    if rest or each >= cluster.nodes:
+        return (cluster.nodes,) if cluster.nodes > 1 else ()
+    return tuple(f for f in (each, -(-cluster.nodes // each)) if f > 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class _Port:
 
 
 @dataclass(frozen=True, slots=True)
-class Groups(Hops):
+class DragonflyHops(Hops):
     """a routers a group, p endpoints and h global ports a router; minimal paths: local, global, local."""
 
     a: int

@@ -17,45 +17,45 @@ from clustersim.errors import suggest
 from clustersim.topology.assemble import assemble
 from clustersim.topology.model import Topology
 from clustersim.topology.shortest import Nearer, Wires, nearer, paths
-from clustersim.topology.specs import Network, Run, Site
+from clustersim.topology.specs import LinkRange, Network, NodeSpecs
 
 MAX_LEAVES = 512
 
 
-def build(site: Site) -> Topology:
+def build(cluster: NodeSpecs) -> Topology:
     """Return the topology of an `explicit` fabric. Raises ConfigError for a graph with loops, doubles or islands."""
-    spec = validate(Explicit, site.document, site.fabric, ("fabric",))
-    if site.node.nics is None:
-        raise site.error((*site.at, "nics"), "nics is missing; a fabric joins NICs, add nics: {count, rate}")
+    spec = validate(Explicit, cluster.document, cluster.fabric, ("fabric",))
+    if cluster.node.nics is None:
+        raise cluster.error((*cluster.at, "nics"), "nics is missing; a fabric joins NICs, add nics: {count, rate}")
     if spec.routing.qps > 1 and spec.routing.mode != "ecmp":
         one = f"qps is for `mode: ecmp`; {spec.routing.mode} sends one flow a pair"
-        raise site.error(("fabric", "routing", "qps"), one)
-    ports, trunks = sort(site, spec)
+        raise cluster.error(("fabric", "routing", "qps"), one)
+    ports, trunks = sort(cluster, spec)
     leaves = list(dict.fromkeys(port.switch for port in ports))
     if len(leaves) > MAX_LEAVES:
         many = f"{len(leaves)} switches with NICs are too many to write out (at most {MAX_LEAVES})"
-        raise site.error(("fabric", "nodes"), f"{many}; use kind: fat_tree")
-    return assemble(site, "explicit", _network(site, spec, ports, trunks, leaves))
+        raise cluster.error(("fabric", "nodes"), f"{many}; use kind: fat_tree")
+    return assemble(cluster, "explicit", _network(cluster, spec, ports, trunks, leaves))
 
 
-def _network(site: Site, spec: Explicit, ports: Ports, trunks: Trunks, leaves: Sequence[str]) -> Network:
+def _network(cluster: NodeSpecs, spec: Explicit, ports: Ports, trunks: Trunks, leaves: Sequence[str]) -> Network:
     number = {name: i for i, name in enumerate(leaves)}
     leaf_of = np.array([number[port.switch] for port in ports], np.int64)
     return Network(
-        runs=tuple(_runs(trunks)),
-        hops=paths(spec.routing, _near(site, trunks, leaves), leaf_of),
+        ranges=tuple(_ranges(trunks)),
+        hops=paths(spec.routing, _near(cluster, trunks, leaves), leaf_of),
         port=tuple(port.switch for port in ports).__getitem__,
         ends=_Ends(tuple((link.a, link.b) for link in trunks)),
-        counts=_counts(site, spec, ports, trunks),
-        fanouts=(site.nodes,) if site.nodes > 1 else (),
+        counts=_counts(cluster, spec, ports, trunks),
+        fanouts=(cluster.nodes,) if cluster.nodes > 1 else (),
         rate=np.array([port.rate for port in ports]),
         delay=np.array([port.latency for port in ports]),
-        ways=spec.routing.qps,
+        paths=spec.routing.qps,
         key="fabric.links",
     )
 
 
-def _near(site: Site, trunks: Trunks, leaves: Sequence[str]) -> Nearer:
+def _near(cluster: NodeSpecs, trunks: Trunks, leaves: Sequence[str]) -> Nearer:
     """Return the links that lead nearer to each leaf. Raises ConfigError when the leaves are not connected."""
     names = tuple(dict.fromkeys([*leaves, *(end for t in trunks for end in (t.a, t.b))]))
     number = {name: i for i, name in enumerate(names)}
@@ -67,13 +67,13 @@ def _near(site: Site, trunks: Trunks, leaves: Sequence[str]) -> Nearer:
     found = nearer(Wires(tail, head, np.tile(rate, 2), np.tile(cables, 2), len(leaves), names))
     for leaf in np.flatnonzero(found.distance[0] < 0).tolist():
         apart = f"no cables lead from {leaves[0]!r} to {leaves[leaf]!r}"
-        raise site.error(("fabric", "links"), f"the graph is not connected: {apart}; add a link between its parts")
+        raise cluster.error(("fabric", "links"), f"the graph is not connected: {apart}; add a link between its parts")
     return found
 
 
-def _runs(trunks: Trunks) -> Iterator[Run]:
+def _ranges(trunks: Trunks) -> Iterator[LinkRange]:
     for name in ("trunk-up", "trunk-down") if trunks else ():
-        yield Run(
+        yield LinkRange(
             name,
             _array(t.rate * t.count for t in trunks),
             _array(t.latency for t in trunks),
@@ -85,13 +85,13 @@ def _array(values: Iterator[float]) -> Floats:
     return np.array(list(values), np.float64)
 
 
-def _counts(site: Site, spec: Explicit, ports: Ports, trunks: Trunks) -> dict[str, float]:
-    half = site.nics * (site.nodes // 2)
-    ports = [port._replace(rate=min(port.rate, site.nic_line)) for port in ports]
+def _counts(cluster: NodeSpecs, spec: Explicit, ports: Ports, trunks: Trunks) -> dict[str, float]:
+    half = cluster.nics * (cluster.nodes // 2)
+    ports = [port._replace(rate=min(port.rate, cluster.nic_line)) for port in ports]
     flow, total = _flow(ports, trunks, half), math.fsum(port.rate for port in ports[:half])
     return {
         "switches": len(spec.nodes),
-        "cables": sum(link.count for link in trunks) + site.endpoints,
+        "cables": sum(link.count for link in trunks) + cluster.endpoints,
         "ends": total,
         "bisection": flow,
         "oversubscription": max(1.0, total / flow) if flow else 1.0,
@@ -139,10 +139,10 @@ Ports = Sequence[Port]
 Trunks = Sequence[ExplicitLink]
 
 
-def sort(site: Site, spec: Explicit) -> tuple[Ports, Trunks]:
+def sort(cluster: NodeSpecs, spec: Explicit) -> tuple[Ports, Trunks]:
     """Return the cable of each endpoint, and the trunks between switches. Raises ConfigError for loops, doubles, loose ends."""
-    _check_names(site, spec)
-    _check_pairs(site, spec)
+    _check_names(cluster, spec)
+    _check_pairs(cluster, spec)
     switches = set(spec.nodes)
     ports: dict[int, Port] = {}
     trunks: list[ExplicitLink] = []
@@ -150,58 +150,60 @@ def sort(site: Site, spec: Explicit) -> tuple[Ports, Trunks]:
         if link.a in switches and link.b in switches:
             trunks.append(link)
         else:
-            _plug(site, link, switches, ports, ("fabric", "links", i))
+            _plug(cluster, link, switches, ports, ("fabric", "links", i))
     joined = {end for link in spec.links for end in (link.a, link.b)}
     for i, name in enumerate(spec.nodes):
         if name not in joined:
-            raise site.error(("fabric", "nodes", i), f"switch {name!r} has no cable; join it or drop it")
-    loose = next((e for e in range(site.endpoints) if e not in ports), None)
+            raise cluster.error(("fabric", "nodes", i), f"switch {name!r} has no cable; join it or drop it")
+    loose = next((e for e in range(cluster.endpoints) if e not in ports), None)
     if loose is not None:
-        raise site.error(
+        raise cluster.error(
             ("fabric", "links"), f"nic[{loose}] hangs on no switch; add {{a: nic[{loose}], b: …, rate: …}}"
         )
-    return [ports[e] for e in range(site.endpoints)], trunks
+    return [ports[e] for e in range(cluster.endpoints)], trunks
 
 
-def _plug(site: Site, link: ExplicitLink, switches: set[str], ports: dict[int, Port], at: Loc) -> None:
+def _plug(cluster: NodeSpecs, link: ExplicitLink, switches: set[str], ports: dict[int, Port], at: Loc) -> None:
     nic, switch = (link.a, link.b) if link.b in switches else (link.b, link.a)
     if switch not in switches:
-        raise site.error(at, f"{link.a!r} to {link.b!r} joins no switch; {suggest(link.b, switches)}")
-    for endpoint in _endpoints(site, nic, switches, at):
+        raise cluster.error(at, f"{link.a!r} to {link.b!r} joins no switch; {suggest(link.b, switches)}")
+    for endpoint in _endpoints(cluster, nic, switches, at):
         if endpoint in ports:
-            raise site.error(at, f"nic[{endpoint}] has a cable already; a NIC is one port, so give it one cable")
+            raise cluster.error(at, f"nic[{endpoint}] has a cable already; a NIC is one port, so give it one cable")
         ports[endpoint] = Port(switch, link.rate * link.count, link.latency)
 
 
-def _check_names(site: Site, spec: Explicit) -> None:
+def _check_names(cluster: NodeSpecs, spec: Explicit) -> None:
     for i, name in enumerate(spec.nodes):
         if name in spec.nodes[:i]:
-            raise site.error(("fabric", "nodes", i), f"duplicate switch {name!r}; give each its own name")
+            raise cluster.error(("fabric", "nodes", i), f"duplicate switch {name!r}; give each its own name")
         if "[" in name:
-            raise site.error(
+            raise cluster.error(
                 ("fabric", "nodes", i), f"{name!r}: brackets are for nic[e] and node[n]; write leaf0, not leaf[0]"
             )
 
 
-def _check_pairs(site: Site, spec: Explicit) -> None:
+def _check_pairs(cluster: NodeSpecs, spec: Explicit) -> None:
     seen: dict[frozenset[str], int] = {}
     for i, link in enumerate(spec.links):
         pair, at = frozenset((link.a, link.b)), ("fabric", "links", i)
         if len(pair) == 1:
-            raise site.error(at, f"a cable from {link.a!r} to itself carries nothing; name two different ends")
+            raise cluster.error(at, f"a cable from {link.a!r} to itself carries nothing; name two different ends")
         if seen.setdefault(pair, i) != i:
-            raise site.error(at, f"{link.a!r} and {link.b!r} are joined twice; write the number of cables as `count`")
+            raise cluster.error(
+                at, f"{link.a!r} and {link.b!r} are joined twice; write the number of cables as `count`"
+            )
 
 
-def _endpoints(site: Site, name: str, switches: set[str], at: Loc) -> Sequence[int]:
+def _endpoints(cluster: NodeSpecs, name: str, switches: set[str], at: Loc) -> Sequence[int]:
     kind, _, rest = name.partition("[")
-    count = {"nic": site.endpoints, "node": site.nodes}.get(kind, 0)
+    count = {"nic": cluster.endpoints, "node": cluster.nodes}.get(kind, 0)
     if not rest.endswith("]") or not rest[:-1].isdecimal() or not count:
-        raise site.error(at, f"{name!r} is neither a switch nor nic[e] nor node[n]; {suggest(name, switches)}")
+        raise cluster.error(at, f"{name!r} is neither a switch nor nic[e] nor node[n]; {suggest(name, switches)}")
     index = int(rest[:-1])
     if index >= count:
-        size = f"cluster.nodes is {site.nodes}" + f" with {site.nics} NICs each" * (kind == "nic")
-        raise site.error(
+        size = f"cluster.nodes is {cluster.nodes}" + f" with {cluster.nics} NICs each" * (kind == "nic")
+        raise cluster.error(
             at, f"{name!r} does not exist; {kind}[0] to {kind}[{count - 1}] do, as {size}; change one of them"
         )
-    return [index] if kind == "nic" else range(index * site.nics, (index + 1) * site.nics)
+    return [index] if kind == "nic" else range(index * cluster.nics, (index + 1) * cluster.nics)

@@ -10,46 +10,46 @@ import numpy as np
 from clustersim.config.fields import validate
 from clustersim.config.topology import FatTree, Routing
 from clustersim.topology.assemble import assemble
-from clustersim.topology.fat_tree_routing import Bundles, Climb, Dmodk, Ecmp, Mode, bundle_firsts, cable_firsts
+from clustersim.topology.fat_tree_routing import Bundles, Dmodk, Ecmp, FatTreeHops, Mode, bundle_firsts, cable_firsts
 from clustersim.topology.fat_tree_wiring import Level, Tree, tree
 from clustersim.topology.model import Topology
-from clustersim.topology.specs import MAX_LINKS, Network, Run, Site
+from clustersim.topology.specs import MAX_LINKS, LinkRange, Network, NodeSpecs
 
 LIGHT = 5e-9  # seconds a metre of fibre
 
 
-def build(site: Site) -> Topology:
+def build(cluster: NodeSpecs) -> Topology:
     """Return the topology of a `fat_tree` fabric. Raises ConfigError when its ports do not work out."""
-    spec = validate(FatTree, site.document, site.fabric, ("fabric",))
-    return assemble(site, "fat_tree", network(site, spec))
+    spec = validate(FatTree, cluster.document, cluster.fabric, ("fabric",))
+    return assemble(cluster, "fat_tree", network(cluster, spec))
 
 
-def network(site: Site, spec: FatTree) -> Network:
+def network(cluster: NodeSpecs, spec: FatTree) -> Network:
     """Return the network of a fat tree; `spec` is checked against the nodes."""
-    _check(site, spec)
-    built = tree(site, spec)
+    _check(cluster, spec)
+    built = tree(cluster, spec)
     adaptive, qps = spec.routing.mode == "adaptive", spec.routing.qps
     links = 0 if adaptive else sum(2 * level.cables * built.leaves.networks for level in built.levels)
     if links > MAX_LINKS:
         many = f"{links} links are too many to lay one by one (at most {MAX_LINKS})"
-        raise site.error(("fabric", "routing", "mode"), f"{many}; use `mode: adaptive` or fewer nodes")
+        raise cluster.error(("fabric", "routing", "mode"), f"{many}; use `mode: adaptive` or fewer nodes")
     return Network(
-        runs=(*_ports(spec, built), *_runs(spec, built, adaptive)),
-        hops=Climb(built, _mode(spec, built), qps),
+        ranges=(*_ports(spec, built), *_ranges(spec, built, adaptive)),
+        hops=FatTreeHops(built, _mode(spec, built), qps),
         port=_Port(built),
         ends=_Ends(built, adaptive),
-        counts=_counts(site, spec, built),
-        fanouts=_fanouts(site, built),
+        counts=_counts(cluster, spec, built),
+        fanouts=_fanouts(cluster, built),
         rate=spec.link.rate * spec.link.efficiency * spec.planes,
-        rails=_kept(site, built),
-        ways=qps * spec.planes,
+        rails=_kept(cluster, built),
+        paths=qps * spec.planes,
         reduction=spec.reduction,
     )
 
 
-def _kept(site: Site, built: Tree) -> int:
+def _kept(cluster: NodeSpecs, built: Tree) -> int:
     """Return the rails that traffic keeps to: with PXN all, which RCCL leaves off (paths.cc) where a spine joins them."""
-    crosses = site.node.scale_up.kind == "mesh" and built.leaves.parts == 1
+    crosses = cluster.node.scale_up.kind == "mesh" and built.leaves.parts == 1
     return 1 if crosses else max(1, built.leaves.rails)
 
 
@@ -59,31 +59,33 @@ def _mode(spec: FatTree, built: Tree) -> Mode:
     return Dmodk(built) if spec.routing.mode == "dmodk" else Ecmp(built, spec.routing.seed)
 
 
-def _ports(spec: FatTree, built: Tree) -> Iterable[Run]:
+def _ports(spec: FatTree, built: Tree) -> Iterable[LinkRange]:
     """Yield the ports of the NICs, if they have several: number endpoint · planes + plane."""
     for way in ("up", "down") if built.ports else ():
         arrays = (np.full(built.ports, x) for x in (spec.link.rate * spec.link.efficiency, 0.0, 1.0))
-        yield Run(f"port-{way}", *arrays)
+        yield LinkRange(f"port-{way}", *arrays)
 
 
-def _check(site: Site, spec: FatTree) -> None:
-    if site.node.nics is None:
-        raise site.error((*site.at, "nics"), "nics is missing; a fabric joins NICs, add nics: {count, rate}")
+def _check(cluster: NodeSpecs, spec: FatTree) -> None:
+    if cluster.node.nics is None:
+        raise cluster.error((*cluster.at, "nics"), "nics is missing; a fabric joins NICs, add nics: {count, rate}")
     if spec.link.cable and len(spec.link.cable) != len(spec.tiers):
         lengths = f"{len(spec.link.cable)} cable lengths for {len(spec.tiers)} tiers"
-        raise site.error(
+        raise cluster.error(
             ("fabric", "link", "cable"), f"fabric.link.cable: {lengths}; give one a tier, from the NIC upwards"
         )
-    check_routing(site, spec.routing)
+    check_routing(cluster, spec.routing)
 
 
-def check_routing(site: Site, routing: Routing) -> None:
+def check_routing(cluster: NodeSpecs, routing: Routing) -> None:
     """Raise ConfigError for queue pairs that nothing hashes."""
     if routing.qps > 1 and routing.mode != "ecmp":
-        raise site.error(("fabric", "routing", "qps"), f"qps is for `mode: ecmp`; {routing.mode} sends one flow a pair")
+        raise cluster.error(
+            ("fabric", "routing", "qps"), f"qps is for `mode: ecmp`; {routing.mode} sends one flow a pair"
+        )
 
 
-def _runs(spec: FatTree, built: Tree, adaptive: bool) -> Iterable[Run]:
+def _ranges(spec: FatTree, built: Tree, adaptive: bool) -> Iterable[LinkRange]:
     rate = spec.link.rate * spec.link.efficiency
     for t, level in enumerate(built.levels):
         cables = level.planes * level.ports if adaptive else 1
@@ -91,11 +93,11 @@ def _runs(spec: FatTree, built: Tree, adaptive: bool) -> Iterable[Run]:
         delay = spec.switch_latency + LIGHT * (spec.link.cable[t + 1] if spec.link.cable else 0.0)
         for way in ("up", "down"):
             arrays = (np.full(links, float(x)) for x in (cables * rate, delay, cables))
-            yield Run(f"{built.tiers[t].name}-{way}", *arrays)
+            yield LinkRange(f"{built.tiers[t].name}-{way}", *arrays)
 
 
-def _counts(site: Site, spec: FatTree, built: Tree) -> dict[str, float]:
-    cables = [site.endpoints * spec.planes, *(level.cables * built.leaves.networks for level in built.levels)]
+def _counts(cluster: NodeSpecs, spec: FatTree, built: Tree) -> dict[str, float]:
+    cables = [cluster.endpoints * spec.planes, *(level.cables * built.leaves.networks for level in built.levels)]
     counts: dict[str, float] = {}
     for t, tier in enumerate(built.tiers):
         counts[f"{tier.name}_switches"] = built.switches(t)
@@ -108,7 +110,7 @@ def _counts(site: Site, spec: FatTree, built: Tree) -> dict[str, float]:
     return counts
 
 
-def _fanouts(site: Site, built: Tree) -> tuple[int, ...]:
+def _fanouts(cluster: NodeSpecs, built: Tree) -> tuple[int, ...]:
     """Return nodes under a set of leaves, sets of leaves in a pod, …; ceilings where a group is not full, ones left out."""
     leaves = built.leaves
     if leaves.rails:
@@ -118,8 +120,8 @@ def _fanouts(site: Site, built: Tree) -> tuple[int, ...]:
     reach = [first * max(1, level.span // width) for level in built.levels]
     fanouts: list[int] = []
     product = 1
-    for nodes in (*reach, site.nodes):
-        fanout = -(-min(nodes, site.nodes) // product)
+    for nodes in (*reach, cluster.nodes):
+        fanout = -(-min(nodes, cluster.nodes) // product)
         product *= fanout
         fanouts += [fanout] if fanout > 1 else []
     return tuple(fanouts)

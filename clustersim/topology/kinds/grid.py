@@ -14,45 +14,43 @@ from clustersim.config.yaml import Loc
 from clustersim.topology.assemble import assemble
 from clustersim.topology.lattice import LONGEST, Dim, Lattice
 from clustersim.topology.model import Topology
-from clustersim.topology.specs import MAX_LINKS, Network, Site
+from clustersim.topology.specs import MAX_LINKS, Network, NodeSpecs
 
 
-def build(site: Site) -> Topology:
+def build(cluster: NodeSpecs) -> Topology:
     """Return the topology of a `grid` fabric. Raises ConfigError when the sizes do not multiply to the nodes."""
-    spec = validate(Grid, site.document, site.fabric, ("fabric",))
-    product(site, [dim.size for dim in spec.dims], ("fabric", "dims"))
+    spec = validate(Grid, cluster.document, cluster.fabric, ("fabric",))
+    product(cluster, [dim.size for dim in spec.dims], ("fabric", "dims"))
     dims = tuple(_dim(i, dim) for i, dim in enumerate(spec.dims))
     if spec.rails:
-        return assemble(
-            site,
-            "grid",
-            direct(site, Lattice(dims, site.endpoints, "router", stride=site.nics), site.nics, key="fabric.dims"),
-        )
-    return assemble(site, "grid", direct(site, Lattice(dims, site.nodes, "router", share=site.nics), key="fabric.dims"))
+        lattice = Lattice(dims, cluster.endpoints, "router", stride=cluster.nics)
+        return assemble(cluster, "grid", direct(cluster, lattice, cluster.nics, key="fabric.dims"))
+    lattice = Lattice(dims, cluster.nodes, "router", share=cluster.nics)
+    return assemble(cluster, "grid", direct(cluster, lattice, key="fabric.dims"))
 
 
 def _dim(i: int, dim: GridDim) -> Dim:
     return Dim(f"dim{i}", dim.kind, dim.size, dim.rate, dim.latency, 1, f"dim{i}-switch")
 
 
-def product(site: Site, sizes: Sequence[int], at: Loc) -> None:
+def product(cluster: NodeSpecs, sizes: Sequence[int], at: Loc) -> None:
     """Raise ConfigError unless the nodes have NICs and the sizes of the dimensions multiply to the number of nodes."""
-    if site.node.nics is None:
-        raise site.error((*site.at, "nics"), "nics is missing; a fabric joins NICs, add nics: {count, rate}")
-    if prod(sizes) != site.nodes:
+    if cluster.node.nics is None:
+        raise cluster.error((*cluster.at, "nics"), "nics is missing; a fabric joins NICs, add nics: {count, rate}")
+    if prod(sizes) != cluster.nodes:
         shape = " × ".join(map(str, sizes))
-        what = f"{shape} = {prod(sizes)} positions for {site.nodes} nodes"
-        raise site.error(at, f"fabric.dims: {what}; change dims or cluster.nodes so that they agree")
+        what = f"{shape} = {prod(sizes)} positions for {cluster.nodes} nodes"
+        raise cluster.error(at, f"fabric.dims: {what}; change dims or cluster.nodes so that they agree")
 
 
-def direct(site: Site, lattice: Lattice, rails: int = 1, key: str = "fabric.link.rate") -> Network:
+def direct(cluster: NodeSpecs, lattice: Lattice, rails: int = 1, key: str = "fabric.link.rate") -> Network:
     """Return the network of a grid without a hierarchy of switches; `rails` equal ones stand side by side."""
     for i, dim in enumerate(lattice.dims):
         if dim.width > LONGEST // 2:
             what = f"a {dim.kind} of {dim.size} is too long (at most {LONGEST}, a line half of that)"
-            raise site.error(("fabric", "dims", i), f"fabric.dims.{i}: {what}; fold it into two dimensions")
+            raise cluster.error(("fabric", "dims", i), f"fabric.dims.{i}: {what}; fold it into two dimensions")
     if lattice.firsts[-1] > MAX_LINKS:
-        raise site.error(
+        raise cluster.error(
             ("fabric", "dims"), f"{lattice.firsts[-1]} links are too many (at most {MAX_LINKS}); use fewer nodes"
         )
     cables = {f"{dim.name}_cables": float(n) for dim, n in zip(lattice.dims, lattice.cables, strict=True)}
@@ -61,12 +59,12 @@ def direct(site: Site, lattice: Lattice, rails: int = 1, key: str = "fabric.link
         "routers": lattice.positions,
         **({"switches": crossbars} if crossbars else {}),
         **cables,
-        "cables": sum(cables.values()) + site.endpoints,
+        "cables": sum(cables.values()) + cluster.endpoints,
         "bisection": lattice.bisection(),
-        "oversubscription": max(1.0, site.endpoints * site.nic_rate / 2 / (lattice.bisection() or np.inf)),
+        "oversubscription": max(1.0, cluster.endpoints * cluster.nic_rate / 2 / (lattice.bisection() or np.inf)),
     }
     return Network(
-        runs=tuple(lattice.runs()),
+        ranges=tuple(lattice.ranges()),
         hops=lattice,
         port=_Port(lattice.share),
         ends=lattice.ends,

@@ -10,21 +10,21 @@ from clustersim.config.topology import FatTree
 from clustersim.topology.assemble import assemble
 from clustersim.topology.kinds.fat_tree import network
 from clustersim.topology.model import Topology
-from clustersim.topology.specs import Site
+from clustersim.topology.specs import NodeSpecs
 
 
-def build(site: Site) -> Topology:
+def build(cluster: NodeSpecs) -> Topology:
     """Return the topology of a `rail_only` fabric. Raises ConfigError as `fat_tree` does, and when nodes cannot change rails."""
-    written = {"rails": "optimized", "rail_planes": True, **site.fabric}
-    spec = validate(FatTree, site.document, written, ("fabric",))
+    written = {"rails": "optimized", "rail_planes": True, **cluster.fabric}
+    spec = validate(FatTree, cluster.document, written, ("fabric",))
     if spec.rails == "none" or not spec.rail_planes:
         key = "rails" if spec.rails == "none" else "rail_planes"
-        raise site.error(
+        raise cluster.error(
             ("fabric", key), f"fabric.{key}: rail_only keeps its rails apart; drop it, or use kind: fat_tree"
         )
-    if site.node.scale_up.kind == "none" and site.nics > 1:
+    if cluster.node.scale_up.kind == "none" and cluster.nics > 1:
         alone = (
             "scale_up is missing; rails that nothing joins need links between the GPUs of a node to change rails over"
         )
-        raise site.error((*site.at, "scale_up"), f"{alone}; add scale_up, or use kind: rail_optimized")
-    return assemble(site, "rail_only", network(site, spec))
+        raise cluster.error((*cluster.at, "scale_up"), f"{alone}; add scale_up, or use kind: rail_optimized")
+    return assemble(cluster, "rail_only", network(cluster, spec))

@@ -7,10 +7,10 @@ from clustersim.config.topology import FatTree
 from clustersim.topology.assemble import assemble
 from clustersim.topology.kinds.fat_tree import network
 from clustersim.topology.model import Topology
-from clustersim.topology.specs import Site
+from clustersim.topology.specs import NodeSpecs
 
 
-def build(site: Site) -> Topology:
+def build(cluster: NodeSpecs) -> Topology:
     """Return the topology of a `rail_optimized` fabric. Raises ConfigError as `fat_tree` does."""
-    spec = validate(FatTree, site.document, {"rails": "optimized", **site.fabric}, ("fabric",))
-    return assemble(site, "rail_optimized", network(site, spec))
+    spec = validate(FatTree, cluster.document, {"rails": "optimized", **cluster.fabric}, ("fabric",))
+    return assemble(cluster, "rail_optimized", network(cluster, spec))

@@ -6,13 +6,13 @@ from clustersim.config.fields import validate
 from clustersim.config.topology import SingleNode
 from clustersim.topology.assemble import assemble
 from clustersim.topology.model import Topology
-from clustersim.topology.specs import Site
+from clustersim.topology.specs import NodeSpecs
 
 
-def build(site: Site) -> Topology:
+def build(cluster: NodeSpecs) -> Topology:
     """Return the topology of one node. Raises ConfigError when there are several."""
-    if site.fabric:
-        validate(SingleNode, site.document, site.fabric, ("fabric",))
-    if site.nodes > 1:
-        raise site.error(("cluster", "nodes"), f"{site.nodes} nodes need a network between them; add `fabric:`")
-    return assemble(site, "single_node", None)
+    if cluster.fabric:
+        validate(SingleNode, cluster.document, cluster.fabric, ("fabric",))
+    if cluster.nodes > 1:
+        raise cluster.error(("cluster", "nodes"), f"{cluster.nodes} nodes need a network between them; add `fabric:`")
+    return assemble(cluster, "single_node", None)

@@ -12,22 +12,22 @@ from clustersim.config.topology import Switch
 from clustersim.topology.assemble import assemble
 from clustersim.topology.hops import Hops
 from clustersim.topology.model import Topology
-from clustersim.topology.specs import Network, Site
+from clustersim.topology.specs import Network, NodeSpecs
 from clustersim.topology.symmetry import Classes
 
 
-def build(site: Site) -> Topology:
+def build(cluster: NodeSpecs) -> Topology:
     """Return the topology of a `switch` fabric. Raises ConfigError when the nodes have no NICs."""
-    spec = validate(Switch, site.document, site.fabric, ("fabric",))
-    if site.node.nics is None:
-        raise site.error((*site.at, "nics"), "nics is missing; a fabric joins NICs, add nics: {count, rate}")
-    rate = spec.link.rate * spec.link.efficiency if spec.link else site.node.nics.rate
-    half = site.endpoints / 2 * rate
-    counts = {"switches": 1, "cables": site.endpoints, "bisection": half, "oversubscription": 1.0}
+    spec = validate(Switch, cluster.document, cluster.fabric, ("fabric",))
+    if cluster.node.nics is None:
+        raise cluster.error((*cluster.at, "nics"), "nics is missing; a fabric joins NICs, add nics: {count, rate}")
+    rate = spec.link.rate * spec.link.efficiency if spec.link else cluster.node.nics.rate
+    half = cluster.endpoints / 2 * rate
+    counts = {"switches": 1, "cables": cluster.endpoints, "bisection": half, "oversubscription": 1.0}
     crossbar = _Crossbar()
-    fanouts = (site.nodes,) if site.nodes > 1 else ()
+    fanouts = (cluster.nodes,) if cluster.nodes > 1 else ()
     network = Network((), crossbar, crossbar.port, crossbar.ends, counts, fanouts, rate, reduction=spec.reduction)
-    return assemble(site, "switch", network)
+    return assemble(cluster, "switch", network)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,21 +9,21 @@ from clustersim.topology.kinds.fat_tree import LIGHT
 from clustersim.topology.kinds.grid import direct, product
 from clustersim.topology.lattice import Dim, Lattice, names
 from clustersim.topology.model import Topology
-from clustersim.topology.specs import Site
+from clustersim.topology.specs import NodeSpecs
 
 
-def build(site: Site) -> Topology:
+def build(cluster: NodeSpecs) -> Topology:
     """Return the topology of a `torus` fabric. Raises ConfigError when the extents do not multiply to the nodes."""
-    spec = validate(Torus, site.document, site.fabric, ("fabric",))
-    product(site, spec.dims, ("fabric", "dims"))
+    spec = validate(Torus, cluster.document, cluster.fabric, ("fabric",))
+    product(cluster, spec.dims, ("fabric", "dims"))
     cable = spec.link.cable
     if len(cable) not in (0, 1, len(spec.dims)):
         lengths = f"{len(cable)} cable lengths for {len(spec.dims)} dimensions"
-        raise site.error(("fabric", "link", "cable"), f"fabric.link.cable: {lengths}; give one, or one a dimension")
+        raise cluster.error(("fabric", "link", "cable"), f"fabric.link.cable: {lengths}; give one, or one a dimension")
     lengths_of = (cable or (0.0,)) * (1 if len(cable) == len(spec.dims) else len(spec.dims))
     kind, rate = "ring" if spec.wrap else "line", spec.link.rate * spec.link.efficiency
     dims = tuple(
         Dim(name, kind, size, rate, spec.switch_latency + LIGHT * metres)  # type: ignore[arg-type]
         for name, size, metres in zip(names(len(spec.dims)), spec.dims, lengths_of, strict=True)
     )
-    return assemble(site, "torus", direct(site, Lattice(dims, site.nodes, "router", share=site.nics)))
+    return assemble(cluster, "torus", direct(cluster, Lattice(dims, cluster.nodes, "router", share=cluster.nics)))
