@@ -81,7 +81,7 @@ class Overlap(Spec):
 
 
 class Algorithms(Spec):
-    """The collective algorithm of each group: a file of `clustersim/collectives/`.
+    """The collective algorithm of each group: a file of `clustersim/collectives/algorithms/`.
 
     tp, ep: those groups. dp: those that reduce gradients, of experts too. embedding: first and last stage, which share a tied
     embedding. model: all ranks of a replica (with all experts), which share the gradient norm.
