@@ -11,10 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
+from clustersim.collectives.model import Group, phases
 from clustersim.config.yaml import parse
 from clustersim.engine.flows import solve
 from clustersim.engine.fold.refinement import partition
-from clustersim.engine.traffic import Family, scarce, traffic
+from clustersim.engine.traffic import Family, Traffic, scarce
+from clustersim.engine.traffic import traffic as traffic_of
 from clustersim.model.sharding import zipf_shares
 from clustersim.topology.build import build, load
 from clustersim.topology.model import Topology
@@ -31,6 +33,12 @@ def best(work: Callable[[], object]) -> float:
         work()
         times.append(time.process_time() - begun)
     return min(times)
+
+
+def traffic(cluster: Topology, family: Family, op: str) -> tuple[Traffic, ...]:
+    """Return what a collective puts on links by the algorithm that its family names."""
+    group = Group(family.ranks.shape[1], family.levels, family.shares)
+    return traffic_of(cluster, family, op, phases(family.algorithm, op, group))
 
 
 def all_reduce(cluster: Topology, algorithm: str, levels: tuple[int, ...]) -> float:

@@ -65,7 +65,7 @@ def main() -> None:
         wall, cpu, memory, summary = measure(*arguments)
         counts = summary.get("simulated", {})
         step = f"{summary['step_time_s']:9.5f}" if summary else " " * 9
-        cells, events = (counts.get(k, "") for k in ("rank_cells", "events"))  # type: ignore[union-attr]
+        cells, events = (counts.get(k, "") for k in ("rank_classes", "events"))  # type: ignore[union-attr]
         print(f"{name:<30}  {wall:7.2f}  {cpu:7.2f}  {memory:6.0f}  {step}  {cells:>7}  {events:>9}")
 
 
