@@ -231,7 +231,8 @@ def check_output(option: str, path: Path, endings: Collection[str], inputs: Iter
     if not str(path).isprintable():
         raise InputError(f"{option} {str(path)!r}: is no name of a file; choose another")
     if path.suffix.lower() not in endings:
-        kinds = " or ".join(f"that ends in {ending}" if ending else "without an ending" for ending in endings)
+        named = [f"that ends in {' or '.join(filter(None, endings))}"] if any(endings) else []
+        kinds = " or ".join([*named, "without an ending"] if "" in endings else named)
         raise InputError(f"{option} {path}: the ending says what is written; write a name {kinds}")
     try:
         if path.exists() and not path.is_file():

@@ -312,7 +312,7 @@ def test_show_writes_files(call, tmp_path: Path) -> None:
     [
         (
             ["--draw", "a.pdf"],
-            "--draw a.pdf: the ending says what is written; write a name that ends in .svg or that ends in .png",
+            "--draw a.pdf: the ending says what is written; write a name that ends in .svg or .png",
         ),
         (["--draw", "/proc/none/a.svg"], "/proc/none/a.svg: cannot be written"),
         (["--export", "ns4", "a"], "--export ns4: no such format; did you mean 'ns3'?"),
