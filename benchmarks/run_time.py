@@ -9,12 +9,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 GPT3 = str(ROOT / "workloads" / "gpt3.yaml")
 
 
-def measure(*arguments: str) -> tuple[float, float, float, dict[str, object]]:
+def measure(*arguments: str) -> tuple[float, float, float, dict[str, Any]]:
     """Return wall and CPU seconds, peak resident MB, and the summary of `clustersim ARGUMENTS --json`."""
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -27,6 +28,11 @@ def measure(*arguments: str) -> tuple[float, float, float, dict[str, object]]:
         sys.exit(f"{arguments} failed with {status}")
     wall, cpu = time.perf_counter() - begun, usage.ru_utime + usage.ru_stime
     return wall, cpu, usage.ru_maxrss / 1024, json.loads(out) if out.startswith(b"{") else {}
+
+
+def counted(summary: dict[str, Any]) -> tuple[int, int]:
+    """Return the classes of ranks and the events of the run that a summary is of."""
+    return summary["simulated"]["rank_classes"], summary["simulated"]["events"]
 
 
 def main() -> None:
@@ -63,10 +69,9 @@ def main() -> None:
     print(f"{'command':<30}  {'wall s':>7}  {'CPU s':>7}  {'MB':>6}  {'step s':>9}  {'classes':>7}  {'events':>9}")
     for name, arguments in cases.items():
         wall, cpu, memory, summary = measure(*arguments)
-        counts = summary.get("simulated", {})
         step = f"{summary['step_time_s']:9.5f}" if summary else " " * 9
-        cells, events = (counts.get(k, "") for k in ("rank_classes", "events"))  # type: ignore[union-attr]
-        print(f"{name:<30}  {wall:7.2f}  {cpu:7.2f}  {memory:6.0f}  {step}  {cells:>7}  {events:>9}")
+        classes, events = counted(summary) if summary else ("", "")
+        print(f"{name:<30}  {wall:7.2f}  {cpu:7.2f}  {memory:6.0f}  {step}  {classes:>7}  {events:>9}")
 
 
 if __name__ == "__main__":

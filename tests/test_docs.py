@@ -1,13 +1,16 @@
 """What README.md and docs/ say is run: commands print what stands there, examples work, names and links exist."""
 
+import importlib.util
 import json
 import re
 
 import pytest
+import typer
 from documents import PAGES, PICTURE, ROOT, SPLITS, draw, draw_splits, parse, prepare, rows_of_splits, run
 from yaml_reference import PAGE, reference
 
 from clustersim import plugins
+from clustersim.cli.app import app
 from clustersim.hardware import gpus
 from clustersim.simulation import simulate
 
@@ -60,15 +63,30 @@ def test_the_example_result_is_what_its_command_gives(tmp_path):
     )
     assert run(f"{command} --quiet", prepare(tmp_path)) == ""
     new, old = (json.loads((folder / "summary.json").read_text()) for folder in (tmp_path / "results/example", shipped))
-    assert new.keys() == old.keys()
+    assert keys(new) == keys(old)
     assert new["step_time_s"] == pytest.approx(old["step_time_s"], rel=1e-9)
     assert sorted(p.name for p in shipped.iterdir()) == sorted(p.name for p in (tmp_path / "results/example").iterdir())
+
+
+def test_the_benchmark_of_run_times_finds_its_counts_in_a_summary():
+    spec = importlib.util.spec_from_file_location("run_time", ROOT / "benchmarks/run_time.py")
+    benchmark = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    summary = json.loads((ROOT / "results/example/summary.json").read_text())
+    assert benchmark.counted(summary) == (4, 127)
+
+
+def keys(value, path=""):
+    """Every key in a JSON value, as paths."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return {path}.union(*(keys(child, f"{path}/{key}") for key, child in inner))
 
 
 def existing():
     rooms = ("collectives", "placements", "predictors", "schedules", "topology")
     yield from (name for room in rooms for name in plugins.names(f"clustersim.{room}"))
-    yield from (path.stem for folder in ("topologies", "workloads") for path in ROOT.glob(f"{folder}/*.yaml"))
+    yield from (path.stem for folder in ("topologies", "workloads") for path in ROOT.glob(f"{folder}/*.y*ml"))
+    yield from (name for name, command in typer.main.get_group(app).commands.items() if not command.hidden)
     yield from (gpu.name for gpu in gpus.everything())
 
 
