@@ -1,7 +1,7 @@
-"""The loads of an exchange among all ranks of a group, without a way for each of its n² pairs.
+"""The loads of a phase in which all ranks of a group send to all others, without a route for each of its n² pairs.
 
 Pairs inside a node are routed one by one. What leaves a node is three parts, each summed up on its own: from every GPU to its
-NIC (or that of the receiver's rail, by PXN), from every NIC to its GPU, and between NICs from class to class (`classes.py`).
+NIC (or that of the receiver's rail, by PXN), from every NIC to its GPU, and between NICs from class to class (`Classes`).
 """
 
 from __future__ import annotations
@@ -18,56 +18,56 @@ from clustersim.topology.model import Routes, Topology
 from clustersim.topology.symmetry import EndpointClasses, RouteSegment
 
 MANY = 1 << 20
-"""Pairs of classes from which on ways between NICs are laid segment by segment, where they fall apart into such."""
+"""Pairs of classes from which on routes between NICs are loaded segment by segment, where they fall apart into such."""
 
 
-def all_pairs_loads(topology: Topology, ranks: Ints, exchange: AllPairs) -> PhaseLoads:
-    """Return the loads of an exchange in groups of GPUs `ranks` (groups, n).
+def all_pairs_loads(topology: Topology, ranks: Ints, phase: AllPairs) -> PhaseLoads:
+    """Return the loads of such a phase in groups of GPUs `ranks` (groups, n).
 
     Raises TooManyRoutesError when the routing tells too many pairs apart.
     """
     symmetry = topology.endpoint_classes()
     ledger = Ledger(topology, symmetry, len(ranks))
-    senders, receivers = (_ends(topology, ranks, weight) for weight in (exchange.sent, exchange.received))
+    senders, receivers = (_endpoints(topology, ranks, weight) for weight in (phase.sent, phase.received))
     unknown_senders, unknown_receivers = symmetry.unknown[senders.gpu], symmetry.unknown[receivers.gpu]
     _inside(ledger, senders, receivers)
     _apart(ledger, senders.only(unknown_senders), receivers)
     _apart(ledger, senders.only(~unknown_senders), receivers.only(unknown_receivers))
-    _legs(ledger, symmetry, senders.only(~unknown_senders), receivers.only(~unknown_receivers))
+    _between_nodes(ledger, symmetry, senders.only(~unknown_senders), receivers.only(~unknown_receivers))
     return ledger.close()
 
 
-def _ends(topology: Topology, ranks: Ints, weight: Floats) -> Ends:
+def _endpoints(topology: Topology, ranks: Ints, weight: Floats) -> Endpoints:
     groups, n = ranks.shape
     gpu = ranks.ravel()
-    found = Ends(np.repeat(np.arange(groups), n), gpu // topology.gpus_per_node, gpu, np.tile(weight, groups))
+    found = Endpoints(np.repeat(np.arange(groups), n), gpu // topology.gpus_per_node, gpu, np.tile(weight, groups))
     return found.only(found.weight > 0).ordered()
 
 
-def _inside(ledger: Ledger, senders: Ends, receivers: Ends) -> None:
-    """Lay the pairs of one node."""
+def _inside(ledger: Ledger, senders: Endpoints, receivers: Endpoints) -> None:
+    """Load the pairs of one node."""
     nodes = ledger.topology.nodes
     for i, j in crossed(*(ends.key * nodes + ends.node for ends in (senders, receivers))):
         other = senders.gpu[i] != receivers.gpu[j]
-        _lay(ledger, senders.only(i[other]), receivers.only(j[other]))
+        _load(ledger, senders.only(i[other]), receivers.only(j[other]))
 
 
-def _apart(ledger: Ledger, senders: Ends, receivers: Ends) -> None:
-    """Lay the pairs of different nodes one by one."""
+def _apart(ledger: Ledger, senders: Endpoints, receivers: Endpoints) -> None:
+    """Load the pairs of different nodes one by one."""
     ledger.check(int(runs(receivers.key, senders.key)[1].sum()))
     for i, j in crossed(senders.key, receivers.key):
         other = senders.node[i] != receivers.node[j]
-        _lay(ledger, senders.only(i[other]), receivers.only(j[other]))
+        _load(ledger, senders.only(i[other]), receivers.only(j[other]))
 
 
-def _lay(ledger: Ledger, source: Ends, destination: Ends) -> None:
+def _load(ledger: Ledger, source: Endpoints, destination: Endpoints) -> None:
     routes = ledger.topology.route(source.gpu, destination.gpu)
     ledger.wait(source.key, routes.latency)
-    ledger.lay(routes, source.key, source.weight * destination.weight, spans=ledger.nics_of(routes))
+    ledger.load(routes, source.key, source.weight * destination.weight, spans=ledger.nics_of(routes))
 
 
-def _legs(ledger: Ledger, symmetry: EndpointClasses, senders: Ends, receivers: Ends) -> None:
-    """Lay what goes from node to node."""
+def _between_nodes(ledger: Ledger, symmetry: EndpointClasses, senders: Endpoints, receivers: Endpoints) -> None:
+    """Load what goes from node to node."""
     rails, nodes = symmetry.source.shape[1], ledger.topology.nodes
     rail = np.tile(np.arange(rails), len(senders.gpu))
     out = senders.only(np.repeat(np.arange(len(senders.gpu)), rails))
@@ -76,18 +76,18 @@ def _legs(ledger: Ledger, symmetry: EndpointClasses, senders: Ends, receivers: E
     received, there = others(into, out, nodes)
     sent, here = others(senders, into._replace(key=into.key // rails), nodes)
     far, near = np.flatnonzero(there >= 0), np.flatnonzero(here >= 0)
-    up = _leg(ledger, out.only(far), rails, into.gpu[there[far]], received[far], symmetry.leaves)
-    down = _leg(ledger, into.only(near), rails, senders.gpu[here[near]], sent[near], symmetry.enters)
+    up = _node_links(ledger, out.only(far), rails, into.gpu[there[far]], received[far], symmetry.leaves)
+    down = _node_links(ledger, into.only(near), rails, senders.gpu[here[near]], sent[near], symmetry.enters)
     out, rail, into = out.only(far), rail[far], into.only(near)
     if not len(out.key) or not len(into.key):
         return
     place = ledger.place[0][symmetry.up[out.gpu, rail]], ledger.place[1][symmetry.down[into.gpu]]
     number = symmetry.source[out.gpu, rail], symmetry.destination[into.gpu]
     pairs = paired(Side(out, number[0], place[0], up), Side(into, number[1], place[1], down), rails)
-    segments = symmetry.segments() if pairs.ways > MANY else ()
+    segments = symmetry.segments() if pairs.routes > MANY else ()
     if not segments:
-        ledger.check(pairs.ways)
-        lay(ledger, pairs, ledger.between, timed=True)
+        ledger.check(pairs.routes)
+        load_classes(ledger, pairs, ledger.between, timed=True)
         return
     most = _most(ledger, out.key // rails, up) + _most(ledger, into.key // rails, down)
     for segment in segments:
@@ -99,10 +99,10 @@ def _legs(ledger: Ledger, symmetry: EndpointClasses, senders: Ends, receivers: E
         )
         part = np.zeros(ledger.links, bool)
         part[symmetry.base + segment.first : symmetry.base + segment.end] = True
-        ledger.check(parts.ways)
-        most += lay(ledger, parts, part, timed=False)
+        ledger.check(parts.routes)
+        most += load_classes(ledger, parts, part, timed=False)
     if not sample(ledger, pairs, most):
-        ledger.check(pairs.ways)
+        ledger.check(pairs.routes)
         for i, j, _ in pairs.blocks():
             wait(ledger, pairs, i, j)
 
@@ -114,37 +114,37 @@ def _most(ledger: Ledger, group: Ints, seconds: Floats) -> Floats:
     return most
 
 
-def _side(ends: Ends, segment: RouteSegment, number: Ints, endpoint: Ints, place: Ints) -> Side:
+def _side(ends: Endpoints, segment: RouteSegment, number: Ints, endpoint: Ints, place: Ints) -> Side:
     """Return one side of a segment; who is in one scope meets on none of its links, as if on one node."""
     scoped = ends if segment.scope is None else ends._replace(node=segment.scope[endpoint])
     return Side(scoped, number[endpoint], place, np.zeros(len(endpoint)))
 
 
-def _leg(ledger: Ledger, ends: Ends, rails: int, other: Ints, factor: Floats, part: Mask) -> Floats:
-    """Lay what crosses the links in `part` on the ways from or to `other` GPUs, and return the seconds on them."""
+def _node_links(ledger: Ledger, ends: Endpoints, rails: int, other: Ints, factor: Floats, part: Mask) -> Floats:
+    """Load what crosses the links in `part` on the routes from or to `other` GPUs, and return the seconds on them."""
     seconds: list[Floats] = []
     for first in range(0, len(other), BLOCK):
         own, far = ends.only(slice(first, first + BLOCK)), other[first : first + BLOCK]
         outwards = part is ledger.symmetry.leaves
         routes = ledger.topology.route(*((own.gpu, far) if outwards else (far, own.gpu)))
-        ledger.lay(routes, own.key // rails, own.weight * factor[first : first + BLOCK], part)
-        way = np.repeat(np.arange(len(far)), np.diff(routes.start))
+        ledger.load(routes, own.key // rails, own.weight * factor[first : first + BLOCK], part)
+        route = np.repeat(np.arange(len(far)), np.diff(routes.start))
         kept = part[routes.links]
         latency = ledger.topology.latency[routes.links] * routes.share
-        seconds.append(np.asarray(np.bincount(way[kept], latency[kept], len(far)), np.float64))
+        seconds.append(np.asarray(np.bincount(route[kept], latency[kept], len(far)), np.float64))
     return np.concatenate(seconds or [factor[:0]])
 
 
-# The ways between NICs that stand for those from class to class.
+# The routes between NICs that stand for those from class to class.
 
 SAMPLE = 1 << 18
 """Ways that are tried to find one that takes as long as any could."""
 
 
-def lay(ledger: Ledger, pairs: Pairs, part: Mask, timed: bool) -> Floats:
-    """Lay the bytes from class to class on the links in `part`.
+def load_classes(ledger: Ledger, pairs: Pairs, part: Mask, timed: bool) -> Floats:
+    """Load the bytes from class to class on the links in `part`.
 
-    timed: the ledger is told how long whole ways take. Else the most seconds on these links are returned, by group.
+    timed: the ledger is told how long whole routes take. Else the most seconds on these links are returned, by group.
     """
     most = np.zeros(len(ledger.latency))
     for i, j, weight in pairs.blocks():
@@ -152,7 +152,7 @@ def lay(ledger: Ledger, pairs: Pairs, part: Mask, timed: bool) -> Floats:
         routes = ledger.topology.route(pairs.one.ends.gpu[s[met]], pairs.two.ends.gpu[d[met]])
         group = pairs.one.key[i[met]] // pairs.rails
         spans = np.concatenate([pairs.one.spans[:, i[met]], pairs.two.spans[:, j[met]]])
-        ledger.lay(routes, group, weight[met], part, spans)
+        ledger.load(routes, group, weight[met], part, spans)
         if timed:
             ledger.wait(group, routes.latency)
             wait(ledger, pairs, i[met & ~sure], j[met & ~sure])
@@ -162,11 +162,11 @@ def lay(ledger: Ledger, pairs: Pairs, part: Mask, timed: bool) -> Floats:
 
 
 def _slowest(pairs: Pairs, i: Ints, j: Ints) -> tuple[Ints, Ints, Mask, Mask]:
-    """Return for each pair of classes one of its ways between nodes, if there is any, and whether none takes longer."""
+    """Return for each pair of classes one of its routes between nodes, if there is any, and whether none takes longer."""
     one, two = pairs.one, pairs.two
     s, d, sure = _met(one, two, one.slow[:, i], two.slow[:, j])
     met, rest = sure.copy(), np.flatnonzero(~sure)  # the slowest of both classes are all on one node
-    s[rest], d[rest], met[rest] = _met(one, two, one.ends_of(i[rest]), two.ends_of(j[rest]))
+    s[rest], d[rest], met[rest] = _met(one, two, one.endpoints_of(i[rest]), two.endpoints_of(j[rest]))
     return s, d, met, sure
 
 
@@ -179,11 +179,11 @@ def _met(one: Classes, two: Classes, sources: Ints, destinations: Ints) -> tuple
 
 
 def wait(ledger: Ledger, pairs: Pairs, i: Ints, j: Ints) -> None:
-    """Take note of how long all ways from classes i to classes j take."""
+    """Take note of how long all routes from classes i to classes j take."""
     one, two = pairs.one, pairs.two
-    ways = one.size[i] * two.size[j]
-    for first, end in blocks(ways):
-        p, x = ragged(np.zeros(end - first, np.int64), ways[first:end])
+    count = one.size[i] * two.size[j]
+    for first, end in blocks(count):
+        p, x = ragged(np.zeros(end - first, np.int64), count[first:end])
         a, b = i[first:end][p], j[first:end][p]
         s, d = one.start[a] + x // two.size[b], two.start[b] + x % two.size[b]
         far = one.ends.node[s] != two.ends.node[d]
@@ -192,9 +192,9 @@ def wait(ledger: Ledger, pairs: Pairs, i: Ints, j: Ints) -> None:
 
 
 def sample(ledger: Ledger, pairs: Pairs, most: Floats) -> bool:
-    """Take note of how long some ways take, and return whether the slowest of every group is as slow as it could be.
+    """Take note of how long some routes take, and return whether the slowest of every group is as slow as it could be.
 
-    most: seconds that no way of a group exceeds.
+    most: seconds that no route of a group exceeds.
     """
     sources, destinations = pairs.one.ends, pairs.two.ends
     start, size = runs(destinations.key, sources.key)
@@ -209,13 +209,13 @@ def sample(ledger: Ledger, pairs: Pairs, most: Floats) -> bool:
     return bool((ledger.latency >= most * (1 - 1e-12)).all())
 
 
-# Who sends and who receives in an exchange, over all groups, and the pairs that they make.
+# Who sends and who receives, over all groups, and the pairs that they make.
 
 BLOCK = 1 << 14
 """Pairs that are looked at together: their arrays stay in the cache."""
 
 
-class Ends(NamedTuple):
+class Endpoints(NamedTuple):
     """Senders or receivers: their `key` (group, or group and rail), node and GPU, and the bytes for each byte of S."""
 
     key: Ints
@@ -223,11 +223,11 @@ class Ends(NamedTuple):
     gpu: Ints
     weight: Floats
 
-    def only(self, kept: Mask | Ints | slice) -> Ends:
+    def only(self, kept: Mask | Ints | slice) -> Endpoints:
         """Return some of the ends."""
-        return Ends(self.key[kept], self.node[kept], self.gpu[kept], self.weight[kept])
+        return Endpoints(self.key[kept], self.node[kept], self.gpu[kept], self.weight[kept])
 
-    def ordered(self) -> Ends:
+    def ordered(self) -> Endpoints:
         """Return the ends sorted by key and node."""
         return self.only(np.lexsort((self.node, self.key)))
 
@@ -262,7 +262,7 @@ def crossed(left: Ints, right: Ints) -> Iterator[tuple[Ints, Ints]]:
         yield i + first, j
 
 
-def others(ends: Ends, asked: Ends, nodes: int) -> tuple[Floats, Ints]:
+def others(ends: Endpoints, asked: Endpoints, nodes: int) -> tuple[Floats, Ints]:
     """Return the weight of all `ends` of the key of each one asked that are on other nodes, and one of these (-1: none).
 
     ends: ordered. nodes: how many there are.
@@ -286,18 +286,18 @@ def _sums(keys: Ints, weight: Floats, asked: Ints) -> Floats:
     return sums[inverse[len(keys) :]]
 
 
-# What an exchange puts on the links between NICs, from class to class.
+# What is put on the links between NICs, from class to class.
 #
 # A class are the ends of a group (and rail) that the routing cannot tell apart, such as the NICs of a leaf under adaptive
 # routing; a hash tells all apart. Bytes from class to class are the product of what the one sends and the other receives,
-# less what stays in a node, and go the way of any of their pairs.
+# less what stays in a node, and go the route of any of their pairs.
 
 
 class Side(NamedTuple):
-    """One side of the ways between nodes. ends: keys are group and rail. number: of the class, in its key. place: of the NIC
+    """One side of the routes between nodes. ends: keys are group and rail. number: of the class, in its key. place: of the NIC
     among all, in the ledger's order. seconds: to the NIC or from it."""
 
-    ends: Ends
+    ends: Endpoints
     number: Ints
     place: Ints
     seconds: Floats
@@ -310,7 +310,7 @@ class Classes(NamedTuple):
     first and the last NIC.
     """
 
-    ends: Ends
+    ends: Endpoints
     key: Ints
     weight: Floats
     start: Ints
@@ -323,7 +323,7 @@ class Classes(NamedTuple):
         """The class of each end."""
         return np.repeat(np.arange(len(self.size)), self.size)
 
-    def ends_of(self, number: Ints) -> Ints:
+    def endpoints_of(self, number: Ints) -> Ints:
         """Return the ends of some classes on their first and on their last node, (2, classes)."""
         return self.start[number] + np.stack([number * 0, self.size[number] - 1])
 
@@ -365,7 +365,7 @@ class Pairs(NamedTuple):
     rails: int
 
     @property
-    def ways(self) -> int:
+    def routes(self) -> int:
         """How many there are."""
         return int(self.size.sum())
 
@@ -411,7 +411,7 @@ def _by_node(side: Classes, nodes: int) -> tuple[Ints, Ints, Floats]:
 # Bytes on links, summed up block by block, so that memory follows the links and not the pairs.
 
 MOST = 1 << 26
-"""Links of the ways that are laid one by one at most: 8.4 million ways of 8 links, some 8 s."""
+"""Links of the routes that are loaded one by one at most: 8.4 million routes of 8 links, some 8 s."""
 _DENSE = 1 << 22
 """Groups times links up to which every group has a sum for every link."""
 _FITS = 1 + 1e-9
@@ -419,9 +419,9 @@ _NOWHERE = np.iinfo(np.int64).max
 
 
 class Ledger:
-    """The loads of one phase in `groups` groups while its ways are laid.
+    """The loads of one phase in `groups` groups while its routes are loaded.
 
-    latency: of the slowest way so far, by group. Of every link between NICs it keeps from which to which NIC, in the order of
+    latency: of the slowest route so far, by group. Of every link between NICs it keeps from which to which NIC, in the order of
     rails and numbers, its bytes come, and to which they go: these are its pins.
     """
 
@@ -441,55 +441,55 @@ class Ledger:
         self.dense = np.zeros(groups * self.links) if groups * self.links <= _DENSE else None
         self.sums: list[tuple[Ints, Floats]] = []
 
-    def lay(
+    def load(
         self, routes: Routes, group: Ints, weight: Floats, part: Mask | None = None, spans: Ints | None = None
     ) -> None:
-        """Add the bytes `weight` of each way on its links, or on those in `part`.
+        """Add the bytes `weight` of each route on its links, or on those in `part`.
 
-        spans: the places of the first and last NIC by which the bytes of each way leave, and of those by which they arrive,
-        an array (4, ways); None for ways inside nodes.
+        spans: the places of the first and last NIC by which the bytes of each route leave, and of those by which they arrive,
+        an array (4, routes); None for routes inside nodes.
         """
-        way, link, share = np.repeat(np.arange(len(weight)), np.diff(routes.start)), routes.links, routes.share
+        route, link, share = np.repeat(np.arange(len(weight)), np.diff(routes.start)), routes.links, routes.share
         if part is not None:
             kept = np.flatnonzero(part[link])
-            way, link, share = way[kept], link[kept], share[kept]
-        self._add(group[way] * self.links + link, weight[way] * share)
+            route, link, share = route[kept], link[kept], share[kept]
+        self._add(group[route] * self.links + link, weight[route] * share)
         if spans is not None:
             inner = np.flatnonzero(self.between[link])
-            way, link = way[inner], link[inner]
+            route, link = route[inner], link[inner]
             for side in (0, 1):
-                np.minimum.at(self.low[side], link, spans[2 * side][way])
-                np.maximum.at(self.high[side], link, spans[2 * side + 1][way])
+                np.minimum.at(self.low[side], link, spans[2 * side][route])
+                np.maximum.at(self.high[side], link, spans[2 * side + 1][route])
 
-    def check(self, ways: int) -> None:
-        """Raise TooManyRoutesError when there are too many ways to lay them one by one."""
+    def check(self, routes: int) -> None:
+        """Raise TooManyRoutesError when there are too many routes to load them one by one."""
         most = MOST // width(self.topology)
-        if ways > most:
+        if routes > most:
             raise TooManyRoutesError(
-                f"the routing and the faults of this cluster give the pairs of an all-to-all {ways} different ways, more than "
+                f"the routing and the faults of this cluster give the pairs of an all-to-all {routes} different ways, more than "
                 f"{most} at once; use smaller groups, or adaptive routing"
             )
 
     def nics_of(self, routes: Routes) -> Ints | None:
-        """Return the spans of ways that each have one NIC at either end; None in a cluster that does not tell."""
+        """Return the spans of routes that each have one NIC at either end; None in a cluster that does not tell."""
         if self.between.all():
             return None
-        way, link = np.repeat(np.arange(len(routes.latency)), np.diff(routes.start)), routes.links
+        route, link = np.repeat(np.arange(len(routes.latency)), np.diff(routes.start)), routes.links
         found = np.full((2, len(routes.latency)), -1)
         for side in (0, 1):
             crossed = np.flatnonzero(self.place[side][link] >= 0)
-            found[side][way[crossed]] = self.place[side][link[crossed]]
+            found[side][route[crossed]] = self.place[side][link[crossed]]
         return found.repeat(2, axis=0)
 
     def seconds(self, routes: Routes, part: Mask) -> Floats:
-        """Return the seconds that each way takes on the links in `part`."""
-        way = np.repeat(np.arange(len(routes.latency)), np.diff(routes.start))
+        """Return the seconds that each route takes on the links in `part`."""
+        route = np.repeat(np.arange(len(routes.latency)), np.diff(routes.start))
         kept = np.flatnonzero(part[routes.links])
         latency = self.topology.latency[routes.links[kept]] * routes.share[kept]
-        return np.asarray(np.bincount(way[kept], latency, len(routes.latency)), np.float64)
+        return np.asarray(np.bincount(route[kept], latency, len(routes.latency)), np.float64)
 
     def wait(self, group: Ints, latency: Floats) -> None:
-        """Take note of the seconds that ways of groups take."""
+        """Take note of the seconds that routes of groups take."""
         np.maximum.at(self.latency, group, latency)
 
     def _add(self, key: Ints, weight: Floats) -> None:
@@ -499,7 +499,7 @@ class Ledger:
             self.sums.append(_summed(key, weight))
 
     def close(self) -> PhaseLoads:
-        """Return the loads of all that has been laid."""
+        """Return the loads of all that has been loaded."""
         if self.dense is not None:
             key = np.flatnonzero(self.dense)
             weight = self.dense[key]
