@@ -181,7 +181,7 @@ OUTSIDE = "clustersim.collectives.algorithms.halving_doubling:phases"
 
 
 def permit(name):
-    return "--plugins", f"clustersim.collectives.{name}:phases"
+    return "--plugins", f"clustersim.collectives.algorithms.{name}:phases"
 
 
 NO_SIZE = "no size of a collective; write bytes, 64K, 1M, 16G (powers of 2), 1GB (10^9) or 1GiB (2^30)"
