@@ -75,8 +75,8 @@ def basis(table: Mapping[str, Any], machine: str) -> str:
     left_out = 100 * table["inside_when_left_out"]
     runs, inside = table["seen"]["machines"][machine]
     return (
-        f"80 % of {table['rows']} published steps of {len(table['sources'])} sources lie inside; {left_out:.0f} % with their own "
-        f"source left out, {inside} of the {runs} on {machine} GPUs"
+        f"80 % of {table['rows']} published steps, {inside} of the {runs} on {machine} GPUs; the latter counted with their own "
+        f"source left out, which leaves {left_out:.0f} % of all {len(table['sources'])} sources inside"
     )
 
 
