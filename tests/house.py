@@ -20,6 +20,7 @@ WORDS = {
     "schedules": "order of passes",
     "predictors": "kernel → seconds",
     "parallel": "mesh, stages, memory",
+    "api": "import clustersim",
     "frameworks": "what each one does",
     "model": "operators, kernels",
     "topology": "links, routes, faults",
