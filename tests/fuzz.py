@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from clustersim import files
 from clustersim.collectives import model
 
-SECONDS = 10
+SECONDS = 60  # a mutated job can be real work of half a minute; a hang does not end at all
 MEMORY = 512 * 2**20
 """Bytes by which one input may raise the peak of the process."""
 

@@ -124,6 +124,14 @@ def _manifest(folder: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and isinstance(found.get("clustersim"), str) else None
 
 
+def _stands(folder: Path) -> bool:
+    """Return whether a folder is the working folder or a mount, which no other may replace; another process may take it away."""
+    try:
+        return folder.samefile(Path.cwd()) or os.path.ismount(folder)
+    except FileNotFoundError:
+        return False
+
+
 def check_target(target: Path) -> None:
     """Raise InputError when no result can be written to `target`, before any work is done.
 
