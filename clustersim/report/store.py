@@ -194,6 +194,14 @@ def _is_file(target: Path) -> bool:
 
 
 def _foreign(folder: Path) -> bool:
+    """Return whether a folder holds what is no result of ours; not one that another process takes away at this moment."""
+    try:
+        return _foreign_now(folder)
+    except FileNotFoundError:
+        return False
+
+
+def _foreign_now(folder: Path) -> bool:
     """Return whether a folder holds something, but no result; asked again, as another process may just replace it."""
     try:
         names = [path for path in folder.iterdir() if not unfinished(path.name)]
