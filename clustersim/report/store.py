@@ -145,7 +145,7 @@ def check_target(target: Path) -> None:
             raise InputError(f"{target}: is a file, not a folder; {ELSEWHERE}")
         if all(_foreign(real) for _ in range(3)):
             raise InputError(f"{target}: holds files that are no result ({_stranger(real)}); {_NEW}")
-        if real.exists() and (real.samefile(Path.cwd()) or os.path.ismount(real)):
+        if _stands(real):
             what = "a mounted file system" if os.path.ismount(real) else "the working folder"
             raise InputError(f"{target}: is {what}, which cannot be replaced; name a folder inside with --out")
         check_parent(real, str(target), ELSEWHERE)
