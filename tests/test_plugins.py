@@ -247,7 +247,7 @@ def test_a_package_that_takes_a_built_in_name_is_refused_when_that_is_asked_for(
 ) -> None:
     points = package / "outside_package-0.1.dist-info" / "entry_points.txt"
     points.write_text("[clustersim.schedules]\ngpipe = outside_package:build\n")
-    plugins._installed.cache_clear()
+    plugins._entries.cache_clear()
     code, out, err = call(*RUN)
     assert (code, out) == (2, "")
     assert "'gpipe' is a built-in schedule, and the package outside-package offers another one under that name" in err

@@ -56,9 +56,10 @@ def load(name: str) -> Framework:
     return known[name]
 
 
-def everything() -> list[Framework]:
+@cache
+def everything() -> tuple[Framework, ...]:
     """Return all frameworks, by name."""
-    return [_read(path) for path in sorted(FOLDER.glob("*.yaml"))]
+    return tuple(validate(Framework, read(path)) for path in sorted(FOLDER.glob("*.yaml")))
 
 
 def find(words: str, year: int | None = None) -> Framework | None:
@@ -71,8 +72,3 @@ def find(words: str, year: int | None = None) -> Framework | None:
     below = {name for one in hits for name in one.over}
     upper = [one for one in hits if one.name not in below]
     return upper[0] if len(upper) == 1 else None
-
-
-@cache
-def _read(path: Path) -> Framework:
-    return validate(Framework, read(path))

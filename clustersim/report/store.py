@@ -105,7 +105,7 @@ def _free(path: Path, asked: Question) -> bool:
     if not os.path.lexists(path) or (path.is_dir() and not any(path.iterdir())):
         check_target(path)
         return True
-    return path.is_dir() and not _foreign(path) and question(path) == asked.digest
+    return path.is_dir() and _stranger(path) is None and question(path) == asked.digest
 
 
 def question(folder: Path) -> str | None:
@@ -128,7 +128,7 @@ def _stands(folder: Path) -> bool:
     """Return whether a folder is the working folder or a mount, which no other may replace; another process may take it away."""
     try:
         return folder.samefile(Path.cwd()) or os.path.ismount(folder)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 
@@ -143,8 +143,8 @@ def check_target(target: Path) -> None:
         real = _real(target)
         if _is_file(real):
             raise InputError(f"{target}: is a file, not a folder; {ELSEWHERE}")
-        if all(_foreign(real) for _ in range(3)):
-            raise InputError(f"{target}: holds files that are no result ({_stranger(real)}); {_NEW}")
+        if (stranger := _stranger(real)) is not None:
+            raise InputError(f"{target}: holds files that are no result ({stranger}); {_NEW}")
         if _stands(real):
             what = "a mounted file system" if os.path.ismount(real) else "the working folder"
             raise InputError(f"{target}: is {what}, which cannot be replaced; name a folder inside with --out")
@@ -193,29 +193,34 @@ def _is_file(target: Path) -> bool:
         return target.is_symlink()
 
 
-def _foreign(folder: Path) -> bool:
-    """Return whether a folder holds what is no result of ours; not one that another process takes away at this moment."""
-    try:
-        return _foreign_now(folder)
-    except FileNotFoundError:
-        return False
-
-
-def _foreign_now(folder: Path) -> bool:
-    """Return whether a folder holds something, but no result; asked again, as another process may just replace it."""
-    try:
-        names = [path for path in folder.iterdir() if not unfinished(path.name)]
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return bool(names) and (_manifest(folder) is None or _stranger(folder) is not None)
-
-
 def _stranger(folder: Path) -> str | None:
-    """Return the first name in a folder that no result has, or that is no file; what tells it from a result if all are."""
-    for path in sorted(folder.iterdir()):
-        if not unfinished(path.name) and (path.name not in NAMES or not stat.S_ISREG(path.lstat().st_mode)):
+    """Return what keeps a folder from being replaced: a name that no result has, or what tells it from a result.
+
+    None for a result, an empty folder and none. Where another process replaces the folder during the look, it looks again.
+    """
+    while (seen := _identity(folder)) is not None:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            found = _stranger_now(folder)
+            if _identity(folder) == seen:
+                return found
+    return None
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """Return what tells a folder from the one that takes its place; None when there is none."""
+    try:
+        found = folder.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _stranger_now(folder: Path) -> str | None:
+    names = sorted(path for path in folder.iterdir() if not unfinished(path.name))
+    for path in names:
+        if path.name not in NAMES or not stat.S_ISREG(path.lstat().st_mode):
             return path.name
-    return None if _manifest(folder) else f"no {MANIFEST} of clustersim"
+    return f"no {MANIFEST} of clustersim" if names and _manifest(folder) is None else None
 
 
 def put(target: Path, asked: Question, fill: Callable[[Path], None], force: bool = False) -> Path:
@@ -251,7 +256,7 @@ def put(target: Path, asked: Question, fill: Callable[[Path], None], force: bool
 def _may_replace(path: Path, asked: Question, force: bool) -> bool:
     if not os.path.lexists(path):
         return True
-    replaceable = path.is_dir() and not _foreign(path) and not holder(path)
+    replaceable = path.is_dir() and _stranger(path) is None and not holder(path)
     return replaceable and (force or not any(path.iterdir()) or question(path) == asked.digest)
 
 
