@@ -2,13 +2,15 @@
 
 `console`: every line `$ command` is run by a shell and its output compared; one line `...` an output stands for any lines,
 `...` inside a line for any text. `python`: run as one program a document. A block whose first line says
-```` ```python title=name.py ```` is written to that file instead, whatever its language.
+```` ```python title=name.py ```` is written to that file instead, whatever its language; a pyproject.toml is installed: its
+entry points hold for the commands after it.
 """
 
 import os
 import re
 import subprocess
 import sys
+import tomllib
 from dataclasses import dataclass
 from doctest import ELLIPSIS, OutputChecker
 from pathlib import Path
@@ -32,6 +34,7 @@ SHARED = ("topologies", "workloads", "docs", "clustersim", "README.md")
 _BLOCK = re.compile(r"^```(\w+)(?: title=(\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _WALL = re.compile(r"(?<=events in )[0-9.]+ (s|ms|us)\b")  # how long the simulation took, which no two runs agree on
 SECONDS = 60
+PROJECT = "pyproject.toml"
 
 
 @dataclass(frozen=True)
@@ -66,12 +69,27 @@ def _evaluate(example) -> str | None:
     block, folder = example.parsed, example.namespace["folder"]
     if block.title:
         (folder / block.title).write_text(block.text, encoding="utf-8")
+        if block.title == PROJECT:
+            _install(folder)
     elif block.language == "python":
         code = compile("\n" * example.line + block.text, example.path, "exec")
         exec(code, example.namespace)
     else:
         return "\n".join(filter(None, (_compare(c, folder) for c in commands(block.text))))
     return None
+
+
+def _install(folder: Path) -> None:
+    """Lay down what `pip install -e .` would: the entry points of the project, beside its modules."""
+    project = tomllib.loads((folder / PROJECT).read_text(encoding="utf-8"))["project"]
+    info = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    info.mkdir(exist_ok=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    groups = (
+        "\n".join((f"[{group}]", *(f"{name} = {place}" for name, place in points.items())))
+        for group, points in project["entry-points"].items()
+    )
+    (info / "entry_points.txt").write_text("\n".join(groups) + "\n")
 
 
 def commands(text: str) -> list[Command]:
@@ -89,6 +107,8 @@ def run(line: str, folder: Path) -> str:
     """Return what a command prints, both streams together, without spaces at the ends of lines."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "COLUMNS": "120", "NO_COLOR": "1"}
+    if (folder / PROJECT).exists():
+        environment["PYTHONPATH"] = str(folder)
     done = subprocess.run(
         line, shell=True, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL, text=True, timeout=SECONDS, check=False,

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from clustersim.config.gpu import Gpu
 from clustersim.hardware import gpus
 from clustersim.model.kernel import gemm, vector
+from clustersim.predictors.base import Predictor
 from clustersim.predictors.classes import class_of
 from clustersim.predictors.features import bound, columns
 from clustersim.predictors.kinds.neusight_paper.predictor import Paper
@@ -57,7 +58,7 @@ LARGER = {"model__hidden": 2048, "model__heads": 16, "training__global_batch": 6
 
 
 @dataclasses.dataclass
-class Stretched:
+class Stretched(Predictor):
     """Three times the roofline and a launch; kernels of one class times a factor, which its interval says before."""
 
     stretched: str = ""
@@ -218,14 +219,10 @@ def test_weights_without_intervals_know_none():
     assert np.isinf(high).all()
 
 
-class Foreign:
-    """A predictor from outside that was written before there were intervals."""
+class Foreign(Predictor):
+    """A predictor from outside that knows no intervals."""
 
-    name = "foreign"
     predict = Stretched().predict
-
-    def statement(self, kernels, gpu):
-        return ()
 
 
 def test_a_predictor_from_outside_need_not_know_its_error():

@@ -144,7 +144,7 @@ def test_a_built_in_name_cannot_be_shadowed_on_the_command_line() -> None:
 PACKAGE = """
 import numpy as np
 from clustersim.predictors.features import bound, columns
-from clustersim.predictors.base import Scope
+from clustersim.predictors.base import Predictor, Scope
 from clustersim.schedules.kinds import gpipe
 from clustersim.collectives.algorithms import ring
 from clustersim.jobs.placements import packed
@@ -153,8 +153,7 @@ from clustersim.topology.kinds import switch
 OPS = ring.OPS
 phases, build, deal, kind = ring.phases, gpipe.build, packed.deal, switch.build
 
-class Half:
-    name = "half"
+class Half(Predictor):
     def predict(self, kernels, gpu, alone=False): return 2 * bound(columns(kernels), gpu) + 1e-6
     def statement(self, kernels, gpu): return (Scope("all", "half of the roofline", None, 0, gpu.name),)
 
@@ -291,15 +290,25 @@ def test_nothing_is_imported_without_permission(
     assert err.count("\n") == 1
 
 
+def test_a_predictor_that_derives_from_nothing_is_told_what_to_derive_from(
+    call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plain.py").write_text("class Plain:\n    def predict(self, kernels, gpu, alone=False): return 1.0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code, out, err = call(*RUN, "--plugins", "plain:Plain", PREDICTOR="plain:Plain")
+    assert (code, out) == (2, "")
+    assert "derive its class from clustersim.predictors.base.Predictor" in err
+
+
 # --- what a plugin does wrong ------------------------------------------------------------------------------------------------
 
 WRONG = """
 import numpy as np
 from clustersim.collectives.model import Phase, AllPairs
-from clustersim.predictors.base import Scope
+from clustersim.predictors.base import Predictor, Scope
 from clustersim.topology.kinds import switch
 
-class P:
+class P(Predictor):
     name = "p"
     def predict(self, kernels, gpu, alone=False): return SECONDS
     def statement(self, kernels, gpu): return STATEMENT

@@ -12,7 +12,7 @@ from clustersim.config.gpu import BYTES
 from clustersim.errors import InputError
 from clustersim.hardware import gpus
 from clustersim.model.kernel import attention, gemm, vector
-from clustersim.predictors.base import LAUNCH, ROOM
+from clustersim.predictors.base import LAUNCH, ROOM, Predictor
 from clustersim.predictors.classes import class_of
 from clustersim.predictors.clocks import derate
 from clustersim.predictors.features import bound, columns
@@ -215,3 +215,27 @@ def test_forecasting_needs_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_predictor_needs_nothing_but_predict():
+    """What it does not say has a default: the class's name, a burst, an unknown error, nothing learned."""
+
+    class Quick(Predictor):
+        def predict(self, kernels, gpu, alone=False):
+            return bound(columns(kernels), gpu)
+
+    kernel, h100 = gemm("linear", "forward", "bf16", 1, 512, 512, 512), gpus.load("h100")
+    quick = Quick()
+    assert (quick.name, quick.burst, dict(quick.trained_on())) == ("quick", True, {})
+    [scope] = quick.statement([kernel, kernel], h100)
+    assert str(scope) == "bf16 linear: quick, error not measured"
+    low, high = quick.interval([kernel], h100)
+    assert (low.tolist(), high.tolist()) == ([0.0], [float("inf")])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shipped_predictors_keep_the_protocol(name):
+    predictor = get(name)
+    assert isinstance(predictor, Predictor)
+    assert predictor.name == name
+    assert bool(predictor.trained_on()) == (name != "roofline")

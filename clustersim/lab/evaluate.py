@@ -143,21 +143,20 @@ def _scaled(predictor: Predictor, kind: str, gpu: Gpu, part: Samples) -> Floats:
 
 def _learned(predictor: Predictor, kind: str) -> bool:
     """Whether a predictor forecasts the kernels of a class: what it learned, and published ones where it has a fallback."""
-    weights = getattr(predictor, "weights", None)
-    if weights is None or kind.removeprefix(BUSY) in weights.meta["learned"]:
+    classes = predictor.trained_on()
+    if not classes or kind.removeprefix(BUSY) in classes:
         return True
     return kind.startswith(PREFIX) and isinstance(predictor, Learned)
 
 
 def _news(predictor: Predictor, kind: str, gpu: str, split: str) -> str:
     """Return what of a class's kernels on a GPU the predictor's training had not seen."""
-    weights = getattr(predictor, "weights", None)
-    if weights is None:
+    classes = predictor.trained_on()
+    if not classes:
         return "GPU"
     if kind.startswith(PREFIX) and isinstance(predictor, Learned) and predictor.method.memory:
         return "nothing"  # published rates, which its constants were chosen from
-    known = weights.meta["learned"].get(kind.removeprefix(BUSY))
-    if known is None or gpu not in known["gpus"]:
+    if gpu not in classes.get(kind.removeprefix(BUSY), ()):
         return "GPU"
     fresh = kind.startswith(BUSY) or (split == "test" and kind.startswith("fp32/"))
     return "kernels" if fresh else "nothing"

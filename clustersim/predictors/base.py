@@ -6,15 +6,15 @@ How one that has weights learns them is a file of its name in `lab/train/learner
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.model.kernel import Kernel
-from clustersim.predictors.features import Columns
+from clustersim.predictors.features import Columns, columns
 
 ROOM = "clustersim.predictors"
 
@@ -48,12 +48,11 @@ class Scope(NamedTuple):
         return f"{self.subject}: {100 * self.error:.1f} % on {self.on} ({self.samples} held-out kernels){near}"
 
 
+@runtime_checkable
 class Predictor(Protocol):
-    """Forecasts how long kernels take on a GPU."""
+    """Forecasts how long kernels take on a GPU. Derive from it: only `predict` has no default."""
 
-    @property
-    def name(self) -> str:
-        """The name in YAML."""
+    __slots__ = ()
 
     def predict(self, kernels: Sequence[Kernel], gpu: Gpu, alone: bool = False) -> Floats:
         """Return the seconds of each kernel on `gpu`.
@@ -61,23 +60,33 @@ class Predictor(Protocol):
         `alone` times a kernel as a micro-benchmark does, with the dispatch of one eager call; without it the kernel is
         one of many in a busy stream. Raises InputError for kernels that make no sense.
         """
+        ...
+
+    @property
+    def name(self) -> str:
+        """One word, as in YAML; the default is that of the class, in small letters."""
+        return type(self).__name__.lower()
+
+    @property
+    def burst(self) -> bool:
+        """Whether forecasts hold for a short burst, so that clocks slow them down in a long step; the default says yes."""
+        return True
 
     def statement(self, kernels: Sequence[Kernel], gpu: Gpu) -> tuple[Scope, ...]:
-        """Return what is known about the error, one entry for each data type and kind among the kernels."""
+        """Return what is known about the error, one entry for each data type and kind among the kernels; default: nothing."""
+        found = subjects(columns(kernels))
+        return tuple(Scope(f"{dtype} {kind}", self.name, None, 0, gpu.name) for dtype, kind in found)
 
     def interval(self, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats | None = None) -> tuple[Floats, Floats]:
-        """Return (low, high): measured / forecast lies between them for 80 of 100 kernels; 0 and inf where it is unknown.
+        """Return (low, high): measured / forecast lies between them for 80 of 100 kernels; 0 and inf, the default, unknown.
 
         `seconds` are the forecasts where they are known, which saves making them again.
         """
-
-
-def interval(predictor: Predictor, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats) -> tuple[Floats, Floats]:
-    """Return the interval of each kernel; unknown for predictors from outside that give none."""
-    if not hasattr(predictor, "interval"):
         return unknown(len(kernels))
-    low, high = predictor.interval(kernels, gpu, seconds)
-    return low, high
+
+    def trained_on(self) -> Mapping[str, Collection[str]]:
+        """Return the GPUs whose kernels training has seen, by class of kernels; empty, the default, if it learned nothing."""
+        return {}
 
 
 def unknown(count: int) -> tuple[Floats, Floats]:

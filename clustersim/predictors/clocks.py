@@ -137,7 +137,7 @@ def _ceiling(gpu: Gpu, dtype: str) -> float:
 
 def applied(predictor: Predictor, clocks: Clocks) -> Clocks:
     """Return the clocks for the forecasts of `predictor`: bounds at datasheet rates are no bursts and stay as they are."""
-    return clocks if clocks != "sustained" or getattr(predictor, "burst", True) else "boost"
+    return clocks if clocks != "sustained" or predictor.burst else "boost"
 
 
 def statement(kernels: Sequence[Kernel], gpu: Gpu, clocks: Clocks) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -17,7 +17,7 @@ from clustersim.config.gpu import Gpu
 from clustersim.errors import DataError
 from clustersim.model.kernel import Kernel
 from clustersim.predictors import uncertainty
-from clustersim.predictors.base import LAUNCH, Scope, subjects
+from clustersim.predictors.base import LAUNCH, Predictor, Scope, subjects
 from clustersim.predictors.classes import GROUPED, MEMORY, SIMT, TENSOR, class_of, route
 from clustersim.predictors.features import MATRIX, Columns, bound, columns
 from clustersim.predictors.mlp import Parameters
@@ -47,7 +47,7 @@ class Method(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class Learned(Predictor):
     """A predictor with weights."""
 
     method: Method
@@ -90,6 +90,10 @@ class Learned:
                 low[rows], high[rows] = uncertainty.lookup(found, seconds[rows], seen, self.distance(name, gpu))
         lent = np.char.startswith(names, "fp32/") & (table.dtype != "fp32")
         return np.where(lent, np.minimum(low, LENT[0]), low), np.where(lent, np.maximum(high, LENT[1]), high)
+
+    def trained_on(self) -> Mapping[str, Collection[str]]:
+        """Return the GPUs whose kernels training has seen, by class of kernels."""
+        return {name: facts["gpus"] for name, facts in self.weights.meta["learned"].items()}
 
     def distance(self, name: str, gpu: Gpu) -> uncertainty.Distance:
         """Return how far `gpu` is from the nearest that a class was learned from."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,23 +12,36 @@ from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.errors import shown
 from clustersim.model.kernel import Kernel
-from clustersim.predictors.base import ROOM, Scope, unknown
+from clustersim.predictors.base import ROOM, Predictor, Scope
 
 _LONGEST = 1e6
 """Seconds of one kernel."""
 
 
-class Checked:
+class Checked(Predictor):
     """The predictor `own` that `spelling` names. Its methods raise InputError, with that name, for what is no answer."""
 
-    def __init__(self, own: Any, spelling: str) -> None:
-        self.own, self.spelling = own, spelling
+    __slots__ = ("_burst", "_name", "own", "spelling")
+
+    def __init__(self, own: object, spelling: str) -> None:
         with plugins.blaming(ROOM, spelling):
-            if not callable(getattr(own, "predict", None)) or not callable(getattr(own, "statement", None)):
-                raise TypeError(f"load returned {shown(own)}, which has no predict and statement")
+            if not isinstance(own, Predictor):
+                raise TypeError(
+                    f"load returned {shown(own)}; derive its class from clustersim.predictors.base.Predictor"
+                )
             if not isinstance(own.name, str) or not own.name.isprintable():
                 raise TypeError(f"its name is {shown(own.name)}; write one word")
-            self.name, self.burst = own.name[:60], bool(getattr(own, "burst", True))
+            self.own, self.spelling, self._name, self._burst = own, spelling, own.name[:60], bool(own.burst)
+
+    @property
+    def name(self) -> str:
+        """What the predictor calls itself."""
+        return self._name
+
+    @property
+    def burst(self) -> bool:
+        """Whether its forecasts hold for a short burst."""
+        return self._burst
 
     def predict(self, kernels: Sequence[Kernel], gpu: Gpu, alone: bool = False) -> Floats:
         """Return the seconds of each kernel."""
@@ -50,14 +63,17 @@ class Checked:
             return found
 
     def interval(self, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats | None = None) -> tuple[Floats, Floats]:
-        """Return low and high; unknown where the predictor has no such method."""
-        if not hasattr(self.own, "interval"):
-            return unknown(len(kernels))
+        """Return low and high."""
         with plugins.blaming(ROOM, self.spelling):
             low, high = (_floats("interval", ends, len(kernels)) for ends in self.own.interval(kernels, gpu, seconds))
             if not ((low >= 0) & (low <= high)).all():
                 raise ValueError("interval returned ends that are not 0 <= low <= high")
             return low, high
+
+    def trained_on(self) -> Mapping[str, Collection[str]]:
+        """Return the GPUs whose kernels training has seen, by class of kernels."""
+        with plugins.blaming(ROOM, self.spelling):
+            return {str(name): frozenset(map(str, gpus)) for name, gpus in self.own.trained_on().items()}
 
 
 def _floats(method: str, values: Any, count: int) -> Floats:

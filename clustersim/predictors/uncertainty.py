@@ -17,7 +17,7 @@ from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.hardware import gpus
 from clustersim.model.kernel import Kernel
-from clustersim.predictors.base import Predictor, interval
+from clustersim.predictors.base import Predictor
 from clustersim.predictors.classes import route
 from clustersim.predictors.features import Flags, columns
 from clustersim.units import duration
@@ -135,7 +135,7 @@ def _sum(names: Sequence[str], off: Floats) -> float:
 
 def bounds(predictor: Predictor, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats) -> Bounds:
     """Return what is known of the errors of distinct kernels, whose forecasts are `seconds`. Raises InputError."""
-    return Bounds(tuple(kernels), tuple(route(columns(kernels)).tolist()), *interval(predictor, kernels, gpu, seconds))
+    return Bounds(tuple(kernels), tuple(route(columns(kernels)).tolist()), *predictor.interval(kernels, gpu, seconds))
 
 
 def between(low: float | None, high: float | None) -> str:

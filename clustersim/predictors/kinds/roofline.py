@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,10 +15,10 @@ from clustersim.predictors.base import Predictor, Scope, subjects
 from clustersim.predictors.features import bound, columns
 
 
-class Roofline(NamedTuple):
+class Roofline(Predictor):
     """The lower bound of every other predictor (Williams et al., CACM 2009)."""
 
-    name: str = "roofline"
+    __slots__ = ()
 
     def predict(self, kernels: Sequence[Kernel], gpu: Gpu, alone: bool = False) -> Floats:
         """Return the seconds of each kernel at the peak rates of `gpu`; `alone` changes nothing."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.errors import InputError
 from clustersim.model.kernel import Kernel
-from clustersim.predictors.base import Scope, subjects, unknown
+from clustersim.predictors.base import Predictor, Scope, subjects
 from clustersim.predictors.classes import MEMORY, class_of
 from clustersim.predictors.features import Columns, Flags, columns
 from clustersim.predictors.kinds.neusight_paper.board import GIB, board
@@ -30,7 +30,7 @@ PRODUCTS = ("fp32/linear", "fp32/bmm")
 
 
 @dataclass(frozen=True, slots=True)
-class Paper:
+class Paper(Predictor):
     """NeuSight as published, with weights."""
 
     weights: Weights
@@ -68,9 +68,9 @@ class Paper:
         """Return the measured error of each kind among the kernels, on `gpu` or on the GPUs left out of training."""
         return tuple(self._scope(dtype, kind, gpu) for dtype, kind in subjects(columns(kernels)))
 
-    def interval(self, kernels: Sequence[Kernel], gpu: Gpu, seconds: Floats | None = None) -> tuple[Floats, Floats]:
-        """Return that it is unknown: the published predictor gives none, and its mean errors have no sign to make one of."""
-        return unknown(len(kernels))
+    def trained_on(self) -> Mapping[str, Collection[str]]:
+        """Return the GPUs whose kernels training has seen, by class of kernels."""
+        return {name: facts["gpus"] for name, facts in self.weights.meta["learned"].items()}
 
     def _scope(self, dtype: str, kind: str, gpu: Gpu) -> Scope:
         subject = f"{dtype} {kind}"
