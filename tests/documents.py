@@ -19,10 +19,10 @@ from sybil import Document, Region, Sybil
 
 from clustersim.report.timeline import svg
 from clustersim.simulation import simulate
-from clustersim.sweep.drawing import Words
-from clustersim.sweep.drawing import svg as svg_of_sweep
-from clustersim.sweep.evaluate import Files, Row, evaluate, load
-from clustersim.sweep.space import points
+from clustersim.sweeps.drawing import Words
+from clustersim.sweeps.drawing import svg as svg_of_sweep
+from clustersim.sweeps.evaluate import Files, Row, evaluate, load
+from clustersim.sweeps.space import points
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("results/README.md")])

@@ -15,7 +15,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from clustersim.sweep import log
+from clustersim.sweeps import log
 
 ROOT = Path(__file__).parents[1]
 NODE = str(ROOT / "topologies" / "hgx_h100_8.yaml")

@@ -19,8 +19,8 @@ from clustersim.errors import DiskFullError, InputError
 from clustersim.files import held, read_text
 from clustersim.report import names, store
 from clustersim.report.store import Question
-from clustersim.sweep import log
-from clustersim.sweep import run as sweeps
+from clustersim.sweeps import log
+from clustersim.sweeps import run as sweeps
 
 ROOT = Path(__file__).parents[1]
 NODE = str(ROOT / "topologies" / "hgx_h100_8.yaml")

@@ -18,9 +18,9 @@ from clustersim.cli.main import main
 from clustersim.errors import ClustersimError, InputError, InterruptedSweepError
 from clustersim.parallel import options as workload_options
 from clustersim.simulation import simulate
-from clustersim.sweep import evaluate, log, run, runner
-from clustersim.sweep.space import Asked, degrees, listed, numbers, points, words
-from clustersim.sweep.table import frame, ranked
+from clustersim.sweeps import evaluate, log, run, runner
+from clustersim.sweeps.space import Asked, degrees, listed, numbers, points, words
+from clustersim.sweeps.table import frame, ranked
 
 ROOT = Path(__file__).parents[1]
 NODE = ROOT / "topologies" / "hgx_h100_8.yaml"

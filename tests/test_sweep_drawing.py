@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from clustersim.sweep.drawing import LEFT, RIGHT, WIDTH, Words, svg
+from clustersim.sweeps.drawing import LEFT, RIGHT, WIDTH, Words, svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 

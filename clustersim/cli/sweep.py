@@ -26,7 +26,7 @@ from clustersim.errors import InputError
 from clustersim.parallel.options import OPTIONS, Option
 
 if TYPE_CHECKING:
-    from clustersim.sweep.space import Asked
+    from clustersim.sweeps.space import Asked
 
 Row = dict[str, Any]
 
@@ -60,7 +60,7 @@ def sweep(
     the command that runs it alone.
     """
     from clustersim.report.store import check_target
-    from clustersim.sweep.run import run
+    from clustersim.sweeps.run import run
 
     asked = _asked(changes, settings)
     if out:
@@ -82,7 +82,7 @@ def sweep(
 
 def _asked(changes: Changes, settings: list[str] | None) -> Asked:
     """Return what a command line sweeps and what it fixes. Raises InputError."""
-    from clustersim.sweep.space import Asked, listed
+    from clustersim.sweeps.space import Asked, listed
 
     given = {option.key: _values(option, changes[option.key]) for option in OPTIONS if changes[option.key] is not None}
     single = {option.key for option in OPTIONS if not option.swept}
@@ -104,7 +104,7 @@ def _asked(changes: Changes, settings: list[str] | None) -> Asked:
 
 def _values(option: Option, text: str) -> list[object]:
     """Return the values of an option in their order. Raises InputError."""
-    from clustersim.sweep.space import degrees, numbers, words
+    from clustersim.sweeps.space import degrees, numbers, words
 
     if not option.swept:
         return [text]

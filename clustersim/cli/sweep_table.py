@@ -16,8 +16,8 @@ from clustersim.parallel.options import KEYS, NAMES, OPTIONS
 from clustersim.units import duration, gibibytes
 
 if TYPE_CHECKING:
-    from clustersim.sweep.run import Sweep
-    from clustersim.sweep.space import Asked, Point
+    from clustersim.sweeps.run import Sweep
+    from clustersim.sweeps.space import Asked, Point
 
 Row = dict[str, Any]
 SHOWN, WIDTH = 20, 100
@@ -43,7 +43,7 @@ class Shown:
 
     def fields(self, top: int | None) -> dict[str, Any]:
         """Return counts, the kinds of reasons, the command of the best point and the `top` best rows (all: None)."""
-        from clustersim.sweep.table import counts, ranked
+        from clustersim.sweeps.table import counts, ranked
 
         reasons = [{"status": s, "points": n, "reason": why} for s, n, why in self._reasons()]
         return {
@@ -56,7 +56,7 @@ class Shown:
 
     def text(self, top: int) -> str:
         """Return the `top` best rows as a table, the command of the first, and the reasons of points without a result."""
-        from clustersim.sweep.table import ranked
+        from clustersim.sweeps.table import ranked
 
         best, many = ranked(self.rows), len(self.rows)
         lines = [*self._table(best[:top]), *_folded(self._best())] if best else []
@@ -74,7 +74,7 @@ class Shown:
         return shlex.join(self._best()) or None
 
     def _best(self) -> list[str]:
-        from clustersim.sweep.table import ranked
+        from clustersim.sweeps.table import ranked
 
         best = ranked(self.rows)
         if not best:

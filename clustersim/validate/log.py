@@ -10,7 +10,7 @@ from typing import Any
 
 from clustersim.report import store
 from clustersim.report.store import MANIFEST, Question
-from clustersim.sweep.log import kept
+from clustersim.sweeps.log import kept
 from clustersim.validate.evaluate import Outcome
 from clustersim.writing import write
 
@@ -42,7 +42,7 @@ class Log:
 def opened(target: Path, asked: Question, force: bool = False) -> Iterator[Log]:
     """Yield the log of the folder `target`: what an unfinished validation of the same question left, else an empty one.
 
-    Raises InputError as `clustersim.sweep.log.kept`.
+    Raises InputError as `clustersim.sweeps.log.kept`.
     """
 
     def empty(place: Path) -> None:

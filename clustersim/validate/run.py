@@ -9,7 +9,7 @@ from pathlib import Path
 
 from clustersim.errors import ClustersimError, ConfigError, DiskFullError, InputError, InterruptedSweepError
 from clustersim.report.store import ELSEWHERE
-from clustersim.sweep.runner import spread
+from clustersim.sweeps.runner import spread
 from clustersim.validate import log
 from clustersim.validate.adapt import ABLATIONS
 from clustersim.validate.evaluate import Outcome, evaluate

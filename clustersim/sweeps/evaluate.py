@@ -12,7 +12,7 @@ from clustersim.config.yaml import Document, read
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError
 from clustersim.files import Inputs, held
 from clustersim.parallel.options import NAMES
-from clustersim.sweep.space import Point
+from clustersim.sweeps.space import Point
 from clustersim.topology.model import Topology
 
 if TYPE_CHECKING:

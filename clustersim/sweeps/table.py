@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from clustersim.sweep.evaluate import Row
+from clustersim.sweeps.evaluate import Row
 
 if TYPE_CHECKING:
     import polars as pl

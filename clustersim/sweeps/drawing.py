@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-from clustersim.sweep.evaluate import Row
-from clustersim.sweep.table import ranked
+from clustersim.sweeps.evaluate import Row
+from clustersim.sweeps.table import ranked
 from clustersim.units import duration
 
 MOST = 24

@@ -14,9 +14,9 @@ from pathlib import Path
 from clustersim.errors import InputError
 from clustersim.report import store
 from clustersim.report.store import MANIFEST, Question
-from clustersim.sweep.evaluate import Row
-from clustersim.sweep.space import Point
-from clustersim.sweep.table import frame
+from clustersim.sweeps.evaluate import Row
+from clustersim.sweeps.space import Point
+from clustersim.sweeps.table import frame
 from clustersim.writing import LOCK, HeldError, clear, locked, settled, write
 
 LOG = "points.jsonl"

@@ -14,9 +14,9 @@ from clustersim.files import held
 from clustersim.report import names
 from clustersim.report.store import ELSEWHERE, Question, place
 from clustersim.simulation import check_names
-from clustersim.sweep import log, runner
-from clustersim.sweep.evaluate import Case, Files, Row, load
-from clustersim.sweep.space import Point
+from clustersim.sweeps import log, runner
+from clustersim.sweeps.evaluate import Case, Files, Row, load
+from clustersim.sweeps.space import Point
 from clustersim.writing import unwritable
 
 Show = Callable[[Iterator[tuple[int, Row]], int], Iterator[tuple[int, Row]]]

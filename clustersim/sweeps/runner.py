@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from clustersim import plugins
 from clustersim.errors import ClustersimError
-from clustersim.sweep.evaluate import Case, Files, Row, evaluate, load
-from clustersim.sweep.space import Point
+from clustersim.sweeps.evaluate import Case, Files, Row, evaluate, load
+from clustersim.sweeps.space import Point
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ProcessPoolExecutor
