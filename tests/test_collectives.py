@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -207,6 +208,56 @@ def test_an_algorithm_from_outside() -> None:
         assert phase.rounds == 6
         with pytest.raises(InputError, match="cannot do all_to_all"):
             model.phases("phases", "all_to_all", Group(4, (4,)))
+
+
+@pytest.mark.parametrize("name", sorted(plugins.names(model.ROOM)))
+def test_shipped_algorithms_keep_the_protocol(name: str) -> None:
+    assert model.algorithm(name) is module(name)
+
+
+OUTSIDE = """
+import numpy as np
+from clustersim.collectives.model import Algorithm, uniform
+
+class Star(Algorithm):
+    OPS = frozenset({"broadcast"})
+    def phases(self, op, group): return there(op, group)
+
+class Whatever(Algorithm):
+    def phases(self, op, group): return there(op, group)
+
+def there(op, group):
+    others = np.arange(1, group.n)
+    return (uniform(1, 0 * others, others, 1.0),)
+"""
+
+
+def test_an_algorithm_needs_nothing_but_phases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class, or a function: without OPS it does whatever is asked, without steps there is nothing to prove."""
+    (tmp_path / "outside_star.py").write_text(OUTSIDE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    four = Group(4, (4,))
+    with plugins.permitted("outside_star:Star", "outside_star:Whatever", "outside_star:there"):
+        for name in ("Star", "Whatever", "there"):
+            (phase,) = model.phases(f"outside_star:{name}", "broadcast", four)
+            assert phase.fraction.tolist() == [1, 1, 1]  # type: ignore[union-attr]
+            assert list(model.algorithm(f"outside_star:{name}").steps("broadcast", four)) == []
+        for name in ("Whatever", "there"):
+            assert model.algorithm(f"outside_star:{name}").OPS == model.OPERATIONS
+        with pytest.raises(
+            InputError, match="outside_star:Star cannot do reduce, only broadcast; reduce is done by ring"
+        ):
+            model.phases("outside_star:Star", "reduce", four)
+
+
+def test_operations_that_are_not_read_are_not_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "outside_half.py").write_text("OPS = frozenset({'reduce'})\ndef phases(op, group): return ()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with (
+        plugins.permitted("outside_half:phases"),
+        pytest.raises(InputError, match="its module has OPS, but not both phases and steps beside it; write a class"),
+    ):
+        model.phases("outside_half:phases", "reduce", Group(4, (4,)))
 
 
 RING2 = [Step(0, 0, 1, 1, True), Step(0, 1, 0, 0, True), Step(1, 0, 1, 0, False), Step(1, 1, 0, 1, False)]

@@ -150,7 +150,7 @@ from clustersim.collectives.algorithms import ring
 from clustersim.jobs.placements import packed
 from clustersim.topology.kinds import switch
 
-OPS = ring.OPS
+OPS, steps = ring.OPS, ring.steps
 phases, build, deal, kind = ring.phases, gpipe.build, packed.deal, switch.build
 
 class Half(Predictor):

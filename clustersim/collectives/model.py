@@ -1,14 +1,7 @@
-"""What every collective algorithm provides, in two forms that tests hold against each other.
+"""What a collective algorithm says, in two forms that tests hold against each other: steps for the proof, bytes for the fabric.
 
-Each file of this folder is one algorithm and has
-
-    OPS: frozenset[str]                                   the collectives it can do
-    def steps(op, group) -> Iterator[Step]                what each rank sends in each round, on chunks
-    def phases(op, group) -> tuple[Phase | AllPairs, ...] the same as bytes over pairs of ranks, for the fluid fabric
-
-for a group of two or more ranks. `steps` is proved against the pre- and postcondition of the collective (`proof.py`);
-`phases` must carry the same bytes over the same pairs and count the same rounds. An algorithm that cuts its chunks
-finer to keep a chain or a tree busy is proved uncut: the pieces of a chunk follow it on its way.
+Each file of `algorithms/` is one `Algorithm`, as a module: `OPS`, `steps` and `phases`. Elsewhere a class that derives from
+`Algorithm` is one.
 
 A source or destination below zero is a switch that adds what comes in and copies what goes out: `node_switch(j)` joins the
 GPUs of node j (NVLS), `network_switch(r)` the NICs of rail r of all nodes (SHARP). It holds nothing at first. Node j are the
@@ -17,11 +10,11 @@ positions j·levels[0] … (j + 1)·levels[0] - 1, and a position's rail is its 
 
 from __future__ import annotations
 
+import inspect
 import math
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, get_args, runtime_checkable
 
 import numpy as np
 
@@ -30,6 +23,7 @@ from clustersim.arrays import Floats, Ints
 from clustersim.collectives.skew import OPS as SKEWED
 from clustersim.collectives.skew import checked
 from clustersim.errors import InputError, shown
+from clustersim.model.operator import CollectiveOp
 
 ROOM = "clustersim.collectives"
 
@@ -99,6 +93,47 @@ class AllPairs(NamedTuple):
         return Phase(self.rounds, source[kept], destination[kept], fraction[kept])
 
 
+OPERATIONS = frozenset({*get_args(CollectiveOp), "send"})
+"""All that can be asked of an algorithm."""
+
+
+@runtime_checkable
+class Algorithm(Protocol):
+    """A collective algorithm, for groups of two or more ranks. Derive from it: only `phases` has no default.
+
+    A module with the three is one too.
+    """
+
+    OPS: frozenset[str] = OPERATIONS
+    """The operations that it can do; the default is all."""
+
+    def phases(self, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
+        """Return what the fabric carries, phase after phase: the bytes over pairs of ranks.
+
+        They are those of `steps`, over the same pairs and in as many rounds. Raises InputError for a group that it cannot do.
+        """
+        ...
+
+    def steps(self, op: str, group: Group) -> Iterator[Step]:
+        """Yield what each rank sends in each round, on chunks, for `proof.check`. The default has nothing to prove.
+
+        `proof.py` plays them from the precondition of the collective to its postcondition. An algorithm that cuts its chunks
+        finer to keep a chain or a tree busy is proved uncut: the pieces of a chunk follow it on its way.
+        """
+        return iter(())
+
+
+class FunctionAlgorithm(Algorithm):
+    """A plain function `phases(op, group)` that says nothing of its operations and steps."""
+
+    def __init__(self, find: Callable[[str, Group], tuple[Phase | AllPairs, ...]]) -> None:
+        self.find = find
+
+    def phases(self, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
+        """Return what the function does."""
+        return self.find(op, group)
+
+
 NETWORK = -(1 << 40)
 """Positions from here downwards are switches between nodes."""
 
@@ -119,8 +154,8 @@ def nodes_of(group: Group) -> tuple[int, int]:
     return inside, group.n // inside
 
 
-def phases(algorithm: str, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
-    """Return the phases, one after the other, in which `algorithm` does `op` over `group`; none for a single rank.
+def phases(name: str, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
+    """Return the phases, one after the other, in which the algorithm does `op` over `group`; none for a single rank.
 
     S of a Phase is the whole array for all_reduce, all_gather, reduce_scatter, broadcast and reduce, and the bytes that
     one rank sends, its own share included, for all_to_all (nccl-tests, doc/PERFORMANCE.md). With shares a position sends
@@ -129,29 +164,45 @@ def phases(algorithm: str, op: str, group: Group) -> tuple[Phase | AllPairs, ...
     operation or a group it cannot do.
     """
     shares = checked(group.shares, group.n) if op in SKEWED else ()
-    name = plugins.spelled(ROOM, algorithm)  # a short name may mean another function tomorrow
-    return _phases(name, op, Group(int(group.n), tuple(map(int, group.levels)), shares))
+    spelled = plugins.spelled(ROOM, name)  # a short name may mean another function tomorrow
+    return _phases(spelled, op, Group(int(group.n), tuple(map(int, group.levels)), shares))
 
 
 @lru_cache(maxsize=64)
-def _phases(algorithm: str, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
-    build = plugins.load(ROOM, algorithm, "phases")
-    with plugins.blaming(ROOM, algorithm):
-        return _built(algorithm, build, op, group)
+def _phases(name: str, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
+    with plugins.blaming(ROOM, name):
+        return _built(name, algorithm(name), op, group)
 
 
-def _built(
-    algorithm: str, build: Callable[..., tuple[Phase | AllPairs, ...]], op: str, group: Group
-) -> tuple[Phase | AllPairs, ...]:
-    can = operations(build)
-    if can is not None and op not in can:
-        raise InputError(f"{algorithm} cannot do {op}, only {', '.join(sorted(can))}; {op} is done by {_able(op)}")
+def algorithm(name: str) -> Algorithm:
+    """Return the algorithm of a name: a module, an object of a class that is named, or a function made to fit.
+
+    A function `phases` stands for its module where that is an Algorithm. Raises UnknownNameError, and InputError for a module
+    that says which operations it can do and has no steps.
+    """
+    found = plugins.load(ROOM, name, "phases")
+    with plugins.blaming(ROOM, name):
+        found = found() if isinstance(found, type) else found
+        if isinstance(found, Algorithm):
+            return found
+        home = inspect.getmodule(found)
+        if isinstance(home, Algorithm) and home.phases is found:
+            return home
+        if home is not None and "OPS" in vars(home):
+            lacks = "its module has OPS, but not both phases and steps beside it"
+            raise TypeError(f"{lacks}; write a class that derives from clustersim.collectives.model.Algorithm")
+        return FunctionAlgorithm(found)
+
+
+def _built(name: str, own: Algorithm, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
+    if op not in own.OPS:
+        raise InputError(f"{name} cannot do {op}, only {', '.join(sorted(own.OPS))}; {op} is done by {_able(op)}")
     if group.n < 1 or math.prod(group.levels) != group.n:
         raise InputError(f"levels {group.levels} of a group must multiply to its {group.n} ranks")
     if group.n == 1:
         return ()
-    found = build(op, group)
-    if plugins.outside(ROOM, algorithm):
+    found = own.phases(op, group)
+    if plugins.outside(ROOM, name):
         found = tuple(map(partial(_sane, n=group.n), found))
         if not any(map(_moves, found)):
             raise ValueError("no phase moves any bytes")
@@ -189,13 +240,8 @@ def _moves(phase: Phase | AllPairs) -> bool:
     return bool(phase.fraction.any())
 
 
-def operations(build: Callable[..., object]) -> frozenset[str] | None:
-    """Return the OPS of the module that defines an algorithm's function, None when it declares none."""
-    return getattr(sys.modules.get(getattr(build, "__module__", "")), "OPS", None)
-
-
 def _able(op: str) -> str:
-    able = [name for name in sorted(plugins.names(ROOM)) if op in plugins.load(ROOM, name, "OPS")]
+    able = [name for name in sorted(plugins.names(ROOM)) if op in algorithm(name).OPS]
     return ", ".join(able) or "none of the algorithms"
 
 

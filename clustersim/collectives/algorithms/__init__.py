@@ -1,1 +1,1 @@
-"""Collective algorithms by their name in YAML: one file each, `steps` for the proof and `phases` for the fabric."""
+"""Collective algorithms by their name in YAML: each file is one `collectives.model.Algorithm`, and nothing else."""
