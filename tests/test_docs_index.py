@@ -6,6 +6,11 @@ import re
 import pytest
 from documents import ROOT
 
+from clustersim.collectives.model import Algorithm
+from clustersim.predictors.base import Predictor
+from clustersim.schedules.action import ScheduleKind
+from clustersim.topology.hops import Hops
+
 DOCS = ROOT / "docs"
 INDEX = DOCS / "README.md"
 _LINK = re.compile(r"\]\(([^)#:\s]+\.md)(?:#[^)]*)?\)")
@@ -68,3 +73,25 @@ def test_no_word_stands_twice_in_the_glossary():
     words = re.findall(r"^\| ([^|]+) \|", (DOCS / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE)
     words = [word for word in words if word not in ("word", "---")]
     assert len(words) == len(set(words))
+
+
+PROTOCOLS = {"predictor": Predictor, "collective": Algorithm, "schedule": ScheduleKind, "topology": Hops}
+
+
+@pytest.mark.parametrize("what", PROTOCOLS)
+def test_the_page_of_a_protocol_names_every_member(what):
+    text = (DOCS / f"how-to-add-a-{what}.md").read_text(encoding="utf-8")
+    _, table = re.split(r"^#+ All that .* can say$", text, flags=re.MULTILINE)
+    own = vars(PROTOCOLS[what])
+    members = {name for name in own if not name.startswith("_")} | ({"__call__"} & own.keys())
+    assert set(re.findall(r"^\| `(\w+)[`(]", table, re.MULTILINE)) == members
+
+
+@pytest.mark.parametrize("what", PROTOCOLS)
+def test_the_page_of_a_protocol_has_an_example_that_a_package_offers(what):
+    """About thirty lines and a project file; test_docs.py installs it and runs the commands of the page."""
+    text = (DOCS / f"how-to-add-a-{what}.md").read_text(encoding="utf-8")
+    [example] = re.findall(r"^```python title=\w+\.py\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert len(example.splitlines()) <= 45
+    assert "```toml title=pyproject.toml\n[project]" in text
+    assert "After `pip install -e .`" in text

@@ -7,7 +7,7 @@ Letters: F forward, B full backward, I gradient of the input only, W gradient of
 from __future__ import annotations
 
 import re
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from clustersim.errors import InputError, shown
 
@@ -28,6 +28,18 @@ class Action(NamedTuple):
 
 Schedule = tuple[tuple[Action, ...], ...]
 """One row of actions a pipeline rank."""
+
+
+class ScheduleKind(Protocol):
+    """What a schedule of any size is made by: each file of `kinds/` has one as `build`. A plain function is one."""
+
+    def __call__(self, stages: int, microbatches: int, chunks: int = 1) -> Schedule:
+        """Return a row of actions for each of `stages` pipeline ranks.
+
+        Rank r holds the global stages r, r + stages, …: `chunks` of them, one unless the job says otherwise (`vpp`). Rows may be
+        any iterables of (stage, letter, microbatch). Raises InputError for sizes that it cannot do.
+        """
+        ...
 
 
 def parse(text: str) -> Action:

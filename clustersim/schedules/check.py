@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice, product
 from operator import index
-from typing import cast
 
 from clustersim import plugins
 from clustersim.errors import InputError, SimulationError, shown
-from clustersim.schedules.action import Action, Schedule
+from clustersim.schedules.action import Action, Schedule, ScheduleKind
 from clustersim.schedules.play import play
 
 ROOM = "clustersim.schedules"
@@ -25,9 +24,9 @@ def load(name: str, stages: int, microbatches: int, chunks: int = 1) -> Schedule
     for what, count in (("stages", stages), ("microbatches", microbatches), ("chunks", chunks)):
         if count < 1:
             raise InputError(f"a schedule needs 1 or more {what}, not {count}")
-    build = plugins.load(ROOM, name, "build")
+    build: ScheduleKind = plugins.load(ROOM, name, "build")
     with plugins.blaming(ROOM, name):
-        schedule = cast(Schedule, build(stages, microbatches, chunks))
+        schedule = build(stages, microbatches, chunks)
         if plugins.outside(ROOM, name):
             schedule = _actions(schedule, 4 * microbatches * chunks)
         check(schedule, stages, microbatches, chunks)

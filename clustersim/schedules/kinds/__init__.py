@@ -1,6 +1,3 @@
-"""Schedules by their name in YAML: one file each, `build(stages, microbatches, chunks) -> actions`, and nothing else.
-
-`stages` counts pipeline ranks; with `chunks` model chunks a rank, global stage = chunk · stages + rank.
-"""
+"""Schedules by their name in YAML: one file each, whose `build` is a `schedules.action.ScheduleKind`, and nothing else."""
 
 ALIASES = {"1f1b": "one_f_one_b"}
