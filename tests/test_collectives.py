@@ -245,7 +245,7 @@ def test_an_algorithm_needs_nothing_but_phases(tmp_path: Path, monkeypatch: pyte
         for name in ("Whatever", "there"):
             assert model.algorithm(f"outside_star:{name}").OPS == model.OPERATIONS
         with pytest.raises(
-            InputError, match="outside_star:Star cannot do reduce, only broadcast; reduce is done by ring"
+            InputError, match="outside_star:Star cannot do reduce, only broadcast; reduce is done by mesh_ring"
         ):
             model.phases("outside_star:Star", "reduce", four)
 
