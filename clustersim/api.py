@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Result:
     """One simulated training step; `found` is all that the simulation knows of it."""
 
-    found: simulation.Result
+    found: simulation.StepResult
 
     @property
     def summary(self) -> dict[str, Any]:

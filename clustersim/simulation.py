@@ -36,7 +36,7 @@ TRIED = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class StepResult:
     """All that one simulation found; `summary` is what `summary.json` holds, `seconds` the wall time it took."""
 
     summary: dict[str, Any]
@@ -58,7 +58,7 @@ def simulate(
     ignore_memory: bool = False,
     full_attention: bool = False,
     progress: Progress = lambda _: None,
-) -> Result:
+) -> StepResult:
     """Simulate one training step.
 
     topology, workload: paths of YAML files. overrides: dotted keys of the workload, such as {"parallelism.tp": 4}. fold:
@@ -83,7 +83,7 @@ def run(
     ignore_memory: bool = False,
     full_attention: bool = False,
     progress: Progress = lambda _: None,
-) -> Result:
+) -> StepResult:
     """Simulate one step of a loaded job, on the first GPUs of a built cluster; arguments as in `simulate`."""
     from clustersim.engine.fold.adaptive import play
 
@@ -100,7 +100,7 @@ def run(
     kernels = step_kernels(work, planned, path, record.end, predicted.bounds)
     facts = Facts(memory, predicted, kernels, path, _nearby(cluster, job), full_attention)
     found = summary(cluster, work, planned, record, parts, facts)
-    return Result(found, cluster, job, planned, record, parts, facts, time.perf_counter() - begun)
+    return StepResult(found, cluster, job, planned, record, parts, facts, time.perf_counter() - begun)
 
 
 def prepare(

@@ -13,7 +13,7 @@ from clustersim.engine import traffic as engine_traffic
 from clustersim.engine.network import Network, Tenant, demand, folded, networks
 from clustersim.engine.traffic import Family, Traffic
 from clustersim.parallel import load as workloads
-from clustersim.simulation import Result, run
+from clustersim.simulation import StepResult, run
 from clustersim.topology import build as topologies
 from clustersim.topology.model import Topology
 
@@ -56,7 +56,7 @@ def job(**overrides: Any) -> Any:
     return workloads.build(parse(MODEL, "job.yaml"), changes)
 
 
-def simulate(topology: Topology, fold: bool = True, **overrides: Any) -> Result:
+def simulate(topology: Topology, fold: bool = True, **overrides: Any) -> StepResult:
     """Simulate the small job."""
     return run(topology, job(**overrides), fold=fold, ignore_memory=True)
 

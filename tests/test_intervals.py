@@ -26,7 +26,7 @@ from clustersim.predictors.weights_file import Weights
 from clustersim.report.critical_path import critical_path
 from clustersim.report.terminal import lines
 from clustersim.simulation import run
-from clustersim.single_gpu.model import Graph, Node
+from clustersim.single_gpu.model import Graph, OperatorCall
 from clustersim.single_gpu.total import CALL, total
 
 SPLITS = {
@@ -248,8 +248,8 @@ def test_a_gpu_that_nobody_measured_has_a_wider_interval_the_farther_it_is():
 def test_kernels_before_the_last_wait_for_the_cpu_are_hidden_behind_it():
     """A GPU that idles for a call's launch waits for the CPU, not for the kernels before it."""
     small = vector("elementwise", "add", "bf16", 1, 64, 1, 12)
-    nodes = [Node("", "add", "forward", (small,), (), 0.0)] * 3
-    last = Node("", "norm", "forward", (NORM,), (), 0.0)
+    nodes = [OperatorCall("", "add", "forward", (small,), (), 0.0)] * 3
+    last = OperatorCall("", "norm", "forward", (NORM,), (), 0.0)
     found = total(Graph("some", (*nodes, last), 0), get("roofline"), H100)
     assert dict(found.critical) == {NORM: pytest.approx(found.seconds - 4 * CALL)}
     assert dict(total(Graph("some", (*nodes, last), 0), get("roofline"), H100, eager=False).critical).keys() == {

@@ -30,7 +30,7 @@ def memory(one, own, kept):
 
 
 def saved(one):
-    return sum(op.saved for op in block(one.rank).operators)
+    return sum(op.saved for op in block(one.shard).operators)
 
 
 DEEP = {"parallelism__tp": 8, "parallelism__pp": 16, "model__layers": 96, "training__global_batch": 64}

@@ -15,7 +15,7 @@ from clustersim.lab.reproductions import whole_models
 from clustersim.model.kernel import vector
 from clustersim.predictors.load import get
 from clustersim.single_gpu.memory import alive
-from clustersim.single_gpu.model import OUTSIDE, Node
+from clustersim.single_gpu.model import OUTSIDE, OperatorCall
 
 ROOT = Path(__file__).parents[1]
 GPT = str(ROOT / "tests/models/gpt.py")
@@ -245,7 +245,7 @@ def test_outputs_are_alive_from_the_call_that_makes_them_to_the_last_that_reads_
     kernel = vector("memory", "copy", "fp32", 1, 8, 0.0, 8.0)
 
     def node(output, *reads, phase="forward", kernels=(kernel,)):
-        return Node("", "x", phase, kernels, tuple((read, 1.0) for read in reads), output)
+        return OperatorCall("", "x", phase, kernels, tuple((read, 1.0) for read in reads), output)
 
     chain = [node(4.0, OUTSIDE), node(8.0, 0), node(2.0, 1)]
     assert alive(chain) == 12  # the first two, then the last two

@@ -199,7 +199,9 @@ def test_tables_of_every_predictor_that_ships():
 
 
 def test_markdown_leaves_empty_columns_out():
-    sheet = weights_tables.Sheet("", ("class", "GPU", "mean", "scalar"), [("a", "b", "1", ""), ("c", "", "2", "")])
+    sheet = weights_tables.WeightsTable(
+        "", ("class", "GPU", "mean", "scalar"), [("a", "b", "1", ""), ("c", "", "2", "")]
+    )
     assert weights_tables.markdown(sheet).splitlines() == [
         "| class | GPU | mean |", "| --- | --- | ---: |", "| a | b | 1 |", "| c |  | 2 |",
     ]  # fmt: skip

@@ -10,7 +10,7 @@ from clustersim.hardware import gpus
 from clustersim.lab.data import sources, tables
 from clustersim.lab.data.by_class import own_samples
 from clustersim.lab.train import splits
-from clustersim.lab.train.ensemble import Plan
+from clustersim.lab.train.ensemble import TrainingBudget
 from clustersim.lab.train.learner import ROOM
 from clustersim.lab.train.learners import linear as linear_learner
 from clustersim.lab.train.learners import neusight as learner
@@ -74,10 +74,10 @@ def data(tmp_path_factory):
 
 @pytest.fixture
 def short(monkeypatch):
-    for where, steps in (("habitat.PLAN", 60), ("neusight.FEW_PLAN", 40), ("neusight.products.PLAN", 40)):
-        brief = Plan(members=2, widths=(8, 8), steps=steps, batch=32, rate=3e-2)
+    for where, steps in (("habitat.BUDGET", 60), ("neusight.FEW_BUDGET", 40), ("neusight.products.BUDGET", 40)):
+        brief = TrainingBudget(members=2, widths=(8, 8), steps=steps, batch=32, rate=3e-2)
         monkeypatch.setattr(f"clustersim.lab.train.learners.{where}", brief)
-    own = Plan(members=1, widths=(8, 8), steps=20, batch=16)
+    own = TrainingBudget(members=1, widths=(8, 8), steps=20, batch=16)
     monkeypatch.setattr("clustersim.lab.train.learners.neusight.products.OWN_PLAN", own)
 
 
@@ -160,7 +160,9 @@ def test_a_users_gpu_gets_a_speed_of_its_own(own, data, short, tmp_path, monkeyp
     measured(files[1], "h100", 1.0)
     joined = splits.splits(sources.Data((data, files[0])), 0)["half/linear"].train
     assert board.name in {gpus.load(name).name for name in joined.gpu.tolist()}
-    monkeypatch.setattr("clustersim.lab.train.learners.neusight.products.PLAN", Plan(members=1, steps=300, batch=64))
+    monkeypatch.setattr(
+        "clustersim.lab.train.learners.neusight.products.BUDGET", TrainingBudget(members=1, steps=300, batch=64)
+    )
     samples = own_samples(sources.Data(tuple(files)))["half/linear"]
     found = learner.products.fit("half/linear", samples, 0)
     gain = products.speed(found, board, "bf16") - products.speed(found, gpus.load("h100"), "bf16")

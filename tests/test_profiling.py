@@ -17,8 +17,8 @@ from clustersim.lab.data import own_measurements
 from clustersim.lab.data.own_measurements import COLUMNS, read
 from clustersim.lab.measure import cuda, device, meter, plan, suites, timing, tiny, wholes
 from clustersim.lab.measure.case import Case, Trial
-from clustersim.lab.measure.log import Log
-from clustersim.lab.measure.plan import Plan
+from clustersim.lab.measure.log import MeasurementLog
+from clustersim.lab.measure.plan import MeasurementPlan
 from clustersim.lab.measure.profile import Bench
 from clustersim.lab.measure.rows import KEY, WHOLE_COLUMNS, WHOLE_KEY
 from clustersim.lab.measure.shapes import GPT3, LLAMA70, linears
@@ -60,7 +60,7 @@ def test_every_step_runs_on_a_cpu(cpu, tmp_path):
 
 def _all_run(suite, cpu, tmp_path):
     said = []
-    bench, chosen = Bench(cpu, tmp_path / "k.csv", said.append), Plan((suite,))
+    bench, chosen = Bench(cpu, tmp_path / "k.csv", said.append), MeasurementPlan((suite,))
     rows = bench.run(chosen)
     lost = [text.partition("left out: ")[2] for text in said if "left out" in text]
     assert {text for text in lost if not any(text.startswith(known) for known in LACKING)} == set()
@@ -73,7 +73,7 @@ def _all_run(suite, cpu, tmp_path):
 def test_a_row_is_the_case_that_was_measured(cpu, tmp_path):
     case = tiny.case(next(c for c in suites.cases(["gemm"]) if c.sustained))
     bench = Bench(cpu, tmp_path / "k.csv", lambda _: None)
-    list(bench._one(case, Plan()))
+    list(bench._one(case, MeasurementPlan()))
     found = read(tmp_path / "k.csv")
     assert found.mode.tolist() == ["burst", "sustained"]
     same = columns([case.kernel])
@@ -128,12 +128,12 @@ def test_operands_lie_as_the_layout_says(layout, cpu):
 
 def test_a_killed_run_keeps_its_rows(tmp_path):
     path = tmp_path / "k.csv"
-    log = Log(path, COLUMNS, KEY)
+    log = MeasurementLog(path, COLUMNS, KEY)
     row = {"gpu": "h200", "m": 1, "causal": True, "latency_s": 1.23456789e-5, "power_w": math.nan, "note": "a, b"}
     log.append(row)
     with path.open("a") as file:
         file.write("h200,linear,forw")
-    again = Log(path, COLUMNS, KEY)
+    again = MeasurementLog(path, COLUMNS, KEY)
     assert row in again
     assert row | {"m": 2} not in again
     [kept] = csv.DictReader(path.read_text().splitlines())
@@ -144,10 +144,10 @@ def test_another_table_is_not_written_over(tmp_path):
     path = tmp_path / "k.csv"
     path.write_text("a,b\n1,2\n")
     with pytest.raises(DataError, match=r"k.csv:1: is no table of this profiler; name another file with --out"):
-        Log(path, COLUMNS, KEY)
+        MeasurementLog(path, COLUMNS, KEY)
     assert path.read_text() == "a,b\n1,2\n"
     with pytest.raises(InputError, match="cannot be written"):
-        Log(tmp_path / "none/k.csv", WHOLE_COLUMNS, WHOLE_KEY)
+        MeasurementLog(tmp_path / "none/k.csv", WHOLE_COLUMNS, WHOLE_KEY)
 
 
 def test_a_case_that_fails_is_left_out_and_the_next_one_runs(cpu, tmp_path, monkeypatch):
@@ -158,7 +158,7 @@ def test_a_case_that_fails_is_left_out_and_the_next_one_runs(cpu, tmp_path, monk
 
     monkeypatch.setattr(attention, "build", broken)
     said = []
-    Bench(cpu, tmp_path / "k.csv", said.append).run(Plan(("attention", "launch")))
+    Bench(cpu, tmp_path / "k.csv", said.append).run(MeasurementPlan(("attention", "launch")))
     assert any(
         text.endswith("left out: OutOfMemoryError: CUDA out of memory. Tried to allocate 80 GiB.") for text in said
     )
@@ -167,14 +167,14 @@ def test_a_case_that_fails_is_left_out_and_the_next_one_runs(cpu, tmp_path, monk
 
 def test_time_is_up(cpu, tmp_path):
     said = []
-    assert Bench(cpu, tmp_path / "k.csv", said.append).run(Plan(("vector",), seconds=-1)) == 0
+    assert Bench(cpu, tmp_path / "k.csv", said.append).run(MeasurementPlan(("vector",), seconds=-1)) == 0
     assert said[-1].startswith("time is up after 0 of")
 
 
 def test_quick_takes_the_first_tier_in_bursts(cpu, tmp_path):
-    quick = Plan.of("attention", None, True)
+    quick = MeasurementPlan.of("attention", None, True)
     assert all(one.tier == 0 for one in quick.work(False))
-    assert any(isinstance(one, Trial) for one in Plan.of(None, 5, True).work(True))
+    assert any(isinstance(one, Trial) for one in MeasurementPlan.of(None, 5, True).work(True))
     Bench(cpu, tmp_path / "k.csv", lambda _: None).run(quick)
     assert {*read(tmp_path / "k.csv").mode} == {"burst"}
 
@@ -188,9 +188,9 @@ def test_sets_of_operands_exceed_the_cache_and_spare_the_memory(cpu, tmp_path):
 
 def test_wrong_options_are_one_sentence():
     with pytest.raises(InputError, match=r"--suite: 'gem' is no suite; did you mean 'gemm'\?"):
-        Plan.of("gem,attention", None, False)
+        MeasurementPlan.of("gem,attention", None, False)
     with pytest.raises(InputError, match="--minutes is -1; write a number above 0"):
-        Plan.of(None, -1, False)
+        MeasurementPlan.of(None, -1, False)
 
 
 def test_without_a_gpu_there_is_one_sentence(monkeypatch, tmp_path):
@@ -236,10 +236,10 @@ def test_command_line(tmp_path):
 
 def test_clocks_and_power_are_medians_of_the_late_readings():
     looks = iter([meter.Reading(100, 1), meter.Reading(200, 2), meter.Reading(), *[meter.Reading(300, 3)] * 1000])
-    with meter.Meter(lambda: next(looks)) as watch:
+    with meter.BoardMeter(lambda: next(looks)) as watch:
         watch._done.wait(0.75)
     assert watch.reading(skip=0.5) == (300, 3)
-    with meter.Meter(None) as nothing:
+    with meter.BoardMeter(None) as nothing:
         pass
     assert all(math.isnan(value) for value in nothing.reading())
 

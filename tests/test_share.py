@@ -22,8 +22,8 @@ from clustersim.engine.fabric import Fabric
 from clustersim.engine.network import Tenant
 from clustersim.engine.simulate import Record
 from clustersim.engine.traffic import Family
-from clustersim.jobs.request import Request, Wanted
-from clustersim.jobs.simulate import Result, share
+from clustersim.jobs.request import PlacementRequest, Wanted
+from clustersim.jobs.simulate import JobsResult, share
 from clustersim.model.operator import Collective
 from clustersim.report.links import link_bytes
 from clustersim.report.shared_links import merged, overlaps
@@ -37,21 +37,23 @@ WIDE = NARROW.replace("oversubscription: 8", "up: 8")
 RING = {"parallelism__algorithms__dp": "ring"}
 
 
-def wanted(*requests: Request, placement: str = "packed", steps: int = 2) -> Wanted:
+def wanted(*requests: PlacementRequest, placement: str = "packed", steps: int = 2) -> Wanted:
     return Wanted(requests, placement, steps, {})
 
 
-def request(name: str, nodes: int | tuple[int, ...] | None = None, start: float = 0.0, **overrides: object) -> Request:
-    return Request(name, job(**overrides), nodes, start)
+def request(
+    name: str, nodes: int | tuple[int, ...] | None = None, start: float = 0.0, **overrides: object
+) -> PlacementRequest:
+    return PlacementRequest(name, job(**overrides), nodes, start)
 
 
 def together(
-    topology: Topology, *requests: Request, fold: bool = True, placement: str = "packed", steps: int = 2
-) -> Result:
+    topology: Topology, *requests: PlacementRequest, fold: bool = True, placement: str = "packed", steps: int = 2
+) -> JobsResult:
     return share(topology, wanted(*requests, placement=placement, steps=steps), fold=fold, ignore_memory=True)
 
 
-def times(result: Result) -> dict[str, list[float]]:
+def times(result: JobsResult) -> dict[str, list[float]]:
     return {j["name"]: [s["step_s"] for s in j["steps"] if s["counted"]] for j in result.summary["jobs"]}
 
 
@@ -167,7 +169,7 @@ def test_a_job_of_one_transfer_at_a_time_is_never_faster_beside_others(sizes, se
         assert one["step_together_min_s"] >= one["step_alone_s"] * (1 - 1e-9)
 
 
-def same(folded: Result, whole: Result) -> None:
+def same(folded: JobsResult, whole: JobsResult) -> None:
     """Compare every step of every job, every rank's parts and every link's bytes."""
     from clustersim.report.breakdown import breakdown
 

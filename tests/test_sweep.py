@@ -19,7 +19,7 @@ from clustersim.errors import ClustersimError, InputError, InterruptedSweepError
 from clustersim.parallel import options as workload_options
 from clustersim.simulation import simulate
 from clustersim.sweeps import evaluate, log, run, runner
-from clustersim.sweeps.space import Asked, degrees, listed, numbers, points, words
+from clustersim.sweeps.space import SweepSpace, degrees, listed, numbers, points, words
 from clustersim.sweeps.table import frame, ranked
 
 ROOT = Path(__file__).parents[1]
@@ -253,7 +253,7 @@ def test_chunks_are_crossed_with_the_schedules_that_can_have_them(axes, pairs):
 
 
 def test_chunks_given_by_set_are_those_of_an_option():
-    asked = Asked({"parallelism.schedule": ["1f1b", "interleaved"]}, {"parallelism.vpp": "2"}, frozenset())
+    asked = SweepSpace({"parallelism.schedule": ["1f1b", "interleaved"]}, {"parallelism.vpp": "2"}, frozenset())
     assert [point["parallelism.vpp"] for point in asked.space()] == [1, 2]
 
 

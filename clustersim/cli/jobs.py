@@ -26,7 +26,7 @@ from clustersim.cli.options import (
 from clustersim.cli.run import printed, progressing
 
 if TYPE_CHECKING:
-    from clustersim.jobs.simulate import Result
+    from clustersim.jobs.simulate import JobsResult
     from clustersim.report.store import Question
 
 
@@ -99,13 +99,13 @@ def jobs(
     printed(command, result.summary, lambda: _lines(result, verbose), target, as_json, quiet)
 
 
-def _save(result: Result, target: Path, asked: Question, force: bool) -> Path:
+def _save(result: JobsResult, target: Path, asked: Question, force: bool) -> Path:
     from clustersim.report.jobs_files import save
 
     return save(target, result.summary, result.shared, asked, force)
 
 
-def _lines(result: Result, verbose: bool) -> list[str]:
+def _lines(result: JobsResult, verbose: bool) -> list[str]:
     from clustersim.report.jobs_terminal import lines
 
     return lines(result.summary, result.seconds, verbose)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from clustersim.model.kernel import Kernel
     from clustersim.model.operator import Collective
     from clustersim.parallel.job import Job
-    from clustersim.parallel.kernel_table import Row
+    from clustersim.parallel.kernel_table import KernelRow
 
     Times = dict[Kernel | Collective, tuple[float, float | None, float | None]]
 
@@ -70,7 +70,7 @@ def _check_stage(job: Job, stage: int | None) -> None:
         raise InputError(f"--stage {stage}: the job has {plural(stages, 'stage', 'stages')}; use {listed}")
 
 
-def _times(job: Job, found: list[Row], name: str) -> Times:
+def _times(job: Job, found: list[KernelRow], name: str) -> Times:
     """Return the seconds of each kernel on a GPU, and their low and high ends, None where unknown."""
     from clustersim.hardware import gpus
     from clustersim.model.kernel import Kernel
@@ -92,7 +92,7 @@ def _times(job: Job, found: list[Row], name: str) -> Times:
     }
 
 
-def _record(row: Row, times: Times) -> dict[str, Any]:
+def _record(row: KernelRow, times: Times) -> dict[str, Any]:
     from clustersim.model.kernel import Kernel
 
     step = row.step
@@ -111,7 +111,7 @@ def _record(row: Row, times: Times) -> dict[str, Any]:
     }
 
 
-def _total(found: list[Row]) -> dict[str, float]:
+def _total(found: list[KernelRow]) -> dict[str, float]:
     """Return the sums over a step: launches, FLOP, bytes moved in memory, bytes of exchanges."""
     from clustersim.model.kernel import Kernel
 
@@ -126,7 +126,7 @@ def _total(found: list[Row]) -> dict[str, float]:
     }
 
 
-def _print(job: Job, found: list[Row], times: Times) -> None:
+def _print(job: Job, found: list[KernelRow], times: Times) -> None:
     from rich.console import Console
     from rich.table import Table
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SHIPPED = ("linear", "habitat", "neusight")
 CARD = "neusight"
 LEARNED = (*SHIPPED, "neusight-paper")
-Data = Annotated[
+DataOption = Annotated[
     list[Path] | None,
     typer.Option(
         "--data",
@@ -41,7 +41,7 @@ app = typer.Typer(help="Train, evaluate and describe the predictors of kernel ti
 @app.command()
 def train(
     name: Annotated[str, typer.Argument(help="linear, habitat, neusight or neusight-paper.")],
-    data: Data = None,
+    data: DataOption = None,
     leave_out: LeaveOut = None,
     seed: Annotated[int, typer.Option(help="Decides every random choice.", min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="Weights file; default: NAME.safetensors here.")] = None,
@@ -83,7 +83,7 @@ def train(
 
 @app.command()
 def evaluate(
-    data: Data = None,
+    data: DataOption = None,
     predictor: Names = None,
     split: Annotated[str, typer.Option(help="Split of the FP32 kernels: test or train.")] = "test",
     weights: Annotated[Path | None, typer.Option(help="Weights file for the one predictor named.")] = None,
@@ -172,11 +172,11 @@ def profile(
     Suites: gemm, attention, vector, grouped, launch, step. Rows that the files hold already are not measured again.
     """
     from clustersim.lab.measure import device as devices
-    from clustersim.lab.measure.plan import Plan
+    from clustersim.lab.measure.plan import MeasurementPlan
     from clustersim.lab.measure.profile import Bench, wholes_file
     from clustersim.writing import check_output
 
-    plan = Plan.of(suite, minutes, quick)
+    plan = MeasurementPlan.of(suite, minutes, quick)
     check_output("--out", out, (".csv",))
     place = devices.cpu(gpu) if device == "cpu" else devices.cuda(gpu)
     count = Bench(place, out, typer.echo).run(plan)

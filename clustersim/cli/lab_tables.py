@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from clustersim.cli.tables import show_table
 
 if TYPE_CHECKING:
-    from clustersim.lab.weights_tables import Sheet
+    from clustersim.lab.weights_tables import WeightsTable
     from clustersim.predictors.weights_file import Weights
 
 WIDEST = 1000
 
 
-def sheets(weights: Weights, full: bool) -> Iterator[Sheet]:
+def sheets(weights: Weights, full: bool) -> Iterator[WeightsTable]:
     """Yield the tables of one predictor's weights: an overview, or all of them."""
     from clustersim.lab import weights_tables
 
@@ -40,7 +40,7 @@ def heading(meta: Mapping[str, Any], full: bool) -> str:
     return f"{meta['predictor']}: seed {meta['seed']}; {meta['split']}{out}{more}"
 
 
-def show(sheet: Sheet) -> None:
+def show(sheet: WeightsTable) -> None:
     """Print a table without the columns that have no entry; nothing when it has no row."""
     from rich.console import Console
     from rich.measure import Measurement
@@ -58,13 +58,13 @@ def show(sheet: Sheet) -> None:
     show_table(Console(width=max(Console().width, whole), highlight=False), table)
 
 
-def judged(rows: Iterable[Mapping[str, Any]], keys: Sequence[str], split: str) -> Sheet:
+def judged(rows: Iterable[Mapping[str, Any]], keys: Sequence[str], split: str) -> WeightsTable:
     """Return errors on measured kernels as a table, a row a group."""
-    from clustersim.lab.weights_tables import Sheet
+    from clustersim.lab.weights_tables import WeightsTable
 
     figures = ("mean", "median", "90th", ">20 GFLOP", "bias", "kernels", "in 80 %", "scalar", "median", "90th")
     cells = [(*_names(row, keys), *_figures(row)) for row in rows]
-    return Sheet(f"absolute errors, split {split}", ("predictor", *keys, *figures, "new"), cells, 1 + len(keys))
+    return WeightsTable(f"absolute errors, split {split}", ("predictor", *keys, *figures, "new"), cells, 1 + len(keys))
 
 
 def _names(row: Mapping[str, Any], keys: Sequence[str]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from clustersim.cli.options import Json
 What = Literal[
     "topologies", "workloads", "gpus", "nodes", "kinds", "schedules", "placements", "algorithms", "predictors"
 ]
-Row = dict[str, Any]
+ListRow = dict[str, Any]
 
 
 def show_list(
@@ -34,7 +34,7 @@ def show_list(
     typer.echo("\n".join(line[:width] for line in _table(rows)))
 
 
-def _topologies() -> list[Row]:
+def _topologies() -> list[ListRow]:
     from clustersim.config.shipped import files
     from clustersim.topology.build import node_specs_of
 
@@ -48,7 +48,7 @@ def _topologies() -> list[Row]:
     return found
 
 
-def _workloads() -> list[Row]:
+def _workloads() -> list[ListRow]:
     from clustersim.config.shipped import files
     from clustersim.model.parameters import parameters
     from clustersim.parallel.load import load
@@ -66,7 +66,7 @@ def _workloads() -> list[Row]:
     ]
 
 
-def _gpus() -> list[Row]:
+def _gpus() -> list[ListRow]:
     from clustersim.hardware import gpus
 
     return [
@@ -82,7 +82,7 @@ def _gpus() -> list[Row]:
     ]
 
 
-def _nodes() -> list[Row]:
+def _nodes() -> list[ListRow]:
     from clustersim.config.yaml import read
     from clustersim.topology.build import presets
 
@@ -93,10 +93,10 @@ def _nodes() -> list[Row]:
     ]
 
 
-def _plugins(room: str) -> Callable[[], list[Row]]:
+def _plugins(room: str) -> Callable[[], list[ListRow]]:
     """Return the list of a folder of plugins, by the first sentences of their files."""
 
-    def found() -> list[Row]:
+    def found() -> list[ListRow]:
         from clustersim import plugins
 
         modules = sorted(plugins.names(f"clustersim.{room}").items())
@@ -107,7 +107,7 @@ def _plugins(room: str) -> Callable[[], list[Row]]:
     return found
 
 
-def _algorithms() -> list[Row]:
+def _algorithms() -> list[ListRow]:
     nccl = {"name": "nccl", "what": "What NCCL's tuner would choose: algorithm, protocol and channels; the default"}
     return [nccl, *_plugins("collectives")()]
 
@@ -127,7 +127,7 @@ def _first(text: str) -> str:
     return re.split(r"(?<!\bal)\.(?:\s+(?=[A-Z`\d])|$)", " ".join(text.partition("\n\n")[0].split()))[0]
 
 
-_LISTS: Mapping[What, Callable[[], list[Row]]] = {
+_LISTS: Mapping[What, Callable[[], list[ListRow]]] = {
     "topologies": _topologies,
     "workloads": _workloads,
     "gpus": _gpus,
@@ -140,7 +140,7 @@ _LISTS: Mapping[What, Callable[[], list[Row]]] = {
 }
 
 
-def _table(rows: list[Row]) -> Iterable[str]:
+def _table(rows: list[ListRow]) -> Iterable[str]:
     """Yield the lines of a table: numbers to the right, text to the left, nothing after the last column."""
     from clustersim.units import scaled
 

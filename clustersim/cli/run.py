@@ -28,7 +28,7 @@ from clustersim.errors import InputError
 
 if TYPE_CHECKING:
     from clustersim.report.store import Question
-    from clustersim.simulation import Progress, Result
+    from clustersim.simulation import Progress, StepResult
 
 
 @workload_options(lists=False)
@@ -98,14 +98,14 @@ def run(
     printed("run", result.summary, lambda: _lines(result, verbose), target, as_json, quiet)
 
 
-def _save(result: Result, target: Path, asked: Question, force: bool) -> Path:
+def _save(result: StepResult, target: Path, asked: Question, force: bool) -> Path:
     from clustersim.report.result import save
 
     found = result.summary, result.parts, result.plan, result.record, result.facts.memory, result.topology
     return save(target, *found, asked, force)
 
 
-def _draw(result: Result, path: Path) -> None:
+def _draw(result: StepResult, path: Path) -> None:
     from clustersim.report.timeline import write
 
     write(path, result.record, result.plan, f"{result.job.name} on {result.topology.name}")
@@ -131,7 +131,7 @@ def printed(
             typer.echo("".join(f"{line}\n" for line in left_out(summary)), nl=False)
 
 
-def _lines(result: Result, verbose: bool) -> list[str]:
+def _lines(result: StepResult, verbose: bool) -> list[str]:
     from clustersim.report.terminal import lines
 
     return lines(result.summary, result.seconds, verbose, _bold if sys.stdout.isatty() else str)

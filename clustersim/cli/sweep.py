@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,9 +26,8 @@ from clustersim.errors import InputError
 from clustersim.parallel.options import OPTIONS, Option
 
 if TYPE_CHECKING:
-    from clustersim.sweeps.space import Asked
-
-Row = dict[str, Any]
+    from clustersim.sweeps.evaluate import Row
+    from clustersim.sweeps.space import SweepSpace
 
 
 @workload_options(lists=True)
@@ -80,9 +79,9 @@ def sweep(
         typer.echo(shown.text(top or SHOWN))
 
 
-def _asked(changes: Changes, settings: list[str] | None) -> Asked:
+def _asked(changes: Changes, settings: list[str] | None) -> SweepSpace:
     """Return what a command line sweeps and what it fixes. Raises InputError."""
-    from clustersim.sweeps.space import Asked, listed
+    from clustersim.sweeps.space import SweepSpace, listed
 
     given = {option.key: _values(option, changes[option.key]) for option in OPTIONS if changes[option.key] is not None}
     single = {option.key for option in OPTIONS if not option.swept}
@@ -99,7 +98,7 @@ def _asked(changes: Changes, settings: list[str] | None) -> Asked:
             axes[key] = list(parts)
         else:
             fixed[key] = value
-    return Asked(axes, fixed, frozenset(by_set))
+    return SweepSpace(axes, fixed, frozenset(by_set))
 
 
 def _values(option: Option, text: str) -> list[object]:

@@ -16,10 +16,10 @@ from clustersim.parallel.options import KEYS, NAMES, OPTIONS
 from clustersim.units import duration, gibibytes
 
 if TYPE_CHECKING:
+    from clustersim.sweeps.evaluate import Row
     from clustersim.sweeps.run import Sweep
-    from clustersim.sweeps.space import Asked, Point
+    from clustersim.sweeps.space import Point, SweepSpace
 
-Row = dict[str, Any]
 SHOWN, WIDTH = 20, 100
 REASONS = 5
 """Kinds of reasons that the text names."""
@@ -33,7 +33,7 @@ class Shown:
 
     topology: Path
     workload: Path
-    asked: Asked
+    asked: SweepSpace
     found: Sweep
 
     @property

@@ -10,7 +10,7 @@ from clustersim.cli.answer import print_json
 from clustersim.cli.tables import show_table
 
 if TYPE_CHECKING:
-    from clustersim.lab.reproductions.whole_models import Mean, Run
+    from clustersim.lab.reproductions.whole_models import Mean, ModelRun
     from clustersim.predictors.base import Predictor
 
 
@@ -31,11 +31,11 @@ def show(places: Sequence[Path], predictors: Sequence[Predictor], as_json: bool)
         _print(name, part)
 
 
-def _record(run: Run) -> dict[str, Any]:
+def _record(run: ModelRun) -> dict[str, Any]:
     return run._asdict() | {"error": run.error, "their_error": run.their_error}
 
 
-def _print(name: str, found: list[Run]) -> None:
+def _print(name: str, found: list[ModelRun]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -56,7 +56,7 @@ def _print(name: str, found: list[Run]) -> None:
     show_table(console, table)
 
 
-def _cells(run: Run) -> tuple[str, ...]:
+def _cells(run: ModelRun) -> tuple[str, ...]:
     theirs = "" if run.their_error is None else f"{100 * run.their_error:+.1f} %"
     times = (f"{1e3 * run.measured:.1f} ms", f"{1e3 * run.ours:.1f} ms", f"{100 * run.error:+.1f} %")
     label = "" if run.trusted else "doubtful"

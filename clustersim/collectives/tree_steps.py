@@ -10,7 +10,7 @@ from clustersim.arrays import Ints
 from clustersim.collectives.algorithms.tree import depths, parents
 from clustersim.collectives.model import Group, Step, nodes_of
 
-Part = tuple[Ints, Ints, float]
+PairList = tuple[Ints, Ints, float]
 
 
 def node_trees(nodes: int) -> tuple[tuple[Ints, Ints, int], ...]:
@@ -38,7 +38,7 @@ def between(group: Group, rail: int, start: int, stretch: int = 1) -> Iterator[S
             yield Step(start + deepest + (stretch - 1) + level - 1, above, head, chunk, reduce=False)
 
 
-def edges(group: Group) -> tuple[Part, Part]:
+def edges(group: Group) -> tuple[PairList, PairList]:
     """Return the pairs (source, destination, fraction) between heads, upwards and downwards: 1/(2g) of the array an edge."""
     inside, nodes = nodes_of(group)
     rail = np.arange(inside)

@@ -52,7 +52,7 @@ def quantity(dimension: str) -> BeforeValidator:
 Time = Annotated[float, quantity("time")]
 Size = Annotated[float, quantity("size")]
 Bandwidth = Annotated[float, quantity("bandwidth"), Field(gt=0)]
-Compute = Annotated[float, quantity("compute"), Field(gt=0)]
+ComputeRate = Annotated[float, quantity("compute"), Field(gt=0)]
 Power = Annotated[float, quantity("power"), Field(gt=0)]
 Length = Annotated[float, quantity("length")]
 Frequency = Annotated[float, quantity("frequency"), Field(gt=0)]

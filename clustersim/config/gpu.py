@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from clustersim.config.fields import Bandwidth, Compute, Count, Fraction, Frequency, Name, Power, Size, Spec
+from clustersim.config.fields import Bandwidth, ComputeRate, Count, Fraction, Frequency, Name, Power, Size, Spec
 
 DType = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 
@@ -35,9 +35,9 @@ class Gpu(Spec):
     memory: Size
     memory_bandwidth: Bandwidth
     l2: Size
-    matrix: Annotated[dict[DType, Compute], Field(min_length=1)]
-    vector: Annotated[dict[DType, Compute], Field(min_length=1)]
-    attained: dict[DType, Compute] = Field(default_factory=dict)
+    matrix: Annotated[dict[DType, ComputeRate], Field(min_length=1)]
+    vector: Annotated[dict[DType, ComputeRate], Field(min_length=1)]
+    attained: dict[DType, ComputeRate] = Field(default_factory=dict)
     sustained: dict[DType, Fraction] = Field(default_factory=dict)
     power: Power
     sources: dict[str, str]

@@ -9,7 +9,7 @@ from pydantic import Field
 from clustersim.config.fields import Count, Name, Spec, Time, between
 
 Ranges = Annotated[str, Field(min_length=1, max_length=100_000, pattern=r"^[^\x00-\x1f\x7f]*$")]
-Steps = Annotated[int, Field(ge=1, le=10_000)]
+StepCount = Annotated[int, Field(ge=1, le=10_000)]
 
 
 class Entry(Spec):
@@ -36,5 +36,5 @@ class Jobs(Spec):
     """
 
     placement: Name = "packed"
-    steps: Steps = 3
+    steps: StepCount = 3
     jobs: Annotated[tuple[Entry, ...], Field(strict=False), between(1, 1000)]

@@ -332,7 +332,7 @@ class ExplicitLink(Spec):
     count: Count = 1
 
 
-class Choice(Spec):
+class ExplicitRouting(Spec):
     """How a path is chosen among the shortest ones of a graph written out.
 
     adaptive: the bytes of a pair are spread over all of them, at each switch in proportion to the bytes/s of the cables that lead
@@ -351,7 +351,7 @@ class Explicit(Spec):
     kind: Name
     nodes: Annotated[tuple[Name, ...], Field(strict=False), between(1, 2000)]
     links: Annotated[tuple[ExplicitLink, ...], Field(strict=False), between(1, 20_000)]
-    routing: Choice = Choice()
+    routing: ExplicitRouting = ExplicitRouting()
 
 
 class Fault(Spec):

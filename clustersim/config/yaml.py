@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clustersim.config.yaml_tree import MAX_DEPTH, MAX_VALUES, Node, compose
+from clustersim.config.yaml_tree import MAX_DEPTH, MAX_VALUES, YamlNode, compose
 from clustersim.errors import ConfigError, shown
 from clustersim.files import read_text
 
@@ -90,7 +90,7 @@ class _Reader:
         self.path = path
         self.marks: dict[Loc, tuple[int, int]] = {}
 
-    def count(self, node: Node, depth: int, known: dict[int, int]) -> int:
+    def count(self, node: YamlNode, depth: int, known: dict[int, int]) -> int:
         """Return the values below a node, each alias as often as it stands, before any is made."""
         if id(node) not in known:
             if depth > MAX_DEPTH:
@@ -98,10 +98,10 @@ class _Reader:
             known[id(node)] = 1 + sum(self.count(item, depth + 1, known) for item in node.items)
         return known[id(node)]
 
-    def too_many(self, node: Node) -> ConfigError:
+    def too_many(self, node: YamlNode) -> ConfigError:
         return self.error(node, f"more than {MAX_VALUES} values or {MAX_DEPTH} levels after aliases; write them out")
 
-    def value(self, node: Node, loc: Loc) -> Any:
+    def value(self, node: YamlNode, loc: Loc) -> Any:
         self.marks[loc] = node.place
         if len(loc) > MAX_DEPTH:
             raise self.too_many(node)
@@ -111,7 +111,7 @@ class _Reader:
             return [self.value(item, (*loc, i)) for i, item in enumerate(node.items)]
         return node.text if node.quoted else self.plain(node)
 
-    def mapping(self, node: Node, loc: Loc) -> dict[str, Any]:
+    def mapping(self, node: YamlNode, loc: Loc) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for key_node, value_node in zip(node.items[::2], node.items[1::2], strict=True):
             key = key_node.text
@@ -125,7 +125,7 @@ class _Reader:
             result[key] = self.value(value_node, (*loc, key))
         return result
 
-    def plain(self, node: Node) -> Any:
+    def plain(self, node: YamlNode) -> Any:
         text = node.text
         if text in _WORDS:
             return _WORDS[text]
@@ -141,5 +141,5 @@ class _Reader:
             raise self.error(node, f"{text[:40]} is not a finite number; write one, or put text in quotes")
         return float(text) if _FLOAT.fullmatch(text) else text
 
-    def error(self, node: Node, message: str) -> ConfigError:
+    def error(self, node: YamlNode, message: str) -> ConfigError:
         return ConfigError(self.path, *node.place, message)

@@ -25,17 +25,17 @@ _REMEDIES = {
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class YamlNode:
     """One value as it stands in the text; `items` of a mapping are key, value, key, value, …."""
 
     kind: Literal["mapping", "list", "scalar"]
     place: tuple[int, int]
     text: str = ""
     quoted: bool = False
-    items: list[Node] = field(default_factory=list)
+    items: list[YamlNode] = field(default_factory=list)
 
 
-def compose(text: str, path: str) -> Node | None:
+def compose(text: str, path: str) -> YamlNode | None:
     """Return the root node of YAML text, None when there is none. Raises ConfigError with the place of what is wrong."""
     composer = _Composer(path)
     for event in _events(text, path):
@@ -64,9 +64,9 @@ def _events(text: str, path: str) -> Iterator[pyyaml.Event]:
 class _Composer:
     def __init__(self, path: str) -> None:
         self.path = path
-        self.root: Node | None = None
-        self.open: list[Node] = []
-        self.anchors: dict[str, Node] = {}
+        self.root: YamlNode | None = None
+        self.open: list[YamlNode] = []
+        self.anchors: dict[str, YamlNode] = {}
         self.count = 0
 
     def take(self, event: pyyaml.Event) -> None:
@@ -92,16 +92,16 @@ class _Composer:
         if len(self.open) > MAX_DEPTH:
             raise self.error(event, f"more than {MAX_DEPTH} levels of nesting; write a flatter file")
 
-    def node(self, event: pyyaml.NodeEvent) -> Node:
+    def node(self, event: pyyaml.NodeEvent) -> YamlNode:
         tag = getattr(event, "tag", None)
         if tag is not None:
             raise self.error(event, f"the tag {shown(tag)} is not supported; write the plain value")
         place = _place(event)
         if isinstance(event, pyyaml.ScalarEvent):
-            return Node("scalar", place, event.value, quoted=bool(event.style))
-        return Node("mapping" if isinstance(event, pyyaml.MappingStartEvent) else "list", place)
+            return YamlNode("scalar", place, event.value, quoted=bool(event.style))
+        return YamlNode("mapping" if isinstance(event, pyyaml.MappingStartEvent) else "list", place)
 
-    def alias(self, event: pyyaml.AliasEvent) -> Node:
+    def alias(self, event: pyyaml.AliasEvent) -> YamlNode:
         node = self.anchors.get(event.anchor or "")
         if node is None:
             raise self.error(event, f"no anchor &{event.anchor} stands before this alias; write the value out")
@@ -109,7 +109,7 @@ class _Composer:
             raise self.error(event, "an alias (*) inside its own anchor (&) never ends; write the values out")
         return node
 
-    def add(self, node: Node) -> None:
+    def add(self, node: YamlNode) -> None:
         if self.open:
             self.open[-1].items.append(node)
         else:

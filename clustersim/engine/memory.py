@@ -56,7 +56,7 @@ def held(job: Job, stages: Sequence[Stage], row: tuple[Action, ...], position: i
     forward = np.array([action.letter == "F" for action in row], bool)
     before = np.cumsum(change) - change
     during = np.where(forward, before + change, before + np.array([s.working_bytes for s in stages])[at])
-    rank = job.at(position)
+    rank = job.shard_at(position)
     spaces = np.array([[workspace(rank, stage, backward) for stage in stages] for backward in (True, False)])
     rest = at_rest(job, stages)
     more = _unreduced(row, {stage.index: gradients(job, stage)[1] for stage in stages})

@@ -11,7 +11,7 @@ import numpy as np
 from clustersim.arrays import Ints
 from clustersim.config.node_ranges import written
 from clustersim.errors import InputError
-from clustersim.jobs.request import Request, dealer
+from clustersim.jobs.request import PlacementRequest, dealer
 from clustersim.parallel.job import Job
 from clustersim.topology.model import Topology
 
@@ -29,7 +29,7 @@ class Allotted(NamedTuple):
     start: float
 
 
-def allot(cluster: Topology, requests: Sequence[Request], placement: str) -> list[Allotted]:
+def allot(cluster: Topology, requests: Sequence[PlacementRequest], placement: str) -> list[Allotted]:
     """Return what every job gets. placement: a file of `placements/`, with a seed behind a colon, or package.module:function.
 
     A job takes the nodes that it names, or as many as it says, or as its degrees need; jobs with `dp: auto` that say nothing
@@ -50,9 +50,9 @@ def allot(cluster: Topology, requests: Sequence[Request], placement: str) -> lis
     return result
 
 
-def _named(cluster: Topology, requests: Sequence[Request]) -> dict[int, Request]:
+def _named(cluster: Topology, requests: Sequence[PlacementRequest]) -> dict[int, PlacementRequest]:
     """Return who takes each node that a job names."""
-    taken: dict[int, Request] = {}
+    taken: dict[int, PlacementRequest] = {}
     for request in requests:
         for node in request.nodes if isinstance(request.nodes, tuple) else ():
             if node >= cluster.nodes:
@@ -65,14 +65,14 @@ def _named(cluster: Topology, requests: Sequence[Request]) -> dict[int, Request]
     return taken
 
 
-def _overlap(request: Request, taken: dict[int, Request], other: Request) -> InputError:
+def _overlap(request: PlacementRequest, taken: dict[int, PlacementRequest], other: PlacementRequest) -> InputError:
     own = request.nodes if isinstance(request.nodes, tuple) else ()
     both = [node for node in own if taken.get(node) is other]
     names = f"{request.name} and {other.name} both want node{'s' if len(both) > 1 else ''} {written(both, 4)}"
     return request.error("nodes", f"{names}; jobs share no node")
 
 
-def _counts(cluster: Topology, requests: Sequence[Request]) -> list[int]:
+def _counts(cluster: Topology, requests: Sequence[PlacementRequest]) -> list[int]:
     """Return how many nodes each job may take."""
     known = [_explicit(cluster, request) for request in requests]
     equal = [request for request, count in zip(requests, known, strict=True) if count is None]
@@ -92,7 +92,7 @@ def _counts(cluster: Topology, requests: Sequence[Request]) -> list[int]:
     return [left // len(equal) if count is None else count for count in known]
 
 
-def _explicit(cluster: Topology, request: Request) -> int | None:
+def _explicit(cluster: Topology, request: PlacementRequest) -> int | None:
     """Return the nodes that a job says, or that its degrees need; None for its share of the rest."""
     if request.nodes is not None:
         return request.nodes if isinstance(request.nodes, int) else len(request.nodes)
@@ -112,7 +112,7 @@ def _explicit(cluster: Topology, request: Request) -> int | None:
     return nodes
 
 
-def _placed(cluster: Topology, request: Request, nodes: int) -> Job:
+def _placed(cluster: Topology, request: PlacementRequest, nodes: int) -> Job:
     """Return the job with dp resolved for that many nodes."""
     split, gpus = request.job.parallelism, nodes * cluster.gpus_per_node
     dp = 1 if split.dp == "auto" else split.dp
@@ -127,6 +127,6 @@ def _placed(cluster: Topology, request: Request, nodes: int) -> Job:
     return request.job.place(gpus, cluster.gpus_per_node)
 
 
-def _needed(cluster: Topology, request: Request, job: Job, nodes: int) -> int:
+def _needed(cluster: Topology, request: PlacementRequest, job: Job, nodes: int) -> int:
     """Return the nodes that a job takes: those that it says, or of its share what its ranks fill."""
     return nodes if request.nodes is not None else -(-job.mesh.size // cluster.gpus_per_node)

@@ -21,7 +21,7 @@ from clustersim.parallel.load import build
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PlacementRequest:
     """A job that wants nodes: how many, which, or (None) what its degrees need.
 
     start: when its first step begins, in seconds. listed: the file of jobs that it stands in, and its place there.
@@ -44,7 +44,7 @@ class Request:
 class Wanted(NamedTuple):
     """What is to be simulated: jobs, their placement, and how many steps each completes; inputs: every file by its part."""
 
-    requests: tuple[Request, ...]
+    requests: tuple[PlacementRequest, ...]
     placement: str
     steps: int
     inputs: dict[str, Path]
@@ -65,7 +65,7 @@ def load(
         raise InputError(f"{lists[0]}: is a file of jobs and stands for itself; name it alone, or workloads only")
     if lists:
         return _listed(files[0], documents[0], overrides, placement, steps)
-    requests = [Request(job.name, job) for job in (build(document, overrides) for document in documents)]
+    requests = [PlacementRequest(job.name, job) for job in (build(document, overrides) for document in documents)]
     default = Jobs.model_fields
     return Wanted(
         _numbered(requests),
@@ -103,7 +103,7 @@ def _file(document: Document, entry: Entry) -> Path:
     return beside if exists(beside) else shipped.files("workloads").get(entry.workload, beside)
 
 
-def _request(document: Document, index: int, entry: Entry, overrides: Mapping[str, object]) -> Request:
+def _request(document: Document, index: int, entry: Entry, overrides: Mapping[str, object]) -> PlacementRequest:
     own = {key: ("jobs", index, "set", key) for key in entry.set if key not in overrides}
     places = {key: (document.path, *document.marks[(*loc, KEY)]) for key, loc in own.items()}
     path = _file(document, entry)
@@ -116,11 +116,11 @@ def _request(document: Document, index: int, entry: Entry, overrides: Mapping[st
         raise
     except InputError as error:
         raise document.error(("jobs", index, "set"), f"jobs.{index}: {error}") from error
-    request = Request(entry.name or job.name, job, None, entry.start, (document, index))
+    request = PlacementRequest(entry.name or job.name, job, None, entry.start, (document, index))
     return replace(request, nodes=_nodes(request, entry))
 
 
-def _nodes(request: Request, entry: Entry) -> int | tuple[int, ...] | None:
+def _nodes(request: PlacementRequest, entry: Entry) -> int | tuple[int, ...] | None:
     if not isinstance(entry.nodes, str):
         return entry.nodes
     try:
@@ -129,7 +129,7 @@ def _nodes(request: Request, entry: Entry) -> int | tuple[int, ...] | None:
         raise request.error("nodes", str(error)) from error
 
 
-def _numbered(requests: Sequence[Request]) -> tuple[Request, ...]:
+def _numbered(requests: Sequence[PlacementRequest]) -> tuple[PlacementRequest, ...]:
     """Return the jobs with names of their own: those that several have are numbered."""
     taken = Counter(request.name for request in requests)
     numbers: Counter[str] = Counter()

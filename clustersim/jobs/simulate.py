@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,14 @@ from clustersim.errors import InputError
 from clustersim.jobs.placement import Allotted, allot
 from clustersim.jobs.request import Wanted, load
 from clustersim.parallel.job import MAX_PASSES
-from clustersim.report.jobs_facts import Alone, Shared, Tenant
+from clustersim.report.jobs_facts import Alone, JobSteps, Shared
 from clustersim.report.jobs_summary import summary
-from clustersim.simulation import check_names, prepare
+from clustersim.simulation import Progress, check_names, prepare
 from clustersim.topology.model import Topology
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class JobsResult:
     """All that one simulation of several jobs found; `summary` is what `summary.json` holds, `seconds` the wall time.
 
     inputs: the files that were read, by their part.
@@ -46,7 +44,7 @@ def simulate(
     fold: bool = True,
     ignore_memory: bool = False,
     progress: Progress = lambda _: None,
-) -> Result:
+) -> JobsResult:
     """Simulate jobs that share a cluster.
 
     topology: path of a YAML file. files: workloads, or one file of jobs. overrides: dotted keys that are replaced in every
@@ -69,7 +67,7 @@ def share(
     fold: bool = True,
     ignore_memory: bool = False,
     progress: Progress = lambda _: None,
-) -> Result:
+) -> JobsResult:
     """Simulate loaded jobs on a built cluster; arguments as in `simulate`."""
     from clustersim.engine.simulate import simulate as play
 
@@ -93,7 +91,7 @@ def share(
     records = play(plans, lambda share: progress(f"simulate together {share:.0%}"), wanted.steps, starts)
     progress("summarize")
     shared = Shared(cluster, wanted.placement, wanted.steps, _tenants(allotted, alone, plans, records))
-    return Result(summary(shared), shared, wanted.inputs, time.perf_counter() - begun)
+    return JobsResult(summary(shared), shared, wanted.inputs, time.perf_counter() - begun)
 
 
 def _check_length(allotted: Sequence[Allotted], alone: Sequence[Alone], steps: int) -> None:
@@ -119,9 +117,9 @@ def _tenants(
     alone: Sequence[Alone],
     plans: Sequence[Plan],
     records: Sequence[Sequence[Record]],
-) -> tuple[Tenant, ...]:
+) -> tuple[JobSteps, ...]:
     since = max(one.start for one in allotted)
     return tuple(
-        Tenant(*one, apart, planned, tuple(played), tuple(r for r in played if r.begin >= since))
+        JobSteps(*one, apart, planned, tuple(played), tuple(r for r in played if r.begin >= since))
         for one, apart, planned, played in zip(allotted, alone, plans, records, strict=True)
     )

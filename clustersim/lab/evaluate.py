@@ -35,7 +35,7 @@ def kernels(table: Columns) -> list[Kernel]:
     return [Kernel(*row) for row in zip(*fields, strict=True)]
 
 
-class Row(NamedTuple):
+class ErrorRow(NamedTuple):
     """Absolute relative errors (0.1 = 10 %) of one predictor on the kernels of one class and GPU.
 
     `large` is the mean over kernels of more than 20 GFLOP, NaN without any; `bias` the median of predicted / measured.
@@ -52,7 +52,7 @@ class Row(NamedTuple):
     samples: int
 
 
-def measure(predictor: Predictor, kind: str, samples: Samples) -> Iterator[Row]:
+def measure(predictor: Predictor, kind: str, samples: Samples) -> Iterator[ErrorRow]:
     """Yield the errors of a predictor on the samples of one class, GPU by GPU."""
     for gpu, ratio, part in ratios(predictor, kind, samples):
         yield summary(predictor.name, kind, gpu.name, ratio, part.table)
@@ -66,12 +66,12 @@ def ratios(predictor: Predictor, kind: str, samples: Samples) -> Iterator[tuple[
         yield gpu, predictor.predict(kernels(part.table), gpu, alone) / part.seconds, part
 
 
-def summary(predictor: str, kind: str, gpu: str, ratio: Floats, table: Columns) -> Row:
+def summary(predictor: str, kind: str, gpu: str, ratio: Floats, table: Columns) -> ErrorRow:
     """Return the error row of predicted / measured ratios."""
     error, large = np.abs(ratio - 1), table.flop > LARGE
     mean, median, p90 = float(error.mean()), float(np.median(error)), float(np.quantile(error, 0.9))
     big = float(error[large].mean()) if large.any() else float("nan")
-    return Row(predictor, kind, gpu, mean, median, p90, big, float(np.median(ratio)), len(error))
+    return ErrorRow(predictor, kind, gpu, mean, median, p90, big, float(np.median(ratio)), len(error))
 
 
 def groups(text: str) -> tuple[str, ...]:

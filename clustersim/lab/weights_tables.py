@@ -17,7 +17,7 @@ Meta = Mapping[str, Any]
 FIGURES = ("mean", "median", "p90")
 
 
-class Sheet(NamedTuple):
+class WeightsTable(NamedTuple):
     """A table; columns whose number is below `names` hold names, the others figures."""
 
     title: str
@@ -31,10 +31,10 @@ def percent(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.1f} %"
 
 
-def overview(meta: Meta) -> Sheet:
+def overview(meta: Meta) -> WeightsTable:
     """Return a row a class: what it learned, its error on unseen GPUs and the worst of them, and what is known beside."""
     header = ("class", "kernels", "GPUs", "unseen GPUs", "worst", "with a scalar", "own GPU", "coverage", "widened")
-    return Sheet("mean absolute errors", header, [_overview(meta, kind) for kind in meta["errors"]], 1)
+    return WeightsTable("mean absolute errors", header, [_overview(meta, kind) for kind in meta["errors"]], 1)
 
 
 def _overview(meta: Meta, kind: str) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ def _coverage(meta: Meta, kind: str) -> tuple[float | None, float | None]:
     return (found.get("plain"), found.get("widened")) if isinstance(found, Mapping) else (found, None)
 
 
-def errors(meta: Meta, others: Mapping[str, Meta] | None = None) -> Sheet:
+def errors(meta: Meta, others: Mapping[str, Meta] | None = None) -> WeightsTable:
     """Return a row a class and GPU: errors on held-out kernels, with one measured scalar, and the means of `others`."""
     others = others or {}
     header = ("class", "GPU", "new", "mean", "median", "90th", ">20 GFLOP", "bias", "scalar", "kernels", *others)
@@ -86,14 +86,14 @@ def errors(meta: Meta, others: Mapping[str, Meta] | None = None) -> Sheet:
                     *theirs,
                 )
             )
-    return Sheet("errors on kernels left out of training", header, rows, 3)
+    return WeightsTable("errors on kernels left out of training", header, rows, 3)
 
 
 def _row(entry: Mapping[str, float]) -> tuple[str, ...]:
     return (*(percent(entry.get(key)) for key in (*FIGURES, "large")), f"{entry['bias']:.2f}")
 
 
-def wide(meta: Meta) -> Sheet:
+def wide(meta: Meta) -> WeightsTable:
     """Return a row a GPU and data type: errors on products whose sides are all 256 or more, GPU's generation left out."""
     header = ("class", "GPU", "type", "mean", "median", "90th", "bias", "scalar", "median", "90th")
     rows = [
@@ -102,14 +102,14 @@ def wide(meta: Meta) -> Sheet:
         for gpu, entry in found.items()
         for dtype, part in entry.get("wide", {}).items()
     ]
-    return Sheet("products with sides of 256 and more, the GPU's generation left out", header, rows, 3)
+    return WeightsTable("products with sides of 256 and more, the GPU's generation left out", header, rows, 3)
 
 
 def _scalar(part: Mapping[str, Any]) -> Iterator[str]:
     yield from (percent(part.get("scalar", {}).get(key)) for key in FIGURES)
 
 
-def own(meta: Meta) -> Sheet:
+def own(meta: Meta) -> WeightsTable:
     """Return a row a class and GPU: errors on shapes held out where the GPU itself was measured."""
     header = ("class", "GPU", "mean", "median", "90th", ">20 GFLOP", "bias", "kernels")
     rows = [
@@ -117,10 +117,10 @@ def own(meta: Meta) -> Sheet:
         for kind, found in meta.get("own", {}).items()
         for gpu, entry in found.items()
     ]
-    return Sheet("measured GPUs, shapes held out", header, rows)
+    return WeightsTable("measured GPUs, shapes held out", header, rows)
 
 
-def intervals(meta: Meta) -> Sheet:
+def intervals(meta: Meta) -> WeightsTable:
     """Return a row a class: the 80 % interval of measured / forecast by the length of a kernel, and what widens it."""
     short, long = (seconds(edge) for edge in EDGES)
     header = ("class", "GPU", f"below {short}", f"to {long}", "longer", "power", "coverage", "widened")
@@ -131,10 +131,10 @@ def intervals(meta: Meta) -> Sheet:
                 cells = (f"{low:.2f} to {high:.2f}" for low, high in found[key])
                 new = (f"{found.get('widen', 1.0):.2f}", *map(percent, _coverage(meta, kind)))
                 rows.append((kind, label, *cells, *(new if key == "new" else ("", "", ""))))
-    return Sheet("80 % intervals of measured / forecast", header, rows)
+    return WeightsTable("80 % intervals of measured / forecast", header, rows)
 
 
-def learned(weights: Weights) -> Sheet:
+def learned(weights: Weights) -> WeightsTable:
     """Return a row a constant that all GPUs share; classes with the same ones stand together."""
     groups: dict[tuple[Any, ...], list[str]] = {}
     for kind, parameters in sorted(weights.classes.items()):
@@ -144,10 +144,10 @@ def learned(weights: Weights) -> Sheet:
         for found, kinds in sorted(groups.items(), key=lambda item: item[1])
         for one in found
     ]
-    return Sheet("learned constants", ("class", "constant", "value", "unit", "meaning"), rows, 5)
+    return WeightsTable("learned constants", ("class", "constant", "value", "unit", "meaning"), rows, 5)
 
 
-def boards(weights: Weights) -> Sheet:
+def boards(weights: Weights) -> WeightsTable:
     """Return a row a GPU: the speed of its matrix units by data type, where 1 is what its datasheet promises."""
     found = {board: value for parameters in weights.classes.values() for board, value in speeds(parameters).items()}
     types = sorted({dtype for _, dtype in found})
@@ -155,21 +155,23 @@ def boards(weights: Weights) -> Sheet:
         (gpu, *(f"{found[gpu, dtype]:.3f}" if (gpu, dtype) in found else "" for dtype in types))
         for gpu in sorted({gpu for gpu, _ in found})
     ]
-    return Sheet("speed of measured GPUs, of what the datasheet promises", ("GPU", *types), rows, 1)
+    return WeightsTable("speed of measured GPUs, of what the datasheet promises", ("GPU", *types), rows, 1)
 
 
-def sources(meta: Meta) -> Sheet:
+def sources(meta: Meta) -> WeightsTable:
     """Return a row a table that was learned from, with the start of its SHA-256."""
-    return Sheet("data", ("table", "SHA-256"), [(name, f"{digest}…") for name, digest in sorted(meta["data"].items())])
+    return WeightsTable(
+        "data", ("table", "SHA-256"), [(name, f"{digest}…") for name, digest in sorted(meta["data"].items())]
+    )
 
 
-def rows(meta: Meta) -> Sheet:
+def rows(meta: Meta) -> WeightsTable:
     """Return a row a class: how many kernels it learned from, of which GPUs."""
     found = [(kind, f"{facts['rows']:,}", ", ".join(facts["gpus"])) for kind, facts in meta["learned"].items()]
-    return Sheet("learned from", ("class", "kernels", "GPUs"), found, 3)
+    return WeightsTable("learned from", ("class", "kernels", "GPUs"), found, 3)
 
 
-def markdown(sheet: Sheet) -> str:
+def markdown(sheet: WeightsTable) -> str:
     """Return a table in Markdown; columns without a single entry are left out."""
     kept = [i for i, _ in enumerate(sheet.header) if any(row[i] for row in sheet.rows)]
     rule = ["---" if i < sheet.names else "---:" for i in kept]

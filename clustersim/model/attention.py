@@ -6,104 +6,104 @@ from clustersim.model.elementwise import copy, dropout, dropout_backward, pointw
 from clustersim.model.kernel import Kernel, attention, gemm, vector
 from clustersim.model.linear import column, row
 from clustersim.model.operator import Operator
-from clustersim.model.sharding import Rank
+from clustersim.model.sharding import ShardedModel
 
 CORE = "attention"
 """Name of the operator that selective recomputation runs again."""
 
 
-def attention_part(rank: Rank) -> tuple[Operator, ...]:
+def attention_part(shard: ShardedModel) -> tuple[Operator, ...]:
     """Return the operators of self-attention without its norm."""
-    hidden, inner = rank.model.hidden, rank.heads * rank.dim
-    outputs = inner + 2 * rank.kv_heads * rank.dim
-    qkv_saved = rank.size * rank.tokens * outputs
+    hidden, inner = shard.model.hidden, shard.heads * shard.dim
+    outputs = inner + 2 * shard.kv_heads * shard.dim
+    qkv_saved = shard.size * shard.tokens * outputs
     return (
-        column(rank, "qkv", hidden, outputs, bias=rank.model.bias, saved=qkv_saved),
-        *((rotary(rank),) if rank.model.positions == "rotary" else ()),
-        flash(rank) if rank.training.attention == "flash" else unfused(rank),
-        row(rank, "projection", inner, hidden, bias=rank.model.bias),
-        residual_part(rank, "attention_residual"),
+        column(shard, "qkv", hidden, outputs, bias=shard.model.bias, saved=qkv_saved),
+        *((rotary(shard),) if shard.model.positions == "rotary" else ()),
+        flash(shard) if shard.training.attention == "flash" else unfused(shard),
+        row(shard, "projection", inner, hidden, bias=shard.model.bias),
+        residual_part(shard, "attention_residual"),
     )
 
 
-def residual_part(rank: Rank, name: str) -> Operator:
+def residual_part(shard: ShardedModel, name: str) -> Operator:
     """Return bias, dropout and residual sum after a row-parallel linear; keeps the dropout mask, a byte a value."""
-    rows, hidden = rank.local, rank.model.hidden
-    late_bias = rank.model.bias and (rank.tp > 1 or not rank.eager)
+    rows, hidden = shard.local, shard.model.hidden
+    late_bias = shard.model.bias and (shard.tp > 1 or not shard.eager)
     return Operator(
         name,
-        residual(rank, hidden, late_bias),
-        dropout_backward(rank, rows, hidden),
-        saved=float(rows * hidden) if rank.model.dropout else 0.0,
+        residual(shard, hidden, late_bias),
+        dropout_backward(shard, rows, hidden),
+        saved=float(rows * hidden) if shard.model.dropout else 0.0,
     )
 
 
-def rotary(rank: Rank) -> Operator:
+def rotary(shard: ShardedModel) -> Operator:
     """Return the rotation of queries and keys; fused in place, or eager: two products and a sum of halves swapped."""
-    columns = (rank.heads + rank.kv_heads) * rank.dim
-    z, rows = rank.size, rank.tokens
-    steps = (("mul", 2), ("rotate_half", 2), ("mul", 2), ("add", 3)) if rank.eager else (("rope", 2),)
-    kernels = tuple(pointwise(rank, op, rows, columns, values * z) for op, values in steps)
+    columns = (shard.heads + shard.kv_heads) * shard.dim
+    z, rows = shard.size, shard.tokens
+    steps = (("mul", 2), ("rotate_half", 2), ("mul", 2), ("add", 3)) if shard.eager else (("rope", 2),)
+    kernels = tuple(pointwise(shard, op, rows, columns, values * z) for op, values in steps)
     return Operator("rotary", kernels, kernels)
 
 
-def flash(rank: Rank) -> Operator:
+def flash(shard: ShardedModel) -> Operator:
     """Return the fused core: keeps only its statistics, 4 bytes a query and head (its output is the projection's input)."""
-    b, s = rank.training.micro_batch, rank.training.seq
-    args = (rank.product, b, rank.heads, rank.kv_heads, s, s, rank.dim, rank.model.causal)
+    b, s = shard.training.micro_batch, shard.training.seq
+    args = (shard.product, b, shard.heads, shard.kv_heads, s, s, shard.dim, shard.model.causal)
     return Operator(
         CORE,
         (attention("forward", *args),),
         (attention("backward", *args),),
-        saved=4.0 * b * rank.heads * s,
+        saved=4.0 * b * shard.heads * s,
     )
 
 
-def unfused(rank: Rank) -> Operator:
+def unfused(shard: ShardedModel) -> Operator:
     """Return the core as two products around a softmax; it keeps the 5·a·s²·b bytes of Korthikanti et al. in 16 bits."""
-    s, d, batch = rank.training.seq, rank.dim, rank.training.micro_batch * rank.heads
-    elements, z = float(batch) * s * s, rank.size
+    s, d, batch = shard.training.seq, shard.dim, shard.training.micro_batch * shard.heads
+    elements, z = float(batch) * s * s, shard.size
     wide, narrow = (s, s, d), (s, d, s)
 
     def bmm(op: str, shape: tuple[int, int, int]) -> Kernel:
-        return gemm("bmm", op, rank.product, batch, *shape)
+        return gemm("bmm", op, shard.product, batch, *shape)
 
-    forward = (bmm("scores", wide), *softmax(rank, batch * s, s), bmm("context", narrow))
+    forward = (bmm("scores", wide), *softmax(shard, batch * s, s), bmm("context", narrow))
     backward = (
         bmm("context_dgrad", wide),
         bmm("context_wgrad", narrow),
-        *softmax_backward(rank, batch * s, s),
+        *softmax_backward(shard, batch * s, s),
         bmm("scores_dgrad", narrow),
         bmm("scores_wgrad", narrow),
     )
-    repeat, merge = _grouped(rank)
-    kept = elements * (2 * z + 1 if rank.model.dropout else z)
+    repeat, merge = _grouped(shard)
+    kept = elements * (2 * z + 1 if shard.model.dropout else z)
     return Operator(CORE, (*repeat, *forward), (*backward, *merge), saved=kept)
 
 
-def _grouped(rank: Rank) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+def _grouped(shard: ShardedModel) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
     """Return the copies that repeat key/value heads for the unfused products, and the sums that merge their gradients."""
-    if rank.kv_heads == rank.heads:
+    if shard.kv_heads == shard.heads:
         return (), ()
-    columns = 2 * rank.kv_heads * rank.dim
-    traffic = rank.size * (1 + rank.heads / rank.kv_heads)
+    columns = 2 * shard.kv_heads * shard.dim
+    traffic = shard.size * (1 + shard.heads / shard.kv_heads)
     names = ("repeat_kv", "repeat_kv_backward")
-    repeat, merge = (copy(rank, op, rank.tokens, columns, traffic) for op in names)
+    repeat, merge = (copy(shard, op, shard.tokens, columns, traffic) for op in names)
     return (repeat,), (merge,)
 
 
-def softmax(rank: Rank, rows: int, columns: int) -> tuple[Kernel, ...]:
+def softmax(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
     """Return scale, mask, softmax and dropout of the scores: scale and mask ride on the softmax when fused."""
-    z = rank.size
-    fused = (vector("softmax", "softmax", rank.dtype, rows, columns, 5.0, 2 * z),)
-    before = (pointwise(rank, "scale", rows, columns, 2 * z), copy(rank, "mask", rows, columns, 2 * z))
-    return (*(() if rank.fused_softmax else before), *fused, *dropout(rank, rows, columns))
+    z = shard.size
+    fused = (vector("softmax", "softmax", shard.dtype, rows, columns, 5.0, 2 * z),)
+    before = (pointwise(shard, "scale", rows, columns, 2 * z), copy(shard, "mask", rows, columns, 2 * z))
+    return (*(() if shard.fused_softmax else before), *fused, *dropout(shard, rows, columns))
 
 
-def softmax_backward(rank: Rank, rows: int, columns: int) -> tuple[Kernel, ...]:
+def softmax_backward(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
     """Return the gradients of `softmax` in reverse order."""
-    z = rank.size
-    fused = (vector("softmax", "softmax_backward", rank.dtype, rows, columns, 5.0, 3 * z),)
-    mask = (copy(rank, "mask", rows, columns, 2 * z),) if rank.model.causal else ()
-    after = (*mask, pointwise(rank, "scale", rows, columns, 2 * z))
-    return (*dropout_backward(rank, rows, columns), *fused, *(() if rank.fused_softmax else after))
+    z = shard.size
+    fused = (vector("softmax", "softmax_backward", shard.dtype, rows, columns, 5.0, 3 * z),)
+    mask = (copy(shard, "mask", rows, columns, 2 * z),) if shard.model.causal else ()
+    after = (*mask, pointwise(shard, "scale", rows, columns, 2 * z))
+    return (*dropout_backward(shard, rows, columns), *fused, *(() if shard.fused_softmax else after))

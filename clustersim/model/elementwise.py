@@ -8,49 +8,49 @@ eager counts are those of PyTorch's kernels; `fused` are Megatron's bias-activat
 from __future__ import annotations
 
 from clustersim.model.kernel import Kernel, vector
-from clustersim.model.sharding import Rank
+from clustersim.model.sharding import ShardedModel
 
 
-def pointwise(rank: Rank, op: str, rows: int, columns: int, traffic: float, flop: float = 1.0) -> Kernel:
+def pointwise(shard: ShardedModel, op: str, rows: int, columns: int, traffic: float, flop: float = 1.0) -> Kernel:
     """Return one element-wise kernel over rows×columns values that moves `traffic` bytes a value."""
-    return vector("elementwise", op, rank.dtype, rows, columns, flop, traffic)
+    return vector("elementwise", op, shard.dtype, rows, columns, flop, traffic)
 
 
-def copy(rank: Rank, op: str, rows: int, columns: int, traffic: float, dtype: str | None = None) -> Kernel:
+def copy(shard: ShardedModel, op: str, rows: int, columns: int, traffic: float, dtype: str | None = None) -> Kernel:
     """Return one kernel that only moves memory, `traffic` bytes a value."""
-    return vector("memory", op, dtype or rank.dtype, rows, columns, 0.0, traffic)
+    return vector("memory", op, dtype or shard.dtype, rows, columns, 0.0, traffic)
 
 
-def add(rank: Rank, rows: int, columns: int) -> Kernel:
+def add(shard: ShardedModel, rows: int, columns: int) -> Kernel:
     """Return the sum of two tensors: 3z bytes a value."""
-    return pointwise(rank, "add", rows, columns, 3 * rank.size)
+    return pointwise(shard, "add", rows, columns, 3 * shard.size)
 
 
-def dropout(rank: Rank, rows: int, columns: int) -> tuple[Kernel, ...]:
+def dropout(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
     """Return dropout forward: reads and writes the values and writes a mask of one byte each."""
-    return (copy(rank, "dropout", rows, columns, 2 * rank.size + 1),) if rank.model.dropout else ()
+    return (copy(shard, "dropout", rows, columns, 2 * shard.size + 1),) if shard.model.dropout else ()
 
 
-def dropout_backward(rank: Rank, rows: int, columns: int) -> tuple[Kernel, ...]:
+def dropout_backward(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
     """Return dropout backward: one kernel, or eager PyTorch's three (mask to float, scale it, multiply): 6z + 1 bytes."""
-    z = rank.size
-    if not rank.model.dropout:
+    z = shard.size
+    if not shard.model.dropout:
         return ()
-    if not rank.eager:
-        return (copy(rank, "dropout_backward", rows, columns, 2 * z + 1),)
+    if not shard.eager:
+        return (copy(shard, "dropout_backward", rows, columns, 2 * z + 1),)
     steps = (("mask_cast", 1 + z), ("mask_scale", 2 * z), ("mask_mul", 3 * z))
-    return tuple(copy(rank, op, rows, columns, traffic) for op, traffic in steps)
+    return tuple(copy(shard, op, rows, columns, traffic) for op, traffic in steps)
 
 
-def residual(rank: Rank, columns: int, late_bias: bool) -> tuple[Kernel, ...]:
+def residual(shard: ShardedModel, columns: int, late_bias: bool) -> tuple[Kernel, ...]:
     """Return dropout and the residual sum after a row-parallel linear, whose bias (`late_bias`) is added here too."""
-    rows, z = rank.local, rank.size
-    if not rank.eager:
-        mask = 1 if rank.model.dropout else 0
+    rows, z = shard.local, shard.size
+    if not shard.eager:
+        mask = 1 if shard.model.dropout else 0
         op = "bias_dropout_add" if mask else "bias_add" if late_bias else "add"
-        return (pointwise(rank, op, rows, columns, 3 * z + mask),)
-    bias = (pointwise(rank, "bias", rows, columns, 2 * z),) if late_bias else ()
-    return (*bias, *dropout(rank, rows, columns), add(rank, rows, columns))
+        return (pointwise(shard, op, rows, columns, 3 * z + mask),)
+    bias = (pointwise(shard, "bias", rows, columns, 2 * z),) if late_bias else ()
+    return (*bias, *dropout(shard, rows, columns), add(shard, rows, columns))
 
 
 FORWARD: dict[str, tuple[tuple[str, float], ...]] = {
@@ -93,25 +93,25 @@ KEPT = {"gelu": 1.0, "relu": 0.0, "swiglu": 3.0, "gelu_new": 4.0}
 """Values an element that an eager activation keeps for its backward pass, beyond its output."""
 
 
-def activation(rank: Rank, rows: int, columns: int) -> tuple[Kernel, ...]:
+def activation(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
     """Return the activation of rows×columns outputs, with its bias when fused; swiglu reads two inputs an output."""
-    name, z = rank.model.activation, rank.size
-    if rank.eager:
-        return tuple(pointwise(rank, op, rows, columns, values * z) for op, values in FORWARD[name])
-    return (pointwise(rank, name.removesuffix("_new"), rows, columns, (3 if name == "swiglu" else 2) * z),)
+    name, z = shard.model.activation, shard.size
+    if shard.eager:
+        return tuple(pointwise(shard, op, rows, columns, values * z) for op, values in FORWARD[name])
+    return (pointwise(shard, name.removesuffix("_new"), rows, columns, (3 if name == "swiglu" else 2) * z),)
 
 
-def activation_backward(rank: Rank, rows: int, columns: int) -> tuple[Kernel, ...]:
+def activation_backward(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
     """Return the gradient of the activation."""
-    name, z = rank.model.activation, rank.size
-    if rank.eager:
-        return tuple(pointwise(rank, op, rows, columns, values * z) for op, values in BACKWARD[name])
+    name, z = shard.model.activation, shard.size
+    if shard.eager:
+        return tuple(pointwise(shard, op, rows, columns, values * z) for op, values in BACKWARD[name])
     op = f"{name.removesuffix('_new')}_backward"
-    return (pointwise(rank, op, rows, columns, (5 if name == "swiglu" else 3) * z),)
+    return (pointwise(shard, op, rows, columns, (5 if name == "swiglu" else 3) * z),)
 
 
-def activation_saved(rank: Rank, rows: int, columns: int) -> float:
+def activation_saved(shard: ShardedModel, rows: int, columns: int) -> float:
     """Return the bytes that the activation keeps: its input, or eager PyTorch's intermediates."""
-    name = rank.model.activation
+    name = shard.model.activation
     fused = {"swiglu": 2.0, "relu": 0.0}.get(name, 1.0)
-    return (KEPT[name] if rank.eager else fused) * rank.size * rows * columns
+    return (KEPT[name] if shard.eager else fused) * shard.size * rows * columns

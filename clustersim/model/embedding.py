@@ -7,69 +7,69 @@ from clustersim.model.kernel import Kernel
 from clustersim.model.linear import accumulate
 from clustersim.model.norm import norm
 from clustersim.model.operator import Operator
-from clustersim.model.sharding import Rank
+from clustersim.model.sharding import ShardedModel
 
 TABLE = "embedding"
 """Name of the operator whose weights a tied head shares."""
 
 
-def embedding_part(rank: Rank) -> tuple[Operator, ...]:
+def embedding_part(shard: ShardedModel) -> tuple[Operator, ...]:
     """Return the operators from token ids to the first block's input; post-norm models (BERT) normalize here."""
     return (
-        table(rank),
-        *((positions(rank),) if rank.model.positions == "learned" else ()),
-        *((norm(rank, "embedding_norm", fork=False),) if rank.model.norm_position == "post" else ()),
-        *((embedding_dropout(rank),) if rank.model.dropout else ()),
+        table(shard),
+        *((positions(shard),) if shard.model.positions == "learned" else ()),
+        *((norm(shard, "embedding_norm", fork=False),) if shard.model.norm_position == "post" else ()),
+        *((embedding_dropout(shard),) if shard.model.dropout else ()),
     )
 
 
-def table(rank: Rank) -> Operator:
+def table(shard: ShardedModel) -> Operator:
     """Return the lookup; rows of other ranks are zero, so the tp ranks add up (Megatron's VocabParallelEmbedding)."""
-    hidden, sp = rank.model.hidden, rank.sequence_parallel
-    whole = (rank.tokens, hidden)
-    weights = rank.vocab * hidden
-    reduce = rank.exchange("reduce_scatter" if sp else "all_reduce", *whole)
+    hidden, sp = shard.model.hidden, shard.sequence_parallel
+    whole = (shard.tokens, hidden)
+    weights = shard.vocab * hidden
+    reduce = shard.exchange("reduce_scatter" if sp else "all_reduce", *whole)
     return Operator(
         TABLE,
-        (copy(rank, "embedding", *whole, 2 * rank.size), *reduce),
-        rank.exchange("all_gather", *whole) if sp else (),
-        lookup_backward(rank, rank.vocab, rank.tokens),
+        (copy(shard, "embedding", *whole, 2 * shard.size), *reduce),
+        shard.exchange("all_gather", *whole) if sp else (),
+        lookup_backward(shard, shard.vocab, shard.tokens),
         parameters=weights,
-        saved=8.0 * rank.tokens,
+        saved=8.0 * shard.tokens,
     )
 
 
-def lookup_backward(rank: Rank, entries: int, rows: int) -> tuple[Kernel, ...]:
+def lookup_backward(shard: ShardedModel, entries: int, rows: int) -> tuple[Kernel, ...]:
     """Return the dense gradient of a lookup: clear the table's gradient, scatter the rows, add to the main gradient."""
-    hidden, z = rank.model.hidden, rank.size
+    hidden, z = shard.model.hidden, shard.size
     return (
-        copy(rank, "fill", entries, hidden, z),
-        copy(rank, "embedding_backward", rows, hidden, 3 * z),
-        *accumulate(rank, entries, hidden),
+        copy(shard, "fill", entries, hidden, z),
+        copy(shard, "embedding_backward", rows, hidden, 3 * z),
+        *accumulate(shard, entries, hidden),
     )
 
 
-def positions(rank: Rank) -> Operator:
+def positions(shard: ShardedModel) -> Operator:
     """Return the lookup of learned positions and their sum with the tokens' vectors."""
-    hidden, rows = rank.model.hidden, rank.local
-    entries = rank.model.max_positions or rank.training.seq
-    weights = rank.replicated(entries * hidden)
+    hidden, rows = shard.model.hidden, shard.local
+    entries = shard.model.max_positions or shard.training.seq
+    weights = shard.replicated(entries * hidden)
     return Operator(
         "positions",
-        (copy(rank, "embedding", rows, hidden, 2 * rank.size), add(rank, rows, hidden)),
+        (copy(shard, "embedding", rows, hidden, 2 * shard.size), add(shard, rows, hidden)),
         (),
-        lookup_backward(rank, entries, rows),
+        lookup_backward(shard, entries, rows),
         parameters=weights,
         replicated=weights,
     )
 
 
-def embedding_dropout(rank: Rank) -> Operator:
+def embedding_dropout(shard: ShardedModel) -> Operator:
     """Return the dropout after the embedding; keeps its mask."""
-    shape = (rank.local, rank.model.hidden)
+    shape = (shard.local, shard.model.hidden)
     return Operator(
         "embedding_dropout",
-        dropout(rank, *shape),
-        dropout_backward(rank, *shape),
+        dropout(shard, *shape),
+        dropout_backward(shard, *shape),
         saved=float(shape[0] * shape[1]),
     )

@@ -10,7 +10,9 @@ from typing import Literal, NamedTuple
 from clustersim.config.gpu import BYTES
 from clustersim.errors import InputError, suggest
 
-Kind = Literal["linear", "bmm", "grouped_gemm", "flash_attention", "softmax", "layernorm", "elementwise", "memory"]
+KernelKind = Literal[
+    "linear", "bmm", "grouped_gemm", "flash_attention", "softmax", "layernorm", "elementwise", "memory"
+]
 
 
 class Kernel(NamedTuple):
@@ -26,7 +28,7 @@ class Kernel(NamedTuple):
     `flop` counts multiply and add as two and halves causal attention; `bytes` is what it must read and write at least.
     """
 
-    kind: Kind
+    kind: KernelKind
     op: str
     dtype: str
     batch: int
@@ -48,7 +50,7 @@ def element(dtype: str) -> float:
 
 
 def gemm(
-    kind: Kind,
+    kind: KernelKind,
     op: str,
     dtype: str,
     batch: int,
@@ -69,7 +71,7 @@ def gemm(
     return Kernel(kind, op, dtype, batch, m, n, k, 2.0 * batch * m * n * k, float(traffic))
 
 
-def vector(kind: Kind, op: str, dtype: str, rows: int, columns: int, flop: float, traffic: float) -> Kernel:
+def vector(kind: KernelKind, op: str, dtype: str, rows: int, columns: int, flop: float, traffic: float) -> Kernel:
     """Return a kernel over rows×columns elements with `flop` operations and `traffic` bytes an element."""
     elements = float(rows) * columns
     return Kernel(kind, op, dtype, 1, rows, columns, 0, flop * elements, traffic * elements)

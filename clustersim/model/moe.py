@@ -12,115 +12,115 @@ from clustersim.model.kernel import Kernel, gemm
 from clustersim.model.linear import accumulate, dgrad, input_size, product, wgrad
 from clustersim.model.mlp import activation_part, dense
 from clustersim.model.operator import Collective, Operator, Steps
-from clustersim.model.sharding import Rank
+from clustersim.model.sharding import ShardedModel
 
 
-def moe_part(rank: Rank) -> tuple[Operator, ...]:
+def moe_part(shard: ShardedModel) -> tuple[Operator, ...]:
     """Return the operators of a mixture of experts without its norm."""
-    if rank.spread:
-        halves = (dispatch(rank), *routed(rank), *dense_experts(rank), combine(rank))
+    if shard.spread:
+        halves = (dispatch(shard), *routed(shard), *dense_experts(shard), combine(shard))
     else:
-        halves = (permute(rank), *routed(rank), *shared(rank), unpermute(rank))
-    return (router(rank), *halves, residual_part(rank, "mlp_residual"))
+        halves = (permute(shard), *routed(shard), *shared(shard), unpermute(shard))
+    return (router(shard), *halves, residual_part(shard, "mlp_residual"))
 
 
-def routed(rank: Rank) -> tuple[Operator, ...]:
+def routed(shard: ShardedModel) -> tuple[Operator, ...]:
     """Return both linears of the experts and the activation between them; a rank without rows only holds the weights."""
-    ffn = rank.expert_ffn
-    inner = 2 * ffn if rank.model.activation == "swiglu" else ffn
+    ffn = shard.expert_ffn
+    inner = 2 * ffn if shard.model.activation == "swiglu" else ffn
     parts = (
-        experts(rank, "experts_fc1", rank.model.hidden, inner),
-        activation_part(rank, "experts_activation", rank.rows, ffn),
-        experts(rank, "experts_fc2", ffn, rank.model.hidden),
+        experts(shard, "experts_fc1", shard.model.hidden, inner),
+        activation_part(shard, "experts_activation", shard.rows, ffn),
+        experts(shard, "experts_fc2", ffn, shard.model.hidden),
     )
     return (
         parts
-        if rank.rows
+        if shard.rows
         else tuple(part._replace(forward=(), backward_input=(), backward_weight=()) for part in parts)
     )
 
 
-def router(rank: Rank) -> Operator:
+def router(shard: ShardedModel) -> Operator:
     """Return the linear over experts, softmax and top-k; the same on every tp rank, it keeps its input and fp32 scores."""
-    n, hidden = rank.model.experts or 1, rank.model.hidden
-    weights = rank.replicated(n * hidden)
-    topk = copy(rank, "softmax_topk", rank.local, n, 12.0, "fp32")
+    n, hidden = shard.model.experts or 1, shard.model.hidden
+    weights = shard.replicated(n * hidden)
+    topk = copy(shard, "softmax_topk", shard.local, n, 12.0, "fp32")
     return Operator(
         "router",
-        (*product(rank, hidden, n, rank.local), topk),
-        (copy(rank, "softmax_topk_backward", rank.local, n, 12.0, "fp32"), *dgrad(rank, hidden, n, rank.local)),
-        wgrad(rank, hidden, n, False, rank.local),
+        (*product(shard, hidden, n, shard.local), topk),
+        (copy(shard, "softmax_topk_backward", shard.local, n, 12.0, "fp32"), *dgrad(shard, hidden, n, shard.local)),
+        wgrad(shard, hidden, n, False, shard.local),
         parameters=weights,
         replicated=weights,
-        saved=rank.local * (rank.size * hidden + 4.0 * n),
+        saved=shard.local * (shard.size * hidden + 4.0 * n),
     )
 
 
-def permute(rank: Rank) -> Operator:
+def permute(shard: ShardedModel) -> Operator:
     """Return the copy of each token to its topk experts; its gradient adds the topk copies up and meets the router's."""
-    k, hidden, z = rank.model.topk, rank.model.hidden, rank.size
-    whole = (rank.tokens, hidden)
-    gather = rank.exchange("all_gather", *whole) if rank.sequence_parallel else ()
-    reduce = rank.exchange("reduce_scatter" if rank.sequence_parallel else "all_reduce", *whole)
-    forward = copy(rank, "permute", *whole, (1 + k) * z)
-    backward = copy(rank, "permute_backward", *whole, (1 + k) * z)
-    return Operator("permute", (*gather, forward), (backward, *reduce, add(rank, rank.local, hidden)))
+    k, hidden, z = shard.model.topk, shard.model.hidden, shard.size
+    whole = (shard.tokens, hidden)
+    gather = shard.exchange("all_gather", *whole) if shard.sequence_parallel else ()
+    reduce = shard.exchange("reduce_scatter" if shard.sequence_parallel else "all_reduce", *whole)
+    forward = copy(shard, "permute", *whole, (1 + k) * z)
+    backward = copy(shard, "permute_backward", *whole, (1 + k) * z)
+    return Operator("permute", (*gather, forward), (backward, *reduce, add(shard, shard.local, hidden)))
 
 
-def experts(rank: Rank, name: str, inputs: int, outputs: int) -> Operator:
+def experts(shard: ShardedModel, name: str, inputs: int, outputs: int) -> Operator:
     """Return one linear of all experts as a grouped product; keeps its permuted input."""
-    n = rank.experts
+    n = shard.experts
     weights = n * inputs * outputs
     return Operator(
         name,
-        (_grouped(rank, "forward", inputs, outputs),),
-        (_grouped(rank, "dgrad", outputs, inputs),),
-        (_grouped(rank, "wgrad", inputs, outputs), *(accumulate(rank, n * inputs, outputs) if rank.eager else ())),
+        (_grouped(shard, "forward", inputs, outputs),),
+        (_grouped(shard, "dgrad", outputs, inputs),),
+        (_grouped(shard, "wgrad", inputs, outputs), *(accumulate(shard, n * inputs, outputs) if shard.eager else ())),
         parameters=weights,
-        saved=input_size(rank) * rank.rows * inputs,
-        expert=rank.spread,
+        saved=input_size(shard) * shard.rows * inputs,
+        expert=shard.spread,
     )
 
 
-def _grouped(rank: Rank, op: str, inputs: int, outputs: int) -> Kernel:
+def _grouped(shard: ShardedModel, op: str, inputs: int, outputs: int) -> Kernel:
     """Return a grouped product with exact FLOP and bytes also where the experts do not divide the rows."""
-    n, rows = rank.experts, rank.rows
+    n, rows = shard.experts, shard.rows
     each = -(-rows // n)
-    into = 0.0 if rank.eager else rank.gradient
+    into = 0.0 if shard.eager else shard.gradient
     exact = 2.0 * rows * inputs * outputs
-    z, written = input_size(rank), rank.size
+    z, written = input_size(shard), shard.size
     if op == "wgrad":
-        kernel = gemm("grouped_gemm", op, rank.matrix, n, outputs, inputs, each, into, output=written)
+        kernel = gemm("grouped_gemm", op, shard.matrix, n, outputs, inputs, each, into, output=written)
         traffic = rows * (inputs + outputs) * z + n * inputs * outputs * (2 * into or written)
     else:
-        kernel = gemm("grouped_gemm", op, rank.matrix, n, each, outputs, inputs, output=written)
+        kernel = gemm("grouped_gemm", op, shard.matrix, n, each, outputs, inputs, output=written)
         traffic = rows * inputs * z + n * inputs * outputs * z + rows * outputs * written
     return kernel._replace(flop=exact, bytes=float(traffic))
 
 
-def shared(rank: Rank) -> tuple[Operator, ...]:
+def shared(shard: ShardedModel) -> tuple[Operator, ...]:
     """Return the experts that every token visits, without exchanges: they join the routed ones before the reduction."""
     return tuple(
         part._replace(
             forward=tuple(step for step in part.forward if isinstance(step, Kernel)),
             backward_input=tuple(step for step in part.backward_input if isinstance(step, Kernel)),
         )
-        for part in dense_experts(rank)
+        for part in dense_experts(shard)
     )
 
 
-def unpermute(rank: Rank) -> Operator:
+def unpermute(shard: ShardedModel) -> Operator:
     """Return the weighted sum of the topk expert outputs and the tp reduction; keeps the outputs that it weighs."""
-    k, hidden, z = rank.model.topk, rank.model.hidden, rank.size
-    whole = (rank.tokens, hidden)
-    reduce = rank.exchange("reduce_scatter" if rank.sequence_parallel else "all_reduce", *whole)
-    gather = rank.exchange("all_gather", *whole) if rank.sequence_parallel else ()
-    joined = (add(rank, *whole),) if rank.model.shared_experts else ()
+    k, hidden, z = shard.model.topk, shard.model.hidden, shard.size
+    whole = (shard.tokens, hidden)
+    reduce = shard.exchange("reduce_scatter" if shard.sequence_parallel else "all_reduce", *whole)
+    gather = shard.exchange("all_gather", *whole) if shard.sequence_parallel else ()
+    joined = (add(shard, *whole),) if shard.model.shared_experts else ()
     return Operator(
         "unpermute",
-        (copy(rank, "unpermute", *whole, (1 + k) * z), *joined, *reduce),
-        (*gather, copy(rank, "unpermute_backward", *whole, (1 + 2 * k) * z)),
-        saved=z * rank.tokens * k * hidden,
+        (copy(shard, "unpermute", *whole, (1 + k) * z), *joined, *reduce),
+        (*gather, copy(shard, "unpermute_backward", *whole, (1 + 2 * k) * z)),
+        saved=z * shard.tokens * k * hidden,
     )
 
 
@@ -132,60 +132,60 @@ def unpermute(rank: Rank) -> Operator:
 # Source: megatron/core/transformer/moe/token_dispatcher.py, MoEAlltoAllTokenDispatcher.
 
 
-def dispatch(rank: Rank) -> Operator:
+def dispatch(shard: ShardedModel) -> Operator:
     """Return the way out; its gradient adds the topk copies up and meets those of router and shared experts."""
-    shape, traffic = (rank.local, rank.model.hidden), (1 + rank.model.topk) * rank.size
-    meetings = 2 if rank.model.shared_experts else 1
+    shape, traffic = (shard.local, shard.model.hidden), (1 + shard.model.topk) * shard.size
+    meetings = 2 if shard.model.shared_experts else 1
     return Operator(
         "dispatch",
         (
-            counts(rank),
-            copy(rank, "permute", *shape, traffic),
-            *rank.across("dispatch"),
-            *rank.sliced("all_gather"),
-            *sort(rank),
+            counts(shard),
+            copy(shard, "permute", *shape, traffic),
+            *shard.across("dispatch"),
+            *shard.sliced("all_gather"),
+            *sort(shard),
         ),
         (
-            *sort(rank),
-            *rank.sliced("reduce_scatter"),
-            *rank.across("combine"),
-            copy(rank, "permute_backward", *shape, traffic),
-            *(add(rank, *shape),) * meetings,
+            *sort(shard),
+            *shard.sliced("reduce_scatter"),
+            *shard.across("combine"),
+            copy(shard, "permute_backward", *shape, traffic),
+            *(add(shard, *shape),) * meetings,
         ),
     )
 
 
-def combine(rank: Rank) -> Operator:
+def combine(shard: ShardedModel) -> Operator:
     """Return the way back and the weighted sum of the topk outputs of each token; keeps the outputs that it weighs."""
-    k, shape, z = rank.model.topk, (rank.local, rank.model.hidden), rank.size
-    joined = (add(rank, *shape),) if rank.model.shared_experts else ()
-    back = (*sort(rank), *rank.sliced("reduce_scatter"), *rank.across("combine"))
+    k, shape, z = shard.model.topk, (shard.local, shard.model.hidden), shard.size
+    joined = (add(shard, *shape),) if shard.model.shared_experts else ()
+    back = (*sort(shard), *shard.sliced("reduce_scatter"), *shard.across("combine"))
     return Operator(
         "combine",
-        (*back, copy(rank, "unpermute", *shape, (1 + k) * z), *joined),
+        (*back, copy(shard, "unpermute", *shape, (1 + k) * z), *joined),
         (
-            copy(rank, "unpermute_backward", *shape, (1 + 2 * k) * z),
-            *rank.across("dispatch"),
-            *rank.sliced("all_gather"),
-            *sort(rank),
+            copy(shard, "unpermute_backward", *shape, (1 + 2 * k) * z),
+            *shard.across("dispatch"),
+            *shard.sliced("all_gather"),
+            *sort(shard),
         ),
         saved=z * k * shape[0] * shape[1],
     )
 
 
-def counts(rank: Rank) -> Collective:
+def counts(shard: ShardedModel) -> Collective:
     """Return the gathering of everyone's rows by expert, 8 bytes each, over the ranks that share all experts."""
-    return Collective("tp_ep", "all_gather", 8.0 * (rank.model.experts or 1) * rank.ep * rank.parallelism.etp)
+    return Collective("tp_ep", "all_gather", 8.0 * (shard.model.experts or 1) * shard.ep * shard.parallelism.etp)
 
 
-def sort(rank: Rank) -> Steps:
+def sort(shard: ShardedModel) -> Steps:
     """Return the copy of the received rows into the order of their experts, or back; one expert needs none."""
-    if rank.experts == 1 or not rank.rows:
+    if shard.experts == 1 or not shard.rows:
         return ()
-    return (copy(rank, "sort_rows", rank.rows, rank.model.hidden, 2 * rank.size),)
+    return (copy(shard, "sort_rows", shard.rows, shard.model.hidden, 2 * shard.size),)
 
 
-def dense_experts(rank: Rank) -> tuple[Operator, ...]:
+def dense_experts(shard: ShardedModel) -> tuple[Operator, ...]:
     """Return the experts that every token visits, as one dense MLP that each ep rank runs on its own tokens."""
-    count = rank.model.shared_experts
-    return dense(rank, "shared_", rank.ffn * count) if count else ()
+    count = shard.model.shared_experts
+    return dense(shard, "shared_", shard.ffn * count) if count else ()

@@ -25,7 +25,7 @@ def padded_vocab(model: Model, tp: int) -> int:
 
 
 @dataclass(frozen=True)
-class Rank:
+class ShardedModel:
     """The shapes of one rank for one microbatch; counts are this rank's own after the split by tp."""
 
     model: Model

@@ -9,40 +9,40 @@ from clustersim.model.mlp import mlp_part
 from clustersim.model.moe import moe_part
 from clustersim.model.norm import norm
 from clustersim.model.operator import Layer, Operator
-from clustersim.model.sharding import Rank
+from clustersim.model.sharding import ShardedModel
 
 
-def layers(rank: Rank) -> tuple[Layer, ...]:
+def layers(shard: ShardedModel) -> tuple[Layer, ...]:
     """Return the layers of the model in order, for one tp rank and one microbatch; all blocks are one object."""
-    one = block(rank)
-    return (embedding(rank), *(one for _ in range(rank.model.layers)), head(rank))
+    one = block(shard)
+    return (embedding(shard), *(one for _ in range(shard.model.layers)), head(shard))
 
 
-def embedding(rank: Rank) -> Layer:
+def embedding(shard: ShardedModel) -> Layer:
     """Return the layer from token ids (8 bytes each) to vectors."""
-    return Layer("embedding", embedding_part(rank), 8.0 * rank.tokens)
+    return Layer("embedding", embedding_part(shard), 8.0 * shard.tokens)
 
 
-def head(rank: Rank) -> Layer:
+def head(shard: ShardedModel) -> Layer:
     """Return the layer from vectors to the loss."""
-    return Layer("head", head_part(rank), hidden_bytes(rank))
+    return Layer("head", head_part(shard), hidden_bytes(shard))
 
 
-def block(rank: Rank) -> Layer:
+def block(shard: ShardedModel) -> Layer:
     """Return one block: attention, then MLP or experts, with norms before (pre) or after (post) each half."""
     halves = (
-        ("attention", attention_part(rank)),
-        ("mlp", moe_part(rank) if rank.model.experts else mlp_part(rank)),
+        ("attention", attention_part(shard)),
+        ("mlp", moe_part(shard) if shard.model.experts else mlp_part(shard)),
     )
-    return Layer("block", tuple(op for name, part in halves for op in _normed(rank, name, part)), hidden_bytes(rank))
+    return Layer("block", tuple(op for name, part in halves for op in _normed(shard, name, part)), hidden_bytes(shard))
 
 
-def _normed(rank: Rank, name: str, part: tuple[Operator, ...]) -> tuple[Operator, ...]:
+def _normed(shard: ShardedModel, name: str, part: tuple[Operator, ...]) -> tuple[Operator, ...]:
     """Return a half of a block with its norm, where the gradients of branch and residual also meet."""
-    one = norm(rank, f"{name}_norm")
-    return (one, *part) if rank.model.norm_position == "pre" else (*part, one)
+    one = norm(shard, f"{name}_norm")
+    return (one, *part) if shard.model.norm_position == "pre" else (*part, one)
 
 
-def hidden_bytes(rank: Rank) -> float:
+def hidden_bytes(shard: ShardedModel) -> float:
     """Return the bytes of the activations between two layers on one rank: b·s·h values, a tp-th under sequence parallelism."""
-    return rank.size * rank.local * rank.model.hidden
+    return shard.size * shard.local * shard.model.hidden

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from clustersim.config.workload import Model, Parallelism, Training, Workload
 from clustersim.config.yaml import Document
 from clustersim.errors import ConfigError, InputError
-from clustersim.model.sharding import Rank, padded_vocab, shares_of
+from clustersim.model.sharding import ShardedModel, padded_vocab, shares_of
 from clustersim.parallel.ignored import NOTHING, Ignored
 from clustersim.parallel.mesh import Mesh
 
@@ -45,13 +45,13 @@ class Job:
         return self.spec.parallelism
 
     @property
-    def rank(self) -> Rank:
+    def shard(self) -> ShardedModel:
         """The shapes of one tensor-parallel rank; of ranks with different loads of experts, that of the busiest."""
-        return self.at(0)
+        return self.shard_at(0)
 
-    def at(self, position: int) -> Rank:
+    def shard_at(self, position: int) -> ShardedModel:
         """Return the shapes of the rank at a position of its expert-parallel group."""
-        return Rank(self.model, self.training, self.parallelism, position)
+        return ShardedModel(self.model, self.training, self.parallelism, position)
 
     @property
     def shares(self) -> tuple[float, ...]:

@@ -12,7 +12,7 @@ from clustersim.parallel.optimizer import update
 from clustersim.parallel.stages import Stage, stages
 
 
-class Row(NamedTuple):
+class KernelRow(NamedTuple):
     """One kernel or exchange of one operator; `launches` of it in a step, over all stages of one tensor-parallel lane."""
 
     layer: str
@@ -42,7 +42,7 @@ class Row(NamedTuple):
         return self.step.bytes if isinstance(self.step, Kernel) else self.step.size
 
 
-def rows(job: Job, stage: int | None = None) -> list[Row]:
+def rows(job: Job, stage: int | None = None) -> list[KernelRow]:
     """Return the rows of a placed job, equal ones merged; `stage` takes one global stage instead of all.
 
     With uneven routing they are those of the rank with the most popular experts.
@@ -52,18 +52,18 @@ def rows(job: Job, stage: int | None = None) -> list[Row]:
     for one in chosen:
         for row in _stage_rows(job, one):
             merged[row[:4]] = merged.get(row[:4], 0) + row.launches
-    found = [Row(*key, launches) for key, launches in merged.items()]
+    found = [KernelRow(*key, launches) for key, launches in merged.items()]
     return sorted(found, key=lambda row: row.layer == "optimizer")
 
 
-def _stage_rows(job: Job, stage: Stage) -> Iterator[Row]:
+def _stage_rows(job: Job, stage: Stage) -> Iterator[KernelRow]:
     for layer, count in stage.layers:
         yield from _layer_rows(stage, layer, count * job.microbatches)
     for kernel in update(job, stage.parameters, stage.experts):
-        yield Row("optimizer", job.training.optimizer, "update", kernel, 1)
+        yield KernelRow("optimizer", job.training.optimizer, "update", kernel, 1)
 
 
-def _layer_rows(stage: Stage, layer: Layer, count: int) -> Iterator[Row]:
+def _layer_rows(stage: Stage, layer: Layer, count: int) -> Iterator[KernelRow]:
     again = stage.recomputed(layer)
     for op in layer.operators:
         parts = (
@@ -72,4 +72,4 @@ def _layer_rows(stage: Stage, layer: Layer, count: int) -> Iterator[Row]:
             ("backward", (*op.backward_input, *op.backward_weight)),
         )
         for direction, steps in parts:
-            yield from (Row(layer.name, op.name, direction, step, count) for step in steps)
+            yield from (KernelRow(layer.name, op.name, direction, step, count) for step in steps)

@@ -18,7 +18,7 @@ from clustersim.parallel.ignored import NO_EFFECT, NOT_MODELLED, sorted_out
 from clustersim.parallel.job import Job
 
 SECTIONS = ("model", "training", "parallelism")
-Place = tuple[str, int, int]
+SourcePlace = tuple[str, int, int]
 """A file, and a line and a column in it (0: none in particular)."""
 
 
@@ -26,7 +26,7 @@ Place = tuple[str, int, int]
 class Overridden(Document):
     """A document some of whose values come from elsewhere, where their errors then point: (path, line, column)."""
 
-    overrides: Mapping[Loc, Place] = field(default_factory=dict, repr=False)
+    overrides: Mapping[Loc, SourcePlace] = field(default_factory=dict, repr=False)
 
     def error(self, loc: Loc, message: str) -> ConfigError:
         """Return a ConfigError at `loc`, or where the value there is from."""
@@ -47,7 +47,7 @@ def load(path: str | Path, overrides: Mapping[str, object] | None = None) -> Job
 
 
 def build(
-    document: Document, overrides: Mapping[str, object] | None = None, places: Mapping[str, Place] | None = None
+    document: Document, overrides: Mapping[str, object] | None = None, places: Mapping[str, SourcePlace] | None = None
 ) -> Job:
     """Return the job of a document that has been read; `places` says of overrides where they stand, if on no command line."""
     _check_kind(document)
@@ -131,10 +131,10 @@ def _put(document: Document, data: dict[str, Any], target: Loc, value: Any, sour
     here[last] = value
 
 
-def override(document: Document, overrides: Mapping[str, object], places: Mapping[str, Place]) -> Overridden:
+def override(document: Document, overrides: Mapping[str, object], places: Mapping[str, SourcePlace]) -> Overridden:
     """Return the document with values replaced; unknown keys fail in validation like those of the file."""
     data = _copy(document.data)
-    found: dict[Loc, Place] = {}
+    found: dict[Loc, SourcePlace] = {}
     for key, raw in overrides.items():
         if key.partition(".")[0] in ("cluster", "fabric", "faults", "nccl", "nodes"):
             raise InputError(

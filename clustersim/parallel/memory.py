@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from clustersim.config.gpu import BYTES
-from clustersim.model.sharding import Rank
+from clustersim.model.sharding import ShardedModel
 from clustersim.parallel.job import Job
 from clustersim.parallel.optimizer import state_bytes, weight_bytes
 from clustersim.parallel.stages import Stage
@@ -71,25 +71,25 @@ def _state(job: Job, parameters: float, expert: bool) -> float:
     return parameters * state_bytes(job) / (job.copies(expert) if job.parallelism.zero else 1)
 
 
-def workspace(rank: Rank, stage: Stage, backward: bool) -> float:
+def workspace(shard: ShardedModel, stage: Stage, backward: bool) -> float:
     """Return the bytes of the largest temporaries of a pass: logits and their fp32 gradient, or a block's widest gradients.
 
     Those of a block are alive in its backward pass alone; what its forward pass makes is kept or, recomputed, less than that.
     """
     last = stage.layers[-1][0].name == "head"
-    logits = rank.tokens * rank.vocab * (rank.size + 4) if last else 0.0
+    logits = shard.tokens * shard.vocab * (shard.size + 4) if last else 0.0
     blocks = any(layer.name == "block" for layer, _ in stage.layers)
-    return max(logits, block_temporary(rank)) if backward and blocks else logits
+    return max(logits, block_temporary(shard)) if backward and blocks else logits
 
 
-def block_temporary(rank: Rank) -> float:
+def block_temporary(shard: ShardedModel) -> float:
     """Return the bytes of the gradients alive at a block's widest point: MLP inner (in and out) or unfused scores.
 
     With rows from other ranks, their gradients at the ends of the experts are alive besides.
     """
-    rows, ffn = (rank.rows, rank.expert_ffn) if rank.model.experts else (rank.tokens, rank.ffn)
-    factor = 3 if rank.model.activation == "swiglu" else 2
+    rows, ffn = (shard.rows, shard.expert_ffn) if shard.model.experts else (shard.tokens, shard.ffn)
+    factor = 3 if shard.model.activation == "swiglu" else 2
     mlp = factor * rows * ffn
-    square = rank.training.micro_batch * rank.heads * rank.training.seq**2
-    scores = 2 * square if rank.training.attention == "unfused" else 0
-    return rank.size * (max(mlp, scores) + 2 * (rows if rank.spread else rank.tokens) * rank.model.hidden)
+    square = shard.training.micro_batch * shard.heads * shard.training.seq**2
+    scores = 2 * square if shard.training.attention == "unfused" else 0
+    return shard.size * (max(mlp, scores) + 2 * (rows if shard.spread else shard.tokens) * shard.model.hidden)

@@ -169,9 +169,9 @@ def stages(job: Job, position: int = 0) -> tuple[Stage, ...]:
     position: of that rank in its group; the first one's experts are the busiest. The embedding joins the first stage, the
     head the last; equal layers are one object.
     """
-    rank, count = job.at(position), job.parallelism.pp * job.parallelism.vpp
-    first, middle, last = embedding(rank), block(rank), head(rank)
-    between = hidden_bytes(rank)
+    shard, count = job.shard_at(position), job.parallelism.pp * job.parallelism.vpp
+    first, middle, last = embedding(shard), block(shard), head(shard)
+    between = hidden_bytes(shard)
     tied = job.model.tied_embeddings
     table = sum(op.parameters for op in first.operators if op.name == TABLE)
     result = []

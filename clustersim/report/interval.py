@@ -25,18 +25,18 @@ Pass = tuple[int, str, int]
 """Position in the ep group, kind and stage of a computation: 0, `F`, 3; 0, `optimizer`, -1."""
 
 
-class Kernels(NamedTuple):
+class StepKernels(NamedTuple):
     """What the kernels on the critical path say: the margin by their errors alone, and how many of them run."""
 
     margin: Margin
     launches: float
 
 
-def step_kernels(work: Work, plan: Plan, path: Iterable[Span], end: float, bounds: Bounds) -> Kernels:
+def step_kernels(work: Work, plan: Plan, path: Iterable[Span], end: float, bounds: Bounds) -> StepKernels:
     """Return between which times a step of `end` seconds lies by the errors of kernels alone, and how many run in a row."""
     critical = exposed(work, plan, path)
     launches = math.fsum(seconds / work.seconds[kernel] for kernel, seconds in critical.items())
-    return Kernels(bounds.margin(end, critical), launches)
+    return StepKernels(bounds.margin(end, critical), launches)
 
 
 def exposed(work: Work, plan: Plan, path: Iterable[Span]) -> dict[Kernel, float]:

@@ -31,7 +31,7 @@ class Alone(NamedTuple):
     forecast: Forecast
 
 
-class Tenant(NamedTuple):
+class JobSteps(NamedTuple):
     """One of the jobs: its nodes, the GPU of every rank, its step alone, and its steps beside the others.
 
     steps: all complete ones; counted: those that began when every job had started.
@@ -65,7 +65,7 @@ class Shared:
     cluster: Topology
     placement: str
     steps: int
-    tenants: tuple[Tenant, ...]
+    tenants: tuple[JobSteps, ...]
 
     @cached_property
     def rates(self) -> Floats:

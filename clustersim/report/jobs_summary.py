@@ -12,7 +12,7 @@ import numpy as np
 from clustersim.engine.compile import Plan
 from clustersim.engine.simulate import Record
 from clustersim.report.breakdown import breakdown, mean
-from clustersim.report.jobs_facts import Shared, Tenant
+from clustersim.report.jobs_facts import JobSteps, Shared
 from clustersim.report.shared_links import meeting
 from clustersim.report.summary import NOT_MODELLED, cluster_facts, memory_facts, predictor_facts, split_facts
 from clustersim.report.trace import shown
@@ -35,7 +35,7 @@ def summary(shared: Shared) -> dict[str, Any]:
     }
 
 
-def _job(shared: Shared, tenant: Tenant) -> dict[str, Any]:
+def _job(shared: Shared, tenant: JobSteps) -> dict[str, Any]:
     cluster = shared.cluster
     times = [step.end - step.begin for step in tenant.counted]
     alone = parts(tenant.alone.plan, tenant.alone.record)
@@ -64,7 +64,7 @@ def _job(shared: Shared, tenant: Tenant) -> dict[str, Any]:
     }
 
 
-def _steps(tenant: Tenant) -> list[dict[str, Any]]:
+def _steps(tenant: JobSteps) -> list[dict[str, Any]]:
     early = len(tenant.steps) - len(tenant.counted)
     return [
         {"begin_s": step.begin, "step_s": step.end - step.begin, "counted": number >= early}

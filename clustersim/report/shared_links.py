@@ -11,7 +11,7 @@ import numpy as np
 from clustersim.engine.fabric import Activity
 from clustersim.engine.network import Network
 from clustersim.engine.program import Span
-from clustersim.report.jobs_facts import Shared, Tenant
+from clustersim.report.jobs_facts import JobSteps, Shared
 
 Interval = tuple[float, float]
 
@@ -58,7 +58,7 @@ def _both(shared: Shared, link: int, a: int, b: int) -> float | None:
     return math.fsum(max(min(last, end) - max(first, begin), 0.0) for first, last in common) / (end - begin)
 
 
-def _under_way(tenant: Tenant, link: int) -> set[Interval]:
+def _under_way(tenant: JobSteps, link: int) -> set[Interval]:
     """Return when a transfer of a job that crosses a link was under way."""
     wanted = _moves(tenant.plan.network, link)
     places: dict[int, list[int]] = {}

@@ -14,7 +14,7 @@ from clustersim.parallel.nearby import Nearby
 from clustersim.predictors.uncertainty import Bounds, Margin
 from clustersim.report.breakdown import mean, of_path
 from clustersim.report.calibration import CALL, Kind, interval
-from clustersim.report.interval import Kernels
+from clustersim.report.interval import StepKernels
 from clustersim.report.links import busiest, limiting_seconds, link_bytes
 from clustersim.report.trace import chosen, shown
 from clustersim.report.verdicts import idle_facts, verdict, warnings
@@ -48,7 +48,7 @@ class Facts(NamedTuple):
 
     memory: list[Held]
     forecast: Forecast
-    kernels: Kernels
+    kernels: StepKernels
     path: list[Span]
     nearby: Nearby | None
     full_attention: bool
@@ -152,7 +152,7 @@ def _speed(topology: Topology, work: Work, record: Record, facts: Facts) -> dict
     }
 
 
-def step_interval(topology: Topology, job: Job, end: float, kernels: Kernels) -> Margin:
+def step_interval(topology: Topology, job: Job, end: float, kernels: StepKernels) -> Margin:
     """Return between which times a step of `end` seconds lies: as published steps of its kind say.
 
     Forecasts that are bounds stay what they are.

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from clustersim.single_gpu import price_products as products
 from clustersim.single_gpu import price_rows as rows
 from clustersim.single_gpu import price_vectors as vectors
-from clustersim.single_gpu.price_vectors import Kernels
+from clustersim.single_gpu.price_vectors import KernelList
 from clustersim.single_gpu.tensor import Tensor
 
-Price = Callable[[str, Sequence[Tensor], Sequence[Tensor]], Kernels]
+Price = Callable[[str, Sequence[Tensor], Sequence[Tensor]], KernelList]
 
 # fmt: off
 FREE = frozenset((
@@ -28,7 +28,7 @@ FREE = frozenset((
 # fmt: on
 
 
-def price(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Kernels:
+def price(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KernelList:
     """Return the kernels of one call; an operator without an entry moves its inputs and outputs once."""
     outputs = [one for one in outputs if one.elements]
     if entry(op) in FREE or not outputs:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from clustersim.errors import InputError
 from clustersim.single_gpu.aten import known, price
 from clustersim.single_gpu.memory import of_nodes
-from clustersim.single_gpu.model import OUTSIDE, Graph, Node, Phase
+from clustersim.single_gpu.model import OUTSIDE, Graph, OperatorCall, PassPhase
 from clustersim.single_gpu.tensor import Tensor
 from clustersim.single_gpu.traced import trace
 
@@ -83,11 +83,11 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0][:160]}".rstrip(": .")
 
 
-def _nodes(traced: Any, forward: set[str]) -> list[Node]:
+def _nodes(traced: Any, forward: set[str]) -> list[OperatorCall]:
     """Return the ATen calls of an fx graph; `getitem` of a call with several outputs is the call itself."""
     import torch
 
-    nodes: list[Node] = []
+    nodes: list[OperatorCall] = []
     index: dict[str, int] = {}
     for one in traced.graph.nodes:
         if one.op != "call_function":
@@ -95,13 +95,13 @@ def _nodes(traced: Any, forward: set[str]) -> list[Node]:
         if not isinstance(one.target, torch._ops.OpOverload):
             index[one.name] = index.get(one.args[0].name, OUTSIDE) if one.args else OUTSIDE
             continue
-        phase: Phase = "forward" if one.name in forward else "backward"
+        phase: PassPhase = "forward" if one.name in forward else "backward"
         nodes.append(_node(one, phase, index))
         index[one.name] = len(nodes) - 1
     return nodes
 
 
-def _node(one: Any, phase: Phase, index: Mapping[str, int]) -> Node:
+def _node(one: Any, phase: PassPhase, index: Mapping[str, int]) -> OperatorCall:
     op = one.target._schema.name.partition("::")[2]
     given = [(source, shape) for source in one.all_input_nodes for shape in _tensors(source)[:1]]
     inputs = [shape for source in _arguments(one) for shape in _tensors(source)[:1]]
@@ -110,7 +110,7 @@ def _node(one: Any, phase: Phase, index: Mapping[str, int]) -> Node:
         op, inputs = _attention_call(one, op, inputs)
     reads = tuple((index.get(source.name, OUTSIDE), shape.bytes) for source, shape in given)
     size = math.fsum(shape.bytes for shape in outputs)
-    return Node(_place(one), op, phase, price(op, inputs, outputs), reads, size)
+    return OperatorCall(_place(one), op, phase, price(op, inputs, outputs), reads, size)
 
 
 def _arguments(one: Any) -> list[Any]:
@@ -148,11 +148,11 @@ def _place(one: Any) -> str:
     return str(next(reversed(stack.values()))[0]) if stack else ""
 
 
-def _accumulated(weights: Mapping[str, Any]) -> list[Node]:
+def _accumulated(weights: Mapping[str, Any]) -> list[OperatorCall]:
     """Return the sum of each parameter's gradient into the one that is there."""
     nodes = []
     for name, one in weights.items():
         shape = _tensor(one)
         reads = ((OUTSIDE, shape.bytes),) * 2
-        nodes.append(Node(name, "add", "accumulate", price("add", [shape, shape], [shape]), reads, shape.bytes))
+        nodes.append(OperatorCall(name, "add", "accumulate", price("add", [shape, shape], [shape]), reads, shape.bytes))
     return nodes

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from clustersim.model.kernel import Kernel, vector
-from clustersim.single_gpu.model import OUTSIDE, Graph, Node
+from clustersim.single_gpu.model import OUTSIDE, Graph, OperatorCall
 
 APART = ("linear", "bmm", "grouped_gemm", "flash_attention")
 
@@ -34,7 +34,7 @@ def fuse(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(fused))
 
 
-def _roots(nodes: Sequence[Node]) -> list[int]:
+def _roots(nodes: Sequence[OperatorCall]) -> list[int]:
     """Return for each node the one that wrote its output: views lead back to what they look at."""
     roots: list[int] = []
     for index, node in enumerate(nodes):
@@ -43,16 +43,16 @@ def _roots(nodes: Sequence[Node]) -> list[int]:
     return roots
 
 
-def _sources(node: Node, roots: Sequence[int]) -> list[tuple[int, float]]:
+def _sources(node: OperatorCall, roots: Sequence[int]) -> list[tuple[int, float]]:
     return [(roots[i], size) for i, size in node.reads if i != OUTSIDE and roots[i] != OUTSIDE]
 
 
-def apart(node: Node) -> bool:
+def apart(node: OperatorCall) -> bool:
     """Return whether a call is left to a library: products and fused attention."""
     return any(kernel.kind in APART for kernel in node.kernels)
 
 
-def _groups(nodes: Sequence[Node], roots: Sequence[int]) -> dict[int, int]:
+def _groups(nodes: Sequence[OperatorCall], roots: Sequence[int]) -> dict[int, int]:
     """Return the group of each call that may be fused, by the index of its first call."""
     depth: dict[int, int] = {}
     group: dict[int, int] = {}
@@ -69,7 +69,7 @@ def _groups(nodes: Sequence[Node], roots: Sequence[int]) -> dict[int, int]:
     return group
 
 
-def _readers(nodes: Sequence[Node], roots: Sequence[int]) -> dict[int, list[int]]:
+def _readers(nodes: Sequence[OperatorCall], roots: Sequence[int]) -> dict[int, list[int]]:
     found: dict[int, list[int]] = defaultdict(list)
     for index, node in enumerate(nodes):
         if node.kernels:
@@ -78,7 +78,9 @@ def _readers(nodes: Sequence[Node], roots: Sequence[int]) -> dict[int, list[int]
     return found
 
 
-def _merged(nodes: Sequence[Node], members: list[int], roots: Sequence[int], readers: dict[int, list[int]]) -> Node:
+def _merged(
+    nodes: Sequence[OperatorCall], members: list[int], roots: Sequence[int], readers: dict[int, list[int]]
+) -> OperatorCall:
     """Return one node for the members: it reads each outside tensor once and writes what is read outside."""
     if len(members) == 1:
         return nodes[members[0]]
@@ -95,7 +97,7 @@ def _merged(nodes: Sequence[Node], members: list[int], roots: Sequence[int], rea
     written = [i for i in members if not readers[i] or not inside.issuperset(readers[i])]
     traffic += math.fsum(read.values()) + math.fsum(nodes[i].output for i in written)
     kernel = _kernel([k for i in members for k in nodes[i].kernels], traffic)
-    return Node(last.place, "fused", last.phase, (kernel,), tuple(read.items()), last.output)
+    return OperatorCall(last.place, "fused", last.phase, (kernel,), tuple(read.items()), last.output)
 
 
 def _kernel(parts: Sequence[Kernel], traffic: float) -> Kernel:

@@ -9,7 +9,7 @@ from clustersim.model.operator import Layer
 from clustersim.parallel.job import Job
 from clustersim.parallel.stages import stages
 from clustersim.single_gpu.memory import of_job
-from clustersim.single_gpu.model import OUTSIDE, Graph, Node, Phase
+from clustersim.single_gpu.model import OUTSIDE, Graph, OperatorCall, PassPhase
 
 ALONE: Mapping[str, object] = {
     "parallelism.tp": 1,
@@ -36,17 +36,17 @@ def graph(job: Job, training: bool = False) -> Graph:
     return Graph(job.name, nodes, stage.parameters, memory=of_job(placed, stage, training))
 
 
-def _forward(layer: Layer, training: bool) -> Iterator[Node]:
+def _forward(layer: Layer, training: bool) -> Iterator[OperatorCall]:
     for op in layer.operators:
         if training or op.name != LOSS:
             yield from (_node(f"{layer.name}.{op.name}", "forward", k) for k in op.forward if isinstance(k, Kernel))
 
 
-def _backward(layer: Layer) -> Iterator[Node]:
+def _backward(layer: Layer) -> Iterator[OperatorCall]:
     for op in reversed(layer.operators):
         steps = (*op.backward_input, *op.backward_weight)
         yield from (_node(f"{layer.name}.{op.name}", "backward", k) for k in steps if isinstance(k, Kernel))
 
 
-def _node(place: str, phase: Phase, kernel: Kernel) -> Node:
-    return Node(place, kernel.op, phase, (kernel,), ((OUTSIDE, kernel.bytes),), 0.0)
+def _node(place: str, phase: PassPhase, kernel: Kernel) -> OperatorCall:
+    return OperatorCall(place, kernel.op, phase, (kernel,), ((OUTSIDE, kernel.bytes),), 0.0)

@@ -12,7 +12,7 @@ import numpy as np
 from clustersim.parallel.job import Job
 from clustersim.parallel.memory import Memory, at_rest, block_temporary, workspace
 from clustersim.parallel.stages import Stage
-from clustersim.single_gpu.model import OUTSIDE, Node
+from clustersim.single_gpu.model import OUTSIDE, OperatorCall
 
 FRAMEWORK = 0.53 * 2**30
 """Bytes that no tensor holds on a GPU of its own: CUDA context and loaded kernels (about 0.5 GiB), cuBLAS' workspace (32 MiB)."""
@@ -20,7 +20,7 @@ MOMENTS = 2
 """Moments of Adam, which PyTorch keeps in the data type of the weights (torch/optim/adamw.py)."""
 
 
-def of_nodes(nodes: Sequence[Node], weights: float, training: bool) -> Memory:
+def of_nodes(nodes: Sequence[OperatorCall], weights: float, training: bool) -> Memory:
     """Return the bytes of a recorded model whose weights have `weights` bytes."""
     return Memory(
         parameters=weights,
@@ -35,15 +35,15 @@ def of_nodes(nodes: Sequence[Node], weights: float, training: bool) -> Memory:
 def of_job(job: Job, stage: Stage, training: bool) -> Memory:
     """Return the bytes of one microbatch of an unsplit workload, with its own gradients and optimizer."""
     rest = at_rest(job, [stage])._replace(framework=FRAMEWORK)
-    rank = job.rank
+    shard = job.shard
     if not training:
-        widest = max(rank.tokens * rank.vocab * rank.size, block_temporary(rank))
+        widest = max(shard.tokens * shard.vocab * shard.size, block_temporary(shard))
         return rest._replace(gradients=0.0, optimizer=0.0, activations=widest)
-    space = workspace(rank, stage, backward=True)
+    space = workspace(shard, stage, backward=True)
     return rest._replace(activations=stage.saved_bytes + stage.working_bytes, workspace=space)
 
 
-def alive(nodes: Sequence[Node]) -> float:
+def alive(nodes: Sequence[OperatorCall]) -> float:
     """Return the most bytes of outputs that are alive at once, each from the call that makes it to the last that reads it.
 
     A view is the tensor that it looks at. A weight's gradient is added to the one that is there as soon as it is made.

@@ -9,12 +9,12 @@ from typing import Literal, NamedTuple
 from clustersim.model.kernel import Kernel
 from clustersim.parallel.memory import Memory
 
-Phase = Literal["forward", "backward", "accumulate"]
+PassPhase = Literal["forward", "backward", "accumulate"]
 OUTSIDE = -1
 """The producer of weights and inputs."""
 
 
-class Node(NamedTuple):
+class OperatorCall(NamedTuple):
     """One call of a PyTorch operator.
 
     `place` is where in the model, `op` the ATen name; `kernels` is empty for a view. `reads` names the nodes whose outputs
@@ -23,7 +23,7 @@ class Node(NamedTuple):
 
     place: str
     op: str
-    phase: Phase
+    phase: PassPhase
     kernels: tuple[Kernel, ...]
     reads: tuple[tuple[int, float], ...]
     output: float
@@ -37,7 +37,7 @@ class Graph:
     """
 
     name: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[OperatorCall, ...]
     parameters: int
     unknown: tuple[str, ...] = ()
     memory: Memory | None = None

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from clustersim.single_gpu.aten import price
 from clustersim.single_gpu.memory import of_nodes
-from clustersim.single_gpu.model import OUTSIDE, Graph, Node, Phase
-from clustersim.single_gpu.tensor import Shape, Tensor, tensor
+from clustersim.single_gpu.model import OUTSIDE, Graph, OperatorCall, PassPhase
+from clustersim.single_gpu.tensor import Tensor, TensorShape, tensor
 
 
 class Value(NamedTuple):
@@ -27,7 +27,7 @@ class Value(NamedTuple):
     """Its own number: two outputs of one call (a split) differ in it."""
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> TensorShape:
         """Its shape."""
         return self.tensor.shape
 
@@ -44,8 +44,8 @@ class Tape:
     dtype: str
     training: bool
     place: str = ""
-    phase: Phase = "forward"
-    nodes: list[Node] = field(default_factory=list)
+    phase: PassPhase = "forward"
+    nodes: list[OperatorCall] = field(default_factory=list)
     rules: list[tuple[Value, Rule]] = field(default_factory=list)
     weights: dict[int, Value] = field(default_factory=dict)
     places: dict[int, str] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Tape:
         self.count += 1
         return Value(one, node, gradient and self.training, self.count)
 
-    def data(self, shape: Shape, dtype: str = "int64") -> Value:
+    def data(self, shape: TensorShape, dtype: str = "int64") -> Value:
         """Return an input of the model: indices or a mask."""
         return self.value(tensor(shape, dtype), OUTSIDE, False)
 
@@ -71,7 +71,7 @@ class Tape:
         """Record a call that makes `out`, and return that; `rule` gives the gradients of its inputs."""
         kernels = price(op, [one.tensor for one in inputs], [out])
         reads = tuple((one.node, one.tensor.bytes) for one in inputs)
-        self.nodes.append(Node(self.place, op, self.phase, kernels, reads, out.bytes))
+        self.nodes.append(OperatorCall(self.place, op, self.phase, kernels, reads, out.bytes))
         flows = self.phase == "forward" and rule is not None and any(one.gradient for one in inputs)
         made = self.value(out, len(self.nodes) - 1, flows)
         if flows and self.training and rule is not None:

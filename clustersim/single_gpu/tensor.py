@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
-Shape = tuple[int, ...]
+TensorShape = tuple[int, ...]
 
 BYTES: dict[str, float] = {
     "fp64": 8,
@@ -24,8 +24,8 @@ BYTES: dict[str, float] = {
 class Tensor(NamedTuple):
     """One tensor without its values; `strides` count elements."""
 
-    shape: Shape
-    strides: Shape
+    shape: TensorShape
+    strides: TensorShape
     dtype: str
 
     @property
@@ -44,12 +44,12 @@ class Tensor(NamedTuple):
         return self.strides == strides(self.shape) or _order(self) == _order(tensor(self.shape, self.dtype))
 
 
-def tensor(shape: Shape, dtype: str) -> Tensor:
+def tensor(shape: TensorShape, dtype: str) -> Tensor:
     """Return a contiguous tensor."""
     return Tensor(shape, strides(shape), dtype)
 
 
-def strides(shape: Shape) -> Shape:
+def strides(shape: TensorShape) -> TensorShape:
     """Return the strides of a contiguous tensor."""
     return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
@@ -58,12 +58,12 @@ def _order(one: Tensor) -> list[tuple[int, int]]:
     return [(n, s) for n, s in zip(one.shape, one.strides, strict=True) if n > 1]
 
 
-def permuted(one: Tensor, order: Shape) -> Tensor:
+def permuted(one: Tensor, order: TensorShape) -> Tensor:
     """Return the view with its dimensions in another order."""
     return Tensor(tuple(one.shape[i] for i in order), tuple(one.strides[i] for i in order), one.dtype)
 
 
-def viewed(one: Tensor, shape: Shape) -> Tensor | None:
+def viewed(one: Tensor, shape: TensorShape) -> Tensor | None:
     """Return the tensor under another shape, None when PyTorch must copy it for that.
 
     The rule is that of `at::detail::computeStride`: dimensions that lie in memory as one may be cut in any way.

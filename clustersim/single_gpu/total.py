@@ -15,7 +15,7 @@ from clustersim.model.kernel import Kernel
 from clustersim.predictors.base import Predictor
 from clustersim.predictors.clocks import Clocks, applied, derate
 from clustersim.single_gpu.fuse import apart
-from clustersim.single_gpu.model import Graph, Node, Phase
+from clustersim.single_gpu.model import Graph, OperatorCall, PassPhase
 
 CALL = 12e-6
 """Seconds of CPU for an eager call that launches a kernel: in NeuSight's traces calls on a handful of elements (arange, full,
@@ -24,13 +24,13 @@ PRODUCT = 25e-6
 """Seconds of CPU for a product: a linear layer of one row a sequence takes 38 us more there, its two views and module 14."""
 VIEW = 4e-6
 """Seconds of CPU for a view: view, unsqueeze and expand take 2 to 5 us more there."""
-PHASES: tuple[Phase, ...] = ("forward", "backward", "accumulate")
+PHASES: tuple[PassPhase, ...] = ("forward", "backward", "accumulate")
 
 
-class Part(NamedTuple):
+class PhaseTime(NamedTuple):
     """One phase of a pass: seconds of its kernels in a row, seconds of the CPU calls that launch them, and how many launches."""
 
-    phase: Phase
+    phase: PassPhase
     gpu: float
     cpu: float
     launches: int
@@ -42,7 +42,7 @@ class Total(NamedTuple):
     `kernels` holds (kernel, launches, seconds of one); `critical` the seconds of each kernel after the last wait for the CPU.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[PhaseTime, ...]
     waits: float
     kernels: tuple[tuple[Kernel, int, float], ...]
     critical: Mapping[Kernel, float]
@@ -71,28 +71,28 @@ def total(graph: Graph, predictor: Predictor, gpu: Gpu, eager: bool = True, cloc
     return Total(parts, waits, kernels, _sums(graph.nodes[first:], each))
 
 
-def _sums(nodes: Sequence[Node], each: Mapping[Kernel, float]) -> dict[Kernel, float]:
+def _sums(nodes: Sequence[OperatorCall], each: Mapping[Kernel, float]) -> dict[Kernel, float]:
     result: defaultdict[Kernel, float] = defaultdict(float)
     for kernel in (kernel for node in nodes for kernel in node.kernels):
         result[kernel] += each[kernel]
     return result
 
 
-def _of(graph: Graph, phase: Phase) -> list[Node]:
+def _of(graph: Graph, phase: PassPhase) -> list[OperatorCall]:
     return [node for node in graph.nodes if node.phase == phase]
 
 
-def _part(phase: Phase, nodes: Sequence[Node], each: dict[Kernel, float]) -> Part:
+def _part(phase: PassPhase, nodes: Sequence[OperatorCall], each: dict[Kernel, float]) -> PhaseTime:
     kernels = [kernel for node in nodes for kernel in node.kernels]
-    return Part(phase, math.fsum(each[kernel] for kernel in kernels), math.fsum(map(cpu, nodes)), len(kernels))
+    return PhaseTime(phase, math.fsum(each[kernel] for kernel in kernels), math.fsum(map(cpu, nodes)), len(kernels))
 
 
-def cpu(node: Node) -> float:
+def cpu(node: OperatorCall) -> float:
     """Return the seconds of CPU that a call takes before its kernels are in the queue."""
     return VIEW if not node.kernels else PRODUCT if apart(node) else CALL
 
 
-def _waits(nodes: Sequence[Node], each: Mapping[Kernel, float]) -> tuple[float, int]:
+def _waits(nodes: Sequence[OperatorCall], each: Mapping[Kernel, float]) -> tuple[float, int]:
     """Return how long the GPU idles in a queue that the CPU fills, the largest lead of the GPU over the CPU, and at which call.
 
     Call i is launched at C_i, the sum of the CPU times up to it; were the GPU never idle it would begin at G_i, the sum of the

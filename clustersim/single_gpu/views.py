@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from clustersim.single_gpu.tape import Gradients, Rule, Tape, Value
-from clustersim.single_gpu.tensor import Shape, Tensor, permuted, tensor, viewed
+from clustersim.single_gpu.tensor import Tensor, TensorShape, permuted, tensor, viewed
 
 
-def view(t: Tape, x: Value, shape: Shape) -> Value:
+def view(t: Tape, x: Value, shape: TensorShape) -> Value:
     """Return x under another shape; where its strides do not allow that it is copied first, forward and backward."""
     one = viewed(x.tensor, shape)
     if one is None:

@@ -34,7 +34,7 @@ class Files(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class SweepInputs:
     """What all points of a sweep share: the cluster, and the workload before its overrides."""
 
     cluster: Topology
@@ -47,16 +47,16 @@ class Case:
         return build(self.workload, point)
 
 
-def load(files: Files) -> Case:
+def load(files: Files) -> SweepInputs:
     """Return the cluster and the workload of files, each read once. Raises InputError for what is wrong in them."""
     from clustersim.topology.build import load as load_topology
 
     with held(files.read):
         workload = read(Path(files.workload))
-        return Case(load_topology(files.topology), workload)
+        return SweepInputs(load_topology(files.topology), workload)
 
 
-def evaluate(case: Case, point: Point) -> Row:
+def evaluate(case: SweepInputs, point: Point) -> Row:
     """Simulate one point. `status` is ok, illegal or does not fit; `reason` says why a point has no result."""
     from clustersim.simulation import run
 

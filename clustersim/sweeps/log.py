@@ -25,7 +25,7 @@ _FINAL = ("ok", "illegal", "does not fit")
 """Statuses that the same question has again; what failed is tried anew."""
 
 
-class Log:
+class SweepLog:
     """The rows of a folder: `known` by key of their points as it was opened; `damaged` lines of it are left out.
 
     target: where the folder is. shown: as the user wrote it.
@@ -64,10 +64,10 @@ class Log:
 
 
 @contextmanager
-def opened(target: Path, asked: Question, force: bool = False) -> Iterator[Log]:
+def opened(target: Path, asked: Question, force: bool = False) -> Iterator[SweepLog]:
     """Yield the log of the folder `target`, as `kept` keeps it."""
     with kept(target, asked, lambda place: _empty(place, asked), force) as (real, shown):
-        yield Log(real, asked, shown)
+        yield SweepLog(real, asked, shown)
 
 
 @contextmanager

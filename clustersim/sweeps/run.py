@@ -15,7 +15,7 @@ from clustersim.report import names
 from clustersim.report.store import ELSEWHERE, Question, place
 from clustersim.simulation import check_names
 from clustersim.sweeps import log, runner
-from clustersim.sweeps.evaluate import Case, Files, Row, load
+from clustersim.sweeps.evaluate import Files, Row, SweepInputs, load
 from clustersim.sweeps.space import Point
 from clustersim.writing import unwritable
 
@@ -69,7 +69,9 @@ def run(
             return Sweep(rows, target, sum(log.key(point) in kept.known for point in space), kept.damaged)
 
 
-def _rows(files: Files, case: Case, space: Sequence[Point], workers: int, kept: log.Log, show: Show) -> list[Row]:
+def _rows(
+    files: Files, case: SweepInputs, space: Sequence[Point], workers: int, kept: log.SweepLog, show: Show
+) -> list[Row]:
     """Return the rows of all points, those of which the log has none simulated."""
     kept.begin(space)
     found = {index: kept.known[name] for index, point in enumerate(space) if (name := log.key(point)) in kept.known}
@@ -93,7 +95,7 @@ def _rows(files: Files, case: Case, space: Sequence[Point], workers: int, kept: 
     return ordered
 
 
-def check(files: Files, space: Sequence[Point]) -> Case:
+def check(files: Files, space: Sequence[Point]) -> SweepInputs:
     """Return what all points share. Raises the InputError that would be the fate of each: of the cluster, or of the workload."""
     case = load(files)
     first: InputError | None = None

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, TypeVar
 
 from clustersim import plugins
 from clustersim.errors import ClustersimError
-from clustersim.sweeps.evaluate import Case, Files, Row, evaluate, load
+from clustersim.sweeps.evaluate import Files, Row, SweepInputs, evaluate, load
 from clustersim.sweeps.space import Point
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ProcessPoolExecutor
 
-Rows = Iterator[tuple[int, Row]]
+NumberedRows = Iterator[tuple[int, Row]]
 Item = TypeVar("Item")
 
 
-def rows(files: Files, case: Case, points: Sequence[Point], workers: int) -> Rows:
+def rows(files: Files, case: SweepInputs, points: Sequence[Point], workers: int) -> NumberedRows:
     """Yield (index, row) of every point as it is done; with one worker in this process, in order.
 
     files: the inputs, which every worker loads for itself from the bytes that were read. case: what they give, loaded here.
@@ -34,7 +34,9 @@ def rows(files: Files, case: Case, points: Sequence[Point], workers: int) -> Row
     yield from spread(_evaluate, points, workers, files)
 
 
-def spread(work: Callable[[Item], Row], items: Sequence[Item], workers: int, files: Files | None = None) -> Rows:
+def spread(
+    work: Callable[[Item], Row], items: Sequence[Item], workers: int, files: Files | None = None
+) -> NumberedRows:
     """Yield (index, work(item)) of every item as it is done, on `workers` processes of their own; otherwise as `rows`."""
     from multiprocessing import active_children
 
@@ -62,7 +64,7 @@ def _pool(workers: int, files: Files | None) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin, initargs=begun)
 
 
-_case: list[Case] = []
+_case: list[SweepInputs] = []
 """In a worker: the one case that it simulates points of."""
 
 
@@ -99,7 +101,7 @@ def _deaf() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _done(jobs: dict[Future[Row], int]) -> Rows:
+def _done(jobs: dict[Future[Row], int]) -> NumberedRows:
     from concurrent.futures import BrokenExecutor, as_completed
 
     lost = 0

@@ -17,7 +17,7 @@ MOST = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SweepSpace:
     """What is swept and what is the same at every point, by dotted key; by_set: the keys that came from `--set`."""
 
     axes: Mapping[str, Sequence[object]]

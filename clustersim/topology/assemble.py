@@ -13,7 +13,7 @@ import numpy as np
 from clustersim.arrays import Floats
 from clustersim.topology.lattice import Lattice
 from clustersim.topology.limits import limited, limits
-from clustersim.topology.model import NcclFacts, NodeFacts, Tier, Topology
+from clustersim.topology.model import LinkTier, NcclFacts, NodeFacts, Topology
 from clustersim.topology.node import inside
 from clustersim.topology.routing import router
 from clustersim.topology.specs import LinkRange, Network, NodeSpecs
@@ -36,14 +36,14 @@ def assemble(cluster: NodeSpecs, kind: str, network: Network | None) -> Topology
         capacity=np.concatenate([part.capacity for part in ranges]),
         latency=latency,
         cables=np.concatenate([part.cables for part in ranges]),
-        tiers=tuple(Tier(r.name, int(f), len(r.capacity)) for r, f in zip(ranges, firsts[:-1], strict=True)),
+        tiers=tuple(LinkTier(r.name, int(f), len(r.capacity)) for r, f in zip(ranges, firsts[:-1], strict=True)),
         counts=_counts(cluster, network, int(firsts[-1])),
         fanouts=(network.fanouts if network else ()) or (1,),
         launch=cluster.nccl.launch,
         slowdown=np.ones(cluster.nodes * cluster.node.gpus.count),
         node=_facts(cluster, network),
         router=router(cluster, inner, network, latency),
-        ends=_Ends(cluster, inner, network),
+        ends=_ClusterEnds(cluster, inner, network),
         reduction=network.reduction if network else "none",
         warnings=tuple(limits(cluster, network)) if network else (),
     )
@@ -101,7 +101,7 @@ def _counts(cluster: NodeSpecs, network: Network | None, links: int) -> dict[str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Ends:
+class _ClusterEnds:
     """The two ends of a link by name."""
 
     cluster: NodeSpecs

@@ -11,10 +11,10 @@ from clustersim.topology.faults import DEAD
 from clustersim.topology.model import Topology
 from clustersim.units import scaled, seconds
 
-Row = tuple[str, str]
+Fact = tuple[str, str]
 
 
-def describe(topology: Topology) -> list[Row]:
+def describe(topology: Topology) -> list[Fact]:
     """Return rows (label, value): nodes, GPUs, NVLink, NICs, switches and cables, bisection, diameter, faults."""
     counts = topology.counts
     rows = [
@@ -45,9 +45,9 @@ def describe(topology: Topology) -> list[Row]:
     return [*rows, *faults(topology), *(("warning", said) for said in topology.warnings)]
 
 
-def faults(topology: Topology) -> list[Row]:
+def faults(topology: Topology) -> list[Fact]:
     """Return rows of what is slow or dead, if anything."""
-    slow, counts, rows = int((topology.slowdown != 1).sum()), topology.counts, list[Row]()
+    slow, counts, rows = int((topology.slowdown != 1).sum()), topology.counts, list[Fact]()
     if slow:
         rows.append(("slow GPUs", f"{slow:,}"))
     if "slow_links" in counts:
@@ -58,7 +58,7 @@ def faults(topology: Topology) -> list[Row]:
     return [*rows, ("dead", "; ".join(words))] if words else rows
 
 
-def _node_links(topology: Topology) -> Iterator[Row]:
+def _node_links(topology: Topology) -> Iterator[Fact]:
     for tier in topology.tiers:
         label = _LABELS.get(tier.name) or (tier.name.removesuffix("-up") if tier.name.startswith("ring-") else "")
         if label and tier.name.endswith("-up") and tier.links:
@@ -75,7 +75,7 @@ def _node_links(topology: Topology) -> Iterator[Row]:
 _LABELS = {"nvlink-up": "NVLink", "pcie-up": "PCIe", "mesh-up": "wires GPU – GPU", "ring-up": "ring", "nic-up": "NICs"}
 
 
-def _tiers(topology: Topology) -> Iterator[Row]:
+def _tiers(topology: Topology) -> Iterator[Fact]:
     counts = topology.counts
     named = [key.removesuffix("_switches") for key in counts if key.endswith("_switches")]
     for name in named:

@@ -9,7 +9,7 @@ import numpy as np
 
 from clustersim.arrays import Ints, Mask
 from clustersim.topology.hops import Hops, apart
-from clustersim.topology.symmetry import Classes
+from clustersim.topology.symmetry import ClassNumbers
 
 _KEPT = 256  # trees of shortest paths
 
@@ -68,7 +68,7 @@ class Detours(Hops):
             wide[row] = [*path, *[-1] * (width - len(path))]
         return wide
 
-    def classes(self, endpoint: Ints) -> Classes:
+    def classes(self, endpoint: Ints) -> ClassNumbers:
         """Return what tells endpoints apart on the paths without dead links; endpoints of one class hang on one vertex."""
         return self.hops.classes(endpoint)
 

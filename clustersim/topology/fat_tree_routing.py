@@ -15,7 +15,7 @@ from clustersim.arrays import Ints, Mask, divide
 from clustersim.topology.detours import crosses
 from clustersim.topology.fat_tree_wiring import Level, Place, Tree
 from clustersim.topology.hops import Hops, apart
-from clustersim.topology.symmetry import Classes, RouteSegment
+from clustersim.topology.symmetry import ClassNumbers, RouteSegment
 
 _MOST_TRIES = 20_000
 _MOST_PAIRS = 200_000
@@ -81,7 +81,7 @@ class FatTreeHops(Hops):
         """Ports of the NICs that bytes cross whatever way they go: none if dead links may turn them to another plane."""
         return self.tree.ports if self.dead is None else 0
 
-    def classes(self, endpoint: Ints) -> Classes:
+    def classes(self, endpoint: Ints) -> ClassNumbers:
         """Return what tells endpoints apart for the routing; where dead links may turn a NIC to another plane, all does."""
         if self.tree.ports > self.ports:
             return endpoint, endpoint
@@ -167,7 +167,7 @@ class Mode(Protocol):
     def __call__(self, source: Place, destination: Place, key: tuple[Ints, Ints, Ints], shift: int) -> Ints:
         """Return the paths between ports; key: source, destination, queue pair."""
 
-    def classes(self, endpoint: Ints, leaf: Ints, port: Ints) -> Classes:
+    def classes(self, endpoint: Ints, leaf: Ints, port: Ints) -> ClassNumbers:
         """Return a number for each endpoint as a source and as a destination: paths depend on these two alone."""
 
     def segments(self, place: Place) -> list[RouteSegment]:
@@ -198,7 +198,7 @@ class Bundles(Mode):
             columns[climbs, -1 - t] = first + there[climbs] + level.groups * self.tree.leaves.networks
         return columns
 
-    def classes(self, endpoint: Ints, leaf: Ints, port: Ints) -> Classes:
+    def classes(self, endpoint: Ints, leaf: Ints, port: Ints) -> ClassNumbers:
         """Return the leaves."""
         return leaf, leaf
 
@@ -222,7 +222,7 @@ class Dmodk(Mode):
         """Return the links between ports."""
         return _walk(self.tree, destination, source, None, shift, lead_down=True)
 
-    def classes(self, endpoint: Ints, leaf: Ints, port: Ints) -> Classes:
+    def classes(self, endpoint: Ints, leaf: Ints, port: Ints) -> ClassNumbers:
         """Return the leaf of a source, and the uplink of the leaf that the port of a destination chooses."""
         uplinks = self.tree.levels[0].ports if self.tree.levels else 1
         return leaf, leaf * uplinks + port % uplinks
@@ -263,7 +263,7 @@ class Ecmp(Mode):
         hashed = mixed(*key, self.seed)
         return _walk(self.tree, source, destination, hashed, shift, lead_down=False)
 
-    def classes(self, endpoint: Ints, leaf: Ints, port: Ints) -> Classes:
+    def classes(self, endpoint: Ints, leaf: Ints, port: Ints) -> ClassNumbers:
         """Return the endpoints: a hash knows every one."""
         return endpoint, endpoint
 

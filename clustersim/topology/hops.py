@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from clustersim.arrays import Floats, Ints, Mask
 from clustersim.errors import InputError
-from clustersim.topology.symmetry import Classes, RouteSegment
+from clustersim.topology.symmetry import ClassNumbers, RouteSegment
 
 
 class UnreachableError(InputError):
@@ -46,7 +46,7 @@ class Hops(Protocol):
         """
         return self(source, destination), None
 
-    def classes(self, endpoint: Ints) -> Classes:
+    def classes(self, endpoint: Ints) -> ClassNumbers:
         """Return a number for each endpoint as a source and as a destination: paths depend on these two alone.
 
         An all-to-all takes one path from class to class. The default tells all endpoints apart: right for every fabric, and

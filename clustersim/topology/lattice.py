@@ -19,7 +19,7 @@ from clustersim.arrays import Ints, Mask, divide
 from clustersim.topology.detours import Detours
 from clustersim.topology.hops import Hops
 from clustersim.topology.specs import LinkRange
-from clustersim.topology.symmetry import Classes, RouteSegment
+from clustersim.topology.symmetry import ClassNumbers, RouteSegment
 
 LONGEST = 4096
 """Positions in a ring: each hop of a path is a column of the routes."""
@@ -103,7 +103,7 @@ class Lattice(Hops):
             at += dim.width
         return columns
 
-    def classes(self, endpoint: Ints) -> Classes:
+    def classes(self, endpoint: Ints) -> ClassNumbers:
         """Return the positions of endpoints."""
         return endpoint // self.share, endpoint // self.share
 

@@ -32,7 +32,7 @@ class Routes(NamedTuple):
     """Seconds from end to end when idle (pairs,)."""
 
 
-class Tier(NamedTuple):
+class LinkTier(NamedTuple):
     """A range of consecutive link ids `[first, first + links)` that share a name, such as `leaf-up`."""
 
     name: str
@@ -132,7 +132,7 @@ class Topology:
     """Seconds to cross each (links,)."""
     cables: Floats
     """Physical cables in each: more than 1 in a bundle (links,)."""
-    tiers: tuple[Tier, ...]
+    tiers: tuple[LinkTier, ...]
     """Names of the ranges of links."""
     counts: Mapping[str, float]
     """Figures that `clustersim show` prints: switches, cables, bisection in bytes/s."""

@@ -8,14 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask, entries
-from clustersim.config.topology import Choice
+from clustersim.config.topology import ExplicitRouting
 from clustersim.topology.detours import crosses
 from clustersim.topology.fat_tree_routing import UInts, mixed, splitmix
 from clustersim.topology.hops import Hops, apart
-from clustersim.topology.symmetry import Classes
+from clustersim.topology.symmetry import ClassNumbers
 
 
-def paths(choice: Choice, near: Nearer, leaf_of: Ints) -> AllShortestPaths | OneShortestPath:
+def paths(choice: ExplicitRouting, near: Nearer, leaf_of: Ints) -> AllShortestPaths | OneShortestPath:
     """Return the hops of a graph whose endpoints hang on the leaves `leaf_of`."""
     if choice.mode == "adaptive":
         return AllShortestPaths(near, leaf_of)
@@ -45,7 +45,7 @@ class AllShortestPaths(Hops):
         links[row, column], shares[row, column] = link, share
         return links[which], shares[which]
 
-    def classes(self, endpoint: Ints) -> Classes:
+    def classes(self, endpoint: Ints) -> ClassNumbers:
         """Return the leaves of endpoints."""
         return self.leaf_of[endpoint], self.leaf_of[endpoint]
 
@@ -106,7 +106,7 @@ class OneShortestPath(Hops):
         cable = base + key % (end - base).astype(np.uint64)
         return np.searchsorted(near.cables, cable, "right") - 1
 
-    def classes(self, endpoint: Ints) -> Classes:
+    def classes(self, endpoint: Ints) -> ClassNumbers:
         """Return the leaves of endpoints; a hash knows every endpoint."""
         found = self.leaf_of[endpoint] if self.seed is None else endpoint
         return found, found

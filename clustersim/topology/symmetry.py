@@ -9,7 +9,7 @@ import numpy as np
 
 from clustersim.arrays import Ints, Mask
 
-Classes = tuple[Ints, Ints]
+ClassNumbers = tuple[Ints, Ints]
 """A number for each endpoint as a source, and one as a destination."""
 
 

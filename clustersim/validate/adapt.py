@@ -15,7 +15,7 @@ from clustersim.validate.runs import Run
 from clustersim.validate.workload import workload
 
 if TYPE_CHECKING:
-    from clustersim.simulation import Result
+    from clustersim.simulation import StepResult
     from clustersim.topology.model import Topology
 
 IDEAL = 1e9
@@ -44,7 +44,7 @@ def adapt(run: Run, ablation: Mapping[str, str] | None = None) -> Setup:
     return Setup(json.dumps(machine), json.dumps(job), (*of_job, *of_machine))
 
 
-def simulate(setup: Setup) -> Result:
+def simulate(setup: Setup) -> StepResult:
     """Simulate a run as `clustersim run --ignore-memory` does: it was measured, so it did fit. Raises Refusal."""
     from clustersim.config.yaml import parse
     from clustersim.parallel.load import build

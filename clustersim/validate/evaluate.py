@@ -14,7 +14,7 @@ from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run
 
 if TYPE_CHECKING:
-    from clustersim.simulation import Result
+    from clustersim.simulation import StepResult
 
 Outcome = dict[str, Any]
 _SHOWN = (
@@ -58,7 +58,7 @@ def log_error(outcome: Outcome) -> float:
     return log(outcome["measured_s"] / outcome["predicted_s"])
 
 
-def _found(run: Run, result: Result) -> Outcome:
+def _found(run: Run, result: StepResult) -> Outcome:
     summary = result.summary
     step = summary["step_time_s"]
     stages = summary["memory"]["by_pipeline_rank"]

@@ -19,7 +19,7 @@ Key = tuple[str, str]
 """What was changed, such as `clocks=boost` or nothing, and the id of the run."""
 
 
-class Log:
+class ValidationLog:
     """The outcomes of a folder; `known` as it was opened. folder: where it is; shown: as the user wrote it."""
 
     def __init__(self, folder: Path, shown: Path, asked: Question) -> None:
@@ -39,7 +39,7 @@ class Log:
 
 
 @contextmanager
-def opened(target: Path, asked: Question, force: bool = False) -> Iterator[Log]:
+def opened(target: Path, asked: Question, force: bool = False) -> Iterator[ValidationLog]:
     """Yield the log of the folder `target`: what an unfinished validation of the same question left, else an empty one.
 
     Raises InputError as `clustersim.sweeps.log.kept`.
@@ -52,7 +52,7 @@ def opened(target: Path, asked: Question, force: bool = False) -> Iterator[Log]:
     if store.question(target) == asked.digest and _complete(target):
         target = store.put(target, asked, empty)  # what was forecast is to be forecast again
     with kept(target, asked, empty, force) as (folder, shown):
-        yield Log(folder, shown, asked)
+        yield ValidationLog(folder, shown, asked)
 
 
 def _complete(target: Path) -> bool:

@@ -23,7 +23,7 @@ TITLES = {
     "precision": "By precision",
 }
 STYLE = Path(__file__).parent / "page.css"
-Rows = Sequence[Sequence[str]]
+TableRows = Sequence[Sequence[str]]
 
 
 def page(found: Mapping[str, Any], outcomes: Sequence[Outcome], title: str) -> str:
@@ -127,7 +127,7 @@ def _far(one: Outcome) -> str:
     return f"<tr>{''.join(cells)}<td>{drawing.bar(one)}</td></tr>"
 
 
-def tables(found: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str], Rows]]:
+def tables(found: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str], TableRows]]:
     """Yield (title, head, rows) of the tables that not every validation has."""
     if found["ablations"]:
         rows = [
@@ -176,7 +176,7 @@ def _example(outcomes: Sequence[Outcome], kind: str) -> str:
     return f"{one['id']}: {one['reason']}"
 
 
-def _table(head: Sequence[str], rows: Rows, texts: int = 0) -> str:
+def _table(head: Sequence[str], rows: TableRows, texts: int = 0) -> str:
     """Return a table whose first column is text, and the column `texts` if that is not 0."""
 
     def cell(index: int, text: str) -> str:

@@ -19,7 +19,7 @@ from clustersim.writing import unwritable
 Ablation = tuple[str, str]
 """What is changed and to what: ("predictor", "roofline")."""
 Tracked = Iterator[tuple[int, Outcome]]
-Show = Callable[[Tracked, int], Tracked]
+ShowOutcomes = Callable[[Tracked, int], Tracked]
 """Passes outcomes on as they come in, and may show progress of so many."""
 WAVE = 4096
 """Runs handed to the workers at a time."""
@@ -69,7 +69,11 @@ def _check(part: str, value: str) -> None:
 
 
 def simulate(
-    runs: Sequence[Run], changes: Sequence[Ablation], workers: int, kept: log.Log, show: Show = lambda rows, _: rows
+    runs: Sequence[Run],
+    changes: Sequence[Ablation],
+    workers: int,
+    kept: log.ValidationLog,
+    show: ShowOutcomes = lambda rows, _: rows,
 ) -> dict[Ablation | None, list[Outcome]]:
     """Simulate every run as it is and under each change, on `workers` processes; return the outcomes in order.
 

@@ -15,7 +15,7 @@ from clustersim.errors import ConfigError, InputError, shown
 from clustersim.files import TABLE, read_text
 
 MOST_ROWS = 100_000
-Value = str | int | float | bool | None
+Cell = str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True)

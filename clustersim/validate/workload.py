@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from clustersim.frameworks import Framework, find
-from clustersim.validate.models import Family, family, tied
+from clustersim.validate.models import ModelFamily, family, tied
 from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run
 
@@ -32,7 +32,7 @@ def framework_of(run: Run) -> Framework:
     return found
 
 
-def _refuse(run: Run) -> tuple[Family, Framework]:
+def _refuse(run: Run) -> tuple[ModelFamily, Framework]:
     """Raise Refusal for what no workload can say; the first reason in this order counts."""
     found = family(run.model)
     if isinstance(run.kv_heads, str):
@@ -97,7 +97,7 @@ class _Draft:
         self.put(key, value)
         return value
 
-    def model(self, found: Family) -> None:
+    def model(self, found: ModelFamily) -> None:
         """The shapes: of the row, and of the family of models that its name says."""
         run = self.run
         for key in ("layers", "hidden", "heads", "vocab"):

@@ -18,9 +18,9 @@ PROTOCOLS = ("LL", "LL128", "Simple")
 ARCHITECTURES = ("volta", "ampere", "hopper", "blackwell")
 _OLDER = {"pascal": "volta", "turing": "volta", "ada": "ampere", "blackwell-ultra": "blackwell"}
 
-Row = tuple[float, float, float]
-Latencies = Mapping[str, Row]
-Table = tuple[Row, Row, Row, Row]
+PerProtocol = tuple[float, float, float]
+Latencies = Mapping[str, PerProtocol]
+Table = tuple[PerProtocol, PerProtocol, PerProtocol, PerProtocol]
 
 
 class Constants(NamedTuple):
@@ -51,7 +51,7 @@ class Constants(NamedTuple):
     nvls_heads: int | None = None
 
 
-_NONE: Row = (0.0, 0.0, 0.0)
+_NONE: PerProtocol = (0.0, 0.0, 0.0)
 _VOLTA, _AMPERE, _HOPPER = (39.0, 39.0, 20.4), (87.7, 22.5, 19.0), (141.0, 45.0, 35.0)
 
 V2_30 = Constants(

@@ -31,7 +31,7 @@ _INTER = {
 _SLACK = 1.0 + 1e-9
 
 
-class Graph(NamedTuple):
+class ChannelGraph(NamedTuple):
     """`channels` of `intra` bytes/s each inside nodes and `inter` between them; `launched` is how many kernels' blocks run."""
 
     channels: int
@@ -41,7 +41,7 @@ class Graph(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def ring(shape: Shape, node: NodeFacts) -> Graph:
+def ring(shape: Shape, node: NodeFacts) -> ChannelGraph:
     """Return the graph of rings, and of CollNet's chains, over a communicator."""
     if shape.nodes == 1:
         return _inside(shape, node)
@@ -49,11 +49,13 @@ def ring(shape: Shape, node: NodeFacts) -> Graph:
     channels = min(shape.nics, MOST_CHANNELS)
     room = inside_rate(node) * shape.per_node / max(shape.per_node - 1, 1) / channels
     speed = _fastest(_INTER, node, min(node.nic, room) if shape.per_node > 1 else node.nic)
-    return Graph(channels, speed, speed, min(2 * channels * (2 if shape.per_node == 1 else 1), 2 * MOST_CHANNELS))
+    return ChannelGraph(
+        channels, speed, speed, min(2 * channels * (2 if shape.per_node == 1 else 1), 2 * MOST_CHANNELS)
+    )
 
 
 @lru_cache(maxsize=1024)
-def tree(shape: Shape, node: NodeFacts) -> Graph:
+def tree(shape: Shape, node: NodeFacts) -> ChannelGraph:
     """Return the graph of trees: the rings', made faster inside nodes up to twice the speed between.
 
     A NIC that carries both trees of two nodes moves each byte once a way, where a ring's moves it nearly twice; so the tuner
@@ -73,12 +75,12 @@ def tree(shape: Shape, node: NodeFacts) -> Graph:
 
 
 @lru_cache(maxsize=1024)
-def nvls(shape: Shape, node: NodeFacts) -> Graph:
+def nvls(shape: Shape, node: NodeFacts) -> ChannelGraph:
     """Return the graph of NVLS: a head a channel, and b bytes/s a channel such that every link carries heads + 1 of them."""
     heads = min(shape.per_node, HEADS) if shape.nodes == 1 else min(shape.nics, HEADS_BETWEEN)
     speed = _fastest(_INTRA, node, node.nvlink / (heads + 1))
     inter = _fastest(_INTER, node, node.nic) if shape.nodes > 1 else speed
-    return Graph(heads, speed, inter, max(16, heads))
+    return ChannelGraph(heads, speed, inter, max(16, heads))
 
 
 def inside_rate(node: NodeFacts) -> float:
@@ -86,7 +88,7 @@ def inside_rate(node: NodeFacts) -> float:
     return node.nvlink or node.pcie
 
 
-def _inside(shape: Shape, node: NodeFacts) -> Graph:
+def _inside(shape: Shape, node: NodeFacts) -> ChannelGraph:
     links = inside_rate(node)
     best = (0.0, 0, 0.0)
     for speed in _speeds(_INTRA, node):
@@ -95,7 +97,7 @@ def _inside(shape: Shape, node: NodeFacts) -> Graph:
     total, channels, speed = best if best[1] else (links, 1, links)
     if speed >= 25 * GB and not (architecture(node.architecture) >= 2 and speed < 50 * GB and channels > 4):
         channels, speed = min(2 * channels, MOST_CHANNELS), total / min(2 * channels, MOST_CHANNELS)
-    return Graph(channels, speed, speed, min(2 * channels, 2 * MOST_CHANNELS))
+    return ChannelGraph(channels, speed, speed, min(2 * channels, 2 * MOST_CHANNELS))
 
 
 def _fastest(table: Mapping[str, tuple[float, ...]], node: NodeFacts, most: float) -> float:

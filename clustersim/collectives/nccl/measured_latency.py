@@ -16,9 +16,17 @@ from __future__ import annotations
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from clustersim.collectives.nccl.constants import GB, PROTOCOLS, V2_30, Constants, Row, architecture, tree_correction
+from clustersim.collectives.nccl.constants import (
+    GB,
+    PROTOCOLS,
+    V2_30,
+    Constants,
+    PerProtocol,
+    architecture,
+    tree_correction,
+)
 from clustersim.collectives.nccl.graphs import nvls
-from clustersim.collectives.nccl.model import ROOTED, Case, bandwidth, chain, detour, latency
+from clustersim.collectives.nccl.model import ROOTED, TuningCase, bandwidth, chain, detour, latency
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.topology.model import NodeFacts
 
@@ -35,8 +43,8 @@ class Pace(NamedTuple):
     between nodes, the same wire for a ring as for a tree.
     """
 
-    base: Row
-    hop: Row
+    base: PerProtocol
+    hop: PerProtocol
     copy: float
     nvls: float
     loop: float
@@ -44,7 +52,7 @@ class Pace(NamedTuple):
     p2p: float
     spread: float
     own: float
-    net: Row = (7.0, *V2_30.net["tree"][1:])
+    net: PerProtocol = (7.0, *V2_30.net["tree"][1:])
 
 
 _AMPERE = Pace((10.5, 13.9, 22.0), (0.76, 3.1, 6.7), 420 * GB, 0.0, 16 * MIB, 0.7, 14.5, 0.91, 750 * GB)
@@ -96,7 +104,7 @@ def _looped(size: float, shape: Shape, node: NodeFacts) -> float:
 @lru_cache(maxsize=4096)
 def _kernel(op: str, shape: Shape, node: NodeFacts, algorithm: str, p: int) -> tuple[float, float]:
     pace = pace_of(node)
-    case = Case(op, shape, node, measured(pace))
+    case = TuningCase(op, shape, node, measured(pace))
     delay = chain(case, p) if op in ROOTED and algorithm == "ring" else latency(case, algorithm, p)
     delay, rate = delay + detour(case, algorithm), bandwidth(case, algorithm, p)
     if algorithm == "ring" and p == 2 and shape.nodes == 1 and op not in ROOTED:

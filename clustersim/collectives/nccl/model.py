@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from clustersim.collectives.nccl.constants import GB, US, Constants, architecture
-from clustersim.collectives.nccl.graphs import HEADS, Graph, nvls, ring, tree
+from clustersim.collectives.nccl.graphs import HEADS, ChannelGraph, nvls, ring, tree
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.collectives.switched import JOINED
 from clustersim.topology.model import NodeFacts
@@ -15,7 +15,7 @@ HALVES = ("all_gather", "reduce_scatter")
 ROOTED = ("broadcast", "reduce")
 
 
-class Case(NamedTuple):
+class TuningCase(NamedTuple):
     """A collective of a communicator on its nodes, under a set of constants."""
 
     op: str
@@ -40,14 +40,14 @@ class Case(NamedTuple):
         return {"all_reduce": 2 * (n - 1), "all_gather": n - 1, "reduce_scatter": n - 1}.get(self.op, n)
 
 
-def graph(case: Case, algorithm: str) -> Graph:
+def graph(case: TuningCase, algorithm: str) -> ChannelGraph:
     """Return the channels that an algorithm has."""
     if algorithm in ("nvls", "nvls_tree"):
         return nvls(case.shape, case.node)
     return (tree if algorithm == "tree" else ring)(case.shape, case.node)
 
 
-def bandwidth(case: Case, algorithm: str, protocol: int) -> float:
+def bandwidth(case: TuningCase, algorithm: str, protocol: int) -> float:
     """Return bytes/s of the collective's size that an algorithm reaches with a protocol (0 LL, 1 LL128, 2 Simple)."""
     found = graph(case, algorithm)
     if algorithm == "ring":
@@ -61,11 +61,11 @@ def bandwidth(case: Case, algorithm: str, protocol: int) -> float:
     return _collnet(case, found, algorithm)
 
 
-def _speed(case: Case, found: Graph) -> float:
+def _speed(case: TuningCase, found: ChannelGraph) -> float:
     return found.intra if case.shape.nodes <= 2 else found.inter
 
 
-def _ring(case: Case, found: Graph, protocol: int) -> float:
+def _ring(case: TuningCase, found: ChannelGraph, protocol: int) -> float:
     bus, c = found.channels * _speed(case, found), case.constants
     if protocol == 0:
         part = c.ll[0] if case.shape.nodes > 1 or case.op in ("all_reduce", "reduce") else c.ll[1]
@@ -76,13 +76,13 @@ def _ring(case: Case, found: Graph, protocol: int) -> float:
     return bus
 
 
-def _ll_max(case: Case) -> float:
+def _ll_max(case: TuningCase) -> float:
     """Return the most that LL carries: on one node the GPU limits it, between nodes the CPU."""
     row = case.arch if case.shape.nodes == 1 else int(case.node.cpu == "amd")
     return case.constants.ll_max[row][case.scale] * GB
 
 
-def _tree(case: Case, found: Graph, protocol: int) -> float:
+def _tree(case: TuningCase, found: ChannelGraph, protocol: int) -> float:
     c, channels = case.constants, found.channels
     bus = min(0.92 * channels * _speed(case, found), channels * c.tree[case.arch][case.scale] * GB)
     if protocol == 0:
@@ -93,7 +93,7 @@ def _tree(case: Case, found: Graph, protocol: int) -> float:
     return bus * (0.85 if case.shape.per_node == 1 else 1.0)
 
 
-def _nvls(case: Case, found: Graph, algorithm: str) -> float:
+def _nvls(case: TuningCase, found: ChannelGraph, algorithm: str) -> float:
     c, (nodes, _, per_node, *_) = case.constants, case.shape
     reduces, two = case.op == "all_reduce", nodes <= 2 and algorithm == "nvls_tree"
     if c.nvls is None:
@@ -108,7 +108,7 @@ def _nvls(case: Case, found: Graph, algorithm: str) -> float:
     return min(speeds) * found.channels * (case.shape.ranks / case.steps if reduces else 1.0)
 
 
-def _collnet(case: Case, found: Graph, algorithm: str) -> float:
+def _collnet(case: TuningCase, found: ChannelGraph, algorithm: str) -> float:
     bus, per_node = found.channels * found.intra, case.shape.per_node
     if algorithm == "collnet_direct":
         if case.op in HALVES:
@@ -125,7 +125,7 @@ LEAF = 14e-6
 """Seconds of a network hop that NCCL's own figures contain: what a NIC says beyond it is its `latency` attribute."""
 
 
-def latency(case: Case, algorithm: str, protocol: int) -> float:
+def latency(case: TuningCase, algorithm: str, protocol: int) -> float:
     """Return the seconds that a collective of no bytes takes by NCCL's model."""
     c, shape = case.constants, case.shape
     inside = _inside(case, algorithm)[protocol] * US
@@ -147,12 +147,12 @@ def latency(case: Case, algorithm: str, protocol: int) -> float:
     }[algorithm]
 
 
-def _inside(case: Case, algorithm: str) -> tuple[float, float, float]:
+def _inside(case: TuningCase, algorithm: str) -> tuple[float, float, float]:
     c = case.constants
     return (c.nvlink if case.node.scale_up != "none" else c.pci)[algorithm]
 
 
-def _between(case: Case, algorithm: str, protocol: int) -> float:
+def _between(case: TuningCase, algorithm: str, protocol: int) -> float:
     """Return the seconds of a hop between nodes; the tuner lets Simple wait for the NIC twice, for its flush."""
     c = case.constants
     as_tree = case.shape.per_node == 1 and c.single_tree and algorithm == "ring"
@@ -160,7 +160,7 @@ def _between(case: Case, algorithm: str, protocol: int) -> float:
     return own + max(0.0, case.node.net_latency - LEAF) * (c.flush if protocol == 2 else 1)
 
 
-def _ring_hops(case: Case, protocol: int, inside: float, between: float) -> float:
+def _ring_hops(case: TuningCase, protocol: int, inside: float, between: float) -> float:
     nodes, c = case.shape.nodes, case.constants
     if case.op in ROOTED:
         return _rooted(case, protocol, inside)
@@ -171,7 +171,7 @@ def _ring_hops(case: Case, protocol: int, inside: float, between: float) -> floa
     return (case.steps - crossings) * max(inside, overhead) + crossings * between
 
 
-def _rooted(case: Case, protocol: int, inside: float) -> float:
+def _rooted(case: TuningCase, protocol: int, inside: float) -> float:
     """Return what the tuner adds for broadcast and reduce: one hop when all channels are alike, else all as on the network."""
     if case.shape.nodes == 1:
         return inside
@@ -180,7 +180,7 @@ def _rooted(case: Case, protocol: int, inside: float) -> float:
     return (case.constants.net["ring"][protocol] * US) if alike else case.steps * hop
 
 
-def chain(case: Case, protocol: int) -> float:
+def chain(case: TuningCase, protocol: int) -> float:
     """Return the seconds that a byte of a broadcast or reduce takes from the first rank of its chain to the last.
 
     The tuner counts a hop or all as if between nodes; in fact it makes each hop in turn, nodes - 1 of them between nodes.
@@ -190,7 +190,7 @@ def chain(case: Case, protocol: int) -> float:
     return case.constants.base["ring"][protocol] * US + (ranks - nodes) * inside + (nodes - 1) * between
 
 
-def detour(case: Case, algorithm: str) -> float:
+def detour(case: TuningCase, algorithm: str) -> float:
     """Return the seconds that the ways between the ranks take beyond those in NCCL's figures."""
     shape, far = case.shape, case.shape.far
     hops, times = shape.per_node - 1, 2 if case.op == "all_reduce" else 1
@@ -208,7 +208,7 @@ def detour(case: Case, algorithm: str) -> float:
 SIMPLE_ONLY = "has Simple only"
 
 
-def unavailable(case: Case, algorithm: str, protocol: int) -> str | None:
+def unavailable(case: TuningCase, algorithm: str, protocol: int) -> str | None:
     """Return why NCCL would not use an algorithm with a protocol, None if it may."""
     nodes, switch = case.shape.nodes, case.node.scale_up == "nvswitch"
     if protocol != 2 and algorithm not in ("ring", "tree"):
@@ -226,7 +226,7 @@ def unavailable(case: Case, algorithm: str, protocol: int) -> str | None:
     return reasons[algorithm] or (_no_ll128(case) if protocol == 1 else None)
 
 
-def _no_nvls(case: Case) -> str | None:
+def _no_nvls(case: TuningCase) -> str | None:
     if not case.node.nccl.nvls:
         return "nccl.nvls is false"
     if not case.node.multicast or case.node.scale_up != "nvswitch" or case.arch < 2:
@@ -240,7 +240,7 @@ def _no_nvls(case: Case) -> str | None:
     return "needs two channels" if nvls(case.shape, case.node).channels < 2 else None
 
 
-def _no_collnet(case: Case) -> str | None:
+def _no_collnet(case: TuningCase) -> str | None:
     if not case.node.nccl.collnet or case.shape.nodes == 1:
         return "needs SHARP between nodes"
     if case.node.scale_up not in JOINED:
@@ -248,13 +248,13 @@ def _no_collnet(case: Case) -> str | None:
     return f"does no {case.op}" if case.op in ROOTED else None
 
 
-def _no_pat(case: Case) -> str | None:
+def _no_pat(case: TuningCase) -> str | None:
     if case.op not in HALVES:
         return f"does no {case.op}"
     return "is for one GPU a node" if case.shape.per_node > 1 or case.shape.nodes == 1 else None
 
 
-def _no_ll128(case: Case) -> str | None:
+def _no_ll128(case: TuningCase) -> str | None:
     if case.node.scale_up == "none":
         return "needs NVLink"
     return None

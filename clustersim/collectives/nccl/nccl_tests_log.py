@@ -22,7 +22,7 @@ _HUGE = 1 << 1000  # near where a float of bytes is no more finite
 _OPS = {"alltoall": "all_to_all", "sendrecv": "send"}
 
 
-class Log(NamedTuple):
+class NcclTestsLog(NamedTuple):
     """Seconds by size in bytes, and the operation (None: not said) and number of ranks (0: not said) of the run."""
 
     seconds: dict[int, float]
@@ -41,7 +41,7 @@ def lines_of(text: str) -> list[str]:
     return [_TAG.sub("", line) for line in text.splitlines()]
 
 
-def read(path: Path, lines: list[str], in_place: bool = False) -> Log:
+def read(path: Path, lines: list[str], in_place: bool = False) -> NcclTestsLog:
     """Return the times of a log, out of place or in place; of a size that comes several times the median.
 
     Raises InputError for a row that does not fit the head, a time that is none, and a log without rows.
@@ -61,7 +61,7 @@ def read(path: Path, lines: list[str], in_place: bool = False) -> Log:
     tests = [match[1] for match in map(_TEST.match, lines) if match]
     ranks = {int(match[1]) for match in map(_RANK.match, lines) if match}
     op = _OPS.get(tests[-1], tests[-1]) if tests else None
-    return Log(
+    return NcclTestsLog(
         {size: median(times) for size, times in found.items()}, op, len(ranks) if ranks == set(range(len(ranks))) else 0
     )
 

@@ -75,7 +75,7 @@ def _deepest(topology: Topology, first: Ints) -> float:
 # What NCCL's tuner sees of a communicator: how many ranks on how many nodes, and which NICs they own.
 
 
-class Busiest(NamedTuple):
+class SkewedLoads(NamedTuple):
     """Where a dispatch meets its experts, for each byte that one rank sends; a combine brings the same bytes back.
 
     most: the largest share of one GPU. inside: the most that a GPU receives from its own node. nic: the most that a NIC
@@ -101,7 +101,7 @@ class Shape(NamedTuple):
     nics: int
     even: bool = True
     aligned: bool = True
-    busiest: Busiest | None = None
+    busiest: SkewedLoads | None = None
     far: Far = Far()
 
     @property
@@ -167,11 +167,11 @@ def shape(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> Sh
     return Shape(nodes, len(ranks), most, nics, even, aligned, busiest, far(topology, ranks, starts))
 
 
-def _busiest(shares: Floats, beside: Ints, port: Ints) -> Busiest:
+def _busiest(shares: Floats, beside: Ints, port: Ints) -> SkewedLoads:
     """Return the largest loads, given how many GPUs of the group are on the node of each, and the NIC of each.
 
     Receivers decide: on nodes with equally many GPUs nobody sends more than the busiest receiver gets. What else a group may
     look like, its links bound it.
     """
     coming = np.bincount(port, (len(shares) - beside) * shares)
-    return Busiest(float(shares.max()), float(((beside - 1) * shares).max()), float(coming.max()))
+    return SkewedLoads(float(shares.max()), float(((beside - 1) * shares).max()), float(coming.max()))

@@ -26,7 +26,7 @@ from clustersim.topology.model import Topology
 from clustersim.units import scaled, seconds
 
 
-class Line(NamedTuple):
+class TableLine(NamedTuple):
     """One size: what NCCL does, seconds, and bytes/s; `measured` seconds or None."""
 
     size: int
@@ -71,7 +71,7 @@ def line(
     measured: float | None = None,
     shares: tuple[float, ...] = (),
     algorithm: str | None = None,
-) -> Line:
+) -> TableLine:
     """Return what `op` on `size` bytes takes over GPUs `ranks` (n,): launch + latency + size / min(NCCL's rate, the links').
 
     shares: of the rows of a dispatch, combine or all_to_all, as in Group. algorithm: of clustersim/collectives, in the place of
@@ -82,12 +82,12 @@ def line(
     if algorithm:
         own = named(topology, ranks, op, algorithm, shares)
         taken = collective_seconds(own, size, topology.launch)
-        return Line(size, own, taken, size / taken, size / taken * bus_factor(op, len(ranks)), measured)
+        return TableLine(size, own, taken, size / taken, size / taken * bus_factor(op, len(ranks)), measured)
     one = shape(topology, ranks, shares)
     choice = choose(op, size, one, topology.node)
     rate = min(choice.rate_bytes_per_s, _links(topology, ranks, op, choice.file, one, shares))
     time = (topology.node.nccl.launch or 0.0) + choice.latency_s + size / rate
-    return Line(size, choice, time, size / time, size / time * bus_factor(op, one.ranks), measured)
+    return TableLine(size, choice, time, size / time, size / time * bus_factor(op, one.ranks), measured)
 
 
 def _links(topology: Topology, ranks: Ints, op: str, file: str, one: Shape, shares: tuple[float, ...]) -> float:
@@ -125,7 +125,7 @@ def _warnings(topology: Topology, one: Shape) -> tuple[str, ...]:
     return topology.warnings if one.nodes > 1 else ()
 
 
-def document(topology: Topology, ranks: Ints, op: str, lines: Sequence[Line]) -> dict[str, object]:
+def document(topology: Topology, ranks: Ints, op: str, lines: Sequence[TableLine]) -> dict[str, object]:
     """Return the table for JSON; each key with a dimension has its unit."""
     one = shape(topology, ranks)
     what = {"op": op, "topology": topology.name, "gpus": one.ranks, "nodes": one.nodes}
@@ -137,7 +137,7 @@ def document(topology: Topology, ranks: Ints, op: str, lines: Sequence[Line]) ->
     }
 
 
-def text(lines: Sequence[Line]) -> str:
+def text(lines: Sequence[TableLine]) -> str:
     """Return the table as text: sizes in bytes, us, GB/s; with the median error when there are measurements."""
     compared = any(line.measured is not None for line in lines)
     wide = max(14, *(len(line.choice.algorithm) for line in lines))
@@ -151,7 +151,7 @@ def text(lines: Sequence[Line]) -> str:
     return "\n".join(rows)
 
 
-def _summary(lines: Sequence[Line]) -> str:
+def _summary(lines: Sequence[TableLine]) -> str:
     """Return the median absolute error of time over all sizes, and over those of each range that has any."""
     errors = [(line.size, abs(line.error)) for line in lines if line.error is not None]
     parts = {
@@ -165,7 +165,7 @@ def _summary(lines: Sequence[Line]) -> str:
     )
 
 
-def _row(line: Line, wide: int) -> str:
+def _row(line: TableLine, wide: int) -> str:
     c = line.choice
     own = f"{line.size:>12} {'float':>5} {c.algorithm:>{wide}} {c.protocol:>6} {line.time * 1e6:>10.2f}"
     own = f"{own} {line.algbw / 1e9:>8.2f} {line.busbw / 1e9:>8.2f}"
@@ -204,7 +204,7 @@ def _named(topology: Topology, gpus: Ints, op: str, algorithm: str, shares: tupl
 # The link that a collective keeps busiest on an idle fabric.
 
 
-class Busiest(NamedTuple):
+class BusiestLink(NamedTuple):
     """A link, how many others are as busy, its bytes for each byte of the collective's size, its bytes/s.
 
     `rate`: bytes/s of the collective's size that all links together give it.
@@ -217,7 +217,7 @@ class Busiest(NamedTuple):
     rate: float
 
 
-def busiest(topology: Topology, ranks: Ints, phases: Sequence[Phase | AllPairs]) -> Busiest:
+def busiest(topology: Topology, ranks: Ints, phases: Sequence[Phase | AllPairs]) -> BusiestLink:
     """Return the link that one group of GPUs `ranks` (n,) uses for longest, over all phases in turn; of equals the first.
 
     Raises InputError as `loads` does.
@@ -232,13 +232,13 @@ def busiest(topology: Topology, ranks: Ints, phases: Sequence[Phase | AllPairs])
     busy = np.divide(total, topology.capacity, out=np.zeros_like(total), where=total > 0)
     alike = np.flatnonzero(busy >= busy.max() * (1 - 1e-9))
     link = int(alike[0])
-    return Busiest(link, len(alike) - 1, float(total[link]), float(topology.capacity[link]), 1 / seconds)
+    return BusiestLink(link, len(alike) - 1, float(total[link]), float(topology.capacity[link]), 1 / seconds)
 
 
 # Why a line of the table is as it is: what NCCL expected of each algorithm and protocol, and which link is busiest.
 
 
-def considered(topology: Topology, ranks: Ints, op: str, last: Line, shares: tuple[float, ...] = ()) -> str:
+def considered(topology: Topology, ranks: Ints, op: str, last: TableLine, shares: tuple[float, ...] = ()) -> str:
     """Return what was considered for a line of `op` over GPUs `ranks` (n,), and what decides its bandwidth."""
     one, choice = shape(topology, ranks, shares), last.choice
     if choice.protocol == NO_PROTOCOL:
@@ -263,7 +263,7 @@ def _candidates(topology: Topology, op: str, size: int, one: Shape) -> Iterator[
             yield f"{name:<24} {said}"
 
 
-def _link(topology: Topology, ranks: Ints, op: str, last: Line, one: Shape, shares: tuple[float, ...]) -> str:
+def _link(topology: Topology, ranks: Ints, op: str, last: TableLine, one: Shape, shares: tuple[float, ...]) -> str:
     """Return the sentence of the busiest link: how much of it the bytes take while they move, and whether it sets their pace."""
     try:
         found = busiest(topology, ranks, parts(op, last.choice.file, one, shares))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from clustersim.collectives.nccl.constants import PROTOCOLS, V2_30, Constants, architecture, constants, tree_correction
 from clustersim.collectives.nccl.measured_latency import measured, pace_of
-from clustersim.collectives.nccl.model import ALGORITHMS, ROOTED, Case, bandwidth, graph, latency, unavailable
+from clustersim.collectives.nccl.model import ALGORITHMS, ROOTED, TuningCase, bandwidth, graph, latency, unavailable
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.errors import InputError
 from clustersim.topology.model import NodeFacts
@@ -30,7 +30,7 @@ class Estimate(NamedTuple):
 @lru_cache(maxsize=4096)
 def _table(op: str, shape: Shape, node: NodeFacts) -> tuple[Estimate, ...]:
     """Return all estimates for no bytes; rate before corrections that depend on the size."""
-    case = Case(op, shape, node, _constants(node))
+    case = TuningCase(op, shape, node, _constants(node))
     return tuple(_estimate(case, algorithm, p) for algorithm in ALGORITHMS for p in range(len(PROTOCOLS)))
 
 
@@ -40,7 +40,7 @@ def _constants(node: NodeFacts) -> Constants:
     return measured(pace_of(node)) if node.architecture.startswith("cdna") else release
 
 
-def _estimate(case: Case, algorithm: str, p: int) -> Estimate:
+def _estimate(case: TuningCase, algorithm: str, p: int) -> Estimate:
     missing = unavailable(case, algorithm, p) or _unwanted(case, algorithm, p)
     if missing:
         return Estimate(algorithm, PROTOCOLS[p], float("inf"), 0.0, 0.0, 0, missing)
@@ -48,7 +48,7 @@ def _estimate(case: Case, algorithm: str, p: int) -> Estimate:
     return Estimate(algorithm, PROTOCOLS[p], delay + 1 / rate, delay, rate, graph(case, algorithm).launched, None)
 
 
-def _unwanted(case: Case, algorithm: str, p: int) -> str | None:
+def _unwanted(case: TuningCase, algorithm: str, p: int) -> str | None:
     settings = case.node.nccl
     if settings.algo not in (None, algorithm):
         return f"nccl.algo is {settings.algo}"

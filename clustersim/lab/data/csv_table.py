@@ -20,7 +20,7 @@ YES, NO = ("1", "true", "yes"), ("0", "false", "no")
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
+class CsvTable:
     """The cells of one file as text, by column; `places` says where each row stands, such as `own.csv:12`."""
 
     path: Path
@@ -90,7 +90,7 @@ def _number(text: str, default: float | None) -> float:
         return float("nan")
 
 
-def open_sheet(path: Path, required: Collection[str], known: Collection[str]) -> Sheet:
+def open_sheet(path: Path, required: Collection[str], known: Collection[str]) -> CsvTable:
     """Return a CSV or parquet file as a sheet.
 
     Raises DataError when the file cannot be read, lacks a required column, has an unknown one, or a row of another length.
@@ -105,7 +105,7 @@ def open_sheet(path: Path, required: Collection[str], known: Collection[str]) ->
     return sheet
 
 
-def _csv(path: Path) -> Sheet:
+def _csv(path: Path) -> CsvTable:
     raw = read_table(path)
     try:
         reader = csv.reader(io.StringIO(raw.decode(), newline=""), strict=True)
@@ -123,15 +123,15 @@ def _csv(path: Path) -> Sheet:
     return _sheet(path, header, rows, places)
 
 
-def _sheet(path: Path, header: list[str], rows: list[list[str]], places: list[str]) -> Sheet:
+def _sheet(path: Path, header: list[str], rows: list[list[str]], places: list[str]) -> CsvTable:
     for name in header:
         if header.count(name) > 1:
             raise DataError(f"{path}: column {shown(name)} stands there twice; keep one of them")
     columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in header]
-    return Sheet(path, dict(zip(header, columns, strict=True)), places)
+    return CsvTable(path, dict(zip(header, columns, strict=True)), places)
 
 
-def _parquet(path: Path) -> Sheet:
+def _parquet(path: Path) -> CsvTable:
     frame = parquet(path)
     cells = {name: ["" if v is None else str(v) for v in frame[name].to_list()] for name in frame.columns}
-    return Sheet(path, cells, [f"{path}: row {row}" for row in range(1, len(frame) + 1)])
+    return CsvTable(path, cells, [f"{path}: row {row}" for row in range(1, len(frame) + 1)])

@@ -13,7 +13,7 @@ from clustersim.arrays import Floats
 from clustersim.config.gpu import BYTES
 from clustersim.errors import DataError
 from clustersim.hardware import gpus
-from clustersim.lab.data.csv_table import Sheet, open_sheet
+from clustersim.lab.data.csv_table import CsvTable, open_sheet
 from clustersim.lab.data.samples import Samples, gpus_of
 from clustersim.model.kernel import Kernel, attention, gemm, vector
 from clustersim.predictors.features import MATRIX, VECTOR, bound, columns
@@ -110,7 +110,7 @@ def _gpu(text: str) -> str:
     return text if text.endswith((".yaml", ".yml")) else found.name
 
 
-def _kernels(sheet: Sheet) -> Iterator[Kernel]:
+def _kernels(sheet: CsvTable) -> Iterator[Kernel]:
     kinds, ops = sheet.words("kind", (*MATRIX, *VECTOR)), sheet.each("op", str)
     dtypes, causal = sheet.words("dtype", tuple(BYTES)), sheet.flags("causal")
     batch, heads = (sheet.numbers(name, 1, 1, whole=True) for name in ("batch", "heads"))
@@ -127,7 +127,7 @@ def _kernels(sheet: Sheet) -> Iterator[Kernel]:
         yield kernel._replace(flop=work, bytes=kernel.bytes if np.isnan(moved) else moved)
 
 
-def _possible(sheet: Sheet, row: int, kind: str, op: str, k: int, groups: tuple[int, int]) -> None:
+def _possible(sheet: CsvTable, row: int, kind: str, op: str, k: int, groups: tuple[int, int]) -> None:
     if op not in OPS.get(kind, (op,)):
         sheet.fail(row, "op", f"a {kind} kernel is one of {', '.join(OPS[kind])}")
     if kind in MATRIX and k < 1:
@@ -138,7 +138,7 @@ def _possible(sheet: Sheet, row: int, kind: str, op: str, k: int, groups: tuple[
 
 
 def _kernel(
-    sheet: Sheet,
+    sheet: CsvTable,
     row: int,
     kind: str,
     op: str,
@@ -162,7 +162,7 @@ FASTEST, SLOWEST = 0.1, 300.0
 """Seconds over the roofline's that a measurement can have: caches make it faster, a call's dispatch (30 us) slower."""
 
 
-def _credible(sheet: Sheet, samples: Samples) -> None:
+def _credible(sheet: CsvTable, samples: Samples) -> None:
     for name, rows in gpus_of(samples).items():
         least = np.zeros(len(samples))
         least[rows] = bound(samples.table.select(rows), gpus.load(name))

@@ -26,7 +26,7 @@ class Case(NamedTuple):
     sustained: bool = False
 
 
-class Model(NamedTuple):
+class DecoderShape(NamedTuple):
     """The shape of a decoder: sizes of a whole layer, before it is split over tensor-parallel ranks."""
 
     name: str
@@ -59,7 +59,7 @@ class Trial(NamedTuple):
     """
 
     what: str
-    model: Model | None = None
+    model: DecoderShape | None = None
     seq: int = 0
     micro_batch: int = 0
     mode: str = "eager"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from clustersim.lab.measure.case import Model
+from clustersim.lab.measure.case import DecoderShape
 from clustersim.lab.measure.device import Device
 
 
-def weights(model: Model, device: Device) -> dict[str, Any]:
+def weights(model: DecoderShape, device: Device) -> dict[str, Any]:
     """Return the bf16 weights of one layer."""
     h, inner = model.hidden, (2 if model.gated else 1) * model.ffn
     columns = h + 2 * model.kv_heads * model.dim
@@ -26,7 +26,7 @@ def _parameter(device: Device, shape: tuple[int, ...]) -> Any:
     return made.requires_grad_()
 
 
-def layer(model: Model, w: dict[str, Any], x: Any, angles: tuple[Any, Any]) -> Any:
+def layer(model: DecoderShape, w: dict[str, Any], x: Any, angles: tuple[Any, Any]) -> Any:
     """Return the output of one layer for x (batch, sequence, hidden)."""
     from torch.nn import functional
 
@@ -46,7 +46,7 @@ def _norm(x: Any, weight: Any) -> Any:
     return functional.rms_norm(x, x.shape[-1:], weight, 1e-5)
 
 
-def _attention(model: Model, qkv: Any, angles: tuple[Any, Any]) -> Any:
+def _attention(model: DecoderShape, qkv: Any, angles: tuple[Any, Any]) -> Any:
     from torch.nn.functional import scaled_dot_product_attention
 
     batch, seq, _ = qkv.shape
@@ -67,7 +67,7 @@ def _rotate(x: Any, angles: tuple[Any, Any]) -> Any:
     return x * angles[0] + torch.cat((-right, left), dim=-1) * angles[1]
 
 
-def angles(model: Model, seq: int, device: Device) -> tuple[Any, Any]:
+def angles(model: DecoderShape, seq: int, device: Device) -> tuple[Any, Any]:
     """Return cosines and sines of rotary positions, (sequence, head dimension) in bf16."""
     import torch
 
@@ -76,10 +76,10 @@ def angles(model: Model, seq: int, device: Device) -> tuple[Any, Any]:
     return turns.cos().bfloat16(), turns.sin().bfloat16()
 
 
-Layer = Callable[[dict[str, Any], Any], Any]
+LayerCall = Callable[[dict[str, Any], Any], Any]
 
 
-def loss(model: Model, table: Any, head: Any, layers: list[dict[str, Any]], tokens: Any, run: Layer) -> Any:
+def loss(model: DecoderShape, table: Any, head: Any, layers: list[dict[str, Any]], tokens: Any, run: LayerCall) -> Any:
     """Return the cross-entropy of the next token; `run` is one layer, perhaps compiled or recomputed."""
     from torch.nn import functional
 

@@ -13,7 +13,7 @@ from clustersim.files import TABLE, exists, read_text
 from clustersim.writing import unwritable
 
 
-class Log:
+class MeasurementLog:
     """A CSV of fixed columns; `key` names those that tell rows apart."""
 
     def __init__(self, path: Path, columns: Sequence[str], key: Sequence[str]) -> None:

@@ -73,7 +73,7 @@ def _smi() -> Callable[[], Reading] | None:
     return look
 
 
-class Meter:
+class BoardMeter:
     """Looks again and again while its `with` block runs; `reading()` is the median, without the first `skip` of them."""
 
     def __init__(self, look: Callable[[], Reading] | None) -> None:
@@ -81,7 +81,7 @@ class Meter:
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def __enter__(self) -> Meter:
+    def __enter__(self) -> BoardMeter:
         """Begin to look."""
         if self.look is not None:
             self._thread = threading.Thread(target=self._watch, daemon=True)

@@ -12,7 +12,7 @@ SUITES = (*suites.SUITES, *wholes.SUITES)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MeasurementPlan:
     """What a run measures: suites by name; `seconds` after which it starts nothing new; `quick`: tier 0, bursts only."""
 
     suites: tuple[str, ...] = SUITES
@@ -20,7 +20,7 @@ class Plan:
     quick: bool = False
 
     @classmethod
-    def of(cls, names: str | None, minutes: float | None, quick: bool) -> Plan:
+    def of(cls, names: str | None, minutes: float | None, quick: bool) -> MeasurementPlan:
         """Return the plan of a command line: suites separated by commas, minutes. Raises InputError."""
         chosen = tuple(name.strip() for name in names.split(",")) if names else SUITES
         for name in chosen:

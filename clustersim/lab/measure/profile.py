@@ -14,9 +14,9 @@ from clustersim.lab.data.own_measurements import COLUMNS
 from clustersim.lab.measure.case import Case, Trial, Unavailable
 from clustersim.lab.measure.clock import clock
 from clustersim.lab.measure.device import Device
-from clustersim.lab.measure.log import Log
-from clustersim.lab.measure.meter import Meter, Reading, source
-from clustersim.lab.measure.plan import Plan
+from clustersim.lab.measure.log import MeasurementLog
+from clustersim.lab.measure.meter import BoardMeter, Reading, source
+from clustersim.lab.measure.plan import MeasurementPlan
 from clustersim.lab.measure.rows import KEY, WHOLE_COLUMNS, WHOLE_KEY, kernel_row, measured, name, rate, trial_row
 from clustersim.lab.measure.timing import Clock, Launch, Timing
 
@@ -32,12 +32,12 @@ class Bench:
 
     def __init__(self, device: Device, out: Path, say: Callable[[str], None]) -> None:
         self.device, self.say = device, say
-        self.kernels = Log(out, COLUMNS, KEY)
-        self.wholes = Log(wholes_file(out), WHOLE_COLUMNS, WHOLE_KEY)
+        self.kernels = MeasurementLog(out, COLUMNS, KEY)
+        self.wholes = MeasurementLog(wholes_file(out), WHOLE_COLUMNS, WHOLE_KEY)
         self.clock: Clock = clock(device)
         self.look = source(device.real)
 
-    def run(self, plan: Plan) -> int:
+    def run(self, plan: MeasurementPlan) -> int:
         """Measure what is not there yet and return the number of new rows; what cannot run is said and left out."""
         work, end, before = plan.work(not self.device.real), time.monotonic() + plan.seconds, self._rows()
         for number, one in enumerate(work, 1):
@@ -50,7 +50,7 @@ class Bench:
             self.device.release()
         return self._rows() - before
 
-    def _tried(self, one: Case | Trial, plan: Plan) -> Iterator[str]:
+    def _tried(self, one: Case | Trial, plan: MeasurementPlan) -> Iterator[str]:
         """Yield what is measured, or why it is not: a kernel that a GPU or torch refuses must not end the run."""
         try:
             yield from self._one(one, plan)
@@ -64,7 +64,7 @@ class Bench:
     def _rows(self) -> int:
         return len(self.kernels.known) + len(self.wholes.known)
 
-    def _one(self, one: Case | Trial, plan: Plan) -> Iterator[str]:
+    def _one(self, one: Case | Trial, plan: MeasurementPlan) -> Iterator[str]:
         if isinstance(one, Trial):
             return self._trial(one)
         return self._case(one, plan.quick)
@@ -91,7 +91,7 @@ class Bench:
         return self.clock.time(launches, SAMPLES)
 
     def _sustained(self, launches: Sequence[Launch]) -> tuple[Timing, Reading]:
-        with Meter(self.look) as meter:
+        with BoardMeter(self.look) as meter:
             chunks = self.clock.stretch(launches, SUSTAINED if self.device.real else 0.02)
         late = chunks[len(chunks) // 2 :]
         return Timing(float(np.median(late)), min(late), max(late), len(late)), meter.reading(skip=0.5)
@@ -101,7 +101,7 @@ class Bench:
         if row in self.wholes:
             return
         run = importlib.import_module(f"clustersim.lab.measure.trials.{trial.what}").run
-        with Meter(self.look) as meter:
+        with BoardMeter(self.look) as meter:
             found = run(trial, self.device, self.clock)
         timing, reading = Timing(*(found.pop(field) for field in Timing._fields)), meter.reading()
         if found.get("tokens"):

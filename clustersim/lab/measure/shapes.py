@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from clustersim.lab.measure.case import Model
+from clustersim.lab.measure.case import DecoderShape
 
-GPT3 = Model("gpt3-175b", 96, 12288, 96, 96, 49152, 51200, False)
-LLAMA8 = Model("llama3-8b", 32, 4096, 32, 8, 14336, 128_256, True)
-LLAMA70 = Model("llama3-70b", 80, 8192, 64, 8, 28672, 128_256, True)
-LLAMA405 = Model("llama3-405b", 126, 16384, 128, 8, 53248, 128_256, True)
+GPT3 = DecoderShape("gpt3-175b", 96, 12288, 96, 96, 49152, 51200, False)
+LLAMA8 = DecoderShape("llama3-8b", 32, 4096, 32, 8, 14336, 128_256, True)
+LLAMA70 = DecoderShape("llama3-70b", 80, 8192, 64, 8, 28672, 128_256, True)
+LLAMA405 = DecoderShape("llama3-405b", 126, 16384, 128, 8, 53248, 128_256, True)
 SEQ = {GPT3: 2048, LLAMA8: 8192, LLAMA70: 8192, LLAMA405: 8192}
 USUAL = ((LLAMA8, 1), (LLAMA70, 8), (GPT3, 8), (LLAMA405, 8), (LLAMA70, 4))
 """Models and the tensor-parallel sizes that they are trained with."""
 
 SMALL = (
-    Model("gpt-1.3b", 24, 2048, 16, 16, 8192, 50304, False),
-    Model("gpt-2.7b", 32, 2560, 32, 32, 10240, 50304, False),
-    Model("llama-3.2b", 28, 3072, 24, 8, 8192, 128_256, True),
+    DecoderShape("gpt-1.3b", 24, 2048, 16, 16, 8192, 50304, False),
+    DecoderShape("gpt-2.7b", 32, 2560, 32, 32, 10240, 50304, False),
+    DecoderShape("llama-3.2b", 28, 3072, 24, 8, 8192, 128_256, True),
 )
 """Models whose training step fits one GPU of 80 GB and more, with fp32 master weights and Adam."""
 
@@ -31,7 +31,7 @@ class Linear(NamedTuple):
     outputs: int
 
 
-def linears(model: Model, tp: int) -> tuple[Linear, ...]:
+def linears(model: DecoderShape, tp: int) -> tuple[Linear, ...]:
     """Return the linears of one of `tp` ranks, Megatron's split."""
     narrow = max(1, model.kv_heads // tp) * model.dim
     inner = model.ffn // tp

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clustersim.lab.measure.case import Case, Model, Trial
+from clustersim.lab.measure.case import Case, DecoderShape, Trial
 from clustersim.model.kernel import Kernel, attention, gemm
 
 
@@ -44,6 +44,6 @@ def _vector(kernel: Kernel) -> Kernel:
 
 def trial(one: Trial) -> Trial:
     """Return a trial with a decoder of two narrow layers and short sequences."""
-    model = one.model and Model(one.model.name, 2, 32, 2, 1 if one.model.gated else 2, 64, 64, one.model.gated)
+    model = one.model and DecoderShape(one.model.name, 2, 32, 2, 1 if one.model.gated else 2, 64, 64, one.model.gated)
     amount = min(one.amount, 64)
     return one._replace(model=model, seq=min(one.seq, 16), micro_batch=min(one.micro_batch, 2), amount=amount)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from clustersim.lab.evaluate import errors
-from clustersim.lab.plots.panels import Axis, Figure, Mark, Panel, shares, times
+from clustersim.lab.plots.panels import Axis, Figure, Panel, Series, shares, times
 from clustersim.units import seconds
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def figures(frame: pl.DataFrame) -> Iterator[Figure]:
 
 
 def _figure(name: str, title: str, text: str, panels: tuple[Panel, ...]) -> Figure:
-    found: dict[str, Mark] = {}
+    found: dict[str, Series] = {}
     for mark in (mark for panel in panels for mark in panel.marks if mark.label):
         found.setdefault(mark.label, mark)
     return Figure(name, title, text, panels, tuple(found.values()))
@@ -82,7 +82,7 @@ def _scatter(kind: str, part: Any, looks: dict[str, tuple[str, str]]) -> Panel:
     some = _drawn(part).with_columns(y=_drawn(part)["seconds"] * _drawn(part)["ratio"])
     axis = times(min(*some["seconds"], *some["y"]), max(*some["seconds"], *some["y"]))
     ends = (axis.low, axis.high)
-    lines = [Mark("line", "", colour, ends, [f * end for end in ends], dashed=f != 1) for colour, f in SIDES]
+    lines = [Series("line", "", colour, ends, [f * end for end in ends], dashed=f != 1) for colour, f in SIDES]
     marks = (*lines, *_points(some, looks))
     return Panel(_title(kind, part), axis._replace(label="measured"), axis._replace(label="forecast"), marks)
 
@@ -93,7 +93,7 @@ def _ratio(kind: str, part: Any, looks: dict[str, tuple[str, str]]) -> Panel:
     x = times(some["seconds"].min(), some["seconds"].max())._replace(label="measured")
     shown = [value for value in (0.1, 0.2, 0.5, 0.8, 1.0, 1.2, 2.0, 5.0, 10.0) if 1 / edge <= value <= edge]
     y = Axis("forecast ÷ measured", 1 / edge, edge, tuple((value, f"{value:g}") for value in shown), log=True)
-    lines = [Mark("line", "", colour, (x.low, x.high), (f, f), dashed=f != 1) for colour, f in SIDES]
+    lines = [Series("line", "", colour, (x.low, x.high), (f, f), dashed=f != 1) for colour, f in SIDES]
     return Panel(_title(kind, part), x, y, (*lines, *_points(some, looks)))
 
 
@@ -105,12 +105,12 @@ def _title(kind: str, part: Any) -> str:
     return f"{kind} ({len(part):,} kernels)"
 
 
-def _points(some: Any, looks: dict[str, tuple[str, str]]) -> Iterator[Mark]:
+def _points(some: Any, looks: dict[str, tuple[str, str]]) -> Iterator[Series]:
     """Yield the marks of each GPU: `y` over the measured time."""
     for gpu, (colour, glyph) in looks.items():
         own = some.filter(some["gpu"] == gpu)
         if len(own):
-            yield Mark("points", gpu, colour, own["seconds"].to_list(), own["y"].to_list(), glyph=glyph)
+            yield Series("points", gpu, colour, own["seconds"].to_list(), own["y"].to_list(), glyph=glyph)
 
 
 def _deciles(kind: str, part: pl.DataFrame) -> Panel:
@@ -125,8 +125,8 @@ def _deciles(kind: str, part: pl.DataFrame) -> Panel:
         mark
         for label, key, colour, glyph in lines
         for mark in (
-            Mark("line", "", colour, places, [row[key] for row in rows]),
-            Mark("points", label, colour, places, [row[key] for row in rows], glyph=glyph),
+            Series("line", "", colour, places, [row[key] for row in rows]),
+            Series("points", label, colour, places, [row[key] for row in rows], glyph=glyph),
         )
     ]
     shown = [row for row in rows if row["decile"] in (1, 4, 7, 10)] or rows
@@ -148,9 +148,9 @@ def _boards(kind: str, part: pl.DataFrame) -> Panel:
         if some:
             y, means = [float(place) for place, _ in some], [row["mean"] for _, row in some]
             marks.append(
-                Mark("span", "", colour, [row["median"] for _, row in some], y, [row["p90"] for _, row in some])
+                Series("span", "", colour, [row["median"] for _, row in some], y, [row["p90"] for _, row in some])
             )
-            marks.append(Mark("points", f"unseen: {new}", colour, means, y, glyph=GLYPHS[list(NEWS).index(new)]))
+            marks.append(Series("points", f"unseen: {new}", colour, means, y, glyph=GLYPHS[list(NEWS).index(new)]))
     ticks = tuple((float(place), row["gpu"]) for place, row in enumerate(rows))
     x = shares(row["p90"] for row in rows)._replace(label="absolute error")
     return Panel(kind, x, Axis("", -0.6, len(rows) - 0.4, ticks, down=True), tuple(marks))

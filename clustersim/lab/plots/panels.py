@@ -20,7 +20,7 @@ class Axis(NamedTuple):
     down: bool = False
 
 
-class Mark(NamedTuple):
+class Series(NamedTuple):
     """Points, a line, or spans from (x, y) to (end, y); `label` names it in the legend, where it is not empty."""
 
     style: str
@@ -39,7 +39,7 @@ class Panel(NamedTuple):
     title: str
     x: Axis
     y: Axis
-    marks: tuple[Mark, ...]
+    marks: tuple[Series, ...]
 
 
 class Figure(NamedTuple):
@@ -49,7 +49,7 @@ class Figure(NamedTuple):
     title: str
     text: str
     panels: tuple[Panel, ...]
-    legend: tuple[Mark, ...]
+    legend: tuple[Series, ...]
 
 
 def times(low: float, high: float) -> Axis:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from clustersim.errors import InputError
 from clustersim.lab.plots.error_figures import figures
-from clustersim.lab.plots.panels import Axis, Figure, Mark, Panel
+from clustersim.lab.plots.panels import Axis, Figure, Panel, Series
 from clustersim.writing import save
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _axis(axes: Any, letter: str, axis: Axis) -> None:
     getattr(axes, f"set_{letter}label")(axis.label, fontsize=9)
 
 
-def _mark(axes: Any, mark: Mark) -> Any:
+def _mark(axes: Any, mark: Series) -> Any:
     if mark.style == "span":
         return axes.hlines(mark.y, mark.x, mark.end, color=mark.colour, linewidth=5, alpha=0.3)
     if mark.style == "line":

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from xml.sax.saxutils import escape
 
-from clustersim.lab.plots.panels import Axis, Figure, Mark, Panel
+from clustersim.lab.plots.panels import Axis, Figure, Panel, Series
 
 WIDTH, HEIGHT = 380.0, 300.0
 LEFT, RIGHT, TOP, BOTTOM = 70.0, 24.0, 28.0, 46.0
@@ -21,7 +21,7 @@ SHAPES = {
 STROKES = {"dot": 3.4, "cross": 1.1, "plus": 1.1, "triangle": 1.0}
 """Widths of the lines of a glyph; a dot is a line without a length and with round ends."""
 
-Place = Callable[[float], float]
+AxisScale = Callable[[float], float]
 
 
 def svg(panel: Panel) -> str:
@@ -40,16 +40,16 @@ def svg(panel: Panel) -> str:
     return "\n".join([head, _text(left, 17, panel.title, weight=600), *axes, clip + view, *marks, "</svg>", "</svg>"])
 
 
-def _scale(axis: Axis, first: float, last: float) -> Place:
+def _scale(axis: Axis, first: float, last: float) -> AxisScale:
     """Return the place on the drawing of a value on `axis`, which reaches from `first` to `last`."""
-    convert: Place = math.log10 if axis.log else float
+    convert: AxisScale = math.log10 if axis.log else float
     low, high = convert(axis.low), convert(axis.high)
     if axis.down:
         low, high = high, low
     return lambda value: first + (convert(value) - low) / (high - low) * (last - first)
 
 
-def _grid(panel: Panel, across: Place, down: Place, left: float) -> Iterator[str]:
+def _grid(panel: Panel, across: AxisScale, down: AxisScale, left: float) -> Iterator[str]:
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
     for value, text in panel.x.ticks:
         x = across(value)
@@ -65,7 +65,7 @@ def _grid(panel: Panel, across: Place, down: Place, left: float) -> Iterator[str
         yield _text(12, middle, panel.y.label, "middle", turn=f"rotate(-90 12 {middle:g})")
 
 
-def draw(mark: Mark, across: Place, down: Place) -> Iterator[str]:
+def draw(mark: Series, across: AxisScale, down: AxisScale) -> Iterator[str]:
     """Yield the lines of a mark."""
     places = [(across(x), down(y)) for x, y in zip(mark.x, mark.y, strict=True)]
     if mark.style == "points":
@@ -79,7 +79,7 @@ def draw(mark: Mark, across: Place, down: Place) -> Iterator[str]:
         yield f'<path d="{ends}" stroke="{mark.colour}" stroke-width="6" stroke-opacity="0.3"/>'
 
 
-def glyphs(mark: Mark, places: Iterable[tuple[float, float]]) -> str:
+def glyphs(mark: Series, places: Iterable[tuple[float, float]]) -> str:
     """Return one path with the glyph of a mark at every place."""
     path = "".join(f"M{x:.1f} {y:.1f}{SHAPES[mark.glyph]}" for x, y in places)
     wide = STROKES[mark.glyph] * (1.6 if len(mark.x) <= 30 else 1.0)

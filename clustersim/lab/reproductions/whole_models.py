@@ -26,7 +26,7 @@ _BERT = {"inf": "BertForSequenceClassification", "train": "BertForPreTraining"}
 """The BERT that was measured in each mode, by the last operators of its trace."""
 
 
-class Run(NamedTuple):
+class ModelRun(NamedTuple):
     """One measured run: seconds measured, ours, and NeuSight's (None where it published none); `trusted`: see `_trusted`."""
 
     model: str
@@ -68,7 +68,7 @@ class Mean(NamedTuple):
     theirs: float | None
 
 
-def runs(data: Path, predictor: Predictor) -> Iterator[Run]:
+def runs(data: Path, predictor: Predictor) -> Iterator[ModelRun]:
     """Yield the measured single-GPU runs of the table, as the predictor sees them. Raises DataError."""
     import polars as pl
 
@@ -98,13 +98,13 @@ def _graph(path: Path, mode: str, batch: int, seq: int, fused: bool) -> Graph:
     return fuse(graph) if fused else graph
 
 
-def _run(row: dict[str, Any], graph: Graph, predictor: Predictor) -> Run:
+def _run(row: dict[str, Any], graph: Graph, predictor: Predictor) -> ModelRun:
     gpu = gpus.load(row["gpu"])
     fused = row["option"] == "fusion"
     seconds = total(graph, predictor, gpu, eager=not fused).seconds
     theirs = None if row["neusight_ms"] is None else row["neusight_ms"] * 1e-3
     names = (row["model"], gpu.name, row["mode"], row["option"] or "", row["seqlen"], row["batch"])
-    return Run(*names, row["measured_ms"] * 1e-3, seconds, theirs, _trusted(gpu.name, row))
+    return ModelRun(*names, row["measured_ms"] * 1e-3, seconds, theirs, _trusted(gpu.name, row))
 
 
 def _trusted(gpu: str, row: dict[str, Any]) -> bool:
@@ -118,14 +118,14 @@ def _trusted(gpu: str, row: dict[str, Any]) -> bool:
     return gpu != "p4" and not (gpu == "a100-pcie-80gb" and row["mode"] == "train")
 
 
-def means(found: list[Run]) -> list[Mean]:
+def means(found: list[ModelRun]) -> list[Mean]:
     """Return the mean errors by GPU, mode and option, runs with labels that cannot be believed and experts apart."""
     keys = dict.fromkeys((one.trusted, one.gpu, one.mode, one.group) for one in found)
     order = sorted(keys, key=lambda key: (not key[0], key[3], key[1], key[2]))
     return [_mean(key, [one for one in found if (one.trusted, one.gpu, one.mode, one.group) == key]) for key in order]
 
 
-def _mean(key: tuple[bool, str, str, str], part: list[Run]) -> Mean:
+def _mean(key: tuple[bool, str, str, str], part: list[ModelRun]) -> Mean:
     theirs = [abs(one.their_error) for one in part if one.their_error is not None]
     ours = math.fsum(abs(one.error) for one in part) / len(part)
     trusted, gpu, mode, option = key

@@ -14,14 +14,14 @@ from clustersim.predictors.mlp import Parameters
 
 PULL = 1e-4
 """Weight of a prior: one deviation costs as much as a log error of 1.4 % on every kernel."""
-Progress = Callable[[str, int, int], None]
+TrainingProgress = Callable[[str, int, int], None]
 
 
 def silent(task: str, done: int, total: int) -> None:
     """Report nothing."""
 
 
-class Plan(NamedTuple):
+class TrainingBudget(NamedTuple):
     """How long to learn; the defaults take about fifteen seconds for an ensemble of four on one core."""
 
     members: int = 4
@@ -61,8 +61,8 @@ def minimize(
     seconds: Floats,
     seed: int,
     weight: Floats,
-    plan: Plan,
-    progress: Progress = silent,
+    plan: TrainingBudget,
+    progress: TrainingProgress = silent,
     prior: Mapping[str, tuple[float, float]] | None = None,
 ) -> dict[str, Floats]:
     """Return `start` after learning that `log_seconds(xp, parameters, rows of inputs)` should be log(`seconds`).

@@ -9,14 +9,14 @@ from clustersim import plugins
 from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.lab.data.samples import Samples
-from clustersim.lab.train.ensemble import Progress
+from clustersim.lab.train.ensemble import TrainingProgress
 from clustersim.predictors.learned import Learned, Method
 from clustersim.predictors.mlp import Parameters
 
 ROOM = "clustersim.learners"
 
-Fit = Callable[[str, Samples, int, Progress], dict[str, Floats]]
-FitOwn = Callable[[Parameters, Samples, int, Progress], dict[str, Floats]]
+Fit = Callable[[str, Samples, int, TrainingProgress], dict[str, Floats]]
+FitOwn = Callable[[Parameters, Samples, int, TrainingProgress], dict[str, Floats]]
 
 
 class Learner(NamedTuple):

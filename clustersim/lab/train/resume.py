@@ -15,7 +15,7 @@ import numpy as np
 from clustersim import writing
 from clustersim.arrays import Floats
 from clustersim.lab.data.samples import Samples
-from clustersim.lab.train.ensemble import Progress
+from clustersim.lab.train.ensemble import TrainingProgress
 from clustersim.lab.train.learner import FitOwn, Learner
 from clustersim.predictors.features import Columns
 from clustersim.predictors.mlp import Parameters
@@ -33,7 +33,7 @@ def resumable(learner: Learner, scratch: Path | None) -> Learner:
     if scratch is None:
         return learner
 
-    def fit(name: str, samples: Samples, seed: int, progress: Progress) -> dict[str, Floats]:
+    def fit(name: str, samples: Samples, seed: int, progress: TrainingProgress) -> dict[str, Floats]:
         path = scratch / f"{_key((learner.method.name, name, seed), samples, {})}.npz"
         found = _kept(path, lambda: learner.fit(name, samples, seed, progress))
         progress(name, 1, 1)
@@ -47,7 +47,7 @@ def _resumable_own(learner: Learner, scratch: Path) -> tuple[tuple[str, ...], Fi
         return None
     names, learn = learner.own
 
-    def own(parameters: Parameters, samples: Samples, seed: int, progress: Progress) -> dict[str, Floats]:
+    def own(parameters: Parameters, samples: Samples, seed: int, progress: TrainingProgress) -> dict[str, Floats]:
         path = scratch / f"{_key((learner.method.name, 'own', seed), samples, parameters)}.npz"
         return _kept(path, lambda: learn(parameters, samples, seed, progress))
 

@@ -17,7 +17,7 @@ from clustersim.lab.evaluate import ratios, summary
 from clustersim.lab.train import intervals
 from clustersim.lab.train.calibration import scalable, with_scalar
 from clustersim.lab.train.dataset import GENERATIONS, WEIGHT
-from clustersim.lab.train.ensemble import Progress
+from clustersim.lab.train.ensemble import TrainingProgress
 from clustersim.lab.train.intervals import Residuals
 from clustersim.lab.train.learner import Learner
 from clustersim.lab.train.resume import resumable
@@ -26,7 +26,7 @@ from clustersim.predictors.classes import MEMORY, SIMT
 from clustersim.predictors.learned import Learned
 from clustersim.predictors.weights_file import Weights
 
-Classes = Mapping[str, Mapping[str, Floats]]
+WeightsByClass = Mapping[str, Mapping[str, Floats]]
 
 
 class HeldOut(NamedTuple):
@@ -36,7 +36,9 @@ class HeldOut(NamedTuple):
     residuals: list[Residuals]
 
 
-def learn(learner: Learner, data: Data | Path, seed: int, progress: Progress, scratch: Path | None = None) -> Weights:
+def learn(
+    learner: Learner, data: Data | Path, seed: int, progress: TrainingProgress, scratch: Path | None = None
+) -> Weights:
     """Return the weights of all classes with their held-out errors in the metadata.
 
     Finished classes are kept in the folder `scratch`, from which an interrupted training goes on.
@@ -80,7 +82,12 @@ def _owners(learner: Learner, plan: Mapping[str, Split]) -> list[str]:
 
 
 def _own(
-    learner: Learner, classes: dict[str, dict[str, Floats]], name: str, split: Split, seed: int, progress: Progress
+    learner: Learner,
+    classes: dict[str, dict[str, Floats]],
+    name: str,
+    split: Split,
+    seed: int,
+    progress: TrainingProgress,
 ) -> HeldOut:
     """Add to a class what is learned of each GPU alone, and judge that on shapes held out."""
     assert learner.own is not None
@@ -105,7 +112,12 @@ def memory(samples: Samples) -> dict[str, Floats]:
 
 
 def _judge(
-    learner: Learner, classes: Classes, name: str, plan: Mapping[str, Split], seed: int, progress: Progress
+    learner: Learner,
+    classes: WeightsByClass,
+    name: str,
+    plan: Mapping[str, Split],
+    seed: int,
+    progress: TrainingProgress,
 ) -> HeldOut:
     split = plan[name]
     if split.test is not None:
@@ -163,11 +175,11 @@ def _scalar(predictor: Learned, name: str, gpu: Gpu, samples: Samples) -> dict[s
     return _rounded(summary(predictor.name, name, gpu.name, ratio, part.table))
 
 
-def _labelled(progress: Progress, label: str) -> Progress:
+def _labelled(progress: TrainingProgress, label: str) -> TrainingProgress:
     return lambda task, done, total: progress(task + label, done, total)
 
 
-def _temporary(learner: Learner, classes: Classes) -> Learned:
+def _temporary(learner: Learner, classes: WeightsByClass) -> Learned:
     return Learned(learner.method, Weights(classes, {"errors": {}}))
 
 

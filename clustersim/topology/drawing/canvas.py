@@ -9,13 +9,13 @@ INK, FAINT, PAPER = "#1f2933", "#7b8794", "#ffffff"
 SWITCH, TIERS = "#2f6f9f", ("#2f6f9f", "#5b4b9a", "#9a3f6b", "#b3572f", "#7d7a2a")
 SLOW, BROKEN = "#e07b00", "#c62828"
 NODE, NODE_EDGE, DEAD, GPU, NIC = "#f4f6f8", "#9fb1c1", "#f3dcd8", "#3c9d74", "#d99a2b"
-Point = tuple[float, float]
+Coordinates = tuple[float, float]
 
 
 class Line(NamedTuple):
     """A line through two points, or a quadratic curve from the first to the last of three, bent towards the middle one."""
 
-    points: tuple[Point, ...]
+    points: tuple[Coordinates, ...]
     width: float
     colour: str
     opacity: float
@@ -24,8 +24,8 @@ class Line(NamedTuple):
 class Box(NamedTuple):
     """A rectangle with round corners; `corner`: its upper left."""
 
-    corner: Point
-    size: Point
+    corner: Coordinates
+    size: Coordinates
     fill: str
     edge: str
     radius: float
@@ -34,7 +34,7 @@ class Box(NamedTuple):
 class Dot(NamedTuple):
     """A disc."""
 
-    at: Point
+    at: Coordinates
     radius: float
     fill: str
 
@@ -42,7 +42,7 @@ class Dot(NamedTuple):
 class Text(NamedTuple):
     """A line of text; `at`: its start or middle, as `anchor` says, on the baseline. size: pixels of an em."""
 
-    at: Point
+    at: Coordinates
     words: str
     size: float
     colour: str
@@ -57,29 +57,39 @@ class Canvas:
         self.width, self.height, self.title = width, height, title
         self.shapes: list[Line | Box | Dot | Text] = []
 
-    def line(self, a: Point, b: Point, width: float = 1.0, colour: str = FAINT, opacity: float = 1.0) -> None:
+    def line(
+        self, a: Coordinates, b: Coordinates, width: float = 1.0, colour: str = FAINT, opacity: float = 1.0
+    ) -> None:
         """Draw a line."""
         self.shapes.append(Line((a, b), width, colour, opacity))
 
-    def curve(self, points: Sequence[Point], width: float = 1.0, colour: str = FAINT, opacity: float = 1.0) -> None:
+    def curve(
+        self, points: Sequence[Coordinates], width: float = 1.0, colour: str = FAINT, opacity: float = 1.0
+    ) -> None:
         """Draw a quadratic curve from the first to the last of three points, bent towards the middle one."""
         self.shapes.append(Line(tuple(points), width, colour, opacity))
 
-    def box(self, at: Point, size: Point, fill: str, edge: str = "none", radius: float = 4) -> None:
+    def box(self, at: Coordinates, size: Coordinates, fill: str, edge: str = "none", radius: float = 4) -> None:
         """Draw a rectangle around a centre."""
         self.shapes.append(Box((at[0] - size[0] / 2, at[1] - size[1] / 2), size, fill, edge, radius))
 
-    def dot(self, at: Point, radius: float, fill: str) -> None:
+    def dot(self, at: Coordinates, radius: float, fill: str) -> None:
         """Draw a disc."""
         self.shapes.append(Dot(at, radius, fill))
 
     def text(
-        self, at: Point, words: str, size: float = 13, colour: str = INK, anchor: str = "middle", bold: bool = False
+        self,
+        at: Coordinates,
+        words: str,
+        size: float = 13,
+        colour: str = INK,
+        anchor: str = "middle",
+        bold: bool = False,
     ) -> None:
         """Write a line of text whose middle is at half its height."""
         self.shapes.append(Text((at[0], at[1] + size * 0.35), words, size, colour, anchor, bold))
 
-    def pill(self, at: Point, words: str, size: float = 12) -> None:
+    def pill(self, at: Coordinates, words: str, size: float = 12) -> None:
         """Write text on a light ground, over lines."""
         self.box(at, (len(words) * size * 0.56 + 16, size + 10), PAPER, "#d5dde4", (size + 10) / 2)
         self.text(at, words, size)

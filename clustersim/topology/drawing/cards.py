@@ -6,7 +6,7 @@ from math import prod
 
 from clustersim.topology.detours import Detours
 from clustersim.topology.drawing import node
-from clustersim.topology.drawing.canvas import FAINT, TIERS, Canvas, Point
+from clustersim.topology.drawing.canvas import FAINT, TIERS, Canvas, Coordinates
 from clustersim.topology.drawing.node import around
 from clustersim.topology.lattice import Dim, Lattice
 from clustersim.topology.model import Topology
@@ -78,7 +78,7 @@ def _rate(topology: Topology, tier: str) -> float:
     return float("nan")
 
 
-def _pictogram(canvas: Canvas, at: Point, topology: Topology) -> None:
+def _pictogram(canvas: Canvas, at: Coordinates, topology: Topology) -> None:
     counts = topology.counts
     if "groups" in counts and counts["groups"] <= _MOST_GROUPS:
         _dragonfly(canvas, at, topology)
@@ -96,7 +96,7 @@ def _pictogram(canvas: Canvas, at: Point, topology: Topology) -> None:
         canvas.pill((at[0], at[1] + 190), words, 14)
 
 
-def _dragonfly(canvas: Canvas, at: Point, topology: Topology) -> None:
+def _dragonfly(canvas: Canvas, at: Coordinates, topology: Topology) -> None:
     groups = int(topology.counts["groups"])
     places = around(at, (165, 165), groups)
     copies = int(topology.counts["global_cables"]) * 2 // max(1, groups * (groups - 1))
@@ -126,7 +126,7 @@ def _dims(topology: Topology) -> tuple[Dim, ...]:
     return tuple(dim for dim in hops.dims if dim.size > 1) if isinstance(hops, Lattice) else ()
 
 
-def _kinds(canvas: Canvas, at: Point, dims: tuple[Dim, ...]) -> None:
+def _kinds(canvas: Canvas, at: Coordinates, dims: tuple[Dim, ...]) -> None:
     """Draw what joins the positions of each dimension, side by side."""
     wide = min(230.0, (WIDTH - 60) / len(dims))
     for i, dim in enumerate(dims):
@@ -151,7 +151,7 @@ def _lines(kind: str, count: int) -> list[tuple[int, int]]:
     return [(i, (i + 1) % count) for i in range(count - (kind == "line"))]
 
 
-def _lattice(canvas: Canvas, at: Point) -> None:
+def _lattice(canvas: Canvas, at: Coordinates) -> None:
     """Draw a piece of a lattice that goes on at all sides."""
     step, half = 56.0, 2
     for i in range(-half, half + 1):

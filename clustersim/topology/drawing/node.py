@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import cos, pi, sin
 
-from clustersim.topology.drawing.canvas import FAINT, GPU, INK, NIC, NODE, NODE_EDGE, SWITCH, Canvas, Point
+from clustersim.topology.drawing.canvas import FAINT, GPU, INK, NIC, NODE, NODE_EDGE, SWITCH, Canvas, Coordinates
 from clustersim.topology.drawing.parts import inner_pairs, rate_inside
 from clustersim.topology.model import Topology
 from clustersim.units import scaled
@@ -13,7 +13,7 @@ _SHOWN = 16
 WIDTH, HEIGHT = 460.0, 210.0
 
 
-def draw(canvas: Canvas, at: Point, topology: Topology, title: str) -> None:
+def draw(canvas: Canvas, at: Coordinates, topology: Topology, title: str) -> None:
     """Draw a node around the centre `at`, WIDTH by HEIGHT."""
     canvas.box(at, (WIDTH, HEIGHT), NODE, NODE_EDGE, 10)
     left, top = at[0] - WIDTH / 2, at[1] - HEIGHT / 2
@@ -31,7 +31,7 @@ def draw(canvas: Canvas, at: Point, topology: Topology, title: str) -> None:
         _switched(canvas, at, topology, rate, nics)
 
 
-def _wired(canvas: Canvas, at: Point, pairs: list[tuple[int, int]], gpus: int) -> None:
+def _wired(canvas: Canvas, at: Coordinates, pairs: list[tuple[int, int]], gpus: int) -> None:
     places = around(at, (90.0, 72.0), gpus)
     for a, b in pairs:
         canvas.line(places[a], places[b], 1.4, SWITCH, 0.55)
@@ -40,13 +40,13 @@ def _wired(canvas: Canvas, at: Point, pairs: list[tuple[int, int]], gpus: int) -
         canvas.text(place, str(gpu), 12, "#ffffff")
 
 
-def around(at: Point, radii: Point, count: int) -> list[Point]:
+def around(at: Coordinates, radii: Coordinates, count: int) -> list[Coordinates]:
     """Return places on an ellipse, from the top clockwise."""
     turns = [2 * pi * i / count - pi / 2 for i in range(count)]
     return [(at[0] + radii[0] * cos(t), at[1] + radii[1] * sin(t)) for t in turns]
 
 
-def _switched(canvas: Canvas, at: Point, topology: Topology, rate: str, nics: int) -> None:
+def _switched(canvas: Canvas, at: Coordinates, topology: Topology, rate: str, nics: int) -> None:
     gpus = topology.gpus_per_node
     shown = min(gpus, _SHOWN)
     pitch = min(52.0, (WIDTH - 40) / shown)

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from math import prod
 
-from clustersim.topology.drawing.canvas import BROKEN, DEAD, FAINT, GPU, NODE, NODE_EDGE, SLOW, TIERS, Canvas, Point
+from clustersim.topology.drawing.canvas import (
+    BROKEN,
+    DEAD,
+    FAINT,
+    GPU,
+    NODE,
+    NODE_EDGE,
+    SLOW,
+    TIERS,
+    Canvas,
+    Coordinates,
+)
 from clustersim.topology.drawing.node import around
 from clustersim.topology.drawing.parts import Cable, Parts
 from clustersim.topology.graph import numbers
@@ -22,7 +33,7 @@ def rows_height(parts: Parts) -> float:
 
 def rows(canvas: Canvas, parts: Parts, topology: Topology) -> None:
     """Draw the levels of switches above each other, the nodes at the bottom."""
-    places: dict[str, Point] = {}
+    places: dict[str, Coordinates] = {}
     levels = [parts.nodes, *parts.levels]
     colours: dict[str, list[str]] = {}
     for gpu, slow in zip(numbers(topology).tolist(), (topology.slowdown != 1).tolist(), strict=True):
@@ -39,7 +50,7 @@ def rows(canvas: Canvas, parts: Parts, topology: Topology) -> None:
                 _node(canvas, places[name], name, colours.get(name, []), _pitch(names))
 
 
-def _spread(names: tuple[str, ...], y: float) -> dict[str, Point]:
+def _spread(names: tuple[str, ...], y: float) -> dict[str, Coordinates]:
     pitch = _pitch(names)
     return {name: (_CAPTION + _MARGIN + pitch * (i + 0.5), y) for i, name in enumerate(names)}
 
@@ -48,7 +59,7 @@ def _pitch(names: tuple[str, ...]) -> float:
     return (WIDTH - _CAPTION - 2 * _MARGIN) / len(names)
 
 
-def _cables(canvas: Canvas, cables: tuple[Cable, ...], places: dict[str, Point]) -> None:
+def _cables(canvas: Canvas, cables: tuple[Cable, ...], places: dict[str, Coordinates]) -> None:
     most = max((c.cables for c in cables), default=1)
     faint = 0.75 if len(cables) < 60 else 0.4
     for cable in cables:
@@ -78,7 +89,7 @@ def _caption(canvas: Canvas, parts: Parts, names: tuple[str, ...], alive: int, l
         canvas.text((_MARGIN, y + 39), f"of {scaled(joined[0].rate, 'B/s')}", 12, FAINT, anchor="start")
 
 
-def _switch(canvas: Canvas, at: Point, name: str, level: int, pitch: float) -> None:
+def _switch(canvas: Canvas, at: Coordinates, name: str, level: int, pitch: float) -> None:
     width = min(84.0, pitch - 4)
     canvas.box(at, (width, 26), TIERS[level % len(TIERS)])
     number = name.partition("[")[2][:-1] or name
@@ -86,7 +97,7 @@ def _switch(canvas: Canvas, at: Point, name: str, level: int, pitch: float) -> N
         canvas.text(at, name if width >= 7 * len(name) + 6 else number, 12, "#ffffff")
 
 
-def _node(canvas: Canvas, at: Point, name: str, gpus: list[str], pitch: float) -> None:
+def _node(canvas: Canvas, at: Coordinates, name: str, gpus: list[str], pitch: float) -> None:
     """Draw a node with a square of its colour for each GPU; none are left of a dead node."""
     width = max(10.0, min(110.0, pitch - 4))
     canvas.box((at[0], at[1] + 12), (width, 56), NODE if gpus else DEAD, NODE_EDGE)
@@ -143,14 +154,14 @@ def flat(canvas: Canvas, parts: Parts, topology: Topology) -> None:
             canvas.text((place[0], place[1] + 8), words, 10, "#dbe7f0")
 
 
-def _lattice(switches: list[str], extents: tuple[int, ...], centre: Point) -> dict[str, Point]:
+def _lattice(switches: list[str], extents: tuple[int, ...], centre: Coordinates) -> dict[str, Coordinates]:
     wide, high = extents
     across, down = min(1040 / wide, 220), min((2 * _RADIUS + 30) / high, 170)
     left, top = centre[0] - across * (wide - 1) / 2, centre[1] - down * (high - 1) / 2
     return {name: (left + i % wide * across, top + i // wide * down) for i, name in enumerate(switches)}
 
 
-def _bent(canvas: Canvas, a: Point, b: Point, cable: Cable) -> None:
+def _bent(canvas: Canvas, a: Coordinates, b: Coordinates, cable: Cable) -> None:
     """Draw a cable of a lattice; one that goes past other routers as an arc beside them."""
     wide, high = abs(a[0] - b[0]), abs(a[1] - b[1])
     if wide < 221 and high < 171:

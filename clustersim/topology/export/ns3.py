@@ -21,7 +21,7 @@ _INNER = ("nvlink", "pcie", "mesh", "ring")
 _NVLINK_DELAY, _NIC_DELAY = 25e-9, 500e-9
 
 
-class Row(NamedTuple):
+class Ns3Link(NamedTuple):
     """A cable: names of its ends, bytes/s, seconds."""
 
     a: str
@@ -45,7 +45,7 @@ def text(topology: Topology) -> str:
     return "\n".join([head, switches, *body, ""])
 
 
-def rows_of(topology: Topology) -> Iterator[Row]:
+def rows_of(topology: Topology) -> Iterator[Ns3Link]:
     """Yield every cable that lives, NICs merged into the GPU that they belong to."""
     owner = _owners(topology)
     alive = {f"gpu[{g}]" for g in numbers(topology).tolist()}
@@ -61,7 +61,7 @@ def rows_of(topology: Topology) -> Iterator[Row]:
             nic = tier.name in ("nic-up", "port-up")
             delay = _NVLINK_DELAY if inner else _NIC_DELAY if nic else float(topology.latency[link])
             count = 1 if inner else cables
-            yield from [Row(a, b, rate / count, delay)] * count
+            yield from [Ns3Link(a, b, rate / count, delay)] * count
 
 
 def _owners(topology: Topology) -> list[int]:

@@ -17,7 +17,7 @@ from clustersim.topology.kinds.fat_tree import LIGHT
 from clustersim.topology.lattice import triangle
 from clustersim.topology.model import Topology
 from clustersim.topology.specs import MAX_LINKS, LinkRange, Network, NodeSpecs
-from clustersim.topology.symmetry import Classes
+from clustersim.topology.symmetry import ClassNumbers
 
 
 def build(cluster: NodeSpecs) -> Topology:
@@ -30,7 +30,7 @@ def build(cluster: NodeSpecs) -> Topology:
     network = Network(
         ranges=tuple(_ranges(spec, built)),
         hops=built,
-        port=_Port(built.p),
+        port=_DragonflyPort(built.p),
         ends=built.ends,
         counts=_counts(cluster, spec, built),
         fanouts=_fanouts(cluster, built),
@@ -91,7 +91,7 @@ def _fanouts(cluster: NodeSpecs, built: DragonflyHops) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Port:
+class _DragonflyPort:
     """The router of an endpoint by name."""
 
     p: int
@@ -151,7 +151,7 @@ class DragonflyHops(Hops):
         columns[far, 2] = self._local(enter[far], there[far])
         return columns
 
-    def classes(self, endpoint: Ints) -> Classes:
+    def classes(self, endpoint: Ints) -> ClassNumbers:
         """Return the routers of endpoints, and which of the parallel cables they would begin with."""
         found = endpoint // self.p * max(self.copies, 1) + endpoint % max(self.copies, 1)
         return found, found

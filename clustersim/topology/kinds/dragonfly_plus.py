@@ -18,7 +18,7 @@ from clustersim.topology.kinds.fat_tree import LIGHT, check_routing
 from clustersim.topology.lattice import triangle
 from clustersim.topology.model import Topology
 from clustersim.topology.specs import MAX_LINKS, LinkRange, Network, NodeSpecs
-from clustersim.topology.symmetry import Classes
+from clustersim.topology.symmetry import ClassNumbers
 
 
 def build(cluster: NodeSpecs) -> Topology:
@@ -33,7 +33,7 @@ def build(cluster: NodeSpecs) -> Topology:
     network = Network(
         ranges=tuple(_ranges(spec, built)),
         hops=built,
-        port=_Port(built),
+        port=_DragonflyPlusPort(built),
         ends=built.ends,
         counts=_counts(cluster, spec, built),
         fanouts=tuple(f for f in (min(nodes, cluster.nodes), -(-cluster.nodes // nodes)) if f > 1),
@@ -138,7 +138,7 @@ def _counts(cluster: NodeSpecs, spec: DragonflyPlus, built: DragonflyPlusHops) -
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Port:
+class _DragonflyPlusPort:
     """The leaf of an endpoint by name."""
 
     built: DragonflyPlusHops
@@ -298,7 +298,7 @@ class DragonflyPlusHops(Hops):
         base = copy * (self.groups - 1)
         return (base + high - low - 1) // self.h, (base + self.groups - (high - low) - 1) // self.h
 
-    def classes(self, endpoint: Ints) -> Classes:
+    def classes(self, endpoint: Ints) -> ClassNumbers:
         """Return the leaves, and endpoints where routing looks at those; also around dead links."""
         leaf = self.leaf(endpoint)
         return endpoint if self.mode == "ecmp" else leaf, leaf if self.mode == "adaptive" else endpoint

@@ -38,14 +38,16 @@ def build(cluster: NodeSpecs) -> Topology:
     return assemble(cluster, "explicit", _network(cluster, spec, ports, trunks, leaves))
 
 
-def _network(cluster: NodeSpecs, spec: Explicit, ports: Ports, trunks: Trunks, leaves: Sequence[str]) -> Network:
+def _network(
+    cluster: NodeSpecs, spec: Explicit, ports: Sequence[Port], trunks: Trunks, leaves: Sequence[str]
+) -> Network:
     number = {name: i for i, name in enumerate(leaves)}
     leaf_of = np.array([number[port.switch] for port in ports], np.int64)
     return Network(
         ranges=tuple(_ranges(trunks)),
         hops=paths(spec.routing, _near(cluster, trunks, leaves), leaf_of),
         port=tuple(port.switch for port in ports).__getitem__,
-        ends=_Ends(tuple((link.a, link.b) for link in trunks)),
+        ends=_ExplicitEnds(tuple((link.a, link.b) for link in trunks)),
         counts=_counts(cluster, spec, ports, trunks),
         fanouts=(cluster.nodes,) if cluster.nodes > 1 else (),
         rate=np.array([port.rate for port in ports]),
@@ -85,7 +87,7 @@ def _array(values: Iterator[float]) -> Floats:
     return np.array(list(values), np.float64)
 
 
-def _counts(cluster: NodeSpecs, spec: Explicit, ports: Ports, trunks: Trunks) -> dict[str, float]:
+def _counts(cluster: NodeSpecs, spec: Explicit, ports: Sequence[Port], trunks: Trunks) -> dict[str, float]:
     half = cluster.nics * (cluster.nodes // 2)
     ports = [port._replace(rate=min(port.rate, cluster.nic_line)) for port in ports]
     flow, total = _flow(ports, trunks, half), math.fsum(port.rate for port in ports[:half])
@@ -98,7 +100,7 @@ def _counts(cluster: NodeSpecs, spec: Explicit, ports: Ports, trunks: Trunks) ->
     }
 
 
-def _flow(ports: Ports, trunks: Trunks, half: int) -> float:
+def _flow(ports: Sequence[Port], trunks: Trunks, half: int) -> float:
     """Return the bytes/s that the first `half` of the endpoints can send to the rest (Ford and Fulkerson, 1956)."""
     import networkx as nx
 
@@ -114,7 +116,7 @@ def _flow(ports: Ports, trunks: Trunks, half: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ends:
+class _ExplicitEnds:
     """The two ends of a trunk."""
 
     trunks: tuple[tuple[str, str], ...]
@@ -135,11 +137,10 @@ class Port(NamedTuple):
     latency: float
 
 
-Ports = Sequence[Port]
 Trunks = Sequence[ExplicitLink]
 
 
-def sort(cluster: NodeSpecs, spec: Explicit) -> tuple[Ports, Trunks]:
+def sort(cluster: NodeSpecs, spec: Explicit) -> tuple[Sequence[Port], Trunks]:
     """Return the cable of each endpoint, and the trunks between switches. Raises ConfigError for loops, doubles, loose ends."""
     _check_names(cluster, spec)
     _check_pairs(cluster, spec)

@@ -36,8 +36,8 @@ def network(cluster: NodeSpecs, spec: FatTree) -> Network:
     return Network(
         ranges=(*_ports(spec, built), *_ranges(spec, built, adaptive)),
         hops=FatTreeHops(built, _mode(spec, built), qps),
-        port=_Port(built),
-        ends=_Ends(built, adaptive),
+        port=_FatTreePort(built),
+        ends=_FatTreeEnds(built, adaptive),
         counts=_counts(cluster, spec, built),
         fanouts=_fanouts(cluster, built),
         rate=spec.link.rate * spec.link.efficiency * spec.planes,
@@ -137,7 +137,7 @@ def _above(level: Level, group: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Port:
+class _FatTreePort:
     """The leaf of an endpoint by name, or its ports if it has several."""
 
     built: Tree
@@ -152,7 +152,7 @@ def _leaf(built: Tree, endpoint: int, plane: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Ends:
+class _FatTreeEnds:
     """The two ends of a link: switches, or in bundles the groups of switches, whose name is that of their first."""
 
     built: Tree

@@ -66,7 +66,7 @@ def direct(cluster: NodeSpecs, lattice: Lattice, rails: int = 1, key: str = "fab
     return Network(
         ranges=tuple(lattice.ranges()),
         hops=lattice,
-        port=_Port(lattice.share),
+        port=_GridPort(lattice.share),
         ends=lattice.ends,
         counts=counts,
         fanouts=tuple(dim.size for dim in lattice.dims if dim.size > 1),
@@ -77,7 +77,7 @@ def direct(cluster: NodeSpecs, lattice: Lattice, rails: int = 1, key: str = "fab
 
 
 @dataclass(frozen=True, slots=True)
-class _Port:
+class _GridPort:
     """The router of an endpoint by name; `share` endpoints hang on one."""
 
     share: int

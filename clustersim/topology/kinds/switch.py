@@ -13,7 +13,7 @@ from clustersim.topology.assemble import assemble
 from clustersim.topology.hops import Hops
 from clustersim.topology.model import Topology
 from clustersim.topology.specs import Network, NodeSpecs
-from clustersim.topology.symmetry import Classes
+from clustersim.topology.symmetry import ClassNumbers
 
 
 def build(cluster: NodeSpecs) -> Topology:
@@ -37,7 +37,7 @@ class _Crossbar(Hops):
     def __call__(self, source: Ints, destination: Ints) -> Ints:
         return np.empty((len(source), 0), np.int64)
 
-    def classes(self, endpoint: Ints) -> Classes:
+    def classes(self, endpoint: Ints) -> ClassNumbers:
         return endpoint * 0, endpoint * 0
 
     def port(self, endpoint: int) -> str:

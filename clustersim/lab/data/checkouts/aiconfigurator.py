@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 REPOSITORY = "ai-dynamo/aiconfigurator"
 
 
-class Layout(NamedTuple):
+class FileLayout(NamedTuple):
     """One kind of file: names of its columns and what the tidy table calls them.
 
     Only rows whose `only` columns hold these values (the default where a column is absent) are kept.
@@ -33,8 +33,8 @@ class Layout(NamedTuple):
 
 
 KINDS = {
-    GEMM: Layout("gemm_perf", {"gemm_dtype": "dtype"}, {"m": "m", "n": "n", "k": "k"}, {}),
-    ATTENTION: Layout(
+    GEMM: FileLayout("gemm_perf", {"gemm_dtype": "dtype"}, {"m": "m", "n": "n", "k": "k"}, {}),
+    ATTENTION: FileLayout(
         "context_attention_perf",
         {"kernel_source": "kernel", "attn_dtype": "dtype"},
         {
@@ -46,7 +46,7 @@ KINDS = {
         },
         {"step": ("0", "0.0"), "window_size": ("0", "0.0"), "beam_width": ("1", "1.0")},
     ),
-    GROUPED: Layout(
+    GROUPED: FileLayout(
         "moe_perf",
         {"kernel_source": "kernel", "moe_dtype": "dtype"},
         {
@@ -104,7 +104,7 @@ def table(root: Path, name: str) -> pl.DataFrame | None:
     return merged.sort(keys)
 
 
-def _files(root: Path, kind: Layout) -> list[Path]:
+def _files(root: Path, kind: FileLayout) -> list[Path]:
     below = (*root.glob(f"*/*/*/{kind.stem}.*"), *root.glob(f"*/*/*/*/{kind.stem}.*"))
     return sorted(p for p in below if p.suffix in (".txt", ".parquet") and _known(p.relative_to(root).parts[0]))
 
@@ -117,7 +117,7 @@ def _known(gpu: str) -> bool:
     return True
 
 
-def _rows(path: Path, gpu: str, kind: Layout) -> pl.DataFrame:
+def _rows(path: Path, gpu: str, kind: FileLayout) -> pl.DataFrame:
     import polars as pl
 
     defaults = {name: values[0] for name, values in kind.only.items()}

@@ -25,7 +25,7 @@ VECTORS = ("elem", "softmax", "ln")
 _RAW = ("add", "addu", "div", "divu", "gelu", "mul", "mulu", "pow", "powu", "relu", "tanh", "softmax", "ln")
 
 
-class Part(NamedTuple):
+class SourceFile(NamedTuple):
     """One file, with what the tidy table says of all its rows."""
 
     path: Path
@@ -60,21 +60,21 @@ def table(root: Path, name: str) -> pl.DataFrame | None:
     return pl.concat([_rows(part) for part in _parts(root)], how="diagonal") if name == FP32 else None
 
 
-def _parts(root: Path) -> list[Part]:
-    found: list[Part] = []
+def _parts(root: Path) -> list[SourceFile]:
+    found: list[SourceFile] = []
     for folder, vendor in VENDORS.items():
         for split in SPLITS:
             base = root / folder / split
             whole = [name for name in (*GEMMS, *VECTORS) if (base / f"{name}.csv").is_file()]
-            found += [Part(base / f"{name}.csv", vendor, split, name) for name in whole]
+            found += [SourceFile(base / f"{name}.csv", vendor, split, name) for name in whole]
             for op in (*GEMMS, *_RAW):
                 group = op if op in GEMMS else f"collect_{op}"
                 raw = [] if op in whole and op in GEMMS else sorted((base / "collect" / op).glob("*/*.csv"))
-                found += [Part(path, vendor, split, group) for path in raw]
+                found += [SourceFile(path, vendor, split, group) for path in raw]
     return found
 
 
-def _rows(part: Part) -> pl.DataFrame:
+def _rows(part: SourceFile) -> pl.DataFrame:
     import polars as pl
 
     sizes = ("B", "M", "N", "K") if part.group in GEMMS else ("B", "H")

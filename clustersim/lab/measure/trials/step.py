@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from clustersim.lab.measure import decoder
-from clustersim.lab.measure.case import Model, Trial, Unavailable
+from clustersim.lab.measure.case import DecoderShape, Trial, Unavailable
 from clustersim.lab.measure.device import Device
 from clustersim.lab.measure.fuse import compiled
 from clustersim.lab.measure.timing import Clock, summary
@@ -24,7 +24,7 @@ def run(trial: Trial, device: Device, clock: Clock) -> dict[str, Any]:
         raise Unavailable("a step needs a model")
     if device.real and 20 * model.parameters > device.memory:
         raise Unavailable(f"{model.name} needs {20 * model.parameters / 2**30:.0f} GiB for weights, gradients and Adam")
-    step = Step(trial, model, device)
+    step = TrainingStep(trial, model, device)
     for _ in range(WARMUP):
         step()
     if device.real:
@@ -35,7 +35,7 @@ def run(trial: Trial, device: Device, clock: Clock) -> dict[str, Any]:
     return timing._asdict() | facts
 
 
-def _wall(step: Step, device: Device) -> float:
+def _wall(step: TrainingStep, device: Device) -> float:
     """Return the seconds of one step as the user sees them: by the wall clock, from idle GPU to idle GPU."""
     import torch
 
@@ -48,10 +48,10 @@ def _wall(step: Step, device: Device) -> float:
     return time.perf_counter() - start
 
 
-class Step:
+class TrainingStep:
     """A model with its optimizer; a call is one step."""
 
-    def __init__(self, trial: Trial, model: Model, device: Device) -> None:
+    def __init__(self, trial: Trial, model: DecoderShape, device: Device) -> None:
         import torch
 
         self.trial, self.model, self.device = trial, model, device

@@ -9,7 +9,7 @@ import numpy as np
 
 from clustersim.arrays import Floats
 from clustersim.errors import DataError
-from clustersim.lab.train.ensemble import Progress, silent
+from clustersim.lab.train.ensemble import TrainingProgress, silent
 from clustersim.predictors.kinds.neusight_paper.terms import Terms
 from clustersim.predictors.kinds.neusight_paper.wave import WIDTHS, utilization
 
@@ -32,7 +32,7 @@ RECIPES = {
 """`scripts/asplos/data/predictor/configs` of sitar-lab/NeuSight."""
 
 
-class Learned(NamedTuple):
+class TrainedNetwork(NamedTuple):
     """Parameters of the network; the validation error (MAPE) and epoch they are from; how many epochs were finite."""
 
     parameters: dict[str, Floats]
@@ -41,7 +41,9 @@ class Learned(NamedTuple):
     epochs: int
 
 
-def learn(name: str, recipe: Recipe, terms: Terms, seconds: Floats, seed: int, progress: Progress = silent) -> Learned:
+def learn(
+    name: str, recipe: Recipe, terms: Terms, seconds: Floats, seed: int, progress: TrainingProgress = silent
+) -> TrainedNetwork:
     """Return the network of the epoch with the least validation error; a diverged training ends early.
 
     Raises DataError when not one epoch was finite.
@@ -76,19 +78,19 @@ class _Rows(NamedTuple):
         return self.full / utilization(torch, network(self.inputs), self.waves)
 
 
-def _epochs(name: str, recipe: Recipe, train: _Rows, held: _Rows, progress: Progress) -> Learned:
+def _epochs(name: str, recipe: Recipe, train: _Rows, held: _Rows, progress: TrainingProgress) -> TrainedNetwork:
     import torch
 
     network = _network()
     optimizer = torch.optim.AdamW(network.parameters(), lr=recipe.rate, fused=True)
-    best = Learned({}, float("inf"), 0, 0)
+    best = TrainedNetwork({}, float("inf"), 0, 0)
     for epoch in range(1, recipe.epochs + 1):
         for rows in torch.split(torch.randperm(len(train.seconds)), recipe.batch):
             _step(network, optimizer, train.pick(rows))
         error = _validation(network, held)
         best = best._replace(epochs=epoch)
         if error < best.validation:
-            best = Learned(_parameters(network), error, epoch, epoch)
+            best = TrainedNetwork(_parameters(network), error, epoch, epoch)
         progress(name, epoch, recipe.epochs)
         if np.isnan(error):
             break

@@ -18,7 +18,7 @@ from clustersim.lab.data.sources import Data
 from clustersim.predictors.features import Flags
 from clustersim.predictors.kinds.neusight_paper.board import board
 from clustersim.predictors.kinds.neusight_paper.predictor import PRODUCTS
-from clustersim.predictors.kinds.neusight_paper.terms import Cut, Terms, product, terms, vector
+from clustersim.predictors.kinds.neusight_paper.terms import Terms, TiledKernel, product, terms, vector
 from clustersim.predictors.kinds.neusight_paper.tiles import Tiles, shapes
 
 if TYPE_CHECKING:
@@ -76,7 +76,9 @@ def described(found: Records) -> Terms:
     count = len(found.samples)
     result = Terms(np.empty(count), np.empty(count), np.empty((count, 4)))
     for gpu, rows in _boards(found.samples):
-        for whole, part in zip(result, terms(Cut(*(x[rows] for x in cut)), board(gpu, _matrix(found))), strict=True):
+        for whole, part in zip(
+            result, terms(TiledKernel(*(x[rows] for x in cut)), board(gpu, _matrix(found))), strict=True
+        ):
             whole[rows] = part
     return result
 

@@ -11,7 +11,7 @@ from clustersim.extras import need_torch
 from clustersim.lab.data.samples import Samples
 from clustersim.lab.data.sources import Data
 from clustersim.lab.train.dataset import dataset, expected_dispatch, forget, lone, nuisance
-from clustersim.lab.train.ensemble import Plan, Progress, initial, minimize, scaling, silent
+from clustersim.lab.train.ensemble import TrainingBudget, TrainingProgress, initial, minimize, scaling, silent
 from clustersim.lab.train.learner import Learner
 from clustersim.lab.train.training import learn
 from clustersim.predictors.classes import GRAPHED
@@ -19,29 +19,31 @@ from clustersim.predictors.kinds.habitat import METHOD, describe, log_seconds
 from clustersim.predictors.mlp import Parameters, standardise
 from clustersim.predictors.weights_file import Weights
 
-PLAN = Plan(members=2)
+BUDGET = TrainingBudget(members=2)
 
 
-def fit(name: str, samples: Samples, seed: int, progress: Progress = silent) -> dict[str, Floats]:
+def fit(name: str, samples: Samples, seed: int, progress: TrainingProgress = silent) -> dict[str, Floats]:
     """Return the parameters of one class, learned in torch from its samples."""
     facts = dataset(samples, describe, patience=2e-5 if name in GRAPHED else 1e-4)
     scale = scaling(facts.inputs["features"])
     inputs = facts.inputs | {"features": standardise(scale, facts.inputs["features"])}
-    widths = (inputs["features"].shape[1], *PLAN.widths, 1)
-    begin = initial(PLAN.members, widths, np.random.default_rng(seed))
-    begin |= nuisance(PLAN.members, facts, expected_dispatch(name))
+    widths = (inputs["features"].shape[1], *BUDGET.widths, 1)
+    begin = initial(BUDGET.members, widths, np.random.default_rng(seed))
+    begin |= nuisance(BUDGET.members, facts, expected_dispatch(name))
 
     def lone_seconds(xp: object, parameters: Parameters, rows: Parameters) -> object:
         return lone(xp, parameters, rows, log_seconds(xp, parameters, rows))
 
-    found = minimize(name, begin, lone_seconds, inputs, facts.seconds, seed, facts.weight, PLAN, progress)
+    found = minimize(name, begin, lone_seconds, inputs, facts.seconds, seed, facts.weight, BUDGET, progress)
     return forget(found, facts.share) | scale
 
 
 LEARNER = Learner(METHOD, fit)
 
 
-def train(data: Data | Path, seed: int = 0, progress: Progress = silent, scratch: Path | None = None) -> Weights:
+def train(
+    data: Data | Path, seed: int = 0, progress: TrainingProgress = silent, scratch: Path | None = None
+) -> Weights:
     """Return weights learned from measured kernels; `scratch` makes it resumable. Raises DataError for what is missing."""
     need_torch("training habitat")
     return learn(LEARNER, data, seed, progress, scratch)

@@ -11,14 +11,14 @@ from clustersim.arrays import Floats
 from clustersim.lab.data.samples import Samples
 from clustersim.lab.data.sources import Data
 from clustersim.lab.train.dataset import dataset
-from clustersim.lab.train.ensemble import Progress, silent
+from clustersim.lab.train.ensemble import TrainingProgress, silent
 from clustersim.lab.train.learner import Learner
 from clustersim.lab.train.training import learn
 from clustersim.predictors.kinds.linear import METHOD, describe
 from clustersim.predictors.weights_file import Weights
 
 
-def fit(name: str, samples: Samples, seed: int, progress: Progress = silent) -> dict[str, Floats]:
+def fit(name: str, samples: Samples, seed: int, progress: TrainingProgress = silent) -> dict[str, Floats]:
     """Return the slopes and the dispatch of one class; nothing here depends on the seed."""
     facts = dataset(samples, describe, patience=1e-4)
     design = np.column_stack([facts.inputs["times"], np.ones(len(samples))]) / facts.seconds[:, None]
@@ -44,6 +44,8 @@ def nonnegative(design: Floats, target: Floats) -> Floats:
 LEARNER = Learner(METHOD, fit)
 
 
-def train(data: Data | Path, seed: int = 0, progress: Progress = silent, scratch: Path | None = None) -> Weights:
+def train(
+    data: Data | Path, seed: int = 0, progress: TrainingProgress = silent, scratch: Path | None = None
+) -> Weights:
     """Return weights learned from measured kernels; `scratch` makes it resumable. Raises DataError for what is missing."""
     return learn(LEARNER, data, seed, progress, scratch)

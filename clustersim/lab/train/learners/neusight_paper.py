@@ -16,15 +16,17 @@ from clustersim.lab.data import sources, tables
 from clustersim.lab.data.samples import Samples, gpus_of, pick
 from clustersim.lab.data.sources import Data
 from clustersim.lab.evaluate import measure
-from clustersim.lab.reproductions.neusight_paper.recipe import RECIPES, Learned, learn
+from clustersim.lab.reproductions.neusight_paper.recipe import RECIPES, TrainedNetwork, learn
 from clustersim.lab.reproductions.neusight_paper.records import GROUPS, Records, described, profiled, records
-from clustersim.lab.train.ensemble import Progress, silent
+from clustersim.lab.train.ensemble import TrainingProgress, silent
 from clustersim.predictors.kinds.neusight_paper import tiles
 from clustersim.predictors.kinds.neusight_paper.predictor import NAME, PRODUCTS, Paper
 from clustersim.predictors.weights_file import Weights
 
 
-def train(data: Data | Path, seed: int = 0, progress: Progress = silent, scratch: Path | None = None) -> Weights:
+def train(
+    data: Data | Path, seed: int = 0, progress: TrainingProgress = silent, scratch: Path | None = None
+) -> Weights:
     """Return weights of all classes with their errors on the split `test` in the metadata; `scratch` is not used.
 
     Raises DataError for missing tables and InputError for GPUs to leave out, which the published split knows.
@@ -39,12 +41,14 @@ def train(data: Data | Path, seed: int = 0, progress: Progress = silent, scratch
     return assembled(data, seed, found, outcome)
 
 
-def one(name: str, rows: Records, seed: int, progress: Progress) -> Learned:
+def one(name: str, rows: Records, seed: int, progress: TrainingProgress) -> TrainedNetwork:
     """Return one class learned by its published recipe."""
     return learn(name, RECIPES[name], described(rows), rows.samples.seconds, seed, progress)
 
 
-def assembled(data: Data | Path, seed: int, found: Mapping[str, Records], outcome: Mapping[str, Learned]) -> Weights:
+def assembled(
+    data: Data | Path, seed: int, found: Mapping[str, Records], outcome: Mapping[str, TrainedNetwork]
+) -> Weights:
     """Return networks and profiled tiles as weights, judged on the split `test`."""
     classes: dict[str, dict[str, Floats]] = {
         name: result.parameters | (tiles.pack(profiled(found[name])) if name in PRODUCTS else {})

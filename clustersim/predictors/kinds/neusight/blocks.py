@@ -27,7 +27,7 @@ LOCAL = 0.75
 """Share of the L1 caches that does; what is written passes them by."""
 
 
-class Layout(NamedTuple):
+class BlockLayout(NamedTuple):
     """Blocks of each kernel in units of all that the GPU holds at once, loads in sequence, and bytes of rows in work."""
 
     rounds: Floats
@@ -62,7 +62,7 @@ def long(table: Columns) -> Flags:
     return table.n > PERSISTENT
 
 
-def softmax(table: Columns, gpu: Gpu) -> Layout:
+def softmax(table: Columns, gpu: Gpu) -> BlockLayout:
     """Return the layout of softmax kernels: a warp a row, or a block a row in passes for the maximum, the sum, the output.
 
     Threads of a block are the power of two at or above half the 16-byte vectors of a row, 32 to 512. What is left over
@@ -76,17 +76,17 @@ def softmax(table: Columns, gpu: Gpu) -> Layout:
     resident = np.floor(threads(gpu) / block)
     padded = 2 ** np.ceil(np.log2(np.maximum(table.n, 1)))
     short = table.m / np.where(padded <= 128, 8, 4) / (threads(gpu) / WARPS)
-    return Layout(
+    return BlockLayout(
         np.where(long(table), table.m / resident, short) / gpu.sms,
         np.where(long(table), vectors + rest, padded / 32),
         gpu.sms * resident * table.n * table.size,
     )
 
 
-def norm(table: Columns, gpu: Gpu) -> Layout:
+def norm(table: Columns, gpu: Gpu) -> BlockLayout:
     """Return the layout of norms: a block of four warps a row, one pass for the statistics and one for the output."""
     resident = threads(gpu) / WARPS
-    return Layout(
+    return BlockLayout(
         table.m / resident / gpu.sms,
         2 + np.ceil(table.n / (4 * WARPS)),
         gpu.sms * resident * table.n * table.size,

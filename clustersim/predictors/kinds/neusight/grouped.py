@@ -75,7 +75,7 @@ def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
     }
 
 
-class Cut(NamedTuple):
+class ExpertTiles(NamedTuple):
     """The tile of each product, and the waves of all experts' tiles."""
 
     rows: Floats
@@ -88,7 +88,7 @@ EDGE = 8.0
 take less."""
 
 
-def cut(product: Product, sms: int) -> Cut:
+def cut(product: Product, sms: int) -> ExpertTiles:
     """Return the tile of least work for each product on `sms` SMs; ties go to the smaller."""
     best = np.full(len(product.m), np.inf)
     chosen = np.ones((3, len(best)))
@@ -98,10 +98,10 @@ def cut(product: Product, sms: int) -> Cut:
         new = np.stack(np.broadcast_arrays(rows, columns, waves)).astype(np.float64)
         chosen = np.where(cost < best, new, chosen)
         best = np.minimum(cost, best)
-    return Cut(*chosen)
+    return ExpertTiles(*chosen)
 
 
-def _seconds(name: str, tile: Cut, product: Product, rate: Floats, gpu: Gpu, real: Flags) -> dict[str, Floats]:
+def _seconds(name: str, tile: ExpertTiles, product: Product, rate: Floats, gpu: Gpu, real: Flags) -> dict[str, Floats]:
     cost = tile.rows * tile.columns + EDGE * (tile.rows + tile.columns)
     step = np.where(real, 2 * tile.waves * cost / rate, 0.0)
     return {

@@ -22,7 +22,7 @@ from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.predictors.features import Columns
 from clustersim.predictors.kinds.neusight import blocks, rates
-from clustersim.predictors.kinds.neusight.blocks import Layout
+from clustersim.predictors.kinds.neusight.blocks import BlockLayout
 from clustersim.predictors.mlp import Parameters, sigmoid
 
 CLASSES = ("fp32/elementwise", "fp32/softmax", "fp32/layernorm")
@@ -72,13 +72,13 @@ def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
     }
 
 
-def _layout(kind: str, table: Columns, gpu: Gpu) -> Layout:
+def _layout(kind: str, table: Columns, gpu: Gpu) -> BlockLayout:
     if kind == "softmax":
         return blocks.softmax(table, gpu)
     if kind == "layernorm":
         return blocks.norm(table, gpu)
     none = np.zeros(len(table))
-    return Layout(none, none, none + 1.0)
+    return BlockLayout(none, none, none + 1.0)
 
 
 def _again(kind: str, table: Columns) -> Floats:
@@ -90,7 +90,7 @@ def _again(kind: str, table: Columns) -> Floats:
     return result
 
 
-def _waits(kind: str, table: Columns, layout: Layout) -> Floats:
+def _waits(kind: str, table: Columns, layout: BlockLayout) -> Floats:
     rounds, steps = layout.rounds, layout.steps
     if kind == "layernorm":
         return np.stack([rounds * steps], axis=1)

@@ -34,7 +34,7 @@ class Terms(NamedTuple):
     inputs: Floats
 
 
-class Cut(NamedTuple):
+class TiledKernel(NamedTuple):
     """A kernel cut into tiles: FLOP and bytes of one, how many, and the intensity of the kernel (FLOP/byte)."""
 
     flop: Floats
@@ -43,13 +43,13 @@ class Cut(NamedTuple):
     intensity: Floats
 
 
-def product(table: Columns, sides: Floats) -> Cut:
+def product(table: Columns, sides: Floats) -> TiledKernel:
     """Return products cut into tiles of `sides` (kernel; rows, columns)."""
     rows, columns = sides.T
     m, n, k = table.m, table.n, table.k
     down, across = np.ceil(m / rows), np.ceil(n / columns)
     traffic = 4 * (m * k + k * n + m * n)
-    return Cut(
+    return TiledKernel(
         flop=2 * rows * k * columns,
         bytes=4 * (rows * k + k * columns + rows * columns),
         tiles=table.batch * down * across,
@@ -57,17 +57,17 @@ def product(table: Columns, sides: Floats) -> Cut:
     )
 
 
-def vector(table: Columns) -> Cut:
+def vector(table: Columns) -> TiledKernel:
     """Return vector kernels cut into rows, or into 512 elements of a row."""
     operations = spread(table.kind, OPERATIONS.__getitem__)
     length = np.where(table.kind == "elementwise", ELEMENTS, table.n)
     traffic, across = table.bytes / (table.m * table.n), np.ceil(table.n / length)
-    return Cut(
+    return TiledKernel(
         operations * length, traffic * length, table.m * across, operations * across * length / (traffic * table.n)
     )
 
 
-def terms(cut: Cut, board: Board) -> Terms:
+def terms(cut: TiledKernel, board: Board) -> Terms:
     """Return what the equation needs of kernels on a GPU."""
     sms, waves = board.sms, np.ceil(cut.tiles / board.sms)
     roofline = np.minimum(board.peak * 1e9, cut.intensity * board.bandwidth * GIB)

@@ -12,7 +12,7 @@ from clustersim.extras import need_torch
 from clustersim.lab.data.samples import Samples
 from clustersim.lab.data.sources import Data
 from clustersim.lab.train.dataset import dataset
-from clustersim.lab.train.ensemble import Plan, Progress, minimize, silent
+from clustersim.lab.train.ensemble import TrainingBudget, TrainingProgress, minimize, silent
 from clustersim.lab.train.learner import Learner
 from clustersim.lab.train.learners.neusight import products, vector_kernels
 from clustersim.lab.train.training import learn
@@ -20,14 +20,14 @@ from clustersim.predictors.base import LAUNCH
 from clustersim.predictors.kinds.neusight import FEW, METHOD, vector
 from clustersim.predictors.weights_file import Weights
 
-FEW_PLAN = Plan(members=2, steps=600, rate=3e-2)
+FEW_BUDGET = TrainingBudget(members=2, steps=600, rate=3e-2)
 TOGETHER = (("fp32/linear", "fp32/bmm"), ("half/linear", "narrow/linear"))
 """Classes that one set of constants forecasts: the same units run them."""
 OWN = ("half/linear", "narrow/linear")
 """Classes of which a measured GPU gets a network of its own: their tables cover the shapes of training."""
 
 
-def fit(name: str, samples: Samples, seed: int, progress: Progress = silent) -> dict[str, Floats]:
+def fit(name: str, samples: Samples, seed: int, progress: TrainingProgress = silent) -> dict[str, Floats]:
     """Return the parameters of one class, or of classes that share them, learned from its samples."""
     if name in vector.CLASSES:
         return vector_kernels.fit(name, samples, seed, progress)
@@ -37,18 +37,20 @@ def fit(name: str, samples: Samples, seed: int, progress: Progress = silent) -> 
     return products.fit(name, samples, seed, progress)
 
 
-def _fit_few(name: str, family: Any, samples: Samples, seed: int, progress: Progress) -> dict[str, Floats]:
+def _fit_few(name: str, family: Any, samples: Samples, seed: int, progress: TrainingProgress) -> dict[str, Floats]:
     facts = dataset(samples, family.terms, patience=2e-5)
     inputs = {key: value for key, value in facts.inputs.items() if key != "gpu"}
-    begin = family.start(FEW_PLAN.members)
-    found = minimize(name, begin, family.log_seconds, inputs, facts.seconds, seed, facts.weight, FEW_PLAN, progress)
+    begin = family.start(FEW_BUDGET.members)
+    found = minimize(name, begin, family.log_seconds, inputs, facts.seconds, seed, facts.weight, FEW_BUDGET, progress)
     return found | {"dispatch": np.array([LAUNCH])}
 
 
 LEARNER = Learner(METHOD, fit, together=TOGETHER, own=(OWN, products.fit_own), calibrate=products.calibrated)
 
 
-def train(data: Data | Path, seed: int = 0, progress: Progress = silent, scratch: Path | None = None) -> Weights:
+def train(
+    data: Data | Path, seed: int = 0, progress: TrainingProgress = silent, scratch: Path | None = None
+) -> Weights:
     """Return weights learned from measured kernels; `scratch` makes it resumable. Raises DataError for what is missing."""
     need_torch("training neusight")
     return learn(LEARNER, data, seed, progress, scratch)

@@ -13,14 +13,14 @@ from clustersim.config.gpu import Gpu
 from clustersim.hardware import gpus
 from clustersim.lab.data.samples import Samples
 from clustersim.lab.train.dataset import GENERATIONS, WEIGHT
-from clustersim.lab.train.ensemble import Plan, Progress, initial, minimize, scaling, silent
+from clustersim.lab.train.ensemble import TrainingBudget, TrainingProgress, initial, minimize, scaling, silent
 from clustersim.predictors.base import LAUNCH
 from clustersim.predictors.kinds.neusight import gemm
 from clustersim.predictors.kinds.neusight.products import REACH, bounded, forecast, parts, shared
 from clustersim.predictors.mlp import Parameters, forward, standardise
 
-PLAN = Plan(members=1, steps=800)
-OWN_PLAN = Plan(members=1, widths=(128, 128), steps=8000, decay=1e-3)
+BUDGET = TrainingBudget(members=1, steps=800)
+OWN_PLAN = TrainingBudget(members=1, widths=(128, 128), steps=8000, decay=1e-3)
 ROWS = 3000
 """Rows of each GPU and data type that the constants are learned from; networks of single GPUs take all there are."""
 SPEED = (0.0, 0.1)
@@ -44,7 +44,7 @@ def calibrated(parameters: Parameters, samples: Samples, gpu: Gpu) -> dict[str, 
     return result
 
 
-def fit(name: str, samples: Samples, seed: int, progress: Progress = silent) -> dict[str, Floats]:
+def fit(name: str, samples: Samples, seed: int, progress: TrainingProgress = silent) -> dict[str, Floats]:
     """Return the constants that all GPUs share and the speed of each, learned in torch."""
     samples = _some(samples, seed)
     kind = gemm.units(str(samples.table.dtype[0]))
@@ -52,19 +52,21 @@ def fit(name: str, samples: Samples, seed: int, progress: Progress = silent) -> 
     names = sorted(set(groups))
     own = np.array([names.index(group) for group in groups])
     inputs = _inputs(samples) | {"gpu": np.eye(len(names))[own]}
-    begin = gemm.start(PLAN.members, kind) | {"gpu.speed": np.zeros((PLAN.members, len(names)))}
+    begin = gemm.start(BUDGET.members, kind) | {"gpu.speed": np.zeros((BUDGET.members, len(names)))}
     prior = gemm.prior(kind) | {"gpu.speed": SPEED}
     if kind == "simt":
-        begin |= {"gpu.dispatch": np.full((PLAN.members, len(names)), np.log(DISPATCH))}
+        begin |= {"gpu.dispatch": np.full((BUDGET.members, len(names)), np.log(DISPATCH))}
     weight, shares = _weights(_boards(samples), names, own)
     weight = weight * np.clip(samples.seconds / (2e-5 if kind == "tensor" else 1e-4), 0.1, 1.0)
     found = minimize(
-        name, begin, _task(kind), inputs, samples.seconds, seed, weight / weight.mean(), PLAN, progress, prior
+        name, begin, _task(kind), inputs, samples.seconds, seed, weight / weight.mean(), BUDGET, progress, prior
     )
     return _settled(found, names, shares)
 
 
-def fit_own(parameters: Parameters, samples: Samples, seed: int, progress: Progress = silent) -> dict[str, Floats]:
+def fit_own(
+    parameters: Parameters, samples: Samples, seed: int, progress: TrainingProgress = silent
+) -> dict[str, Floats]:
     """Return a network for each GPU and data type of the samples: what it does that the model for all GPUs does not say."""
     samples = samples.of("linear")
     if not len(samples):

@@ -10,7 +10,7 @@ import numpy as np
 from clustersim.arrays import Floats
 from clustersim.lab.data.samples import Samples
 from clustersim.lab.train.dataset import Dataset, dataset
-from clustersim.lab.train.ensemble import Progress, silent
+from clustersim.lab.train.ensemble import TrainingProgress, silent
 from clustersim.predictors.kinds.neusight.vector import SHARES, log_seconds, terms
 
 PATIENCE = 3e-4
@@ -32,7 +32,7 @@ class Problem(NamedTuple):
     firm: Floats
 
 
-def fit(name: str, samples: Samples, seed: int, progress: Progress = silent) -> dict[str, Floats]:
+def fit(name: str, samples: Samples, seed: int, progress: TrainingProgress = silent) -> dict[str, Floats]:
     """Return the parameters of one vector class, (1, size) each, and `dispatch` (s); `seed` changes nothing."""
     kind, facts = name.partition("/")[2], dataset(samples, terms, PATIENCE)
     found = solve(problem(kind, facts))
