@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim import plugins
@@ -59,7 +59,7 @@ def test_diagrams() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_schedule_is_legal_at_every_size(name: str) -> None:
-    """`load` proves it; a schedule may refuse a size only by an InputError."""
+    """Runs rely on this proof; a schedule may refuse a size only by an InputError."""
     done = 0
     for stages in range(1, 9):
         for microbatches in range(1, 17):
@@ -68,9 +68,23 @@ def test_every_schedule_is_legal_at_every_size(name: str) -> None:
                     schedule = check.load(name, stages, microbatches, chunks)
                 except InputError:
                     continue
+                check.check(schedule, stages, microbatches, chunks)
                 assert draw.parse_rows(draw.rows(schedule)) == schedule
                 done += 1
     assert done >= 40
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(st.integers(1, 48), st.integers(1, 200), st.integers(1, 6))
+@settings(max_examples=20, deadline=None)
+def test_large_schedules_are_legal(name: str, stages: int, microbatches: int, chunks: int) -> None:
+    rounds = -(-microbatches // stages) * stages if chunks > 1 else microbatches
+    try:
+        schedule = check.load(name, stages, rounds, chunks)
+    except InputError:
+        chunks = 1 if chunks > 1 else 2
+        schedule = check.load(name, stages, rounds := -(-rounds // stages) * stages, chunks)
+    check.check(schedule, stages, rounds, chunks)
 
 
 @pytest.mark.parametrize("stages", range(1, 9))

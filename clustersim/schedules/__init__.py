@@ -1,1 +1,1 @@
-"""Pipeline schedules as data, in PyTorch's notation: proved before they run. Each named one is a file of `kinds/`."""
+"""Pipeline schedules as data in PyTorch's notation, proved by tests or before they run; `kinds/` has a file for each."""

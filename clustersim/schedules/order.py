@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clustersim.errors import InputError
-from clustersim.schedules.action import Action, Letter
+from clustersim.schedules.action import Action, Letter, run
 
 
 def rounds_of(schedule: str, stages: int, microbatches: int) -> None:
@@ -17,15 +17,16 @@ def rounds_of(schedule: str, stages: int, microbatches: int) -> None:
 
 def forwards(rank: int, stages: int, microbatches: int, chunks: int) -> list[Action]:
     """Return the forwards of a rank in Megatron-LM's order: chunk 0 first."""
-    return [_action(k, "F", rank, stages, range(chunks)) for k in range(microbatches * chunks)]
+    return _rounds("F", rank, stages, microbatches, range(chunks))
 
 
 def backwards(rank: int, stages: int, microbatches: int, chunks: int, letter: Letter) -> list[Action]:
     """Return the backwards (letter B, I or W) of a rank in Megatron-LM's order: the last chunk first."""
-    return [_action(k, letter, rank, stages, range(chunks)[::-1]) for k in range(microbatches * chunks)]
+    return _rounds(letter, rank, stages, microbatches, range(chunks)[::-1])
 
 
-def _action(k: int, letter: Letter, rank: int, stages: int, chunks: range) -> Action:
-    round_, within = divmod(k, stages * len(chunks))
-    turn, i = divmod(within, stages)
-    return Action(chunks[turn] * stages + rank, letter, round_ * stages + i)
+def _rounds(letter: Letter, rank: int, stages: int, microbatches: int, chunks: range) -> list[Action]:
+    """Return the actions of a letter: so many microbatches as there are `stages` on one chunk, then on the next."""
+    starts = range(0, microbatches, stages)
+    rounds = [range(start, min(start + stages, microbatches)) for start in starts]
+    return [action for part in rounds for chunk in chunks for action in run(chunk * stages + rank, letter, part)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clustersim.schedules.action import Action, Schedule, one_chunk
+from clustersim.schedules.action import Action, Schedule, one_chunk, run
 
 
 def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
@@ -16,6 +16,4 @@ def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
 
 
 def _row(stage: int, microbatches: int) -> tuple[Action, ...]:
-    forward = [Action(stage, "F", i) for i in range(microbatches)]
-    backward = [Action(stage, "B", i) for i in reversed(range(microbatches))]
-    return (*forward, *backward)
+    return (*run(stage, "F", range(microbatches)), *run(stage, "B", reversed(range(microbatches))))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from clustersim.schedules.action import Action, Schedule, one_chunk
+from itertools import chain
+
+from clustersim.schedules.action import Action, Schedule, one_chunk, run
 
 
 def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
@@ -16,8 +18,6 @@ def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
 
 
 def _row(stage: int, warmup: int, microbatches: int) -> tuple[Action, ...]:
-    row = [Action(stage, "F", i) for i in range(warmup)]
-    for i in range(microbatches - warmup):
-        row += (Action(stage, "F", warmup + i), Action(stage, "B", i))
-    row += [Action(stage, "B", i) for i in range(microbatches - warmup, microbatches)]
-    return tuple(row)
+    forward, backward = run(stage, "F", range(microbatches)), run(stage, "B", range(microbatches))
+    steady = chain.from_iterable(zip(forward[warmup:], backward, strict=False))
+    return (*forward[:warmup], *steady, *backward[microbatches - warmup :])
