@@ -1,4 +1,4 @@
-"""A topology file → a Topology: read, validate, merge node presets, check, lay the links, apply the faults."""
+"""A topology file → a Topology: read, validate, merge node presets, check, build the links, apply the faults."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def build(document: Document) -> Topology:
 
 
 def node_specs_of(path: str | Path) -> NodeSpecs:
-    """Return what a topology file says of its nodes, before any cable is laid. Raises InputError for what is wrong in it."""
+    """Return what a topology file says of its nodes, before any link is built. Raises InputError for what is wrong in it."""
     return _described(document_of(path))[1]
 
 

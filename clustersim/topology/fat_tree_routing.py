@@ -192,10 +192,10 @@ class Bundles(Mode):
         columns = np.full((len(source.leaf), 2 * len(levels)), -1, np.int64)
         for t, level in enumerate(levels):
             here, there = source.leaf // level.span, destination.leaf // level.span
-            climbs = np.flatnonzero(here != there)
-            first = firsts[t] + source.network[climbs] * level.groups
-            columns[climbs, t] = first + here[climbs]
-            columns[climbs, -1 - t] = first + there[climbs] + level.groups * self.tree.leaves.networks
+            higher = np.flatnonzero(here != there)
+            first = firsts[t] + source.network[higher] * level.groups
+            columns[higher, t] = first + here[higher]
+            columns[higher, -1 - t] = first + there[higher] + level.groups * self.tree.leaves.networks
         return columns
 
     def classes(self, endpoint: Ints, leaf: Ints, port: Ints) -> ClassNumbers:
@@ -208,7 +208,7 @@ class Dmodk(Mode):
     """Static routing: the destination chooses its way down, so without oversubscription a permutation never meets itself there.
 
     The port a flow comes down through, digit by digit, is the destination's port on its leaf, then the port through which
-    that cable enters the next switch, and so on (D-mod-k: Zahavi, 2012); the source climbs to the same switches.
+    that cable enters the next switch, and so on (D-mod-k: Zahavi, 2012); the source goes up to the same switches.
     """
 
     tree: Tree
@@ -283,19 +283,22 @@ def _walk(tree: Tree, lead: Place, follow: Place, key: UInts | None, shift: int,
     rows = np.arange(len(lead.leaf))
     plane, port, firsts = rows * 0, lead.port, cable_firsts(tree)
     for t, level in enumerate(tree.levels):
+        # a pair meets at the tier where both ends are in one group: its row stays as it is from there on
         lead_group, follow_group = lead.leaf[rows] // level.span, follow.leaf[rows] // level.span
-        climbs = np.flatnonzero(lead_group != follow_group)
-        if len(climbs) < len(rows):
+        higher = np.flatnonzero(lead_group != follow_group)
+        if len(higher) < len(rows):
             rows, plane, port, lead_group, follow_group = (
-                x[climbs] for x in (rows, plane, port, lead_group, follow_group)
+                x[higher] for x in (rows, plane, port, lead_group, follow_group)
             )
-            key = None if key is None else key[climbs]
+            key = None if key is None else key[higher]
         chosen, spare = _choice(level, port, key, shift % _ways(level))
         shift //= _ways(level)
+        # the number of the cable among those of its set is both: which upper switch (remainder), and into which port (quotient)
         slot, within = divide(plane, level.merge)
         entry = (divide(lead_group, level.pod)[1] * level.merge + within) * level.ports + chosen
         port, switch = divide(entry, level.spread)
         base = (divide(follow_group, level.pod)[1] * level.merge + within) * level.ports
+        # the other end solves the same equation for its port: one in every `spread` of its cables leads to that switch
         back = (switch - base) % level.spread
         ways = (level.ports - 1 - back) // level.spread + 1
         back = back + level.spread * (spare % ways)

@@ -21,7 +21,7 @@ _BATCH = 1 << 13  # pairs whose arrays stay in the cache
 
 
 def router(cluster: NodeSpecs, inner: Lattice, network: Network | None, latency: Floats) -> GpuRouter:
-    """Return the router of GPUs over the links that `assemble` lays; `latency` is that of each link in seconds."""
+    """Return the router of GPUs over the links that `assemble` numbers; `latency` is that of each link in seconds."""
     gpus, nics, nic_of = cluster.node.gpus.count, max(cluster.nics, 1), cluster.nic_of
     _, owner = np.unique(nic_of, return_index=True)
     padded = np.append(latency, 0.0)
@@ -93,6 +93,7 @@ class GpuRouter(Router):
         turned = nic != own
         if away.all() and not turned.any():
             return self._spread(np.empty((len(source), 0), np.int64), *self._outside(start, end))
+        # PXN: bytes for another rail first go, inside the node, to the GPU that owns the NIC of that rail
         near = np.where(turned, node * self.gpus + self.owner[nic], source)
         columns = self.inner(source, np.where(away, near, destination))
         outside, parts = self._outside(start, np.where(away, end, start))
@@ -113,7 +114,7 @@ class GpuRouter(Router):
         width = before + hops.shape[1] + 1
         if self.paths == 1:
             return np.ones(width)
-        step = max(1, hops.shape[1] // self.paths)
+        step = max(1, hops.shape[1] // self.paths)  # the first column of each path says whether a pair has it
         ways = counted(hops[:, ::step] >= 0)
         even = bool(((ways == 0) | (ways == self.paths)).all())
         share = np.ones(width if even else (len(hops), width))

@@ -188,6 +188,7 @@ def nearer(wires: Wires, dead: Mask | None = None) -> Nearer:
     order = order if dead is None else order[~dead[order]]
     tail, head = wires.tail[order], wires.head[order]
     distance = _distances(tail, head, vertices, wires.leaves)
+    # a link is on a shortest path to a leaf exactly if its head is one step nearer to it
     leaf, used = np.nonzero((distance[tail] == distance[head] + 1).T & (distance[head] >= 0).T)
     start = np.concatenate(
         ([0], np.cumsum(np.bincount(leaf * vertices + tail[used], minlength=wires.leaves * vertices)))
@@ -203,6 +204,7 @@ def _distances(tail: Ints, head: Ints, vertices: int, leaves: int) -> Ints:
     distance = np.full((vertices, leaves), -1, np.int64)
     distance[np.arange(leaves), np.arange(leaves)] = 0
     vertex, first = np.unique(tail, return_index=True)
+    # one sweep a step for all leaves at once: `tail` ascends, so reduceat ors the links of each vertex in one call
     for step in range(1, vertices):
         front = (distance == step - 1)[head]
         if not front.any():

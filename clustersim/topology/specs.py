@@ -1,4 +1,4 @@
-"""What every kind of fabric is given: the nodes, checked, before any link is laid."""
+"""What every kind of fabric is given: the nodes, checked, before any link is built."""
 
 from __future__ import annotations
 
