@@ -1,1 +1,1 @@
-"""What machines are: GPU datasheets (`gpus/`) and nodes (`nodes/`)."""
+"""What machines are: GPU datasheets (`gpus/`), nodes (`nodes/`) and physical constants."""

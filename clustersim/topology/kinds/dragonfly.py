@@ -10,10 +10,10 @@ import numpy as np
 from clustersim.arrays import Ints, Mask
 from clustersim.config.fields import validate
 from clustersim.config.topology import Dragonfly
+from clustersim.hardware.constants import FIBRE
 from clustersim.topology.assemble import assemble
 from clustersim.topology.detours import Detours
 from clustersim.topology.hops import Hops
-from clustersim.topology.kinds.fat_tree import LIGHT
 from clustersim.topology.lattice import triangle
 from clustersim.topology.model import Topology
 from clustersim.topology.specs import MAX_LINKS, LinkRange, Network, NodeSpecs
@@ -62,7 +62,7 @@ def _ranges(spec: Dragonfly, built: DragonflyHops) -> Iterator[LinkRange]:
     metres = spec.link.cable or (0.0, 0.0, 0.0)
     for tier, links, length in (("local", built.local_cables, metres[1]), ("global", built.global_cables, metres[2])):
         for way in ("up", "down"):
-            delay = spec.switch_latency + LIGHT * length
+            delay = spec.switch_latency + FIBRE * length
             yield LinkRange(f"{tier}-{way}", *(np.full(links, float(x)) for x in (rate, delay, 1)))
 
 

@@ -10,11 +10,12 @@ import numpy as np
 from clustersim.arrays import Ints, Mask
 from clustersim.config.fields import validate
 from clustersim.config.topology import DragonflyPlus
+from clustersim.hardware.constants import FIBRE
 from clustersim.topology.assemble import assemble
 from clustersim.topology.detours import Detours, crosses
 from clustersim.topology.fat_tree_routing import mixed
 from clustersim.topology.hops import Hops
-from clustersim.topology.kinds.fat_tree import LIGHT, check_routing
+from clustersim.topology.kinds.fat_tree import check_routing
 from clustersim.topology.lattice import triangle
 from clustersim.topology.model import Topology
 from clustersim.topology.specs import MAX_LINKS, LinkRange, Network, NodeSpecs
@@ -114,7 +115,7 @@ def _ranges(spec: DragonflyPlus, built: DragonflyPlusHops) -> Iterator[LinkRange
         ("global", built.global_links, between, metres[2]),
     ):
         for way in ("up", "down"):
-            arrays = (np.full(links, float(x)) for x in (cables * rate, spec.switch_latency + LIGHT * length, cables))
+            arrays = (np.full(links, float(x)) for x in (cables * rate, spec.switch_latency + FIBRE * length, cables))
             yield LinkRange(f"{tier}-{way}", *arrays)
 
 

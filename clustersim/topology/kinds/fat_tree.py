@@ -9,19 +9,57 @@ import numpy as np
 
 from clustersim.config.fields import validate
 from clustersim.config.topology import FatTree, Routing
+from clustersim.hardware.constants import FIBRE
 from clustersim.topology.assemble import assemble
 from clustersim.topology.fat_tree_routing import Bundles, Dmodk, Ecmp, FatTreeHops, Mode, bundle_firsts, cable_firsts
 from clustersim.topology.fat_tree_wiring import Level, Tree, tree
 from clustersim.topology.model import Topology
 from clustersim.topology.specs import MAX_LINKS, LinkRange, Network, NodeSpecs
 
-LIGHT = 5e-9  # seconds a metre of fibre
-
 
 def build(cluster: NodeSpecs) -> Topology:
     """Return the topology of a `fat_tree` fabric. Raises ConfigError when its ports do not work out."""
     spec = validate(FatTree, cluster.document, cluster.fabric, ("fabric",))
     return assemble(cluster, "fat_tree", network(cluster, spec))
+
+
+# Names of trees that the field knows. Each has a file of its own, for a name in YAML is a file.
+
+
+def leaf_spine(cluster: NodeSpecs) -> Topology:
+    """Return the topology of a `leaf_spine` fabric: two tiers. Raises ConfigError as `build` does, and for another number."""
+    spec = validate(FatTree, cluster.document, cluster.fabric, ("fabric",))
+    if len(spec.tiers) != 2:
+        many = f"a leaf_spine has two tiers, a leaf and a spine, not {len(spec.tiers)}"
+        raise cluster.error(("fabric", "tiers"), f"fabric.tiers: {many}; use kind: fat_tree for other trees")
+    return assemble(cluster, "leaf_spine", network(cluster, spec))
+
+
+def rail_optimized(cluster: NodeSpecs) -> Topology:
+    """Return the topology of a `rail_optimized` fabric: NIC j of every node hangs on a leaf of rail j. Raises as `build` does."""
+    spec = validate(FatTree, cluster.document, {"rails": "optimized", **cluster.fabric}, ("fabric",))
+    return assemble(cluster, "rail_optimized", network(cluster, spec))
+
+
+def rail_only(cluster: NodeSpecs) -> Topology:
+    """Return the topology of a `rail_only` fabric: rails that nothing joins (Wang et al. 2023, "Rail-only").
+
+    Traffic to another rail first goes to the GPU of that rail inside the node, as NCCL's PXN does. Raises ConfigError as `build`
+    does, and when nodes cannot change rails.
+    """
+    written = {"rails": "optimized", "rail_planes": True, **cluster.fabric}
+    spec = validate(FatTree, cluster.document, written, ("fabric",))
+    if spec.rails == "none" or not spec.rail_planes:
+        key = "rails" if spec.rails == "none" else "rail_planes"
+        raise cluster.error(
+            ("fabric", key), f"fabric.{key}: rail_only keeps its rails apart; drop it, or use kind: fat_tree"
+        )
+    if cluster.node.scale_up.kind == "none" and cluster.nics > 1:
+        alone = (
+            "scale_up is missing; rails that nothing joins need links between the GPUs of a node to change rails over"
+        )
+        raise cluster.error((*cluster.at, "scale_up"), f"{alone}; add scale_up, or use kind: rail_optimized")
+    return assemble(cluster, "rail_only", network(cluster, spec))
 
 
 def network(cluster: NodeSpecs, spec: FatTree) -> Network:
@@ -90,7 +128,7 @@ def _ranges(spec: FatTree, built: Tree, adaptive: bool) -> Iterable[LinkRange]:
     for t, level in enumerate(built.levels):
         cables = level.planes * level.ports if adaptive else 1
         links = level.cables // cables * built.leaves.networks
-        delay = spec.switch_latency + LIGHT * (spec.link.cable[t + 1] if spec.link.cable else 0.0)
+        delay = spec.switch_latency + FIBRE * (spec.link.cable[t + 1] if spec.link.cable else 0.0)
         for way in ("up", "down"):
             arrays = (np.full(links, float(x)) for x in (cables * rate, delay, cables))
             yield LinkRange(f"{built.tiers[t].name}-{way}", *arrays)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from clustersim.config.fields import validate
 from clustersim.config.topology import Torus
+from clustersim.hardware.constants import FIBRE
 from clustersim.topology.assemble import assemble
-from clustersim.topology.kinds.fat_tree import LIGHT
 from clustersim.topology.kinds.grid import direct, product
 from clustersim.topology.lattice import Dim, Lattice, names
 from clustersim.topology.model import Topology
@@ -23,7 +23,7 @@ def build(cluster: NodeSpecs) -> Topology:
     lengths_of = (cable or (0.0,)) * (1 if len(cable) == len(spec.dims) else len(spec.dims))
     kind, rate = "ring" if spec.wrap else "line", spec.link.rate * spec.link.efficiency
     dims = tuple(
-        Dim(name, kind, size, rate, spec.switch_latency + LIGHT * metres)  # type: ignore[arg-type]
+        Dim(name, kind, size, rate, spec.switch_latency + FIBRE * metres)  # type: ignore[arg-type]
         for name, size, metres in zip(names(len(spec.dims)), spec.dims, lengths_of, strict=True)
     )
     return assemble(cluster, "torus", direct(cluster, Lattice(dims, cluster.nodes, "router", share=cluster.nics)))
