@@ -84,7 +84,7 @@ def _nccl(cluster: NodeSpecs, network: Network | None) -> NcclFacts:
 
 def _nics(cluster: NodeSpecs, network: Network) -> tuple[LinkRange, LinkRange]:
     nics = cluster.node.nics
-    delay = (nics.latency if nics else 0.0) / 2 + network.delay
+    delay = (nics.latency if nics else 0.0) / 2 + network.delay  # a path crosses two NICs, and pays the latency once
     return _pair("nic", cluster.endpoints, np.minimum(cluster.nic_rate, network.rate), delay, 1)
 
 

@@ -107,16 +107,20 @@ _LINKS = 2**21  # or fewer, of so many links
 
 
 class Diameter(NamedTuple):
-    """hops: links on the longest route. latency: seconds of the slowest one when idle. exact: all pairs were looked at."""
+    """The longest routes from GPU to GPU."""
 
     hops: float
+    """Links on the longest; a mean where a pair takes several paths."""
     latency: float
+    """Seconds of the slowest when idle."""
     exact: bool
+    """All pairs were looked at."""
 
 
 def diameter(topology: Topology) -> Diameter:
     """Return the longest routes from GPU to GPU; of many GPUs, those from an even sample of them to all others."""
     probe = topology.route(np.zeros(_PROBED, np.int64), np.linspace(0, topology.gpus - 1, _PROBED).astype(np.int64))
+    # routes are as large as they are long and spread: what fits into memory is asked of a few before all are
     paths = 1 / float(probe.share.min(initial=1.0))
     longest = max(1, int(np.diff(probe.start).max()))
     most = min(_MOST_PATHS / paths, _MOST_LINKS / longest)

@@ -21,20 +21,26 @@ def crosses(columns: Ints, dead: Mask) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Detours(Hops):
-    """The paths of `hops`, and shortest ones (of equals the one whose links come first) where those cross a dead link.
-
-    tails, heads: the vertices of each link. Endpoint e hangs on vertex e // share.
-    """
+    """The paths of `hops`, and shortest ones (of equals the one whose links come first) where those cross a dead link."""
 
     hops: Hops
+    """The paths while nothing is dead."""
     dead: Mask
+    """Links that carry nothing (links,)."""
     tails: Ints
+    """The vertex that each link leads from (links,)."""
     heads: Ints
+    """The vertex that it leads to (links,)."""
     starts: Ints
+    """The links that live from vertex v are `order[starts[v]:starts[v + 1]]`."""
     order: Ints
+    """Links that live, by the vertex that they lead from."""
     share: int
+    """Endpoint e hangs on vertex e // share."""
     name: Callable[[int], str]
+    """What a vertex is called."""
     known: dict[int, Ints] = field(default_factory=dict)
+    """Trees of shortest paths that were asked for, by their start; at most `_KEPT`."""
 
     @classmethod
     def around(
@@ -51,7 +57,7 @@ class Detours(Hops):
         order = order[~dead[order]]
         starts = np.searchsorted(tails[order], np.arange(max(tails.max(), heads.max()) + 2))
         found = cls(hops, dead, tails, heads, starts, order, share, name)
-        for link in np.flatnonzero(dead).tolist():
+        for link in np.flatnonzero(dead).tolist():  # if both ends of each dead link still meet, so does everything else
             found.path(int(tails[link]), int(heads[link]))
         return found
 
@@ -93,7 +99,7 @@ class Detours(Hops):
     def _tree(self, start: int) -> Ints:
         """Return the link by which a breadth-first search from `start` enters each vertex, -1 where it does not come."""
         into = np.full(len(self.starts) - 1, -1, np.int64)
-        into[start] = np.iinfo(np.int64).max
+        into[start] = np.iinfo(np.int64).max  # known, and no link: a path ends there
         front = [start]
         while front:
             after = []

@@ -24,12 +24,16 @@ _BATCH = 1 << 15  # rows whose arrays stay in the cache
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FatTreeHops(Hops):
-    """hops of a fat tree: from each NIC's port in each plane, by each queue pair, in the columns of one row after the other."""
+    """The paths of a fat tree: from each NIC's port in each plane and by each queue pair, side by side in one row."""
 
     tree: Tree
+    """The switches and cables."""
     mode: Mode
+    """Which ports a path takes."""
     qps: int
+    """Queue pairs of two endpoints, each with a path of its own in every plane."""
     dead: Mask | None = None
+    """Links that carry nothing, if any (links,)."""
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
         """Return the links from endpoints to endpoints."""
@@ -229,6 +233,7 @@ class Dmodk(Mode):
 
     def segments(self, place: Place) -> list[RouteSegment]:
         """Return each level's ways up, and its ways down: these the destination alone decides, those its switch at the top."""
+        # `_walk` from the destination's end alone, for all endpoints at once: no choice of D-mod-k looks at the source
         found, firsts = list[RouteSegment](), cable_firsts(self.tree)
         _, down = self.classes(place.port, place.network * self.tree.leaves.total + place.leaf, place.port)
         plane, port = place.port * 0, place.port
@@ -251,7 +256,9 @@ class Ecmp(Mode):
     """A hash of source, destination, queue pair and tier chooses each uplink, and each of several cables down."""
 
     tree: Tree
+    """The switches and cables."""
     seed: int
+    """Of the hash."""
 
     @property
     def choices(self) -> int:
@@ -278,7 +285,7 @@ def _ways(level: Level) -> int:
 
 
 def _walk(tree: Tree, lead: Place, follow: Place, key: UInts | None, shift: int, lead_down: bool) -> Ints:
-    """FatTreeHops from both ends to the same switches; `lead` chooses its ports, `follow` takes those that lead there."""
+    """Return the paths from both ends to the same switches; `lead` chooses its ports, `follow` takes those that lead there."""
     columns = np.full((len(lead.leaf), 2 * len(tree.levels)), -1, np.int64)
     rows = np.arange(len(lead.leaf))
     plane, port, firsts = rows * 0, lead.port, cable_firsts(tree)
@@ -317,6 +324,7 @@ def _choice(level: Level, port: Ints, key: UInts | None, shift: int) -> tuple[In
     if key is None:
         chosen = divide(port + shift, level.ports)[1]
         return chosen, chosen // level.spread + shift // level.ports
+    # two parts of the hash that share no bit: else the cable down would follow from the port up
     low = (key & np.uint64(0x7FFFFFFF)).astype(np.int64)
     return divide(low + shift, level.ports)[1], (key >> np.uint64(33)).astype(np.int64) + shift // level.ports
 

@@ -19,15 +19,22 @@ from clustersim.topology.specs import NodeSpecs
 
 
 class Level(NamedTuple):
-    """The cables from one tier to the next, in one network; see above. span: leaves under one lower group."""
+    """The cables from one tier to the next, in one network, as the text above counts them."""
 
     groups: int
+    """Lower groups."""
     pod: int
+    """Lower groups that one upper group joins; the last may have fewer."""
     span: int
+    """Leaves under one lower group."""
     planes: int
+    """Switches of one lower group (S above)."""
     ports: int
+    """Uplinks of one of those switches (u above)."""
     merge: int
+    """Neighbouring planes that share one set of upper switches."""
     spread: int
+    """Upper switches of such a set."""
 
     @property
     def cables(self) -> int:
@@ -36,28 +43,37 @@ class Level(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where endpoints hang: network (rail plane), leaf in that network, port of the leaf."""
+    """Where endpoints hang, one entry an endpoint."""
 
     network: Ints
+    """The network: rail planes, and planes, are networks of their own."""
     leaf: Ints
+    """The leaf in that network."""
     port: Ints
+    """The port of that leaf."""
 
 
 class Leaves(NamedTuple):
-    """Endpoints → leaves. unit: nodes that share a set of leaves, with `sets` leaves for each of the `rails` (0: no rails).
-
-    parts: networks of one plane; planes: how many planes, each with a port of every NIC. total: leaves of one network.
-    """
+    """How endpoints hang on leaves."""
 
     nics: int
+    """NICs of a node."""
     down: int
+    """Ports down of a leaf."""
     rails: int
+    """Rails, each with leaves of its own; 0: none, and NICs fill leaves one after the other."""
     unit: int
+    """Nodes that share a set of leaves (a scalable unit)."""
     sets: int
+    """Leaves of such a set for each rail."""
     parts: int
+    """Separate networks of one plane: the rails where nothing joins them, else 1."""
     total: int
+    """Leaves of one network."""
     planes: int
+    """Equal networks side by side, each with a port of every NIC."""
     endpoints: int
+    """NICs of the cluster."""
 
     @property
     def networks(self) -> int:
@@ -80,11 +96,14 @@ class Leaves(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """A counted fat tree: `networks` equal ones side by side."""
+    """A counted fat tree: `leaves.networks` equal ones side by side."""
 
     tiers: tuple[Ports, ...]
+    """The switches, from the leaves upwards."""
     leaves: Leaves
+    """How NICs hang on the lowest of them."""
     levels: tuple[Level, ...]
+    """The cables between neighbouring tiers, one fewer than those."""
 
     @property
     def ports(self) -> int:
@@ -176,6 +195,8 @@ def _pod(cluster: NodeSpecs, spec: FatTree, tiers: tuple[Ports, ...], t: int, gr
 
 def _spread(pod: int, up: int, down: int, planes: int) -> tuple[int, int]:
     """Return how many planes share upper switches, and how many those are: no port left over if that can be."""
+    # merge planes have pod·up·merge cables up. They fill whole switches of `down` ports only if that is a multiple of `down`, so
+    # merge is a multiple of down / gcd(pod·up, down). A lower switch must reach each of those upper ones by an uplink.
     step = down // gcd(pod * up, down)
     for merge in range(step, min(planes, down // pod) + 1, step):
         if planes % merge == 0 and pod * up * merge // down <= up:
@@ -189,11 +210,14 @@ NAMES = ("leaf", "spine", "core", "tier4", "tier5")
 
 
 class Ports(NamedTuple):
-    """One tier of switches: ports down and up (0 in the top tier)."""
+    """One tier of switches."""
 
     name: str
+    """Such as `leaf`."""
     down: int
+    """Ports down of one switch."""
     up: int
+    """Ports up; 0 in the top tier."""
 
 
 def ports_of_tiers(cluster: NodeSpecs, spec: FatTree) -> tuple[Ports, ...]:

@@ -26,15 +26,22 @@ LONGEST = 4096
 
 
 class Dim(NamedTuple):
-    """One dimension. name: of its links. switch: of its crossbars. rate (bytes/s), latency (s), cables: of each link."""
+    """One dimension."""
 
     name: str
+    """Of its links, such as `x`."""
     kind: Literal["ring", "line", "mesh", "switch"]
+    """What joins the positions of a line: each to the next, each to each, or all to a crossbar."""
     size: int
+    """Positions of a line."""
     rate: float
+    """Bytes/s of each link."""
     latency: float
+    """Seconds of each link."""
     cables: int = 1
+    """Physical cables of each link."""
     switch: str = "switch"
+    """What a crossbar is called."""
 
     @property
     def per_line(self) -> int:
@@ -52,16 +59,18 @@ class Dim(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lattice(Hops):
-    """Equal grids of `dims` side by side, `positions` in all; `stride` is that of the first dimension.
-
-    Endpoint e is at position e // share. place: what a position is called.
-    """
+    """Equal grids side by side."""
 
     dims: tuple[Dim, ...]
+    """Of one grid, in the order in which paths take them."""
     positions: int
+    """Of all grids together."""
     place: str
+    """What a position is called, such as `router`."""
     stride: int = 1
+    """Distance of neighbours in the first dimension: how many grids are interleaved."""
     share: int = 1
+    """Endpoints at each position: endpoint e is at position e // share."""
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -98,7 +107,7 @@ class Lattice(Hops):
                 columns[:, at : at + dim.width] = self._links(d, line, a, b)
             elif len(moves):
                 columns[moves, at : at + dim.width] = self._links(d, line[moves], a[moves], b[moves])
-            if d + 1 < len(self.dims):
+            if d + 1 < len(self.dims):  # dimension-ordered: the next one starts where this one's coordinate has arrived
                 here = here + (b - a) * stride
             at += dim.width
         return columns
@@ -111,6 +120,8 @@ class Lattice(Hops):
         """Return the dimensions: before each the way has the destination's coordinates of those before, and the source's else."""
         place = np.arange(self.positions * self.share) // self.share
         return [
+            # which links of a dimension a path takes depends on all coordinates of the source from this one on (those before are
+            # the destination's by now), and on the destination's up to this one
             RouteSegment(
                 first,
                 first + 2 * cables,
@@ -221,6 +232,7 @@ def _cut(dim: Dim) -> float:
 
 def triangle(pair: Ints) -> tuple[Ints, Ints]:
     """Return i < k of pair k(k-1)/2 + i."""
+    # the larger root of k(k-1)/2 = pair, rounded down; exact below 2^49, as sqrt is correctly rounded and 8·pair + 1 a double
     high = ((1 + np.sqrt(8 * pair + 1)) // 2).astype(np.int64)
     return pair - high * (high - 1) // 2, high
 

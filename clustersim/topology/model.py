@@ -33,11 +33,14 @@ class Routes(NamedTuple):
 
 
 class LinkTier(NamedTuple):
-    """A range of consecutive link ids `[first, first + links)` that share a name, such as `leaf-up`."""
+    """A range of links with consecutive numbers that share a name."""
 
     name: str
+    """Such as `leaf-up`."""
     first: int
+    """The number of the first."""
     links: int
+    """How many."""
 
 
 class NcclFacts(NamedTuple):

@@ -57,23 +57,32 @@ def _nowhere(source: Ints, destination: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GpuRouter(Router):
-    """nic_of: the NIC of each GPU of a node; owner: the first GPU of each NIC; first: that link is nic-up[0].
-
-    inner: paths from GPU to GPU of a node. hops, rails, paths: as in Network. lost: the NICs that have died, if any.
-    """
+    """From GPU to GPU: links of the node, its NIC, the network between nodes, the other NIC, links of the other node."""
 
     gpus: int
+    """GPUs of a node."""
     nics: int
+    """NICs of a node, 1 at least."""
     endpoints: int
+    """NICs of the cluster; 0 where nothing joins nodes."""
     nic_of: Ints
+    """The NIC of each GPU of a node (GPUs of a node,)."""
     owner: Ints
+    """The first GPU of each NIC of a node (NICs of a node,)."""
     inner: Hops
+    """Paths from GPU to GPU of a node, on numbers of GPUs."""
     first: int
+    """The link `nic-up[0]`; those before it are inside nodes."""
     hops: Hops
+    """Paths from NIC to NIC, as in Network."""
     rails: int
+    """As in Network."""
     paths: int
-    latency: Floats  # one longer than the links: -1, which pads the rows, costs nothing
+    """As in Network."""
+    latency: Floats
+    """Seconds of each link, and a 0 at the end: -1, which pads the rows, costs nothing (links + 1,)."""
     lost: Mask | None = None
+    """The NICs that have died, if any (NICs of the cluster,)."""
 
     def __call__(self, source: Ints, destination: Ints) -> Routes:
         """Return the routes from GPUs to GPUs."""
@@ -125,6 +134,8 @@ class GpuRouter(Router):
         """Return NICs of the same rail that live at both ends: the next rail instead of one with a dead NIC."""
         per_rail = self.rails if self.rails > 1 else self.nics
         nic, to_nic = nic.copy(), to_nic.copy()
+        # a dead NIC at either end moves both ends to their next NIC: rails may be joined with themselves only. After one turn all
+        # have been tried
         for _ in range(per_rail):
             bad = away & (lost[node * self.nics + nic] | lost[to_node * self.nics + to_nic])
             if not bad.any():
@@ -152,7 +163,9 @@ class GpuRouter(Router):
         used = columns >= 0
         start = np.zeros(len(columns) + 1, np.int64)
         np.cumsum(counted(used), out=start[1:])
-        even = share.min(initial=1.0) == 1
+        even = (
+            share.min(initial=1.0) == 1
+        )  # nearly always: `ones` is then one number that all links share, without memory
         shares = ones(int(start[-1])) if even else np.broadcast_to(share, columns.shape)[used]
         delay = self.latency[columns]
         return Routes(start, columns[used], shares, delay @ share if share.ndim == 1 else (delay * share).sum(axis=1))
@@ -164,6 +177,7 @@ class GpuRouter(Router):
         node, local = np.divmod(np.arange(gpus), self.gpus)
         own = self.nic_of[local]
         to = node * self.nics + own
+        # with rails a GPU leaves by the NIC of the other end's rail, else by its own: one column a rail, or one
         start = (to - own % self.rails)[:, np.newaxis] + np.arange(self.rails) if self.rails > 1 else to[:, np.newaxis]
         source, destination = self.hops.classes(np.arange(self.endpoints))
         entry, ports = self.first + self.endpoints, self.hops.ports
@@ -171,6 +185,7 @@ class GpuRouter(Router):
         leaves[:entry] = leaves[entry + self.endpoints :][:ports] = True
         enters[entry : entry + self.endpoints] = enters[entry + self.endpoints + ports :][:ports] = True
         lost = np.zeros(self.endpoints, bool) if self.lost is None else self.lost
+        # where a NIC is dead, the pair of ends chooses the rail: nothing can be said of one end alone
         unknown: Mask = np.any(lost.reshape(-1, self.nics), axis=1)
         return EndpointClasses(
             own % self.rails,
@@ -202,10 +217,12 @@ def _without(hops: Hops, dead: Mask) -> Hops:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Remaining(Router):
-    """Routes between the GPUs that are left, numbered anew; `gpus` are their old numbers."""
+    """Routes between the GPUs that are left of a cluster with dead nodes, numbered anew."""
 
     router: Router | Callable[[Ints, Ints], Routes]
+    """That of the whole cluster."""
     gpus: Ints
+    """The old number of each GPU that is left."""
 
     def __call__(self, source: Ints, destination: Ints) -> Routes:
         """Return the routes from GPUs to GPUs."""

@@ -27,7 +27,9 @@ class AllShortestPaths(Hops):
     """Adaptive routing: every pair spreads over all shortest paths, at each switch in proportion to the links' bytes/s."""
 
     near: Nearer
+    """What leads nearer to each leaf."""
     leaf_of: Ints
+    """The leaf of each endpoint (endpoints,)."""
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
         """Return the links from endpoints to endpoints."""
@@ -58,17 +60,20 @@ class AllShortestPaths(Hops):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OneShortestPath(Hops):
-    """One path for each of `queues` queue pairs: by a hash that `seed` starts, or (None) the first in the file.
-
-    around: what is left where some links are dead; only paths that would cross one of `dead` go there.
-    """
+    """One path for each queue pair."""
 
     near: Nearer
+    """What leads nearer to each leaf."""
     leaf_of: Ints
+    """The leaf of each endpoint (endpoints,)."""
     queues: int
+    """Queue pairs of two endpoints."""
     seed: int | None
+    """Starts the hash that chooses; None: the path that is first in the file."""
     dead: Mask | None = None
+    """Links that carry nothing; only paths that would cross one go another way."""
     around: Nearer | None = None
+    """What leads nearer without them."""
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
         """Return the links from endpoints to endpoints, in the columns of one queue pair after the other."""
@@ -122,32 +127,37 @@ class OneShortestPath(Hops):
 
 
 class Wires(NamedTuple):
-    """Directed links between vertices, of which the first `leaves` are leaves: tail, head, bytes/s and cables of each.
-
-    The links of one trunk, there and back, are half of their number apart.
-    """
+    """Directed links between vertices. Those of one trunk, there and back, are half of their number apart."""
 
     tail: Ints
+    """The vertex that each leads from (links,)."""
     head: Ints
+    """The vertex that it leads to (links,)."""
     rate: Floats
+    """Bytes/s of each (links,)."""
     cables: Floats
+    """Physical cables of each (links,)."""
     leaves: int
+    """The first so many vertices are leaves, on which endpoints hang."""
     names: tuple[str, ...]
+    """Of the vertices."""
 
 
 class Nearer(NamedTuple):
-    """The links on shortest paths: from vertex v to leaf d the entries start[d·V + v] to start[d·V + v + 1], in file order.
-
-    part: what part of the bytes/s of those entries each has. cables: sum of the cables of all entries before each.
-    distance: links from each vertex to each leaf, -1 where there is no way.
-    """
+    """The links on shortest paths, for each leaf and vertex."""
 
     wires: Wires
+    """The graph, with V vertices."""
     distance: Ints
+    """Links from each vertex to each leaf, -1 where there is no way (vertices, leaves)."""
     start: Ints
+    """From vertex v to leaf d lead the entries start[d·V + v] to start[d·V + v + 1] of the next three (leaves · V + 1,)."""
     link: Ints
+    """The link of each entry; those of one vertex in the order of the file."""
     part: Floats
+    """What part of the bytes/s of its vertex's entries each has."""
     cables: Floats
+    """The cables of all entries before each: a hash picks a cable, and this says whose."""
 
     def after(self, at: Ints, to: Ints) -> Ints:
         """Return the rows of `start` for the ways from vertices to leaves."""
@@ -163,6 +173,8 @@ class Nearer(NamedTuple):
         """Return (row, link, share) of all links on shortest paths from leaves to leaves, ordered by row and distance."""
         row, at, part = np.arange(len(source)), source, np.ones(len(source))
         rows, links, shares = [row[:0]], [row[:0]], [part[:0]]
+        # one hop of all pairs at a time: bytes of a pair that come together at a vertex go on as one, or entries would double
+        # at every diamond of the graph
         while (on := at != destination[row]).any():
             row, part, key = row[on], part[on], self.after(at[on], destination[row[on]])
             often, entry = np.diff(self.start)[key], entries(self.start, key)

@@ -13,22 +13,31 @@ INNER = frozenset({"nvlink", "pcie", "mesh", "ring"})
 
 
 class Cable(NamedTuple):
-    """Parallel cables between two ends: how many, bytes/s of one, and whether all are dead or some slow or dead."""
+    """Parallel cables between two ends."""
 
     a: str
+    """One end by name."""
     b: str
+    """The other."""
     cables: int
+    """How many."""
     rate: float
+    """Bytes/s of one."""
     dead: bool = False
+    """All are."""
     slow: bool = False
+    """Some are slow or dead."""
 
 
 class Parts(NamedTuple):
-    """nodes: their names; levels: the switches at each distance from the nodes; cables: of the fabric, nodes being one end."""
+    """What a cluster is made of, by name."""
 
     nodes: tuple[str, ...]
+    """All of them."""
     levels: tuple[tuple[str, ...], ...]
+    """The switches at each distance from the nodes, the nearest first."""
     cables: tuple[Cable, ...]
+    """Of the fabric; those of NICs end at nodes."""
 
     @property
     def hierarchical(self) -> bool:

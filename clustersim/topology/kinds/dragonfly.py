@@ -110,12 +110,16 @@ class _DragonflyPort:
 
 @dataclass(frozen=True, slots=True)
 class DragonflyHops(Hops):
-    """a routers a group, p endpoints and h global ports a router; minimal paths: local, global, local."""
+    """Minimal paths: local, global, local. The letters are those of Kim et al."""
 
     a: int
+    """Routers of a group."""
     p: int
+    """Endpoints of a router."""
     h: int
+    """Ports of a router to other groups."""
     groups: int
+    """How many."""
 
     @property
     def copies(self) -> int:

@@ -161,22 +161,30 @@ _MOST_TRIES = 1000  # of the next cables; then a shortest path
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DragonflyPlusHops(Hops):
-    """hops of a Dragonfly+: groups of `leaves` with p NICs and `spines` with h global cables; `filled` NICs a group.
-
-    parallel: cables from each leaf to each spine. mode, qps, seed: as in Routing. around: the shortest paths without dead links.
-    """
+    """Minimal paths: up to a spine, to the other group, down; inside a group up and down."""
 
     leaves: int
+    """Leaves of a group."""
     spines: int
+    """Spines of a group."""
     p: int
+    """Ports of a leaf for NICs."""
     h: int
+    """Ports of a spine to other groups."""
     groups: int
+    """How many."""
     parallel: int
+    """Cables from each leaf to each spine of its group."""
     filled: int
+    """NICs of a full group."""
     mode: str
+    """As in config's Routing: adaptive, dmodk or ecmp."""
     qps: int = 1
+    """Queue pairs of two NICs."""
     seed: int = 0
+    """Of the hash."""
     around: Detours | None = None
+    """Shortest paths without dead links, if there are any."""
 
     @property
     def copies(self) -> int:
@@ -277,6 +285,7 @@ class DragonflyPlusHops(Hops):
             return way
         if self.mode == "dmodk":
             return destination % self.filled
+        # two bits fewer: the sum with a shift still fits a signed number
         return (mixed(source, destination, way, self.seed) >> np.uint64(2)).astype(np.int64)
 
     def _spare(self, near: Mask, way: Ints) -> Mask:
@@ -285,6 +294,8 @@ class DragonflyPlusHops(Hops):
 
     def _copy(self, lead: Ints) -> Ints:
         """Return which of the cables between two groups: those that follow one another are on different spines."""
+        # copy c leaves by spine (c·(groups-1) + …) // h: neighbours in number share a spine, so D-mod-k would send neighbouring
+        # destinations over one; turn by turn they take one cable of every spine before the second of any
         each = self.copies // self.spines if self.copies % self.spines == 0 else 1
         within, turn = np.divmod(lead % self.copies, self.copies // each)
         return turn * each + within

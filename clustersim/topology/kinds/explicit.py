@@ -133,8 +133,11 @@ class Port(NamedTuple):
     """The one cable of an endpoint."""
 
     switch: str
+    """Where it leads."""
     rate: float
+    """Bytes/s."""
     latency: float
+    """Seconds."""
 
 
 Trunks = Sequence[ExplicitLink]
