@@ -10,21 +10,32 @@ print(result.step_time, result.mfu)
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clustersim.errors import ClustersimError
+from clustersim.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from clustersim.api import Result, load_cluster, load_workload, simulate
+    from clustersim.api import Result, SweepResult, load_cluster, load_workload, simulate, sweep
 
-__version__ = "0.1.0"
-__all__ = ["ClustersimError", "Result", "load_cluster", "load_workload", "simulate"]
+_KINDS = sorted(path.stem for path in Path(__file__).with_name("topology").glob("kinds/[a-z]*"))
+"""Kinds of fabric: each is a file there and a function here."""
+__all__ = ["ClustersimError", "Result", "SweepResult", "load_cluster", "load_workload", "simulate", "sweep", *_KINDS]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
     """Import what is used when it is used: `import clustersim` alone loads neither numpy nor pydantic."""
+    if name in _KINDS:
+        from clustersim.api.clusters import of_kind
+
+        return of_kind(name)
     if name not in __all__:
         raise AttributeError(f"module 'clustersim' has no attribute {name!r}")
     from clustersim import api
 
     return getattr(api, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -4,16 +4,34 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 
+import numpy as np
 import pytest
+import yaml
 
 import clustersim as cs
+from clustersim import plugins
 from clustersim.simulation import simulate
 
 ROOT = Path(__file__).parents[1]
 FAST = {"predictor": "roofline"}
+KINDS = set(plugins.names("clustersim.topology"))
+SMALL = {
+    "name": "small",
+    "model": {"layers": 4, "hidden": 1024, "heads": 8, "vocab": 1024},
+    "training": {"global_batch": 8, "micro_batch": 1, "seq": 1024, "precision": "bf16"},
+    "predictor": "roofline",
+}
+NODE = {"cluster": {"nodes": 1, "node": "hgx-h100"}}
+SUPERPOD = {
+    "switch_latency": "250ns",
+    "rails": "optimized",
+    "scalable_unit": 32,
+    "link": {"rate": "400Gb/s", "cable": ["3m", "30m"]},
+}
 
 
 def test_a_plain_import_loads_nothing_heavy():
@@ -25,7 +43,7 @@ def test_a_plain_import_loads_nothing_heavy():
 def test_the_page_has_a_row_for_every_public_name():
     page = (ROOT / "docs/python.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
-    assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row)) == sorted(cs.__all__)
+    assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row)) == sorted(set(cs.__all__) - KINDS)
     assert [name for name in cs.__all__ if not hasattr(cs, name)] == []
     with pytest.raises(AttributeError, match="no attribute 'simulat'"):
         _ = cs.simulat
@@ -43,6 +61,148 @@ def test_names_paths_and_objects_give_what_the_pipeline_gives():
     assert [one.memory for one in results] == [plain["memory"]["peak_bytes"]] * 4
 
 
+def test_mappings_give_what_files_with_the_same_keys_give():
+    node = yaml.safe_load((ROOT / "topologies/hgx_h100_8.yaml").read_text(encoding="utf-8"))
+    job = yaml.safe_load((ROOT / "workloads/gpt3_xl.yaml").read_text(encoding="utf-8"))
+    assert (
+        cs.simulate(node, job, tp=2, **FAST).step_time == cs.simulate("hgx_h100_8", "gpt3_xl", tp=2, **FAST).step_time
+    )
+    numpys = {**SMALL, "model": {key: np.int64(value) for key, value in SMALL["model"].items()}}
+    assert cs.load_workload(numpys, tp=np.int32(2)).spec == cs.load_workload(SMALL, tp=2).spec
+    assert cs.load_cluster(NODE).name == "cluster"
+
+
+def changed(*keys, to):
+    """Return SMALL with the value at some keys, or what stands there, replaced."""
+    first, *rest = keys
+    return {**SMALL, first: {**SMALL[first], rest[0]: to} if rest else to}
+
+
+DEEP = {}
+DEEP["deeper"] = DEEP
+
+
+@pytest.mark.parametrize(
+    ("workload", "message"),
+    [
+        (changed("model", "layers", to=0), "workload['model']['layers']: model.layers: 0 must be at least 1"),
+        (changed("model", "layers", to=2.5), "workload['model']['layers']: model.layers: 2.5 must be a whole number"),
+        (changed("model", "layers", to=float("nan")), "workload['model']['layers']: not a finite number"),
+        (
+            changed("model", "layers", to=10**5000),
+            "workload['model']['layers']: not a finite number of at most 40 digits",
+        ),
+        (changed("model", "layers", to=object), "workload['model']['layers']: <class 'object'> is nothing that a file"),
+        (changed("model", "layres", to=4), "workload['model']['layres']: unknown key 'layres'; did you mean 'layers'?"),
+        (
+            changed("model", "num_layers", to=4),
+            "workload['model']['num_layers']: model.layers is given twice under two",
+        ),
+        (
+            changed("model", to={"hiden": 1, "layres": 2}),
+            "'hiden' (['model']['hiden']; did you mean 'hidden'?), 'layres' ([",
+        ),
+        (changed("model", to={3: 1}), "workload['model']: the key 3 is no text"),
+        (changed("model", to=[DEEP]), "levels; give fewer"),
+        (changed("model", to=4), "workload['model']: model: 4 must be a mapping of keys"),
+        ({"cluster": {}}, "workload['cluster']: this is a topology, not a workload"),
+        ({}, "workload: name is missing; add it"),
+        (7, "workload: 7 is none; give a file, a shipped name, a mapping, or what cs.load_workload returns"),
+    ],
+)
+def test_an_error_in_a_mapping_names_its_keys(workload, message):
+    with pytest.raises(cs.ClustersimError) as caught:
+        cs.simulate(NODE, workload)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_error_in_a_keyword_names_it():
+    with pytest.raises(cs.ClustersimError, match=r"^workload \(keyword tp\): parallelism\.tp: 3 does not divide"):
+        cs.load_workload(SMALL, tp=3)
+    with pytest.raises(cs.ClustersimError, match=r"^workload \(keyword tpp\): unknown key 'tpp'"):
+        cs.load_workload(SMALL, tpp=3)
+    with pytest.raises(cs.ClustersimError, match=r"^tp=: \{1\} is nothing"):
+        cs.load_workload(SMALL, tp={1})
+    with pytest.raises(cs.ClustersimError, match=r"^cluster: 3 is none"):
+        cs.load_cluster(3)
+
+
+def test_every_kind_of_fabric_is_a_function_and_none_hides_a_room():
+    assert set(cs.__all__) >= KINDS
+    assert set(dir(cs)) >= KINDS
+    rooms = {path.stem for path in (ROOT / "clustersim").iterdir()}
+    assert not set(cs.__all__) & rooms  # an imported room takes the place of a function of its name
+    for kind in KINDS:
+        function = getattr(cs, kind)
+        assert function.__name__ == kind
+        assert kind in function.__doc__
+
+
+def test_fabrics_are_built_with_whole_numbers():
+    built, shipped = (
+        cs.fat_tree(nodes=128, node="hgx-h100", radix=64, tiers=2, **SUPERPOD),
+        cs.load_cluster("superpod_h100_128"),
+    )
+    assert (built.name, built.gpus, built.counts, built.tiers) == ("fat_tree", 1024, shipped.counts, shipped.tiers)
+    assert (built.latency == shipped.latency).all()
+    link = {"rate": "400Gb/s"}
+    assert cs.torus(nodes=8, node="hgx-h100", dims=(2, 4), link=link, name="t").name == "t"
+    assert cs.dragonfly(nodes=3, node="hgx-h100", a=2, p=4, h=1, link=link).nodes == 3
+    assert cs.switch(nodes=2, node={"extends": "hgx-h100", "nics": {"count": 4}}).counts["cables"] == 8
+    assert cs.single_node(nodes=1, node="hgx-h100", faults=[{"gpu": 0, "slowdown": 2.0}]).slowdown[0] == 2
+    wires = [{"a": "s", "b": f"node[{i}]", "rate": "400Gb/s"} for i in range(2)]
+    assert cs.explicit(nodes=2, node="hgx-h100", links=wires, fabric={"nodes": ["s"]}).kind == "explicit"
+    assert cs.switch(nodes=2, node="hgx-h100", nccl={"launch": "1us"}).launch == 1e-6
+
+
+def test_what_is_wrong_with_a_fabric_names_its_keys():
+    wrong = "^cluster\\['fabric'\\]"
+    with pytest.raises(cs.ClustersimError, match=wrong + r"\['link'\]\['rate'\]: .*400 has no unit"):
+        cs.fat_tree(nodes=128, node="hgx-h100", radix=64, tiers=2, link={"rate": 400})
+    with pytest.raises(cs.ClustersimError, match=wrong + r"\['tirs'\]: unknown key 'tirs'; did you mean 'tiers'"):
+        cs.fat_tree(nodes=128, node="hgx-h100", radix=64, tirs=2, link={"rate": 400})
+    with pytest.raises(cs.ClustersimError, match=r"kind is given twice or is the function's name"):
+        cs.torus(nodes=1, node="hgx-h100", fabric={"kind": "grid"})
+
+
+def test_tiers_by_number_are_those_with_nothing_written():
+    with pytest.raises(cs.ClustersimError, match=r"fabric\.tiers: 7 is not known; write a list of tiers, or how many"):
+        cs.fat_tree(nodes=128, node="hgx-h100", radix=64, tiers=7, link={"rate": "400Gb/s"})
+    with pytest.raises(cs.ClustersimError, match=r"leaf needs its number of ports; add radix"):
+        cs.fat_tree(nodes=128, node="hgx-h100", tiers=2, link={"rate": "400Gb/s"})
+    mixed = [{"radix": 32}, {}]
+    with pytest.raises(cs.ClustersimError, match="64 groups of leaf switches need"):
+        cs.fat_tree(nodes=128, node="hgx-h100", radix=2, tiers=mixed, link={"rate": "400Gb/s"})
+
+
+def test_a_sweep_has_the_points_of_its_axes():
+    found = cs.sweep("hgx_h100_8", "gpt3_xl", tp=[1, 2, 16], micro_batch=(1, 2), **FAST)
+    assert found.points.height == 6
+    assert found.points["status"].to_list() == ["ok"] * 4 + ["illegal"] * 2
+    assert found.points["reason"][5].startswith(str(ROOT / "workloads/gpt3_xl.yaml") + " (keyword tp): ")
+    best = cs.simulate("hgx_h100_8", "gpt3_xl", **found.best)
+    assert best.tokens_per_s == found.points["tokens_per_s"][0]
+    assert "<table" in found._repr_html_()
+
+
+def test_a_sweep_of_mappings_runs_on_processes():
+    alone, spread = (cs.sweep(NODE, SMALL, workers=workers, tp=range(1, 3)) for workers in (1, 2))
+    assert alone.rows == spread.rows
+    assert alone.best == {"tp": 1}
+
+
+def test_a_sweep_without_a_point_says_why():
+    with pytest.raises(cs.ClustersimError, match="tp=: no value; give at least one"):
+        cs.sweep(NODE, SMALL, tp=[])
+    with pytest.raises(cs.ClustersimError, match="workers=0: write a whole number of 1 or more"):
+        cs.sweep(NODE, SMALL, workers=0)
+    with pytest.raises(cs.ClustersimError, match=r"keyword tp.*3 does not divide"):
+        cs.sweep(NODE, SMALL, tp=[3])
+    with pytest.raises(cs.ClustersimError, match="no point of the sweep has a result; the first one: workload"):
+        _ = cs.sweep(NODE, SMALL, pp=[4], tp=4).best
+
+
 def test_a_result_is_frozen_and_has_frames_and_a_table():
     result = cs.simulate("hgx_h100_8", "gpt3_xl", tp=2, **FAST)
     with pytest.raises(FrozenInstanceError):
@@ -55,3 +215,8 @@ def test_a_result_is_frozen_and_has_frames_and_a_table():
 def test_bad_input_is_an_error_of_one_sentence():
     with pytest.raises(cs.ClustersimError, match=r"parallelism\.tp: 3 does not divide"):
         cs.simulate("hgx_h100_8", "gpt3_xl", tp=3)
+
+
+def test_the_version_is_that_of_the_project():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert cs.__version__ == project["version"]

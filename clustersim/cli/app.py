@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import typer
 
-from clustersim import __version__
 from clustersim.cli.collective import collective
 from clustersim.cli.jobs import jobs
 from clustersim.cli.kernels import kernels
@@ -16,6 +15,7 @@ from clustersim.cli.schedule import schedule
 from clustersim.cli.show import show
 from clustersim.cli.sweep import sweep
 from clustersim.cli.validate import validate
+from clustersim.version import __version__
 
 app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},

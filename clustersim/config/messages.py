@@ -32,16 +32,16 @@ def first(
         if group[0]["type"] == "extra_forbidden":
             unknown.append((error, str(loc[-1]), _hint(kind, group[0], at, (*at, *loc))))
     worst = min(found)[-1]
-    return _all(unknown) if len(unknown) > 1 and worst in [error for error, *_ in unknown] else worst
+    return _all(unknown, document.path) if len(unknown) > 1 and worst in [error for error, *_ in unknown] else worst
 
 
-def _all(unknown: list[tuple[ConfigError, str, str]]) -> ConfigError:
+def _all(unknown: list[tuple[ConfigError, str, str]], path: str) -> ConfigError:
     """Return one error that names all unknown keys of a file, each with its place and what was probably meant."""
     unknown.sort(key=lambda one: (one[0].line, one[0].column))
     lead = unknown[0][0]
     told = []
     for error, key, hint in unknown:
-        place = f"{error.line}:{error.column}" if error.line else "command line"
+        place = f"{error.line}:{error.column}" if error.line else error.path.removeprefix(path).strip(" ()")
         told.append(f"{shown(key)} ({place}{'; ' if hint else ''}{hint})")
     sentence = f"{len(unknown)} unknown keys: {', '.join(told)}; rename or remove them"
     return ConfigError(lead.path, lead.line, lead.column, sentence)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
 
 from clustersim.config.fields import Bandwidth, Count, Fraction, Index, Length, Name, Power, Spec, Time, between
+from clustersim.errors import shown
 
 NCCL_ALGORITHMS = ("ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat")
 NCCL_PROTOCOLS = ("LL", "LL128", "Simple")
@@ -21,6 +22,15 @@ def _rails(value: object) -> int | str:
     if whole or value in ("none", "optimized"):
         return value  # type: ignore[return-value]
     raise ValueError(f"{value!r} is not known; write none, optimized, or a number of rails up to 1024")
+
+
+def _listed(value: object) -> object:
+    """Return as many tiers as a number says, all with what is usual."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return value
+    if 1 <= value <= 5:
+        return ({},) * value
+    raise ValueError(f"{shown(value)} is not known; write a list of tiers, or how many, from 1 to 5")
 
 
 def _node(value: object) -> str | dict[str, Any]:
@@ -209,10 +219,11 @@ Reduction = Literal["none", "sharp"]
 class FatTree(Spec):
     """A fat tree of 1 to 5 tiers.
 
-    rails: `none` puts the NICs of a node on one leaf, `optimized` NIC j of every node on a leaf of rail j, a number k
-    NIC j on rail j % k. scalable_unit: nodes that share a set of leaves, one a rail. rail_planes: each rail is a network of
-    its own; traffic changes rails only inside nodes. planes: a NIC has that many ports of `link` each, one into each of as
-    many equal trees, and spreads its packets over them. reduction: `sharp` if the switches add up (SHARP).
+    tiers: from the leaves upwards, or how many. radix: ports of the switches in all tiers that do not say. rails: `none` puts
+    the NICs of a node on one leaf, `optimized` NIC j of every node on a leaf of rail j, a number k NIC j on rail j % k.
+    scalable_unit: nodes that share a set of leaves, one a rail. rail_planes: each rail is a network of its own; traffic changes
+    rails only inside nodes. planes: a NIC has that many ports of `link` each, one into each of as many equal trees, and spreads
+    its packets over them. reduction: `sharp` if the switches add up (SHARP).
     """
 
     kind: Name
@@ -220,11 +231,17 @@ class FatTree(Spec):
     rail_planes: bool = False
     planes: Annotated[int, Field(ge=1, le=16)] = 1
     scalable_unit: Count | None = None
-    tiers: Annotated[tuple[Tier, ...], Field(strict=False), between(1, 5)]
+    radix: Annotated[int, Field(ge=2, le=100_000)] | None = None
+    tiers: Annotated[tuple[Tier, ...], Field(strict=False), between(1, 5), BeforeValidator(_listed)]
     link: Link
     switch_latency: Time = 250e-9
     routing: Routing = Routing()
     reduction: Reduction = "none"
+
+    def tier(self, index: int) -> Tier:
+        """Return a tier with the `radix` of all where it has none of its own."""
+        tier = self.tiers[index]
+        return tier if tier.radix is not None else tier.model_copy(update={"radix": self.radix})
 
 
 class SingleNode(Spec):

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from clustersim.config.yaml_tree import MAX_DEPTH, MAX_VALUES, YamlNode, compose
 from clustersim.errors import ConfigError, shown
@@ -39,24 +39,36 @@ _WORDS: Mapping[str, Any] = {
 }
 
 
+class Mark(NamedTuple):
+    """Where a value stands: in a file by line and column, in a mapping of Python by its keys."""
+
+    line: int
+    """From 1; 0 in a mapping of Python."""
+    column: int
+    """From 1; in a mapping of Python how many marks are before it, so that the first error is the first in the mapping."""
+    keys: str = ""
+    """In a mapping of Python, such as `['model']['layers']`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A read file: its plain `data`, and in `marks` the (line, column) of the value at every key path.
-
-    A path that ends in `KEY` is where the key itself stands. Values behind an alias are where the anchor is.
-    """
+    """What was read: a file, or a mapping of Python (`clustersim.config.mapping`)."""
 
     path: str
+    """The file as the user wrote it, or what the mapping describes: `cluster`, `workload`."""
     data: dict[str, Any]
-    marks: dict[Loc, tuple[int, int]] = field(repr=False)
+    """Plain mappings, lists, text, numbers, true, false and null."""
+    marks: dict[Loc, Mark] = field(repr=False)
+    """Where the value at every key path stands; at a path that ends in `KEY`, where the key itself does. Values behind an
+    alias stand where the anchor is."""
 
     def error(self, loc: Loc, message: str) -> ConfigError:
         """Return a ConfigError at `loc`, or at its nearest parent that the file has."""
         place = tuple(loc)
         while place and place not in self.marks:
             place = place[:-1]
-        line, column = self.marks.get(place, (1, 1))
-        return ConfigError(self.path, line, column, message)
+        line, column, keys = self.marks.get(place, Mark(1, 1))
+        return ConfigError(self.path + keys, line, column, message)
 
 
 def own(path: Path) -> Document:
@@ -88,7 +100,7 @@ def parse(text: str, path: str = "<text>") -> Document:
 class _Reader:
     def __init__(self, path: str) -> None:
         self.path = path
-        self.marks: dict[Loc, tuple[int, int]] = {}
+        self.marks: dict[Loc, Mark] = {}
 
     def count(self, node: YamlNode, depth: int, known: dict[int, int]) -> int:
         """Return the values below a node, each alias as often as it stands, before any is made."""
@@ -102,7 +114,7 @@ class _Reader:
         return self.error(node, f"more than {MAX_VALUES} values or {MAX_DEPTH} levels after aliases; write them out")
 
     def value(self, node: YamlNode, loc: Loc) -> Any:
-        self.marks[loc] = node.place
+        self.marks[loc] = Mark(*node.place)
         if len(loc) > MAX_DEPTH:
             raise self.too_many(node)
         if node.kind == "mapping":
@@ -121,7 +133,7 @@ class _Reader:
                 raise self.error(key_node, "merge keys (<<) are not supported; write the keys out")
             if key in result:
                 raise self.error(key_node, f"duplicate key {shown(key)}; keep one of the two")
-            self.marks[(*loc, key, KEY)] = key_node.place
+            self.marks[(*loc, key, KEY)] = Mark(*key_node.place)
             result[key] = self.value(value_node, (*loc, key))
         return result
 

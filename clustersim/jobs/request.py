@@ -105,7 +105,7 @@ def _file(document: Document, entry: Entry) -> Path:
 
 def _request(document: Document, index: int, entry: Entry, overrides: Mapping[str, object]) -> PlacementRequest:
     own = {key: ("jobs", index, "set", key) for key in entry.set if key not in overrides}
-    places = {key: (document.path, *document.marks[(*loc, KEY)]) for key, loc in own.items()}
+    places = {key: (document.path, *document.marks[(*loc, KEY)][:2]) for key, loc in own.items()}
     path = _file(document, entry)
     if not exists(path):
         found = f"jobs.{index}.workload: no file {path}; it is sought beside this file"

@@ -10,7 +10,7 @@ from typing import Any
 from clustersim.config import shipped
 from clustersim.config.fields import validate
 from clustersim.config.workload import Workload
-from clustersim.config.yaml import KEY, Document, Loc, parse, read
+from clustersim.config.yaml import KEY, Document, Loc, Mark, parse, read
 from clustersim.convert.megatron import REMEDIES, YIELDS, find, refused
 from clustersim.errors import ConfigError, InputError
 from clustersim.parallel.check import check
@@ -107,7 +107,7 @@ def _leaves(document: Document) -> list[tuple[Loc, Any]]:
     return found
 
 
-def _move(document: Document, marks: dict[Loc, tuple[int, int]], source: Loc, target: Loc) -> None:
+def _move(document: Document, marks: dict[Loc, Mark], source: Loc, target: Loc) -> None:
     marks[target] = document.marks[source]
     for depth in range(1, len(target)):
         marks.setdefault(target[:depth], document.marks[source])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from clustersim import __version__
+from clustersim.version import __version__
 
 SCHEMA_VERSION = 1
 """Raised by one when a key is removed or means something else; new keys do not raise it."""

@@ -16,9 +16,10 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clustersim import __version__, plugins
+from clustersim import plugins
 from clustersim.errors import InputError
 from clustersim.files import Inputs, digest
+from clustersim.version import __version__
 from clustersim.writing import ASIDE, LOCK, check_parent, holder, settled, unfinished, unwritable, workplace, write
 
 if TYPE_CHECKING:

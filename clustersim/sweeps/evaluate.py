@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +17,7 @@ from clustersim.topology.model import Topology
 
 if TYPE_CHECKING:
     from clustersim.parallel.job import Job
+    from clustersim.parallel.load import SourcePlace
 
 Row = dict[str, Any]
 _SPEED = (
@@ -39,12 +40,14 @@ class SweepInputs:
 
     cluster: Topology
     workload: Document
+    places: Mapping[str, SourcePlace] = field(default_factory=dict)
+    """Where overrides are from, by dotted key; those that are not here are from a command line."""
 
     def job(self, point: Mapping[str, object]) -> Job:
         """Return the job of a point. Raises InputError when it is illegal."""
         from clustersim.parallel.load import build
 
-        return build(self.workload, point)
+        return build(self.workload, point, self.places)
 
 
 def load(files: Files) -> SweepInputs:

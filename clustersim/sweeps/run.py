@@ -57,7 +57,8 @@ def run(
     topology, workload = find("topologies", topology), find("workloads", workload)
     with held() as read:
         files = Files(str(topology), str(workload), read)
-        case = check(files, space)
+        case = load(files)
+        check(case, space)
         parts = {"topology": topology, "workload": workload}
         asked = Question.of("sweep", parts, read, {"overrides": dict(fixed or {})})
         target = place(asked, out, names.default(["sweep", topology, workload], fixed or {}, {}), force)
@@ -95,9 +96,8 @@ def _rows(
     return ordered
 
 
-def check(files: Files, space: Sequence[Point]) -> SweepInputs:
-    """Return what all points share. Raises the InputError that would be the fate of each: of the cluster, or of the workload."""
-    case = load(files)
+def check(case: SweepInputs, space: Sequence[Point]) -> None:
+    """Raise the InputError that would be the fate of every point."""
     first: InputError | None = None
     seen: set[tuple[str, str]] = set()
     for point in islice(space, 200):
@@ -112,4 +112,3 @@ def check(files: Files, space: Sequence[Point]) -> SweepInputs:
             seen.add(found)
     if first is not None and not seen:
         raise first
-    return case

@@ -21,27 +21,28 @@ NumberedRows = Iterator[tuple[int, Row]]
 Item = TypeVar("Item")
 
 
-def rows(files: Files, case: SweepInputs, points: Sequence[Point], workers: int) -> NumberedRows:
+def rows(shared: Files | SweepInputs, case: SweepInputs, points: Sequence[Point], workers: int) -> NumberedRows:
     """Yield (index, row) of every point as it is done; with one worker in this process, in order.
 
-    files: the inputs, which every worker loads for itself from the bytes that were read. case: what they give, loaded here.
+    shared: what every worker begins with, the inputs that it loads for itself from the bytes that were read, or the case.
+    case: what they give, loaded here.
     Closing the iterator early ends the workers. Raises ClustersimError when one of them dies, after the rows that are done.
     """
     if workers == 1 or len(points) <= 1:
         for index, point in enumerate(points):
             yield index, evaluate(case, point)
         return
-    yield from spread(_evaluate, points, workers, files)
+    yield from spread(_evaluate, points, workers, shared)
 
 
 def spread(
-    work: Callable[[Item], Row], items: Sequence[Item], workers: int, files: Files | None = None
+    work: Callable[[Item], Row], items: Sequence[Item], workers: int, shared: Files | SweepInputs | None = None
 ) -> NumberedRows:
     """Yield (index, work(item)) of every item as it is done, on `workers` processes of their own; otherwise as `rows`."""
     from multiprocessing import active_children
 
     others = set(active_children())
-    pool = _pool(min(workers, len(items)), files)
+    pool = _pool(min(workers, len(items)), shared)
     over = False
     try:
         with _deaf():
@@ -55,12 +56,12 @@ def spread(
         pool.shutdown(cancel_futures=True)
 
 
-def _pool(workers: int, files: Files | None) -> ProcessPoolExecutor:
+def _pool(workers: int, shared: Files | SweepInputs | None) -> ProcessPoolExecutor:
     """Return a pool of spawned workers: a fork of a process that has used polars can hang."""
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
-    begun = (files, plugins.permits())
+    begun = (shared, plugins.permits())
     return ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin, initargs=begun)
 
 
@@ -73,7 +74,7 @@ def _evaluate(point: Point) -> Row:
     return evaluate(_case[0], point)
 
 
-def _begin(files: Files | None, permits: tuple[str, ...]) -> None:
+def _begin(shared: Files | SweepInputs | None, permits: tuple[str, ...]) -> None:
     """Prepare a worker: it loads its inputs, if any, permits the same plugins, and ends when who started it is gone."""
     plugins.inherit(permits)
     from multiprocessing import parent_process
@@ -85,7 +86,7 @@ def _begin(files: Files | None, permits: tuple[str, ...]) -> None:
             os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
-    _case[:] = [load(files)] if files else []
+    _case[:] = [shared if isinstance(shared, SweepInputs) else load(shared)] if shared else []
 
 
 @contextmanager

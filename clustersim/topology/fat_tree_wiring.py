@@ -232,7 +232,7 @@ def ports_of_tiers(cluster: NodeSpecs, spec: FatTree) -> tuple[Ports, ...]:
 
 
 def _ports(cluster: NodeSpecs, spec: FatTree, index: int) -> Ports:
-    tier, at = spec.tiers[index], ("fabric", "tiers", index)
+    tier, at = spec.tier(index), ("fabric", "tiers", index)
     name = tier.name or NAMES[index]
     if tier.radix is None and tier.down is None:
         raise cluster.error(at, f"{name} needs its number of ports; add radix, or down and up")

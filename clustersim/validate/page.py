@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from clustersim import __version__
 from clustersim.units import duration
 from clustersim.validate import drawing
 from clustersim.validate.evaluate import Outcome
 from clustersim.validate.statistics import GROUPS, compared, worst
+from clustersim.version import __version__
 
 TITLES = {
     "source": "By source",

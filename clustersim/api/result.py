@@ -1,19 +1,17 @@
-"""clustersim from Python: load a cluster and a workload, simulate a step, look at the result."""
+"""What a simulated step, and a sweep, are to a script or a notebook."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clustersim import simulation
-from clustersim.parallel.job import Job
-from clustersim.parallel.load import load as load_job
-from clustersim.parallel.options import KEYS
-from clustersim.topology.build import load as load_topology
-from clustersim.topology.model import Topology
+from clustersim.errors import InputError
+from clustersim.parallel.options import NAMES
+from clustersim.sweeps.evaluate import Row
+from clustersim.sweeps.space import Point
+from clustersim.sweeps.table import frame, ranked
 from clustersim.units import scaled, seconds
 
 if TYPE_CHECKING:
@@ -88,41 +86,30 @@ class Result:
         return f"<table><caption>{escape(title)}</caption>{cells}</table>"
 
 
-def load_cluster(cluster: str | Path) -> Topology:
-    """Return the cluster of a topology file, or of the bare name of a shipped one. Raises ClustersimError for bad input."""
-    return load_topology(cluster)
+@dataclass(frozen=True, slots=True)
+class SweepResult:
+    """All points of a sweep."""
 
+    asked: tuple[Point, ...]
+    """The overrides of each point by dotted key, in the order of the axes, the last one fastest."""
+    rows: tuple[Row, ...]
+    """What became of each: `status` is ok, illegal, does not fit or failed, and `reason` says why there is no result."""
 
-def load_workload(workload: str | Path, **overrides: object) -> Job:
-    """Return the job of a workload file, or of the bare name of a shipped one. Raises ClustersimError for bad input.
+    @property
+    def points(self) -> pl.DataFrame:
+        """All points, fastest per token first and those without a result last, as `points.parquet`; made when asked for."""
+        return frame(self.rows)
 
-    overrides: keys as the options of `clustersim run`, such as `tp=8`; dotted ones as `**{"training.seq": 4096}`.
-    """
-    return load_job(workload, {KEYS.get(key, key): value for key, value in overrides.items()})
+    @property
+    def best(self) -> dict[str, Any]:
+        """The keywords of the fastest point, for `cs.simulate`. Raises InputError, with a reason, when no point has a result."""
+        order = ranked(self.rows)
+        if not order:
+            reason = f"the first one: {self.rows[0]['reason']}" if self.rows else "it has no points"
+            raise InputError(f"no point of the sweep has a result; {reason}")
+        first = next(i for i, row in enumerate(self.rows) if row is order[0])
+        return {NAMES.get(key, key): value for key, value in self.asked[first].items()}
 
-
-def simulate(
-    cluster: str | Path | Topology,
-    workload: str | Path | Job,
-    *,
-    fold: bool = True,
-    ignore_memory: bool = False,
-    full_attention: bool = False,
-    **overrides: object,
-) -> Result:
-    """Simulate one training step, as `clustersim run` does, and write nothing.
-
-    cluster, workload: files, names of shipped ones, or what `load_cluster` and `load_workload` return. fold: simulate
-    ranks that nothing can tell apart once. ignore_memory: go on when the job does not fit. full_attention: count all of
-    causal attention in the model FLOP. overrides: keys of the workload, as in `load_workload`. Raises ClustersimError.
-    """
-    job = _overridden(workload, overrides) if isinstance(workload, Job) else load_workload(workload, **overrides)
-    built = cluster if isinstance(cluster, Topology) else load_cluster(cluster)
-    play = partial(simulation.run, fold=fold, ignore_memory=ignore_memory, full_attention=full_attention)
-    return Result(play(built, job))
-
-
-def _overridden(job: Job, overrides: dict[str, object]) -> Job:
-    from clustersim.parallel.load import build
-
-    return build(job.document, {KEYS.get(key, key): value for key, value in overrides.items()}) if overrides else job
+    def _repr_html_(self) -> str:
+        """Return the table, which notebooks show."""
+        return str(self.points._repr_html_())

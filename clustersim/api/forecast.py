@@ -1,0 +1,70 @@
+"""`clustersim run` and `clustersim sweep` for scripts: one step, and many of them, ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from clustersim import simulation
+from clustersim.api.inputs import (
+    ClusterLike,
+    WorkloadLike,
+    by_key,
+    load_cluster,
+    load_workload,
+    places,
+    workload_document,
+)
+from clustersim.api.result import Result, SweepResult
+from clustersim.errors import InputError
+from clustersim.sweeps import runner
+from clustersim.sweeps.evaluate import SweepInputs
+from clustersim.sweeps.run import check
+from clustersim.sweeps.space import Point, SweepSpace
+
+
+def simulate(
+    cluster: ClusterLike,
+    workload: WorkloadLike,
+    *,
+    fold: bool = True,
+    ignore_memory: bool = False,
+    full_attention: bool = False,
+    **overrides: object,
+) -> Result:
+    """Simulate one training step, as `clustersim run` does, and write nothing.
+
+    cluster, workload: files, names of shipped ones, mappings with the keys of such files, or what `load_cluster` and
+    `load_workload` return. fold: simulate ranks that nothing can tell apart once. ignore_memory: go on when the job does not
+    fit. full_attention: count all of causal attention in the model FLOP. overrides: keys of the workload, as in
+    `load_workload`. Raises ClustersimError, which says where and what is wrong.
+    """
+    job = load_workload(workload, **overrides)
+    built = load_cluster(cluster)
+    return Result(simulation.run(built, job, fold=fold, ignore_memory=ignore_memory, full_attention=full_attention))
+
+
+def sweep(cluster: ClusterLike, workload: WorkloadLike, *, workers: int = 1, **axes: object) -> SweepResult:
+    """Simulate every combination of values, such as `tp=[1, 2, 4], pp=[1, 2]`, and write nothing.
+
+    cluster, workload: as in `simulate`. workers: processes; with more than 1 the caller is a file whose own work stands under
+    `if __name__ == "__main__":`, as everywhere in Python's multiprocessing. axes: keys of the workload as in `load_workload`; a
+    list, tuple or range has the values that are tried, anything else is the same at every point. Raises ClustersimError for what
+    is wrong at every point.
+    """
+    if not isinstance(workers, int) or workers < 1:
+        raise InputError(f"workers={workers!r}: write a whole number of 1 or more")
+    space = _space(axes)
+    document = workload_document(workload)
+    case = SweepInputs(load_cluster(cluster), document, places(document, axes))
+    check(case, space)
+    found = dict(runner.rows(case, case, space, workers))
+    return SweepResult(tuple(space), tuple(found[index] for index in range(len(space))))
+
+
+def _space(axes: Mapping[str, object]) -> list[Point]:
+    several = {name: value for name, value in axes.items() if isinstance(value, list | tuple | range)}
+    for name, value in several.items():
+        if not len(value):
+            raise InputError(f"{name}=: no value; give at least one")
+    fixed = by_key({name: value for name, value in axes.items() if name not in several})
+    return SweepSpace(by_key(several), fixed).space()

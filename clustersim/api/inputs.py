@@ -1,0 +1,70 @@
+"""Clusters and workloads as scripts give them: files, names of shipped ones, mappings, or what was loaded before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from clustersim.config import mapping, shipped
+from clustersim.config.yaml import Document, read
+from clustersim.errors import InputError, shown
+from clustersim.parallel.job import Job
+from clustersim.parallel.load import SourcePlace
+from clustersim.parallel.load import build as build_job
+from clustersim.parallel.options import KEYS
+from clustersim.topology.build import build as build_topology
+from clustersim.topology.build import document_of
+from clustersim.topology.model import Topology
+
+ClusterLike = str | Path | Mapping[str, Any] | Topology
+WorkloadLike = str | Path | Mapping[str, Any] | Job
+
+
+def load_cluster(cluster: ClusterLike) -> Topology:
+    """Return a cluster: of a topology file, the name of a shipped one, or a mapping with the keys of such a file.
+
+    One that is loaded is returned as it is. Raises ClustersimError, which says where and what is wrong.
+    """
+    if isinstance(cluster, Topology):
+        return cluster
+    if isinstance(cluster, Mapping):
+        return build_topology(mapping.document(cluster, "cluster"))
+    if isinstance(cluster, str | Path):
+        return build_topology(document_of(cluster))
+    made = "what cs.load_cluster or a function such as cs.fat_tree returns"
+    raise InputError(f"cluster: {shown(cluster)} is none; give a file, a shipped name, a mapping, or {made}")
+
+
+def load_workload(workload: WorkloadLike, **overrides: object) -> Job:
+    """Return a job: of a workload file, the name of a shipped one, or a mapping with the keys of such a file.
+
+    overrides: keys as the options of `clustersim run`, such as `tp=8`; dotted ones as `**{"training.seq": 4096}`. Raises
+    ClustersimError, which says where and what is wrong.
+    """
+    if isinstance(workload, Job) and not overrides:
+        return workload
+    document = workload_document(workload)
+    return build_job(document, by_key(overrides), places(document, overrides))
+
+
+def workload_document(workload: WorkloadLike) -> Document:
+    """Return what describes a workload, unchecked. Raises ClustersimError when it cannot be read."""
+    if isinstance(workload, Job):
+        return workload.document
+    if isinstance(workload, Mapping):
+        return mapping.document(workload, "workload")
+    if isinstance(workload, str | Path):
+        return read(shipped.find("workloads", workload))
+    made = "what cs.load_workload returns"
+    raise InputError(f"workload: {shown(workload)} is none; give a file, a shipped name, a mapping, or {made}")
+
+
+def places(document: Document, keywords: Iterable[str]) -> dict[str, SourcePlace]:
+    """Return where messages find what keywords set, by dotted key."""
+    return {KEYS.get(name, name): (f"{document.path} (keyword {name})", 0, 0) for name in keywords}
+
+
+def by_key(keywords: Mapping[str, object]) -> dict[str, Any]:
+    """Return the values of keywords, such as `tp`, as plain data by the dotted key that each sets, such as `parallelism.tp`."""
+    return {KEYS.get(name, name): mapping.plain(value, f"{name}=") for name, value in keywords.items()}

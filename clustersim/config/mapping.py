@@ -1,0 +1,81 @@
+"""A mapping of Python → plain data, with the keys that lead to every value: what a YAML file says, said by a script."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from numbers import Integral, Real
+from pathlib import PurePath
+from typing import Any
+
+from clustersim.config.yaml import KEY, Document, Loc, Mark
+from clustersim.config.yaml_tree import MAX_DEPTH, MAX_VALUES
+from clustersim.errors import ConfigError, shown
+
+_MOST = 10**40
+
+
+def document(given: Mapping[Any, Any], path: str) -> Document:
+    """Return a mapping as a document that is called `path` in messages, which then name the keys: `workload['model']`.
+
+    Values are text, numbers (numpy's too), True, False, None, paths, lists, tuples and mappings of these. Raises ConfigError for
+    anything else.
+    """
+    reader = _Reader(path)
+    return Document(path, reader.mapping(given, ()), reader.marks)
+
+
+def plain(value: object, path: str) -> Any:
+    """Return one value as plain data. Raises ConfigError, which calls it `path`, as `document` does."""
+    return _Reader(path).value(value, ())
+
+
+class _Reader:
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.marks: dict[Loc, Mark] = {}
+
+    def mapping(self, given: Mapping[Any, Any], loc: Loc) -> dict[str, Any]:
+        self.mark(loc)
+        result: dict[str, Any] = {}
+        for key, value in given.items():
+            if not isinstance(key, str):
+                raise self.error(loc, f"the key {shown(key)} is no text; write it in quotes")
+            self.marks[(*loc, key, KEY)] = self.at((*loc, key))
+            result[key] = self.value(value, (*loc, key))
+        return result
+
+    def value(self, value: Any, loc: Loc) -> Any:
+        self.mark(loc)
+        if hasattr(value, "tolist"):  # a number or an array of numpy
+            value = value.tolist()
+        if isinstance(value, Mapping):
+            return self.mapping(value, loc)
+        if isinstance(value, list | tuple | range):
+            return [self.value(item, (*loc, i)) for i, item in enumerate(value)]
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, str | PurePath):
+            return str(value)
+        return self.number(value, loc)
+
+    def number(self, value: object, loc: Loc) -> int | float:
+        if isinstance(value, Integral) and abs(value) < _MOST:  # type: ignore[operator]
+            return int(value)
+        if isinstance(value, Real) and not isinstance(value, Integral) and math.isfinite(value):
+            return float(value)
+        if isinstance(value, Real):
+            raise self.error(loc, "not a finite number of at most 40 digits; write one")
+        what = f"{shown(value)} is nothing that a file could say"
+        raise self.error(loc, f"{what}; give text, a number, True, False, None, a list or a mapping")
+
+    def mark(self, loc: Loc) -> None:
+        self.marks[loc] = self.at(loc)
+        if len(loc) > MAX_DEPTH or len(self.marks) > 2 * MAX_VALUES:
+            raise self.error(loc[:1], f"more than {MAX_VALUES} values or {MAX_DEPTH} levels; give fewer")
+
+    def error(self, loc: Loc, message: str) -> ConfigError:
+        return ConfigError(self.path + self.at(loc).keys, 0, 0, message)
+
+    def at(self, loc: Loc) -> Mark:
+        return Mark(0, len(self.marks), "".join(f"[{part!r}]" for part in loc))
