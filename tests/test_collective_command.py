@@ -378,5 +378,5 @@ def test_more_ways_than_can_be_laid(call):
     assert len(out.splitlines()) == 4
     code, out, err = call("dispatch", *cloud, "--imbalance", "2")
     assert (code, out) == (2, "")
-    assert "give the pairs of an all-to-all 84934656 different ways, more than" in err
+    assert "give the pairs of an all-to-all 84934656 different routes, more than" in err
     assert err.strip().endswith("at once; use smaller groups, or adaptive routing")

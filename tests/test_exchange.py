@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from clustersim.collectives import all_to_all
 from clustersim.collectives.all_to_all import all_pairs_loads
-from clustersim.collectives.idle import bounds, loads
-from clustersim.collectives.loads import PhaseLoads, pair_loads
+from clustersim.collectives.idle import loads
+from clustersim.collectives.loads import PhaseLoads, bounds, pair_loads
 from clustersim.collectives.model import AllPairs, Group, phases
 from clustersim.config.yaml import parse
 from clustersim.engine.network import Tenant, demand, folded
@@ -110,7 +110,9 @@ def test_a_router_that_says_nothing_is_asked_for_every_pair():
     topology = cases.cluster("static", "none", "nvswitch")
     mute = replace(topology, router=topology.router.__call__)
     found = same(mute, np.arange(32)[None], AllPairs(31, *WEIGHTS["even"](32)))
-    assert all((pin == len(topology.capacity)).all() for _, pin in found.pins)  # nothing is known to come through
+    assert all(
+        (feeder == len(topology.capacity)).all() for _, feeder in found.feeders
+    )  # nothing is known to come through
 
 
 @pytest.mark.parametrize("fabric", sorted(cases.FABRICS))
@@ -124,10 +126,10 @@ def test_all_bytes_of_a_link_come_through_its_pins(fabric, fault):
     pairs = AllPairs(31, *WEIGHTS["even"](32)).pairs()
     routes = topology.route(pairs.source, pairs.destination)
     all_to_all = [set(part.tolist()) for part in np.split(routes.links, routes.start[1:-1])]
-    for link, pin in found.pins:
+    for link, feeder in found.feeders:
         assert np.array_equal(np.unique(link), np.unique(found.link))
         of: dict[int, set[int]] = {}
-        for a, b in zip(link.tolist(), pin.tolist(), strict=True):
+        for a, b in zip(link.tolist(), feeder.tolist(), strict=True):
             of.setdefault(a, set()).add(b)
         for way in all_to_all:
             for crossed in way:
@@ -138,8 +140,8 @@ def test_what_comes_from_the_nics_of_a_leaf_cannot_fill_its_ways_up():
     topology = cases.cluster("bundles", "none", "nvswitch")
     found = all_pairs_loads(topology, np.arange(32)[None], AllPairs(31, *WEIGHTS["even"](32)))
     tiers = {tier.name: tier for tier in topology.tiers}
-    for (link, pin), leaf, nic in zip(found.pins, ("leaf-up", "leaf-down"), ("nic-up", "nic-down"), strict=True):
-        fed = pin[link == tiers[leaf].first] - tiers[nic].first
+    for (link, feeder), leaf, nic in zip(found.feeders, ("leaf-up", "leaf-down"), ("nic-up", "nic-down"), strict=True):
+        fed = feeder[link == tiers[leaf].first] - tiers[nic].first
         assert fed.tolist() == [0, 1, 2, 3]
 
 
@@ -210,13 +212,13 @@ def test_too_many_different_ways_are_refused():
     with pytest.raises(InputError) as caught:
         traffic(topology, Family("ep", np.arange(30720)[None], (30720,), "direct"), "all_to_all")
     assert str(caught.value) == (
-        "the routing and the faults of this cluster give the pairs of an all-to-all 117964800 different ways, more than "
+        "the routing and the faults of this cluster give the pairs of an all-to-all 117964800 different routes, more than "
         "8388608 at once; use smaller groups, or adaptive routing"
     )
 
 
 def test_small_groups_are_laid_pair_by_pair():
-    """Their pins are the narrowest links of each way."""
+    """Their feeders are the narrowest links of each way."""
     topology = cases.cluster("bundles", "none", "nvswitch")
     [phase] = phases("direct", "all_to_all", Group(32, (32,)))
     ranks = np.arange(32)[None]

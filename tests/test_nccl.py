@@ -14,7 +14,7 @@ from clustersim.collectives.loads import route
 from clustersim.collectives.model import Group
 from clustersim.collectives.nccl import choose as choices
 from clustersim.collectives.nccl import graphs, p2p, request, table
-from clustersim.collectives.nccl.choose import FILES, candidates, choose, collective_seconds
+from clustersim.collectives.nccl.choose import FILES, candidates, choose, collective_seconds, file_of, why
 from clustersim.collectives.nccl.constants import RELEASES, constants
 from clustersim.collectives.nccl.measured_latency import under_way
 from clustersim.collectives.nccl.shape import Shape, ordered, shape, shapes
@@ -172,7 +172,7 @@ def test_what_is_forced_is_taken(algo, proto):
 
 def test_the_reason_of_a_choice():
     node = cluster()
-    assert choose("all_reduce", 8, of(node), node.node).why == "ring/LL is expected to take 15 us, tree/LL 15.2 us"
+    assert why("all_reduce", 8, of(node), node.node) == "ring/LL is expected to take 15 us, tree/LL 15.2 us"
     said = considered(node, np.arange(8), "all_reduce", table.line(node, np.arange(8), "all_reduce", GIB))
     assert "nvls/Simple" in said
     assert "nvls_tree/Simple       is for several nodes" in said
@@ -278,7 +278,7 @@ def test_two_nodes_of_mi300x():
     """Oracle's example output of rccl-tests, 16 ranks, all_reduce of 8 GiB: 45110 us (oci-hpc-oke, Slurm operator guide)."""
     two = cluster("mi300x", 2, "{kind: switch, link: {rate: 400Gb/s}}")
     found = table.line(two, np.arange(16), "all_reduce", 8 * GIB)
-    assert found.choice.file == "mesh_ring"
+    assert file_of(found.choice.algorithm, of(two), two.node) == "mesh_ring"
     assert found.time == pytest.approx(45110e-6, rel=0.10)
 
 
@@ -500,4 +500,7 @@ def test_candidates_hold_every_choice():
         one = of(topology, each)
         for op in choices.OPS:
             files = candidates(op, one, topology.node)
-            assert all(choose(op, 8 << 3 * i, one, topology.node).file in files for i in range(11))
+            assert all(
+                file_of(choose(op, 8 << 3 * i, one, topology.node).algorithm, one, topology.node) in files
+                for i in range(11)
+            )

@@ -14,7 +14,7 @@ from clustersim.collectives import model, proof
 from clustersim.collectives.algorithms import direct
 from clustersim.collectives.model import Group
 from clustersim.collectives.nccl import table
-from clustersim.collectives.nccl.choose import choose
+from clustersim.collectives.nccl.choose import choose, why
 from clustersim.collectives.nccl.shape import shape
 from clustersim.engine.compile import Activities
 from clustersim.engine.fabric import Activity, Fabric, Segment
@@ -170,7 +170,9 @@ def test_the_busiest_gpu_of_a_node_sets_the_pace():
     found = choose("dispatch", 1 << 30, shape(NODE, np.arange(8), given), NODE.node)
     even = choose("dispatch", 1 << 30, shape(NODE, np.arange(8)), NODE.node)
     assert found.rate_bytes_per_s == pytest.approx(even.rate_bytes_per_s / 2)
-    assert found.why.endswith("no tuner decides; the busiest GPU has 2 times the mean of the rows")
+    assert why("dispatch", 1 << 30, shape(NODE, np.arange(8), given), NODE.node).endswith(
+        "no tuner decides; the busiest GPU has 2 times the mean of the rows"
+    )
 
 
 def test_the_busiest_nic_sets_the_pace_between_nodes():

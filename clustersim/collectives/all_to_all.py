@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask, distinct
-from clustersim.collectives.loads import PhaseLoads, Pins, TooManyRoutesError, width
+from clustersim.collectives.loads import Feeders, PhaseLoads, TooManyRoutesError, bounds, width
 from clustersim.collectives.model import AllPairs
 from clustersim.topology.model import Routes, Topology
 from clustersim.topology.symmetry import EndpointClasses, RouteSegment
@@ -27,14 +27,14 @@ def all_pairs_loads(topology: Topology, ranks: Ints, phase: AllPairs) -> PhaseLo
     Raises TooManyRoutesError when the routing tells too many pairs apart.
     """
     symmetry = topology.endpoint_classes()
-    ledger = Ledger(topology, symmetry, len(ranks))
+    totals = LoadTotals(topology, symmetry, len(ranks))
     senders, receivers = (_endpoints(topology, ranks, weight) for weight in (phase.sent, phase.received))
     unknown_senders, unknown_receivers = symmetry.unknown[senders.gpu], symmetry.unknown[receivers.gpu]
-    _inside(ledger, senders, receivers)
-    _apart(ledger, senders.only(unknown_senders), receivers)
-    _apart(ledger, senders.only(~unknown_senders), receivers.only(unknown_receivers))
-    _between_nodes(ledger, symmetry, senders.only(~unknown_senders), receivers.only(~unknown_receivers))
-    return ledger.close()
+    _inside(totals, senders, receivers)
+    _apart(totals, senders.only(unknown_senders), receivers)
+    _apart(totals, senders.only(~unknown_senders), receivers.only(unknown_receivers))
+    _between_nodes(totals, symmetry, senders.only(~unknown_senders), receivers.only(~unknown_receivers))
+    return totals.phase_loads(phase.rounds)
 
 
 def _endpoints(topology: Topology, ranks: Ints, weight: Floats) -> Endpoints:
@@ -44,52 +44,52 @@ def _endpoints(topology: Topology, ranks: Ints, weight: Floats) -> Endpoints:
     return found.only(found.weight > 0).ordered()
 
 
-def _inside(ledger: Ledger, senders: Endpoints, receivers: Endpoints) -> None:
+def _inside(totals: LoadTotals, senders: Endpoints, receivers: Endpoints) -> None:
     """Load the pairs of one node."""
-    nodes = ledger.topology.nodes
-    for i, j in crossed(*(ends.key * nodes + ends.node for ends in (senders, receivers))):
+    nodes = totals.topology.nodes
+    for i, j in crossed(*(endpoints.key * nodes + endpoints.node for endpoints in (senders, receivers))):
         other = senders.gpu[i] != receivers.gpu[j]
-        _load(ledger, senders.only(i[other]), receivers.only(j[other]))
+        _load(totals, senders.only(i[other]), receivers.only(j[other]))
 
 
-def _apart(ledger: Ledger, senders: Endpoints, receivers: Endpoints) -> None:
+def _apart(totals: LoadTotals, senders: Endpoints, receivers: Endpoints) -> None:
     """Load the pairs of different nodes one by one."""
-    ledger.check(int(runs(receivers.key, senders.key)[1].sum()))
+    totals.check(int(runs(receivers.key, senders.key)[1].sum()))
     for i, j in crossed(senders.key, receivers.key):
         other = senders.node[i] != receivers.node[j]
-        _load(ledger, senders.only(i[other]), receivers.only(j[other]))
+        _load(totals, senders.only(i[other]), receivers.only(j[other]))
 
 
-def _load(ledger: Ledger, source: Endpoints, destination: Endpoints) -> None:
-    routes = ledger.topology.route(source.gpu, destination.gpu)
-    ledger.wait(source.key, routes.latency)
-    ledger.load(routes, source.key, source.weight * destination.weight, spans=ledger.nics_of(routes))
+def _load(totals: LoadTotals, source: Endpoints, destination: Endpoints) -> None:
+    routes = totals.topology.route(source.gpu, destination.gpu)
+    totals.note_latency(source.key, routes.latency)
+    totals.add(routes, source.key, source.weight * destination.weight, nic_range=totals.nic_ranges_of(routes))
 
 
-def _between_nodes(ledger: Ledger, symmetry: EndpointClasses, senders: Endpoints, receivers: Endpoints) -> None:
+def _between_nodes(totals: LoadTotals, symmetry: EndpointClasses, senders: Endpoints, receivers: Endpoints) -> None:
     """Load what goes from node to node."""
-    rails, nodes = symmetry.source.shape[1], ledger.topology.nodes
+    rails, nodes = symmetry.source.shape[1], totals.topology.nodes
     rail = np.tile(np.arange(rails), len(senders.gpu))
     out = senders.only(np.repeat(np.arange(len(senders.gpu)), rails))
     out = out._replace(key=out.key * rails + rail)
     into = receivers._replace(key=receivers.key * rails + symmetry.rail[receivers.gpu]).ordered()
     received, there = others(into, out, nodes)
     sent, here = others(senders, into._replace(key=into.key // rails), nodes)
-    far, near = np.flatnonzero(there >= 0), np.flatnonzero(here >= 0)
-    up = _node_links(ledger, out.only(far), rails, into.gpu[there[far]], received[far], symmetry.leaves)
-    down = _node_links(ledger, into.only(near), rails, senders.gpu[here[near]], sent[near], symmetry.enters)
-    out, rail, into = out.only(far), rail[far], into.only(near)
+    apart, near = np.flatnonzero(there >= 0), np.flatnonzero(here >= 0)
+    up = _node_links(totals, out.only(apart), rails, into.gpu[there[apart]], received[apart], symmetry.leaves)
+    down = _node_links(totals, into.only(near), rails, senders.gpu[here[near]], sent[near], symmetry.enters)
+    out, rail, into = out.only(apart), rail[apart], into.only(near)
     if not len(out.key) or not len(into.key):
         return
-    place = ledger.place[0][symmetry.up[out.gpu, rail]], ledger.place[1][symmetry.down[into.gpu]]
+    place = totals.place[0][symmetry.up[out.gpu, rail]], totals.place[1][symmetry.down[into.gpu]]
     number = symmetry.source[out.gpu, rail], symmetry.destination[into.gpu]
     pairs = paired(Side(out, number[0], place[0], up), Side(into, number[1], place[1], down), rails)
     segments = symmetry.segments() if pairs.routes > MANY else ()
     if not segments:
-        ledger.check(pairs.routes)
-        load_classes(ledger, pairs, ledger.between, timed=True)
+        totals.check(pairs.routes)
+        load_classes(totals, pairs, totals.between, timed=True)
         return
-    most = _most(ledger, out.key // rails, up) + _most(ledger, into.key // rails, down)
+    most = _most(totals, out.key // rails, up) + _most(totals, into.key // rails, down)
     for segment in segments:
         from_, to = symmetry.start[out.gpu, rail], symmetry.to[into.gpu]
         parts = paired(
@@ -97,41 +97,43 @@ def _between_nodes(ledger: Ledger, symmetry: EndpointClasses, senders: Endpoints
             _side(into, segment, segment.destination, to, place[1]),
             rails,
         )
-        part = np.zeros(ledger.links, bool)
+        part = np.zeros(totals.links, bool)
         part[symmetry.base + segment.first : symmetry.base + segment.end] = True
-        ledger.check(parts.routes)
-        most += load_classes(ledger, parts, part, timed=False)
-    if not sample(ledger, pairs, most):
-        ledger.check(pairs.routes)
+        totals.check(parts.routes)
+        most += load_classes(totals, parts, part, timed=False)
+    if not sample(totals, pairs, most):
+        totals.check(pairs.routes)
         for i, j, _ in pairs.blocks():
-            wait(ledger, pairs, i, j)
+            note_latencies(totals, pairs, i, j)
 
 
-def _most(ledger: Ledger, group: Ints, seconds: Floats) -> Floats:
+def _most(totals: LoadTotals, group: Ints, seconds: Floats) -> Floats:
     """Return the most seconds of each group."""
-    most = np.zeros(len(ledger.latency))
+    most = np.zeros(len(totals.latency))
     np.maximum.at(most, group, seconds)
     return most
 
 
-def _side(ends: Endpoints, segment: RouteSegment, number: Ints, endpoint: Ints, place: Ints) -> Side:
+def _side(endpoints: Endpoints, segment: RouteSegment, number: Ints, endpoint: Ints, place: Ints) -> Side:
     """Return one side of a segment; who is in one scope meets on none of its links, as if on one node."""
-    scoped = ends if segment.scope is None else ends._replace(node=segment.scope[endpoint])
+    scoped = endpoints if segment.scope is None else endpoints._replace(node=segment.scope[endpoint])
     return Side(scoped, number[endpoint], place, np.zeros(len(endpoint)))
 
 
-def _node_links(ledger: Ledger, ends: Endpoints, rails: int, other: Ints, factor: Floats, part: Mask) -> Floats:
+def _node_links(
+    totals: LoadTotals, endpoints: Endpoints, rails: int, other: Ints, factor: Floats, part: Mask
+) -> Floats:
     """Load what crosses the links in `part` on the routes from or to `other` GPUs, and return the seconds on them."""
     seconds: list[Floats] = []
     for first in range(0, len(other), BLOCK):
-        own, far = ends.only(slice(first, first + BLOCK)), other[first : first + BLOCK]
-        outwards = part is ledger.symmetry.leaves
-        routes = ledger.topology.route(*((own.gpu, far) if outwards else (far, own.gpu)))
-        ledger.load(routes, own.key // rails, own.weight * factor[first : first + BLOCK], part)
-        route = np.repeat(np.arange(len(far)), np.diff(routes.start))
+        own, apart = endpoints.only(slice(first, first + BLOCK)), other[first : first + BLOCK]
+        outwards = part is totals.symmetry.leaves
+        routes = totals.topology.route(*((own.gpu, apart) if outwards else (apart, own.gpu)))
+        totals.add(routes, own.key // rails, own.weight * factor[first : first + BLOCK], part)
+        route = np.repeat(np.arange(len(apart)), np.diff(routes.start))
         kept = part[routes.links]
-        latency = ledger.topology.latency[routes.links] * routes.share
-        seconds.append(np.asarray(np.bincount(route[kept], latency[kept], len(far)), np.float64))
+        latency = totals.topology.latency[routes.links] * routes.share
+        seconds.append(np.asarray(np.bincount(route[kept], latency[kept], len(apart)), np.float64))
     return np.concatenate(seconds or [factor[:0]])
 
 
@@ -141,23 +143,23 @@ SAMPLE = 1 << 18
 """Ways that are tried to find one that takes as long as any could."""
 
 
-def load_classes(ledger: Ledger, pairs: Pairs, part: Mask, timed: bool) -> Floats:
+def load_classes(totals: LoadTotals, pairs: Pairs, part: Mask, timed: bool) -> Floats:
     """Load the bytes from class to class on the links in `part`.
 
-    timed: the ledger is told how long whole routes take. Else the most seconds on these links are returned, by group.
+    timed: the totals take note of how long whole routes take. Else the most seconds on these links are returned, by group.
     """
-    most = np.zeros(len(ledger.latency))
+    most = np.zeros(len(totals.latency))
     for i, j, weight in pairs.blocks():
         s, d, met, sure = _slowest(pairs, i, j)
-        routes = ledger.topology.route(pairs.one.ends.gpu[s[met]], pairs.two.ends.gpu[d[met]])
+        routes = totals.topology.route(pairs.one.endpoints.gpu[s[met]], pairs.two.endpoints.gpu[d[met]])
         group = pairs.one.key[i[met]] // pairs.rails
-        spans = np.concatenate([pairs.one.spans[:, i[met]], pairs.two.spans[:, j[met]]])
-        ledger.load(routes, group, weight[met], part, spans)
+        nic_range = np.concatenate([pairs.one.nic_range[:, i[met]], pairs.two.nic_range[:, j[met]]])
+        totals.add(routes, group, weight[met], part, nic_range)
         if timed:
-            ledger.wait(group, routes.latency)
-            wait(ledger, pairs, i[met & ~sure], j[met & ~sure])
+            totals.note_latency(group, routes.latency)
+            note_latencies(totals, pairs, i[met & ~sure], j[met & ~sure])
         else:
-            np.maximum.at(most, group, ledger.seconds(routes, part))
+            np.maximum.at(most, group, totals.seconds(routes, part))
     return most
 
 
@@ -171,14 +173,14 @@ def _slowest(pairs: Pairs, i: Ints, j: Ints) -> tuple[Ints, Ints, Mask, Mask]:
 
 
 def _met(one: Classes, two: Classes, sources: Ints, destinations: Ints) -> tuple[Ints, Ints, Mask]:
-    """Return an end of either side on different nodes, and whether there are; given those on the first and last node."""
+    """Return an endpoint of either side on different nodes, and whether there are; given those on the first and last node."""
     s, d = sources[0], destinations[0]
-    s = np.where(one.ends.node[s] == two.ends.node[d], sources[1], s)
-    d = np.where(one.ends.node[s] == two.ends.node[d], destinations[1], d)
-    return s, d, one.ends.node[s] != two.ends.node[d]
+    s = np.where(one.endpoints.node[s] == two.endpoints.node[d], sources[1], s)
+    d = np.where(one.endpoints.node[s] == two.endpoints.node[d], destinations[1], d)
+    return s, d, one.endpoints.node[s] != two.endpoints.node[d]
 
 
-def wait(ledger: Ledger, pairs: Pairs, i: Ints, j: Ints) -> None:
+def note_latencies(totals: LoadTotals, pairs: Pairs, i: Ints, j: Ints) -> None:
     """Take note of how long all routes from classes i to classes j take."""
     one, two = pairs.one, pairs.two
     count = one.size[i] * two.size[j]
@@ -186,27 +188,27 @@ def wait(ledger: Ledger, pairs: Pairs, i: Ints, j: Ints) -> None:
         p, x = ragged(np.zeros(end - first, np.int64), count[first:end])
         a, b = i[first:end][p], j[first:end][p]
         s, d = one.start[a] + x // two.size[b], two.start[b] + x % two.size[b]
-        far = one.ends.node[s] != two.ends.node[d]
-        routes = ledger.topology.route(one.ends.gpu[s[far]], two.ends.gpu[d[far]])
-        ledger.wait(one.key[a[far]] // pairs.rails, routes.latency)
+        apart = one.endpoints.node[s] != two.endpoints.node[d]
+        routes = totals.topology.route(one.endpoints.gpu[s[apart]], two.endpoints.gpu[d[apart]])
+        totals.note_latency(one.key[a[apart]] // pairs.rails, routes.latency)
 
 
-def sample(ledger: Ledger, pairs: Pairs, most: Floats) -> bool:
+def sample(totals: LoadTotals, pairs: Pairs, most: Floats) -> bool:
     """Take note of how long some routes take, and return whether the slowest of every group is as slow as it could be.
 
     most: seconds that no route of a group exceeds.
     """
-    sources, destinations = pairs.one.ends, pairs.two.ends
+    sources, destinations = pairs.one.endpoints, pairs.two.endpoints
     start, size = runs(destinations.key, sources.key)
     draw = np.random.default_rng(0)
     tried = draw.permutation(np.repeat(np.flatnonzero(size), -(-SAMPLE // len(size))))[:SAMPLE]
     other = start[tried] + draw.integers(size[tried])
     for first in range(0, len(tried), BLOCK):
         a, b = tried[first : first + BLOCK], other[first : first + BLOCK]
-        far = sources.node[a] != destinations.node[b]
-        routes = ledger.topology.route(sources.gpu[a[far]], destinations.gpu[b[far]])
-        ledger.wait(sources.key[a[far]] // pairs.rails, routes.latency)
-    return bool((ledger.latency >= most * (1 - 1e-12)).all())
+        apart = sources.node[a] != destinations.node[b]
+        routes = totals.topology.route(sources.gpu[a[apart]], destinations.gpu[b[apart]])
+        totals.note_latency(sources.key[a[apart]] // pairs.rails, routes.latency)
+    return bool((totals.latency >= most * (1 - 1e-12)).all())
 
 
 # Who sends and who receives, over all groups, and the pairs that they make.
@@ -224,11 +226,11 @@ class Endpoints(NamedTuple):
     weight: Floats
 
     def only(self, kept: Mask | Ints | slice) -> Endpoints:
-        """Return some of the ends."""
+        """Return some of them."""
         return Endpoints(self.key[kept], self.node[kept], self.gpu[kept], self.weight[kept])
 
     def ordered(self) -> Endpoints:
-        """Return the ends sorted by key and node."""
+        """Return them sorted by key and node."""
         return self.only(np.lexsort((self.node, self.key)))
 
 
@@ -239,7 +241,7 @@ def runs(keys: Ints, asked: Ints) -> tuple[Ints, Ints]:
 
 
 def blocks(counts: Ints) -> Iterator[tuple[int, int]]:
-    """Yield spans (first, end) of items that make no more than BLOCK pairs together, or are one; each makes `counts`."""
+    """Yield ranges (first, end) of items that make no more than BLOCK pairs together, or are one; each makes `counts`."""
     ends, first = np.cumsum(counts), 0
     while first < len(counts):
         done = int(ends[first - 1]) if first else 0
@@ -262,20 +264,20 @@ def crossed(left: Ints, right: Ints) -> Iterator[tuple[Ints, Ints]]:
         yield i + first, j
 
 
-def others(ends: Endpoints, asked: Endpoints, nodes: int) -> tuple[Floats, Ints]:
-    """Return the weight of all `ends` of the key of each one asked that are on other nodes, and one of these (-1: none).
+def others(endpoints: Endpoints, asked: Endpoints, nodes: int) -> tuple[Floats, Ints]:
+    """Return the weight of all `endpoints` of the key of each one asked that are on other nodes, and one of these (-1: none).
 
-    ends: ordered. nodes: how many there are.
+    endpoints: ordered. nodes: how many there are.
     """
-    start, count = runs(ends.key, asked.key)
-    place = ends.key * nodes + ends.node
+    start, count = runs(endpoints.key, asked.key)
+    place = endpoints.key * nodes + endpoints.node
     _, here = runs(place, asked.key * nodes + asked.node)
     whole, part = (
-        _sums(own, ends.weight, wanted)
-        for own, wanted in ((ends.key, asked.key), (place, asked.key * nodes + asked.node))
+        _sums(own, endpoints.weight, wanted)
+        for own, wanted in ((endpoints.key, asked.key), (place, asked.key * nodes + asked.node))
     )
-    first, last = np.minimum(start, len(ends.key) - 1), start + count - 1
-    one = np.where(ends.node[first] == asked.node, last, first) if len(ends.key) else start
+    first, last = np.minimum(start, len(endpoints.key) - 1), start + count - 1
+    one = np.where(endpoints.node[first] == asked.node, last, first) if len(endpoints.key) else start
     return whole - part, np.where(count > here, one, -1)
 
 
@@ -288,35 +290,35 @@ def _sums(keys: Ints, weight: Floats, asked: Ints) -> Floats:
 
 # What is put on the links between NICs, from class to class.
 #
-# A class are the ends of a group (and rail) that the routing cannot tell apart, such as the NICs of a leaf under adaptive
+# A class are the endpoints of a group (and rail) that the routing cannot tell apart, such as the NICs of a leaf under adaptive
 # routing; a hash tells all apart. Bytes from class to class are the product of what the one sends and the other receives,
 # less what stays in a node, and go the route of any of their pairs.
 
 
 class Side(NamedTuple):
-    """One side of the routes between nodes. ends: keys are group and rail. number: of the class, in its key. place: of the NIC
-    among all, in the ledger's order. seconds: to the NIC or from it."""
+    """One side of the routes between nodes. endpoints: keys are group and rail. number: of the class, in its key. place:
+    of the NIC among all, rail by rail. seconds: to the NIC or from it."""
 
-    ends: Endpoints
+    endpoints: Endpoints
     number: Ints
     place: Ints
     seconds: Floats
 
 
 class Classes(NamedTuple):
-    """The classes of one side, sorted by key: those of `ends` (sorted likewise) from `start`, `size` of them.
+    """The classes of one side, sorted by key: those of `endpoints` (sorted likewise) from `start`, `size` of them.
 
-    slow: of those with the most seconds, the ends on the first and on the last node, (2, classes). spans: places of the
-    first and the last NIC.
+    slow: of those with the most seconds, the endpoints on the first and on the last node, (2, classes).
+    nic_range: places of the first and the last NIC.
     """
 
-    ends: Endpoints
+    endpoints: Endpoints
     key: Ints
     weight: Floats
     start: Ints
     size: Ints
     slow: Ints
-    spans: Ints
+    nic_range: Ints
 
     @property
     def members(self) -> Ints:
@@ -324,22 +326,22 @@ class Classes(NamedTuple):
         return np.repeat(np.arange(len(self.size)), self.size)
 
     def endpoints_of(self, number: Ints) -> Ints:
-        """Return the ends of some classes on their first and on their last node, (2, classes)."""
+        """Return the endpoints of some classes on their first and on their last node, (2, classes)."""
         return self.start[number] + np.stack([number * 0, self.size[number] - 1])
 
 
 def classes(side: Side) -> Classes:
     """Return the classes of one side."""
-    order = np.lexsort((side.ends.node, side.number, side.ends.key))
-    ends, number, place, seconds = side.ends.only(order), *(x[order] for x in side[1:])
-    start = np.flatnonzero((np.diff(ends.key, prepend=-1) != 0) | (np.diff(number, prepend=-1) != 0))
+    order = np.lexsort((side.endpoints.node, side.number, side.endpoints.key))
+    endpoints, number, place, seconds = side.endpoints.only(order), *(x[order] for x in side[1:])
+    start = np.flatnonzero((np.diff(endpoints.key, prepend=-1) != 0) | (np.diff(number, prepend=-1) != 0))
     count = np.diff(start, append=len(number))
     at = np.arange(len(number))
     slow = seconds >= np.repeat(np.maximum.reduceat(seconds, start), count) * (1 - 1e-12)
     return Classes(
-        ends,
-        ends.key[start],
-        np.add.reduceat(ends.weight, start),
+        endpoints,
+        endpoints.key[start],
+        np.add.reduceat(endpoints.weight, start),
         start,
         count,
         np.stack(
@@ -390,7 +392,7 @@ def paired(out: Side, into: Side, rails: int) -> Pairs:
 
 def _inside_classes(one: Classes, two: Classes, shift: Ints) -> tuple[Ints, Floats]:
     """Return the pairs of classes, by number, that meet in nodes, and the product of what they send and receive there."""
-    nodes = 1 + int(max(one.ends.node.max(), two.ends.node.max()))
+    nodes = 1 + int(max(one.endpoints.node.max(), two.endpoints.node.max()))
     (a, key, sent), (b, other, received) = (_by_node(side, nodes) for side in (one, two))
     found = [(shift[a[i]] + b[j], sent[i] * received[j]) for i, j in crossed(key, other)]
     pair, inverse = np.unique(np.concatenate([p for p, _ in found] or [a[:0]]), return_inverse=True)
@@ -401,11 +403,11 @@ def _inside_classes(one: Classes, two: Classes, shift: Ints) -> tuple[Ints, Floa
 
 def _by_node(side: Classes, nodes: int) -> tuple[Ints, Ints, Floats]:
     """Return the class, the key and node as one number, and the weight of what each class has in each node, by the second."""
-    member, node = side.members, side.ends.node
+    member, node = side.members, side.endpoints.node
     start = np.flatnonzero((np.diff(member, prepend=-1) != 0) | (np.diff(node, prepend=-1) != 0))
-    place = (side.ends.key * nodes + node)[start]
+    place = (side.endpoints.key * nodes + node)[start]
     order = np.argsort(place, kind="stable")
-    return member[start][order], place[order], np.add.reduceat(side.ends.weight, start)[order]
+    return member[start][order], place[order], np.add.reduceat(side.endpoints.weight, start)[order]
 
 
 # Bytes on links, summed up block by block, so that memory follows the links and not the pairs.
@@ -418,11 +420,11 @@ _FITS = 1 + 1e-9
 _NOWHERE = np.iinfo(np.int64).max
 
 
-class Ledger:
+class LoadTotals:
     """The loads of one phase in `groups` groups while its routes are loaded.
 
     latency: of the slowest route so far, by group. Of every link between NICs it keeps from which to which NIC, in the order of
-    rails and numbers, its bytes come, and to which they go: these are its pins.
+    rails and numbers, its bytes come, and to which they go: these are its feeders.
     """
 
     def __init__(self, topology: Topology, symmetry: EndpointClasses, groups: int) -> None:
@@ -430,8 +432,8 @@ class Ledger:
         self.latency = np.zeros(groups)
         self.between: Mask = ~(symmetry.leaves | symmetry.enters)
         self.nics = (
-            _ordered(symmetry.up, np.arange(symmetry.up.shape[1])),
-            _ordered(symmetry.down[:, None], symmetry.rail[:, None]),
+            _rail_by_rail(symmetry.up, np.arange(symmetry.up.shape[1])),
+            _rail_by_rail(symmetry.down[:, None], symmetry.rail[:, None]),
         )
         self.place = np.full((2, self.links), -1)
         for place, nics in zip(self.place, self.nics, strict=True):
@@ -441,37 +443,37 @@ class Ledger:
         self.dense = np.zeros(groups * self.links) if groups * self.links <= _DENSE else None
         self.sums: list[tuple[Ints, Floats]] = []
 
-    def load(
-        self, routes: Routes, group: Ints, weight: Floats, part: Mask | None = None, spans: Ints | None = None
+    def add(
+        self, routes: Routes, group: Ints, weight: Floats, part: Mask | None = None, nic_range: Ints | None = None
     ) -> None:
         """Add the bytes `weight` of each route on its links, or on those in `part`.
 
-        spans: the places of the first and last NIC by which the bytes of each route leave, and of those by which they arrive,
+        nic_range: the places of the first and last NIC by which the bytes of each route leave, and of those by which they arrive,
         an array (4, routes); None for routes inside nodes.
         """
         route, link, share = np.repeat(np.arange(len(weight)), np.diff(routes.start)), routes.links, routes.share
         if part is not None:
             kept = np.flatnonzero(part[link])
             route, link, share = route[kept], link[kept], share[kept]
-        self._add(group[route] * self.links + link, weight[route] * share)
-        if spans is not None:
+        self._sum(group[route] * self.links + link, weight[route] * share)
+        if nic_range is not None:
             inner = np.flatnonzero(self.between[link])
             route, link = route[inner], link[inner]
             for side in (0, 1):
-                np.minimum.at(self.low[side], link, spans[2 * side][route])
-                np.maximum.at(self.high[side], link, spans[2 * side + 1][route])
+                np.minimum.at(self.low[side], link, nic_range[2 * side][route])
+                np.maximum.at(self.high[side], link, nic_range[2 * side + 1][route])
 
     def check(self, routes: int) -> None:
         """Raise TooManyRoutesError when there are too many routes to load them one by one."""
         most = MOST // width(self.topology)
         if routes > most:
             raise TooManyRoutesError(
-                f"the routing and the faults of this cluster give the pairs of an all-to-all {routes} different ways, more than "
-                f"{most} at once; use smaller groups, or adaptive routing"
+                f"the routing and the faults of this cluster give the pairs of an all-to-all {routes} different routes, more "
+                f"than {most} at once; use smaller groups, or adaptive routing"
             )
 
-    def nics_of(self, routes: Routes) -> Ints | None:
-        """Return the spans of routes that each have one NIC at either end; None in a cluster that does not tell."""
+    def nic_ranges_of(self, routes: Routes) -> Ints | None:
+        """Return the ranges of NICs of routes that each have one NIC at either end; None in a cluster that does not tell."""
         if self.between.all():
             return None
         route, link = np.repeat(np.arange(len(routes.latency)), np.diff(routes.start)), routes.links
@@ -488,18 +490,18 @@ class Ledger:
         latency = self.topology.latency[routes.links[kept]] * routes.share[kept]
         return np.asarray(np.bincount(route[kept], latency, len(routes.latency)), np.float64)
 
-    def wait(self, group: Ints, latency: Floats) -> None:
+    def note_latency(self, group: Ints, latency: Floats) -> None:
         """Take note of the seconds that routes of groups take."""
         np.maximum.at(self.latency, group, latency)
 
-    def _add(self, key: Ints, weight: Floats) -> None:
+    def _sum(self, key: Ints, weight: Floats) -> None:
         if self.dense is not None:
             self.dense += np.bincount(key, weight, len(self.dense))
         elif len(key):
             self.sums.append(_summed(key, weight))
 
-    def close(self) -> PhaseLoads:
-        """Return the loads of all that has been loaded."""
+    def phase_loads(self, rounds: float) -> PhaseLoads:
+        """Return the loads of all that has been added, in a phase of so many rounds."""
         if self.dense is not None:
             key = np.flatnonzero(self.dense)
             weight = self.dense[key]
@@ -507,11 +509,13 @@ class Ledger:
             key, weight = _summed(*(np.concatenate(arrays) for arrays in zip(*self.sums, strict=True)))
         link = key % self.links
         used = distinct(link)
-        pins = self._pins(used, 0), self._pins(used, 1)
-        return PhaseLoads(self.latency, key // self.links, link, weight, lambda: pins)
+        feeders = self._feeders(used, 0), self._feeders(used, 1)
+        group = key // self.links
+        bound = bounds(self.topology, len(self.latency), group, link, weight)
+        return PhaseLoads(rounds * self.latency, bound, group, link, weight, lambda: feeders)
 
-    def _pins(self, used: Ints, side: int) -> Pins:
-        """Return the NICs of each link between NICs if they could not fill it; links of nodes and NICs pin themselves."""
+    def _feeders(self, used: Ints, side: int) -> Feeders:
+        """Return the NICs of each link between NICs if they could not fill it; links of nodes and NICs feed themselves."""
         low, high = self.low[side][used], self.high[side][used]
         fed = np.concatenate(([0.0], np.cumsum(self.topology.capacity[self.nics[side]])))
         fits = high >= 0
@@ -524,7 +528,7 @@ class Ledger:
         return np.concatenate([used.repeat(count), rest]), np.concatenate([feeding, itself])
 
 
-def _ordered(nics: Ints, rails: Ints) -> Ints:
+def _rail_by_rail(nics: Ints, rails: Ints) -> Ints:
     """Return each NIC once, rail by rail."""
     rail = np.broadcast_to(rails, nics.shape).ravel()
     found, first = np.unique(nics.ravel(), return_index=True)

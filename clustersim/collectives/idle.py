@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -29,43 +28,11 @@ def loads(topology: Topology, ranks: Ints, phase: Phase | AllPairs) -> PhaseLoad
     return all_pairs_loads(topology, ranks, phase)
 
 
-def bounds(topology: Topology, groups: int, group: Ints, link: Ints, weight: Floats) -> Floats:
-    """Return the idle rate of each group in bytes/s: the link with the least capacity for its load decides."""
-    links = len(topology.capacity)
-    if groups == 1:
-        total = np.bincount(link, weight, links)
-        used = total > 0
-        return np.array([(topology.capacity[used] / total[used]).min()])
-    key, inverse = np.unique(group * links + link, return_inverse=True)
-    load = np.bincount(inverse, weight)
-    bound = np.full(groups, np.inf)
-    np.minimum.at(bound, key // links, topology.capacity[key % links] / load)
-    return bound
-
-
-class Idle(NamedTuple):
-    """A phase on a fabric without other traffic, by group: it takes latency + S / bound on S bytes of the collective.
-
-    latency: seconds, rounds times the slowest pair. bound: bytes/s of the collective's size.
-    """
-
-    latency: Floats
-    bound: Floats
-    loads: PhaseLoads
-
-
-def idle(topology: Topology, ranks: Ints, phase: Phase | AllPairs) -> Idle:
-    """Return what a phase takes in each group of GPUs `ranks` (groups, n) on its own; raises as `loads` does."""
-    found = loads(topology, ranks, phase)
-    bound = bounds(topology, len(ranks), found.group, found.link, found.weight)
-    return Idle(phase.rounds * found.latency, bound, found)
-
-
 def idle_rates(topology: Topology, ranks: Ints, phases: Sequence[Phase | AllPairs]) -> Floats:
     """Return bytes/s of the collective's size that the links give each group of GPUs `ranks` (groups, n) on its own."""
     seconds = np.zeros(len(ranks))
     for phase in phases:
-        seconds += 1 / idle(topology, ranks, phase).bound
+        seconds += 1 / loads(topology, ranks, phase).bound
     with np.errstate(divide="ignore"):
         return 1 / seconds
 

@@ -14,7 +14,8 @@ from clustersim.collectives.model import NETWORK, Phase
 from clustersim.errors import InputError
 from clustersim.topology.model import Routes, Topology
 
-Pins = tuple[Ints, Ints]
+Feeders = tuple[Ints, Ints]
+"""Links, and for each one that all its bytes come through, at equal places."""
 
 
 class TooManyRoutesError(InputError):
@@ -22,24 +23,43 @@ class TooManyRoutesError(InputError):
 
 
 class PhaseLoads(NamedTuple):
-    """What one phase puts on links, in every group.
+    """What one phase puts on links, in every group: on a fabric without other traffic it takes latency + S / bound on S bytes.
 
-    latency: seconds of the slowest pair, by group. The arrays `group`, `link`, `weight` list, sorted by group, the bytes over a
-    link for each byte of the collective's size. pins, which `find` finds: two lists of (link, pin), so that all bytes over a
-    link also cross one of its pins; the narrowest links of the way, the first and the last of them. A pin beyond the last link
-    stands for more than fit through the link.
+    The arrays `group`, `link` and `weight` are of one length, sorted by group.
     """
 
     latency: Floats
+    """Seconds by group: rounds times the slowest pair."""
+    bound: Floats
+    """Bytes/s of the collective's size by group: the link with the least capacity for its load decides."""
     group: Ints
     link: Ints
     weight: Floats
-    find: Callable[[], tuple[Pins, Pins]]
+    """Bytes over the link for each byte of the collective's size."""
+    find: Callable[[], tuple[Feeders, Feeders]]
+    """Finds `feeders`, which not everybody asks for."""
 
     @property
-    def pins(self) -> tuple[Pins, Pins]:
-        """The first and the last pins, (link, pin) each."""
+    def feeders(self) -> tuple[Feeders, Feeders]:
+        """Links such that all bytes over a link also cross one of its feeders: the narrowest of the route, first and last.
+
+        A feeder beyond the last link stands for more than fit through the link.
+        """
         return self.find()
+
+
+def bounds(topology: Topology, groups: int, group: Ints, link: Ints, weight: Floats) -> Floats:
+    """Return the idle rate of each group in bytes/s: the link with the least capacity for its load decides."""
+    links = len(topology.capacity)
+    if groups == 1:
+        total = np.bincount(link, weight, links)
+        used = total > 0
+        return np.array([(topology.capacity[used] / total[used]).min()])
+    key, inverse = np.unique(group * links + link, return_inverse=True)
+    load = np.bincount(inverse, weight)
+    bound = np.full(groups, np.inf)
+    np.minimum.at(bound, key // links, topology.capacity[key % links] / load)
+    return bound
 
 
 def width(topology: Topology) -> int:
@@ -52,28 +72,30 @@ def pair_loads(topology: Topology, ranks: Ints, phase: Phase) -> PhaseLoads:
 
     Raises InputError when the cluster has no NICs for a pair that needs them.
     """
-    parts = [_loaded(topology, len(ranks), route(topology, ranks, part), part.fraction) for part in split(phase)]
+    parts = [_loaded(topology, len(ranks), route(topology, ranks, part), part) for part in split(phase)]
     if len(parts) == 1:
         return parts[0]
     latency = np.max([part.latency for part in parts], axis=0)
-    link, weight = (np.concatenate([part[i] for part in parts]) for i in (2, 3))
-    find = cache(partial(_together, parts))
+    group, link, weight = (np.concatenate([part[i] for part in parts]) for i in (2, 3, 4))
     if len(ranks) == 1:
-        return PhaseLoads(latency, np.broadcast_to(0, len(link)), link, weight, find)  # which takes no memory
-    group = np.concatenate([part.group for part in parts])
-    order = np.argsort(group, kind="stable")
-    return PhaseLoads(latency, group[order], link[order], weight[order], find)
+        group = np.broadcast_to(0, len(link))  # which takes no memory
+    else:
+        order = np.argsort(group, kind="stable")
+        group, link, weight = group[order], link[order], weight[order]
+    bound = bounds(topology, len(ranks), group, link, weight)
+    return PhaseLoads(latency, bound, group, link, weight, cache(partial(_together, parts)))
 
 
-def _loaded(topology: Topology, groups: int, routes: Routes, fraction: Floats) -> PhaseLoads:
+def _loaded(topology: Topology, groups: int, routes: Routes, phase: Phase) -> PhaseLoads:
     """Return the loads of the pairs of each group on their routes."""
-    hops = len(fraction)
-    weight = np.repeat(np.tile(fraction.astype(float, copy=False), groups), np.diff(routes.start))
+    hops = len(phase.fraction)
+    weight = np.repeat(np.tile(phase.fraction.astype(float, copy=False), groups), np.diff(routes.start))
     weight *= routes.share
     each = np.diff(routes.start[:: max(hops, 1)])
     group: Ints = np.repeat(np.arange(groups), each) if groups > 1 else np.broadcast_to(0, len(weight))
     return PhaseLoads(
-        routes.latency.reshape(groups, hops).max(axis=1),
+        phase.rounds * routes.latency.reshape(groups, hops).max(axis=1),
+        bounds(topology, groups, group, routes.links, weight),
         group,
         routes.links,
         weight,
@@ -81,14 +103,14 @@ def _loaded(topology: Topology, groups: int, routes: Routes, fraction: Floats) -
     )
 
 
-def _together(parts: Sequence[PhaseLoads]) -> tuple[Pins, Pins]:
-    """Return the pins of all parts."""
-    pins = [part.pins for part in parts]
-    a, b, c, d = (np.concatenate([p[side][i] for p in pins]) for side in (0, 1) for i in (0, 1))
+def _together(parts: Sequence[PhaseLoads]) -> tuple[Feeders, Feeders]:
+    """Return the feeders of all parts."""
+    feeders = [part.feeders for part in parts]
+    a, b, c, d = (np.concatenate([p[side][i] for p in feeders]) for side in (0, 1) for i in (0, 1))
     return (a, b), (c, d)
 
 
-def _narrowest_links(topology: Topology, routes: Routes) -> tuple[Pins, Pins]:
+def _narrowest_links(topology: Topology, routes: Routes) -> tuple[Feeders, Feeders]:
     first, last = narrowest(topology.capacity[routes.links], routes)
     lengths = np.diff(routes.start)
     return (routes.links, np.repeat(first, lengths)), (routes.links, np.repeat(last, lengths))

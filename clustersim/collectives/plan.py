@@ -8,7 +8,7 @@ import numpy as np
 
 from clustersim.arrays import Ints
 from clustersim.collectives.model import AllPairs, Group, Phase, phases
-from clustersim.collectives.nccl.choose import choose, collective_seconds
+from clustersim.collectives.nccl.choose import choose, collective_seconds, file_of
 from clustersim.collectives.nccl.shape import shapes
 from clustersim.model.operator import Collective
 from clustersim.topology.model import Topology
@@ -22,8 +22,8 @@ class CollectivePlan(NamedTuple):
 
     algorithm: str
     """A file of collectives/algorithms/; empty for a message."""
-    levels: tuple[int, ...]
-    """Fan-outs of the groups from the node outwards, as in Group."""
+    protocol: str
+    """LL, LL128 or Simple of NCCL; empty where none is chosen."""
     latency: float | None
     """Seconds before the bytes move, launch included; None: the launch, and the rounds of each phase times its slowest hop."""
     rate: float
@@ -35,21 +35,21 @@ class CollectivePlan(NamedTuple):
 def plan(topology: Topology, algorithm: str, gpus: Ints, group: Group, collective: Collective) -> CollectivePlan:
     """Return how `algorithm` carries a collective in the groups of GPUs `gpus` (groups, n), each a `group` by position.
 
-    Where groups lie on nodes in different ways, NCCL's choice is that of the one with the longest time. Raises as
+    Where groups lie on nodes differently, NCCL's choice is that of the one with the longest time. Raises as
     `collectives.model.phases`, and InputError where NCCL cannot do what it is forced to.
     """
     op = collective.op
     if op == "send":
-        return CollectivePlan(algorithm, group.levels, None, float("inf"), _message())
+        return CollectivePlan(algorithm, "", None, float("inf"), _message())
     if algorithm != NCCL:
-        return CollectivePlan(algorithm, group.levels, None, float("inf"), _phases(algorithm, op, group))
+        return CollectivePlan(algorithm, "", None, float("inf"), _phases(algorithm, op, group))
     launch = topology.node.nccl.launch or 0.0
     kinds, _ = shapes(topology, gpus, group.shares)
     found = [(kind, choose(op, collective.size, kind, topology.node)) for kind in kinds]
     kind, choice = max(found, key=lambda one: collective_seconds(one[1], collective.size))
-    levels = kind.group.levels
-    parts = _phases(choice.file, op, group._replace(levels=levels))
-    return CollectivePlan(choice.file, levels, launch + choice.latency_s, choice.rate_bytes_per_s, parts)
+    file = file_of(choice.algorithm, kind, topology.node)
+    parts = _phases(file, op, group._replace(levels=kind.group.levels))
+    return CollectivePlan(file, choice.protocol, launch + choice.latency_s, choice.rate_bytes_per_s, parts)
 
 
 def _phases(algorithm: str, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask, distinct
-from clustersim.collectives.idle import idle
-from clustersim.collectives.loads import Pins
+from clustersim.collectives.idle import loads
+from clustersim.collectives.loads import Feeders
 from clustersim.collectives.model import AllPairs, Phase
 from clustersim.topology.model import Topology
 
@@ -41,7 +41,7 @@ class Traffic(NamedTuple):
     """One phase of collective `op` over all groups of a family of a job.
 
     latency (s) and bound (bytes/s of the collective's size on an idle fabric) are by group. The arrays `group`, `link`,
-    `weight` list, sorted by group, the bytes that cross a link for each byte of the collective; `find`, `pins`: as in
+    `weight` list, sorted by group, the bytes that cross a link for each byte of the collective; `find`, `feeders`: as in
     PhaseLoads.
     """
 
@@ -53,12 +53,12 @@ class Traffic(NamedTuple):
     group: Ints
     link: Ints
     weight: Floats
-    find: Callable[[], tuple[Pins, Pins]]
+    find: Callable[[], tuple[Feeders, Feeders]]
     job: int = 0
 
     @property
-    def pins(self) -> tuple[Pins, Pins]:
-        """The first and the last pins, (link, pin) each."""
+    def feeders(self) -> tuple[Feeders, Feeders]:
+        """The first and the last feeders, (link, feeder) each."""
         return self.find()
 
 
@@ -69,10 +69,9 @@ def traffic(topology: Topology, family: Family, op: str, phases: Sequence[Phase 
 
 
 def _phase(topology: Topology, family: Family, op: str, part: Phase | AllPairs) -> Traffic:
-    found = idle(topology, family.ranks, part)
-    _, group, link, weight, find = found.loads
+    latency, bound, group, link, weight, find = loads(topology, family.ranks, part)
     era = family.eras.get(op, 0)
-    return Traffic(family.name, op, era, found.latency, found.bound, group, link, weight, find, family.job)
+    return Traffic(family.name, op, era, latency, bound, group, link, weight, find, family.job)
 
 
 class Held(NamedTuple):
@@ -114,12 +113,12 @@ def _scarce(topology: Topology, all_traffic: Sequence[Traffic]) -> Mask:
     if not candidates.any():
         return candidates
     # links that imply others must stay, or two could excuse each other
-    pinned = np.zeros(len(topology.capacity) + 1, bool)
+    feeding = np.zeros(len(topology.capacity) + 1, bool)
     for t in all_traffic:
-        for _, pin in t.pins:
-            pinned[pin] = True
+        for _, feeder in t.feeders:
+            feeding[feeder] = True
     for side in (0, 1):
-        candidates &= pinned[:-1] | ~_implied(topology, all_traffic, candidates & ~pinned[:-1], side)
+        candidates &= feeding[:-1] | ~_implied(topology, all_traffic, candidates & ~feeding[:-1], side)
     return candidates
 
 
@@ -140,8 +139,8 @@ def _asked(t: Traffic) -> Floats:
 
 
 def _implied(topology: Topology, all_traffic: Sequence[Traffic], candidates: Mask, side: int) -> Mask:
-    """Return the mask of candidates whose distinct first (side 0) or last (side 1) pins together fit into them."""
-    capacity = np.append(topology.capacity, np.inf)  # of a pin beyond the last link
+    """Return the mask of candidates whose distinct first (side 0) or last (side 1) feeders together fit into them."""
+    capacity = np.append(topology.capacity, np.inf)  # of a feeder beyond the last link
     links = len(capacity)
     pairs = distinct(np.concatenate([_pairs(t, candidates, side, links) for t in all_traffic] or [np.empty(0, int)]))
     feed = np.bincount(pairs // links, capacity[pairs % links], links)[:-1]
@@ -150,6 +149,6 @@ def _implied(topology: Topology, all_traffic: Sequence[Traffic], candidates: Mas
 
 
 def _pairs(t: Traffic, ask: Mask, side: int, links: int) -> Ints:
-    link, pin = t.pins[side]
+    link, feeder = t.feeders[side]
     kept = ask[link]
-    return distinct(link[kept] * links + pin[kept])
+    return distinct(link[kept] * links + feeder[kept])

@@ -83,7 +83,9 @@ def measured(pace: Pace) -> Constants:
     return V2_30._replace(base=base, nvlink=inside, net=net, flush=1, nvls_heads=8)
 
 
-def paced(op: str, shape: Shape, node: NodeFacts, algorithm: str, protocol: str, size: float) -> tuple[float, float]:
+def measured_timing(
+    op: str, shape: Shape, node: NodeFacts, algorithm: str, protocol: str, size: float
+) -> tuple[float, float]:
     """Return seconds before and between the bytes, and bytes/s, of `size` bytes by an algorithm with a protocol."""
     delay, rate = _kernel(op, shape, node, algorithm, PROTOCOLS.index(protocol))
     fill = pace_of(node).fill

@@ -10,15 +10,15 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Ints, distinct
-from clustersim.collectives.idle import even_rate, idle, idle_rates, loads
+from clustersim.collectives.idle import even_rate, idle_rates, loads
 from clustersim.collectives.levels import fanouts
 from clustersim.collectives.loads import TooManyRoutesError
 from clustersim.collectives.model import AllPairs, Phase, phases
-from clustersim.collectives.nccl.choose import OPS, Choice, choose, collective_seconds
+from clustersim.collectives.nccl.choose import OPS, choose, collective_seconds, file_of, why
 from clustersim.collectives.nccl.model import SIMPLE_ONLY
 from clustersim.collectives.nccl.shape import Shape, shape
 from clustersim.collectives.nccl.tuner import OPS as TUNED
-from clustersim.collectives.nccl.tuner import tune
+from clustersim.collectives.nccl.tuner import Choice, tune
 from clustersim.collectives.switched import fitted
 from clustersim.errors import InputError, suggest
 from clustersim.topology.memo import fingerprint
@@ -85,7 +85,9 @@ def line(
         return TableLine(size, own, taken, size / taken, size / taken * bus_factor(op, len(ranks)), measured)
     one = shape(topology, ranks, shares)
     choice = choose(op, size, one, topology.node)
-    rate = min(choice.rate_bytes_per_s, _links(topology, ranks, op, choice.file, one, shares))
+    rate = min(
+        choice.rate_bytes_per_s, _links(topology, ranks, op, file_of(choice.algorithm, one, topology.node), one, shares)
+    )
     time = (topology.node.nccl.launch or 0.0) + choice.latency_s + size / rate
     return TableLine(size, choice, time, size / time, size / time * bus_factor(op, one.ranks), measured)
 
@@ -191,14 +193,18 @@ def named(topology: Topology, ranks: Ints, op: str, algorithm: str, shares: tupl
 
 
 def _named(topology: Topology, gpus: Ints, op: str, algorithm: str, shares: tuple[float, ...]) -> Choice:
-    upwards = fanouts(distinct(gpus[0] // topology.gpus_per_node), topology)
-    group = fitted(topology, algorithm, (op,), gpus, upwards, shares)
-    parts = phases(algorithm, op, group)
-    found = [idle(topology, gpus, part) for part in parts]
+    found = [loads(topology, gpus, part) for part in _phases(topology, gpus, op, algorithm, shares)]
     delay = math.fsum(float(one.latency[0]) for one in found)
     rate = 1 / math.fsum(1 / float(one.bound[0]) for one in found)
-    why = f"{algorithm} as named, in {math.fsum(part.rounds for part in parts):g} rounds, with no protocol of NCCL"
-    return Choice(algorithm, NO_PROTOCOL, 0, delay, rate, algorithm, why)
+    return Choice(algorithm, NO_PROTOCOL, 0, delay, rate, delay + 1 / rate)
+
+
+def _phases(
+    topology: Topology, gpus: Ints, op: str, algorithm: str, shares: tuple[float, ...]
+) -> tuple[Phase | AllPairs, ...]:
+    """Return the phases of an algorithm that a user names, over a group of GPUs `gpus` (1, n)."""
+    upwards = fanouts(distinct(gpus[0] // topology.gpus_per_node), topology)
+    return phases(algorithm, op, fitted(topology, algorithm, (op,), gpus, upwards, shares))
 
 
 # The link that a collective keeps busiest on an idle fabric.
@@ -242,13 +248,15 @@ def considered(topology: Topology, ranks: Ints, op: str, last: TableLine, shares
     """Return what was considered for a line of `op` over GPUs `ranks` (n,), and what decides its bandwidth."""
     one, choice = shape(topology, ranks, shares), last.choice
     if choice.protocol == NO_PROTOCOL:
+        own = _phases(topology, np.asarray(ranks)[None], op, choice.algorithm, shares)
+        said = f"{choice.algorithm} as named, in {math.fsum(part.rounds for part in own):g} rounds"
         rate = scaled(choice.rate_bytes_per_s, "B/s")
         spent = f"launch {seconds(topology.launch)}, hops {seconds(choice.latency_s)}, bytes at {rate}"
-        return f"{op} of {last.size} B: {choice.why}\n{spent}"
-    rows = [f"{op} of {last.size} B: {choice.why}", *_candidates(topology, op, last.size, one)]
-    rows.append(
-        f"kernels take {seconds(choice.latency_s)} before and between the bytes, {choice.file} has the loads on links"
-    )
+        return f"{op} of {last.size} B: {said}, with no protocol of NCCL\n{spent}"
+    file = file_of(choice.algorithm, one, topology.node)
+    because = why(op, last.size, one, topology.node)
+    rows = [f"{op} of {last.size} B: {because}", *_candidates(topology, op, last.size, one)]
+    rows.append(f"kernels take {seconds(choice.latency_s)} before and between the bytes, {file} has the loads on links")
     rows.append(_link(topology, ranks, op, last, one, shares))
     return "\n".join(rows)
 
@@ -266,7 +274,7 @@ def _candidates(topology: Topology, op: str, size: int, one: Shape) -> Iterator[
 def _link(topology: Topology, ranks: Ints, op: str, last: TableLine, one: Shape, shares: tuple[float, ...]) -> str:
     """Return the sentence of the busiest link: how much of it the bytes take while they move, and whether it sets their pace."""
     try:
-        found = busiest(topology, ranks, parts(op, last.choice.file, one, shares))
+        found = busiest(topology, ranks, parts(op, file_of(last.choice.algorithm, one, topology.node), one, shares))
     except TooManyRoutesError:
         return "its pairs have too many ways to name the busiest link"
     own = last.choice.rate_bytes_per_s

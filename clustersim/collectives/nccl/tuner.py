@@ -15,23 +15,27 @@ from clustersim.topology.model import NodeFacts
 OPS = ("all_reduce", "all_gather", "reduce_scatter", *ROOTED)
 
 
-class Estimate(NamedTuple):
-    """What NCCL expects of one algorithm and protocol; `missing` says why it is not to be had (None: it is)."""
+class Choice(NamedTuple):
+    """One thing that NCCL can do with a collective: on an idle fabric it takes latency_s + size / rate_bytes_per_s."""
 
     algorithm: str
     protocol: str
-    time_s: float
-    latency_s: float
-    rate_bytes_per_s: float
     channels: int
-    missing: str | None
+    latency_s: float
+    """Seconds before and between the bytes, the launch of the kernel included."""
+    rate_bytes_per_s: float
+    """Bytes of the collective's size a second as far as NCCL, GPUs and NICs go; links of the fabric may give less."""
+    time_s: float
+    """Seconds that the tuner expects, by which NCCL chooses."""
+    missing: str | None = None
+    """Why it is not to be had; None: it is."""
 
 
 @lru_cache(maxsize=4096)
-def _table(op: str, shape: Shape, node: NodeFacts) -> tuple[Estimate, ...]:
-    """Return all estimates for no bytes; rate before corrections that depend on the size."""
+def _table(op: str, shape: Shape, node: NodeFacts) -> tuple[Choice, ...]:
+    """Return all choices for no bytes; rate before corrections that depend on the size."""
     case = TuningCase(op, shape, node, _constants(node))
-    return tuple(_estimate(case, algorithm, p) for algorithm in ALGORITHMS for p in range(len(PROTOCOLS)))
+    return tuple(_choice(case, algorithm, p) for algorithm in ALGORITHMS for p in range(len(PROTOCOLS)))
 
 
 def _constants(node: NodeFacts) -> Constants:
@@ -40,12 +44,12 @@ def _constants(node: NodeFacts) -> Constants:
     return measured(pace_of(node)) if node.architecture.startswith("cdna") else release
 
 
-def _estimate(case: TuningCase, algorithm: str, p: int) -> Estimate:
+def _choice(case: TuningCase, algorithm: str, p: int) -> Choice:
     missing = unavailable(case, algorithm, p) or _unwanted(case, algorithm, p)
     if missing:
-        return Estimate(algorithm, PROTOCOLS[p], float("inf"), 0.0, 0.0, 0, missing)
+        return Choice(algorithm, PROTOCOLS[p], 0, 0.0, 0.0, float("inf"), missing)
     rate, delay = bandwidth(case, algorithm, p), latency(case, algorithm, p)
-    return Estimate(algorithm, PROTOCOLS[p], delay + 1 / rate, delay, rate, graph(case, algorithm).launched, None)
+    return Choice(algorithm, PROTOCOLS[p], graph(case, algorithm).launched, delay, rate, delay + 1 / rate)
 
 
 def _unwanted(case: TuningCase, algorithm: str, p: int) -> str | None:
@@ -55,7 +59,7 @@ def _unwanted(case: TuningCase, algorithm: str, p: int) -> str | None:
     return f"nccl.proto is {settings.proto}" if settings.proto not in (None, PROTOCOLS[p]) else None
 
 
-def tune(op: str, size: float, shape: Shape, node: NodeFacts) -> tuple[Estimate, ...]:
+def tune(op: str, size: float, shape: Shape, node: NodeFacts) -> tuple[Choice, ...]:
     """Return what NCCL expects of each algorithm and protocol for `op` on `size` bytes, as nccl-tests counts them.
 
     `node.nccl` has the release and what is forced. Raises InputError for an operation that has no tuner.
@@ -75,8 +79,8 @@ def _corrected(algorithm: str, node: NodeFacts) -> bool:
     return newest and architecture(node.architecture) >= 3 and node.cpu != "arm"
 
 
-def _sized(op: str, row: Estimate, size: float, shape: Shape, node: NodeFacts) -> Estimate:
-    """Return an estimate for `size` bytes, with what tuning.cc corrects when a collective is launched."""
+def _sized(op: str, row: Choice, size: float, shape: Shape, node: NodeFacts) -> Choice:
+    """Return a choice for `size` bytes, with what tuning.cc corrects when a collective is launched."""
     if row.missing:
         return row
     rate, delay = row.rate_bytes_per_s, row.latency_s
