@@ -60,6 +60,24 @@ def test_a_memo_answers_once_and_keeps_the_newest():
     assert len(memo) == 2
 
 
+def test_a_memo_keeps_no_more_arrays_than_have_room():
+    memo = Memo(room=100)
+    for number in range(4):
+        memo.once(number, lambda: {"a": (np.zeros(5), None)})  # 40 bytes each
+    assert len(memo) == 2
+    assert memo.once("large", lambda: np.zeros(50)).nbytes == 400
+    assert len(memo) == 2  # what has no room at all is not kept, and drives nothing else out
+    assert memo.once("thin", lambda: np.broadcast_to(1.0, 1000)).sum() == 1000
+    assert len(memo) == 3
+
+
+def test_arrays_of_a_memo_are_read_only():
+    found = Memo().once("x", lambda: (np.zeros(2), {"y": np.zeros(2)}))
+    for array in (found[0], found[1]["y"]):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1.0
+
+
 def test_a_memo_keeps_no_error():
     memo = Memo()
     with pytest.raises(ZeroDivisionError):
@@ -72,6 +90,7 @@ def test_a_communicator_of_many_gpus_is_a_short_question():
     other[[0, 1]] = 1, 0
     assert len(fingerprint(one)) == 16
     assert fingerprint(one) == fingerprint(one.copy()) != fingerprint(other)
+    assert len({fingerprint(x) for x in (one, one[1:], one[:-1], one[::-1], one[:0], one * 2)}) == 6
 
 
 def test_no_function_remembers_objects_for_good():
