@@ -106,7 +106,7 @@ def test_links_that_are_left_out_never_matter(fabric, split, monkeypatch):
 
     topology = cluster(4, fabric=FABRICS[fabric])
     options = {"parallelism__tp": split[0], "parallelism__pp": split[1], "parallelism__overlap__p2p": True}
-    left_out = simulate(topology, **options)
+    left_out = simulate(cluster(4, fabric=FABRICS[fabric]), **options)
     monkeypatch.setattr(traffic, "_scarce", lambda topology, _: np.ones(len(topology.capacity), bool))
     whole = simulate(topology, **options)
     assert whole.summary["simulated"]["links_that_can_be_short"] == len(topology.capacity)

@@ -246,13 +246,17 @@ def test_folded_equals_unfolded_on_512_gpus(fabric, placement, fault):
 @pytest.mark.parametrize("fabric", ["hashed", "static", "leaf_spine", "torus", "narrow"])
 def test_links_that_are_left_out_never_matter(fabric, placement, monkeypatch):
     """Keeping every link in the max-min problem gives the same steps, also where one job's gathering meets another's passes."""
-    topology = cluster(8, fabric=NARROW) if fabric == "narrow" else kinds(fabric, "none", "nvswitch")
+
+    def fresh():
+        return cluster(8, fabric=NARROW) if fabric == "narrow" else kinds(fabric, "none", "nvswitch")
+
+    topology = fresh()
     requests = [
         request("a", 4, parallelism__tp=2, parallelism__zero=1),
         request("b", 2, 0.001, parallelism__pp=2, parallelism__zero=1),
         request("c", 2, 0.002, model__hidden=1024, parallelism__zero=1),
     ]
-    left_out = together(topology, *requests, placement=placement)
+    left_out = together(fresh(), *requests, placement=placement)
     monkeypatch.setattr(traffic, "_scarce", lambda topology, _: np.ones(len(topology.capacity), bool))
     whole = together(topology, *requests, placement=placement)
     assert whole.summary["simulated"]["links_that_can_be_short"] == len(topology.capacity)

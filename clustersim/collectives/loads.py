@@ -99,7 +99,7 @@ def _loaded(topology: Topology, groups: int, routes: Routes, phase: Phase) -> Ph
         group,
         routes.links,
         weight,
-        cache(partial(_narrowest_links, topology, routes)),
+        cache(partial(_narrowest_links, topology.capacity, routes)),
     )
 
 
@@ -110,8 +110,8 @@ def _together(parts: Sequence[PhaseLoads]) -> tuple[Feeders, Feeders]:
     return (a, b), (c, d)
 
 
-def _narrowest_links(topology: Topology, routes: Routes) -> tuple[Feeders, Feeders]:
-    first, last = narrowest(topology.capacity[routes.links], routes)
+def _narrowest_links(capacity: Floats, routes: Routes) -> tuple[Feeders, Feeders]:
+    first, last = narrowest(capacity[routes.links], routes)
     lengths = np.diff(routes.start)
     return (routes.links, np.repeat(first, lengths)), (routes.links, np.repeat(last, lengths))
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Ints
 from clustersim.collectives.model import AllPairs, Group, Phase, phases
 from clustersim.collectives.nccl.choose import choose, collective_seconds, file_of
-from clustersim.collectives.nccl.shape import shapes
+from clustersim.collectives.nccl.shape import Shape
 from clustersim.model.operator import Collective
 from clustersim.topology.model import Topology
 
@@ -24,6 +24,8 @@ class CollectivePlan(NamedTuple):
     """A file of collectives/algorithms/; empty for a message."""
     protocol: str
     """LL, LL128 or Simple of NCCL; empty where none is chosen."""
+    levels: tuple[int, ...]
+    """Fan-outs of the groups from the node outwards, as the phases take them."""
     latency: float | None
     """Seconds before the bytes move, launch included; None: the launch, and the rounds of each phase times its slowest hop."""
     rate: float
@@ -32,24 +34,27 @@ class CollectivePlan(NamedTuple):
     """One after the other; none for a single rank."""
 
 
-def plan(topology: Topology, algorithm: str, gpus: Ints, group: Group, collective: Collective) -> CollectivePlan:
-    """Return how `algorithm` carries a collective in the groups of GPUs `gpus` (groups, n), each a `group` by position.
+def plan(
+    topology: Topology, algorithm: str, kinds: Sequence[Shape], group: Group, collective: Collective
+) -> CollectivePlan:
+    """Return how `algorithm` carries a collective in groups that are each a `group` by position.
 
-    Where groups lie on nodes differently, NCCL's choice is that of the one with the longest time. Raises as
-    `collectives.model.phases`, and InputError where NCCL cannot do what it is forced to.
+    kinds: their different `nccl.shape.shapes`, which NCCL alone asks for. Where groups lie on nodes differently, its choice
+    is that of the one with the longest time. Raises as `collectives.model.phases`, and InputError where NCCL cannot do what
+    it is forced to.
     """
     op = collective.op
     if op == "send":
-        return CollectivePlan(algorithm, "", None, float("inf"), _message())
+        return CollectivePlan(algorithm, "", group.levels, None, float("inf"), _message())
     if algorithm != NCCL:
-        return CollectivePlan(algorithm, "", None, float("inf"), _phases(algorithm, op, group))
+        return CollectivePlan(algorithm, "", group.levels, None, float("inf"), _phases(algorithm, op, group))
     launch = topology.node.nccl.launch or 0.0
-    kinds, _ = shapes(topology, gpus, group.shares)
     found = [(kind, choose(op, collective.size, kind, topology.node)) for kind in kinds]
     kind, choice = max(found, key=lambda one: collective_seconds(one[1], collective.size))
     file = file_of(choice.algorithm, kind, topology.node)
-    parts = _phases(file, op, group._replace(levels=kind.group.levels))
-    return CollectivePlan(file, choice.protocol, launch + choice.latency_s, choice.rate_bytes_per_s, parts)
+    levels = kind.group.levels
+    parts = _phases(file, op, group._replace(levels=levels))
+    return CollectivePlan(file, choice.protocol, levels, launch + choice.latency_s, choice.rate_bytes_per_s, parts)
 
 
 def _phases(algorithm: str, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:

@@ -11,10 +11,11 @@ import numpy as np
 from clustersim.arrays import Ints, Mask
 from clustersim.engine.fabric import Activity, Carried, Move, Segment
 from clustersim.engine.fold.refinement import Partition
-from clustersim.engine.groups import Use, families, group_of
-from clustersim.engine.network import Demand, Network, Tenant, demand, folded, networks
+from clustersim.engine.groups import group_of, roles, tenant
+from clustersim.engine.network import Demand, Network, demand, folded, networks
 from clustersim.engine.program import Drain, Group, Instruction, Post, Program, Receive, Run, Send
 from clustersim.engine.script import Compute, Give, Line, Script, Start
+from clustersim.engine.traffic import Family
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective, Steps
 from clustersim.parallel.job import Job
@@ -51,15 +52,14 @@ class Draft(NamedTuple):
     """Jobs on the cluster that they share, before they are folded."""
 
     works: tuple[Work, ...]
-    uses: tuple[tuple[Use, ...], ...]
+    uses: tuple[Sequence[tuple[Family, Sequence[Collective]]], ...]
     demand: Demand
 
 
 def draft(works: Sequence[Work], topology: Topology) -> Draft:
     """Return the groups of jobs and what they may put on links."""
-    uses = tuple(_uses(work, topology) for work in works)
-    tenants = [Tenant(use, w.gpus, _seeds(w, topology)) for w, use in zip(works, uses, strict=True)]
-    return Draft(tuple(works), uses, demand(topology, tenants))
+    tenants = [tenant(w.job, topology, w.gpus, [c for s in w.scripts for c in s.collectives()]) for w in works]
+    return Draft(tuple(works), tuple(one.families for one in tenants), demand(topology, tenants))
 
 
 def plan(works: Sequence[Work], topology: Topology, fold: bool = True) -> tuple[Plan, ...]:
@@ -75,18 +75,7 @@ def bound(drafted: Draft, cells: Partition, kept: Mask) -> tuple[Plan, ...]:
     return tuple(_plan(*one, drafted.demand.topology) for one in zip(drafted.works, drafted.uses, nets, strict=True))
 
 
-def _uses(work: Work, topology: Topology) -> tuple[Use, ...]:
-    return families(work.job, topology, work.gpus, [one for script in work.scripts for one in script.collectives()])
-
-
-def _seeds(work: Work, topology: Topology) -> Ints:
-    """Return a number a rank that says its script and its speed."""
-    _, speed = np.unique(topology.slowdown[work.gpus], return_inverse=True)
-    seeds: Ints = roles(work.job) * (speed.max() + 1) + speed
-    return seeds
-
-
-def _plan(work: Work, uses: Sequence[Use], net: Network, topology: Topology) -> Plan:
+def _plan(work: Work, uses: Sequence[tuple[Family, Sequence[Collective]]], net: Network, topology: Topology) -> Plan:
     role, slowdown = roles(work.job), topology.slowdown[work.gpus]
     places = _places(uses, len(work.gpus))
     binder = _Binder(Activities(work.seconds, net), {})
@@ -97,13 +86,7 @@ def _plan(work: Work, uses: Sequence[Use], net: Network, topology: Topology) -> 
     return Plan(programs, net, _members(uses, net), net.cells.ranks.first, net.cells.ranks.size)
 
 
-def roles(job: Job) -> Ints:
-    """Return the role of every rank."""
-    pp, _, ep, _, _ = job.expert_mesh.coordinates(np.arange(job.mesh.size))
-    return pp * job.positions + ep % job.positions
-
-
-def _places(uses: Sequence[Use], ranks: int) -> dict[str, Ints]:
+def _places(uses: Sequence[tuple[Family, Sequence[Collective]]], ranks: int) -> dict[str, Ints]:
     """Return, by name, the group of every rank; pairs are asked by who sends and by who receives."""
     result = {}
     for family, _ in uses:
@@ -124,7 +107,7 @@ def _cells_of(rank: int, places: Mapping[str, Ints], net: Network) -> dict[str, 
     }
 
 
-def _members(uses: Sequence[Use], net: Network) -> dict[Group, int]:
+def _members(uses: Sequence[tuple[Family, Sequence[Collective]]], net: Network) -> dict[Group, int]:
     """Count the rank cells in the first group of every group cell."""
     result: dict[Group, int] = {}
     for family, _ in uses:

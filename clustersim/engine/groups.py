@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
 
+from clustersim import plugins
 from clustersim.arrays import Ints, distinct
 from clustersim.collectives.levels import fanouts, levels
+from clustersim.collectives.model import ROOM
 from clustersim.collectives.plan import NCCL
 from clustersim.collectives.switched import fitted
+from clustersim.engine.network import Tenant
 from clustersim.engine.script import BACKWARD, FORWARD
 from clustersim.engine.traffic import Family
 from clustersim.errors import InputError
 from clustersim.model.operator import Collective
 from clustersim.parallel.job import Job
 from clustersim.parallel.mesh import Mesh
+from clustersim.topology.memo import fingerprint
 from clustersim.topology.model import Topology
 
 
@@ -27,27 +31,64 @@ class Use(NamedTuple):
     collectives: tuple[Collective, ...]
 
 
-def families(job: Job, topology: Topology, gpus: Ints, collectives: Iterable[Collective]) -> tuple[Use, ...]:
-    """Return the families of a placed job that its `collectives` name; `gpus` is the GPU of every rank.
+def tenant(job: Job, topology: Topology, gpus: Ints, collectives: Iterable[Collective]) -> Tenant:
+    """Return a placed job as the network meets it: the families that its `collectives` name, and what tells its ranks apart.
+
+    gpus: the GPU of every rank. What depends on the split and not on sizes is worked out once for each cluster. Raises
+    ConfigError at the place of an algorithm that cannot do what its groups need, or needs switches that are not there.
+    """
+    by_name: dict[str, dict[Collective, None]] = {}
+    for one in collectives:
+        by_name.setdefault(one.group, {})[one] = None
+    ops = tuple((name, tuple(dict.fromkeys(one.op for one in own))) for name, own in by_name.items())
+    split = job.parallelism
+    algorithms = tuple((key, plugins.spelled(ROOM, name)) for key, name in split.algorithms if name != NCCL)
+    late = not split.overlap.param_gather
+    shape = job.mesh, job.expert_mesh, split.vpp > 1, job.shares, job.positions, algorithms, late
+    question = ("tenant", *shape, ops, fingerprint(gpus))
+
+    def found() -> tuple[tuple[Family, ...], Ints]:
+        return families(job, topology, gpus, ops), _seeds(job, topology, gpus)
+
+    own, seeds = topology.memo.once(question, found)
+    uses = tuple(Use(family, tuple(by_name[family.name])) for family in own)
+    return Tenant(uses, gpus, seeds, question)
+
+
+def families(
+    job: Job, topology: Topology, gpus: Ints, ops: Iterable[tuple[str, tuple[str, ...]]]
+) -> tuple[Family, ...]:
+    """Return the families of a placed job of which it runs the `ops`, by name.
 
     Eras: the gradient norm needs the reduced gradients of a whole replica, and those need the backward passes of every
     replica; the parameters are gathered after every norm, unless that is put off to the next forward passes. So the three
     never meet on a link.
     """
-    by_name: dict[str, dict[Collective, None]] = {}
-    for one in collectives:
-        by_name.setdefault(one.group, {})[one] = None
-    late = 2 if "model" in by_name and not job.parallelism.overlap.param_gather else 0
+    wanted = dict(ops)
+    late = 2 if "model" in wanted and not job.parallelism.overlap.param_gather else 0
     eras = {"dp": {"all_gather": late}, "edp": {"all_gather": late}, "model": {"all_reduce": 1}}
     ranks = _ranks(job.mesh, job.expert_mesh, job.parallelism.vpp)
     upwards = fanouts(distinct(gpus // topology.gpus_per_node), topology)
-    uses = []
-    for name, own in by_name.items():
+    found = []
+    for name, own in wanted.items():
         algorithm = "" if name in (FORWARD, BACKWARD) else getattr(job.parallelism.algorithms, _setting(name))
         shares = job.shares if name == "ep" else ()
-        family = Family(name, ranks[name], (), algorithm, eras.get(name, {}), shares=shares)
-        uses.append(_fitted(job, topology, gpus, upwards, Use(family, tuple(own))))
-    return tuple(uses)
+        family = Family(name, ranks[name](), (), algorithm, eras.get(name, {}), shares=shares)
+        found.append(_fitted(job, topology, gpus, upwards, family, own))
+    return tuple(found)
+
+
+def _seeds(job: Job, topology: Topology, gpus: Ints) -> Ints:
+    """Return a number a rank that says its script and its speed."""
+    _, speed = np.unique(topology.slowdown[gpus], return_inverse=True)
+    seeds: Ints = roles(job) * (speed.max() + 1) + speed
+    return seeds
+
+
+def roles(job: Job) -> Ints:
+    """Return the role of every rank: its pipeline rank, and where ep ranks have different loads its position there."""
+    pp, _, ep, _, _ = job.expert_mesh.coordinates(np.arange(job.mesh.size))
+    return pp * job.positions + ep % job.positions
 
 
 def _setting(family: str) -> str:
@@ -55,38 +96,34 @@ def _setting(family: str) -> str:
     return {"edp": "dp", "etp": "tp", "tp_ep": "ep"}.get(family, family)
 
 
-def _ranks(mesh: Mesh, experts: Mesh, chunks: int) -> dict[str, Ints]:
-    """Return the groups of every family as (groups, n) ranks."""
-    forward = _neighbours(mesh, chunks)
+def _ranks(mesh: Mesh, experts: Mesh, chunks: int) -> dict[str, Callable[[], Ints]]:
+    """Return what finds the groups of each family as (groups, n) ranks."""
     return {
-        "tp": mesh.groups("tp"),
-        "dp": mesh.groups("dp"),
-        "etp": experts.groups("tp"),
-        "ep": experts.groups("ep"),
-        "tp_ep": experts.groups("ep", "tp"),
-        "edp": experts.groups("dp"),
-        "embedding": mesh.embedding(),
-        "model": experts.groups("pp", "ep", "cp", "tp"),
-        FORWARD: forward,
-        BACKWARD: forward[:, ::-1].copy(),
+        "tp": lambda: mesh.groups("tp"),
+        "dp": lambda: mesh.groups("dp"),
+        "etp": lambda: experts.groups("tp"),
+        "ep": lambda: experts.groups("ep"),
+        "tp_ep": lambda: experts.groups("ep", "tp"),
+        "edp": lambda: experts.groups("dp"),
+        "embedding": mesh.embedding,
+        "model": lambda: experts.groups("pp", "ep", "cp", "tp"),
+        FORWARD: lambda: _neighbours(mesh, chunks),
+        BACKWARD: lambda: np.flip(_neighbours(mesh, chunks), axis=1).copy(),
     }
 
 
-def _fitted(job: Job, topology: Topology, gpus: Ints, upwards: tuple[int, ...], use: Use) -> Use:
-    """Return the groups with the levels that their algorithm takes.
-
-    Raises ConfigError at the place of an algorithm that cannot do what its groups need, or needs switches that are not there.
-    """
-    family, ops = use.family, dict.fromkeys(one.op for one in use.collectives)
+def _fitted(
+    job: Job, topology: Topology, gpus: Ints, upwards: tuple[int, ...], family: Family, ops: tuple[str, ...]
+) -> Family:
+    """Return the groups with the levels that their algorithm takes; raises as `tenant` does."""
     placed = gpus[family.ranks]
     if family.algorithm in ("", NCCL):
-        fit = levels(placed // topology.gpus_per_node, upwards)
-        return use._replace(family=family._replace(levels=fit))
+        return family._replace(levels=levels(placed // topology.gpus_per_node, upwards))
     try:
         group = fitted(topology, family.algorithm, ops, placed, upwards, family.shares)
     except InputError as error:
         raise job.error(f"parallelism.algorithms.{_setting(family.name)}", str(error)) from error
-    return use._replace(family=family._replace(levels=group.levels))
+    return family._replace(levels=group.levels)
 
 
 def _neighbours(mesh: Mesh, chunks: int) -> Ints:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask
-from clustersim.collectives.model import Group
-from clustersim.collectives.plan import CollectivePlan, plan
+from clustersim.collectives.model import AllPairs, Group, Phase
+from clustersim.collectives.nccl.shape import Shape, shapes
+from clustersim.collectives.plan import NCCL, CollectivePlan, plan
 from clustersim.engine.fabric import Move
 from clustersim.engine.flows import NOWHERE, Loads
 from clustersim.engine.fold.refinement import Cells, Partition, partition
 from clustersim.engine.traffic import Family, Held, Traffic, scarce, traffic
 from clustersim.model.operator import Collective
+from clustersim.topology.memo import fingerprint
 from clustersim.topology.model import Topology
 
 Variant = tuple[str, str, str]
@@ -72,15 +75,16 @@ class Network:
 
 
 class Tenant(NamedTuple):
-    """A placed job as the network meets it.
-
-    families: each with the collectives it runs; their `ranks` are those of the job. gpus: the GPU of every rank. seeds: an
-    integer of 0 or more a rank; ranks of different seeds are never folded.
-    """
+    """A placed job as the network meets it."""
 
     families: Sequence[tuple[Family, Sequence[Collective]]]
+    """Each with the collectives it runs; their `ranks` are those of the job."""
     gpus: Ints
+    """The GPU of every rank."""
     seeds: Ints
+    """An integer of 0 or more a rank; ranks of different seeds are never folded."""
+    key: Hashable = None
+    """Stands for all of this but the sizes of collectives in questions to the cluster's memo (None: it is found out)."""
 
 
 class JobTraffic(NamedTuple):
@@ -91,46 +95,103 @@ class JobTraffic(NamedTuple):
 
 
 class Demand(NamedTuple):
-    """All that jobs may put on links, rank by rank.
-
-    traffic: by job. links: those that could be short, sorted; held: what all phases, one after the other, put on them.
-    """
+    """All that jobs may put on links, rank by rank."""
 
     topology: Topology
     tenants: tuple[Tenant, ...]
     traffic: tuple[JobTraffic, ...]
+    """By job."""
     links: Ints
+    """Those that could be short, sorted."""
     held: tuple[Held, ...]
+    """What all phases, one after the other, put on them."""
+    key: Hashable
+    """Stands for all of this but the sizes of collectives, and what depends on these alone."""
+
+
+class _Carried(NamedTuple):
+    """What of the plans of a variant matters to its traffic, whatever the sizes."""
+
+    levels: tuple[int, ...]
+    phases: tuple[Phase | AllPairs, ...]
+    rate: float
+    hops: bool
 
 
 def demand(topology: Topology, tenants: Sequence[Tenant]) -> Demand:
-    """Return what the jobs that share a cluster may put on its links."""
-    of_jobs = tuple(_job_traffic(topology, job, tenant) for job, tenant in enumerate(tenants))
-    links, held = scarce(topology, _flat(of_jobs))
-    return Demand(topology, tuple(tenants), of_jobs, links, held)
+    """Return what the jobs that share a cluster may put on its links.
+
+    Jobs that were met before are answered from the cluster's memo: what their collectives' sizes change are plans.
+    """
+    tenants = tuple(one if one.key is not None else one._replace(key=_key(one)) for one in tenants)
+    plans = [_plans(topology, one) for one in tenants]
+    carried = [_carried(one) for one in plans]
+    key = tuple(
+        (one.key, *((v, c.levels, c.rate, c.hops) for v, c in own.items()))
+        for one, own in zip(tenants, carried, strict=True)
+    )
+
+    def found() -> tuple[tuple[Mapping[Variant, tuple[Traffic, ...]], ...], Ints, tuple[Held, ...]]:
+        phases = tuple(_phases(topology, *one) for one in zip(range(len(tenants)), tenants, carried, strict=True))
+        links, held = scarce(topology, _flat(phases))
+        return phases, links, held
+
+    phases, links, held = topology.memo.once(("demand", key), found)
+    of_jobs = tuple(JobTraffic(*one) for one in zip(plans, phases, strict=True))
+    return Demand(topology, tenants, of_jobs, links, held, key)
 
 
-def _flat(of_jobs: Sequence[JobTraffic]) -> list[Traffic]:
+def _key(tenant: Tenant) -> Hashable:
+    """Return what stands for a tenant that says nothing of that itself."""
+    families = tuple(
+        (f.name, f.ranks.shape, fingerprint(f.ranks), f.levels, f.algorithm, tuple(f.eras.items()), f.shares)
+        for f, _ in tenant.families
+    )
+    return families, fingerprint(tenant.gpus), fingerprint(tenant.seeds)
+
+
+def _flat(of_jobs: Iterable[Mapping[Variant, tuple[Traffic, ...]]]) -> list[Traffic]:
     """Return all phases of all jobs, one after the other."""
-    return [t for one in of_jobs for parts in one.phases.values() for t in parts]
+    return [t for phases in of_jobs for parts in phases.values() for t in parts]
 
 
 def folded(demand: Demand, kept: Mask, fold: bool = True) -> Partition:
     """Return which ranks, groups and links are alike on those of `demand.links` that are `kept`; `fold` off: none are."""
-    capacity = demand.topology.capacity[demand.links[kept]]
-    flat, held = _flat(demand.traffic), _held(demand, kept)
-    return partition(_seeds(demand.tenants), _vertices(demand.tenants), flat, held, capacity, fold)
+    question = ("folded", demand.key, _mark(kept), fold)
+
+    def found() -> Partition:
+        capacity = demand.topology.capacity[demand.links[kept]]
+        flat, held = _flat(one.phases for one in demand.traffic), _held(demand, kept)
+        return partition(_seeds(demand.tenants), _vertices(demand.tenants), flat, held, capacity, fold)
+
+    return demand.topology.memo.once(question, found)._replace(key=question)
+
+
+def _mark(kept: Mask) -> bytes | bool:
+    """Return what stands for a mask: itself if all of it is the same."""
+    whole = bool(kept.all())
+    return whole if whole or not kept.any() else fingerprint(np.flatnonzero(kept))
 
 
 def networks(demand: Demand, cells: Partition, kept: Mask) -> tuple[Network, ...]:
     """Return the network of every job; they share its links, and only those: cells of ranks and groups never mix jobs."""
-    capacity = demand.topology.capacity[demand.links[kept]][cells.links.first]
-    each = iter(_held(demand, kept))
-    result = []
-    for (plans, phases), own in zip(demand.traffic, _shares(cells, demand.tenants), strict=True):
-        loads = {v: tuple(_loads(next(each), own.groups[v[0]], own.links) for _ in p) for v, p in phases.items()}
-        result.append(Network(demand.topology, plans, phases, own, capacity, loads))
-    return tuple(result)
+
+    def found() -> tuple[Floats, tuple[tuple[Partition, Mapping[Variant, tuple[Mapping[int, Loads], ...]]], ...]]:
+        capacity = demand.topology.capacity[demand.links[kept]][cells.links.first]
+        each, jobs = iter(_held(demand, kept)), []
+        for one, own in zip(demand.traffic, _shares(cells, demand.tenants), strict=True):
+            loads = {
+                v: tuple(_loads(next(each), own.groups[v[0]], own.links) for _ in parts)
+                for v, parts in one.phases.items()
+            }
+            jobs.append((own, loads))
+        return capacity, tuple(jobs)
+
+    capacity, jobs = demand.topology.memo.once(("networks", cells.key), found)
+    return tuple(
+        Network(demand.topology, one.plans, one.phases, own._replace(key=(cells.key, job)), capacity, loads)
+        for job, (one, (own, loads)) in enumerate(zip(demand.traffic, jobs, strict=True))
+    )
 
 
 def _held(demand: Demand, kept: Mask) -> tuple[Held, ...]:
@@ -145,32 +206,54 @@ def _held(demand: Demand, kept: Mask) -> tuple[Held, ...]:
     )
 
 
-def _job_traffic(topology: Topology, job: int, tenant: Tenant) -> JobTraffic:
-    placed = {f.name: f._replace(ranks=tenant.gpus[f.ranks]) for f, _ in tenant.families}
-    plans = {c: _plan(topology, placed[c.group], c) for _, collectives in tenant.families for c in collectives}
+def _plans(topology: Topology, tenant: Tenant) -> dict[Collective, CollectivePlan]:
+    """Return how each collective of a job is carried."""
+    memo = topology.memo
+    return {
+        c: memo.once(("plan", tenant.key, c), partial(_plan, topology, tenant, family, c))
+        for family, collectives in tenant.families
+        for c in collectives
+    }
+
+
+def _plan(topology: Topology, tenant: Tenant, family: Family, collective: Collective) -> CollectivePlan:
+    def found() -> tuple[Shape, ...]:
+        return shapes(topology, tenant.gpus[family.ranks], family.shares)[0]
+
+    needed = family.algorithm == NCCL and collective.op != "send"
+    kinds = topology.memo.once(("shapes", tenant.key, family.name), found) if needed else ()
+    group = Group(family.ranks.shape[1], family.levels, family.shares)
+    return plan(topology, family.algorithm, kinds, group, collective)
+
+
+def _carried(plans: Mapping[Collective, CollectivePlan]) -> dict[Variant, _Carried]:
+    """Return what carries each variant."""
     used: dict[Variant, list[CollectivePlan]] = {}
     for c, one in plans.items():
         used.setdefault((c.group, c.op, one.algorithm), []).append(one)
-    phases = {
-        v: tuple(_within_plans(t, own) for t in traffic(topology, _of_job(placed[v[0]], job), v[1], own[-1].phases))
+    return {
+        v: _Carried(own[-1].levels, own[-1].phases, max(p.rate for p in own), any(p.latency is None for p in own))
         for v, own in used.items()
     }
-    return JobTraffic(plans, phases)
 
 
-def _plan(topology: Topology, family: Family, collective: Collective) -> CollectivePlan:
-    group = Group(family.ranks.shape[1], family.levels, family.shares)
-    return plan(topology, family.algorithm, family.ranks, group, collective)
+def _phases(
+    topology: Topology, job: int, tenant: Tenant, carried: Mapping[Variant, _Carried]
+) -> Mapping[Variant, tuple[Traffic, ...]]:
+    families = {f.name: _of_job(f._replace(ranks=tenant.gpus[f.ranks]), job) for f, _ in tenant.families}
+    return {
+        v: tuple(_within_plans(t, one) for t in traffic(topology, families[v[0]], v[1], one.phases))
+        for v, one in carried.items()
+    }
 
 
-def _within_plans(t: Traffic, plans: Sequence[CollectivePlan]) -> Traffic:
+def _within_plans(t: Traffic, carried: _Carried) -> Traffic:
     """Return traffic no faster than its protocol lets it be, and without the latency of hops where the protocol has its own.
 
     What no collective can reach must not make a link look short, nor tell groups apart.
     """
-    hops = any(one.latency is None for one in plans)
-    rate = max(one.rate for one in plans)
-    return t._replace(bound=np.minimum(t.bound, rate), latency=t.latency if hops else np.zeros_like(t.latency))
+    latency = t.latency if carried.hops else np.zeros_like(t.latency)
+    return t._replace(bound=np.minimum(t.bound, carried.rate), latency=latency)
 
 
 def _of_job(family: Family, job: int) -> Family:

@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from clustersim.arrays import Ints
-from clustersim.engine.compile import Plan, Work, roles
+from clustersim.engine.compile import Plan, Work
+from clustersim.engine.groups import roles
 from clustersim.engine.program import Span
 from clustersim.engine.script import Compute
 from clustersim.model.kernel import Kernel

@@ -8,7 +8,7 @@ quotient therefore gives the same result as the whole (docs/explanation.md, "Fol
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,11 +29,15 @@ class Cells(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """Cells of ranks, of the groups of each family by name, and of links (positions in `links`)."""
+    """Which vertices are alike."""
 
     ranks: Cells
     groups: dict[str, Cells]
+    """By name of the family."""
     links: Cells
+    """By position among the links that can be short."""
+    key: Hashable = None
+    """Stands for all of this in questions to the cluster's memo."""
 
 
 def partition(
