@@ -128,7 +128,7 @@ class P(Predictor):
 def load_(weights=None): return P()
 def phases_(op, group): return answer(ring.phases(op, group))
 def build_(*a): return answer(gpipe.build(*a) if len(a) > 1 else fat_tree.build(*a))
-def deal_(wanted, free, seed): return answer(packed.deal(wanted, free, seed))
+def place_(wanted, free, seed): return answer(packed.place(wanted, free, seed))
 """
 ANSWERS = (
     "good", "None", "'abc'", "1 / 0", "exit(3)", "[]", "()", "{}", "object()", "good[:-1]", "good[::-1]", "[None]", "[[]]",
@@ -225,7 +225,9 @@ def cases() -> list[Case]:
         Case("plugin", (*run, "--schedule", "build_", "--plugins", "p_:build_"), pair),
         Case("plugin", (*small, "--algo", "phases_", "--plugins", "p_:phases_"), pair),
         Case(
-            "plugin", ("share", "c.yaml", "j.yaml", "--no-save", "--placement", "deal_", "--plugins", "p_:deal_"), pair
+            "plugin",
+            ("share", "c.yaml", "j.yaml", "--no-save", "--placement", "place_", "--plugins", "p_:place_"),
+            pair,
         ),
         Case("plugin", ("show", "--schedule", "build_", "--plugins", "p_:build_"), {}),
         Case(

@@ -56,7 +56,9 @@ def test_a_list_has_a_line_for_each_name_and_says_what_it_is(call, what):
     assert all(row.get("what", "x") for row in rows)
 
 
-@pytest.mark.parametrize(("room", "attribute"), [("topology", "build"), ("schedules", "build"), ("placements", "deal")])
+@pytest.mark.parametrize(
+    ("room", "attribute"), [("topology", "build"), ("schedules", "build"), ("placements", "place")]
+)
 def test_only_plugins_are_listed(room, attribute):
     for name in plugins.names(f"clustersim.{room}"):
         assert callable(plugins.load(f"clustersim.{room}", name, attribute))

@@ -151,7 +151,7 @@ from clustersim.jobs.placements import packed
 from clustersim.topology.kinds import switch
 
 OPS, steps = ring.OPS, ring.steps
-phases, build, deal, kind = ring.phases, gpipe.build, packed.deal, switch.build
+phases, build, place, kind = ring.phases, gpipe.build, packed.place, switch.build
 
 class Half(Predictor):
     def predict(self, kernels, gpu, alone=False): return 2 * bound(columns(kernels), gpu) + 1e-6
@@ -169,7 +169,7 @@ mine = outside_package:phases
 [clustersim.topology]
 mine = outside_package:kind
 [clustersim.placements]
-mine = outside_package:deal
+mine = outside_package:place
 """
 
 
@@ -317,7 +317,7 @@ def predictor(weights=None): return P()
 def schedule(stages, microbatches, chunks=1): return ROWS
 def phases_(op, group): return PHASES
 def kind(site): return TOPOLOGY
-def deal_(wanted, free, seed): return DEAL
+def place_(wanted, free, seed): return PLACE
 def leave(): raise SystemExit(3)
 class Mute(Exception):
     def __str__(self): raise ValueError
@@ -329,7 +329,7 @@ SANE = {
     "ROWS": "None",
     "PHASES": "None",
     "TOPOLOGY": "None",
-    "DEAL": "None",
+    "PLACE": "None",
 }
 FAILS = ("1 / 0", "leave()", "mute()", "None", "'abc'", "object()", "open('/none')")
 
@@ -371,12 +371,12 @@ def _wrong() -> Iterator[Any]:
         "kind": (
             ("TOPOLOGY", {"KIND": "wrong:kind"}, RUN, "c.yaml:3:16: fabric.kind: wrong:kind does not work here ("),
         ),
-        "deal_": (
+        "place_": (
             (
-                "DEAL",
+                "PLACE",
                 {},
-                ("share", "c.yaml", "j.yaml", "--no-save", "--placement", "wrong:deal_"),
-                "--placement: placement wrong:deal_ does not work here (",
+                ("share", "c.yaml", "j.yaml", "--no-save", "--placement", "wrong:place_"),
+                "--placement: placement wrong:place_ does not work here (",
             ),
         ),
     }
@@ -410,13 +410,13 @@ def _wrong() -> Iterator[Any]:
             "__import__('dataclasses').replace(switch.build(site), router=lambda a, b: 1 / 0)",
             "__import__('dataclasses').replace(switch.build(site), nodes=7)",
         ),
-        "DEAL": ("[[0], [0]]",),
+        "PLACE": ("[[0], [0]]",),
     }
     for function, ways in cases.items():
         for what, names, arguments, place in ways:
             for bad in (*FAILS, *more[what]):
-                if (what, bad) == ("DEAL", "[[0], [0]]"):
-                    place = "placement wrong:deal_ does not give each job its own free nodes"  # noqa: PLW2901
+                if (what, bad) == ("PLACE", "[[0], [0]]"):
+                    place = "placement wrong:place_ does not give each job its own free nodes"  # noqa: PLW2901
                 yield pytest.param(function, what, bad, names, arguments, place, id=f"{arguments[0]}-{what}-{bad[:30]}")
 
 

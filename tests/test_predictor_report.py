@@ -136,11 +136,11 @@ def test_every_kernel_has_its_mark_and_lies_within_the_axes(frame):
         for panel in figure.panels:
             assert panel.x.label
             assert len(panel.x.ticks) >= 2 or panel.x.log
-            for mark in (mark for mark in panel.marks if mark.style == "points"):
-                assert min(panel.x.low, panel.x.high) <= min(mark.x) <= max(mark.x) <= panel.x.high
-                assert panel.y.low <= min(mark.y) <= max(mark.y) <= panel.y.high
+            for one in (one for one in panel.series if one.style == "points"):
+                assert min(panel.x.low, panel.x.high) <= min(one.x) <= max(one.x) <= panel.x.high
+                assert panel.y.low <= min(one.y) <= max(one.y) <= panel.y.high
     [scatter, *_] = error_figures.figures(frame)
-    assert sum(len(m.x) for p in scatter.panels for m in p.marks if m.style == "points") == len(frame)
+    assert sum(len(m.x) for p in scatter.panels for m in p.series if m.style == "points") == len(frame)
 
 
 def test_gpus_look_different():

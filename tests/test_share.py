@@ -298,20 +298,20 @@ def test_every_placement_gives_each_job_its_own_free_nodes(name, data):
     sizes: list[int] = []
     while sum(sizes) < len(free) and len(sizes) < 5:
         sizes.append(data.draw(st.integers(1, len(free) - sum(sizes))))
-    deal = plugins.load("clustersim.placements", name, "deal")
-    found = deal(sizes, free, 7)
+    place = plugins.load("clustersim.placements", name, "place")
+    found = place(sizes, free, 7)
     assert [len(own) for own in found] == sizes
     assert len({node for own in found for node in own}) == sum(sizes)
     assert {node for own in found for node in own} <= set(free)
-    assert found == deal(sizes, free, 7)
+    assert found == place(sizes, free, 7)
 
 
 @given(leaves=st.integers(1, 8), sizes=st.lists(st.integers(1, 3), min_size=1, max_size=4))
 def test_spread_shares_every_leaf_in_proportion(leaves, sizes):
     """Where leaves have as many nodes as the sizes' sum, each holds as many nodes of a job as its size."""
     width = sum(sizes)
-    deal = plugins.load("clustersim.placements", "spread", "deal")
-    for size, nodes in zip(sizes, deal([s * leaves for s in sizes], range(width * leaves), 0), strict=True):
+    place = plugins.load("clustersim.placements", "spread", "place")
+    for size, nodes in zip(sizes, place([s * leaves for s in sizes], range(width * leaves), 0), strict=True):
         assert np.bincount(np.array(nodes) // width, minlength=leaves).tolist() == [size] * leaves
 
 

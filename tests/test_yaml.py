@@ -83,9 +83,9 @@ def test_aliases_are_copies_in_value() -> None:
 
 def test_marks_are_the_places_of_values_and_keys() -> None:
     document = yaml.parse("a: 1\nb:\n  c: [x, {d: 2}]\n  e:\n")
-    assert document.marks[("a",)][:2] == (1, 4)
-    assert document.marks[("b", "c", 1, "d")][:2] == (3, 14)
-    assert document.marks[("b", "c", yaml.KEY)][:2] == (3, 3)
+    assert document.positions[("a",)][:2] == (1, 4)
+    assert document.positions[("b", "c", 1, "d")][:2] == (3, 14)
+    assert document.positions[("b", "c", yaml.KEY)][:2] == (3, 3)
     assert str(document.error(("b", "c", 1, "nowhere", 7), "wrong")) == "<text>:3:10: wrong"
     assert str(document.error(("nowhere",), "wrong")) == "<text>:1:1: wrong"
 

@@ -31,7 +31,7 @@ class Entry(Spec):
 class Jobs(Spec):
     """A whole file of jobs, for `clustersim jobs`.
 
-    placement: which nodes the jobs get that do not say which: `packed`, the next free ones in order; `spread`, dealt out in turn,
+    placement: which nodes the jobs get that do not say which: `packed`, the next free ones in order; `spread`, given out in turn,
     so that every leaf is shared; `random`, or `random:7` with a seed. steps: how many each job completes at least.
     """
 

@@ -8,7 +8,7 @@ from numbers import Integral, Real
 from pathlib import PurePath
 from typing import Any
 
-from clustersim.config.yaml import KEY, Document, Loc, Mark
+from clustersim.config.yaml import KEY, Document, Loc, Position
 from clustersim.config.yaml_tree import MAX_DEPTH, MAX_VALUES
 from clustersim.errors import ConfigError, shown
 
@@ -21,32 +21,32 @@ def document(given: Mapping[Any, Any], path: str) -> Document:
     Values are text, numbers (numpy's too), True, False, None, paths, lists, tuples and mappings of these. Raises ConfigError for
     anything else.
     """
-    reader = _Reader(path)
-    return Document(path, reader.mapping(given, ()), reader.marks)
+    reader = _MappingReader(path)
+    return Document(path, reader.mapping(given, ()), reader.positions)
 
 
 def plain(value: object, path: str) -> Any:
     """Return one value as plain data. Raises ConfigError, which calls it `path`, as `document` does."""
-    return _Reader(path).value(value, ())
+    return _MappingReader(path).value(value, ())
 
 
-class _Reader:
+class _MappingReader:
     def __init__(self, path: str) -> None:
         self.path = path
-        self.marks: dict[Loc, Mark] = {}
+        self.positions: dict[Loc, Position] = {}
 
     def mapping(self, given: Mapping[Any, Any], loc: Loc) -> dict[str, Any]:
-        self.mark(loc)
+        self.note(loc)
         result: dict[str, Any] = {}
         for key, value in given.items():
             if not isinstance(key, str):
                 raise self.error(loc, f"the key {shown(key)} is no text; write it in quotes")
-            self.marks[(*loc, key, KEY)] = self.at((*loc, key))
+            self.positions[(*loc, key, KEY)] = self.at((*loc, key))
             result[key] = self.value(value, (*loc, key))
         return result
 
     def value(self, value: Any, loc: Loc) -> Any:
-        self.mark(loc)
+        self.note(loc)
         if hasattr(value, "tolist"):  # a number or an array of numpy
             value = value.tolist()
         if isinstance(value, Mapping):
@@ -69,13 +69,13 @@ class _Reader:
         what = f"{shown(value)} is nothing that a file could say"
         raise self.error(loc, f"{what}; give text, a number, True, False, None, a list or a mapping")
 
-    def mark(self, loc: Loc) -> None:
-        self.marks[loc] = self.at(loc)
-        if len(loc) > MAX_DEPTH or len(self.marks) > 2 * MAX_VALUES:
+    def note(self, loc: Loc) -> None:
+        self.positions[loc] = self.at(loc)
+        if len(loc) > MAX_DEPTH or len(self.positions) > 2 * MAX_VALUES:
             raise self.error(loc[:1], f"more than {MAX_VALUES} values or {MAX_DEPTH} levels; give fewer")
 
     def error(self, loc: Loc, message: str) -> ConfigError:
         return ConfigError(self.path + self.at(loc).keys, 0, 0, message)
 
-    def at(self, loc: Loc) -> Mark:
-        return Mark(0, len(self.marks), "".join(f"[{part!r}]" for part in loc))
+    def at(self, loc: Loc) -> Position:
+        return Position(0, len(self.positions), "".join(f"[{part!r}]" for part in loc))

@@ -102,7 +102,7 @@ class Parallelism(Spec):
     expert_model_parallel_size and its all-to-all dispatcher). expert_tp: into how many slices an expert is cut (default: tp;
     Megatron's expert_tensor_parallel_size); ep times expert_tp divides tp times dp. vpp: model chunks a pipeline rank
     (interleaved schedules). account_for_embedding, account_for_loss: the embedding counts as a layer of the first stage, the
-    loss as one of the last, when layers are dealt out (Megatron's account_for_…_in_pipeline_split). zero: 0; 1 for the
+    loss as one of the last, when layers are divided (Megatron's account_for_…_in_pipeline_split). zero: 0; 1 for the
     distributed optimizer; 2 also frees the gradients of a stage, all but its share, once its last backward pass has reduced
     them (with overlap.grad_reduce), which helps where the passes of a stage follow each other. bucket: parameters a gradient
     bucket (default: 40 million or 1 million times dp, whichever is more, as in Megatron).

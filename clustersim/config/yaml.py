@@ -39,13 +39,13 @@ _WORDS: Mapping[str, Any] = {
 }
 
 
-class Mark(NamedTuple):
+class Position(NamedTuple):
     """Where a value stands: in a file by line and column, in a mapping of Python by its keys."""
 
     line: int
     """From 1; 0 in a mapping of Python."""
     column: int
-    """From 1; in a mapping of Python how many marks are before it, so that the first error is the first in the mapping."""
+    """From 1; in a mapping of Python how many positions are before it, so that the first error is the first in the mapping."""
     keys: str = ""
     """In a mapping of Python, such as `['model']['layers']`."""
 
@@ -58,16 +58,16 @@ class Document:
     """The file as the user wrote it, or what the mapping describes: `cluster`, `workload`."""
     data: dict[str, Any]
     """Plain mappings, lists, text, numbers, true, false and null."""
-    marks: dict[Loc, Mark] = field(repr=False)
+    positions: dict[Loc, Position] = field(repr=False)
     """Where the value at every key path stands; at a path that ends in `KEY`, where the key itself does. Values behind an
     alias stand where the anchor is."""
 
     def error(self, loc: Loc, message: str) -> ConfigError:
         """Return a ConfigError at `loc`, or at its nearest parent that the file has."""
         place = tuple(loc)
-        while place and place not in self.marks:
+        while place and place not in self.positions:
             place = place[:-1]
-        line, column, keys = self.marks.get(place, Mark(1, 1))
+        line, column, keys = self.positions.get(place, Position(1, 1))
         return ConfigError(self.path + keys, line, column, message)
 
 
@@ -94,13 +94,13 @@ def parse(text: str, path: str = "<text>") -> Document:
     reader = _Reader(path)
     if reader.count(root, 0, {}) > 2 * MAX_VALUES:
         raise reader.too_many(root)
-    return Document(path, reader.value(root, ()), reader.marks)
+    return Document(path, reader.value(root, ()), reader.positions)
 
 
 class _Reader:
     def __init__(self, path: str) -> None:
         self.path = path
-        self.marks: dict[Loc, Mark] = {}
+        self.positions: dict[Loc, Position] = {}
 
     def count(self, node: YamlNode, depth: int, known: dict[int, int]) -> int:
         """Return the values below a node, each alias as often as it stands, before any is made."""
@@ -114,7 +114,7 @@ class _Reader:
         return self.error(node, f"more than {MAX_VALUES} values or {MAX_DEPTH} levels after aliases; write them out")
 
     def value(self, node: YamlNode, loc: Loc) -> Any:
-        self.marks[loc] = Mark(*node.place)
+        self.positions[loc] = Position(*node.place)
         if len(loc) > MAX_DEPTH:
             raise self.too_many(node)
         if node.kind == "mapping":
@@ -133,7 +133,7 @@ class _Reader:
                 raise self.error(key_node, "merge keys (<<) are not supported; write the keys out")
             if key in result:
                 raise self.error(key_node, f"duplicate key {shown(key)}; keep one of the two")
-            self.marks[(*loc, key, KEY)] = Mark(*key_node.place)
+            self.positions[(*loc, key, KEY)] = Position(*key_node.place)
             result[key] = self.value(value_node, (*loc, key))
         return result
 

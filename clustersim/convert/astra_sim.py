@@ -12,7 +12,7 @@ from typing import Any
 
 from clustersim.config.fields import validate
 from clustersim.config.topology import AstraNetwork
-from clustersim.config.yaml import Document, Loc, Mark
+from clustersim.config.yaml import Document, Loc, Position
 
 _INSIDE = {"Ring": "ring", "FullyConnected": "mesh", "Switch": "nvswitch"}
 _BETWEEN = {"Ring": "ring", "FullyConnected": "mesh", "Switch": "switch"}
@@ -34,12 +34,12 @@ def translated(document: Document) -> Document:
         "cluster": {"nodes": prod(spec.npus_count[1:]), "node": _node(spec)},
         "nccl": {"launch": "0s"},
     }
-    marks: dict[Loc, Mark] = {(): Mark(1, 1)}
+    positions: dict[Loc, Position] = {(): Position(1, 1)}
     if len(spec.topology) > 1:
         data["fabric"] = {"kind": "grid", "rails": True, "dims": [_dim(spec, i) for i in range(1, len(spec.topology))]}
     for loc, key in ((("cluster",), "npus_count"), (("cluster", "node"), "npus_count"), (("fabric",), "topology")):
-        marks[loc] = document.marks.get((key,), document.marks[()])
-    return Document(document.path, data, marks)
+        positions[loc] = document.positions.get((key,), document.positions[()])
+    return Document(document.path, data, positions)
 
 
 def _dim(spec: AstraNetwork, i: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-from clustersim.config.yaml import Document, Mark
+from clustersim.config.yaml import Document, Position
 from clustersim.errors import ConfigError, InputError, shown
 from clustersim.files import read_text
 
@@ -72,7 +72,7 @@ def read(path: str | Path) -> Document:
             "rate": f"{min(megabits / 1e3, _gigabits(host['pcie']))!r}Gb/s",
             "attach": attach,
         }
-    return Document(str(path), {"cluster": {"nodes": 1, "node": node}}, {(): Mark(1, 1)})
+    return Document(str(path), {"cluster": {"nodes": 1, "node": node}}, {(): Position(1, 1)})
 
 
 def _parse(path: Path) -> ElementTree.Element:

@@ -11,12 +11,12 @@ import numpy as np
 from clustersim.arrays import Ints
 from clustersim.config.node_ranges import written
 from clustersim.errors import InputError
-from clustersim.jobs.request import PlacementRequest, dealer
+from clustersim.jobs.request import PlacementRequest, placement_named
 from clustersim.parallel.job import Job
 from clustersim.topology.model import Topology
 
 
-class Allotted(NamedTuple):
+class PlacedJob(NamedTuple):
     """A job with its degrees resolved, its nodes (ascending), and the GPU of every rank.
 
     Ranks fill the nodes in ascending order, as a scheduler's block distribution does; what they leave of the last is idle.
@@ -29,7 +29,7 @@ class Allotted(NamedTuple):
     start: float
 
 
-def allot(cluster: Topology, requests: Sequence[PlacementRequest], placement: str) -> list[Allotted]:
+def place_jobs(cluster: Topology, requests: Sequence[PlacementRequest], placement: str) -> list[PlacedJob]:
     """Return what every job gets. placement: a file of `placements/`, with a seed behind a colon, or package.module:function.
 
     A job takes the nodes that it names, or as many as it says, or as its degrees need; jobs with `dp: auto` that say nothing
@@ -37,16 +37,16 @@ def allot(cluster: Topology, requests: Sequence[PlacementRequest], placement: st
     """
     taken = _named(cluster, requests)
     counts = _counts(cluster, requests)
-    placed = [_placed(cluster, request, count) for request, count in zip(requests, counts, strict=True)]
-    wanted = [_needed(cluster, r, job, n) for r, job, n in zip(requests, placed, counts, strict=True)]
+    resolved = [_resolved(cluster, request, count) for request, count in zip(requests, counts, strict=True)]
+    wanted = [_needed(cluster, r, job, n) for r, job, n in zip(requests, resolved, counts, strict=True)]
     free = [node for node in range(cluster.nodes) if node not in taken]
     open_jobs = [i for i, request in enumerate(requests) if not isinstance(request.nodes, tuple)]
-    dealt = dict(zip(open_jobs, dealer(placement)([wanted[i] for i in open_jobs], free), strict=True))
+    taken_free = dict(zip(open_jobs, placement_named(placement)([wanted[i] for i in open_jobs], free), strict=True))
     result = []
-    for i, (request, job) in enumerate(zip(requests, placed, strict=True)):
-        nodes = np.array(dealt.get(i, request.nodes), np.int64)
+    for i, (request, job) in enumerate(zip(requests, resolved, strict=True)):
+        nodes = np.array(taken_free.get(i, request.nodes), np.int64)
         gpus = (nodes[:, None] * cluster.gpus_per_node + np.arange(cluster.gpus_per_node)).ravel()
-        result.append(Allotted(request.name, job, nodes, gpus[: job.mesh.size], request.start))
+        result.append(PlacedJob(request.name, job, nodes, gpus[: job.mesh.size], request.start))
     return result
 
 
@@ -112,7 +112,7 @@ def _explicit(cluster: Topology, request: PlacementRequest) -> int | None:
     return nodes
 
 
-def _placed(cluster: Topology, request: PlacementRequest, nodes: int) -> Job:
+def _resolved(cluster: Topology, request: PlacementRequest, nodes: int) -> Job:
     """Return the job with dp resolved for that many nodes."""
     split, gpus = request.job.parallelism, nodes * cluster.gpus_per_node
     dp = 1 if split.dp == "auto" else split.dp

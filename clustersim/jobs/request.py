@@ -81,7 +81,7 @@ def _listed(
     spec = validate(Jobs, document)
     _check_names(document, spec)
     try:
-        dealer(placement or spec.placement)
+        placement_named(placement or spec.placement)
     except InputError as error:
         raise error if placement else document.error(("placement",), f"placement: {error}") from error
     requests = [_request(document, index, entry, overrides) for index, entry in enumerate(spec.jobs)]
@@ -105,7 +105,7 @@ def _file(document: Document, entry: Entry) -> Path:
 
 def _request(document: Document, index: int, entry: Entry, overrides: Mapping[str, object]) -> PlacementRequest:
     own = {key: ("jobs", index, "set", key) for key in entry.set if key not in overrides}
-    places = {key: (document.path, *document.marks[(*loc, KEY)][:2]) for key, loc in own.items()}
+    places = {key: (document.path, *document.positions[(*loc, KEY)][:2]) for key, loc in own.items()}
     path = _file(document, entry)
     if not exists(path):
         found = f"jobs.{index}.workload: no file {path}; it is sought beside this file"
@@ -147,13 +147,13 @@ def _numbered(requests: Sequence[PlacementRequest]) -> tuple[PlacementRequest, .
 
 # A placement by its name: `packed`, `random:7` or `package.module:function`.
 
-Deal = Callable[[Sequence[int], Sequence[int]], list[list[int]]]
+Placement = Callable[[Sequence[int], Sequence[int]], list[list[int]]]
 """(nodes that each job wants, free nodes) -> nodes of each job."""
 ROOM = "clustersim.placements"
 _DIGITS = 18
 
 
-def dealer(placement: str) -> Deal:
+def placement_named(placement: str) -> Placement:
     """Return the placement of that name. Raises UnknownNameError when there is none.
 
     What it returns raises InputError when a placement from outside fails or does not keep to the rules.
@@ -164,12 +164,12 @@ def dealer(placement: str) -> Deal:
         raise UnknownNameError(
             f"{placement}: {shown(seed)} is no seed; write a whole number of at most {_DIGITS} digits, such as {name}:7"
         )
-    deal = plugins.load(ROOM, name if numbered else placement, "deal")
+    place = plugins.load(ROOM, name if numbered else placement, "place")
 
-    def dealt(wanted: Sequence[int], free: Sequence[int]) -> list[list[int]]:
+    def checked(wanted: Sequence[int], free: Sequence[int]) -> list[list[int]]:
         try:
             with plugins.blaming(ROOM, name if numbered else placement):
-                found = [sorted(map(int, own)) for own in deal(wanted, free, int(seed) if numbered else 0)]
+                found = [sorted(map(int, own)) for own in place(wanted, free, int(seed) if numbered else 0)]
         except PluginError as error:
             raise PluginError(f"placement {error}") from error
         nodes = [node for own in found for node in own]
@@ -179,4 +179,4 @@ def dealer(placement: str) -> Deal:
             )
         return found
 
-    return dealt
+    return checked

@@ -12,7 +12,7 @@ from typing import Any
 from clustersim.engine.compile import Plan, plan
 from clustersim.engine.simulate import Record
 from clustersim.errors import InputError
-from clustersim.jobs.placement import Allotted, allot
+from clustersim.jobs.placement import PlacedJob, place_jobs
 from clustersim.jobs.request import Wanted, load
 from clustersim.parallel.job import MAX_PASSES
 from clustersim.report.jobs_facts import Alone, JobSteps, Shared
@@ -74,9 +74,9 @@ def share(
     begun = time.perf_counter()
     for request in wanted.requests:
         check_names(request.job)
-    allotted = allot(cluster, wanted.requests, wanted.placement)
+    placed = place_jobs(cluster, wanted.requests, wanted.placement)
     works, alone = [], []
-    for one in allotted:
+    for one in placed:
         progress(f"predict {one.name}")
         work, memory, forecast = prepare(cluster, one.job, one.gpus, ignore_memory=ignore_memory)
         progress(f"simulate {one.name} alone")
@@ -84,42 +84,44 @@ def share(
         [[record]] = play([planned])
         works.append(work)
         alone.append(Alone(planned, record, memory, forecast))
-    _check_length(allotted, alone, wanted.steps)
+    _check_length(placed, alone, wanted.steps)
     progress("plan")
     plans = plan(works, cluster, fold)
-    starts = [one.start for one in allotted]
+    starts = [one.start for one in placed]
     records = play(plans, lambda share: progress(f"simulate together {share:.0%}"), wanted.steps, starts)
     progress("summarize")
-    shared = Shared(cluster, wanted.placement, wanted.steps, _tenants(allotted, alone, plans, records))
+    shared = Shared(cluster, wanted.placement, wanted.steps, _tenants(placed, alone, plans, records))
     return JobsResult(summary(shared), shared, wanted.inputs, time.perf_counter() - begun)
 
 
-def _check_length(allotted: Sequence[Allotted], alone: Sequence[Alone], steps: int) -> None:
+def _check_length(placed: Sequence[PlacedJob], alone: Sequence[Alone], steps: int) -> None:
     """Raise InputError when so many steps, or short jobs beside a long one, would have to be played too often."""
     times = [one.record.end for one in alone]
     counts = [math.ceil(steps * max(times) / step) for step in times]
     passes = [
         count * one.job.microbatches * one.job.parallelism.pp * one.job.parallelism.vpp
-        for count, one in zip(counts, allotted, strict=True)
+        for count, one in zip(counts, placed, strict=True)
     ]
     if sum(passes) <= MAX_PASSES:
         return
     most, longest = passes.index(max(passes)), times.index(max(times))
-    what = f"{counts[most]:,} steps of {allotted[most].name} are {passes[most]:,} passes, too many to play ({MAX_PASSES:,})"
+    what = (
+        f"{counts[most]:,} steps of {placed[most].name} are {passes[most]:,} passes, too many to play ({MAX_PASSES:,})"
+    )
     if most == longest:
         raise InputError(f"{what}; lower steps or training.global_batch")
-    beside = f"beside {steps} of {allotted[longest].name}, {what}"
-    raise InputError(f"{beside}; lower steps, or give {allotted[most].name} a larger training.global_batch")
+    beside = f"beside {steps} of {placed[longest].name}, {what}"
+    raise InputError(f"{beside}; lower steps, or give {placed[most].name} a larger training.global_batch")
 
 
 def _tenants(
-    allotted: Sequence[Allotted],
+    placed: Sequence[PlacedJob],
     alone: Sequence[Alone],
     plans: Sequence[Plan],
     records: Sequence[Sequence[Record]],
 ) -> tuple[JobSteps, ...]:
-    since = max(one.start for one in allotted)
+    since = max(one.start for one in placed)
     return tuple(
         JobSteps(*one, apart, planned, tuple(played), tuple(r for r in played if r.begin >= since))
-        for one, apart, planned, played in zip(allotted, alone, plans, records, strict=True)
+        for one, apart, planned, played in zip(placed, alone, plans, records, strict=True)
     )

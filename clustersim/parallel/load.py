@@ -10,7 +10,7 @@ from typing import Any
 from clustersim.config import shipped
 from clustersim.config.fields import validate
 from clustersim.config.workload import Workload
-from clustersim.config.yaml import KEY, Document, Loc, Mark, parse, read
+from clustersim.config.yaml import KEY, Document, Loc, Position, parse, read
 from clustersim.convert.megatron import REMEDIES, YIELDS, find, refused
 from clustersim.errors import ConfigError, InputError
 from clustersim.parallel.check import check
@@ -32,9 +32,9 @@ class Overridden(Document):
         """Return a ConfigError at `loc`, or where the value there is from."""
         asked = tuple(part for part in loc if part != KEY)
         for one, place in self.overrides.items():
-            if asked[: len(one)] == one or (asked not in self.marks and one[: len(asked)] == asked):
+            if asked[: len(one)] == one or (asked not in self.positions and one[: len(asked)] == asked):
                 return ConfigError(*place, message)
-        return Document(self.path, self.data, self.marks).error(loc, message)
+        return Document(self.path, self.data, self.positions).error(loc, message)
 
 
 def load(path: str | Path, overrides: Mapping[str, object] | None = None) -> Job:
@@ -73,7 +73,7 @@ def rename(document: Document) -> Document:
     Raises ConfigError when a value is given under both names.
     """
     data: dict[str, Any] = {}
-    marks = dict(document.marks)
+    positions = dict(document.positions)
     leaves = _leaves(document)
     names = {str(loc[-1]).replace("-", "_") for loc, _ in leaves}
     for loc, value in leaves:
@@ -87,9 +87,9 @@ def rename(document: Document) -> Document:
         if alias and converted is None:
             continue
         if target != loc:
-            _move(document, marks, loc, target)
+            _move(document, positions, loc, target)
         _put(document, data, target, converted, loc)
-    return Document(document.path, data, marks)
+    return Document(document.path, data, positions)
 
 
 def _dropped(key: str) -> bool:
@@ -107,10 +107,10 @@ def _leaves(document: Document) -> list[tuple[Loc, Any]]:
     return found
 
 
-def _move(document: Document, marks: dict[Loc, Mark], source: Loc, target: Loc) -> None:
-    marks[target] = document.marks[source]
+def _move(document: Document, positions: dict[Loc, Position], source: Loc, target: Loc) -> None:
+    positions[target] = document.positions[source]
     for depth in range(1, len(target)):
-        marks.setdefault(target[:depth], document.marks[source])
+        positions.setdefault(target[:depth], document.positions[source])
 
 
 def _put(document: Document, data: dict[str, Any], target: Loc, value: Any, source: Loc) -> None:
@@ -152,7 +152,7 @@ def override(document: Document, overrides: Mapping[str, object], places: Mappin
             continue
         _replace(data, target, converted, key)
         found[target] = places.get(key, (f"{document.path} (command line)", 0, 0))
-    return Overridden(document.path, data, document.marks, found)
+    return Overridden(document.path, data, document.positions, found)
 
 
 def _scalar(key: str, raw: object) -> object:

@@ -176,8 +176,8 @@ def stages(job: Job, position: int = 0) -> tuple[Stage, ...]:
     table = sum(op.parameters for op in first.operators if op.name == TABLE)
     result = []
     split = job.parallelism
-    dealt = share(job.model.layers, count, split.account_for_embedding, split.account_for_loss)
-    for index, blocks in enumerate(dealt):
+    counts = share(job.model.layers, count, split.account_for_embedding, split.account_for_loss)
+    for index, blocks in enumerate(counts):
         starts, ends = index == 0, index == count - 1
         layers = (
             *(((first, 1),) if starts else ()),

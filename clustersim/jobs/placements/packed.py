@@ -6,6 +6,6 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 
-def deal(wanted: Sequence[int], free: Sequence[int], seed: int) -> list[list[int]]:
+def place(wanted: Sequence[int], free: Sequence[int], seed: int) -> list[list[int]]:
     """Return the nodes of each job: a run of the free ones, job after job."""
     return [list(free[a:b]) for a, b in pairwise([0, *accumulate(wanted)])]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 
 
-def deal(wanted: Sequence[int], free: Sequence[int], seed: int) -> list[list[int]]:
+def place(wanted: Sequence[int], free: Sequence[int], seed: int) -> list[list[int]]:
     """Return the nodes of each job: a sample without replacement, the same for the same seed."""
     drawn = iter(Random(seed).sample(list(free), sum(wanted)))
     return [[next(drawn) for _ in range(count)] for count in wanted]

@@ -1,11 +1,11 @@
-"""Nodes dealt out in turn: every leaf is shared by all jobs, in proportion to their sizes."""
+"""Nodes given out in turn: every leaf is shared by all jobs, in proportion to their sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 
-def deal(wanted: Sequence[int], free: Sequence[int], seed: int) -> list[list[int]]:
+def place(wanted: Sequence[int], free: Sequence[int], seed: int) -> list[list[int]]:
     """Return the nodes of each job: each free node in order goes to the job that is farthest behind its share.
 
     Jobs of one size take turns. That is the largest-deficit rule of weighted round-robin: before node i, a job of w of all W

@@ -62,8 +62,8 @@ def figures(frame: pl.DataFrame) -> Iterator[Figure]:
 
 def _figure(name: str, title: str, text: str, panels: tuple[Panel, ...]) -> Figure:
     found: dict[str, Series] = {}
-    for mark in (mark for panel in panels for mark in panel.marks if mark.label):
-        found.setdefault(mark.label, mark)
+    for one in (one for panel in panels for one in panel.series if one.label):
+        found.setdefault(one.label, one)
     return Figure(name, title, text, panels, tuple(found.values()))
 
 
@@ -83,8 +83,8 @@ def _scatter(kind: str, part: Any, looks: dict[str, tuple[str, str]]) -> Panel:
     axis = times(min(*some["seconds"], *some["y"]), max(*some["seconds"], *some["y"]))
     ends = (axis.low, axis.high)
     lines = [Series("line", "", colour, ends, [f * end for end in ends], dashed=f != 1) for colour, f in SIDES]
-    marks = (*lines, *_points(some, looks))
-    return Panel(_title(kind, part), axis._replace(label="measured"), axis._replace(label="forecast"), marks)
+    series = (*lines, *_points(some, looks))
+    return Panel(_title(kind, part), axis._replace(label="measured"), axis._replace(label="forecast"), series)
 
 
 def _ratio(kind: str, part: Any, looks: dict[str, tuple[str, str]]) -> Panel:
@@ -121,10 +121,10 @@ def _deciles(kind: str, part: pl.DataFrame) -> Panel:
         ("mean", "mean", COLOURS[0], "dot"),
         ("median", "median", COLOURS[2], "plus"),
     )
-    marks = [
-        mark
+    series = [
+        one
         for label, key, colour, glyph in lines
-        for mark in (
+        for one in (
             Series("line", "", colour, places, [row[key] for row in rows]),
             Series("points", label, colour, places, [row[key] for row in rows], glyph=glyph),
         )
@@ -136,21 +136,21 @@ def _deciles(kind: str, part: pl.DataFrame) -> Panel:
         _title(kind, part),
         x,
         shares(row["p90"] for row in rows)._replace(label="absolute error"),
-        tuple(marks),
+        tuple(series),
     )
 
 
 def _boards(kind: str, part: pl.DataFrame) -> Panel:
     rows = sorted(errors(part, ("class", "gpu")), key=lambda row: (list(NEWS).index(row["new"]), row["mean"]))
-    marks = []
+    series = []
     for new, colour in NEWS.items():
         some = [(place, row) for place, row in enumerate(rows) if row["new"] == new]
         if some:
             y, means = [float(place) for place, _ in some], [row["mean"] for _, row in some]
-            marks.append(
+            series.append(
                 Series("span", "", colour, [row["median"] for _, row in some], y, [row["p90"] for _, row in some])
             )
-            marks.append(Series("points", f"unseen: {new}", colour, means, y, glyph=GLYPHS[list(NEWS).index(new)]))
+            series.append(Series("points", f"unseen: {new}", colour, means, y, glyph=GLYPHS[list(NEWS).index(new)]))
     ticks = tuple((float(place), row["gpu"]) for place, row in enumerate(rows))
     x = shares(row["p90"] for row in rows)._replace(label="absolute error")
-    return Panel(kind, x, Axis("", -0.6, len(rows) - 0.4, ticks, down=True), tuple(marks))
+    return Panel(kind, x, Axis("", -0.6, len(rows) - 0.4, ticks, down=True), tuple(series))

@@ -1,4 +1,4 @@
-"""Panels: pairs of axes with marks on them, as plain figures that a page or matplotlib draws."""
+"""Panels: pairs of axes with series on them, as plain figures that a page or matplotlib draws."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Panel(NamedTuple):
     title: str
     x: Axis
     y: Axis
-    marks: tuple[Series, ...]
+    series: tuple[Series, ...]
 
 
 class Figure(NamedTuple):

@@ -56,14 +56,14 @@ def draw(figure: Figure) -> Any:
     for axis in axes[len(figure.panels) :]:
         axis.set_axis_off()
     drawing.suptitle(figure.title)
-    handles = [_mark(axes[-1], mark._replace(x=[], y=[])) for mark in figure.legend]
-    drawing.legend(handles, [mark.label for mark in figure.legend], loc="outside lower center", ncols=7, frameon=False)
+    handles = [_series(axes[-1], one._replace(x=[], y=[])) for one in figure.legend]
+    drawing.legend(handles, [one.label for one in figure.legend], loc="outside lower center", ncols=7, frameon=False)
     return drawing
 
 
 def _panel(axes: Any, panel: Panel) -> None:
-    for mark in panel.marks:
-        _mark(axes, mark)
+    for one in panel.series:
+        _series(axes, one)
     axes.set_title(panel.title, fontsize=10, loc="left")
     axes.grid(color="#000000", alpha=0.12)
     for letter, axis in (("x", panel.x), ("y", panel.y)):
@@ -79,11 +79,11 @@ def _axis(axes: Any, letter: str, axis: Axis) -> None:
     getattr(axes, f"set_{letter}label")(axis.label, fontsize=9)
 
 
-def _mark(axes: Any, mark: Series) -> Any:
-    if mark.style == "span":
-        return axes.hlines(mark.y, mark.x, mark.end, color=mark.colour, linewidth=5, alpha=0.3)
-    if mark.style == "line":
-        return axes.plot(mark.x, mark.y, color=mark.colour, linewidth=1, linestyle="--" if mark.dashed else "-")[0]
-    few = len(mark.x) <= 30
-    look = {"marker": GLYPHS[mark.glyph], "markersize": 6 if few else 3, "alpha": 0.95 if few else 0.6}
-    return axes.plot(mark.x, mark.y, linestyle="", color=mark.colour, **look)[0]
+def _series(axes: Any, one: Series) -> Any:
+    if one.style == "span":
+        return axes.hlines(one.y, one.x, one.end, color=one.colour, linewidth=5, alpha=0.3)
+    if one.style == "line":
+        return axes.plot(one.x, one.y, color=one.colour, linewidth=1, linestyle="--" if one.dashed else "-")[0]
+    few = len(one.x) <= 30
+    look = {"marker": GLYPHS[one.glyph], "markersize": 6 if few else 3, "alpha": 0.95 if few else 0.6}
+    return axes.plot(one.x, one.y, linestyle="", color=one.colour, **look)[0]

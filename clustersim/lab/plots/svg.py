@@ -1,4 +1,4 @@
-"""Panels as SVG, by hand: one drawing of fixed size a panel, marks of one kind in one path."""
+"""Panels as SVG, by hand: one drawing of fixed size a panel, points of one series in one path."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def svg(panel: Panel) -> str:
     """Return the drawing of a panel; the same panel gives the same text."""
     left = NAMES if panel.y.down else LEFT
     across, down = _scale(panel.x, left, WIDTH - RIGHT), _scale(panel.y, HEIGHT - BOTTOM, TOP)
-    body = [*_grid(panel, across, down, left), *(line for mark in panel.marks for line in draw(mark, across, down))]
+    body = [*_grid(panel, across, down, left), *(line for one in panel.series for line in draw(one, across, down))]
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" '
         f'aria-label="{escape(panel.title)}" font-size="11.5" fill="#222">'
@@ -36,8 +36,8 @@ def svg(panel: Panel) -> str:
     clip = f'<svg x="{left:g}" y="{TOP:g}" width="{WIDTH - RIGHT - left:g}" height="{HEIGHT - BOTTOM - TOP:g}" '
     view = f'viewBox="{left:g} {TOP:g} {WIDTH - RIGHT - left:g} {HEIGHT - BOTTOM - TOP:g}">'
     axes = [line for line in body if line.startswith("<text") or "tick" in line]
-    marks = [line for line in body if line not in axes]
-    return "\n".join([head, _text(left, 17, panel.title, weight=600), *axes, clip + view, *marks, "</svg>", "</svg>"])
+    series = [line for line in body if line not in axes]
+    return "\n".join([head, _text(left, 17, panel.title, weight=600), *axes, clip + view, *series, "</svg>", "</svg>"])
 
 
 def _scale(axis: Axis, first: float, last: float) -> AxisScale:
@@ -65,36 +65,36 @@ def _grid(panel: Panel, across: AxisScale, down: AxisScale, left: float) -> Iter
         yield _text(12, middle, panel.y.label, "middle", turn=f"rotate(-90 12 {middle:g})")
 
 
-def draw(mark: Series, across: AxisScale, down: AxisScale) -> Iterator[str]:
-    """Yield the lines of a mark."""
-    places = [(across(x), down(y)) for x, y in zip(mark.x, mark.y, strict=True)]
-    if mark.style == "points":
-        yield glyphs(mark, places)
-    elif mark.style == "line":
-        dash = ' stroke-dasharray="5 4"' if mark.dashed else ""
+def draw(one: Series, across: AxisScale, down: AxisScale) -> Iterator[str]:
+    """Yield the lines of a series."""
+    places = [(across(x), down(y)) for x, y in zip(one.x, one.y, strict=True)]
+    if one.style == "points":
+        yield glyphs(one, places)
+    elif one.style == "line":
+        dash = ' stroke-dasharray="5 4"' if one.dashed else ""
         path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
-        yield f'<path d="M{path}" fill="none" stroke="{mark.colour}" stroke-width="1.2"{dash}/>'
+        yield f'<path d="M{path}" fill="none" stroke="{one.colour}" stroke-width="1.2"{dash}/>'
     else:
-        ends = "".join(f"M{x:.1f} {y:.1f}H{across(end):.1f}" for (x, y), end in zip(places, mark.end, strict=True))
-        yield f'<path d="{ends}" stroke="{mark.colour}" stroke-width="6" stroke-opacity="0.3"/>'
+        ends = "".join(f"M{x:.1f} {y:.1f}H{across(end):.1f}" for (x, y), end in zip(places, one.end, strict=True))
+        yield f'<path d="{ends}" stroke="{one.colour}" stroke-width="6" stroke-opacity="0.3"/>'
 
 
-def glyphs(mark: Series, places: Iterable[tuple[float, float]]) -> str:
+def glyphs(one: Series, places: Iterable[tuple[float, float]]) -> str:
     """Return one path with the glyph of a mark at every place."""
-    path = "".join(f"M{x:.1f} {y:.1f}{SHAPES[mark.glyph]}" for x, y in places)
-    wide = STROKES[mark.glyph] * (1.6 if len(mark.x) <= 30 else 1.0)
+    path = "".join(f"M{x:.1f} {y:.1f}{SHAPES[one.glyph]}" for x, y in places)
+    wide = STROKES[one.glyph] * (1.6 if len(one.x) <= 30 else 1.0)
     return (
-        f'<path d="{path}" fill="none" stroke="{mark.colour}" stroke-width="{wide:.1f}" stroke-linecap="round" '
-        f'stroke-opacity="{0.95 if len(mark.x) <= 30 else 0.6}"/>'
+        f'<path d="{path}" fill="none" stroke="{one.colour}" stroke-width="{wide:.1f}" stroke-linecap="round" '
+        f'stroke-opacity="{0.95 if len(one.x) <= 30 else 0.6}"/>'
     )
 
 
 def legend(figure: Figure) -> str:
     """Return the legend of a figure as HTML: a glyph and its name."""
     return "".join(
-        f'<span><svg viewBox="-7 -7 14 14" width="14" height="14">{glyphs(mark._replace(x=[0.0]), [(0.0, 0.0)])}</svg>'
-        f"{escape(mark.label)}</span>"
-        for mark in figure.legend
+        f'<span><svg viewBox="-7 -7 14 14" width="14" height="14">{glyphs(one._replace(x=[0.0]), [(0.0, 0.0)])}</svg>'
+        f"{escape(one.label)}</span>"
+        for one in figure.legend
     )
 
 

@@ -22,7 +22,7 @@ def cabled(document: Document) -> Topology:
         return build(document)
     data = deep_merge(document.data, {"fabric": {"routing": {"mode": "dmodk"}}})
     data["faults"] = [f for f in data.get("faults") or [] if not _bundle(f.get("link"))]
-    return build(Document(document.path, data, document.marks))
+    return build(Document(document.path, data, document.positions))
 
 
 def _bundle(link: str | None) -> bool:

@@ -1,4 +1,4 @@
-"""How the blocks of flash attention are dealt to the SMs, and what the busiest SM is left with.
+"""How the blocks of flash attention are assigned to the SMs, and what the busiest SM is left with.
 
 A head is cut into n blocks of `rows` queries. Without a mask all blocks see all keys; with a causal one the i-th sees the
 keys up to its own last query, so that blocks differ n-fold and neither their number nor their sum alone gives the time.
@@ -37,7 +37,7 @@ class Design(NamedTuple):
 
 
 FA2 = Design(128, 128, 64, 64, 1.13, 1.0, 0.25)
-"""FlashAttention-2: two blocks an SM, dealt in order, so that the longest of a causal head come last."""
+"""FlashAttention-2: two blocks an SM, assigned in order, so that the longest of a causal head come last."""
 FA3 = Design(128, 192, 64, 128, 1.4, 0.08, 1.0)
 """FlashAttention-3: one block an SM; two groups of warps take turns (products of one under exponentials of the other);
 longest blocks first (Shah et al., section 3; hopper/tile_size.h in Dao-AILab/flash-attention)."""
