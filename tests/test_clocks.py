@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from clustersim.errors import ConfigError
 from clustersim.hardware import gpus
+from clustersim.hardware.constants import LAUNCH
 from clustersim.model.kernel import attention, gemm, vector
-from clustersim.predictors.base import LAUNCH
 from clustersim.predictors.clocks import ENERGY, derate, share, statement, sustained
 from clustersim.predictors.features import columns, peak
 from clustersim.predictors.load import get

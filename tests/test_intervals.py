@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from clustersim.config.gpu import Gpu
 from clustersim.hardware import gpus
+from clustersim.hardware.constants import CALL
 from clustersim.model.kernel import gemm, vector
 from clustersim.predictors.base import Predictor
 from clustersim.predictors.classes import class_of
@@ -27,7 +28,7 @@ from clustersim.report.critical_path import critical_path
 from clustersim.report.terminal import lines
 from clustersim.simulation import run
 from clustersim.single_gpu.model import Graph, OperatorCall
-from clustersim.single_gpu.total import CALL, total
+from clustersim.single_gpu.total import total
 
 SPLITS = {
     "1f1b": {"parallelism__pp": 4},

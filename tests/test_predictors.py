@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim import plugins
-from clustersim.config.gpu import BYTES
 from clustersim.errors import InputError
 from clustersim.hardware import gpus
+from clustersim.hardware.constants import BYTES, LAUNCH
 from clustersim.model.kernel import attention, gemm, vector
-from clustersim.predictors.base import LAUNCH, ROOM, Predictor
+from clustersim.predictors.base import ROOM, Predictor
 from clustersim.predictors.classes import class_of
 from clustersim.predictors.clocks import derate
 from clustersim.predictors.features import bound, columns

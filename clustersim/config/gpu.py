@@ -10,9 +10,6 @@ from clustersim.config.fields import Bandwidth, ComputeRate, Count, Fraction, Fr
 
 DType = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 
-BYTES: dict[str, float] = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "fp4": 0.5}
-"""Bytes of one element as it lies in memory."""
-
 
 class Gpu(Spec):
     """Datasheet figures of one GPU; dense rates, without structured sparsity.

@@ -10,6 +10,16 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
 from clustersim.config.fields import Bandwidth, Count, Fraction, Index, Length, Name, Power, Spec, Time, between
 from clustersim.errors import shown
 
+NIC_EFFICIENCY = 0.97
+"""Payload over line rate: headers of RoCE v2 or InfiniBand on packets of 4 KiB."""
+NIC_LATENCY = 14e-6
+"""Seconds from GPU to GPU through one leaf switch: hwLat of NET ring/Simple in NCCL's tuning.cc."""
+SWITCH_LATENCY = 250e-9
+"""Seconds through one switch, port to port."""
+COLLECTIVE_LAUNCH = 8.4e-6
+"""Seconds to launch one collective: baseLat of ring/Simple in NCCL's tuning.cc. Algorithm `nccl` has it in its own latencies."""
+PCIE_LANE = 1.5e9
+"""Bytes/s that transfers reach on a lane of generation 4 (NCCL, topo.h); each generation doubles it."""
 NCCL_ALGORITHMS = ("ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat")
 NCCL_PROTOCOLS = ("LL", "LL128", "Simple")
 _TAKEN = frozenset({"gpu", "mesh", "nic", "nvlink", "pcie", "port", "ports", "ring"})
@@ -135,7 +145,7 @@ class Host(Spec):
     def usable(self) -> float:
         """Bytes/s that transfers reach: `effective`, or NCCL's 1.5 GB/s a lane of generation 4 (topo.h), scaled."""
         generation, lanes = _PCIE.fullmatch(self.pcie).groups()  # type: ignore[union-attr]
-        return self.effective or 1.5e9 * 2.0 ** (int(generation) - 4) * int(lanes)
+        return self.effective or PCIE_LANE * 2.0 ** (int(generation) - 4) * int(lanes)
 
 
 class Nics(Spec):
@@ -150,8 +160,8 @@ class Nics(Spec):
     count: Count
     rate: Bandwidth
     attach: Literal["per_gpu", "shared", "integrated"] = "per_gpu"
-    efficiency: Fraction = 0.97
-    latency: Time = 14e-6
+    efficiency: Fraction = NIC_EFFICIENCY
+    latency: Time = NIC_LATENCY
 
 
 class NodePower(Spec):
@@ -234,7 +244,7 @@ class FatTree(Spec):
     radix: Annotated[int, Field(ge=2, le=100_000)] | None = None
     tiers: Annotated[tuple[Tier, ...], Field(strict=False), between(1, 5), BeforeValidator(_listed)]
     link: Link
-    switch_latency: Time = 250e-9
+    switch_latency: Time = SWITCH_LATENCY
     routing: Routing = Routing()
     reduction: Reduction = "none"
 
@@ -270,7 +280,7 @@ class Torus(Spec):
     dims: Annotated[tuple[Extent, ...], Field(strict=False), between(1, 6)]
     wrap: bool = True
     link: Link
-    switch_latency: Time = 250e-9
+    switch_latency: Time = SWITCH_LATENCY
 
 
 class GridDim(Spec):
@@ -311,7 +321,7 @@ class Dragonfly(Spec):
     h: Annotated[int, Field(ge=1, le=4096)]
     groups: Count | None = None
     link: Link
-    switch_latency: Time = 250e-9
+    switch_latency: Time = SWITCH_LATENCY
 
 
 class DragonflyPlus(Spec):
@@ -335,7 +345,7 @@ class DragonflyPlus(Spec):
     group_nodes: Count | None = None
     radix: Annotated[int, Field(ge=2, le=100_000)] | None = None
     link: Link
-    switch_latency: Time = 250e-9
+    switch_latency: Time = SWITCH_LATENCY
     routing: Routing = Routing()
 
 
@@ -398,7 +408,7 @@ class Nccl(Spec):
     and NVSwitches (`NCCL_NVLS_ENABLE`). Its latencies hold a launch already; a `launch` written here comes on top of them.
     """
 
-    launch: Time = 8.4e-6
+    launch: Time = COLLECTIVE_LAUNCH
     version: Annotated[str, AfterValidator(_version)] = "2.30"
     algo: Annotated[str, AfterValidator(_algo)] | None = None
     proto: Annotated[Literal["LL", "LL128", "Simple"], BeforeValidator(_proto)] | None = None

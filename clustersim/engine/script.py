@@ -12,8 +12,8 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import NamedTuple, cast
 
-from clustersim.config.gpu import BYTES
 from clustersim.engine.program import Drain
+from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective, Steps
 from clustersim.parallel.data_parallel import first_reads, last_ready

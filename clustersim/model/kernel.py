@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from clustersim.config.gpu import BYTES
 from clustersim.errors import InputError, suggest
+from clustersim.hardware.constants import BYTES
 
 KernelKind = Literal[
     "linear", "bmm", "grouped_gemm", "flash_attention", "softmax", "layernorm", "elementwise", "memory"

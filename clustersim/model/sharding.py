@@ -9,9 +9,9 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from clustersim.config.gpu import BYTES
 from clustersim.config.workload import Model, Parallelism, Training
 from clustersim.errors import InputError
+from clustersim.hardware.constants import BYTES
 from clustersim.model.operator import Collective, CollectiveOp
 
 ACTIVATIONS = {"fp8": "bf16", "tf32": "fp32"}

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from clustersim.config.gpu import BYTES
+from clustersim.hardware.constants import BYTES
 from clustersim.model.sharding import ShardedModel
 from clustersim.parallel.job import Job
 from clustersim.parallel.optimizer import state_bytes, weight_bytes

@@ -7,7 +7,7 @@ experts that are spread over ranks one part in as many as hold them.
 
 from __future__ import annotations
 
-from clustersim.config.gpu import BYTES
+from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import Kernel, vector
 from clustersim.model.sharding import ACTIVATIONS
 from clustersim.parallel.job import Job

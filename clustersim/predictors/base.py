@@ -18,13 +18,6 @@ from clustersim.predictors.features import Columns, columns
 
 ROOM = "clustersim.predictors"
 
-LAUNCH = 2.5e-6
-"""Seconds between two dependent kernels of a busy stream, when the CPU runs ahead.
-
-Launch gap and ramp of a kernel; GEMM tables that are timed in CUDA graphs have a floor of 2 to 3 us
-(ai-dynamo/aiconfigurator).
-"""
-
 
 class Scope(NamedTuple):
     """How far the forecasts of one class of kernels can be trusted.

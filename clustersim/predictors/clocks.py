@@ -13,8 +13,9 @@ import numpy as np
 
 from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
+from clustersim.hardware.constants import LAUNCH
 from clustersim.model.kernel import Kernel
-from clustersim.predictors.base import LAUNCH, Predictor
+from clustersim.predictors.base import Predictor
 from clustersim.predictors.features import Columns, columns, peak, spread
 
 Clocks = Literal["sustained", "boost"] | float

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustersim.arrays import Floats
-from clustersim.config.gpu import BYTES, Gpu
+from clustersim.config.gpu import Gpu
 from clustersim.errors import InputError, suggest
+from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import Kernel
 
 Flags = NDArray[np.bool_]

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.errors import DataError
+from clustersim.hardware.constants import LAUNCH
 from clustersim.model.kernel import Kernel
 from clustersim.predictors import uncertainty
-from clustersim.predictors.base import LAUNCH, Predictor, Scope, subjects
+from clustersim.predictors.base import Predictor, Scope, subjects
 from clustersim.predictors.classes import GROUPED, MEMORY, SIMT, TENSOR, class_of, route
 from clustersim.predictors.features import MATRIX, Columns, bound, columns
 from clustersim.predictors.mlp import Parameters

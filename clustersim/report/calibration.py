@@ -18,8 +18,6 @@ from typing import Any
 from clustersim.predictors.uncertainty import Margin
 
 TABLE = Path(__file__).parent / "step_errors.json"
-CALL = 12e-6
-"""Seconds of CPU to launch a kernel, as in `clustersim predict`."""
 BASE = 0.05
 """Log error of a step that never waits for its host, to which the launching share is added: that of held-out kernels."""
 

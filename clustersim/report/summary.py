@@ -8,12 +8,13 @@ from clustersim.engine.compile import Plan, Work
 from clustersim.engine.memory import Held
 from clustersim.engine.program import Span
 from clustersim.engine.simulate import Record
+from clustersim.hardware.constants import CALL
 from clustersim.parallel.flops import hardware_flop, model_flop
 from clustersim.parallel.job import Job
 from clustersim.parallel.nearby import Nearby
 from clustersim.predictors.uncertainty import Bounds, Margin
 from clustersim.report.breakdown import mean, of_path
-from clustersim.report.calibration import CALL, Kind, interval
+from clustersim.report.calibration import Kind, interval
 from clustersim.report.interval import StepKernels
 from clustersim.report.links import busiest, limiting_seconds, link_bytes
 from clustersim.report.trace import chosen, shown

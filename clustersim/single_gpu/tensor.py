@@ -5,19 +5,11 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
+from clustersim.hardware.constants import BYTES as OF_NUMBERS
+
 TensorShape = tuple[int, ...]
 
-BYTES: dict[str, float] = {
-    "fp64": 8,
-    "fp32": 4,
-    "tf32": 4,
-    "fp16": 2,
-    "bf16": 2,
-    "fp8": 1,
-    "int64": 8,
-    "int32": 4,
-    "bool": 1,
-}
+BYTES: dict[str, float] = {**OF_NUMBERS, "int64": 8, "int32": 4, "bool": 1}
 """Bytes of one element, indices and masks included."""
 
 

@@ -11,19 +11,13 @@ import numpy as np
 
 from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
+from clustersim.hardware.constants import CALL, PRODUCT_CALL, VIEW_CALL
 from clustersim.model.kernel import Kernel
 from clustersim.predictors.base import Predictor
 from clustersim.predictors.clocks import Clocks, applied, derate
 from clustersim.single_gpu.fuse import apart
 from clustersim.single_gpu.model import Graph, OperatorCall, PassPhase
 
-CALL = 12e-6
-"""Seconds of CPU for an eager call that launches a kernel: in NeuSight's traces calls on a handful of elements (arange, full,
-long, cumsum) take 9, 12, 13 and 13 us more on the hosts of A100, T4, V100 and P100 than calls that do nothing (size)."""
-PRODUCT = 25e-6
-"""Seconds of CPU for a product: a linear layer of one row a sequence takes 38 us more there, its two views and module 14."""
-VIEW = 4e-6
-"""Seconds of CPU for a view: view, unsqueeze and expand take 2 to 5 us more there."""
 PHASES: tuple[PassPhase, ...] = ("forward", "backward", "accumulate")
 
 
@@ -89,7 +83,7 @@ def _part(phase: PassPhase, nodes: Sequence[OperatorCall], each: dict[Kernel, fl
 
 def cpu(node: OperatorCall) -> float:
     """Return the seconds of CPU that a call takes before its kernels are in the queue."""
-    return VIEW if not node.kernels else PRODUCT if apart(node) else CALL
+    return VIEW_CALL if not node.kernels else PRODUCT_CALL if apart(node) else CALL
 
 
 def _waits(nodes: Sequence[OperatorCall], each: Mapping[Kernel, float]) -> tuple[float, int]:

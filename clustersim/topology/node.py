@@ -6,11 +6,10 @@ from math import prod
 
 from clustersim.config.topology import ScaleUp
 from clustersim.errors import ConfigError
+from clustersim.hardware.constants import NVLINK_LATENCY, PCIE_LATENCY
 from clustersim.topology.lattice import LONGEST, Dim, Lattice, names
 from clustersim.topology.specs import MAX_LINKS, NodeSpecs
 
-NVLINK_LATENCY = 3.4e-6  # NCCL 2.30 tuning.cc, hwLat of ring/Simple
-PCIE_LATENCY = 5.7e-6  # likewise
 _WIRED = frozenset({"mesh", "ring", "torus"})
 
 

@@ -8,7 +8,8 @@ from math import log
 from typing import TYPE_CHECKING, Any
 
 from clustersim.errors import ClustersimError
-from clustersim.report.calibration import CALL, Quantiles, shipped
+from clustersim.hardware.constants import CALL
+from clustersim.report.calibration import Quantiles, shipped
 from clustersim.validate.adapt import adapt, simulate
 from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run

@@ -8,6 +8,7 @@ from clustersim.collectives.nccl.constants import GB, US, Constants, architectur
 from clustersim.collectives.nccl.graphs import HEADS, ChannelGraph, nvls, ring, tree
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.collectives.switched import JOINED
+from clustersim.hardware.constants import LEAF_LATENCY
 from clustersim.topology.model import NodeFacts
 
 ALGORITHMS = ("ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat")
@@ -121,9 +122,6 @@ def _collnet(case: TuningCase, found: ChannelGraph, algorithm: str) -> float:
 
 # NCCL's performance model: seconds of a collective without bytes, by closed forms of tuning.cc.
 
-LEAF = 14e-6
-"""Seconds of a network hop that NCCL's own figures contain: what a NIC says beyond it is its `latency` attribute."""
-
 
 def latency(case: TuningCase, algorithm: str, protocol: int) -> float:
     """Return the seconds that a collective of no bytes takes by NCCL's model."""
@@ -157,7 +155,7 @@ def _between(case: TuningCase, algorithm: str, protocol: int) -> float:
     c = case.constants
     as_tree = case.shape.per_node == 1 and c.single_tree and algorithm == "ring"
     own = c.net["tree" if as_tree else algorithm][protocol] * US
-    return own + max(0.0, case.node.net_latency - LEAF) * (c.flush if protocol == 2 else 1)
+    return own + max(0.0, case.node.net_latency - LEAF_LATENCY) * (c.flush if protocol == 2 else 1)
 
 
 def _ring_hops(case: TuningCase, protocol: int, inside: float, between: float) -> float:

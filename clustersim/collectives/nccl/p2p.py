@@ -14,18 +14,20 @@ import math
 from clustersim.collectives.nccl.constants import GB, US, V2_30, architecture
 from clustersim.collectives.nccl.graphs import inside_rate, ring
 from clustersim.collectives.nccl.measured_latency import Pace, pace_of
-from clustersim.collectives.nccl.model import LEAF
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.collectives.skew import OPS as ALL_TO_ALL
+from clustersim.hardware.constants import LEAF_LATENCY, POST, POST_AMD
 from clustersim.topology.model import NodeFacts
 
 OPS = ("send", *ALL_TO_ALL)
-LL_BYTES = 16 * 1024  # NCCL_P2P_LL_THRESHOLD
-SLOWER = 14e9  # bytes/s that one channel serves of a NIC (NCCL_P2P_PER_CHANNEL_NET_BW)
-LOOP, FILL = (
-    32 << 20,
-    0.35,
-)  # bytes of an all_to_all under way, and the part of their time that goes by unused at its ends
+LL_BYTES = 16 * 1024
+"""Bytes of the largest message that uses LL (NCCL_P2P_LL_THRESHOLD)."""
+SLOWER = 14e9
+"""Bytes/s of a NIC that one channel serves (NCCL_P2P_PER_CHANNEL_NET_BW)."""
+LOOP = 32 << 20
+"""Bytes of an all_to_all that are under way."""
+FILL = 0.35
+"""The part of their time that goes by unused at the ends of an all_to_all."""
 
 
 def channels(shape: Shape, node: NodeFacts) -> int:
@@ -60,7 +62,7 @@ def timing(op: str, size: float, shape: Shape, node: NodeFacts) -> tuple[float, 
     delay += shape.far.inside if shape.nodes == 1 else shape.far.most
     if shape.nodes > 1:
         far = shape.ranks - shape.per_node if op in ALL_TO_ALL else 1
-        delay += max(0.0, node.net_latency - LEAF) * 2 + far * (2 if node.cpu == "amd" else 1) * US
+        delay += max(0.0, node.net_latency - LEAF_LATENCY) * 2 + far * (POST_AMD if node.cpu == "amd" else POST)
     return (delay + FILL * min(size, LOOP) / rate if op in ALL_TO_ALL else delay), rate
 
 

@@ -15,9 +15,9 @@ from clustersim.collectives.model import Group
 from clustersim.collectives.skew import checked
 from clustersim.collectives.tree_steps import node_trees
 from clustersim.errors import InputError
+from clustersim.hardware.constants import NVLINK_LATENCY, PCIE_LATENCY
 from clustersim.topology.memo import fingerprint
 from clustersim.topology.model import Topology
-from clustersim.topology.node import NVLINK_LATENCY, PCIE_LATENCY
 
 _DIGITS = 9  # nanoseconds: communicators that lie alike are one shape
 

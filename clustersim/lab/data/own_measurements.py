@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustersim.arrays import Floats
-from clustersim.config.gpu import BYTES
 from clustersim.errors import DataError
 from clustersim.hardware import gpus
+from clustersim.hardware.constants import BYTES
 from clustersim.lab.data.csv_table import CsvTable, open_sheet
 from clustersim.lab.data.samples import Samples, gpus_of
 from clustersim.model.kernel import Kernel, attention, gemm, vector

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustersim.arrays import Floats
-from clustersim.config.gpu import BYTES
 from clustersim.errors import DataError
 from clustersim.hardware import gpus
+from clustersim.hardware.constants import BYTES
 from clustersim.lab.data.samples import Samples, gpus_of, join
 from clustersim.lab.data.sources import ATTENTION, FP32, GEMM, Data, places, tables
 from clustersim.lab.data.sources import GROUPED as EXPERTS

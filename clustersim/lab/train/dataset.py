@@ -10,8 +10,8 @@ import numpy as np
 from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.hardware import gpus
+from clustersim.hardware.constants import LAUNCH
 from clustersim.lab.data.samples import Samples, gpus_of
-from clustersim.predictors.base import LAUNCH
 from clustersim.predictors.classes import GRAPHED, TENSOR
 from clustersim.predictors.features import Columns
 from clustersim.predictors.mlp import Parameters

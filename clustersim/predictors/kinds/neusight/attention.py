@@ -29,8 +29,10 @@ from clustersim.predictors.kinds.neusight.limit import limit
 from clustersim.predictors.kinds.neusight.schedule import Share, design, reverse, share
 from clustersim.predictors.mlp import Parameters, sigmoid
 
-EXPONENTIALS = {"blackwell-ultra": 32.0}
-"""Exponentials a clock of an SM: 16 since Volta (CUDA programming guide, arithmetic instructions), twice on B300."""
+EXPONENTIALS = 16.0
+"""Exponentials a clock of an SM since Volta (CUDA programming guide, arithmetic instructions)."""
+MORE_EXPONENTIALS = {"blackwell-ultra": 32.0}
+"""The same on architectures that have more: twice on B300."""
 BACKWARD = {"products": 2.5 / 0.85, "exponentials": 3.0, "block": 2.0}
 """Work backward over forward. Of a pair: five products for two, at 0.85 of their rate, as operands pass through shared
 memory and dQ through atomics; an exponential, the derivative of the softmax and two conversions. Of a block: its start
@@ -55,7 +57,7 @@ def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
     scale = {name: np.where(backward, factor, 1.0) for name, factor in BACKWARD.items()}
     attainable = spread(table.dtype, lambda dtype: limit(gpu, dtype))
     product = 4 * table.k * scale["products"] / (peak(table, gpu) / gpu.sms)
-    exponential = scale["exponentials"] / (EXPONENTIALS.get(gpu.architecture, 16.0) * gpu.clock)
+    exponential = scale["exponentials"] / (MORE_EXPONENTIALS.get(gpu.architecture, EXPONENTIALS) * gpu.clock)
     return {
         "overlap": np.full(len(table), plan.overlap),
         "block": fill * CLOCK / gpu.clock,

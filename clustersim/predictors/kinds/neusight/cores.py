@@ -32,6 +32,9 @@ TENSOR_MEMORY: tuple[Tile, ...] = (
 BATCHED: dict[str, tuple[Tile, ...]] = {"pascal": ((64, 128),), "ampere": ((128, 128),), "ada": ((128, 128),)}
 """cuBLAS has a single tile for batched FP32 products on these architectures (kernel names of NeuSight's tables)."""
 
+EXPOSED = 0.6
+"""Share of an epilogue that tensor memory leaves visible: it holds two accumulators, registers hold one and hide none."""
+
 
 class Cores(NamedTuple):
     """`asynchronous`: operands arrive beside the arithmetic (TMA and warp specialization: Hopper, Blackwell), and two SMs of a
@@ -49,5 +52,5 @@ def cores(gpu: Gpu, dtype: str, kind: str) -> Cores:
     if dtype in ("fp32", "fp64"):
         return Cores(BATCHED.get(gpu.architecture, SIMT) if kind == "bmm" else SIMT, False, 1.0)
     if gpu.architecture.startswith("blackwell"):
-        return Cores(TENSOR_MEMORY, True, 0.6)
+        return Cores(TENSOR_MEMORY, True, EXPOSED)
     return Cores(GROUP, True, 1.0) if gpu.architecture == "hopper" else Cores(WARP, False, 1.0)

@@ -33,6 +33,10 @@ BURST = (0.92, 0.13)
 Learning corrects c (`gemm.level`); b is that of TENSOR."""
 WIDTH = {"fp8": 0.55, "fp4": 0.3}
 """Energy of a FLOP relative to 16 bits: operands halve, accumulators do not."""
+HOT = (0.7, 1.9e9)
+"""The board that `heat` is relative to: watts per TFLOP/s at 4 nm, and boost clock in Hz."""
+HEAT = (-0.5, 2.5)
+"""Exponents of `heat`: of the watts per TFLOP/s, and of the clock."""
 
 
 def limit(gpu: Gpu, dtype: str) -> float:
@@ -81,7 +85,8 @@ def heat(gpu: Gpu, dtype: str) -> float:
     the square root of the watts per TFLOP/s, as boards of more power also carry more.
     """
     watts = _watts(gpu, dtype) / NEWEST / WIDTH.get(dtype, 1.0)
-    return float((watts / 0.7) ** -0.5 * (gpu.clock / 1.9e9) ** 2.5)
+    (usual, clock), (supply, demand) = HOT, HEAT
+    return float((watts / usual) ** supply * (gpu.clock / clock) ** demand)
 
 
 def _watts(gpu: Gpu, dtype: str) -> float:

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustersim.arrays import Floats
-from clustersim.config.gpu import BYTES, Gpu
+from clustersim.config.gpu import Gpu
 from clustersim.hardware import gpus
+from clustersim.hardware.constants import BYTES
 from clustersim.predictors.features import Columns
 from clustersim.predictors.kinds.neusight import gemm
 from clustersim.predictors.mlp import Parameters, forward, standardise

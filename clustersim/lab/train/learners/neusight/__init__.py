@@ -9,6 +9,7 @@ import numpy as np
 
 from clustersim.arrays import Floats
 from clustersim.extras import need_torch
+from clustersim.hardware.constants import LAUNCH
 from clustersim.lab.data.samples import Samples
 from clustersim.lab.data.sources import Data
 from clustersim.lab.train.dataset import dataset
@@ -16,7 +17,6 @@ from clustersim.lab.train.ensemble import TrainingBudget, TrainingProgress, mini
 from clustersim.lab.train.learner import Learner
 from clustersim.lab.train.learners.neusight import products, vector_kernels
 from clustersim.lab.train.training import learn
-from clustersim.predictors.base import LAUNCH
 from clustersim.predictors.kinds.neusight import FEW, METHOD, vector
 from clustersim.predictors.weights_file import Weights
 

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.hardware import gpus
+from clustersim.hardware.constants import LAUNCH
 from clustersim.lab.data.samples import Samples
 from clustersim.lab.train.dataset import GENERATIONS, WEIGHT
 from clustersim.lab.train.ensemble import TrainingBudget, TrainingProgress, initial, minimize, scaling, silent
-from clustersim.predictors.base import LAUNCH
 from clustersim.predictors.kinds.neusight import gemm
 from clustersim.predictors.kinds.neusight.products import REACH, bounded, forecast, parts, shared
 from clustersim.predictors.mlp import Parameters, forward, standardise
