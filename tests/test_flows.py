@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim.arrays import distinct, entries
+from clustersim.arrays import distinct, distinct_rows, entries
 from clustersim.engine.flows import Flows, Loads, solve
 
 pairs = st.lists(st.tuples(st.integers(0, 5), st.floats(0.1, 4)), min_size=1, max_size=4, unique_by=lambda p: p[0])
@@ -59,6 +59,22 @@ def test_a_transfer_lands_when_its_bytes_are_over():
     assert flows.solve(3.0) == 4.0
     flows.remove(first)
     assert flows.solve(4.0) == np.inf
+
+
+@pytest.mark.parametrize("largest", [1, 3, 1 << 62])
+def test_distinct_rows_are_those_of_numpy(largest):
+    rows = np.random.default_rng(largest % 7).integers(-largest, largest, (500, 3))
+    rows = np.concatenate((rows, rows[:100]))
+    _, first, of = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    found = distinct_rows(rows)
+    assert (found[0] == first).all()
+    assert (found[1] == of.reshape(-1)).all()
+
+
+def test_rows_of_one_sum_are_told_apart(monkeypatch):
+    monkeypatch.setattr(np, "cumprod", lambda weights: weights * np.uint64(0) + np.uint64(1))
+    first, of = distinct_rows(np.array([[1, 2], [2, 1], [1, 2]]))
+    assert (first.tolist(), of.tolist()) == ([0, 1], [0, 1, 0])
 
 
 def test_entries_and_distinct():

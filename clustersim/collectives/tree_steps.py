@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from clustersim.collectives.model import Group, Step, nodes_of
 PairList = tuple[Ints, Ints, float]
 
 
+@lru_cache(maxsize=64)
 def node_trees(nodes: int) -> tuple[tuple[Ints, Ints, int], ...]:
     """Return (parent of every node, depth of every node, deepest) of both trees; the root is node 0, its own parent."""
     if nodes == 1:

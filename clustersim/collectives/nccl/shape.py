@@ -6,11 +6,12 @@ top of what NCCL expects, and it does not choose by it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, distinct
+from clustersim.arrays import Floats, Ints, distinct, distinct_rows
 from clustersim.collectives.model import Group
 from clustersim.collectives.skew import checked
 from clustersim.collectives.tree_steps import node_trees
@@ -36,39 +37,56 @@ class Far(NamedTuple):
 def far(topology: Topology, ranks: Ints, starts: Ints) -> Far:
     """Return how far the nodes of a communicator are apart: GPUs `ranks` (n,) node by node, of which `starts` begin a node."""
     question = ("far", fingerprint(ranks), fingerprint(starts))
-    return topology.memo.once(question, lambda: _far(topology, ranks, starts))
+    return topology.memo.once(question, lambda: _far(topology, ranks[None], [starts])[0])
 
 
-def _far(topology: Topology, gpus: Ints, heads: Ints) -> Far:
-    inside = 0.0
-    if len(gpus) > len(heads):
-        near = int(np.flatnonzero(np.diff(gpus // topology.gpus_per_node) == 0)[0])
+def _far(topology: Topology, ranks: Ints, starts: Sequence[Ints]) -> list[Far]:
+    """Return the same of many communicators (communicators, n); those on equally many nodes are routed in one go."""
+    inside = _inside(topology, ranks)
+    found = [Far(round(x, _DIGITS)) for x in inside]
+    for nodes in {len(own) for own in starts} - {1}:
+        rows = [row for row, own in enumerate(starts) if len(own) == nodes]
+        first = np.stack([ranks[row, starts[row]] for row in rows])
+        for row, (ring, tree, most) in zip(rows, _between(topology, first).tolist(), strict=True):
+            found[row] = Far(*(round(x, _DIGITS) for x in (inside[row], ring, tree, most)))
+    return found
+
+
+def _inside(topology: Topology, ranks: Ints) -> list[float]:
+    """Return the seconds beyond NCCL's of the first hop inside a node of each communicator, 0 where there is none."""
+    longer = np.zeros(len(ranks))
+    node = ranks // topology.gpus_per_node
+    beside = node[:, 1:] == node[:, :-1]
+    near = np.flatnonzero(beside.any(axis=1))
+    if len(near):
+        at = beside[near].argmax(axis=1)
         own = PCIE_LATENCY if topology.node.scale_up == "none" else NVLINK_LATENCY
-        inside = max(0.0, float(topology.route(gpus[[near]], gpus[[near + 1]]).latency[0]) - own)
-    if len(heads) == 1:
-        return Far(round(inside, _DIGITS))
-    first = gpus[heads]
-    ring = _beyond(topology, first, np.roll(first, -1))
-    most = max(float(ring.max()), float(_beyond(topology, first[:1].repeat(len(first) - 1), first[1:]).max()))
-    tree = _deepest(topology, first)
-    return Far(*(round(x, _DIGITS) for x in (inside, float(ring.mean()), tree, most)))
+        longer[near] = topology.route(ranks[near, at], ranks[near, at + 1]).latency - own
+    found: list[float] = np.maximum(longer, 0.0).tolist()
+    return found
 
 
-def _beyond(topology: Topology, source: Ints, target: Ints) -> Floats:
-    longer: Floats = np.maximum(topology.route(source, target).latency - topology.node.net_latency, 0.0)
-    return longer
+def _between(topology: Topology, first: Ints) -> Floats:
+    """Return `ring`, `tree` and `most` of Far, of communicators whose nodes begin at GPUs `first` (communicators, nodes)."""
+    nodes = first.shape[1]
+    trees = node_trees(nodes)
+    sources = [first, np.repeat(first[:, :1], nodes - 1, axis=1), *(first[:, parent[1:]] for parent, _, _ in trees)]
+    targets = [np.roll(first, -1, axis=1), *(first[:, 1:] for _ in sources[1:])]
+    source, target = (np.concatenate(parts, axis=1) for parts in (sources, targets))
+    hop = np.maximum(topology.route(source.ravel(), target.ravel()).latency - topology.node.net_latency, 0.0)
+    ring, root, *down = np.split(hop.reshape(source.shape), np.cumsum([nodes] + [nodes - 1] * len(trees)), axis=1)
+    most = np.maximum(ring.max(axis=1), root.max(axis=1))
+    tree = np.max([_deepest(*one, hops) for one, hops in zip(trees, down, strict=True)], axis=0)
+    return np.stack([ring.mean(axis=1), tree, most], axis=1)
 
 
-def _deepest(topology: Topology, first: Ints) -> float:
-    """Return the seconds beyond NCCL's on the longest way down one of the trees over the nodes."""
-    longest = 0.0
-    for parent, depth, deepest in node_trees(len(first)):
-        way = np.zeros(len(first))
-        hop = np.append(0.0, _beyond(topology, first[parent[1:]], first[1:]))
-        for level in range(1, deepest + 1):
-            here = depth == level
-            way[here] = way[parent[here]] + hop[here]
-        longest = max(longest, float(way.max()))
+def _deepest(parent: Ints, depth: Ints, deepest: int, hops: Floats) -> Floats:
+    """Return the seconds on the longest way down a tree over nodes; `hops` (…, nodes - 1) lead to each node but the root."""
+    way = np.zeros((len(hops), len(parent)))
+    for level in range(1, deepest + 1):
+        here = np.flatnonzero(depth == level)
+        way[:, here] = way[:, parent[here]] + hops[:, here - 1]
+    longest: Floats = way.max(axis=1)
     return longest
 
 
@@ -124,20 +142,16 @@ def shapes(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> t
     the last say how far these are apart. Raises InputError as `shape` does.
     """
     node, local = np.divmod(ranks, topology.gpus_per_node)
-    alike = np.concatenate((node - node[:, :1], local), axis=1)
-    _, first, which = np.unique(alike, axis=0, return_index=True, return_inverse=True)
+    first, which = distinct_rows(np.concatenate((node - node[:, :1], local), axis=1))
     last = np.zeros(len(first), np.int64)
-    last[which.reshape(-1)] = np.arange(len(ranks))
-    found = [_farther(shape(topology, ranks[i], shares), topology, ranks[j]) for i, j in zip(first, last, strict=True)]
-    kinds = tuple(dict.fromkeys(found))
-    return kinds, np.array([kinds.index(one) for one in found])[which.reshape(-1)]
-
-
-def _farther(one: Shape, topology: Topology, ranks: Ints) -> Shape:
-    """Return a shape with the larger distances of its own and those of other ranks that lie in the same way."""
-    starts = np.flatnonzero(np.diff(ranks // topology.gpus_per_node, prepend=-1))
-    other = far(topology, ranks, starts)
-    return one if other == one.far else one._replace(far=Far(*map(max, one.far, other)))
+    last[which] = np.arange(len(ranks))
+    found = [_shape(topology, row, shares) for row in ranks[first]]
+    others = [np.flatnonzero(np.diff(row, prepend=-1)) for row in node[last]]
+    apart = _far(topology, np.concatenate((ranks[first], ranks[last])), [starts for _, starts in found] + others)
+    nearer, farther = apart[: len(first)], apart[len(first) :]
+    whole = [one._replace(far=Far(*map(max, a, b))) for (one, _), a, b in zip(found, nearer, farther, strict=True)]
+    kinds = tuple(dict.fromkeys(whole))
+    return kinds, np.array([kinds.index(one) for one in whole])[which]
 
 
 def shape(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> Shape:
@@ -145,7 +159,12 @@ def shape(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> Sh
 
     Raises InputError for no GPU, one that is not there, or one named twice.
     """
-    ranks = np.asarray(ranks, np.int64)
+    one, starts = _shape(topology, np.asarray(ranks, np.int64), shares)
+    return one._replace(far=far(topology, np.asarray(ranks, np.int64), starts))
+
+
+def _shape(topology: Topology, ranks: Ints, shares: tuple[float, ...]) -> tuple[Shape, Ints]:
+    """Return the shape of a communicator as if it were near, and where its nodes begin."""
     if not len(ranks):
         raise InputError("a communicator needs one GPU or more; name some")
     if ranks.min() < 0 or ranks.max() >= topology.gpus:
@@ -164,7 +183,7 @@ def shape(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> Sh
     aligned = even and bool((rows == rows[0]).all())
     shares = checked(shares, len(ranks))
     busiest = _busiest(np.array(shares), counts[at], at * (nic.max() + 1) + nic) if shares else None
-    return Shape(nodes, len(ranks), most, nics, even, aligned, busiest, far(topology, ranks, starts))
+    return Shape(nodes, len(ranks), most, nics, even, aligned, busiest), starts
 
 
 def _busiest(shares: Floats, beside: Ints, port: Ints) -> SkewedLoads:
