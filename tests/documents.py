@@ -17,6 +17,8 @@ from pathlib import Path
 
 from sybil import Document, Region, Sybil
 
+from clustersim import plugins
+from clustersim.hardware import gpus
 from clustersim.report.timeline import svg
 from clustersim.simulation import simulate
 from clustersim.sweeps.drawing import Words
@@ -35,6 +37,14 @@ _BLOCK = re.compile(r"^```(\w+)(?: title=(\S+))?\n(.*?)^```$", re.MULTILINE | re
 _WALL = re.compile(r"(?<=events in )[0-9.]+ (s|ms|us)\b")  # how long the simulation took, which no two runs agree on
 SECONDS = 60
 PROJECT = "pyproject.toml"
+ROOMS = {
+    "kinds of fabric": "topology",
+    "schedules": "schedules",
+    "placements": "placements",
+    "collectives": "collectives",
+    "predictors": "predictors",
+}
+"""What stands in the README of the rooms whose files are names in YAML."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +162,18 @@ def draw_splits() -> str:
     batch = f"{best['global_batch']} sequences of {best['seq']:,} tokens, {best['precision']}"
     what = f"where one step of {batch} goes, on the mean of {best['gpus']:,} GPUs"
     return svg_of_sweep(rows, Words("Llama 3 70B on 128 nodes of 8 H100: which split trains fastest?", what))
+
+
+NAMES = re.compile(r"(?<=<!-- begin names -->\n).*?(?=<!-- end names -->)", re.DOTALL)
+
+
+def names_table() -> str:
+    """Return the README's table of what there is: each name is a file, and nobody has to list it."""
+    rooms = {what: sorted(plugins.names(f"clustersim.{room}")) for what, room in ROOMS.items()}
+    files = {what: [path.stem for path in sorted(ROOT.glob(f"{what}/*.y*ml"))] for what in ("topologies", "workloads")}
+    rows = {**files, **rooms, "GPUs": [gpu.name for gpu in gpus.everything()]}
+    lines = (f"| {what} | {', '.join(f'`{name}`' for name in names)} |" for what, names in rows.items())
+    return "\n".join(("| what | names |", "| --- | --- |", *lines, ""))
 
 
 def parse(page: Path, folder: Path) -> Document:

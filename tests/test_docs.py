@@ -6,7 +6,20 @@ import re
 
 import pytest
 import typer
-from documents import PAGES, PICTURE, ROOT, SPLITS, draw, draw_splits, parse, prepare, rows_of_splits, run
+from documents import (
+    NAMES,
+    PAGES,
+    PICTURE,
+    ROOT,
+    SPLITS,
+    draw,
+    draw_splits,
+    names_table,
+    parse,
+    prepare,
+    rows_of_splits,
+    run,
+)
 from yaml_reference import PAGE, reference
 
 from clustersim import plugins
@@ -92,6 +105,7 @@ def existing():
 
 def test_the_readme_names_all_that_there_is():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert NAMES.findall(readme) == [names_table()], "run scripts/update-docs"
     assert [name for name in existing() if f"`{name}`" not in readme] == []
 
 
