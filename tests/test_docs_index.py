@@ -95,3 +95,13 @@ def test_the_page_of_a_protocol_has_an_example_that_a_package_offers(what):
     assert len(example.splitlines()) <= 45
     assert "```toml title=pyproject.toml\n[project]" in text
     assert "After `pip install -e .`" in text
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda p: p.name)
+def test_a_page_starts_with_what_it_answers(page):
+    """After the title stands prose, in a short first sentence: no heading, table, list or code."""
+    title, _, first = page.read_text(encoding="utf-8").partition("\n\n")
+    assert title.startswith("# ")
+    assert first[0] not in "#|-*>" and not first.startswith("```")
+    sentence = re.split(r"(?<=[.?:])\s", first, maxsplit=1)[0]
+    assert len(sentence.split()) <= 30

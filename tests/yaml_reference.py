@@ -185,8 +185,10 @@ def _aliases() -> str:
 HEAD = """\
 # Keys of the YAML files
 
-This page is written by `scripts/update-docs` from the specs in `clustersim/config/` that read the files; a test compares
-the two. Every error names file, line and column, says what is wrong and what would be right.
+Which keys does a topology, workload or GPU file have, with which values and defaults? All of them are here.
+
+This page is written by `scripts/update-docs` from the specs in `clustersim/config/` that read the files; a test compares the
+two. Every error names file, line and column, says what is wrong and what would be right.
 
 ## Values
 
