@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from clustersim import plugins
 from clustersim.arrays import Ints
-from clustersim.collectives.plan import NCCL
 from clustersim.engine.compile import Plan, Work
 from clustersim.engine.memory import Held, held_by_ranks
-from clustersim.engine.script import kernels, scripts
 from clustersim.engine.simulate import Record
-from clustersim.errors import ClustersimError, ConfigError, DataError, InputError, OutOfMemoryError
+from clustersim.errors import ClustersimError
 from clustersim.parallel.job import Job
-from clustersim.parallel.memory import Memory
 from clustersim.parallel.nearby import Nearby, nearby
-from clustersim.parallel.stages import Stage
+from clustersim.preparation import Preparation, check_names
 from clustersim.report.breakdown import breakdown
 from clustersim.report.critical_path import critical_path
 from clustersim.report.interval import step_kernels
-from clustersim.report.summary import Facts, Forecast, summary
-from clustersim.report.verdicts import verdict
+from clustersim.report.summary import Facts, Forecast, outline, summary
 from clustersim.topology.model import Topology
 
+Engine = Literal["simpy", "auto", "static"]
+"""Who plays a step: SimPy; the static player where it is proved to be exact, else SimPy; or the static player alone."""
 Progress = Callable[[str], None]
 TRIED = 12
 """Ways to use more GPUs whose memory is looked at, the best first."""
@@ -57,13 +53,14 @@ def simulate(
     fold: bool = True,
     ignore_memory: bool = False,
     full_attention: bool = False,
+    engine: Engine = "simpy",
     progress: Progress = lambda _: None,
 ) -> StepResult:
     """Simulate one training step.
 
     topology, workload: paths of YAML files. overrides: dotted keys of the workload, such as {"parallelism.tp": 4}. fold:
     simulate alike ranks once. ignore_memory: go on when the job does not fit. full_attention: count all of causal attention
-    in the model FLOP. progress is told the name of each step. Raises InputError for bad input.
+    in the model FLOP. engine: who plays the step. progress is told the name of each step. Raises InputError for bad input.
     """
     from clustersim.parallel.load import load as load_workload
     from clustersim.topology.build import load as load_topology
@@ -72,7 +69,8 @@ def simulate(
     job = load_workload(workload, overrides)
     progress("build")
     cluster = load_topology(topology)
-    return run(cluster, job, fold=fold, ignore_memory=ignore_memory, full_attention=full_attention, progress=progress)
+    options = {"fold": fold, "ignore_memory": ignore_memory, "full_attention": full_attention}
+    return run(cluster, job, **options, engine=engine, progress=progress)
 
 
 def run(
@@ -82,129 +80,97 @@ def run(
     fold: bool = True,
     ignore_memory: bool = False,
     full_attention: bool = False,
+    engine: Engine = "simpy",
     progress: Progress = lambda _: None,
 ) -> StepResult:
     """Simulate one step of a loaded job, on the first GPUs of a built cluster; arguments as in `simulate`."""
+    return Simulator(cluster).run(
+        job, fold=fold, ignore_memory=ignore_memory, full_attention=full_attention, engine=engine, progress=progress
+    )
+
+
+class Simulator:
+    """Simulates jobs on one cluster, and keeps what they have in common: what one is asked twice, it answers sooner."""
+
+    __slots__ = ("cluster", "preparation")
+
+    def __init__(self, cluster: Topology) -> None:
+        self.cluster, self.preparation = cluster, Preparation(cluster)
+
+    def __reduce__(self) -> tuple[type[Simulator], tuple[Topology]]:
+        return Simulator, (self.cluster,)  # what another process keeps, it finds itself
+
+    def run(
+        self,
+        job: Job,
+        *,
+        fold: bool = True,
+        ignore_memory: bool = False,
+        full_attention: bool = False,
+        engine: Engine = "simpy",
+        progress: Progress = lambda _: None,
+    ) -> StepResult:
+        """Simulate one step of a loaded job, on the first GPUs of the cluster; arguments as in `simulate`."""
+        begun = time.perf_counter()
+        job = self.placed(job)
+        progress("predict")
+        work, memory, forecast = self.prepare(job, np.arange(job.mesh.size), ignore_memory=ignore_memory)
+        progress("plan")
+        plan, record = _played(work, self.cluster, fold, engine, progress)
+        progress("summarize")
+        parts = breakdown(record.spans, len(plan.programs), record.end)
+        path = critical_path(record.spans)
+        kernels = step_kernels(work, plan, path, record.end, forecast.bounds)
+        facts = Facts(memory, forecast, kernels, path, self._nearby(job), full_attention)
+        found = summary(self.cluster, work, plan, record, parts, facts)
+        return StepResult(found, self.cluster, job, plan, record, parts, facts, time.perf_counter() - begun)
+
+    def outline(self, job: Job, engine: Engine = "simpy") -> dict[str, Any]:
+        """Simulate one step of a loaded job for the part of its summary that a table of many jobs shows."""
+        job = self.placed(job)
+        self.preparation.must_fit(job)
+        work = self.preparation.work(job, np.arange(job.mesh.size))
+        plan, record = _played(work, self.cluster, True, engine)
+        parts = breakdown(record.spans, len(plan.programs), record.end)
+        path = critical_path(record.spans)
+        kernels = step_kernels(work, plan, path, record.end, self.preparation.bounds(job))
+        peak = max(one.total for one in self.preparation.peaks(job))
+        return outline(self.cluster, work, plan, record, parts, kernels, peak)
+
+    def placed(self, job: Job) -> Job:
+        """Return a job with dp resolved for the cluster. Raises ConfigError, also for names that nothing has."""
+        check_names(job)
+        return job.place(self.cluster.gpus, self.cluster.gpus_per_node)
+
+    def prepare(self, job: Job, gpus: Ints, *, ignore_memory: bool = False) -> tuple[Work, list[Held], Forecast]:
+        """Return what a placed job does on `gpus` (one a rank), each pipeline rank's memory, and what is known of its times.
+
+        Raises OutOfMemoryError when it does not fit, unless that is to be ignored.
+        """
+        if not ignore_memory:
+            self.preparation.must_fit(job)
+        work = self.preparation.work(job, gpus)
+        rows = tuple(script.row for script in work.scripts[:: job.positions])
+        return work, held_by_ranks(job, self.preparation.parts(job), rows), self.preparation.forecast(job)
+
+    def _nearby(self, job: Job) -> Nearby | None:
+        """Return the nearest batch or split that uses more GPUs, is legal and fits; None without any, or none idle."""
+        if job.mesh.size == self.cluster.gpus:
+            return None
+        found = nearby(job, self.cluster.gpus, self.cluster.gpus_per_node)[:TRIED]
+        return next((one for one in found if self._fits(one.job)), None)
+
+    def _fits(self, job: Job) -> bool:
+        try:
+            return max(one.total for one in self.preparation.peaks(job)) <= self.cluster.gpu.memory
+        except ClustersimError:
+            return False
+
+
+def _played(
+    work: Work, cluster: Topology, fold: bool, engine: Engine, progress: Progress = lambda _: None
+) -> tuple[Plan, Record]:
+    """Play one step of a job."""
     from clustersim.engine.fold.adaptive import play
 
-    begun = time.perf_counter()
-    check_names(job)
-    job = job.place(cluster.gpus, cluster.gpus_per_node)
-    progress("predict")
-    work, memory, predicted = prepare(cluster, job, np.arange(job.mesh.size), ignore_memory=ignore_memory)
-    progress("plan")
-    planned, record = play(work, cluster, fold, lambda share: progress(f"simulate {share:.0%}"))
-    progress("summarize")
-    parts = breakdown(record.spans, len(planned.programs), record.end)
-    path = critical_path(record.spans)
-    kernels = step_kernels(work, planned, path, record.end, predicted.bounds)
-    facts = Facts(memory, predicted, kernels, path, _nearby(cluster, job), full_attention)
-    found = summary(cluster, work, planned, record, parts, facts)
-    return StepResult(found, cluster, job, planned, record, parts, facts, time.perf_counter() - begun)
-
-
-def prepare(
-    cluster: Topology, job: Job, gpus: Ints, *, ignore_memory: bool = False
-) -> tuple[Work, list[Held], Forecast]:
-    """Return what a placed job does on `gpus` (one a rank), the memory of each pipeline rank, and what is known of its times.
-
-    Raises OutOfMemoryError when it does not fit, unless that is to be ignored.
-    """
-    work, stages, predicted = _predict(cluster, job, gpus)
-    memory = held_by_ranks(job, stages, tuple(script.row for script in work.scripts[:: len(stages)]))
-    if not ignore_memory:
-        _must_fit(cluster, job, [one.peak for one in memory])
-    return work, memory, predicted
-
-
-def _predict(cluster: Topology, job: Job, gpus: Ints) -> tuple[Work, list[tuple[Stage, ...]], Forecast]:
-    """Return the work, the stages by position in the ep group, and what is known of kernel times.
-
-    That is the predictor's error, and what was assumed of the clocks.
-    """
-    from clustersim.parallel.stages import stages
-    from clustersim.predictors.clocks import applied, derate, shares_of
-    from clustersim.predictors.clocks import statement as said
-    from clustersim.predictors.load import get
-    from clustersim.predictors.uncertainty import bounds
-    from clustersim.schedules.check import load as load_schedule
-
-    split = job.parallelism
-    with _blaming(job, "parallelism.schedule", "clustersim.schedules", split.schedule):
-        schedule = load_schedule(split.schedule, split.pp, job.microbatches, split.vpp)
-    parts = [stages(job, position) for position in range(job.positions)]
-    alike = zip(*(scripts(job, part, schedule) for part in parts), strict=True)
-    written = tuple(script for lane in alike for script in lane)
-    distinct = kernels(written)
-    with _blaming(job, "predictor", "clustersim.predictors", job.spec.predictor):
-        predictor = get(job.spec.predictor)
-        clocks = applied(predictor, job.spec.clocks)
-        bursts = predictor.predict(distinct, cluster.gpu)
-        times = derate(distinct, bursts, cluster.gpu, clocks)
-        statement = [str(scope) for scope in predictor.statement(distinct, cluster.gpu)]
-        off = bounds(predictor, distinct, cluster.gpu, bursts)
-    known = dict(zip(distinct, times.tolist(), strict=True))
-    forecast = Forecast(statement, said(distinct, cluster.gpu, clocks), shares_of(distinct, cluster.gpu, clocks), off)
-    return Work(job, written, known, gpus), parts, forecast
-
-
-def check_names(job: Job) -> None:
-    """Raise ConfigError, at its place in the workload, for the first name that no predictor, schedule or algorithm has."""
-    split = job.parallelism
-    wanted = [("parallelism.schedule", "clustersim.schedules", split.schedule, "build")]
-    wanted += [
-        (f"parallelism.algorithms.{g}", "clustersim.collectives", a, "phases") for g, a in split.algorithms if a != NCCL
-    ]
-    for key, room, name, attribute in (*wanted, ("predictor", "clustersim.predictors", job.spec.predictor, "load")):
-        with _blaming(job, key, room, name):
-            plugins.load(room, name, attribute)
-
-
-@contextmanager
-def _blaming(job: Job, key: str, room: str, name: str) -> Iterator[None]:
-    """Say where in the workload stands what could not be done, also when a plugin from outside fails in its own way."""
-    try:
-        with plugins.blaming(room, name):
-            yield
-    except (ConfigError, DataError):
-        raise
-    except InputError as error:
-        raise job.error(key, str(error)) from error
-
-
-def _nearby(cluster: Topology, job: Job) -> Nearby | None:
-    """Return the nearest batch or split that uses more GPUs of the cluster, is legal and fits; None without any, or none idle."""
-    if job.mesh.size == cluster.gpus:
-        return None
-    found = nearby(job, cluster.gpus, cluster.gpus_per_node)[:TRIED]
-    return next((one for one in found if _fits(cluster, one.job)), None)
-
-
-def _fits(cluster: Topology, job: Job) -> bool:
-    from clustersim.parallel.stages import stages
-    from clustersim.schedules.check import load as load_schedule
-
-    split = job.parallelism
-    try:
-        schedule = load_schedule(split.schedule, split.pp, job.microbatches, split.vpp)
-    except ClustersimError:
-        return False
-    memory = held_by_ranks(job, [stages(job, position) for position in range(job.positions)], schedule)
-    return max(one.peak.total for one in memory) <= cluster.gpu.memory
-
-
-def _must_fit(cluster: Topology, job: Job, memory: list[Memory]) -> None:
-    worst = max(range(len(memory)), key=lambda rank: memory[rank].total)
-    need, have = memory[worst].total, cluster.gpu.memory
-    if verdict(need, have) == "does not fit":
-        degrees = "tp, pp or ep" if (job.model.experts or 1) > job.parallelism.ep else "tp or pp"
-        what = (
-            f"pipeline rank {worst} needs {need / 2**30:.1f} GiB and {cluster.gpu.name} has {have / 2**30:.1f} GiB "
-            f"({_largest(memory[worst])}); raise {degrees}, lower micro_batch, recompute activations, or pass --ignore-memory"
-        )
-        raise OutOfMemoryError(str(job.error("parallelism", what)))
-
-
-def _largest(memory: Memory) -> str:
-    kinds = sorted(zip(memory._fields, memory, strict=True), key=lambda pair: -pair[1])[:3]
-    return ", ".join(f"{name} {value / 2**30:.1f} GiB" for name, value in kinds)
+    return play(work, cluster, fold, lambda share: progress(f"simulate {share:.0%}"))

@@ -7,12 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim.engine.memory import held, held_by_ranks
+from clustersim.engine.peaks import moments, peaks
 from clustersim.model.transformer import block
 from clustersim.parallel.load import load
 from clustersim.parallel.optimizer import update
 from clustersim.parallel.stages import stages
 from clustersim.schedules.action import Action
-from clustersim.schedules.check import in_flight
+from clustersim.schedules.check import in_flight, settled
 from clustersim.schedules.check import load as schedule
 
 FOLDER = Path(__file__).parents[1] / "workloads"
@@ -25,8 +26,7 @@ def job(name="gpt3", **overrides):
 
 def memory(one, own, kept):
     """The peak of a rank that forwards kept[i] microbatches on stage i and then begins its backward passes."""
-    pairs = list(zip(own, kept, strict=True))
-    return held(one, own, tuple(Action(s.index, x, i) for x in "FB" for s, n in pairs for i in range(n))).peak
+    return held(one, own, tuple(Action(s, x, i) for x in "FB" for s, n in enumerate(kept) for i in range(n))).peak
 
 
 def saved(one):
@@ -148,8 +148,8 @@ def test_zero_2_holds_the_gradients_of_the_stages_that_are_not_reduced_yet():
     whole = [4.0 * stage.parameters for stage in own]
     assert found.rest.gradients == pytest.approx(sum(whole) / 4)
     backward = [i for i, action in enumerate(row) if action.letter == "B"]
-    first = [next(i for i in backward if row[i].stage == stage.index) for stage in own]
-    last = [max(i for i in backward if row[i].stage == stage.index) for stage in own]
+    first = [next(i for i in backward if row[i].stage == stage) for stage in (1, 17, 33)]
+    last = [max(i for i in backward if row[i].stage == stage) for stage in (1, 17, 33)]
     for i, gradients in enumerate(found.gradients):
         alive = sum(0.75 * size for size, a, b in zip(whole, first, last, strict=True) if a <= i <= b + 1)
         assert gradients == pytest.approx(found.rest.gradients + alive, rel=1e-12)
@@ -198,6 +198,35 @@ def by_ranks(**overrides):
     split, own = one.parallelism, stages(one)
     rows = schedule(split.schedule, split.pp, one.microbatches, split.vpp)
     return own, rows, held_by_ranks(one, [own], rows)
+
+
+@pytest.mark.parametrize(
+    "schedule_, vpp", [("1f1b", 1), ("gpipe", 1), ("zero_bubble", 1), ("interleaved", 2), ("zero_bubble", 3)]
+)
+@pytest.mark.parametrize("pp", [1, 2, 4])
+@pytest.mark.parametrize("zero", [0, 1, 2])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_the_fullest_moment_is_found_without_looking_at_every_pass(schedule_, vpp, pp, zero, recompute):
+    if pp == 1 and vpp > 1:
+        return
+    for batch, ends in ((4 * pp, False), (4 * 6 * pp, True)):
+        one = job(
+            parallelism__pp=pp,
+            parallelism__vpp=vpp,
+            parallelism__schedule=schedule_,
+            parallelism__zero=zero,
+            parallelism__overlap={"grad_reduce": True},
+            parallelism__account_for_embedding=ends,
+            model__dropout=True,
+            training__recompute=recompute,
+            training__global_batch=batch,
+            parallelism__dp=4,
+        )
+        parts, split = [stages(one)], one.parallelism
+        rows = schedule(split.schedule, pp, one.microbatches, vpp)
+        enough = settled(split.schedule, pp, one.microbatches, vpp)
+        found = peaks(one, parts, moments(schedule(split.schedule, pp, enough, vpp)))
+        assert found == [each.peak for each in held_by_ranks(one, parts, rows)]
 
 
 def test_chunks_whose_peaks_do_not_coincide_are_not_added():

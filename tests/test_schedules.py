@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim import plugins
 from clustersim.cli.schedule_text import schedule_text
+from clustersim.engine.peaks import moments
 from clustersim.errors import InputError, SimulationError, UnknownNameError
 from clustersim.schedules import check, draw
 from clustersim.schedules.action import Action, Schedule, parse
@@ -232,3 +235,41 @@ def test_what_show_prints() -> None:
     assert "microbatches in flight, by rank: 4, 3, 2, 1" in text
     assert "3F0,3B0,3F1,3B1" in text
     assert "4 stages of 2 chunks, 8 microbatches" in schedule_text("interleaved", 4, 8, 2)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "interleaved", "zero_bubble"])
+@pytest.mark.parametrize("stages", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("chunks", [1, 2, 3])
+def test_more_microbatches_than_settle_fill_memory_no_further(name: str, stages: int, chunks: int) -> None:
+    if (name == "1f1b") != (chunks == 1) and name != "zero_bubble":
+        return
+    enough = check.settled(name, stages, 10**6, chunks)
+    assert enough < 10**6
+    for more in (1, 2, 5):
+        count = enough + more * stages
+        assert check.settled(name, stages, count, chunks) == enough
+        assert fullest(name, stages, count, chunks) == fullest(name, stages, enough, chunks)
+
+
+def fullest(name: str, stages: int, microbatches: int, chunks: int) -> list[set[object]]:
+    """Return, by rank, the moments that keep no less than any other one alike: stage, direction, kept, unreduced."""
+    found = moments(check.load(name, stages, microbatches, chunks))
+    columns = (
+        found.at.tolist(),
+        found.forward.tolist(),
+        map(tuple, found.kept.tolist()),
+        map(tuple, found.unreduced.tolist()),
+    )
+    every = list(zip(*columns, strict=True))
+    ranks = [every[a:b] for a, b in pairwise(found.start.tolist())]
+    return [{one for one in row if not any(_beyond(other, one) for other in row)} for row in ranks]
+
+
+def _beyond(other: tuple, one: tuple) -> bool:
+    pairs = [*zip(one[2], other[2], strict=True), *zip(one[3], other[3], strict=True)]
+    return other != one and other[:2] == one[:2] and all(a <= b for a, b in pairs)
+
+
+def test_a_schedule_that_does_not_settle_is_looked_at_whole() -> None:
+    assert check.settled("gpipe", 4, 100) == 100
+    assert check.settled("1f1b", 4, 3) == 3

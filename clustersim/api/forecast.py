@@ -16,6 +16,7 @@ from clustersim.api.inputs import (
 )
 from clustersim.api.result import Result, SweepResult
 from clustersim.errors import InputError
+from clustersim.parallel.load import unbuilt
 from clustersim.sweeps import runner
 from clustersim.sweeps.evaluate import SweepInputs
 from clustersim.sweeps.run import check
@@ -55,7 +56,7 @@ def sweep(cluster: ClusterLike, workload: WorkloadLike, *, workers: int = 1, **a
         raise InputError(f"workers={workers!r}: write a whole number of 1 or more")
     space = _space(axes)
     document = workload_document(workload)
-    case = SweepInputs(load_cluster(cluster), document, places(document, axes))
+    case = SweepInputs(simulation.Simulator(load_cluster(cluster)), unbuilt(document), places=places(document, axes))
     check(case, space)
     found = dict(runner.rows(case, case, space, workers))
     return SweepResult(tuple(space), tuple(found[index] for index in range(len(space))))

@@ -50,7 +50,7 @@ class Held(NamedTuple):
 
 def held(job: Job, stages: Sequence[Stage], row: tuple[Action, ...], position: int = 0) -> Held:
     """Return what a rank with `stages` holds through its row of a schedule; position: of the rank in its ep group."""
-    place = {stage.index: i for i, stage in enumerate(stages)}
+    place = {index: i for i, index in enumerate(sorted({action.stage for action in row}))}
     at = np.array([place[action.stage] for action in row], np.int64)
     change = np.array([KEPT[action.letter] for action in row]) * np.array([s.saved_bytes for s in stages])[at]
     forward = np.array([action.letter == "F" for action in row], bool)
@@ -59,7 +59,7 @@ def held(job: Job, stages: Sequence[Stage], row: tuple[Action, ...], position: i
     rank = job.shard_at(position)
     spaces = np.array([[workspace(rank, stage, backward) for stage in stages] for backward in (True, False)])
     rest = at_rest(job, stages)
-    more = _unreduced(row, {stage.index: gradients(job, stage)[1] for stage in stages})
+    more = _unreduced(row, {index: gradients(job, stages[i])[1] for index, i in place.items()})
     return Held(row, rest, during, spaces[forward.astype(np.int64), at], rest.gradients + more)
 
 

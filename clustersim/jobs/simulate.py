@@ -15,9 +15,10 @@ from clustersim.errors import InputError
 from clustersim.jobs.placement import PlacedJob, place_jobs
 from clustersim.jobs.request import Wanted, load
 from clustersim.parallel.job import MAX_PASSES
+from clustersim.preparation import check_names
 from clustersim.report.jobs_facts import Alone, JobSteps, Shared
 from clustersim.report.jobs_summary import summary
-from clustersim.simulation import Progress, check_names, prepare
+from clustersim.simulation import Progress, Simulator
 from clustersim.topology.model import Topology
 
 
@@ -75,10 +76,10 @@ def share(
     for request in wanted.requests:
         check_names(request.job)
     placed = place_jobs(cluster, wanted.requests, wanted.placement)
-    works, alone = [], []
+    simulator, works, alone = Simulator(cluster), [], []
     for one in placed:
         progress(f"predict {one.name}")
-        work, memory, forecast = prepare(cluster, one.job, one.gpus, ignore_memory=ignore_memory)
+        work, memory, forecast = simulator.prepare(one.job, one.gpus, ignore_memory=ignore_memory)
         progress(f"simulate {one.name} alone")
         [planned] = plan([work], cluster, fold)
         [[record]] = play([planned])

@@ -47,7 +47,7 @@ def rows(job: Job, stage: int | None = None) -> list[KernelRow]:
 
     With uneven routing they are those of the rank with the most popular experts.
     """
-    chosen = [one for one in stages(job) if stage in (None, one.index)]
+    chosen = [one for index, one in enumerate(stages(job)) if stage in (None, index)]
     merged: dict[tuple[str, str, str, Kernel | Collective], int] = {}
     for one in chosen:
         for row in _stage_rows(job, one):

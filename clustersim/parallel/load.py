@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from clustersim.config import shipped
 from clustersim.config.fields import validate
@@ -50,11 +50,28 @@ def build(
     document: Document, overrides: Mapping[str, object] | None = None, places: Mapping[str, SourcePlace] | None = None
 ) -> Job:
     """Return the job of a document that has been read; `places` says of overrides where they stand, if on no command line."""
+    return unbuilt(document).job(overrides, places)
+
+
+class Unbuilt(NamedTuple):
+    """A workload before its overrides: the document in this project's names, and the keys that its file has."""
+
+    document: Document
+    keys: tuple[str | int, ...]
+
+    def job(
+        self, overrides: Mapping[str, object] | None = None, places: Mapping[str, SourcePlace] | None = None
+    ) -> Job:
+        """Return the job with values replaced by dotted key, as `build` does."""
+        given = overrides or {}
+        merged = override(self.document, given, places or {})
+        return check(Job(validate(Workload, merged), merged, sorted_out([*self.keys, *given])))
+
+
+def unbuilt(document: Document) -> Unbuilt:
+    """Return a workload that has been read, before its overrides. Raises ConfigError for what is wrong with its keys."""
     _check_kind(document)
-    given = overrides or {}
-    merged = override(rename(document), given, places or {})
-    ignored = sorted_out([*(loc[-1] for loc, _ in _leaves(document)), *given])
-    return check(Job(validate(Workload, merged), merged, ignored))
+    return Unbuilt(rename(document), tuple(loc[-1] for loc, _ in _leaves(document)))
 
 
 def _check_kind(document: Document) -> None:

@@ -17,7 +17,7 @@ from clustersim.parallel.job import Job
 
 @dataclass(frozen=True)
 class Stage:
-    """One of the pp·vpp global stages as one rank runs it; stage i belongs to pipeline rank i % pp.
+    """One of the pp·vpp global stages, or several that are alike, as one rank runs them; stage i belongs to pipeline rank i % pp.
 
     layers: (layer, how many in a row) in run order. recompute: as in the workload. shared: parameters that this stage holds
     of a tied embedding which another stage holds too. borrowed: those of the embedding of this very stage that its head uses.
@@ -25,7 +25,6 @@ class Stage:
     ends; gradients travel back in the same sizes.
     """
 
-    index: int
     layers: tuple[tuple[Layer, int], ...]
     recompute: str
     shared: int
@@ -167,32 +166,27 @@ def stages(job: Job, position: int = 0) -> tuple[Stage, ...]:
     """Return the pp·vpp global stages of a job in the order that activations pass them, as one ep rank runs them.
 
     position: of that rank in its group; the first one's experts are the busiest. The embedding joins the first stage, the
-    head the last; equal layers are one object.
+    head the last; stages that are alike are one object, and so are equal layers.
     """
     shard, count = job.shard_at(position), job.parallelism.pp * job.parallelism.vpp
     first, middle, last = embedding(shard), block(shard), head(shard)
     between = hidden_bytes(shard)
     tied = job.model.tied_embeddings
     table = sum(op.parameters for op in first.operators if op.name == TABLE)
-    result = []
     split = job.parallelism
     counts = share(job.model.layers, count, split.account_for_embedding, split.account_for_loss)
-    for index, blocks in enumerate(counts):
-        starts, ends = index == 0, index == count - 1
-        layers = (
-            *(((first, 1),) if starts else ()),
-            *(((middle, blocks),) if blocks else ()),
-            *(((last, 1),) if ends else ()),
+
+    def stage(starts: bool, ends: bool, blocks: int) -> Stage:
+        layers = ((first, int(starts)), (middle, blocks), (last, int(ends)))
+        return Stage(
+            tuple((layer, number) for layer, number in layers if number),
+            job.training.recompute,
+            shared=table if tied and starts != ends else 0,
+            borrowed=table if tied and starts and ends else 0,
+            input_bytes=0.0 if starts else between,
+            output_bytes=0.0 if ends else between,
         )
-        result.append(
-            Stage(
-                index,
-                layers,
-                job.training.recompute,
-                shared=table if tied and starts != ends else 0,
-                borrowed=table if tied and starts and ends else 0,
-                input_bytes=0.0 if starts else between,
-                output_bytes=0.0 if ends else between,
-            )
-        )
-    return tuple(result)
+
+    kinds = [(index == 0, index == count - 1, blocks) for index, blocks in enumerate(counts)]
+    made = {kind: stage(*kind) for kind in dict.fromkeys(kinds)}
+    return tuple(made[kind] for kind in kinds)

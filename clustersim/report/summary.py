@@ -63,7 +63,7 @@ def summary(
         "name": work.job.name,
         "cluster": cluster_facts(topology),
         "parallelism": split_facts(work.job),
-        **_speed(topology, work, record, facts),
+        **_speed(topology, work.job, record.end, facts.kernels, facts.full_attention),
         "idle": idle_facts(topology.gpus, work.job.mesh.size, facts.nearby),
         "warnings": [
             *warnings(work.job, topology.gpu, max(one.peak.total for one in facts.memory)),
@@ -78,8 +78,27 @@ def summary(
         "predictor": predictor_facts(work.job, facts.forecast),
         "not_modelled": list(NOT_MODELLED),
         **({"ignored_arguments": work.job.ignored._asdict()} if any(work.job.ignored) else {}),
-        "simulated": _simulated(topology, work, plan, record, facts),
+        "simulated": _simulated(topology, work, plan, record),
         "trace": shown(chosen(record.spans, plan, work.job.mesh.size // work.job.parallelism.pp), plan),
+    }
+
+
+def outline(
+    topology: Topology,
+    work: Work,
+    plan: Plan,
+    record: Record,
+    parts: list[dict[str, float]],
+    kernels: StepKernels,
+    peak: float,
+) -> dict[str, Any]:
+    """Return the part of a summary that a table of many jobs shows; kernels: as in Facts; peak: bytes of the fullest GPU."""
+    return {
+        "parallelism": split_facts(work.job),
+        **_speed(topology, work.job, record.end, kernels, full_attention=False),
+        "breakdown_s": mean(parts, plan.size.tolist()),
+        "memory": {"peak_bytes": peak},
+        "simulated": _ranks(topology, work.job, plan, record),
     }
 
 
@@ -126,30 +145,29 @@ def split_facts(job: Job) -> dict[str, Any]:
     }
 
 
-def _speed(topology: Topology, work: Work, record: Record, facts: Facts) -> dict[str, Any]:
-    job, end = work.job, record.end
+def _speed(topology: Topology, job: Job, end: float, kernels: StepKernels, full_attention: bool) -> dict[str, Any]:
     used = job.mesh.size
     tokens = job.training.global_batch * job.training.seq / end
-    flop = model_flop(job, facts.full_attention)
+    flop = model_flop(job, full_attention)
     rate = flop / end / used
     peak = topology.gpu.matrix_peak(job.training.precision)
-    margin = step_interval(topology, job, end, facts.kernels)
+    margin = step_interval(topology, job, end, kernels)
     recomputes = job.training.recompute != "none"
     return {
         "step_time_s": end,
         "step_time_low_s": margin.low,
         "step_time_high_s": margin.high,
         "step_time_interval": margin.note,
-        "critical_path_kernels": facts.kernels.launches,
+        "critical_path_kernels": kernels.launches,
         "tokens_per_s": tokens,
         "tokens_per_s_per_gpu": tokens / used,
         "tokens_per_s_per_owned_gpu": tokens / topology.gpus,
         "model_tflops_per_gpu": rate / 1e12,
         "mfu": rate / peak,
-        **({"hfu": hardware_flop(job, facts.full_attention) / end / used / peak} if recomputes else {}),
+        **({"hfu": hardware_flop(job, full_attention) / end / used / peak} if recomputes else {}),
         "peak_tflops_per_gpu": peak / 1e12,
         "model_flop": flop,
-        "flop_rule": _rule(job, facts.full_attention),
+        "flop_rule": _rule(job, full_attention),
     }
 
 
@@ -191,17 +209,27 @@ def memory_facts(topology: Topology, memory: list[Held]) -> dict[str, Any]:
     }
 
 
-def _simulated(topology: Topology, work: Work, plan: Plan, record: Record, facts: Facts) -> dict[str, Any]:
+def _simulated(topology: Topology, work: Work, plan: Plan, record: Record) -> dict[str, Any]:
     cells = plan.network.cells
+    ranks = _ranks(topology, work.job, plan, record)
+    events = ranks.pop("events")
     return {
-        "gpus": topology.gpus,
-        "ranks": work.job.mesh.size,
-        "idle_gpus": topology.gpus - work.job.mesh.size,
-        "rank_classes": len(plan.programs),
+        **ranks,
         "groups": int(sum(len(c.of) for c in cells.groups.values())),
         "group_classes": int(sum(len(c.first) for c in cells.groups.values())),
         "links_that_can_be_short": len(cells.links.of),
         "link_classes": len(cells.links.first),
-        "events": record.events,
+        "events": events,
         "maxmin_solves": record.solves,
+    }
+
+
+def _ranks(topology: Topology, job: Job, plan: Plan, record: Record) -> dict[str, Any]:
+    """Return how many ranks there are and how many were simulated."""
+    return {
+        "gpus": topology.gpus,
+        "ranks": job.mesh.size,
+        "idle_gpus": topology.gpus - job.mesh.size,
+        "rank_classes": len(plan.programs),
+        "events": record.events,
     }

@@ -33,6 +33,17 @@ def load(name: str, stages: int, microbatches: int, chunks: int = 1) -> Schedule
     return schedule
 
 
+def settled(name: str, stages: int, microbatches: int, chunks: int = 1) -> int:
+    """Return the number of microbatches, at most those given, from which on more of them fill no rank's memory any further.
+
+    All of them for a schedule that does not say, such as one from outside.
+    """
+    if plugins.outside(ROOM, name):
+        return microbatches
+    least = plugins.load(ROOM, name, "__dict__").get("settled")
+    return min(microbatches, least(stages, chunks)) if least else microbatches
+
+
 def _actions(rows: Iterable[Iterable[Action]], most: int) -> Schedule:
     """Return a schedule from outside as rows of actions, each cut where it is longer than any legal one."""
     return tuple(tuple(_action(*action) for action in islice(row, most)) for row in rows)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from clustersim import plugins
-from clustersim.config.yaml import Document, read
+from clustersim.config.yaml import read
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError
 from clustersim.files import Inputs, held
+from clustersim.parallel.job import Job
+from clustersim.parallel.load import SourcePlace, Unbuilt, unbuilt
 from clustersim.parallel.options import NAMES
+from clustersim.predictors.base import ROOM
+from clustersim.simulation import Engine, Simulator
 from clustersim.sweeps.space import Point
-from clustersim.topology.model import Topology
-
-if TYPE_CHECKING:
-    from clustersim.parallel.job import Job
-    from clustersim.parallel.load import SourcePlace
+from clustersim.topology.build import load as load_topology
 
 Row = dict[str, Any]
 _SPEED = (
@@ -32,48 +33,64 @@ class Files(NamedTuple):
     topology: str
     workload: str
     read: Inputs
+    engine: Engine = "auto"
+    """Who plays the steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepInputs:
-    """What all points of a sweep share: the cluster, and the workload before its overrides."""
+    """What all points of a sweep share: the cluster with what is known of it, and the workload before its overrides."""
 
-    cluster: Topology
-    workload: Document
+    simulator: Simulator
+    workload: Unbuilt
+    engine: Engine = "auto"
+    """Who plays the steps."""
     places: Mapping[str, SourcePlace] = field(default_factory=dict)
     """Where overrides are from, by dotted key; those that are not here are from a command line."""
 
     def job(self, point: Mapping[str, object]) -> Job:
         """Return the job of a point. Raises InputError when it is illegal."""
-        from clustersim.parallel.load import build
-
-        return build(self.workload, point, self.places)
+        return self.workload.job(point, self.places)
 
 
 def load(files: Files) -> SweepInputs:
     """Return the cluster and the workload of files, each read once. Raises InputError for what is wrong in them."""
-    from clustersim.topology.build import load as load_topology
-
     with held(files.read):
-        workload = read(Path(files.workload))
-        return SweepInputs(load_topology(files.topology), workload)
+        workload = unbuilt(read(Path(files.workload)))
+        return SweepInputs(Simulator(load_topology(files.topology)), workload, files.engine)
+
+
+def learn(case: SweepInputs, points: Iterable[Point]) -> None:
+    """Forecast the kernels of points in one call; what is wrong with one of them, its own row says."""
+    simulator, jobs = case.simulator, list[Job]()
+    for point in points:
+        with suppress(ClustersimError):
+            job = simulator.placed(case.job(point))
+            simulator.preparation.must_fit(job)
+            jobs.append(job)
+    simulator.preparation.learn(jobs)
 
 
 def evaluate(case: SweepInputs, point: Point) -> Row:
     """Simulate one point. `status` is ok, illegal or does not fit; `reason` says why a point has no result."""
-    from clustersim.simulation import run
-
     row: Row = {NAMES.get(key, key): value for key, value in point.items()}
     try:
         with plugins.answering():
-            summary = run(case.cluster, case.job(point)).summary
+            found = _simulated(case, case.job(point))
     except OutOfMemoryError as error:
         return {**row, "status": "does not fit", "reason": str(error)}
     except InputError as error:
         return {**row, "status": "illegal", "reason": str(error)}
     except ClustersimError as error:
         return {**row, "status": "failed", "reason": str(error)}
-    return {**row, "status": "ok", "reason": "", **flat(summary)}
+    return {**row, "status": "ok", "reason": "", **flat(found)}
+
+
+def _simulated(case: SweepInputs, job: Job) -> dict[str, Any]:
+    """Return the part of a summary that a row shows; a predictor from outside is asked for all that it says in a run."""
+    if plugins.outside(ROOM, job.spec.predictor):
+        return case.simulator.run(job, engine=case.engine).summary
+    return case.simulator.outline(job, case.engine)
 
 
 def flat(summary: dict[str, Any]) -> Row:

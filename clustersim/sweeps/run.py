@@ -11,9 +11,9 @@ from pathlib import Path
 from clustersim.config.shipped import find
 from clustersim.errors import ClustersimError, DiskFullError, InputError, InterruptedSweepError
 from clustersim.files import held
+from clustersim.preparation import check_names
 from clustersim.report import names
 from clustersim.report.store import ELSEWHERE, Question, place
-from clustersim.simulation import check_names
 from clustersim.sweeps import log, runner
 from clustersim.sweeps.evaluate import Files, Row, SweepInputs, load
 from clustersim.sweeps.space import Point

@@ -22,6 +22,11 @@ def build(stages: int, microbatches: int, chunks: int = 2) -> Schedule:
     return tuple(_row(rank, stages, microbatches, chunks) for rank in range(stages))
 
 
+def settled(stages: int, chunks: int = 2) -> int:
+    """Return as many microbatches as fill the memory of every rank as much as any number more do."""
+    return 3 * stages
+
+
 def _row(rank: int, stages: int, microbatches: int, chunks: int) -> tuple[Action, ...]:
     total = microbatches * chunks
     warmup = min(total, 2 * (stages - 1 - rank) + (chunks - 1) * stages)

@@ -17,6 +17,11 @@ def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
     return tuple(_row(rank, min(stages - 1 - rank, microbatches), microbatches) for rank in range(stages))
 
 
+def settled(stages: int, chunks: int = 1) -> int:
+    """Return as many microbatches as fill the memory of every rank as much as any number more do."""
+    return stages + 1
+
+
 def _row(stage: int, warmup: int, microbatches: int) -> tuple[Action, ...]:
     forward, backward = run(stage, "F", range(microbatches)), run(stage, "B", range(microbatches))
     steady = chain.from_iterable(zip(forward[warmup:], backward, strict=False))

@@ -21,6 +21,11 @@ def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
     return tuple(_row(rank, stages, microbatches, chunks) for rank in range(stages))
 
 
+def settled(stages: int, chunks: int = 1) -> int:
+    """Return as many microbatches as fill the memory of every rank as much as any number more do."""
+    return 3 * stages if chunks > 1 else stages + 1
+
+
 def _row(rank: int, stages: int, microbatches: int, chunks: int) -> tuple[Action, ...]:
     total = microbatches * chunks
     warmup = min(total, stages - 1 - rank + (chunks - 1) * stages)

@@ -1,0 +1,75 @@
+"""What a predictor says of kernels on one GPU, every kernel forecast once: what the points of a sweep share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from clustersim.config.gpu import Gpu
+from clustersim.model.kernel import Kernel
+from clustersim.predictors.base import Predictor
+from clustersim.predictors.classes import route
+from clustersim.predictors.clocks import Clocks, applied, derate
+from clustersim.predictors.features import columns
+from clustersim.predictors.uncertainty import Bounds
+
+KERNELS, CLOCKS = 50_000, 8
+"""Distinct kernels that are kept, and clocks at which their times are."""
+
+
+class _Known(NamedTuple):
+    """Seconds of a kernel in a short burst, its class, and between what measured / forecast lies."""
+
+    burst: float
+    name: str
+    low: float
+    high: float
+
+
+class Forecasts:
+    """The forecasts of a predictor for one GPU, each made once; when there are too many, they are made anew."""
+
+    __slots__ = ("_known", "_seconds", "gpu", "predictor")
+
+    def __init__(self, predictor: Predictor, gpu: Gpu) -> None:
+        self.predictor, self.gpu = predictor, gpu
+        self._known: dict[Kernel, _Known] = {}
+        self._seconds: dict[Clocks, dict[Kernel, float]] = {}
+
+    def seconds(self, kernels: Sequence[Kernel], clocks: Clocks) -> Mapping[Kernel, float]:
+        """Return {kernel: seconds} of these kernels, and of others, at `clocks`. Raises InputError."""
+        clocks = applied(self.predictor, clocks)
+        known = self._seconds.get(clocks, {})
+        if any(kernel not in known for kernel in kernels):
+            self._learn(kernels)
+            while clocks not in self._seconds and len(self._seconds) >= CLOCKS:
+                del self._seconds[next(iter(self._seconds))]
+            # all that are known, as those of the next point are likely among them
+            known = self._seconds.setdefault(clocks, {})
+            new = [kernel for kernel in self._known if kernel not in known]
+            bursts = np.array([self._known[kernel].burst for kernel in new])
+            known.update(zip(new, derate(new, bursts, self.gpu, clocks).tolist(), strict=True))
+        return known
+
+    def bounds(self, kernels: Sequence[Kernel]) -> Bounds:
+        """Return what is known of the errors of these kernels. Raises InputError."""
+        self._learn(kernels)
+        found = [self._known[kernel] for kernel in kernels]
+        low, high = np.array([(one.low, one.high) for one in found]).reshape(-1, 2).T
+        return Bounds(tuple(kernels), tuple(one.name for one in found), low, high)
+
+    def _learn(self, kernels: Iterable[Kernel]) -> None:
+        """Forecast those that are not known, in one call."""
+        new = [kernel for kernel in dict.fromkeys(kernels) if kernel not in self._known]
+        if len(self._known) + len(new) > KERNELS:
+            self._known, self._seconds = {}, {}
+            new = list(dict.fromkeys(kernels))
+        if not new:
+            return
+        bursts = self.predictor.predict(new, self.gpu)
+        low, high = self.predictor.interval(new, self.gpu, bursts)
+        names = route(columns(new))
+        ends = (bursts.tolist(), names.tolist(), low.tolist(), high.tolist())
+        self._known.update(zip(new, map(_Known._make, zip(*ends, strict=True)), strict=True))

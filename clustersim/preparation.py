@@ -1,0 +1,215 @@
+"""What a job does, before anyone says on which links: its schedule, stages, memory, scripts and times.
+
+What the jobs of one cluster have in common is found once: stages by the shapes that decide them, schedules by their size,
+forecasts by kernel. All of it lives as long as its `Preparation`, and each kind up to a bound, so that memory stays flat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple, TypeVar, cast
+
+from clustersim import plugins
+from clustersim.arrays import Ints
+from clustersim.collectives.plan import NCCL
+from clustersim.engine.compile import Work
+from clustersim.engine.peaks import Moments, moments, peaks
+from clustersim.engine.script import Script, kernels, scripts
+from clustersim.errors import ClustersimError, ConfigError, DataError, InputError, OutOfMemoryError
+from clustersim.model.kernel import Kernel
+from clustersim.parallel.job import Job
+from clustersim.parallel.kernels import distinct_kernels
+from clustersim.parallel.memory import Memory
+from clustersim.parallel.stages import Stage, stages
+from clustersim.predictors import base, clocks
+from clustersim.predictors.forecasts import Forecasts
+from clustersim.predictors.load import get
+from clustersim.predictors.uncertainty import Bounds
+from clustersim.report.summary import Forecast
+from clustersim.report.verdicts import verdict
+from clustersim.schedules import check as schedules
+from clustersim.schedules.action import Action, Schedule
+from clustersim.topology.model import Topology
+
+Answer = TypeVar("Answer")
+Parts = tuple[tuple[Stage, ...], ...]
+"""All stages of a job, by position in the ep group."""
+SPLITS, ACTIONS, PREDICTORS = 512, 1_000_000, 4
+"""How many splits, actions of schedules (a hundred bytes each) and predictors are kept."""
+
+
+class Written(NamedTuple):
+    """The scripts of all roles of a job, and their distinct kernels in order of appearance."""
+
+    scripts: tuple[Script, ...]
+    kernels: tuple[Kernel, ...]
+
+
+class Newest:
+    """Answers by question, of which the newest are kept: those that weigh `most` together."""
+
+    __slots__ = ("_answers", "_most", "_weight")
+
+    def __init__(self, most: int) -> None:
+        self._answers: dict[Hashable, tuple[Any, int]] = {}
+        self._most, self._weight = most, 0
+
+    def once(
+        self, question: Hashable, answer: Callable[[], Answer], weigh: Callable[[Answer], int] = lambda _: 1
+    ) -> Answer:
+        """Return the answer to a question, worked out by `answer` the first time; what it raises is not kept."""
+        if (known := self._answers.get(question)) is not None:
+            return cast(Answer, known[0])
+        found = answer()
+        weight = weigh(found)
+        while self._answers and self._weight + weight > self._most:
+            self._weight -= self._answers.pop(next(iter(self._answers)))[1]
+        self._answers[question] = found, weight
+        self._weight += weight
+        return found
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+
+class Preparation:
+    """Prepares jobs for one cluster."""
+
+    __slots__ = ("_moments", "_parts", "_peaks", "_predictors", "_schedules", "_written", "cluster")
+
+    def __init__(self, cluster: Topology) -> None:
+        self.cluster = cluster
+        self._parts, self._peaks, self._moments = Newest(SPLITS), Newest(SPLITS), Newest(SPLITS)
+        self._schedules, self._written = Newest(ACTIONS), Newest(ACTIONS)
+        self._predictors = Newest(PREDICTORS)
+
+    def parts(self, job: Job) -> Parts:
+        """Return the stages of a job; those of one shape are the same objects."""
+        # what decides neither layers nor their stages
+        training = job.training.model_copy(update={"global_batch": 1})
+        split = job.parallelism.model_copy(update={"dp": 1, "schedule": "1f1b"})
+        question = job.model, training, split
+        return self._parts.once(question, lambda: tuple(stages(job, place) for place in range(job.positions)))
+
+    def schedule(self, job: Job, microbatches: int) -> Schedule:
+        """Return the schedule of a job for a number of microbatches. Raises ConfigError."""
+        split = job.parallelism
+
+        def load() -> Schedule:
+            with blaming(job, "parallelism.schedule", schedules.ROOM, split.schedule):
+                return schedules.load(split.schedule, split.pp, microbatches, split.vpp)
+
+        return self._schedules.once((split.schedule, split.pp, microbatches, split.vpp), load, _actions)
+
+    def peaks(self, job: Job) -> list[Memory]:
+        """Return what the fullest GPU of each pipeline rank of a placed job holds at its fullest moment. Raises ConfigError."""
+        split = job.parallelism
+        enough = schedules.settled(split.schedule, split.pp, job.microbatches, split.vpp)
+
+        def found() -> Moments:
+            return moments(self.schedule(job, enough))
+
+        def fullest() -> list[Memory]:
+            known = self._moments.once((split.schedule, split.pp, enough, split.vpp), found)
+            return peaks(job, self.parts(job), known)
+
+        return self._peaks.once(_structure(job), fullest)
+
+    def must_fit(self, job: Job) -> None:
+        """Raise OutOfMemoryError when a placed job does not fit."""
+        memory = self.peaks(job)
+        worst = max(range(len(memory)), key=lambda rank: memory[rank].total)
+        need, have = memory[worst].total, self.cluster.gpu.memory
+        if verdict(need, have) == "does not fit":
+            degrees = "tp, pp or ep" if (job.model.experts or 1) > job.parallelism.ep else "tp or pp"
+            what = (
+                f"pipeline rank {worst} needs {need / 2**30:.1f} GiB and {self.cluster.gpu.name} has {have / 2**30:.1f} GiB "
+                f"({_largest(memory[worst])}); raise {degrees}, lower micro_batch, recompute activations, or pass --ignore-memory"
+            )
+            raise OutOfMemoryError(str(job.error("parallelism", what)))
+
+    def written(self, job: Job) -> Written:
+        """Return the scripts of a placed job. Raises ConfigError."""
+
+        def write() -> Written:
+            schedule = self.schedule(job, job.microbatches)
+            alike = zip(*(scripts(job, part, schedule) for part in self.parts(job)), strict=True)
+            made = tuple(script for lane in alike for script in lane)
+            return Written(made, tuple(kernels(made)))
+
+        return self._written.once(_structure(job), write, lambda made: _actions(one.row for one in made.scripts))
+
+    def work(self, job: Job, gpus: Ints) -> Work:
+        """Return what a placed job does on `gpus`, one a rank. Raises ConfigError."""
+        written = self.written(job)
+        with blaming(job, "predictor", base.ROOM, job.spec.predictor):
+            seconds = self._forecasts(job).seconds(written.kernels, job.spec.clocks)
+        return Work(job, written.scripts, seconds, gpus)
+
+    def bounds(self, job: Job) -> Bounds:
+        """Return how far off the times of a placed job's kernels may be. Raises ConfigError."""
+        with blaming(job, "predictor", base.ROOM, job.spec.predictor):
+            return self._forecasts(job).bounds(self.written(job).kernels)
+
+    def forecast(self, job: Job) -> Forecast:
+        """Return what is known of the times of a placed job's kernels, in words too. Raises ConfigError."""
+        found, gpu = self.written(job).kernels, self.cluster.gpu
+        with blaming(job, "predictor", base.ROOM, job.spec.predictor):
+            predictor = self._forecasts(job).predictor
+            applied = clocks.applied(predictor, job.spec.clocks)
+            errors = [str(scope) for scope in predictor.statement(found, gpu)]
+        said, shares = clocks.statement(found, gpu, applied), clocks.shares_of(found, gpu, applied)
+        return Forecast(errors, said, shares, self.bounds(job))
+
+    def learn(self, jobs: Iterable[Job]) -> None:
+        """Forecast the kernels of placed jobs in one call for each predictor; what fails here fails again for its own job."""
+        found: dict[tuple[str, clocks.Clocks], tuple[Job, dict[Kernel, None]]] = {}
+        for job in jobs:
+            _, known = found.setdefault((job.spec.predictor, job.spec.clocks), (job, {}))
+            known |= dict.fromkeys(distinct_kernels(job, self.parts(job)))
+        for job, known in found.values():
+            with suppress(ClustersimError):
+                self._forecasts(job).seconds(list(known), job.spec.clocks)
+
+    def _forecasts(self, job: Job) -> Forecasts:
+        name = job.spec.predictor
+        return self._predictors.once(name, lambda: Forecasts(get(name), self.cluster.gpu))
+
+
+def _structure(job: Job) -> tuple[Hashable, ...]:
+    """Return all of a placed job but its predictor and clocks, which change times alone."""
+    return job.model, job.training, job.parallelism
+
+
+def _actions(schedule: Iterable[Sequence[Action]]) -> int:
+    return sum(map(len, schedule))
+
+
+def _largest(memory: Memory) -> str:
+    kinds = sorted(zip(memory._fields, memory, strict=True), key=lambda pair: -pair[1])[:3]
+    return ", ".join(f"{name} {value / 2**30:.1f} GiB" for name, value in kinds)
+
+
+def check_names(job: Job) -> None:
+    """Raise ConfigError, at its place in the workload, for the first name that no predictor, schedule or algorithm has."""
+    split = job.parallelism
+    wanted = [("parallelism.schedule", schedules.ROOM, split.schedule, "build")]
+    wanted += [
+        (f"parallelism.algorithms.{g}", "clustersim.collectives", a, "phases") for g, a in split.algorithms if a != NCCL
+    ]
+    for key, room, name, attribute in (*wanted, ("predictor", base.ROOM, job.spec.predictor, "load")):
+        with blaming(job, key, room, name):
+            plugins.load(room, name, attribute)
+
+
+@contextmanager
+def blaming(job: Job, key: str, room: str, name: str) -> Iterator[None]:
+    """Say where in the workload stands what could not be done, also when a plugin from outside fails in its own way."""
+    try:
+        with plugins.blaming(room, name):
+            yield
+    except (ConfigError, DataError):
+        raise
+    except InputError as error:
+        raise job.error(key, str(error)) from error
