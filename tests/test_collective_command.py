@@ -211,7 +211,7 @@ def test_why_names_an_oversubscribed_uplink(call):
     assert name in ("rack-up", "rack-down", "pod-up", "pod-down")
     assert "] decides: 100 % of its 50 GB/s while the bytes move" in rest
     _, out, _ = call("all_to_all", "-b", "1G", "-e", "1G", "-t", cloud, "--why")
-    assert out.splitlines()[-1] == "its pairs have too many ways to name the busiest link"
+    assert out.splitlines()[-1] == "its pairs have too many routes to name the busiest link"
 
 
 NO_SIZE = "no size of a collective; write bytes, 64K, 1M, 16G (powers of 2), 1GB (10^9) or 1GiB (2^30)"
@@ -370,7 +370,7 @@ def test_what_it_refuses(call, tmp_path, arguments, message):
     assert len(err.splitlines()) == 1
 
 
-def test_more_ways_than_can_be_laid(call):
+def test_more_routes_than_can_be_loaded(call):
     """A sample of the pairs stands in for an even all-to-all under hashed routing, and for no other."""
     cloud = ["-b", "1G", "-e", "1G", "-t", str(ROOT / "topologies" / "oversubscribed_roce_1152.yaml")]
     code, out, _ = call("all_to_all", *cloud)

@@ -42,7 +42,7 @@ GROUPS = {
 
 
 def same(topology: Topology, ranks: np.ndarray, exchange: AllPairs) -> PhaseLoads:
-    """Compare with the way of every pair: loads, latency and bound of every group, at once and stretch by stretch."""
+    """Compare with the route of every pair: loads, latency and bound of every group, at once and segment by segment."""
     one, other = pair_loads(topology, ranks, exchange.pairs()), all_pairs_loads(topology, ranks, exchange)
     equal(topology, ranks, one, other)
     if topology.endpoint_classes().segments():
@@ -77,7 +77,7 @@ def equal(topology: Topology, ranks: np.ndarray, one: PhaseLoads, other: PhaseLo
     st.sampled_from(sorted(WEIGHTS)),
     st.integers(0, 99),
 )
-def test_it_equals_the_ways_of_all_pairs(fabric, fault, inside, group, weight, seed):
+def test_it_equals_the_routes_of_all_pairs(fabric, fault, inside, group, weight, seed):
     assume(fabric != "switch" or "%" not in str(cases.FAULTS[fault]))
     assume(fabric != "rail_only" or inside != "none")
     topology = cases.cluster(fabric, fault, inside)
@@ -87,7 +87,7 @@ def test_it_equals_the_ways_of_all_pairs(fabric, fault, inside, group, weight, s
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in TOPOLOGIES.glob("*.yaml")))
-def test_it_equals_the_ways_of_all_pairs_on_shipped_clusters(name):
+def test_it_equals_the_routes_of_all_pairs_on_shipped_clusters(name):
     topology = load(TOPOLOGIES / f"{name}.yaml")
     n = min(topology.gpus, 64 if "ecmp" in (TOPOLOGIES / f"{name}.yaml").read_text() else 160)
     if n == 1:
@@ -99,7 +99,7 @@ def test_it_equals_the_ways_of_all_pairs_on_shipped_clusters(name):
 
 
 @pytest.mark.parametrize("fabric", sorted(cases.FABRICS))
-def test_neither_blocks_nor_the_way_of_summing_matter(fabric, monkeypatch):
+def test_neither_blocks_nor_the_order_of_summing_matter(fabric, monkeypatch):
     topology = cases.cluster(fabric, "dead NIC", "nvswitch")
     monkeypatch.setattr(all_to_all, "BLOCK", 7)
     monkeypatch.setattr(all_to_all, "_DENSE", 0)
@@ -117,7 +117,7 @@ def test_a_router_that_says_nothing_is_asked_for_every_pair():
 
 @pytest.mark.parametrize("fabric", sorted(cases.FABRICS))
 @pytest.mark.parametrize("fault", ["none", "dead NIC", "dead and slow"])
-def test_all_bytes_of_a_link_come_through_its_pins(fabric, fault):
+def test_all_bytes_of_a_link_come_through_its_feeders(fabric, fault):
     if fabric == "switch" and "%" in str(cases.FAULTS[fault]):
         return
     topology = cases.cluster(fabric, fault, "nvswitch")
@@ -136,7 +136,7 @@ def test_all_bytes_of_a_link_come_through_its_pins(fabric, fault):
                 assert of[crossed] & way or len(topology.capacity) in of[crossed]
 
 
-def test_what_comes_from_the_nics_of_a_leaf_cannot_fill_its_ways_up():
+def test_what_comes_from_the_nics_of_a_leaf_cannot_fill_its_links_up():
     topology = cases.cluster("bundles", "none", "nvswitch")
     found = all_pairs_loads(topology, np.arange(32)[None], AllPairs(31, *WEIGHTS["even"](32)))
     tiers = {tier.name: tier for tier in topology.tiers}
@@ -206,7 +206,7 @@ def test_many_groups(groups, n):
     assert len(found.link) < 1_000_000
 
 
-def test_too_many_different_ways_are_refused():
+def test_too_many_different_routes_are_refused():
     """A hash tells every pair of NICs apart."""
     topology = build(parse(LARGE.replace("mode: adaptive", "mode: ecmp, seed: 1"), "large.yaml"))
     with pytest.raises(InputError) as caught:
@@ -217,7 +217,7 @@ def test_too_many_different_ways_are_refused():
     )
 
 
-def test_small_groups_are_laid_pair_by_pair():
+def test_small_groups_are_loaded_pair_by_pair():
     """Their feeders are the narrowest links of each way."""
     topology = cases.cluster("bundles", "none", "nvswitch")
     [phase] = phases("direct", "all_to_all", Group(32, (32,)))

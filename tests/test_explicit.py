@@ -156,7 +156,7 @@ def test_a_dead_spine_leaves_the_others(mode):
 
 @pytest.mark.parametrize("mode", ["adaptive", "ecmp", "first"])
 def test_a_leaf_that_lost_all_its_trunks_is_named(mode):
-    with pytest.raises(ConfigError, match="no way is left from l0 to l1; let a link live or degrade it"):
+    with pytest.raises(ConfigError, match="no route is left from l0 to l1; let a link live or degrade it"):
         written(8, 4, 2, 8, f"{{mode: {mode}}}", [f"{{link: 'trunk[{i}]', dead: true, cables: 8}}" for i in range(2)])
 
 

@@ -242,8 +242,8 @@ def test_a_gpu_that_nobody_measured_has_a_wider_interval_the_farther_it_is():
     [said] = get("neusight").statement([PRODUCT], board(2))
     assert "on GPUs left out of training (" in str(said)
     assert str(said).endswith(" times apart")
-    assert said.near.startswith("nearest measured GPU: ")
-    assert get("neusight").statement([PRODUCT], H100)[0].near == ""
+    assert said.nearest.startswith("nearest measured GPU: ")
+    assert get("neusight").statement([PRODUCT], H100)[0].nearest == ""
 
 
 def test_kernels_before_the_last_wait_for_the_cpu_are_hidden_behind_it():

@@ -16,7 +16,7 @@ from clustersim.collectives.nccl import choose as choices
 from clustersim.collectives.nccl import graphs, p2p, request, table
 from clustersim.collectives.nccl.choose import FILES, candidates, choose, collective_seconds, file_of, why
 from clustersim.collectives.nccl.constants import RELEASES, constants
-from clustersim.collectives.nccl.measured_latency import under_way
+from clustersim.collectives.nccl.measured_latency import tree_bytes_in_flight
 from clustersim.collectives.nccl.shape import Shape, ordered, shape, shapes
 from clustersim.collectives.nccl.table import considered
 from clustersim.collectives.nccl.tuner import tune
@@ -238,8 +238,8 @@ def test_the_way_between_nodes_counts_beyond_one_leaf():
     link = "link: {{rate: 400Gb/s, cable: [3m, {}]}}, switch_latency: 1us"
     fabric = f"{{{{kind: leaf_spine, tiers: [{{{{down: 8, up: 8}}}}, {{{{radix: 64}}}}], {link}}}}}"
     near, far = (cluster(nodes=16, fabric=fabric.format(length)) for length in ("3m", "20km"))
-    assert of(near, 8).far.ring == pytest.approx(2e-6 + 2 * 3 * 5e-9, abs=1e-9)
-    longer = of(far).far.ring - of(near).far.ring
+    assert of(near, 8).extra_latency.ring == pytest.approx(2e-6 + 2 * 3 * 5e-9, abs=1e-9)
+    longer = of(far).extra_latency.ring - of(near).extra_latency.ring
     assert longer == pytest.approx(2 * (20e3 - 3) * 5e-9, rel=1e-6)
     times = {
         op: [choose(op, 8, of(t), t.node) for t in (near, far)]
@@ -309,15 +309,15 @@ def test_a_mesh_is_crossed_by_all_its_rings():
         assert table.line(one, np.arange(8), op, 64 * GIB).busbw == pytest.approx(336e9, rel=0.01)
 
 
-def test_bytes_under_way_in_nvls_trees():
+def test_bytes_in_flight_in_nvls_trees():
     """calcCollChunking and ncclNvlsTuning: 16 channels × 8 heads × 64 KiB on four nodes of H100, less for less."""
     two, four = cluster(nodes=2), cluster(nodes=4)
-    assert under_way(GIB, of(four), four.node) == 8 * MIB
-    assert under_way(4 * MIB, of(four), four.node) == 4 * MIB
-    assert under_way(GIB, of(two), two.node) == 16 * MIB
-    assert under_way(32 * MIB, of(two), two.node) == 8 * MIB
+    assert tree_bytes_in_flight(GIB, of(four), four.node) == 8 * MIB
+    assert tree_bytes_in_flight(4 * MIB, of(four), four.node) == 4 * MIB
+    assert tree_bytes_in_flight(GIB, of(two), two.node) == 16 * MIB
+    assert tree_bytes_in_flight(32 * MIB, of(two), two.node) == 8 * MIB
     newer = cluster("hgx-b200", 4)
-    assert under_way(GIB, of(newer), newer.node) == 24 * 8 * 64 * 1024
+    assert tree_bytes_in_flight(GIB, of(newer), newer.node) == 24 * 8 * 64 * 1024
 
 
 def test_rings_have_32_channels_at_most():

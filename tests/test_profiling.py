@@ -311,7 +311,7 @@ def test_a_cuda_clock_tells_the_time_of_one_launch(captures, monkeypatch):
     assert timing.samples == 20
     assert (timing.seconds, timing.low, timing.high) == pytest.approx((1e-5, 1e-5, 1e-5))
     assert gpu.graphs == [51]  # three sets, often enough for half a millisecond
-    chunks = watch.stretch([gpu.launch] * 3, 0.01)
+    chunks = watch.sustain([gpu.launch] * 3, 0.01)
     assert chunks == pytest.approx([1e-5] * len(chunks))
     gc.unfreeze()
 

@@ -156,10 +156,10 @@ def test_wires_inside_a_node_are_gone_around() -> None:
         (4, f"{{kind: torus, dims: [4], {LINK}}}", ["x[0]", "x[2]"], "from router[0] to router[1]"),
         (4, f"{{kind: torus, dims: [4], {LINK}}}", ["nic[2]", "nic[3]"], "from node 1 to node 2"),
         (8, EXPLICIT, ["trunk[0]", "trunk[2]"], "from a to b"),
-        (3, f"{{kind: dragonfly, a: 2, p: 2, h: 1, {LINK}}}", ["global[0]", "global[1]"], "no way is left from router["),
-        (*PLUS["static"], ["leaf-up[0]", "leaf-up[1]"], "no way is left from leaf[0] to spine[0]"),
-        (*PLUS["hashed"], [f"global[{i}]" for i in (0, 1, 2, 3, 6, 7)], "no way is left from spine[0] to spine["),
-        (*PLUS["uneven"], [f"leaf-down[{i}]" for i in range(3)], "no way is left from spine[0] to leaf[0]"),
+        (3, f"{{kind: dragonfly, a: 2, p: 2, h: 1, {LINK}}}", ["global[0]", "global[1]"], "no route is left from router["),
+        (*PLUS["static"], ["leaf-up[0]", "leaf-up[1]"], "no route is left from leaf[0] to spine[0]"),
+        (*PLUS["hashed"], [f"global[{i}]" for i in (0, 1, 2, 3, 6, 7)], "no route is left from spine[0] to spine["),
+        (*PLUS["uneven"], [f"leaf-down[{i}]" for i in range(3)], "no route is left from spine[0] to leaf[0]"),
         (2, "{kind: switch}", ["nic[0]", "nic[1]"], "from node 0 to node 1"),
     ],
 )  # fmt: skip
@@ -171,7 +171,7 @@ def test_a_partition_is_an_error_before_any_work(nodes: int, fabric: str, links:
 
 
 def test_pcie_has_no_second_way() -> None:
-    with pytest.raises(ConfigError, match=r"partitioned: no way is left from gpu\[1\] to pcie\[0\]"):
+    with pytest.raises(ConfigError, match=r"partitioned: no route is left from gpu\[1\] to pcie\[0\]"):
         cluster(2, "{kind: switch}", scale_up="{kind: none}", faults=dead("pcie-up[1]"))
 
 

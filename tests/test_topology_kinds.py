@@ -196,7 +196,7 @@ def test_the_ports_of_a_dragonfly_plus(leaves: int, spines: int, h: int, paralle
         assert crossed == pytest.approx(1 / (spines * h // (groups - 1) if groups > 1 else spines * parallel))
 
 
-def test_a_dead_cable_leaves_the_rest_of_the_ways_alike() -> None:
+def test_a_dead_cable_leaves_the_rest_of_the_routes_equal() -> None:
     """Three spines, three ways inside a group: without one of them the bytes go half and half."""
     nodes, fabric = PLUS["uneven"]
     topology = cluster(nodes, fabric, faults="faults: [{link: 'leaf-up[0]', dead: true}]")
@@ -207,7 +207,7 @@ def test_a_dead_cable_leaves_the_rest_of_the_ways_alike() -> None:
     assert flow.share[up].tolist() == [0.5, 0.5]
 
 
-def test_a_way_through_a_third_group_when_two_have_lost_all_cables() -> None:
+def test_a_route_through_a_third_group_when_two_have_lost_all_cables() -> None:
     nodes, fabric = SHORTEST["dragonfly_plus of bundles"]
     topology = cluster(nodes, fabric, faults="faults: [{link: 'global[0]', dead: true, cables: 4}]")
     names = [topology.link_name(link) for link in topology.route(np.array([0]), np.array([4])).links]

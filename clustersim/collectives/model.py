@@ -258,7 +258,7 @@ def neighbours(group: Group, level: int) -> Ints:
 
 
 def backwards(steps: Iterable[Step], last: int) -> Iterator[Step]:
-    """Yield a reduce_scatter from the steps of an all_gather whose last round is `last`: the same ways back, added up."""
+    """Yield a reduce_scatter from the steps of an all_gather whose last round is `last`: the same pairs back, added up."""
     for step in steps:
         yield Step(last - step.round, step.destination, step.source, step.chunk, reduce=True)
 

@@ -45,17 +45,17 @@ def fitted(
     the switches it needs, with the remedy.
     """
     nodes, wanted = gpus // topology.gpus_per_node, tuple(ops)
-    near = Group(gpus.shape[1], by_node(nodes), shares)
-    used = [switches(algorithm, op, near) for op in wanted]
+    by_nodes = Group(gpus.shape[1], by_node(nodes), shares)
+    used = [switches(algorithm, op, by_nodes) for op in wanted]
     if not any(map(any, used)):
-        far = near._replace(levels=levels(nodes, upwards))
+        by_levels = by_nodes._replace(levels=levels(nodes, upwards))
         for op in wanted:
-            phases(algorithm, op, far)  # what it cannot do on these levels
-        return far
+            phases(algorithm, op, by_levels)  # what it cannot do on these levels
+        return by_levels
     for op, one in zip(wanted, used, strict=True):
-        if why := lacking(topology, one, near):
+        if why := lacking(topology, one, by_nodes):
             raise InputError(f"{algorithm} cannot do {op} here: {why}")
-    return near
+    return by_nodes
 
 
 def lacking(topology: Topology, used: Switches, group: Group) -> str | None:

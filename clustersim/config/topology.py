@@ -363,7 +363,7 @@ class ExplicitRouting(Spec):
     """How a path is chosen among the shortest ones of a graph written out.
 
     adaptive: the bytes of a pair are spread over all of them, at each switch in proportion to the bytes/s of the cables that lead
-    nearer. ecmp: at each switch a hash of source, destination and queue pair chooses one of those cables, `qps` queue pairs a
+    closer. ecmp: at each switch a hash of source, destination and queue pair chooses one of those cables, `qps` queue pairs a
     transfer. first: all take one path; ties go to the cable that stands first in the file.
     """
 
@@ -385,7 +385,7 @@ class Fault(Spec):
     """What is not as it should be: a slow or dead link, GPU or node.
 
     link: a tier and a number, as `nic-up[777]`; `nic[777]` is both directions. rate: its usable bytes/s. dead: it carries
-    nothing; traffic takes the next way, and where there is none that is an error. Of a bundle of parallel cables `cables` die
+    nothing; traffic takes the next route, and where there is none that is an error. Of a bundle of parallel cables `cables` die
     (default 1), and the rest carry on. A node computes `slowdown` times as long, or is dead and left out: ranks are placed on
     the nodes that remain. A dead GPU takes its node out. A part is slowed once; the slowdown of a GPU multiplies with that of its
     node. A part that is more than a million times as slow is dead.

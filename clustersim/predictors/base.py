@@ -23,7 +23,7 @@ class Scope(NamedTuple):
     """How far the forecasts of one class of kernels can be trusted.
 
     `error` is the mean absolute relative error on held-out kernels (0.15 = 15 %), over `samples` of them, measured on
-    `on`; None where nothing was measured. `near` says which GPU that was measured comes nearest, where this one was not.
+    `on`; None where nothing was measured. `nearest` says which GPU that was measured comes nearest, where this one was not.
     """
 
     subject: str
@@ -31,14 +31,14 @@ class Scope(NamedTuple):
     error: float | None
     samples: int
     on: str
-    near: str = ""
+    nearest: str = ""
 
     def __str__(self) -> str:
         """Return one sentence, such as `fp32 linear: 9.1 % on h100-sxm (1040 held-out kernels)`."""
         if self.error is None:
             return f"{self.subject}: {self.method}, error not measured"
-        near = f"; {self.near}" if self.near else ""
-        return f"{self.subject}: {100 * self.error:.1f} % on {self.on} ({self.samples} held-out kernels){near}"
+        nearest = f"; {self.nearest}" if self.nearest else ""
+        return f"{self.subject}: {100 * self.error:.1f} % on {self.on} ({self.samples} held-out kernels){nearest}"
 
 
 @runtime_checkable

@@ -109,7 +109,7 @@ def derate(kernels: Sequence[Kernel], seconds: Floats, gpu: Gpu, clocks: Clocks)
     busy = np.maximum(seconds - LAUNCH, 0.0)
     if clocks == "sustained":
         shares = _spared(table, gpu, shares, busy)
-    slower = seconds + busy * (_stretch(table, gpu, shares) - 1)
+    slower = seconds + busy * (_slowdown(table, gpu, shares) - 1)
     if clocks == "sustained":
         slower = np.maximum(slower, table.flop / spread(table.dtype, lambda dtype: _ceiling(gpu, dtype)))
     return np.where(table.matrix, slower, seconds)
@@ -125,7 +125,7 @@ def _spared(table: Columns, gpu: Gpu, shares: Floats, busy: Floats) -> Floats:
     return np.where(shares < 1, result, shares)
 
 
-def _stretch(table: Columns, gpu: Gpu, shares: Floats) -> Floats:
+def _slowdown(table: Columns, gpu: Gpu, shares: Floats) -> Floats:
     compute, memory = table.flop / peak(table, gpu), table.bytes / gpu.memory_bandwidth
     q = SHARPNESS
     result: Floats = (((compute / shares) ** q + memory**q) / (compute**q + memory**q)) ** (1 / q)

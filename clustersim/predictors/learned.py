@@ -24,7 +24,7 @@ from clustersim.predictors.features import MATRIX, Columns, bound, columns
 from clustersim.predictors.mlp import Parameters
 from clustersim.predictors.weights_file import Weights, read, shipped
 
-LENT = (0.75, 1.35)
+BORROWED = (0.75, 1.35)
 """Least interval of 16-bit vector kernels, which fp32 kernels and published rates forecast: of published kernels on a GPU whose
 rate was not used, A100 or H100, forecasts are off by 7 to 16 % in the mean (rates.py)."""
 
@@ -89,8 +89,10 @@ class Learned(Predictor):
             if found:
                 seen = gpu.name in self.weights.meta["learned"][name]["gpus"]
                 low[rows], high[rows] = uncertainty.lookup(found, seconds[rows], seen, self.distance(name, gpu))
-        lent = np.char.startswith(names, "fp32/") & (table.dtype != "fp32")
-        return np.where(lent, np.minimum(low, LENT[0]), low), np.where(lent, np.maximum(high, LENT[1]), high)
+        borrowed = np.char.startswith(names, "fp32/") & (table.dtype != "fp32")
+        return np.where(borrowed, np.minimum(low, BORROWED[0]), low), np.where(
+            borrowed, np.maximum(high, BORROWED[1]), high
+        )
 
     def trained_on(self) -> Mapping[str, Collection[str]]:
         """Return the GPUs whose kernels training has seen, by class of kernels."""

@@ -28,13 +28,13 @@ def describe(topology: Topology) -> list[Fact]:
         sound = ", before faults" if "unfaulted" in counts else ""
         rows.append(("bisection", f"{scaled(counts['bisection'], 'B/s')} a direction{sound}"))
         rows.append(("oversubscription", f"{counts['oversubscription']:.3g} : 1{sound}"))
-    far = diameter(topology)
-    most = "" if far.exact else " (from a sample of GPUs)"
-    if far.hops:
+    longest = diameter(topology)
+    most = "" if longest.exact else " (from a sample of GPUs)"
+    if longest.hops:
         rows.append(
             (
                 "diameter",
-                f"{far.hops:g} link{'s' * (far.hops != 1)}, {seconds(far.latency)} from GPU to GPU when idle{most}",
+                f"{longest.hops:g} link{'s' * (longest.hops != 1)}, {seconds(longest.latency)} from GPU to GPU when idle{most}",
             )
         )
     rows.append(("directed links", f"{int(counts['links']):,}"))

@@ -82,7 +82,7 @@ class FatTreeHops(Hops):
 
     @property
     def ports(self) -> int:
-        """Ports of the NICs that bytes cross whatever way they go: none if dead links may turn them to another plane."""
+        """Ports of the NICs that bytes cross on any route: none if dead links may turn them to another plane."""
         return self.tree.ports if self.dead is None else 0
 
     def classes(self, endpoint: Ints) -> ClassNumbers:
@@ -98,15 +98,15 @@ class FatTreeHops(Hops):
         leaves = self.tree.leaves
         place = leaves.place(np.arange(leaves.endpoints))
         rails = max(leaves.rails, 1)
-        near = (place.network * leaves.total + place.leaf).reshape(-1, leaves.nics // rails, rails)
-        nested = bool((near == near[:, :1]).all())  # a node has one leaf on each rail
+        leaf = (place.network * leaves.total + place.leaf).reshape(-1, leaves.nics // rails, rails)
+        nested = bool((leaf == leaf[:, :1]).all())  # a node has one leaf on each rail
         return self.mode.segments(place) if nested and self.dead is None else []
 
     def without(self, dead: Mask) -> FatTreeHops:
         """Return the paths around dead links. Raises UnreachableError when a pair of leaves has none left."""
         found = replace(self, dead=dead)
-        for near, far in self._touched(dead):
-            a, b = np.repeat(near, len(far)), np.tile(far, len(near))
+        for below, others in self._touched(dead):
+            a, b = np.repeat(below, len(others)), np.tile(others, len(below))
             found(a[:_MOST_PAIRS], b[:_MOST_PAIRS])
             found(b[:_MOST_PAIRS], a[:_MOST_PAIRS])
         return found
@@ -117,13 +117,13 @@ class FatTreeHops(Hops):
         place = leaves.place(np.arange(leaves.endpoints))
         ports = np.flatnonzero(dead[: 2 * self.tree.ports]) % max(self.tree.ports, 1) // leaves.planes
         _, first = np.unique(place.network * leaves.total + place.leaf, return_index=True)
-        ends = np.unique(np.concatenate([first, ports]))
-        network, leaf = place.network[ends], place.leaf[ends]
+        endpoints = np.unique(np.concatenate([first, ports]))
+        network, leaf = place.network[endpoints], place.leaf[endpoints]
         for t, part, group in sorted(set(self._groups(dead))):
             below = (network == part) & (leaf // self.tree.levels[t].span == group)
-            yield ends[below], ends[(network == part) & ~below]
+            yield endpoints[below], endpoints[(network == part) & ~below]
         for endpoint in np.unique(ports):
-            yield np.array([endpoint]), ends[(network == place.network[endpoint]) & (ends != endpoint)]
+            yield np.array([endpoint]), endpoints[(network == place.network[endpoint]) & (endpoints != endpoint)]
 
     def _groups(self, dead: Mask) -> Iterator[tuple[int, int, int]]:
         """Yield level, network in its plane, and group of the lower end of each dead link between switches."""
@@ -160,13 +160,13 @@ def _firsts(tree: Tree, links: list[int]) -> Sequence[int]:
 
 
 class Mode(Protocol):
-    """One way of routing. queue: number of the queue pair. shift: which of `choices` ways, in the order of preference."""
+    """A mode of routing. queue: number of the queue pair. shift: which of `choices` routes, in the order of preference."""
 
     __slots__ = ()
 
     @property
     def choices(self) -> int:
-        """How many ways there can be between two endpoints."""
+        """How many routes there can be between two endpoints."""
 
     def __call__(self, source: Place, destination: Place, key: tuple[Ints, Ints, Ints], shift: int) -> Ints:
         """Return the paths between ports; key: source, destination, queue pair."""
@@ -187,7 +187,7 @@ class Bundles(Mode):
 
     @property
     def choices(self) -> int:
-        """One way: it is all cables at once."""
+        """One route: it is all cables at once."""
         return 1
 
     def __call__(self, source: Place, destination: Place, key: tuple[Ints, Ints, Ints], shift: int) -> Ints:
@@ -209,7 +209,7 @@ class Bundles(Mode):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dmodk(Mode):
-    """Static routing: the destination chooses its way down, so without oversubscription a permutation never meets itself there.
+    """Static routing: the destination chooses its route down, so without oversubscription a permutation never meets itself there.
 
     The port a flow comes down through, digit by digit, is the destination's port on its leaf, then the port through which
     that cable enters the next switch, and so on (D-mod-k: Zahavi, 2012); the source goes up to the same switches.
@@ -219,7 +219,7 @@ class Dmodk(Mode):
 
     @property
     def choices(self) -> int:
-        """How many ways there can be between two endpoints."""
+        """How many routes there can be between two endpoints."""
         return choices(self.tree)
 
     def __call__(self, source: Place, destination: Place, key: tuple[Ints, Ints, Ints], shift: int) -> Ints:
@@ -232,7 +232,7 @@ class Dmodk(Mode):
         return leaf, leaf * uplinks + port % uplinks
 
     def segments(self, place: Place) -> list[RouteSegment]:
-        """Return each level's ways up, and its ways down: these the destination alone decides, those its switch at the top."""
+        """Return each level's links up, and its links down: these the destination alone decides, those its switch at the top."""
         # `_walk` from the destination's end alone, for all endpoints at once: no choice of D-mod-k looks at the source
         found, firsts = list[RouteSegment](), cable_firsts(self.tree)
         _, down = self.classes(place.port, place.network * self.tree.leaves.total + place.leaf, place.port)
@@ -262,7 +262,7 @@ class Ecmp(Mode):
 
     @property
     def choices(self) -> int:
-        """How many ways there can be between two endpoints."""
+        """How many routes there can be between two endpoints."""
         return choices(self.tree)
 
     def __call__(self, source: Place, destination: Place, key: tuple[Ints, Ints, Ints], shift: int) -> Ints:
@@ -276,11 +276,11 @@ class Ecmp(Mode):
 
 
 def choices(tree: Tree) -> int:
-    """Return how many ways there can be between two endpoints of a tree."""
-    return prod(_ways(level) for level in tree.levels)
+    """Return how many routes there can be between two endpoints of a tree."""
+    return prod(_choices(level) for level in tree.levels)
 
 
-def _ways(level: Level) -> int:
+def _choices(level: Level) -> int:
     return level.ports * -(-level.ports // level.spread)
 
 
@@ -298,8 +298,8 @@ def _walk(tree: Tree, lead: Place, follow: Place, key: UInts | None, shift: int,
                 x[higher] for x in (rows, plane, port, lead_group, follow_group)
             )
             key = None if key is None else key[higher]
-        chosen, spare = _choice(level, port, key, shift % _ways(level))
-        shift //= _ways(level)
+        chosen, spare = _choice(level, port, key, shift % _choices(level))
+        shift //= _choices(level)
         # the number of the cable among those of its set is both: which upper switch (remainder), and into which port (quotient)
         slot, within = divide(plane, level.merge)
         entry = (divide(lead_group, level.pod)[1] * level.merge + within) * level.ports + chosen
@@ -307,8 +307,8 @@ def _walk(tree: Tree, lead: Place, follow: Place, key: UInts | None, shift: int,
         base = (divide(follow_group, level.pod)[1] * level.merge + within) * level.ports
         # the other end solves the same equation for its port: one in every `spread` of its cables leads to that switch
         back = (switch - base) % level.spread
-        ways = (level.ports - 1 - back) // level.spread + 1
-        back = back + level.spread * (spare % ways)
+        spares = (level.ports - 1 - back) // level.spread + 1
+        back = back + level.spread * (spare % spares)
         first, half = firsts[t], level.cables * tree.leaves.networks
         network = lead.network[rows]
         ends = [_cable(level, network, lead_group, plane, chosen), _cable(level, network, follow_group, plane, back)]

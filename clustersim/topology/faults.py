@@ -29,7 +29,7 @@ def apply(topology: Topology, faults: Sequence[Fault], document: Document) -> To
     """Return the topology with its faults; dead nodes are left out and the rest numbered anew.
 
     The slowdown of a GPU multiplies with that of its node. Raises ConfigError for what does not exist, a part that is slowed
-    twice or more than a million times, and when dead links leave no way between two nodes.
+    twice or more than a million times, and when dead links leave no route between two nodes.
     """
     if not faults:
         return topology
@@ -143,9 +143,9 @@ def _rerouted(parts: _Parts, document: Document) -> Topology:
     counts["dead_links"] = int(dead.sum())
     try:
         found = replace(found, router=topology.router.without(dead), counts=counts)
-        near, far = _witnesses(topology, dead, parts.dead)
-        found.route(near, far)
-        found.route(far, near)
+        one_end, other_end = _witnesses(topology, dead, parts.dead)
+        found.route(one_end, other_end)
+        found.route(other_end, one_end)
     except UnreachableError as error:
         raise document.error(("faults",), f"faults: {error}") from None
     return found

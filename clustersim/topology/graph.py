@@ -39,7 +39,7 @@ def to_networkx(topology: Topology) -> nx.MultiDiGraph[str]:
 
 
 def _attachments(topology: Topology) -> list[tuple[str, str]]:
-    """Return each GPU with its NIC: the way to the same place in the next node starts there."""
+    """Return each GPU with its NIC: the route to the same place in the next node starts there."""
     if topology.nodes == 1:
         return []
     gpus = np.arange(topology.gpus)

@@ -1,4 +1,4 @@
-"""How a kind of fabric finds the way from endpoint to endpoint: the protocol, and a function made to fit it."""
+"""How a kind of fabric finds the route from endpoint to endpoint: the protocol, and a function made to fit it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from clustersim.topology.symmetry import ClassNumbers, RouteSegment
 
 
 class UnreachableError(InputError):
-    """Dead links leave no way between two ends."""
+    """Dead links leave no route between two endpoints."""
 
 
 def apart(a: str, b: str) -> UnreachableError:
-    """Return the error of two ends without a way."""
+    """Return the error of two endpoints without a route."""
     return UnreachableError(
-        f"the network is partitioned: no way is left from {a} to {b}; let a link live or degrade it"
+        f"the network is partitioned: no route is left from {a} to {b}; let a link live or degrade it"
     )
 
 
 @runtime_checkable
 class Hops(Protocol):
-    """The way between endpoints (NICs), on arrays of pairs. Derive from it: only `__call__` has no default.
+    """The route between endpoints (NICs), on arrays of pairs. Derive from it: only `__call__` has no default.
 
     Links are numbered from 0 through the `ranges` of the `Network`; -1 is no link.
     """
@@ -55,7 +55,7 @@ class Hops(Protocol):
         return endpoint, endpoint
 
     def segments(self) -> Sequence[RouteSegment]:
-        """Return the parts of the way that depend on less than the whole; the default knows none."""
+        """Return the parts of the route that depend on less than the whole; the default knows none."""
         return ()
 
     @property
@@ -64,16 +64,16 @@ class Hops(Protocol):
         return 0
 
     def without(self, dead: Mask) -> Hops:
-        """Return the ways that cross none of the links of a mask.
+        """Return the routes that cross none of the links of a mask.
 
-        Raises UnreachableError when none is left; the default always does, as it knows one way only.
+        Raises UnreachableError when none is left; the default always does, as it knows one route only.
         """
-        raise apart("one end of a dead link of the fabric", "the other, as its kind knows one way only")
+        raise apart("one end of a dead link of the fabric", "the other, as its kind knows one route only")
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionHops(Hops):
-    """A plain function that finds the way, and leaves everything else to the defaults."""
+    """A plain function that finds the route, and leaves everything else to the defaults."""
 
     find: Callable[[Ints, Ints], Ints]
     """Endpoints → links, as `Hops.__call__`."""

@@ -90,9 +90,9 @@ class Lattice(Hops):
     def ranges(self) -> Iterator[LinkRange]:
         """Yield the links of each dimension and direction."""
         for dim, cables in zip(self.dims, self.cables, strict=True):
-            for way in ("up", "down"):
+            for direction in ("up", "down"):
                 yield LinkRange(
-                    f"{dim.name}-{way}", *(np.full(cables, float(x)) for x in (dim.rate, dim.latency, dim.cables))
+                    f"{dim.name}-{direction}", *(np.full(cables, float(x)) for x in (dim.rate, dim.latency, dim.cables))
                 )
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
@@ -117,7 +117,7 @@ class Lattice(Hops):
         return endpoint // self.share, endpoint // self.share
 
     def segments(self) -> list[RouteSegment]:
-        """Return the dimensions: before each the way has the destination's coordinates of those before, and the source's else."""
+        """Return the dimensions: before each the route has the destination's coordinates of those before, else the source's."""
         place = np.arange(self.positions * self.share) // self.share
         return [
             # which links of a dimension a path takes depends on all coordinates of the source from this one on (those before are

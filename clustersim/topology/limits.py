@@ -46,7 +46,7 @@ def limited(cluster: NodeSpecs, network: Network) -> Mapping[str, float]:
 
 
 def _wire(network: Network) -> float:
-    """Return the bytes/s of the fastest way into a NIC: its cables together, or in a torus or grid the fastest of them."""
+    """Return the bytes/s of the fastest route into a NIC: its cables together, or in a torus or grid the fastest of them."""
     rate = float(np.max(network.rate))
     if np.isfinite(rate):
         return rate

@@ -103,8 +103,8 @@ class GpuRouter(Router):
         if away.all() and not turned.any():
             return self._spread(np.empty((len(source), 0), np.int64), *self._outside(start, end))
         # PXN: bytes for another rail first go, inside the node, to the GPU that owns the NIC of that rail
-        near = np.where(turned, node * self.gpus + self.owner[nic], source)
-        columns = self.inner(source, np.where(away, near, destination))
+        by_nic = np.where(turned, node * self.gpus + self.owner[nic], source)
+        columns = self.inner(source, np.where(away, by_nic, destination))
         outside, parts = self._outside(start, np.where(away, end, start))
         outside[~away] = -1
         return self._spread(columns, outside, parts)
@@ -119,15 +119,15 @@ class GpuRouter(Router):
         return self._routes(np.concatenate([columns, outside], axis=1) if columns.shape[1] else outside, share)
 
     def _shares(self, before: int, hops: Ints) -> Floats:
-        """Return the part of the bytes in each column: one row for all pairs if each takes every way, else a row a pair."""
+        """Return the part of the bytes in each column: one row for all pairs if each takes every path, else a row a pair."""
         width = before + hops.shape[1] + 1
         if self.paths == 1:
             return np.ones(width)
         step = max(1, hops.shape[1] // self.paths)  # the first column of each path says whether a pair has it
-        ways = counted(hops[:, ::step] >= 0)
-        even = bool(((ways == 0) | (ways == self.paths)).all())
+        paths = counted(hops[:, ::step] >= 0)
+        even = bool(((paths == 0) | (paths == self.paths)).all())
         share = np.ones(width if even else (len(hops), width))
-        share[..., before:-1] = 1 / self.paths if even else 1 / np.maximum(ways, 1)[:, np.newaxis]
+        share[..., before:-1] = 1 / self.paths if even else 1 / np.maximum(paths, 1)[:, np.newaxis]
         return share
 
     def _alive(self, lost: Mask, away: Mask, node: Ints, to_node: Ints, nic: Ints, to_nic: Ints) -> tuple[Ints, Ints]:
@@ -185,7 +185,7 @@ class GpuRouter(Router):
         leaves[:entry] = leaves[entry + self.endpoints :][:ports] = True
         enters[entry : entry + self.endpoints] = enters[entry + self.endpoints + ports :][:ports] = True
         lost = np.zeros(self.endpoints, bool) if self.lost is None else self.lost
-        # where a NIC is dead, the pair of ends chooses the rail: nothing can be said of one end alone
+        # where a NIC is dead, the pair of endpoints chooses the rail: nothing can be said of one alone
         unknown: Mask = np.any(lost.reshape(-1, self.nics), axis=1)
         return EndpointClasses(
             own % self.rails,
@@ -203,7 +203,7 @@ class GpuRouter(Router):
         )
 
     def without(self, dead: Mask) -> GpuRouter:
-        """Return the router that goes around dead links. Raises UnreachableError when no way is left."""
+        """Return the router that goes around dead links. Raises UnreachableError when no route is left."""
         nic, network = self.first, self.first + 2 * self.endpoints
         lost = dead[nic : nic + self.endpoints] | dead[nic + self.endpoints : network]
         inner = _without(self.inner, dead[:nic])

@@ -26,8 +26,8 @@ def paths(inside: int) -> Ints:
     """Return the paths through a node of `inside` GPUs, an array (paths, GPUs) whose row starts are the NICs it enters by."""
     places = np.arange(inside)
     zigzag = np.where(places % 2, (places + 1) // 2, -(places // 2))
-    ways = (zigzag,) if inside % 2 == 0 or inside == 1 else (zigzag, -zigzag)
-    return np.concatenate([(places[:, None] + way) % inside for way in ways])
+    offsets = (zigzag,) if inside % 2 == 0 or inside == 1 else (zigzag, -zigzag)
+    return np.concatenate([(places[:, None] + offset) % inside for offset in offsets])
 
 
 def orders(group: Group) -> Ints:

@@ -33,32 +33,37 @@ from clustersim.topology.model import NodeFacts
 MIB = 1 << 20
 
 
-class Pace(NamedTuple):
-    """One architecture. base, hop: us of a ring or tree kernel and of a hop inside a node, by protocol (LL, LL128, Simple).
-
-    copy: bytes/s at which a rank adds or copies its own part in a ring, in turn with its sends. nvls: us of an NVLS kernel.
-    loop: bytes that eight heads of NVLS have under way at once, and `fill` the part of the time for these that passes before
-    the pipeline is full and after it runs empty. p2p, spread, own: messages: us of Simple, part of NVLink's rate that many at
-    once reach, and bytes/s of a rank's message to itself. net: us of a hop
-    between nodes, the same wire for a ring as for a tree.
-    """
+class MeasuredConstants(NamedTuple):
+    """Timing of kernels and hops on one architecture, by protocol (LL, LL128, Simple) where there are three."""
 
     base: PerProtocol
+    """us of a ring or tree kernel."""
     hop: PerProtocol
+    """us of a hop inside a node."""
     copy: float
+    """Bytes/s at which a rank adds or copies its own part in a ring, in turn with its sends."""
     nvls: float
-    loop: float
+    """us of an NVLS kernel."""
+    bytes_in_flight: float
+    """Bytes that eight heads of NVLS have in flight at once."""
     fill: float
+    """Part of the time of these bytes that passes before the pipeline is full and after it runs empty."""
     p2p: float
+    """us of a message by Simple."""
     spread: float
+    """Part of NVLink's rate that many messages at once reach."""
     own: float
+    """Bytes/s of a rank's message to itself."""
     net: PerProtocol = (7.0, *V2_30.net["tree"][1:])
+    """us of a hop between nodes, the same wire for a ring as for a tree."""
 
 
-_AMPERE = Pace((10.5, 13.9, 22.0), (0.76, 3.1, 6.7), 420 * GB, 0.0, 16 * MIB, 0.7, 14.5, 0.91, 750 * GB)
-_HOPPER = Pace((5.2, 10.0, 16.4), (0.77, 1.9, 2.0), 800 * GB, 25.0, 16 * MIB, 0.7, 13.0, 0.89, 2500 * GB)
-_BLACKWELL = Pace((8.6, 14.0, 13.0), (1.23, 1.9, 6.2), 1160 * GB, 38.0, 64 * MIB, 0.7, 16.0, 0.93, 710 * GB)
-PACES = (_AMPERE, _AMPERE, _HOPPER, _BLACKWELL)
+_AMPERE = MeasuredConstants((10.5, 13.9, 22.0), (0.76, 3.1, 6.7), 420 * GB, 0.0, 16 * MIB, 0.7, 14.5, 0.91, 750 * GB)
+_HOPPER = MeasuredConstants((5.2, 10.0, 16.4), (0.77, 1.9, 2.0), 800 * GB, 25.0, 16 * MIB, 0.7, 13.0, 0.89, 2500 * GB)
+_BLACKWELL = MeasuredConstants(
+    (8.6, 14.0, 13.0), (1.23, 1.9, 6.2), 1160 * GB, 38.0, 64 * MIB, 0.7, 16.0, 0.93, 710 * GB
+)
+MEASURED = (_AMPERE, _AMPERE, _HOPPER, _BLACKWELL)
 """Volta (taken to be like Ampere), Ampere, Hopper, Blackwell."""
 _CDNA = _AMPERE._replace(
     base=(12.0, 12.0, 17.0),
@@ -68,18 +73,18 @@ _CDNA = _AMPERE._replace(
 """AMD: RCCL's own figures for MI300X (ROCm/rccl, src/graph/tuning.cc, model 5); copies and messages are taken to be Ampere's."""
 
 
-def pace_of(node: NodeFacts) -> Pace:
+def measured_constants(node: NodeFacts) -> MeasuredConstants:
     """Return the constants of a node's GPUs."""
-    return _CDNA if node.architecture.startswith("cdna") else PACES[architecture(node.architecture)]
+    return _CDNA if node.architecture.startswith("cdna") else MEASURED[architecture(node.architecture)]
 
 
 @cache
-def measured(pace: Pace) -> Constants:
+def measured(constants: MeasuredConstants) -> Constants:
     """Return the newest release's constants with kernels and hops as they are in their place."""
-    base = {**V2_30.base, "ring": pace.base, "tree": pace.base}
-    switch = (0.0, 0.0, pace.nvls)
-    inside = {**V2_30.nvlink, "ring": pace.hop, "tree": pace.hop, "nvls": switch, "nvls_tree": switch}
-    net = {**V2_30.net, "tree": pace.net, "ring": pace.net}
+    base = {**V2_30.base, "ring": constants.base, "tree": constants.base}
+    switch = (0.0, 0.0, constants.nvls)
+    inside = {**V2_30.nvlink, "ring": constants.hop, "tree": constants.hop, "nvls": switch, "nvls_tree": switch}
+    net = {**V2_30.net, "tree": constants.net, "ring": constants.net}
     return V2_30._replace(base=base, nvlink=inside, net=net, flush=1, nvls_heads=8)
 
 
@@ -88,41 +93,41 @@ def measured_timing(
 ) -> tuple[float, float]:
     """Return seconds before and between the bytes, and bytes/s, of `size` bytes by an algorithm with a protocol."""
     delay, rate = _kernel(op, shape, node, algorithm, PROTOCOLS.index(protocol))
-    fill = pace_of(node).fill
+    fill = measured_constants(node).fill
     if algorithm == "nvls":
-        delay += fill * _looped(size, shape, node) / rate
+        delay += fill * _nvls_bytes_in_flight(size, shape, node) / rate
     if algorithm == "tree":
         rate *= tree_correction(PROTOCOLS.index(protocol), size)
     if algorithm == "nvls_tree":
-        delay += (fill + shape.nodes.bit_length() - 1) * under_way(size, shape, node) / rate
+        delay += (fill + shape.nodes.bit_length() - 1) * tree_bytes_in_flight(size, shape, node) / rate
     return delay, rate
 
 
-def _looped(size: float, shape: Shape, node: NodeFacts) -> float:
-    """Return the bytes of `size` that NVLS has under way at once on one node."""
-    return min(size, pace_of(node).loop * nvls(shape, node).channels / 8)
+def _nvls_bytes_in_flight(size: float, shape: Shape, node: NodeFacts) -> float:
+    """Return the bytes of `size` that NVLS has in flight at once on one node."""
+    return min(size, measured_constants(node).bytes_in_flight * nvls(shape, node).channels / 8)
 
 
 @lru_cache(maxsize=4096)
 def _kernel(op: str, shape: Shape, node: NodeFacts, algorithm: str, p: int) -> tuple[float, float]:
-    pace = pace_of(node)
-    case = TuningCase(op, shape, node, measured(pace))
+    constants = measured_constants(node)
+    case = TuningCase(op, shape, node, measured(constants))
     delay = chain(case, p) if op in ROOTED and algorithm == "ring" else latency(case, algorithm, p)
     delay, rate = delay + detour(case, algorithm), bandwidth(case, algorithm, p)
     if algorithm == "ring" and p == 2 and shape.nodes == 1 and op not in ROOTED:
-        rate = 1 / (1 / rate + 1 / (shape.ranks * pace.copy))
+        rate = 1 / (1 / rate + 1 / (shape.ranks * constants.copy))
     return delay, rate
 
 
-# Bytes that NVLSTree has under way at once: channels × heads × chunk, as NCCL cuts them (calcCollChunking, src/enqueue.cc).
+# Bytes that NVLSTree has in flight at once: channels × heads × chunk, as NCCL cuts them (calcCollChunking, src/enqueue.cc).
 
 KIB = 1 << 10
 _SHRINK = ((32, 256), (16, 128), (4, 64), (1, 32))
-"""A message below so many times the bytes under way gets chunks of so many KiB at most, one rule after the other."""
+"""A message below so many times the bytes in flight gets chunks of so many KiB at most, one rule after the other."""
 _NEARLY = 0.99
 
 
-def under_way(size: float, shape: Shape, node: NodeFacts) -> float:
+def tree_bytes_in_flight(size: float, shape: Shape, node: NodeFacts) -> float:
     """Return bytes, of a message of `size`, that NVLSTree moves on one level of its trees before it begins on the next."""
     channels, chunk = _tuned(shape, node)
     parts = channels * nvls(shape, node).channels

@@ -170,12 +170,12 @@ def _ring_hops(case: TuningCase, protocol: int, inside: float, between: float) -
 
 
 def _rooted(case: TuningCase, protocol: int, inside: float) -> float:
-    """Return what the tuner adds for broadcast and reduce: one hop when all channels are alike, else all as on the network."""
+    """Return what the tuner adds for broadcast and reduce: one hop when all channels are equal, else all as on the network."""
     if case.shape.nodes == 1:
         return inside
     hop = case.constants.net["tree" if protocol == 2 else "ring"][protocol] * US
-    alike = case.shape.nics < 2
-    return (case.constants.net["ring"][protocol] * US) if alike else case.steps * hop
+    equal = case.shape.nics < 2
+    return (case.constants.net["ring"][protocol] * US) if equal else case.steps * hop
 
 
 def chain(case: TuningCase, protocol: int) -> float:
@@ -189,16 +189,16 @@ def chain(case: TuningCase, protocol: int) -> float:
 
 
 def detour(case: TuningCase, algorithm: str) -> float:
-    """Return the seconds that the ways between the ranks take beyond those in NCCL's figures."""
-    shape, far = case.shape, case.shape.far
+    """Return the seconds that the routes between the ranks take beyond those in NCCL's figures."""
+    shape, extra = case.shape, case.shape.extra_latency
     hops, times = shape.per_node - 1, 2 if case.op == "all_reduce" else 1
     if algorithm == "ring":
-        return times * ((shape.nodes - 1) * far.ring + (shape.ranks - shape.nodes) * far.inside)
+        return times * ((shape.nodes - 1) * extra.ring + (shape.ranks - shape.nodes) * extra.inside)
     if algorithm in ("tree", "nvls_tree"):
-        return 2 * (far.tree + (hops if algorithm == "tree" else 1) * far.inside)
+        return 2 * (extra.tree + (hops if algorithm == "tree" else 1) * extra.inside)
     if algorithm == "pat":
-        return (shape.nodes.bit_length() - 1) * far.most
-    return 2 * (hops if algorithm == "collnet_chain" else 1) * far.inside + far.most
+        return (shape.nodes.bit_length() - 1) * extra.most
+    return 2 * (hops if algorithm == "collnet_chain" else 1) * extra.inside + extra.most
 
 
 # Which algorithms and protocols NCCL can use for a communicator, and why not the others (tuning.cc, init.cc).

@@ -4,7 +4,7 @@ A message is alpha + S/B: alpha of LL inside a node up to 16 KiB, of Simple else
 gives (NVIDIA/nccl, src/enqueue.cc; SimAI charges the same sums). All-to-all is one kernel for all its messages: each rank's
 own links carry them at once, each message to another node adds NCCL's overhead of posting it (1 us, 2 us on AMD hosts), and PXN
 sends through the GPU of its node that owns the receiver's rail. Where some GPUs have more rows than others, the GPU and the
-NIC with the most set the pace: what they receive in a dispatch they send back in a combine.
+NIC with the most decide: what they receive in a dispatch they send back in a combine.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 
 from clustersim.collectives.nccl.constants import GB, US, V2_30, architecture
 from clustersim.collectives.nccl.graphs import inside_rate, ring
-from clustersim.collectives.nccl.measured_latency import Pace, pace_of
+from clustersim.collectives.nccl.measured_latency import MeasuredConstants, measured_constants
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.collectives.skew import OPS as ALL_TO_ALL
 from clustersim.hardware.constants import LEAF_LATENCY, POST, POST_AMD
@@ -25,7 +25,7 @@ LL_BYTES = 16 * 1024
 SLOWER = 14e9
 """Bytes/s of a NIC that one channel serves (NCCL_P2P_PER_CHANNEL_NET_BW)."""
 LOOP = 32 << 20
-"""Bytes of an all_to_all that are under way."""
+"""Bytes of an all_to_all in flight."""
 FILL = 0.35
 """The part of their time that goes by unused at the ends of an all_to_all."""
 
@@ -57,32 +57,38 @@ def protocol(op: str, size: float, shape: Shape) -> str:
 
 def timing(op: str, size: float, shape: Shape, node: NodeFacts) -> tuple[float, float]:
     """Return seconds before and between the bytes, and bytes/s, of one message or of an all_to_all of `size` bytes a rank."""
-    pace = pace_of(node)
-    delay, rate = _latency(op, size, shape, node, pace) * US, _rate(op, shape, node, pace)
-    delay += shape.far.inside if shape.nodes == 1 else shape.far.most
+    constants = measured_constants(node)
+    delay, rate = _latency(op, size, shape, node, constants) * US, _rate(op, shape, node, constants)
+    delay += shape.extra_latency.inside if shape.nodes == 1 else shape.extra_latency.most
     if shape.nodes > 1:
-        far = shape.ranks - shape.per_node if op in ALL_TO_ALL else 1
-        delay += max(0.0, node.net_latency - LEAF_LATENCY) * 2 + far * (POST_AMD if node.cpu == "amd" else POST)
+        messages = shape.ranks - shape.per_node if op in ALL_TO_ALL else 1
+        delay += max(0.0, node.net_latency - LEAF_LATENCY) * 2 + messages * (POST_AMD if node.cpu == "amd" else POST)
     return (delay + FILL * min(size, LOOP) / rate if op in ALL_TO_ALL else delay), rate
 
 
-def _latency(op: str, size: float, shape: Shape, node: NodeFacts, pace: Pace) -> float:
+def _latency(op: str, size: float, shape: Shape, node: NodeFacts, constants: MeasuredConstants) -> float:
     """Return us; a message between nodes costs a kernel and a hop of ring/Simple."""
     if protocol(op, size, shape) == "LL":
-        return pace.base[0] + (V2_30.pci["ring"][0] if node.scale_up == "none" else pace.hop[0])
-    return pace.p2p if shape.nodes == 1 else (pace.p2p if op in ALL_TO_ALL else pace.base[0]) + V2_30.net["ring"][2]
+        return constants.base[0] + (V2_30.pci["ring"][0] if node.scale_up == "none" else constants.hop[0])
+    if shape.nodes == 1:
+        return constants.p2p
+    return (constants.p2p if op in ALL_TO_ALL else constants.base[0]) + V2_30.net["ring"][2]
 
 
-def _rate(op: str, shape: Shape, node: NodeFacts, pace: Pace) -> float:
-    inside = inside_rate(node) * pace.spread
+def _rate(op: str, shape: Shape, node: NodeFacts, constants: MeasuredConstants) -> float:
+    inside = inside_rate(node) * constants.spread
     if op == "send":
         return inside if shape.nodes == 1 else min(node.nic, channels(shape, node) * SLOWER)
     if shape.busiest is not None:
-        most, near, far = shape.busiest
-        return 1 / (near / inside + most / pace.own if shape.nodes == 1 else max(near / inside, far / node.nic))
+        most, inside_node, nic = shape.busiest
+        return 1 / (
+            inside_node / inside + most / constants.own
+            if shape.nodes == 1
+            else max(inside_node / inside, nic / node.nic)
+        )
     n, each = shape.ranks, shape.per_node
     if shape.nodes == 1:
-        return n / ((n - 1) / inside + 1 / pace.own)
+        return n / ((n - 1) / inside + 1 / constants.own)
     return n / max((each - 1) / inside, (n - each) * each / (node.nic * shape.nics))
 
 

@@ -1,6 +1,6 @@
-"""How much longer the ways of a communicator are than those that NCCL's figures contain: one leaf, and one NVSwitch.
+"""How much longer the routes of a communicator are than those that NCCL's figures contain: one leaf, and one NVSwitch.
 
-NCCL knows a network by the latency that its NICs declare. What a way has beyond that, more switches and longer cables, comes on
+NCCL knows a network by the latency that its NICs declare. What a route has beyond that, more switches and longer cables, comes on
 top of what NCCL expects, and it does not choose by it.
 """
 
@@ -20,12 +20,12 @@ from clustersim.hardware.constants import NVLINK_LATENCY, PCIE_LATENCY
 from clustersim.topology.memo import fingerprint
 from clustersim.topology.model import Topology
 
-_DIGITS = 9  # nanoseconds: communicators that lie alike are one shape
+_DIGITS = 9  # nanoseconds: communicators on nodes of one layout are one shape
 
 
-class Far(NamedTuple):
+class ExtraLatency(NamedTuple):
     """Seconds beyond NCCL's own: of a hop `inside` a node, of a `ring`'s hop from node to node (the mean of all), of the
-    longest way from the root of its trees to a leaf, and of the farthest hop, that to the node `most` away.
+    longest route from the root of its trees to a leaf, and of the longest hop, that to the node `most` away.
     """
 
     inside: float = 0.0
@@ -34,21 +34,24 @@ class Far(NamedTuple):
     most: float = 0.0
 
 
-def far(topology: Topology, ranks: Ints, starts: Ints) -> Far:
-    """Return how far the nodes of a communicator are apart: GPUs `ranks` (n,) node by node, of which `starts` begin a node."""
-    question = ("far", fingerprint(ranks), fingerprint(starts))
-    return topology.memo.once(question, lambda: _far(topology, ranks[None], [starts])[0])
+def extra_latency(topology: Topology, ranks: Ints, starts: Ints) -> ExtraLatency:
+    """Return how much longer the routes of a communicator are than NCCL knows.
+
+    ranks: GPUs (n,) node by node, of which `starts` begin a node.
+    """
+    question = ("extra latency", fingerprint(ranks), fingerprint(starts))
+    return topology.memo.once(question, lambda: _extra_latencies(topology, ranks[None], [starts])[0])
 
 
-def _far(topology: Topology, ranks: Ints, starts: Sequence[Ints]) -> list[Far]:
+def _extra_latencies(topology: Topology, ranks: Ints, starts: Sequence[Ints]) -> list[ExtraLatency]:
     """Return the same of many communicators (communicators, n); those on equally many nodes are routed in one go."""
     inside = _inside(topology, ranks)
-    found = [Far(round(x, _DIGITS)) for x in inside]
+    found = [ExtraLatency(round(x, _DIGITS)) for x in inside]
     for nodes in {len(own) for own in starts} - {1}:
         rows = [row for row, own in enumerate(starts) if len(own) == nodes]
         first = np.stack([ranks[row, starts[row]] for row in rows])
         for row, (ring, tree, most) in zip(rows, _between(topology, first).tolist(), strict=True):
-            found[row] = Far(*(round(x, _DIGITS) for x in (inside[row], ring, tree, most)))
+            found[row] = ExtraLatency(*(round(x, _DIGITS) for x in (inside[row], ring, tree, most)))
     return found
 
 
@@ -57,17 +60,17 @@ def _inside(topology: Topology, ranks: Ints) -> list[float]:
     longer = np.zeros(len(ranks))
     node = ranks // topology.gpus_per_node
     beside = node[:, 1:] == node[:, :-1]
-    near = np.flatnonzero(beside.any(axis=1))
-    if len(near):
-        at = beside[near].argmax(axis=1)
+    with_neighbour = np.flatnonzero(beside.any(axis=1))
+    if len(with_neighbour):
+        at = beside[with_neighbour].argmax(axis=1)
         own = PCIE_LATENCY if topology.node.scale_up == "none" else NVLINK_LATENCY
-        longer[near] = topology.route(ranks[near, at], ranks[near, at + 1]).latency - own
+        longer[with_neighbour] = topology.route(ranks[with_neighbour, at], ranks[with_neighbour, at + 1]).latency - own
     found: list[float] = np.maximum(longer, 0.0).tolist()
     return found
 
 
 def _between(topology: Topology, first: Ints) -> Floats:
-    """Return `ring`, `tree` and `most` of Far, of communicators whose nodes begin at GPUs `first` (communicators, nodes)."""
+    """Return `ring`, `tree` and `most` of ExtraLatency; nodes begin at GPUs `first` (communicators, nodes)."""
     nodes = first.shape[1]
     trees = node_trees(nodes)
     sources = [first, np.repeat(first[:, :1], nodes - 1, axis=1), *(first[:, parent[1:]] for parent, _, _ in trees)]
@@ -81,12 +84,12 @@ def _between(topology: Topology, first: Ints) -> Floats:
 
 
 def _deepest(parent: Ints, depth: Ints, deepest: int, hops: Floats) -> Floats:
-    """Return the seconds on the longest way down a tree over nodes; `hops` (…, nodes - 1) lead to each node but the root."""
-    way = np.zeros((len(hops), len(parent)))
+    """Return the seconds on the longest route down a tree over nodes; `hops` (…, nodes - 1) lead to each node but the root."""
+    extra = np.zeros((len(hops), len(parent)))
     for level in range(1, deepest + 1):
         here = np.flatnonzero(depth == level)
-        way[:, here] = way[:, parent[here]] + hops[:, here - 1]
-    longest: Floats = way.max(axis=1)
+        extra[:, here] = extra[:, parent[here]] + hops[:, here - 1]
+    longest: Floats = extra.max(axis=1)
     return longest
 
 
@@ -109,8 +112,8 @@ class Shape(NamedTuple):
     """A communicator: `ranks` on `nodes`, `per_node` on each, which own `nics` NICs there (0: none needed).
 
     even: every node has as many. aligned: position i of every node is the same GPU there, so rings and trees between nodes
-    stay on a rail. busiest: the largest loads of an all-to-all when some GPUs get more rows than others (None: all alike).
-    far: how much longer its ways are than those that NCCL's figures contain.
+    stay on a rail. busiest: the largest loads of an all-to-all when some GPUs get more rows than others (None: all equal).
+    extra_latency: how much longer its routes are than those that NCCL's figures contain.
     """
 
     nodes: int
@@ -120,7 +123,7 @@ class Shape(NamedTuple):
     even: bool = True
     aligned: bool = True
     busiest: SkewedLoads | None = None
-    far: Far = Far()
+    extra_latency: ExtraLatency = ExtraLatency()
 
     @property
     def group(self) -> Group:
@@ -138,8 +141,8 @@ def ordered(ranks: Ints) -> Ints:
 def shapes(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> tuple[tuple[Shape, ...], Ints]:
     """Return the different shapes of many communicators of equal size, and which of them each is.
 
-    ranks: GPUs (groups, n), `ordered`. shares: as in Group. Of communicators that lie on nodes in the same way, the first and
-    the last say how far these are apart. Raises InputError as `shape` does.
+    ranks: GPUs (groups, n), `ordered`. shares: as in Group. Of communicators on nodes of one layout, the first and
+    the last say how long their routes are. Raises InputError as `shape` does.
     """
     node, local = np.divmod(ranks, topology.gpus_per_node)
     first, which = distinct_rows(np.concatenate((node - node[:, :1], local), axis=1))
@@ -147,9 +150,14 @@ def shapes(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> t
     last[which] = np.arange(len(ranks))
     found = [_shape(topology, row, shares) for row in ranks[first]]
     others = [np.flatnonzero(np.diff(row, prepend=-1)) for row in node[last]]
-    apart = _far(topology, np.concatenate((ranks[first], ranks[last])), [starts for _, starts in found] + others)
-    nearer, farther = apart[: len(first)], apart[len(first) :]
-    whole = [one._replace(far=Far(*map(max, a, b))) for (one, _), a, b in zip(found, nearer, farther, strict=True)]
+    extra = _extra_latencies(
+        topology, np.concatenate((ranks[first], ranks[last])), [starts for _, starts in found] + others
+    )
+    of_first, of_last = extra[: len(first)], extra[len(first) :]
+    whole = [
+        one._replace(extra_latency=ExtraLatency(*map(max, a, b)))
+        for (one, _), a, b in zip(found, of_first, of_last, strict=True)
+    ]
     kinds = tuple(dict.fromkeys(whole))
     return kinds, np.array([kinds.index(one) for one in whole])[which]
 
@@ -160,11 +168,11 @@ def shape(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> Sh
     Raises InputError for no GPU, one that is not there, or one named twice.
     """
     one, starts = _shape(topology, np.asarray(ranks, np.int64), shares)
-    return one._replace(far=far(topology, np.asarray(ranks, np.int64), starts))
+    return one._replace(extra_latency=extra_latency(topology, np.asarray(ranks, np.int64), starts))
 
 
 def _shape(topology: Topology, ranks: Ints, shares: tuple[float, ...]) -> tuple[Shape, Ints]:
-    """Return the shape of a communicator as if it were near, and where its nodes begin."""
+    """Return the shape of a communicator without its extra latency, and where its nodes begin."""
     if not len(ranks):
         raise InputError("a communicator needs one GPU or more; name some")
     if ranks.min() < 0 or ranks.max() >= topology.gpus:

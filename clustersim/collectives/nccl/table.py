@@ -236,9 +236,9 @@ def busiest(topology: Topology, ranks: Ints, phases: Sequence[Phase | AllPairs])
         seconds += float((own[used] / topology.capacity[used]).max())
         total += own
     busy = np.divide(total, topology.capacity, out=np.zeros_like(total), where=total > 0)
-    alike = np.flatnonzero(busy >= busy.max() * (1 - 1e-9))
-    link = int(alike[0])
-    return BusiestLink(link, len(alike) - 1, float(total[link]), float(topology.capacity[link]), 1 / seconds)
+    equal = np.flatnonzero(busy >= busy.max() * (1 - 1e-9))
+    link = int(equal[0])
+    return BusiestLink(link, len(equal) - 1, float(total[link]), float(topology.capacity[link]), 1 / seconds)
 
 
 # Why a line of the table is as it is: what NCCL expected of each algorithm and protocol, and which link is busiest.
@@ -272,11 +272,11 @@ def _candidates(topology: Topology, op: str, size: int, one: Shape) -> Iterator[
 
 
 def _link(topology: Topology, ranks: Ints, op: str, last: TableLine, one: Shape, shares: tuple[float, ...]) -> str:
-    """Return the sentence of the busiest link: how much of it the bytes take while they move, and whether it sets their pace."""
+    """Return the sentence of the busiest link: how much of it the bytes take as they move, and whether it decides their rate."""
     try:
         found = busiest(topology, ranks, parts(op, file_of(last.choice.algorithm, one, topology.node), one, shares))
     except TooManyRoutesError:
-        return "its pairs have too many ways to name the busiest link"
+        return "its pairs have too many routes to name the busiest link"
     own = last.choice.rate_bytes_per_s
     used = min(own, found.rate) * found.weight / found.capacity
     name, room = topology.link_name(found.link), scaled(found.capacity, "B/s")

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from clustersim.collectives.nccl.constants import PROTOCOLS, V2_30, Constants, architecture, constants, tree_correction
-from clustersim.collectives.nccl.measured_latency import measured, pace_of
+from clustersim.collectives.nccl.measured_latency import measured, measured_constants
 from clustersim.collectives.nccl.model import ALGORITHMS, ROOTED, TuningCase, bandwidth, graph, latency, unavailable
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.errors import InputError
@@ -41,7 +41,7 @@ def _table(op: str, shape: Shape, node: NodeFacts) -> tuple[Choice, ...]:
 def _constants(node: NodeFacts) -> Constants:
     """Return what the library expects: NCCL's release, RCCL's own figures on AMD."""
     release = constants(node.nccl.version)
-    return measured(pace_of(node)) if node.architecture.startswith("cdna") else release
+    return measured(measured_constants(node)) if node.architecture.startswith("cdna") else release
 
 
 def _choice(case: TuningCase, algorithm: str, p: int) -> Choice:

@@ -21,8 +21,8 @@ def load(name: str, folder: Path | None = None) -> Gpu:
     with the nearest match, and ConfigError for what is wrong in the file.
     """
     if name.endswith((".yaml", ".yml")):
-        near = (folder or Path()) / name
-        return _foreign(near if exists(near) or not exists(name) else Path(name))
+        beside = (folder or Path()) / name
+        return _foreign(beside if exists(beside) or not exists(name) else Path(name))
     direct = FOLDER / f"{name.lower()}.yaml"
     if exists(direct):
         return _shipped(direct.stem)

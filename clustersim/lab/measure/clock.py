@@ -25,7 +25,7 @@ class WallClock:
             launch()
         return summary([_wall(launches) for _ in range(samples)])
 
-    def stretch(self, launches: Sequence[Launch], seconds: float) -> list[float]:
+    def sustain(self, launches: Sequence[Launch], seconds: float) -> list[float]:
         """Return the seconds of one launch, chunk by chunk."""
         end, chunks = time.perf_counter() + seconds, [_wall(launches)]
         while time.perf_counter() < end:

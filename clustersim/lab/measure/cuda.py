@@ -49,7 +49,7 @@ class CudaClock:
             self.events(play, 2)
             return summary([seconds / len(pieces) for seconds in self.events(play, samples)])
 
-    def stretch(self, launches: Sequence[Launch], seconds: float) -> list[float]:
+    def sustain(self, launches: Sequence[Launch], seconds: float) -> list[float]:
         """Return the seconds of one launch in chunks of about 0.1 s, without a pause between them."""
         with self.scope():
             rough = min(self.events(lambda: play_all(launches), 2)) / len(launches)

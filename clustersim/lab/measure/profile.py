@@ -92,7 +92,7 @@ class Bench:
 
     def _sustained(self, launches: Sequence[Launch]) -> tuple[Timing, Reading]:
         with BoardMeter(self.look) as meter:
-            chunks = self.clock.stretch(launches, SUSTAINED if self.device.real else 0.02)
+            chunks = self.clock.sustain(launches, SUSTAINED if self.device.real else 0.02)
         late = chunks[len(chunks) // 2 :]
         return Timing(float(np.median(late)), min(late), max(late), len(late)), meter.reading(skip=0.5)
 

@@ -29,7 +29,7 @@ class Clock(Protocol):
     def time(self, launches: Sequence[Launch], samples: int) -> Timing:
         """Return the seconds of one launch among `launches`, which take turns."""
 
-    def stretch(self, launches: Sequence[Launch], seconds: float) -> list[float]:
+    def sustain(self, launches: Sequence[Launch], seconds: float) -> list[float]:
         """Return seconds of one launch in each chunk of a run without pause of about `seconds`."""
 
     def scope(self) -> Any:

@@ -77,9 +77,9 @@ def _canvas(topology: Topology, width: float, height: float) -> Canvas:
     words = [f"{nodes}, {topology.gpus:,} × {topology.gpu.name}"]
     if topology.counts.get("bisection"):
         words.append(f"bisection {scaled(topology.counts['bisection'], 'B/s')}")
-    far = diameter(topology)
-    if far.hops:
-        words.append(f"at most {far.hops:g} link{'s' * (far.hops != 1)}, {seconds(far.latency)}")
+    longest = diameter(topology)
+    if longest.hops:
+        words.append(f"at most {longest.hops:g} link{'s' * (longest.hops != 1)}, {seconds(longest.latency)}")
     canvas.text((40, 58), "   ·   ".join(words), 13, FAINT, anchor="start")
     ill = faults(topology)
     if ill:

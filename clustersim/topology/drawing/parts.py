@@ -50,12 +50,12 @@ def parts(topology: Topology, sound: Topology) -> Parts:
     """Return the nodes and switches of a small cluster, built with one link a cable; `sound` is the same without faults."""
     cables = _cables(topology, sound)
     nodes = tuple(f"node[{n}]" for n in range(_nodes(topology)))
-    near = defaultdict(list)
+    neighbours = defaultdict(list)
     for cable in cables:
-        near[cable.a].append(cable.b)
-        near[cable.b].append(cable.a)
+        neighbours[cable.a].append(cable.b)
+        neighbours[cable.b].append(cable.a)
     seen, front, levels = set(nodes), list(nodes), []
-    while front := list(dict.fromkeys(s for v in front for s in near[v] if s not in seen)):
+    while front := list(dict.fromkeys(s for v in front for s in neighbours[v] if s not in seen)):
         seen.update(front)
         levels.append(tuple(sorted(front, key=_order)))
     return Parts(nodes, tuple(levels), cables)

@@ -61,9 +61,9 @@ def _ranges(spec: Dragonfly, built: DragonflyHops) -> Iterator[LinkRange]:
     rate = spec.link.rate * spec.link.efficiency
     metres = spec.link.cable or (0.0, 0.0, 0.0)
     for tier, links, length in (("local", built.local_cables, metres[1]), ("global", built.global_cables, metres[2])):
-        for way in ("up", "down"):
+        for direction in ("up", "down"):
             delay = spec.switch_latency + FIBRE * length
-            yield LinkRange(f"{tier}-{way}", *(np.full(links, float(x)) for x in (rate, delay, 1)))
+            yield LinkRange(f"{tier}-{direction}", *(np.full(links, float(x)) for x in (rate, delay, 1)))
 
 
 def _counts(cluster: NodeSpecs, spec: Dragonfly, built: DragonflyHops) -> dict[str, float]:
@@ -141,18 +141,18 @@ class DragonflyHops(Hops):
         here, there = source // self.p, destination // self.p
         i, k = here // self.a, there // self.a
         columns = np.full((len(here), 3), -1, np.int64)
-        far = np.flatnonzero(i != k)
+        between = np.flatnonzero(i != k)
         leave, enter = here.copy(), there.copy()
-        if len(far):
-            copy = (source[far] + destination[far]) % self.copies
-            low, high = np.minimum(i, k)[far], np.maximum(i, k)[far]
+        if len(between):
+            copy = (source[between] + destination[between]) % self.copies
+            low, high = np.minimum(i, k)[between], np.maximum(i, k)[between]
             cable = (high * (high - 1) // 2 + low) * self.copies + copy
             first = 2 * self.local_cables
-            columns[far, 1] = first + cable + np.where(i[far] < k[far], 0, self.global_cables)
-            below, above = self._ends(cable)
-            leave[far], enter[far] = np.where(i[far] < k[far], [below, above], [above, below])
+            columns[between, 1] = first + cable + np.where(i[between] < k[between], 0, self.global_cables)
+            below, above = self._routers(cable)
+            leave[between], enter[between] = np.where(i[between] < k[between], [below, above], [above, below])
         columns[:, 0] = self._local(here, np.where(i == k, there, leave))
-        columns[far, 2] = self._local(enter[far], there[far])
+        columns[between, 2] = self._local(enter[between], there[between])
         return columns
 
     def classes(self, endpoint: Ints) -> ClassNumbers:
@@ -167,19 +167,19 @@ class DragonflyHops(Hops):
         cable = here // self.a * (self.a * (self.a - 1) // 2) + high * (high - 1) // 2 + low
         return np.where(r == s, -1, cable + np.where(r < s, 0, self.local_cables))
 
-    def _ends(self, cable: Ints) -> tuple[Ints, Ints]:
+    def _routers(self, cable: Ints) -> tuple[Ints, Ints]:
         """Return the routers of global cables in the lower and in the higher group."""
         pair, copy = np.divmod(cable, max(self.copies, 1))
         low, high = triangle(pair)
         base = copy * (self.groups - 1)
-        near, far = base + high - low - 1, base + self.groups - (high - low) - 1
-        return low * self.a + near // self.h, high * self.a + far // self.h
+        of_low, of_high = base + high - low - 1, base + self.groups - (high - low) - 1
+        return low * self.a + of_low // self.h, high * self.a + of_high // self.h
 
     def wires(self) -> tuple[Ints, Ints]:
         """Return the routers that each link leads from and to."""
         group, pair = np.divmod(np.arange(self.local_cables), max(self.a * (self.a - 1) // 2, 1))
         low, high = (group * self.a + end for end in triangle(pair))
-        below, above = self._ends(np.arange(self.global_cables))
+        below, above = self._routers(np.arange(self.global_cables))
         return np.concatenate([low, high, below, above]), np.concatenate([high, low, above, below])
 
     def ends(self, link: int) -> tuple[str, str]:
@@ -191,7 +191,7 @@ class DragonflyHops(Hops):
             group, pair = np.divmod(one, self.a * (self.a - 1) // 2)
             low, high = (group * self.a + end for end in triangle(pair))
         else:
-            low, high = self._ends(one)
+            low, high = self._routers(one)
         names = name(int(low[0])), name(int(high[0]))
         return names[::-1] if downward else names
 

@@ -64,9 +64,9 @@ def _parallel(cluster: NodeSpecs, spec: DragonflyPlus) -> int:
     uplinks, spines = spec.uplinks or spec.spines, spec.spines
     parallel, rest = divmod(uplinks, spines)
     if rest:
-        near = " or ".join(str(n * spines) for n in (parallel, parallel + 1) if n)
+        fitting = " or ".join(str(n * spines) for n in (parallel, parallel + 1) if n)
         what = f"{uplinks} cables of a leaf do not divide among {spines} spines"
-        raise cluster.error(("fabric", "uplinks"), f"fabric.uplinks: {what}; use {near}")
+        raise cluster.error(("fabric", "uplinks"), f"fabric.uplinks: {what}; use {fitting}")
     for name, down, up in (("leaf", spec.p, uplinks), ("spine", spec.leaves * parallel, spec.h)):
         if spec.radix is not None and down + up > spec.radix:
             many = f"a {name} needs {down} ports down and {up} {'up' if name == 'leaf' else 'to other groups'}"
@@ -114,9 +114,9 @@ def _ranges(spec: DragonflyPlus, built: DragonflyPlusHops) -> Iterator[LinkRange
         ("leaf", built.leaf_links, leaf, metres[1]),
         ("global", built.global_links, between, metres[2]),
     ):
-        for way in ("up", "down"):
+        for direction in ("up", "down"):
             arrays = (np.full(links, float(x)) for x in (cables * rate, spec.switch_latency + FIBRE * length, cables))
-            yield LinkRange(f"{tier}-{way}", *arrays)
+            yield LinkRange(f"{tier}-{direction}", *arrays)
 
 
 def _counts(cluster: NodeSpecs, spec: DragonflyPlus, built: DragonflyPlusHops) -> dict[str, float]:
@@ -148,7 +148,7 @@ class _DragonflyPlusPort:
         return self.built.name(int(self.built.leaf(np.array([endpoint]))[0]))
 
 
-# The cables of a Dragonfly+ by arithmetic, and the ways over them.
+# The cables of a Dragonfly+ by arithmetic, and the routes over them.
 #
 # Cable (l·spines + s)·parallel + c of a group joins leaf l to spine s. Global cable (k(k-1)/2 + i)·copies + c is the c-th between
 # groups i < k; in group i it is port c·(groups-1) + k-i-1, in group k port c·(groups-1) + groups-(k-i)-1, and port x is on spine
@@ -230,21 +230,21 @@ class DragonflyPlusHops(Hops):
         return found
 
     def __call__(self, source: Ints, destination: Ints) -> Ints:
-        """Return the links from endpoints to endpoints, way after way."""
-        ways = self.paths
-        a, b, way = source.repeat(ways), destination.repeat(ways), np.tile(np.arange(ways), len(source))
-        paths = self._paths(a, b, way, 0)
+        """Return the links from endpoints to endpoints, route after route."""
+        routes = self.paths
+        a, b, route = source.repeat(routes), destination.repeat(routes), np.tile(np.arange(routes), len(source))
+        paths = self._paths(a, b, route, 0)
         if self.around is None:
             return paths.reshape(len(source), -1)
         bad = crosses(paths, self.around.dead)
         for shift in range(1, 1 if self.mode == "adaptive" else _MOST_TRIES):
             if not len(bad) or shift >= self.parallel * max(self.spines, self.copies):
                 break
-            paths[bad] = self._paths(a[bad], b[bad], way[bad], shift)
+            paths[bad] = self._paths(a[bad], b[bad], route[bad], shift)
             bad = bad[crosses(paths[bad], self.around.dead)]
         paths[bad] = -1
-        rows = np.unique(bad // ways)
-        return self._detoured(self.around, paths.reshape(len(source), ways, 3), rows, source, destination)
+        rows = np.unique(bad // routes)
+        return self._detoured(self.around, paths.reshape(len(source), routes, 3), rows, source, destination)
 
     def _detoured(self, around: Detours, paths: Ints, rows: Ints, source: Ints, destination: Ints) -> Ints:
         """Return the paths, with a shortest one in the rows that have none left."""
@@ -257,40 +257,44 @@ class DragonflyPlusHops(Hops):
             wide[row, 0, : len(path)] = path
         return wide.reshape(len(paths), -1)
 
-    def _paths(self, source: Ints, destination: Ints, way: Ints, shift: int) -> Ints:
-        """Return the links (up, global, down) of one way of each pair, the `shift`-th in the order of preference."""
+    def _paths(self, source: Ints, destination: Ints, route: Ints, shift: int) -> Ints:
+        """Return the links (up, global, down) of one route of each pair, the `shift`-th in the order of preference."""
         here, there = self.leaf(source), self.leaf(destination)
         i, k = here // self.leaves, there // self.leaves
-        lead = self._lead(source, destination, way) + shift
+        lead = self._lead(source, destination, route) + shift
         spread = np.where(i == k, self.spines, min(self.spines, self.copies or 1))
         leave = enter = lead % self.spines
         columns = np.full((len(source), 3), -1, np.int64)
-        if len(far := np.flatnonzero(i != k)):
-            low, high = np.minimum(i, k)[far], np.maximum(i, k)[far]
-            pair, copy = high * (high - 1) // 2 + low, self._copy(lead[far])
-            first = 2 * self.leaf_links + np.where(i[far] < k[far], 0, self.global_links)
-            columns[far, 1] = first + pair * self.lanes + copy * self.lanes // self.copies
+        if len(between := np.flatnonzero(i != k)):
+            low, high = np.minimum(i, k)[between], np.maximum(i, k)[between]
+            pair, copy = high * (high - 1) // 2 + low, self._copy(lead[between])
+            first = 2 * self.leaf_links + np.where(i[between] < k[between], 0, self.global_links)
+            columns[between, 1] = first + pair * self.lanes + copy * self.lanes // self.copies
             below, above = self._spines(pair, copy)
             leave, enter = leave.copy(), enter.copy()
-            leave[far], enter[far] = np.where(i[far] < k[far], [below, above], [above, below])
+            leave[between], enter[between] = np.where(i[between] < k[between], [below, above], [above, below])
         cable = lead // spread % self.parallel
         columns[:, 0] = self._slot(here, leave, cable)
         columns[:, 2] = self.leaf_links + self._slot(there, enter, cable)
-        columns[(here == there) | self._spare(i == k, way)] = -1
+        columns[(here == there) | self._spare(i == k, route)] = -1
         return columns
 
-    def _lead(self, source: Ints, destination: Ints, way: Ints) -> Ints:
-        """Return the numbers that choose: of the way, of the destination in its group, or a hash of both ends and the way."""
+    def _lead(self, source: Ints, destination: Ints, route: Ints) -> Ints:
+        """Return the numbers that choose: of the route, of the destination in its group, or a hash of both and the route."""
         if self.mode == "adaptive":
-            return way
+            return route
         if self.mode == "dmodk":
             return destination % self.filled
         # two bits fewer: the sum with a shift still fits a signed number
-        return (mixed(source, destination, way, self.seed) >> np.uint64(2)).astype(np.int64)
+        return (mixed(source, destination, route, self.seed) >> np.uint64(2)).astype(np.int64)
 
-    def _spare(self, near: Mask, way: Ints) -> Mask:
-        """Return which ways a pair does not have: there are `spines` inside a group, `copies` between two."""
-        return way >= np.where(near, self.spines, self.copies) if self.mode == "adaptive" else np.zeros(len(way), bool)
+    def _spare(self, inside: Mask, route: Ints) -> Mask:
+        """Return which routes a pair does not have: there are `spines` inside a group, `copies` between two."""
+        return (
+            route >= np.where(inside, self.spines, self.copies)
+            if self.mode == "adaptive"
+            else np.zeros(len(route), bool)
+        )
 
     def _copy(self, lead: Ints) -> Ints:
         """Return which of the cables between two groups: those that follow one another are on different spines."""

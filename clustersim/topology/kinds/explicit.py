@@ -16,7 +16,7 @@ from clustersim.config.yaml import Loc
 from clustersim.errors import suggest
 from clustersim.topology.assemble import assemble
 from clustersim.topology.model import Topology
-from clustersim.topology.shortest import Nearer, Wires, nearer, paths
+from clustersim.topology.shortest import NextHops, Wires, next_hops, paths
 from clustersim.topology.specs import LinkRange, Network, NodeSpecs
 
 MAX_LEAVES = 512
@@ -45,7 +45,7 @@ def _network(
     leaf_of = np.array([number[port.switch] for port in ports], np.int64)
     return Network(
         ranges=tuple(_ranges(trunks)),
-        hops=paths(spec.routing, _near(cluster, trunks, leaves), leaf_of),
+        hops=paths(spec.routing, _next_hops(cluster, trunks, leaves), leaf_of),
         port=tuple(port.switch for port in ports).__getitem__,
         ends=_ExplicitEnds(tuple((link.a, link.b) for link in trunks)),
         counts=_counts(cluster, spec, ports, trunks),
@@ -57,8 +57,8 @@ def _network(
     )
 
 
-def _near(cluster: NodeSpecs, trunks: Trunks, leaves: Sequence[str]) -> Nearer:
-    """Return the links that lead nearer to each leaf. Raises ConfigError when the leaves are not connected."""
+def _next_hops(cluster: NodeSpecs, trunks: Trunks, leaves: Sequence[str]) -> NextHops:
+    """Return the links that lead to each leaf. Raises ConfigError when the leaves are not connected."""
     names = tuple(dict.fromkeys([*leaves, *(end for t in trunks for end in (t.a, t.b))]))
     number = {name: i for i, name in enumerate(names)}
     a, b = (
@@ -66,7 +66,7 @@ def _near(cluster: NodeSpecs, trunks: Trunks, leaves: Sequence[str]) -> Nearer:
     )
     rate, cables = _array(t.rate * t.count for t in trunks), _array(t.count for t in trunks)
     tail, head = np.concatenate([a, b]), np.concatenate([b, a])
-    found = nearer(Wires(tail, head, np.tile(rate, 2), np.tile(cables, 2), len(leaves), names))
+    found = next_hops(Wires(tail, head, np.tile(rate, 2), np.tile(cables, 2), len(leaves), names))
     for leaf in np.flatnonzero(found.distance[0] < 0).tolist():
         apart = f"no cables lead from {leaves[0]!r} to {leaves[leaf]!r}"
         raise cluster.error(("fabric", "links"), f"the graph is not connected: {apart}; add a link between its parts")

@@ -99,9 +99,9 @@ def _mode(spec: FatTree, built: Tree) -> Mode:
 
 def _ports(spec: FatTree, built: Tree) -> Iterable[LinkRange]:
     """Yield the ports of the NICs, if they have several: number endpoint · planes + plane."""
-    for way in ("up", "down") if built.ports else ():
+    for direction in ("up", "down") if built.ports else ():
         arrays = (np.full(built.ports, x) for x in (spec.link.rate * spec.link.efficiency, 0.0, 1.0))
-        yield LinkRange(f"port-{way}", *arrays)
+        yield LinkRange(f"port-{direction}", *arrays)
 
 
 def _check(cluster: NodeSpecs, spec: FatTree) -> None:
@@ -129,9 +129,9 @@ def _ranges(spec: FatTree, built: Tree, adaptive: bool) -> Iterable[LinkRange]:
         cables = level.planes * level.ports if adaptive else 1
         links = level.cables // cables * built.leaves.networks
         delay = spec.switch_latency + FIBRE * (spec.link.cable[t + 1] if spec.link.cable else 0.0)
-        for way in ("up", "down"):
+        for direction in ("up", "down"):
             arrays = (np.full(links, float(x)) for x in (cables * rate, delay, cables))
-            yield LinkRange(f"{built.tiers[t].name}-{way}", *arrays)
+            yield LinkRange(f"{built.tiers[t].name}-{direction}", *arrays)
 
 
 def _counts(cluster: NodeSpecs, spec: FatTree, built: Tree) -> dict[str, float]:

@@ -87,14 +87,14 @@ def prior(guess: str) -> dict[str, tuple[float, float]]:
 def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
     """Return what `log_seconds` needs of products of one class, a row a kernel; grids are padded by repetition."""
     result: dict[str, Floats] = {}
-    for rows in alike(table):
+    for rows in same_type(table):
         for name, value in uniform(table.select(rows), gpu).items():
             full = value if value.ndim == 1 else value[:, np.arange(CANDIDATES) % value.shape[1]]
             result.setdefault(name, np.zeros((len(table), *full.shape[1:])))[rows] = full
     return result
 
 
-def alike(table: Columns) -> Iterator[Flags]:
+def same_type(table: Columns) -> Iterator[Flags]:
     """Yield which rows have one kind and data type."""
     for kind, dtype in dict.fromkeys(zip(table.kind.tolist(), table.dtype.tolist(), strict=True)):
         yield (table.kind == kind) & (table.dtype == dtype)

@@ -56,9 +56,9 @@ def limit(gpu: Gpu, dtype: str) -> float:
 
 
 def attained(gpu: Gpu, dtype: str) -> float:
-    """Return the share of the matrix peak that a published search attained in `dtype` or a type alike, 0 when unknown."""
-    alike = ("bf16", "fp16") if dtype in ("bf16", "fp16", "tf32") or dtype not in gpu.matrix else ()
-    for name in (dtype, *alike):
+    """Return the share of the matrix peak that a published search attained in `dtype` or a type as wide, 0 when unknown."""
+    as_wide = ("bf16", "fp16") if dtype in ("bf16", "fp16", "tf32") or dtype not in gpu.matrix else ()
+    for name in (dtype, *as_wide):
         if name in gpu.attained and name in gpu.matrix:
             return min(1.0, gpu.attained[name] / gpu.matrix[name])
     return 0.0

@@ -40,7 +40,7 @@ def forecast(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool = Fal
 
 def parts(table: Columns) -> Iterator[NDArray[np.intp]]:
     """Yield the rows of each kind and data type, CHUNK at a time."""
-    for rows in map(np.flatnonzero, gemm.alike(table)):
+    for rows in map(np.flatnonzero, gemm.same_type(table)):
         yield from (rows[begin : begin + CHUNK] for begin in range(0, len(rows), CHUNK))
 
 
@@ -57,13 +57,13 @@ def shared(parameters: Parameters, table: Columns, gpu: Gpu, alone: bool) -> tup
 def speed(parameters: Parameters, gpu: Gpu, dtype: str) -> Floats:
     """Return the log speed of a GPU's matrix units, (1, 1): its own or that of a GPU like it, else that of a typical one."""
     types = _types(gpu, dtype)
-    own = (f"speed.{board.name}.{name}" for board in kin(gpu) for name in types)
+    own = (f"speed.{board.name}.{name}" for board in similar_gpus(gpu) for name in types)
     typical = (f"level.{name}" for name in types)
     found: Floats = next(parameters[name] for name in (*own, *typical, "gemm.level") if name in parameters)
     return found
 
 
-def kin(gpu: Gpu) -> Iterator[Gpu]:
+def similar_gpus(gpu: Gpu) -> Iterator[Gpu]:
     """Yield a GPU, the one that it is `like`, the one that this is like, and so on. Raises UnknownNameError."""
     met: set[str] = set()
     while gpu.name not in met:
@@ -91,7 +91,7 @@ def _own(parameters: Parameters, table: Columns, gpu: Gpu) -> Floats:
 def _net(parameters: Parameters, gpu: Gpu, dtype: str) -> Parameters:
     """Return the network of a GPU and data type, or of a type as wide, or of a GPU like it with as many SMs; else nothing."""
     types = [name for name in _types(gpu, dtype) if BYTES[name] == BYTES[dtype]]
-    prefixes = [f"own.{board.name}.{name}." for board in kin(gpu) if board.sms == gpu.sms for name in types]
+    prefixes = [f"own.{board.name}.{name}." for board in similar_gpus(gpu) if board.sms == gpu.sms for name in types]
     known = next((one for one in prefixes if f"{one}mlp.0.weight" in parameters), None)
     return (
         {}

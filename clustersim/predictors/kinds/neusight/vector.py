@@ -95,8 +95,8 @@ def _waits(kind: str, table: Columns, layout: BlockLayout) -> Floats:
     if kind == "layernorm":
         return np.stack([rounds * steps], axis=1)
     if kind == "softmax":
-        far, near = rounds * blocks.long(table), rounds * ~blocks.long(table)
-        return np.stack([far, far * steps, near, near * steps], axis=1)
+        long, short = rounds * blocks.long(table), rounds * ~blocks.long(table)
+        return np.stack([long, long * steps, short, short * steps], axis=1)
     return np.zeros((len(table), 0))
 
 
