@@ -86,7 +86,7 @@ def test_overfull_finds_every_link_that_could_be_short(fabric, monkeypatch):
 def largest(demand, net, record):
     """Return the most bytes/s that are asked of each link at one time."""
     ask = {}
-    parts = [(variant[0], t) for variant, ts in net.phases.items() for t in ts]
+    parts = [(variant[0], t) for variant, ts in net.traffic.items() for t in ts]
     for (family, t), held in zip(parts, demand.held, strict=True):
         cell = net.cells.groups[family].of[held.group]
         for c in set(cell.tolist()):

@@ -55,11 +55,31 @@ def bounds(topology: Topology, groups: int, group: Ints, link: Ints, weight: Flo
         total = np.bincount(link, weight, links)
         used = total > 0
         return np.array([(topology.capacity[used] / total[used]).min()])
-    key, inverse = np.unique(group * links + link, return_inverse=True)
-    load = np.bincount(inverse, weight)
-    bound = np.full(groups, np.inf)
-    np.minimum.at(bound, key // links, topology.capacity[key % links] / load)
+    owner = np.zeros(links, np.int64)
+    owner[link] = group
+    several = np.zeros(links, bool)  # which groups share: a sum by link is not that of a group
+    several[link[owner[link] != group]] = True
+    bound, shared = np.full(groups, np.inf), several[link]
+    own = np.flatnonzero(~shared)
+    load = np.bincount(link, weight, links)
+    np.minimum.at(bound, group[own], topology.capacity[link[own]] / load[link[own]])
+    if len(own) < len(link):
+        key, inverse = np.unique(group[shared] * links + link[shared], return_inverse=True)
+        load = np.bincount(inverse, weight[shared])
+        np.minimum.at(bound, key // links, topology.capacity[key % links] / load)
     return bound
+
+
+def pair_latency(topology: Topology, ranks: Ints, phase: Phase) -> Floats:
+    """Return the `latency` of the loads of a phase, which is found sooner than these."""
+    found = np.zeros(len(ranks))
+    for part in split(phase):
+        if len(part.source) == 0 or min(part.source[0], part.destination[0]) >= 0:
+            delay = topology.latencies(ranks[:, part.source].ravel(), ranks[:, part.destination].ravel())
+        else:
+            delay = topology.latency[_switched(topology, ranks, part)]
+        np.maximum(found, phase.rounds * delay.reshape(len(ranks), -1).max(axis=1), out=found)
+    return found
 
 
 def width(topology: Topology) -> int:
@@ -74,7 +94,8 @@ def pair_loads(topology: Topology, ranks: Ints, phase: Phase) -> PhaseLoads:
     """
     parts = [_loaded(topology, len(ranks), route(topology, ranks, part), part) for part in split(phase)]
     if len(parts) == 1:
-        return parts[0]
+        [one] = parts
+        return one._replace(bound=bounds(topology, len(ranks), *one[2:5]))
     latency = np.max([part.latency for part in parts], axis=0)
     group, link, weight = (np.concatenate([part[i] for part in parts]) for i in (2, 3, 4))
     if len(ranks) == 1:
@@ -87,7 +108,7 @@ def pair_loads(topology: Topology, ranks: Ints, phase: Phase) -> PhaseLoads:
 
 
 def _loaded(topology: Topology, groups: int, routes: Routes, phase: Phase) -> PhaseLoads:
-    """Return the loads of the pairs of each group on their routes."""
+    """Return the loads of the pairs of each group on their routes, unbounded."""
     hops = len(phase.fraction)
     weight = np.repeat(np.tile(phase.fraction.astype(float, copy=False), groups), np.diff(routes.start))
     weight *= routes.share
@@ -95,7 +116,7 @@ def _loaded(topology: Topology, groups: int, routes: Routes, phase: Phase) -> Ph
     group: Ints = np.repeat(np.arange(groups), each) if groups > 1 else np.broadcast_to(0, len(weight))
     return PhaseLoads(
         phase.rounds * routes.latency.reshape(groups, hops).max(axis=1),
-        bounds(topology, groups, group, routes.links, weight),
+        np.full(groups, np.inf),
         group,
         routes.links,
         weight,

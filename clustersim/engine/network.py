@@ -32,8 +32,8 @@ class Network:
     topology: Topology
     plans: Mapping[Collective, CollectivePlan]
     """How each collective is carried."""
-    phases: Mapping[Variant, tuple[Traffic, ...]]
-    """The traffic of each variant."""
+    traffic: Mapping[Variant, tuple[Traffic, ...]]
+    """That of each variant, by phases, on links that could be short."""
     cells: Partition
     """Which ranks and groups of the job are alike, and which links; link cells are those of all jobs on the cluster."""
     capacity: Floats
@@ -42,6 +42,14 @@ class Network:
     """For each phase, by group cell, the bytes per byte that all groups of that cell put on one link of each link cell."""
     known: dict[tuple[Collective, int], tuple[Move, ...]] = field(default_factory=dict)
     distinct: dict[tuple[object, ...], tuple[Move, ...]] = field(default_factory=dict)
+
+    def phases(self, variant: Variant) -> tuple[Traffic, ...]:
+        """Return the traffic of a variant on all links."""
+
+        def found() -> tuple[Traffic, ...]:
+            return tuple(t.everywhere(self.topology) for t in self.traffic[variant])
+
+        return self.topology.memo.once(("phases", self.cells.key, variant), found)
 
     def variant(self, call: Collective) -> Variant:
         """Return the variant that carries a call."""
@@ -59,7 +67,7 @@ class Network:
         own, variant = self.plans[call], self.variant(call)
         group = self.cells.groups[call.group].first[cell]
         start = self.topology.launch if own.latency is None else own.latency
-        for phase, loads in zip(self.phases[variant], self.loads[variant], strict=True):
+        for phase, loads in zip(self.traffic[variant], self.loads[variant], strict=True):
             hops = float(phase.latency[group]) if own.latency is None else 0.0
             bound = min(float(phase.bound[group]), own.rate)
             yield Move(call.group, start + hops, call.size, bound, loads.get(cell, NOWHERE))
@@ -69,7 +77,7 @@ class Network:
         """Return the bytes over every link, given by variant the bytes of the collectives of each group."""
         total = np.zeros(len(self.topology.capacity))
         for variant, size in sizes:
-            for t in self.phases[variant]:
+            for t in self.phases(variant):
                 total += np.bincount(t.link, t.weight * size[t.group], len(total))
         return total
 
@@ -240,20 +248,15 @@ def _carried(plans: Mapping[Collective, CollectivePlan]) -> dict[Variant, _Carri
 def _phases(
     topology: Topology, job: int, tenant: Tenant, carried: Mapping[Variant, _Carried]
 ) -> Mapping[Variant, tuple[Traffic, ...]]:
+    """Return the traffic of each variant, without the latency of hops where its protocol has its own."""
     families = {f.name: _of_job(f._replace(ranks=tenant.gpus[f.ranks]), job) for f, _ in tenant.families}
     return {
-        v: tuple(_within_plans(t, one) for t in traffic(topology, families[v[0]], v[1], one.phases))
+        v: tuple(
+            t._replace(bound=np.minimum(t.bound, one.rate))  # faster it is never, nor must it make a link look short
+            for t in traffic(topology, families[v[0]], v[1], one.phases, one.hops)
+        )
         for v, one in carried.items()
     }
-
-
-def _within_plans(t: Traffic, carried: _Carried) -> Traffic:
-    """Return traffic no faster than its protocol lets it be, and without the latency of hops where the protocol has its own.
-
-    What no collective can reach must not make a link look short, nor tell groups apart.
-    """
-    latency = t.latency if carried.hops else np.zeros_like(t.latency)
-    return t._replace(bound=np.minimum(t.bound, carried.rate), latency=latency)
 
 
 def _of_job(family: Family, job: int) -> Family:

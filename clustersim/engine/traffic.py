@@ -14,7 +14,7 @@ import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask, distinct
 from clustersim.collectives.idle import loads
-from clustersim.collectives.loads import Feeders
+from clustersim.collectives.loads import Feeders, pair_latency
 from clustersim.collectives.model import AllPairs, Phase
 from clustersim.topology.model import Topology
 
@@ -40,38 +40,60 @@ class Family(NamedTuple):
 class Traffic(NamedTuple):
     """One phase of collective `op` over all groups of a family of a job.
 
-    latency (s) and bound (bytes/s of the collective's size on an idle fabric) are by group. The arrays `group`, `link`,
-    `weight` list, sorted by group, the bytes that cross a link for each byte of the collective; `find`, `feeders`: as in
-    PhaseLoads.
+    The arrays `group`, `link` and `weight` are of one length, sorted by group.
     """
 
     family: str
     op: str
     era: int
     latency: Floats
+    """Seconds by group."""
     bound: Floats
+    """Bytes/s of the collective's size on an idle fabric, by group."""
     group: Ints
     link: Ints
     weight: Floats
+    """The bytes that cross a link for each byte of the collective."""
     find: Callable[[], tuple[Feeders, Feeders]]
+    """As in PhaseLoads."""
     job: int = 0
+    near: tuple[Ints, Phase] | None = None
+    """The GPUs of the groups and the phase, if links that can never be short are left out; None: all are there."""
 
     @property
     def feeders(self) -> tuple[Feeders, Feeders]:
         """The first and the last feeders, (link, feeder) each."""
         return self.find()
 
+    def everywhere(self, topology: Topology) -> Traffic:
+        """Return the same with all links that it crosses."""
+        if self.near is None:
+            return self
+        _, _, group, link, weight, find = loads(topology, *self.near)
+        return self._replace(group=group, link=link, weight=weight, find=find, near=None)
 
-def traffic(topology: Topology, family: Family, op: str, phases: Sequence[Phase | AllPairs]) -> tuple[Traffic, ...]:
-    """Return the phases of collective `op` over every group of `family`; none where there is no group of two or more."""
+
+def traffic(
+    topology: Topology, family: Family, op: str, phases: Sequence[Phase | AllPairs], hops: bool = True
+) -> tuple[Traffic, ...]:
+    """Return the phases of collective `op` over every group of `family`; none where there is no group of two or more.
+
+    Links between switches that can never be short are left out. hops: whether the latency of routes is asked for.
+    """
     groups, n = family.ranks.shape
-    return tuple(_phase(topology, family, op, part) for part in phases) if groups and n > 1 else ()
+    return tuple(_phase(topology, family, op, part, hops) for part in phases) if groups and n > 1 else ()
 
 
-def _phase(topology: Topology, family: Family, op: str, part: Phase | AllPairs) -> Traffic:
-    latency, bound, group, link, weight, find = loads(topology, family.ranks, part)
+def _phase(topology: Topology, family: Family, op: str, part: Phase | AllPairs, hops: bool) -> Traffic:
+    close = topology.near() if isinstance(part, Phase) else None
+    latency, bound, group, link, weight, find = loads(close or topology, family.ranks, part)
+    near = None
+    if close and isinstance(part, Phase):
+        near = family.ranks, part
+        latency = pair_latency(topology, *near) if hops else latency
     era = family.eras.get(op, 0)
-    return Traffic(family.name, op, era, latency, bound, group, link, weight, find, family.job)
+    latency = latency if hops else np.zeros(len(latency))
+    return Traffic(family.name, op, era, latency, bound, group, link, weight, find, family.job, near)
 
 
 class Held(NamedTuple):

@@ -40,7 +40,7 @@ def limiting_seconds(path: Sequence[Span], network: Network) -> Floats:
             sizes[key] = sizes.get(key, 0.0) + size
     for (variant, cell), size in sizes.items():
         group = int(network.cells.groups[variant[0]].first[cell])
-        for t in network.phases[variant]:
+        for t in network.phases(variant):
             part = slice(*np.searchsorted(t.group, [group, group + 1]).tolist())
             links, inverse = np.unique(t.link[part], return_inverse=True)
             each = np.bincount(inverse, t.weight[part], len(links)) / network.topology.capacity[links]

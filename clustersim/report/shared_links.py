@@ -77,7 +77,7 @@ def _moves(network: Network, link: int) -> set[int]:
     result = set()
     for (call, cell), moves in network.known.items():
         of = network.cells.groups[call.group].of
-        for phase, move in zip(network.phases[network.variant(call)], moves, strict=True):
+        for phase, move in zip(network.phases(network.variant(call)), moves, strict=True):
             if (of[phase.group[phase.link == link]] == cell).any():
                 result.add(id(move))
     return result

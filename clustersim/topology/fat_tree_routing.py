@@ -102,6 +102,18 @@ class FatTreeHops(Hops):
         nested = bool((leaf == leaf[:, :1]).all())  # a node has one leaf on each rail
         return self.mode.segments(place) if nested and self.dead is None else []
 
+    def above(self) -> list[tuple[Ints, Ints]] | None:
+        """Return the bundles over each endpoint, where adaptive routing makes them one link and every NIC has one port."""
+        leaves = self.tree.leaves
+        if not isinstance(self.mode, Bundles) or leaves.planes > 1 or self.dead is not None:
+            return None
+        place = leaves.place(np.arange(leaves.endpoints))
+        found = []
+        for level, first in zip(self.tree.levels, bundle_firsts(self.tree), strict=False):
+            up = first + place.network * level.groups + place.leaf // level.span
+            found.append((up, up + level.groups * leaves.networks))
+        return found
+
     def without(self, dead: Mask) -> FatTreeHops:
         """Return the paths around dead links. Raises UnreachableError when a pair of leaves has none left."""
         found = replace(self, dead=dead)

@@ -58,6 +58,14 @@ class Hops(Protocol):
         """Return the parts of the route that depend on less than the whole; the default knows none."""
         return ()
 
+    def above(self) -> Sequence[tuple[Ints, Ints]] | None:
+        """Return the links over each endpoint at each level: those upwards, and those downwards (both: endpoints).
+
+        All bytes on a link upwards come from the endpoints below it, all on one downwards go there, and no way crosses any other
+        link. None, the default, stands for ways of which that does not hold.
+        """
+        return None
+
     @property
     def ports(self) -> int:
         """Ports of NICs that are links of their own, first upwards, then as many downwards, before all other links."""

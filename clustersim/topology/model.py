@@ -7,7 +7,7 @@ evenly. GPU g is number g % gpus_per_node of node g // gpus_per_node.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -111,6 +111,13 @@ class Router(Protocol):
         """Return which GPUs it cannot tell apart, of a cluster of so many GPUs and links; the default tells all apart."""
         return no_symmetry(gpus, links)
 
+    def near(self, capacity: Floats) -> Router | None:
+        """Return the routes without the links between switches if these can never be short, given the capacity of all links.
+
+        The default does not know.
+        """
+        return None
+
 
 Ends = Callable[[int], tuple[str, str]]
 
@@ -167,6 +174,33 @@ class Topology:
     def route(self, source: Ints, destination: Ints) -> Routes:
         """Return the routes from GPUs `source` to GPUs `destination`, arrays of equal length."""
         return self.router(np.asarray(source, np.int64), np.asarray(destination, np.int64))
+
+    def near(self) -> Topology | None:
+        """Return the cluster without its links between switches, which then have no latency either, if these can never be short.
+
+        None if they can, or nobody knows.
+        """
+
+        def found() -> Topology | None:
+            router = self.router.near(self.capacity) if isinstance(self.router, Router) else None
+            return None if router is None else replace(self, router=router)
+
+        return self.memo.once("near", found)
+
+    def latencies(self, source: Ints, destination: Ints) -> Floats:
+        """Return the seconds from end to end of many pairs of GPUs, as `route` does."""
+        near = self.near()
+        classes = self.memo.once("classes", self.endpoint_classes)
+        if near is None or classes.unknown.any():
+            return self.route(source, destination).latency
+        own = near.route(source, destination).latency
+        away = source // self.gpus_per_node != destination // self.gpus_per_node
+        a, b = classes.source[source, classes.rail[destination]], classes.destination[destination]
+        kind = np.where(away, a * (int(classes.destination.max()) + 1) + b, -1)
+        _, first, of = np.unique(kind, return_index=True, return_inverse=True)
+        between = self.route(source[first], destination[first]).latency - own[first]
+        found: Floats = own + between[of]
+        return found
 
     def endpoint_classes(self) -> EndpointClasses:
         """Return which GPUs the network between nodes cannot tell apart."""

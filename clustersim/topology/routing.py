@@ -17,6 +17,7 @@ from clustersim.topology.model import Router, Routes
 from clustersim.topology.specs import Network, NodeSpecs
 from clustersim.topology.symmetry import EndpointClasses, no_symmetry
 
+_ROUNDED = 1 + 1e-12
 _BATCH = 1 << 13  # pairs whose arrays stay in the cache
 
 
@@ -202,6 +203,19 @@ class GpuRouter(Router):
             self.hops.segments,
         )
 
+    def near(self, capacity: Floats) -> GpuRouter | None:
+        """Return the ways as far as the NICs, if all NICs together cannot fill a link between the switches."""
+        first, nics = self.first + 2 * self.endpoints, capacity[self.first :][: 2 * self.endpoints]
+        above = self.hops.above()
+        if above is None:
+            return None
+        for sides in above:
+            for links, rate in zip(sides, np.split(nics, 2), strict=True):
+                fed = np.bincount(links, rate)
+                if (fed > capacity[first:][: len(fed)] * _ROUNDED).any():
+                    return None
+        return replace(self, hops=FunctionHops(_nowhere), paths=1)
+
     def without(self, dead: Mask) -> GpuRouter:
         """Return the router that goes around dead links. Raises UnreachableError when no route is left."""
         nic, network = self.first, self.first + 2 * self.endpoints
@@ -227,6 +241,11 @@ class Remaining(Router):
     def __call__(self, source: Ints, destination: Ints) -> Routes:
         """Return the routes from GPUs to GPUs."""
         return self.router(self.gpus[source], self.gpus[destination])
+
+    def near(self, capacity: Floats) -> Remaining | None:
+        """Return the ways as far as the NICs, if there is no need to go farther."""
+        found = self.router.near(capacity) if isinstance(self.router, Router) else None
+        return None if found is None else replace(self, router=found)
 
     def endpoint_classes(self, gpus: int, links: int) -> EndpointClasses:
         """Return which of the GPUs that are left the network cannot tell apart."""

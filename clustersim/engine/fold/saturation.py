@@ -64,7 +64,7 @@ def _shares(demand: Demand, net: Network) -> _Shares:
     number = _numbers(net)
     keys: list[Ints] = [np.empty(0, np.int64)]
     shares: list[Floats] = [np.empty(0)]
-    flat = [(variant[0], t) for variant, parts in net.phases.items() for t in parts]
+    flat = [(variant[0], t) for variant, parts in net.traffic.items() for t in parts]
     for (family, t), held in zip(flat, demand.held, strict=True):
         cell = number[family] + net.cells.groups[family].of[held.group]
         key, inverse = np.unique((held.link << _CELL) + cell, return_inverse=True)

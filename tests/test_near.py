@@ -1,0 +1,90 @@
+"""Links between switches that can never be short are left out of a step's traffic, and nothing else changes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from engine_cases import cluster, traffic
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clustersim.engine.traffic import Family, scarce
+from clustersim.topology.model import Topology
+
+LINK = "{{rate: 400Gb/s, cable: [3m, 30m, 100m]}}"
+TREE = f"{{{{kind: fat_tree, rails: {{rails}}, tiers: [{{tiers}}], link: {LINK}, routing: {{{{mode: {{mode}}}}}}}}}}"
+TIERS = "{radix: 8}, {radix: 8, pod: 4}, {radix: 8}"
+FULL = TREE.format(rails="none", tiers=TIERS, mode="adaptive")
+RAILS = TREE.format(rails="optimized", tiers=TIERS, mode="adaptive")
+NARROW = TREE.format(
+    rails="none", tiers=TIERS.replace("radix: 8}, {", "radix: 8, oversubscription: 3}, {", 1), mode="adaptive"
+)
+STATIC = TREE.format(rails="none", tiers=TIERS, mode="dmodk")
+SLOW_NIC = "faults: [{link: 'nic-up[3]', rate: 100Gb/s}]"
+SLOW_BUNDLE = "faults: [{link: 'leaf-up[1]', rate: 300Gb/s}]"
+DEAD_NIC = "faults: [{link: 'nic-up[3]', dead: true}]"
+DEAD_CABLE = "faults: [{link: 'leaf-up[1]', dead: true}]"
+
+
+def _cluster(fabric: str, extra: str = "") -> Topology:
+    return cluster(8, fabric=fabric, extra=extra)
+
+
+@pytest.mark.parametrize(
+    ("fabric", "extra", "known"),
+    [
+        (FULL, "", True),
+        (RAILS, "", True),
+        (NARROW, "", False),
+        (STATIC, "", False),
+        (FULL, SLOW_NIC, True),
+        (FULL, DEAD_NIC, True),
+        (FULL, SLOW_BUNDLE, False),
+        (FULL, DEAD_CABLE, False),
+        (FULL, "faults: [{node: 2, dead: true}]", True),
+    ],
+)
+def test_only_a_network_that_its_nics_cannot_fill_is_left_out(fabric, extra, known):
+    topology = _cluster(fabric, extra)
+    near = topology.near()
+    assert (near is not None) == known
+    if near is not None:
+        gpus = np.arange(topology.gpus)
+        last = next(t for t in topology.tiers if t.name == "nic-down")
+        assert near.route(gpus, np.roll(gpus, 5)).links.max() < last.first + last.links
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    fabric=st.sampled_from([FULL, RAILS]),
+    extra=st.sampled_from(["", SLOW_NIC, DEAD_NIC]),
+    n=st.sampled_from([2, 4, 8, 16]),
+    algorithm=st.sampled_from(["ring", "tree", "direct", "hierarchical"]),
+    seed=st.integers(0, 9),
+)
+def test_scarce_links_bounds_and_latencies_are_those_of_whole_routes(fabric, extra, n, algorithm, seed):
+    gpus = np.random.default_rng(seed).permutation(32) if seed else np.arange(32)
+    levels = (2, n // 2) if algorithm == "hierarchical" and n > 2 else (n,)
+    family = Family("dp", gpus.reshape(-1, n), levels, algorithm)
+    op = "all_to_all" if algorithm == "direct" else "all_reduce"
+    topology, whole = _cluster(fabric, extra), _cluster(fabric, extra)
+    whole.memo.once("near", lambda: None)
+    few, all_ = traffic(topology, family, op), traffic(whole, family, op)
+    for one, other in zip(few, all_, strict=True):
+        assert one.bound == pytest.approx(other.bound, rel=1e-15)
+        assert one.latency == pytest.approx(other.latency, rel=1e-12)
+        again = one.everywhere(topology)
+        assert (again.link == other.link).all()
+        assert (again.weight == other.weight).all()
+    (links, held), (others, beside) = scarce(topology, few), scarce(whole, all_)
+    assert links.tolist() == others.tolist()
+    assert [h.link.tolist() for h in held] == [h.link.tolist() for h in beside]
+
+
+@pytest.mark.parametrize("extra", ["", SLOW_NIC, DEAD_NIC])
+@pytest.mark.parametrize("fabric", [FULL, RAILS, NARROW, STATIC])
+def test_latencies_of_pairs_are_those_of_their_routes(fabric, extra):
+    topology = _cluster(fabric, extra)
+    source, target = (x.ravel() for x in np.meshgrid(np.arange(32), np.arange(32)))
+    routes = topology.route(source, target)
+    assert topology.latencies(source, target) == pytest.approx(routes.latency, rel=1e-12)
