@@ -20,7 +20,7 @@ LEAF_LATENCY = 14e-6
 """Seconds from GPU to GPU through NICs and one leaf: hwLat of NET ring/Simple in NCCL 2.30's tuning.cc. NCCL's own figures
 contain this hop: what a NIC says beyond it is its `latency` attribute."""
 POST = 1e-6
-"""Seconds that NCCL's proxy takes to post one message to another node (NVIDIA/nccl, src/graph/tuning.cc, netOverhead)."""
+"""Seconds that NCCL's proxy takes to post one message to another node (NVIDIA/nccl, src/graph/tuning.cc, getNetOverhead)."""
 POST_AMD = 2e-6
 """The same on a host with AMD's processor (netOverhead there)."""
 

@@ -31,6 +31,8 @@ from clustersim.collectives.nccl.shape import Shape
 from clustersim.topology.model import NodeFacts
 
 MIB = 1 << 20
+NET_LL = 7.0
+"""Microseconds of LL's hop between nodes: one sweep of two InfiniBand nodes (NVIDIA/nccl-tests issue 309), where NCCL has 5."""
 
 
 class MeasuredConstants(NamedTuple):
@@ -54,7 +56,7 @@ class MeasuredConstants(NamedTuple):
     """Part of NVLink's rate that many messages at once reach."""
     own: float
     """Bytes/s of a rank's message to itself."""
-    net: PerProtocol = (7.0, *V2_30.net["tree"][1:])
+    net: PerProtocol = (NET_LL, *V2_30.net["tree"][1:])
     """us of a hop between nodes, the same wire for a ring as for a tree."""
 
 

@@ -1,0 +1,284 @@
+"""Every number in clustersim that is neither of a datasheet nor learned: unit, source, rows it was chosen on, effect on a step.
+
+Values stay where they are used and are read from there; `scripts/update-constants` writes docs/constants.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, NamedTuple
+
+NCCL = "NVIDIA/nccl, src/graph/tuning.cc and topo.h, 2.18 to 2.30"
+ONE_NODE = "nccl-tests of one node (ai-dynamo/aiconfigurator: A100, H100, H200, B200, GB200)"
+PRODUCTS = "bf16, fp8 and fp4 products of 20 ms and more (ai-dynamo/aiconfigurator), AMD's clocks"
+NOTHING = "none: as published"
+UNKNOWN = "not recorded"
+
+
+class StatedConstant(NamedTuple):
+    """One number, or one table of numbers that belong together."""
+
+    name: str
+    """Module and name below `clustersim`, such as `hardware.constants.FIBRE`."""
+    unit: str
+    """Of the value; empty for shares, exponents and counts."""
+    source: str
+    """Where it is from, or what it stands for."""
+    rows: str
+    """What it was chosen on; `none: as published` where nothing was chosen."""
+
+    @property
+    def value(self) -> Any:
+        """The value that the code has now."""
+        module, _, name = self.name.rpartition(".")
+        return getattr(import_module(f"clustersim.{module}"), name)
+
+
+def _of(module: str, *rows: tuple[str, str, str, str]) -> tuple[StatedConstant, ...]:
+    return tuple(StatedConstant(f"{module}.{name}", unit, source, chosen) for name, unit, source, chosen in rows)
+
+
+CONSTANTS: tuple[StatedConstant, ...] = (
+    *_of(
+        "hardware.constants",
+        ("FIBRE", "s/m", "group index of Corning SMF-28", NOTHING),
+        ("NVLINK_LATENCY", "s", NCCL, NOTHING),
+        ("PCIE_LATENCY", "s", NCCL, NOTHING),
+        ("LEAF_LATENCY", "s", NCCL, NOTHING),
+        ("POST", "s", NCCL, NOTHING),
+        ("POST_AMD", "s", NCCL, NOTHING),
+        (
+            "LAUNCH",
+            "s",
+            "floor of products in CUDA graphs, 2 to 3 us (ai-dynamo/aiconfigurator)",
+            "small products of that table",
+        ),
+        (
+            "CALL",
+            "s",
+            "NeuSight's traces: 9, 12, 13 and 13 us on A100, T4, V100, P100",
+            "calls on a handful of elements",
+        ),
+        ("PRODUCT_CALL", "s", "NeuSight's traces: 38 us, less two views and the module", "linear layers of one row"),
+        ("VIEW_CALL", "s", "NeuSight's traces: 2 to 5 us", "view, unsqueeze, expand"),
+    ),
+    *_of(
+        "config.topology",
+        (
+            "NIC_EFFICIENCY",
+            "",
+            "46 to 48 GB/s of 400 Gb/s (NVIDIA/nccl, issue 290); a file may say its own",
+            "those figures",
+        ),
+        ("NIC_LATENCY", "s", f"{NCCL}; a file may say its own", NOTHING),
+        ("SWITCH_LATENCY", "s", "claims of 90 to 150 ns, users' 330 ns; a file may say its own", "between them"),
+        ("COLLECTIVE_LAUNCH", "s", f"{NCCL}; not with algorithm nccl", NOTHING),
+        ("PCIE_LANE", "B/s", f"{NCCL}; generation 4", NOTHING),
+    ),
+    *_of("topology.specs", ("_CUT", "", "48 of 48.5 GB/s are no limit worth a word", NOTHING)),
+    *_of(
+        "collectives.nccl.constants",
+        ("V2_30", "us, GB/s", NCCL, NOTHING),
+        ("TREE_CORRECTION", "", NCCL, NOTHING),
+    ),
+    *_of(
+        "collectives.nccl.graphs",
+        ("_INTRA", "GB/s", "NVIDIA/nccl, src/graph/search.cc", NOTHING),
+        ("_INTER", "GB/s", "NVIDIA/nccl, src/graph/search.cc", NOTHING),
+        ("HEADS_BETWEEN", "", "published runs of several racks of GB200 (CoreWeave, OCI)", "their bus bandwidths"),
+    ),
+    *_of(
+        "collectives.nccl.measured_latency",
+        ("NET_LL", "us", "NVIDIA/nccl-tests issue 309; NCCL has 5", "one sweep of two InfiniBand nodes"),
+        ("_AMPERE", "us, B/s", "least relative error, rounded", ONE_NODE),
+        ("_HOPPER", "us, B/s", "least relative error, rounded; LL128's hop is NCCL's", ONE_NODE),
+        ("_BLACKWELL", "us, B/s", "least relative error, rounded; LL128 near NCCL's own", ONE_NODE),
+        ("_CDNA", "us, B/s", "ROCm/rccl, src/graph/tuning.cc, model 5; copies and messages as Ampere's", NOTHING),
+    ),
+    *_of(
+        "collectives.nccl.p2p",
+        ("LL_BYTES", "B", "NCCL_P2P_LL_THRESHOLD", NOTHING),
+        ("SLOWER", "B/s", "NCCL_P2P_PER_CHANNEL_NET_BW", NOTHING),
+        ("LOOP", "B", "bytes of an all_to_all under way", UNKNOWN),
+        ("FILL", "", "part of their time that ends of an all_to_all waste", UNKNOWN),
+    ),
+    *_of(
+        "parallel.memory", ("FRAMEWORK", "B", "CUDA context 0.5 GiB, cuBLAS 32 MiB a stream, NCCL's buffers", NOTHING)
+    ),
+    *_of("parallel.optimizer", ("STATE", "B/parameter", "two fp32 moments, or one", NOTHING)),
+    *_of(
+        "predictors.clocks",
+        ("STATIC", "", "idle boards at full clocks: 11 to 16 % of the limit", "nvidia-smi of six GPUs"),
+        (
+            "EXPONENT",
+            "",
+            "one kernel at 750 and at 1000 W: 1.5 to 1.7, more near the boost clock",
+            "AMD's clocks, MI300X and MI325X",
+        ),
+        ("ENERGY", "pJ/FLOP at 1 GHz", "long products over the forecast at boost clocks", PRODUCTS),
+        ("WIDTH", "", "0.45 to 0.62 for fp8", PRODUCTS),
+        ("FULL", "", "share of the peak of large products at boost clocks", UNKNOWN),
+        ("SHARPNESS", "", "how sharply computing and memory bound a kernel", UNKNOWN),
+    ),
+    *_of(
+        "predictors.kinds.neusight.limit",
+        (
+            "ENERGY",
+            "W/(TFLOP/s) at 12 nm",
+            "T4 at 70 W sustains 4.1 of 8.1 TFLOP/s",
+            "fp32 products of T4, NeuSight's training table",
+        ),
+        ("GAIN", "", "30 % less energy a process node (TSMC)", NOTHING),
+        ("NEWEST", "", "30 % less energy a process node (TSMC)", NOTHING),
+        ("ISSUE", "", "64 FFMA, 4 loads and 8 more a step of an 8×8 register tile", NOTHING),
+        (
+            "TENSOR",
+            "",
+            "line through the published searches (MAMF), all within 7 %",
+            "A100, H100, B200, B300, GB200; bf16 and fp8",
+        ),
+        ("SHARPNESS", "", "how sharply issue slots and power join", UNKNOWN),
+        ("BURST", "", "exponent of TENSOR; the factor is corrected by learning", "as TENSOR"),
+        ("WIDTH", "", "operands halve, accumulators do not", NOTHING),
+        ("HOT", "W/(TFLOP/s), Hz", "H100: what `heat` is relative to, absorbed by learning", NOTHING),
+        ("HEAT", "", "dynamic power with clock · voltage²; supply with the root of the watts", UNKNOWN),
+    ),
+    *_of(
+        "predictors.kinds.neusight.cores",
+        ("EXPOSED", "", "share of an epilogue; tensor memory holds two accumulators", UNKNOWN),
+    ),
+    *_of(
+        "predictors.kinds.neusight.gemm",
+        ("WGRAD", "", "4 % on A100, 6 to 8 % on B200", "MooreThreads/SimuMax, configs/system"),
+        ("OVERLAP", "", "nearly the larger where loads are asynchronous, nearly the sum elsewhere", UNKNOWN),
+        ("LEAST", "steps", "shortest part of a reduction that is split", UNKNOWN),
+    ),
+    *_of(
+        "predictors.kinds.neusight.products",
+        ("REACH", "log", "most that a GPU's own network may move a forecast", UNKNOWN),
+    ),
+    *_of(
+        "predictors.kinds.neusight.attention",
+        ("EXPONENTIALS", "1/clock/SM", "CUDA programming guide, arithmetic instructions", NOTHING),
+        ("MORE_EXPONENTIALS", "1/clock/SM", "NVIDIA on B300: twice", NOTHING),
+        (
+            "BACKWARD",
+            "",
+            "FlashAttention-2, section 3.1.2: five products for two; settled on its chart",
+            "A100's chart, B200's in view",
+        ),
+        ("P", "", "how sharply work and memory join", UNKNOWN),
+    ),
+    *_of(
+        "predictors.kinds.neusight.schedule",
+        ("SPLIT", "", "a lone block may split its keys in inference; no training step has one", UNKNOWN),
+        ("FA2", "", "FlashAttention-2: blocks and their order; overlap, tail and fill chosen", UNKNOWN),
+        ("FA3", "", "FlashAttention-3 (hopper/tile_size.h); overlap and tail chosen", UNKNOWN),
+        ("FA4", "", "Blackwell's kernels: two blocks in flight; overlap and tail chosen", UNKNOWN),
+    ),
+    *_of(
+        "predictors.kinds.neusight.grouped",
+        ("TILES", "", "tiles that CUTLASS ships", NOTHING),
+        ("P", "", "how sharply work and memory join", UNKNOWN),
+        ("EDGE", "columns", "operands to load for a step", UNKNOWN),
+    ),
+    *_of(
+        "predictors.kinds.neusight.blocks",
+        ("KEPT", "", "as many bytes are written meanwhile as are read", NOTHING),
+        ("LOCAL", "", "what is written passes the L1 by", UNKNOWN),
+    ),
+    *_of(
+        "predictors.kinds.neusight.rates",
+        (
+            "INSTRUCTIONS",
+            "slots/element",
+            "each with its source in the file",
+            "vidur (A100, H100); aiconfigurator; NeuSight",
+        ),
+        ("PER_BYTE", "slots/B", "SimuMax: 1293 and 2597 GB/s", "A100 PCIe and B200"),
+        ("SHARE", "", "each with its source in the file", "SimuMax (A100 PCIe, B200); NeuSight's traces"),
+    ),
+    *_of(
+        "predictors.kinds.neusight.vector",
+        (
+            "SHARES",
+            "",
+            "GDDR, Pascal and HBM learned from here; Blackwell and AMD published",
+            "stas00/ml-engineering; NeuSight",
+        ),
+        ("PASSES", "", "values that a later pass reads again", NOTHING),
+    ),
+    *_of(
+        "predictors.learned",
+        ("LENT", "", "interval of vector kernels: errors of 7 to 16 %", "published kernels on A100, H100"),
+    ),
+    *_of(
+        "predictors.uncertainty",
+        ("NEAR", "log", "distance of GPUs left out from each other", "kernels of GPUs left out"),
+    ),
+    *_of("report.calibration", ("BASE", "log", "error of a step that never waits for its host", "held-out kernels")),
+    *_of("report.verdicts", ("CLOSE", "", "what frameworks keep beside tensors", UNKNOWN)),
+    *_of("single_gpu.memory", ("FRAMEWORK", "B", "CUDA context 0.5 GiB, cuBLAS 32 MiB", NOTHING)),
+    *_of("single_gpu.price_vectors", ("CACHED", "B", "a repeated operand that stays in L2", "NeuSight's traces")),
+)
+"""All of them, by room."""
+
+OTHER: Mapping[str, tuple[str, ...]] = {
+    "a definition, a unit or a count of operations": (
+        *("hardware.constants.BYTES", "single_gpu.tensor.BYTES", "single_gpu.memory.MOMENTS", "single_gpu.opt.OFFSET"),
+        *("model.elementwise.FORWARD", "model.elementwise.BACKWARD", "model.elementwise.KEPT"),
+        *("collectives.nccl.constants.US", "collectives.nccl.constants.GB", "collectives.nccl.request._SCALE"),
+        *(
+            "collectives.nccl.measured_latency.MIB",
+            "collectives.nccl.measured_latency.KIB",
+            "collectives.nccl.request._ELEMENT",
+        ),
+        *("predictors.kinds.neusight.attention.CLOCK", "predictors.kinds.neusight.grouped.CLOCK"),
+        *(
+            "single_gpu.job.ALONE",
+            "single_gpu.model.OUTSIDE",
+            "single_gpu.request.SEQUENCE",
+            "collectives.model.NETWORK",
+        ),
+    ),
+    "a datasheet, or the source of a library": (
+        *("predictors.kinds.neusight.blocks._THREADS", "predictors.kinds.neusight.blocks._LOCAL"),
+        *("predictors.kinds.neusight.blocks.PERSISTENT", "predictors.kinds.neusight.blocks.WARPS"),
+        *("predictors.kinds.neusight.rates.LANES", "predictors.kinds.neusight.cores._SIDES"),
+        *(f"predictors.kinds.neusight.cores.{name}" for name in ("SIMT", "WARP", "GROUP", "TENSOR_MEMORY", "BATCHED")),
+        *(f"collectives.nccl.graphs.{name}" for name in ("HEADS", "MOST_CHANNELS")),
+        "collectives.nccl.measured_latency._SHRINK",
+    ),
+    "part of a table above": (
+        *(f"collectives.nccl.constants.{name}" for name in ("_NONE", "_VOLTA", "_AMPERE", "_HOPPER", "RELEASES")),
+        *(f"collectives.nccl.constants.{name}" for name in ("V2_28", "V2_22", "V2_19", "V2_18")),
+        *(f"predictors.kinds.neusight.rates.{name}" for name in ("_LOSS", "_TRAINING", "_RANDOM")),
+        *(f"predictors.kinds.neusight.rates.{name}" for name in ("_PERMUTE", "_MASK", "_TRANSPOSE")),
+        "predictors.classes._BY_KIND",
+    ),
+    "where learning begins": (
+        *("predictors.kinds.neusight.attention.START", "predictors.kinds.neusight.grouped.START"),
+        "predictors.kinds.neusight.gemm.GUESS",
+    ),
+    "the NeuSight paper's own, for its reproduction": (
+        *(f"predictors.kinds.neusight_paper.board.{name}" for name in ("GIB", "MIB", "PUBLISHED")),
+        *(f"predictors.kinds.neusight_paper.terms.{name}" for name in ("OPERATIONS", "ELEMENTS")),
+        *(
+            f"predictors.kinds.neusight_paper.wave.{name}"
+            for name in ("INPUTS", "LAYERS", "WIDTH", "OUTPUTS", "WIDTHS")
+        ),
+        "predictors.kinds.neusight_paper.tiles.BLOCK",
+    ),
+    "a bound of work or memory, or a tolerance of floats": (
+        *(f"collectives.all_to_all.{name}" for name in ("MANY", "SAMPLE", "BLOCK", "MOST", "_DENSE", "_FITS")),
+        *("collectives.idle.FEW", "collectives.nccl.graphs._SLACK", "collectives.nccl.measured_latency._NEARLY"),
+        *("collectives.nccl.nccl_tests_log._HUGE", "collectives.nccl.shape._DIGITS", "parallel.job.MAX_PASSES"),
+        *("predictors.kinds.neusight.gemm.SPLITS", "predictors.kinds.neusight.gemm.CANDIDATES"),
+        *("predictors.kinds.neusight.products.CHUNK", "predictors.kinds.neusight.schedule.WAVES"),
+        *("predictors.outside._LONGEST", "predictors.uncertainty.EDGES", "predictors.weights_file.MAX_BYTES"),
+    ),
+}
+"""Numbers in capitals that need no row, by the reason."""
+ROOMS = ("collectives", "hardware", "model", "parallel", "predictors", "single_gpu")
+"""Rooms in which every number in capitals is in one of the two; `topology`, `config` and `report` have mostly bounds."""
