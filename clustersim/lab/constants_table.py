@@ -276,6 +276,7 @@ OTHER: Mapping[str, tuple[str, ...]] = {
         *("collectives.nccl.nccl_tests_log._HUGE", "collectives.nccl.shape._DIGITS", "parallel.job.MAX_PASSES"),
         *("predictors.kinds.neusight.gemm.SPLITS", "predictors.kinds.neusight.gemm.CANDIDATES"),
         *("predictors.kinds.neusight.products.CHUNK", "predictors.kinds.neusight.schedule.WAVES"),
+        *("predictors.forecasts.KERNELS", "predictors.forecasts.CLOCKS"),
         *("predictors.outside._LONGEST", "predictors.uncertainty.EDGES", "predictors.weights_file.MAX_BYTES"),
     ),
 }
