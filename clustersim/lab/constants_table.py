@@ -211,7 +211,7 @@ CONSTANTS: tuple[StatedConstant, ...] = (
     ),
     *_of(
         "predictors.learned",
-        ("LENT", "", "interval of vector kernels: errors of 7 to 16 %", "published kernels on A100, H100"),
+        ("BORROWED", "", "interval of vector kernels: errors of 7 to 16 %", "published kernels on A100, H100"),
     ),
     *_of(
         "predictors.uncertainty",
