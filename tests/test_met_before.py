@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from clustersim.engine.compile import draft
 from clustersim.engine.network import folded, networks
 from clustersim.errors import ConfigError
-from clustersim.simulation import prepare, run
+from clustersim.simulation import Simulator, run
 
 SLOW = "faults: [{gpu: 3, slowdown: 1.5}]"
 SPLITS = st.fixed_dictionaries(
@@ -51,7 +51,7 @@ def test_a_job_met_before_takes_what_it_takes_on_a_new_cluster(splits, extra, fo
 
 
 def _drafted(topology, **split):
-    work, _, _ = prepare(topology, job(**split).place(topology.gpus, topology.gpus_per_node), np.arange(16))
+    work, _, _ = Simulator(topology).prepare(job(**split).place(16, 4), np.arange(16))
     return draft([work], topology).demand
 
 
@@ -73,7 +73,7 @@ def test_other_splits_and_other_places_are_other_questions():
     assert len(keys) == len(kinds)
     small = job(parallelism__tp=2, parallelism__dp=2)
     for gpus in ([0, 1, 2, 3], [0, 1, 4, 5]):
-        work, _, _ = prepare(topology, small.place(4, 4), np.array(gpus))
+        work, _, _ = Simulator(topology).prepare(small.place(4, 4), np.array(gpus))
         keys.add(draft([work], topology).demand.key)
     assert len(keys) == len(kinds) + 2
 
