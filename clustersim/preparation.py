@@ -6,7 +6,7 @@ forecasts by kernel. All of it lives as long as its `Preparation`, and each kind
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -23,7 +23,7 @@ from clustersim.parallel.kernels import distinct_kernels
 from clustersim.parallel.memory import Memory
 from clustersim.parallel.stages import Stage, stages
 from clustersim.predictors import base, clocks
-from clustersim.predictors.forecasts import Forecasts
+from clustersim.predictors.forecasts import Forecasts, KnownKernel
 from clustersim.predictors.load import get
 from clustersim.predictors.uncertainty import Bounds
 from clustersim.report.summary import Forecast
@@ -68,6 +68,10 @@ class Newest:
         self._answers[question] = found, weight
         self._weight += weight
         return found
+
+    def items(self) -> list[tuple[Hashable, Any]]:
+        """Return all questions with their answers, the oldest first."""
+        return [(question, answer) for question, (answer, _) in self._answers.items()]
 
     def __len__(self) -> int:
         return len(self._answers)
@@ -172,8 +176,19 @@ class Preparation:
             with suppress(ClustersimError):
                 self._forecasts(job).seconds(list(known), job.spec.clocks)
 
+    def known(self) -> dict[str, dict[Kernel, KnownKernel]]:
+        """Return the kernels that are forecast, by predictor, for another process to `know`."""
+        return {str(name): found.known for name, found in self._predictors.items()}
+
+    def know(self, given: Mapping[str, Mapping[Kernel, KnownKernel]]) -> None:
+        """Take forecasts over, so that every process has the same to the last digit."""
+        for name, known in given.items():
+            self._forecasts_of(name).known.update(known)
+
     def _forecasts(self, job: Job) -> Forecasts:
-        name = job.spec.predictor
+        return self._forecasts_of(job.spec.predictor)
+
+    def _forecasts_of(self, name: str) -> Forecasts:
         return self._predictors.once(name, lambda: Forecasts(get(name), self.cluster.gpu))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -69,6 +69,13 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but er
 Force = Annotated[bool, typer.Option("--force", help="Let --out replace the result of another question.")]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Print also memory by kind, links, and the errors of kernel times.")
+]
+EngineName = Annotated[
+    Literal["auto", "simpy", "static"],
+    typer.Option(
+        "--engine",
+        help="Who plays the steps: simpy; static, by arrays, where that is proved to be exact; auto: static, else simpy.",
+    ),
 ]
 Setting = Annotated[
     list[str] | None,

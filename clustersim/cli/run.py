@@ -13,6 +13,7 @@ import typer
 from clustersim.cli.answer import print_json
 from clustersim.cli.options import (
     Changes,
+    EngineName,
     Force,
     Json,
     Plugins,
@@ -38,6 +39,7 @@ def run(
     changes: Changes,
     settings: Setting = None,
     no_fold: Annotated[bool, typer.Option("--no-fold", help="Simulate every rank, also those that are alike.")] = False,
+    engine: EngineName = "simpy",
     ignore_memory: Annotated[bool, typer.Option("--ignore-memory", help="Go on when the job does not fit.")] = False,
     flops: Annotated[
         Literal["causal", "full"], typer.Option(help="Count causal attention half, or in full.")
@@ -74,9 +76,11 @@ def run(
         progress("build")
         cluster = load_topology(topology)
         options = {"overrides": wanted, "fold": not no_fold, "ignore_memory": ignore_memory, "flops": flops}
+        options |= {"engine": engine} if engine != "simpy" else {}
         asked = Question.of("run", {"topology": topology, "workload": workload}, read, options)
         if not no_save:
             flags = {"unfolded": no_fold, "ignore-memory": ignore_memory, "flops-full": flops == "full"}
+            flags[f"engine-{engine}"] = engine != "simpy"
             target = place(asked, out, names.default([topology, workload], wanted, flags), force)
             if timeline and target.resolve() in timeline.resolve().parents:
                 raise InputError(
@@ -88,6 +92,7 @@ def run(
             fold=not no_fold,
             ignore_memory=ignore_memory,
             full_attention=flops == "full",
+            engine=engine,
             progress=progress,
         )
         if target:

@@ -11,6 +11,7 @@ import typer
 from clustersim.cli.answer import print_json
 from clustersim.cli.options import (
     Changes,
+    EngineName,
     Force,
     Json,
     Plugins,
@@ -44,6 +45,7 @@ def sweep(
         ),
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, max=1024, help="Processes; default: one a core.")] = None,
+    engine: EngineName = "auto",
     out: Annotated[
         Path | None, typer.Option(help="Folder of the result; default results/sweep-TOPOLOGY-WORKLOAD-OPTIONS.")
     ] = None,
@@ -69,7 +71,9 @@ def sweep(
     def show(rows: Iterator[tuple[int, Row]], count: int) -> Iterator[tuple[int, Row]]:
         return tracked(rows, count, silent)
 
-    found = run(topology, workload, asked.space(), workers or cores(), out, show, fixed=asked.fixed, force=force)
+    found = run(
+        topology, workload, asked.space(), workers or cores(), out, show, fixed=asked.fixed, force=force, engine=engine
+    )
     shown = Shown(topology, workload, asked, found)
     if found.damaged:
         typer.echo(f"{found.damaged} damaged lines of {found.folder}/points.jsonl were left out", err=True)

@@ -49,6 +49,7 @@ class Shown:
         return {
             **counts(self.rows),
             "points_resumed": self.found.resumed,
+            "evaluation_cpu_s": self.found.cpu,
             "reasons": reasons,
             "best_run": self.best_run(),
             "rows": ranked(self.rows)[:top],

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from clustersim.cli.answer import print_json
-from clustersim.cli.options import Force, Json, Quiet
+from clustersim.cli.options import EngineName, Force, Json, Quiet
 from clustersim.cli.progress import cores, tracked
 
 
@@ -30,6 +31,7 @@ def validate(
         Path | None, typer.Option(metavar="FILE.csv", help="Measured peaks of memory: columns id and allocated_gib.")
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, max=1024, help="Processes; default: one a core.")] = None,
+    engine: EngineName = "auto",
     out: Annotated[Path | None, typer.Option(help="Folder of the result; default results/validate-FILES.")] = None,
     calibrate: Annotated[
         Path | None, typer.Option(metavar="TABLE.json", help="Write the table of intervals that these runs give.")
@@ -54,12 +56,14 @@ def validate(
         if memory:
             peaks.read(memory)
         parts = {f"runs {i}": path for i, path in enumerate(paths, 1)}
-        options = {"ablations": ["=".join(change) for change in changes]}
+        options: dict[str, Any] = {"ablations": ["=".join(change) for change in changes]}
+        options |= {"engine": engine} if engine != "auto" else {}
         asked = Question.of("validate", parts, read, options)
-        target = place(asked, out, default(["validate", *paths], {}, {}), force)
+        target = place(asked, out, default(["validate", *paths], {}, {f"engine-{engine}": engine != "auto"}), force)
         silent = quiet or as_json
         with log.opened(target, asked, force) as kept:
-            found = simulate(runs, changes, workers or cores(), kept, lambda rows, count: tracked(rows, count, silent))
+            show = partial(tracked, silent=silent)
+            found = simulate(runs, changes, workers or cores(), kept, show, engine)
             outcomes = found[None]
             changed = {"=".join(change): found[change] for change in changes}
             figures = report(outcomes, changed, peaks.compare(memory, outcomes) if memory else None)

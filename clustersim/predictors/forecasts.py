@@ -19,7 +19,7 @@ KERNELS, CLOCKS = 50_000, 8
 """Distinct kernels that are kept, and clocks at which their times are."""
 
 
-class _Known(NamedTuple):
+class KnownKernel(NamedTuple):
     """Seconds of a kernel in a short burst, its class, and between what measured / forecast lies."""
 
     burst: float
@@ -31,11 +31,11 @@ class _Known(NamedTuple):
 class Forecasts:
     """The forecasts of a predictor for one GPU, each made once; when there are too many, they are made anew."""
 
-    __slots__ = ("_known", "_seconds", "gpu", "predictor")
+    __slots__ = ("_seconds", "gpu", "known", "predictor")
 
     def __init__(self, predictor: Predictor, gpu: Gpu) -> None:
         self.predictor, self.gpu = predictor, gpu
-        self._known: dict[Kernel, _Known] = {}
+        self.known: dict[Kernel, KnownKernel] = {}
         self._seconds: dict[Clocks, dict[Kernel, float]] = {}
 
     def seconds(self, kernels: Sequence[Kernel], clocks: Clocks) -> Mapping[Kernel, float]:
@@ -48,23 +48,23 @@ class Forecasts:
                 del self._seconds[next(iter(self._seconds))]
             # all that are known, as those of the next point are likely among them
             known = self._seconds.setdefault(clocks, {})
-            new = [kernel for kernel in self._known if kernel not in known]
-            bursts = np.array([self._known[kernel].burst for kernel in new])
+            new = [kernel for kernel in self.known if kernel not in known]
+            bursts = np.array([self.known[kernel].burst for kernel in new])
             known.update(zip(new, derate(new, bursts, self.gpu, clocks).tolist(), strict=True))
         return known
 
     def bounds(self, kernels: Sequence[Kernel]) -> Bounds:
         """Return what is known of the errors of these kernels. Raises InputError."""
         self._learn(kernels)
-        found = [self._known[kernel] for kernel in kernels]
+        found = [self.known[kernel] for kernel in kernels]
         low, high = np.array([(one.low, one.high) for one in found]).reshape(-1, 2).T
         return Bounds(tuple(kernels), tuple(one.name for one in found), low, high)
 
     def _learn(self, kernels: Iterable[Kernel]) -> None:
         """Forecast those that are not known, in one call."""
-        new = [kernel for kernel in dict.fromkeys(kernels) if kernel not in self._known]
-        if len(self._known) + len(new) > KERNELS:
-            self._known, self._seconds = {}, {}
+        new = [kernel for kernel in dict.fromkeys(kernels) if kernel not in self.known]
+        if len(self.known) + len(new) > KERNELS:
+            self.known, self._seconds = {}, {}
             new = list(dict.fromkeys(kernels))
         if not new:
             return
@@ -72,4 +72,4 @@ class Forecasts:
         low, high = self.predictor.interval(new, self.gpu, bursts)
         names = route(columns(new))
         ends = (bursts.tolist(), names.tolist(), low.tolist(), high.tolist())
-        self._known.update(zip(new, map(_Known._make, zip(*ends, strict=True)), strict=True))
+        self.known.update(zip(new, map(KnownKernel._make, zip(*ends, strict=True)), strict=True))

@@ -14,6 +14,7 @@ from clustersim.files import held
 from clustersim.preparation import check_names
 from clustersim.report import names
 from clustersim.report.store import ELSEWHERE, Question, place
+from clustersim.simulation import Engine
 from clustersim.sweeps import log, runner
 from clustersim.sweeps.evaluate import Files, Row, SweepInputs, load
 from clustersim.sweeps.space import Point
@@ -28,12 +29,14 @@ class Sweep:
     """The rows of a sweep in the order of its points, and their folder.
 
     resumed: how many were there from an earlier sweep of the same question. damaged: lines of its log that were left out.
+    cpu: seconds of CPU that forecasting and evaluating the others took, summed over processes.
     """
 
     rows: list[Row]
     folder: Path
     resumed: int
     damaged: int
+    cpu: float
 
 
 def run(
@@ -46,38 +49,51 @@ def run(
     *,
     fixed: Mapping[str, object] | None = None,
     force: bool = False,
+    engine: Engine = "auto",
 ) -> Sweep:
     """Simulate every point on `workers` processes.
 
     out: the folder of the result, by default one below `results` that is named after the inputs and `fixed`, the overrides
     that all points share; its log has every row from the moment it is known. Rows of the same inputs and `fixed` that are
-    there already are not simulated again. Another result is replaced by `force` alone. Raises InputError for what is
-    wrong before any point is simulated, InterruptedSweepError on Ctrl-C and ClustersimError when a worker dies.
+    there already are not simulated again. Another result is replaced by `force` alone. engine: who plays the steps. Raises
+    InputError for what is wrong before any point is simulated, InterruptedSweepError on Ctrl-C and ClustersimError when a worker
+    dies.
     """
     topology, workload = find("topologies", topology), find("workloads", workload)
     with held() as read:
-        files = Files(str(topology), str(workload), read)
+        files = Files(str(topology), str(workload), read, engine)
         case = load(files)
         check(case, space)
         parts = {"topology": topology, "workload": workload}
-        asked = Question.of("sweep", parts, read, {"overrides": dict(fixed or {})})
-        target = place(asked, out, names.default(["sweep", topology, workload], fixed or {}, {}), force)
+        options = {"overrides": dict(fixed or {})} | ({"engine": engine} if engine != "auto" else {})
+        asked = Question.of("sweep", parts, read, options)
+        flags = {f"engine-{engine}": engine != "auto"}
+        target = place(asked, out, names.default(["sweep", topology, workload], fixed or {}, flags), force)
         with log.opened(target, asked, force) as kept:
             try:
-                rows = _rows(files, case, space, workers, kept, show)
+                spent = runner.Spent()
+                rows = _rows(files, case, space, workers, kept, show, spent)
             except OSError as error:
                 raise unwritable(target, error, ELSEWHERE) from error
-            return Sweep(rows, target, sum(log.key(point) in kept.known for point in space), kept.damaged)
+            return Sweep(
+                rows, target, sum(log.key(point) in kept.known for point in space), kept.damaged, spent.seconds
+            )
 
 
 def _rows(
-    files: Files, case: SweepInputs, space: Sequence[Point], workers: int, kept: log.SweepLog, show: Show
+    files: Files,
+    case: SweepInputs,
+    space: Sequence[Point],
+    workers: int,
+    kept: log.SweepLog,
+    show: Show,
+    spent: runner.Spent,
 ) -> list[Row]:
     """Return the rows of all points, those of which the log has none simulated."""
     kept.begin(space)
     found = {index: kept.known[name] for index, point in enumerate(space) if (name := log.key(point)) in kept.known}
     open_points = [index for index in range(len(space)) if index not in found]
-    rows = runner.rows(files, case, [space[index] for index in open_points], workers)
+    rows = runner.rows(files, case, [space[index] for index in open_points], workers, spent)
     try:
         with closing(show(rows, len(open_points))) as coming:  # type: ignore[type-var]
             for number, row in coming:

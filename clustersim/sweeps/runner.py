@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from clustersim import plugins
 from clustersim.errors import ClustersimError
-from clustersim.sweeps.evaluate import Files, Row, SweepInputs, evaluate, load
+from clustersim.model.kernel import Kernel
+from clustersim.parallel.options import KEYS
+from clustersim.predictors.forecasts import KnownKernel
+from clustersim.sweeps.evaluate import Files, Row, SweepInputs, evaluate, learn, load
 from clustersim.sweeps.space import Point
 
 if TYPE_CHECKING:
@@ -19,64 +25,174 @@ if TYPE_CHECKING:
 
 NumberedRows = Iterator[tuple[int, Row]]
 Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+SPLIT = tuple(KEYS[name] for name in ("tp", "ep", "pp", "dp"))
+"""Keys that decide the mesh of a point."""
+LEARNED = 4096
+"""Points of which the kernels are forecast in one call; of those behind them, when they are simulated."""
 
 
-def rows(shared: Files | SweepInputs, case: SweepInputs, points: Sequence[Point], workers: int) -> NumberedRows:
+class Spent:
+    """Seconds of CPU that points took, summed over processes: forecasting and evaluating, not loading."""
+
+    seconds = 0.0
+
+
+class _Timed(NamedTuple):
+    """A row and the seconds of CPU that it took."""
+
+    row: Row
+    seconds: float
+
+
+def rows(
+    shared: Files | SweepInputs, case: SweepInputs, points: Sequence[Point], workers: int, spent: Spent | None = None
+) -> NumberedRows:
     """Yield (index, row) of every point as it is done; with one worker in this process, in order.
 
     shared: what every worker begins with, the inputs that it loads for itself from the bytes that were read, or the case.
-    case: what they give, loaded here.
-    Closing the iterator early ends the workers. Raises ClustersimError when one of them dies, after the rows that are done.
+    case: what they give, loaded here, where all kernels are forecast. spent: counts the CPU. Closing the iterator early ends the
+    workers. Raises ClustersimError when one of them dies, after the rows that are done.
     """
-    if workers == 1 or len(points) <= 1:
-        for index, point in enumerate(points):
-            yield index, evaluate(case, point)
-        return
-    yield from spread(_evaluate, points, workers, shared)
+    spent = spent or Spent()
+    begun = time.process_time()
+    learn(case, points[:LEARNED])
+    spent.seconds += time.process_time() - begun
+    many = workers > 1 and len(points) > 1
+    if many:
+        begin = _Begin(shared, case.simulator.preparation.known(), plugins.permits())
+        found = _spread(_evaluate, points, workers, begin, grouped(list(map(_split, points)), workers))
+    else:
+        found = ((index, _timed(case, point)) for index, point in enumerate(points))
+    with closing(found):
+        for index, (row, seconds) in found:
+            spent.seconds += seconds
+            yield index, row
 
 
-def spread(
-    work: Callable[[Item], Row], items: Sequence[Item], workers: int, shared: Files | SweepInputs | None = None
-) -> NumberedRows:
-    """Yield (index, work(item)) of every item as it is done, on `workers` processes of their own; otherwise as `rows`."""
+def _timed(case: SweepInputs, point: Point) -> _Timed:
+    begun = time.process_time()
+    return _Timed(evaluate(case, point), time.process_time() - begun)
+
+
+def _split(point: Point) -> list[str]:
+    """Return what decides the mesh of a point, and with it most of what it shares with others."""
+    return [str(point.get(key, "")) for key in SPLIT]
+
+
+def grouped(keys: Sequence[Any], workers: int) -> list[list[int]]:
+    """Return the places of items in groups of equal keys, which one worker had better do; none so large that others idle."""
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    groups = [list(group) for _, group in groupby(order, key=keys.__getitem__)]
+    most = -(-len(keys) // (4 * workers))
+    return [group[start : start + most] for group in groups for start in range(0, len(group), most)]
+
+
+def spread(work: Callable[[Item], Row], items: Sequence[Item], workers: int, keys: Sequence[Any]) -> NumberedRows:
+    """Yield (index, work(item)) of every item as it is done, on `workers` processes of their own; otherwise as `rows`.
+
+    keys: of every item; those of equal keys are done by one process, where that keeps no other waiting.
+    """
+    yield from _spread(work, items, workers, _Begin(None, {}, plugins.permits()), grouped(keys, workers))
+
+
+class _Begin(NamedTuple):
+    """What a worker begins with: its inputs, if any, what is forecast already, and the plugins that are permitted."""
+
+    shared: Files | SweepInputs | None
+    known: Mapping[str, Mapping[Kernel, KnownKernel]]
+    permits: tuple[str, ...]
+
+
+def _spread(
+    work: Callable[[Item], Answer], items: Sequence[Item], workers: int, begin: _Begin, groups: Sequence[Sequence[int]]
+) -> Generator[tuple[int, Answer], None, None]:
+    """Yield (index, work(item)); each of `groups` of places is done by one process, if it lives so long."""
     from multiprocessing import active_children
 
     others = set(active_children())
-    pool = _pool(min(workers, len(items)), shared)
+    pools = [_pool(begin) for _ in range(min(workers, len(items)))]
     over = False
     try:
-        with _deaf():
-            jobs = {pool.submit(work, item): index for index, item in enumerate(items)}
-        yield from _done(jobs)
+        yield from _fed(work, items, pools, deque(map(deque, groups)))
         over = True
     finally:
         if not over:
             for process in set(active_children()) - others:
                 process.terminate()
-        pool.shutdown(cancel_futures=True)
+        for pool in pools:
+            pool.shutdown(cancel_futures=True)
 
 
-def _pool(workers: int, shared: Files | SweepInputs | None) -> ProcessPoolExecutor:
-    """Return a pool of spawned workers: a fork of a process that has used polars can hang."""
+def _fed(
+    work: Callable[[Item], Answer],
+    items: Sequence[Item],
+    pools: Sequence[ProcessPoolExecutor],
+    groups: deque[deque[int]],
+) -> Generator[tuple[int, Answer], None, None]:
+    """Yield (index, work(item)) as it is done. Every process has one item to do and one at hand."""
+    from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, wait
+
+    own = [deque[int]() for _ in pools]
+    asked: dict[Future[Answer], tuple[int, int]] = {}
+    left, dead = len(items), set[int]()
+
+    def feed(pool: int) -> None:
+        if not own[pool] and groups:
+            own[pool] = groups.popleft()
+        if own[pool]:
+            place = own[pool].popleft()
+            try:
+                asked[pools[pool].submit(work, items[place])] = pool, place
+            except BrokenExecutor:
+                own[pool].appendleft(place)
+                dead.add(pool)
+
+    with _deaf():
+        for pool in (*range(len(pools)), *range(len(pools))):
+            feed(pool)
+    while asked:
+        for job in wait(asked, return_when=FIRST_COMPLETED).done:
+            pool, place = asked.pop(job)
+            try:
+                answer = job.result()
+            except BrokenExecutor:
+                dead.add(pool)
+                continue
+            feed(pool)
+            left -= 1
+            yield place, answer
+        for pool in dead:  # others go on with its items
+            if own[pool]:
+                groups.append(own[pool])
+                own[pool] = deque()
+        for pool in {*range(len(pools))} - dead:
+            if groups and not any(at == pool for at, _ in asked.values()):
+                feed(pool)
+    if left:
+        raise ClustersimError(f"a worker process died, perhaps for lack of memory, and {left} points have no result")
+
+
+def _pool(begin: _Begin) -> ProcessPoolExecutor:
+    """Return a pool of one spawned worker: a fork of a process that has used polars can hang."""
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
-    begun = (shared, plugins.permits())
-    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin, initargs=begun)
+    return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_prepare, initargs=(begin,))
 
 
 _case: list[SweepInputs] = []
 """In a worker: the one case that it simulates points of."""
 
 
-def _evaluate(point: Point) -> Row:
+def _evaluate(point: Point) -> _Timed:
     """Simulate a point in a worker."""
-    return evaluate(_case[0], point)
+    return _timed(_case[0], point)
 
 
-def _begin(shared: Files | SweepInputs | None, permits: tuple[str, ...]) -> None:
+def _prepare(begin: _Begin) -> None:
     """Prepare a worker: it loads its inputs, if any, permits the same plugins, and ends when who started it is gone."""
-    plugins.inherit(permits)
+    plugins.inherit(begin.permits)
     from multiprocessing import parent_process
 
     def wait() -> None:
@@ -86,7 +202,10 @@ def _begin(shared: Files | SweepInputs | None, permits: tuple[str, ...]) -> None
             os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
-    _case[:] = [shared if isinstance(shared, SweepInputs) else load(shared)] if shared else []
+    if begin.shared:
+        case = begin.shared if isinstance(begin.shared, SweepInputs) else load(begin.shared)
+        case.simulator.preparation.know(begin.known)
+        _case[:] = [case]
 
 
 @contextmanager
@@ -100,18 +219,3 @@ def _deaf() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _done(jobs: dict[Future[Row], int]) -> NumberedRows:
-    from concurrent.futures import BrokenExecutor, as_completed
-
-    lost = 0
-    for job in as_completed(jobs):
-        try:
-            row = job.result()
-        except BrokenExecutor:
-            lost += 1
-            continue
-        yield jobs[job], row
-    if lost:
-        raise ClustersimError(f"a worker process died, perhaps for lack of memory, and {lost} points have no result")

@@ -15,8 +15,7 @@ from clustersim.validate.runs import Run
 from clustersim.validate.workload import workload
 
 if TYPE_CHECKING:
-    from clustersim.simulation import StepResult
-    from clustersim.topology.model import Topology
+    from clustersim.simulation import Engine, Simulator, StepResult
 
 IDEAL = 1e9
 """Bytes a nanosecond of a link that is never in the way."""
@@ -44,24 +43,25 @@ def adapt(run: Run, ablation: Mapping[str, str] | None = None) -> Setup:
     return Setup(json.dumps(machine), json.dumps(job), (*of_job, *of_machine))
 
 
-def simulate(setup: Setup) -> StepResult:
+def simulate(setup: Setup, engine: Engine = "auto") -> StepResult:
     """Simulate a run as `clustersim run --ignore-memory` does: it was measured, so it did fit. Raises Refusal."""
     from clustersim.config.yaml import parse
     from clustersim.parallel.load import build
-    from clustersim.simulation import run
 
     try:
-        return run(_cluster(setup.topology), build(parse(setup.workload, "workload")), ignore_memory=True)
+        job = build(parse(setup.workload, "workload"))
+        return _simulator(setup.topology).run(job, ignore_memory=True, engine=engine)
     except InputError as error:
         raise Refusal("mapping", getattr(error, "message", str(error))) from error
 
 
 @lru_cache(maxsize=4)
-def _cluster(text: str) -> Topology:
+def _simulator(topology: str) -> Simulator:
     from clustersim.config.yaml import parse
+    from clustersim.simulation import Simulator
     from clustersim.topology.build import build
 
-    return build(parse(text, "cluster"))
+    return Simulator(build(parse(topology, "cluster")))
 
 
 def _predictor(_: dict[str, Any], job: dict[str, Any], value: str) -> None:

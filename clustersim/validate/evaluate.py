@@ -15,7 +15,7 @@ from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run
 
 if TYPE_CHECKING:
-    from clustersim.simulation import StepResult
+    from clustersim.simulation import Engine, StepResult
 
 Outcome = dict[str, Any]
 _SHOWN = (
@@ -24,7 +24,7 @@ _SHOWN = (
 )
 
 
-def evaluate(run: Run, ablation: Mapping[str, str] | None = None) -> Outcome:
+def evaluate(run: Run, ablation: Mapping[str, str] | None = None, engine: Engine = "auto") -> Outcome:
     """Simulate one run. status: ok, refused (the source or the model has what cannot be simulated) or failed.
 
     predicted_s: None unless ok. error: predicted / measured - 1. low_s, high_s: the interval of `clustersim run`, for a source
@@ -41,7 +41,7 @@ def evaluate(run: Run, ablation: Mapping[str, str] | None = None) -> Outcome:
     outcome |= {"launching": None, "architecture": None, "breakdown_s": {}, "peers_s": dict(run.peers)}
     try:
         setup = adapt(run, ablation)
-        return outcome | {"assumed": list(setup.assumed)} | _found(run, simulate(setup))
+        return outcome | {"assumed": list(setup.assumed)} | _found(run, simulate(setup, engine))
     except Refusal as refusal:
         return outcome | {"status": "refused", "reason_kind": refusal.kind, "reason": refusal.why}
     except ClustersimError as error:

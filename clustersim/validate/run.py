@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from clustersim.errors import ClustersimError, ConfigError, DiskFullError, InputError, InterruptedSweepError
 from clustersim.report.store import ELSEWHERE
+from clustersim.simulation import Engine
 from clustersim.sweeps.runner import spread
 from clustersim.validate import log
 from clustersim.validate.adapt import ABLATIONS
@@ -74,6 +76,7 @@ def simulate(
     workers: int,
     kept: log.ValidationLog,
     show: ShowOutcomes = lambda rows, _: rows,
+    engine: Engine = "auto",
 ) -> dict[Ablation | None, list[Outcome]]:
     """Simulate every run as it is and under each change, on `workers` processes; return the outcomes in order.
 
@@ -85,7 +88,7 @@ def simulate(
     tasks = [(version, run) for version in versions for run in runs if (_name(version), run.id) not in found]
     total = len(versions) * len(runs)
     try:
-        with closing(show(_each(tasks, workers), len(tasks))) as outcomes:  # type: ignore[type-var]
+        with closing(show(_each(tasks, workers, engine), len(tasks))) as outcomes:  # type: ignore[type-var]
             for index, outcome in outcomes:
                 version, run = tasks[index]
                 kept.append(_name(version), outcome)
@@ -106,20 +109,23 @@ def _name(version: Ablation | None) -> str:
     return "" if version is None else "=".join(version)
 
 
-def _each(tasks: Sequence[tuple[Ablation | None, Run]], workers: int) -> Tracked:
+def _each(tasks: Sequence[tuple[Ablation | None, Run]], workers: int, engine: Engine) -> Tracked:
     """Yield (index, outcome); runs of one cluster come together, so that it is built once."""
-    order = sorted(range(len(tasks)), key=lambda i: (tasks[i][1].gpu, tasks[i][1].num_gpus or 0))
+    clusters = [(run.gpu, run.num_gpus or 0) for _, run in tasks]
+    order = sorted(range(len(tasks)), key=clusters.__getitem__)
+    evaluate_one = partial(_evaluate, engine=engine)
     if workers == 1 or len(tasks) == 1:
         for index in order:
-            yield index, _evaluate(tasks[index])
+            yield index, evaluate_one(tasks[index])
         return
     waiting = iter(order)
     while wave := list(islice(waiting, WAVE)):
-        with closing(spread(_evaluate, [tasks[i] for i in wave], workers)) as rows:  # type: ignore[type-var]
+        parts = [tasks[i] for i in wave], workers, [clusters[i] for i in wave]
+        with closing(spread(evaluate_one, *parts)) as rows:  # type: ignore[type-var]
             for place, outcome in rows:
                 yield wave[place], outcome
 
 
-def _evaluate(task: tuple[Ablation | None, Run]) -> Outcome:
+def _evaluate(task: tuple[Ablation | None, Run], engine: Engine) -> Outcome:
     version, run = task
-    return evaluate(run, dict([version]) if version else None)
+    return evaluate(run, dict([version]) if version else None, engine)
