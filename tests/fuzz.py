@@ -28,7 +28,9 @@ from typing import Any, NamedTuple
 from clustersim import files
 from clustersim.collectives import model
 
-SECONDS = 60  # a mutated job can be real work of half a minute; a hang does not end at all
+SECONDS = 10
+WORK = ("steps", "global_batch")
+"""Numbers that ask for as much real work as they say."""
 MEMORY = 512 * 2**20
 """Bytes by which one input may raise the peak of the process."""
 
@@ -272,8 +274,8 @@ def _in_tree(chance: random.Random, tree: Any) -> None:
     places = list(_places(tree))
     if not places:
         return
-    numbers = [(parent, key) for parent, key in places if type(parent[key]) in (int, float) and key != "steps"]
-    if numbers and chance.random() < 0.5:  # gently, to get past the checks of types; many steps are much work
+    numbers = [(parent, key) for parent, key in places if type(parent[key]) in (int, float) and key not in WORK]
+    if numbers and chance.random() < 0.5:  # gently, to get past the checks of types
         parent, key = chance.choice(numbers)
         parent[key] = chance.choice(
             (1, 2, 3, 4, 5, 8, 12, 16, 32, 64, 100, 4096, 10**6, parent[key] * 2, parent[key] * 8)
@@ -295,7 +297,7 @@ def _in_tree(chance: random.Random, tree: Any) -> None:
         case 3:
             for _ in range(chance.choice((1, 5, 200))):
                 parent[key] = [parent[key]]
-        case 4 if isinstance(parent[key], int | float) and key != "steps":
+        case 4 if isinstance(parent[key], int | float) and key not in WORK:
             parent[key] *= chance.choice(
                 (-1, 0, 2, 2, 2, 3, 4, 4, 8, 8, 16, 0.1, 10, 100, 1000, 1000000, 1e6, 1e12, 1e200)
             )
