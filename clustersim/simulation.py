@@ -13,7 +13,7 @@ import numpy as np
 from clustersim.arrays import Ints
 from clustersim.engine.compile import Plan, Work
 from clustersim.engine.memory import Held, held_by_ranks
-from clustersim.engine.simulate import Record
+from clustersim.engine.record import Record
 from clustersim.errors import ClustersimError
 from clustersim.parallel.job import Job
 from clustersim.parallel.nearby import Nearby, nearby

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from test_folding import FABRICS, FAULTS, same
 
 from clustersim.config.yaml import parse
-from clustersim.engine.script import Start, scripts
+from clustersim.engine.script import Launch, scripts
 from clustersim.errors import ClustersimError, ConfigError, InputError
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective
@@ -127,7 +127,7 @@ def calls(one, family):
     split_ = one.parallelism
     found = scripts(one, stages(one), schedule(split_.schedule, split_.pp, one.microbatches, split_.vpp))
     lines = (line for s in found for part in (s.begin, *s.special.values(), s.finish) for line in part)
-    return [line.collective for line in lines if isinstance(line, Start) and line.collective.group == family]
+    return [line.collective for line in lines if isinstance(line, Launch) and line.collective.group == family]
 
 
 @pytest.mark.parametrize("overlap", [False, True])

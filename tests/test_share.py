@@ -20,7 +20,7 @@ from clustersim.engine import traffic
 from clustersim.engine.compile import Activities
 from clustersim.engine.fabric import Fabric
 from clustersim.engine.network import Tenant
-from clustersim.engine.simulate import Record
+from clustersim.engine.record import Record
 from clustersim.engine.traffic import Family
 from clustersim.jobs.request import PlacementRequest, Wanted
 from clustersim.jobs.simulate import JobsResult, share

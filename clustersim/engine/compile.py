@@ -13,8 +13,8 @@ from clustersim.engine.fabric import Activity, Carried, Move, Segment
 from clustersim.engine.fold.refinement import Partition
 from clustersim.engine.groups import group_of, roles, tenant
 from clustersim.engine.network import Demand, Network, demand, folded, networks
-from clustersim.engine.program import Drain, Group, Instruction, Post, Program, Receive, Run, Send
-from clustersim.engine.script import Compute, Give, Line, Script, Start
+from clustersim.engine.program import COMPUTE, Group, Handle, Launched, Message, Program, Task, Template
+from clustersim.engine.script import Compute, Launch, Line, Recv, Script, Send, Wait
 from clustersim.engine.traffic import Family
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective, Steps
@@ -125,10 +125,8 @@ class _Binder:
     known: dict[tuple[object, ...], Activity]
 
     def program(self, script: Script, role: int, slowdown: float, cells: Mapping[str, int]) -> Program:
-        def bound(lines: Sequence[Line], *where: object) -> tuple[Instruction, ...]:
-            return tuple(
-                self.instruction(line, (role, *where, place), slowdown, cells) for place, line in enumerate(lines)
-            )
+        def bound(lines: Sequence[Line], *where: object) -> Template:
+            return tuple(self.tasks(lines, (role, *where), slowdown, cells))
 
         return Program(
             bound(script.begin, "begin"),
@@ -138,22 +136,50 @@ class _Binder:
             bound(script.finish, "finish"),
         )
 
-    def instruction(
-        self, line: Line, key: tuple[object, ...], slowdown: float, cells: Mapping[str, int]
-    ) -> Instruction:
-        """Return a line bound to the cells of a rank; `key` says where in the scripts it stands."""
-        if isinstance(line, Drain):
-            return line
-        if isinstance(line, Compute):
-            group = (line.family, cells[line.family]) if line.family else None
-            return Run(line.kind, line.stage, self.compute(line, (*key, slowdown, group), slowdown, cells), group)
-        if isinstance(line, Give):
-            group = (line.collective.group, cells[f"{line.collective.group}/send"])
-            return Send(line.stage, self.transfer(line.collective, group), group, line.wait)
-        if isinstance(line, Start):
-            group = (line.collective.group, cells[line.collective.group])
-            return Post(line.collective.op, line.stage, self.transfer(line.collective, group), group)
-        return Receive(line.stage, (line.family, cells[f"{line.family}/receive"]))
+    def tasks(
+        self, lines: Sequence[Line], key: tuple[object, ...], slowdown: float, cells: Mapping[str, int]
+    ) -> Iterator[Task]:
+        """Yield the tasks of a pass, bound to the cells of a rank; `key` says where in the scripts it stands.
+
+        What is waited for belongs to the next computation; before a launch, and at the end, a task waits and does nothing else.
+        """
+        waits: list[Handle] = []
+        for place, line in enumerate(lines):
+            if isinstance(line, Wait):
+                waits.append(Launched(line.family, line.first))
+            elif isinstance(line, Recv):
+                waits.append(Message((line.family, cells[f"{line.family}/receive"]), line.stage))
+            elif isinstance(line, Compute):
+                yield self.computation(line, (*key, place), tuple(waits), slowdown, cells)
+                waits = []
+            else:
+                if waits:
+                    yield _waiting(waits)
+                yield self.launched(line, cells)
+                waits = [Launched(line.collective.group)] if isinstance(line, Send) and line.wait else []
+        if waits:
+            yield _waiting(waits)
+
+    def computation(
+        self,
+        line: Compute,
+        key: tuple[object, ...],
+        waits: tuple[Handle, ...],
+        slowdown: float,
+        cells: Mapping[str, int],
+    ) -> Task:
+        group = (line.family, cells[line.family]) if line.family else None
+        activity = self.compute(line, (*key, slowdown, group), slowdown, cells)
+        return Task(COMPUTE, line.kind, line.stage, group, waits, None, activity)
+
+    def launched(self, line: Send | Launch, cells: Mapping[str, int]) -> Task:
+        family = line.collective.group
+        if isinstance(line, Send):
+            pair = (family, cells[f"{family}/send"])
+            activity = self.transfer(line.collective, pair)
+            return Task(family, "send", line.stage, None, (), Message(pair, line.stage), activity)
+        group = (family, cells[family])
+        return Task(family, line.collective.op, line.stage, group, (), None, self.transfer(line.collective, group))
 
     def compute(self, line: Compute, key: tuple[object, ...], slowdown: float, cells: Mapping[str, int]) -> Activity:
         if key not in self.known:
@@ -165,6 +191,10 @@ class _Binder:
         if key not in self.known:
             self.known[key] = self.activities.transfer(call, group[1])
         return self.known[key]
+
+
+def _waiting(waits: Sequence[Handle]) -> Task:
+    return Task(COMPUTE, "", -1, None, tuple(waits), None, Activity.NONE)
 
 
 # Kernels and collectives become activities: seconds of compute with moves between them.

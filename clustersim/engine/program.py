@@ -1,4 +1,9 @@
-"""The program of a rank, and the record of what it did."""
+"""What a rank does in a step: passes, each a template of tasks on named streams.
+
+A *task* is a computation, a collective or a message, on one stream of its rank. Tasks of one stream run in order. A task on
+the compute stream may wait for handles: messages of other ranks, or what the rank has launched on another stream. A task on
+another stream is launched by the compute stream, when all that stands before it there is over.
+"""
 
 from __future__ import annotations
 
@@ -9,87 +14,105 @@ from typing import NamedTuple
 from clustersim.engine.fabric import Activity, Carried
 from clustersim.schedules.action import Action
 
+COMPUTE = "compute"
+
 Group = tuple[str, int]
 """A communication group: (family, cell)."""
 
 
-class Run(NamedTuple):
-    """Compute, in lock-step with the ranks of `group` where there is one; communication inside is waited for."""
+class Message(NamedTuple):
+    """The handle of a message for `stage` between the two rank cells of a pair; one for each microbatch."""
 
-    kind: str
-    stage: int
-    activity: Activity
-    group: Group | None
-
-
-class Send(NamedTuple):
-    """Send to the neighbour that holds `stage`; with `wait` the rank goes on only when the transfer is over."""
-
-    stage: int
-    activity: Activity
     group: Group
-    wait: bool
-
-
-class Receive(NamedTuple):
-    """Wait until the neighbour's message for `stage` is here."""
-
     stage: int
-    group: Group
+
+    @property
+    def kind(self) -> str:
+        """What a span of waiting for it is called."""
+        return "receive"
 
 
-class Post(NamedTuple):
-    """Start a collective on the stream of its family and go on."""
+class Launched(NamedTuple):
+    """The handle of all tasks that a rank has launched on a stream so far, or of the first `first` of the step."""
 
-    kind: str
-    stage: int
-    activity: Activity
-    group: Group
-
-
-class Drain(NamedTuple):
-    """Wait until all, or the first `first`, that were posted to the stream of a family are over."""
-
-    family: str
+    stream: str
     first: int | None = None
 
+    @property
+    def kind(self) -> str:
+        """What a span of waiting for it is called."""
+        return "send" if self.stream.startswith("p2p") else self.stream
 
-Instruction = Run | Send | Receive | Post | Drain
+
+Handle = Message | Launched
+
+
+class Task(NamedTuple):
+    """One task of a pass."""
+
+    stream: str
+    """`compute`, or the family of a collective or message."""
+    kind: str
+    """The letter of the pass, `norm`, `optimizer`, the op of a collective, or `send`; empty where it only waits."""
+    stage: int
+    """The global stage, -1 for what belongs to no stage."""
+    group: Group | None
+    """All rank cells of this group start it together; None: this one alone."""
+    waits: tuple[Handle, ...]
+    """What the compute stream waits for before it, one after the other."""
+    gives: Message | None
+    """The message that is there when it is over."""
+    activity: Activity
+    """What it does; of tasks that start together, what this rank has to do in it."""
+
+
+Template = tuple[Task, ...]
+"""The tasks of a pass, in the order in which a rank launches them."""
+
+Place = tuple[str, object]
+"""Where a template stands in a program: `begin`, `finish`, (`steps`, letter and stage) or (`special`, action)."""
 
 
 class Program(NamedTuple):
     """What one rank does in a step.
 
-    After `begin` it plays the actions of `row`, each by the instructions in `steps` for its letter and stage (or those in
+    After `begin` it plays the actions of `row`, each by the template in `steps` for its letter and stage (or that in
     `special`, for single actions), then `finish`.
     """
 
-    begin: tuple[Instruction, ...]
+    begin: Template
     row: tuple[Action, ...]
-    steps: Mapping[tuple[str, int], tuple[Instruction, ...]]
-    special: Mapping[Action, tuple[Instruction, ...]]
-    finish: tuple[Instruction, ...]
+    steps: Mapping[tuple[str, int], Template]
+    special: Mapping[Action, Template]
+    finish: Template
 
-    def instructions(self) -> Iterator[tuple[Instruction, int]]:
-        """Yield every instruction with its microbatch (-1 outside the actions)."""
-        for step in self.begin:
-            yield step, -1
+    def passes(self) -> Iterator[tuple[Place, Template, int]]:
+        """Yield every pass: where its template stands, the template, and the microbatch (-1 outside the actions)."""
+        yield ("begin", None), self.begin, -1
+        steps = {key: (("steps", key), template) for key, template in self.steps.items()}
         for action in self.row:
-            for step in self.special.get(action) or self.steps[action.letter, action.stage]:
-                yield step, action.microbatch
-        for step in self.finish:
-            yield step, -1
+            if action in self.special:
+                yield ("special", action), self.special[action], action.microbatch
+            else:
+                yield *steps[action.letter, action.stage], action.microbatch
+        yield ("finish", None), self.finish, -1
+
+    def templates(self) -> Iterator[tuple[Place, Template]]:
+        """Yield every template once."""
+        yield ("begin", None), self.begin
+        yield from ((("steps", key), template) for key, template in self.steps.items())
+        yield from ((("special", action), template) for action, template in self.special.items())
+        yield ("finish", None), self.finish
 
     def carried(self) -> Carried:
         """Return the bytes of all its collectives and messages by variant and group cell."""
-        counts = Counter((a.letter, a.stage) for a in self.row if a not in self.special)
-        pieces = [(self.begin, 1), (self.finish, 1), *((steps, 1) for steps in self.special.values())]
-        pieces += [(self.steps[key], count) for key, count in counts.items()]
+        often = Counter((action.letter, action.stage) for action in self.row if action not in self.special)
         total: Carried = {}
-        for steps, count in pieces:
-            for step in steps:
-                for key, size in getattr(step, "activity", Activity.NONE).carried.items():
-                    total[key] = total.get(key, 0.0) + count * size
+        for (part, key), template in self.templates():
+            count = often[key] if part == "steps" else 1  # type: ignore[index]
+            for task in template:
+                for variant, size in task.activity.carried.items():
+                    total[variant] = total.get(variant, 0.0) + count * size
         return total
 
 

@@ -12,7 +12,6 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import NamedTuple, cast
 
-from clustersim.engine.program import Drain
 from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective, Steps
@@ -34,7 +33,7 @@ class Compute(NamedTuple):
     family: str | None
 
 
-class Give(NamedTuple):
+class Send(NamedTuple):
     """A message to the rank that holds `stage`."""
 
     stage: int
@@ -42,21 +41,28 @@ class Give(NamedTuple):
     wait: bool
 
 
-class Take(NamedTuple):
+class Recv(NamedTuple):
     """Wait for the message for `stage` in `family`."""
 
     stage: int
     family: str
 
 
-class Start(NamedTuple):
+class Launch(NamedTuple):
     """Begin a collective on its stream."""
 
     stage: int
     collective: Collective
 
 
-Line = Compute | Give | Take | Start | Drain
+class Wait(NamedTuple):
+    """Wait until all, or the first `first`, that were launched on the stream of a family are over."""
+
+    family: str
+    first: int | None = None
+
+
+Line = Compute | Send | Recv | Launch | Wait
 Mark = tuple[int, Line]
 """A position in a pass, and what happens there."""
 
@@ -76,7 +82,7 @@ class Script(NamedTuple):
             for line in lines:
                 if isinstance(line, Compute):
                     yield from (item for item in line.items if isinstance(item, Collective))
-                elif isinstance(line, Give | Start):
+                elif isinstance(line, Send | Launch):
                     yield line.collective
 
 
@@ -131,8 +137,8 @@ class _Writer:
                 yield Compute(action.letter, action.stage, part, None if alone else lock)
             if end < len(items):
                 one = cast(Collective, items[end])
-                yield Start(action.stage, one)
-                yield Drain(one.group)
+                yield Launch(action.stage, one)
+                yield Wait(one.group)
 
     def marked(self, action: Action, items: Steps, marks: Sequence[Mark]) -> Iterator[Line]:
         """Yield items with the line of each mark at its position."""
@@ -147,19 +153,19 @@ class _Writer:
 
     def take(self, action: Action) -> tuple[Line, ...]:
         if action.letter == "F" and action.stage > 0:
-            return (Take(action.stage, FORWARD),)
+            return (Recv(action.stage, FORWARD),)
         if action.letter in "BI" and action.stage < len(self.stages) - 1:
-            return (Take(action.stage, BACKWARD),)
+            return (Recv(action.stage, BACKWARD),)
         return ()
 
     def give(self, action: Action) -> tuple[Line, ...]:
         wait = not self.job.parallelism.overlap.p2p
         if action.letter == "F" and action.stage < len(self.stages) - 1:
             size = self.stages[action.stage].output_bytes
-            return (Give(action.stage + 1, Collective(FORWARD, "send", size), wait),)
+            return (Send(action.stage + 1, Collective(FORWARD, "send", size), wait),)
         if action.letter in "BI" and action.stage > 0:
             size = self.stages[action.stage].input_bytes
-            return (Give(action.stage - 1, Collective(BACKWARD, "send", size), wait),)
+            return (Send(action.stage - 1, Collective(BACKWARD, "send", size), wait),)
         return ()
 
     @property
@@ -182,11 +188,11 @@ class _Writer:
         """Return the reduction of gradients over the ranks that hold the same parameters."""
         op = "reduce_scatter" if self.job.parallelism.zero else "all_reduce"
         size = parameters * BYTES[self.job.training.gradients]
-        return (Start(stage, Collective(family, op, size)),) if size else ()
+        return (Launch(stage, Collective(family, op, size)),) if size else ()
 
     def gather(self, family: str, stage: int, parameters: float) -> tuple[Line, ...]:
         size = parameters * weight_bytes(self.job)
-        return (Start(stage, Collective(family, "all_gather", size)),) if size else ()
+        return (Launch(stage, Collective(family, "all_gather", size)),) if size else ()
 
     def reduced(self, action: Action) -> Iterator[Line]:
         """Yield the last backward pass of a stage in parts, and the reduction of each bucket as it fills."""
@@ -199,7 +205,7 @@ class _Writer:
         return self.marked(action, items, marks)
 
     def gathered(self) -> tuple[tuple[Line, ...], dict[Action, tuple[Line, ...]]]:
-        """Start all gathers at once; the first forward pass of each stage waits for each bucket where it reads it."""
+        """Launch all gathers at once; the first forward pass of each stage waits for each bucket where it reads it."""
         starts: dict[str, list[Line]] = {family: [] for family, _ in self.kinds}
         special: dict[Action, tuple[Line, ...]] = {}
         for action in {a.stage: a for a in reversed(self.row) if a.letter == "F"}.values():
@@ -208,7 +214,7 @@ class _Writer:
             for family, expert in self.kinds:
                 for bucket in first_reads(stage.parameters_used(expert), self.bucket):
                     starts[family] += self.gather(family, action.stage, bucket.parameters)
-                    marks.append((bucket.position, Drain(family, len(starts[family]))))
+                    marks.append((bucket.position, Wait(family, len(starts[family]))))
             special[action] = (*self.take(action), *self.marked(action, stage.forward, marks), *self.give(action))
         return tuple(line for lines in starts.values() for line in lines), special
 
@@ -222,11 +228,11 @@ class _Writer:
             if not self.job.parallelism.overlap.grad_reduce:
                 for stage in self.own:
                     yield from self.reduce(family, stage, self.stages[stage].held(expert))
-            yield Drain(family)
+            yield Wait(family)
         shared = max(self.stages[stage].shared for stage in self.own)
         if shared:
-            yield Start(-1, Collective("embedding", "all_reduce", shared * BYTES[self.job.training.gradients]))
-            yield Drain("embedding")
+            yield Launch(-1, Collective("embedding", "all_reduce", shared * BYTES[self.job.training.gradients]))
+            yield Wait("embedding")
 
     def end(self) -> Iterator[Line]:
         """Yield the gradient norm, which all ranks of a replica with all experts share, and the optimizer."""
@@ -250,4 +256,4 @@ class _Writer:
         for family, expert in self.kinds:
             for stage in self.own:
                 yield from self.gather(family, stage, self.stages[stage].held(expert))
-            yield Drain(family)
+            yield Wait(family)

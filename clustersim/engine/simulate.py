@@ -1,33 +1,20 @@
-"""SimPy plays the programs of jobs, step after step: one long-lived process a rank cell."""
+"""SimPy plays the graphs of jobs that share a fabric, step after step."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from functools import partial
 
+import numpy as np
 import simpy
 
 from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import Fabric
-from clustersim.engine.program import Program, Span
-from clustersim.engine.ranks import Meter, World, play_rank
+from clustersim.engine.graph import JOIN, Graph, build
+from clustersim.engine.record import Record
 from clustersim.errors import SimulationError
-
-
-class Record(NamedTuple):
-    """What one step of a job leaves behind.
-
-    begin, end: in seconds of the simulation. events: SimPy events that the whole simulation processed; solves: max-min
-    problems that it solved.
-    """
-
-    spans: list[Span]
-    end: float
-    events: int
-    solves: int
-    begin: float = 0.0
 
 
 def simulate(
@@ -40,32 +27,41 @@ def simulate(
 
     Every job starts at its time of `starts` (seconds; default: all at 0) and repeats its step until each has completed
     `steps` that began when all had started. A step begins when all ranks of the job have ended the one before. progress is
-    told the share of the actions that are done, a hundred times at most. Raises SimulationError when no event is left and a
-    rank still waits.
+    told the share of the tasks that are done, a hundred times at most. Raises SimulationError at a deadlock.
     """
     env = simpy.Environment()
     fabric = Fabric(env, plans[0].network.capacity.tolist())
-    meter = Meter([program for plan in plans for program in plan.programs], steps, progress)
+    graphs = [build(plan.programs, plan.members) for plan in plans]
+    meter = Meter(steps * sum(len(graph.slot) for graph in graphs), progress)
     stop = simpy.Event(env)
     target = _Target(stop, max(starts, default=0.0), dict.fromkeys(range(len(plans)), steps))
-    jobs = [_Repeated(World(env, fabric, plan, meter), job, plan.programs, target) for job, plan in enumerate(plans)]
+    jobs = [
+        _Repeated(env, fabric, plan, graph, meter, partial(target.reached, number))
+        for number, (plan, graph) in enumerate(zip(plans, graphs, strict=True))
+    ]
     for job, start in zip(jobs, starts or [0.0] * len(jobs), strict=True):
         job.start(start)
     with _no_garbage_collection():
         try:
             env.run(until=stop)  # not until the queue is empty: timers that were overtaken are still in it
-        except RuntimeError:
-            raise SimulationError(f"deadlock at {env.now} s: {_stuck(jobs)}") from None
+        except RuntimeError as error:
+            raise SimulationError(f"deadlock at {env.now} s: {error}") from None
     events = next(env._eid)
-    return tuple([step._replace(events=events, solves=fabric.flows.solves) for step in job.steps] for job in jobs)
+    return tuple([job.record(step, events, fabric.flows.solves) for step in job.steps] for job in jobs)
 
 
-def _stuck(jobs: Sequence[_Repeated]) -> str:
-    """Return which rank waits for what."""
-    number, job = next((number, job) for number, job in enumerate(jobs) if job.ranks)
-    rank = next(rank for rank, process in enumerate(job.ranks) if process.is_alive)
-    whose = f" of job {number}" if len(jobs) > 1 else ""
-    return f"rank cell {rank}{whose} waits at {job.world.at[rank]}"
+class Meter:
+    """Counts nodes and reports every hundredth of all."""
+
+    def __init__(self, total: int, report: Callable[[float], None]) -> None:
+        self.total, self.report, self.done, self.next = total or 1, report, 0, 0
+
+    def tick(self) -> None:
+        """Count a node."""
+        self.done += 1
+        if self.done >= self.next:
+            self.next += self.total // 100 + 1
+            self.report(min(self.done / self.total, 1.0))
 
 
 class _Target:
@@ -84,40 +80,96 @@ class _Target:
         return over
 
 
+class _Step:
+    """One step under way: when nodes began and ended, and how many of their predecessors are not over."""
+
+    __slots__ = ("begin", "ends", "left", "marks", "missing", "starts")
+
+    def __init__(self, nodes: int, begin: float) -> None:
+        self.begin, self.left = begin, nodes
+        self.starts, self.ends = [begin] * nodes, [begin] * nodes
+        self.missing = [2] * nodes
+        self.marks: dict[int, list[float]] = {}
+
+
 class _Repeated:
     """A job that plays its step again and again."""
 
-    def __init__(self, world: World, number: int, programs: Sequence[Program], target: _Target) -> None:
-        self.world, self.number, self.programs, self.target = world, number, programs, target
-        self.ranks: list[simpy.Process] = []
-        self.steps: list[Record] = []
-        self.begun, self.running = 0.0, 0
+    def __init__(
+        self,
+        env: simpy.Environment,
+        fabric: Fabric,
+        plan: Plan,
+        graph: Graph,
+        meter: Meter,
+        enough: Callable[[float], bool],
+    ) -> None:
+        self.env, self.fabric, self.graph, self.meter, self.enough = env, fabric, graph, meter, enough
+        self.tasks = graph.found(plan.programs)
+        self.activities = graph.activities(self.tasks)
+        self.after = graph.after()
+        self.steps: list[_Step] = []
+        self.step = _Step(0, 0.0)
 
     def start(self, time: float) -> None:
+        """Begin the first step at a time."""
         if time:
-            simpy.Timeout(self.world.env, time).callbacks.append(lambda _: self.begin())
+            simpy.Timeout(self.env, time).callbacks.append(lambda _: self.begin())
         else:
             self.begin()
 
     def begin(self) -> None:
-        self.begun, self.running = self.world.env.now, len(self.programs)
-        self.ranks = [self.world.env.process(play_rank(self.world, *one)) for one in enumerate(self.programs)]
-        for process in self.ranks:
-            process.callbacks.append(self.ended)
+        """Begin a step."""
+        self.step = _Step(len(self.graph.slot), self.env.now)
+        self.over(0)
 
-    def ended(self, process: simpy.Event) -> None:
-        """Count a rank that has ended; after the last one go on to the next step."""
-        self.running -= 1
-        if self.running or not process.ok:
-            return
-        self.steps.append(Record(self.world.flushed(), self.world.env.now, 0, 0, self.begun))
-        if not self.target.reached(self.number, self.begun):
-            self.begin()
+    def over(self, node: int) -> None:
+        """End a node: those that waited for it alone begin, and end at once where they take no time."""
+        step, now, slots = self.step, self.env.now, self.graph.slot
+        ended = [node]
+        for one in ended:  # grows while it is read
+            step.ends[one] = now
+            self.meter.tick()
+            for following in self.after[one]:
+                step.missing[following] -= 1
+                if step.missing[following]:
+                    continue
+                step.starts[following] = now
+                if slots[following] == JOIN:
+                    ended.append(following)
+                else:
+                    self.fabric.start(self.activities[slots[following]], partial(self.done, following))
+        step.left -= len(ended)
+        if not step.left:
+            self.steps.append(step)
+            if not self.enough(step.begin):
+                self.begin()
+
+    def done(self, node: int, marks: list[float] | None) -> None:
+        """End a task; marks: the ends of its half segments where it shared a link."""
+        if marks is not None:
+            self.step.marks[node] = marks
+        self.over(node)
+
+    def record(self, step: _Step, events: int, solves: int) -> Record:
+        """Return what a complete step leaves behind."""
+        ends = np.array(step.ends)
+        return Record(
+            self.graph,
+            self.tasks,
+            np.array(step.starts),
+            ends,
+            step.marks,
+            step.begin,
+            float(ends.max()),
+            events,
+            solves,
+        )
 
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Millions of live spans make every cycle collection slow, and a simulation makes no garbage cycles to speak of."""
+    """Millions of live objects make every cycle collection slow, and a simulation makes no garbage cycles to speak of."""
     enabled = gc.isenabled()
     gc.disable()
     try:

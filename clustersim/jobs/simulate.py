@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from clustersim.engine.compile import Plan, plan
-from clustersim.engine.simulate import Record
+from clustersim.engine.record import Record
 from clustersim.errors import InputError
 from clustersim.jobs.placement import PlacedJob, place_jobs
 from clustersim.jobs.request import Wanted, load

@@ -11,7 +11,7 @@ import numpy as np
 from clustersim.arrays import Floats, Ints
 from clustersim.engine.compile import Plan
 from clustersim.engine.memory import Held
-from clustersim.engine.simulate import Record
+from clustersim.engine.record import Record
 from clustersim.parallel.job import Job
 from clustersim.report.links import link_bytes
 from clustersim.report.summary import Forecast

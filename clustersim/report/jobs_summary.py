@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from clustersim.engine.compile import Plan
-from clustersim.engine.simulate import Record
+from clustersim.engine.record import Record
 from clustersim.report.breakdown import breakdown, mean
 from clustersim.report.jobs_facts import JobSteps, Shared
 from clustersim.report.shared_links import meeting

@@ -13,7 +13,7 @@ from clustersim.report.trace import write_trace
 if TYPE_CHECKING:
     from clustersim.engine.compile import Plan
     from clustersim.engine.memory import Held
-    from clustersim.engine.simulate import Record
+    from clustersim.engine.record import Record
     from clustersim.topology.model import Topology
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from clustersim.engine.compile import Plan, Work
 from clustersim.engine.memory import Held
 from clustersim.engine.program import Span
-from clustersim.engine.simulate import Record
+from clustersim.engine.record import Record
 from clustersim.hardware.constants import CALL
 from clustersim.parallel.flops import hardware_flop, model_flop
 from clustersim.parallel.job import Job

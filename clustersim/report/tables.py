@@ -9,7 +9,7 @@ import numpy as np
 from clustersim.engine.compile import Plan
 from clustersim.engine.memory import Held
 from clustersim.engine.program import Span
-from clustersim.engine.simulate import Record
+from clustersim.engine.record import Record
 from clustersim.report.links import link_bytes
 from clustersim.topology.model import Topology
 

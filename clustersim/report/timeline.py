@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 
 from clustersim.engine.compile import Plan
 from clustersim.engine.program import Span
-from clustersim.engine.simulate import Record
+from clustersim.engine.record import Record
 from clustersim.units import seconds
 from clustersim.writing import save
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from clustersim.engine.compile import Plan
 from clustersim.engine.program import Span
-from clustersim.engine.simulate import Record
+from clustersim.engine.record import Record
 
 MAX_EVENTS = 2_000_000
 """Slices of one trace at most: what a browser still moves smoothly. Beyond, whole rank classes are left out."""

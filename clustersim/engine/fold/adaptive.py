@@ -17,7 +17,8 @@ from clustersim.engine.compile import Draft, Plan, Work, bound, draft
 from clustersim.engine.fold.refinement import Partition
 from clustersim.engine.fold.saturation import overfull
 from clustersim.engine.network import folded
-from clustersim.engine.simulate import Record, simulate
+from clustersim.engine.record import Record
+from clustersim.engine.simulate import simulate
 from clustersim.topology.model import Topology
 
 FEW = 64

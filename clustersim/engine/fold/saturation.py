@@ -11,7 +11,7 @@ from clustersim.arrays import Floats, Ints, Mask, entries
 from clustersim.engine.fold.refinement import alike
 from clustersim.engine.network import Demand, Network
 from clustersim.engine.program import Span
-from clustersim.engine.simulate import Record
+from clustersim.engine.record import Record
 from clustersim.engine.traffic import FITS
 
 _MOST = 4_000_000  # beginnings of transfers that are looked at in one go
