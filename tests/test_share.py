@@ -179,8 +179,8 @@ def same(folded: JobsResult, whole: JobsResult) -> None:
         of = one.plan.network.cells.ranks.of
         for a, b in zip(one.steps, two.steps, strict=True):
             assert (a.begin, a.end) == pytest.approx((b.begin, b.end), rel=1e-9)
-            parts = breakdown(a.spans, len(one.plan.programs), a.end - a.begin)
-            for rank, found in enumerate(breakdown(b.spans, len(two.plan.programs), b.end - b.begin)):
+            parts = breakdown(a)
+            for rank, found in enumerate(breakdown(b)):
                 assert parts[of[rank]] == pytest.approx(found, rel=1e-7, abs=1e-9 * b.end)
     np.testing.assert_allclose(folded.shared.rates, whole.shared.rates, rtol=1e-9)
 

@@ -56,10 +56,10 @@ class Activity:
     """A fixed sequence of segments that can be started any number of times.
 
     carried: bytes of the collectives and messages inside, for the link report. ends: idle time at which each segment's
-    computation and move end. asked: the most bytes/s that its moves ask of each link.
+    computation and move end. moving: idle seconds of its moves by kind. asked: the most bytes/s that they ask of each link.
     """
 
-    __slots__ = ("asked", "carried", "compute", "ends", "idle", "segments")
+    __slots__ = ("asked", "carried", "compute", "ends", "idle", "moving", "segments")
 
     NONE: ClassVar[Activity]
 
@@ -68,11 +68,15 @@ class Activity:
         self.carried = carried or {}
         self.compute = math.fsum(s.compute for s in self.segments)
         self.ends: list[float] = []
+        self.moving: dict[str, float] = {}
         now = 0.0
         for compute, move in self.segments:
             now += compute
             self.ends.append(now)
-            now += 0.0 if move is None else move.idle
+            if move is not None:
+                idle = move.idle
+                now += idle
+                self.moving[move.kind] = self.moving.get(move.kind, 0.0) + idle
             self.ends.append(now)
         self.idle = now
         self.asked = _peaks(s.move for s in self.segments)

@@ -187,7 +187,7 @@ class Flows:
 # Most activities hold one link or two, where an array costs more than what it does. So these are counted one by one, in
 # the same memory.
 
-_FITS = 1 + 1e-9
+FITS = 1 + 1e-9
 _FEW = 4  # links that are counted sooner one by one
 
 
@@ -214,7 +214,7 @@ class Holds:
 
     def __init__(self, capacity: Floats) -> None:
         self.capacity, self.limit = capacity.copy(), capacity.copy()
-        self.most = capacity * _FITS
+        self.most = capacity * FITS
         self.reserved = np.zeros(len(capacity))
         self.holders, self.asleep = np.zeros((2, len(capacity)), np.int64)
         rows: tuple[Floats | Ints, ...] = (

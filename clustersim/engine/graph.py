@@ -34,6 +34,7 @@ class Parts(NamedTuple):
     task: Ints
     """Which of `Graph.tasks` it is for the rank."""
     microbatch: Ints
+    """That of the pass, -1 outside."""
 
 
 class Waits(NamedTuple):
@@ -42,7 +43,9 @@ class Waits(NamedTuple):
     rank: Ints
     kind: tuple[str, ...]
     stage: Ints
+    """The global stage that a message is for, -1 of other waits."""
     microbatch: Ints
+    """That of the pass, -1 outside."""
     asked: Ints
     """The node at whose end the rank begins to wait."""
     awaited: Ints
@@ -193,14 +196,14 @@ class _Writer:
         for handle in task.waits:
             awaited: int | _Sent
             if isinstance(handle, Message):
-                awaited, stage, which = (handle, microbatch), handle.stage, microbatch
+                awaited, stage = (handle, microbatch), handle.stage
             elif handle.stream in streams:
                 own = streams[handle.stream]
-                awaited, stage, which = own[min(handle.first or len(own), len(own)) - 1], -1, -1
+                awaited, stage = own[min(handle.first or len(own), len(own)) - 1], -1
             else:
                 continue  # this rank has launched nothing there
             now = other = self.node(now, other)
-            self.waits.append((rank, handle.kind, stage, which, now, awaited))
+            self.waits.append((rank, handle.kind, stage, microbatch, now, awaited))
             other = awaited
         return now, other
 

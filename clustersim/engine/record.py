@@ -5,12 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats
-from clustersim.engine.graph import JOIN, Graph
-from clustersim.engine.program import Span, Task
+from clustersim.arrays import Floats, Ints
+from clustersim.engine.graph import Graph, Parts
+from clustersim.engine.program import COMPUTE, Span, Task
+
+
+class Skipped(NamedTuple):
+    """Periods of a steady pipeline that were counted and not played: copies of the one that begins with microbatch `first`."""
+
+    first: int
+    period: int
+    """Microbatches of a period."""
+    periods: int
+    """How many were skipped."""
+    seconds: float
+    """Of one period."""
+    later: Sequence[int]
+    """By node, the one that stands in the next period where it stands in its own."""
+    microbatch: Sequence[int]
+    """By node; -1 outside the passes."""
+
+    def before(self, node: int) -> bool:
+        """Return whether a node stands before the period that was copied."""
+        return 0 <= self.microbatch[node] < self.first
 
 
 @dataclass(frozen=True)
@@ -32,52 +53,44 @@ class Record:
     solves: int = 0
     """Max-min problems that it solved."""
     player: str = "simpy"
+    skipped: Skipped | None = None
+    """What `end` has and the nodes have not."""
 
     @cached_property
     def spans(self) -> list[Span]:
         """What every rank cell did and waited for, in the order in which it ended; waits of no length are left out."""
-        spans = [*self._done(), *self._waited()]
+        spans = [*self.done(np.arange(len(self.graph.parts.rank))), *self._waited()]
         spans.sort(key=lambda span: span.end)
         return spans
 
-    def _done(self) -> list[Span]:
-        parts, graph = self.graph.parts, self.graph
-        asked = np.where(parts.asked < 0, self.starts[parts.node], self.ends[parts.asked])
-        rows = (
-            parts.rank,
-            parts.node,
-            parts.task,
-            parts.microbatch,
-            asked,
-            self.starts[parts.node],
-            self.ends[parts.node],
-        )
-        found = []
-        for rank, node, number, microbatch, wanted, start, end in zip(*(row.tolist() for row in rows), strict=True):
-            task = self.tasks[number]
-            assert graph.slot[node] != JOIN
-            found.append(
-                Span(
-                    rank,
-                    task.stream,
-                    task.kind,
-                    task.stage,
-                    microbatch if task.stream == "compute" or task.gives else -1,
-                    wanted,
-                    start,
-                    end,
-                    task.activity,
-                    self.marks.get(node),
-                )
-            )
-        return found
+    def counts(self, microbatch: Ints) -> Ints:
+        """Return how often what belongs to each of these microbatches was done: more than once if it stands for those skipped."""
+        times = np.ones(len(microbatch), np.int64)
+        if self.skipped is not None:
+            first, period, periods = self.skipped[:3]
+            times[(microbatch >= first) & (microbatch < first + period)] += periods
+        return times
+
+    def done(self, rows: Ints) -> list[Span]:
+        """Return the spans of some rows of the graph's parts."""
+        parts = Parts(*(column[rows] for column in self.graph.parts))
+        start, end = self.starts[parts.node], self.ends[parts.node]
+        asked = np.where(parts.asked < 0, start, self.ends[parts.asked])
+        columns = (parts.rank, parts.node, parts.task, parts.microbatch, asked, start, end)
+        return [self._span(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+    def _span(self, rank: int, node: int, number: int, microbatch: int, asked: float, start: float, end: float) -> Span:
+        stream, kind, stage, _, _, gives, activity = self.tasks[number]
+        which = microbatch if stream == COMPUTE or gives else -1
+        return Span(rank, stream, kind, stage, which, asked, start, end, activity, self.marks.get(node))
 
     def _waited(self) -> list[Span]:
         waits = self.graph.waits
         asked, end = self.ends[waits.asked], self.ends[waits.awaited]
         start = np.where(waits.stage >= 0, np.maximum(asked, self.ends[waits.sent]), asked)
         long = np.flatnonzero(end > asked)
-        rows = (waits.rank, waits.stage, waits.microbatch, asked, np.minimum(start, end), end)
+        which = np.where(waits.stage >= 0, waits.microbatch, -1)
+        rows = (waits.rank, waits.stage, which, asked, np.minimum(start, end), end)
         columns = zip(long.tolist(), *(row[long].tolist() for row in rows), strict=True)
         return [
             Span(rank, "wait", waits.kind[i], stage, microbatch, wanted, begun, over, None, None)

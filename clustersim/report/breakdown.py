@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
-from operator import attrgetter
+from operator import itemgetter
 
-from clustersim.engine.program import Span
+import numpy as np
+
+from clustersim.arrays import Floats, Ints
+from clustersim.engine.fabric import Activity
+from clustersim.engine.program import COMPUTE, Span
+from clustersim.engine.record import Record
 
 UPDATE = ("norm", "optimizer")
 PART_OF = {"embedding": "dp", "edp": "dp", "etp": "tp", "tp_ep": "ep"}
@@ -21,12 +27,16 @@ PART_OF = {"embedding": "dp", "edp": "dp", "etp": "tp", "tp_ep": "ep"}
 PARTS = ("compute", "tp", "pp", "dp", "ep", "cp", "optimizer", "bubble")
 
 
-def breakdown(spans: Iterable[Span], ranks: int, end: float) -> list[dict[str, float]]:
-    """Return {part: seconds} of every rank cell; `end` is the step time in seconds."""
-    rows: list[list[Span]] = [[] for _ in range(ranks)]
-    for span in spans:
-        rows[span.rank].append(span)
-    return [_of_rank(row, end) for row in rows]
+def breakdown(record: Record) -> list[dict[str, float]]:
+    """Return {part: seconds} of every rank cell."""
+    ranks = record.graph.ranks
+    found: dict[str, Floats] = {part: np.zeros(ranks) for part in PARTS}
+    for name, rank, seconds in (*_computed(record), *_waited(record)):
+        found[name] = found.get(name, np.zeros(ranks)) + np.bincount(rank, seconds, ranks)
+    busy = np.sum(list(found.values()), axis=0)
+    found["bubble"] = np.maximum(record.end - record.begin - busy, 0.0)
+    rows = zip(*(values.tolist() for values in found.values()), strict=True)
+    return [dict(zip(found, row, strict=True)) for row in rows]
 
 
 def mean(parts: Sequence[dict[str, float]], ranks: Sequence[int]) -> dict[str, float]:
@@ -38,71 +48,96 @@ def mean(parts: Sequence[dict[str, float]], ranks: Sequence[int]) -> dict[str, f
     }
 
 
-def of_path(path: Iterable[Span]) -> dict[str, float]:
-    """Return {part: seconds} of the critical path; a message counts as pp, a collective on its own stream as its kind."""
+def of_path(path: Iterable[tuple[Span, int]]) -> dict[str, float]:
+    """Return {part: seconds} of the critical path; a message counts as pp, a collective on its own stream as its kind.
+
+    path: spans, and how often each occurs.
+    """
     parts = {name: 0.0 for name in PARTS if name != "bubble"}
-    for span in path:
-        if span.stream == "compute":
-            _add_run(parts, span)
+    for span, times in path:
+        took = (span.end - span.start) * times
+        if span.stream != COMPUTE or span.kind in UPDATE:
+            name = "optimizer" if span.kind in UPDATE else "pp" if span.kind == "send" else span.stream
+            name = PART_OF.get(name, name)
+            parts[name] = parts.get(name, 0.0) + took
             continue
-        name = "pp" if span.kind == "send" else PART_OF.get(span.stream, span.stream)
-        parts[name] = parts.get(name, 0.0) + span.end - span.start
+        shares = _shares(span.activity) if span.activity else {}
+        work = min(span.activity.compute * times, took) if shares and span.activity else took
+        parts["compute"] += work
+        for name, share in shares.items():
+            parts[name] = parts.get(name, 0.0) + (took - work) * share
     return parts
 
 
-def _of_rank(spans: Sequence[Span], end: float) -> dict[str, float]:
-    parts = dict.fromkeys(PARTS, 0.0)
-    posted = _posted(spans)
-    for span in spans:
-        if span.stream == "compute":
-            _add_run(parts, span)
-        elif span.stream == "wait" and span.kind in ("receive", "send"):
-            parts["pp"] += span.end - span.start
-        elif span.stream == "wait":
-            _add_drain(parts, span, posted.get(span.kind, []))
-    parts["bubble"] = max(end - math.fsum(parts.values()), 0.0)
-    return parts
+Part = tuple[str, Ints, Floats]
+"""A part, and rank cells with the seconds that each spends on it, in rows."""
 
 
-def _add_run(parts: dict[str, float], span: Span) -> None:
-    took = span.end - span.start
-    if span.kind in UPDATE:
-        parts["optimizer"] += took
-        return
-    kinds = {segment.move.kind for segment in span.activity.segments if segment.move} if span.activity else set()
-    work = min(span.activity.compute, took) if kinds and span.activity else took
-    parts["compute"] += work
-    if len(kinds) <= 1:
-        name = next(iter(kinds), "tp")
-        parts[name] = parts.get(name, 0.0) + took - work
-        return
-    for name, share in _shares(span).items():
-        parts[name] = parts.get(name, 0.0) + (took - work) * share
+def _computed(record: Record) -> Iterable[Part]:
+    """Yield the time of what runs on compute streams: computation, the communication inside it, and the optimizer."""
+    parts, tasks = record.graph.parts, record.tasks
+    computing = np.array([task.stream == COMPUTE for task in tasks], bool)
+    rows = np.flatnonzero(computing[parts.task])
+    task, rank = parts.task[rows], parts.rank[rows]
+    node = parts.node[rows]
+    times = record.counts(parts.microbatch[rows])
+    took = record.ends[node] - record.starts[node]
+    update = np.array([one.kind in UPDATE for one in tasks], bool)[task]
+    inside = [_shares(one.activity) if c else {} for one, c in zip(tasks, computing.tolist(), strict=True)]
+    most = np.array([one.activity.compute if share else np.inf for one, share in zip(tasks, inside, strict=True)])
+    work = np.minimum(most[task], took)
+    yield "optimizer", rank[update], (took * times)[update]
+    rank, task, work, rest = (row[~update] for row in (rank, task, work * times, (took - work) * times))
+    yield "compute", rank, work
+    for name in dict.fromkeys(name for share in inside for name in share):
+        yield name, rank, rest * np.array([share.get(name, 0.0) for share in inside])[task]
 
 
-def _shares(span: Span) -> dict[str, float]:
-    """Divide the communication of one run by the kind of its moves, in proportion to their idle times."""
-    idle: dict[str, float] = {}
-    for segment in span.activity.segments if span.activity else ():
-        if segment.move:
-            idle[segment.move.kind] = idle.get(segment.move.kind, 0.0) + segment.move.idle
+def _shares(activity: Activity) -> dict[str, float]:
+    """Divide the communication inside a computation by the kind of its moves, in proportion to their idle times."""
+    idle = activity.moving
+    if len(idle) < 2:
+        return dict.fromkeys(idle, 1.0)
     total = math.fsum(idle.values()) or 1.0
     return {name: value / total for name, value in idle.items()}
 
 
-def _posted(spans: Iterable[Span]) -> dict[str, list[Span]]:
-    """Return the collectives of each stream, in the order in which they ran, one after the other."""
-    result: dict[str, list[Span]] = {}
-    for span in spans:
-        if span.stream not in ("compute", "wait") and span.kind != "send":
-            result.setdefault(span.stream, []).append(span)
-    return result
+def _waited(record: Record) -> Iterable[Part]:
+    """Yield the exposed part of communication that compute streams wait for; the rest is waiting for other ranks."""
+    waits = record.graph.waits
+    asked, end = record.ends[waits.asked], record.ends[waits.awaited]
+    times = record.counts(waits.microbatch)
+    message = waits.stage >= 0
+    begun = np.where(message, np.maximum(asked, record.ends[waits.sent]), asked)  # before that nobody sends
+    long = np.maximum(end - np.minimum(begun, end), 0.0) * times
+    sends = message | np.array([kind == "send" for kind in waits.kind], bool)
+    yield "pp", waits.rank[sends], long[sends]
+    rows = np.flatnonzero(~sends & (end > asked))
+    if len(rows):
+        moved = _moved(record, {(int(waits.rank[i]), waits.kind[i]) for i in rows.tolist()})
+    for i in rows.tolist():
+        rank, kind = int(waits.rank[i]), waits.kind[i]
+        seconds = _overlap(moved[rank, kind], float(asked[i]), float(end[i])) * float(times[i])
+        yield PART_OF.get(kind, kind), waits.rank[[i]], np.array([seconds])
 
 
-def _add_drain(parts: dict[str, float], span: Span, posted: Sequence[Span]) -> None:
-    """Count as exposed only the time in which a collective really moved; the rest was waiting for peers."""
-    name = PART_OF.get(span.kind, span.kind)
-    first = bisect_right(posted, span.start, key=attrgetter("end"))
-    during = takewhile(lambda p: p.start < span.end, map(posted.__getitem__, range(first, len(posted))))
-    moved = math.fsum(max(min(p.end, span.end) - max(p.start, span.start), 0.0) for p in during)
-    parts[name] = parts.get(name, 0.0) + moved
+def _moved(record: Record, streams: set[tuple[int, str]]) -> dict[tuple[int, str], list[tuple[float, float]]]:
+    """Return when the collectives of streams, (rank, name) each, began and ended, in the order in which they ran."""
+    parts = record.graph.parts
+    wanted = np.array(
+        [(place[0], task.stream) in streams for place, task in zip(record.graph.tasks, record.tasks, strict=True)], bool
+    )
+    found: defaultdict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
+    rows = np.flatnonzero(wanted[parts.task])
+    node, task = parts.node[rows], parts.task[rows]
+    columns = (task, parts.rank[rows], record.starts[node], record.ends[node])
+    for number, rank, start, end in zip(*(column.tolist() for column in columns), strict=True):
+        found[rank, record.tasks[number].stream].append((start, end))
+    return found
+
+
+def _overlap(moved: Sequence[tuple[float, float]], begin: float, end: float) -> float:
+    """Return the seconds between two times in which a collective really moved; the rest was waiting for peers."""
+    first = bisect_right(moved, begin, key=itemgetter(1))
+    during = takewhile(lambda one: one[0] < end, (moved[i] for i in range(first, len(moved))))
+    return math.fsum(max(min(over, end) - max(begun, begin), 0.0) for begun, over in during)

@@ -1,64 +1,61 @@
-"""The critical path: the chain of spans, each begun when the one before it ended, that the step time is the sum of.
-
-Every wait ends at the very moment when what it waited for ends, so that the chain is found from the last span backwards.
-"""
+"""The critical path: the chain of tasks, each begun when the one before it ended, that the step time is the sum of."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+import numpy as np
 
+from clustersim.engine.graph import JOIN
 from clustersim.engine.program import Span
+from clustersim.engine.record import Record
 
-Test = Callable[[Span], bool]
+Path = list[tuple[Span, int]]
+"""The spans of tasks, first to last, and how often each occurs: in a step whose periods were skipped, often."""
 
 
-def critical_path(spans: Sequence[Span]) -> list[Span]:
-    """Return the spans of the critical path, first to last, without those of waits; `spans` are in order of their ends.
+def critical_path(record: Record) -> Path:
+    """Return the spans of the critical path; of ranks in lock-step, that of the one that computes longest.
 
-    Of ranks in lock-step, it has the one that computes longest.
+    From the last node backwards: of the two that a node needs, the one that ended later is the one it waited for; of two that
+    ended at one time, what the rank asked first.
     """
-    ends = [span.end for span in spans]
-    path: list[Span] = []
-    place: int | None = len(spans) - 1 if spans else None
-    while place is not None:
-        if spans[place].stream == "wait":
-            place = _last(spans, ends, place, spans[place].end, _awaited(spans[place]))
+    nodes, times = _nodes(record)
+    parts = record.graph.parts
+    compute = np.array([task.activity.compute for task in record.tasks] or [0.0])
+    order = np.lexsort((-np.arange(len(parts.node)), compute[parts.task], parts.node))  # of a node, the longest is last
+    last = order[np.searchsorted(parts.node[order], nodes, side="right") - 1]
+    return list(zip(record.done(last), times, strict=True))
+
+
+def _nodes(record: Record) -> tuple[list[int], list[int]]:
+    """Return the nodes of the path, first to last, and how often each occurs.
+
+    Before the periods that were skipped stands what stands before those that were not, one period earlier: so a node of an
+    earlier period is replaced by its like in the kept one, until all skipped periods are passed. Where a node comes again,
+    all that stood between comes again as often as periods are left.
+    """
+    graph, ends = record.graph, record.ends.tolist()
+    a, b, slot = graph.a, graph.b, graph.slot
+    skipped = record.skipped
+    left = skipped.periods if skipped else 0
+    node = int(np.argmax(record.ends))
+    nodes: list[int] = []
+    times: list[int] = []
+    seen: dict[int, tuple[int, int]] = {}
+    while node:
+        if slot[node] != JOIN:
+            nodes.append(node)
+            times.append(1)
+        node = a[node] if ends[a[node]] >= ends[b[node]] else b[node]
+        if not left or skipped is None or not skipped.before(node):
             continue
-        peers = _peers(spans, ends, place)
-        path.append(max(peers, key=lambda span: span.activity.compute if span.activity else 0.0))
-        place = _last(spans, ends, place, spans[place].start, _cause(peers))
-    return path[::-1]
-
-
-def _cause(peers: Sequence[Span]) -> Test:
-    """Return what spans in lock-step waited for: the pass before on the rank that asked last, or what kept their stream busy."""
-    ranks, stream = {span.rank for span in peers}, peers[0].stream
-    late = next((span.rank for span in peers if span.asked == span.start), None)
-    if late is not None:
-        return lambda o: o.rank == late and o.stream in ("compute", "wait")
-    return lambda o: o.rank in ranks and o.stream == stream
-
-
-def _awaited(wait: Span) -> Test:
-    """Return what ends a wait: the message of that stage and microbatch, or what the rank itself put on a stream."""
-    if wait.kind == "receive":
-        return lambda o: o.kind == "send" and (o.stage, o.microbatch) == (wait.stage, wait.microbatch)
-    if wait.kind == "send":
-        return lambda o: o.kind == "send" and o.rank == wait.rank
-    return lambda o: o.stream == wait.kind and o.rank == wait.rank
-
-
-def _peers(spans: Sequence[Span], ends: list[float], place: int) -> list[Span]:
-    """Return the span and those in lock-step with it: that began and ended with it, on the same stream."""
-    one = spans[place]
-    if one.kind == "send":
-        return [one]
-    alike = (spans[index] for index in range(bisect_left(ends, one.end), bisect_right(ends, one.end)))
-    return [o for o in alike if o[1:5] == one[1:5] and o.start == one.start]
-
-
-def _last(spans: Sequence[Span], ends: list[float], place: int, end: float, test: Test) -> int | None:
-    """Return the last place before `place` of a span that ended at `end` and passes the test."""
-    first, last = bisect_left(ends, end, 0, place), bisect_right(ends, end, 0, place)
-    return next((index for index in range(last - 1, first - 1, -1) if test(spans[index])), None)
+        while left and skipped.before(node):
+            node, left = skipped.later[node], left - 1
+        if node in seen:
+            first, then = seen[node]
+            often = left // (then - left)
+            times[first:] = [count + often for count in times[first:]]
+            left -= often * (then - left)
+            seen.clear()
+        else:
+            seen[node] = len(nodes), left
+    return nodes[::-1], times[::-1]

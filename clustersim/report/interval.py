@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from clustersim.arrays import Ints
 from clustersim.engine.compile import Plan, Work
 from clustersim.engine.groups import roles
-from clustersim.engine.program import Span
+from clustersim.engine.program import COMPUTE
 from clustersim.engine.script import Compute
 from clustersim.model.kernel import Kernel
 from clustersim.predictors.uncertainty import Bounds, Margin
+from clustersim.report.critical_path import Path
 
 Pass = tuple[int, str, int]
 """Position in the ep group, kind and stage of a computation: 0, `F`, 3; 0, `optimizer`, -1."""
@@ -33,14 +33,14 @@ class StepKernels(NamedTuple):
     launches: float
 
 
-def step_kernels(work: Work, plan: Plan, path: Iterable[Span], end: float, bounds: Bounds) -> StepKernels:
+def step_kernels(work: Work, plan: Plan, path: Path, end: float, bounds: Bounds) -> StepKernels:
     """Return between which times a step of `end` seconds lies by the errors of kernels alone, and how many run in a row."""
     critical = exposed(work, plan, path)
     launches = math.fsum(seconds / work.seconds[kernel] for kernel, seconds in critical.items())
     return StepKernels(bounds.margin(end, critical), launches)
 
 
-def exposed(work: Work, plan: Plan, path: Iterable[Span]) -> dict[Kernel, float]:
+def exposed(work: Work, plan: Plan, path: Path) -> dict[Kernel, float]:
     """Return the seconds of each kernel on the critical path."""
     result: defaultdict[Kernel, float] = defaultdict(float)
     kernels = _kernels(work)
@@ -52,12 +52,13 @@ def exposed(work: Work, plan: Plan, path: Iterable[Span]) -> dict[Kernel, float]
     return result
 
 
-def _computed(path: Iterable[Span], places: Ints) -> dict[Pass, float]:
+def _computed(path: Path, places: Ints) -> dict[Pass, float]:
     """Return the seconds of computation on the path by pass; places: of the rank cells in their ep groups."""
     result: defaultdict[Pass, float] = defaultdict(float)
-    for span in path:
-        if span.stream == "compute" and span.activity and span.activity.compute:
-            result[int(places[span.rank]), span.kind, span.stage] += min(span.activity.compute, span.end - span.start)
+    for span, times in path:
+        if span.stream == COMPUTE and span.activity and span.activity.compute:
+            seconds = min(span.activity.compute, span.end - span.start) * times
+            result[int(places[span.rank]), span.kind, span.stage] += seconds
     return result
 
 

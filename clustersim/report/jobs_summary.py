@@ -74,7 +74,7 @@ def _steps(tenant: JobSteps) -> list[dict[str, Any]]:
 
 def parts(plan: Plan, step: Record) -> dict[str, float]:
     """Return where a step of a job went, on the mean of its ranks."""
-    return mean(breakdown(step.spans, len(plan.programs), step.end - step.begin), plan.size.tolist())
+    return mean(breakdown(step), plan.size.tolist())
 
 
 def mean_parts(steps: Sequence[dict[str, float]]) -> dict[str, float]:

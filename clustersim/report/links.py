@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from clustersim.arrays import Floats
 from clustersim.engine.compile import Plan
 from clustersim.engine.network import Network, Variant
-from clustersim.engine.program import Span
+from clustersim.report.critical_path import Path
 from clustersim.topology.model import Topology
 
 _SAME = 1 + 1e-9
@@ -27,7 +26,7 @@ def link_bytes(plan: Plan, topology: Topology) -> Floats:
     return plan.network.bytes_by_link(totals.items())
 
 
-def limiting_seconds(path: Sequence[Span], network: Network) -> Floats:
+def limiting_seconds(path: Path, network: Network) -> Floats:
     """Return, by link, the seconds of the critical path in which bytes move at the rate that this link gives them.
 
     Of a transfer that NCCL or its GPUs keep below what its links would give, no link is one. Idle rates: what transfers take
@@ -35,9 +34,9 @@ def limiting_seconds(path: Sequence[Span], network: Network) -> Floats:
     """
     found = np.zeros(len(network.topology.capacity))
     sizes: dict[tuple[Variant, int], float] = {}
-    for span in path:
+    for span, times in path:
         for key, size in (span.activity.carried if span.activity else {}).items():
-            sizes[key] = sizes.get(key, 0.0) + size
+            sizes[key] = sizes.get(key, 0.0) + size * times
     for (variant, cell), size in sizes.items():
         group = int(network.cells.groups[variant[0]].first[cell])
         for t in network.phases(variant):

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from clustersim.engine.compile import Plan, Work
 from clustersim.engine.memory import Held
-from clustersim.engine.program import Span
 from clustersim.engine.record import Record
 from clustersim.hardware.constants import CALL
 from clustersim.parallel.flops import hardware_flop, model_flop
@@ -15,6 +14,7 @@ from clustersim.parallel.nearby import Nearby
 from clustersim.predictors.uncertainty import Bounds, Margin
 from clustersim.report.breakdown import mean, of_path
 from clustersim.report.calibration import Kind, interval
+from clustersim.report.critical_path import Path
 from clustersim.report.interval import StepKernels
 from clustersim.report.links import busiest, limiting_seconds, link_bytes
 from clustersim.report.trace import chosen, shown
@@ -50,7 +50,7 @@ class Facts(NamedTuple):
     memory: list[Held]
     forecast: Forecast
     kernels: StepKernels
-    path: list[Span]
+    path: Path
     nearby: Nearby | None
     full_attention: bool
 
