@@ -83,7 +83,7 @@ def _computed(record: Record) -> Iterable[Part]:
     times = record.counts(parts.microbatch[rows])
     took = record.ends[node] - record.starts[node]
     update = np.array([one.kind in UPDATE for one in tasks], bool)[task]
-    inside = [_shares(one.activity) if c else {} for one, c in zip(tasks, computing.tolist(), strict=True)]
+    inside = [_shares(one.activity) if one.stream == COMPUTE and one.kind not in UPDATE else {} for one in tasks]
     most = np.array([one.activity.compute if share else np.inf for one, share in zip(tasks, inside, strict=True)])
     work = np.minimum(most[task], took)
     yield "optimizer", rank[update], (took * times)[update]
