@@ -7,7 +7,7 @@ from pathlib import Path
 import clustersim
 
 HOUSE = Path(clustersim.__file__).parent
-ENGINE = {"Group", "Held", "Line", "Network", "Run"}
+ENGINE = {"Held", "Network"}
 """Names that the engine shares with another room until its instructions are one set."""
 
 

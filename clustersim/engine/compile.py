@@ -13,8 +13,8 @@ from clustersim.engine.fabric import Activity, Carried, Move, Segment
 from clustersim.engine.fold.refinement import Partition
 from clustersim.engine.groups import group_of, roles, tenant
 from clustersim.engine.network import Demand, Network, demand, folded, networks
-from clustersim.engine.program import COMPUTE, Group, Handle, Launched, Message, Program, Task, Template
-from clustersim.engine.script import Compute, Launch, Line, Recv, Script, Send, Wait
+from clustersim.engine.program import COMPUTE, GroupCell, Handle, Launched, Message, Program, Task, Template
+from clustersim.engine.script import Compute, Instruction, Launch, Recv, Script, Send, Wait
 from clustersim.engine.traffic import Family
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective, Steps
@@ -43,7 +43,7 @@ class Plan(NamedTuple):
 
     programs: list[Program]
     network: Network
-    members: Mapping[Group, int]
+    members: Mapping[GroupCell, int]
     first: Ints
     size: Ints
 
@@ -107,9 +107,9 @@ def _cells_of(rank: int, places: Mapping[str, Ints], net: Network) -> dict[str, 
     }
 
 
-def _members(uses: Sequence[tuple[Family, Sequence[Collective]]], net: Network) -> dict[Group, int]:
+def _members(uses: Sequence[tuple[Family, Sequence[Collective]]], net: Network) -> dict[GroupCell, int]:
     """Count the rank cells in the first group of every group cell."""
-    result: dict[Group, int] = {}
+    result: dict[GroupCell, int] = {}
     for family, _ in uses:
         cells = np.sort(net.cells.ranks.of[family.ranks[net.cells.groups[family.name].first]], axis=1)
         different = (np.diff(cells, axis=1) > 0).sum(axis=1) + 1
@@ -125,7 +125,7 @@ class _Binder:
     known: dict[tuple[object, ...], Activity]
 
     def program(self, script: Script, role: int, slowdown: float, cells: Mapping[str, int]) -> Program:
-        def bound(lines: Sequence[Line], *where: object) -> Template:
+        def bound(lines: Sequence[Instruction], *where: object) -> Template:
             return tuple(self.tasks(lines, (role, *where), slowdown, cells))
 
         return Program(
@@ -137,7 +137,7 @@ class _Binder:
         )
 
     def tasks(
-        self, lines: Sequence[Line], key: tuple[object, ...], slowdown: float, cells: Mapping[str, int]
+        self, lines: Sequence[Instruction], key: tuple[object, ...], slowdown: float, cells: Mapping[str, int]
     ) -> Iterator[Task]:
         """Yield the tasks of a pass, bound to the cells of a rank; `key` says where in the scripts it stands.
 
@@ -186,7 +186,7 @@ class _Binder:
             self.known[key] = self.activities.work(line.items, slowdown, cells)
         return self.known[key]
 
-    def transfer(self, call: Collective, group: Group) -> Activity:
+    def transfer(self, call: Collective, group: GroupCell) -> Activity:
         key = (call, group)
         if key not in self.known:
             self.known[key] = self.activities.transfer(call, group[1])

@@ -17,14 +17,14 @@ import numpy as np
 
 from clustersim.arrays import Ints
 from clustersim.engine.fabric import Activity, Segment
-from clustersim.engine.program import COMPUTE, Group, Message, Place, Program, Task
+from clustersim.engine.program import COMPUTE, GroupCell, Message, Program, Task, TemplateKey
 from clustersim.errors import SimulationError
 
 JOIN = -1
 """The slot of a node that takes no time."""
 
 
-class Parts(NamedTuple):
+class Occurrences(NamedTuple):
     """What ranks do at nodes, one row a rank and node; a node of several ranks has several rows."""
 
     rank: Ints
@@ -32,7 +32,7 @@ class Parts(NamedTuple):
     asked: Ints
     """The node whose end is when the rank asked for it."""
     task: Ints
-    """Which of `Graph.tasks` it is for the rank."""
+    """Which of `StepGraph.tasks` it is for the rank."""
     microbatch: Ints
     """That of the pass, -1 outside."""
 
@@ -55,7 +55,7 @@ class Waits(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class StepGraph:
     """All nodes of a step, and what ranks do and wait for at them."""
 
     a: list[int]
@@ -63,9 +63,9 @@ class Graph:
     slot: list[int]
     slots: tuple[tuple[int, ...], ...]
     """The tasks of each slot, one of each rank that takes part, by their place in `tasks`."""
-    tasks: tuple[tuple[int, Place, int], ...]
+    tasks: tuple[tuple[int, TemplateKey, int], ...]
     """Where each task is: rank, template, place in it."""
-    parts: Parts
+    occurrences: Occurrences
     waits: Waits
     labels: tuple[tuple[int, int, int], ...]
     """What tells a node from others: the task that it was written for, the microbatch, and a number."""
@@ -111,12 +111,12 @@ def structure(programs: Sequence[Program]) -> tuple[object, ...]:
     )
 
 
-def build(programs: Sequence[Program], members: Mapping[Group, int]) -> Graph:
+def build(programs: Sequence[Program], members: Mapping[GroupCell, int]) -> StepGraph:
     """Return the graph of one step. members: how many rank cells each group has.
 
     Raises SimulationError at a deadlock, which names a rank and what it cannot begin.
     """
-    writer = _Writer(members)
+    writer = _Instancer(members)
     for rank, program in enumerate(programs):
         writer.rank(rank, program)
     return writer.graph(len(programs))
@@ -130,25 +130,25 @@ class _Meeting(NamedTuple):
     """The k-th task that the rank cells of a group start together."""
 
     node: int
-    group: Group
+    group: GroupCell
     arrivals: list[int]
     """The node at whose end each of them is there."""
     tasks: list[int]
 
 
-class _Writer:
+class _Instancer:
     """Instances templates rank by rank; what another rank has not written yet is filled in at the end."""
 
-    def __init__(self, members: Mapping[Group, int]) -> None:
+    def __init__(self, members: Mapping[GroupCell, int]) -> None:
         self.members = members
         self.a, self.b, self.slot = [0], [0], [JOIN]
         self.labels: list[tuple[int, int]] = [(-1, -1)]
         self.label = self.labels[0]
-        self.tasks: dict[tuple[int, Place, int], int] = {}
+        self.tasks: dict[tuple[int, TemplateKey, int], int] = {}
         self.slots: dict[tuple[int, ...], int] = {}
-        self.parts: list[tuple[int, int, int, int, int]] = []
+        self.occurrences: list[tuple[int, int, int, int, int]] = []
         self.waits: list[tuple[int, str, int, int, int, int | _Sent]] = []
-        self.meetings: dict[tuple[Group, int], _Meeting] = {}
+        self.meetings: dict[tuple[GroupCell, int], _Meeting] = {}
         self.sent: dict[_Sent, tuple[int, int]] = {}  # the node, and that at whose end it was asked for
         self.unsent: list[tuple[int, _Sent]] = []
 
@@ -168,7 +168,7 @@ class _Writer:
         """Write all tasks of a rank."""
         now = 0  # the node at whose end the compute stream is
         streams: dict[str, list[int]] = {}
-        calls: dict[Group, int] = {}
+        calls: dict[GroupCell, int] = {}
         for where, template, microbatch in program.passes():
             for place, task in enumerate(template):
                 number = self.tasks.setdefault((rank, where, place), len(self.tasks))
@@ -179,11 +179,11 @@ class _Writer:
                         now = self.node(before, other)
                         continue
                     now, asked = self.started(task, number, before, other, calls)
-                    self.parts.append((rank, now, asked, number, microbatch))
+                    self.occurrences.append((rank, now, asked, number, microbatch))
                     continue
                 own = streams.setdefault(task.stream, [])
                 node, _ = self.started(task, number, now, own[-1] if own else now, calls)
-                self.parts.append((rank, node, now, number, microbatch))
+                self.occurrences.append((rank, node, now, number, microbatch))
                 own.append(node)
                 if task.gives is not None:
                     self.sent[task.gives, microbatch] = node, now
@@ -207,7 +207,7 @@ class _Writer:
             other = awaited
         return now, other
 
-    def started(self, task: Task, number: int, a: int, b: int | _Sent, calls: dict[Group, int]) -> tuple[int, int]:
+    def started(self, task: Task, number: int, a: int, b: int | _Sent, calls: dict[GroupCell, int]) -> tuple[int, int]:
         """Write a task, and return its node and the one at whose end it was asked for (-1: its own begin)."""
         if task.group is None or self.members[task.group] == 1:
             return self.node(a, b, self.slots.setdefault((number,), len(self.slots))), -1
@@ -221,7 +221,7 @@ class _Writer:
         meeting.tasks.append(number)
         return meeting.node, arrival
 
-    def graph(self, ranks: int) -> Graph:
+    def graph(self, ranks: int) -> StepGraph:
         """Return what was written, in an order in which every node comes after those before it."""
         for meeting in self.meetings.values():
             if len(meeting.arrivals) < self.members[meeting.group]:
@@ -242,21 +242,21 @@ class _Writer:
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
         a, b = (place[np.array(row)[order]] for row in (self.a, self.b))
-        return Graph(
+        return StepGraph(
             a.tolist(),
             b.tolist(),
             np.array(self.slot)[order].tolist(),
             tuple(self.slots),
             tuple(self.tasks),
-            self.all_parts(place),
+            self.all_occurrences(place),
             self.all_waits(place),
             self.all_labels(order),
             ranks,
         )
 
-    def all_parts(self, place: Ints) -> Parts:
-        rank, node, asked, task, microbatch = np.array(self.parts, np.int64).reshape(-1, 5).T
-        return Parts(rank, place[node], np.where(asked < 0, -1, place[asked]), task, microbatch)
+    def all_occurrences(self, place: Ints) -> Occurrences:
+        rank, node, asked, task, microbatch = np.array(self.occurrences, np.int64).reshape(-1, 5).T
+        return Occurrences(rank, place[node], np.where(asked < 0, -1, place[asked]), task, microbatch)
 
     def all_waits(self, place: Ints) -> Waits:
         rows = [

@@ -16,14 +16,14 @@ from clustersim.schedules.action import Action
 
 COMPUTE = "compute"
 
-Group = tuple[str, int]
+GroupCell = tuple[str, int]
 """A communication group: (family, cell)."""
 
 
 class Message(NamedTuple):
     """The handle of a message for `stage` between the two rank cells of a pair; one for each microbatch."""
 
-    group: Group
+    group: GroupCell
     stage: int
 
     @property
@@ -56,7 +56,7 @@ class Task(NamedTuple):
     """The letter of the pass, `norm`, `optimizer`, the op of a collective, or `send`; empty where it only waits."""
     stage: int
     """The global stage, -1 for what belongs to no stage."""
-    group: Group | None
+    group: GroupCell | None
     """All rank cells of this group start it together; None: this one alone."""
     waits: tuple[Handle, ...]
     """What the compute stream waits for before it, one after the other."""
@@ -69,7 +69,7 @@ class Task(NamedTuple):
 Template = tuple[Task, ...]
 """The tasks of a pass, in the order in which a rank launches them."""
 
-Place = tuple[str, object]
+TemplateKey = tuple[str, object]
 """Where a template stands in a program: `begin`, `finish`, (`steps`, letter and stage) or (`special`, action)."""
 
 
@@ -86,7 +86,7 @@ class Program(NamedTuple):
     special: Mapping[Action, Template]
     finish: Template
 
-    def passes(self) -> Iterator[tuple[Place, Template, int]]:
+    def passes(self) -> Iterator[tuple[TemplateKey, Template, int]]:
         """Yield every pass: where its template stands, the template, and the microbatch (-1 outside the actions)."""
         yield ("begin", None), self.begin, -1
         steps = {key: (("steps", key), template) for key, template in self.steps.items()}
@@ -97,7 +97,7 @@ class Program(NamedTuple):
                 yield *steps[action.letter, action.stage], action.microbatch
         yield ("finish", None), self.finish, -1
 
-    def templates(self) -> Iterator[tuple[Place, Template]]:
+    def templates(self) -> Iterator[tuple[TemplateKey, Template]]:
         """Yield every template once."""
         yield ("begin", None), self.begin
         yield from ((("steps", key), template) for key, template in self.steps.items())

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats, Ints
-from clustersim.engine.graph import Graph, Parts
+from clustersim.engine.graph import Occurrences, StepGraph
 from clustersim.engine.program import COMPUTE, Span, Task
 
 
@@ -38,7 +38,7 @@ class Skipped(NamedTuple):
 class Record:
     """One step of a job, in seconds of the simulation."""
 
-    graph: Graph
+    graph: StepGraph
     tasks: Sequence[Task]
     """The tasks of the graph in the programs that were played."""
     starts: Floats
@@ -59,7 +59,7 @@ class Record:
     @cached_property
     def spans(self) -> list[Span]:
         """What every rank cell did and waited for, in the order in which it ended; waits of no length are left out."""
-        spans = [*self.done(np.arange(len(self.graph.parts.rank))), *self._waited()]
+        spans = [*self.done(np.arange(len(self.graph.occurrences.rank))), *self._waited()]
         spans.sort(key=lambda span: span.end)
         return spans
 
@@ -72,11 +72,11 @@ class Record:
         return times
 
     def done(self, rows: Ints) -> list[Span]:
-        """Return the spans of some rows of the graph's parts."""
-        parts = Parts(*(column[rows] for column in self.graph.parts))
-        start, end = self.starts[parts.node], self.ends[parts.node]
-        asked = np.where(parts.asked < 0, start, self.ends[parts.asked])
-        columns = (parts.rank, parts.node, parts.task, parts.microbatch, asked, start, end)
+        """Return the spans of some rows of the graph's occurrences."""
+        some = Occurrences(*(column[rows] for column in self.graph.occurrences))
+        start, end = self.starts[some.node], self.ends[some.node]
+        asked = np.where(some.asked < 0, start, self.ends[some.asked])
+        columns = (some.rank, some.node, some.task, some.microbatch, asked, start, end)
         return [self._span(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
     def _span(self, rank: int, node: int, number: int, microbatch: int, asked: float, start: float, end: float) -> Span:

@@ -62,19 +62,19 @@ class Wait(NamedTuple):
     first: int | None = None
 
 
-Line = Compute | Send | Recv | Launch | Wait
-Mark = tuple[int, Line]
+Instruction = Compute | Send | Recv | Launch | Wait
+Mark = tuple[int, Instruction]
 """A position in a pass, and what happens there."""
 
 
 class Script(NamedTuple):
     """The lines of one pipeline rank; as engine.program.Program, unbound."""
 
-    begin: tuple[Line, ...]
+    begin: tuple[Instruction, ...]
     row: tuple[Action, ...]
-    steps: Mapping[tuple[str, int], tuple[Line, ...]]
-    special: Mapping[Action, tuple[Line, ...]]
-    finish: tuple[Line, ...]
+    steps: Mapping[tuple[str, int], tuple[Instruction, ...]]
+    special: Mapping[Action, tuple[Instruction, ...]]
+    finish: tuple[Instruction, ...]
 
     def collectives(self) -> Iterator[Collective]:
         """Yield all collectives and messages, each at least once."""
@@ -106,8 +106,8 @@ class _Writer:
     row: tuple[Action, ...]
 
     def script(self) -> Script:
-        steps: dict[tuple[str, int], tuple[Line, ...]] = {}
-        special: dict[Action, tuple[Line, ...]] = {}
+        steps: dict[tuple[str, int], tuple[Instruction, ...]] = {}
+        special: dict[Action, tuple[Instruction, ...]] = {}
         for action in {(a.letter, a.stage): a for a in self.row}.values():  # the last of each letter and stage
             before, after = self.take(action), self.give(action)
             steps[action.letter, action.stage] = (*before, *self.computed(action, self.items(action)), *after)
@@ -122,7 +122,7 @@ class _Writer:
         items: Steps = getattr(stage, by_letter[action.letter])
         return items
 
-    def computed(self, action: Action, items: Steps) -> Iterator[Line]:
+    def computed(self, action: Action, items: Steps) -> Iterator[Instruction]:
         """Yield items in lock-step with the tp group; collectives of experts, which join ranks of different ones, stand between.
 
         Where tp peers hold different experts, whose work may differ, only parts with tp collectives are in lock-step.
@@ -140,7 +140,7 @@ class _Writer:
                 yield Launch(action.stage, one)
                 yield Wait(one.group)
 
-    def marked(self, action: Action, items: Steps, marks: Sequence[Mark]) -> Iterator[Line]:
+    def marked(self, action: Action, items: Steps, marks: Sequence[Mark]) -> Iterator[Instruction]:
         """Yield items with the line of each mark at its position."""
         done = 0
         for position, line in sorted(marks, key=itemgetter(0)):
@@ -151,14 +151,14 @@ class _Writer:
         if done < len(items):
             yield from self.computed(action, items[done:])
 
-    def take(self, action: Action) -> tuple[Line, ...]:
+    def take(self, action: Action) -> tuple[Instruction, ...]:
         if action.letter == "F" and action.stage > 0:
             return (Recv(action.stage, FORWARD),)
         if action.letter in "BI" and action.stage < len(self.stages) - 1:
             return (Recv(action.stage, BACKWARD),)
         return ()
 
-    def give(self, action: Action) -> tuple[Line, ...]:
+    def give(self, action: Action) -> tuple[Instruction, ...]:
         wait = not self.job.parallelism.overlap.p2p
         if action.letter == "F" and action.stage < len(self.stages) - 1:
             size = self.stages[action.stage].output_bytes
@@ -184,17 +184,17 @@ class _Writer:
         """Whether the parameters of the last update are gathered during the first forward passes."""
         return bool(self.job.parallelism.zero and self.job.parallelism.overlap.param_gather and self.kinds)
 
-    def reduce(self, family: str, stage: int, parameters: float) -> tuple[Line, ...]:
+    def reduce(self, family: str, stage: int, parameters: float) -> tuple[Instruction, ...]:
         """Return the reduction of gradients over the ranks that hold the same parameters."""
         op = "reduce_scatter" if self.job.parallelism.zero else "all_reduce"
         size = parameters * BYTES[self.job.training.gradients]
         return (Launch(stage, Collective(family, op, size)),) if size else ()
 
-    def gather(self, family: str, stage: int, parameters: float) -> tuple[Line, ...]:
+    def gather(self, family: str, stage: int, parameters: float) -> tuple[Instruction, ...]:
         size = parameters * weight_bytes(self.job)
         return (Launch(stage, Collective(family, "all_gather", size)),) if size else ()
 
-    def reduced(self, action: Action) -> Iterator[Line]:
+    def reduced(self, action: Action) -> Iterator[Instruction]:
         """Yield the last backward pass of a stage in parts, and the reduction of each bucket as it fills."""
         items, stage = self.items(action), self.stages[action.stage]
         marks: list[Mark] = []
@@ -204,10 +204,10 @@ class _Writer:
                 marks += [(bucket.position, line) for line in self.reduce(family, action.stage, bucket.parameters)]
         return self.marked(action, items, marks)
 
-    def gathered(self) -> tuple[tuple[Line, ...], dict[Action, tuple[Line, ...]]]:
+    def gathered(self) -> tuple[tuple[Instruction, ...], dict[Action, tuple[Instruction, ...]]]:
         """Launch all gathers at once; the first forward pass of each stage waits for each bucket where it reads it."""
-        starts: dict[str, list[Line]] = {family: [] for family, _ in self.kinds}
-        special: dict[Action, tuple[Line, ...]] = {}
+        starts: dict[str, list[Instruction]] = {family: [] for family, _ in self.kinds}
+        special: dict[Action, tuple[Instruction, ...]] = {}
         for action in {a.stage: a for a in reversed(self.row) if a.letter == "F"}.values():
             stage = self.stages[action.stage]
             marks: list[Mark] = []
@@ -222,7 +222,7 @@ class _Writer:
     def own(self) -> range:
         return range(self.rank, len(self.stages), self.job.parallelism.pp)
 
-    def reduce_all(self) -> Iterator[Line]:
+    def reduce_all(self) -> Iterator[Instruction]:
         """Yield the reduction of what is not reduced yet, then that of the tied embedding."""
         for family, expert in self.kinds:
             if not self.job.parallelism.overlap.grad_reduce:
@@ -234,7 +234,7 @@ class _Writer:
             yield Launch(-1, Collective("embedding", "all_reduce", shared * BYTES[self.job.training.gradients]))
             yield Wait("embedding")
 
-    def end(self) -> Iterator[Line]:
+    def end(self) -> Iterator[Instruction]:
         """Yield the gradient norm, which all ranks of a replica with all experts share, and the optimizer."""
         parameters, experts = (
             sum(getattr(self.stages[s], kind) for s in self.own) for kind in ("parameters", "experts")
@@ -249,7 +249,7 @@ class _Writer:
         if found[norm:]:
             yield Compute("optimizer", -1, found[norm:], None)
 
-    def gather_all(self) -> Iterator[Line]:
+    def gather_all(self) -> Iterator[Instruction]:
         """Yield the gathering of the updated parameters, unless the next forward passes do it."""
         if not self.job.parallelism.zero or self.gathers:
             return

@@ -12,7 +12,7 @@ import simpy
 
 from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import Fabric
-from clustersim.engine.graph import JOIN, Graph, build
+from clustersim.engine.graph import JOIN, StepGraph, build
 from clustersim.engine.record import Record
 from clustersim.errors import SimulationError
 
@@ -100,7 +100,7 @@ class _Repeated:
         env: simpy.Environment,
         fabric: Fabric,
         plan: Plan,
-        graph: Graph,
+        graph: StepGraph,
         meter: Meter,
         enough: Callable[[float], bool],
     ) -> None:

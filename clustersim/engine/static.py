@@ -16,11 +16,11 @@ from clustersim.arrays import Floats, Ints, entries
 from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import Activity
 from clustersim.engine.flows import FITS
-from clustersim.engine.graph import Graph
+from clustersim.engine.graph import StepGraph
 from clustersim.engine.record import Record
 
 
-def static(plan: Plan, graph: Graph) -> Record | None:
+def static(plan: Plan, graph: StepGraph) -> Record | None:
     """Return the step of a plan that is alone on its fabric; None where tasks may have slowed each other."""
     tasks = graph.found(plan.programs)
     activities = graph.activities(tasks)
@@ -32,7 +32,7 @@ def static(plan: Plan, graph: Graph) -> Record | None:
     return Record(graph, tasks, starts, times, {}, 0.0, float(times.max()), player="static")
 
 
-def longest(graph: Graph, activities: Sequence[Activity]) -> list[float]:
+def longest(graph: StepGraph, activities: Sequence[Activity]) -> list[float]:
     """Return when each node ends, in seconds from the begin of the step, if nothing slows it."""
     seconds = [*(activity.idle for activity in activities), 0.0]  # the last one is that of joins, slot -1
     ends = [0.0]
@@ -43,7 +43,7 @@ def longest(graph: Graph, activities: Sequence[Activity]) -> list[float]:
     return ends
 
 
-def fits(graph: Graph, activities: Sequence[Activity], starts: Floats, ends: Floats, capacity: Floats) -> bool:
+def fits(graph: StepGraph, activities: Sequence[Activity], starts: Floats, ends: Floats, capacity: Floats) -> bool:
     """Return whether all that holds a link at one moment asks for no more than its capacity, in bytes/s."""
     asked = [activity.asked for activity in activities]
     count = np.array([len(one.links) for one in asked] or [0])

@@ -75,7 +75,7 @@ Part = tuple[str, Ints, Floats]
 
 def _computed(record: Record) -> Iterable[Part]:
     """Yield the time of what runs on compute streams: computation, the communication inside it, and the optimizer."""
-    parts, tasks = record.graph.parts, record.tasks
+    parts, tasks = record.graph.occurrences, record.tasks
     computing = np.array([task.stream == COMPUTE for task in tasks], bool)
     rows = np.flatnonzero(computing[parts.task])
     task, rank = parts.task[rows], parts.rank[rows]
@@ -123,7 +123,7 @@ def _waited(record: Record) -> Iterable[Part]:
 
 def _moved(record: Record, streams: set[tuple[int, str]]) -> dict[tuple[int, str], list[tuple[float, float]]]:
     """Return when the collectives of streams, (rank, name) each, began and ended, in the order in which they ran."""
-    parts = record.graph.parts
+    parts = record.graph.occurrences
     wanted = np.array(
         [(place[0], task.stream) in streams for place, task in zip(record.graph.tasks, record.tasks, strict=True)], bool
     )

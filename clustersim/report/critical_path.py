@@ -19,7 +19,7 @@ def critical_path(record: Record) -> Path:
     ended at one time, what the rank asked first.
     """
     nodes, times = _nodes(record)
-    parts = record.graph.parts
+    parts = record.graph.occurrences
     compute = np.array([task.activity.compute for task in record.tasks] or [0.0])
     order = np.lexsort((-np.arange(len(parts.node)), compute[parts.task], parts.node))  # of a node, the longest is last
     last = order[np.searchsorted(parts.node[order], nodes, side="right") - 1]

@@ -8,7 +8,7 @@ from typing import Any
 
 from clustersim.lab.measure.cuda import CudaClock
 from clustersim.lab.measure.device import Device
-from clustersim.lab.measure.timing import Clock, Launch, Timing, summary
+from clustersim.lab.measure.timing import Clock, KernelLaunch, Timing, summary
 
 
 def clock(device: Device) -> Clock:
@@ -19,13 +19,13 @@ def clock(device: Device) -> Clock:
 class WallClock:
     """Times on a CPU, once through the launches."""
 
-    def time(self, launches: Sequence[Launch], samples: int) -> Timing:
+    def time(self, launches: Sequence[KernelLaunch], samples: int) -> Timing:
         """Return the seconds of one launch."""
         for launch in launches:
             launch()
         return summary([_wall(launches) for _ in range(samples)])
 
-    def sustain(self, launches: Sequence[Launch], seconds: float) -> list[float]:
+    def sustain(self, launches: Sequence[KernelLaunch], seconds: float) -> list[float]:
         """Return the seconds of one launch, chunk by chunk."""
         end, chunks = time.perf_counter() + seconds, [_wall(launches)]
         while time.perf_counter() < end:
@@ -39,7 +39,7 @@ class WallClock:
         return nullcontext()
 
 
-def _wall(launches: Sequence[Launch]) -> float:
+def _wall(launches: Sequence[KernelLaunch]) -> float:
     start = time.perf_counter()
     for launch in launches:
         launch()

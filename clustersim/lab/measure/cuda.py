@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from clustersim.lab.measure.timing import Launch, Timing, one_pass, play_all, summary
+from clustersim.lab.measure.timing import KernelLaunch, Timing, one_pass, play_all, summary
 
 COVER = 2**30
 """Bytes of the fill that runs while the CPU dispatches a pass: 0.2 ms at 5 TB/s."""
@@ -36,7 +36,7 @@ class CudaClock:
 
         return torch.cuda.stream(self.stream)
 
-    def time(self, launches: Sequence[Launch], samples: int) -> Timing:
+    def time(self, launches: Sequence[KernelLaunch], samples: int) -> Timing:
         """Return the seconds of one launch."""
         with self.scope():
             for launch in launches:
@@ -49,7 +49,7 @@ class CudaClock:
             self.events(play, 2)
             return summary([seconds / len(pieces) for seconds in self.events(play, samples)])
 
-    def sustain(self, launches: Sequence[Launch], seconds: float) -> list[float]:
+    def sustain(self, launches: Sequence[KernelLaunch], seconds: float) -> list[float]:
         """Return the seconds of one launch in chunks of about 0.1 s, without a pause between them."""
         with self.scope():
             rough = min(self.events(lambda: play_all(launches), 2)) / len(launches)
@@ -75,7 +75,7 @@ class CudaClock:
         event.record(self.stream)
         return event
 
-    def events(self, play: Launch, samples: int) -> list[float]:
+    def events(self, play: KernelLaunch, samples: int) -> list[float]:
         """Return the GPU's seconds of some calls, each dispatched while a fill keeps the GPU busy."""
         found = []
         for _ in range(samples):
@@ -87,7 +87,7 @@ class CudaClock:
             found.append(start.elapsed_time(end) / 1e3)
         return found
 
-    def captured(self, launches: Sequence[Launch]) -> Launch | None:
+    def captured(self, launches: Sequence[KernelLaunch]) -> KernelLaunch | None:
         """Return a call that replays the launches as a CUDA graph; None where one of them asks the CPU meanwhile."""
         import torch
 
@@ -99,5 +99,5 @@ class CudaClock:
         except RuntimeError:
             torch.cuda.synchronize()
             return None
-        replay: Launch = graph.replay
+        replay: KernelLaunch = graph.replay
         return replay

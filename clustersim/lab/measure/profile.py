@@ -18,7 +18,7 @@ from clustersim.lab.measure.log import MeasurementLog
 from clustersim.lab.measure.meter import BoardMeter, Reading, source
 from clustersim.lab.measure.plan import MeasurementPlan
 from clustersim.lab.measure.rows import KEY, WHOLE_COLUMNS, WHOLE_KEY, kernel_row, measured, name, rate, trial_row
-from clustersim.lab.measure.timing import Clock, Launch, Timing
+from clustersim.lab.measure.timing import Clock, KernelLaunch, Timing
 
 SAMPLES = 20
 SUSTAINED = 10.0
@@ -87,10 +87,10 @@ class Bench:
         bytes_ = max(case.kernel.bytes, 1.0)
         return int(np.clip(min(2 * self.device.l2, self.device.memory / 8) / bytes_ + 1, 1, SETS))
 
-    def _burst(self, launches: Sequence[Launch]) -> Timing:
+    def _burst(self, launches: Sequence[KernelLaunch]) -> Timing:
         return self.clock.time(launches, SAMPLES)
 
-    def _sustained(self, launches: Sequence[Launch]) -> tuple[Timing, Reading]:
+    def _sustained(self, launches: Sequence[KernelLaunch]) -> tuple[Timing, Reading]:
         with BoardMeter(self.look) as meter:
             chunks = self.clock.sustain(launches, SUSTAINED if self.device.real else 0.02)
         late = chunks[len(chunks) // 2 :]

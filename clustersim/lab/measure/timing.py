@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-Launch = Callable[[], object]
+KernelLaunch = Callable[[], object]
 PASS = 5e-4
 """Seconds that a pass should take at least: far above the resolution of events (0.5 us) and the gap before its start."""
 MOST = 256
@@ -26,23 +26,23 @@ class Timing(NamedTuple):
 class Clock(Protocol):
     """A way to time passes."""
 
-    def time(self, launches: Sequence[Launch], samples: int) -> Timing:
+    def time(self, launches: Sequence[KernelLaunch], samples: int) -> Timing:
         """Return the seconds of one launch among `launches`, which take turns."""
 
-    def sustain(self, launches: Sequence[Launch], seconds: float) -> list[float]:
+    def sustain(self, launches: Sequence[KernelLaunch], seconds: float) -> list[float]:
         """Return seconds of one launch in each chunk of a run without pause of about `seconds`."""
 
     def scope(self) -> Any:
         """Return the context in which operands must be made."""
 
 
-def play_all(launches: Sequence[Launch]) -> None:
-    """Launch them all, in order."""
+def play_all(launches: Sequence[KernelLaunch]) -> None:
+    """KernelLaunch them all, in order."""
     for launch in launches:
         launch()
 
 
-def one_pass(launches: Sequence[Launch], rough: float) -> list[Launch]:
+def one_pass(launches: Sequence[KernelLaunch], rough: float) -> list[KernelLaunch]:
     """Return the launches, repeated until a pass takes long enough."""
     repeats = int(np.ceil(PASS / max(rough * len(launches), 1e-9)))
     return list(launches) * max(1, min(repeats, MOST // len(launches)))

@@ -7,13 +7,13 @@ from typing import Any
 
 from clustersim.lab.measure.case import Case, Unavailable
 from clustersim.lab.measure.device import Device
-from clustersim.lab.measure.timing import Launch
+from clustersim.lab.measure.timing import KernelLaunch
 
 BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
 FLASH3 = "flash-attention 3"
 
 
-def build(case: Case, device: Device) -> Launch:
+def build(case: Case, device: Device) -> KernelLaunch:
     """Return the launch of one attention kernel; a backward one has its forward pass behind it. Raises Unavailable."""
     import torch
 

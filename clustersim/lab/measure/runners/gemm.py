@@ -6,13 +6,13 @@ from typing import Any
 
 from clustersim.lab.measure.case import Case, Unavailable
 from clustersim.lab.measure.device import Device
-from clustersim.lab.measure.timing import Launch
+from clustersim.lab.measure.timing import KernelLaunch
 
 ACCUMULATE = "fp32 accumulate"
 """Note of a wgrad that adds to fp32 main gradients."""
 
 
-def build(case: Case, device: Device) -> Launch:
+def build(case: Case, device: Device) -> KernelLaunch:
     """Return the launch of one product. Raises Unavailable."""
     kernel = case.kernel
     if kernel.kind == "bmm":
@@ -37,14 +37,14 @@ def operands(case: Case, device: Device) -> tuple[Any, Any]:
     return a, b
 
 
-def _plain(a: Any, b: Any) -> Launch:
+def _plain(a: Any, b: Any) -> KernelLaunch:
     import torch
 
     out = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
     return lambda: torch.mm(a, b, out=out)
 
 
-def _accumulate(device: Device, a: Any, b: Any) -> Launch:
+def _accumulate(device: Device, a: Any, b: Any) -> KernelLaunch:
     import torch
 
     if not device.real:
@@ -57,7 +57,7 @@ def _accumulate(device: Device, a: Any, b: Any) -> Launch:
     return launch
 
 
-def _scaled(case: Case, device: Device) -> Launch:
+def _scaled(case: Case, device: Device) -> KernelLaunch:
     import torch
 
     if not hasattr(torch, "_scaled_mm"):
@@ -74,7 +74,7 @@ def _scaled(case: Case, device: Device) -> Launch:
     return launch
 
 
-def _batched(case: Case, device: Device) -> Launch:
+def _batched(case: Case, device: Device) -> KernelLaunch:
     import torch
 
     batch, m, n, k = case.kernel.batch, case.kernel.m, case.kernel.n, case.kernel.k

@@ -6,12 +6,12 @@ from typing import Any
 
 from clustersim.lab.measure.case import Case, Unavailable
 from clustersim.lab.measure.device import Device
-from clustersim.lab.measure.timing import Launch
+from clustersim.lab.measure.timing import KernelLaunch
 
 LOOP = "loop"
 
 
-def build(case: Case, device: Device) -> Launch:
+def build(case: Case, device: Device) -> KernelLaunch:
     """Return the launch of the products of `batch` experts, whose tokens lie one expert after another.
 
     Raises Unavailable.
@@ -43,7 +43,7 @@ def _weights(case: Case, device: Device) -> Any:
     return device.normal((kernel.batch, kernel.k, kernel.n), kernel.dtype)
 
 
-def _loop(case: Case, a: Any, b: Any, each: int) -> Launch:
+def _loop(case: Case, a: Any, b: Any, each: int) -> KernelLaunch:
     import torch
 
     if case.kernel.op == "wgrad":

@@ -6,17 +6,17 @@ from collections.abc import Callable
 
 from clustersim.lab.measure.case import Case
 from clustersim.lab.measure.device import Device
-from clustersim.lab.measure.timing import Launch
+from clustersim.lab.measure.timing import KernelLaunch
 
 VOCABULARY = 128_256
 
 
-def build(case: Case, device: Device) -> Launch:
+def build(case: Case, device: Device) -> KernelLaunch:
     """Return the launch of one kernel."""
     return MAKERS[case.kernel.op](case, device)
 
 
-def _embedding(case: Case, device: Device) -> Launch:
+def _embedding(case: Case, device: Device) -> KernelLaunch:
     from torch.nn.functional import embedding
 
     entries = VOCABULARY if device.real else 64
@@ -25,7 +25,7 @@ def _embedding(case: Case, device: Device) -> Launch:
     return lambda: embedding(tokens, table)
 
 
-def _embedding_backward(case: Case, device: Device) -> Launch:
+def _embedding_backward(case: Case, device: Device) -> KernelLaunch:
     import torch
 
     entries = VOCABULARY if device.real else 64
@@ -34,14 +34,14 @@ def _embedding_backward(case: Case, device: Device) -> Launch:
     return lambda: torch.ops.aten.embedding_dense_backward(gradient, tokens, entries, -1, False)
 
 
-def _permute(case: Case, device: Device) -> Launch:
+def _permute(case: Case, device: Device) -> KernelLaunch:
     """Return the gather of m rows in random order: tokens sorted by their expert."""
     rows = device.normal((case.kernel.m, case.kernel.n), case.kernel.dtype)
     order = device.integers(case.kernel.m, case.kernel.m)
     return lambda: rows.index_select(0, order)
 
 
-def _unpermute(case: Case, device: Device) -> Launch:
+def _unpermute(case: Case, device: Device) -> KernelLaunch:
     import torch
 
     rows = device.normal((case.kernel.m, case.kernel.n), case.kernel.dtype)
@@ -50,7 +50,7 @@ def _unpermute(case: Case, device: Device) -> Launch:
     return lambda: total.index_add_(0, order, rows)
 
 
-def _adam(case: Case, device: Device) -> Launch:
+def _adam(case: Case, device: Device) -> KernelLaunch:
     import torch
 
     weight = device.normal((case.kernel.n,), "fp32", grad=True)
@@ -59,25 +59,25 @@ def _adam(case: Case, device: Device) -> Launch:
     return optimizer.step
 
 
-def _norm(case: Case, device: Device) -> Launch:
+def _norm(case: Case, device: Device) -> KernelLaunch:
     import torch
 
     gradient = device.normal((case.kernel.n,), case.kernel.dtype)
     return lambda: torch.linalg.vector_norm(gradient)
 
 
-def _scale(case: Case, device: Device) -> Launch:
+def _scale(case: Case, device: Device) -> KernelLaunch:
     gradient = device.normal((case.kernel.n,), case.kernel.dtype)
     return lambda: gradient.mul_(1.0)
 
 
-def _fill(case: Case, device: Device) -> Launch:
+def _fill(case: Case, device: Device) -> KernelLaunch:
     values = device.normal((case.kernel.n,), case.kernel.dtype)
-    clear: Launch = values.zero_
+    clear: KernelLaunch = values.zero_
     return clear
 
 
-MAKERS: dict[str, Callable[[Case, Device], Launch]] = {
+MAKERS: dict[str, Callable[[Case, Device], KernelLaunch]] = {
     "embedding": _embedding,
     "embedding_backward": _embedding_backward,
     "permute": _permute,

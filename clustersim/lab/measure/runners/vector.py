@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from clustersim.lab.measure.case import Case
 from clustersim.lab.measure.device import Device
 from clustersim.lab.measure.fuse import compiled
-from clustersim.lab.measure.timing import Launch
+from clustersim.lab.measure.timing import KernelLaunch
 
 COMPILED = "compiled"
 SUFFIX = "_backward"
@@ -63,7 +63,7 @@ FUNCTIONS = {
 }
 
 
-def build(case: Case, device: Device) -> Launch:
+def build(case: Case, device: Device) -> KernelLaunch:
     """Return the launch of one kernel."""
     import torch
 
@@ -81,7 +81,7 @@ def build(case: Case, device: Device) -> Launch:
     return lambda: torch.autograd.grad(out, inputs, gradient, retain_graph=True)
 
 
-def _without_graph(call: Callable[..., Any], inputs: tuple[Any, ...]) -> Launch:
+def _without_graph(call: Callable[..., Any], inputs: tuple[Any, ...]) -> KernelLaunch:
     import torch
 
     def launch() -> object:
