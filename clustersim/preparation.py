@@ -33,7 +33,7 @@ from clustersim.schedules.action import Action, Schedule
 from clustersim.topology.model import Topology
 
 Answer = TypeVar("Answer")
-Parts = tuple[tuple[Stage, ...], ...]
+StagesByPosition = tuple[tuple[Stage, ...], ...]
 """All stages of a job, by position in the ep group."""
 SPLITS, ACTIONS, PREDICTORS = 512, 1_000_000, 4
 """How many splits, actions of schedules (a hundred bytes each) and predictors are kept."""
@@ -88,7 +88,7 @@ class Preparation:
         self._schedules, self._written = Newest(ACTIONS), Newest(ACTIONS)
         self._predictors = Newest(PREDICTORS)
 
-    def parts(self, job: Job) -> Parts:
+    def parts(self, job: Job) -> StagesByPosition:
         """Return the stages of a job; those of one shape are the same objects."""
         # what decides neither layers nor their stages
         training = job.training.model_copy(update={"global_batch": 1})

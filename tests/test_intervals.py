@@ -87,7 +87,7 @@ def step(monkeypatch):
     """Simulate a split on two nodes of four GPUs with a stretched predictor; return its seconds and their margin by kernels."""
 
     def simulate(split, **figures):
-        monkeypatch.setattr("clustersim.predictors.load.get", lambda name: Stretched(**figures))
+        monkeypatch.setattr("clustersim.preparation.get", lambda name: Stretched(**figures))
         topology = cluster(2, extra=FAULT if split == "straggler" else "")
         result = run(topology, job(**LARGER, **SPLITS[split]), ignore_memory=True)
         return result.summary["step_time_s"], result.facts.kernels.margin

@@ -9,13 +9,13 @@ from zlib import crc32
 from clustersim.lab.constants_effects import BY, STEPS, Effect
 from clustersim.lab.constants_table import CONSTANTS, OTHER, UNKNOWN, StatedConstant
 
-Cells = Mapping[str, Sequence[str]]
+PageCells = Mapping[str, Sequence[str]]
 """By name of a constant: what the page says of its effect, a cell a reference step."""
 MOST = 10
 """Rows of the table of those that matter most."""
 
 
-def page(cells: Cells) -> str:
+def page(cells: PageCells) -> str:
     """Return docs/constants.md with these effects; a constant without any is marked."""
     own = [_row(one, cells) for one in CONSTANTS]
     steps = [
@@ -63,7 +63,7 @@ def _largest(row: Sequence[str]) -> float:
     return max(abs(float(word)) for word in words)
 
 
-def _row(one: StatedConstant, cells: Cells) -> str:
+def _row(one: StatedConstant, cells: PageCells) -> str:
     own = cells.get(one.name, ["?"] * len(STEPS))
     return f"| `{one.name}` | {shown(one.value)} | {one.unit} | {one.source} | {one.rows} | {' | '.join(own)} |"
 
