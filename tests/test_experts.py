@@ -13,6 +13,7 @@ from clustersim.engine.script import Launch, scripts
 from clustersim.errors import ClustersimError, ConfigError, InputError
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective
+from clustersim.model.parameters import parameters
 from clustersim.model.sharding import split, zipf_shares
 from clustersim.parallel.flops import model_flop
 from clustersim.parallel.load import build
@@ -113,6 +114,51 @@ def test_parameters_and_optimizer_state_are_conserved(tp, ep, slices, zero):
     assert state == pytest.approx(12 * held, rel=1e-12)
 
 
+DENSE = {"model__layers": 6, "model__dense_layers": 3, "model__dense_ffn": 2048}
+"""A model of two kinds of layers: the first three have one wide MLP, the others experts."""
+
+
+@pytest.mark.parametrize(("pp", "kinds"), [(1, ["ddd eee"]), (2, ["ddd", "eee"]), (4, ["dd", "d e", "e", "e"])])
+def test_layers_of_two_kinds_stand_in_their_order(pp, kinds):
+    found = stages(job(pp=pp, dp=1, **DENSE).place(pp, pp))
+    runs = [[(layer.experts, count) for layer, count in stage.layers if layer.name == "block"] for stage in found]
+    counted = [6 // pp + (stage < 6 % pp) for stage in range(pp)]
+    assert [sum(count for _, count in own) for own in runs] == counted
+    assert [" ".join("de"[experts] * count for experts, count in own) for own in runs] == kinds
+
+
+@pytest.mark.parametrize(("tp", "ep", "slices"), SPLITS)
+def test_parameters_of_two_kinds_of_layers_are_those_of_the_closed_form(tp, ep, slices):
+    one = job(tp=tp, ep=ep, expert_tp=slices, pp=2, dp=16, training__global_batch=64, **DENSE).place(tp * 32, 8)
+    every = stages(one)
+    copies = sum(s.replicated for s in every) * (tp - 1)
+    held = sum(s.held(expert=False) for s in every) * tp + sum(s.experts for s in every) * ep * slices
+    assert held - copies == parameters(one.model, vocab=one.vocab)
+    narrow = job(dp=1, **(DENSE | {"model__dense_ffn": 1024})).model
+    assert parameters(one.model) - parameters(narrow) == 3 * 3 * 512 * 1024  # layers, products of a gated MLP, shape
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"training__recompute": "full"}, {"zero": 1, "tp": 2}, {"parallelism__vpp": 1}]
+)
+@pytest.mark.parametrize("pp", [1, 2])
+def test_layers_of_two_kinds_fold(pp, options):
+    """With pp 2 a rank either has experts or has none, and only the first kind waits for rows."""
+    folded, whole = (simulate(cluster(4), fold, pp=pp, ep=4, **DENSE, **options) for fold in (True, False))
+    same(folded, whole)
+    waits = [parts["ep"] > 0 for parts in folded.parts]
+    assert any(waits)
+    assert all(waits) == (pp == 1)
+
+
+def test_half_of_the_layers_of_each_kind_are_half_of_the_work_of_each():
+    kinds = ({"model__experts": None, "model__topk": 1}, {"model__dense_layers": 2}, {})
+    dense, mixed, experts = (
+        sum(step.flop for step in stages(job(dp=1, **kind).place(1, 1))[0].forward) for kind in kinds
+    )
+    assert mixed == pytest.approx((dense + experts) / 2, rel=1e-12)
+
+
 @pytest.mark.parametrize("ep", [2, 4, 8])
 def test_the_optimizer_updates_a_share_of_each_kind(ep):
     one = job(ep=ep, dp=16, zero=1).place(16, 8)
@@ -164,9 +210,10 @@ def test_rows_are_split_without_loss(rows, n, part):
 
 
 @pytest.mark.parametrize("imbalance", [1, 1.5, 3, 4])
+@pytest.mark.parametrize("kinds", [{}, DENSE])
 @pytest.mark.parametrize(("tp", "slices", "shared"), [(1, 1, 0), (2, 2, 1), (4, 1, 0), (4, 2, 1), (1, 2, 0)])
-def test_all_ranks_together_run_the_model_flop_however_uneven(imbalance, tp, slices, shared):
-    uneven = {"training__expert_imbalance": imbalance, "model__shared_experts": shared}
+def test_all_ranks_together_run_the_model_flop_however_uneven(imbalance, kinds, tp, slices, shared):
+    uneven = {"training__expert_imbalance": imbalance, "model__shared_experts": shared, **kinds}
     one = job(tp=tp, ep=4, expert_tp=slices, dp=8, **uneven).place(8 * tp, 8)
     lanes = [stages(one, position) for position in range(one.positions)]
     steps = [k for lane in lanes for s in lane for k in (*s.forward, *s.backward) if isinstance(k, Kernel)]
@@ -368,6 +415,22 @@ ERRORS = {
     "slices that no ep fits with": (
         {"ep": 2, "dp": 2, "tp": 1, "expert_tp": 4},
         "parallelism.ep: 2 × expert_tp 4 does not divide tp 1 × dp 2; use another dp",
+    ),
+    "dense layers of a dense model": (
+        {"model__experts": None, "model__topk": 1, "model__dense_layers": 2},
+        "model.dense_layers: 2 needs a mixture of experts in the others; set model.experts",
+    ),
+    "only dense layers": (
+        {"model__dense_layers": 4},
+        "model.dense_layers: 4 leaves no layer with experts of 4; drop model.experts",
+    ),
+    "a width without layers": (
+        {"model__dense_ffn": 2048},
+        "model.dense_ffn: 2048 is the width of dense layers; set model.dense_layers or write ffn",
+    ),
+    "a width that tp does not divide": (
+        {"tp": 2, "dp": 1, "model__dense_layers": 1, "model__dense_ffn": 1023},
+        "parallelism.tp: 2 does not divide the width 1023 of dense layers; use 1",
     ),
     "slices that do not divide the width": (
         {"ep": 2, "expert_tp": 3, "dp": 6},

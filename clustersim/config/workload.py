@@ -15,7 +15,8 @@ class Model(Spec):
     """A transformer by its shapes (names in brackets are Megatron's, accepted as aliases).
 
     ffn: width of the MLP (of one expert in a mixture). kv_heads: key/value heads (GQA; default: heads). head_dim: default
-    hidden / heads. experts, topk: mixture of experts, with `shared_experts` always on. causal: false for encoders (BERT).
+    hidden / heads. experts, topk: mixture of experts, with `shared_experts` always on. dense_layers: so many of the first
+    layers have one MLP of width `dense_ffn` (default: ffn) and no experts (DeepSeek). causal: false for encoders (BERT).
     tied_embeddings: the head shares the embedding's weights. dropout: whether dropout kernels run. activation: `gelu_new`
     is GPT-2's tanh form, eight kernels when eager. head_transform: the head starts with a linear, the activation and a
     norm (BERT). vocab_multiple: the vocabulary is padded to a multiple of this times tp (make_vocab_size_divisible_by).
@@ -42,6 +43,8 @@ class Model(Spec):
     experts: Count | None = None
     topk: Count = 1
     shared_experts: Index = 0
+    dense_layers: Index = 0
+    dense_ffn: Count | None = None
 
 
 class Training(Spec):

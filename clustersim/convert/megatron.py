@@ -123,7 +123,7 @@ REMEDIES: Mapping[str, str] = {
     "multi_latent_attention": "leave it out, latent attention is not modelled",
     "mtp_num_layers": "leave it out, the prediction of several tokens is not modelled",
     "moe_shared_expert_intermediate_size": "write model.shared_experts, how many experts of the usual width are always on",
-    "moe_layer_freq": "write 1 or leave it out, every layer is a mixture or none is",
+    "moe_layer_freq": "write model.dense_layers, how many of the first layers have no experts; the others all have",
     "moe_expert_capacity_factor": "leave it out, routers that drop rows are not modelled",
     "squared_relu": "write model.activation, squares of ReLU are not modelled",
     "gated_linear_unit": "write swiglu, other gates are not modelled",

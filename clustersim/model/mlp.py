@@ -11,7 +11,7 @@ from clustersim.model.sharding import ShardedModel
 
 def mlp_part(shard: ShardedModel) -> tuple[Operator, ...]:
     """Return the operators of a dense MLP without its norm."""
-    return (*dense(shard, "", shard.ffn), residual_part(shard, "mlp_residual"))
+    return (*dense(shard, "", shard.dense_ffn), residual_part(shard, "mlp_residual"))
 
 
 def dense(shard: ShardedModel, prefix: str, ffn: int) -> tuple[Operator, ...]:

@@ -54,3 +54,5 @@ class Layer(NamedTuple):
     operators: tuple[Operator, ...]
     input_bytes: float
     """Bytes of the layer's input on one rank: all that full recomputation keeps."""
+    experts: bool = False
+    """A block with a mixture of experts where others have one MLP."""

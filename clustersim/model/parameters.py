@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clustersim.config.workload import Model
-from clustersim.model.sharding import width
+from clustersim.model.sharding import dense_layers, dense_width, width
 
 
 def parameters(model: Model, active: bool = False, vocab: int | None = None) -> int:
@@ -18,24 +18,28 @@ def parameters(model: Model, active: bool = False, vocab: int | None = None) -> 
     positions = (model.max_positions or 0) * h if model.positions == "learned" else 0
     transform = h * h + h + norm + rows if model.head_transform else 0
     untied = 0 if model.tied_embeddings else table
-    return table + positions + untied + transform + norm + model.layers * _block(model, norm, active)
+    dense = dense_layers(model)
+    blocks = dense * _block(model, norm, _mlp(model, dense_width(model)))
+    blocks += (model.layers - dense) * _block(model, norm, _experts(model, active)) if model.experts else 0
+    return table + positions + untied + transform + norm + blocks
 
 
-def _block(model: Model, norm: int, active: bool) -> int:
+def _block(model: Model, norm: int, mlp: int) -> int:
     h, dim = model.hidden, model.head_dim or model.hidden // model.heads
     inner, outer = model.heads * dim, (model.heads + 2 * (model.kv_heads or model.heads)) * dim
     attention = h * outer + inner * h + (outer + h if model.bias else 0)
-    return attention + _mlp(model, active) + 2 * norm
+    return attention + mlp + 2 * norm
 
 
-def _mlp(model: Model, active: bool) -> int:
-    h, ffn = model.hidden, width(model)
+def _mlp(model: Model, ffn: int) -> int:
+    inner = 2 * ffn if model.activation == "swiglu" else ffn
+    return model.hidden * inner + ffn * model.hidden + (inner + model.hidden if model.bias else 0)
+
+
+def _experts(model: Model, active: bool) -> int:
+    h, ffn, experts = model.hidden, width(model), model.experts or 1
     inner = 2 * ffn if model.activation == "swiglu" else ffn
     products = h * inner + ffn * h
-    if model.experts is None:
-        return products + (inner + h if model.bias else 0)
-    visited = (model.topk if active else model.experts) * products
-    shared = model.shared_experts * products + (
-        (model.shared_experts * inner + h) if model.bias and model.shared_experts else 0
-    )
-    return visited + shared + h * model.experts
+    visited = (model.topk if active else experts) * products
+    bias = model.shared_experts * inner + h if model.bias and model.shared_experts else 0
+    return visited + model.shared_experts * products + bias + h * experts

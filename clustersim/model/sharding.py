@@ -79,6 +79,11 @@ class ShardedModel:
         """Width of the MLP, or of one shared expert."""
         return width(self.model) // self.tp
 
+    @cached_property
+    def dense_ffn(self) -> int:
+        """Width of the MLP of a dense layer."""
+        return dense_width(self.model) // self.tp
+
     @property
     def spread(self) -> bool:
         """Whether rows travel to experts on other ranks."""
@@ -168,6 +173,16 @@ class ShardedModel:
 def width(model: Model) -> int:
     """Return the width of the MLP before the split: `ffn`, by default 4·hidden."""
     return model.ffn or 4 * model.hidden
+
+
+def dense_width(model: Model) -> int:
+    """Return the width of the MLP of a dense layer before the split: `dense_ffn`, by default as `width`."""
+    return model.dense_ffn or width(model)
+
+
+def dense_layers(model: Model) -> int:
+    """Return how many layers, the first ones, have no experts: all of a model without."""
+    return model.dense_layers if model.experts else model.layers
 
 
 # How many rows of a mixture of experts each rank of an expert-parallel group receives.

@@ -1,4 +1,4 @@
-"""A transformer as one rank runs it: embedding, equal blocks, head."""
+"""A transformer as one rank runs it: embedding, blocks of one or two kinds, head."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from clustersim.model.mlp import mlp_part
 from clustersim.model.moe import moe_part
 from clustersim.model.norm import norm
 from clustersim.model.operator import Layer, Operator
-from clustersim.model.sharding import ShardedModel
+from clustersim.model.sharding import ShardedModel, dense_layers
 
 
-def layers(shard: ShardedModel) -> tuple[Layer, ...]:
-    """Return the layers of the model in order, for one tp rank and one microbatch; all blocks are one object."""
-    one = block(shard)
-    return (embedding(shard), *(one for _ in range(shard.model.layers)), head(shard))
+def blocks(shard: ShardedModel) -> tuple[tuple[Layer, int], ...]:
+    """Return the blocks of the model in order, for one tp rank and one microbatch: (block, how many of it in a row).
+
+    A third kind of layer would be one more entry.
+    """
+    first = dense_layers(shard.model)
+    runs = ((dense_block, first), (expert_block, shard.model.layers - first))
+    return tuple((build(shard), count) for build, count in runs if count)
 
 
 def embedding(shard: ShardedModel) -> Layer:
@@ -28,13 +32,21 @@ def head(shard: ShardedModel) -> Layer:
     return Layer("head", head_part(shard), hidden_bytes(shard))
 
 
-def block(shard: ShardedModel) -> Layer:
-    """Return one block: attention, then MLP or experts, with norms before (pre) or after (post) each half."""
-    halves = (
-        ("attention", attention_part(shard)),
-        ("mlp", moe_part(shard) if shard.model.experts else mlp_part(shard)),
-    )
-    return Layer("block", tuple(op for name, part in halves for op in _normed(shard, name, part)), hidden_bytes(shard))
+def dense_block(shard: ShardedModel) -> Layer:
+    """Return one block of attention and an MLP."""
+    return _block(shard, mlp_part(shard))
+
+
+def expert_block(shard: ShardedModel) -> Layer:
+    """Return one block of attention and a mixture of experts."""
+    return _block(shard, moe_part(shard))._replace(experts=True)
+
+
+def _block(shard: ShardedModel, mlp: tuple[Operator, ...]) -> Layer:
+    """Return a block of two halves, with norms before (pre) or after (post) each."""
+    halves = (("attention", attention_part(shard)), ("mlp", mlp))
+    operators = tuple(op for half, part in halves for op in _normed(shard, half, part))
+    return Layer("block", operators, hidden_bytes(shard))
 
 
 def _normed(shard: ShardedModel, name: str, part: tuple[Operator, ...]) -> tuple[Operator, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from clustersim.model.sharding import width
+from clustersim.model.sharding import dense_width, width
 from clustersim.parallel.job import Job, degrees, divisors, least_dp, listed
 
 Finding = tuple[str, str]
@@ -32,12 +32,19 @@ def model_shapes(job: Job) -> Iterator[Finding]:
         yield "model.shared_experts", f"{m.shared_experts} needs a mixture of experts; set model.experts"
     if m.experts is not None and m.topk > m.experts:
         yield "model.topk", f"{m.topk} is more than the {m.experts} experts; use at most {m.experts}"
+    if m.experts is None and m.dense_layers:
+        yield "model.dense_layers", f"{m.dense_layers} needs a mixture of experts in the others; set model.experts"
+    elif m.dense_layers >= m.layers:
+        yield "model.dense_layers", f"{m.dense_layers} leaves no layer with experts of {m.layers}; drop model.experts"
+    if m.dense_ffn is not None and not m.dense_layers:
+        yield "model.dense_ffn", f"{m.dense_ffn} is the width of dense layers; set model.dense_layers or write ffn"
 
 
 def tensor_parallel(job: Job) -> Iterator[Finding]:
     """Tp divides heads, kv heads, the MLP's width and, with sequence parallelism, the sequence."""
     m, tp = job.model, job.parallelism.tp
     common = [d for d in divisors(m.heads) if (m.kv_heads or m.heads) % d == 0 and width(m) % d == 0]
+    common = [d for d in common if dense_width(m) % d == 0] if m.dense_layers else common
     remedy = f"use {listed(common)}"
     if m.heads % tp:
         yield "parallelism.tp", f"{tp} does not divide {m.heads} attention heads; {remedy}"
@@ -45,6 +52,8 @@ def tensor_parallel(job: Job) -> Iterator[Finding]:
         yield "parallelism.tp", f"{tp} does not divide {m.kv_heads} key/value heads; {remedy}"
     elif width(m) % tp and not (m.experts and job.parallelism.expert_tp and not m.shared_experts):
         yield "parallelism.tp", f"{tp} does not divide the MLP's width {width(m)}; {remedy}"
+    elif m.dense_layers and dense_width(m) % tp:
+        yield "parallelism.tp", f"{tp} does not divide the width {dense_width(m)} of dense layers; {remedy}"
     if not job.parallelism.sequence_parallel:
         return
     if tp == 1:

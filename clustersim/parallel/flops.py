@@ -11,7 +11,7 @@ both with the attention matrix counted in full. By default causal attention coun
 
 from __future__ import annotations
 
-from clustersim.model.sharding import width
+from clustersim.model.sharding import dense_layers, dense_width, width
 from clustersim.parallel.job import Job
 
 
@@ -38,9 +38,10 @@ def linear_flop(job: Job) -> float:
     model, h = job.model, job.model.hidden
     dim = model.head_dim or h // model.heads
     attention = h * (model.heads + 2 * (model.kv_heads or model.heads)) * dim + model.heads * dim * h
-    mlp = h * width(model) * (3 if model.activation == "swiglu" else 2)
-    visited = (model.topk + model.shared_experts) * mlp + h * model.experts if model.experts else mlp
-    return 2.0 * tokens(job) * model.layers * (attention + visited)
+    factor, dense = 3 if model.activation == "swiglu" else 2, dense_layers(model)
+    mlp = h * dense_width(model) * factor
+    experts = (model.topk + model.shared_experts) * h * width(model) * factor + h * (model.experts or 0)
+    return 2.0 * tokens(job) * (dense * (attention + mlp) + (model.layers - dense) * (attention + experts))
 
 
 def attention_flop(job: Job, full: bool = False) -> float:

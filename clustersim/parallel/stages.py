@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, pairwise
 
 from clustersim.model.attention import CORE
 from clustersim.model.embedding import TABLE
 from clustersim.model.head import LOGITS
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Layer, Operator, Steps
-from clustersim.model.transformer import block, embedding, head, hidden_bytes
+from clustersim.model.transformer import blocks, embedding, head, hidden_bytes
 from clustersim.parallel.job import Job
 
 
@@ -162,6 +164,15 @@ def share(layers: int, stages: int, first: bool = False, last: bool = False) -> 
     return tuple(counts)
 
 
+def parts(runs: Sequence[int], counts: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return how many blocks of each run of equal ones each stage has: stages take `counts` of them one after the other."""
+    ends, places = [0, *accumulate(runs)], [0, *accumulate(counts)]
+    return [
+        tuple(max(0, min(last, end) - max(first, start)) for start, end in pairwise(ends))
+        for first, last in pairwise(places)
+    ]
+
+
 def stages(job: Job, position: int = 0) -> tuple[Stage, ...]:
     """Return the pp·vpp global stages of a job in the order that activations pass them, as one ep rank runs them.
 
@@ -169,15 +180,17 @@ def stages(job: Job, position: int = 0) -> tuple[Stage, ...]:
     head the last; stages that are alike are one object, and so are equal layers.
     """
     shard, count = job.shard_at(position), job.parallelism.pp * job.parallelism.vpp
-    first, middle, last = embedding(shard), block(shard), head(shard)
+    first, last = embedding(shard), head(shard)
     between = hidden_bytes(shard)
     tied = job.model.tied_embeddings
     table = sum(op.parameters for op in first.operators if op.name == TABLE)
     split = job.parallelism
     counts = share(job.model.layers, count, split.account_for_embedding, split.account_for_loss)
+    runs = blocks(shard)
 
-    def stage(starts: bool, ends: bool, blocks: int) -> Stage:
-        layers = ((first, int(starts)), (middle, blocks), (last, int(ends)))
+    def stage(starts: bool, ends: bool, numbers: tuple[int, ...]) -> Stage:
+        own = ((block, number) for (block, _), number in zip(runs, numbers, strict=True))
+        layers = ((first, int(starts)), *own, (last, int(ends)))
         return Stage(
             tuple((layer, number) for layer, number in layers if number),
             job.training.recompute,
@@ -187,6 +200,7 @@ def stages(job: Job, position: int = 0) -> tuple[Stage, ...]:
             output_bytes=0.0 if ends else between,
         )
 
-    kinds = [(index == 0, index == count - 1, blocks) for index, blocks in enumerate(counts)]
+    own = parts([number for _, number in runs], counts)
+    kinds = [(index == 0, index == count - 1, numbers) for index, numbers in enumerate(own)]
     made = {kind: stage(*kind) for kind in dict.fromkeys(kinds)}
     return tuple(made[kind] for kind in kinds)
