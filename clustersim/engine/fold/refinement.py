@@ -18,6 +18,7 @@ from clustersim.arrays import Ints, distinct
 from clustersim.engine.traffic import Family, Held, Traffic
 
 Colours = NDArray[np.uint64]
+_BATCH = 1 << 15  # edges whose arrays stay in the cache
 
 
 class Cells(NamedTuple):
@@ -92,14 +93,15 @@ def _seed_colours(
 
 
 class _Edges(NamedTuple):
-    start: Ints
-    target: Ints
-    source: Ints
+    """Pairs of vertices that hear each other, and what the edge between them says."""
+
+    one: Ints
+    two: Ints
     label: Colours
 
 
 def _edges(families: Sequence[Family], held: Sequence[Held], offsets: dict[str, int]) -> _Edges:
-    """Return both directions of every edge, sorted by the vertex that listens."""
+    """Return the edges from ranks to their groups, and from links to the groups that load them."""
     one, two, label = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
     for family in families:
         groups, n = family.ranks.shape
@@ -111,12 +113,7 @@ def _edges(families: Sequence[Family], held: Sequence[Held], offsets: dict[str, 
         one.append(offsets["links"] + h.link)
         two.append(offsets[h.family] + h.group)
         label.append(_mix(_rounded(h.weight) + np.uint64(31 + i)))
-    a, b, c = np.concatenate(one), np.concatenate(two), np.concatenate(label)
-    target, source, both = np.concatenate([a, b]), np.concatenate([b, a]), np.concatenate([c, c])
-    order = np.argsort(target)  # in any order: what a vertex hears is a sum
-    target = target[order]
-    start = np.flatnonzero(np.diff(target, prepend=-1))
-    return _Edges(start, target[start], source[order], both[order])
+    return _Edges(np.concatenate(one), np.concatenate(two), np.concatenate(label))
 
 
 def _roles(family: Family, n: int) -> Ints:
@@ -129,10 +126,9 @@ def _roles(family: Family, n: int) -> Ints:
 def _refine(colours: Colours, edges: _Edges) -> Colours:
     """Let every vertex hear the multiset of its neighbours' colours until no colour splits any more."""
     cells = len(distinct(colours))
-    while len(edges.source):
-        heard = _mix(colours[edges.source] ^ edges.label)
+    while len(edges.one):
         fresh = _mix(colours)
-        fresh[edges.target] += _mix(np.add.reduceat(heard, edges.start))
+        fresh += _mix(_heard(colours, edges))
         count = len(distinct(fresh))
         if count == cells:
             break
@@ -140,6 +136,18 @@ def _refine(colours: Colours, edges: _Edges) -> Colours:
         if count == len(colours):
             break
     return colours
+
+
+def _heard(colours: Colours, edges: _Edges) -> Colours:
+    """Return what each vertex hears: a sum, so that the order of its neighbours does not matter."""
+    total = np.zeros_like(colours)
+    for first in range(0, len(edges.one), _BATCH):
+        one, two, label = (part[first : first + _BATCH] for part in edges)
+        for listens, speaks in ((one, two), (two, one)):
+            said = colours[speaks]
+            said ^= label
+            np.add.at(total, listens, _mix(said))
+    return total
 
 
 def alike(count: int, row: Ints, column: Ints, value: NDArray[np.float64]) -> tuple[Ints, Ints]:
@@ -153,9 +161,13 @@ def alike(count: int, row: Ints, column: Ints, value: NDArray[np.float64]) -> tu
 def _mix(x: Colours) -> Colours:
     """Scramble 64 bits (the finalizer of splitmix64, Steele et al. 2014)."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    high = x >> np.uint64(30)
+    for factor, shift in ((0xBF58476D1CE4E5B9, 27), (0x94D049BB133111EB, 31)):  # in place: memory is what takes time
+        x ^= high
+        x *= np.uint64(factor)
+        np.right_shift(x, np.uint64(shift), out=high)
+    x ^= high
+    return x
 
 
 def _rounded(x: NDArray[np.float64]) -> Colours:
@@ -165,8 +177,11 @@ def _rounded(x: NDArray[np.float64]) -> Colours:
 
 def _cells(colours: Colours) -> Cells:
     """Number the colours by their first member."""
-    _, first, of, size = np.unique(colours, return_index=True, return_inverse=True, return_counts=True)
+    kinds = distinct(colours)
+    of = np.searchsorted(kinds, colours)
+    first = np.zeros(len(kinds), np.int64)
+    first[of[::-1]] = np.arange(len(of))[::-1]  # of those that are written to one place the last one stays
     order = np.argsort(first)
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
-    return Cells(rank[of], first[order], size[order])
+    return Cells(rank[of], first[order], np.bincount(of, minlength=len(kinds))[order])
