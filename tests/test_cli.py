@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from clustersim import __version__
-from clustersim.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 CLUSTER = str(ROOT / "topologies" / "superpod_h100_128.yaml")
@@ -31,20 +30,6 @@ FILES = [
     "summary.json",
     "trace.json.gz",
 ]
-
-
-@pytest.fixture
-def call(tmp_path, monkeypatch, capsys):
-    """Return a function that runs a command line in an empty folder and gives (exit code, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["clustersim", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        return end.value.code or 0, *capsys.readouterr()
-
-    return run
 
 
 def imported(*arguments: str) -> set[str]:

@@ -1,12 +1,11 @@
 """`clustersim collective`: nccl-tests' table, its JSON, measurements beside it, and what it refuses."""
 
 import json
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from clustersim.cli.main import main
 from clustersim.collectives.nccl.request import sizes
 
 ROOT = Path(__file__).parents[1]
@@ -15,16 +14,9 @@ POD = str(ROOT / "topologies" / "superpod_h100_128.yaml")
 
 
 @pytest.fixture
-def call(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["clustersim", "collective", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        return end.value.code or 0, *capsys.readouterr()
-
-    return run
+def call(call):
+    """Return a function that runs `clustersim collective` in an empty folder and gives (exit code, stdout, stderr)."""
+    return partial(call, "collective")
 
 
 def test_the_table_of_nccl_tests(call):

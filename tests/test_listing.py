@@ -12,7 +12,6 @@ import pytest
 
 from clustersim import plugins
 from clustersim.cli.listing import _LISTS
-from clustersim.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = (
@@ -29,19 +28,6 @@ COMMANDS = (
     "lab",
     "lab train",
 )
-
-
-@pytest.fixture
-def call(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["clustersim", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        return end.value.code or 0, *capsys.readouterr()
-
-    return run
 
 
 @pytest.mark.parametrize("what", _LISTS)

@@ -71,6 +71,12 @@ SPLITS = {
 }
 
 
+def keep(result, folder):
+    """Save a result as the command does."""
+    found = result.summary, result.parts, result.plan, result.record, result.facts.memory, result.topology
+    save(folder, *found, Question("run"))
+
+
 def simulate(name, fold=True):
     cluster, overrides = SPLITS[name]
     return run(build_topology(parse(cluster)), build_workload(parse(JOB), overrides), fold=fold)
@@ -81,16 +87,7 @@ def stored(request, tmp_path_factory):
     """A result, and the folder where it is saved."""
     result = simulate(request.param)
     folder = tmp_path_factory.mktemp("results") / "x"
-    save(
-        folder,
-        result.summary,
-        result.parts,
-        result.plan,
-        result.record,
-        result.facts.memory,
-        result.topology,
-        Question("run"),
-    )
+    keep(result, folder)
     return result, folder
 
 
@@ -189,16 +186,7 @@ def test_a_trace_that_is_cut_shows_whole_ranks_and_says_so(tmp_path, monkeypatch
     assert trace.left_out(result.summary) == [
         "trace.json.gz shows 4 of 8 classes of ranks, each of them whole: more than 400 events would be too many for a browser"
     ]
-    save(
-        tmp_path / "x",
-        result.summary,
-        result.parts,
-        result.plan,
-        result.record,
-        result.facts.memory,
-        result.topology,
-        Question("run"),
-    )
+    keep(result, tmp_path / "x")
     written = events(tmp_path / "x")
     assert written["otherData"] == result.summary["trace"] == {**whole, "rank_classes_shown": 4, "ranks_shown": 4}
     slices = [event for event in written["traceEvents"] if event["ph"] == "X" and event["tid"] == 0]
@@ -250,16 +238,7 @@ def saved(tmp_path):
     def simulate_and_save(cluster, **overrides):
         keys = {key.replace("__", "."): value for key, value in overrides.items()}
         result = run(build_topology(parse(cluster)), build_workload(parse(JOB), keys))
-        save(
-            tmp_path / "x",
-            result.summary,
-            result.parts,
-            result.plan,
-            result.record,
-            result.facts.memory,
-            result.topology,
-            Question("run"),
-        )
+        keep(result, tmp_path / "x")
         return result, tmp_path / "x"
 
     return simulate_and_save

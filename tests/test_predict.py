@@ -6,11 +6,11 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from clustersim.cli.main import main
 from clustersim.lab.reproductions import whole_models
 from clustersim.model.kernel import vector
 from clustersim.predictors.load import get
@@ -33,19 +33,11 @@ LLAMA = {
 
 
 @pytest.fixture
-def call(tmp_path, monkeypatch, capsys):
+def call(call, tmp_path):
     """Return a function that runs `clustersim predict` in a folder with config.json and llama.json."""
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     (tmp_path / "llama.json").write_text(json.dumps(LLAMA))
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["clustersim", "predict", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        return end.value.code or 0, *capsys.readouterr()
-
-    return run
+    return partial(call, "predict")
 
 
 def answer(call, *arguments):

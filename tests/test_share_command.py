@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import sys
 from collections import defaultdict
 from collections.abc import Callable
 from itertools import pairwise
@@ -13,7 +12,6 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from clustersim.cli.main import main
 from clustersim.config.node_ranges import parse, written
 from clustersim.errors import InputError
 
@@ -45,21 +43,15 @@ Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+def call(call: Call) -> Call:
     """Return a function that runs `clustersim jobs` in a folder with the files above and gives (code, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
     for name, text in (("eight.yaml", CLUSTER), ("tiny.yaml", JOB), ("jobs.yaml", JOBS)):
         Path(name).write_text(text)
 
     def run(*arguments: str, **files: str) -> tuple[int, str, str]:
         for name, text in files.items():
             Path(f"{name}.yaml").write_text(text)
-        monkeypatch.setattr(sys, "argv", ["clustersim", "jobs", "eight.yaml", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        code = end.value.code
-        assert isinstance(code, int | None)
-        return code or 0, *capsys.readouterr()
+        return call("jobs", "eight.yaml", *arguments)
 
     return run
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
-from clustersim.cli.main import main
 from clustersim.config import shipped
 from clustersim.config.yaml import read
 from clustersim.errors import InputError
@@ -32,19 +30,6 @@ SMALL = [
     "--micro-batch",
     "1",
 ]
-
-
-@pytest.fixture
-def call(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["clustersim", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        return end.value.code or 0, *capsys.readouterr()
-
-    return run
 
 
 @pytest.mark.parametrize("name", shipped.files("topologies"))

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from clustersim import writing
-from clustersim.cli.main import main
 from clustersim.errors import DiskFullError, InputError
 from clustersim.files import held, read_text
 from clustersim.report import names, store
@@ -30,20 +29,6 @@ RUN = ["run", NODE, JOB, *FAST]
 SWEEP = ["sweep", NODE, JOB, *FAST, "--workers", "1"]
 SHARE = ["share", NODE, JOB, *FAST]
 Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Return a function that runs a command line in an empty folder and gives (exit code, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["clustersim", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        return end.value.code or 0, *capsys.readouterr()
-
-    return run
 
 
 def refused(call: Call, *arguments: str) -> str:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from test_routes import pairs
 
-from clustersim.cli.main import main
 from clustersim.config.yaml import parse, read
 from clustersim.errors import ConfigError, InputError
 from clustersim.topology.build import build, document_of, load
@@ -24,19 +23,6 @@ from clustersim.topology.export import graphml, ns3
 from clustersim.topology.export.cables import cabled
 
 SHIPPED = sorted(Path("topologies").glob("*.y*ml"))
-
-
-@pytest.fixture
-def call(monkeypatch, capsys):
-    """Return a function that runs a command line and gives (exit code, stdout, stderr)."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["clustersim", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        return end.value.code or 0, *capsys.readouterr()
-
-    return run
 
 
 def test_astra_sims_file_is_the_grid_that_it_says() -> None:
@@ -290,14 +276,14 @@ def test_names_in_pictures_are_escaped() -> None:
     assert "&lt;b&gt;" in svg(parse("cluster: {name: <b>, nodes: 1, node: hgx-h100}"))
 
 
-def test_show_writes_files(call, tmp_path: Path) -> None:
+def test_show_writes_files(command_line, tmp_path: Path) -> None:
     for arguments, start in (
         (["--draw", "a.svg"], "<svg"),
         (["--export", "ns3", "a.txt"], "82 8 8 10"),
         (["--export", "graphml", "a.xml"], "<?xml"),
     ):
         target = tmp_path / arguments[-1]
-        code, out, err = call("show", "topologies/explicit_8.yaml", *arguments[:-1], str(target))
+        code, out, err = command_line("show", "topologies/explicit_8.yaml", *arguments[:-1], str(target))
         if start != "82 8 8 10":
             assert target.read_text().startswith(start)
         else:
@@ -319,28 +305,28 @@ def test_show_writes_files(call, tmp_path: Path) -> None:
         (["--export", "ns3", "/proc/none/a.txt"], "/proc/none/a.txt: cannot be written"),
     ],
 )
-def test_show_says_what_cannot_be_written(call, arguments: list[str], said: str) -> None:
-    code, out, err = call("show", "topologies/explicit_8.yaml", *arguments)
+def test_show_says_what_cannot_be_written(command_line, arguments: list[str], said: str) -> None:
+    code, out, err = command_line("show", "topologies/explicit_8.yaml", *arguments)
     assert (code, out) == (2, "")
     assert said in err
 
 
-def test_a_png_needs_matplotlib(call, tmp_path: Path, monkeypatch) -> None:
+def test_a_png_needs_matplotlib(command_line, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("clustersim.topology.drawing.png.find_spec", lambda name: None)
     message = (
         "clustersim: a PNG needs matplotlib, which is not installed; run pip install 'clustersim[plots]', "
         "or write a name that ends in .svg\n"
     )
-    assert call("show", "topologies/explicit_8.yaml", "--draw", str(tmp_path / "a.png")) == (2, "", message)
+    assert command_line("show", "topologies/explicit_8.yaml", "--draw", str(tmp_path / "a.png")) == (2, "", message)
 
 
 @pytest.mark.parametrize("name", ["explicit_8", "fattree_3840", "hgx_h100_8", "torus_4096", "dragonfly_132"])
-def test_a_png_is_the_picture_of_the_svg(call, tmp_path: Path, name: str) -> None:
+def test_a_png_is_the_picture_of_the_svg(command_line, tmp_path: Path, name: str) -> None:
     """Two dots a pixel, and the colour of each box and disc where nothing covers its place."""
     from matplotlib.image import imread
 
     file, target = f"topologies/{name}.yaml", tmp_path / "a.PNG"
-    assert call("show", file, "--draw", str(target))[0] == 0
+    assert command_line("show", file, "--draw", str(target))[0] == 0
     dots, canvas = imread(target), picture(document_of(file))
     assert dots.shape[:2] == (round(2 * canvas.height), round(2 * canvas.width))
     seen = 0
@@ -368,8 +354,8 @@ def _covers(shape: object, x: float, y: float) -> bool:
     return left - room <= x <= right + room and top - room <= y <= bottom + room
 
 
-def test_show_needs_a_file_to_draw(call) -> None:
-    code, _, err = call("show", "--schedule", "1f1b", "--draw", "a.svg")
+def test_show_needs_a_file_to_draw(command_line) -> None:
+    code, _, err = command_line("show", "--schedule", "1f1b", "--draw", "a.svg")
     assert code == 2
     assert "give a topology file first" in err
 

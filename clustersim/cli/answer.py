@@ -1,9 +1,10 @@
-"""How a command prints its answer as JSON: every one through the same function, under the same top."""
+"""How a command prints its answer: JSON through one function, under the same top, or text."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -14,3 +15,23 @@ from clustersim.report.document import document
 def print_json(command: str, fields: Mapping[str, Any]) -> None:
     """Print what a command found as one JSON object with `schema_version`, `clustersim` and `command` on top."""
     typer.echo(json.dumps(document(command, fields), indent=2))
+
+
+def printed(
+    command: str,
+    summary: dict[str, Any],
+    text: Callable[[], Iterable[str]],
+    target: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Print the result of a command: its summary as JSON, or its text and where its files lie."""
+    from clustersim.report.trace import left_out
+
+    if as_json:
+        print_json(command, summary)
+    elif not quiet:
+        typer.echo("\n".join(text()))
+        if target:
+            typer.echo(f"written to {target}/ (open trace.json.gz at https://ui.perfetto.dev)")
+            typer.echo("".join(f"{line}\n" for line in left_out(summary)), nl=False)

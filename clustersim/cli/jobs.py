@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clustersim.cli.answer import printed
 from clustersim.cli.options import (
     Changes,
     Force,
+    IgnoreMemory,
     Json,
+    NoFold,
+    NoSave,
     Plugins,
     Quiet,
     Setting,
@@ -23,7 +27,7 @@ from clustersim.cli.options import (
     workload_file,
     workload_options,
 )
-from clustersim.cli.run import printed, progressing
+from clustersim.cli.progress import progressing
 
 if TYPE_CHECKING:
     from clustersim.jobs.simulate import JobsResult
@@ -51,13 +55,13 @@ def jobs(
         int | None, typer.Option(min=1, max=10_000, help="Steps that each job completes at least; default 3.")
     ] = None,
     settings: Setting = None,
-    no_fold: Annotated[bool, typer.Option("--no-fold", help="Simulate every rank, also those that are alike.")] = False,
-    ignore_memory: Annotated[bool, typer.Option("--ignore-memory", help="Go on when a job does not fit.")] = False,
+    no_fold: NoFold = False,
+    ignore_memory: IgnoreMemory = False,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the result; default results/jobs-TOPOLOGY-FILES-OPTIONS.")
     ] = None,
     force: Force = False,
-    no_save: Annotated[bool, typer.Option("--no-save", help="Write no files.")] = False,
+    no_save: NoSave = False,
     plugins: Plugins = None,
     as_json: Json = False,
     verbose: Verbose = False,

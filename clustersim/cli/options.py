@@ -67,6 +67,9 @@ WorkloadFile = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Force = Annotated[bool, typer.Option("--force", help="Let --out replace the result of another question.")]
+NoSave = Annotated[bool, typer.Option("--no-save", help="Write no files.")]
+NoFold = Annotated[bool, typer.Option("--no-fold", help="Simulate every rank, also those that are alike.")]
+IgnoreMemory = Annotated[bool, typer.Option("--ignore-memory", help="Go on when a job does not fit.")]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Print also memory by kind, links, and the errors of kernel times.")
 ]

@@ -1,11 +1,15 @@
-"""What commands that simulate many things share: how many processes, and a bar while they run."""
+"""What commands show while they run: the step under way, or a bar over many things; and how many processes they may use."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Iterator
-from typing import TypeVar
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from clustersim.simulation import Progress
 
 Item = TypeVar("Item")
 
@@ -24,3 +28,16 @@ def tracked(items: Iterator[Item], count: int, silent: bool) -> Iterator[Item]:
     from rich.progress import track
 
     yield from track(items, "simulate", total=count, console=Console(stderr=True))
+
+
+@contextmanager
+def progressing(silent: bool) -> Iterator[Progress]:
+    """Show the step under way while standard error is a terminal."""
+    if silent or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.status import Status
+
+    with Status("load", console=Console(stderr=True)) as status:
+        yield status.update

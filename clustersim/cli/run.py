@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from clustersim.cli.answer import print_json
+from clustersim.cli.answer import printed
 from clustersim.cli.options import (
     Changes,
     EngineName,
     Force,
+    IgnoreMemory,
     Json,
+    NoFold,
+    NoSave,
     Plugins,
     Quiet,
     Setting,
@@ -25,11 +26,12 @@ from clustersim.cli.options import (
     overrides,
     workload_options,
 )
+from clustersim.cli.progress import progressing
 from clustersim.errors import InputError
 
 if TYPE_CHECKING:
     from clustersim.report.store import Question
-    from clustersim.simulation import Progress, StepResult
+    from clustersim.simulation import StepResult
 
 
 @workload_options(lists=False)
@@ -38,9 +40,9 @@ def run(
     workload: WorkloadFile,
     changes: Changes,
     settings: Setting = None,
-    no_fold: Annotated[bool, typer.Option("--no-fold", help="Simulate every rank, also those that are alike.")] = False,
+    no_fold: NoFold = False,
     engine: EngineName = "simpy",
-    ignore_memory: Annotated[bool, typer.Option("--ignore-memory", help="Go on when the job does not fit.")] = False,
+    ignore_memory: IgnoreMemory = False,
     flops: Annotated[
         Literal["causal", "full"], typer.Option(help="Count causal attention half, or in full.")
     ] = "causal",
@@ -48,7 +50,7 @@ def run(
         Path | None, typer.Option(help="Folder of the result; default results/TOPOLOGY-WORKLOAD-OPTIONS.")
     ] = None,
     force: Force = False,
-    no_save: Annotated[bool, typer.Option("--no-save", help="Write no files.")] = False,
+    no_save: NoSave = False,
     timeline: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw the timeline.")] = None,
     plugins: Plugins = None,
     as_json: Json = False,
@@ -116,26 +118,6 @@ def _draw(result: StepResult, path: Path) -> None:
     write(path, result.record, result.plan, f"{result.job.name} on {result.topology.name}")
 
 
-def printed(
-    command: str,
-    summary: dict[str, Any],
-    text: Callable[[], Iterable[str]],
-    target: Path | None,
-    as_json: bool,
-    quiet: bool,
-) -> None:
-    """Print the result of a command: its summary as JSON, or its text and where its files lie."""
-    from clustersim.report.trace import left_out
-
-    if as_json:
-        print_json(command, summary)
-    elif not quiet:
-        typer.echo("\n".join(text()))
-        if target:
-            typer.echo(f"written to {target}/ (open trace.json.gz at https://ui.perfetto.dev)")
-            typer.echo("".join(f"{line}\n" for line in left_out(summary)), nl=False)
-
-
 def _lines(result: StepResult, verbose: bool) -> list[str]:
     from clustersim.report.terminal import lines
 
@@ -144,16 +126,3 @@ def _lines(result: StepResult, verbose: bool) -> list[str]:
 
 def _bold(text: str) -> str:
     return typer.style(text, bold=True)
-
-
-@contextmanager
-def progressing(silent: bool) -> Iterator[Progress]:
-    """Show the step under way while standard error is a terminal."""
-    if silent or not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.status import Status
-
-    with Status("load", console=Console(stderr=True)) as status:
-        yield status.update

@@ -7,23 +7,20 @@ sends S/g once, where a ring sends 2(n-1)/n·S/g, and time does not grow with no
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
 from clustersim.arrays import Ints
-from clustersim.collectives.model import Group, Phase, Step, backwards, merged, network_switch, nodes_of
+from clustersim.collectives.model import Group, Phase, Step, merged, network_switch, nodes_of
+from clustersim.collectives.rail_steps import all_gather, either
 
 OPS = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
-    """Yield the steps of `op`; chunk c of an all_reduce is that of rail c, else chunk r that of rank r."""
-    if op == "all_reduce":
-        yield from _all_reduce(group)
-    elif op == "all_gather":
-        yield from _all_gather(group)
-    else:
-        yield from backwards(_all_gather(group), last=2)
+    """Return the steps of `op`; chunk c of an all_reduce is that of rail c, else chunk r that of rank r."""
+    return either(op, _all_reduce(group), all_gather(group, partial(_within, group)), last=2)
 
 
 def _all_reduce(group: Group) -> Iterator[Step]:
@@ -40,19 +37,12 @@ def _all_reduce(group: Group) -> Iterator[Step]:
             yield Step(2, network_switch(rail), head, rail, reduce=False)
 
 
-def _all_gather(group: Group) -> Iterator[Step]:
-    inside, nodes = nodes_of(group)
-    for owner in range(group.n):
-        home, rail = divmod(owner, inside)
-        if nodes > 1:
-            yield Step(0, owner, network_switch(rail), owner, reduce=False)
-        for node in range(nodes):
-            head = node * inside + rail
-            if node != home:
-                yield Step(1, network_switch(rail), head, owner, reduce=False)
-            for rank in range(node * inside, (node + 1) * inside):
-                if rank != head:
-                    yield Step(2, head, rank, owner, reduce=False)
+def _within(group: Group, node: int, head: int, chunk: int) -> Iterator[Step]:
+    """Yield the steps from a head to the others of its node."""
+    inside, _ = nodes_of(group)
+    for rank in range(node * inside, (node + 1) * inside):
+        if rank != head:
+            yield Step(2, head, rank, chunk, reduce=False)
 
 
 def neighbours_of(group: Group) -> tuple[Ints, Ints]:

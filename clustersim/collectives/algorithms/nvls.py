@@ -8,23 +8,20 @@ the switches of the network, which add too (SHARP).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
 from clustersim.arrays import Ints
-from clustersim.collectives.model import Group, Phase, Step, backwards, merged, network_switch, node_switch, nodes_of
+from clustersim.collectives.model import Group, Phase, Step, merged, network_switch, node_switch, nodes_of
+from clustersim.collectives.rail_steps import all_gather, either
 
 OPS = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
-    """Yield the steps of `op`; chunk c of an all_reduce is that of rail c, else chunk r that of rank r."""
-    if op == "all_reduce":
-        yield from _all_reduce(group)
-    elif op == "all_gather":
-        yield from _all_gather(group)
-    else:
-        yield from backwards(_all_gather(group), last=3)
+    """Return the steps of `op`; chunk c of an all_reduce is that of rail c, else chunk r that of rank r."""
+    return either(op, _all_reduce(group), all_gather(group, partial(_within, group)), last=3)
 
 
 def _all_reduce(group: Group) -> Iterator[Step]:
@@ -43,21 +40,14 @@ def _all_reduce(group: Group) -> Iterator[Step]:
         yield Step(2 + across, rank, switch, rail, reduce=False)
 
 
-def _all_gather(group: Group) -> Iterator[Step]:
-    inside, nodes = nodes_of(group)
-    for owner in range(group.n):
-        home, rail = divmod(owner, inside)
-        if nodes > 1:
-            yield Step(0, owner, network_switch(rail), owner, reduce=False)
-        for node in range(nodes):
-            head = node * inside + rail
-            if node != home:
-                yield Step(1, network_switch(rail), head, owner, reduce=False)
-            if inside > 1:
-                yield Step(2, head, node_switch(node), owner, reduce=False)
-            for rank in range(node * inside, (node + 1) * inside):
-                if rank != head:
-                    yield Step(3, node_switch(node), rank, owner, reduce=False)
+def _within(group: Group, node: int, head: int, chunk: int) -> Iterator[Step]:
+    """Yield the steps from a head to the switch of its node, and from there to the others."""
+    inside, _ = nodes_of(group)
+    if inside > 1:
+        yield Step(2, head, node_switch(node), chunk, reduce=False)
+    for rank in range(node * inside, (node + 1) * inside):
+        if rank != head:
+            yield Step(3, node_switch(node), rank, chunk, reduce=False)
 
 
 def switches(group: Group) -> tuple[Ints, Ints, Ints]:

@@ -9,7 +9,7 @@ from clustersim.topology.build import build
 from clustersim.topology.describe import diameter, faults
 from clustersim.topology.drawing import cards, node, whole
 from clustersim.topology.drawing.canvas import BROKEN, FAINT, Canvas
-from clustersim.topology.drawing.parts import Parts, parts
+from clustersim.topology.drawing.parts import DrawnParts, parts
 from clustersim.topology.drawing.svg import text
 from clustersim.topology.export.cables import cabled
 from clustersim.topology.model import Topology
@@ -47,7 +47,7 @@ def _sound(document: Document) -> Document:
     return replace(document, data={key: value for key, value in document.data.items() if key != "faults"})
 
 
-def _fits(topology: Topology, found: Parts) -> bool:
+def _fits(topology: Topology, found: DrawnParts) -> bool:
     """Return whether the picture of every switch is no hairball."""
     if found.hierarchical:
         return len(found.cables) <= _MOST_LINES
@@ -60,7 +60,7 @@ def _alone(topology: Topology) -> Canvas:
     return canvas
 
 
-def _whole(topology: Topology, found: Parts) -> Canvas:
+def _whole(topology: Topology, found: DrawnParts) -> Canvas:
     height = whole.rows_height(found) if found.hierarchical else whole.flat_height(found)
     canvas = _canvas(topology, whole.WIDTH, height)
     (whole.rows if found.hierarchical else whole.flat)(canvas, found, topology)

@@ -29,7 +29,7 @@ class Cable(NamedTuple):
     """Some are slow or dead."""
 
 
-class Parts(NamedTuple):
+class DrawnParts(NamedTuple):
     """What a cluster is made of, by name."""
 
     nodes: tuple[str, ...]
@@ -46,7 +46,7 @@ class Parts(NamedTuple):
         return not any(cable.a in lowest and cable.b in lowest for cable in self.cables)
 
 
-def parts(topology: Topology, sound: Topology) -> Parts:
+def parts(topology: Topology, sound: Topology) -> DrawnParts:
     """Return the nodes and switches of a small cluster, built with one link a cable; `sound` is the same without faults."""
     cables = _cables(topology, sound)
     nodes = tuple(f"node[{n}]" for n in range(_nodes(topology)))
@@ -58,7 +58,7 @@ def parts(topology: Topology, sound: Topology) -> Parts:
     while front := list(dict.fromkeys(s for v in front for s in neighbours[v] if s not in seen)):
         seen.update(front)
         levels.append(tuple(sorted(front, key=_order)))
-    return Parts(nodes, tuple(levels), cables)
+    return DrawnParts(nodes, tuple(levels), cables)
 
 
 def _order(name: str) -> tuple[str, int]:

@@ -17,7 +17,7 @@ from clustersim.topology.drawing.canvas import (
     Coordinates,
 )
 from clustersim.topology.drawing.node import around
-from clustersim.topology.drawing.parts import Cable, Parts
+from clustersim.topology.drawing.parts import Cable, DrawnParts
 from clustersim.topology.graph import numbers
 from clustersim.topology.model import Topology
 from clustersim.units import scaled
@@ -26,12 +26,12 @@ WIDTH = 1200.0
 _MARGIN, _CAPTION, _ROW, _TOP, _RADIUS, _ARC = 40.0, 190.0, 150.0, 110.0, 330.0, 80.0
 
 
-def rows_height(parts: Parts) -> float:
+def rows_height(parts: DrawnParts) -> float:
     """Return the height of the picture in rows."""
     return _TOP + _ROW * len(parts.levels) + 90
 
 
-def rows(canvas: Canvas, parts: Parts, topology: Topology) -> None:
+def rows(canvas: Canvas, parts: DrawnParts, topology: Topology) -> None:
     """Draw the levels of switches above each other, the nodes at the bottom."""
     places: dict[str, Coordinates] = {}
     levels = [parts.nodes, *parts.levels]
@@ -75,7 +75,7 @@ def _shade(cable: Cable, colour: str, opacity: float) -> tuple[str, float]:
     return (BROKEN, 1.0) if cable.dead else (SLOW, 1.0) if cable.slow else (colour, opacity)
 
 
-def _caption(canvas: Canvas, parts: Parts, names: tuple[str, ...], alive: int, level: int, y: float) -> None:
+def _caption(canvas: Canvas, parts: DrawnParts, names: tuple[str, ...], alive: int, level: int, y: float) -> None:
     kind = names[0].partition("[")[0]
     what = "node" if level == 0 else f"{kind} switch" if "[" in names[0] and kind != "switch" else "switch"
     plural = what if len(names) == 1 else what + ("es" if what.endswith("switch") else "s")
@@ -115,18 +115,18 @@ def _node(canvas: Canvas, at: Coordinates, name: str, gpus: list[str], pitch: fl
     canvas.text((at[0], at[1] + 33), f"node {number}" if width > 60 else number, 11 if width > 18 else 8, FAINT)
 
 
-def flat_height(parts: Parts) -> float:
+def flat_height(parts: DrawnParts) -> float:
     """Return the height of the picture of a network without levels."""
     return _TOP + 2 * _RADIUS + 80
 
 
-def is_lattice(topology: Topology, parts: Parts) -> bool:
+def is_lattice(topology: Topology, parts: DrawnParts) -> bool:
     """Return whether the routers are a grid of two dimensions."""
     extents, rings = topology.fanouts, topology.kind == "torus"
     return rings and len(extents) == 2 and prod(extents) == sum(map(len, parts.levels))
 
 
-def flat(canvas: Canvas, parts: Parts, topology: Topology) -> None:
+def flat(canvas: Canvas, parts: DrawnParts, topology: Topology) -> None:
     """Draw routers that are joined among themselves: a torus of two dimensions as a lattice, others on a circle."""
     switches = [name for names in parts.levels for name in names]
     centre = (WIDTH / 2, _TOP + _RADIUS + 20)

@@ -1,0 +1,34 @@
+"""Steps through the switches of rails that add and copy, as NVLS and CollNet share them (SHARP)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from clustersim.collectives.model import Group, Step, backwards, network_switch, nodes_of
+
+
+def all_gather(group: Group, within: Callable[[int, int, int], Iterator[Step]]) -> Iterator[Step]:
+    """Yield an all_gather: in rounds 0 and 1 each chunk goes over its owner's rail to one rank, its head, in every node.
+
+    within: the steps from round 2 on in which a head hands a chunk to its node, given (node, head, chunk).
+    """
+    inside, nodes = nodes_of(group)
+    for owner in range(group.n):
+        home, rail = divmod(owner, inside)
+        if nodes > 1:
+            yield Step(0, owner, network_switch(rail), owner, reduce=False)
+        for node in range(nodes):
+            head = node * inside + rail
+            if node != home:
+                yield Step(1, network_switch(rail), head, owner, reduce=False)
+            yield from within(node, head, owner)
+
+
+def either(op: str, all_reduce: Iterator[Step], all_gather: Iterator[Step], last: int) -> Iterator[Step]:
+    """Yield the steps of `op`, a reduce_scatter being the all_gather backwards, whose last round is `last`."""
+    if op == "all_reduce":
+        yield from all_reduce
+    elif op == "all_gather":
+        yield from all_gather
+    else:
+        yield from backwards(all_gather, last)

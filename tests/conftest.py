@@ -1,0 +1,31 @@
+"""What several test files ask for: the command line, run in this process."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clustersim.cli.main import main
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Return a function that runs a command line where it is and gives (exit code, stdout, stderr)."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["clustersim", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        return end.value.code or 0, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def call(command_line: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Return the same, run in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return command_line
