@@ -1,9 +1,12 @@
 """The table of framework defaults: found by the words people write, every value with a source."""
 
+from dataclasses import fields
+
 import pytest
 
 from clustersim.errors import UnknownNameError
 from clustersim.frameworks import everything, find, load
+from clustersim.validate.runs import Run
 
 KEYS = {
     *("training.attention", "training.kernels", "training.recompute", "training.gradients", "training.optimizer"),
@@ -47,6 +50,16 @@ def test_every_framework_says_the_same_things_each_with_its_source(one):
 def test_gradients_go_by_the_precision_of_the_training():
     assert load("megatron-2020").value("training.gradients", "fp16") == "fp16"
     assert load("megatron-core").value("training.gradients", "bf16") == "fp32"
+
+
+def test_recipes_name_columns_of_runs_and_keys_that_have_defaults():
+    columns = {field.name for field in fields(Run)}
+    found = [(one, recipe) for one in everything() for recipe in one.recipes]
+    assert len(found) == 10
+    for one, recipe in found:
+        assert set(recipe.of) <= columns
+        assert set(recipe.values) <= set(one.defaults)
+        assert recipe.source
 
 
 def test_an_unknown_framework_is_named_with_the_nearest():

@@ -22,13 +22,24 @@ class Default(Spec):
     source: Name
 
 
+class Recipe(Spec):
+    """What a script of the framework's own repository sets for one job, where a publication of that job leaves it open.
+
+    of: the columns of a measured run by which the job is known. values: by dotted key of a workload. source: the script.
+    """
+
+    of: dict[str, int]
+    values: dict[str, Any]
+    source: Name
+
+
 class Framework(Spec):
     """What a framework fuses, overlaps, launches and keeps.
 
     match: words of its name as people write it, in small letters. over: those that it
     is built on, whose names stand beside its own. since, until: the years that these defaults hold. stages: whether the layers
     must divide over pipeline stages. defaults: by dotted key of a workload, each with its source; `training.gradients` by the
-    precision of the training. facts: what no workload can say yet, in words.
+    precision of the training. facts: what no workload can say yet, in words. recipes: of published jobs.
     """
 
     name: Name
@@ -40,12 +51,23 @@ class Framework(Spec):
     stages: Literal["even", "any"] = "even"
     defaults: dict[str, Default]
     facts: dict[str, Default] = Field(default_factory=dict)
+    recipes: Annotated[tuple[Recipe, ...], Field(strict=False)] = ()
+
+    @property
+    def family(self) -> str:
+        """The name that its releases share: the first word of its title."""
+        return self.title.split()[0].strip(",")
 
     def value(self, key: str, precision: str = "") -> Any:
         """Return the default of a dotted key, None where there is none; a mapping is read at `precision`."""
         found = self.defaults.get(key)
         value = None if found is None else found.value
         return value.get(precision) if isinstance(value, dict) else value
+
+    def recipe(self, job: object) -> Recipe | None:
+        """Return the recipe of a job that has attributes such as layers and tp; None where no script is known."""
+        fits = (one for one in self.recipes if all(getattr(job, name) == value for name, value in one.of.items()))
+        return next(fits, None)
 
 
 def load(name: str) -> Framework:

@@ -45,9 +45,7 @@ def _refuse(run: Run) -> tuple[ModelFamily, Framework]:
         if getattr(run, name) is None:
             raise Refusal("incomplete source", f"the source does not say {name}")
     framework = framework_of(run)
-    zero = framework.value("parallelism.zero") if run.zero_stage is None else run.zero_stage
-    if zero and zero > 1:
-        raise Refusal("ZeRO-2, ZeRO-3, FSDP", f"zero_stage {zero}: sharded gradients and parameters are not modelled")
+    _refuse_sharding(run, framework)
     if (run.cp or 1) > 1:
         raise Refusal("context parallelism", f"cp {run.cp}: context parallelism is not modelled")
     if run.precision not in PRECISIONS:
@@ -56,6 +54,24 @@ def _refuse(run: Run) -> tuple[ModelFamily, Framework]:
         raise Refusal("recompute", f"recompute {run.recompute}: only {', '.join(RECOMPUTE)} are modelled")
     _refuse_layout(run, framework)
     return found, framework
+
+
+def _refuse_sharding(run: Run, framework: Framework) -> None:
+    """Raise Refusal for ZeRO-3, and for ZeRO-2 but where one reduction a step, under the backward pass, is all there is."""
+    zero = framework.value("parallelism.zero") if run.zero_stage is None else run.zero_stage
+    if (zero or 0) < 2:
+        return
+    kind = "ZeRO-2, ZeRO-3, FSDP"
+    if zero != 2:
+        raise Refusal(kind, f"zero_stage {zero}: sharded parameters are not modelled")
+    micro = run.micro_batch or framework.value("training.micro_batch") or 1
+    if run.global_batch != micro * (run.dp or 1):
+        raise Refusal(kind, "zero_stage 2: gradients that are reduced after every microbatch are not modelled")
+    overlap = run.overlap_grad_reduce
+    if not (framework.value("parallelism.overlap.grad_reduce") if overlap is None else overlap):
+        raise Refusal(
+            kind, "zero_stage 2 without overlap_grad_reduce: gradients reduced between passes are not modelled"
+        )
 
 
 def _refuse_layout(run: Run, framework: Framework) -> None:
@@ -75,6 +91,7 @@ class _Draft:
     def __init__(self, run: Run, framework: Framework) -> None:
         self.run = run
         self.framework = framework
+        self.recipe = framework.recipe(run)
         self.spec: dict[str, Any] = {"name": run.id, "model": {}, "training": {}, "parallelism": {"overlap": {}}}
         self.assumed: list[str] = []
 
@@ -86,16 +103,24 @@ class _Draft:
         here[last] = value
 
     def default(self, key: str, given: Any, name: str = "") -> Any:
-        """Put what the row says, or else the framework's default, and note that; `name`: of another default of the table."""
+        """Put what the row says, else a recipe of that job, else the framework's default, and note what the row leaves open.
+
+        name: of another default of the table.
+        """
         value = given
         if value in (None, ""):
-            value = self.framework.value(name or key, self.run.precision)
+            value, where = self._elsewhere(key, name or key)
             if value is None:
-                return None  # neither says it: the workload's own default
+                return None  # nobody says it: the workload's own default
             said = str(value).lower() if isinstance(value, bool) else value
-            self.assumed.append(f"{key}: {said} ({self.framework.name})")
+            self.assumed.append(f"{key}: {said} ({where})")
         self.put(key, value)
         return value
+
+    def _elsewhere(self, key: str, name: str) -> tuple[Any, str]:
+        if self.recipe and key in self.recipe.values:
+            return self.recipe.values[key], f"{self.framework.name}, {self.recipe.source}"
+        return self.framework.value(name, self.run.precision), self.framework.name
 
     def model(self, found: ModelFamily) -> None:
         """The shapes: of the row, and of the family of models that its name says."""
@@ -136,6 +161,10 @@ class _Draft:
         vpp = self.default("parallelism.vpp", run.vpp)
         split["schedule"] = "interleaved" if (vpp or 1) > 1 else "1f1b"
         zero = self.default("parallelism.zero", run.zero_stage)
+        if zero == 2:
+            self.assumed.append(
+                "zero_stage 2: a stage's gradients stay until all are reduced, memory is an upper bound"
+            )
         given = run.sequence_parallel if run.tp and run.tp > 1 else False  # without tp there is nothing to split
         self.default("parallelism.sequence_parallel", given)
         self.default("parallelism.overlap.grad_reduce", run.overlap_grad_reduce)
