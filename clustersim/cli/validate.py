@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from clustersim.cli.answer import print_json
-from clustersim.cli.options import EngineName, Force, Json, Quiet
+from clustersim.cli.options import EngineName, Force, Json, Plugins, Quiet
 from clustersim.cli.progress import cores, tracked
 
 
@@ -23,8 +23,8 @@ def validate(
         list[str] | None,
         typer.Option(
             metavar="PART=VALUE|…",
-            help="Also with one part changed: predictor=roofline|linear|habitat|neusight-paper, fabric=ideal, clocks=boost, "
-            "nccl=ring.",
+            help="Also with one part changed: predictor=roofline|linear|habitat (neusight-paper once trained), "
+            "fabric=ideal, clocks=boost, nccl=ring|tree.",
         ),
     ] = None,
     memory: Annotated[
@@ -39,6 +39,7 @@ def validate(
     force: Force = False,
     as_json: Json = False,
     quiet: Quiet = False,
+    plugins: Plugins = None,
 ) -> None:
     """Simulate measured training steps with defaults alone, and compare the times, the memory and the ranking."""
     from clustersim.files import held
@@ -74,7 +75,9 @@ def validate(
     if as_json:
         print_json("validate", {**figures, "folder": str(kept.shown), "runs": outcomes})
     elif not quiet:
-        typer.echo("\n".join([*_lines(figures), "", f"written to {kept.shown}/ (open report.html in a browser)"]))
+        typer.echo(
+            "\n".join([*_lines(figures, outcomes), "", f"written to {kept.shown}/ (open report.html in a browser)"])
+        )
 
 
 def _calibrate(path: Path, outcomes: Sequence[dict[str, Any]], title: str) -> None:
@@ -89,8 +92,8 @@ def _calibrate(path: Path, outcomes: Sequence[dict[str, Any]], title: str) -> No
         raise unwritable(path, error) from error
 
 
-def _lines(found: Mapping[str, Any]) -> Iterable[str]:
-    from clustersim.validate.page import HEAD, figures, sentence, tables
+def _lines(found: Mapping[str, Any], outcomes: Sequence[dict[str, Any]]) -> Iterable[str]:
+    from clustersim.validate.page import HEAD, example, figures, sentence, tables
 
     yield sentence(found)
     if found["groups"]["source"]:
@@ -102,7 +105,8 @@ def _lines(found: Mapping[str, Any]) -> Iterable[str]:
         yield from _table(head, rows)
     if found["refused"]:
         yield ""
-        yield "not simulated: " + ", ".join(f"{count} {kind}" for kind, count in found["refused"].items())
+        yield "not simulated"
+        yield from (f"  {count} {kind}, such as {example(outcomes, kind)}" for kind, count in found["refused"].items())
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -1,8 +1,8 @@
 """The interval of a step time that published steps support: measured / forecast of runs of its kind.
 
-`step_errors.json` holds the quantiles and the runs they rest on; `clustersim validate --calibrate` writes it, and
-docs/validation.md says how. The error of a step that waits for its host grows with the share of the step that launching its
-kernels takes, so the upper end does too; below, forecasts are as far off everywhere.
+`step_errors.json` holds what the steps of each kind say; `clustersim validate --calibrate` writes it, and docs/validation.md
+says how. The error of a step that waits for its host grows with the share of the step that launching its kernels takes, so the
+upper end does too; below, forecasts are as far off everywhere.
 """
 
 from __future__ import annotations
@@ -18,38 +18,54 @@ from typing import Any
 from clustersim.predictors.uncertainty import Margin
 
 TABLE = Path(__file__).parent / "step_errors.json"
-BASE = 0.05
-"""Log error of a step that never waits for its host, to which the launching share is added: that of held-out kernels."""
+BASE = 0.15
+"""Log error of a step that never waits for its host, to which the launching share is added; chosen on the calibration runs."""
+LAUNCHING = ((0.04, "below 4 %"), (0.12, "4 to 12 %"), (0.3, "12 to 30 %"), (float("inf"), "above 30 %"))
+SCALES = ((8, "1 to 8"), (64, "9 to 64"), (512, "65 to 512"), (4096, "513 to 4,096"), (10**9, "more than 4,096"))
+WORDS = {"machine": "on {} GPUs", "launching": "host-bound {}", "gpus": "on {} GPUs together", "framework": "of {}"}
+"""How steps of a group are named, by grouping."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What decides how far a forecast may be off. launching: the share of the step that launching its kernels takes."""
+    """What decides how far a forecast may be off.
+
+    launching: the share of the step that launching its kernels takes. framework: such as `NeMo`, empty where nobody says it.
+    """
 
     architecture: str
     precision: str
     gpus: int
     launching: float
-    experts: bool
-    predictor: str
-    clocks: str
+    experts: bool = False
+    predictor: str = "neusight"
+    clocks: str = "sustained"
+    framework: str = ""
 
     @property
-    def machine(self) -> str:
-        """Architecture and precision, such as `hopper 16-bit`: fp16 and bf16 run at one speed."""
-        return f"{self.architecture} {'16-bit' if self.precision in ('fp16', 'bf16') else self.precision}"
+    def groups(self) -> dict[str, str]:
+        """The groups of steps that this one belongs to, by grouping: machine (`hopper 16-bit`), launching, gpus, framework."""
+        width = "16-bit" if self.precision in ("fp16", "bf16") else self.precision  # fp16 and bf16 run at one speed
+        return {
+            "machine": f"{self.architecture} {width}",
+            "launching": _bucket(self.launching, LAUNCHING),
+            "gpus": _bucket(self.gpus, SCALES),
+            **({"framework": self.framework} if self.framework else {}),
+        }
 
 
-@dataclass(frozen=True, slots=True)
-class Quantiles:
-    """Eight of ten log errors lie between `low` and `high` · (BASE + launching share)."""
+def _bucket(value: float, edges: tuple[tuple[float, str], ...]) -> str:
+    return next(name for most, name in edges if value <= most)
 
-    low: float
-    high: float
 
-    def around(self, seconds: float, launching: float) -> tuple[float, float]:
-        """Return the ends of the interval of a step of `seconds`; the forecast itself is always inside."""
-        return seconds * exp(min(self.low, 0.0)), seconds * exp(max(self.high, 0.0) * (BASE + launching))
+def score(error: float, launching: float) -> float:
+    """Return how far off a log error ln(measured / forecast) is; what waits for its host may be slower, but never faster."""
+    return max(error / (BASE + launching), -error / BASE)
+
+
+def around(seconds: float, launching: float, bound: float) -> tuple[float, float]:
+    """Return between which times a step of `seconds` lies whose score is at most `bound`."""
+    return seconds * exp(-bound * BASE), seconds * exp(bound * (BASE + launching))
 
 
 @cache
@@ -62,32 +78,42 @@ def shipped() -> Mapping[str, Any]:
 def interval(seconds: float, kind: Kind) -> Margin:
     """Return between which times a step of `seconds` lies in 80 of 100 cases, and what that rests on; unknown beyond it."""
     table = shipped()
-    if why := unsupported(kind, table["seen"]):
+    if why := unsupported(kind, table):
         return Margin(None, None, f"none: {why}")
-    low, high = Quantiles(table["low"], table["high"]).around(seconds, kind.launching)
-    return Margin(low, high, basis(table, kind.machine))
+    return Margin(*around(seconds, kind.launching, table["bound"]), basis(table, kind))
 
 
-def basis(table: Mapping[str, Any], machine: str) -> str:
-    """Return what the shipped intervals rest on, in words: all published steps, and those on such a machine."""
+def basis(table: Mapping[str, Any], kind: Kind) -> str:
+    """Return what the shipped intervals rest on: all published steps, and those of the group of `kind` that fared worst."""
+    name, group = min(kind.groups.items(), key=lambda at: _share(table["groups"][at[0]][at[1]]))
+    runs, inside = table["groups"][name][group]
     left_out = 100 * table["inside_when_left_out"]
-    runs, inside = table["seen"]["machines"][machine]
     return (
-        f"80 % of {table['rows']} published steps, {inside} of the {runs} on {machine} GPUs; the latter counted with their own "
-        f"source left out, which leaves {left_out:.0f} % of all {len(table['sources'])} sources inside"
+        f"80 % of {table['rows']} published steps, {inside} of the {runs} {WORDS[name].format(group)}; counted with their "
+        f"own source left out, which leaves {left_out:.0f} % of all {len(table['sources'])} sources' inside; "
+        f"all were steps of {', '.join(table['groups']['framework'])}"
     )
 
 
-def unsupported(kind: Kind, seen: Mapping[str, Any]) -> str:
+def _share(counts: tuple[int, int]) -> float:
+    runs, inside = counts
+    return inside / runs
+
+
+def unsupported(kind: Kind, table: Mapping[str, Any]) -> str:
     """Return why the published steps say nothing of this kind of step; empty when they do."""
+    seen = table["seen"]
     if kind.predictor != seen["predictor"] or kind.clocks != seen["clocks"]:
         return f"published steps were only compared with predictor {seen['predictor']} and {seen['clocks']} clocks"
     if kind.experts and not seen["experts"]:
         return "no published step of a mixture of experts has been compared yet"
-    if kind.machine not in seen["machines"]:
-        return f"no published step has been compared on {kind.machine}"
     if kind.gpus > seen["most_gpus"]:
         return f"the published steps that intervals rest on had at most {seen['most_gpus']:,} GPUs"
-    if kind.launching > seen["most_launching"]:
-        return f"launching its kernels takes {100 * kind.launching:.0f} % of the step, more than in any published one"
+    for name, group in kind.groups.items():
+        words = WORDS[name].format(group)
+        if group in table["dropped"][name]:
+            runs, inside = table["dropped"][name][group]
+            return f"published steps {words} are unlike others; of {runs}, intervals of others held {inside}"
+        if group not in table["groups"][name]:
+            return f"no published step {words} has been compared"
     return ""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from clustersim.errors import nearest
 from clustersim.hardware.gpus import everything
 from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run
@@ -69,7 +70,8 @@ def _gpu(name: str) -> str:
     known = {alias.lower(): gpu.name for gpu in everything() for alias in (gpu.name, *gpu.aliases)}
     found = known.get(name.lower())
     if found is None or found not in PRESETS:
-        raise Refusal("unknown GPU", f"no node of {name} is shipped; known: {', '.join(PRESETS)}")
+        meant = nearest(name, [alias for alias, gpu in known.items() if gpu in PRESETS])
+        raise Refusal("unknown GPU", f"no node of {name} is shipped; {meant}known: {', '.join(PRESETS)}")
     return found
 
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from clustersim.errors import ClustersimError
 from clustersim.hardware.constants import CALL
-from clustersim.report.calibration import Quantiles, shipped
+from clustersim.report.calibration import Kind, around, shipped, unsupported
 from clustersim.validate.adapt import adapt, simulate
 from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run
+from clustersim.validate.workload import framework_of
 
 if TYPE_CHECKING:
     from clustersim.simulation import Engine, StepResult
@@ -22,6 +23,31 @@ _SHOWN = (
     *("id", "gpu", "num_gpus", "framework", "model", "precision", "tp", "pp", "vpp", "dp", "cp", "ep"),
     *("micro_batch", "global_batch", "seq", "zero_stage", "recompute"),
 )
+_FORECAST = (
+    "predicted_s",
+    "error",
+    "low_s",
+    "high_s",
+    "memory_gib",
+    "allocated_gib",
+    "fits",
+    "launching",
+    "architecture",
+    "framework_family",
+)
+_UNKNOWN: Outcome = {
+    **dict.fromkeys(_FORECAST),
+    "interval": "",
+    "status": "ok",
+    "reason_kind": "",
+    "reason": "",
+    "assumed": [],
+    "breakdown_s": {},
+}
+"""What an outcome has where there is no forecast."""
+_OF_RUN = ("source", "measured_s", "ran", "measured_memory_gb", "peers_s")
+FIELDS = frozenset((*_SHOWN, *_OF_RUN, *_UNKNOWN))
+"""What every outcome has."""
 
 
 def evaluate(run: Run, ablation: Mapping[str, str] | None = None, engine: Engine = "auto") -> Outcome:
@@ -32,13 +58,7 @@ def evaluate(run: Run, ablation: Mapping[str, str] | None = None, engine: Engine
     leaves open and how that was filled. memory_gib: of the fullest GPU; allocated_gib: without CUDA's and NCCL's own, as
     torch.cuda.max_memory_allocated counts. launching: the share of the step that launching its kernels takes at 12 us each.
     """
-    outcome: Outcome = {name: getattr(run, name) for name in _SHOWN}
-    outcome |= {"source": source_of(run), "measured_s": run.sec_per_iter, "predicted_s": None, "error": None}
-    outcome |= {"low_s": None, "high_s": None, "interval": "", "status": "ok"}
-    outcome |= {"reason_kind": "", "reason": ""}
-    outcome |= {"assumed": [], "memory_gib": None, "allocated_gib": None, "fits": None}
-    outcome |= {"ran": run.ran, "measured_memory_gb": run.memory_gb}
-    outcome |= {"launching": None, "architecture": None, "breakdown_s": {}, "peers_s": dict(run.peers)}
+    outcome = _said(run) | _UNKNOWN
     try:
         setup = adapt(run, ablation)
         return outcome | {"assumed": list(setup.assumed)} | _found(run, simulate(setup, engine))
@@ -46,6 +66,12 @@ def evaluate(run: Run, ablation: Mapping[str, str] | None = None, engine: Engine
         return outcome | {"status": "refused", "reason_kind": refusal.kind, "reason": refusal.why}
     except ClustersimError as error:
         return outcome | {"status": "failed", "reason_kind": "failed", "reason": str(error)}
+
+
+def _said(run: Run) -> Outcome:
+    """Return what an outcome has of its row."""
+    measured = (source_of(run), run.sec_per_iter, run.ran, run.memory_gb, dict(run.peers))
+    return {name: getattr(run, name) for name in _SHOWN} | dict(zip(_OF_RUN, measured, strict=True))
 
 
 def source_of(run: Run) -> str:
@@ -59,17 +85,24 @@ def log_error(outcome: Outcome) -> float:
     return log(outcome["measured_s"] / outcome["predicted_s"])
 
 
+def kind(one: Outcome) -> Kind:
+    """Return the kind of step that an outcome with a forecast is, among those that `clustersim run` forecasts by default."""
+    return Kind(
+        one["architecture"], one["precision"], one["num_gpus"], one["launching"], framework=one["framework_family"]
+    )
+
+
 def _found(run: Run, result: StepResult) -> Outcome:
     summary = result.summary
     step = summary["step_time_s"]
     stages = summary["memory"]["by_pipeline_rank"]
-    launching = CALL * summary["critical_path_kernels"] / step
-    low, high, note = summary["step_time_low_s"], summary["step_time_high_s"], summary["step_time_interval"]
-    left_out = shipped()["without"].get(source_of(run))
-    if left_out and low is not None and high is not None:
-        low, high = Quantiles(**left_out).around(step, launching)
-        note = "calibrated on all other sources"
-    return {
+    facts: Outcome = {
+        "launching": CALL * summary["critical_path_kernels"] / step,
+        "architecture": result.topology.gpu.architecture,
+        "framework_family": framework_of(run).family,
+    }
+    low, high, note = _interval(run, facts, summary)
+    return facts | {
         "predicted_s": step,
         "error": step / run.sec_per_iter - 1 if run.sec_per_iter else None,
         "low_s": low,
@@ -78,7 +111,18 @@ def _found(run: Run, result: StepResult) -> Outcome:
         "memory_gib": summary["memory"]["peak_bytes"] / 2**30,
         "allocated_gib": max(one["total_bytes"] - one["framework_bytes"] for one in stages) / 2**30,
         "fits": summary["memory"]["fits"],
-        "launching": launching,
-        "architecture": result.topology.gpu.architecture,
         "breakdown_s": {k: v for k, v in summary["breakdown_s"].items() if k != "rank"},
     }
+
+
+def _interval(run: Run, facts: Outcome, summary: Mapping[str, Any]) -> tuple[float | None, float | None, str]:
+    """Return the interval of `clustersim run` and what it rests on, with what only a measured run says: source and framework."""
+    low, high, note = summary["step_time_low_s"], summary["step_time_high_s"], summary["step_time_interval"]
+    if low is None or high is None:
+        return low, high, note
+    if why := unsupported(kind({**facts, "precision": run.precision, "num_gpus": run.num_gpus}), shipped()):
+        return None, None, f"none: {why}"
+    left_out = shipped()["without"].get(source_of(run))
+    if left_out is None:
+        return low, high, note
+    return *around(summary["step_time_s"], facts["launching"], left_out), "calibrated on all other sources"

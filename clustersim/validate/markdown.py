@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from clustersim.report.calibration import WORDS
 from clustersim.validate import drawing
 from clustersim.validate.page import HEAD, STYLE, figures, sentence, tables
 from clustersim.validate.statistics import compared
@@ -15,7 +16,13 @@ Found = Mapping[str, Any]
 
 def summary(found: Found) -> str:
     """Return the answer, the errors by source, GPU and number of GPUs, and what was not simulated."""
-    names = {"source": "source", "gpu": "GPU", "gpus": "number of GPUs", "precision": "precision"}
+    names = {
+        "source": "source",
+        "gpu": "GPU",
+        "gpus": "number of GPUs",
+        "launching": "host-bound share",
+        "precision": "precision",
+    }
     parts = [sentence(found)]
     parts += [_errors(title, found["groups"][name]) for name, title in names.items()]
     refused = ", ".join(f"{count} {kind}" for kind, count in found["refused"].items())
@@ -47,6 +54,22 @@ def mappings(found: Found) -> str:
         size, bias = 100 * fit["memory_mean_error"], 100 * fit["memory_bias"]
         parts.append(f"Peak memory: mean error {size:.1f} %, bias {bias:+.1f} %.")
     return "\n\n".join(parts)
+
+
+def intervals(table: Mapping[str, Any]) -> str:
+    """Return which steps get an interval and how many of each group lie inside when their own source is left out."""
+    head = (
+        f"{100 * table['inside_when_left_out']:.0f} % of {table['rows']} runs of {len(table['sources'])} sources lie inside, "
+        "each judged by the other sources."
+    )
+    parts = (("groups", "yes"), ("dropped", "none"))
+    rows = [
+        [WORDS[name].format(group), str(runs), f"{inside} ({100 * inside / runs:.0f} %)", given]
+        for name in WORDS
+        for part, given in parts
+        for group, (runs, inside) in table[part][name].items()
+    ]
+    return f"{head}\n\n{_table(('published steps', 'runs', 'inside', 'interval'), rows)}"
 
 
 def memory(found: Found) -> str:

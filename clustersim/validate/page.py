@@ -19,6 +19,7 @@ TITLES = {
     "gpu": "By GPU",
     "framework": "By framework",
     "gpus": "By number of GPUs",
+    "launching": "By host-bound share (what launching kernels takes of the forecast, at 12 us each)",
     "parallelism": "By parallelism (degrees above 1)",
     "precision": "By precision",
 }
@@ -48,7 +49,7 @@ def _sections(found: Mapping[str, Any], outcomes: Sequence[Outcome]) -> Iterator
         yield "<h2>Not simulated</h2>"
         yield _table(
             ("reason", "runs", "such as"),
-            [[kind, str(n), _example(outcomes, kind)] for kind, n in found["refused"].items()],
+            [[kind, str(n), example(outcomes, kind)] for kind, n in found["refused"].items()],
             2,
         )
     for title, head, cells in tables(found):
@@ -131,10 +132,10 @@ def tables(found: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str], Table
     """Yield (title, head, rows) of the tables that not every validation has."""
     if found["ablations"]:
         rows = [
-            ["as it is", *figures(found["errors"])],
-            *([name, *figures(e)] for name, e in found["ablations"].items() if e["runs"]),
+            ["as it is", *figures(found["errors"]), ""],
+            *([name, *figures(e), _moved(e)] for name, e in found["ablations"].items() if e["runs"]),
         ]
-        yield "What each part buys", ("one part changed", *HEAD[1:]), rows
+        yield "What each part buys", ("one part changed", *HEAD[1:], "forecasts moved"), rows
     if found["peers"]:
         rows = [
             [name, str(one["runs"]), *(f"{100 * one[key]:.1f} %" for key in ("mean_error", "ours"))]
@@ -154,6 +155,12 @@ def tables(found: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str], Table
         yield "Peak memory, GiB", ("run", "model", "measured", "predicted", "error"), rows
 
 
+def _moved(errors: Mapping[str, Any]) -> str:
+    """Return how many forecasts a change moves, and how far at most, such as `23, by up to 0.02 %`."""
+    most = 100 * errors["moved_most"]
+    return f"{errors['moved']}, by up to {most:.{2 if most < 1 else 0}f} %" if errors["moved"] else "none"
+
+
 def _sweep(one: Mapping[str, Any]) -> list[str]:
     name = f"{one['source']}: {one['model']} on {one['num_gpus']} × {one['gpu']}"
     rank = "" if one["spearman"] is None else f"{one['spearman']:.2f}"
@@ -171,7 +178,8 @@ def _peak(one: Mapping[str, Any]) -> tuple[str, str]:
     return f"{one['predicted_gib']:.2f}", f"{100 * one['error']:+.1f} %"
 
 
-def _example(outcomes: Sequence[Outcome], kind: str) -> str:
+def example(outcomes: Sequence[Outcome], kind: str) -> str:
+    """Return the first run that was refused for a kind of reason, and the reason."""
     one = next(one for one in outcomes if one["reason_kind"] == kind)
     return f"{one['id']}: {one['reason']}"
 

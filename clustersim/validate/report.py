@@ -7,7 +7,7 @@ from typing import Any
 
 from clustersim.validate.evaluate import Outcome
 from clustersim.validate.ranking import sweeps, verdicts
-from clustersim.validate.statistics import errors, groups, peers, refusals
+from clustersim.validate.statistics import errors, groups, moved, peers, refusals
 
 
 def report(
@@ -25,7 +25,7 @@ def report(
         "groups": groups(outcomes),
         "peers": peers(outcomes),
         "refused": refusals(outcomes),
-        "ablations": {name: errors(rows) for name, rows in (changed or {}).items()},
+        "ablations": {name: errors(rows) | moved(outcomes, rows) for name, rows in (changed or {}).items()},
         "sweeps": sweeps(outcomes),
         "fit": verdicts(outcomes),
         "memory": memory,

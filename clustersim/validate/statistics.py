@@ -6,14 +6,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from clustersim.validate.evaluate import Outcome
-
-SCALES = ((8, "1 to 8"), (64, "9 to 64"), (512, "65 to 512"), (4096, "513 to 4,096"), (10**9, "more than 4,096"))
+from clustersim.validate.evaluate import Outcome, kind
 
 
-def scale(outcome: Outcome) -> str:
-    """Return the number of GPUs in words."""
-    return next(name for most, name in SCALES if outcome["num_gpus"] <= most)
+def group(grouping: str) -> Callable[[Outcome], str]:
+    """Return what names the group of an outcome as intervals part them: by `machine`, `launching` or `gpus`."""
+    return lambda one: kind(one).groups[grouping]
 
 
 def split(outcome: Outcome) -> str:
@@ -26,7 +24,8 @@ GROUPS: Mapping[str, Callable[[Outcome], str]] = {
     "source": lambda one: str(one["source"]),
     "gpu": lambda one: str(one["gpu"]),
     "framework": lambda one: str(one["framework"]),
-    "gpus": scale,
+    "gpus": group("gpus"),
+    "launching": group("launching"),
     "parallelism": split,
     "precision": lambda one: str(one["precision"]),
 }
@@ -54,6 +53,13 @@ def errors(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "with_interval": len(bounded),
         "inside": inside / len(bounded) if bounded else None,
     }
+
+
+def moved(before: Sequence[Outcome], after: Sequence[Outcome]) -> dict[str, Any]:
+    """Return how many forecasts of the same runs differ, by more than rounding, and by how much at most, as a fraction."""
+    pairs = [(one["predicted_s"], other["predicted_s"]) for one, other in zip(before, after, strict=True)]
+    sizes = [abs(now / then - 1) for then, now in pairs if then and now]
+    return {"moved": sum(size > 1e-9 for size in sizes), "moved_most": max(sizes, default=0.0)}
 
 
 def groups(outcomes: Sequence[Outcome]) -> dict[str, dict[str, dict[str, Any]]]:
