@@ -115,6 +115,11 @@ def question(folder: Path) -> str | None:
     return found if isinstance(found, str) else None
 
 
+def complete(folder: Path) -> bool:
+    """Return whether a result that is written bit by bit, as of a sweep or a validation, was written to its end."""
+    return (_manifest(folder) or {}).get("complete") is True
+
+
 def _manifest(folder: Path) -> dict[str, Any] | None:
     """Return the manifest of a result, None when there is none of this program."""
     try:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from clustersim.report import store
-from clustersim.report.store import MANIFEST, Question
+from clustersim.report.store import ELSEWHERE, MANIFEST, Question
 from clustersim.sweeps.log import kept
-from clustersim.validate.evaluate import Outcome
-from clustersim.writing import write
+from clustersim.validate.evaluate import FIELDS, Outcome
+from clustersim.writing import unwritable, write
 
 LOG = "runs.jsonl"
 Key = tuple[str, str]
@@ -32,31 +32,30 @@ class ValidationLog:
             file.write(json.dumps({"ablation": change, "run": outcome}) + "\n")
 
     def finish(self, outcomes: Sequence[Outcome], page: str) -> None:
-        """Write runs.parquet and report.html, and mark the validation as complete. Raises OSError."""
-        store.write_table(self.folder / "runs.parquet", frame(outcomes))
-        write(self.folder / "report.html", page.encode())
-        store.write_json(self.folder / MANIFEST, {**self.asked.manifest(), "complete": True})
+        """Write runs.parquet and report.html, and mark the validation as complete. Raises InputError and DiskFullError."""
+        try:
+            store.write_table(self.folder / "runs.parquet", frame(outcomes))
+            write(self.folder / "report.html", page.encode())
+            store.write_json(self.folder / MANIFEST, {**self.asked.manifest(), "complete": True})
+        except OSError as error:
+            raise unwritable(self.shown, error, ELSEWHERE) from error
 
 
 @contextmanager
 def opened(target: Path, asked: Question, force: bool = False) -> Iterator[ValidationLog]:
     """Yield the log of the folder `target`: what an unfinished validation of the same question left, else an empty one.
 
-    Raises InputError as `clustersim.sweeps.log.kept`.
+    Raises InputError as `clustersim.sweeps.log.kept`, and OSError where nothing can be written.
     """
 
     def empty(place: Path) -> None:
         store.write_json(place / MANIFEST, {**asked.manifest(), "complete": False})
-        (place / LOG).touch()
+        write(place / LOG, b"")
 
-    if store.question(target) == asked.digest and _complete(target):
-        target = store.put(target, asked, empty)  # what was forecast is to be forecast again
     with kept(target, asked, empty, force) as (folder, shown):
+        if store.complete(folder):
+            empty(folder)  # what was forecast is to be forecast again; table and page stay until there are new ones
         yield ValidationLog(folder, shown, asked)
-
-
-def _complete(target: Path) -> bool:
-    return bool(json.loads((target / MANIFEST).read_bytes()).get("complete"))
 
 
 def frame(outcomes: Sequence[Outcome]) -> Any:
@@ -78,10 +77,20 @@ def frame(outcomes: Sequence[Outcome]) -> Any:
 
 
 def _read(path: Path) -> dict[Key, Outcome]:
-    """Return the outcomes of a log; a last line that a crash has torn is cut off, so that new ones follow whole lines."""
-    text = path.read_bytes()
-    whole = text[: text.rfind(b"\n") + 1]
-    if whole != text:
-        write(path, whole)
-    entries = [json.loads(line) for line in whole.split(b"\n") if line]
-    return {(entry["ablation"], entry["run"]["id"]): entry["run"] for entry in entries}
+    """Return the outcomes of a log. What a crash or a full disk has torn is cut out, and what failed is tried anew."""
+    *lines, torn = path.read_bytes().split(b"\n")
+    found = [(text, entry) for text in lines if (entry := _entry(text)) is not None]
+    if torn or len(found) < len(lines):
+        write(path, b"".join(text + b"\n" for text, _ in found))
+    return {key: outcome for _, (key, outcome) in found}
+
+
+def _entry(text: bytes) -> tuple[Key, Outcome] | None:
+    """Return the key and the outcome of a line; None for one that is damaged, of another release, or of what failed."""
+    try:
+        entry = json.loads(text)
+        change, outcome = entry["ablation"], dict(entry["run"])
+        whole = isinstance(change, str) and isinstance(outcome["id"], str) and outcome.keys() == FIELDS
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return ((change, outcome["id"]), outcome) if whole and outcome["status"] in ("ok", "refused") else None
