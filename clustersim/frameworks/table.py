@@ -22,7 +22,7 @@ class Default(Spec):
     source: Name
 
 
-class Recipe(Spec):
+class JobRecipe(Spec):
     """What a script of the framework's own repository sets for one job, where a publication of that job leaves it open.
 
     of: the columns of a measured run by which the job is known. values: by dotted key of a workload. source: the script.
@@ -51,7 +51,7 @@ class Framework(Spec):
     stages: Literal["even", "any"] = "even"
     defaults: dict[str, Default]
     facts: dict[str, Default] = Field(default_factory=dict)
-    recipes: Annotated[tuple[Recipe, ...], Field(strict=False)] = ()
+    recipes: Annotated[tuple[JobRecipe, ...], Field(strict=False)] = ()
 
     @property
     def family(self) -> str:
@@ -64,7 +64,7 @@ class Framework(Spec):
         value = None if found is None else found.value
         return value.get(precision) if isinstance(value, dict) else value
 
-    def recipe(self, job: object) -> Recipe | None:
+    def recipe(self, job: object) -> JobRecipe | None:
         """Return the recipe of a job that has attributes such as layers and tp; None where no script is known."""
         fits = (one for one in self.recipes if all(getattr(job, name) == value for name, value in one.of.items()))
         return next(fits, None)
