@@ -8,7 +8,8 @@ quotient therefore gives the same result as the whole (docs/explanation.md, "Fol
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -54,66 +55,59 @@ def partition(
     seeds: an integer for each rank; ranks of different seeds (stage, speed) stay apart. held: the load of each traffic on the
     links that can be short. capacity: of those links, in bytes/s.
     """
-    offsets = _offsets(len(seeds), families, len(capacity))
+    starts = dict(zip((f.name for f in families), _starts(families), strict=False))
+    count = sum(len(f.ranks) for f in families)
     if fold:
-        colours = _refine(
-            _seed_colours(seeds, families, all_traffic, capacity, offsets), _edges(families, held, offsets)
-        )
+        own = _group_colours(families, all_traffic, starts, count)
+        first = _mix(seeds.astype(np.uint64)), own, _mix(_rounded(capacity))
+        ranks, groups, links = _refine(*first, _members(families, starts), _loads(held, starts))
     else:
-        colours = np.arange(offsets["end"], dtype=np.uint64)
-    groups = {f.name: _cells(colours[offsets[f.name] : offsets[f.name] + len(f.ranks)]) for f in families}
-    return Partition(_cells(colours[: len(seeds)]), groups, _cells(colours[offsets["links"] : offsets["end"]]))
+        ranks, groups, links = (np.arange(n, dtype=np.uint64) for n in (len(seeds), count, len(capacity)))
+    of_families = {f.name: _cells(groups[starts[f.name] :][: len(f.ranks)]) for f in families}
+    return Partition(_cells(ranks), of_families, _cells(links))
 
 
-def _offsets(ranks: int, families: Sequence[Family], links: int) -> dict[str, int]:
-    place, result = ranks, {}
-    for family in families:
-        result[family.name] = place
-        place += len(family.ranks)
-    return {**result, "links": place, "end": place + links}
+def _starts(families: Sequence[Family]) -> list[int]:
+    """Return where the groups of each family begin when all are numbered through."""
+    return [0, *accumulate(len(family.ranks) for family in families)]
 
 
-def _seed_colours(
-    seeds: Ints,
-    families: Sequence[Family],
-    all_traffic: Sequence[Traffic],
-    capacity: NDArray[np.float64],
-    offsets: dict[str, int],
+def _group_colours(
+    families: Sequence[Family], all_traffic: Sequence[Traffic], starts: Mapping[str, int], count: int
 ) -> Colours:
-    colours = np.zeros(offsets["end"], np.uint64)
-    colours[: len(seeds)] = _mix(seeds.astype(np.uint64))
+    colours = np.zeros(count, np.uint64)
     for i, family in enumerate(families):
-        at = offsets[family.name]
-        colours[at : at + len(family.ranks)] = _mix(np.full(len(family.ranks), 1000 + i, np.uint64))
+        colours[starts[family.name] :][: len(family.ranks)] = _mix(np.array([1000 + i], np.uint64))
     for i, t in enumerate(all_traffic):
-        at = offsets[t.family]
-        colours[at : at + len(t.latency)] += _mix(_rounded(t.latency) ^ _mix(_rounded(t.bound)) ^ np.uint64(i))
-    colours[offsets["links"] :] = _mix(_rounded(capacity))
+        own = colours[starts[t.family] :][: len(t.latency)]
+        own += _mix(_rounded(t.latency) ^ _mix(_rounded(t.bound)) ^ np.uint64(i))
     return colours
 
 
 class _Edges(NamedTuple):
-    """Pairs of vertices that hear each other, and what the edge between them says."""
+    """Groups, and the ranks or links beside them, at equal places, and what the edge between them says."""
 
-    one: Ints
-    two: Ints
+    beside: Ints
+    group: Ints
     label: Colours
 
 
-def _edges(families: Sequence[Family], held: Sequence[Held], offsets: dict[str, int]) -> _Edges:
-    """Return the edges from ranks to their groups, and from links to the groups that load them."""
-    one, two, label = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
+def _members(families: Sequence[Family], starts: Mapping[str, int]) -> _Edges:
+    """Return the edges between ranks and their groups."""
+    edges = [_Edges(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint64))]
     for family in families:
         groups, n = family.ranks.shape
-        role = _roles(family, n)
-        one.append(family.ranks.ravel())
-        two.append(offsets[family.name] + np.repeat(np.arange(groups), n))
-        label.append(np.tile(_mix(role.astype(np.uint64) + np.uint64(7)), groups))
+        label = np.tile(_mix(_roles(family, n).astype(np.uint64) + np.uint64(7)), groups)
+        edges.append(_Edges(family.ranks.ravel(), starts[family.name] + np.repeat(np.arange(groups), n), label))
+    return _Edges(*map(np.concatenate, zip(*edges, strict=True)))
+
+
+def _loads(held: Sequence[Held], starts: Mapping[str, int]) -> _Edges:
+    """Return the edges between links and the groups that load them."""
+    edges = [_Edges(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint64))]
     for i, h in enumerate(held):
-        one.append(offsets["links"] + h.link)
-        two.append(offsets[h.family] + h.group)
-        label.append(_mix(_rounded(h.weight) + np.uint64(31 + i)))
-    return _Edges(np.concatenate(one), np.concatenate(two), np.concatenate(label))
+        edges.append(_Edges(h.link, starts[h.family] + h.group, _mix(_rounded(h.weight) + np.uint64(31 + i))))
+    return _Edges(*map(np.concatenate, zip(*edges, strict=True)))
 
 
 def _roles(family: Family, n: int) -> Ints:
@@ -123,31 +117,38 @@ def _roles(family: Family, n: int) -> Ints:
     return np.unique(family.shares, return_inverse=True)[1] if family.shares else np.zeros(n, np.int64)
 
 
-def _refine(colours: Colours, edges: _Edges) -> Colours:
-    """Let every vertex hear the multiset of its neighbours' colours until no colour splits any more."""
-    cells = len(distinct(colours))
-    while len(edges.one):
-        fresh = _mix(colours)
-        fresh += _mix(_heard(colours, edges))
-        count = len(distinct(fresh))
-        if count == cells:
-            break
-        colours, cells = fresh, count
-        if count == len(colours):
-            break
-    return colours
+def _refine(
+    ranks: Colours, groups: Colours, links: Colours, members: _Edges, loads: _Edges
+) -> tuple[Colours, Colours, Colours]:
+    """Let every vertex hear the multiset of its neighbours' colours until no colour splits any more.
+
+    Ranks and groups first, which most jobs settle at once; links have many more neighbours, and are asked when those are settled.
+    """
+    while True:
+        while True:
+            groups = _hear(groups, ranks, members.group, members.beside, members.label)
+            fresh = _hear(ranks, groups, members.beside, members.group, members.label)
+            if len(distinct(fresh)) == len(distinct(ranks)):
+                break
+            ranks = fresh
+        links = _hear(links, groups, loads.beside, loads.group, loads.label)
+        fresh = _hear(groups, links, loads.group, loads.beside, loads.label)
+        if len(distinct(fresh)) == len(distinct(groups)):
+            return ranks, groups, links
+        groups = fresh
 
 
-def _heard(colours: Colours, edges: _Edges) -> Colours:
-    """Return what each vertex hears: a sum, so that the order of its neighbours does not matter."""
-    total = np.zeros_like(colours)
-    for first in range(0, len(edges.one), _BATCH):
-        one, two, label = (part[first : first + _BATCH] for part in edges)
-        for listens, speaks in ((one, two), (two, one)):
-            said = colours[speaks]
-            said ^= label
-            np.add.at(total, listens, _mix(said))
-    return total
+def _hear(own: Colours, others: Colours, listens: Ints, speaks: Ints, label: Colours) -> Colours:
+    """Return the colours of vertices that heard others: a sum of what these say, so that their order does not matter."""
+    total = np.zeros_like(own)
+    for first in range(0, len(label), _BATCH):
+        part = slice(first, first + _BATCH)
+        said = others[speaks[part]]
+        said ^= label[part]
+        np.add.at(total, listens[part], _mix(said))
+    found = _mix(own)
+    found += _mix(total)
+    return found
 
 
 def alike(count: int, row: Ints, column: Ints, value: NDArray[np.float64]) -> tuple[Ints, Ints]:
