@@ -25,7 +25,7 @@ import numpy as np
 from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.predictors.features import Columns, peak, spread
-from clustersim.predictors.kinds.neusight.limit import limit
+from clustersim.predictors.kinds.neusight.attainable import attainable_share
 from clustersim.predictors.kinds.neusight.schedule import Share, design, reverse, share
 from clustersim.predictors.mlp import Parameters, sigmoid
 
@@ -55,7 +55,7 @@ def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
     own = _either(backward, share(table, reverse(plan), gpu.sms, prefill), share(table, plan, gpu.sms, prefill))
     fill = np.where(backward, BACKWARD["block"] * reverse(plan).fill, plan.fill)
     scale = {name: np.where(backward, factor, 1.0) for name, factor in BACKWARD.items()}
-    attainable = spread(table.dtype, lambda dtype: limit(gpu, dtype))
+    attainable = spread(table.dtype, lambda dtype: attainable_share(gpu, dtype))
     product = 4 * table.k * scale["products"] / (peak(table, gpu) / gpu.sms)
     exponential = scale["exponentials"] / (MORE_EXPONENTIALS.get(gpu.architecture, EXPONENTIALS) * gpu.clock)
     return {

@@ -6,12 +6,12 @@
     memory  = bytes / (mu · bandwidth), less what the L2 keeps
     seconds = start + (compute^p + memory^p)^(1/p) · heat
 
-mma = 2·tm·tn / (burst · peak / SMs); load = bytes of the operands / (path · clock), path in bytes a clock and SM (64 on every
-GPU since Volta); finish = epilogue · mma on tensor cores, the store of the tile on SIMT units. `heat` = 1 + a·t/(t + tau): a
-kernel of milliseconds is slowed by the power controller, in proportion to a power factor from the datasheet. The constants
-are the same for all GPUs and are learned; each is bound to a physical guess (`GUESS`). Rates enter through mma, load and
-memory only and every step is monotone in them. After NeuSight (Lee et al., ASPLOS 2025): tiles, waves and a utilization
-learned under the roofline, here of few constants that carry over to a GPU not seen.
+mma = 2·tm·tn / (share_in_tile · peak / SMs); load = bytes of the operands / (path · clock), path in bytes a clock and SM (64 on
+every GPU since Volta); finish = epilogue · mma on tensor cores, the store of the tile on SIMT units. `heat` = 1 + a·t/(t + tau):
+a kernel of milliseconds in a table is slowed by the power controller, in proportion to `table_slowdown`; in a job it is not, see
+clocks.py. The constants are the same for all GPUs and are learned; each is bound to a physical guess (`GUESS`). Rates enter
+through mma, load and memory only and every step is monotone in them. After NeuSight (Lee et al., ASPLOS 2025): tiles, waves and
+a utilization learned under the roofline, here of few constants that carry over to a GPU not seen.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ import numpy as np
 from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.predictors.features import Columns, Flags, peak
+from clustersim.predictors.kinds.neusight.attainable import share_in_tile, table_slowdown
 from clustersim.predictors.kinds.neusight.cores import cores
-from clustersim.predictors.kinds.neusight.limit import burst, heat
 from clustersim.predictors.mlp import Parameters
 
 SPLITS = (1, 2, 4)
@@ -104,7 +104,7 @@ def uniform(table: Columns, gpu: Gpu) -> dict[str, Floats]:
     """Return the terms of products of one kind and data type; what all of them share has one row, to be broadcast."""
     dtype = str(table.dtype[0])
     shape, size = cores(gpu, dtype, str(table.kind[0])), table.size[:1]
-    rate = peak(table, gpu)[:1] / gpu.sms * burst(gpu, dtype)
+    rate = peak(table, gpu)[:1] / gpu.sms * share_in_tile(gpu, dtype)
     return _grid(table, gpu.sms, shape.tiles, shape.asynchronous) | {
         "flop": 2 / rate * np.where((table.op == "wgrad") & (units(dtype) == "tensor"), WGRAD, 1.0),
         "fetch": size / gpu.clock,
@@ -114,7 +114,7 @@ def uniform(table: Columns, gpu: Gpu) -> dict[str, Floats]:
         "size": size,
         "memory": table.bytes / gpu.memory_bandwidth,
         "kept": gpu.l2 / table.bytes,
-        "heat": np.array([heat(gpu, dtype) if units(dtype) == "tensor" else 0.0]),
+        "heat": np.array([table_slowdown(gpu, dtype) if units(dtype) == "tensor" else 0.0]),
         "ramp": np.array([1.9e9 / gpu.clock]),
         "narrow": (size < 2).astype(float),
         "cast": (2 + size) * table.batch * table.m * table.k / gpu.memory_bandwidth,

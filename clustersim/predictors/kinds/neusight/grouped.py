@@ -18,7 +18,7 @@ import numpy as np
 from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.predictors.features import Columns, Flags, peak, spread
-from clustersim.predictors.kinds.neusight.limit import limit
+from clustersim.predictors.kinds.neusight.attainable import attainable_share
 from clustersim.predictors.mlp import Parameters, sigmoid
 
 TILES = ((64, 128), (64, 256), (128, 128), (128, 256), (256, 128), (256, 256))
@@ -65,7 +65,7 @@ def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
     layer = table.op == "layer"
     rate = peak(table, gpu) / gpu.sms
     first, second = cut(one, gpu.sms), cut(two, gpu.sms)
-    attainable = spread(table.dtype, lambda dtype: limit(gpu, dtype))
+    attainable = spread(table.dtype, lambda dtype: attainable_share(gpu, dtype))
     return {
         **_seconds("one", first, one, rate, gpu, np.ones(len(table), dtype=bool)),
         **_seconds("two", second, two, rate, gpu, layer),

@@ -1,18 +1,20 @@
-"""The share of its peak that a GPU's matrix units can hold: what power and issue slots leave.
+"""The share of its peak that a GPU's matrix units attain, as tables of kernels show it: what issue slots and power leave.
 
 One figure per GPU and data type, from the datasheet (power, peak, lanes) or from a published search (`attained`), so that
-it is known for a GPU that nobody has measured kernel by kernel. Nothing here is learned.
+it is known for a GPU that nobody has measured kernel by kernel. Nothing here is learned. What power leaves of it in a step of
+seconds is the law of `clustersim.predictors.clocks`; why that law does not serve here too: docs/decisions/0008-power.md.
 """
 
 from __future__ import annotations
 
 from clustersim.config.gpu import Gpu
+from clustersim.predictors.clocks import WIDTH
 
-ENERGY = 17.0
+SIMT_WATTS = 17.0
 """Watts per TFLOP/s of FP32 products at 12 nm, whole board: a T4 (70 W) sustains 4.1 TFLOP/s of its 8.1 (NeuSight's
 training table)."""
-GAIN = {"pascal": 1.0, "volta": 1.0, "turing": 1.0, "ampere": 1 / 0.7}
-NEWEST = 1 / 0.49
+NODE_GAIN = {"pascal": 1.0, "volta": 1.0, "turing": 1.0, "ampere": 1 / 0.7}
+NEWEST_GAIN = 1 / 0.49
 """Operations a joule by process node, relative to 16/12 nm: each full node takes 30 % off (TSMC on N7 to N5).
 
 AMD's matrix cores at 7 nm count as one node further, as they share operands that SIMT lanes fetch one by one.
@@ -23,23 +25,21 @@ ISSUE = 64 / 76
 Such a scheduler issues one warp instruction a clock and an FFMA fills it; an 8×8 register tile needs 64 FFMA, 4 shared
 loads and about 8 more a step. With 16 lanes (Volta, Turing, A100) an FFMA takes two clocks and hides the rest.
 """
-TENSOR = (0.77, 0.13)
+SEARCHED = (0.77, 0.13)
 """(c, b) of share = c · (gain · watts per TFLOP/s)^b on tensor cores: the line through the published searches (MAMF) on
 A100, H100, B200, B300 and GB200, bf16 and fp8, all within 7 %."""
-SHARPNESS = 6.0
-BURST = (0.92, 0.13)
+SIMT_SHARPNESS = 6.0
+IN_TILE = (0.92, 0.13)
 """(c, b) of the share that tensor cores reach inside a tile in a kernel of microseconds, before the power controller acts.
 
-Learning corrects c (`gemm.level`); b is that of TENSOR."""
-WIDTH = {"fp8": 0.55, "fp4": 0.3}
-"""Energy of a FLOP relative to 16 bits: operands halve, accumulators do not."""
-HOT = (0.7, 1.9e9)
-"""The board that `heat` is relative to: watts per TFLOP/s at 4 nm, and boost clock in Hz."""
-HEAT = (-0.5, 2.5)
-"""Exponents of `heat`: of the watts per TFLOP/s, and of the clock."""
+Learning corrects c (`gemm.level`); b is that of SEARCHED."""
+SLOWED_BOARD = (0.7, 1.9e9)
+"""The board that `table_slowdown` is relative to: watts per TFLOP/s at 4 nm, and boost clock in Hz."""
+SLOWED_EXPONENTS = (-0.5, 2.5)
+"""Exponents of `table_slowdown`: of the watts per TFLOP/s, and of the clock."""
 
 
-def limit(gpu: Gpu, dtype: str) -> float:
+def attainable_share(gpu: Gpu, dtype: str) -> float:
     """Return the attainable share of `gpu.matrix_peak(dtype)`, in (0, 1].
 
     FP32 on SIMT units: (issue^-q + power^-q)^(-1/q), power = gain · watts / (17 · TFLOP/s). Tensor cores: the published
@@ -47,8 +47,10 @@ def limit(gpu: Gpu, dtype: str) -> float:
     """
     watts = _watts(gpu, dtype)
     if dtype in ("fp32", "fp64"):
-        return float((_issue(gpu) ** -SHARPNESS + (watts / ENERGY) ** -SHARPNESS) ** (-1 / SHARPNESS))
-    scale, exponent = TENSOR
+        return float(
+            (_issue(gpu) ** -SIMT_SHARPNESS + (watts / SIMT_WATTS) ** -SIMT_SHARPNESS) ** (-1 / SIMT_SHARPNESS)
+        )
+    scale, exponent = SEARCHED
     known = (
         attained(gpu, dtype) if gpu.vendor == "nvidia" else 0.0
     )  # AMD's searches run for seconds: clocks says what they hold
@@ -70,25 +72,25 @@ def _issue(gpu: Gpu) -> float:
     return ISSUE if gpu.vendor == "nvidia" and full else 1.0
 
 
-def burst(gpu: Gpu, dtype: str) -> float:
-    """Return the share of the peak that matrix units reach inside a tile, from the datasheet; SIMT units: `limit`."""
+def share_in_tile(gpu: Gpu, dtype: str) -> float:
+    """Return the share of the peak that matrix units reach inside a tile, from the datasheet; SIMT units: `attainable_share`."""
     if dtype in ("fp32", "fp64"):
-        return limit(gpu, dtype)
-    scale, exponent = BURST
+        return attainable_share(gpu, dtype)
+    scale, exponent = IN_TILE
     return scale * float(_watts(gpu, dtype) ** exponent)
 
 
-def heat(gpu: Gpu, dtype: str) -> float:
+def table_slowdown(gpu: Gpu, dtype: str) -> float:
     """Return how strongly the power controller slows long products, relative to a 4 nm board of 0.7 W per TFLOP/s at 1.9 GHz.
 
     Demand over supply: dynamic power goes with clock · voltage², and voltage with the clock, so with clock^2.5; supply with
     the square root of the watts per TFLOP/s, as boards of more power also carry more.
     """
-    watts = _watts(gpu, dtype) / NEWEST / WIDTH.get(dtype, 1.0)
-    (usual, clock), (supply, demand) = HOT, HEAT
+    watts = _watts(gpu, dtype) / NEWEST_GAIN / WIDTH.get(dtype, 1.0)
+    (usual, clock), (supply, demand) = SLOWED_BOARD, SLOWED_EXPONENTS
     return float((watts / usual) ** supply * (gpu.clock / clock) ** demand)
 
 
 def _watts(gpu: Gpu, dtype: str) -> float:
     """Return watts per TFLOP/s of the peak, as a 12 nm board would need them."""
-    return GAIN.get(gpu.architecture, NEWEST) * gpu.power / (gpu.matrix_peak(dtype) * 1e-12)
+    return NODE_GAIN.get(gpu.architecture, NEWEST_GAIN) * gpu.power / (gpu.matrix_peak(dtype) * 1e-12)
