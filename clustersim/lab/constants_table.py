@@ -221,7 +221,10 @@ CONSTANTS: tuple[StatedConstant, ...] = (
         "predictors.uncertainty",
         ("NEAR", "log", "distance of GPUs left out from each other", "kernels of GPUs left out"),
     ),
-    *_of("report.calibration", ("BASE", "log", "error of a step that never waits for its host", "held-out kernels")),
+    *_of(
+        "report.calibration",
+        ("BASE", "log", "error of a step that never waits for its host", "the calibration runs (docs/validation.md)"),
+    ),
     *_of("report.verdicts", ("CLOSE", "", "what frameworks keep beside tensors", UNKNOWN)),
     *_of("single_gpu.memory", ("FRAMEWORK", "B", "CUDA context 0.5 GiB, cuBLAS 32 MiB", NOTHING)),
     *_of("single_gpu.price_vectors", ("CACHED", "B", "a repeated operand that stays in L2", "NeuSight's traces")),
