@@ -238,4 +238,3 @@ def test_shipped_predictors_keep_the_protocol(name):
     predictor = get(name)
     assert isinstance(predictor, Predictor)
     assert predictor.name == name
-    assert bool(predictor.trained_on()) == (name != "roofline")
