@@ -1,5 +1,9 @@
 """docs/yaml.md, written from the specs that read the files, so that it cannot go stale."""
 
+import ast
+import inspect
+import itertools
+import textwrap
 import types
 import typing
 from pathlib import Path
@@ -9,7 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from clustersim import plugins
-from clustersim.config import fields, jobs, topology, workload
+from clustersim.config import fabric, fields, jobs, topology, workload
 from clustersim.config.gpu import Gpu
 from clustersim.convert.megatron import ALIASES, REMEDIES
 from clustersim.parallel.ignored import NO_EFFECT, NOT_MODELLED
@@ -26,20 +30,20 @@ TITLES = {
     topology.Host: "host",
     topology.Nics: "nics",
     topology.NodePower: "power",
-    topology.FatTree: "fabric of kind `fat_tree`, `leaf_spine`, `rail_optimized` or `rail_only`",
-    topology.Tier: "tiers",
-    topology.Link: "link",
-    topology.Routing: "routing",
-    topology.Torus: "fabric of kind `torus`",
-    topology.Dragonfly: "fabric of kind `dragonfly`",
-    topology.DragonflyPlus: "fabric of kind `dragonfly_plus`",
-    topology.Grid: "fabric of kind `grid`",
-    topology.GridDim: "dims",
-    topology.Switch: "fabric of kind `switch`",
-    topology.Explicit: "fabric of kind `explicit`",
-    topology.ExplicitRouting: "routing of kind `explicit`",
-    topology.ExplicitLink: "links",
-    topology.SingleNode: "fabric of kind `single_node`",
+    fabric.FatTree: "fabric of kind `fat_tree`, `leaf_spine`, `rail_optimized` or `rail_only`",
+    fabric.Tier: "tiers",
+    fabric.Link: "link",
+    fabric.Routing: "routing",
+    fabric.Torus: "fabric of kind `torus`",
+    fabric.Dragonfly: "fabric of kind `dragonfly`",
+    fabric.DragonflyPlus: "fabric of kind `dragonfly_plus`",
+    fabric.Grid: "fabric of kind `grid`",
+    fabric.GridDim: "dims",
+    fabric.Switch: "fabric of kind `switch`",
+    fabric.Explicit: "fabric of kind `explicit`",
+    fabric.ExplicitRouting: "routing of kind `explicit`",
+    fabric.ExplicitLink: "links",
+    fabric.SingleNode: "fabric of kind `single_node`",
     topology.Fault: "faults",
     topology.Nccl: "nccl",
     topology.AstraNetwork: "ASTRA-sim's network.yml",
@@ -75,10 +79,10 @@ NAMED = {
 }
 PLAIN = {str: "text", int: "whole number", float: "number", bool: "`true` or `false`"}
 CHECKED = {
-    (topology.FatTree, "rails"): "`none`, `optimized` or a number of rails",
+    (fabric.FatTree, "rails"): "`none`, `optimized` or a number of rails",
     (topology.Cluster, "node"): "name, or mapping with `extends`",
     (topology.Host, "pcie"): "generation and lanes, like `gen5x16`",
-    (topology.Tier, "name"): "word",
+    (fabric.Tier, "name"): "word",
     (topology.TopologySpec, "fabric"): "mapping with `kind`",
     (topology.TopologySpec, "nodes"): "mapping of names to nodes",
 }
@@ -87,7 +91,7 @@ CHECKED = {
 def reference() -> str:
     """Return the page."""
     parts = [HEAD, _units(), TOPOLOGY, _table(topology.TopologySpec), f"Shipped node types: {_listed(presets())}.\n"]
-    parts += [_section(kind) for kind in TITLES if kind.__module__ == topology.__name__]
+    parts += [_section(kind) for kind in TITLES if kind.__module__ in (topology.__name__, fabric.__name__)]
     parts += [WORKLOAD, *(_section(kind) for kind in TITLES if kind.__module__ == workload.__name__)]
     rooms = {"schedule": "schedules", "algorithms": "collectives", "predictor": "predictors"}
     parts += [f"Names for `{key}`: {_listed(plugins.names(f'clustersim.{room}'))}.\n" for key, room in rooms.items()]
@@ -107,11 +111,22 @@ def _prose(kind: type[fields.Spec]) -> str:
 
 def _table(kind: type[fields.Spec]) -> str:
     hints = typing.get_type_hints(kind, include_extras=True)
+    texts = _texts(kind)
     rows = [
-        f"| `{name}` | {CHECKED.get((kind, name)) or _type(hints[name])} | {_default(info)} |"
+        f"| `{name}` | {CHECKED.get((kind, name)) or _type(hints[name])} | {_default(info)} | {texts[name]} |"
         for name, info in kind.model_fields.items()
     ]
-    return "\n".join(["| key | value | default |", "| --- | --- | --- |", *rows, ""])
+    return "\n".join(["| key | value | default | what |", "| --- | --- | --- | --- |", *rows, ""])
+
+
+def _texts(kind: type[fields.Spec]) -> dict[str, str]:
+    """Return what stands under each field of a spec."""
+    [tree] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    return {
+        field.target.id: " ".join(text.value.value.split())
+        for field, text in itertools.pairwise(tree.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
 
 
 def _default(info: FieldInfo) -> str:

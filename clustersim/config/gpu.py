@@ -12,32 +12,43 @@ DType = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 
 
 class Gpu(Spec):
-    """Datasheet figures of one GPU; dense rates, without structured sparsity.
-
-    `matrix` holds the peak FLOP/s of matrix products by data type (tensor cores where the type has them; `fp32` is the
-    SIMT rate, `tf32` the tensor-core one), `vector` the peak of element-by-element work. `attained` is the best rate that
-    a published search over matrix products reached on this GPU, where there is one: power and clocks keep it below the
-    peak. `sustained` is the share of the rate of a short burst that matrix products hold for seconds, where it was
-    measured; without it, it follows from `power`. `like` names a GPU of the same chip, whose measured speed holds for this one
-    where it has none of its own. `sources` says where each figure is from.
-    """
+    """Datasheet figures of one GPU; dense rates, without structured sparsity."""
 
     name: Name
+    """As its file is called."""
     vendor: Literal["nvidia", "amd"]
+    """Who makes it."""
     architecture: Name
+    """Such as `hopper`; kernels' designs go by it."""
     aliases: tuple[Name, ...] = Field(default=(), strict=False)
+    """Other names, such as the driver's."""
     like: Name | None = None
+    """A GPU of the same chip, whose measured speed holds for this one where it has none of its own."""
     sms: Count
+    """Streaming multiprocessors, or compute units."""
     clock: Frequency
+    """Boost clock."""
     memory: Size
+    """As nvidia-smi or rocm-smi shows it."""
     memory_bandwidth: Bandwidth
+    """Of the datasheet."""
     l2: Size
+    """Size of the L2 cache."""
     matrix: Annotated[dict[DType, ComputeRate], Field(min_length=1)]
+    """Peak FLOP/s of matrix products by data type: tensor cores where the type has them; `fp32` is the SIMT rate, `tf32` the
+    tensor-core one."""
     vector: Annotated[dict[DType, ComputeRate], Field(min_length=1)]
+    """Peak FLOP/s of element-by-element work."""
     attained: dict[DType, ComputeRate] = Field(default_factory=dict)
+    """The best rate that a published search over matrix products reached on this GPU, where there is one: power and clocks
+    keep it below the peak."""
     sustained: dict[DType, Fraction] = Field(default_factory=dict)
+    """The share of the rate of a short burst that matrix products hold for seconds, where it was measured; without it, it
+    follows from `power`."""
     power: Power
+    """Limit of the board."""
     sources: dict[str, str]
+    """Where each figure is from."""
 
     def matrix_peak(self, dtype: str) -> float:
         """Return the peak FLOP/s of matrix products in `dtype`; types the GPU lacks run at the next wider one it has."""

@@ -12,123 +12,149 @@ Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 
 
 class Model(Spec):
-    """A transformer by its shapes (names in brackets are Megatron's, accepted as aliases).
-
-    ffn: width of the MLP (of one expert in a mixture). kv_heads: key/value heads (GQA; default: heads). head_dim: default
-    hidden / heads. experts, topk: mixture of experts, with `shared_experts` always on. dense_layers: so many of the first
-    layers have one MLP of width `dense_ffn` (default: ffn) and no experts (DeepSeek). causal: false for encoders (BERT).
-    tied_embeddings: the head shares the embedding's weights. dropout: whether dropout kernels run. activation: `gelu_new`
-    is GPT-2's tanh form, eight kernels when eager. head_transform: the head starts with a linear, the activation and a
-    norm (BERT). vocab_multiple: the vocabulary is padded to a multiple of this times tp (make_vocab_size_divisible_by).
-    """
+    """A transformer by its shapes. Megatron's names of keys are accepted too ([list](#megatrons-names))."""
 
     layers: Annotated[int, Field(ge=1, le=10_000)]
+    """Blocks."""
     hidden: Annotated[int, Field(ge=1, le=1_000_000)]
+    """Width of the activations between blocks."""
     heads: Count
+    """Attention heads."""
     vocab: Count
+    """Tokens, before padding."""
     ffn: Count | None = None
+    """Width of the MLP, of one expert in a mixture; default 4·hidden."""
     kv_heads: Count | None = None
+    """Key and value heads (GQA); default: heads."""
     head_dim: Count | None = None
+    """Width of one head; default hidden / heads."""
     max_positions: Count | None = None
+    """Rows of the table of learned positions; default seq."""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
+    """Which norm."""
     norm_position: Literal["pre", "post"] = "pre"
+    """Before (`pre`) or after (`post`) each half of a block."""
     activation: Literal["gelu", "gelu_new", "relu", "swiglu"] = "gelu"
+    """Of the MLP; `gelu_new` is GPT-2's tanh form, eight kernels when eager."""
     positions: Literal["learned", "rotary", "none"] = "learned"
+    """How tokens know their place."""
     bias: bool = True
+    """Linears add one."""
     tied_embeddings: bool = True
+    """The head shares the embedding's weights."""
     head_transform: bool = False
+    """The head starts with a linear, the activation and a norm (BERT)."""
     vocab_multiple: Count = 128
+    """The vocabulary is padded to a multiple of this times tp (make_vocab_size_divisible_by)."""
     causal: bool = True
+    """A token sees those before it; false for encoders (BERT)."""
     dropout: bool = False
+    """Dropout kernels run."""
     experts: Count | None = None
+    """Experts of a mixture; default: none."""
     topk: Count = 1
+    """Experts that a token visits."""
     shared_experts: Index = 0
+    """Experts, of the same width, that every token visits too."""
     dense_layers: Index = 0
+    """So many of the first layers have one MLP and no experts (DeepSeek)."""
     dense_ffn: Count | None = None
+    """Width of that MLP; default: ffn."""
 
 
 class Training(Spec):
-    """How the model is trained.
-
-    global_batch and micro_batch count sequences. attention: `flash` is one fused kernel, `unfused` runs both products and
-    the softmax apart. kernels: `fused` merges bias, activation, dropout and residual as Megatron's fused kernels do,
-    `eager` launches each element-wise operation by itself. recompute: activations recomputed in the backward pass.
-    gradients: data type of the gradients that are accumulated and reduced. optimizer: `none` leaves the update out.
-    expert_imbalance: how many times the mean of tokens the busiest rank of an expert-parallel group receives, from 1
-    (balanced) to ep (all of them); the ranks' shares follow Zipf's law, and a rank spreads its own over its experts.
-    """
+    """How the model is trained."""
 
     global_batch: Count
+    """Sequences of a step."""
     micro_batch: Count = 1
+    """Sequences that a replica takes at a time."""
     seq: Count
+    """Tokens of a sequence."""
     precision: Precision = "bf16"
+    """Data type of the products."""
     attention: Literal["flash", "unfused"] = "flash"
+    """`flash` is one fused kernel; `unfused` runs both products and the softmax apart."""
     kernels: Literal["fused", "eager"] = "fused"
+    """`fused` merges bias, activation, dropout and residual as Megatron's fused kernels do; `eager` launches each
+    element-wise operation by itself."""
     recompute: Literal["none", "selective", "full"] = "none"
+    """Activations recomputed in the backward pass."""
     gradients: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Data type of the gradients that are accumulated and reduced."""
     optimizer: Literal["adam", "sgd", "none"] = "adam"
+    """`none` leaves the update out."""
     clip_gradients: bool = True
+    """The gradient norm is taken over all ranks of a replica, and gradients are scaled."""
     expert_imbalance: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
+    """How many times the mean of rows the busiest rank of an expert-parallel group receives, from 1 (balanced) to ep (all of
+    them). The ranks' shares follow Zipf's law, and a rank spreads its own over its experts."""
 
 
 class Overlap(Spec):
-    """What communication runs beside computation (Megatron's --overlap-grad-reduce, …).
-
-    grad_reduce: gradients are reduced in buckets during the last backward pass. param_gather: parameters of the
-    distributed optimizer are gathered during the first forward pass. p2p: a stage goes on while its activations travel.
-    """
+    """What communication runs beside computation (Megatron's --overlap-grad-reduce, …)."""
 
     grad_reduce: bool = False
+    """Gradients are reduced in buckets during the last backward pass."""
     param_gather: bool = False
+    """Parameters of the distributed optimizer are gathered during the first forward passes."""
     p2p: bool = False
+    """A stage goes on while its activations travel."""
 
 
 class Algorithms(Spec):
-    """The collective algorithm of each group: a file of `clustersim/collectives/algorithms/`.
-
-    tp, ep: those groups. dp: those that reduce gradients, of experts too. embedding: first and last stage, which share a tied
-    embedding. model: all ranks of a replica (with all experts), which share the gradient norm.
-    """
+    """The collective algorithm of each group: `nccl`, or a file of `clustersim/collectives/algorithms/`."""
 
     tp: Name = "nccl"
+    """Tensor-parallel groups."""
     ep: Name = "nccl"
+    """Expert-parallel groups."""
     dp: Name = "nccl"
+    """Groups that reduce gradients, of experts too."""
     embedding: Name = "nccl"
+    """First and last stage, which share a tied embedding."""
     model: Name = "nccl"
+    """All ranks of a replica (with all experts), which share the gradient norm."""
 
 
 class Parallelism(Spec):
-    """How the model is split.
-
-    dp `auto` is the largest degree that the cluster holds and the batch allows. ep: over how many of the dp replicas the
-    experts are spread, each of which holds experts / ep of them; tokens travel to their experts and back (Megatron's
-    expert_model_parallel_size and its all-to-all dispatcher). expert_tp: into how many slices an expert is cut (default: tp;
-    Megatron's expert_tensor_parallel_size); ep times expert_tp divides tp times dp. vpp: model chunks a pipeline rank
-    (interleaved schedules). account_for_embedding, account_for_loss: the embedding counts as a layer of the first stage, the
-    loss as one of the last, when layers are divided (Megatron's account_for_…_in_pipeline_split). zero: 0; 1 for the
-    distributed optimizer; 2 also frees the gradients of a stage, all but its share, once its last backward pass has reduced
-    them (with overlap.grad_reduce), which helps where the passes of a stage follow each other. bucket: parameters a gradient
-    bucket (default: 40 million or 1 million times dp, whichever is more, as in Megatron).
-    tp_across_nodes: whether a tensor-parallel group may span nodes. shard_all_parameters: tp divides norms, biases and
-    position embeddings too, as NeuSight counts them; Megatron, and the default, replicate these.
-    """
+    """How the model is split."""
 
     tp: Count = 1
+    """Tensor-parallel degree."""
     pp: Count = 1
+    """Pipeline stages."""
     dp: Count | Literal["auto"] = "auto"
+    """Replicas; `auto` is the largest degree that the cluster holds and the batch allows."""
     ep: Count = 1
+    """Over how many of the dp replicas the experts are spread, each of which holds experts / ep of them. Tokens travel to
+    their experts and back (Megatron's expert_model_parallel_size and its all-to-all dispatcher)."""
     expert_tp: Count | None = None
+    """Slices of an expert; default: tp (Megatron's expert_tensor_parallel_size). ep times expert_tp divides tp times dp."""
     vpp: Count = 1
+    """Model chunks a pipeline rank (interleaved schedules)."""
     account_for_embedding: bool = False
+    """The embedding counts as a layer of the first stage when layers are divided."""
     account_for_loss: bool = False
+    """The loss counts as a layer of the last stage when layers are divided."""
     schedule: Name = "1f1b"
+    """The order of passes: a file of `clustersim/schedules/kinds/`."""
     sequence_parallel: bool = False
+    """Norms, dropout and residuals are split over tp along the sequence."""
     zero: Annotated[int, Field(ge=0, le=2)] = 0
+    """0; 1 for the distributed optimizer; 2 also frees the gradients of a stage, all but its share, once its last backward
+    pass has reduced them (with overlap.grad_reduce), which helps where the passes of a stage follow each other."""
     bucket: Count | None = None
+    """Parameters a gradient bucket; default: 40 million or 1 million times dp, whichever is more, as in Megatron."""
     overlap: Overlap = Overlap()
+    """What runs beside computation."""
     algorithms: Algorithms = Algorithms()
+    """How each group communicates."""
     tp_across_nodes: bool = False
+    """A tensor-parallel group may span nodes."""
     shard_all_parameters: bool = False
+    """tp divides norms, biases and position embeddings too, as NeuSight counts them; Megatron, and the default, replicate
+    these."""
 
     @property
     def etp(self) -> int:
@@ -142,15 +168,18 @@ class Parallelism(Spec):
 
 
 class Workload(Spec):
-    """A whole workload file.
-
-    clocks: `sustained` is what the GPU's power holds in a step of seconds, `boost` the speed of a short burst, and a number
-    the share of it that matrix products keep ([how](clocks.md)).
-    """
+    """A whole workload file."""
 
     name: Name
+    """Of the job."""
     model: Model
+    """What is trained."""
     training: Training
+    """How."""
     parallelism: Parallelism = Parallelism()
+    """On how many ranks of which kind."""
     predictor: Name = "neusight"
+    """What forecasts kernels: a file of `clustersim/predictors/kinds/`."""
     clocks: Literal["sustained", "boost"] | Fraction = "sustained"
+    """`sustained` is what the GPU's power holds in a step of seconds, `boost` the speed of a short burst, and a number the
+    share of it that matrix products keep ([how](clocks.md))."""

@@ -72,9 +72,12 @@ CONSTANTS: tuple[StatedConstant, ...] = (
             "those figures",
         ),
         ("NIC_LATENCY", "s", f"{NCCL}; a file may say its own", NOTHING),
-        ("SWITCH_LATENCY", "s", "claims of 90 to 150 ns, users' 330 ns; a file may say its own", "between them"),
         ("COLLECTIVE_LAUNCH", "s", f"{NCCL}; not with algorithm nccl", NOTHING),
         ("PCIE_LANE", "B/s", f"{NCCL}; generation 4", NOTHING),
+    ),
+    *_of(
+        "config.fabric",
+        ("SWITCH_LATENCY", "s", "claims of 90 to 150 ns, users' 330 ns; a file may say its own", "between them"),
     ),
     *_of("topology.specs", ("_CUT", "", "48 of 48.5 GB/s are no limit worth a word", NOTHING)),
     *_of(

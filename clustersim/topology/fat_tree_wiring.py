@@ -13,7 +13,7 @@ from math import gcd
 from typing import NamedTuple
 
 from clustersim.arrays import Ints, divide
-from clustersim.config.topology import FatTree, Tier
+from clustersim.config.fabric import FatTree, Tier
 from clustersim.config.yaml import Loc
 from clustersim.topology.specs import NodeSpecs
 

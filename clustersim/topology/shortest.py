@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask, entries
-from clustersim.config.topology import ExplicitRouting
+from clustersim.config.fabric import ExplicitRouting
 from clustersim.topology.detours import crosses
 from clustersim.topology.fat_tree_routing import UInts, mixed, splitmix
 from clustersim.topology.hops import Hops, apart

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from clustersim.arrays import Ints, Mask
+from clustersim.config.fabric import Dragonfly
 from clustersim.config.fields import validate
-from clustersim.config.topology import Dragonfly
 from clustersim.hardware.constants import FIBRE
 from clustersim.topology.assemble import assemble
 from clustersim.topology.detours import Detours

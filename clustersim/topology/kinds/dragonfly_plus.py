@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from clustersim.arrays import Ints, Mask
+from clustersim.config.fabric import DragonflyPlus
 from clustersim.config.fields import validate
-from clustersim.config.topology import DragonflyPlus
 from clustersim.hardware.constants import FIBRE
 from clustersim.topology.assemble import assemble
 from clustersim.topology.detours import Detours, crosses

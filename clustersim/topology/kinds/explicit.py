@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats
+from clustersim.config.fabric import Explicit, ExplicitLink
 from clustersim.config.fields import validate
-from clustersim.config.topology import Explicit, ExplicitLink
 from clustersim.config.yaml import Loc
 from clustersim.errors import suggest
 from clustersim.topology.assemble import assemble

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clustersim.config.fabric import FatTree, Routing
 from clustersim.config.fields import validate
-from clustersim.config.topology import FatTree, Routing
 from clustersim.hardware.constants import FIBRE
 from clustersim.topology.assemble import assemble
 from clustersim.topology.fat_tree_routing import Bundles, Dmodk, Ecmp, FatTreeHops, Mode, bundle_firsts, cable_firsts

@@ -8,8 +8,8 @@ from math import prod
 
 import numpy as np
 
+from clustersim.config.fabric import Grid, GridDim
 from clustersim.config.fields import validate
-from clustersim.config.topology import Grid, GridDim
 from clustersim.config.yaml import Loc
 from clustersim.topology.assemble import assemble
 from clustersim.topology.lattice import LONGEST, Dim, Lattice

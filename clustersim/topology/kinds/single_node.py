@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from clustersim.config.fabric import SingleNode
 from clustersim.config.fields import validate
-from clustersim.config.topology import SingleNode
 from clustersim.topology.assemble import assemble
 from clustersim.topology.model import Topology
 from clustersim.topology.specs import NodeSpecs

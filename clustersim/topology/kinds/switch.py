@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from clustersim.arrays import Ints
+from clustersim.config.fabric import Switch
 from clustersim.config.fields import validate
-from clustersim.config.topology import Switch
 from clustersim.topology.assemble import assemble
 from clustersim.topology.hops import Hops
 from clustersim.topology.model import Topology

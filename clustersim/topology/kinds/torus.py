@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from clustersim.config.fabric import Torus
 from clustersim.config.fields import validate
-from clustersim.config.topology import Torus
 from clustersim.hardware.constants import FIBRE
 from clustersim.topology.assemble import assemble
 from clustersim.topology.kinds.grid import direct, product
