@@ -109,7 +109,7 @@ LAUNCHING = (
 def _worst(rows: Sequence[Outcome]) -> Iterator[str]:
     farthest = worst(rows)
     used = {part for one in farthest for part, seconds in one["breakdown_s"].items() if seconds}
-    head = "".join(f"<th>{name}</th>" for name in WORST)
+    head = "".join(f"<th{' class=text' if name in ('model', 'on') else ''}>{name}</th>" for name in WORST)
     yield "<h2>The ten farthest off</h2>"
     yield f'<div class="legend">{drawing.parts_legend(used.__contains__)}</div>'
     yield f"<div class='wide'><table><tr>{head}</tr>{''.join(map(_far, farthest))}</table></div>"
