@@ -6,22 +6,28 @@ The last column is the time over that of a reference, a pass over 16 million num
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from clustersim.collectives.model import Group, phases
-from clustersim.config.yaml import parse
+from clustersim.config.yaml import parse, read
+from clustersim.engine.compile import Work, draft
 from clustersim.engine.flows import solve
 from clustersim.engine.fold.refinement import partition
+from clustersim.engine.network import folded, networks
 from clustersim.engine.traffic import Family, Traffic, scarce
 from clustersim.engine.traffic import traffic as traffic_of
 from clustersim.model.sharding import zipf_shares
+from clustersim.parallel.load import build as build_job
+from clustersim.simulation import Simulator
 from clustersim.topology.build import build, load
 from clustersim.topology.model import Topology
 
 TOPOLOGIES = Path(__file__).parent.parent / "topologies"
+WORKLOADS = TOPOLOGIES.parent / "workloads"
 REPEATS = 5
 
 
@@ -75,6 +81,19 @@ def rings(cluster: Topology, order: np.ndarray) -> None:
     solve(held[0].group, held[0].link, held[0].weight, parts[0].bound, cluster.capacity[links])
 
 
+def placed(cluster: Topology, work: Work) -> None:
+    """Find what a job puts on links, which ranks are alike and what these see of the network."""
+    demand = draft([work], cluster).demand
+    every = np.ones(len(demand.links), bool)
+    networks(demand, folded(demand, every), every)
+
+
+def prepared(cluster: Topology, changes: Mapping[str, object]) -> Work:
+    """Return GPT-3 175B as `changes` split it, on all of a cluster."""
+    job = build_job(read(WORKLOADS / "gpt3.yaml"), changes).place(cluster.gpus, cluster.gpus_per_node)
+    return Simulator(cluster).prepare(job, np.arange(job.mesh.size), ignore_memory=True)[0]
+
+
 def main() -> None:
     """Print one line a case."""
     path = TOPOLOGIES / "fattree_3840.yaml"
@@ -86,8 +105,14 @@ def main() -> None:
     torus = load(TOPOLOGIES / "torus_4096.yaml")
     nodes = np.random.default_rng(0).permutation(3840)
     order = (nodes.reshape(16, 240)[:, None, :] * 8 + np.arange(8)[None, :, None]).reshape(128, 240)
+    pod = load(TOPOLOGIES / "superpod_h100_128.yaml")
+    gpt, small = prepared(cluster, {}), prepared(pod, {"training.global_batch": 1536})
     cases: dict[str, Callable[[], object]] = {
         "build fattree_3840.yaml": lambda: load(path),
+        "gpt3.yaml meets 30,720 GPUs": lambda: placed(replace(cluster), gpt),  # with a memo that is empty
+        "the same again": lambda: placed(cluster, gpt),
+        "gpt3.yaml meets 1,024 GPUs": lambda: placed(replace(pod), small),
+        "gpt3.yaml on 1,024 GPUs again": lambda: placed(pod, small),
         "route 57,600 pairs": lambda: cluster.route(np.arange(30720).repeat(2)[:57600], np.arange(57600)[::-1] % 30720),
         "all-reduce of 1 GB over 30,720 GPUs, ring": lambda: all_reduce(cluster, "ring", (cluster.gpus,)),
         "the same, a ring a rail as NCCL": lambda: all_reduce(cluster, "rail_ring", (8, 3840)),
@@ -112,7 +137,7 @@ def main() -> None:
     reference = best(lambda: numbers + 1.0)
     for name, work in cases.items():
         took = best(work)
-        print(f"{name:<45} {1e3 * took:8.1f} ms {took / reference:7.2f}")
+        print(f"{name:<45} {1e3 * took:8.2f} ms {took / reference:7.2f}")
 
 
 if __name__ == "__main__":

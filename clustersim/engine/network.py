@@ -33,7 +33,7 @@ class Network:
     plans: Mapping[Collective, CollectivePlan]
     """How each collective is carried."""
     traffic: Mapping[Variant, tuple[Traffic, ...]]
-    """That of each variant, by phases, on links that could be short."""
+    """That of each variant, by phases; `phases` has all that it puts on links."""
     cells: Partition
     """Which ranks and groups of the job are alike, and which links; link cells are those of all jobs on the cluster."""
     capacity: Floats
@@ -142,7 +142,8 @@ def demand(topology: Topology, tenants: Sequence[Tenant]) -> Demand:
     def found() -> tuple[tuple[Mapping[Variant, tuple[Traffic, ...]], ...], Ints, tuple[Held, ...]]:
         phases = tuple(_phases(topology, *one) for one in zip(range(len(tenants)), tenants, carried, strict=True))
         links, held = scarce(topology, _flat(phases))
-        return phases, links, held
+        bare = tuple({v: tuple(t.bare() for t in parts) for v, parts in own.items()} for own in phases)
+        return bare, links, held
 
     phases, links, held = topology.memo.once(("demand", key), found)
     of_jobs = tuple(JobTraffic(*one) for one in zip(plans, phases, strict=True))
