@@ -208,6 +208,11 @@ def test_a_result_is_frozen_and_has_frames_and_a_table():
     with pytest.raises(FrozenInstanceError):
         result.found = None
     assert result.spans["end_s"].max() == pytest.approx(result.step_time)
+    assert sum(result.critical_path.values()) == pytest.approx(result.step_time)
+    assert sum(result.breakdown.values()) == pytest.approx(result.step_time)
+    assert result.interval is None  # of roofline's forecasts nothing is known
+    low, high = cs.simulate("hgx_h100_8", "gpt3_xl", tp=2).interval
+    assert low < high
     assert result.links.columns == ["tier", "index", "capacity_bytes_per_s", "bytes", "utilization"]
     assert "<th>step time</th>" in result._repr_html_()
 

@@ -35,6 +35,12 @@ class Result:
         return float(self.summary["step_time_s"])
 
     @property
+    def interval(self) -> tuple[float, float] | None:
+        """Seconds between which 80 of 100 steps of this kind lie, None where no published step is of its kind."""
+        low, high = self.summary["step_time_low_s"], self.summary["step_time_high_s"]
+        return None if low is None or high is None else (float(low), float(high))
+
+    @property
     def tokens_per_s(self) -> float:
         """Tokens a second, of all GPUs that the job uses."""
         return float(self.summary["tokens_per_s"])
@@ -58,6 +64,11 @@ class Result:
     def breakdown(self) -> dict[str, float]:
         """Seconds of a step by what they go to, the mean of all ranks."""
         return dict(self.summary["breakdown_s"])
+
+    @property
+    def critical_path(self) -> dict[str, float]:
+        """Seconds of the chain of work over many ranks that makes the step as long as it is, by what they go to."""
+        return dict(self.summary["critical_path_s"])
 
     @property
     def spans(self) -> pl.DataFrame:

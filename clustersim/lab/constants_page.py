@@ -116,5 +116,5 @@ The rest of what stands in capitals in the rooms of kernels, collectives, models
 
 {others}
 
-Formulas of NCCL's tuner (`clustersim/collectives/nccl/model.py`) hold numbers of its source besides.
+Formulas of NCCL's tuner (`clustersim/collectives/nccl/model.py`, `tuner.py`) hold numbers of its source besides.
 """

@@ -214,6 +214,7 @@ CONSTANTS: tuple[StatedConstant, ...] = (
             "GDDR, Pascal and HBM learned from here; Blackwell and AMD published",
             "stas00/ml-engineering; NeuSight",
         ),
+        ("GDDR", "B/s", "A10 with GDDR6 has 600 GB/s, V100 with HBM2 900", NOTHING),
         ("PASSES", "", "values that a later pass reads again", NOTHING),
     ),
     *_of(
@@ -244,7 +245,8 @@ OTHER: Mapping[str, tuple[str, ...]] = {
             "collectives.nccl.measured_latency.KIB",
             "collectives.nccl.request._ELEMENT",
         ),
-        *("predictors.kinds.neusight.attention.CLOCK", "predictors.kinds.neusight.grouped.CLOCK"),
+        *(f"predictors.kinds.neusight.{file}.CLOCK" for file in ("attention", "gemm", "grouped")),
+        "predictors.kinds.neusight.attention.L2_RATE",
         *(
             "single_gpu.job.ALONE",
             "single_gpu.model.OUTSIDE",

@@ -42,6 +42,9 @@ START = {"alpha": 2.0, "exp": -1.5, "block": 0.9, "mu": 1.3, "around": 2.1, "kep
 CLASSES = ("half/flash_attention", "narrow/flash_attention")
 KEYS = tuple(f"flash.{name}" for name in START)
 CLOCK = 2e9
+"""The clock, in Hz, at which learned parts of a block count."""
+L2_RATE = 32.0
+"""Bytes a clock and SM from L2 that the learned rate of kept tensors is relative to."""
 
 
 def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
@@ -86,7 +89,7 @@ def _bytes(table: Columns) -> Floats:
 def _prefill(table: Columns, gpu: Gpu, prefill: Any) -> dict[str, Floats]:
     """Return what only tables of inference servers contain: reading 16-bit keys and values and writing them to a cache."""
     cache = 2 * table.batch * table.kv_heads * table.n * table.k * (2 + table.size)
-    reuse = gpu.memory_bandwidth / (32.0 * gpu.clock * gpu.sms)
+    reuse = gpu.memory_bandwidth / (L2_RATE * gpu.clock * gpu.sms)
     return {
         "cache": np.where(prefill, cache / gpu.memory_bandwidth, 0.0),
         "kept": np.where(prefill, gpu.l2 / (table.bytes + cache / 2), 0.0),

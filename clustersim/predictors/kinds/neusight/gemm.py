@@ -36,6 +36,8 @@ CANDIDATES = 81
 WGRAD = 1.05
 """Time of a weight-gradient product that is added to fp32 gradients, over that of a forward one of the same bytes: its operands
 lie transposed. 4 % on A100 and 6 to 8 % on B200 (MooreThreads/SimuMax, configs/system)."""
+CLOCK = 1.9e9
+"""The clock, in Hz, at which the learned start of a kernel counts."""
 OVERLAP = 6.0, 1.6
 """Exponents that join mma and load: nearly the larger of both where loads are asynchronous, nearly their sum elsewhere."""
 
@@ -115,7 +117,7 @@ def uniform(table: Columns, gpu: Gpu) -> dict[str, Floats]:
         "memory": table.bytes / gpu.memory_bandwidth,
         "kept": gpu.l2 / table.bytes,
         "heat": np.array([table_slowdown(gpu, dtype) if units(dtype) == "tensor" else 0.0]),
-        "ramp": np.array([1.9e9 / gpu.clock]),
+        "ramp": np.array([CLOCK / gpu.clock]),
         "narrow": (size < 2).astype(float),
         "cast": (2 + size) * table.batch * table.m * table.k / gpu.memory_bandwidth,
     }

@@ -32,6 +32,8 @@ SHARES = (0.76, 0.755, 0.91, 0.75, 0.83)
 """Share of the bandwidth to begin with. GDDR corrects errors inline, and Pascal cannot keep HBM busy. No row of the last two
 is learned from: Blackwell is between SimuMax's 0.67 on B200 and 0.83, the copy on GB200 (stas00/ml-engineering) in the ratio
 of sums to copies on A100 and H100; AMD's is that of sums on MI100 and MI210 (NeuSight: 0.83, 0.81)."""
+GDDR = 700e9
+"""Bytes/s below which a board has GDDR: A10 with GDDR6 has 600 GB/s, V100 with HBM2 900."""
 PASSES = {"softmax": 2.0, "softmax_backward": 2.0, "layernorm": 1.0, "layernorm_backward": 2.0}
 """Values an element that passes after the first read again. Softmax: the input for sum and output; backward two tensors
 once. Norms: the input once; backward two tensors once."""
@@ -43,12 +45,12 @@ def knows(table: Columns) -> bool:
 
 
 def memory(gpu: Gpu) -> str:
-    """Return the kind of memory. Boards below 700 GB/s, Turing and Ada have GDDR; all others are taken to have HBM."""
+    """Return the kind of memory. Boards below `GDDR`, Turing and Ada have GDDR; all others are taken to have HBM."""
     if gpu.vendor == "amd":
         return "cdna"
     if gpu.architecture == "pascal" or gpu.architecture.startswith("blackwell"):
         return gpu.architecture.partition("-")[0]
-    return "gddr" if gpu.memory_bandwidth < 700e9 or gpu.architecture in ("turing", "ada") else "hbm"
+    return "gddr" if gpu.memory_bandwidth < GDDR or gpu.architecture in ("turing", "ada") else "hbm"
 
 
 def terms(table: Columns, gpu: Gpu) -> dict[str, Floats]:
