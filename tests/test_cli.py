@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from clustersim import __version__
+from clustersim.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 CLUSTER = str(ROOT / "topologies" / "superpod_h100_128.yaml")
@@ -331,3 +332,18 @@ def test_damaged_weights(call, monkeypatch, tmp_path_factory, damage):
     assert "neusight.safetensors: " in err
     assert "clustersim lab train neusight" in err
     assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize(
+    ("given", "used"), [({}, "1"), ({"OPENBLAS_NUM_THREADS": "3"}, "3"), ({"OMP_NUM_THREADS": "2"}, None)]
+)
+def test_small_matrices_are_multiplied_in_one_thread_unless_the_user_says_otherwise(monkeypatch, capsys, given, used):
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.setenv(name, "unset")  # so that what main sets is taken back
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", ["clustersim", "--version"])
+    with pytest.raises(SystemExit):
+        main()
+    assert os.environ.get("OPENBLAS_NUM_THREADS") == used

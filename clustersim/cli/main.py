@@ -13,11 +13,15 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 INTERRUPTED = 130, "interrupted"
+THREADS = "OPENBLAS_NUM_THREADS"
+"""What says how many threads numpy multiplies matrices with: those here are small, and two threads are slower than one."""
 
 
 def main() -> None:
     """Run the command line; errors raised on purpose become one sentence and their exit code."""
     _fill_streams()
+    if "OMP_NUM_THREADS" not in os.environ:  # which numpy asks next
+        os.environ.setdefault(THREADS, "1")
     with _answering() as pressed:
         try:
             code, sentence = _call(sys.argv[1:])

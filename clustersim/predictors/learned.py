@@ -88,7 +88,8 @@ class Learned(Predictor):
             found = self.weights.meta.get("intervals", {}).get(name)
             if found:
                 seen = gpu.name in self.weights.meta["learned"][name]["gpus"]
-                low[rows], high[rows] = uncertainty.lookup(found, seconds[rows], seen, self.distance(name, gpu))
+                distance = None if seen else self.distance(name, gpu)
+                low[rows], high[rows] = uncertainty.lookup(found, seconds[rows], distance)
         borrowed = np.char.startswith(names, "fp32/") & (table.dtype != "fp32")
         return np.where(borrowed, np.minimum(low, BORROWED[0]), low), np.where(
             borrowed, np.maximum(high, BORROWED[1]), high

@@ -41,8 +41,8 @@ class Distance(NamedTuple):
 
 def nearest(gpu: Gpu, names: Iterable[str]) -> Distance:
     """Return the nearest of the GPUs named, by peak per SM, peak per byte of bandwidth, and watts per FLOP (in logarithms)."""
-    shipped = {one.name: one for one in gpus.everything()}  # a user's own GPU is known to its file alone
-    found = [Distance(name, _apart(gpu, shipped[name])) for name in names if name in shipped]
+    shipped = gpus.names()  # a user's own GPU is known to its file alone
+    found = [Distance(name, _apart(gpu, gpus.load(name))) for name in names if name in shipped]
     return min(found, key=lambda distance: distance.value) if found else Distance("none", 10.0)
 
 
@@ -55,14 +55,15 @@ def _figures(gpu: Gpu) -> Floats:
     return np.log([peak / gpu.sms, peak / gpu.memory_bandwidth, gpu.power / peak])
 
 
-def lookup(found: Mapping[str, Any], seconds: Floats, seen: bool, distance: Distance) -> tuple[Floats, Floats]:
+def lookup(found: Mapping[str, Any], seconds: Floats, distance: Distance | None) -> tuple[Floats, Floats]:
     """Return (low, high) of measured / forecast for kernels of one class by their forecast seconds.
 
-    Wider ones keep the middle (in logarithms), so that the interval of a GPU farther off holds that of a nearer one.
+    distance: of the GPU from the nearest that was measured, None for one of these. Wider intervals keep the middle (in
+    logarithms), so that the interval of a GPU farther off holds that of a nearer one.
     """
-    table = np.array(found.get("seen" if seen and "seen" in found else "new", found.get("seen")))
+    table = np.array(found.get("seen" if distance is None and "seen" in found else "new", found.get("seen")))
     low, high = table[np.searchsorted(EDGES, seconds)].T
-    wider = 1.0 if seen else found.get("widen", 1.0) * max(1.0, distance.value / NEAR)
+    wider = found.get("widen", 1.0) * max(1.0, distance.value / NEAR) if distance else 1.0
     middle = np.sqrt(low * high)
     return middle * (low / middle) ** wider, middle * (high / middle) ** wider
 

@@ -47,7 +47,12 @@ def _foreign(path: Path) -> Gpu:
 
 def everything() -> list[Gpu]:
     """Return all shipped GPUs, by name."""
-    return [_shipped(path.stem) for path in sorted(FOLDER.glob("*.yaml"))]
+    return [_shipped(name) for name in sorted(names())]
+
+
+def names() -> frozenset[str]:
+    """Return the names of all shipped GPUs."""
+    return frozenset(path.stem for path in FOLDER.glob("*.yaml"))
 
 
 @cache

@@ -91,6 +91,6 @@ def _covered(new: Sequence[Residuals], name: str, widen: float) -> float:
     table = {"new": [_quantiles(others, size) for size in range(len(EDGES) + 1)], "widen": widen}
     inside = []
     for one in (one for one in new if one.group == name):
-        low, high = lookup(table, one.forecast, False, Distance("", 0.0))
+        low, high = lookup(table, one.forecast, Distance("", 0.0))
         inside.append((one.ratio >= low) & (one.ratio <= high))
     return float(np.concatenate(inside).mean())
