@@ -22,7 +22,7 @@ _WRITER = 3.0
 _CHUNK = 1 << 20
 Inputs = dict[str, bytes]
 """The bytes of descriptions that were read, by path as written."""
-_held: ContextVar[Inputs | None] = ContextVar("_held", default=None)
+_inputs: ContextVar[Inputs | None] = ContextVar("_held", default=None)
 
 
 def read_bytes(path: str | Path, what: str = "a YAML file", most: int = DESCRIPTION) -> bytes:
@@ -44,7 +44,7 @@ def read_bytes(path: str | Path, what: str = "a YAML file", most: int = DESCRIPT
 
 def read_text(path: str | Path, what: str = "a YAML file", most: int = DESCRIPTION) -> str:
     """Return the text of a file. Raises InputError as `read_bytes`, and ConfigError with the place of what is no UTF-8."""
-    kept = _held.get()
+    kept = _inputs.get()
     raw = read_bytes(path, what, most) if kept is None or str(path) not in kept else kept[str(path)]
     if kept is not None:
         kept[str(path)] = raw
@@ -52,17 +52,17 @@ def read_text(path: str | Path, what: str = "a YAML file", most: int = DESCRIPTI
 
 
 @contextmanager
-def held(inputs: Inputs | None = None) -> Iterator[Inputs]:
+def keeping_inputs(inputs: Inputs | None = None) -> Iterator[Inputs]:
     """Keep what `read_text` reads from here on, so that every description is read once; those in `inputs` are not read at all.
 
     So what is parsed is what is hashed and what other processes get, whoever edits the file meanwhile.
     """
     kept: Inputs = {} if inputs is None else inputs
-    token = _held.set(kept)
+    token = _inputs.set(kept)
     try:
         yield kept
     finally:
-        _held.reset(token)
+        _inputs.reset(token)
 
 
 def digest(raw: bytes) -> str:

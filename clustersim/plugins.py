@@ -222,7 +222,7 @@ def named_by(at: Callable[[str], InputError]) -> Iterator[None]:
 def answering() -> Iterator[None]:
     """Turn an error that nobody expected into one InputError that names the plugin from outside which it went through.
 
-    One that went through none is laid on all that were loaded, as their answers may have caused it; without any it passes.
+    One that went through none is blamed on all that were loaded, as their answers may have caused it; without any it passes.
     """
     try:
         yield

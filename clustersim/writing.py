@@ -34,7 +34,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _STREAMS = ("/dev", "/dev/fd", "/proc/self/fd")
 
 
-class HeldError(Exception):
+class LockedError(Exception):
     """A lock that another process holds; the text says which."""
 
 
@@ -55,7 +55,7 @@ def unfinished(name: str) -> bool:
 def locked(path: Path, wait: bool = False) -> Iterator[None]:
     """Hold the lock file `path`, which is removed afterwards.
 
-    Raises HeldError when another process holds it, unless `wait`, and OSError where no file can be made.
+    Raises LockedError when another process holds it, unless `wait`, and OSError where no file can be made.
     """
     handle = _take(path, wait)
     try:
@@ -77,7 +77,7 @@ def holder(folder: Path) -> str | None:
         return None
     try:
         _lock(handle, wait=False)
-    except HeldError as error:
+    except LockedError as error:
         return str(error)
     finally:
         os.close(handle)
@@ -99,13 +99,13 @@ def _take(path: Path, wait: bool, flags: int = os.O_CREAT) -> int:
 
 
 def _lock(handle: int, wait: bool) -> bool:
-    """Lock an open file, and return whether its file system can. Raises HeldError with what stands in the file."""
+    """Lock an open file, and return whether its file system can. Raises LockedError with what stands in the file."""
     if fcntl is None:
         return False
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
-        raise HeldError(os.pread(handle, 200, 0).decode(errors="replace") or "another process") from None
+        raise LockedError(os.pread(handle, 200, 0).decode(errors="replace") or "another process") from None
     except OSError:
         return False
     return True
@@ -160,7 +160,7 @@ def _clear(path: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink()
-    except HeldError:
+    except LockedError:
         pass  # its writer lives
     finally:
         os.close(handle)

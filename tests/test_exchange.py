@@ -1,4 +1,4 @@
-"""An exchange among all is laid on links without a way for each pair, and exactly as with one."""
+"""An exchange among all is loaded on links without a route for each pair, and exactly as with one."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -197,7 +197,7 @@ def test_a_large_group_folds():
 
 @pytest.mark.parametrize(("groups", "n"), [(3840, 8), (480, 64), (15, 2048)])
 def test_many_groups(groups, n):
-    """Groups that fill whole nodes: (n-8)/n of S on every NIC, whichever way they are laid."""
+    """Groups that fill whole nodes: (n-8)/n of S on every NIC, whichever way they are loaded."""
     topology = build(parse(LARGE, "large.yaml"))
     [found] = traffic(topology, Family("ep", np.arange(30720).reshape(groups, n), (n,), "direct"), "all_to_all")
     nics = next(tier for tier in topology.tiers if tier.name == "nic-up")

@@ -82,7 +82,7 @@ def graphs(draw) -> tuple[list[str], str]:
     return [f"s{a} s{b}" for a, b in order], f"kind: explicit, nodes: [{names}], links: [{', '.join(hosts + trunks)}]"
 
 
-def laid(fabric: str, routing: str, faults: str = "[]") -> Topology:
+def built(fabric: str, routing: str, faults: str = "[]") -> Topology:
     return build(
         parse(
             f"cluster: {{name: t, nodes: 3, node: {NODE}}}\nfabric: {{{fabric}, routing: {routing}}}\nfaults: {faults}"
@@ -94,7 +94,7 @@ def laid(fabric: str, routing: str, faults: str = "[]") -> Topology:
 @given(graphs())
 def test_adaptive_bytes_are_conserved_and_take_every_shortest_path(found):
     _, fabric = found
-    topology = laid(fabric, "{mode: adaptive}")
+    topology = built(fabric, "{mode: adaptive}")
     graph = nx.DiGraph((u, v) for u, v in to_networkx(topology).edges() if u[0] == v[0] == "s")
     for a, b in ((0, 2), (2, 0), (0, 4), (4, 2)):
         routes = topology.route(np.array([a]), np.array([b]))
@@ -117,7 +117,7 @@ def test_adaptive_bytes_are_conserved_and_take_every_shortest_path(found):
 def test_first_takes_the_path_whose_cables_stand_first(found):
     order, fabric = found
     graph = nx.Graph(tuple(pair.split()) for pair in order)
-    topology = laid(fabric, "{mode: first}")
+    topology = built(fabric, "{mode: first}")
     check_routes(topology)
     routes = topology.route(np.array([0]), np.array([4]))
     assert (routes.share == 1).all()
@@ -129,7 +129,7 @@ def test_first_takes_the_path_whose_cables_stand_first(found):
 @settings(max_examples=30, deadline=None)
 @given(graphs(), st.integers(1, 3), st.integers(0, 5))
 def test_hashed_paths_are_shortest(found, qps, seed):
-    topology = laid(found[1], f"{{mode: ecmp, qps: {qps}, seed: {seed}}}")
+    topology = built(found[1], f"{{mode: ecmp, qps: {qps}, seed: {seed}}}")
     check_routes(topology)
 
 

@@ -190,19 +190,19 @@ def test_tables_hold_the_figures_of_the_metadata():
 def test_tables_of_every_predictor_that_ships():
     for name in ("neusight", *model_card.BASELINES):
         weights = shipped(name)
-        for sheet in (
+        for table in (
             weights_tables.overview(weights.meta),
             weights_tables.errors(weights.meta),
             weights_tables.rows(weights.meta),
         ):
-            assert {len(row) for row in sheet.rows} == {len(sheet.header)}
+            assert {len(row) for row in table.rows} == {len(table.header)}
 
 
 def test_markdown_leaves_empty_columns_out():
-    sheet = weights_tables.WeightsTable(
+    table = weights_tables.WeightsTable(
         "", ("class", "GPU", "mean", "scalar"), [("a", "b", "1", ""), ("c", "", "2", "")]
     )
-    assert weights_tables.markdown(sheet).splitlines() == [
+    assert weights_tables.markdown(table).splitlines() == [
         "| class | GPU | mean |", "| --- | --- | ---: |", "| a | b | 1 |", "| c |  | 2 |",
     ]  # fmt: skip
 

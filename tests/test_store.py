@@ -15,7 +15,7 @@ import pytest
 
 from clustersim import writing
 from clustersim.errors import DiskFullError, InputError
-from clustersim.files import held, read_text
+from clustersim.files import keeping_inputs, read_text
 from clustersim.report import names, store
 from clustersim.report.store import Question
 from clustersim.sweeps import log
@@ -195,11 +195,11 @@ def test_what_is_hashed_and_given_to_workers_is_what_was_read(tmp_path, monkeypa
 def test_a_file_is_read_once(tmp_path):
     path = tmp_path / "a"
     path.write_text("one")
-    with held() as read:
+    with keeping_inputs() as read:
         assert read_text(path) == "one"
         path.write_text("two")
         assert read_text(path) == "one"
-        with held(dict(read)):
+        with keeping_inputs(dict(read)):
             assert read_text(path) == "one"
     assert read_text(path) == "two"
 

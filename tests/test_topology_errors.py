@@ -125,7 +125,7 @@ CASES = {
     "too many cables": (
         tree("[{down: 1, up: 90000}, {radix: 90000}]", ", routing: {mode: dmodk}", NODE.replace("4", "400", 1)),
         2,
-        "links are too many to lay one by one",
+        "links are too many to build one by one",
     ),
     "self-link": (
         explicit("[s0, s1]", f"[{NIC0}, {NIC1}, {{a: s0, b: s0, rate: 1GB/s}}]"),
@@ -272,7 +272,7 @@ CASES = {
     "enormous dragonfly_plus": (
         plus("uplinks: 4096000, routing: {mode: dmodk}", spines=4096, h=3),
         2,
-        "links are too many to lay one by one",
+        "links are too many to build one by one",
     ),
     "leaf and no spine": (fabric("{kind: leaf_spine, tiers: [{radix: 64}], " + LINK + "}"), 2, "has two tiers"),
     "joined rails": (

@@ -68,7 +68,7 @@ def jobs(
     quiet: Quiet = False,
 ) -> None:
     """Simulate jobs that share a cluster: how much slower each gets beside the others, and on which links they meet."""
-    from clustersim.files import held
+    from clustersim.files import keeping_inputs
     from clustersim.jobs.request import load
     from clustersim.jobs.simulate import share as play
     from clustersim.report import names
@@ -80,7 +80,7 @@ def jobs(
     if out and not no_save:
         check_target(out)
     target: Path | None = None
-    with progressing(quiet or as_json) as progress, held() as read:
+    with progressing(quiet or as_json) as progress, keeping_inputs() as read:
         progress("load")
         with naming("--placement") if placement else nullcontext():
             wanted = load(files, changed, placement, steps)

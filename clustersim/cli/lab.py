@@ -216,8 +216,8 @@ def show(
     else:
         for one in found.values():
             typer.echo(lab_tables.heading(one.meta, full))
-            for sheet in lab_tables.sheets(one, full):
-                lab_tables.show(sheet)
+            for table in lab_tables.tables(one, full):
+                lab_tables.show(table)
 
 
 def _with_progress(name: str, work: Any) -> Any:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 WIDEST = 1000
 
 
-def sheets(weights: Weights, full: bool) -> Iterator[WeightsTable]:
+def tables(weights: Weights, full: bool) -> Iterator[WeightsTable]:
     """Yield the tables of one predictor's weights: an overview, or all of them."""
     from clustersim.lab import weights_tables
 
@@ -40,22 +40,22 @@ def heading(meta: Mapping[str, Any], full: bool) -> str:
     return f"{meta['predictor']}: seed {meta['seed']}; {meta['split']}{out}{more}"
 
 
-def show(sheet: WeightsTable) -> None:
+def show(table: WeightsTable) -> None:
     """Print a table without the columns that have no entry; nothing when it has no row."""
     from rich.console import Console
     from rich.measure import Measurement
     from rich.table import Table
 
-    if not sheet.rows:
+    if not table.rows:
         return
-    kept = [i for i, _ in enumerate(sheet.header) if any(row[i] for row in sheet.rows)]
-    table = Table(title=sheet.title, title_justify="left", box=None)
+    kept = [i for i, _ in enumerate(table.header) if any(row[i] for row in table.rows)]
+    drawn = Table(title=table.title, title_justify="left", box=None)
     for i in kept:
-        table.add_column(sheet.header[i], justify="left" if i < sheet.names else "right", no_wrap=True)
-    for row in sheet.rows:
-        table.add_row(*(row[i] for i in kept))
-    whole = Measurement.get(Console(width=WIDEST), Console(width=WIDEST).options, table).maximum
-    show_table(Console(width=max(Console().width, whole), highlight=False), table)
+        drawn.add_column(table.header[i], justify="left" if i < table.names else "right", no_wrap=True)
+    for row in table.rows:
+        drawn.add_row(*(row[i] for i in kept))
+    whole = Measurement.get(Console(width=WIDEST), Console(width=WIDEST).options, drawn).maximum
+    show_table(Console(width=max(Console().width, whole), highlight=False), drawn)
 
 
 def judged(rows: Iterable[Mapping[str, Any]], keys: Sequence[str], split: str) -> WeightsTable:

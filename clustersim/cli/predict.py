@@ -71,14 +71,14 @@ def predict(
     compiled = fusion and not model.endswith((".yaml", ".yml"))
     if compiled:
         graph = fuse(graph)
-    held = _clocks(clocks)
+    rates = _clocks(clocks)
     with naming("--predictor"):
         using = get(predictor)
-        found = total(graph, using, board, eager=not fusion, clocks=held)
+        found = total(graph, using, board, eager=not fusion, clocks=rates)
         off = bounds(
             using, [kernel for kernel, _, _ in found.kernels], board, np.array([one for _, _, one in found.kernels])
         )
-        said = {"clocks": statement([kernel for kernel, _, _ in found.kernels], board, applied(using, held))}
+        said = {"clocks": statement([kernel for kernel, _, _ in found.kernels], board, applied(using, rates))}
         record = (
             _record(graph, found, board, using, mode, off)
             | _memory(graph, board)
@@ -95,15 +95,15 @@ def _memory(graph: Graph, gpu: Gpu) -> dict[str, Any]:
     """Return whether a model fits into the GPU's memory, and its bytes by kind."""
     from clustersim.report.verdicts import verdict
 
-    held = graph.memory
-    if held is None:
+    needed = graph.memory
+    if needed is None:
         return {}
-    kinds = {f"{kind}_bytes": value for kind, value in held._asdict().items()}
+    kinds = {f"{kind}_bytes": value for kind, value in needed._asdict().items()}
     return {
-        "fits": held.total <= gpu.memory,
+        "fits": needed.total <= gpu.memory,
         "memory": {
-            "verdict": verdict(held.total, gpu.memory),
-            "total_bytes": held.total,
+            "verdict": verdict(needed.total, gpu.memory),
+            "total_bytes": needed.total,
             "capacity_bytes": gpu.memory,
             **kinds,
         },
@@ -115,8 +115,8 @@ def _fits(memory: dict[str, Any]) -> str:
 
     words = {"fits": "fits", "close": "too close to tell"}.get(memory["verdict"], "DOES NOT FIT")
     kinds = ("parameters", "gradients", "optimizer", "activations")
-    held = ", ".join(f"{kind} {gibibytes(memory[f'{kind}_bytes'])}" for kind in kinds if memory[f"{kind}_bytes"])
-    return f"{words}, {gibibytes(memory['total_bytes'])} of {gibibytes(memory['capacity_bytes'])}: {held}"
+    parts = ", ".join(f"{kind} {gibibytes(memory[f'{kind}_bytes'])}" for kind in kinds if memory[f"{kind}_bytes"])
+    return f"{words}, {gibibytes(memory['total_bytes'])} of {gibibytes(memory['capacity_bytes'])}: {parts}"
 
 
 def _unsure(found: Total) -> str:

@@ -59,7 +59,7 @@ def run(
 ) -> None:
     """Simulate one training step and say how long it takes, why, and whether it fits."""
     from clustersim import simulation
-    from clustersim.files import held
+    from clustersim.files import keeping_inputs
     from clustersim.parallel.load import load
     from clustersim.report import names
     from clustersim.report.store import Question, check_target, place
@@ -72,7 +72,7 @@ def run(
     if out and not no_save:
         check_target(out)
     target: Path | None = None
-    with progressing(quiet or as_json) as progress, held() as read:
+    with progressing(quiet or as_json) as progress, keeping_inputs() as read:
         progress("load")
         job = load(workload, wanted)
         progress("build")

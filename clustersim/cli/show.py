@@ -12,7 +12,7 @@ from clustersim.cli import schedule as schedules
 from clustersim.cli.answer import print_json
 from clustersim.cli.options import Json, Plugins, completing, naming, topology_file
 from clustersim.errors import InputError, suggest
-from clustersim.files import held
+from clustersim.files import keeping_inputs
 
 FORMATS = {"ns3": (".txt", ".topo", ""), "graphml": (".graphml", ".xml")}
 """Endings of files of other programs."""
@@ -59,7 +59,7 @@ def show(
         raise InputError(f"--export {export[0]}: no such format; {suggest(export[0], FORMATS)}")
     if export and topology:
         writing.check_output(f"--export {export[0]}", export[1], FORMATS[export[0]], [topology])
-    with held():
+    with keeping_inputs():
         _show(topology, schedule, stages, microbatches, chunks, draw, export, as_json)
 
 

@@ -42,7 +42,7 @@ def validate(
     plugins: Plugins = None,
 ) -> None:
     """Simulate measured training steps with defaults alone, and compare the times, the memory and the ranking."""
-    from clustersim.files import held
+    from clustersim.files import keeping_inputs
     from clustersim.report.names import default
     from clustersim.report.store import Question, place
     from clustersim.validate import log, peaks
@@ -52,7 +52,7 @@ def validate(
     from clustersim.validate.shipped import TABLE
 
     paths, changes = files or [TABLE], ablations(ablate or ())
-    with held() as read:
+    with keeping_inputs() as read:
         runs = load(paths)
         if memory:
             peaks.read(memory)

@@ -20,9 +20,9 @@ def fanouts(nodes: Ints, topology: Topology) -> tuple[int, ...]:
     reach = below = 1
     for fanout in topology.fanouts:
         reach *= fanout
-        _, held = np.unique(nodes // reach, return_counts=True)
-        most = int(held[0])
-        if (held[:-1] != most).any() or held[-1] > most or most % below:
+        _, counts = np.unique(nodes // reach, return_counts=True)
+        most = int(counts[0])
+        if (counts[:-1] != most).any() or counts[-1] > most or most % below:
             break
         result.append(most // below)
         below = most

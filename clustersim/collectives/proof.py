@@ -46,13 +46,13 @@ def check(op: str, n: int, steps: Iterable[Step]) -> None:
     chunks = chunks_of(op, n, ordered)
     if op in ("all_gather", "reduce_scatter") and chunks % n:
         raise SimulationError(f"{op} over {n} ranks needs a multiple of {n} chunks, not {chunks}")
-    held, received = _start(op, n, chunks), Contributions()
+    contents, received = _start(op, n, chunks), Contributions()
     for _, together in groupby(ordered, key=attrgetter("round")):
-        _play(tuple(together), held, received)
+        _play(tuple(together), contents, received)
     for place, wanted in _end(op, n, chunks).items():
-        if held.get(place) != wanted:
+        if contents.get(place) != wanted:
             raise SimulationError(
-                f"{op} over {n} ranks: rank {place[0]} ends with {_shown(held.get(place))} in chunk {place[1]}, "
+                f"{op} over {n} ranks: rank {place[0]} ends with {_shown(contents.get(place))} in chunk {place[1]}, "
                 f"not with {_shown(wanted)}"
             )
 
@@ -78,17 +78,17 @@ def _end(op: str, n: int, chunks: int) -> Contributions:
     return {(r, c): mask for r in range(n) for (_, c), mask in _start(op, n, chunks).items()}
 
 
-def _play(together: tuple[Step, ...], held: Contributions, received: Contributions) -> None:
-    sent = [_sent(step, received if step.relay else held) for step in together]
+def _play(together: tuple[Step, ...], contents: Contributions, received: Contributions) -> None:
+    sent = [_sent(step, received if step.relay else contents) for step in together]
     overwritten = [(step.destination, step.chunk) for step in together if not step.reduce]
     if len(set(overwritten)) < len(overwritten):
         raise SimulationError(f"two steps overwrite one chunk in round {together[0].round}: {together}")
     for step, mask in zip(together, sent, strict=True):
         place = step.destination, step.chunk
-        own = held.get(place, 0) if step.reduce else 0
+        own = contents.get(place, 0) if step.reduce else 0
         if own & mask:
             raise SimulationError(f"{step} adds {_shown(own & mask)} twice")
-        held[place], received[place] = own | mask, mask
+        contents[place], received[place] = own | mask, mask
 
 
 def _sent(step: Step, source: Mapping[tuple[int, int], int]) -> int:

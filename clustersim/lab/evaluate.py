@@ -128,8 +128,8 @@ def _inside(predictor: Predictor, gpu: Gpu, ratio: Floats, part: Samples) -> Flo
     if not isinstance(predictor, Learned):
         return np.full(len(part), np.nan)
     low, high = predictor.interval(kernels(part.table), gpu)
-    held = (low <= 1 / ratio) & (1 / ratio <= high)
-    return np.where(np.isfinite(high), held.astype(np.float64), np.nan)
+    inside = (low <= 1 / ratio) & (1 / ratio <= high)
+    return np.where(np.isfinite(high), inside.astype(np.float64), np.nan)
 
 
 def _scaled(predictor: Predictor, kind: str, gpu: Gpu, part: Samples) -> Floats:

@@ -25,7 +25,7 @@ def card(weights: Weights) -> str:
     """
     meta = weights.meta
     baselines = {name: weights_file.read(weights_file.shipped(name), name).meta for name in BASELINES}
-    sheets = {
+    tables = {
         "overview": weights_tables.overview(meta),
         "errors": weights_tables.errors(meta, baselines),
         "wide": weights_tables.wide(meta),
@@ -44,7 +44,7 @@ def card(weights: Weights) -> str:
         size=f"{_bytes(weights) / 1e6:.1f} MB",
         left_out=out,
         generated=f"Written from the weights by {command}; every figure is from their metadata.",
-        **{name: weights_tables.markdown(sheet) if sheet.rows else "None." for name, sheet in sheets.items()},
+        **{name: weights_tables.markdown(table) if table.rows else "None." for name, table in tables.items()},
     )
 
 

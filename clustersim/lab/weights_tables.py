@@ -171,14 +171,14 @@ def rows(meta: Meta) -> WeightsTable:
     return WeightsTable("learned from", ("class", "kernels", "GPUs"), found, 3)
 
 
-def markdown(sheet: WeightsTable) -> str:
+def markdown(table: WeightsTable) -> str:
     """Return a table in Markdown; columns without a single entry are left out."""
-    kept = [i for i, _ in enumerate(sheet.header) if any(row[i] for row in sheet.rows)]
-    rule = ["---" if i < sheet.names else "---:" for i in kept]
+    kept = [i for i, _ in enumerate(table.header) if any(row[i] for row in table.rows)]
+    rule = ["---" if i < table.names else "---:" for i in kept]
     lines: Sequence[Sequence[str]] = [
-        [sheet.header[i] for i in kept],
+        [table.header[i] for i in kept],
         rule,
-        *([row[i] for i in kept] for row in sheet.rows),
+        *([row[i] for i in kept] for row in table.rows),
     ]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

@@ -16,14 +16,14 @@ class Bucket(NamedTuple):
 def last_ready(ready: Sequence[tuple[int, float]], size: float) -> list[Bucket]:
     """Gather (position, parameters) into buckets of at least `size`, each at its last position; the last takes the rest."""
     result: list[Bucket] = []
-    held = 0.0
+    filled = 0.0
     for position, parameters in ready:
-        held += parameters
-        if held >= size:
-            result.append(Bucket(position, held))
-            held = 0.0
-    if held or not result:
-        result.append(Bucket(ready[-1][0] if ready else 0, held))
+        filled += parameters
+        if filled >= size:
+            result.append(Bucket(position, filled))
+            filled = 0.0
+    if filled or not result:
+        result.append(Bucket(ready[-1][0] if ready else 0, filled))
     return result
 
 

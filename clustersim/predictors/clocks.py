@@ -42,7 +42,7 @@ ENERGY: Mapping[str, float] = {
 }
 """Picojoules a dense 16-bit FLOP at 1 GHz, of the whole board; they grow with clock^(g - 1). From products of 20 ms and more on
 A100, H100, H200, L40S, B200, B300 and GB200, which reach 0.91, 0.80, 0.81, 0.68, 0.77, 0.75 and 0.74 of the forecast at boost
-clocks, and from AMD's clocks above. Volta, Turing, CDNA 1, 2 and 4 are a full process node from their kin: 30 % less energy at
+clocks, and from AMD's clocks above. Volta, Turing, CDNA 1, 2 and 4 are a full process node from those: 30 % less energy at
 the newer one (TSMC), as in `attainable.py`."""
 NEWEST: Mapping[str, float] = {"nvidia": ENERGY["blackwell"], "amd": ENERGY["cdna3"]}
 """For an architecture that is not listed."""

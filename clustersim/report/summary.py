@@ -197,7 +197,7 @@ def _rule(job: Job, full: bool) -> str:
 
 def memory_facts(topology: Topology, memory: list[Held]) -> dict[str, Any]:
     """Return whether a job fits, and the memory of each pipeline rank by kind; `verdict` says when that is too close to tell."""
-    peaks = [held.peak for held in memory]
+    peaks = [one.peak for one in memory]
     peak = max(m.total for m in peaks)
     stages = [{f"{kind}_bytes": value for kind, value in m._asdict().items()} | {"total_bytes": m.total} for m in peaks]
     return {

@@ -68,9 +68,9 @@ def memory_table(memory: list[Held], record: Record, plan: Plan, stage_of: list[
     times = _times(record, set(cells.values()))
     rows = [
         (rank, *action, *times.get((cells[rank], *action), (None, None)), *bytes_)
-        for rank, held in enumerate(memory)
+        for rank, one in enumerate(memory)
         for action, *bytes_ in zip(
-            held.row, *(each.tolist() for each in (held.activations, held.workspace, held.gradients)), strict=True
+            one.row, *(each.tolist() for each in (one.activations, one.workspace, one.gradients)), strict=True
         )
     ]
     names = (
@@ -88,8 +88,8 @@ def memory_table(memory: list[Held], record: Record, plan: Plan, stage_of: list[
     rest = pl.DataFrame(
         [
             {"pipeline_rank": rank}
-            | {f"{kind}_bytes": getattr(held.rest, kind) for kind in ("parameters", "optimizer", "framework")}
-            for rank, held in enumerate(memory)
+            | {f"{kind}_bytes": getattr(one.rest, kind) for kind in ("parameters", "optimizer", "framework")}
+            for rank, one in enumerate(memory)
         ]
     )
     total = pl.sum_horizontal(pl.col("^.*_bytes$")).alias("total_bytes")

@@ -102,8 +102,8 @@ class Tape:
     def graph(self, name: str) -> Graph:
         """Return what was recorded."""
         weights = [one.tensor for one in self.weights.values()]
-        held = of_nodes(self.nodes, math.fsum(one.bytes for one in weights), self.training)
-        return Graph(name, tuple(self.nodes), sum(one.elements for one in weights), memory=held)
+        memory = of_nodes(self.nodes, math.fsum(one.bytes for one in weights), self.training)
+        return Graph(name, tuple(self.nodes), sum(one.elements for one in weights), memory=memory)
 
 
 def _placed(tape: Tape, place: str, rule: Rule) -> Rule:

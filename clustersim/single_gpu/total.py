@@ -56,8 +56,8 @@ def total(graph: Graph, predictor: Predictor, gpu: Gpu, eager: bool = True, cloc
     counts: dict[Kernel, int] = {}
     for kernel in graph.kernels:
         counts[kernel] = counts.get(kernel, 0) + 1
-    distinct, held = list(counts), applied(predictor, clocks)
-    seconds: Floats = derate(distinct, predictor.predict(distinct, gpu), gpu, held) if counts else np.zeros(0)
+    distinct, rates = list(counts), applied(predictor, clocks)
+    seconds: Floats = derate(distinct, predictor.predict(distinct, gpu), gpu, rates) if counts else np.zeros(0)
     each = dict(zip(counts, seconds.tolist(), strict=True))
     parts = tuple(_part(phase, nodes, each) for phase in PHASES if (nodes := _of(graph, phase)))
     kernels = tuple((kernel, count, each[kernel]) for kernel, count in counts.items())

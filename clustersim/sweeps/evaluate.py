@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from clustersim import plugins
 from clustersim.config.yaml import read
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError
-from clustersim.files import Inputs, held
+from clustersim.files import Inputs, keeping_inputs
 from clustersim.parallel.job import Job
 from clustersim.parallel.load import SourcePlace, Unbuilt, unbuilt
 from clustersim.parallel.options import NAMES
@@ -55,7 +55,7 @@ class SweepInputs:
 
 def load(files: Files) -> SweepInputs:
     """Return the cluster and the workload of files, each read once. Raises InputError for what is wrong in them."""
-    with held(files.read):
+    with keeping_inputs(files.read):
         workload = unbuilt(read(Path(files.workload)))
         return SweepInputs(Simulator(load_topology(files.topology)), workload, files.engine)
 

@@ -17,7 +17,7 @@ from clustersim.report.store import MANIFEST, Question
 from clustersim.sweeps.evaluate import Row
 from clustersim.sweeps.space import Point
 from clustersim.sweeps.table import frame
-from clustersim.writing import LOCK, HeldError, clear, locked, settled, write
+from clustersim.writing import LOCK, LockedError, clear, locked, settled, write
 
 LOG = "points.jsonl"
 TABLE = "points.parquet"
@@ -97,7 +97,7 @@ def _alone(target: Path, real: Path) -> Iterator[None]:
     try:
         with settled(real.parent):
             lock.__enter__()
-    except HeldError as error:
+    except LockedError as error:
         raise store.in_use(target, str(error)) from None
     try:
         yield

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from clustersim.config.shipped import find
 from clustersim.errors import ClustersimError, DiskFullError, InputError, InterruptedSweepError
-from clustersim.files import held
+from clustersim.files import keeping_inputs
 from clustersim.preparation import check_names
 from clustersim.report import names
 from clustersim.report.store import ELSEWHERE, Question, place
@@ -60,7 +60,7 @@ def run(
     dies.
     """
     topology, workload = find("topologies", topology), find("workloads", workload)
-    with held() as read:
+    with keeping_inputs() as read:
         files = Files(str(topology), str(workload), read, engine)
         case = load(files)
         check(case, space)

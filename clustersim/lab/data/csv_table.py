@@ -90,19 +90,19 @@ def _number(text: str, default: float | None) -> float:
         return float("nan")
 
 
-def open_sheet(path: Path, required: Collection[str], known: Collection[str]) -> CsvTable:
-    """Return a CSV or parquet file as a sheet.
+def open_table(path: Path, required: Collection[str], known: Collection[str]) -> CsvTable:
+    """Return a CSV or parquet file as a table.
 
     Raises DataError when the file cannot be read, lacks a required column, has an unknown one, or a row of another length.
     """
-    sheet = _parquet(path) if path.suffix == ".parquet" else _csv(path)
-    missing = [name for name in required if name not in sheet.cells]
+    table = _parquet(path) if path.suffix == ".parquet" else _csv(path)
+    missing = [name for name in required if name not in table.cells]
     if missing:
         raise DataError(f"{path}: has no column {', '.join(missing)}; expected {', '.join(known)}")
-    for name in sheet.cells:
+    for name in table.cells:
         if name not in known:
             raise DataError(f"{path}: unknown column {shown(name)}; {suggest(name, known)}")
-    return sheet
+    return table
 
 
 def _csv(path: Path) -> CsvTable:
@@ -120,10 +120,10 @@ def _csv(path: Path) -> CsvTable:
             places.append(f"{path}:{reader.line_num}")
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: cannot be read as CSV: {error}; write UTF-8 text with commas") from error
-    return _sheet(path, header, rows, places)
+    return _table(path, header, rows, places)
 
 
-def _sheet(path: Path, header: list[str], rows: list[list[str]], places: list[str]) -> CsvTable:
+def _table(path: Path, header: list[str], rows: list[list[str]], places: list[str]) -> CsvTable:
     for name in header:
         if header.count(name) > 1:
             raise DataError(f"{path}: column {shown(name)} stands there twice; keep one of them")

@@ -13,7 +13,7 @@ from clustersim.arrays import Floats
 from clustersim.errors import DataError
 from clustersim.hardware import gpus
 from clustersim.hardware.constants import BYTES
-from clustersim.lab.data.csv_table import CsvTable, open_sheet
+from clustersim.lab.data.csv_table import CsvTable, open_table
 from clustersim.lab.data.samples import Samples, gpus_of
 from clustersim.model.kernel import Kernel, attention, gemm, vector
 from clustersim.predictors.features import MATRIX, VECTOR, bound, columns
@@ -87,20 +87,20 @@ def read(path: Path) -> Measurements:
 
     Raises DataError: file, line, column, value and remedy of the first cell that cannot be.
     """
-    sheet = open_sheet(path, REQUIRED, COLUMNS)
-    kernels = list(_kernels(sheet))
-    names = sheet.each("gpu", _gpu)
-    samples = Samples(columns(kernels), np.array(names, dtype=np.str_), sheet.numbers("latency_s", None))
-    _credible(sheet, samples)
+    table = open_table(path, REQUIRED, COLUMNS)
+    kernels = list(_kernels(table))
+    names = table.each("gpu", _gpu)
+    samples = Samples(columns(kernels), np.array(names, dtype=np.str_), table.numbers("latency_s", None))
+    _credible(table, samples)
     nan = float("nan")
     return Measurements(
         samples,
-        np.array(sheet.words("mode", MODES, "burst"), dtype=np.str_),
-        np.array(sheet.words("layout", LAYOUTS), dtype=np.str_),
-        sheet.numbers("low_s", nan),
-        sheet.numbers("high_s", nan),
-        sheet.numbers("clock_mhz", nan) * 1e6,
-        sheet.numbers("power_w", nan),
+        np.array(table.words("mode", MODES, "burst"), dtype=np.str_),
+        np.array(table.words("layout", LAYOUTS), dtype=np.str_),
+        table.numbers("low_s", nan),
+        table.numbers("high_s", nan),
+        table.numbers("clock_mhz", nan) * 1e6,
+        table.numbers("power_w", nan),
     )
 
 
@@ -110,35 +110,35 @@ def _gpu(text: str) -> str:
     return text if text.endswith((".yaml", ".yml")) else found.name
 
 
-def _kernels(sheet: CsvTable) -> Iterator[Kernel]:
-    kinds, ops = sheet.words("kind", (*MATRIX, *VECTOR)), sheet.each("op", str)
-    dtypes, causal = sheet.words("dtype", tuple(BYTES)), sheet.flags("causal")
-    batch, heads = (sheet.numbers(name, 1, 1, whole=True) for name in ("batch", "heads"))
-    m, n = (sheet.numbers(name, None, 1, whole=True) for name in ("m", "n"))
-    k, kv_heads = (sheet.numbers(name, 0, 0, whole=True) for name in ("k", "kv_heads"))
-    flop, traffic = (sheet.numbers(name, float("nan")) for name in ("flop", "bytes"))
+def _kernels(table: CsvTable) -> Iterator[Kernel]:
+    kinds, ops = table.words("kind", (*MATRIX, *VECTOR)), table.each("op", str)
+    dtypes, causal = table.words("dtype", tuple(BYTES)), table.flags("causal")
+    batch, heads = (table.numbers(name, 1, 1, whole=True) for name in ("batch", "heads"))
+    m, n = (table.numbers(name, None, 1, whole=True) for name in ("m", "n"))
+    k, kv_heads = (table.numbers(name, 0, 0, whole=True) for name in ("k", "kv_heads"))
+    flop, traffic = (table.numbers(name, float("nan")) for name in ("flop", "bytes"))
     for row, (kind, op, dtype) in enumerate(zip(kinds, ops, dtypes, strict=True)):
         shape = (int(batch[row]), int(m[row]), int(n[row]), int(k[row]))
         groups = (int(heads[row]), int(kv_heads[row] or heads[row]))
-        _possible(sheet, row, kind, op, shape[3], groups)
+        _possible(table, row, kind, op, shape[3], groups)
         moved = float(traffic[row])
-        kernel = _kernel(sheet, row, kind, op, dtype, shape, groups, causal[row], np.isnan(moved))
+        kernel = _kernel(table, row, kind, op, dtype, shape, groups, causal[row], np.isnan(moved))
         work = kernel.flop if np.isnan(flop[row]) else float(flop[row])
         yield kernel._replace(flop=work, bytes=kernel.bytes if np.isnan(moved) else moved)
 
 
-def _possible(sheet: CsvTable, row: int, kind: str, op: str, k: int, groups: tuple[int, int]) -> None:
+def _possible(table: CsvTable, row: int, kind: str, op: str, k: int, groups: tuple[int, int]) -> None:
     if op not in OPS.get(kind, (op,)):
-        sheet.fail(row, "op", f"a {kind} kernel is one of {', '.join(OPS[kind])}")
+        table.fail(row, "op", f"a {kind} kernel is one of {', '.join(OPS[kind])}")
     if kind in MATRIX and k < 1:
         what = "the head dimension" if kind == "flash_attention" else "the reduction"
-        sheet.fail(row, "k", f"a {kind} kernel needs {what}, a whole number of at least 1")
+        table.fail(row, "k", f"a {kind} kernel needs {what}, a whole number of at least 1")
     if groups[0] % groups[1]:
-        sheet.fail(row, "kv_heads", f"write a divisor of heads, {groups[0]}")
+        table.fail(row, "kv_heads", f"write a divisor of heads, {groups[0]}")
 
 
 def _kernel(
-    sheet: CsvTable,
+    table: CsvTable,
     row: int,
     kind: str,
     op: str,
@@ -154,7 +154,7 @@ def _kernel(
     if kind in ("linear", "bmm", "grouped_gemm"):
         return gemm(kind, op, dtype, batch, m, n, k, output=max(2.0, BYTES[dtype]))  # type: ignore[arg-type]
     if counted and op not in VALUES:
-        sheet.fail(row, "bytes", f"what {op!r} moves is not known; write the bytes that it reads and writes")
+        table.fail(row, "bytes", f"what {op!r} moves is not known; write the bytes that it reads and writes")
     return vector(kind, op, dtype, batch * m, n, _FLOP[kind], VALUES.get(op, 1.0) * BYTES[dtype])  # type: ignore[arg-type]
 
 
@@ -162,7 +162,7 @@ FASTEST, SLOWEST = 0.1, 300.0
 """Seconds over the roofline's that a measurement can have: caches make it faster, a call's dispatch (30 us) slower."""
 
 
-def _credible(sheet: CsvTable, samples: Samples) -> None:
+def _credible(table: CsvTable, samples: Samples) -> None:
     for name, rows in gpus_of(samples).items():
         least = np.zeros(len(samples))
         least[rows] = bound(samples.table.select(rows), gpus.load(name))
@@ -172,7 +172,7 @@ def _credible(sheet: CsvTable, samples: Samples) -> None:
             remedy = (
                 f"the roofline of {name} is {least[row]:.3g} s; write seconds, and shapes as the documentation says"
             )
-            sheet.fail(row, "latency_s", remedy)
+            table.fail(row, "latency_s", remedy)
 
 
 def measured(paths: list[Path]) -> list[Samples]:

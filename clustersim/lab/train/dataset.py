@@ -19,7 +19,7 @@ from clustersim.predictors.mlp import Parameters
 GENERATIONS = {"blackwell-ultra": "blackwell"}
 """Architectures that are of one generation: the others stand for themselves."""
 WEIGHT = {"pascal": 0.25, "turing": 0.5, "ada": 0.25}
-"""How much a GPU counts in learning, by architecture: others 1. Clusters that train have no kin of P4, P100, T4, L40S."""
+"""How much a GPU counts in learning, by architecture: others 1. Clusters that train have no relatives of P4, P100, T4, L40S."""
 
 
 class Dataset(NamedTuple):

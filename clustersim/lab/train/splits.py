@@ -59,9 +59,9 @@ def splits(data: Data | Path, seed: int) -> dict[str, Split]:
 
 def _leave_out(split: Split, data: Data | Path) -> Split:
     """Return the split without the GPUs to leave out; where no other kernels test it, theirs do."""
-    held = np.isin(canonical(split.train).gpu, left_out(data))
-    test = split.train.select(held) if split.test is None and held.any() else split.test
-    return Split(split.train.select(~held), test)
+    held_out = np.isin(canonical(split.train).gpu, left_out(data))
+    test = split.train.select(held_out) if split.test is None and held_out.any() else split.test
+    return Split(split.train.select(~held_out), test)
 
 
 def thin(samples: Samples, rng: np.random.Generator, most: int) -> Samples:

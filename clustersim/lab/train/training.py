@@ -91,9 +91,9 @@ def _own(
 ) -> HeldOut:
     """Add to a class what is learned of each GPU alone, and judge that on shapes held out."""
     assert learner.own is not None
-    samples, held = canonical(split.train), held_shapes(split.train)
-    classes[name] = classes[name] | learner.own[1](classes[name], samples.select(~held), seed, progress)
-    return _errors(_temporary(learner, classes), name, split.train.select(held), set(_names(split.train)))
+    samples, held_out = canonical(split.train), held_shapes(split.train)
+    classes[name] = classes[name] | learner.own[1](classes[name], samples.select(~held_out), seed, progress)
+    return _errors(_temporary(learner, classes), name, split.train.select(held_out), set(_names(split.train)))
 
 
 def memory(samples: Samples) -> dict[str, Floats]:
@@ -124,13 +124,15 @@ def _judge(
         return _errors(_temporary(learner, classes), name, split.test, set(_names(split.train)), learner)
     names = next(names for names in _bundles(learner, plan) if name in names)
     everything, parts = merge([plan[one].train for one in names]), []
-    for generation, held in generations(split.train).items():
-        out = np.isin(everything.gpu, np.unique(split.train.gpu[held]))
+    for generation, held_out in generations(split.train).items():
+        out = np.isin(everything.gpu, np.unique(split.train.gpu[held_out]))
         if not out.all():
             label = _labelled(progress, f" without {generation}")
             found = learner.fit(names[0], everything.select(~out), seed, label)
             parts.append(
-                _errors(_temporary(learner, {**classes, name: found}), name, split.train.select(held), set(), learner)
+                _errors(
+                    _temporary(learner, {**classes, name: found}), name, split.train.select(held_out), set(), learner
+                )
             )
     return HeldOut(
         {k: v for part in parts for k, v in part.errors.items()}, [r for part in parts for r in part.residuals]

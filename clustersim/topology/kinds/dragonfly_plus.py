@@ -54,7 +54,7 @@ def _hops(cluster: NodeSpecs, spec: DragonflyPlus) -> DragonflyPlusHops:
         spec.leaves, spec.spines, spec.p, spec.h, groups, parallel, filled, routing.mode, routing.qps, routing.seed
     )
     if (links := 2 * (built.leaf_links + built.global_links)) > MAX_LINKS:
-        what = f"{links} links are too many to lay one by one (at most {MAX_LINKS})"
+        what = f"{links} links are too many to build one by one (at most {MAX_LINKS})"
         raise cluster.error(("fabric", "leaves"), f"{what}; use smaller groups, or `mode: adaptive`")
     return built
 

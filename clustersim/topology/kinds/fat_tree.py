@@ -69,7 +69,7 @@ def network(cluster: NodeSpecs, spec: FatTree) -> Network:
     adaptive, qps = spec.routing.mode == "adaptive", spec.routing.qps
     links = 0 if adaptive else sum(2 * level.cables * built.leaves.networks for level in built.levels)
     if links > MAX_LINKS:
-        many = f"{links} links are too many to lay one by one (at most {MAX_LINKS})"
+        many = f"{links} links are too many to build one by one (at most {MAX_LINKS})"
         raise cluster.error(("fabric", "routing", "mode"), f"{many}; use `mode: adaptive` or fewer nodes")
     return Network(
         ranges=(*_ports(spec, built), *_ranges(spec, built, adaptive)),

@@ -78,7 +78,7 @@ class _Rows(NamedTuple):
         return self.full / utilization(torch, network(self.inputs), self.waves)
 
 
-def _epochs(name: str, recipe: Recipe, train: _Rows, held: _Rows, progress: TrainingProgress) -> TrainedNetwork:
+def _epochs(name: str, recipe: Recipe, train: _Rows, validation: _Rows, progress: TrainingProgress) -> TrainedNetwork:
     import torch
 
     network = _network()
@@ -87,7 +87,7 @@ def _epochs(name: str, recipe: Recipe, train: _Rows, held: _Rows, progress: Trai
     for epoch in range(1, recipe.epochs + 1):
         for rows in torch.split(torch.randperm(len(train.seconds)), recipe.batch):
             _step(network, optimizer, train.pick(rows))
-        error = _validation(network, held)
+        error = _validation(network, validation)
         best = best._replace(epochs=epoch)
         if error < best.validation:
             best = TrainedNetwork(_parameters(network), error, epoch, epoch)
@@ -114,11 +114,11 @@ def _step(network: Any, optimizer: Any, rows: _Rows) -> None:
     optimizer.step()
 
 
-def _validation(network: Any, held: _Rows) -> float:
+def _validation(network: Any, validation: _Rows) -> float:
     import torch
 
     with torch.no_grad():
-        return float(((held.guess(network).clip(0) - held.seconds) / held.seconds).abs().mean())
+        return float(((validation.guess(network).clip(0) - validation.seconds) / validation.seconds).abs().mean())
 
 
 def _parameters(network: Any) -> dict[str, Floats]:

@@ -143,7 +143,7 @@ def _task(kind: str) -> Callable[[Any, Parameters, Mapping[str, Any]], Any]:
 
 
 def _weights(boards: Mapping[str, Gpu], names: list[str], own: NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """Return the weight of each row, and of each GPU and data type: generations count alike, kin share."""
+    """Return the weight of each row, and of each GPU and data type: generations count equally, similar GPUs share."""
     kinds = [boards[name].architecture for name in names]
     family = [f"{GENERATIONS.get(a, a)}.{n.rsplit('.', 1)[1]}" for a, n in zip(kinds, names, strict=True)]
     share = np.array([WEIGHT.get(a, 1.0) / family.count(f) for a, f in zip(kinds, family, strict=True)])
