@@ -7,7 +7,8 @@ from typing import Any
 from zlib import crc32
 
 from clustersim.lab.constants_effects import BY, STEPS, Effect
-from clustersim.lab.constants_table import CONSTANTS, OTHER, UNKNOWN, StatedConstant
+from clustersim.lab.constants_table import CONSTANTS, UNKNOWN, StatedConstant
+from clustersim.lab.constants_without_row import OTHER
 
 PageCells = Mapping[str, Sequence[str]]
 """By name of a constant: what the page says of its effect, a cell a reference step."""
@@ -34,7 +35,7 @@ def page(cells: PageCells) -> str:
         most_head=f"| constant | {ways} |\n| --- |" + " ---: |" * len(STEPS),
         rows="\n".join([head, *own]),
         others="\n".join(f"- {why}: {', '.join(f'`{name}`' for name in names)}" for why, names in OTHER.items()),
-        unknown=sum(one.rows == UNKNOWN for one in CONSTANTS),
+        unknown=sum(one.rows.startswith(UNKNOWN) for one in CONSTANTS),
         count=len(CONSTANTS),
     )
 
@@ -91,7 +92,9 @@ def _numbers(value: Any) -> Iterator[float]:
 _PAGE = """# Constants
 
 Which numbers are in clustersim that are neither of a datasheet nor learned, where are they from, and what do they do to a step?
-Here are all {count}. {unknown} of them were chosen on rows that nobody wrote down; what they do to a step stands beside them.
+Here are all {count}. {unknown} of them were chosen on rows that nobody wrote down. Beside most of these stand measured rows, and
+how far off their forecasts are in the mean with the constant {by} less, as it is, and {by} more. (What was learned was learned
+with it as it is.)
 
 What is learned stands in the [model card](model-card.md), what a datasheet says in `clustersim/hardware/`, what frameworks do in
 `clustersim/frameworks/`. A test holds this page and the code together; `scripts/update-constants NAME` measures an effect anew.

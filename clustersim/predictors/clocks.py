@@ -51,7 +51,7 @@ WIDTH: Mapping[str, float] = {"tf32": 2.0, "fp16": 1.0, "bf16": 1.0, "fp8": 0.55
 products of H200, B300, B200 and GB200 0.45, 0.48, 0.57 and 0.62; below 0.5 fp8 would clock above bf16."""
 FULL = 0.8
 """Share of the peak at boost clocks that large products reach: those that the shares of a GPU were read from."""
-SHARPNESS = 3
+SHARPNESS = 3.0
 """How sharply computing and memory bound a kernel: roof = (compute^q + memory^q)^(1/q)."""
 
 
