@@ -171,7 +171,7 @@ def names_table() -> str:
     """Return the README's table of what there is: each name is a file, and nobody has to list it."""
     rooms = {what: sorted(plugins.names(f"clustersim.{room}")) for what, room in ROOMS.items()}
     files = {what: [path.stem for path in sorted(ROOT.glob(f"{what}/*.y*ml"))] for what in ("topologies", "workloads")}
-    rows = {**files, **rooms, "GPUs": [gpu.name for gpu in gpus.everything()]}
+    rows = {**files, **rooms, "GPUs": sorted(gpu.name for gpu in gpus.everything())}
     lines = (f"| {what} | {', '.join(f'`{name}`' for name in names)} |" for what, names in rows.items())
     return "\n".join(("| what | names |", "| --- | --- |", *lines, ""))
 
