@@ -253,6 +253,7 @@ def outcome(source="A", measured=1.0, predicted=1.0, **more):
         "precision": "bf16",
         "architecture": "hopper",
         "framework_family": "X",
+        "clocks_from": "law",
         "ep": None,
     }
     base |= {"tp": 1, "pp": 1, "dp": 8, "cp": 1, "model": "m", "global_batch": 8, "seq": 1, "vpp": 1, "micro_batch": 1}
@@ -323,7 +324,9 @@ def test_an_interval_says_what_it_rests_on():
     assert low < 2.0 < high
     assert note.startswith("80 % of ")
     assert "published steps" in note
-    assert "of the 10 on hopper 16-bit GPUs" in note
+    assert "86 of the 108 with clocks from their power" in note
+    measured = calibration.interval(2.0, Kind("blackwell", "bf16", 64, 0.02, "measured"))
+    assert "24 of the 24 on blackwell 16-bit GPUs" in measured.note
     worse = calibration.interval(2.0, Kind("hopper", "bf16", 64, 0.2))
     assert "host-bound 12 to 30 %" in worse.note, "of the groups of a step, the one that fared worst"
     assert worse.high > high

@@ -22,7 +22,15 @@ BASE = 0.15
 """Log error of a step that never waits for its host, to which the launching share is added; chosen on the calibration runs."""
 LAUNCHING = ((0.04, "below 4 %"), (0.12, "4 to 12 %"), (0.3, "12 to 30 %"), (float("inf"), "above 30 %"))
 SCALES = ((8, "1 to 8"), (64, "9 to 64"), (512, "65 to 512"), (4096, "513 to 4,096"), (10**9, "more than 4,096"))
-WORDS = {"machine": "on {} GPUs", "launching": "host-bound {}", "gpus": "on {} GPUs together", "framework": "of {}"}
+CLOCKS = {"measured": "measured clocks", "law": "clocks from their power", "table": "clocks of long timings"}
+"""Where sustained clocks are from (`predictors.clocks.source`), in words."""
+WORDS = {
+    "machine": "on {} GPUs",
+    "launching": "host-bound {}",
+    "gpus": "on {} GPUs together",
+    "clocks": "with {}",
+    "framework": "of {}",
+}
 """How steps of a group are named, by grouping."""
 
 
@@ -30,13 +38,15 @@ WORDS = {"machine": "on {} GPUs", "launching": "host-bound {}", "gpus": "on {} G
 class Kind:
     """What decides how far a forecast may be off.
 
-    launching: the share of the step that launching its kernels takes. framework: such as `NeMo`, empty where nobody says it.
+    launching: the share of the step that launching its kernels takes. clocks_from: their source, as `predictors.clocks` has it.
+    framework: such as `NeMo`, empty where nobody says it.
     """
 
     architecture: str
     precision: str
     gpus: int
     launching: float
+    clocks_from: str = "law"
     experts: bool = False
     predictor: str = "neusight"
     clocks: str = "sustained"
@@ -44,12 +54,13 @@ class Kind:
 
     @property
     def groups(self) -> dict[str, str]:
-        """The groups of steps that this one belongs to, by grouping: machine (`hopper 16-bit`), launching, gpus, framework."""
+        """The groups of steps that this one belongs to, as `WORDS` has them."""
         width = "16-bit" if self.precision in ("fp16", "bf16") else self.precision  # fp16 and bf16 run at one speed
         return {
             "machine": f"{self.architecture} {width}",
             "launching": _bucket(self.launching, LAUNCHING),
             "gpus": _bucket(self.gpus, SCALES),
+            "clocks": CLOCKS.get(self.clocks_from, self.clocks_from),
             **({"framework": self.framework} if self.framework else {}),
         }
 

@@ -11,6 +11,7 @@ from clustersim.hardware.constants import CALL
 from clustersim.parallel.flops import hardware_flop, model_flop
 from clustersim.parallel.job import Job
 from clustersim.parallel.nearby import Nearby
+from clustersim.predictors.clocks import source
 from clustersim.predictors.uncertainty import Bounds, Margin
 from clustersim.report.breakdown import mean, of_path
 from clustersim.report.calibration import Kind, interval
@@ -186,6 +187,7 @@ def step_interval(topology: Topology, job: Job, end: float, kernels: StepKernels
         experts=job.model.experts is not None,
         predictor=job.spec.predictor,
         clocks=str(job.spec.clocks),
+        clocks_from=source(topology.gpu, job.training.precision, job.spec.clocks),
     )
     return interval(end, kind)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from clustersim.errors import ClustersimError
 from clustersim.hardware.constants import CALL
+from clustersim.predictors.clocks import source
 from clustersim.report.calibration import Kind, around, shipped, unsupported
 from clustersim.validate.adapt import adapt, simulate
 from clustersim.validate.refusal import Refusal
@@ -34,6 +35,7 @@ _FORECAST = (
     "launching",
     "architecture",
     "framework_family",
+    "clocks_from",
 )
 _UNKNOWN: Outcome = {
     **dict.fromkeys(_FORECAST),
@@ -88,7 +90,12 @@ def log_error(outcome: Outcome) -> float:
 def kind(one: Outcome) -> Kind:
     """Return the kind of step that an outcome with a forecast is, among those that `clustersim run` forecasts by default."""
     return Kind(
-        one["architecture"], one["precision"], one["num_gpus"], one["launching"], framework=one["framework_family"]
+        one["architecture"],
+        one["precision"],
+        one["num_gpus"],
+        one["launching"],
+        one["clocks_from"],
+        framework=one["framework_family"],
     )
 
 
@@ -100,6 +107,7 @@ def _found(run: Run, result: StepResult) -> Outcome:
         "launching": CALL * summary["critical_path_kernels"] / step,
         "architecture": result.topology.gpu.architecture,
         "framework_family": framework_of(run).family,
+        "clocks_from": source(result.topology.gpu, run.precision, "sustained"),
     }
     low, high, note = _interval(run, facts, summary)
     return facts | {
