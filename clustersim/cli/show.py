@@ -96,8 +96,8 @@ def _cluster_facts(path: Path) -> dict[str, Any]:
 
     topology = load(path)
     head = {"name": topology.name, "kind": topology.kind, "gpu": topology.gpu.name}
-    far = diameter(topology)
-    reach = {"diameter_links": far.hops, "diameter_latency_s": far.latency, "reduction": topology.reduction}
+    longest = diameter(topology)
+    reach = {"diameter_links": longest.hops, "diameter_latency_s": longest.latency, "reduction": topology.reduction}
     units = {"bisection": "bisection_bytes_per_s", "power": "power_w"}
     counts = {units.get(key, key): number for key, number in topology.counts.items() if key != "ends"}
     return {**head, **counts, **reach, "warnings": list(topology.warnings)}

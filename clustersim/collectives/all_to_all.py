@@ -75,10 +75,10 @@ def _between_nodes(totals: LoadTotals, symmetry: EndpointClasses, senders: Endpo
     into = receivers._replace(key=receivers.key * rails + symmetry.rail[receivers.gpu]).ordered()
     received, there = others(into, out, nodes)
     sent, here = others(senders, into._replace(key=into.key // rails), nodes)
-    apart, near = np.flatnonzero(there >= 0), np.flatnonzero(here >= 0)
+    apart, reached = np.flatnonzero(there >= 0), np.flatnonzero(here >= 0)
     up = _node_links(totals, out.only(apart), rails, into.gpu[there[apart]], received[apart], symmetry.leaves)
-    down = _node_links(totals, into.only(near), rails, senders.gpu[here[near]], sent[near], symmetry.enters)
-    out, rail, into = out.only(apart), rail[apart], into.only(near)
+    down = _node_links(totals, into.only(reached), rails, senders.gpu[here[reached]], sent[reached], symmetry.enters)
+    out, rail, into = out.only(apart), rail[apart], into.only(reached)
     if not len(out.key) or not len(into.key):
         return
     place = totals.place[0][symmetry.up[out.gpu, rail]], totals.place[1][symmetry.down[into.gpu]]

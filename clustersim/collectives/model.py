@@ -217,19 +217,19 @@ def _sane(phase: Phase | AllPairs, n: int) -> Phase | AllPairs:
     if not isinstance(phase, (Phase, AllPairs)):
         raise TypeError(f"a phase is a Phase or an AllPairs, not {shown(phase)}")
     dense = isinstance(phase, AllPairs)
-    ends = [np.arange(n)] * 2 if dense else [np.array(part) for part in phase[1:3]]
+    ranks = [np.arange(n)] * 2 if dense else [np.array(part) for part in phase[1:3]]
     amounts = [np.array(part, np.float64) for part in (phase[1:] if dense else phase[3:])]
     if not 0 < float(phase.rounds) < math.inf:
         raise ValueError(f"rounds are {phase.rounds}; a phase has a finite number above 0")
-    if any(part.ndim != 1 or part.shape != ends[0].shape for part in (*amounts, *ends)):
+    if any(part.ndim != 1 or part.shape != ranks[0].shape for part in (*amounts, *ranks)):
         raise ValueError("the arrays of a phase are not of one length")
     if any(not np.isfinite(part).all() or (part < 0).any() for part in amounts):
         raise ValueError("fractions are not all finite and at least 0")
-    if any(part.dtype.kind not in "iu" or (part >= n).any() for part in ends):
+    if any(part.dtype.kind not in "iu" or (part >= n).any() for part in ranks):
         raise ValueError(f"ranks are not all whole numbers below {n}")
     if dense:
         return AllPairs(float(phase.rounds), *amounts)
-    source, destination = (part.astype(np.int64) for part in ends)
+    source, destination = (part.astype(np.int64) for part in ranks)
     return Phase(float(phase.rounds), source, destination, *amounts)
 
 

@@ -26,8 +26,8 @@ class Switches(NamedTuple):
 
 def switches(algorithm: str, op: str, group: Group) -> Switches:
     """Return at which switches the steps of `op` end; raises as `phases` does."""
-    ends = [np.minimum(p.source, p.destination) for p in phases(algorithm, op, group) if isinstance(p, Phase)]
-    low = np.concatenate([np.zeros(1, np.int64), *ends])
+    lowest = [np.minimum(p.source, p.destination) for p in phases(algorithm, op, group) if isinstance(p, Phase)]
+    low = np.concatenate([np.zeros(1, np.int64), *lowest])
     return Switches(bool(((low > NETWORK) & (low < 0)).any()), bool((low <= NETWORK).any()))
 
 

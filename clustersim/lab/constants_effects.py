@@ -31,7 +31,7 @@ def effects(names: Iterable[str]) -> Iterator[tuple[str, Effect]]:
     """Yield each name, module and attribute below `clustersim`, with its effect; seconds each. Raises ClustersimError."""
     plain = _steps("hardware.constants.FIBRE", 1.0)
     for name in names:
-        low, high = (_steps(name, 1 + way * BY) for way in (-1, 1))
+        low, high = (_steps(name, 1 + sign * BY) for sign in (-1, 1))
         yield name, {step: (low[step] / plain[step] - 1, high[step] / plain[step] - 1) for step in plain}
 
 

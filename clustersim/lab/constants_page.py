@@ -22,17 +22,17 @@ def page(cells: PageCells) -> str:
     steps = [
         f"{name} is `{w}` on `{c}`{''.join(f', {k} {v}' for k, v in o.items())}" for name, (c, w, o) in STEPS.items()
     ]
-    ways = " | ".join(STEPS)
+    headings = " | ".join(STEPS)
     most = sorted(cells, key=lambda name: -_largest(cells[name]))[:MOST]
     head = (
-        f"| constant | value | unit | source | chosen on | {ways} |\n| --- | --- | --- | --- | --- |"
+        f"| constant | value | unit | source | chosen on | {headings} |\n| --- | --- | --- | --- | --- |"
         + " ---: |" * len(STEPS)
     )
     return _PAGE.format(
         by=f"{100 * BY:g} %",
         steps="; ".join(steps),
         most="\n".join(f"| `{name}` | {' | '.join(cells[name])} |" for name in most),
-        most_head=f"| constant | {ways} |\n| --- |" + " ---: |" * len(STEPS),
+        most_head=f"| constant | {headings} |\n| --- |" + " ---: |" * len(STEPS),
         rows="\n".join([head, *own]),
         others="\n".join(f"- {why}: {', '.join(f'`{name}`' for name in names)}" for why, names in OTHER.items()),
         unknown=sum(one.rows.startswith(UNKNOWN) for one in CONSTANTS),

@@ -121,9 +121,9 @@ def _caveats(summary: dict[str, Any]) -> list[str]:
 
 def _how(summary: dict[str, Any], took: float) -> list[str]:
     s = summary["simulated"]
-    alike = "class" if s["rank_classes"] == 1 else "classes"
+    classes = "class" if s["rank_classes"] == 1 else "classes"
     return [
-        f"simulated {s['ranks']:,} ranks as {s['rank_classes']:,} {alike} for {seconds(s['seconds'])}; "
+        f"simulated {s['ranks']:,} ranks as {s['rank_classes']:,} {classes} for {seconds(s['seconds'])}; "
         f"{s['events']:,} events in {seconds(took)}",
         *_kernels(summary),
         *folded("not modelled: " + "; ".join(summary["not_modelled"])),

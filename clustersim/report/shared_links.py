@@ -53,12 +53,12 @@ def _both(shared: Shared, link: int, a: int, b: int) -> float | None:
     begin, end = shared.window
     if end <= begin:
         return None
-    one, two = (list(merged(_under_way(shared.tenants[i], link))) for i in (a, b))
+    one, two = (list(merged(_active(shared.tenants[i], link))) for i in (a, b))
     common = overlaps(one, two)
     return math.fsum(max(min(last, end) - max(first, begin), 0.0) for first, last in common) / (end - begin)
 
 
-def _under_way(tenant: JobSteps, link: int) -> set[Interval]:
+def _active(tenant: JobSteps, link: int) -> set[Interval]:
     """Return when a transfer of a job that crosses a link was under way."""
     wanted = _moves(tenant.plan.network, link)
     places: dict[int, list[int]] = {}

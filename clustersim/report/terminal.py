@@ -203,10 +203,10 @@ def left_out(summary: dict[str, Any]) -> str:
 
 def _how(summary: dict[str, Any], took: float) -> list[str]:
     s, cluster = summary["simulated"], summary["cluster"]
-    alike = "class" if s["rank_classes"] == 1 else "classes"
+    classes = "class" if s["rank_classes"] == 1 else "classes"
     predictor = summary["predictor"]
     return [
-        f"simulated {s['ranks']:,} ranks as {s['rank_classes']:,} {alike}; {s['events']:,} events in {seconds(took)}",
+        f"simulated {s['ranks']:,} ranks as {s['rank_classes']:,} {classes}; {s['events']:,} events in {seconds(took)}",
         f"{cluster['cables']:,} cables, {cluster['links']:,} directed links or bundles",
         f"kernel times by {predictor['name']}; error on held-out kernels:",
         *(line for error in predictor["error"] for line in folded(error, "  ")),

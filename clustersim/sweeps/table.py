@@ -41,9 +41,9 @@ def frame(rows: Sequence[Row]) -> pl.DataFrame:
 
     ordered = [*ranked(rows), *(row for row in rows if row["status"] != "ok")]
     names = dict.fromkeys(key for row in ordered for key in row)
-    return pl.DataFrame({name: _alike([row.get(name) for row in ordered]) for name in names}, strict=False)
+    return pl.DataFrame({name: _one_type([row.get(name) for row in ordered]) for name in names}, strict=False)
 
 
-def _alike(values: list[Any]) -> list[Any]:
+def _one_type(values: list[Any]) -> list[Any]:
     numeric = any(isinstance(value, int | float) for value in values)
     return [None if numeric and isinstance(value, str) else value for value in values]

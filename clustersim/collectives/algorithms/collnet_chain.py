@@ -38,5 +38,5 @@ def phases(op: str, group: Group) -> tuple[Phase, ...]:
     network = network_switch(0) - rank % inside
     part = (inside - 1) / inside
     chains = [(rank, above, part), (above, rank, part)] if inside > 1 else []
-    far = [(rank, network, 1 / inside), (network, rank, 1 / inside)] if nodes > 1 else []
-    return (merged(2 * (inside - 1) + 2 * (nodes > 1), *chains, *far),)
+    between = [(rank, network, 1 / inside), (network, rank, 1 / inside)] if nodes > 1 else []
+    return (merged(2 * (inside - 1) + 2 * (nodes > 1), *chains, *between),)

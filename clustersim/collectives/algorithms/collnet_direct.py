@@ -60,9 +60,9 @@ def phases(op: str, group: Group) -> tuple[Phase, ...]:
     network = network_switch(0) - rank % inside
     a, b = neighbours_of(group)
     if op == "all_reduce":
-        near = [(a, b, 2 / inside)] if inside > 1 else []
-        far = [(rank, network, 1 / inside), (network, rank, 1 / inside)] if nodes > 1 else []
-        return (merged(2 * (inside > 1) + 2 * (nodes > 1), *near, *far),)
+        within_nodes = [(a, b, 2 / inside)] if inside > 1 else []
+        between = [(rank, network, 1 / inside), (network, rank, 1 / inside)] if nodes > 1 else []
+        return (merged(2 * (inside > 1) + 2 * (nodes > 1), *within_nodes, *between),)
     parts = [(a, b, nodes / n)] if inside > 1 else []
     if nodes > 1:
         parts += [(rank, network, 1 / n), (network, rank, (nodes - 1) / n)]

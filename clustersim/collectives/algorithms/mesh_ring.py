@@ -71,8 +71,8 @@ def _pairs(group: Group) -> tuple[Ints, Ints]:
 def _spread(op: str, n: int) -> Iterator[Step]:
     """Yield the steps from or to rank 0 in two rounds: part r goes to rank r, and from there to all others."""
     for rank in range(1, n):
-        ends = [(0, 0, rank), *((1, rank, other) for other in range(1, n) if other != rank)]
-        for round_, source, destination in ends:
+        pairs = [(0, 0, rank), *((1, rank, other) for other in range(1, n) if other != rank)]
+        for round_, source, destination in pairs:
             if op == "broadcast":
                 yield Step(round_, source, destination, rank - 1, reduce=False)
             else:
@@ -82,5 +82,5 @@ def _spread(op: str, n: int) -> Iterator[Step]:
 def _spreading(op: str, n: int) -> Phase:
     source, destination = _pairs(Group(n, (n, 1)))
     kept = destination != 0
-    ends = (source[kept], destination[kept]) if op == "broadcast" else (destination[kept], source[kept])
-    return merged(min(n - 1, 2), (*ends, 1 / (n - 1)))
+    pairs = (source[kept], destination[kept]) if op == "broadcast" else (destination[kept], source[kept])
+    return merged(min(n - 1, 2), (*pairs, 1 / (n - 1)))

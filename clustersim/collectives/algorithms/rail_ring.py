@@ -59,10 +59,12 @@ def phases(op: str, group: Group) -> tuple[Phase, ...]:
     if nodes == 1 or inside == 1:
         return (uniform(times * (n - 1), rank, np.roll(rank, -1), part),)
     node, local = np.divmod(rank, inside)
-    near = node * inside + (local - 1) % inside
+    previous = node * inside + (local - 1) % inside
     leaving = node * inside + (local + 1) % inside  # ring `local` leaves the node here
-    far = (node + 1) % nodes * inside + local
-    return (merged(times * (n - 1), (rank, near, part * (inside - 1) / inside), (leaving, far, part / inside)),)
+    next_node = (node + 1) % nodes * inside + local
+    return (
+        merged(times * (n - 1), (rank, previous, part * (inside - 1) / inside), (leaving, next_node, part / inside)),
+    )
 
 
 def chains(op: str, group: Group, rings: Ints) -> tuple[Phase, ...]:

@@ -145,10 +145,10 @@ def _tuned(shape: Shape, node: NodeFacts) -> tuple[int, int]:
     chunk = 64 if nodes >= 4 else 128
     if architecture(node.architecture) < 3:
         return 16, chunk * KIB
-    near = node.cpu != "arm"  # a PCIe switch joins GPU and NIC; Grace's own root ports stand between them
+    joined = node.cpu != "arm"  # a PCIe switch joins GPU and NIC; Grace's own root ports stand between them
     if nodes == 2 and nic >= 48 * _NEARLY:
-        small = each >= 16 or (each > 4 and near and nic < 96 * _NEARLY)
+        small = each >= 16 or (each > 4 and joined and nic < 96 * _NEARLY)
         return 32, (256 if each <= 4 else 64 if small else 128) * KIB
     if nic >= 96 * _NEARLY:
         return (24, 256 * KIB) if each <= 8 else (32, (128 if each < 32 else 64) * KIB)
-    return (24, (64 if near else 128) * KIB) if nic >= 48 * _NEARLY else (32, chunk * KIB)
+    return (24, (64 if joined else 128) * KIB) if nic >= 48 * _NEARLY else (32, chunk * KIB)

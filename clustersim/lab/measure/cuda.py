@@ -56,19 +56,19 @@ class CudaClock:
             pieces = one_pass(launches, rough)
             play = self.captured(pieces) or (lambda: play_all(pieces))
             repeats = max(1, int(0.1 / (rough * len(pieces))))
-            marks = [self._mark()]
+            events = [self._event()]
             end = time.perf_counter() + seconds
             while time.perf_counter() < end:
                 for _ in range(repeats):
                     play()
-                marks.append(self._mark())
-                if len(marks) > 3:
-                    marks[-3].synchronize()  # two chunks ahead of the GPU: it never waits, the queue stays short
-            marks[-1].synchronize()
+                events.append(self._event())
+                if len(events) > 3:
+                    events[-3].synchronize()  # two chunks ahead of the GPU: it never waits, the queue stays short
+            events[-1].synchronize()
         count = repeats * len(pieces)
-        return [one.elapsed_time(two) / 1e3 / count for one, two in pairwise(marks)]
+        return [one.elapsed_time(two) / 1e3 / count for one, two in pairwise(events)]
 
-    def _mark(self) -> Any:
+    def _event(self) -> Any:
         import torch
 
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -80,9 +80,9 @@ class CudaClock:
         found = []
         for _ in range(samples):
             self.cover.zero_()
-            start = self._mark()
+            start = self._event()
             play()
-            end = self._mark()
+            end = self._event()
             end.synchronize()
             found.append(start.elapsed_time(end) / 1e3)
         return found
