@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from clustersim import plugins
 from clustersim.config import shipped
@@ -153,6 +153,17 @@ ROOM = "clustersim.placements"
 _DIGITS = 18
 
 
+class PlacementKind(Protocol):
+    """Which nodes of a cluster each job gets: each file of `placements/` has one as `place`. A plain function is one."""
+
+    def __call__(self, wanted: Sequence[int], free: Sequence[int], seed: int) -> Sequence[Sequence[int]]:
+        """Return for each job as many of the `free` nodes as it has `wanted`, none twice.
+
+        free: in ascending order, at least as many as are wanted together. seed: as in `random:7`, else 0.
+        """
+        ...
+
+
 def placement_named(placement: str) -> Placement:
     """Return the placement of that name. Raises UnknownNameError when there is none.
 
@@ -164,7 +175,7 @@ def placement_named(placement: str) -> Placement:
         raise UnknownNameError(
             f"{placement}: {shown(seed)} is no seed; write a whole number of at most {_DIGITS} digits, such as {name}:7"
         )
-    place = plugins.load(ROOM, name if numbered else placement, "place")
+    place: PlacementKind = plugins.load(ROOM, name if numbered else placement, "place")
 
     def checked(wanted: Sequence[int], free: Sequence[int]) -> list[list[int]]:
         try:
