@@ -10,6 +10,7 @@ from clustersim.collectives.model import Algorithm
 from clustersim.predictors.base import Predictor
 from clustersim.schedules.action import ScheduleKind
 from clustersim.topology.hops import Hops
+from clustersim.topology.model import Router
 
 DOCS = ROOT / "docs"
 INDEX = DOCS / "README.md"
@@ -75,24 +76,33 @@ def test_no_word_stands_twice_in_the_glossary():
     assert len(words) == len(set(words))
 
 
-PROTOCOLS = {"predictor": Predictor, "collective": Algorithm, "schedule": ScheduleKind, "topology": Hops}
+PROTOCOLS = {
+    "predictor": ("predictor", Predictor),
+    "algorithm": ("collective", Algorithm),
+    "schedule": ("schedule", ScheduleKind),
+    "kind": ("topology", Hops),
+    "router": ("topology", Router),
+}
+"""What a page says can be said of each, by the word in its heading."""
 
 
 @pytest.mark.parametrize("what", PROTOCOLS)
 def test_the_page_of_a_protocol_names_every_member(what):
-    text = (DOCS / f"how-to-add-a-{what}.md").read_text(encoding="utf-8")
-    _, table = re.split(r"^#+ All that .* can say$", text, flags=re.MULTILINE)
-    own = vars(PROTOCOLS[what])
+    page, protocol = PROTOCOLS[what]
+    text = (DOCS / f"how-to-add-a-{page}.md").read_text(encoding="utf-8")
+    _, after = re.split(rf"^#+ All that an? {what} can say$", text, flags=re.MULTILINE)
+    table = re.split(r"^#", after, maxsplit=1, flags=re.MULTILINE)[0]
+    own = vars(protocol)
     members = {name for name in own if not name.startswith("_")} | ({"__call__"} & own.keys())
     assert set(re.findall(r"^\| `(\w+)[`(]", table, re.MULTILINE)) == members
 
 
-@pytest.mark.parametrize("what", PROTOCOLS)
-def test_the_page_of_a_protocol_has_an_example_that_a_package_offers(what):
+@pytest.mark.parametrize("page", sorted({page for page, _ in PROTOCOLS.values()}))
+def test_the_page_of_a_protocol_has_an_example_that_a_package_offers(page):
     """About thirty lines and a project file; test_docs.py installs it and runs the commands of the page."""
-    text = (DOCS / f"how-to-add-a-{what}.md").read_text(encoding="utf-8")
-    [example] = re.findall(r"^```python title=\w+\.py\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert len(example.splitlines()) <= 45
+    text = (DOCS / f"how-to-add-a-{page}.md").read_text(encoding="utf-8")
+    examples = re.findall(r"^```python title=\w+\.py\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert all(len(example.splitlines()) <= 45 for example in examples)
     assert "```toml title=pyproject.toml\n[project]" in text
     assert "After `pip install -e .`" in text
 
