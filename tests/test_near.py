@@ -7,7 +7,12 @@ import pytest
 from engine_cases import cluster, traffic
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_topology_folding import INSIDE
+from test_topology_folding import cluster as kinds
 
+from clustersim.collectives import loads as loads_of_phases
+from clustersim.collectives.loads import node_loads, pair_loads
+from clustersim.collectives.model import Group, Phase, phases
 from clustersim.engine.traffic import Family, scarce
 from clustersim.topology.model import Topology
 
@@ -22,6 +27,7 @@ NARROW = TREE.format(
 STATIC = TREE.format(rails="none", tiers=TIERS, mode="dmodk")
 SLOW_NIC = "faults: [{link: 'nic-up[3]', rate: 100Gb/s}]"
 SLOW_BUNDLE = "faults: [{link: 'leaf-up[1]', rate: 300Gb/s}]"
+SLOW_GPU_LINK = "faults: [{link: 'nvlink-up[3]', rate: 100GB/s}]"
 DEAD_NIC = "faults: [{link: 'nic-up[3]', dead: true}]"
 DEAD_CABLE = "faults: [{link: 'leaf-up[1]', dead: true}]"
 
@@ -88,3 +94,53 @@ def test_latencies_of_pairs_are_those_of_their_routes(fabric, extra):
     source, target = (x.ravel() for x in np.meshgrid(np.arange(32), np.arange(32)))
     routes = topology.route(source, target)
     assert topology.latencies(source, target) == pytest.approx(routes.latency, rel=1e-12)
+
+
+def _moved_is_found(topology, ranks, levels, algorithm):
+    near = topology.near()
+    assert near is not None
+    for phase in phases(algorithm, "all_reduce", Group(ranks.shape[1], levels)):
+        assert isinstance(phase, Phase)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(loads_of_phases, "_FEW", 0)
+            moved = node_loads(near, ranks, phase)
+        found = pair_loads(near, ranks, phase)
+        for one, other in zip(moved[:5], found[:5], strict=True):
+            assert one == pytest.approx(other, rel=1e-15)
+        for one, other in zip(moved.feeders, found.feeders, strict=True):
+            pairs = (set(zip(*map(np.ndarray.tolist, both), strict=True)) for both in (one, other))
+            assert next(pairs) == next(pairs)
+
+
+def _groups(topology, n, order, seed):
+    rng, gpus = np.random.default_rng(seed), np.arange(topology.gpus)
+    if order == "nodes":
+        gpus = rng.permutation(gpus.reshape(-1, topology.gpus_per_node)).ravel()
+    elif order == "gpus":
+        gpus = rng.permutation(gpus)
+    return gpus[: len(gpus) // n * n].reshape(-1, n)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    fabric=st.sampled_from([FULL, RAILS]),
+    shape=st.sampled_from([(4, 4, "per_gpu"), (4, 2, "shared"), (8, 8, "per_gpu")]),
+    extra=st.sampled_from(["", SLOW_NIC, DEAD_NIC, SLOW_GPU_LINK, "faults: [{node: 2, dead: true}]"]),
+    n=st.sampled_from([2, 4, 8]),
+    algorithm=st.sampled_from(["ring", "rail_ring", "nvls", "tree", "hierarchical"]),
+    order=st.sampled_from(["near", "nodes", "gpus"]),
+    seed=st.integers(0, 99),
+)
+def test_groups_that_lie_alike_load_the_links_of_their_own_nodes(fabric, shape, extra, n, algorithm, order, seed):
+    """What is found of one group of each kind and moved is what is found of all of them."""
+    topology = cluster(8, *shape, fabric, extra)
+    levels = (n,) if algorithm in ("ring", "tree") else (2, n // 2)
+    _moved_is_found(topology, _groups(topology, n, order, seed), levels, algorithm)
+
+
+@pytest.mark.parametrize("order", ["near", "nodes", "gpus"])
+@pytest.mark.parametrize("inside", sorted(INSIDE))
+def test_so_they_do_whatever_joins_the_gpus_of_a_node(inside, order):
+    topology = kinds("rail_optimized", "none", inside)
+    for n in (2, 4, 8):
+        _moved_is_found(topology, _groups(topology, n, order, 1), (n,), "ring")

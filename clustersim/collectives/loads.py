@@ -9,13 +9,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, divide, ones
+from clustersim.arrays import Floats, Ints, distinct, distinct_rows, divide, ones
 from clustersim.collectives.model import NETWORK, Phase
 from clustersim.errors import InputError
 from clustersim.topology.model import Routes, Topology
 
 Feeders = tuple[Ints, Ints]
 """Links, and for each one that all its bytes come through, at equal places."""
+
+
+_FEW = 1 << 13
+"""GPUs whose routes are found sooner than it is found out which groups lie alike."""
+_KINDS = 32
+"""Kinds of groups that are worth one look each."""
 
 
 class TooManyRoutesError(InputError):
@@ -105,6 +111,48 @@ def pair_loads(topology: Topology, ranks: Ints, phase: Phase) -> PhaseLoads:
         group, link, weight = group[order], link[order], weight[order]
     bound = bounds(topology, len(ranks), group, link, weight)
     return PhaseLoads(latency, bound, group, link, weight, cache(partial(_together, parts)))
+
+
+def node_loads(near: Topology, ranks: Ints, phase: Phase) -> PhaseLoads:
+    """Return the loads of a phase on links of nodes: `pair_loads` of a cluster that is `near`, of one group of each kind.
+
+    Groups that lie alike on other nodes load the same links of these.
+    """
+    steps = near.same_in_next_node()
+    if steps is None or ranks.size < _FEW or len(ranks) < 2:
+        return pair_loads(near, ranks, phase)
+    node, local = divide(ranks, near.gpus_per_node)
+    firsts, which = distinct_rows(np.concatenate((node - node[:, :1], local), axis=1))
+    if len(firsts) > _KINDS:
+        return pair_loads(near, ranks, phase)
+    kinds = [pair_loads(near, ranks[[first]], phase) for first in firsts]
+    moved = node[:, 0] - node[firsts, 0][which]
+    lengths = np.array([len(one.link) for one in kinds])[which]
+    start = np.append(0, np.cumsum(lengths))
+    link, weight = np.empty(start[-1], np.int64), np.empty(start[-1])
+    for kind, one in enumerate(kinds):
+        own = np.flatnonzero(which == kind)
+        places = start[own][:, np.newaxis] + np.arange(len(one.link))
+        link[places] = one.link + moved[own][:, np.newaxis] * steps[one.link]
+        weight[places] = one.weight
+    group: Ints = np.repeat(np.arange(len(ranks)), lengths)
+    latency, bound = (np.concatenate([one[i] for one in kinds])[which] for i in (0, 1))
+    shifts = [moved[which == kind] for kind in range(len(kinds))]
+    return PhaseLoads(latency, bound, group, link, weight, cache(partial(_moved, kinds, shifts, steps)))
+
+
+def _moved(kinds: Sequence[PhaseLoads], shifts: Sequence[Ints], steps: Ints) -> tuple[Feeders, Feeders]:
+    """Return the feeders of all groups of each kind, whose nodes are shifted by so many."""
+    found: list[Feeders] = []
+    for side in (0, 1):
+        parts: list[tuple[Ints, Ints]] = []
+        for one, shift in zip(kinds, shifts, strict=True):
+            pairs = divide(distinct(one.feeders[side][0] * len(steps) + one.feeders[side][1]), len(steps))
+            link, feeder = ((shift[:, np.newaxis] * steps[own] + own).ravel() for own in pairs)
+            parts.append((link, feeder))
+        link, feeder = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+        found.append((link, feeder))
+    return found[0], found[1]
 
 
 def _loaded(topology: Topology, groups: int, routes: Routes, phase: Phase) -> PhaseLoads:

@@ -14,7 +14,7 @@ import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask, distinct
 from clustersim.collectives.idle import loads
-from clustersim.collectives.loads import Feeders, pair_latency
+from clustersim.collectives.loads import Feeders, node_loads, pair_latency
 from clustersim.collectives.model import AllPairs, Phase
 from clustersim.topology.model import Topology
 
@@ -95,12 +95,13 @@ def traffic(
 
 
 def _phase(topology: Topology, family: Family, op: str, part: Phase | AllPairs, hops: bool) -> Traffic:
-    close = topology.near() if isinstance(part, Phase) else None
-    latency, bound, group, link, weight, find = loads(close or topology, family.ranks, part)
-    near = None
+    close, near = topology.near(), None
     if close and isinstance(part, Phase):
         near = family.ranks, part
+        latency, bound, group, link, weight, find = node_loads(close, *near)
         latency = pair_latency(topology, *near) if hops else latency
+    else:
+        latency, bound, group, link, weight, find = loads(topology, family.ranks, part)
     era = family.eras.get(op, 0)
     latency = latency if hops else np.zeros(len(latency))
     return Traffic(family.name, op, era, latency, bound, group, link, weight, find, family.job, near)
@@ -144,13 +145,16 @@ def _scarce(topology: Topology, all_traffic: Sequence[Traffic]) -> Mask:
     candidates: Mask = _demand(topology, all_traffic) > topology.capacity * FITS
     if not candidates.any():
         return candidates
+    held = [t for t in all_traffic if candidates[t.link].any()]
     # links that imply others must stay, or two could excuse each other
     feeding = np.zeros(len(topology.capacity) + 1, bool)
-    for t in all_traffic:
+    for t in held:
         for _, feeder in t.feeders:
             feeding[feeder] = True
     for side in (0, 1):
-        candidates &= feeding[:-1] | ~_implied(topology, all_traffic, candidates & ~feeding[:-1], side)
+        asked = candidates & ~feeding[:-1]
+        if asked.any():
+            candidates &= ~asked | ~_implied(topology, held, asked, side)
     return candidates
 
 

@@ -111,6 +111,11 @@ class Router(Protocol):
         """Return which GPUs it cannot tell apart, of a cluster of so many GPUs and links; the default tells all apart."""
         return no_symmetry(gpus, links)
 
+    @property
+    def ends_alike(self) -> bool:
+        """Whether routes end at NICs and are the same in every node; the default does not know."""
+        return False
+
     def near(self, capacity: Floats) -> Router | None:
         """Return the routes without the links between switches if these can never be short, given the capacity of all links.
 
@@ -186,6 +191,24 @@ class Topology:
             return None if router is None else replace(self, router=router)
 
         return self.memo.once("near", found)
+
+    def same_in_next_node(self) -> Ints | None:
+        """Return by link how far the number of the same link of the next node is; None where nodes may differ.
+
+        For a cluster that is `near`, whose routes cross links of nodes alone.
+        """
+
+        def found() -> Ints | None:
+            steps = np.zeros(len(self.capacity), np.int64)
+            for tier in self.tiers:
+                own = slice(tier.first, tier.first + tier.links)
+                steps[own] = tier.links // self.nodes
+                if tier.links and (self.capacity[own] != self.capacity[tier.first]).any():
+                    return None
+            return steps
+
+        alike = isinstance(self.router, Router) and self.router.ends_alike
+        return self.memo.once("next", found) if alike else None
 
     def latencies(self, source: Ints, destination: Ints) -> Floats:
         """Return the seconds from end to end of many pairs of GPUs, as `route` does."""

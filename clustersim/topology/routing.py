@@ -56,6 +56,9 @@ def _nowhere(source: Ints, destination: Ints) -> Ints:
     return np.empty((len(source), 0), np.int64)
 
 
+_NO_HOPS = FunctionHops(_nowhere)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class GpuRouter(Router):
     """From GPU to GPU: links of the node, its NIC, the network between nodes, the other NIC, links of the other node."""
@@ -203,6 +206,11 @@ class GpuRouter(Router):
             self.hops.segments,
         )
 
+    @property
+    def ends_alike(self) -> bool:
+        """Whether routes end at NICs and are the same in every node, as they are where nothing has died."""
+        return self.hops is _NO_HOPS and self.lost is None and isinstance(self.inner, Lattice)
+
     def near(self, capacity: Floats) -> GpuRouter | None:
         """Return the ways as far as the NICs, if all NICs together cannot fill a link between the switches."""
         first, nics = self.first + 2 * self.endpoints, capacity[self.first :][: 2 * self.endpoints]
@@ -214,7 +222,7 @@ class GpuRouter(Router):
                 fed = np.bincount(links, rate)
                 if (fed > capacity[first:][: len(fed)] * _ROUNDED).any():
                     return None
-        return replace(self, hops=FunctionHops(_nowhere), paths=1)
+        return replace(self, hops=_NO_HOPS, paths=1)
 
     def without(self, dead: Mask) -> GpuRouter:
         """Return the router that goes around dead links. Raises UnreachableError when no route is left."""
