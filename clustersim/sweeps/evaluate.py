@@ -16,6 +16,7 @@ from clustersim.parallel.job import Job
 from clustersim.parallel.load import SourcePlace, Unbuilt, unbuilt
 from clustersim.parallel.options import NAMES
 from clustersim.predictors.base import ROOM
+from clustersim.preparation import Newest
 from clustersim.simulation import Engine, Simulator
 from clustersim.sweeps.space import Point
 from clustersim.topology.build import load as load_topology
@@ -25,6 +26,9 @@ _SPEED = (
     *("step_time_s", "step_time_low_s", "step_time_high_s"),
     *("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_s_per_owned_gpu", "model_tflops_per_gpu", "mfu"),
 )
+
+JOBS = 1024
+"""Jobs that are kept: each is asked for by the check of the space, by the forecast of all kernels, and by its own row."""
 
 
 class Files(NamedTuple):
@@ -48,9 +52,15 @@ class SweepInputs:
     places: Mapping[str, SourcePlace] = field(default_factory=dict)
     """Where overrides are from, by dotted key; those that are not here are from a command line."""
 
+    built: Newest = field(default_factory=lambda: Newest(JOBS), repr=False)
+    """The jobs of points that were asked for."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return SweepInputs, (self.simulator, self.workload, self.engine, self.places)  # another process builds its own
+
     def job(self, point: Mapping[str, object]) -> Job:
         """Return the job of a point. Raises InputError when it is illegal."""
-        return self.workload.job(point, self.places)
+        return self.built.once(repr(point), lambda: self.workload.job(point, self.places))
 
 
 def load(files: Files) -> SweepInputs:

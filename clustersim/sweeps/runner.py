@@ -28,7 +28,7 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 SPLIT = tuple(KEYS[name] for name in ("tp", "ep", "pp", "dp"))
 """Keys that decide the mesh of a point."""
-LEARNED = 4096
+LEARNED = 1024
 """Points of which the kernels are forecast in one call; of those behind them, when they are simulated."""
 
 
