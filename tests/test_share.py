@@ -67,7 +67,7 @@ def test_one_job_is_a_run_repeated(fabric, split):
     topology = cluster(4, fabric=fabric)
     alone = simulate(topology, **split)
     result = together(topology, request("one", **split), steps=3)
-    [tenant] = result.shared.tenants
+    [tenant] = result.shared.jobs
     assert timeline(tenant.alone.record) == timeline(alone.record)
     assert timeline(tenant.steps[0]) == timeline(alone.record)
     assert times(result)["one"] == pytest.approx([alone.record.end] * 3, rel=1e-12)
@@ -135,7 +135,7 @@ def test_sharing_changes_no_bytes():
     split = {"parallelism__tp": 2, "parallelism__pp": 2}
     result = together(topology, request("a", 4, **split), request("b", 4), placement="random:5")
     shared = result.shared
-    for tenant, rate in zip(shared.tenants, shared.rates, strict=True):
+    for tenant, rate in zip(shared.jobs, shared.rates, strict=True):
         np.testing.assert_allclose(rate * tenant.mean, link_bytes(tenant.alone.plan, topology), rtol=1e-12)
     for tier in result.summary["meetings"][0]["tiers"]:
         every = sum(tier["bytes_per_s"].values())
@@ -173,7 +173,7 @@ def same(folded: JobsResult, whole: JobsResult) -> None:
     """Compare every step of every job, every rank's parts and every link's bytes."""
     from clustersim.report.breakdown import breakdown
 
-    for one, two in zip(folded.shared.tenants, whole.shared.tenants, strict=True):
+    for one, two in zip(folded.shared.jobs, whole.shared.jobs, strict=True):
         assert len(one.steps) == len(two.steps)
         assert one.alone.record.end == pytest.approx(two.alone.record.end, rel=1e-9)
         of = one.plan.network.cells.ranks.of
@@ -269,7 +269,7 @@ def test_only_steps_that_begin_when_all_jobs_run_are_counted():
     topology = cluster(8, fabric=NARROW)
     late = 2.5 * simulate(cluster(4, fabric=NARROW), **RING).record.end
     result = together(topology, request("a", 4, **RING), request("b", 4, late, **RING), placement="spread", steps=3)
-    first, second = result.shared.tenants
+    first, second = result.shared.jobs
     assert second.steps[0].begin == late
     assert [s.begin >= late for s in first.steps] == [False] * 3 + [True] * (len(first.steps) - 3)
     assert first.counted == first.steps[3:]
@@ -285,7 +285,7 @@ def test_a_short_job_repeats_until_the_long_one_has_its_steps():
     result = together(
         cluster(8, fabric=NARROW), request("long", 4, **long), request("short", 4), placement="spread", steps=2
     )
-    first, second = result.shared.tenants
+    first, second = result.shared.jobs
     assert len(first.steps) == 2
     assert len(second.steps) > 4
     assert second.steps[-1].end <= first.steps[-1].end

@@ -91,7 +91,7 @@ def share(
     starts = [one.start for one in placed]
     records = play(plans, lambda share: progress(f"simulate together {share:.0%}"), wanted.steps, starts)
     progress("summarize")
-    shared = Shared(cluster, wanted.placement, wanted.steps, _tenants(placed, alone, plans, records))
+    shared = Shared(cluster, wanted.placement, wanted.steps, _job_steps(placed, alone, plans, records))
     return JobsResult(summary(shared), shared, wanted.inputs, time.perf_counter() - begun)
 
 
@@ -115,7 +115,7 @@ def _check_length(placed: Sequence[PlacedJob], alone: Sequence[Alone], steps: in
     raise InputError(f"{beside}; lower steps, or give {placed[most].name} a larger training.global_batch")
 
 
-def _tenants(
+def _job_steps(
     placed: Sequence[PlacedJob],
     alone: Sequence[Alone],
     plans: Sequence[Plan],

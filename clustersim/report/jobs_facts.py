@@ -65,14 +65,14 @@ class Shared:
     cluster: Topology
     placement: str
     steps: int
-    tenants: tuple[JobSteps, ...]
+    jobs: tuple[JobSteps, ...]
 
     @cached_property
     def rates(self) -> Floats:
         """Mean bytes/s that each job puts on each link, (jobs, links): the bytes of a step over its mean time."""
-        return np.stack([link_bytes(t.plan, self.cluster) / t.mean for t in self.tenants])
+        return np.stack([link_bytes(t.plan, self.cluster) / t.mean for t in self.jobs])
 
     @property
     def window(self) -> tuple[float, float]:
         """The seconds between which the counted steps of every job are on record."""
-        return max(t.counted[0].begin for t in self.tenants), min(t.counted[-1].end for t in self.tenants)
+        return max(t.counted[0].begin for t in self.jobs), min(t.counted[-1].end for t in self.jobs)

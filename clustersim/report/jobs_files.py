@@ -79,7 +79,7 @@ def links_table(shared: Shared) -> pl.DataFrame:
         {
             "tier": [tiers[i].name for i in which.tolist()],
             "index": link - np.array([tier.first for tier in tiers] or [0])[which],
-            "job": [shared.tenants[i].name for i in job.tolist()],
+            "job": [shared.jobs[i].name for i in job.tolist()],
             "capacity_bytes_per_s": capacity,
             "bytes_per_s": shared.rates[job, link],
             "utilization": shared.rates[job, link] / capacity,
@@ -90,14 +90,14 @@ def links_table(shared: Shared) -> pl.DataFrame:
 
 def _events(shared: Shared) -> Iterator[str]:
     """Yield the trace: one process a job, one track a stream of a rank cell."""
-    for number, tenant in enumerate(shared.tenants):
-        yield f'{{"ph":"M","pid":{number},"name":"process_name","args":{{"name":{json.dumps(tenant.name)}}}}}'
+    for number, one in enumerate(shared.jobs):
+        yield f'{{"ph":"M","pid":{number},"name":"process_name","args":{{"name":{json.dumps(one.name)}}}}}'
         begun = 0
-        for cell, row in tenant.traced(len(shared.tenants)).items():
+        for cell, row in one.traced(len(shared.jobs)).items():
             names = ["compute", *sorted({name for span in row for name in streams(span)} - {"compute"})]
             track = {name: begun + i for i, name in enumerate(names)}
             begun += len(names)
-            label = f"rank {int(tenant.plan.first[cell])}"
+            label = f"rank {int(one.plan.first[cell])}"
             for name, tid in track.items():
                 thread = f'"thread_name","args":{{"name":"{label} {name}"}}'
                 yield f'{{"ph":"M","pid":{number},"tid":{tid},"name":{thread}}}'

@@ -25,50 +25,50 @@ def summary(shared: Shared) -> dict[str, Any]:
     return {
         "cluster": cluster_facts(shared.cluster),
         "warnings": list(shared.cluster.warnings),
-        "free_nodes": shared.cluster.nodes - sum(len(tenant.nodes) for tenant in shared.tenants),
+        "free_nodes": shared.cluster.nodes - sum(len(one.nodes) for one in shared.jobs),
         "placement": shared.placement,
         "steps": shared.steps,
-        "jobs": [_job(shared, tenant) for tenant in shared.tenants],
-        "meetings": [meeting(shared, a, b) for a, b in combinations(range(len(shared.tenants)), 2)],
+        "jobs": [_job(shared, one) for one in shared.jobs],
+        "meetings": [meeting(shared, a, b) for a, b in combinations(range(len(shared.jobs)), 2)],
         "not_modelled": list(NOT_MODELLED),
         "simulated": _simulated(shared),
     }
 
 
-def _job(shared: Shared, tenant: JobSteps) -> dict[str, Any]:
+def _job(shared: Shared, one: JobSteps) -> dict[str, Any]:
     cluster = shared.cluster
-    times = [step.end - step.begin for step in tenant.counted]
-    alone = parts(tenant.alone.plan, tenant.alone.record)
-    together = mean_parts([parts(tenant.plan, step) for step in tenant.counted])
+    times = [step.end - step.begin for step in one.counted]
+    alone = parts(one.alone.plan, one.alone.record)
+    together = mean_parts([parts(one.plan, step) for step in one.counted])
     return {
-        "name": tenant.name,
-        "workload": tenant.job.document.path,
-        "nodes": tenant.nodes.tolist(),
-        "gpus": tenant.job.mesh.size,
-        "idle_gpus": len(tenant.nodes) * cluster.gpus_per_node - tenant.job.mesh.size,
-        "parallelism": split_facts(tenant.job),
-        "memory": memory_facts(cluster, tenant.alone.memory),
-        "predictor": predictor_facts(tenant.job, tenant.alone.forecast),
-        "start_s": tenant.start,
-        "step_alone_s": tenant.alone.record.end,
-        "step_together_s": tenant.mean,
+        "name": one.name,
+        "workload": one.job.document.path,
+        "nodes": one.nodes.tolist(),
+        "gpus": one.job.mesh.size,
+        "idle_gpus": len(one.nodes) * cluster.gpus_per_node - one.job.mesh.size,
+        "parallelism": split_facts(one.job),
+        "memory": memory_facts(cluster, one.alone.memory),
+        "predictor": predictor_facts(one.job, one.alone.forecast),
+        "start_s": one.start,
+        "step_alone_s": one.alone.record.end,
+        "step_together_s": one.mean,
         "step_together_min_s": min(times),
         "step_together_max_s": max(times),
-        "slowdown": tenant.mean / tenant.alone.record.end,
+        "slowdown": one.mean / one.alone.record.end,
         "exposed_alone_s": exposed(alone),
         "exposed_together_s": exposed(together),
         "breakdown_alone_s": alone,
         "breakdown_together_s": together,
-        "trace": shown(tenant.traced(len(shared.tenants)), tenant.plan),
-        "steps": _steps(tenant),
+        "trace": shown(one.traced(len(shared.jobs)), one.plan),
+        "steps": _steps(one),
     }
 
 
-def _steps(tenant: JobSteps) -> list[dict[str, Any]]:
-    early = len(tenant.steps) - len(tenant.counted)
+def _steps(one: JobSteps) -> list[dict[str, Any]]:
+    early = len(one.steps) - len(one.counted)
     return [
         {"begin_s": step.begin, "step_s": step.end - step.begin, "counted": number >= early}
-        for number, step in enumerate(tenant.steps)
+        for number, step in enumerate(one.steps)
     ]
 
 
@@ -88,14 +88,14 @@ def exposed(found: dict[str, float]) -> float:
 
 
 def _simulated(shared: Shared) -> dict[str, Any]:
-    cells = shared.tenants[0].plan.network.cells
-    every = [tenant.steps[0] for tenant in shared.tenants]
+    cells = shared.jobs[0].plan.network.cells
+    every = [one.steps[0] for one in shared.jobs]
     return {
-        "ranks": sum(tenant.job.mesh.size for tenant in shared.tenants),
-        "rank_classes": sum(len(tenant.plan.programs) for tenant in shared.tenants),
+        "ranks": sum(one.job.mesh.size for one in shared.jobs),
+        "rank_classes": sum(len(one.plan.programs) for one in shared.jobs),
         "links_that_can_be_short": len(cells.links.of),
         "link_classes": len(cells.links.first),
-        "seconds": max(step.end for tenant in shared.tenants for step in tenant.steps),
+        "seconds": max(step.end for one in shared.jobs for step in one.steps),
         "events": every[0].events,
         "maxmin_solves": every[0].solves,
     }

@@ -31,12 +31,12 @@ def meeting(shared: Shared, a: int, b: int) -> dict[str, Any]:
             busiest = tier.first + int(use[links].argmax())
             tiers.append({"tier": tier.name, "links": int(both[links].sum()), **_link(shared, busiest, a, b)})
     tiers.sort(key=lambda one: -one["utilization"])
-    return {"jobs": [shared.tenants[a].name, shared.tenants[b].name], "links": int(both.sum()), "tiers": tiers}
+    return {"jobs": [shared.jobs[a].name, shared.jobs[b].name], "links": int(both.sum()), "tiers": tiers}
 
 
 def _link(shared: Shared, link: int, a: int, b: int) -> dict[str, Any]:
     """Return what all jobs put on a link: bytes/s, mean utilization, and the share of each."""
-    rates = {t.name: float(rate) for t, rate in zip(shared.tenants, shared.rates[:, link], strict=True) if rate}
+    rates = {t.name: float(rate) for t, rate in zip(shared.jobs, shared.rates[:, link], strict=True) if rate}
     total = math.fsum(rates.values())
     return {
         "busiest": shared.cluster.link_name(link),
@@ -53,17 +53,17 @@ def _both(shared: Shared, link: int, a: int, b: int) -> float | None:
     begin, end = shared.window
     if end <= begin:
         return None
-    one, two = (list(merged(_active(shared.tenants[i], link))) for i in (a, b))
+    one, two = (list(merged(_active(shared.jobs[i], link))) for i in (a, b))
     common = overlaps(one, two)
     return math.fsum(max(min(last, end) - max(first, begin), 0.0) for first, last in common) / (end - begin)
 
 
-def _active(tenant: JobSteps, link: int) -> set[Interval]:
+def _active(one: JobSteps, link: int) -> set[Interval]:
     """Return when a transfer of a job that crosses a link was under way."""
-    wanted = _moves(tenant.plan.network, link)
+    wanted = _moves(one.plan.network, link)
     places: dict[int, list[int]] = {}
     found: set[Interval] = set()
-    for span in (span for step in tenant.counted for span in step.spans if span.activity):
+    for span in (span for step in one.counted for span in step.spans if span.activity):
         activity = span.activity
         assert activity is not None
         if id(activity) not in places:
