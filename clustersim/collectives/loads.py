@@ -39,7 +39,9 @@ class PhaseLoads(NamedTuple):
     bound: Floats
     """Bytes/s of the collective's size by group: the link with the least capacity for its load decides."""
     group: Ints
+    """The group of each load, ascending (loads,)."""
     link: Ints
+    """Its link (loads,)."""
     weight: Floats
     """Bytes over the link for each byte of the collective's size."""
     find: Callable[[], tuple[Feeders, Feeders]]

@@ -29,44 +29,46 @@ ROOM = "clustersim.collectives"
 
 
 class Step(NamedTuple):
-    """In round `round`, rank `source` sends chunk `chunk` to `destination`, which adds it to its own or overwrites it.
-
-    All steps of a round happen at once. Either end may be a switch, below zero. `relay`: the source passes on what it last
-    received of the chunk, not what it has since added up.
-    """
+    """One rank sends one chunk to another, which adds it to its own or overwrites it. All steps of a round happen at once."""
 
     round: int
+    """When; rounds follow one another."""
     source: int
+    """The rank that sends, or a switch (below zero)."""
     destination: int
+    """The rank that receives, or a switch."""
     chunk: int
+    """Which part of the array."""
     reduce: bool
+    """It is added to the destination's own; else it replaces it."""
     relay: bool = False
+    """The source passes on what it last received of the chunk, not what it has since added up."""
 
 
 class Group(NamedTuple):
-    """The ranks of a communicator by position 0 … n-1.
-
-    `levels` are fan-outs from the innermost level outwards, their product is n: (8, 240) is 240 nodes of 8 ranks each.
-    Digit l of position p is p // prod(levels[:l]) % levels[l]. `shares` are the parts of all rows of a dispatch, combine or
-    all_to_all that belong to the experts of each position, with the sum 1; empty when all have as many.
-    """
+    """The ranks of a communicator by position 0 … n-1."""
 
     n: int
+    """How many."""
     levels: tuple[int, ...]
+    """Fan-outs from the innermost level outwards, their product is n: (8, 240) is 240 nodes of 8 ranks each. Digit l of
+    position p is p // prod(levels[:l]) % levels[l]."""
     shares: tuple[float, ...] = ()
+    """The parts of all rows of a dispatch, combine or all_to_all that belong to the experts of each position, with the sum 1;
+    empty when all have as many."""
 
 
 class Phase(NamedTuple):
-    """A part of a collective that moves at one rate.
-
-    Position `source[i]` sends `fraction[i]`·S bytes to position `destination[i]`, S being the size of the collective as
-    nccl-tests counts it. The phase has `rounds` dependent steps, each of which pays the latency of the slowest pair.
-    """
+    """A part of a collective that moves at one rate."""
 
     rounds: float
+    """Dependent steps, each of which pays the latency of the slowest pair."""
     source: Ints
+    """Position that sends, of each pair (pairs,)."""
     destination: Ints
+    """Position that receives (pairs,)."""
     fraction: Floats
+    """Bytes of each pair for each byte of S, the size of the collective as nccl-tests counts it (pairs,)."""
 
     def pairs(self) -> Phase:
         """Return the phase itself; an AllPairs writes its pairs down."""
@@ -80,8 +82,11 @@ class AllPairs(NamedTuple):
     """
 
     rounds: float
+    """As of a Phase."""
     sent: Floats
+    """By position that sends (n,)."""
     received: Floats
+    """By position that receives (n,)."""
 
     def pairs(self) -> Phase:
         """Return the same as a Phase; pairs without bytes are left out."""

@@ -18,28 +18,34 @@ KernelKind = Literal[
 class Kernel(NamedTuple):
     """One kernel launch.
 
-    `kind` is the predictor's class and `op` the finer name inside it (`forward`, `dgrad`, `wgrad` for GEMMs; `gelu`,
-    `add`, `embedding`, … for the others). `dtype` is the type it computes in.
-
-    Shapes: a GEMM (`linear`, `bmm`, `grouped_gemm`) multiplies `batch` times an m×k by a k×n matrix (k is the reduction);
-    a vector kernel (`softmax`, `layernorm`, `elementwise`, `memory`) works on m rows of n elements; `flash_attention` has
-    `batch` sequences of `heads` query and `kv_heads` key/value heads, m queries, n keys and head dimension k.
-
-    `flop` counts multiply and add as two and halves causal attention; `bytes` is what it must read and write at least.
+    A product multiplies `batch` times an m×k by a k×n matrix; a vector kernel works on m rows of n elements; attention has
+    `batch` sequences of m queries and n keys, with heads of width k.
     """
 
     kind: KernelKind
+    """What a predictor learns together: products (`linear`, `bmm`, `grouped_gemm`), `flash_attention`, vector kernels."""
     op: str
+    """The finer name inside its kind: `forward`, `dgrad`, `wgrad` for GEMMs; `gelu`, `add`, `embedding`, … for the others."""
     dtype: str
+    """The data type that it computes in."""
     batch: int
+    """Products of a GEMM, sequences of attention."""
     m: int
+    """Rows: of a product, of a vector kernel, or queries."""
     n: int
+    """Columns: of a product, of a vector kernel, or keys."""
     k: int
+    """The reduction of a product, the head dimension of attention; 0 of a vector kernel."""
     flop: float
+    """Multiply and add count as two; causal attention counts half."""
     bytes: float
+    """What it must read and write at least."""
     heads: int = 1
+    """Query heads of attention."""
     kv_heads: int = 1
+    """Its key and value heads."""
     causal: bool = False
+    """A token sees those before it."""
 
 
 def element(dtype: str) -> float:

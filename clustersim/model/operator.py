@@ -29,29 +29,33 @@ Steps = tuple[Kernel | Collective, ...]
 
 
 class Operator(NamedTuple):
-    """One part of a layer, as one rank runs it for one microbatch.
-
-    `forward`, `backward_input` (gradients of the input) and `backward_weight` (gradients of the weights) run in the order
-    given; a Collective among them is waited for at that point. `parameters` are the rank's own, of which `replicated` are
-    the same on every tp rank; `expert`: they lie as experts do, so that the ranks that hold the same experts reduce their
-    gradients. `saved` is the bytes of activations kept for the backward pass.
-    """
+    """One part of a layer, as one rank runs it for one microbatch. A Collective among its steps is waited for at that point."""
 
     name: str
+    """Such as `fc1`."""
     forward: Steps
+    """In the order given."""
     backward_input: Steps = ()
+    """Gradients of the input, in the order given."""
     backward_weight: tuple[Kernel, ...] = ()
+    """Gradients of the weights, after those."""
     parameters: int = 0
+    """The rank's own."""
     replicated: int = 0
+    """Of these, the same on every tp rank."""
     saved: float = 0.0
+    """Bytes of activations kept for the backward pass."""
     expert: bool = False
+    """They lie as experts do: the ranks that hold the same experts reduce their gradients."""
 
 
 class Layer(NamedTuple):
     """A run of operators that is placed on one pipeline stage as a whole: the embedding, one block, or the head."""
 
     name: str
+    """embedding, block or head."""
     operators: tuple[Operator, ...]
+    """In run order."""
     input_bytes: float
     """Bytes of the layer's input on one rank: all that full recomputation keeps."""
     experts: bool = False

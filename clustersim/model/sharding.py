@@ -29,8 +29,11 @@ class ShardedModel:
     """The shapes of one rank for one microbatch; counts are this rank's own after the split by tp."""
 
     model: Model
+    """As the workload has it."""
     training: Training
+    """As the workload has it."""
     parallelism: Parallelism
+    """As the workload has it."""
     position: int = 0
     """Place in the expert-parallel group, the first one's experts being the most popular."""
 

@@ -26,11 +26,17 @@ class Memory(NamedTuple):
     """Bytes on one GPU by kind."""
 
     parameters: float
+    """Of the rank."""
     gradients: float
+    """That are accumulated."""
     optimizer: float
+    """Its state, master weights among it."""
     activations: float
+    """Kept for backward passes."""
     workspace: float
+    """The largest temporaries of a pass."""
     framework: float
+    """What no tensor holds: context, workspaces of libraries, NCCL's buffers."""
 
     @property
     def total(self) -> float:

@@ -22,10 +22,15 @@ class Mesh:
     """The degrees of a split; rank = (((pp·DP + dp)·EP + ep)·CP + cp)·TP + tp."""
 
     tp: int
+    """Tensor-parallel degree."""
     pp: int
+    """Pipeline stages."""
     dp: int
+    """Copies of the dense part; on the mesh of experts, of each expert."""
     cp: int = 1
+    """Context-parallel degree."""
     ep: int = 1
+    """Ranks among which experts are divided; 1 on the mesh of the dense part."""
 
     @property
     def shape(self) -> tuple[int, ...]:

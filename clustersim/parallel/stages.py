@@ -19,20 +19,21 @@ from clustersim.parallel.job import Job
 
 @dataclass(frozen=True)
 class Stage:
-    """One of the pp·vpp global stages, or several that are alike, as one rank runs them; stage i belongs to pipeline rank i % pp.
-
-    layers: (layer, how many in a row) in run order. recompute: as in the workload. shared: parameters that this stage holds
-    of a tied embedding which another stage holds too. borrowed: those of the embedding of this very stage that its head uses.
-    input_bytes, output_bytes: activations received from and sent to the neighbours per tp rank and microbatch, 0 at the
-    ends; gradients travel back in the same sizes.
-    """
+    """One of the pp·vpp global stages, or several that are alike, as one rank runs them; stage i is on pipeline rank i % pp."""
 
     layers: tuple[tuple[Layer, int], ...]
+    """(layer, how many in a row), in run order."""
     recompute: str
+    """As in the workload."""
     shared: int
+    """Parameters that this stage holds of a tied embedding which another stage holds too."""
     borrowed: int
+    """Parameters of the embedding of this very stage that its head uses."""
     input_bytes: float
+    """Activations received from the stage before, per tp rank and microbatch; 0 at the start. Gradients travel back in the
+    same size."""
     output_bytes: float
+    """Activations sent to the next stage; 0 at the end."""
 
     @cached_property
     def forward(self) -> Steps:

@@ -20,18 +20,20 @@ ROOM = "clustersim.predictors"
 
 
 class Scope(NamedTuple):
-    """How far the forecasts of one class of kernels can be trusted.
-
-    `error` is the mean absolute relative error on held-out kernels (0.15 = 15 %), over `samples` of them, measured on
-    `on`; None where nothing was measured. `nearest` says which GPU that was measured comes nearest, where this one was not.
-    """
+    """How far the forecasts of one class of kernels can be trusted."""
 
     subject: str
+    """Data type and kind, such as `fp32 linear`."""
     method: str
+    """How they are forecast."""
     error: float | None
+    """Mean absolute relative error on held-out kernels, 0.15 = 15 %; None where nothing was measured."""
     samples: int
+    """How many kernels that is the mean of."""
     on: str
+    """The GPU, or what, that they were measured on."""
     nearest: str = ""
+    """Which GPU that was measured comes nearest, where this one was not."""
 
     def __str__(self) -> str:
         """Return one sentence, such as `fp32 linear: 9.1 % on h100-sxm (1040 held-out kernels)`."""

@@ -77,20 +77,27 @@ CONTENT = "80 % of cases, by the errors of kernel times alone, not those of netw
 
 
 class Margin(NamedTuple):
-    """A time in seconds is between `low` and `high` in 80 of 100 cases, None where unknown; `note` says what is in them."""
+    """Two ends between which a time lies in 80 of 100 cases."""
 
     low: float | None
+    """Seconds; None: unknown."""
     high: float | None
+    """Seconds; None: unknown."""
     note: str
+    """Which errors that counts."""
 
 
 class Bounds(NamedTuple):
-    """Measured / forecast of each kernel: 80 of 100 lie between low and high (0 and inf where unknown). names: their classes."""
+    """Measured / forecast of each kernel: 80 of 100 lie between two ends."""
 
     kernels: tuple[Kernel, ...]
+    """The distinct ones."""
     names: tuple[str, ...]
+    """Their classes."""
     low: Floats
+    """0 where unknown (kernels,)."""
     high: Floats
+    """inf where unknown (kernels,)."""
 
     def ends(self) -> dict[Kernel, tuple[float | None, float | None]]:
         """Return (low, high) of each kernel, None where unknown."""

@@ -18,11 +18,14 @@ _NOTATION = re.compile(r"([0-9]{1,9})([FBIW])([0-9]{1,9})")
 
 
 class Action(NamedTuple):
-    """One step of one rank: run `letter` of `microbatch` on global `stage`."""
+    """One step of one rank."""
 
     stage: int
+    """Global stage."""
     letter: Letter
+    """F, B, I or W."""
     microbatch: int
+    """From 0."""
 
     def __str__(self) -> str:
         return f"{self.stage}{self.letter}{self.microbatch}"

@@ -19,8 +19,11 @@ class Choice(NamedTuple):
     """One thing that NCCL can do with a collective: on an idle fabric it takes latency_s + size / rate_bytes_per_s."""
 
     algorithm: str
+    """Such as `ring`."""
     protocol: str
+    """LL, LL128 or Simple."""
     channels: int
+    """Copies of the algorithm side by side."""
     latency_s: float
     """Seconds before and between the bytes, the launch of the kernel included."""
     rate_bytes_per_s: float

@@ -13,41 +13,59 @@ Coordinates = tuple[float, float]
 
 
 class Line(NamedTuple):
-    """A line through two points, or a quadratic curve from the first to the last of three, bent towards the middle one."""
+    """A line through two points, or a quadratic curve."""
 
     points: tuple[Coordinates, ...]
+    """Two, or three: from the first to the last, bent towards the middle one."""
     width: float
+    """In pixels."""
     colour: str
+    """Of the line."""
     opacity: float
+    """0 to 1."""
 
 
 class Box(NamedTuple):
-    """A rectangle with round corners; `corner`: its upper left."""
+    """A rectangle with round corners."""
 
     corner: Coordinates
+    """Its upper left."""
     size: Coordinates
+    """Width and height."""
     fill: str
+    """Colour inside."""
     edge: str
+    """Colour of the border."""
     radius: float
+    """Of the corners."""
 
 
 class Dot(NamedTuple):
     """A disc."""
 
     at: Coordinates
+    """Its centre."""
     radius: float
+    """In pixels."""
     fill: str
+    """Its colour."""
 
 
 class Text(NamedTuple):
-    """A line of text; `at`: its start or middle, as `anchor` says, on the baseline. size: pixels of an em."""
+    """A line of text."""
 
     at: Coordinates
+    """Its start or middle, as `anchor` says, on the baseline."""
     words: str
+    """What it says."""
     size: float
+    """Pixels of an em."""
     colour: str
+    """Of the letters."""
     anchor: str
+    """start or middle."""
     bold: bool
+    """Whether letters are bold."""
 
 
 class Canvas:
