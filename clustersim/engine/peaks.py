@@ -84,7 +84,8 @@ def _of_position(job: Job, part: Sequence[Stage], position: int, found: Moments)
         for key, s in alike.items()
     }
     table = np.array([[facts[id(stage)] for stage in part[rank::pp]] for rank in range(pp)])
-    rest = {tuple(map(id, own)): at_rest(job, own) for own in (part[rank::pp] for rank in range(pp))}
+    lanes = {tuple(map(id, own)): own for own in (part[rank::pp] for rank in range(pp))}
+    rest = {key: at_rest(job, own) for key, own in lanes.items()}
     rank = np.repeat(np.arange(pp), np.diff(found.start))
     saved, working, backward, forward, more = np.moveaxis(table[rank], 2, 0)
     row = np.arange(len(rank))

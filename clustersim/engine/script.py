@@ -94,8 +94,10 @@ def scripts(job: Job, stages: Sequence[Stage], schedule: Schedule) -> tuple[Scri
 def kernels(written: Sequence[Script]) -> list[Kernel]:
     """Return the distinct kernels of all scripts, in order of appearance."""
     lines = (line for s in written for part in (*s.steps.values(), s.finish) for line in part)
-    passes = dict.fromkeys(line.items for line in lines if isinstance(line, Compute))
-    return list(dict.fromkeys(item for items in passes for item in items if isinstance(item, Kernel)))
+    passes = {
+        id(line.items): line.items for line in lines if isinstance(line, Compute)
+    }  # those of like stages are one object
+    return list(dict.fromkeys(item for items in passes.values() for item in items if isinstance(item, Kernel)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import partial
 from itertools import repeat
 from typing import Literal, NamedTuple, Protocol
 
@@ -49,7 +50,8 @@ class ScheduleKind(Protocol):
 
 def run(stage: int, letter: Letter, microbatches: Iterable[int]) -> list[Action]:
     """Return the actions of one letter on one stage, a microbatch after the other."""
-    return list(map(Action._make, zip(repeat(stage), repeat(letter), microbatches)))  # half of the time of Action(…)
+    made = partial(tuple.__new__, Action)  # what Action._make does, without a call of Python's for each
+    return list(map(made, zip(repeat(stage), repeat(letter), microbatches)))
 
 
 def parse(text: str) -> Action:
