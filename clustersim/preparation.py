@@ -15,6 +15,7 @@ from clustersim.arrays import Ints
 from clustersim.collectives.plan import NCCL
 from clustersim.engine.compile import Work
 from clustersim.engine.peaks import Moments, moments, peaks
+from clustersim.engine.player import Steady
 from clustersim.engine.script import Script, kernels, scripts
 from clustersim.errors import ClustersimError, ConfigError, DataError, InputError, OutOfMemoryError
 from clustersim.model.kernel import Kernel
@@ -120,6 +121,20 @@ class Preparation:
 
         return self._peaks.once(_structure(job), fullest)
 
+    def short(self, job: Job) -> Iterator[tuple[int, Steady]]:
+        """Yield numbers of microbatches that may do for those of a job, the fewest first, and what repeats in between."""
+        split = job.parallelism
+        period = schedules.period(split.schedule, split.pp, split.vpp)
+        if period is None:
+            return
+        settled = schedules.settled(split.schedule, split.pp, job.microbatches, split.vpp)
+        for often in (1, 2):
+            least = often * (3 * settled + 2 * period + 2)
+            further = (job.microbatches - least) // period
+            if further < 1:
+                return
+            yield job.microbatches - further * period, Steady(period, further)
+
     def must_fit(self, job: Job) -> None:
         """Raise OutOfMemoryError when a placed job does not fit."""
         memory = self.peaks(job)
@@ -133,20 +148,22 @@ class Preparation:
             )
             raise OutOfMemoryError(str(job.error("parallelism", what)))
 
-    def written(self, job: Job) -> Written:
-        """Return the scripts of a placed job. Raises ConfigError."""
+    def written(self, job: Job, microbatches: int | None = None) -> Written:
+        """Return the scripts of a placed job, or of a step of so many microbatches. Raises ConfigError."""
 
         def write() -> Written:
-            schedule = self.schedule(job, job.microbatches)
+            schedule = self.schedule(job, microbatches or job.microbatches)
             alike = zip(*(scripts(job, part, schedule) for part in self.parts(job)), strict=True)
             made = tuple(script for lane in alike for script in lane)
             return Written(made, tuple(kernels(made)))
 
-        return self._written.once(_structure(job), write, lambda made: _actions(one.row for one in made.scripts))
+        return self._written.once(
+            (_structure(job), microbatches), write, lambda made: _actions(one.row for one in made.scripts)
+        )
 
-    def work(self, job: Job, gpus: Ints) -> Work:
-        """Return what a placed job does on `gpus`, one a rank. Raises ConfigError."""
-        written = self.written(job)
+    def work(self, job: Job, gpus: Ints, microbatches: int | None = None) -> Work:
+        """Return what a placed job does on `gpus`, one a rank, in its step or one of so many microbatches. Raises ConfigError."""
+        written = self.written(job, microbatches)
         with blaming(job, "predictor", base.ROOM, job.spec.predictor):
             seconds = self._forecasts(job).seconds(written.kernels, job.spec.clocks)
         return Work(job, written.scripts, seconds, gpus)
@@ -190,6 +207,12 @@ class Preparation:
 
     def _forecasts_of(self, name: str) -> Forecasts:
         return self._predictors.once(name, lambda: Forecasts(get(name), self.cluster.gpu))
+
+
+def rows(job: Job, microbatches: int | None = None) -> tuple[Hashable, ...]:
+    """Return what tells the schedule of a job from others."""
+    split = job.parallelism
+    return split.schedule, split.pp, microbatches or job.microbatches, split.vpp
 
 
 def _structure(job: Job) -> tuple[Hashable, ...]:

@@ -6,26 +6,26 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from clustersim.arrays import Ints
 from clustersim.engine.compile import Plan, Work
+from clustersim.engine.fold.adaptive import play
 from clustersim.engine.memory import Held, held_by_ranks
+from clustersim.engine.player import Engine, Graphs, Player
 from clustersim.engine.record import Record
-from clustersim.errors import ClustersimError
+from clustersim.errors import ClustersimError, InputError
 from clustersim.parallel.job import Job
 from clustersim.parallel.nearby import Nearby, nearby
-from clustersim.preparation import Preparation, check_names
+from clustersim.preparation import Preparation, check_names, rows
 from clustersim.report.breakdown import breakdown
 from clustersim.report.critical_path import critical_path
 from clustersim.report.interval import step_kernels
 from clustersim.report.summary import Facts, Forecast, outline, summary
 from clustersim.topology.model import Topology
 
-Engine = Literal["simpy", "auto", "static"]
-"""Who plays a step: SimPy; the static player where it is proved to be exact, else SimPy; or the static player alone."""
 Progress = Callable[[str], None]
 TRIED = 12
 """Ways to use more GPUs whose memory is looked at, the best first."""
@@ -92,10 +92,10 @@ def run(
 class Simulator:
     """Simulates jobs on one cluster, and keeps what they have in common: what one is asked twice, it answers sooner."""
 
-    __slots__ = ("cluster", "preparation")
+    __slots__ = ("cluster", "graphs", "preparation")
 
     def __init__(self, cluster: Topology) -> None:
-        self.cluster, self.preparation = cluster, Preparation(cluster)
+        self.cluster, self.preparation, self.graphs = cluster, Preparation(cluster), Graphs()
 
     def __reduce__(self) -> tuple[type[Simulator], tuple[Topology]]:
         return Simulator, (self.cluster,)  # what another process keeps, it finds itself
@@ -116,7 +116,8 @@ class Simulator:
         progress("predict")
         work, memory, forecast = self.prepare(job, np.arange(job.mesh.size), ignore_memory=ignore_memory)
         progress("plan")
-        plan, record = _played(work, self.cluster, fold, engine, progress)
+        player = Player(engine, self.graphs, rows(job))
+        plan, record = _proved(play(work, self.cluster, fold, lambda share: progress(f"simulate {share:.0%}"), player))
         progress("summarize")
         parts = breakdown(record)
         path = critical_path(record)
@@ -129,13 +130,23 @@ class Simulator:
         """Simulate one step of a loaded job for the part of its summary that a table of many jobs shows."""
         job = self.placed(job)
         self.preparation.must_fit(job)
-        work = self.preparation.work(job, np.arange(job.mesh.size))
-        plan, record = _played(work, self.cluster, True, engine)
+        work, plan, record = self._quickly(job, engine)
         parts = breakdown(record)
         path = critical_path(record)
         kernels = step_kernels(work, plan, path, record.end, self.preparation.bounds(job))
         peak = max(one.total for one in self.preparation.peaks(job))
         return outline(self.cluster, work, plan, record, parts, kernels, peak)
+
+    def _quickly(self, job: Job, engine: Engine) -> tuple[Work, Plan, Record]:
+        """Play a step; where it is steady, one of fewer microbatches in its place."""
+        gpus = np.arange(job.mesh.size)
+        for microbatches, steady in self.preparation.short(job) if engine != "simpy" else ():
+            work = self.preparation.work(job, gpus, microbatches)
+            player = Player("static", self.graphs, rows(job, microbatches), steady)
+            if (found := play(work, self.cluster, player=player)) is not None:
+                return work, *found
+        work = self.preparation.work(job, gpus)
+        return work, *_proved(play(work, self.cluster, player=Player(engine, self.graphs, rows(job))))
 
     def placed(self, job: Job) -> Job:
         """Return a job with dp resolved for the cluster. Raises ConfigError, also for names that nothing has."""
@@ -150,8 +161,8 @@ class Simulator:
         if not ignore_memory:
             self.preparation.must_fit(job)
         work = self.preparation.work(job, gpus)
-        rows = tuple(script.row for script in work.scripts[:: job.positions])
-        return work, held_by_ranks(job, self.preparation.parts(job), rows), self.preparation.forecast(job)
+        schedule = tuple(script.row for script in work.scripts[:: job.positions])
+        return work, held_by_ranks(job, self.preparation.parts(job), schedule), self.preparation.forecast(job)
 
     def _nearby(self, job: Job) -> Nearby | None:
         """Return the nearest batch or split that uses more GPUs, is legal and fits; None without any, or none idle."""
@@ -167,10 +178,8 @@ class Simulator:
             return False
 
 
-def _played(
-    work: Work, cluster: Topology, fold: bool, engine: Engine, progress: Progress = lambda _: None
-) -> tuple[Plan, Record]:
-    """Play one step of a job."""
-    from clustersim.engine.fold.adaptive import play
-
-    return play(work, cluster, fold, lambda share: progress(f"simulate {share:.0%}"))
+def _proved(found: tuple[Plan, Record] | None) -> tuple[Plan, Record]:
+    if found is None:
+        what = "tasks of this step slow each other on links that they share"
+        raise InputError(f"--engine static: {what}, which the static player cannot tell; use --engine auto or simpy")
+    return found

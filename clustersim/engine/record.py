@@ -24,14 +24,14 @@ class Skipped(NamedTuple):
     """How many were skipped."""
     seconds: float
     """Of one period."""
-    later: Sequence[int]
+    later: Ints
     """By node, the one that stands in the next period where it stands in its own."""
-    microbatch: Sequence[int]
+    microbatch: Ints
     """By node; -1 outside the passes."""
 
     def before(self, node: int) -> bool:
         """Return whether a node stands before the period that was copied."""
-        return 0 <= self.microbatch[node] < self.first
+        return bool(0 <= self.microbatch[node] < self.first)
 
 
 @dataclass(frozen=True)

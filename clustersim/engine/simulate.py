@@ -22,16 +22,18 @@ def simulate(
     progress: Callable[[float], None] = lambda _: None,
     steps: int = 1,
     starts: Sequence[float] = (),
+    graphs: Sequence[StepGraph] = (),
 ) -> tuple[list[Record], ...]:
     """Play the plans of jobs that share a cluster, and return the complete steps of each job.
 
     Every job starts at its time of `starts` (seconds; default: all at 0) and repeats its step until each has completed
     `steps` that began when all had started. A step begins when all ranks of the job have ended the one before. progress is
-    told the share of the tasks that are done, a hundred times at most. Raises SimulationError at a deadlock.
+    told the share of the tasks that are done, a hundred times at most. graphs: of the plans, where they are built already.
+    Raises SimulationError at a deadlock.
     """
     env = simpy.Environment()
     fabric = Fabric(env, plans[0].network.capacity.tolist())
-    graphs = [build(plan.programs, plan.members) for plan in plans]
+    graphs = graphs or [build(plan.programs, plan.members) for plan in plans]
     meter = Meter(steps * sum(len(graph.slot) for graph in graphs), progress)
     stop = simpy.Event(env)
     target = _Target(stop, max(starts, default=0.0), dict.fromkeys(range(len(plans)), steps))

@@ -1,9 +1,10 @@
 """The longest path through a graph, by arrays, with the proof that nothing was slowed.
 
-Where no task slows another, the times of a step are sums along its longest path, and a node ends when the later of its two
+Where no task slows another, the times of a step are sums along its longest path: a node ends when the later of its two
 predecessors has ended and its own idle time has passed. Whether nothing was slowed is known afterwards: with the times found,
-the peaks of all that hold a link at one moment never exceed its capacity. That is the very test by which the fabric lets an
-activity pass as one time-out, so the times are those that SimPy finds, float for float.
+the peaks of all that moves bytes over a link at one moment never exceed its capacity, so that no rate is cut. These are the
+times that SimPy finds, float for float; where activities hold a link together but move their bytes one after the other, SimPy
+goes through them piece by piece, and its sums differ in the last digits.
 """
 
 from __future__ import annotations
@@ -18,18 +19,27 @@ from clustersim.engine.fabric import Activity
 from clustersim.engine.flows import FITS
 from clustersim.engine.graph import StepGraph
 from clustersim.engine.record import Record
+from clustersim.engine.steady import Periods
 
 
-def static(plan: Plan, graph: StepGraph) -> Record | None:
-    """Return the step of a plan that is alone on its fabric; None where tasks may have slowed each other."""
+def static(plan: Plan, graph: StepGraph, periods: Periods | None = None, further: int = 0) -> Record | None:
+    """Return the step of a plan that is alone on its fabric; None where tasks may have slowed each other.
+
+    periods, further: where the graph repeats itself, and how many more times the step does; None too when it was not steady.
+    """
     tasks = graph.found(plan.programs)
     activities = graph.activities(tasks)
-    ends = longest(graph, activities)
-    times = np.array(ends)
-    starts = np.maximum(times[graph.a], times[graph.b])
-    if not fits(graph, activities, starts, times, plan.network.capacity):
+    ends = np.array(longest(graph, activities))
+    starts = np.maximum(ends[graph.a], ends[graph.b])
+    if not fits(graph, activities, starts, ends, plan.network.capacity):
         return None
-    return Record(graph, tasks, starts, times, {}, 0.0, float(times.max()), player="static")
+    end, skipped = float(ends.max()), None
+    if periods is not None:
+        skipped = periods.skipped(ends, further)
+        if skipped is None:
+            return None
+        end += further * skipped.seconds
+    return Record(graph, tasks, starts, ends, {}, 0.0, end, player="static", skipped=skipped)
 
 
 def longest(graph: StepGraph, activities: Sequence[Activity]) -> list[float]:
@@ -44,7 +54,7 @@ def longest(graph: StepGraph, activities: Sequence[Activity]) -> list[float]:
 
 
 def fits(graph: StepGraph, activities: Sequence[Activity], starts: Floats, ends: Floats, capacity: Floats) -> bool:
-    """Return whether all that holds a link at one moment asks for no more than its capacity, in bytes/s."""
+    """Return whether all that moves bytes over a link at one moment asks for no more than its capacity, in bytes/s."""
     asked = [activity.asked for activity in activities]
     count = np.array([len(one.links) for one in asked] or [0])
     if not count.any():
@@ -54,9 +64,16 @@ def fits(graph: StepGraph, activities: Sequence[Activity], starts: Floats, ends:
     share = np.concatenate([one.peaks for one in asked]) / capacity[link]
     slot = np.array(graph.slot)
     node = np.flatnonzero((slot >= 0) & (count[slot] > 0))
-    held = entries(first, slot[node])
-    node = np.repeat(node, count[slot[node]])
-    return not (peaks(link[held], starts[node], ends[node], share[held]) > FITS).any()
+    idle = np.array([_around(activity) for activity in activities])[slot[node]]
+    begun, over = starts[node] + idle[:, 0], ends[node] - idle[:, 1]
+    held, again = entries(first, slot[node]), count[slot[node]]
+    return not (peaks(link[held], np.repeat(begun, again), np.repeat(over, again), share[held]) > FITS).any()
+
+
+def _around(activity: Activity) -> tuple[float, float]:
+    """Return the seconds of an activity before its first byte moves, and after its last one has."""
+    first, last = activity.segments[0], activity.segments[-1]
+    return first.compute + (first.move.latency if first.move else 0.0), 0.0 if last.move else last.compute
 
 
 def peaks(row: Ints, begun: Floats, over: Floats, share: Floats) -> Floats:

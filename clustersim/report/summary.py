@@ -233,5 +233,6 @@ def _ranks(topology: Topology, job: Job, plan: Plan, record: Record) -> dict[str
         "ranks": job.mesh.size,
         "idle_gpus": topology.gpus - job.mesh.size,
         "rank_classes": len(plan.programs),
+        "player": record.player,
         "events": record.events,
     }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice, product
 from operator import index
+from typing import cast
 
 from clustersim import plugins
 from clustersim.errors import InputError, SimulationError, shown
@@ -38,10 +39,24 @@ def settled(name: str, stages: int, microbatches: int, chunks: int = 1) -> int:
 
     All of them for a schedule that does not say, such as one from outside.
     """
-    if plugins.outside(ROOM, name):
-        return microbatches
-    least = plugins.load(ROOM, name, "__dict__").get("settled")
+    least = _stated(name, "settled")
     return min(microbatches, least(stages, chunks)) if least else microbatches
+
+
+def period(name: str, stages: int, chunks: int = 1) -> int | None:
+    """Return after how many microbatches every rank repeats itself; None for a schedule that does not say.
+
+    With so many microbatches more, every rank does the same between the first ones and the last, once more.
+    """
+    found = _stated(name, "period")
+    return found(stages, chunks) if found else None
+
+
+def _stated(name: str, what: str) -> Callable[[int, int], int] | None:
+    """Return what a built-in schedule says of itself beside `build`."""
+    if plugins.outside(ROOM, name):
+        return None
+    return cast("Callable[[int, int], int] | None", plugins.load(ROOM, name, "__dict__").get(what))
 
 
 def _actions(rows: Iterable[Iterable[Action]], most: int) -> Schedule:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from clustersim import plugins
 from clustersim.config.yaml import read
+from clustersim.engine.player import Engine
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError
 from clustersim.files import Inputs, keeping_inputs
 from clustersim.parallel.job import Job
@@ -17,7 +18,7 @@ from clustersim.parallel.load import SourcePlace, Unbuilt, unbuilt
 from clustersim.parallel.options import NAMES
 from clustersim.predictors.base import ROOM
 from clustersim.preparation import Newest
-from clustersim.simulation import Engine, Simulator
+from clustersim.simulation import Simulator
 from clustersim.sweeps.space import Point
 from clustersim.topology.build import load as load_topology
 
@@ -108,5 +109,5 @@ def flat(summary: dict[str, Any]) -> Row:
     split = {k: v for k, v in summary["parallelism"].items() if k != "expert_tp"}
     speed = {k: summary[k] for k in _SPEED if summary[k] is not None}
     parts = {f"{k}_s": v for k, v in summary["breakdown_s"].items()}
-    counts = {k: summary["simulated"][k] for k in ("gpus", "ranks", "idle_gpus", "rank_classes", "events")}
+    counts = {k: summary["simulated"][k] for k in ("gpus", "ranks", "idle_gpus", "rank_classes", "player")}
     return {**split, **speed, **parts, "peak_memory_bytes": summary["memory"]["peak_bytes"], **counts}

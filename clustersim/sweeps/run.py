@@ -9,12 +9,12 @@ from itertools import islice
 from pathlib import Path
 
 from clustersim.config.shipped import find
+from clustersim.engine.player import Engine
 from clustersim.errors import ClustersimError, DiskFullError, InputError, InterruptedSweepError
 from clustersim.files import keeping_inputs
 from clustersim.preparation import check_names
 from clustersim.report import names
 from clustersim.report.store import ELSEWHERE, Question, place
-from clustersim.simulation import Engine
 from clustersim.sweeps import log, runner
 from clustersim.sweeps.evaluate import Files, Row, SweepInputs, load
 from clustersim.sweeps.space import Point

@@ -15,7 +15,8 @@ from clustersim.validate.runs import Run
 from clustersim.validate.workload import workload
 
 if TYPE_CHECKING:
-    from clustersim.simulation import Engine, Simulator, StepResult
+    from clustersim.engine.player import Engine
+    from clustersim.simulation import Simulator, StepResult
 
 IDEAL = 1e9
 """Bytes a nanosecond of a link that is never in the way."""

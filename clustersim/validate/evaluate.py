@@ -17,7 +17,8 @@ from clustersim.validate.runs import Run
 from clustersim.validate.workload import framework_of
 
 if TYPE_CHECKING:
-    from clustersim.simulation import Engine, StepResult
+    from clustersim.engine.player import Engine
+    from clustersim.simulation import StepResult
 
 Outcome = dict[str, Any]
 _SHOWN = (

@@ -8,9 +8,9 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+from clustersim.engine.player import Engine
 from clustersim.errors import ClustersimError, ConfigError, DiskFullError, InputError, InterruptedSweepError
 from clustersim.report.store import ELSEWHERE
-from clustersim.simulation import Engine
 from clustersim.sweeps.runner import spread
 from clustersim.validate import log
 from clustersim.validate.adapt import ABLATIONS

@@ -17,8 +17,8 @@ from clustersim.engine.compile import Draft, Plan, Work, bound, draft
 from clustersim.engine.fold.refinement import Partition
 from clustersim.engine.fold.saturation import overfull
 from clustersim.engine.network import folded
+from clustersim.engine.player import SIMPY, Player
 from clustersim.engine.record import Record
-from clustersim.engine.simulate import simulate
 from clustersim.topology.model import Topology
 
 FEW = 64
@@ -28,10 +28,16 @@ GAIN = 2
 """How many times fewer classes and links are worth a simulation that may prove wrong."""
 
 
+Progress = Callable[[float], None]
+
+
 def play(
-    work: Work, topology: Topology, fold: bool = True, progress: Callable[[float], None] = lambda _: None
-) -> tuple[Plan, Record]:
-    """Simulate one step of a job. `fold` off simulates every rank, on all links that could be short."""
+    work: Work, topology: Topology, fold: bool = True, progress: Progress = lambda _: None, player: Player = SIMPY
+) -> tuple[Plan, Record] | None:
+    """Simulate one step of a job. `fold` off simulates every rank, on all links that could be short.
+
+    Returns None where the player cannot prove its times.
+    """
     drafted = draft([work], topology)
     every: Mask = np.ones(len(drafted.demand.links), bool)
     whole = folded(drafted.demand, every, fold)
@@ -40,12 +46,14 @@ def play(
         cells = folded(drafted.demand, kept)
         if GAIN * len(cells.ranks.first) > len(whole.ranks.first):
             break
-        planned, record = _simulated(drafted, cells, kept, progress)
-        short = overfull(drafted.demand, planned.network, record) & ~kept
+        found = _simulated(drafted, cells, kept, progress, player)
+        if found is None:
+            break
+        short = overfull(drafted.demand, found[0].network, found[1]) & ~kept
         if not short.any():
-            return planned, record
+            return found
         kept |= short
-    return _simulated(drafted, whole, every, progress)
+    return _simulated(drafted, whole, every, progress, player)
 
 
 def _worth(whole: Partition, kept: Mask) -> bool:
@@ -53,7 +61,9 @@ def _worth(whole: Partition, kept: Mask) -> bool:
     return len(whole.ranks.first) > FEW and GAIN * int(kept.sum()) < len(kept)
 
 
-def _simulated(drafted: Draft, cells: Partition, kept: Mask, progress: Callable[[float], None]) -> tuple[Plan, Record]:
+def _simulated(
+    drafted: Draft, cells: Partition, kept: Mask, progress: Progress, player: Player
+) -> tuple[Plan, Record] | None:
     [planned] = bound(drafted, cells, kept)
-    [[record]] = simulate([planned], progress)
-    return planned, record
+    record = player.step(planned, progress)
+    return None if record is None else (planned, record)

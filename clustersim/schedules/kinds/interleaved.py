@@ -27,6 +27,11 @@ def settled(stages: int, chunks: int = 2) -> int:
     return 3 * stages
 
 
+def period(stages: int, chunks: int = 2) -> int:
+    """Return after how many microbatches every rank repeats itself, however many there are."""
+    return stages
+
+
 def _row(rank: int, stages: int, microbatches: int, chunks: int) -> tuple[Action, ...]:
     total = microbatches * chunks
     warmup = min(total, 2 * (stages - 1 - rank) + (chunks - 1) * stages)

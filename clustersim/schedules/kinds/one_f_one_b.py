@@ -22,6 +22,11 @@ def settled(stages: int, chunks: int = 1) -> int:
     return stages + 1
 
 
+def period(stages: int, chunks: int = 1) -> int:
+    """Return after how many microbatches every rank repeats itself, however many there are."""
+    return 1
+
+
 def _row(stage: int, warmup: int, microbatches: int) -> tuple[Action, ...]:
     forward, backward = run(stage, "F", range(microbatches)), run(stage, "B", range(microbatches))
     steady = chain.from_iterable(zip(forward[warmup:], backward, strict=False))

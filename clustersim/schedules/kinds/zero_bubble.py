@@ -26,6 +26,11 @@ def settled(stages: int, chunks: int = 1) -> int:
     return 3 * stages if chunks > 1 else stages + 1
 
 
+def period(stages: int, chunks: int = 1) -> int:
+    """Return after how many microbatches every rank repeats itself, however many there are."""
+    return stages if chunks > 1 else 1
+
+
 def _row(rank: int, stages: int, microbatches: int, chunks: int) -> tuple[Action, ...]:
     total = microbatches * chunks
     warmup = min(total, stages - 1 - rank + (chunks - 1) * stages)

@@ -1,0 +1,102 @@
+"""A steady pipeline: periods that are copies of each other are counted, not played.
+
+In the middle of a schedule every rank repeats itself, some microbatches later. A short step is played in which that happens
+at least a few times. When in its last whole period all nodes end one equal time after their likes of the period before, and so
+do all earlier ones on which any of them depends, each further period does likewise, however many there are: a node ends at
+the maximum of its predecessors plus what it takes, so that an equal delay of what comes before delays it by as much. What
+follows the last period is then as late as all of the further ones take.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clustersim.arrays import Floats, Ints, Mask
+from clustersim.engine.graph import StepGraph
+from clustersim.engine.record import Skipped
+
+_SAME = 1e-13  # of the step, by which times may differ that are equal but for rounding
+
+
+@dataclass(frozen=True, slots=True)
+class Periods:
+    """Where a graph repeats itself, whatever its tasks take."""
+
+    microbatch: Ints
+    """By node; -1 outside the passes."""
+    later: Ints
+    """By node, its like one period later; -1 where there is none."""
+    first: int
+    """The first microbatch of the last whole period."""
+    period: int
+    checked: Ints
+    """The nodes on whose delay by one period all further ones depend."""
+    fixed: Ints
+    """Predecessors of what follows that no period delays …"""
+    delayed: Ints
+    """… and beside each of them the other predecessor, which is delayed."""
+
+    def skipped(self, ends: Floats, periods: int) -> Skipped | None:
+        """Return what further periods add to a step with these ends of nodes; None when it was not steady."""
+        delay = ends[self.later[self.checked]] - ends[self.checked]
+        seconds = float(delay.mean())
+        if np.abs(delay - seconds).max() > _SAME * ends.max() or (ends[self.fixed] > ends[self.delayed]).any():
+            return None
+        return Skipped(self.first, self.period, periods, seconds, self.later, self.microbatch)
+
+
+def periods(graph: StepGraph, period: int) -> Periods | None:
+    """Return where a graph repeats itself every `period` microbatches, None when it does nowhere long enough."""
+    a, b, slot = np.array(graph.a), np.array(graph.b), np.array(graph.slot)
+    microbatch = np.array([label[1] for label in graph.labels], np.int64)
+    place = {label: node for node, label in enumerate(graph.labels)}
+    later = np.array(
+        [place.get((task, which + period, number), -1) if which >= 0 else -1 for task, which, number in graph.labels],
+        np.int64,
+    )
+    regular = (later >= 0) & (slot[later] == slot)
+    for before in (a, b):
+        regular &= (microbatch[before] >= 0) & (later[before] == before[later])
+    count = int(microbatch.max(initial=-1)) + 1
+    run = _last_run(
+        np.bincount(microbatch[regular], minlength=count) == np.bincount(microbatch[microbatch >= 0], minlength=count)
+    )
+    if run is None:
+        return None
+    begin, end = run
+    own = np.flatnonzero((microbatch >= begin) & (microbatch < end))
+    lag = max(0, *(int((microbatch[own] - microbatch[before[own]]).max(initial=0)) for before in (a, b)))
+    first = end - period
+    if first - lag < begin:
+        return None
+    checked = np.flatnonzero((microbatch >= first - lag) & (microbatch < end))
+    known = _follows(graph, microbatch, end)
+    shifted = known.copy()
+    shifted[checked] = True
+    after = np.flatnonzero(known)
+    pairs = [(x[after], y[after]) for x, y in ((a, b), (b, a))]
+    rows = [np.flatnonzero(~shifted[x]) for x, _ in pairs]
+    fixed, delayed = (np.concatenate([pair[i][row] for pair, row in zip(pairs, rows, strict=True)]) for i in (0, 1))
+    if not shifted[delayed].all():
+        return None
+    return Periods(microbatch, later, first, period, checked, fixed, delayed)
+
+
+def _last_run(good: Mask) -> tuple[int, int] | None:
+    """Return the begin and end of the last run of good microbatches."""
+    found = np.flatnonzero(good)
+    if not len(found):
+        return None
+    end = int(found[-1]) + 1
+    bad = np.flatnonzero(~good[:end])
+    return (int(bad[-1]) + 1 if len(bad) else 0), end
+
+
+def _follows(graph: StepGraph, microbatch: Ints, end: int) -> Mask:
+    """Return the nodes that come after the last whole period: those of later microbatches, and of the end of the step."""
+    finish = np.array([task[1][0] == "finish" for task in graph.tasks], bool)
+    task = np.array([label[0] for label in graph.labels])
+    known: Mask = (microbatch >= end) | ((microbatch < 0) & finish[task] & (task >= 0))
+    return known

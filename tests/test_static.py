@@ -1,0 +1,198 @@
+"""The static player finds what SimPy finds where it says that it is proved, and steady periods are those of the whole step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from engine_cases import cluster, job
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_folding import FABRICS, FAULTS
+
+from clustersim.engine.fabric import Activity, Segment
+from clustersim.engine.graph import build
+from clustersim.engine.program import COMPUTE, Launched, Message, Program, Task
+from clustersim.engine.static import longest, peaks
+from clustersim.errors import InputError, SimulationError
+from clustersim.schedules.action import Action
+from clustersim.schedules.check import load, period
+from clustersim.simulation import Simulator
+
+OPTIONS = {
+    "nodes": st.sampled_from([2, 4]),
+    "fabric": st.sampled_from(sorted(FABRICS)),
+    "fault": st.sampled_from(sorted(FAULTS)),
+    "split": st.sampled_from([(1, 1), (1, 4), (2, 2), (4, 2), (1, 2), (2, 4)]),
+    "schedule": st.sampled_from(["1f1b", "gpipe", "zero_bubble", "interleaved"]),
+    "zero": st.sampled_from([0, 1]),
+    "reduce": st.booleans(),
+    "gather": st.booleans(),
+    "p2p": st.booleans(),
+    "layers": st.sampled_from([8, 16]),
+}
+
+
+def asked(split, schedule, zero, reduce, gather, p2p, layers, batch):
+    return job(
+        model__layers=layers,
+        training__global_batch=batch,
+        parallelism__tp=split[0],
+        parallelism__pp=split[1],
+        parallelism__vpp=2 if schedule == "interleaved" else 1,
+        parallelism__schedule=schedule if split[1] > 1 or schedule != "interleaved" else "1f1b",
+        parallelism__zero=zero,
+        parallelism__overlap__grad_reduce=reduce,
+        parallelism__overlap__param_gather=bool(gather and zero),
+        parallelism__overlap__p2p=p2p,
+        parallelism__bucket=1_000_000,
+    )
+
+
+def same(one, other, rel=1e-12):
+    assert one["step_time_s"] == pytest.approx(other["step_time_s"], rel=rel)
+    scale = other["step_time_s"]
+    for key in ("breakdown_s", "critical_path_s"):
+        for part, seconds in other.get(key, {}).items():
+            assert one[key][part] == pytest.approx(seconds, rel=rel, abs=rel * scale), (key, part)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(**OPTIONS)
+def test_where_it_is_proved_the_longest_path_is_what_simpy_plays(nodes, fabric, fault, **options):
+    if options["split"][1] == 1 and options["schedule"] == "interleaved":
+        options["schedule"] = "1f1b"
+    simulator = Simulator(cluster(nodes, fabric=FABRICS[fabric], extra=FAULTS[fault]))
+    one = asked(**options, batch=8 * nodes * 4)
+    played = simulator.run(one, ignore_memory=True)
+    assert played.record.player == "simpy"
+    found = simulator.run(one, ignore_memory=True, engine="auto")
+    assert found.record.player in ("static", "simpy")
+    same(found.summary, played.summary)
+    if not played.record.solves:  # nothing met on a link: float for float
+        assert found.record.player == "static"
+        assert found.record.end == played.record.end
+        assert [s[:8] for s in sorted(found.record.spans)] == [s[:8] for s in sorted(played.record.spans)]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(**OPTIONS, more=st.integers(0, 3))
+def test_a_steady_pipeline_is_its_whole_step(nodes, fabric, fault, more, **options):
+    if options["split"][1] == 1:
+        options["split"] = (1, 2)
+    simulator = Simulator(cluster(nodes, fabric=FABRICS[fabric], extra=FAULTS[fault]))
+    copies = nodes * 4 // (options["split"][0] * options["split"][1])
+    one = asked(**options, batch=copies * 4 * (18 + more))
+    quick = simulator.outline(one, "auto")
+    played = simulator.outline(one, "simpy")
+    same(quick, played)
+    assert quick["critical_path_kernels"] == pytest.approx(played["critical_path_kernels"], rel=1e-9)
+
+
+def test_what_is_skipped_is_said_and_adds_up():
+    simulator = Simulator(cluster(2))
+    one = job(training__global_batch=2000, parallelism__pp=2, parallelism__tp=4)
+    work, _, record = simulator._quickly(simulator.placed(one), "auto")
+    assert record.skipped is not None
+    whole = simulator.run(one, ignore_memory=True)
+    assert len(record.spans) < len(whole.record.spans) / 10
+    assert record.end == pytest.approx(whole.record.end, rel=1e-12)
+    rows = len(work.scripts[0].row) // 2
+    assert rows + record.skipped.periods * record.skipped.period == 2000
+
+
+@pytest.mark.parametrize("name", ["1f1b", "interleaved", "zero_bubble"])
+@pytest.mark.parametrize("stages", [2, 3, 4, 8])
+@pytest.mark.parametrize("chunks", [1, 2, 3])
+def test_one_period_more_is_one_more_copy_of_the_middle(name, stages, chunks):
+    """What every rank does before and after the middle stays; so does the action before each one in the middle."""
+    if (name == "1f1b" and chunks > 1) or (name == "interleaved" and chunks == 1):
+        pytest.skip("this schedule has no such chunks")
+    each = period(name, stages, chunks)
+    few = 6 * max(stages, each) // each * each
+    short, long = (load(name, stages, count, chunks) for count in (few, few + each))
+    begin = few // 3 // each * each
+    for row, longer in zip(short, long, strict=True):
+        before, more = (dict(zip(x[1:], x[:-1], strict=True)) for x in (row, longer))
+
+        def late(action, from_=begin):
+            return action._replace(microbatch=action.microbatch + each) if action.microbatch >= from_ else action
+
+        for action, one in before.items():
+            if begin <= action.microbatch and one.microbatch >= 0:
+                assert more[late(action)] == one._replace(microbatch=one.microbatch + each)
+            if action.microbatch < begin:
+                assert more[action] == one
+
+
+def test_schedules_that_do_not_repeat_are_played_whole():
+    assert period("gpipe", 4) is None
+    simulator = Simulator(cluster(1))
+    one = job(training__global_batch=400, parallelism__pp=4, parallelism__schedule="gpipe")
+    _, _, record = simulator._quickly(simulator.placed(one), "auto")
+    assert record.skipped is None
+
+
+def test_the_static_player_alone_refuses_what_it_cannot_prove():
+    simulator = Simulator(cluster(8, nics=1, attach="shared"))
+    one = job(parallelism__tp=1, parallelism__pp=2, parallelism__overlap__grad_reduce=True)
+    assert simulator.run(one, ignore_memory=True, engine="auto").record.player == "simpy"
+    with pytest.raises(InputError, match="use --engine auto or simpy"):
+        simulator.run(one, ignore_memory=True, engine="static")
+
+
+# graphs by hand
+
+
+def seconds(value):
+    return Activity([Segment(value, None)])
+
+
+def task(kind, time, *waits, stream=COMPUTE, gives=None, group=None):
+    return Task(stream, kind, 0, group, waits, gives, seconds(time))
+
+
+def program(*passes):
+    row = tuple(Action(0, "F", i) for i in range(len(passes)))
+    return Program((), row, {}, dict(zip(row, passes, strict=True)), ())
+
+
+def ends(*programs, members=None):
+    graph = build(programs, members or {})
+    tasks = graph.found(programs)
+    return max(longest(graph, graph.activities(tasks)))
+
+
+def test_tasks_of_one_stream_run_in_order_and_other_streams_beside_it():
+    alone = (task("F", 2.0), task("send", 5.0, stream="pp"), task("F", 1.0))
+    assert ends(program(alone)) == 7.0
+    assert ends(program((*alone, task("F", 1.0, Launched("pp"))))) == 8.0
+    assert ends(program((*alone, task("send", 5.0, stream="pp")))) == 12.0
+
+
+def test_a_message_is_waited_for_and_ranks_of_a_group_start_together():
+    message = Message(("pp", 0), 1)
+    one = program((task("F", 2.0), task("send", 5.0, stream="pp", gives=message)))
+    two = program((task("F", 1.0), task("F", 1.0, message)))
+    assert ends(one, two) == 8.0
+    group = ("tp", 0)
+    one, two = (program((task("F", x), task("F", y, group=group))) for x, y in ((2.0, 1.0), (5.0, 4.0)))
+    assert ends(one, two, members={group: 2}) == 9.0  # the slower one decides for both
+    assert ends(one, two, members={group: 1}) == 9.0
+    assert ends(one, members={group: 1}) == 3.0
+
+
+def test_a_message_that_nobody_sends_and_a_circle_are_deadlocks():
+    here, there = Message(("pp", 0), 1), Message(("pp", 1), 1)
+    with pytest.raises(SimulationError, match="deadlock: rank cell 0 cannot begin"):
+        ends(program((task("F", 1.0, here),)))
+    one = program((task("F", 1.0, here), task("send", 1.0, stream="pp", gives=there)))
+    two = program((task("F", 1.0, there), task("send", 1.0, stream="pp", gives=here)))
+    with pytest.raises(SimulationError, match="deadlock: rank cell 0 cannot begin"):
+        ends(one, two)
+    with pytest.raises(SimulationError, match="deadlock"):
+        ends(program((task("F", 1.0, group=("tp", 0)),)), members={("tp", 0): 2})
+
+
+def test_what_ends_makes_room_for_what_begins_then():
+    rows, begun, over = np.array([0, 0, 0, 1]), np.array([0.0, 1.0, 1.5, 0.0]), np.array([1.0, 2.0, 3.0, 9.0])
+    assert peaks(rows, begun, over, np.array([0.6, 0.6, 0.3, 0.5])).tolist() == pytest.approx([0.9, 0.5])
