@@ -49,7 +49,10 @@ def test_every_point_is_what_run_gives(done):
     for point, row in zip(SPACE, done[0], strict=True):
         if row["status"] == "ok":
             alone = simulate(NODE, JOB, point).summary
-            assert {**row, **evaluate.flat(alone)} == row
+            same = {
+                k: v if isinstance(v, str) else pytest.approx(v, rel=1e-12) for k, v in evaluate.flat(alone).items()
+            }
+            assert row == {**row, **same, "player": row["player"]}  # `run` plays in SimPy
         else:
             with pytest.raises(InputError) as error:
                 simulate(NODE, JOB, point)

@@ -28,11 +28,12 @@ GAIN = 2
 """How many times fewer classes and links are worth a simulation that may prove wrong."""
 
 
-Progress = Callable[[float], None]
-
-
 def play(
-    work: Work, topology: Topology, fold: bool = True, progress: Progress = lambda _: None, player: Player = SIMPY
+    work: Work,
+    topology: Topology,
+    fold: bool = True,
+    progress: Callable[[float], None] = lambda _: None,
+    player: Player = SIMPY,
 ) -> tuple[Plan, Record] | None:
     """Simulate one step of a job. `fold` off simulates every rank, on all links that could be short.
 
@@ -62,7 +63,7 @@ def _worth(whole: Partition, kept: Mask) -> bool:
 
 
 def _simulated(
-    drafted: Draft, cells: Partition, kept: Mask, progress: Progress, player: Player
+    drafted: Draft, cells: Partition, kept: Mask, progress: Callable[[float], None], player: Player
 ) -> tuple[Plan, Record] | None:
     [planned] = bound(drafted, cells, kept)
     record = player.step(planned, progress)
