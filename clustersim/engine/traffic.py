@@ -95,7 +95,7 @@ def traffic(
 
 
 def _phase(topology: Topology, family: Family, op: str, part: Phase | AllPairs, hops: bool) -> Traffic:
-    close, near = topology.near(), None
+    close, near = topology.up_to_nics(), None
     if close and isinstance(part, Phase):
         near = family.ranks, part
         latency, bound, group, link, weight, find = node_loads(close, *near)

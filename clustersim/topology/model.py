@@ -112,11 +112,11 @@ class Router(Protocol):
         return no_symmetry(gpus, links)
 
     @property
-    def ends_alike(self) -> bool:
+    def equal_nodes(self) -> bool:
         """Whether routes end at NICs and are the same in every node; the default does not know."""
         return False
 
-    def near(self, capacity: Floats) -> Router | None:
+    def up_to_nics(self, capacity: Floats) -> Router | None:
         """Return the routes without the links between switches if these can never be short, given the capacity of all links.
 
         The default does not know.
@@ -180,22 +180,22 @@ class Topology:
         """Return the routes from GPUs `source` to GPUs `destination`, arrays of equal length."""
         return self.router(np.asarray(source, np.int64), np.asarray(destination, np.int64))
 
-    def near(self) -> Topology | None:
+    def up_to_nics(self) -> Topology | None:
         """Return the cluster without its links between switches, which then have no latency either, if these can never be short.
 
         None if they can, or nobody knows.
         """
 
         def found() -> Topology | None:
-            router = self.router.near(self.capacity) if isinstance(self.router, Router) else None
+            router = self.router.up_to_nics(self.capacity) if isinstance(self.router, Router) else None
             return None if router is None else replace(self, router=router)
 
-        return self.memo.once("near", found)
+        return self.memo.once("up to NICs", found)
 
     def same_in_next_node(self) -> Ints | None:
         """Return by link how far the number of the same link of the next node is; None where nodes may differ.
 
-        For a cluster that is `near`, whose routes cross links of nodes alone.
+        For a cluster `up_to_nics`, whose routes cross links of nodes alone.
         """
 
         def found() -> Ints | None:
@@ -207,16 +207,16 @@ class Topology:
                     return None
             return steps
 
-        alike = isinstance(self.router, Router) and self.router.ends_alike
-        return self.memo.once("next", found) if alike else None
+        equal = isinstance(self.router, Router) and self.router.equal_nodes
+        return self.memo.once("next", found) if equal else None
 
     def latencies(self, source: Ints, destination: Ints) -> Floats:
         """Return the seconds from end to end of many pairs of GPUs, as `route` does."""
-        near = self.near()
+        inner = self.up_to_nics()
         classes = self.memo.once("classes", self.endpoint_classes)
-        if near is None or classes.unknown.any():
+        if inner is None or classes.unknown.any():
             return self.route(source, destination).latency
-        own = near.route(source, destination).latency
+        own = inner.route(source, destination).latency
         away = source // self.gpus_per_node != destination // self.gpus_per_node
         a, b = classes.source[source, classes.rail[destination]], classes.destination[destination]
         kind = np.where(away, a * (int(classes.destination.max()) + 1) + b, -1)

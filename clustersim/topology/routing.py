@@ -207,12 +207,12 @@ class GpuRouter(Router):
         )
 
     @property
-    def ends_alike(self) -> bool:
+    def equal_nodes(self) -> bool:
         """Whether routes end at NICs and are the same in every node, as they are where nothing has died."""
         return self.hops is _NO_HOPS and self.lost is None and isinstance(self.inner, Lattice)
 
-    def near(self, capacity: Floats) -> GpuRouter | None:
-        """Return the ways as far as the NICs, if all NICs together cannot fill a link between the switches."""
+    def up_to_nics(self, capacity: Floats) -> GpuRouter | None:
+        """Return the routes up to the NICs, if all NICs together cannot fill a link between the switches."""
         first, nics = self.first + 2 * self.endpoints, capacity[self.first :][: 2 * self.endpoints]
         above = self.hops.above()
         if above is None:
@@ -250,9 +250,9 @@ class Remaining(Router):
         """Return the routes from GPUs to GPUs."""
         return self.router(self.gpus[source], self.gpus[destination])
 
-    def near(self, capacity: Floats) -> Remaining | None:
-        """Return the ways as far as the NICs, if there is no need to go farther."""
-        found = self.router.near(capacity) if isinstance(self.router, Router) else None
+    def up_to_nics(self, capacity: Floats) -> Remaining | None:
+        """Return the routes up to the NICs, if there is no need to go beyond."""
+        found = self.router.up_to_nics(capacity) if isinstance(self.router, Router) else None
         return None if found is None else replace(self, router=found)
 
     def endpoint_classes(self, gpus: int, links: int) -> EndpointClasses:

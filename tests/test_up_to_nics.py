@@ -52,12 +52,12 @@ def _cluster(fabric: str, extra: str = "") -> Topology:
 )
 def test_only_a_network_that_its_nics_cannot_fill_is_left_out(fabric, extra, known):
     topology = _cluster(fabric, extra)
-    near = topology.near()
-    assert (near is not None) == known
-    if near is not None:
+    inner = topology.up_to_nics()
+    assert (inner is not None) == known
+    if inner is not None:
         gpus = np.arange(topology.gpus)
         last = next(t for t in topology.tiers if t.name == "nic-down")
-        assert near.route(gpus, np.roll(gpus, 5)).links.max() < last.first + last.links
+        assert inner.route(gpus, np.roll(gpus, 5)).links.max() < last.first + last.links
 
 
 @settings(max_examples=40, deadline=None)
@@ -74,7 +74,7 @@ def test_scarce_links_bounds_and_latencies_are_those_of_whole_routes(fabric, ext
     family = Family("dp", gpus.reshape(-1, n), levels, algorithm)
     op = "all_to_all" if algorithm == "direct" else "all_reduce"
     topology, whole = _cluster(fabric, extra), _cluster(fabric, extra)
-    whole.memo.once("near", lambda: None)
+    whole.memo.once("up to NICs", lambda: None)
     few, all_ = traffic(topology, family, op), traffic(whole, family, op)
     for one, other in zip(few, all_, strict=True):
         assert one.bound == pytest.approx(other.bound, rel=1e-15)
@@ -97,14 +97,14 @@ def test_latencies_of_pairs_are_those_of_their_routes(fabric, extra):
 
 
 def _moved_is_found(topology, ranks, levels, algorithm):
-    near = topology.near()
-    assert near is not None
+    inner = topology.up_to_nics()
+    assert inner is not None
     for phase in phases(algorithm, "all_reduce", Group(ranks.shape[1], levels)):
         assert isinstance(phase, Phase)
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(loads_of_phases, "_FEW", 0)
-            moved = node_loads(near, ranks, phase)
-        found = pair_loads(near, ranks, phase)
+            moved = node_loads(inner, ranks, phase)
+        found = pair_loads(inner, ranks, phase)
         for one, other in zip(moved[:5], found[:5], strict=True):
             assert one == pytest.approx(other, rel=1e-15)
         for one, other in zip(moved.feeders, found.feeders, strict=True):
