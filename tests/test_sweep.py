@@ -107,6 +107,26 @@ def test_two_workers_give_the_same_bytes_as_one(done, tmp_path):
         assert (tmp_path / "x" / path.name).read_bytes() == path.read_bytes()
 
 
+def test_two_workers_have_the_forecasts_of_one(tmp_path):
+    """To the last digit, which a matrix product does not promise when kernels come in other company."""
+    space = [{"training.global_batch": 16, **point} for point in points({"tp": [1, 2, 4], "micro_batch": [1, 2]})]
+    one, two = (run.run(NODE, JOB, space, workers, tmp_path / str(workers)) for workers in (1, 2))
+    assert one.rows == two.rows
+    assert one.cpu > 0
+    assert two.cpu > 0
+    again = run.run(NODE, JOB, space, 1, tmp_path / "1")
+    assert (again.rows, again.resumed, again.damaged) == (one.rows, len(space), 0)
+
+
+def test_items_of_one_key_go_to_one_worker_unless_others_would_idle():
+    assert runner.grouped(["b", "a", "b", "a"], 1) == [[1], [3], [0], [2]]
+    assert runner.grouped([*"ab" * 8], 1) == [[0, 2, 4, 6], [8, 10, 12, 14], [1, 3, 5, 7], [9, 11, 13, 15]]
+    groups = runner.grouped([*"aab" * 40], 2)
+    assert sorted(place for group in groups for place in group) == list(range(120))
+    assert max(map(len, groups)) == 15
+    assert all(len({"aab"[place % 3] for place in group}) == 1 for group in groups)
+
+
 def command(monkeypatch, capsys, *arguments):
     monkeypatch.setattr(sys, "argv", ["clustersim", "sweep", str(NODE), str(JOB), *arguments])
     with pytest.raises(SystemExit) as end:
@@ -149,6 +169,7 @@ def test_the_command_prints_json(place, done, monkeypatch, capsys):
     best = ranked(done[0])
     assert keys == [log.key({k: row[k] for k in AXES}) for row in best]
     assert (found["points"], found["points_simulated"]) == (len(SPACE), len(best))
+    assert found["evaluation_cpu_s"] > 0
 
 
 def test_no_legal_point_is_said(place, monkeypatch, capsys):
