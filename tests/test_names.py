@@ -8,8 +8,8 @@ from pathlib import Path
 import clustersim
 
 HOUSE = Path(clustersim.__file__).parent
-ENGINE = {"Held", "Network"}
-"""Names that the engine shares with another room until its instructions are one set."""
+ENGINE = {"Held"}
+"""A name that two files of the engine share."""
 OWN = {
     *(
         "allot",

@@ -16,12 +16,12 @@ from clustersim.topology.limits import limited, limits
 from clustersim.topology.model import LinkTier, NcclFacts, NodeFacts, Topology
 from clustersim.topology.node import inside
 from clustersim.topology.routing import router
-from clustersim.topology.specs import LinkRange, Network, NodeSpecs
+from clustersim.topology.specs import BuiltFabric, LinkRange, NodeSpecs
 
 _PLAIN = "the switches of this fabric do not add up; write fabric.reduction: sharp, which fat trees and switch have, or drop it"
 
 
-def assemble(cluster: NodeSpecs, kind: str, network: Network | None) -> Topology:
+def assemble(cluster: NodeSpecs, kind: str, network: BuiltFabric | None) -> Topology:
     """Return the topology of `cluster` whose NICs `network` joins (none: a single node)."""
     inner = inside(cluster)
     ranges = [*inner.ranges(), *(_nics(cluster, network) if network else ()), *(network.ranges if network else ())]
@@ -49,7 +49,7 @@ def assemble(cluster: NodeSpecs, kind: str, network: Network | None) -> Topology
     )
 
 
-def _facts(cluster: NodeSpecs, network: Network | None) -> NodeFacts:
+def _facts(cluster: NodeSpecs, network: BuiltFabric | None) -> NodeFacts:
     scale_up, nics, host = cluster.node.scale_up, cluster.node.nics, cluster.node.host
     link, joined = scale_up.link or 0.0, scale_up.kind != "none"
     meshed = scale_up.links_per_peer * (cluster.node.gpus.count - 1)
@@ -74,7 +74,7 @@ def _facts(cluster: NodeSpecs, network: Network | None) -> NodeFacts:
     )
 
 
-def _nccl(cluster: NodeSpecs, network: Network | None) -> NcclFacts:
+def _nccl(cluster: NodeSpecs, network: BuiltFabric | None) -> NcclFacts:
     spec, sharp = cluster.nccl, network is not None and network.reduction == "sharp"
     if network and not sharp and spec.collnet and "collnet" in spec.model_fields_set:
         raise cluster.error(("nccl", "collnet"), f"nccl.collnet: {_PLAIN}")
@@ -82,7 +82,7 @@ def _nccl(cluster: NodeSpecs, network: Network | None) -> NcclFacts:
     return NcclFacts(spec.version, spec.algo, spec.proto, spec.collnet and sharp, launch, spec.nvls)
 
 
-def _nics(cluster: NodeSpecs, network: Network) -> tuple[LinkRange, LinkRange]:
+def _nics(cluster: NodeSpecs, network: BuiltFabric) -> tuple[LinkRange, LinkRange]:
     nics = cluster.node.nics
     delay = (nics.latency if nics else 0.0) / 2 + network.delay  # a path crosses two NICs, and pays the latency once
     return _pair("nic", cluster.endpoints, np.minimum(cluster.nic_rate, network.rate), delay, 1)
@@ -93,7 +93,7 @@ def _pair(name: str, n: int, rate: Floats | float, delay: Floats | float, cables
     return LinkRange(f"{name}-up", *arrays), LinkRange(f"{name}-down", *(a.copy() for a in arrays))
 
 
-def _counts(cluster: NodeSpecs, network: Network | None, links: int) -> dict[str, float]:
+def _counts(cluster: NodeSpecs, network: BuiltFabric | None, links: int) -> dict[str, float]:
     gpus = cluster.nodes * cluster.node.gpus.count
     head = {"nodes": cluster.nodes, "gpus": gpus, "nics": cluster.endpoints}
     power = {"power": cluster.nodes * cluster.node.power.max} if cluster.node.power else {}
@@ -106,7 +106,7 @@ class _ClusterEnds:
 
     cluster: NodeSpecs
     inner: Lattice
-    network: Network | None
+    network: BuiltFabric | None
 
     def __call__(self, link: int) -> tuple[str, str]:
         first = self.inner.firsts[-1]

@@ -26,7 +26,7 @@ def apart(a: str, b: str) -> UnreachableError:
 class Hops(Protocol):
     """The route between endpoints (NICs), on arrays of pairs. Derive from it: only `__call__` has no default.
 
-    Links are numbered from 0 through the `ranges` of the `Network`; -1 is no link.
+    Links are numbered from 0 through the `ranges` of the `BuiltFabric`; -1 is no link.
     """
 
     __slots__ = ()
@@ -34,7 +34,7 @@ class Hops(Protocol):
     def __call__(self, source: Ints, destination: Ints) -> Ints:
         """Return the links of each pair in order, one row a pair (pairs, width); -1 where a path is shorter.
 
-        Where `Network.paths` is more than 1, that many paths of equal width stand side by side in a row; those whose first
+        Where `BuiltFabric.paths` is more than 1, that many paths of equal width stand side by side in a row; those whose first
         link is not -1 share the bytes of the pair evenly.
         """
         ...
@@ -42,7 +42,7 @@ class Hops(Protocol):
     def spread(self, source: Ints, destination: Ints) -> tuple[Ints, Floats | None]:
         """Return the links of each pair, and the part of its bytes that crosses each (both: pairs, width).
 
-        None, the default, stands for what `Network.paths` says: all bytes, or an even share for each path.
+        None, the default, stands for what `BuiltFabric.paths` says: all bytes, or an even share for each path.
         """
         return self(source, destination), None
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from clustersim.topology.specs import Network, NodeSpecs
+from clustersim.topology.specs import BuiltFabric, NodeSpecs
 
 _SAME = 1.0 + 1e-9
 NICS = "cluster.node.nics.rate"
 
 
-def limits(cluster: NodeSpecs, network: Network) -> Iterator[str]:
+def limits(cluster: NodeSpecs, network: BuiltFabric) -> Iterator[str]:
     """Yield a sentence for each rate that does not count in full, with the keys of what is cut and of what cuts it."""
     nics, line, wire = cluster.node.nics, cluster.nic_line, _wire(network)
     if nics is None:
@@ -32,7 +32,7 @@ def limits(cluster: NodeSpecs, network: Network) -> Iterator[str]:
         yield f"{NICS}: NICs of {_rate(line)} get {_rate(slowest)} from their cables ({network.key}); raise that to use them"
 
 
-def limited(cluster: NodeSpecs, network: Network) -> Mapping[str, float]:
+def limited(cluster: NodeSpecs, network: BuiltFabric) -> Mapping[str, float]:
     """Return the counts of a network with a bisection that is no more than half of its NICs can send.
 
     `oversubscription` is what these can send over what the network lets through, 1 at least.
@@ -45,7 +45,7 @@ def limited(cluster: NodeSpecs, network: Network) -> Mapping[str, float]:
     return {**counts, "bisection": min(ends, cut), "oversubscription": max(1.0, ends / cut)}
 
 
-def _wire(network: Network) -> float:
+def _wire(network: BuiltFabric) -> float:
     """Return the bytes/s of the fastest route into a NIC: its cables together, or in a torus or grid the fastest of them."""
     rate = float(np.max(network.rate))
     if np.isfinite(rate):

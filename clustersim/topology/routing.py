@@ -14,14 +14,14 @@ from clustersim.arrays import Floats, Ints, Mask, counted, divide, ones
 from clustersim.topology.hops import FunctionHops, Hops, apart
 from clustersim.topology.lattice import Lattice
 from clustersim.topology.model import Router, Routes
-from clustersim.topology.specs import Network, NodeSpecs
+from clustersim.topology.specs import BuiltFabric, NodeSpecs
 from clustersim.topology.symmetry import EndpointClasses, no_symmetry
 
 _ROUNDED = 1 + 1e-12
 _BATCH = 1 << 13  # pairs whose arrays stay in the cache
 
 
-def router(cluster: NodeSpecs, inner: Lattice, network: Network | None, latency: Floats) -> GpuRouter:
+def router(cluster: NodeSpecs, inner: Lattice, network: BuiltFabric | None, latency: Floats) -> GpuRouter:
     """Return the router of GPUs over the links that `assemble` numbers; `latency` is that of each link in seconds."""
     gpus, nics, nic_of = cluster.node.gpus.count, max(cluster.nics, 1), cluster.nic_of
     _, owner = np.unique(nic_of, return_index=True)
@@ -78,11 +78,11 @@ class GpuRouter(Router):
     first: int
     """The link `nic-up[0]`; those before it are inside nodes."""
     hops: Hops
-    """Paths from NIC to NIC, as in Network."""
+    """Paths from NIC to NIC, as in BuiltFabric."""
     rails: int
-    """As in Network."""
+    """As in BuiltFabric."""
     paths: int
-    """As in Network."""
+    """As in BuiltFabric."""
     latency: Floats
     """Seconds of each link, and a 0 at the end: -1, which pads the rows, costs nothing (links + 1,)."""
     lost: Mask | None = None

@@ -97,7 +97,7 @@ class LinkRange(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class BuiltFabric:
     """The fabric between endpoints (NICs), as one kind of fabric builds it."""
 
     ranges: tuple[LinkRange, ...]

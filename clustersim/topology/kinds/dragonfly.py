@@ -16,7 +16,7 @@ from clustersim.topology.detours import Detours
 from clustersim.topology.hops import Hops
 from clustersim.topology.lattice import triangle
 from clustersim.topology.model import Topology
-from clustersim.topology.specs import MAX_LINKS, LinkRange, Network, NodeSpecs
+from clustersim.topology.specs import MAX_LINKS, BuiltFabric, LinkRange, NodeSpecs
 from clustersim.topology.symmetry import ClassNumbers
 
 
@@ -27,7 +27,7 @@ def build(cluster: NodeSpecs) -> Topology:
     if spec.link.cable and len(spec.link.cable) != 3:
         lengths = f"{len(spec.link.cable)} cable lengths; give three: to the NIC, inside a group, between groups"
         raise cluster.error(("fabric", "link", "cable"), f"fabric.link.cable: {lengths}")
-    network = Network(
+    network = BuiltFabric(
         ranges=tuple(_ranges(spec, built)),
         hops=built,
         port=_DragonflyPort(built.p),

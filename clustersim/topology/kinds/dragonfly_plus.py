@@ -18,7 +18,7 @@ from clustersim.topology.hops import Hops
 from clustersim.topology.kinds.fat_tree import check_routing
 from clustersim.topology.lattice import triangle
 from clustersim.topology.model import Topology
-from clustersim.topology.specs import MAX_LINKS, LinkRange, Network, NodeSpecs
+from clustersim.topology.specs import MAX_LINKS, BuiltFabric, LinkRange, NodeSpecs
 from clustersim.topology.symmetry import ClassNumbers
 
 
@@ -31,7 +31,7 @@ def build(cluster: NodeSpecs) -> Topology:
         lengths = f"{len(spec.link.cable)} cable lengths; give three: to the NIC, inside a group, between groups"
         raise cluster.error(("fabric", "link", "cable"), f"fabric.link.cable: {lengths}")
     nodes = built.filled // cluster.nics
-    network = Network(
+    network = BuiltFabric(
         ranges=tuple(_ranges(spec, built)),
         hops=built,
         port=_DragonflyPlusPort(built),

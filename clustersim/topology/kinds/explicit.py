@@ -17,7 +17,7 @@ from clustersim.errors import suggest
 from clustersim.topology.assemble import assemble
 from clustersim.topology.model import Topology
 from clustersim.topology.shortest import NextHops, Wires, next_hops, paths
-from clustersim.topology.specs import LinkRange, Network, NodeSpecs
+from clustersim.topology.specs import BuiltFabric, LinkRange, NodeSpecs
 
 MAX_LEAVES = 512
 
@@ -40,10 +40,10 @@ def build(cluster: NodeSpecs) -> Topology:
 
 def _network(
     cluster: NodeSpecs, spec: Explicit, ports: Sequence[Port], trunks: Trunks, leaves: Sequence[str]
-) -> Network:
+) -> BuiltFabric:
     number = {name: i for i, name in enumerate(leaves)}
     leaf_of = np.array([number[port.switch] for port in ports], np.int64)
-    return Network(
+    return BuiltFabric(
         ranges=tuple(_ranges(trunks)),
         hops=paths(spec.routing, _next_hops(cluster, trunks, leaves), leaf_of),
         port=tuple(port.switch for port in ports).__getitem__,

@@ -14,7 +14,7 @@ from clustersim.topology.assemble import assemble
 from clustersim.topology.fat_tree_routing import Bundles, Dmodk, Ecmp, FatTreeHops, Mode, bundle_firsts, cable_firsts
 from clustersim.topology.fat_tree_wiring import Level, Tree, tree
 from clustersim.topology.model import Topology
-from clustersim.topology.specs import MAX_LINKS, LinkRange, Network, NodeSpecs
+from clustersim.topology.specs import MAX_LINKS, BuiltFabric, LinkRange, NodeSpecs
 
 
 def build(cluster: NodeSpecs) -> Topology:
@@ -62,7 +62,7 @@ def rail_only(cluster: NodeSpecs) -> Topology:
     return assemble(cluster, "rail_only", network(cluster, spec))
 
 
-def network(cluster: NodeSpecs, spec: FatTree) -> Network:
+def network(cluster: NodeSpecs, spec: FatTree) -> BuiltFabric:
     """Return the network of a fat tree; `spec` is checked against the nodes."""
     _check(cluster, spec)
     built = tree(cluster, spec)
@@ -71,7 +71,7 @@ def network(cluster: NodeSpecs, spec: FatTree) -> Network:
     if links > MAX_LINKS:
         many = f"{links} links are too many to build one by one (at most {MAX_LINKS})"
         raise cluster.error(("fabric", "routing", "mode"), f"{many}; use `mode: adaptive` or fewer nodes")
-    return Network(
+    return BuiltFabric(
         ranges=(*_ports(spec, built), *_ranges(spec, built, adaptive)),
         hops=FatTreeHops(built, _mode(spec, built), qps),
         port=_FatTreePort(built),

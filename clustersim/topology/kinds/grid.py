@@ -14,7 +14,7 @@ from clustersim.config.yaml import Loc
 from clustersim.topology.assemble import assemble
 from clustersim.topology.lattice import LONGEST, Dim, Lattice
 from clustersim.topology.model import Topology
-from clustersim.topology.specs import MAX_LINKS, Network, NodeSpecs
+from clustersim.topology.specs import MAX_LINKS, BuiltFabric, NodeSpecs
 
 
 def build(cluster: NodeSpecs) -> Topology:
@@ -43,7 +43,7 @@ def product(cluster: NodeSpecs, sizes: Sequence[int], at: Loc) -> None:
         raise cluster.error(at, f"fabric.dims: {what}; change dims or cluster.nodes so that they agree")
 
 
-def direct(cluster: NodeSpecs, lattice: Lattice, rails: int = 1, key: str = "fabric.link.rate") -> Network:
+def direct(cluster: NodeSpecs, lattice: Lattice, rails: int = 1, key: str = "fabric.link.rate") -> BuiltFabric:
     """Return the network of a grid without a hierarchy of switches; `rails` equal ones stand side by side."""
     for i, dim in enumerate(lattice.dims):
         if dim.width > LONGEST // 2:
@@ -63,7 +63,7 @@ def direct(cluster: NodeSpecs, lattice: Lattice, rails: int = 1, key: str = "fab
         "bisection": lattice.bisection(),
         "oversubscription": max(1.0, cluster.endpoints * cluster.nic_rate / 2 / (lattice.bisection() or np.inf)),
     }
-    return Network(
+    return BuiltFabric(
         ranges=tuple(lattice.ranges()),
         hops=lattice,
         port=_GridPort(lattice.share),

@@ -12,7 +12,7 @@ from clustersim.config.fields import validate
 from clustersim.topology.assemble import assemble
 from clustersim.topology.hops import Hops
 from clustersim.topology.model import Topology
-from clustersim.topology.specs import Network, NodeSpecs
+from clustersim.topology.specs import BuiltFabric, NodeSpecs
 from clustersim.topology.symmetry import ClassNumbers
 
 
@@ -26,7 +26,7 @@ def build(cluster: NodeSpecs) -> Topology:
     counts = {"switches": 1, "cables": cluster.endpoints, "bisection": half, "oversubscription": 1.0}
     crossbar = _Crossbar()
     fanouts = (cluster.nodes,) if cluster.nodes > 1 else ()
-    network = Network((), crossbar, crossbar.port, crossbar.ends, counts, fanouts, rate, reduction=spec.reduction)
+    network = BuiltFabric((), crossbar, crossbar.port, crossbar.ends, counts, fanouts, rate, reduction=spec.reduction)
     return assemble(cluster, "switch", network)
 
 
