@@ -53,7 +53,13 @@ OTHER: Mapping[str, tuple[str, ...]] = {
     ),
     "a bound of work or memory, or a tolerance of floats": (
         *(f"collectives.all_to_all.{name}" for name in ("MANY", "SAMPLE", "BLOCK", "MOST", "_DENSE", "_FITS")),
-        *("collectives.idle.FEW", "collectives.nccl.graphs._SLACK", "collectives.nccl.measured_latency._NEARLY"),
+        *(
+            "collectives.idle.FEW",
+            "collectives.loads._FEW",
+            "collectives.loads._KINDS",
+            "collectives.nccl.graphs._SLACK",
+            "collectives.nccl.measured_latency._NEARLY",
+        ),
         *("collectives.nccl.nccl_tests_log._HUGE", "collectives.nccl.shape._DIGITS", "parallel.job.MAX_PASSES"),
         *("predictors.kinds.neusight.gemm.SPLITS", "predictors.kinds.neusight.gemm.CANDIDATES"),
         *("predictors.kinds.neusight.products.CHUNK", "predictors.kinds.neusight.schedule.WAVES"),
