@@ -57,7 +57,7 @@ def test_groups_never_looked_at_are_covered_on_average():
     for _ in range(40):
         table = intervals.quantiles(residuals(rng, 7, 0.1, 0.05, 300))
         [new] = residuals(rng, 1, 0.1, 0.05, 300)
-        low, high = uncertainty.lookup(table, new.forecast, False, Distance("", 0.0))
+        low, high = uncertainty.lookup(table, new.forecast, Distance("", 0.0))
         inside.append(((new.ratio >= low) & (new.ratio <= high)).mean())
     assert np.mean(inside) == pytest.approx(0.8, abs=0.1)
 

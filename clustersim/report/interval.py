@@ -19,6 +19,7 @@ from clustersim.engine.groups import roles
 from clustersim.engine.program import COMPUTE
 from clustersim.engine.script import Compute
 from clustersim.model.kernel import Kernel
+from clustersim.model.operator import Steps
 from clustersim.predictors.uncertainty import Bounds, Margin
 from clustersim.report.critical_path import Path
 
@@ -43,12 +44,17 @@ def step_kernels(work: Work, plan: Plan, path: Path, end: float, bounds: Bounds)
 def exposed(work: Work, plan: Plan, path: Path) -> dict[Kernel, float]:
     """Return the seconds of each kernel on the critical path."""
     result: defaultdict[Kernel, float] = defaultdict(float)
-    kernels = _kernels(work)
+    kernels, alike = _kernels(work), dict[int, list[Pass]]()
     places = roles(work.job)[plan.first] % work.job.positions
-    for key, seconds in _computed(path, places).items():
-        whole = math.fsum(count * work.seconds[kernel] for kernel, count in kernels[key].items())
-        for kernel, count in kernels[key].items():
-            result[kernel] += seconds * count * work.seconds[kernel] / whole
+    computed = _computed(path, places)
+    for key in computed:
+        alike.setdefault(id(kernels[key]), []).append(key)
+    for keys in alike.values():
+        own = kernels[keys[0]]
+        whole = math.fsum(count * work.seconds[kernel] for kernel, count in own.items())
+        share = math.fsum(computed[key] for key in keys) / whole
+        for kernel, count in own.items():
+            result[kernel] += share * count * work.seconds[kernel]
     return result
 
 
@@ -63,12 +69,18 @@ def _computed(path: Path, places: Ints) -> dict[Pass, float]:
 
 
 def _kernels(work: Work) -> dict[Pass, Counter[Kernel]]:
-    """Return how often each pass runs each kernel."""
-    result: dict[Pass, Counter[Kernel]] = {}
+    """Return how often each pass runs each kernel; those of passes that run the same things are one object."""
+    items: defaultdict[Pass, list[Steps]] = defaultdict(list)
     for role, script in enumerate(work.scripts):
         place = role % work.job.positions
         for line in (line for lines in (*script.steps.values(), script.finish) for line in lines):
             if isinstance(line, Compute):
-                found = result.setdefault((place, line.kind, line.stage), Counter())
-                found.update(item for item in line.items if isinstance(item, Kernel))
+                items[place, line.kind, line.stage].append(line.items)
+    counted: dict[tuple[int, ...], Counter[Kernel]] = {}
+    result: dict[Pass, Counter[Kernel]] = {}
+    for key, parts in items.items():
+        alike = tuple(map(id, parts))
+        if alike not in counted:
+            counted[alike] = Counter(item for part in parts for item in part if isinstance(item, Kernel))
+        result[key] = counted[alike]
     return result
