@@ -91,7 +91,7 @@ def test_lengths_with_few_kernels_take_the_quantiles_of_all():
 def test_the_interval_of_a_farther_gpu_holds_that_of_a_nearer(edges, widen, distances, seconds):
     table, at = {"new": [edges] * 3, "widen": widen}, np.array([seconds])
     (near_low, near_high), (far_low, far_high) = (
-        uncertainty.lookup(table, at, False, Distance("", distance)) for distance in distances
+        uncertainty.lookup(table, at, Distance("", distance)) for distance in distances
     )
     assert far_low <= near_low * (1 + 1e-12)
     assert near_low <= near_high * (1 + 1e-12)
@@ -100,7 +100,7 @@ def test_the_interval_of_a_farther_gpu_holds_that_of_a_nearer(edges, widen, dist
 
 def test_a_gpu_that_was_measured_is_not_widened():
     table = {"new": [[0.5, 2.0]] * 3, "seen": [[0.9, 1.1]] * 3, "widen": 2.0}
-    low, high = uncertainty.lookup(table, np.array([1e-4]), True, Distance("", 3.0))
+    low, high = uncertainty.lookup(table, np.array([1e-4]), None)
     assert (low[0], high[0]) == pytest.approx((0.9, 1.1))
 
 

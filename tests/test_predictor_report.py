@@ -85,7 +85,7 @@ def test_coverage_counts_the_kernels_inside_the_interval(frame):
 def test_a_wider_interval_holds_the_narrower_one(one, other, widen, far):
     bounds = sorted((one, other))
     found = {"new": [bounds] * 3, "widen": widen}
-    [low], [high] = uncertainty.lookup(found, np.array([1e-4]), False, uncertainty.Distance("", far))
+    [low], [high] = uncertainty.lookup(found, np.array([1e-4]), uncertainty.Distance("", far))
     assert low <= bounds[0] * (1 + 1e-12)
     assert bounds[1] <= high * (1 + 1e-12)
 
