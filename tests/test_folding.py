@@ -109,7 +109,7 @@ def test_links_that_are_left_out_never_matter(fabric, split, monkeypatch):
     options = {"parallelism__tp": split[0], "parallelism__pp": split[1], "parallelism__overlap__p2p": True}
     left_out = simulate(cluster(4, fabric=FABRICS[fabric]), **options)
     monkeypatch.setattr(traffic, "_scarce", lambda topology, _: np.ones(len(topology.capacity), bool))
-    monkeypatch.setattr(Topology, "near", lambda _: None)
+    monkeypatch.setattr(Topology, "up_to_nics", lambda _: None)
     whole = simulate(topology, **options)
     assert whole.summary["simulated"]["links_that_can_be_short"] == len(topology.capacity)
     assert left_out.summary["step_time_s"] == pytest.approx(whole.summary["step_time_s"], rel=1e-9)
