@@ -258,7 +258,7 @@ def test_links_that_are_left_out_never_matter(fabric, placement, monkeypatch):
     ]
     left_out = together(fresh(), *requests, placement=placement)
     monkeypatch.setattr(traffic, "_scarce", lambda topology, _: np.ones(len(topology.capacity), bool))
-    monkeypatch.setattr(Topology, "near", lambda _: None)
+    monkeypatch.setattr(Topology, "up_to_nics", lambda _: None)
     whole = together(topology, *requests, placement=placement)
     assert whole.summary["simulated"]["links_that_can_be_short"] == len(topology.capacity)
     for name, found in times(left_out).items():
