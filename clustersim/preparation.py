@@ -119,7 +119,7 @@ class Preparation:
             known = self._moments.once((split.schedule, split.pp, enough, split.vpp), found)
             return peaks(job, self.parts(job), known)
 
-        return self._peaks.once(_structure(job), fullest)
+        return self._peaks.once(structure(job), fullest)
 
     def short(self, job: Job) -> Iterator[tuple[int, Steady]]:
         """Yield numbers of microbatches that may do for those of a job, the fewest first, and what repeats in between."""
@@ -158,7 +158,7 @@ class Preparation:
             return Written(made, tuple(kernels(made)))
 
         return self._written.once(
-            (_structure(job), microbatches), write, lambda made: _actions(one.row for one in made.scripts)
+            (structure(job), microbatches), write, lambda made: _actions(one.row for one in made.scripts)
         )
 
     def work(self, job: Job, gpus: Ints, microbatches: int | None = None) -> Work:
@@ -215,7 +215,7 @@ def rows(job: Job, microbatches: int | None = None) -> tuple[Hashable, ...]:
     return split.schedule, split.pp, microbatches or job.microbatches, split.vpp
 
 
-def _structure(job: Job) -> tuple[Hashable, ...]:
+def structure(job: Job) -> tuple[Hashable, ...]:
     """Return all of a placed job but its predictor and clocks, which change times alone."""
     return job.model, job.training, job.parallelism
 

@@ -19,7 +19,7 @@ from clustersim.engine.record import Record
 from clustersim.errors import ClustersimError, InputError
 from clustersim.parallel.job import Job
 from clustersim.parallel.nearby import Nearby, nearby
-from clustersim.preparation import Preparation, check_names, rows
+from clustersim.preparation import Preparation, check_names, rows, structure
 from clustersim.report.breakdown import breakdown
 from clustersim.report.critical_path import critical_path
 from clustersim.report.interval import step_kernels
@@ -142,11 +142,13 @@ class Simulator:
         gpus = np.arange(job.mesh.size)
         for microbatches, steady in self.preparation.short(job) if engine != "simpy" else ():
             work = self.preparation.work(job, gpus, microbatches)
-            player = Player("static", self.graphs, rows(job, microbatches), steady)
+            player = Player("static", self.graphs, rows(job, microbatches), steady, (structure(job), microbatches))
             if (found := play(work, self.cluster, player=player)) is not None:
                 return work, *found
         work = self.preparation.work(job, gpus)
-        return work, *_proved(play(work, self.cluster, player=Player(engine, self.graphs, rows(job))))
+        return work, *_proved(
+            play(work, self.cluster, player=Player(engine, self.graphs, rows(job), None, (structure(job), None)))
+        )
 
     def placed(self, job: Job) -> Job:
         """Return a job with dp resolved for the cluster. Raises ConfigError, also for names that nothing has."""

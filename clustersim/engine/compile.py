@@ -46,6 +46,8 @@ class Plan(NamedTuple):
     members: Mapping[GroupCell, int]
     first: Ints
     size: Ints
+    sources: Mapping[Activity, Source]
+    """What the activities with kernels are made of."""
 
 
 class Draft(NamedTuple):
@@ -83,7 +85,8 @@ def _plan(work: Work, uses: Sequence[tuple[Family, Sequence[Collective]]], net: 
         binder.program(work.scripts[role[r]], int(role[r]), float(slowdown[r]), _cells_of(int(r), places, net))
         for r in net.cells.ranks.first
     ]
-    return Plan(programs, net, _members(uses, net), net.cells.ranks.first, net.cells.ranks.size)
+    ranks = net.cells.ranks
+    return Plan(programs, net, _members(uses, net), ranks.first, ranks.size, binder.activities.sources)
 
 
 def _places(uses: Sequence[tuple[Family, Sequence[Collective]]], ranks: int) -> dict[str, Ints]:
@@ -213,30 +216,57 @@ class Activities:
     network: Network
     written: dict[tuple[object, ...], _Written] = field(default_factory=dict)
     known: dict[tuple[object, ...], Activity] = field(default_factory=dict)
+    sources: dict[Activity, Source] = field(default_factory=dict)
 
     def work(self, items: Steps, slowdown: float, cells: Mapping[str, int]) -> Activity:
         """Return the activity of kernels and collectives in the order given.
 
         slowdown: factor of this rank. cells: the rank's group cell by family; collectives of other families are left out.
         """
-        key = id(items), slowdown, frozenset(cells)
-        if key not in self.written:
-            self.written[key] = _write(items, self.seconds, slowdown, cells)
-        written = self.written[key]
+        written = self.text(items, slowdown, frozenset(cells))
         moves = {call: self.network.moves(call, cells[call.group]) for call in written.sizes}
-        same = *key, *map(id, moves.values())
-        if same not in self.known:
-            self.known[same] = Activity(_segments(written, moves))
+        source = Source(items, slowdown, frozenset(cells), moves)
         carried: Carried = {}
         for call, size in written.sizes.items():
             to = self.network.variant(call), cells[call.group]
             carried[to] = carried.get(to, 0.0) + size
-        return self.known[same].carrying(carried)
+        made = self.made(source).carrying(carried)
+        self.sources[made] = source
+        return made
+
+    def text(self, items: Steps, slowdown: float, families: frozenset[str]) -> _Written:
+        key = id(items), slowdown, families
+        if key not in self.written:
+            self.written[key] = _write(items, self.seconds, slowdown, families)
+        return self.written[key]
+
+    def made(self, source: Source) -> Activity:
+        """Return the activity of a source; those with the same moves are one."""
+        key = id(source.items), source.slowdown, source.families, *map(id, source.moves.values())
+        if key not in self.known:
+            self.known[key] = Activity(_segments(self.text(*source[:3]), source.moves))
+        return self.known[key]
 
     def transfer(self, call: Collective, cell: int) -> Activity:
         """Return the activity of one collective or one message."""
         moves = self.network.moves(call, cell)
         return Activity((Segment(0.0, move) for move in moves), {(self.network.variant(call), cell): call.size})
+
+
+class Source(NamedTuple):
+    """What an activity is made of, whatever its kernels take."""
+
+    items: Steps
+    slowdown: float
+    families: frozenset[str]
+    """Collectives of other families are left out."""
+    moves: Mapping[Collective, tuple[Move, ...]]
+
+
+def timed(sources: Mapping[Activity, Source], seconds: Seconds, network: Network) -> dict[Activity, Activity]:
+    """Return, for each activity that has kernels, the one in which these take other `seconds`."""
+    activities = Activities(seconds, network)
+    return {old: activities.made(source).carrying(old.carried) for old, source in sources.items()}
 
 
 class _Written(NamedTuple):
@@ -247,14 +277,14 @@ class _Written(NamedTuple):
     sizes: Mapping[Collective, float]
 
 
-def _write(items: Steps, seconds: Seconds, slowdown: float, cells: Mapping[str, int]) -> _Written:
+def _write(items: Steps, seconds: Seconds, slowdown: float, families: frozenset[str]) -> _Written:
     parts: list[tuple[float, Collective]] = []
     sizes: dict[Collective, float] = {}
     compute = 0.0
     for item in items:
         if isinstance(item, Kernel):
             compute += seconds[item] * slowdown
-        elif item.group in cells:
+        elif item.group in families:
             parts.append((compute, item))
             sizes[item] = sizes.get(item, 0.0) + item.size
             compute = 0.0

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from copy import copy
 from itertools import count
 from operator import itemgetter
 from typing import ClassVar, NamedTuple
@@ -83,8 +82,9 @@ class Activity:
 
     def carrying(self, carried: Carried) -> Activity:
         """Return the same with other bytes for the link report."""
-        one = copy(self)
-        one.carried = carried
+        one = Activity.__new__(Activity)
+        one.segments, one.compute, one.ends, one.idle = self.segments, self.compute, self.ends, self.idle
+        one.moving, one.asked, one.carried = self.moving, self.asked, carried
         return one
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from clustersim.engine.compile import Plan
+from clustersim.engine.compile import Plan, Seconds, timed
 from clustersim.engine.graph import StepGraph, build, structure
+from clustersim.engine.program import Task
 from clustersim.engine.record import Record
 from clustersim.engine.simulate import simulate
 from clustersim.engine.static import static
@@ -17,6 +18,8 @@ Engine = Literal["simpy", "auto", "static"]
 """Who plays a step: SimPy; the static player where it is proved to be exact, else SimPy; or the static player alone."""
 NODES = 2_000_000
 """Nodes of all graphs that are kept, of some hundred bytes each."""
+TASKS = 10
+"""So many times the memory of a node is that of a task with its activity."""
 
 
 class Steady(NamedTuple):
@@ -26,13 +29,29 @@ class Steady(NamedTuple):
     further: int
 
 
+class Compiled(NamedTuple):
+    """A plan and its graph, which serve all jobs that differ in the times of their kernels alone."""
+
+    plan: Plan
+    graph: StepGraph
+    tasks: list[Task]
+    periods: Periods | None
+    """Where the graph repeats itself, if that was asked."""
+
+    def timed(self, seconds: Seconds) -> list[Task]:
+        """Return the tasks with kernels that take these seconds."""
+        made = timed(self.plan.sources, seconds, self.plan.network)
+        return [Task(*task[:-1], made[task.activity]) if task.activity in made else task for task in self.tasks]
+
+
 class Graphs:
-    """The graphs of the jobs of a sweep, and where they repeat themselves: those asked last, up to a number of nodes."""
+    """The graphs of the jobs of a sweep, and what was compiled for them: those asked last, up to a number of nodes."""
 
     def __init__(self, most: int = NODES) -> None:
         self.most = most
         self.graphs: dict[Hashable, StepGraph] = {}
         self.periods: dict[Hashable, dict[int, Periods | None]] = {}
+        self.compiled: dict[Hashable, Compiled] = {}
 
     def graph(self, plan: Plan, rows: Hashable) -> tuple[Hashable, StepGraph]:
         """Return the graph of a plan, and its key; rows: what tells its schedule from others."""
@@ -52,6 +71,12 @@ class Graphs:
             known[period] = periods(graph, period)
         return known[period]
 
+    def keep(self, structure: Hashable, compiled: Compiled) -> None:
+        """Keep what was compiled for jobs of a structure."""
+        self.compiled[structure] = compiled
+        while len(self.compiled) > 1 and sum(len(one.tasks) for one in self.compiled.values()) > self.most // TASKS:
+            del self.compiled[next(iter(self.compiled))]
+
 
 @dataclass(frozen=True, slots=True)
 class Player:
@@ -64,6 +89,16 @@ class Player:
     """What tells the schedule of the job from others of the same programs."""
     steady: Steady | None = None
     """The step is a short one; then the static player alone can tell the whole."""
+    structure: Hashable = None
+    """What tells the job from those that differ in the times of their kernels alone; None: nothing compiled is kept."""
+
+    def again(self, seconds: Seconds) -> tuple[Plan, Record] | None:
+        """Play what was compiled for another job of the structure; None where there is none, or no proof."""
+        found = None if self.graphs is None or self.engine == "simpy" else self.graphs.compiled.get(self.structure)
+        if found is None:
+            return None
+        record = self._static(found, found.timed(seconds))
+        return None if record is None else (found.plan, record)
 
     def step(self, plan: Plan, progress: Callable[[float], None] = lambda _: None) -> Record | None:
         """Return one step of a plan that is alone on its fabric; None where the player cannot prove its times."""
@@ -71,16 +106,22 @@ class Player:
         key, graph = graphs.graph(plan, self.rows)
         record = None
         if self.engine != "simpy":
-            record = self._static(plan, graphs, key, graph)
+            repeats = graphs.repeats(key, graph, self.steady.period) if self.steady else None
+            compiled = Compiled(plan, graph, graph.found(plan.programs), repeats)
+            record = self._static(compiled, compiled.tasks)
+            if self.structure is not None and record is not None:
+                graphs.keep(self.structure, compiled)
         if record is None and self.engine != "static" and self.steady is None:
             [[record]] = simulate([plan], progress, graphs=[graph])
         return record
 
-    def _static(self, plan: Plan, graphs: Graphs, key: Hashable, graph: StepGraph) -> Record | None:
+    def _static(self, compiled: Compiled, tasks: Sequence[Task]) -> Record | None:
+        capacity = compiled.plan.network.capacity
         if self.steady is None:
-            return static(plan, graph)
-        found = graphs.repeats(key, graph, self.steady.period)
-        return None if found is None else static(plan, graph, found, self.steady.further)
+            return static(capacity, compiled.graph, tasks)
+        if compiled.periods is None:
+            return None
+        return static(capacity, compiled.graph, tasks, compiled.periods, self.steady.further)
 
 
 SIMPY = Player()

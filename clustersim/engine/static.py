@@ -14,24 +14,25 @@ from collections.abc import Sequence
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, entries
-from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import Activity
 from clustersim.engine.flows import FITS
 from clustersim.engine.graph import StepGraph
+from clustersim.engine.program import Task
 from clustersim.engine.record import Record
 from clustersim.engine.steady import Periods
 
 
-def static(plan: Plan, graph: StepGraph, periods: Periods | None = None, further: int = 0) -> Record | None:
-    """Return the step of a plan that is alone on its fabric; None where tasks may have slowed each other.
+def static(
+    capacity: Floats, graph: StepGraph, tasks: Sequence[Task], periods: Periods | None = None, further: int = 0
+) -> Record | None:
+    """Return the step of a job that is alone on its fabric; None where tasks may have slowed each other.
 
-    periods, further: where the graph repeats itself, and how many more times the step does; None too when it was not steady.
+    capacity: bytes/s of each link that can be short. tasks: those of the graph. periods, further: where the graph repeats itself, and how many more times the step does; None too when it was not steady.
     """
-    tasks = graph.found(plan.programs)
     activities = graph.activities(tasks)
     ends = np.array(longest(graph, activities))
     starts = np.maximum(ends[graph.a], ends[graph.b])
-    if not fits(graph, activities, starts, ends, plan.network.capacity):
+    if not fits(graph, activities, starts, ends, capacity):
         return None
     end, skipped = float(ends.max()), None
     if periods is not None:
