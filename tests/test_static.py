@@ -32,8 +32,9 @@ OPTIONS = {
 }
 
 
-def asked(split, schedule, zero, reduce, gather, p2p, layers, batch):
+def asked(split, schedule, zero, reduce, gather, p2p, layers, batch, clocks=0.8):
     return job(
+        clocks=clocks,
         model__layers=layers,
         training__global_batch=batch,
         parallelism__tp=split[0],
@@ -86,6 +87,20 @@ def test_a_steady_pipeline_is_its_whole_step(nodes, fabric, fault, more, **optio
     played = simulator.outline(one, "simpy")
     same(quick, played)
     assert quick["critical_path_kernels"] == pytest.approx(played["critical_path_kernels"], rel=1e-9)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(**OPTIONS, clocks=st.lists(st.sampled_from([0.6, 0.7, 0.8, 0.9]), min_size=2, max_size=2, unique=True))
+def test_what_was_compiled_serves_other_clocks(nodes, fabric, fault, clocks, **options):
+    if options["split"][1] == 1:
+        options["split"] = (1, 2)
+    topology = cluster(nodes, fabric=FABRICS[fabric], extra=FAULTS[fault])
+    one, other = (asked(**options, batch=nodes * 64, clocks=clock) for clock in clocks)
+    simulator = Simulator(topology)
+    simulator.outline(one, "auto")
+    again, fresh = simulator.outline(other, "auto"), Simulator(topology).outline(other, "auto")
+    same(again, fresh)
+    assert again["critical_path_kernels"] == pytest.approx(fresh["critical_path_kernels"], rel=1e-12)
 
 
 def test_what_is_skipped_is_said_and_adds_up():

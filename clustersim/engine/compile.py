@@ -235,6 +235,7 @@ class Activities:
         return made
 
     def text(self, items: Steps, slowdown: float, families: frozenset[str]) -> _Written:
+        """Return the seconds before each of the collectives of those families, and after the last."""
         key = id(items), slowdown, families
         if key not in self.written:
             self.written[key] = _write(items, self.seconds, slowdown, families)
@@ -265,8 +266,14 @@ class Source(NamedTuple):
 
 def timed(sources: Mapping[Activity, Source], seconds: Seconds, network: Network) -> dict[Activity, Activity]:
     """Return, for each activity that has kernels, the one in which these take other `seconds`."""
-    activities = Activities(seconds, network)
-    return {old: activities.made(source).carrying(old.carried) for old, source in sources.items()}
+    activities, known = Activities(seconds, network), dict[tuple[object, ...], Activity]()
+    result = {}
+    for old, source in sources.items():
+        key = id(old.segments), source.slowdown
+        if key not in known:
+            known[key] = old.timed([one.compute for one in _segments(activities.text(*source[:3]), source.moves)])
+        result[old] = known[key].carrying(old.carried)
+    return result
 
 
 class _Written(NamedTuple):

@@ -9,7 +9,7 @@ transfer, with max-min fair rates that `flows` keeps up to date. Both ways give 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from operator import itemgetter
 from typing import ClassVar, NamedTuple
@@ -79,6 +79,21 @@ class Activity:
             self.ends.append(now)
         self.idle = now
         self.asked = _peaks(s.move for s in self.segments)
+
+    def timed(self, computes: Sequence[float]) -> Activity:
+        """Return the same with other seconds of computation before each move."""
+        one = self.carrying(self.carried)
+        one.segments = tuple(map(Segment, computes, (segment.move for segment in self.segments)))
+        one.compute, one.ends, now = math.fsum(computes), [], 0.0
+        for i, compute in enumerate(computes):
+            now += compute
+            one.ends.append(now)
+            move = self.segments[i].move
+            if move is not None:
+                now += move.idle
+            one.ends.append(now)
+        one.idle = now
+        return one
 
     def carrying(self, carried: Carried) -> Activity:
         """Return the same with other bytes for the link report."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -54,7 +55,7 @@ class Waits(NamedTuple):
     """Of a message, the node at whose end its sender asked for it; else 0."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StepGraph:
     """All nodes of a step, and what ranks do and wait for at them."""
 
@@ -70,6 +71,17 @@ class StepGraph:
     labels: tuple[tuple[int, int, int], ...]
     """What tells a node from others: the task that it was written for, the microbatch, and a number."""
     ranks: int
+
+    @cached_property
+    def arrays(self) -> tuple[Ints, Ints, Ints]:
+        """The columns `a`, `b` and `slot` as arrays."""
+        return np.array(self.a), np.array(self.b), np.array(self.slot)
+
+    @cached_property
+    def by_node(self) -> tuple[Ints, Ints]:
+        """The rows of `occurrences` in the order of their nodes, and where those of each node begin there."""
+        order = np.argsort(self.occurrences.node, kind="stable")
+        return order, np.searchsorted(self.occurrences.node[order], np.arange(len(self.slot) + 1))
 
     def after(self) -> list[list[int]]:
         """Return the successors of each node, twice where it is both of its predecessors."""

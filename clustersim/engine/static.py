@@ -27,11 +27,13 @@ def static(
 ) -> Record | None:
     """Return the step of a job that is alone on its fabric; None where tasks may have slowed each other.
 
-    capacity: bytes/s of each link that can be short. tasks: those of the graph. periods, further: where the graph repeats itself, and how many more times the step does; None too when it was not steady.
+    capacity: bytes/s of each link that can be short. tasks: those of the graph. periods, further: where the graph repeats
+    itself, and how many more times the step does; None too when it was not steady.
     """
     activities = graph.activities(tasks)
     ends = np.array(longest(graph, activities))
-    starts = np.maximum(ends[graph.a], ends[graph.b])
+    a, b, _ = graph.arrays
+    starts = np.maximum(ends[a], ends[b])
     if not fits(graph, activities, starts, ends, capacity):
         return None
     end, skipped = float(ends.max()), None
@@ -63,7 +65,7 @@ def fits(graph: StepGraph, activities: Sequence[Activity], starts: Floats, ends:
     first = np.append(0, np.cumsum(count))
     link = np.concatenate([one.links for one in asked])
     share = np.concatenate([one.peaks for one in asked]) / capacity[link]
-    slot = np.array(graph.slot)
+    _, _, slot = graph.arrays
     node = np.flatnonzero((slot >= 0) & (count[slot] > 0))
     idle = np.array([_around(activity) for activity in activities])[slot[node]]
     begun, over = starts[node] + idle[:, 0], ends[node] - idle[:, 1]

@@ -49,7 +49,7 @@ class Periods:
 
 def periods(graph: StepGraph, period: int) -> Periods | None:
     """Return where a graph repeats itself every `period` microbatches, None when it does nowhere long enough."""
-    a, b, slot = np.array(graph.a), np.array(graph.b), np.array(graph.slot)
+    a, b, slot = graph.arrays
     microbatch = np.array([label[1] for label in graph.labels], np.int64)
     place = {label: node for node, label in enumerate(graph.labels)}
     later = np.array(

@@ -19,11 +19,13 @@ def critical_path(record: Record) -> Path:
     ended at one time, what the rank asked first.
     """
     nodes, times = _nodes(record)
-    parts = record.graph.occurrences
-    compute = np.array([task.activity.compute for task in record.tasks] or [0.0])
-    order = np.lexsort((-np.arange(len(parts.node)), compute[parts.task], parts.node))  # of a node, the longest is last
-    last = order[np.searchsorted(parts.node[order], nodes, side="right") - 1]
-    return list(zip(record.done(last), times, strict=True))
+    order, start = record.graph.by_node
+    rows = order[start[nodes]]
+    several = np.flatnonzero(start[np.array(nodes) + 1] - start[nodes] > 1) if nodes else ()
+    for i in several:
+        own = order[start[nodes[i]] : start[nodes[i] + 1]]
+        rows[i] = max(own, key=lambda row: record.tasks[int(record.graph.occurrences.task[row])].activity.compute)
+    return list(zip(record.done(rows), times, strict=True))
 
 
 def _nodes(record: Record) -> tuple[list[int], list[int]]:

@@ -43,18 +43,20 @@ def step_kernels(work: Work, plan: Plan, path: Path, end: float, bounds: Bounds)
 
 def exposed(work: Work, plan: Plan, path: Path) -> dict[Kernel, float]:
     """Return the seconds of each kernel on the critical path."""
-    result: defaultdict[Kernel, float] = defaultdict(float)
-    kernels, alike = _kernels(work), dict[int, list[Pass]]()
     places = roles(work.job)[plan.first] % work.job.positions
-    computed = _computed(path, places)
-    for key in computed:
-        alike.setdefault(id(kernels[key]), []).append(key)
-    for keys in alike.values():
-        own = kernels[keys[0]]
-        whole = math.fsum(count * work.seconds[kernel] for kernel, count in own.items())
-        share = math.fsum(computed[key] for key in keys) / whole
-        for kernel, count in own.items():
-            result[kernel] += share * count * work.seconds[kernel]
+    passes, seconds = _passes(work), dict[tuple[int, ...], float]()
+    texts: dict[tuple[int, ...], list[Steps]] = {}
+    for key, took in _computed(path, places).items():  # many passes are the same, of other stages
+        same = tuple(map(id, passes[key]))
+        texts[same] = passes[key]
+        seconds[same] = seconds.get(same, 0.0) + took
+    result: defaultdict[Kernel, float] = defaultdict(float)
+    for same, text in texts.items():
+        counts = Counter(item for items in text for item in items)
+        alone = {kernel: count * work.seconds[kernel] for kernel, count in counts.items() if isinstance(kernel, Kernel)}
+        share = seconds[same] / math.fsum(alone.values())
+        for kernel, took in alone.items():
+            result[kernel] += took * share
     return result
 
 
@@ -68,19 +70,12 @@ def _computed(path: Path, places: Ints) -> dict[Pass, float]:
     return result
 
 
-def _kernels(work: Work) -> dict[Pass, Counter[Kernel]]:
-    """Return how often each pass runs each kernel; those of passes that run the same things are one object."""
-    items: defaultdict[Pass, list[Steps]] = defaultdict(list)
+def _passes(work: Work) -> dict[Pass, list[Steps]]:
+    """Return what each pass runs, in parts; passes that run the same have the same objects."""
+    result: dict[Pass, list[Steps]] = {}
     for role, script in enumerate(work.scripts):
         place = role % work.job.positions
         for line in (line for lines in (*script.steps.values(), script.finish) for line in lines):
             if isinstance(line, Compute):
-                items[place, line.kind, line.stage].append(line.items)
-    counted: dict[tuple[int, ...], Counter[Kernel]] = {}
-    result: dict[Pass, Counter[Kernel]] = {}
-    for key, parts in items.items():
-        alike = tuple(map(id, parts))
-        if alike not in counted:
-            counted[alike] = Counter(item for part in parts for item in part if isinstance(item, Kernel))
-        result[key] = counted[alike]
+                result.setdefault((place, line.kind, line.stage), []).append(line.items)
     return result
