@@ -21,9 +21,11 @@ from clustersim.units import duration
 ROOT = Path(__file__).parents[1]
 
 
-def shown(verbose=False, **overrides):
+def shown(verbose=False, engine="simpy", **overrides):
     changes = {"predictor": "neusight"} | {key.replace("__", "."): value for key, value in overrides.items()}
-    result = run(build_topology(parse(test_output.NODES)), build_workload(parse(test_output.JOB), changes))
+    result = run(
+        build_topology(parse(test_output.NODES)), build_workload(parse(test_output.JOB), changes), engine=engine
+    )
     return result.summary, lines(result.summary, 0.25, verbose)
 
 
@@ -71,6 +73,12 @@ def test_lines_fit_into_a_hundred_columns_and_have_no_trailing_blanks(verbose):
     for overrides in ({}, split, {"training__global_batch": 34, "training__micro_batch": 1}):
         _, text = shown(verbose, **overrides)
         assert [line for line in text if len(line) > WIDTH or line != line.rstrip()] == []
+
+
+def test_verbose_says_who_played():
+    for engine, said in (("simpy", "events in 250 ms"), ("static", "; by its longest path in 250 ms")):
+        [line] = [line for line in shown(verbose=True, engine=engine)[1] if line.startswith("simulated")]
+        assert line.endswith(said)
 
 
 def test_one_is_singular():

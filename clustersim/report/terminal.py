@@ -204,9 +204,10 @@ def left_out(summary: dict[str, Any]) -> str:
 def _how(summary: dict[str, Any], took: float) -> list[str]:
     s, cluster = summary["simulated"], summary["cluster"]
     classes = "class" if s["rank_classes"] == 1 else "classes"
+    how = "by its longest path" if s["player"] == "static" else f"{s['events']:,} events"
     predictor = summary["predictor"]
     return [
-        f"simulated {s['ranks']:,} ranks as {s['rank_classes']:,} {classes}; {s['events']:,} events in {seconds(took)}",
+        f"simulated {s['ranks']:,} ranks as {s['rank_classes']:,} {classes}; {how} in {seconds(took)}",
         f"{cluster['cables']:,} cables, {cluster['links']:,} directed links or bundles",
         f"kernel times by {predictor['name']}; error on held-out kernels:",
         *(line for error in predictor["error"] for line in folded(error, "  ")),
