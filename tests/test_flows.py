@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim.arrays import distinct, distinct_rows, entries
-from clustersim.engine.flows import Flows, Loads, solve
+from clustersim.engine.flows import Flow, Flows, solve
 
 pairs = st.lists(st.tuples(st.integers(0, 5), st.floats(0.1, 4)), min_size=1, max_size=4, unique_by=lambda p: p[0])
 transfers = st.tuples(pairs, st.floats(0.5, 200))
@@ -20,11 +20,15 @@ def histories(draw):
     return capacity, draw(st.lists(step, min_size=1, max_size=8))
 
 
+def flow(bound, *loads):
+    return Flow.of("p", 0.0, 0.0, bound, *loads)
+
+
 def whole(capacity, moving):
     """Solve for all transfers at once, on all links."""
-    loads = [Loads.of(*pairs) for pairs, _ in moving]
-    variable = np.repeat(np.arange(len(loads)), [len(one.links) for one in loads])
-    links, weights = (np.concatenate([one[i] for one in loads]) for i in (0, 1))
+    flows = [flow(bound, *pairs) for pairs, bound in moving]
+    variable = np.repeat(np.arange(len(flows)), [len(one.links) for one in flows])
+    links, weights = np.concatenate([one.links for one in flows]), np.concatenate([one.weights for one in flows])
     return solve(variable, links, weights, np.array([bound for _, bound in moving]), np.array(capacity))
 
 
@@ -39,20 +43,20 @@ def test_rates_after_any_change_are_those_of_the_whole(history):
             flows.remove(slot)
             del moving[slot]
         for one in come:
-            moving[flows.add(Loads.of(*one[0]), 1e6, one[1], float(time))] = one
+            moving[flows.add(flow(one[1], *one[0]), 1e6, float(time))] = one
         flows.solve(float(time))
         if moving:
             assert flows.rate[list(moving)] == pytest.approx(whole(capacity, list(moving.values())), rel=1e-9)
     for slot in moving:
         flows.remove(slot)
-    assert not flows.used.any() and not flows.weight.any() and not flows.flows.any()
+    assert not flows.used.any() and not flows.weight.any() and not flows.crossing.any()
 
 
 def test_a_transfer_lands_when_its_bytes_are_over():
     flows = Flows(np.array([10.0]))
-    first = flows.add(Loads.of((0, 1.0)), 30.0, 10.0, 0.0)
+    first = flows.add(flow(10.0, (0, 1.0)), 30.0, 0.0)
     assert flows.solve(0.0) == 3.0
-    second = flows.add(Loads.of((0, 1.0)), 10.0, 10.0, 1.0)  # 20 bytes and 10 at 5 bytes/s each
+    second = flows.add(flow(10.0, (0, 1.0)), 10.0, 1.0)  # 20 bytes and 10 at 5 bytes/s each
     assert flows.solve(1.0) == 3.0
     assert flows.due(3.0) == [second]
     flows.remove(second)

@@ -126,7 +126,7 @@ def test_pipelines_that_share_links_are_those_of_a_plain_simulation(name, wait, 
         result = simulator.run(asked, ignore_memory=True, fold=fold)
         spans = result.record.spans
         passes = {(s.kind, s.stage): s.activity.compute for s in spans if s.kind in "FB"}
-        [message] = {s.activity.segments[0].move[1:4] for s in spans if s.kind == "send" and s.activity}
+        [message] = {s.activity.segments[0].flow[1:4] for s in spans if s.kind == "send" and s.activity}
         nics = [tier for tier in result.topology.tiers if tier.name.startswith("nic")]
         [capacity] = {result.topology.capacity[tier.first] for tier in nics}
         schedule = load(name, NODES, asked.place(16, 4).microbatches)

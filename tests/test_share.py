@@ -126,7 +126,7 @@ def test_rings_over_one_bottleneck_take_as_many_times_as_long(op, jobs):
     env.run()
     [phase] = phases("ring", op, Group(leaves, (leaves,)))
     uplink = topology.capacity[next(tier.first for tier in topology.tiers if tier.name == "leaf-up")]
-    latency = sum(move.latency for move in nets[0].moves(call, 0))
+    latency = sum(flow.latency for flow in nets[0].flows(call, 0))
     assert ends == pytest.approx([latency + jobs * phase.fraction[0] * size / uplink] * jobs, rel=1e-8)
 
 

@@ -213,10 +213,10 @@ def played(topology, ranks, given, fold):
     ends = {}
     for name in ("ep", "dp"):
         for cell, first in enumerate(net.cells.groups[name].first.tolist()):
-            moves = [move for call in calls if call.group == name for move in net.moves(call, cell)]
+            flows = [flow for call in calls if call.group == name for flow in net.flows(call, cell)]
             if name == "ep":  # experts compute as long as the slowest has rows for
                 rows = (np.array(given) * slowdown[ranks[first]]).max() * 1e-3
-                activity = Activity([Segment(0.0, moves[0]), Segment(rows, moves[1])])
+                activity = Activity([Segment(0.0, flows[0]), Segment(rows, flows[1])])
             else:
                 activity = Activities({}, net).transfer(calls[2], cell)
             fabric.start(activity, lambda _, key=(name, cell): ends.__setitem__(key, env.now))

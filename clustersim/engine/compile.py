@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Ints, Mask
-from clustersim.engine.fabric import Activity, Carried, Move, Segment
+from clustersim.engine.fabric import Activity, Carried, Segment
+from clustersim.engine.flows import Flow
 from clustersim.engine.fold.refinement import Partition
 from clustersim.engine.groups import group_of, roles, tenant
 from clustersim.engine.network import Demand, Network, demand, folded, networks
@@ -200,14 +201,14 @@ def _waiting(waits: Sequence[Handle]) -> Task:
     return Task(COMPUTE, "", -1, None, tuple(waits), None, Activity.NONE)
 
 
-# Kernels and collectives become activities: seconds of compute with moves between them.
+# Kernels and collectives become activities: seconds of compute with flows between them.
 
 Seconds = Mapping[Kernel, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Activities:
-    """Makes the activities of a job on its network; those with the same moves share their segments.
+    """Makes the activities of a job on its network; those with the same flows share their segments.
 
     seconds: of each kernel on a nominal GPU.
     """
@@ -224,8 +225,8 @@ class Activities:
         slowdown: factor of this rank. cells: the rank's group cell by family; collectives of other families are left out.
         """
         written = self.text(items, slowdown, frozenset(cells))
-        moves = {call: self.network.moves(call, cells[call.group]) for call in written.sizes}
-        source = Source(items, slowdown, frozenset(cells), moves)
+        flows = {call: self.network.flows(call, cells[call.group]) for call in written.sizes}
+        source = Source(items, slowdown, frozenset(cells), flows)
         carried: Carried = {}
         for call, size in written.sizes.items():
             to = self.network.variant(call), cells[call.group]
@@ -242,16 +243,16 @@ class Activities:
         return self.written[key]
 
     def made(self, source: Source) -> Activity:
-        """Return the activity of a source; those with the same moves are one."""
-        key = id(source.items), source.slowdown, source.families, *map(id, source.moves.values())
+        """Return the activity of a source; those with the same flows are one."""
+        key = id(source.items), source.slowdown, source.families, *map(id, source.flows.values())
         if key not in self.known:
-            self.known[key] = Activity(_segments(self.text(*source[:3]), source.moves))
+            self.known[key] = Activity(_segments(self.text(*source[:3]), source.flows))
         return self.known[key]
 
     def transfer(self, call: Collective, cell: int) -> Activity:
         """Return the activity of one collective or one message."""
-        moves = self.network.moves(call, cell)
-        return Activity((Segment(0.0, move) for move in moves), {(self.network.variant(call), cell): call.size})
+        flows = self.network.flows(call, cell)
+        return Activity((Segment(0.0, flow) for flow in flows), {(self.network.variant(call), cell): call.size})
 
 
 class Source(NamedTuple):
@@ -261,7 +262,7 @@ class Source(NamedTuple):
     slowdown: float
     families: frozenset[str]
     """Collectives of other families are left out."""
-    moves: Mapping[Collective, tuple[Move, ...]]
+    flows: Mapping[Collective, tuple[Flow, ...]]
 
 
 def timed(sources: Mapping[Activity, Source], seconds: Seconds, network: Network) -> dict[Activity, Activity]:
@@ -271,7 +272,7 @@ def timed(sources: Mapping[Activity, Source], seconds: Seconds, network: Network
     for old, source in sources.items():
         key = id(old.segments), source.slowdown
         if key not in known:
-            known[key] = old.timed([one.compute for one in _segments(activities.text(*source[:3]), source.moves)])
+            known[key] = old.timed([one.compute for one in _segments(activities.text(*source[:3]), source.flows)])
         result[old] = known[key].carrying(old.carried)
     return result
 
@@ -298,11 +299,11 @@ def _write(items: Steps, seconds: Seconds, slowdown: float, families: frozenset[
     return _Written(tuple(parts), compute, sizes)
 
 
-def _segments(written: _Written, moves: Mapping[Collective, Sequence[Move]]) -> Iterator[Segment]:
+def _segments(written: _Written, flows: Mapping[Collective, Sequence[Flow]]) -> Iterator[Segment]:
     compute = 0.0
     for before, call in written.parts:
         compute += before
-        for move in moves[call]:
-            yield Segment(compute, move)
+        for flow in flows[call]:
+            yield Segment(compute, flow)
             compute = 0.0
     yield Segment(compute + written.rest, None)

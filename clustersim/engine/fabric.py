@@ -17,34 +17,16 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import simpy
 
-from clustersim.engine.flows import NOWHERE, Asked, Flows, Holds, Loads
+from clustersim.engine.flows import Asked, Flow, Flows, Holds
 
 _LAST = 2  # SimPy priority: after everything else that happens at the same time
 
 
-class Move(NamedTuple):
-    """One phase of a transfer: `latency` seconds, then `size` bytes at no more than `bound` bytes/s.
-
-    `loads` are the bytes over each link for each byte of `size`; links that can never be short are left out.
-    """
-
-    kind: str
-    latency: float
-    size: float
-    bound: float
-    loads: Loads
-
-    @property
-    def idle(self) -> float:
-        """Seconds on an idle fabric."""
-        return self.latency + (self.size / self.bound if self.size else 0.0)
-
-
 class Segment(NamedTuple):
-    """`compute` seconds, then one move or none."""
+    """`compute` seconds, then one flow or none."""
 
     compute: float
-    move: Move | None
+    flow: Flow | None
 
 
 Carried = dict[tuple[tuple[str, str, str], int], float]
@@ -55,7 +37,7 @@ class Activity:
     """A fixed sequence of segments that can be started any number of times.
 
     carried: bytes of the collectives and messages inside, for the link report. ends: idle time at which each segment's
-    computation and move end. moving: idle seconds of its moves by kind. asked: the most bytes/s that they ask of each link.
+    computation and flow end. moving: idle seconds of its flows by family. asked: the most bytes/s that they ask of each link.
     """
 
     __slots__ = ("asked", "carried", "compute", "ends", "idle", "moving", "segments")
@@ -69,28 +51,28 @@ class Activity:
         self.ends: list[float] = []
         self.moving: dict[str, float] = {}
         now = 0.0
-        for compute, move in self.segments:
+        for compute, flow in self.segments:
             now += compute
             self.ends.append(now)
-            if move is not None:
-                idle = move.idle
+            if flow is not None:
+                idle = flow.idle
                 now += idle
-                self.moving[move.kind] = self.moving.get(move.kind, 0.0) + idle
+                self.moving[flow.family] = self.moving.get(flow.family, 0.0) + idle
             self.ends.append(now)
         self.idle = now
-        self.asked = _peaks(s.move for s in self.segments)
+        self.asked = _peaks(s.flow for s in self.segments)
 
     def timed(self, computes: Sequence[float]) -> Activity:
-        """Return the same with other seconds of computation before each move."""
+        """Return the same with other seconds of computation before each flow."""
         one = self.carrying(self.carried)
-        one.segments = tuple(map(Segment, computes, (segment.move for segment in self.segments)))
+        one.segments = tuple(map(Segment, computes, (segment.flow for segment in self.segments)))
         one.compute, one.ends, now = math.fsum(computes), [], 0.0
         for i, compute in enumerate(computes):
             now += compute
             one.ends.append(now)
-            move = self.segments[i].move
-            if move is not None:
-                now += move.idle
+            flow = self.segments[i].flow
+            if flow is not None:
+                now += flow.idle
             one.ends.append(now)
         one.idle = now
         return one
@@ -103,13 +85,13 @@ class Activity:
         return one
 
 
-def _peaks(moves: Iterable[Move | None]) -> Asked:
-    """Return the links of all moves, each once, and the most bytes/s that one of them asks of it."""
-    distinct = {(id(m.loads), m.bound): m for m in moves if m is not None and len(m.loads.links)}.values()
+def _peaks(flows: Iterable[Flow | None]) -> Asked:
+    """Return the links of all flows, each once, and the most bytes/s that one of them asks of it."""
+    distinct = {(id(one.links), one.bound): one for one in flows if one is not None and len(one.links)}.values()
     if not distinct:
-        return Asked.of(*NOWHERE)
-    links = np.concatenate([move.loads.links for move in distinct])
-    peaks = np.concatenate([move.loads.weights * move.bound for move in distinct])
+        return Asked.of(np.empty(0, np.int64), np.empty(0))
+    links = np.concatenate([flow.links for flow in distinct])
+    peaks = np.concatenate([flow.weights * flow.bound for flow in distinct])
     if len(distinct) == 1:
         return Asked.of(links, peaks)
     links, place = np.unique(links, return_inverse=True)
@@ -122,7 +104,7 @@ Activity.NONE = Activity(())
 
 
 class _Run:
-    """An activity under way. `index` counts half segments: even computes, odd moves; -1 while it sleeps."""
+    """An activity under way. `index` counts half segments: even computes, odd flows; -1 while it sleeps."""
 
     __slots__ = ("activity", "done", "index", "marks", "remaining", "started", "version")
 
@@ -207,15 +189,15 @@ class Fabric:
         if index % 2 == 0:
             self._later(run, max(segment.compute - gone, 0.0), lambda: self._end(run))
             return
-        move = segment.move
-        if move is None or not move.size:
-            self._later(run, max((move.latency if move else 0.0) - gone, 0.0), lambda: self._end(run))
+        flow = segment.flow
+        if flow is None or not flow.size:
+            self._later(run, max((flow.latency if flow else 0.0) - gone, 0.0), lambda: self._end(run))
             return
-        run.remaining = move.size - max(gone - move.latency, 0.0) * move.bound
-        if gone >= move.latency:
-            self._flow(run, move)
+        run.remaining = flow.size - max(gone - flow.latency, 0.0) * flow.bound
+        if gone >= flow.latency:
+            self._move(run, flow)
         else:
-            self._later(run, move.latency - gone, lambda: self._flow(run, move))
+            self._later(run, flow.latency - gone, lambda: self._move(run, flow))
 
     def _later(self, run: _Run, delay: float, call: Callable[[], None]) -> None:
         run.version += 1
@@ -227,11 +209,12 @@ class Fabric:
         run.marks.append(self.env.now)
         self._enter(run, run.index + 1)
 
-    def _flow(self, run: _Run, move: Move) -> None:
-        if not len(move.loads.links):
-            self._later(run, run.remaining / move.bound, lambda: self._end(run))
+    def _move(self, run: _Run, flow: Flow) -> None:
+        """Let the bytes of a flow move, its latency being over."""
+        if not len(flow.links):
+            self._later(run, run.remaining / flow.bound, lambda: self._end(run))
             return
-        slot = self.flows.add(move.loads, run.remaining, move.bound, self.env.now)
+        slot = self.flows.add(flow, run.remaining, self.env.now)
         self.moving[slot] = next(self.begun), run
         self._touch()
 
@@ -245,7 +228,7 @@ class Fabric:
             self.env.schedule(event, priority=_LAST)  # type: ignore[arg-type]
 
     def _solve(self) -> None:
-        """Bring the rates up to date, and set the one timer of all moving transfers to the first that lands."""
+        """Bring the rates up to date, and set the one timer of all moving flows to the first that lands."""
         self.dirty = False
         first = self.flows.solve(self.env.now)
         self.armed += 1

@@ -19,23 +19,38 @@ _BELOW = 1 - 1e-9
 _NEARLY = 0.98
 
 
-class Loads(NamedTuple):
-    """The links of a transfer, each once, and the bytes over each for each byte of its size."""
+class Flow(NamedTuple):
+    """One phase of a collective on the fabric: `latency` seconds, then `size` bytes at no more than `bound` bytes/s."""
 
+    family: str
+    latency: float
+    size: float
+    bound: float
     links: Ints
+    """Those that can be short, each once."""
     weights: Floats
+    """The bytes over each link for each byte of `size`."""
 
     @classmethod
-    def of(cls, *pairs: tuple[int, float]) -> Loads:
-        """Return loads from (link, weight)."""
-        return cls(np.array([link for link, _ in pairs], np.int64), np.array([weight for _, weight in pairs], float))
+    def of(cls, family: str, latency: float, size: float, bound: float, *loads: tuple[int, float]) -> Flow:
+        """Return a flow from its loads as (link, weight)."""
+        links, weights = (
+            np.array([link for link, _ in loads], np.int64),
+            np.array([weight for _, weight in loads], float),
+        )
+        return cls(family, latency, size, bound, links, weights)
+
+    @property
+    def idle(self) -> float:
+        """Seconds on an idle fabric."""
+        return self.latency + (self.size / self.bound if self.size else 0.0)
 
 
-NOWHERE = Loads.of()
+_FREE = Flow.of("", 0.0, 0.0, np.inf)
 
 
 class Flows:
-    """Transfers by slot. `lands` is when each will be over, infinite in a free slot; `limit` of each link in bytes/s.
+    """Flows under way by slot. `lands` is when each will be over, infinite in a free slot; `limit` of each link in bytes/s.
 
     Whoever sets a limit to infinity must know that the link cannot be full.
     """
@@ -44,8 +59,8 @@ class Flows:
         self.limit = limit
         self.solves = 0
         self.used, self.weight = np.zeros((2, len(limit)))  # bytes/s, and the sum of the weights
-        self.flows = np.zeros(len(limit), np.int64)
-        self.loads: list[Loads] = []
+        self.crossing = np.zeros(len(limit), np.int64)
+        self.flow: list[Flow] = []
         self.free: list[int] = []
         self.rate, self.remaining, self.since, self.lands, self.bound = np.full((5, 0), np.inf)
         self.fresh: list[int] = []
@@ -53,30 +68,30 @@ class Flows:
         self.full = np.zeros(len(limit), bool)  # or nearly so, when last solved
         self.place = np.zeros(len(limit), np.int64)
 
-    def add(self, loads: Loads, size: float, bound: float, now: float) -> int:
-        """Return the slot of a new transfer; its rate is zero until `solve`."""
+    def add(self, flow: Flow, left: float, now: float) -> int:
+        """Return the slot of a flow that has `left` bytes to move; its rate is zero until `solve`."""
         if not self.free:
             self._grow()
         slot = self.free.pop()
-        self.loads[slot] = loads
-        self.rate[slot], self.remaining[slot], self.since[slot], self.bound[slot] = 0.0, size, now, bound
-        self.weight[loads.links] += loads.weights
-        self.flows[loads.links] += 1
+        self.flow[slot] = flow
+        self.rate[slot], self.remaining[slot], self.since[slot], self.bound[slot] = 0.0, left, now, flow.bound
+        self.weight[flow.links] += flow.weights
+        self.crossing[flow.links] += 1
         self.fresh.append(slot)
         return slot
 
     def remove(self, *slots: int) -> None:
-        """Take away transfers."""
+        """Take away flows."""
         links, weights, lengths = self._joined(list(slots))
         rates = self.rate[list(slots)]
         self.level = min(self.level, float(rates.min()))
-        np.subtract.at(self.flows, links, 1)
+        np.subtract.at(self.crossing, links, 1)
         np.subtract.at(self.used, links, weights * np.repeat(rates, lengths))
         np.subtract.at(self.weight, links, weights)
-        idle = links[self.flows[links] == 0]
+        idle = links[self.crossing[links] == 0]
         self.used[idle] = self.weight[idle] = 0.0
         for slot in slots:
-            self.loads[slot] = NOWHERE
+            self.flow[slot] = _FREE
         self.lands[list(slots)] = self.rate[list(slots)] = np.inf
         self.free += slots
 
@@ -94,12 +109,12 @@ class Flows:
         return due
 
     def _grow(self) -> None:
-        count = len(self.loads)
+        count = len(self.flow)
         more = max(64, count)
         rows = (self.rate, self.remaining, self.since, self.lands, self.bound)
         grown = np.concatenate([np.array(rows), np.full((5, more), np.inf)], axis=1)
         self.rate, self.remaining, self.since, self.lands, self.bound = grown
-        self.loads += [NOWHERE] * more
+        self.flow += [_FREE] * more
         self.free += range(count + more - 1, count - 1, -1)
 
     def _touched(self) -> Ints:
@@ -127,9 +142,9 @@ class Flows:
 
     def _joined(self, slots: list[int]) -> tuple[Ints, Floats, Ints]:
         """Return the links and weights of slots, one after the other, and how many each has."""
-        parts = [self.loads[slot] for slot in slots]
-        links, weights = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
-        return links, weights, np.array([len(part.links) for part in parts])
+        flows = [self.flow[slot] for slot in slots]
+        links, weights = np.concatenate([one.links for one in flows]), np.concatenate([one.weights for one in flows])
+        return links, weights, np.array([len(one.links) for one in flows])
 
     def _own(self, links: Ints) -> tuple[Ints, Ints]:
         """Return the different ones of `links`, and the place of each of `links` there."""

@@ -1,4 +1,4 @@
-"""What folded jobs see of the network that they share: moves of representative groups on representative links."""
+"""What folded jobs see of the network that they share: flows of representative groups on representative links."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from clustersim.arrays import Floats, Ints, Mask
 from clustersim.collectives.model import AllPairs, Group, Phase
 from clustersim.collectives.nccl.shape import Shape, shapes
 from clustersim.collectives.plan import NCCL, CollectivePlan, plan
-from clustersim.engine.fabric import Move
-from clustersim.engine.flows import NOWHERE, Loads
+from clustersim.engine.flows import Flow
 from clustersim.engine.fold.refinement import Cells, Partition, partition
 from clustersim.engine.traffic import Family, Held, Traffic, scarce, traffic
 from clustersim.model.operator import Collective
@@ -23,6 +22,9 @@ from clustersim.topology.model import Topology
 
 Variant = tuple[str, str, str]
 """A collective by (family, op, algorithm)."""
+LinkLoads = tuple[Ints, Floats]
+"""Links, each once, and the bytes over each for each byte of a collective."""
+_NOWHERE: LinkLoads = np.empty(0, np.int64), np.empty(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +40,10 @@ class Network:
     """Which ranks and groups of the job are alike, and which links; link cells are those of all jobs on the cluster."""
     capacity: Floats
     """Bytes/s of each link cell that can be short."""
-    loads: Mapping[Variant, tuple[Mapping[int, Loads], ...]]
+    loads: Mapping[Variant, tuple[Mapping[int, LinkLoads], ...]]
     """For each phase, by group cell, the bytes per byte that all groups of that cell put on one link of each link cell."""
-    known: dict[tuple[Collective, int], tuple[Move, ...]] = field(default_factory=dict)
-    distinct: dict[tuple[object, ...], tuple[Move, ...]] = field(default_factory=dict)
+    known: dict[tuple[Collective, int], tuple[Flow, ...]] = field(default_factory=dict)
+    distinct: dict[tuple[object, ...], tuple[Flow, ...]] = field(default_factory=dict)
 
     def phases(self, variant: Variant) -> tuple[Traffic, ...]:
         """Return the traffic of a variant on all links."""
@@ -55,22 +57,22 @@ class Network:
         """Return the variant that carries a call."""
         return call.group, call.op, self.plans[call].algorithm
 
-    def moves(self, call: Collective, cell: int) -> tuple[Move, ...]:
-        """Return the moves of a call in a group of that cell; the first pays the launch. Equal moves are one object."""
+    def flows(self, call: Collective, cell: int) -> tuple[Flow, ...]:
+        """Return the flows of a call in a group of that cell; the first pays the launch. Equal flows are one object."""
         if (call, cell) not in self.known:
-            moves = tuple(self._moves(call, cell))
-            alike = tuple((*move[:4], id(move.loads)) for move in moves)
-            self.known[call, cell] = self.distinct.setdefault(alike, moves)
+            flows = tuple(self._flows(call, cell))
+            alike = tuple((*flow[:4], id(flow.links)) for flow in flows)
+            self.known[call, cell] = self.distinct.setdefault(alike, flows)
         return self.known[call, cell]
 
-    def _moves(self, call: Collective, cell: int) -> Iterator[Move]:
+    def _flows(self, call: Collective, cell: int) -> Iterator[Flow]:
         own, variant = self.plans[call], self.variant(call)
         group = self.cells.groups[call.group].first[cell]
         start = self.topology.launch if own.latency is None else own.latency
         for phase, loads in zip(self.traffic[variant], self.loads[variant], strict=True):
             hops = float(phase.latency[group]) if own.latency is None else 0.0
             bound = min(float(phase.bound[group]), own.rate)
-            yield Move(call.group, start + hops, call.size, bound, loads.get(cell, NOWHERE))
+            yield Flow(call.group, start + hops, call.size, bound, *loads.get(cell, _NOWHERE))
             start = 0.0
 
     def bytes_by_link(self, sizes: Iterable[tuple[Variant, Floats]]) -> Floats:
@@ -185,7 +187,7 @@ def _mark(kept: Mask) -> bytes | bool:
 def networks(demand: Demand, cells: Partition, kept: Mask) -> tuple[Network, ...]:
     """Return the network of every job; they share its links, and only those: cells of ranks and groups never mix jobs."""
 
-    def found() -> tuple[Floats, tuple[tuple[Partition, Mapping[Variant, tuple[Mapping[int, Loads], ...]]], ...]]:
+    def found() -> tuple[Floats, tuple[tuple[Partition, Mapping[Variant, tuple[Mapping[int, LinkLoads], ...]]], ...]]:
         capacity = demand.topology.capacity[demand.links[kept]][cells.links.first]
         each, jobs = iter(_held(demand, kept)), []
         for one, own in zip(demand.traffic, _shares(cells, demand.tenants), strict=True):
@@ -292,7 +294,7 @@ def _shares(cells: Partition, tenants: Sequence[Tenant]) -> Iterator[Partition]:
         rank, cell = rank + len(of), mine.stop
 
 
-def _loads(held: Held, groups: Cells, links: Cells) -> dict[int, Loads]:
+def _loads(held: Held, groups: Cells, links: Cells) -> dict[int, LinkLoads]:
     """Sum, for each group cell, what all its groups put on the first link of every link cell."""
     count = len(links.first)
     kept = np.flatnonzero(links.first[links.of[held.link]] == held.link)
@@ -303,4 +305,4 @@ def _loads(held: Held, groups: Cells, links: Cells) -> dict[int, Loads]:
     cuts = np.flatnonzero(np.diff(cell, prepend=-1))
     ends = [*cuts[1:].tolist(), len(cell)]
     rows = zip(cell[cuts].tolist(), cuts.tolist(), ends, strict=False)
-    return {one: Loads(link[a:b], weight[a:b]) for one, a, b in rows}
+    return {one: (link[a:b], weight[a:b]) for one, a, b in rows}

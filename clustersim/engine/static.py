@@ -76,7 +76,7 @@ def fits(graph: StepGraph, activities: Sequence[Activity], starts: Floats, ends:
 def _around(activity: Activity) -> tuple[float, float]:
     """Return the seconds of an activity before its first byte moves, and after its last one has."""
     first, last = activity.segments[0], activity.segments[-1]
-    return first.compute + (first.move.latency if first.move else 0.0), 0.0 if last.move else last.compute
+    return first.compute + (first.flow.latency if first.flow else 0.0), 0.0 if last.flow else last.compute
 
 
 def peaks(row: Ints, begun: Floats, over: Floats, share: Floats) -> Floats:

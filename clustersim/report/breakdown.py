@@ -94,7 +94,7 @@ def _computed(record: Record) -> Iterable[Part]:
 
 
 def _shares(activity: Activity) -> dict[str, float]:
-    """Divide the communication inside a computation by the kind of its moves, in proportion to their idle times."""
+    """Divide the communication inside a computation by the family of its flows, in proportion to their idle times."""
     idle = activity.moving
     if len(idle) < 2:
         return dict.fromkeys(idle, 1.0)

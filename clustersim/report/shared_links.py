@@ -60,26 +60,26 @@ def _both(shared: Shared, link: int, a: int, b: int) -> float | None:
 
 def _active(one: JobSteps, link: int) -> set[Interval]:
     """Return when a transfer of a job that crosses a link was under way."""
-    wanted = _moves(one.plan.network, link)
+    wanted = _flows(one.plan.network, link)
     places: dict[int, list[int]] = {}
     found: set[Interval] = set()
     for span in (span for step in one.counted for span in step.spans if span.activity):
         activity = span.activity
         assert activity is not None
         if id(activity) not in places:
-            places[id(activity)] = [i for i, segment in enumerate(activity.segments) if id(segment.move) in wanted]
+            places[id(activity)] = [i for i, segment in enumerate(activity.segments) if id(segment.flow) in wanted]
         found.update(_intervals(span, activity, places[id(activity)]))
     return found
 
 
-def _moves(network: Network, link: int) -> set[int]:
-    """Return the moves, by identity, of groups that cross a link."""
+def _flows(network: Network, link: int) -> set[int]:
+    """Return the flows, by identity, of groups that cross a link."""
     result = set()
-    for (call, cell), moves in network.known.items():
+    for (call, cell), flows in network.known.items():
         of = network.cells.groups[call.group].of
-        for phase, move in zip(network.phases(network.variant(call)), moves, strict=True):
+        for phase, flow in zip(network.phases(network.variant(call)), flows, strict=True):
             if (of[phase.group[phase.link == link]] == cell).any():
-                result.add(id(move))
+                result.add(id(flow))
     return result
 
 

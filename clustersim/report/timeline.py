@@ -67,7 +67,7 @@ def svg(record: Record, plan: Plan, title: str = "") -> str:
     kinds: dict[str, None] = {}
     body: list[str] = [*_axis(record.end, scale, TOP + rows * ROW)]
     for row in range(rows):
-        passes, lane = _merged(_passes(spans[row]), 0.1 / scale), _merged(_moves(spans[row]), 1.0 / scale)
+        passes, lane = _merged(_passes(spans[row]), 0.1 / scale), _merged(_flows(spans[row]), 1.0 / scale)
         kinds |= dict.fromkeys(bar.kind for bar in (*passes, *lane))
         body += _row(row, _name(plan, row), passes, lane, scale)
     left_out = len(plan.programs) - rows
@@ -96,7 +96,7 @@ def _passes(spans: Iterable[Span]) -> Iterator[Bar]:
     )
 
 
-def _moves(spans: Iterable[Span]) -> Iterator[Bar]:
+def _flows(spans: Iterable[Span]) -> Iterator[Bar]:
     """Yield what the links carried for a rank: messages and collectives, those inside its passes included."""
     for span in spans:
         if span.activity is None:
@@ -106,8 +106,8 @@ def _moves(spans: Iterable[Span]) -> Iterator[Bar]:
             continue
         marks = span.marks or [span.start + end for end in span.activity.ends]
         for i, segment in enumerate(span.activity.segments):
-            if segment.move:
-                yield Bar(LANES.get(segment.move.kind, segment.move.kind), marks[2 * i], marks[2 * i + 1])
+            if segment.flow:
+                yield Bar(LANES.get(segment.flow.family, segment.flow.family), marks[2 * i], marks[2 * i + 1])
 
 
 def _merged(bars: Iterable[Bar], gap: float) -> list[Bar]:

@@ -52,24 +52,24 @@ def chosen(spans: Iterable[Span], plan: Plan, width: int, share: int = 1) -> Spa
     full. The first cell is always there.
     """
     by_cell: Spans = {cell: [] for cell in range(len(plan.programs))}
-    moves: dict[int, int] = {}
+    flows: dict[int, int] = {}
     slices_of = dict.fromkeys(by_cell, 0)
     for span in spans:
         by_cell[span.rank].append(span)
-        slices_of[span.rank] += 1 + _moves(span, moves)
+        slices_of[span.rank] += 1 + _flows(span, flows)
     order = sorted(by_cell, key=lambda cell: (int(plan.first[cell]) % width, int(plan.first[cell])))
     room = MAX_EVENTS // share
     taken = {cell for cell, sums in zip(order, accumulate(slices_of[c] for c in order), strict=True) if sums <= room}
     return {cell: row for cell, row in by_cell.items() if cell in taken or cell == order[0]}
 
 
-def _moves(span: Span, known: dict[int, int]) -> int:
-    """Return how many moves a span has inside, counted once for each activity."""
+def _flows(span: Span, known: dict[int, int]) -> int:
+    """Return how many flows a span has inside, counted once for each activity."""
     if span.stream != "compute" or span.activity is None:
         return 0
     key = id(span.activity)
     if key not in known:
-        known[key] = sum(segment.move is not None for segment in span.activity.segments)
+        known[key] = sum(segment.flow is not None for segment in span.activity.segments)
     return known[key]
 
 
@@ -109,8 +109,8 @@ def _events(spans: Spans, plan: Plan) -> Iterator[str]:
 
 
 def streams(span: Span) -> set[str]:
-    """Return the streams that a span is drawn on: its own and those of the moves inside."""
-    inner = {segment.move.kind for segment in span.activity.segments if segment.move} if span.activity else set()
+    """Return the streams that a span is drawn on: its own and those of the flows inside."""
+    inner = {segment.flow.family for segment in span.activity.segments if segment.flow} if span.activity else set()
     return {span.stream} | (inner if span.stream == "compute" else set())
 
 
@@ -122,8 +122,9 @@ def slices(span: Span, process: int, track: Mapping[str, int]) -> Iterator[str]:
         return
     marks = span.marks or [span.start + end for end in span.activity.ends]
     for i, segment in enumerate(span.activity.segments):
-        if segment.move and marks[2 * i + 1] > marks[2 * i]:
-            yield _slice(process, track[segment.move.kind], segment.move.kind, marks[2 * i], marks[2 * i + 1])
+        if segment.flow and marks[2 * i + 1] > marks[2 * i]:
+            family = segment.flow.family
+            yield _slice(process, track[family], family, marks[2 * i], marks[2 * i + 1])
 
 
 def _name(span: Span) -> str:
