@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from clustersim.arrays import Ints
+from clustersim.config.overrides import parted
 from clustersim.engine.compile import Plan, Work
 from clustersim.engine.fold.adaptive import play
 from clustersim.engine.memory import Held, held_by_ranks
@@ -58,17 +59,18 @@ def simulate(
 ) -> StepResult:
     """Simulate one training step.
 
-    topology, workload: paths of YAML files. overrides: dotted keys of the workload, such as {"parallelism.tp": 4}. fold:
-    simulate alike ranks once. ignore_memory: go on when the job does not fit. full_attention: count all of causal attention
-    in the model FLOP. engine: who plays the step. progress is told the name of each step. Raises InputError for bad input.
+    topology, workload: paths of YAML files. overrides: dotted keys of both, such as {"parallelism.tp": 4, "cluster.nodes": 64}.
+    fold: simulate alike ranks once. ignore_memory: go on when the job does not fit. full_attention: count all of causal
+    attention in the model FLOP. engine: who plays the step. progress is told the name of each step. Raises InputError.
     """
     from clustersim.parallel.load import load as load_workload
     from clustersim.topology.build import load as load_topology
 
     progress("load")
-    job = load_workload(workload, overrides)
+    of_cluster, of_job = parted(overrides or {})
+    job = load_workload(workload, of_job)
     progress("build")
-    cluster = load_topology(topology)
+    cluster = load_topology(topology, of_cluster)
     options = {"fold": fold, "ignore_memory": ignore_memory, "full_attention": full_attention}
     return run(cluster, job, **options, engine=engine, progress=progress)
 

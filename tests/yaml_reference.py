@@ -33,6 +33,7 @@ TITLES = {
     fabric.FatTree: "fabric of kind `fat_tree`, `leaf_spine`, `rail_optimized` or `rail_only`",
     fabric.Tier: "tiers",
     fabric.Link: "link",
+    fabric.TreeLink: "link of a fat tree",
     fabric.Routing: "routing",
     fabric.Torus: "fabric of kind `torus`",
     fabric.Dragonfly: "fabric of kind `dragonfly`",
@@ -220,7 +221,8 @@ duplicate keys, tags and merge keys are errors. `1e9` is a number.
 
 A command takes a path, or the bare name of a shipped file: `clustersim run superpod_h100_128 llama3_70b`. An existing path wins.
 The number in a shipped name counts nodes: `mi300x_16` has 16 nodes of 8 GPUs. Only a single server is named by its GPUs, as its
-makers do: `hgx_h100_8`, `dgx_a100_8`, `mi300x_8`, `nvlink_h100_4`, `nvlink_a100_40gb_4`. Old names, in which GPUs were counted,
+makers do: `hgx_h100_8`, `dgx_a100_8`, `mi300x_8`, `nvlink_h100_4`, `nvlink_a100_40gb_4`. `rail_optimized` has as many as
+`--nodes` says. Old names, in which GPUs were counted,
 still work.
 
 The top level:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from clustersim.config import mapping, shipped
+from clustersim.config.overrides import SourcePlace
 from clustersim.config.yaml import Document, read
 from clustersim.errors import InputError, shown
 from clustersim.parallel.job import Job
-from clustersim.parallel.load import SourcePlace
 from clustersim.parallel.load import build as build_job
 from clustersim.parallel.options import KEYS
 from clustersim.topology.build import build as build_topology

@@ -84,7 +84,7 @@ def _gpus() -> list[ListRow]:
 
 def _nodes() -> list[ListRow]:
     from clustersim.config.yaml import read
-    from clustersim.topology.build import presets
+    from clustersim.topology.override import presets
 
     return [
         {"name": name, "gpus": gpus["count"], "gpu": gpus["model"], "what": _comment(path)}

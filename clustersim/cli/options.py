@@ -12,9 +12,11 @@ from typing import Annotated, Any, Literal
 import typer
 
 from clustersim import plugins
+from clustersim.config.options import Option
 from clustersim.config.shipped import Room, files, find, renamed
 from clustersim.errors import InputError
-from clustersim.parallel.options import OPTIONS, Option
+from clustersim.parallel.options import OPTIONS
+from clustersim.topology import options as cluster_keys
 
 
 def topology_file(given: str) -> Path:
@@ -82,27 +84,38 @@ EngineName = Annotated[
 ]
 Setting = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Override a workload key, such as training.clip_gradients=false.", metavar="KEY=VALUE"),
+    typer.Option(
+        "--set", help="Override a key, such as training.clip_gradients=false or cluster.nodes=64.", metavar="KEY=VALUE"
+    ),
 ]
 Changes = dict[str, Any]
-"""What the options of a command line say of the workload, by dotted key; None where an option is not given."""
+"""What the options of a command line say of the topology and the workload, by dotted key; None where an option is not given."""
 
 
-def workload_options(lists: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that gives a command the options of `OPTIONS` in the place of its parameter `changes: Changes`.
+def workload_options(lists: bool, cluster: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that gives a command the options of a workload in the place of its parameter `changes: Changes`.
 
-    lists: whether an option takes several values with commas between, which then come as one text.
+    lists: whether an option takes several values with commas between, which then come as one text. cluster: whether it takes
+    those of a topology too.
     """
+    return _key_options((*(cluster_keys.OPTIONS if cluster else ()), *OPTIONS), lists)
 
+
+def cluster_options() -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return the same decorator for a command that has a topology and no workload."""
+    return _key_options(cluster_keys.OPTIONS, lists=False)
+
+
+def _key_options(options: Sequence[Option], lists: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True)
         parameters: list[inspect.Parameter] = []
         for one in own.parameters.values():
-            parameters += [_parameter(option, lists) for option in OPTIONS] if one.name == "changes" else [one]
+            parameters += [_parameter(option, lists) for option in options] if one.name == "changes" else [one]
 
         @wraps(command)
         def taken(**given: Any) -> None:
-            changes = {option.key: given.pop(option.name) for option in OPTIONS}
+            changes = {option.key: given.pop(option.name) for option in options}
             command(**given, changes=changes)
 
         taken.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from clustersim.simulation import StepResult
 
 
-@workload_options(lists=False)
+@workload_options(lists=False, cluster=True)
 def run(
     topology: TopologyFile,
     workload: WorkloadFile,
@@ -59,6 +59,7 @@ def run(
 ) -> None:
     """Simulate one training step and say how long it takes, why, and whether it fits."""
     from clustersim import simulation
+    from clustersim.config.overrides import parted
     from clustersim.files import keeping_inputs
     from clustersim.parallel.load import load
     from clustersim.report import names
@@ -74,9 +75,10 @@ def run(
     target: Path | None = None
     with progressing(quiet or as_json) as progress, keeping_inputs() as read:
         progress("load")
-        job = load(workload, wanted)
+        of_cluster, of_job = parted(wanted)
+        job = load(workload, of_job)
         progress("build")
-        cluster = load_topology(topology)
+        cluster = load_topology(topology, of_cluster)
         options = {"overrides": wanted, "fold": not no_fold, "ignore_memory": ignore_memory, "flops": flops}
         options |= {"engine": engine} if engine != "simpy" else {}
         asked = Question.of("run", {"topology": topology, "workload": workload}, read, options)

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from clustersim import writing
 from clustersim.cli import schedule as schedules
 from clustersim.cli.answer import print_json
-from clustersim.cli.options import Json, Plugins, completing, naming, topology_file
+from clustersim.cli.options import (
+    Changes,
+    Json,
+    Plugins,
+    Setting,
+    cluster_options,
+    completing,
+    naming,
+    overrides,
+    topology_file,
+)
 from clustersim.errors import InputError, suggest
 from clustersim.files import keeping_inputs
+
+if TYPE_CHECKING:
+    from clustersim.config.yaml import Document
 
 FORMATS = {"ns3": (".txt", ".topo", ""), "graphml": (".graphml", ".xml")}
 """Endings of files of other programs."""
 PICTURES = (".svg", ".png")
 
 
+@cluster_options()
 def show(
     topology: Annotated[
         Path | None,
@@ -29,6 +44,8 @@ def show(
             autocompletion=completing("topologies"),
         ),
     ] = None,
+    changes: Changes = None,  # type: ignore[assignment]  # the options of a cluster
+    settings: Setting = None,
     schedule: Annotated[str | None, typer.Option(hidden=True)] = None,  # as `clustersim schedule` was called
     stages: Annotated[int, typer.Option(min=1, max=512, hidden=True)] = 4,
     microbatches: Annotated[int, typer.Option(min=1, max=4096, hidden=True)] = 8,
@@ -45,7 +62,7 @@ def show(
     plugins: Plugins = None,
     as_json: Json = False,
 ) -> None:
-    """Print what a topology file describes: switches, cables, bisection.
+    """Print what a topology file describes, or what it would with other nodes: switches, cables, bisection.
 
     ASTRA-sim's network.yml and the XML of NCCL_TOPO_DUMP_FILE are topology files too.
     """
@@ -60,11 +77,19 @@ def show(
     if export and topology:
         writing.check_output(f"--export {export[0]}", export[1], FORMATS[export[0]], [topology])
     with keeping_inputs():
-        _show(topology, schedule, stages, microbatches, chunks, draw, export, as_json)
+        wanted = overrides(changes or {}, settings)
+        document = _document(topology, wanted) if topology else None
+        _show(document, schedule, stages, microbatches, chunks, draw, export, as_json)
+
+
+def _document(path: Path, wanted: Mapping[str, object]) -> Document:
+    from clustersim.topology.build import document_of, overridden
+
+    return overridden(document_of(path), wanted)
 
 
 def _show(
-    topology: Path | None,
+    topology: Document | None,
     schedule: str | None,
     stages: int,
     microbatches: int,
@@ -90,11 +115,11 @@ def _show(
         _cluster(topology)
 
 
-def _cluster_facts(path: Path) -> dict[str, Any]:
-    from clustersim.topology.build import load
+def _cluster_facts(document: Document) -> dict[str, Any]:
+    from clustersim.topology.build import build
     from clustersim.topology.describe import diameter
 
-    topology = load(path)
+    topology = build(document)
     head = {"name": topology.name, "kind": topology.kind, "gpu": topology.gpu.name}
     longest = diameter(topology)
     reach = {"diameter_links": longest.hops, "diameter_latency_s": longest.latency, "reduction": topology.reduction}
@@ -103,11 +128,11 @@ def _cluster_facts(path: Path) -> dict[str, Any]:
     return {**head, **counts, **reach, "warnings": list(topology.warnings)}
 
 
-def _cluster(path: Path) -> None:
-    from clustersim.topology.build import load
+def _cluster(document: Document) -> None:
+    from clustersim.topology.build import build
     from clustersim.topology.describe import describe
 
-    rows = describe(load(path))
+    rows = describe(build(document))
     width = max(len(label) for label, _ in rows)
     typer.echo("\n".join(f"{label:<{width}}  {value}" for label, value in rows))
 
@@ -121,21 +146,20 @@ def _drawable(target: Path, topology: Path) -> None:
         png.available()
 
 
-def _draw(path: Path, target: Path) -> None:
-    from clustersim.topology.build import document_of
+def _draw(document: Document, target: Path) -> None:
     from clustersim.topology.drawing import png, svg
     from clustersim.topology.drawing.draw import picture
 
-    canvas = picture(document_of(path))
+    canvas = picture(document)
     _write(target, png.image(canvas) if target.suffix.lower() == ".png" else svg.text(canvas).encode())
 
 
-def _export(path: Path, form: str, target: Path) -> None:
-    from clustersim.topology.build import document_of, load
+def _export(document: Document, form: str, target: Path) -> None:
+    from clustersim.topology.build import build
     from clustersim.topology.export import graphml, ns3
     from clustersim.topology.export.cables import cabled
 
-    text = ns3.text(cabled(document_of(path))) if form == "ns3" else graphml.text(load(path))
+    text = ns3.text(cabled(document)) if form == "ns3" else graphml.text(build(document))
     _write(target, text.encode())
 
 

@@ -23,8 +23,9 @@ from clustersim.cli.options import (
 )
 from clustersim.cli.progress import cores, tracked
 from clustersim.cli.sweep_table import SHOWN, Shown
+from clustersim.config.options import Option
 from clustersim.errors import InputError
-from clustersim.parallel.options import OPTIONS, Option
+from clustersim.parallel.options import OPTIONS
 
 if TYPE_CHECKING:
     from clustersim.sweeps.evaluate import Row

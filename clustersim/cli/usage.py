@@ -13,7 +13,7 @@ RULES: Mapping[str, str] = {
     r"(?:less than or equal to|<=) ?(\S+?)\.?$": r"write \1 or less",
 }
 ELSEWHERE: Mapping[str, str] = {
-    "--set": "--set changes keys of a workload, and this command reads none; change the file instead",
+    "--set": "--set changes keys of a topology or a workload where a command takes it; change the file instead",
     "--topology": "the topology is no option; write it first, before the workload",
     "--workload": "the workload is no option; write it after the topology",
 }

@@ -73,6 +73,17 @@ class Link(Spec):
     """Lengths, in each tier from the NIC upwards."""
 
 
+class TreeLink(Spec):
+    """A cable of a fat tree."""
+
+    rate: Bandwidth | None = None
+    """A direction; default as fast as the ports of the NICs."""
+    efficiency: Fraction = 1.0
+    """The fraction that payload gets."""
+    cable: tuple[Length, ...] = Field(default=(), strict=False)
+    """Lengths, in each tier from the NIC upwards; more than there are tiers where `tiers` is left out."""
+
+
 class Routing(Spec):
     """How a path is chosen among equals."""
 
@@ -104,9 +115,12 @@ class FatTree(Spec):
     """Nodes that share a set of leaves, one a rail."""
     radix: Annotated[int, Field(ge=2, le=100_000)] | None = None
     """Ports of the switches in all tiers that do not say."""
-    tiers: Annotated[tuple[Tier, ...], Field(strict=False), between(1, 5), BeforeValidator(_listed)]
-    """From the leaves upwards, or how many."""
-    link: Link
+    oversubscription: Annotated[float, Field(strict=False, ge=1, le=1000)] | None = None
+    """Of the leaves: down over up; it takes uplinks away."""
+    tiers: Annotated[tuple[Tier, ...], Field(strict=False), between(1, 5), BeforeValidator(_listed)] = ()
+    """From the leaves upwards, or how many; default as few as join all NICs, each leaf with equally many cables to every switch
+    above it, as NVIDIA's reference architectures count them."""
+    link: TreeLink = TreeLink()
     """Every cable."""
     switch_latency: Time = SWITCH_LATENCY
     """Through one switch and its ports."""

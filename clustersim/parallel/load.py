@@ -3,39 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from clustersim.config import shipped
 from clustersim.config.fields import validate
+from clustersim.config.overrides import Overridden, SourcePlace, copied, of_topology, replace, scalar
 from clustersim.config.workload import Workload
-from clustersim.config.yaml import KEY, Document, Loc, Position, parse, read
+from clustersim.config.yaml import KEY, Document, Loc, Position, read
 from clustersim.convert.megatron import REMEDIES, YIELDS, find, refused
-from clustersim.errors import ConfigError, InputError
+from clustersim.errors import InputError
 from clustersim.parallel.check import check
 from clustersim.parallel.ignored import NO_EFFECT, NOT_MODELLED, sorted_out
 from clustersim.parallel.job import Job
 
 SECTIONS = ("model", "training", "parallelism")
-SourcePlace = tuple[str, int, int]
-"""A file, and a line and a column in it (0: none in particular)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Overridden(Document):
-    """A document some of whose values come from elsewhere, where their errors then point: (path, line, column)."""
-
-    overrides: Mapping[Loc, SourcePlace] = field(default_factory=dict, repr=False)
-
-    def error(self, loc: Loc, message: str) -> ConfigError:
-        """Return a ConfigError at `loc`, or where the value there is from."""
-        asked = tuple(part for part in loc if part != KEY)
-        for one, place in self.overrides.items():
-            if asked[: len(one)] == one or (asked not in self.positions and one[: len(asked)] == asked):
-                return ConfigError(*place, message)
-        return Document(self.path, self.data, self.positions).error(loc, message)
 
 
 def load(path: str | Path, overrides: Mapping[str, object] | None = None) -> Job:
@@ -151,14 +133,14 @@ def _put(document: Document, data: dict[str, Any], target: Loc, value: Any, sour
 
 def override(document: Document, overrides: Mapping[str, object], places: Mapping[str, SourcePlace]) -> Overridden:
     """Return the document with values replaced; unknown keys fail in validation like those of the file."""
-    data = _copy(document.data)
+    data = copied(document.data)
     found: dict[Loc, SourcePlace] = {}
     for key, raw in overrides.items():
-        if key.partition(".")[0] in ("cluster", "fabric", "faults", "nccl", "nodes"):
+        if of_topology(key):
             raise InputError(
                 f"{key}: is a key of a topology, and this changes keys of the workload; change the topology's file"
             )
-        name, value = key.rsplit(".", 1)[-1].replace("-", "_"), _scalar(key, raw)
+        name, value = key.rsplit(".", 1)[-1].replace("-", "_"), scalar(key, raw)
         if (remedy := refused(name, value)) is not None:
             raise InputError(f"{key}={raw}: {name} is not supported; {remedy}")
         if _dropped(name):
@@ -168,35 +150,6 @@ def override(document: Document, overrides: Mapping[str, object], places: Mappin
         converted = alias[1](value) if alias else value
         if alias and converted is None:
             continue
-        _replace(data, target, converted, key)
+        replace(data, target, converted, key)
         found[target] = places.get(key, (f"{document.path} (command line)", 0, 0))
     return Overridden(document.path, data, document.positions, found)
-
-
-def _scalar(key: str, raw: object) -> object:
-    """Return text from a command line as YAML would read it."""
-    if not isinstance(raw, str):
-        return raw
-    try:
-        return _copy(_plain(raw))
-    except ConfigError as error:
-        raise InputError(f"{key}={raw}: {error.message}") from error
-
-
-@lru_cache(maxsize=1024)
-def _plain(text: str) -> object:
-    return parse(f"value: {text}").data["value"]  # a tenth of a millisecond, and the points of a sweep say few words
-
-
-def _replace(data: dict[str, Any], target: Loc, value: object, key: str) -> None:
-    here = data
-    for part in target[:-1]:
-        inner = here.setdefault(str(part), {})
-        if not isinstance(inner, dict):
-            raise InputError(f"{key}: {part} is a single value and has no keys; write a dotted key like parallelism.tp")
-        here = inner
-    here[str(target[-1])] = value
-
-
-def _copy(data: Any) -> Any:
-    return {key: _copy(value) for key, value in data.items()} if isinstance(data, dict) else data

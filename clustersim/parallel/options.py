@@ -2,33 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
-
-
-class Option(NamedTuple):
-    """One option: `--micro-batch` of `run`, an axis of `sweep`, a column of its table.
-
-    key: what it sets. form: count (1 or more), number (0 or more), degree (a count or auto) or word. values: an example of
-    several. swept: whether a sweep takes several values.
-    """
-
-    name: str
-    key: str
-    form: Literal["count", "number", "degree", "word"]
-    values: str
-    what: str
-    swept: bool = True
-
-    @property
-    def flag(self) -> str:
-        """As it is written on a command line."""
-        return f"--{self.dashed}"
-
-    @property
-    def dashed(self) -> str:
-        """The name without the dashes before it, as in `micro-batch`."""
-        return self.name.replace("_", "-")
-
+from clustersim.config.options import Option
 
 OPTIONS = (
     Option("tp", "parallelism.tp", "count", "1,2,4", "Tensor-parallel degree."),

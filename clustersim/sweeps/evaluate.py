@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clustersim import plugins
+from clustersim.config.overrides import SourcePlace
 from clustersim.config.yaml import read
 from clustersim.engine.player import Engine
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError
 from clustersim.files import Inputs, keeping_inputs
 from clustersim.parallel.job import Job
-from clustersim.parallel.load import SourcePlace, Unbuilt, unbuilt
+from clustersim.parallel.load import Unbuilt, unbuilt
 from clustersim.parallel.options import NAMES
 from clustersim.predictors.base import ROOM
 from clustersim.preparation import Newest

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,9 @@ from clustersim import plugins
 from clustersim.config import shipped
 from clustersim.config.fields import validate
 from clustersim.config.gpu import Gpu
+from clustersim.config.overrides import Overrides
 from clustersim.config.topology import KINDS_OF, Node, TopologySpec
-from clustersim.config.yaml import KEY, Document, Loc, own, read
+from clustersim.config.yaml import KEY, Document, Loc, read
 from clustersim.convert.astra_sim import is_astra, translated
 from clustersim.errors import ConfigError, InputError, suggest
 from clustersim.hardware import gpus
@@ -20,19 +20,24 @@ from clustersim.topology import node
 from clustersim.topology.faults import apply
 from clustersim.topology.model import Topology
 from clustersim.topology.outside import check as check_outside
+from clustersim.topology.override import override, preset, presets
 from clustersim.topology.specs import MAX_GPUS, NodeSpecs
 
 ROOM = "clustersim.topology"
-PRESETS = Path(__file__).parents[1] / "hardware" / "nodes"
 
 
-def load(path: str | Path) -> Topology:
+def load(path: str | Path, overrides: Overrides | None = None) -> Topology:
     """Return the cluster that a topology file, or the bare name of a shipped one, describes.
 
-    Raises InputError for what is wrong in it, before any work. It may also be ASTRA-sim's network.yml, or (suffix .xml) the
-    description of a node that NCCL writes.
+    `overrides` replaces values by dotted key, such as `cluster.nodes`. Raises InputError for what is wrong in it, before any
+    work. It may also be ASTRA-sim's network.yml, or (suffix .xml) the description of a node that NCCL writes.
     """
-    return build(document_of(path))
+    return build(overridden(document_of(path), overrides or {}))
+
+
+def overridden(document: Document, overrides: Overrides) -> Document:
+    """Return a topology that was read with values replaced by dotted key. Raises InputError."""
+    return override(translated(document) if overrides and is_astra(document) else document, overrides)
 
 
 def document_of(path: str | Path) -> Document:
@@ -81,11 +86,6 @@ def _described(document: Document) -> tuple[TopologySpec, NodeSpecs]:
     return spec, _cluster(spec, document)
 
 
-def presets() -> dict[str, Path]:
-    """Return the shipped node types by name."""
-    return {path.stem: path for path in sorted(PRESETS.glob("*.yaml"))}
-
-
 def _kinds() -> list[str]:
     return sorted(plugins.names(ROOM))
 
@@ -128,7 +128,7 @@ def _merged(node: object, document: Document, at: Loc, seen: tuple[str, ...]) ->
     if name in types and name not in seen:
         return _merged(types[name], document, ("nodes", name), (*seen, name))
     if name in presets():
-        return _preset(name)
+        return preset(name)
     if name.endswith(".xml"):
         return _imported(Path(document.path).parent / name)
     if name in seen:
@@ -145,11 +145,6 @@ def _fitting(inner: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
         return inner
     kept = {key: value for key, value in old.items() if key not in KINDS_OF or str(kind) in KINDS_OF[key]}
     return {**inner, "scale_up": kept}
-
-
-@cache
-def _preset(name: str) -> dict[str, Any]:
-    return own(PRESETS / f"{name}.yaml").data
 
 
 def _imported(path: Path) -> dict[str, Any]:

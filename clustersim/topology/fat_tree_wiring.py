@@ -122,14 +122,18 @@ class Tree(NamedTuple):
         return self.levels[tier - 1].planes // self.levels[tier - 1].merge * self.levels[tier - 1].spread if tier else 1
 
 
-def tree(cluster: NodeSpecs, spec: FatTree) -> Tree:
-    """Return the counted tree. Raises ConfigError when ports, pods or scalable units do not fit."""
+def tree(cluster: NodeSpecs, spec: FatTree, even: bool = False) -> Tree:
+    """Return the counted tree. even: each switch has equally many cables to every one above it that it reaches.
+
+    Raises ConfigError when ports, pods or scalable units do not fit.
+    """
     tiers = ports_of_tiers(cluster, spec)
-    leaves = _leaves(cluster, spec, tiers[0])
-    return Tree(tiers, leaves, tuple(_levels(cluster, spec, tiers, leaves)))
+    leaves = leaves_of(cluster, spec, tiers[0])
+    return Tree(tiers, leaves, tuple(_levels(cluster, spec, tiers, leaves, even)))
 
 
-def _leaves(cluster: NodeSpecs, spec: FatTree, tier: Ports) -> Leaves:
+def leaves_of(cluster: NodeSpecs, spec: FatTree, tier: Ports) -> Leaves:
+    """Return how the NICs hang on the lowest tier. Raises ConfigError for rails and scalable units that do not fit."""
     if spec.rails == "none":
         if spec.rail_planes or spec.scalable_unit is not None:
             key = "rail_planes" if spec.rail_planes else "scalable_unit"
@@ -161,7 +165,7 @@ def _unit(cluster: NodeSpecs, spec: FatTree, tier: Ports, per_node: int) -> int:
     return unit
 
 
-def _levels(cluster: NodeSpecs, spec: FatTree, tiers: tuple[Ports, ...], leaves: Leaves) -> Iterable[Level]:
+def _levels(cluster: NodeSpecs, spec: FatTree, tiers: tuple[Ports, ...], leaves: Leaves, even: bool) -> Iterable[Level]:
     groups, span, planes = leaves.total, 1, 1
     if len(tiers) == 1 and groups > 1:
         switches = groups * leaves.networks
@@ -170,6 +174,8 @@ def _levels(cluster: NodeSpecs, spec: FatTree, tiers: tuple[Ports, ...], leaves:
     for t in range(1, len(tiers)):
         pod = _pod(cluster, spec, tiers, t, groups)
         merge, spread = _spread(pod, tiers[t - 1].up, tiers[t].down, planes)
+        if even:  # 72 uplinks go to 18 spines rather than 16: NVIDIA's DGX SuperPOD reference architecture, B300
+            spread = next((s for s in range(spread, tiers[t - 1].up) if tiers[t - 1].up % s == 0), spread)
         if spread > tiers[t - 1].up:
             raise cluster.error(("fabric", "tiers", t), _unreachable(tiers, t, pod, spread))
         yield Level(groups, pod, span, planes, tiers[t - 1].up, merge, spread)

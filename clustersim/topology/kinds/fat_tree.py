@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clustersim.config.fabric import FatTree, Routing
+from clustersim.config.fabric import FatTree, Link, Routing, Tier
 from clustersim.config.fields import validate
 from clustersim.hardware.constants import FIBRE
 from clustersim.topology.assemble import assemble
 from clustersim.topology.fat_tree_routing import Bundles, Dmodk, Ecmp, FatTreeHops, Mode, bundle_firsts, cable_firsts
-from clustersim.topology.fat_tree_wiring import Level, Tree, tree
+from clustersim.topology.fat_tree_sizing import sized
+from clustersim.topology.fat_tree_wiring import Level, Tree
 from clustersim.topology.model import Topology
 from clustersim.topology.specs import MAX_LINKS, BuiltFabric, LinkRange, NodeSpecs
 
@@ -29,6 +30,7 @@ def build(cluster: NodeSpecs) -> Topology:
 def leaf_spine(cluster: NodeSpecs) -> Topology:
     """Return the topology of a `leaf_spine` fabric: two tiers. Raises ConfigError as `build` does, and for another number."""
     spec = validate(FatTree, cluster.document, cluster.fabric, ("fabric",))
+    spec = spec if spec.tiers else spec.model_copy(update={"tiers": (Tier(), Tier())})
     if len(spec.tiers) != 2:
         many = f"a leaf_spine has two tiers, a leaf and a spine, not {len(spec.tiers)}"
         raise cluster.error(("fabric", "tiers"), f"fabric.tiers: {many}; use kind: fat_tree for other trees")
@@ -65,20 +67,20 @@ def rail_only(cluster: NodeSpecs) -> Topology:
 def network(cluster: NodeSpecs, spec: FatTree) -> BuiltFabric:
     """Return the network of a fat tree; `spec` is checked against the nodes."""
     _check(cluster, spec)
-    built = tree(cluster, spec)
+    spec, link, built = sized(cluster, spec)
     adaptive, qps = spec.routing.mode == "adaptive", spec.routing.qps
     links = 0 if adaptive else sum(2 * level.cables * built.leaves.networks for level in built.levels)
     if links > MAX_LINKS:
         many = f"{links} links are too many to build one by one (at most {MAX_LINKS})"
         raise cluster.error(("fabric", "routing", "mode"), f"{many}; use `mode: adaptive` or fewer nodes")
     return BuiltFabric(
-        ranges=(*_ports(spec, built), *_ranges(spec, built, adaptive)),
+        ranges=(*_ports(link, built), *_ranges(spec, link, built, adaptive)),
         hops=FatTreeHops(built, _mode(spec, built), qps),
         port=_FatTreePort(built),
         ends=_FatTreeEnds(built, adaptive),
-        counts=_counts(cluster, spec, built),
+        counts=_counts(cluster, spec, link, built),
         fanouts=_fanouts(cluster, built),
-        rate=spec.link.rate * spec.link.efficiency * spec.planes,
+        rate=link.rate * link.efficiency * spec.planes,
         rails=_kept(cluster, built),
         paths=qps * spec.planes,
         reduction=spec.reduction,
@@ -97,21 +99,16 @@ def _mode(spec: FatTree, built: Tree) -> Mode:
     return Dmodk(built) if spec.routing.mode == "dmodk" else Ecmp(built, spec.routing.seed)
 
 
-def _ports(spec: FatTree, built: Tree) -> Iterable[LinkRange]:
+def _ports(link: Link, built: Tree) -> Iterable[LinkRange]:
     """Yield the ports of the NICs, if they have several: number endpoint · planes + plane."""
     for direction in ("up", "down") if built.ports else ():
-        arrays = (np.full(built.ports, x) for x in (spec.link.rate * spec.link.efficiency, 0.0, 1.0))
+        arrays = (np.full(built.ports, x) for x in (link.rate * link.efficiency, 0.0, 1.0))
         yield LinkRange(f"port-{direction}", *arrays)
 
 
 def _check(cluster: NodeSpecs, spec: FatTree) -> None:
     if cluster.node.nics is None:
         raise cluster.error((*cluster.at, "nics"), "nics is missing; a fabric joins NICs, add nics: {count, rate}")
-    if spec.link.cable and len(spec.link.cable) != len(spec.tiers):
-        lengths = f"{len(spec.link.cable)} cable lengths for {len(spec.tiers)} tiers"
-        raise cluster.error(
-            ("fabric", "link", "cable"), f"fabric.link.cable: {lengths}; give one a tier, from the NIC upwards"
-        )
     check_routing(cluster, spec.routing)
 
 
@@ -123,18 +120,18 @@ def check_routing(cluster: NodeSpecs, routing: Routing) -> None:
         )
 
 
-def _ranges(spec: FatTree, built: Tree, adaptive: bool) -> Iterable[LinkRange]:
-    rate = spec.link.rate * spec.link.efficiency
+def _ranges(spec: FatTree, link: Link, built: Tree, adaptive: bool) -> Iterable[LinkRange]:
+    rate = link.rate * link.efficiency
     for t, level in enumerate(built.levels):
         cables = level.planes * level.ports if adaptive else 1
         links = level.cables // cables * built.leaves.networks
-        delay = spec.switch_latency + FIBRE * (spec.link.cable[t + 1] if spec.link.cable else 0.0)
+        delay = spec.switch_latency + FIBRE * (link.cable[t + 1] if link.cable else 0.0)
         for direction in ("up", "down"):
             arrays = (np.full(links, float(x)) for x in (cables * rate, delay, cables))
             yield LinkRange(f"{built.tiers[t].name}-{direction}", *arrays)
 
 
-def _counts(cluster: NodeSpecs, spec: FatTree, built: Tree) -> dict[str, float]:
+def _counts(cluster: NodeSpecs, spec: FatTree, link: Link, built: Tree) -> dict[str, float]:
     cables = [cluster.endpoints * spec.planes, *(level.cables * built.leaves.networks for level in built.levels)]
     counts: dict[str, float] = {}
     for t, tier in enumerate(built.tiers):
@@ -143,7 +140,7 @@ def _counts(cluster: NodeSpecs, spec: FatTree, built: Tree) -> dict[str, float]:
         counts[f"{tier.name}_cables"] = number
     counts["switches"] = sum(built.switches(t) for t in range(len(built.tiers)))
     counts["cables"] = sum(cables)
-    counts["bisection"] = min(cables) / 2 * spec.link.rate * spec.link.efficiency
+    counts["bisection"] = min(cables) / 2 * link.rate * link.efficiency
     counts["oversubscription"] = max(1.0, cables[0] / min(cables))
     return counts
 

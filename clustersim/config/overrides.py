@@ -1,0 +1,74 @@
+"""Values by dotted key that replace those of a file: from a command line, a script, or the axes of a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from clustersim.config.yaml import KEY, Document, Loc, parse
+from clustersim.errors import ConfigError, InputError
+
+SourcePlace = tuple[str, int, int]
+"""A file, and a line and a column in it (0: none in particular)."""
+Overrides = Mapping[str, object]
+"""Values by dotted key, such as `parallelism.tp` of a workload or `cluster.nodes` of a topology."""
+_TOPOLOGY = frozenset({"cluster", "fabric", "faults", "nccl", "nodes"})
+
+
+def of_topology(key: str) -> bool:
+    """Return whether a dotted key is one of a topology; all others are keys of a workload."""
+    return key.partition(".")[0] in _TOPOLOGY
+
+
+def parted(overrides: Overrides) -> tuple[dict[str, object], dict[str, object]]:
+    """Return those of the topology, and those of the workload."""
+    cluster = {key: value for key, value in overrides.items() if of_topology(key)}
+    return cluster, {key: value for key, value in overrides.items() if key not in cluster}
+
+
+@dataclass(frozen=True, slots=True)
+class Overridden(Document):
+    """A document some of whose values come from elsewhere, where their errors then point: (path, line, column)."""
+
+    overrides: Mapping[Loc, SourcePlace] = field(default_factory=dict, repr=False)
+
+    def error(self, loc: Loc, message: str) -> ConfigError:
+        """Return a ConfigError at `loc`, or where the value there is from."""
+        asked = tuple(part for part in loc if part != KEY)
+        for one, place in self.overrides.items():
+            if asked[: len(one)] == one or (asked not in self.positions and one[: len(asked)] == asked):
+                return ConfigError(*place, message)
+        return Document(self.path, self.data, self.positions).error(loc, message)
+
+
+def scalar(key: str, raw: object) -> object:
+    """Return text from a command line as YAML would read it. Raises InputError."""
+    if not isinstance(raw, str):
+        return raw
+    try:
+        return copied(_plain(raw))
+    except ConfigError as error:
+        raise InputError(f"{key}={raw}: {error.message}") from error
+
+
+@lru_cache(maxsize=1024)
+def _plain(text: str) -> object:
+    return parse(f"value: {text}").data["value"]  # a tenth of a millisecond, and the points of a sweep say few words
+
+
+def replace(data: dict[str, Any], target: Loc, value: object, key: str) -> None:
+    """Put a value in its place, with parents as needed. Raises InputError where a parent is a single value."""
+    here = data
+    for part in target[:-1]:
+        inner = here.setdefault(str(part), {})
+        if not isinstance(inner, dict):
+            raise InputError(f"{key}: {part} is a single value and has no keys; write a dotted key like parallelism.tp")
+        here = inner
+    here[str(target[-1])] = value
+
+
+def copied(data: Any) -> Any:
+    """Return mappings copied, so that values in them can be replaced."""
+    return {key: copied(value) for key, value in data.items()} if isinstance(data, dict) else data

@@ -1,0 +1,97 @@
+"""A topology's file with values replaced by dotted key: `cluster.nodes`, `fabric.tiers.0.radix`, `cluster.node.nics.rate`.
+
+Two keys are short for others. `cluster.gpu` is the shipped type of node that has this GPU. `cluster.nic` is the line rate of
+every NIC, and of the cables of a fabric that says one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from clustersim.config.overrides import Overridden, Overrides, SourcePlace, copied, of_topology, scalar
+from clustersim.config.yaml import Document, Loc, own
+from clustersim.errors import InputError, suggest
+from clustersim.hardware import gpus
+
+PRESETS = Path(__file__).parents[1] / "hardware" / "nodes"
+
+
+def override(document: Document, overrides: Overrides) -> Document:
+    """Return the document with values replaced; unknown keys fail in validation like those of the file. Raises InputError."""
+    if not overrides:
+        return document
+    data = copied(document.data)
+    places: dict[Loc, SourcePlace] = {}
+    for key, raw in overrides.items():
+        if not of_topology(key):
+            raise InputError(f"{key}: is no key of a topology; write one such as cluster.nodes")
+        for target, value in _targets(data, key, scalar(key, raw)):
+            _put(data, target, value, key)
+            places[target] = (f"{document.path} (command line)", 0, 0)
+    return Overridden(document.path, data, document.positions, places)
+
+
+def _targets(data: Mapping[str, Any], key: str, value: object) -> list[tuple[Loc, object]]:
+    if key == "cluster.gpu":
+        return [(("cluster", "node"), node_with(str(value)))]
+    if key == "cluster.nic":
+        link = (data.get("fabric") or {}).get("link")
+        cables = [(("fabric", "link", "rate"), value)] if isinstance(link, Mapping) and "rate" in link else []
+        return [(("cluster", "node", "nics", "rate"), value), *cables]
+    return [(tuple(int(part) if part.isdecimal() else part for part in key.split(".")), value)]
+
+
+def _put(data: Any, target: Loc, value: object, key: str) -> None:
+    """Put a value in its place: into lists by number, and into a type of node, called by its name, as one that extends it."""
+    here = data
+    for depth, part in enumerate(target[:-1]):
+        if isinstance(here, list):
+            here[_index(here, part, key)] = copied(here[_index(here, part, key)])
+            here = here[_index(here, part, key)]
+            continue
+        inner = here.get(part)
+        if target[: depth + 1] == ("cluster", "node") and isinstance(inner, str):
+            here[part] = {"extends": inner}
+        elif isinstance(inner, list):
+            here[part] = list(inner)
+        elif inner is None:
+            here[part] = {}
+        elif not isinstance(inner, dict):
+            raise InputError(f"{key}: {part} is a single value and has no keys; write a dotted key like cluster.nodes")
+        here = here[part]
+    last = target[-1]
+    here[_index(here, last, key) if isinstance(here, list) else last] = value
+
+
+def _index(items: list[Any], part: str | int, key: str) -> int:
+    if isinstance(part, int) and part < len(items):
+        return part
+    raise InputError(f"{key}: {part} is no place in a list of {len(items)}; write a number from 0 to {len(items) - 1}")
+
+
+def presets() -> dict[str, Path]:
+    """Return the shipped node types by name."""
+    return {path.stem: path for path in sorted(PRESETS.glob("*.yaml"))}
+
+
+@cache
+def preset(name: str) -> dict[str, Any]:
+    """Return a shipped node type as it is written."""
+    return own(PRESETS / f"{name}.yaml").data
+
+
+@cache
+def node_with(gpu: str) -> str:
+    """Return the shipped type of node that has a GPU, or that is called so. Raises InputError when there is none."""
+    known = presets()
+    if gpu in known:
+        return gpu
+    wanted = gpus.load(gpu).name
+    has = {str(preset(name)["gpus"]["model"]): name for name in known}
+    if wanted in has:
+        return has[wanted]
+    own_file = "or write nodes of your own in a topology's file"
+    raise InputError(f"cluster.gpu: no shipped type of node has {wanted}; {suggest(wanted, has)}, {own_file}")
