@@ -14,7 +14,7 @@ from clustersim.arrays import Ints
 from clustersim.config.overrides import parted
 from clustersim.engine.compile import Plan, Work
 from clustersim.engine.fold.adaptive import play
-from clustersim.engine.memory import Held, held_by_ranks
+from clustersim.engine.memory import RankMemory, memory_by_rank
 from clustersim.engine.player import Engine, Graphs, Player
 from clustersim.engine.record import Record
 from clustersim.errors import ClustersimError, InputError
@@ -157,7 +157,7 @@ class Simulator:
         check_names(job)
         return job.place(self.cluster.gpus, self.cluster.gpus_per_node)
 
-    def prepare(self, job: Job, gpus: Ints, *, ignore_memory: bool = False) -> tuple[Work, list[Held], Forecast]:
+    def prepare(self, job: Job, gpus: Ints, *, ignore_memory: bool = False) -> tuple[Work, list[RankMemory], Forecast]:
         """Return what a placed job does on `gpus` (one a rank), each pipeline rank's memory, and what is known of its times.
 
         Raises OutOfMemoryError when it does not fit, unless that is to be ignored.
@@ -166,7 +166,7 @@ class Simulator:
             self.preparation.must_fit(job)
         work = self.preparation.work(job, gpus)
         schedule = tuple(script.row for script in work.scripts[:: job.positions])
-        return work, held_by_ranks(job, self.preparation.parts(job), schedule), self.preparation.forecast(job)
+        return work, memory_by_rank(job, self.preparation.parts(job), schedule), self.preparation.forecast(job)
 
     def _nearby(self, job: Job) -> Nearby | None:
         """Return the nearest batch or split that uses more GPUs, is legal and fits; None without any, or none idle."""

@@ -26,8 +26,13 @@ def play(capacity, starts):
     for number, (at, activity) in enumerate(starts):
         env.process(begin(number, at, activity))
     env.run()
-    assert all(reserved == 0 for reserved in fabric.holds.reserved)
-    assert not any(fabric.holds.holders) and not any(fabric.holds.asleep) and not fabric.sleepers and not fabric.moving
+    assert all(reserved == 0 for reserved in fabric.reservations.reserved)
+    assert (
+        not any(fabric.reservations.holders)
+        and not any(fabric.reservations.asleep)
+        and not fabric.sleepers
+        and not fabric.moving
+    )
     assert not any(fabric.flows.used) and not any(fabric.flows.weight) and not any(fabric.flows.crossing)
     return [ends[number][0] for number in range(len(starts))]
 

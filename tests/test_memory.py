@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim.engine.memory import held, held_by_ranks
+from clustersim.engine.memory import memory_by_rank, rank_memory
 from clustersim.engine.peaks import moments, peaks
 from clustersim.model.transformer import dense_block as block
 from clustersim.parallel.load import load
@@ -26,7 +26,9 @@ def job(name="gpt3", **overrides):
 
 def memory(one, own, kept):
     """The peak of a rank that forwards kept[i] microbatches on stage i and then begins its backward passes."""
-    return held(one, own, tuple(Action(s, x, i) for x in "FB" for s, n in enumerate(kept) for i in range(n))).peak
+    return rank_memory(
+        one, own, tuple(Action(s, x, i) for x in "FB" for s, n in enumerate(kept) for i in range(n))
+    ).peak
 
 
 def saved(one):
@@ -144,7 +146,7 @@ def test_zero_2_holds_the_gradients_of_the_stages_that_are_not_reduced_yet():
     one, other = job(**both, parallelism__zero=2), job(**both, parallelism__zero=1)
     own = stages(one)[1::16]
     row = schedule("interleaved", 16, 16, 3)[1]
-    found = held(one, own, row)
+    found = rank_memory(one, own, row)
     whole = [4.0 * stage.parameters for stage in own]
     assert found.rest.gradients == pytest.approx(sum(whole) / 4)
     backward = [i for i, action in enumerate(row) if action.letter == "B"]
@@ -153,7 +155,7 @@ def test_zero_2_holds_the_gradients_of_the_stages_that_are_not_reduced_yet():
     for i, gradients in enumerate(found.gradients):
         alive = sum(0.75 * size for size, a, b in zip(whole, first, last, strict=True) if a <= i <= b + 1)
         assert gradients == pytest.approx(found.rest.gradients + alive, rel=1e-12)
-    before = held(other, own, row)
+    before = rank_memory(other, own, row)
     assert set(before.gradients) == {sum(whole)}
     assert found.peak.gradients == pytest.approx(
         before.peak.gradients * (1 / 4 + 3 / 4 / 3)
@@ -167,7 +169,7 @@ def test_llama3_405b_fits_into_80_gb_as_its_authors_split_it():
     layers = [[(layer.name, count) for layer, count in stage.layers] for stage in own]
     assert layers == [[("embedding", 1)], *[[("block", 1)]] * 126, [("head", 1)]]
     assert (split.tp, split.pp, one.dp, one.microbatches, one.training.recompute) == (8, 16, 128, 16, "none")
-    found = held_by_ranks(one, [own], schedule(split.schedule, split.pp, one.microbatches, split.vpp))
+    found = memory_by_rank(one, [own], schedule(split.schedule, split.pp, one.microbatches, split.vpp))
     block = saved(one)
     assert [round(each.peak.activations / block) for each in found[1:8]] == [128] * 7  # all 16 sequences of 8 layers
     assert max(found[0].activations) < max(found[1].activations)
@@ -197,7 +199,7 @@ def by_ranks(**overrides):
     one = job(parallelism__dp=1, **DEEP, **overrides)
     split, own = one.parallelism, stages(one)
     rows = schedule(split.schedule, split.pp, one.microbatches, split.vpp)
-    return own, rows, held_by_ranks(one, [own], rows)
+    return own, rows, memory_by_rank(one, [own], rows)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +228,7 @@ def test_the_fullest_moment_is_found_without_looking_at_every_pass(schedule_, vp
         rows = schedule(split.schedule, pp, one.microbatches, vpp)
         enough = settled(split.schedule, pp, one.microbatches, vpp)
         found = peaks(one, parts, moments(schedule(split.schedule, pp, enough, vpp)))
-        assert found == [each.peak for each in held_by_ranks(one, parts, rows)]
+        assert found == [each.peak for each in memory_by_rank(one, parts, rows)]
 
 
 def test_chunks_whose_peaks_do_not_coincide_are_not_added():

@@ -60,7 +60,7 @@ def test_other_sizes_find_the_same_traffic_and_cells():
     one = _drafted(topology, parallelism__tp=2, parallelism__pp=2)
     other = _drafted(topology, parallelism__tp=2, parallelism__pp=2, training__micro_batch=2)
     assert one.traffic[0].plans.keys() != other.traffic[0].plans.keys()
-    assert one.held is other.held
+    assert one.loads is other.loads
     kept = np.ones(len(one.links), bool)
     assert folded(one, kept).ranks.of is folded(other, kept).ranks.of
     assert networks(one, folded(one, kept), kept)[0].loads is networks(other, folded(other, kept), kept)[0].loads
@@ -83,4 +83,4 @@ def test_what_is_shared_cannot_be_written_to():
     with pytest.raises(ValueError, match="read-only"):
         demand.links[0] = 1
     with pytest.raises(ValueError, match="read-only"):
-        demand.held[0].weight[:] = 0.0
+        demand.loads[0].weight[:] = 0.0

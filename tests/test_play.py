@@ -87,11 +87,11 @@ def largest(demand, net, record):
     """Return the most bytes/s that are asked of each link at one time."""
     ask = {}
     parts = [(variant[0], t) for variant, ts in net.traffic.items() for t in ts]
-    for (family, t), held in zip(parts, demand.held, strict=True):
-        cell = net.cells.groups[family].of[held.group]
+    for (family, t), loads in zip(parts, demand.loads, strict=True):
+        cell = net.cells.groups[family].of[loads.group]
         for c in set(cell.tolist()):
             of = cell == c
-            own = np.bincount(held.link[of], (held.weight * t.bound[held.group])[of], len(demand.links))
+            own = np.bincount(loads.link[of], (loads.weight * t.bound[loads.group])[of], len(demand.links))
             ask[family, c] = np.maximum(ask.get((family, c), 0.0), own)
     spans = [s for s in record.spans if s.activity is not None]
     under_way = {(v[0], c, s.start, s.end) for s in spans for v, c in s.activity.carried if (v[0], c) in ask}

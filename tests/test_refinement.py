@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim.engine.fold.refinement import partition
-from clustersim.engine.traffic import Family, Held, Traffic
+from clustersim.engine.traffic import Family, ScarceLoads, Traffic
 
 
 def _coarsest(colours, edges):
@@ -53,7 +53,7 @@ def test_cells_are_the_coarsest_equitable_partition(data):
         link, weight = rng.integers(0, max(links, 1), len(group)), rng.choice([0.5, 1.0], len(group))
         families.append(family)
         traffic.append(Traffic(name, "send", 0, latency, bound, group, link, weight, lambda: ((), ())))
-        held.append(Held(name, "send", group, link, weight))
+        held.append(ScarceLoads(name, "send", group, link, weight))
         colours |= {(name, g): (name, latency[g], bound[g]) for g in range(count)}
         roles = (0, 1) if name.startswith("p2p") else (0, 0)
         edges += [

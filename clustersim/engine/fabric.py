@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import simpy
 
-from clustersim.engine.flows import Asked, Flow, Flows, Holds
+from clustersim.engine.flows import Asked, Flow, Flows, Reservations
 
 _LAST = 2  # SimPy priority: after everything else that happens at the same time
 
@@ -106,12 +106,12 @@ Activity.NONE = Activity(())
 class _Run:
     """An activity under way. `index` counts half segments: even computes, odd flows; -1 while it sleeps."""
 
-    __slots__ = ("activity", "done", "index", "marks", "remaining", "started", "version")
+    __slots__ = ("activity", "done", "ends", "index", "remaining", "started", "version")
 
     def __init__(self, activity: Activity, started: float, done: Callable[[list[float] | None], None]) -> None:
         self.activity, self.started, self.done = activity, started, done
         self.index = -1
-        self.marks: list[float] | None = None  # when each half segment ended, once awake
+        self.ends: list[float] | None = None  # when each half segment ended, once awake
         self.version = 0
         self.remaining = 0.0
 
@@ -121,9 +121,9 @@ class Fabric:
 
     def __init__(self, env: simpy.Environment, capacity: Iterable[float]) -> None:
         self.env = env
-        self.holds = Holds(np.array(list(capacity), float))
+        self.reservations = Reservations(np.array(list(capacity), float))
         self.sleepers: dict[_Run, None] = {}
-        self.flows = Flows(self.holds.limit)
+        self.flows = Flows(self.reservations.limit)
         self.moving: dict[int, tuple[int, _Run]] = {}  # by slot, with a number that grows
         self.begun = count()
         self.armed = 0
@@ -136,14 +136,14 @@ class Fabric:
             self._after(activity.idle, lambda: done(None))
             return
         run = _Run(activity, self.env.now, done)
-        tight = self.holds.take(asked)
+        tight = self.reservations.take(asked)
         if tight:
             self._wake_all(tight)
-            run.marks = []
+            run.ends = []
             self._enter(run, 0)
         else:  # its links cannot be full, as the peaks of all that hold them fit
             self.sleepers[run] = None
-            self.holds.rest(asked)
+            self.reservations.rest(asked)
             self._after(activity.idle, lambda: self._finish(run) if run.index < 0 else None)
 
     def _after(self, delay: float, call: Callable[[], None]) -> None:
@@ -152,13 +152,13 @@ class Fabric:
 
     def _rise(self, run: _Run) -> None:
         del self.sleepers[run]
-        self.holds.rise(run.activity.asked)
+        self.reservations.rise(run.activity.asked)
 
     def _wake_all(self, tight: list[int]) -> None:
         """Wake whoever sleeps on one of the links."""
-        if not self.holds.asleep[tight].any():
+        if not self.reservations.asleep[tight].any():
             return
-        mark = np.zeros(len(self.holds.limit), bool)
+        mark = np.zeros(len(self.reservations.limit), bool)
         mark[tight] = True
         for run in [run for run in self.sleepers if mark[run.activity.asked.links].any()]:
             self._wake(run)
@@ -166,8 +166,8 @@ class Fabric:
     def _finish(self, run: _Run) -> None:
         if run.index < 0:
             self._rise(run)
-        self.holds.give(run.activity.asked)
-        run.done(run.marks)
+        self.reservations.give(run.activity.asked)
+        run.done(run.ends)
 
     def _wake(self, run: _Run) -> None:
         """Put a sleeping run where it would be by now and let it go on half segment by half segment."""
@@ -175,7 +175,7 @@ class Fabric:
         elapsed = self.env.now - run.started
         ends = run.activity.ends
         index = next((i for i, end in enumerate(ends) if end > elapsed), len(ends) - 1)
-        run.marks = [run.started + end for end in ends[:index]]
+        run.ends = [run.started + end for end in ends[:index]]
         begun = ends[index - 1] if index else 0.0
         self._enter(run, index, elapsed - begun)
 
@@ -205,8 +205,8 @@ class Fabric:
         self._after(delay, lambda: call() if run.version == version else None)
 
     def _end(self, run: _Run) -> None:
-        assert run.marks is not None
-        run.marks.append(self.env.now)
+        assert run.ends is not None
+        run.ends.append(self.env.now)
         self._enter(run, run.index + 1)
 
     def _move(self, run: _Run, flow: Flow) -> None:

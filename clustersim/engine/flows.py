@@ -220,8 +220,8 @@ class Asked(NamedTuple):
         return cls(links, peaks, tuple(few))
 
 
-class Holds:
-    """Links of `capacity` bytes/s, and what is held of them.
+class Reservations:
+    """Links of `capacity` bytes/s, and what activities reserve of them.
 
     reserved: the peaks of all that hold a link, `holders` their number, `asleep` the number of those that sleep. limit: the
     capacity of a link, or infinite as long as somebody sleeps on it, since then it cannot be full.

@@ -22,7 +22,7 @@ KEPT = {"F": 1.0, "B": -1.0, "I": 0.0, "W": -1.0}
 """By how many microbatches a pass changes what its stage keeps."""
 
 
-class Held(NamedTuple):
+class RankMemory(NamedTuple):
     """What one GPU of a pipeline rank holds while each action of `row` runs, in bytes.
 
     rest: between steps. activations, workspace, gradients: (actions,), what every microbatch in flight keeps with what
@@ -48,7 +48,7 @@ class Held(NamedTuple):
         )
 
 
-def held(job: Job, stages: Sequence[Stage], row: tuple[Action, ...], position: int = 0) -> Held:
+def rank_memory(job: Job, stages: Sequence[Stage], row: tuple[Action, ...], position: int = 0) -> RankMemory:
     """Return what a rank with `stages` holds through its row of a schedule; position: of the rank in its ep group."""
     place = {index: i for i, index in enumerate(sorted({action.stage for action in row}))}
     at = np.array([place[action.stage] for action in row], np.int64)
@@ -60,7 +60,7 @@ def held(job: Job, stages: Sequence[Stage], row: tuple[Action, ...], position: i
     spaces = np.array([[workspace(rank, stage, backward) for stage in stages] for backward in (True, False)])
     rest = at_rest(job, stages)
     more = _unreduced(row, {index: gradients(job, stages[i])[1] for index, i in place.items()})
-    return Held(row, rest, during, spaces[forward.astype(np.int64), at], rest.gradients + more)
+    return RankMemory(row, rest, during, spaces[forward.astype(np.int64), at], rest.gradients + more)
 
 
 def _unreduced(row: Sequence[Action], whole: Mapping[int, float]) -> Floats:
@@ -78,8 +78,11 @@ def _unreduced(row: Sequence[Action], whole: Mapping[int, float]) -> Floats:
     return result
 
 
-def held_by_ranks(job: Job, parts: Sequence[Sequence[Stage]], schedule: Schedule) -> list[Held]:
+def memory_by_rank(job: Job, parts: Sequence[Sequence[Stage]], schedule: Schedule) -> list[RankMemory]:
     """Return what the fullest GPU of each pipeline rank holds; parts: all stages, by position in the ep group."""
     pp = job.parallelism.pp
-    lanes = ([held(job, part[r::pp], row, place) for place, part in enumerate(parts)] for r, row in enumerate(schedule))
+    lanes = (
+        [rank_memory(job, part[r::pp], row, place) for place, part in enumerate(parts)]
+        for r, row in enumerate(schedule)
+    )
     return [max(lane, key=lambda one: one.peak.total) for lane in lanes]

@@ -15,7 +15,7 @@ from clustersim.collectives.nccl.shape import Shape, shapes
 from clustersim.collectives.plan import NCCL, CollectivePlan, plan
 from clustersim.engine.flows import Flow
 from clustersim.engine.fold.refinement import Cells, Partition, partition
-from clustersim.engine.traffic import Family, Held, Traffic, scarce, traffic
+from clustersim.engine.traffic import Family, ScarceLoads, Traffic, scarce, traffic
 from clustersim.model.operator import Collective
 from clustersim.topology.memo import fingerprint
 from clustersim.topology.model import Topology
@@ -113,7 +113,7 @@ class Demand(NamedTuple):
     """By job."""
     links: Ints
     """Those that could be short, sorted."""
-    held: tuple[Held, ...]
+    loads: tuple[ScarceLoads, ...]
     """What all phases, one after the other, put on them."""
     key: Hashable
     """Stands for all of this but the sizes of collectives, and what depends on these alone."""
@@ -141,15 +141,15 @@ def demand(topology: Topology, tenants: Sequence[Tenant]) -> Demand:
         for one, own in zip(tenants, carried, strict=True)
     )
 
-    def found() -> tuple[tuple[Mapping[Variant, tuple[Traffic, ...]], ...], Ints, tuple[Held, ...]]:
+    def found() -> tuple[tuple[Mapping[Variant, tuple[Traffic, ...]], ...], Ints, tuple[ScarceLoads, ...]]:
         phases = tuple(_phases(topology, *one) for one in zip(range(len(tenants)), tenants, carried, strict=True))
-        links, held = scarce(topology, _flat(phases))
+        links, loads = scarce(topology, _flat(phases))
         bare = tuple({v: tuple(t.bare() for t in parts) for v, parts in own.items()} for own in phases)
-        return bare, links, held
+        return bare, links, loads
 
-    phases, links, held = topology.memo.once(("demand", key), found)
+    phases, links, loads = topology.memo.once(("demand", key), found)
     of_jobs = tuple(JobTraffic(*one) for one in zip(plans, phases, strict=True))
-    return Demand(topology, tenants, of_jobs, links, held, key)
+    return Demand(topology, tenants, of_jobs, links, loads, key)
 
 
 def _key(tenant: Tenant) -> Hashable:
@@ -172,8 +172,8 @@ def folded(demand: Demand, kept: Mask, fold: bool = True) -> Partition:
 
     def found() -> Partition:
         capacity = demand.topology.capacity[demand.links[kept]]
-        flat, held = _flat(one.phases for one in demand.traffic), _held(demand, kept)
-        return partition(_seeds(demand.tenants), _vertices(demand.tenants), flat, held, capacity, fold)
+        flat, loads = _flat(one.phases for one in demand.traffic), _kept(demand, kept)
+        return partition(_seeds(demand.tenants), _vertices(demand.tenants), flat, loads, capacity, fold)
 
     return demand.topology.memo.once(question, found)._replace(key=question)
 
@@ -189,7 +189,7 @@ def networks(demand: Demand, cells: Partition, kept: Mask) -> tuple[Network, ...
 
     def found() -> tuple[Floats, tuple[tuple[Partition, Mapping[Variant, tuple[Mapping[int, LinkLoads], ...]]], ...]]:
         capacity = demand.topology.capacity[demand.links[kept]][cells.links.first]
-        each, jobs = iter(_held(demand, kept)), []
+        each, jobs = iter(_kept(demand, kept)), []
         for one, own in zip(demand.traffic, _shares(cells, demand.tenants), strict=True):
             loads = {
                 v: tuple(_loads(next(each), own.groups[v[0]], own.links) for _ in parts)
@@ -205,15 +205,15 @@ def networks(demand: Demand, cells: Partition, kept: Mask) -> tuple[Network, ...
     )
 
 
-def _held(demand: Demand, kept: Mask) -> tuple[Held, ...]:
+def _kept(demand: Demand, kept: Mask) -> tuple[ScarceLoads, ...]:
     """Return the loads on the links that are kept, numbered anew."""
     if kept.all():
-        return demand.held
+        return demand.loads
     place = np.cumsum(kept) - 1
-    entries = [np.flatnonzero(kept[h.link]) for h in demand.held]
+    entries = [np.flatnonzero(kept[one.link]) for one in demand.loads]
     return tuple(
-        h._replace(group=h.group[e], link=place[h.link[e]], weight=h.weight[e])
-        for h, e in zip(demand.held, entries, strict=True)
+        one._replace(group=one.group[e], link=place[one.link[e]], weight=one.weight[e])
+        for one, e in zip(demand.loads, entries, strict=True)
     )
 
 
@@ -294,13 +294,13 @@ def _shares(cells: Partition, tenants: Sequence[Tenant]) -> Iterator[Partition]:
         rank, cell = rank + len(of), mine.stop
 
 
-def _loads(held: Held, groups: Cells, links: Cells) -> dict[int, LinkLoads]:
+def _loads(loads: ScarceLoads, groups: Cells, links: Cells) -> dict[int, LinkLoads]:
     """Sum, for each group cell, what all its groups put on the first link of every link cell."""
     count = len(links.first)
-    kept = np.flatnonzero(links.first[links.of[held.link]] == held.link)
-    key = groups.of[held.group[kept]] * count + links.of[held.link[kept]]
+    kept = np.flatnonzero(links.first[links.of[loads.link]] == loads.link)
+    key = groups.of[loads.group[kept]] * count + links.of[loads.link[kept]]
     key, inverse = np.unique(key, return_inverse=True)
-    weight = np.bincount(inverse, held.weight[kept], len(key)).astype(float, copy=False)
+    weight = np.bincount(inverse, loads.weight[kept], len(key)).astype(float, copy=False)
     cell, link = np.divmod(key, max(count, 1))
     cuts = np.flatnonzero(np.diff(cell, prepend=-1))
     ends = [*cuts[1:].tolist(), len(cell)]

@@ -119,7 +119,7 @@ class Program(NamedTuple):
 class Span(NamedTuple):
     """Something a rank cell did or waited for on one of its streams.
 
-    It was asked for at `asked` and began at `start` (after waiting for peers). `marks` are the ends of the half segments
+    It was asked for at `asked` and began at `start` (after waiting for peers). `segment_ends` are the ends of the half segments
     of its activity, or None when it ran as if alone.
     """
 
@@ -132,4 +132,4 @@ class Span(NamedTuple):
     start: float
     end: float
     activity: Activity | None
-    marks: list[float] | None
+    segment_ends: list[float] | None

@@ -44,7 +44,7 @@ class Record:
     starts: Floats
     """When each node began: when what it needs was over."""
     ends: Floats
-    marks: Mapping[int, list[float]]
+    segment_ends: Mapping[int, list[float]]
     """The ends of the half segments of nodes that shared a link with others; those not in it ran as if alone."""
     begin: float
     end: float
@@ -82,7 +82,7 @@ class Record:
     def _span(self, rank: int, node: int, number: int, microbatch: int, asked: float, start: float, end: float) -> Span:
         stream, kind, stage, _, _, gives, activity = self.tasks[number]
         which = microbatch if stream == COMPUTE or gives else -1
-        return Span(rank, stream, kind, stage, which, asked, start, end, activity, self.marks.get(node))
+        return Span(rank, stream, kind, stage, which, asked, start, end, activity, self.segment_ends.get(node))
 
     def _waited(self) -> list[Span]:
         waits = self.graph.waits

@@ -85,13 +85,13 @@ class _Target:
 class _Step:
     """One step under way: when nodes began and ended, and how many of their predecessors are not over."""
 
-    __slots__ = ("begin", "ends", "left", "marks", "missing", "starts")
+    __slots__ = ("begin", "ends", "left", "missing", "segment_ends", "starts")
 
     def __init__(self, nodes: int, begin: float) -> None:
         self.begin, self.left = begin, nodes
         self.starts, self.ends = [begin] * nodes, [begin] * nodes
         self.missing = [2] * nodes
-        self.marks: dict[int, list[float]] = {}
+        self.segment_ends: dict[int, list[float]] = {}
 
 
 class _Repeated:
@@ -147,10 +147,10 @@ class _Repeated:
             if not self.enough(step.begin):
                 self.begin()
 
-    def done(self, node: int, marks: list[float] | None) -> None:
-        """End a task; marks: the ends of its half segments where it shared a link."""
-        if marks is not None:
-            self.step.marks[node] = marks
+    def done(self, node: int, segment_ends: list[float] | None) -> None:
+        """End a task; segment_ends: the ends of its half segments where it shared a link."""
+        if segment_ends is not None:
+            self.step.segment_ends[node] = segment_ends
         self.over(node)
 
     def record(self, step: _Step, events: int, solves: int) -> Record:
@@ -161,7 +161,7 @@ class _Repeated:
             self.tasks,
             np.array(step.starts),
             ends,
-            step.marks,
+            step.segment_ends,
             step.begin,
             float(ends.max()),
             events,

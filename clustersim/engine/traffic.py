@@ -107,7 +107,7 @@ def _phase(topology: Topology, family: Family, op: str, part: Phase | AllPairs, 
     return Traffic(family.name, op, era, latency, bound, group, link, weight, find, family.job, near)
 
 
-class Held(NamedTuple):
+class ScarceLoads(NamedTuple):
     """The part of a Traffic that matters to max-min rates: loads on scarce links, these by their place in the list of them."""
 
     family: str
@@ -117,7 +117,7 @@ class Held(NamedTuple):
     weight: Floats
 
 
-def scarce(topology: Topology, all_traffic: Sequence[Traffic]) -> tuple[Ints, tuple[Held, ...]]:
+def scarce(topology: Topology, all_traffic: Sequence[Traffic]) -> tuple[Ints, tuple[ScarceLoads, ...]]:
     """Return the links that could ever be short, sorted, and what each traffic puts on them.
 
     A link is left out of an era of a job when nothing can fill it: (a) the bounds of all that may use it at once, everything
@@ -129,11 +129,11 @@ def scarce(topology: Topology, all_traffic: Sequence[Traffic]) -> tuple[Ints, tu
     union = np.flatnonzero(np.logical_or.reduce([*masks.values(), np.zeros(len(topology.capacity), bool)]))
     place = np.full(len(topology.capacity), -1)
     place[union] = np.arange(len(union))
-    held = []
+    found = []
     for t in all_traffic:
         kept = np.flatnonzero(masks[t.job, t.era][t.link])
-        held.append(Held(t.family, t.op, t.group[kept], place[t.link[kept]], t.weight[kept]))
-    return union, tuple(held)
+        found.append(ScarceLoads(t.family, t.op, t.group[kept], place[t.link[kept]], t.weight[kept]))
+    return union, tuple(found)
 
 
 def _together(all_traffic: Sequence[Traffic], job: int, era: int) -> list[Traffic]:
@@ -145,16 +145,16 @@ def _scarce(topology: Topology, all_traffic: Sequence[Traffic]) -> Mask:
     candidates: Mask = _demand(topology, all_traffic) > topology.capacity * FITS
     if not candidates.any():
         return candidates
-    held = [t for t in all_traffic if candidates[t.link].any()]
+    loading = [t for t in all_traffic if candidates[t.link].any()]
     # links that imply others must stay, or two could excuse each other
     feeding = np.zeros(len(topology.capacity) + 1, bool)
-    for t in held:
+    for t in loading:
         for _, feeder in t.feeders:
             feeding[feeder] = True
     for side in (0, 1):
         asked = candidates & ~feeding[:-1]
         if asked.any():
-            candidates &= ~asked | ~_implied(topology, held, asked, side)
+            candidates &= ~asked | ~_implied(topology, loading, asked, side)
     return candidates
 
 

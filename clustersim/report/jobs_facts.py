@@ -10,7 +10,7 @@ import numpy as np
 
 from clustersim.arrays import Floats, Ints
 from clustersim.engine.compile import Plan
-from clustersim.engine.memory import Held
+from clustersim.engine.memory import RankMemory
 from clustersim.engine.record import Record
 from clustersim.parallel.job import Job
 from clustersim.report.links import link_bytes
@@ -27,7 +27,7 @@ class Alone(NamedTuple):
 
     plan: Plan
     record: Record
-    memory: list[Held]
+    memory: list[RankMemory]
     forecast: Forecast
 
 

@@ -12,7 +12,7 @@ from clustersim.report.trace import write_trace
 
 if TYPE_CHECKING:
     from clustersim.engine.compile import Plan
-    from clustersim.engine.memory import Held
+    from clustersim.engine.memory import RankMemory
     from clustersim.engine.record import Record
     from clustersim.topology.model import Topology
 
@@ -23,7 +23,7 @@ def save(
     parts: list[dict[str, float]],
     plan: Plan,
     record: Record,
-    memory: list[Held],
+    memory: list[RankMemory],
     topology: Topology,
     asked: Question,
     force: bool = False,

@@ -84,9 +84,9 @@ def _flows(network: Network, link: int) -> set[int]:
 
 
 def _intervals(span: Span, activity: Activity, places: Iterable[int]) -> Iterator[Interval]:
-    marks = span.marks or [span.start + end for end in activity.ends]
+    ends = span.segment_ends or [span.start + end for end in activity.ends]
     for i in places:
-        yield marks[2 * i], marks[2 * i + 1]
+        yield ends[2 * i], ends[2 * i + 1]
 
 
 def merged(intervals: Iterable[Interval]) -> Iterator[Interval]:

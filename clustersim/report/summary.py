@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from clustersim.engine.compile import Plan, Work
-from clustersim.engine.memory import Held
+from clustersim.engine.memory import RankMemory
 from clustersim.engine.record import Record
 from clustersim.hardware.constants import CALL
 from clustersim.parallel.flops import hardware_flop, model_flop
@@ -48,7 +48,7 @@ class Facts(NamedTuple):
     uses more of the cluster's GPUs, where some idle and there is one.
     """
 
-    memory: list[Held]
+    memory: list[RankMemory]
     forecast: Forecast
     kernels: StepKernels
     path: Path
@@ -197,7 +197,7 @@ def _rule(job: Job, full: bool) -> str:
     return f"3 x forward, 2mnk a matrix product, {attention}, nothing recomputed; hfu adds what is recomputed"
 
 
-def memory_facts(topology: Topology, memory: list[Held]) -> dict[str, Any]:
+def memory_facts(topology: Topology, memory: list[RankMemory]) -> dict[str, Any]:
     """Return whether a job fits, and the memory of each pipeline rank by kind; `verdict` says when that is too close to tell."""
     peaks = [one.peak for one in memory]
     peak = max(m.total for m in peaks)

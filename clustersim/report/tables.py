@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clustersim.engine.compile import Plan
-from clustersim.engine.memory import Held
+from clustersim.engine.memory import RankMemory
 from clustersim.engine.program import Span
 from clustersim.engine.record import Record
 from clustersim.report.links import link_bytes
@@ -60,7 +60,7 @@ def ranks_table(plan: Plan, parts: list[dict[str, float]], stage_of: list[int]) 
     return pl.DataFrame(columns).with_columns(pl.col("pipeline_rank").cast(pl.Int64))
 
 
-def memory_table(memory: list[Held], record: Record, plan: Plan, stage_of: list[int]) -> pl.DataFrame:
+def memory_table(memory: list[RankMemory], record: Record, plan: Plan, stage_of: list[int]) -> pl.DataFrame:
     """Return one row a pass of each pipeline rank: when it runs on the first of its ranks, and the bytes held by kind."""
     import polars as pl
 

@@ -104,10 +104,10 @@ def _flows(spans: Iterable[Span]) -> Iterator[Bar]:
         if span.stream != "compute":
             yield Bar(LANES.get(span.stream, "pipeline"), span.start, span.end)
             continue
-        marks = span.marks or [span.start + end for end in span.activity.ends]
+        ends = span.segment_ends or [span.start + end for end in span.activity.ends]
         for i, segment in enumerate(span.activity.segments):
             if segment.flow:
-                yield Bar(LANES.get(segment.flow.family, segment.flow.family), marks[2 * i], marks[2 * i + 1])
+                yield Bar(LANES.get(segment.flow.family, segment.flow.family), ends[2 * i], ends[2 * i + 1])
 
 
 def _merged(bars: Iterable[Bar], gap: float) -> list[Bar]:

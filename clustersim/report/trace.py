@@ -120,11 +120,11 @@ def slices(span: Span, process: int, track: Mapping[str, int]) -> Iterator[str]:
         yield _slice(process, track[span.stream], _name(span), span.start, span.end)
     if span.stream != "compute" or span.activity is None:
         return
-    marks = span.marks or [span.start + end for end in span.activity.ends]
+    ends = span.segment_ends or [span.start + end for end in span.activity.ends]
     for i, segment in enumerate(span.activity.segments):
-        if segment.flow and marks[2 * i + 1] > marks[2 * i]:
+        if segment.flow and ends[2 * i + 1] > ends[2 * i]:
             family = segment.flow.family
-            yield _slice(process, track[family], family, marks[2 * i], marks[2 * i + 1])
+            yield _slice(process, track[family], family, ends[2 * i], ends[2 * i + 1])
 
 
 def _name(span: Span) -> str:

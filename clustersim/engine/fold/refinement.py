@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustersim.arrays import Ints, distinct
-from clustersim.engine.traffic import Family, Held, Traffic
+from clustersim.engine.traffic import Family, ScarceLoads, Traffic
 
 Colours = NDArray[np.uint64]
 _BATCH = 1 << 15  # edges whose arrays stay in the cache
@@ -46,13 +46,13 @@ def partition(
     seeds: Ints,
     families: Sequence[Family],
     all_traffic: Sequence[Traffic],
-    held: Sequence[Held],
+    loads: Sequence[ScarceLoads],
     capacity: NDArray[np.float64],
     fold: bool = True,
 ) -> Partition:
     """Return the coarsest equitable partition, or with `fold` off the finest: every vertex by itself.
 
-    seeds: an integer for each rank; ranks of different seeds (stage, speed) stay apart. held: the load of each traffic on the
+    seeds: an integer for each rank; ranks of different seeds (stage, speed) stay apart. loads: those of each traffic on the
     links that can be short. capacity: of those links, in bytes/s.
     """
     starts = dict(zip((f.name for f in families), _starts(families), strict=False))
@@ -60,7 +60,7 @@ def partition(
     if fold:
         own = _group_colours(families, all_traffic, starts, count)
         first = _mix(seeds.astype(np.uint64)), own, _mix(_rounded(capacity))
-        ranks, groups, links = _refine(*first, _members(families, starts), _loads(held, starts))
+        ranks, groups, links = _refine(*first, _members(families, starts), _loading(loads, starts))
     else:
         ranks, groups, links = (np.arange(n, dtype=np.uint64) for n in (len(seeds), count, len(capacity)))
     of_families = {f.name: _cells(groups[starts[f.name] :][: len(f.ranks)]) for f in families}
@@ -102,11 +102,11 @@ def _members(families: Sequence[Family], starts: Mapping[str, int]) -> _Edges:
     return _Edges(*map(np.concatenate, zip(*edges, strict=True)))
 
 
-def _loads(held: Sequence[Held], starts: Mapping[str, int]) -> _Edges:
+def _loading(loads: Sequence[ScarceLoads], starts: Mapping[str, int]) -> _Edges:
     """Return the edges between links and the groups that load them."""
     edges = [_Edges(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint64))]
-    for i, h in enumerate(held):
-        edges.append(_Edges(h.link, starts[h.family] + h.group, _mix(_rounded(h.weight) + np.uint64(31 + i))))
+    for i, one in enumerate(loads):
+        edges.append(_Edges(one.link, starts[one.family] + one.group, _mix(_rounded(one.weight) + np.uint64(31 + i))))
     return _Edges(*map(np.concatenate, zip(*edges, strict=True)))
 
 

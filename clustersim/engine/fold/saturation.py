@@ -65,11 +65,11 @@ def _shares(demand: Demand, net: Network) -> _Shares:
     keys: list[Ints] = [np.empty(0, np.int64)]
     shares: list[Floats] = [np.empty(0)]
     flat = [(variant[0], t) for variant, parts in net.traffic.items() for t in parts]
-    for (family, t), held in zip(flat, demand.held, strict=True):
-        cell = number[family] + net.cells.groups[family].of[held.group]
-        key, inverse = np.unique((held.link << _CELL) + cell, return_inverse=True)
+    for (family, t), loads in zip(flat, demand.loads, strict=True):
+        cell = number[family] + net.cells.groups[family].of[loads.group]
+        key, inverse = np.unique((loads.link << _CELL) + cell, return_inverse=True)
         keys.append(key)
-        taken = np.bincount(inverse, held.weight * t.bound[held.group], len(key))
+        taken = np.bincount(inverse, loads.weight * t.bound[loads.group], len(key))
         shares.append(taken.astype(float, copy=False))
     key, inverse = np.unique(np.concatenate(keys), return_inverse=True)
     most = np.zeros(len(key))
