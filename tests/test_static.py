@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from test_folding import FABRICS, FAULTS
 
 from clustersim.engine.fabric import Activity, Segment
-from clustersim.engine.graph import build
+from clustersim.engine.instances import build
 from clustersim.engine.program import COMPUTE, Launched, Message, Program, Task
 from clustersim.engine.static import longest, peaks
 from clustersim.errors import InputError, SimulationError
@@ -182,6 +182,27 @@ def test_tasks_of_one_stream_run_in_order_and_other_streams_beside_it():
     assert ends(program(alone)) == 7.0
     assert ends(program((*alone, task("F", 1.0, Launched("pp"))))) == 8.0
     assert ends(program((*alone, task("send", 5.0, stream="pp")))) == 12.0
+
+
+def test_some_of_what_was_launched_is_waited_for_in_a_later_pass():
+    first = tuple(task("send", x, stream="dp") for x in (1.0, 2.0, 4.0))
+    for count, end in ((None, 7.5), (1, 1.5), (2, 3.5), (3, 7.5), (9, 7.5)):
+        assert ends(program(first, (task("F", 0.5, Launched("dp", count)),))) == max(end, 7.0)
+        assert ends(program((*first, task("F", 8.0)), (task("F", 0.5, Launched("dp", count)),))) == 8.5
+    more = task("send", 1.0, stream="dp")
+    assert ends(program(first[:1], (more, task("F", 0.5, Launched("dp", 2))))) == 2.5
+    assert ends(program((task("F", 0.5, Launched("dp", 2)),))) == 0.5  # nothing was launched
+
+
+def test_all_microbatches_of_a_template_follow_each_other():
+    message = Message(("pp", 0), 1)
+    row = [tuple(Action(stage, "F", i) for i in range(5)) for stage in (0, 1)]
+    send = (task("F", 2.0), task("send", 1.0, Launched("pp"), stream="pp", gives=message))
+    one = Program((), row[0], {("F", 0): send}, {}, ())
+    two = Program((), row[1], {("F", 1): (task("F", 3.0, message),)}, {}, (task("optimizer", 0.5),))
+    assert ends(one, two) == 2.0 + 1.0 + 5 * 3.0 + 0.5
+    slower = one._replace(special={row[0][4]: (task("F", 20.0), *send[1:])})
+    assert ends(slower, two) == 4 * 2.0 + 20.0 + 1.0 + 3.0 + 0.5
 
 
 def test_a_message_is_waited_for_and_ranks_of_a_group_start_together():

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from clustersim.engine.compile import Plan, Seconds, timed
-from clustersim.engine.graph import StepGraph, build, structure
+from clustersim.engine.graph import StepGraph, structure
+from clustersim.engine.instances import build
 from clustersim.engine.program import Task
 from clustersim.engine.record import Record
 from clustersim.engine.simulate import simulate

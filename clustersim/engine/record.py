@@ -93,6 +93,6 @@ class Record:
         rows = (waits.rank, waits.stage, which, asked, np.minimum(start, end), end)
         columns = zip(long.tolist(), *(row[long].tolist() for row in rows), strict=True)
         return [
-            Span(rank, "wait", waits.kind[i], stage, microbatch, wanted, begun, over, None, None)
+            Span(rank, "wait", waits.kinds[waits.kind[i]], stage, microbatch, wanted, begun, over, None, None)
             for i, rank, stage, microbatch, wanted, begun, over in columns
         ]

@@ -12,7 +12,9 @@ import simpy
 
 from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import Fabric
-from clustersim.engine.graph import JOIN, StepGraph, build
+from clustersim.engine.graph import StepGraph
+from clustersim.engine.instances import build
+from clustersim.engine.pattern import JOIN
 from clustersim.engine.record import Record
 from clustersim.errors import SimulationError
 

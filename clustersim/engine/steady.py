@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask
-from clustersim.engine.graph import StepGraph
+from clustersim.engine.graph import Labels, StepGraph
 from clustersim.engine.record import Skipped
 
 _SAME = 1e-13  # of the step, by which times may differ that are equal but for rounding
@@ -50,12 +50,8 @@ class Periods:
 def periods(graph: StepGraph, period: int) -> Periods | None:
     """Return where a graph repeats itself every `period` microbatches, None when it does nowhere long enough."""
     a, b, slot = graph.arrays
-    microbatch = np.array([label[1] for label in graph.labels], np.int64)
-    place = {label: node for node, label in enumerate(graph.labels)}
-    later = np.array(
-        [place.get((task, which + period, number), -1) if which >= 0 else -1 for task, which, number in graph.labels],
-        np.int64,
-    )
+    microbatch = graph.labels.microbatch
+    later = _later(graph.labels, period)
     regular = (later >= 0) & (slot[later] == slot)
     for before in (a, b):
         regular &= (microbatch[before] >= 0) & (later[before] == before[later])
@@ -84,6 +80,19 @@ def periods(graph: StepGraph, period: int) -> Periods | None:
     return Periods(microbatch, later, first, period, checked, fixed, delayed)
 
 
+def _later(labels: Labels, period: int) -> Ints:
+    """Return, by node, its like one period later, -1 where there is none."""
+    task, microbatch, number = labels
+    span = int(microbatch.max(initial=0)) + period + 2
+    many = int(number.max(initial=0)) + 1
+    own = (task * span + microbatch) * many + number
+    order = np.argsort(own)
+    wanted = own + period * many
+    found = order[np.minimum(np.searchsorted(own[order], wanted), len(own) - 1)]
+    later: Ints = np.where((microbatch >= 0) & (own[found] == wanted), found, -1)
+    return later
+
+
 def _last_run(good: Mask) -> tuple[int, int] | None:
     """Return the begin and end of the last run of good microbatches."""
     found = np.flatnonzero(good)
@@ -97,6 +106,6 @@ def _last_run(good: Mask) -> tuple[int, int] | None:
 def _follows(graph: StepGraph, microbatch: Ints, end: int) -> Mask:
     """Return the nodes that come after the last whole period: those of later microbatches, and of the end of the step."""
     finish = np.array([task[1][0] == "finish" for task in graph.tasks], bool)
-    task = np.array([label[0] for label in graph.labels])
+    task = graph.labels.task
     known: Mask = (microbatch >= end) | ((microbatch < 0) & finish[task] & (task >= 0))
     return known

@@ -110,13 +110,13 @@ def _waited(record: Record) -> Iterable[Part]:
     message = waits.stage >= 0
     begun = np.where(message, np.maximum(asked, record.ends[waits.sent]), asked)  # before that nobody sends
     long = np.maximum(end - np.minimum(begun, end), 0.0) * times
-    sends = message | np.array([kind == "send" for kind in waits.kind], bool)
+    sends = message | np.array([kind == "send" for kind in waits.kinds], bool)[waits.kind]
     yield "pp", waits.rank[sends], long[sends]
     rows = np.flatnonzero(~sends & (end > asked))
     if len(rows):
-        moved = _moved(record, {(int(waits.rank[i]), waits.kind[i]) for i in rows.tolist()})
+        moved = _moved(record, {(int(waits.rank[i]), waits.kinds[waits.kind[i]]) for i in rows.tolist()})
     for i in rows.tolist():
-        rank, kind = int(waits.rank[i]), waits.kind[i]
+        rank, kind = int(waits.rank[i]), waits.kinds[waits.kind[i]]
         seconds = _overlap(moved[rank, kind], float(asked[i]), float(end[i])) * float(times[i])
         yield PART_OF.get(kind, kind), waits.rank[[i]], np.array([seconds])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from clustersim.engine.graph import JOIN
+from clustersim.engine.pattern import JOIN
 from clustersim.engine.program import Span
 from clustersim.engine.record import Record
 

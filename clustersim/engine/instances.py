@@ -1,0 +1,326 @@
+"""The graph of a step from the programs of its ranks: the pattern of each pass, copied to all its microbatches by arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+
+from clustersim.arrays import Ints, Mask, distinct_rows, entries
+from clustersim.engine.graph import Labels, Occurrences, StepGraph, Waits
+from clustersim.engine.pattern import BEGIN, JOIN, LAST, LOCAL, MEETING, NOW, NTH, SENT, Numbers, Pattern
+from clustersim.engine.program import COMPUTE, GroupCell, Launched, Program, Template, TemplateKey
+from clustersim.errors import SimulationError
+
+
+def build(programs: Sequence[Program], members: Mapping[GroupCell, int]) -> StepGraph:
+    """Return the graph of one step. members: how many rank cells each group has.
+
+    Raises SimulationError at a deadlock, which names a rank and what it cannot begin.
+    """
+    return _Instances(_Templates(programs, members)).graph(len(programs))
+
+
+class _Templates:
+    """All templates of all ranks, and their passes, rank after rank."""
+
+    def __init__(self, programs: Sequence[Program], members: Mapping[GroupCell, int]) -> None:
+        self.members = members
+        self.rank: list[int] = []
+        """By template."""
+        self.where: list[TemplateKey] = []
+        self.tasks: list[Template] = []
+        self.groups: list[dict[GroupCell, tuple[int, bool]]] = []
+        """By rank, the groups that several start tasks in: which of them each is, and whether this is the first of its ranks."""
+        self.group_numbers: dict[GroupCell, int] = {}
+        rows = [self.add(rank, program) for rank, program in enumerate(programs)]
+        count = np.array([len(own) for own, _ in rows])
+        self.of_pass = _column(own for own, _ in rows)
+        self.microbatch = _column(microbatch for _, microbatch in rows)
+        self.rank_of_pass = np.repeat(np.arange(len(programs)), count)
+        self.first_pass = np.repeat(np.cumsum(count) - count, count)
+        """By pass, the first one of its rank."""
+
+    def add(self, rank: int, program: Program) -> tuple[list[int], list[int]]:
+        """Add the templates of a rank; return the template and the microbatch of each of its passes."""
+
+        def number(where: TemplateKey, tasks: Template) -> int:
+            self.rank.append(rank)
+            self.where.append(where)
+            self.tasks.append(tasks)
+            for task in tasks:
+                if task.group is not None and task.group not in own and self.members[task.group] > 1:
+                    own[task.group] = len(own), task.group not in self.group_numbers
+                    self.group_numbers.setdefault(task.group, len(self.group_numbers))
+            return len(self.rank) - 1
+
+        own: dict[GroupCell, tuple[int, bool]] = {}
+        self.groups.append(own)
+        begin = number(("begin", None), program.begin)
+        steps = {key: number(("steps", key), tasks) for key, tasks in program.steps.items()}
+        row = [steps.get((letter, stage), -1) for stage, letter, _ in program.row]
+        for action, tasks in program.special.items():
+            row[program.row.index(action)] = number(("special", action), tasks)
+        finish = number(("finish", None), program.finish)
+        return [begin, *row, finish], [-1, *(action.microbatch for action in program.row), -1]
+
+    def before(self, each: Ints) -> Ints:
+        """Return, by pass, the sums of the columns of `each` over the earlier passes of its rank."""
+        total = np.cumsum(each, axis=0) - each
+        found: Ints = total - total[self.first_pass]
+        return found
+
+
+def _column(rows: Iterable[Iterable[int]]) -> Ints:
+    return np.fromiter(chain.from_iterable(rows), np.int64)
+
+
+def _patterns(templates: _Templates) -> tuple[list[Pattern], Ints, Numbers]:
+    """Return the patterns of all passes, the one of each pass, and the numbers of what is in them.
+
+    Passes of a template have one pattern if the rank has launched as much before, so far as that matters: anything at all, and
+    as many tasks as somebody waits for the first ones of.
+    """
+    numbers = Numbers()
+    streams = numbers.streams
+    launched: list[dict[str, int]] = []
+    enough: list[dict[str, int]] = [{} for _ in templates.groups]
+    for rank, tasks in zip(templates.rank, templates.tasks, strict=True):
+        launched.append({})
+        for task in tasks:
+            if task.stream != COMPUTE:
+                streams.setdefault(task.stream, len(streams))
+                launched[-1][task.stream] = launched[-1].get(task.stream, 0) + 1
+            for handle in task.waits:
+                if isinstance(handle, Launched):
+                    enough[rank][handle.stream] = max(enough[rank].get(handle.stream, 1), handle.first or 1)
+    names = list(streams)
+    count = np.array([[own.get(name, 0) for name in names] for own in launched], np.int64)
+    most = np.array([[own.get(name, 1) for name in names] for own in enough], np.int64)
+    states = np.minimum(templates.before(count[templates.of_pass]), most[templates.rank_of_pass])
+    first, kind = distinct_rows(np.column_stack([templates.of_pass, states]))
+    order = np.argsort(first)
+    made = []
+    for one in first[order].tolist():
+        own = int(templates.of_pass[one])
+        rank = templates.rank[own]
+        so_far = dict(zip(names, states[one].tolist(), strict=True))
+        made.append(
+            Pattern(so_far, templates.groups[rank], numbers).write(rank, templates.where[own], templates.tasks[own])
+        )
+    return made, np.argsort(order)[kind], numbers
+
+
+class _Meetings(NamedTuple):
+    """The tasks that ranks start together, in the order of their nodes, and who comes to them, one row a rank and task."""
+
+    start: Ints
+    """The rows of task i are start[i] to start[i + 1], its ranks in their order."""
+    node: Ints
+    """By task; -1 where the first rank of the group does not come."""
+    size: Ints
+    """By task, how many ranks there ought to be."""
+    rows: Ints
+    """Which arrivals of all passes the rows are."""
+
+
+class _Instances:
+    """All passes of a step as arrays: what references stand for is found in the order in which they depend on each other."""
+
+    def __init__(self, templates: _Templates) -> None:
+        self.templates, self.microbatch = templates, templates.microbatch
+        self.patterns, self.pattern, self.numbers = _patterns(templates)
+        count = np.array([len(one.nodes) for one in self.patterns])[self.pattern]
+        self.begin = 1 + np.cumsum(count) - count
+        """The first node of each pass."""
+        (what, one, other), of_pass = self.rows([list(pattern.references) for pattern in self.patterns], 3)
+        self.first = np.searchsorted(of_pass, np.arange(len(self.pattern)))
+        """The first reference of each pass."""
+        self.found = np.where(what == LOCAL, self.begin[of_pass] + one, -1)
+        """The node of each reference."""
+        self.arrivals = self.rows([pattern.arrivals for pattern in self.patterns], 6)
+        self.meetings = self.met(what == MEETING, one, other, of_pass)
+        now, last = what == NOW, what == LAST
+        self.found[now] = self.end([pattern.now for pattern in self.patterns], 0)[of_pass[now]]
+        for name, stream in self.numbers.streams.items() if last.any() else ():
+            rows = np.flatnonzero(last & (one == stream))
+            own = [pattern.own.get(name, [0])[-1] for pattern in self.patterns]
+            self.found[rows] = self.end(own, -1)[of_pass[rows]]
+        self.launched(np.flatnonzero(what == NTH), one, other, of_pass)
+        self.sent = self.messages(np.flatnonzero(what == SENT), one, of_pass)
+
+    def rows(self, tables: Sequence[Sequence[tuple[int, ...]]], width: int) -> tuple[Ints, Ints]:
+        """Return the rows of a table of each pattern, once for each of their passes: columns (width, rows), and passes."""
+        start = np.cumsum([0, *map(len, tables)])
+        columns = np.array([row for table in tables for row in table], np.int64).reshape(-1, width).T
+        count = np.diff(start)[self.pattern]
+        return columns[:, entries(start, self.pattern)], np.repeat(np.arange(len(count)), count)
+
+    def nodes(self, reference: Ints, of_pass: Ints) -> Ints:
+        """Return the nodes that references in passes stand for."""
+        found: Ints = self.found[self.first[of_pass] + reference]
+        return found
+
+    def end(self, references: Sequence[int], begin: int) -> Ints:
+        """Return, by pass, where the passes of its rank before it left off; references: where each pattern does, 0 if nowhere."""
+        reference = np.array(references)[self.pattern]
+        changed = np.maximum.accumulate(np.where(reference > 0, np.arange(len(reference)), -1))
+        last = np.append(-1, changed[:-1])
+        found: Ints = np.where(last >= self.templates.first_pass, self.nodes(reference[last], last), begin)
+        return found
+
+    def met(self, asked: Mask, one: Ints, other: Ints, references: Ints) -> _Meetings:
+        """Find the tasks that ranks start together; asked: which of the references are to them, of which columns follow."""
+        (group, call, _, _, local, _), of_pass = self.arrivals
+        most = max((len(own) for own in self.templates.groups), default=0)
+        numbers = [[self.templates.group_numbers[name] for name in own] for own in self.templates.groups]
+        number = np.array([[*own, *[-1] * (most - len(own))] for own in numbers], np.int64).reshape(len(numbers), most)
+        calls = [[pattern.calls.get(group, -1) + 1 for group in range(most)] for pattern in self.patterns]
+        before = self.templates.before(np.array(calls, np.int64).reshape(len(calls), most)[self.pattern])
+
+        def key(group: Ints, call: Ints, of_pass: Ints) -> Ints:
+            found: Ints = number[self.templates.rank_of_pass[of_pass], group] << 32 | before[of_pass, group] + call
+            return found
+
+        own = key(group, call, of_pass)
+        order = np.argsort(own, kind="stable")
+        start = np.flatnonzero(np.diff(own[order], prepend=-1))
+        first = order[start]
+        node = np.where(local[first] < 0, -1, self.begin[of_pass[first]] + local[first])
+        self.found[asked] = node[np.searchsorted(own[first], key(one[asked], other[asked], references[asked]))]
+        sizes = np.array([self.templates.members[name] for name in self.templates.group_numbers], np.int64)
+        by_node, count = np.argsort(node, kind="stable"), np.diff(np.append(start, len(own)))
+        rows = order[entries(np.append(start, len(own)), by_node)]
+        start = np.append(0, np.cumsum(count[by_node]))
+        return _Meetings(start, node[by_node], sizes[own[first] >> 32][by_node], rows)
+
+    def launched(self, rows: Ints, stream: Ints, which: Ints, of_pass: Ints) -> None:
+        """Find the n-th tasks of streams, to which some rows of the references are."""
+        if not len(rows):
+            return
+        names = self.numbers.streams
+        tables = [[(names[name], one) for name, own in x.own.items() for one in own] for x in self.patterns]
+        (streams, own), passes = self.rows(tables, 2)
+        key = self.templates.rank_of_pass[passes] * len(names) + streams
+        order = np.argsort(key, kind="stable")
+        begin = np.searchsorted(key[order], self.templates.rank_of_pass[of_pass[rows]] * len(names) + stream[rows])
+        taken = order[begin + which[rows] - 1]
+        self.found[rows] = self.nodes(own[taken], passes[taken])
+
+    def messages(self, rows: Ints, message: Ints, of_pass: Ints) -> Ints:
+        """Find the messages to which some rows of the references are; return the nodes at whose ends all were asked for."""
+        count = int(self.microbatch.max(initial=-1)) + 2  # microbatch -1 is the last column
+        (number, node, asked), passes = self.rows([one.sent for one in self.patterns], 3)
+        nodes, sent = (np.full((len(self.numbers.messages), count), -1) for _ in range(2))
+        nodes[number, self.microbatch[passes]] = self.nodes(node, passes)
+        sent[number, self.microbatch[passes]] = self.nodes(asked, passes)
+        self.found[rows] = nodes[message[rows], self.microbatch[of_pass[rows]]]
+        return sent
+
+    def graph(self, ranks: int) -> StepGraph:
+        """Return all nodes, in an order in which every one comes after those before it. Raises SimulationError."""
+        (a, b, slot, task, count), of_pass = self.rows([one.nodes for one in self.patterns], 5)
+        a, b = self.nodes(a, of_pass), self.nodes(b, of_pass)
+        labels = np.array([task, self.microbatch[of_pass], count])
+        self.complete(labels)
+        if len(missing := np.flatnonzero((a < 0) | (b < 0))):
+            raise self.stuck(*labels[:2, missing[0]].tolist())
+        columns = np.concatenate([[[0], [0], [JOIN], [-1], [-1], [0]], [a, b, slot, *labels]], axis=1)
+        columns = np.concatenate([columns, self.joined(columns)], axis=1)
+        order = _ordered(columns[0], columns[1])
+        if len(order) < columns.shape[1]:
+            left = np.setdiff1d(np.arange(columns.shape[1]), order)
+            raise self.stuck(*columns[3:5, left[0]].tolist())
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        a, b, slot = columns[:3, order]
+        return StepGraph(
+            place[a].tolist(),
+            place[b].tolist(),
+            slot.tolist(),
+            tuple(self.numbers.slots),
+            tuple(self.numbers.tasks),
+            self.occurrences(place),
+            self.waits(place),
+            Labels(*columns[3:, order]),
+            ranks,
+        )
+
+    def complete(self, labels: Ints) -> None:
+        """Raise SimulationError unless all ranks of a group come to each task that they start together."""
+        start, node, size, rows = self.meetings
+        short = np.flatnonzero((np.diff(start) < size) | (node < 0))
+        if len(short):
+            (_, _, _, task, _, _), of_pass = self.arrivals
+            row = rows[start[short[0]]]
+            raise self.stuck(int(task[row]), int(self.microbatch[of_pass[row]]))
+
+    def joined(self, columns: Ints) -> Ints:
+        """Let each task that ranks start together begin when the last of them is there: return the nodes that join them.
+
+        columns: a, b, slot and labels of all other nodes.
+        """
+        start, node, _, rows = self.meetings
+        (_, _, arrived, task, _, count), of_pass = self.arrivals
+        arrived = self.nodes(arrived[rows], of_pass[rows])
+        columns[2, node] = self.shared_slots(task[rows], start)
+        made, next_node = [], columns.shape[1]
+        for one, begin, end in zip(node.tolist(), start[:-1].tolist(), start[1:].tolist(), strict=True):
+            first, *others, last = arrived[begin:end].tolist()
+            number = int(count[rows[begin]])
+            for other in others:
+                if first != other:
+                    made.append((first, other, JOIN, *columns[3:5, one].tolist(), number))
+                    first, number, next_node = next_node, number + 1, next_node + 1
+            columns[:2, one] = first, last
+        return np.array(made, np.int64).reshape(-1, 6).T
+
+    def shared_slots(self, task: Ints, start: Ints) -> list[int]:
+        """Return the slots of tasks that ranks start together, those of task i being start[i] to start[i + 1] of `task`."""
+        slots, own = self.numbers.slots, task.tolist()
+        pairs = zip(start[:-1].tolist(), start[1:].tolist(), strict=True)
+        return [slots.setdefault(tuple(own[begin:end]), len(slots)) for begin, end in pairs]
+
+    def occurrences(self, place: Ints) -> Occurrences:
+        """Return what ranks do at nodes; place: where each node is in the order of the graph."""
+        (node, asked, task), of_pass = self.rows([one.occurrences for one in self.patterns], 3)
+        own = np.where(asked == BEGIN, -1, place[self.nodes(np.maximum(asked, 0), of_pass)])
+        rank = self.templates.rank_of_pass[of_pass]
+        return Occurrences(rank, place[self.nodes(node, of_pass)], own, task, self.microbatch[of_pass])
+
+    def waits(self, place: Ints) -> Waits:
+        """Return what ranks wait for, as `occurrences` does."""
+        (kind, stage, asked, awaited, message, task), of_pass = self.rows([one.waits for one in self.patterns], 6)
+        which = self.microbatch[of_pass]
+        sent = np.zeros(len(kind), np.int64)
+        of_messages = np.flatnonzero(message >= 0)
+        sent[of_messages] = self.sent[message[of_messages], which[of_messages]]
+        wanted, over = self.nodes(asked, of_pass), self.nodes(awaited, of_pass)
+        rank, kinds = self.templates.rank_of_pass[of_pass], tuple(self.numbers.kinds)
+        return Waits(rank, kind, stage, task, which, place[wanted], place[over], place[sent], kinds)
+
+    def stuck(self, task: int, microbatch: int) -> SimulationError:
+        """Return the error of a step that cannot end, as a task cannot begin."""
+        rank, (part, key), _ = list(self.numbers.tasks)[task]
+        what = f"{part} {key}" if key is not None else part
+        return SimulationError(f"deadlock: rank cell {rank} cannot begin {what} of microbatch {microbatch}")
+
+
+def _ordered(a: Ints, b: Ints) -> Ints:
+    """Return nodes so that each comes after its predecessors, without those on a circle or behind one."""
+    count = len(a)
+    before = np.concatenate([a, b])
+    by_source = np.argsort(before, kind="stable")
+    start = np.searchsorted(before[by_source], np.arange(count + 1)).tolist()
+    after = (by_source % count).tolist()
+    missing = [2] * count
+    missing[0] = 0
+    order = [0]
+    for node in order:  # grows while it is read
+        for following in after[start[node] : start[node + 1]]:
+            missing[following] -= 1
+            if not missing[following]:
+                order.append(following)
+    return np.array(order, np.int64)
