@@ -28,10 +28,39 @@ PUBLISHED = {
     "llama3_405b": (405.85e9, 0.001),
     "mixtral_8x7b": (46.703e9, 0.001),  # Hugging Face model card; Jiang et al. 2024 say 47B
     "mixtral_8x22b": (140.63e9, 0.001),  # Hugging Face model card, mistralai/Mixtral-8x22B-v0.1
+    "llama4_scout": (108.64e9 - 0.87e9, 0.005),  # model card's tensors, less the vision encoder of 34 layers
+    "llama4_maverick": (401.58e9 - 0.87e9, 0.005),  # the same
+    "qwen2.5_7b": (7.61e9, 0.005),  # Hugging Face model cards, Qwen
+    "qwen2.5_72b": (72.7e9, 0.005),
+    "qwen3_8b": (8.2e9, 0.005),
+    "qwen3_32b": (32.8e9, 0.005),
+    "qwen3_30b_a3b": (30.5e9, 0.005),
+    "qwen3_235b_a22b": (235e9, 0.005),
+    "deepseek_v3": (671e9, 0.005),  # arXiv 2412.19437, section 4.2, without the further prediction
+    "kimi_k2": (1026.4e9, 0.005),  # tensors of moonshotai/Kimi-K2-Instruct without the scales of fp8
+    "grok_1": (314e9 + 131072 * 6144, 0.005),  # xai-org/grok-1, README: 314B, which is all but the embedding
+    "nemotron4_340b": (9.4e9 + 331.6e9, 0.005),  # arXiv 2406.11704, table 1
+    "gpt_oss_20b": (20.91e9, 0.005),  # arXiv 2508.10925, table 1
+    "gpt_oss_120b": (116.83e9, 0.005),
     "neusight_gpt3_xl": (2.8796e9, 0.001),
     "neusight_gpt3_xl_4": (2.8796e9, 0.001),
     "neusight_gpt2_large_4": (774.0e6, 0.002),
 }
+
+
+ACTIVE = {
+    "mixtral_8x7b": (12.88e9, True),  # Jiang et al. 2024: 12.9B
+    "mixtral_8x22b": (39e9, True),  # Mistral AI, April 2024
+    "llama4_scout": (17.2e9, True),  # model card: 17B
+    "llama4_maverick": (17.2e9, True),
+    "qwen3_30b_a3b": (3.34e9, True),  # model card: 3.3B
+    "qwen3_235b_a22b": (22.2e9, True),  # model card: 22B
+    "deepseek_v3": (36.7e9, False),  # arXiv 2412.19437: 37B
+    "kimi_k2": (31.7e9, False),  # model card: 32B
+    "gpt_oss_20b": (3.61e9, False),  # arXiv 2508.10925, table 1
+    "gpt_oss_120b": (5.13e9, False),
+}
+"""Parameters that a token visits, to a digit more than they are published, and whether those of the embedding count."""
 
 
 def job(name, **overrides):
@@ -60,8 +89,11 @@ def test_every_shipped_workload_has_a_published_count():
     assert {path.stem for path in FOLDER.glob("*.yaml")} == set(PUBLISHED)
 
 
-def test_mixtral_activates_twelve_point_nine_billion():
-    assert parameters(job("mixtral_8x7b").model, active=True) == pytest.approx(12.88e9, rel=0.001)
+@pytest.mark.parametrize("name", ACTIVE)
+def test_tokens_visit_the_published_number_of_parameters(name):
+    (count, embedding), model = ACTIVE[name], job(name).model
+    table = 0 if embedding else model.vocab * model.hidden
+    assert parameters(model, active=True) - table == pytest.approx(count, rel=0.005)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -71,11 +103,12 @@ def test_the_operators_hold_the_parameters_of_the_closed_form(name, tp):
     sp = {"parallelism__sequence_parallel": ep > 1 and tp > 1}
     whole_model = {"parallelism__pp": 1, "parallelism__vpp": 1, "parallelism__schedule": "1f1b"}
     ends = {"parallelism__account_for_embedding": False, "parallelism__account_for_loss": False}
+    ends |= {"parallelism__layout": None, "parallelism__last_layers": None}
     one = job(name, parallelism__tp=tp, parallelism__shard_all_parameters=False, **whole_model, **ends, **sp)
     (stage,) = stages(one)
     dense = stage.parameters - stage.experts
-    whole = (dense - stage.replicated) * tp + stage.replicated + stage.experts * tp * ep
-    assert whole == parameters(one.model, vocab=padded_vocab(one.model, tp))
+    whole = (dense - stage.replicated) * tp + stage.replicated + stage.experts * one.parallelism.etp * ep
+    assert whole == parameters(one.model, vocab=padded_vocab(one.model, tp), mtp=True)
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from clustersim.engine.memory import memory_by_rank, rank_memory
 from clustersim.engine.peaks import moments, peaks
-from clustersim.model.transformer import dense_block as block
+from clustersim.model.transformer import block
 from clustersim.parallel.load import load
 from clustersim.parallel.optimizer import update
 from clustersim.parallel.stages import stages

@@ -12,8 +12,9 @@ from clustersim.errors import InputError
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective
 from clustersim.parallel.kernel_table import rows
+from clustersim.parallel.layout import share
 from clustersim.parallel.load import load
-from clustersim.parallel.stages import share, stages
+from clustersim.parallel.stages import stages
 
 FOLDER = Path(__file__).parents[1] / "workloads"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
@@ -171,6 +172,8 @@ def test_the_table_has_what_the_stages_run(name, tp, pp, recompute):
         parallelism__pp=pp,
         parallelism__vpp=1,
         parallelism__schedule="1f1b",
+        parallelism__layout=None,
+        parallelism__last_layers=None,
         parallelism__sequence_parallel=spread and tp > 1,
         training__recompute=recompute,
         training__optimizer="none",

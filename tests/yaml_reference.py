@@ -50,6 +50,8 @@ TITLES = {
     topology.AstraNetwork: "ASTRA-sim's network.yml",
     workload.Workload: "The top level of a workload",
     workload.Model: "model",
+    workload.Block: "model.blocks",
+    workload.LatentAttention: "model.mla",
     workload.Training: "training",
     workload.Parallelism: "parallelism",
     workload.Overlap: "parallelism.overlap",

@@ -151,7 +151,7 @@ def _table(rows: list[ListRow]) -> Iterable[str]:
         if key == "memory_bytes":
             return f"{value / 2**30:.0f} GiB"
         if key == "parameters":
-            return f"{value / 1e9:.3g} billion"
+            return f"{value / 1e12:.3g} trillion" if value >= 1e12 else f"{value / 1e9:.3g} billion"
         return scaled(value, units[key]) if key in units else f"{value:,}" if isinstance(value, int) else str(value)
 
     keys = list(rows[0])

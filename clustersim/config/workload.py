@@ -11,11 +11,58 @@ from clustersim.config.fields import Count, Fraction, Index, Name, Spec
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 
 
+Positions = Literal["learned", "rotary", "none"]
+
+
+class LatentAttention(Spec):
+    """Multi-head latent attention (MLA, DeepSeek-V2, arXiv 2405.04434): queries, keys and values come out of narrow latents, and
+    values have a width of their own. The names are Megatron's."""
+
+    q_lora_rank: Count | None = None
+    """Width of the latent of the queries; default: none, they come from the block's input (DeepSeek-V2-Lite)."""
+    kv_lora_rank: Count
+    """Width of the latent that keys and values share."""
+    qk_head_dim: Count
+    """Width of a head's queries and keys without their rotary part."""
+    qk_pos_emb_head_dim: Count
+    """Width of the rotary part; all heads share that of the keys."""
+    v_head_dim: Count
+    """Width of a head's values."""
+
+
+class Block(Spec):
+    """What one kind of block, or several in a row, has otherwise than the model says."""
+
+    count: Count = 1
+    """How many in a row."""
+    heads: Count | None = None
+    """Attention heads."""
+    kv_heads: Count | None = None
+    """Key and value heads."""
+    head_dim: Count | None = None
+    """Width of one head."""
+    window: Index | None = None
+    """Keys that a query sees at most, counted back from itself; 0: all."""
+    positions: Positions | None = None
+    """How tokens know their place."""
+    ffn: Count | None = None
+    """Width of the MLP, or of one expert."""
+    experts: Index | None = None
+    """Experts of a mixture; 0: one MLP."""
+    topk: Count | None = None
+    """Experts that a token visits."""
+    shared_experts: Index | None = None
+    """Experts that every token visits too."""
+
+
 class Model(Spec):
     """A transformer by its shapes. Megatron's names of keys are accepted too ([list](#megatrons-names))."""
 
     layers: Annotated[int, Field(ge=1, le=10_000)]
-    """Blocks."""
+    """Blocks; of a decoder."""
+    blocks: Annotated[tuple[Block, ...], Field(strict=False)] = ()
+    """Kinds of blocks in order, repeated until all layers have one, the last time in part: `[{window: 128}, {}]` slides in every
+    other layer. Default: all alike."""
     hidden: Annotated[int, Field(ge=1, le=1_000_000)]
     """Width of the activations between blocks."""
     heads: Count
@@ -28,18 +75,26 @@ class Model(Spec):
     """Key and value heads (GQA); default: heads."""
     head_dim: Count | None = None
     """Width of one head; default hidden / heads."""
+    mla: LatentAttention | None = None
+    """Multi-head latent attention, in the place of kv_heads and head_dim."""
+    window: Index = 0
+    """Keys that a query sees at most, counted back from itself (sliding window); 0: all."""
+    qk_norm: bool = False
+    """Queries and keys are normed head by head (Qwen 3)."""
     max_positions: Count | None = None
     """Rows of the table of learned positions; default seq."""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     """Which norm."""
-    norm_position: Literal["pre", "post"] = "pre"
-    """Before (`pre`) or after (`post`) each half of a block."""
-    activation: Literal["gelu", "gelu_new", "relu", "swiglu"] = "gelu"
-    """Of the MLP; `gelu_new` is GPT-2's tanh form, eight kernels when eager."""
-    positions: Literal["learned", "rotary", "none"] = "learned"
+    norm_position: Literal["pre", "post", "both"] = "pre"
+    """Before (`pre`) or after (`post`) each half of a block, or `both` (Grok-1)."""
+    activation: Literal["gelu", "gelu_new", "relu", "squared_relu", "swiglu", "geglu"] = "gelu"
+    """Of the MLP; `gelu_new` is GPT-2's tanh form, eight kernels when eager; `swiglu` and `geglu` multiply with a gate."""
+    positions: Positions = "learned"
     """How tokens know their place."""
     bias: bool = True
     """Linears add one."""
+    qkv_bias: bool | None = None
+    """Queries, keys and values add one; default: bias (Qwen 2.5: these alone)."""
     tied_embeddings: bool = True
     """The head shares the embedding's weights."""
     head_transform: bool = False
@@ -56,10 +111,14 @@ class Model(Spec):
     """Experts that a token visits."""
     shared_experts: Index = 0
     """Experts, of the same width, that every token visits too."""
+    shared_ffn: Count | None = None
+    """Width of each of those; default: ffn."""
     dense_layers: Index = 0
     """So many of the first layers have one MLP and no experts (DeepSeek)."""
     dense_ffn: Count | None = None
     """Width of that MLP; default: ffn."""
+    mtp_layers: Annotated[int, Field(ge=0, le=100)] = 0
+    """Further tokens that are predicted, each by one more block (multi-token prediction, DeepSeek-V3)."""
 
 
 class Training(Spec):
@@ -137,6 +196,13 @@ class Parallelism(Spec):
     """The embedding counts as a layer of the first stage when layers are divided."""
     account_for_loss: bool = False
     """The loss counts as a layer of the last stage when layers are divided."""
+    first_layers: Count | None = None
+    """Blocks of the first pipeline rank (decoder_first_pipeline_num_layers); default: as many as the others."""
+    last_layers: Count | None = None
+    """Blocks of the last pipeline rank."""
+    layout: Annotated[str, Field(min_length=1, max_length=10_000)] | None = None
+    """What each stage has, as Megatron's pipeline_model_parallel_layout says it: `E` embedding, `t` block, `m` MTP,
+    `L` loss ([how](models.md#which-stage-has-which-layers))."""
     schedule: Name = "1f1b"
     """The order of passes: a file of `clustersim/schedules/kinds/`."""
     sequence_parallel: bool = False

@@ -1,10 +1,10 @@
-"""Self-attention: query/key/value linear, rotary positions, the core (flash or unfused), output linear, residual."""
+"""Self-attention: query/key/value linear, norms of heads, rotary positions, the core (flash or unfused), output linear."""
 
 from __future__ import annotations
 
 from clustersim.model.elementwise import copy, dropout, dropout_backward, pointwise, residual
 from clustersim.model.kernel import Kernel, attention, gemm, vector
-from clustersim.model.linear import column, row
+from clustersim.model.linear import accumulate, column, row
 from clustersim.model.operator import Operator
 from clustersim.model.sharding import ShardedModel
 
@@ -17,10 +17,13 @@ def attention_part(shard: ShardedModel) -> tuple[Operator, ...]:
     hidden, inner = shard.model.hidden, shard.heads * shard.dim
     outputs = inner + 2 * shard.kv_heads * shard.dim
     qkv_saved = shard.size * shard.tokens * outputs
+    columns = (shard.heads + shard.kv_heads) * shard.dim
+    bias = shard.model.bias if shard.model.qkv_bias is None else shard.model.qkv_bias
     return (
-        column(shard, "qkv", hidden, outputs, bias=shard.model.bias, saved=qkv_saved),
-        *((rotary(shard),) if shard.model.positions == "rotary" else ()),
-        flash(shard) if shard.training.attention == "flash" else unfused(shard),
+        column(shard, "qkv", hidden, outputs, bias=bias, saved=qkv_saved),
+        *((head_norms(shard),) if shard.model.qk_norm else ()),
+        *((rotary(shard, columns),) if shard.model.positions == "rotary" else ()),
+        core(shard, shard.kv_heads, shard.dim, shard.dim),
         row(shard, "projection", inner, hidden, bias=shard.model.bias),
         residual_part(shard, "attention_residual"),
     )
@@ -38,19 +41,45 @@ def residual_part(shard: ShardedModel, name: str) -> Operator:
     )
 
 
-def rotary(shard: ShardedModel) -> Operator:
-    """Return the rotation of queries and keys; fused in place, or eager: two products and a sum of halves swapped."""
-    columns = (shard.heads + shard.kv_heads) * shard.dim
+def head_norms(shard: ShardedModel) -> Operator:
+    """Return the norms of queries and keys, each over one head; they keep their input."""
+    z, dim, name = shard.size, shard.dim, shard.model.norm
+    each, heads = (2 if name == "layernorm" else 1) * dim, (shard.heads, shard.kv_heads)
+    rows = [shard.tokens * count for count in heads]
+    weights = shard.replicated(2 * each)
+    return Operator(
+        "qk_norm",
+        tuple(vector("layernorm", name, shard.dtype, count, dim, 6.0, 2 * z) for count in rows),
+        tuple(vector("layernorm", f"{name}_backward", shard.dtype, count, dim, 12.0, 5 * z) for count in rows),
+        accumulate(shard, 1, weights),
+        parameters=weights,
+        replicated=weights,
+        saved=z * sum(rows) * dim,
+    )
+
+
+def rotary(shard: ShardedModel, columns: int) -> Operator:
+    """Return the rotation of `columns` values a token: of queries and keys.
+
+    Fused in place, or eager: two products and a sum of halves swapped.
+    """
     z, rows = shard.size, shard.tokens
     steps = (("mul", 2), ("rotate_half", 2), ("mul", 2), ("add", 3)) if shard.eager else (("rope", 2),)
     kernels = tuple(pointwise(shard, op, rows, columns, values * z) for op, values in steps)
     return Operator("rotary", kernels, kernels)
 
 
-def flash(shard: ShardedModel) -> Operator:
+def core(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Operator:
+    """Return attention itself over heads whose queries and keys are `dim` wide and whose values `value_dim`."""
+    one = flash if shard.training.attention == "flash" else unfused
+    return one(shard, kv_heads, dim, value_dim)
+
+
+def flash(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Operator:
     """Return the fused core: keeps only its statistics, 4 bytes a query and head (its output is the projection's input)."""
     b, s = shard.training.micro_batch, shard.training.seq
-    args = (shard.product, b, shard.heads, shard.kv_heads, s, s, shard.dim, shard.model.causal)
+    shape = (shard.product, b, shard.heads, kv_heads, s, s, dim)
+    args = (*shape, shard.model.causal, value_dim, shard.model.window)
     return Operator(
         CORE,
         (attention("forward", *args),),
@@ -59,34 +88,36 @@ def flash(shard: ShardedModel) -> Operator:
     )
 
 
-def unfused(shard: ShardedModel) -> Operator:
-    """Return the core as two products around a softmax; it keeps the 5·a·s²·b bytes of Korthikanti et al. in 16 bits."""
-    s, d, batch = shard.training.seq, shard.dim, shard.training.micro_batch * shard.heads
+def unfused(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Operator:
+    """Return the core as two products around a softmax; it keeps the 5·a·s²·b bytes of Korthikanti et al. in 16 bits.
+
+    A window masks scores and saves nothing.
+    """
+    s, batch = shard.training.seq, shard.training.micro_batch * shard.heads
     elements, z = float(batch) * s * s, shard.size
-    wide, narrow = (s, s, d), (s, d, s)
 
-    def bmm(op: str, shape: tuple[int, int, int]) -> Kernel:
-        return gemm("bmm", op, shard.product, batch, *shape)
+    def bmm(op: str, m: int, n: int, k: int) -> Kernel:
+        return gemm("bmm", op, shard.product, batch, m, n, k)
 
-    forward = (bmm("scores", wide), *softmax(shard, batch * s, s), bmm("context", narrow))
+    forward = (bmm("scores", s, s, dim), *softmax(shard, batch * s, s), bmm("context", s, value_dim, s))
     backward = (
-        bmm("context_dgrad", wide),
-        bmm("context_wgrad", narrow),
+        bmm("context_dgrad", s, s, value_dim),
+        bmm("context_wgrad", s, value_dim, s),
         *softmax_backward(shard, batch * s, s),
-        bmm("scores_dgrad", narrow),
-        bmm("scores_wgrad", narrow),
+        bmm("scores_dgrad", s, dim, s),
+        bmm("scores_wgrad", s, dim, s),
     )
-    repeat, merge = _grouped(shard)
+    repeat, merge = _grouped(shard, kv_heads, dim + value_dim)
     kept = elements * (2 * z + 1 if shard.model.dropout else z)
     return Operator(CORE, (*repeat, *forward), (*backward, *merge), saved=kept)
 
 
-def _grouped(shard: ShardedModel) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+def _grouped(shard: ShardedModel, kv_heads: int, width: int) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
     """Return the copies that repeat key/value heads for the unfused products, and the sums that merge their gradients."""
-    if shard.kv_heads == shard.heads:
+    if kv_heads == shard.heads:
         return (), ()
-    columns = 2 * shard.kv_heads * shard.dim
-    traffic = shard.size * (1 + shard.heads / shard.kv_heads)
+    columns = kv_heads * width
+    traffic = shard.size * (1 + shard.heads / kv_heads)
     names = ("repeat_kv", "repeat_kv_backward")
     repeat, merge = (copy(shard, op, shard.tokens, columns, traffic) for op in names)
     return (repeat,), (merge,)

@@ -8,7 +8,7 @@ eager counts are those of PyTorch's kernels; `fused` are Megatron's bias-activat
 from __future__ import annotations
 
 from clustersim.model.kernel import Kernel, vector
-from clustersim.model.sharding import ShardedModel
+from clustersim.model.sharding import ShardedModel, gated
 
 
 def pointwise(shard: ShardedModel, op: str, rows: int, columns: int, traffic: float, flop: float = 1.0) -> Kernel:
@@ -56,7 +56,9 @@ def residual(shard: ShardedModel, columns: int, late_bias: bool) -> tuple[Kernel
 FORWARD: dict[str, tuple[tuple[str, float], ...]] = {
     "gelu": (("gelu", 2),),
     "relu": (("relu", 2),),
+    "squared_relu": (("relu", 2), ("mul", 2)),
     "swiglu": (("silu", 2), ("mul", 3)),
+    "geglu": (("gelu", 2), ("mul", 3)),
     # 0.5·x·(1 + tanh(c·(x + d·x³))): mul, pow, mul, add, mul, tanh, add, mul
     "gelu_new": (
         ("mul", 2),
@@ -74,7 +76,9 @@ FORWARD: dict[str, tuple[tuple[str, float], ...]] = {
 BACKWARD: dict[str, tuple[tuple[str, float], ...]] = {
     "gelu": (("gelu_backward", 3),),
     "relu": (("relu_backward", 3),),
+    "squared_relu": (("mul", 3), ("mul", 2), ("relu_backward", 3)),
     "swiglu": (("mul", 3), ("mul", 3), ("silu_backward", 3)),
+    "geglu": (("mul", 3), ("mul", 3), ("gelu_backward", 3)),
     # the gradients of the eight, and two sums where x and the product fork
     "gelu_new": (
         ("mul", 3),
@@ -89,16 +93,16 @@ BACKWARD: dict[str, tuple[tuple[str, float], ...]] = {
     ),
 }
 
-KEPT = {"gelu": 1.0, "relu": 0.0, "swiglu": 3.0, "gelu_new": 4.0}
+KEPT = {"gelu": 1.0, "relu": 0.0, "squared_relu": 1.0, "swiglu": 3.0, "geglu": 3.0, "gelu_new": 4.0}
 """Values an element that an eager activation keeps for its backward pass, beyond its output."""
 
 
 def activation(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
-    """Return the activation of rows×columns outputs, with its bias when fused; swiglu reads two inputs an output."""
+    """Return the activation of rows×columns outputs, with its bias when fused; a gated one reads two inputs an output."""
     name, z = shard.model.activation, shard.size
     if shard.eager:
         return tuple(pointwise(shard, op, rows, columns, values * z) for op, values in FORWARD[name])
-    return (pointwise(shard, name.removesuffix("_new"), rows, columns, (3 if name == "swiglu" else 2) * z),)
+    return (pointwise(shard, name.removesuffix("_new"), rows, columns, (3 if gated(shard.model) else 2) * z),)
 
 
 def activation_backward(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
@@ -107,11 +111,11 @@ def activation_backward(shard: ShardedModel, rows: int, columns: int) -> tuple[K
     if shard.eager:
         return tuple(pointwise(shard, op, rows, columns, values * z) for op, values in BACKWARD[name])
     op = f"{name.removesuffix('_new')}_backward"
-    return (pointwise(shard, op, rows, columns, (5 if name == "swiglu" else 3) * z),)
+    return (pointwise(shard, op, rows, columns, (5 if gated(shard.model) else 3) * z),)
 
 
 def activation_saved(shard: ShardedModel, rows: int, columns: int) -> float:
     """Return the bytes that the activation keeps: its input, or eager PyTorch's intermediates."""
     name = shard.model.activation
-    fused = {"swiglu": 2.0, "relu": 0.0}.get(name, 1.0)
+    fused = {"swiglu": 2.0, "geglu": 2.0, "relu": 0.0}.get(name, 1.0)
     return (KEPT[name] if shard.eager else fused) * shard.size * rows * columns

@@ -19,11 +19,17 @@ def head_part(shard: ShardedModel) -> tuple[Operator, ...]:
     hidden = shard.model.hidden
     logits = column(shard, LOGITS, hidden, shard.vocab, bias=shard.model.head_transform)
     return (
-        *((norm(shard, "final_norm", fork=False),) if shard.model.norm_position == "pre" else ()),
+        *((norm(shard, "final_norm", fork=False),) if shard.model.norm_position != "post" else ()),
         *(transform(shard) if shard.model.head_transform else ()),
         logits,
         cross_entropy(shard),
     )
+
+
+def further_head_part(shard: ShardedModel) -> tuple[Operator, ...]:
+    """Return the logits and the loss of one more token, by the head's own weights."""
+    logits = column(shard, LOGITS, shard.model.hidden, shard.vocab, bias=False)
+    return logits._replace(name=f"mtp_{LOGITS}", parameters=0), cross_entropy(shard)
 
 
 def transform(shard: ShardedModel) -> tuple[Operator, ...]:

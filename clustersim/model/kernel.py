@@ -10,6 +10,9 @@ from typing import Literal, NamedTuple
 from clustersim.errors import InputError, suggest
 from clustersim.hardware.constants import BYTES
 
+QUERY_BLOCK = 128
+"""Queries that a block of fused attention takes together (FlashAttention-2, section 3.3): it visits the keys of all of them."""
+
 KernelKind = Literal[
     "linear", "bmm", "grouped_gemm", "flash_attention", "softmax", "layernorm", "elementwise", "memory"
 ]
@@ -93,15 +96,27 @@ def attention(
     keys: int,
     dim: int,
     causal: bool,
+    value_dim: int = 0,
+    window: int = 0,
 ) -> Kernel:
     """Return one fused (flash) attention kernel, `op` forward or backward.
 
     FLOP: 4·b·a·s_q·s_k·d forward, 2.5 times that backward (FlashAttention-2, section 4: five products for two), half of
-    it when causal. Bytes: q, k, v, o once forward; those, their gradients and the statistics backward.
+    it when causal. Bytes: q, k, v, o once forward; those, their gradients and the statistics backward. `value_dim`: width of the
+    values where they differ from queries and keys; the kernel then has the mean of both as `k`. `window`: keys that a query sees
+    at most, 0 for all; blocks of queries then visit so many keys and those of a block more, which is the kernel's `n`.
     """
-    flop = 4.0 * batch * heads * queries * keys * dim * (0.5 if causal else 1.0)
-    q, kv = batch * heads * queries * dim, 2 * batch * kv_heads * keys * dim
-    traffic = (2.0 * q + kv) * element(dtype)
+    values, mean = value_dim or dim, (dim + (value_dim or dim)) / 2
+    share = 0.5 if causal else 1.0
+    seen, masked = keys, causal
+    if 0 < window < keys:
+        part = window / keys
+        share = part * (1 - part / 2)
+        seen, masked = min(keys, round((window + QUERY_BLOCK) * (1 - part / 2))), False
+    flop = 4.0 * batch * heads * queries * keys * mean * share
+    q, kv = batch * heads * queries * (dim + values), batch * kv_heads * keys * (dim + values)
+    traffic = (1.0 * q + kv) * element(dtype)
     if op == "backward":
         flop, traffic = 2.5 * flop, 2 * traffic
-    return Kernel("flash_attention", op, dtype, batch, queries, keys, dim, flop, traffic, heads, kv_heads, causal)
+    shape = (batch, queries, seen, -int(-mean // 1))
+    return Kernel("flash_attention", op, dtype, *shape, flop, traffic, heads, kv_heads, masked)

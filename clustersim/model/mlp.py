@@ -6,18 +6,18 @@ from clustersim.model.attention import residual_part
 from clustersim.model.elementwise import activation, activation_backward, activation_saved
 from clustersim.model.linear import column, row
 from clustersim.model.operator import Operator
-from clustersim.model.sharding import ShardedModel
+from clustersim.model.sharding import ShardedModel, gated
 
 
 def mlp_part(shard: ShardedModel) -> tuple[Operator, ...]:
     """Return the operators of a dense MLP without its norm."""
-    return (*dense(shard, "", shard.dense_ffn), residual_part(shard, "mlp_residual"))
+    return (*dense(shard, "", shard.ffn), residual_part(shard, "mlp_residual"))
 
 
 def dense(shard: ShardedModel, prefix: str, ffn: int) -> tuple[Operator, ...]:
     """Return both linears and the activation between them, `ffn` features wide on this rank."""
     hidden, bias = shard.model.hidden, shard.model.bias
-    inner = 2 * ffn if shard.model.activation == "swiglu" else ffn
+    inner = 2 * ffn if gated(shard.model) else ffn
     return (
         column(shard, f"{prefix}fc1", hidden, inner, bias=bias),
         activation_part(shard, f"{prefix}activation", shard.tokens, ffn),

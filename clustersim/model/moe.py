@@ -12,7 +12,7 @@ from clustersim.model.kernel import Kernel, gemm
 from clustersim.model.linear import accumulate, dgrad, input_size, product, wgrad
 from clustersim.model.mlp import activation_part, dense
 from clustersim.model.operator import Collective, Operator, Steps
-from clustersim.model.sharding import ShardedModel
+from clustersim.model.sharding import ShardedModel, gated
 
 
 def moe_part(shard: ShardedModel) -> tuple[Operator, ...]:
@@ -27,7 +27,7 @@ def moe_part(shard: ShardedModel) -> tuple[Operator, ...]:
 def routed(shard: ShardedModel) -> tuple[Operator, ...]:
     """Return both linears of the experts and the activation between them; a rank without rows only holds the weights."""
     ffn = shard.expert_ffn
-    inner = 2 * ffn if shard.model.activation == "swiglu" else ffn
+    inner = 2 * ffn if gated(shard.model) else ffn
     parts = (
         experts(shard, "experts_fc1", shard.model.hidden, inner),
         activation_part(shard, "experts_activation", shard.rows, ffn),
@@ -187,5 +187,4 @@ def sort(shard: ShardedModel) -> Steps:
 
 def dense_experts(shard: ShardedModel) -> tuple[Operator, ...]:
     """Return the experts that every token visits, as one dense MLP that each ep rank runs on its own tokens."""
-    count = shard.model.shared_experts
-    return dense(shard, "shared_", shard.ffn * count) if count else ()
+    return dense(shard, "shared_", shard.shared_ffn) if shard.model.shared_experts else ()

@@ -9,14 +9,14 @@ from clustersim.model.operator import Operator
 from clustersim.model.sharding import ShardedModel
 
 
-def norm(shard: ShardedModel, name: str, *, fork: bool = True) -> Operator:
-    """Return a norm over the hidden dimension of the rank's own tokens.
+def norm(shard: ShardedModel, name: str, *, fork: bool = True, width: int | None = None) -> Operator:
+    """Return a norm over the hidden dimension (or `width` values) of the rank's own tokens.
 
     Forward reads and writes the values once; backward reads the input and the gradient twice and writes one result
     (PyTorch's two passes: input gradient, then weight gradient). `fork`: the input also feeds a residual, so two gradients
     are added. Keeps its input.
     """
-    rows, hidden, z = shard.local, shard.model.hidden, shard.size
+    rows, hidden, z = shard.local, width or shard.model.hidden, shard.size
     op = f"unfused_{shard.model.norm}" if shard.eager and z < 4 else shard.model.norm
     weights = shard.replicated(hidden * (2 if shard.model.norm == "layernorm" else 1))
     return Operator(

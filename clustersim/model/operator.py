@@ -53,10 +53,10 @@ class Layer(NamedTuple):
     """A run of operators that is placed on one pipeline stage as a whole: the embedding, one block, or the head."""
 
     name: str
-    """embedding, block or head."""
+    """embedding, block, head; mtp and mtp_head: a block and a head of multi-token prediction."""
     operators: tuple[Operator, ...]
     """In run order."""
     input_bytes: float
     """Bytes of the layer's input on one rank: all that full recomputation keeps."""
-    experts: bool = False
-    """A block with a mixture of experts where others have one MLP."""
+    widest: float = 0.0
+    """Bytes of the gradients alive at its widest point."""

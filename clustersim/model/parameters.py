@@ -2,44 +2,65 @@
 
 from __future__ import annotations
 
-from clustersim.config.workload import Model
-from clustersim.model.sharding import dense_layers, dense_width, width
+from clustersim.config.workload import LatentAttention, Model
+from clustersim.model.blocks import distinct, kinds
+from clustersim.model.sharding import gated, head_width, width
 
 
-def parameters(model: Model, active: bool = False, vocab: int | None = None) -> int:
+def parameters(model: Model, active: bool = False, vocab: int | None = None, mtp: bool = False) -> int:
     """Return the parameters of the whole model; `active` counts only the experts that a token visits.
 
-    `vocab` replaces the vocabulary, to count padding. Norms have 2·h (LayerNorm) or h (RMSNorm) weights, linears with bias
-    one more an output; BERT's segment embedding and pooler are left out.
+    `vocab` replaces the vocabulary, to count padding; `mtp` counts what predicts further tokens, which published sizes leave out.
+    Norms have 2·h (LayerNorm) or h (RMSNorm) weights, linears with bias one more an output; BERT's segment embedding and pooler
+    are left out.
     """
     h, rows = model.hidden, vocab or model.vocab
-    norm = h * (2 if model.norm == "layernorm" else 1)
+    norm = _norm(model, h)
     table = rows * h
     positions = (model.max_positions or 0) * h if model.positions == "learned" else 0
     transform = h * h + h + norm + rows if model.head_transform else 0
     untied = 0 if model.tied_embeddings else table
-    dense = dense_layers(model)
-    blocks = dense * _block(model, norm, _mlp(model, dense_width(model)))
-    blocks += (model.layers - dense) * _block(model, norm, _experts(model, active)) if model.experts else 0
-    return table + positions + untied + transform + norm + blocks
+    blocks = sum(count * block(kind, active) for kind, count in distinct(model))
+    further = model.mtp_layers * (2 * h * h + 3 * norm + block(kinds(model)[-1], active)) if mtp else 0
+    return table + positions + untied + transform + norm + blocks + further
 
 
-def _block(model: Model, norm: int, mlp: int) -> int:
-    h, dim = model.hidden, model.head_dim or model.hidden // model.heads
+def block(kind: Model, active: bool = False) -> int:
+    """Return the parameters of one block, of those of one kind."""
+    norms = _norm(kind, kind.hidden) * (4 if kind.norm_position == "both" else 2)
+    attention = _attention(kind) if kind.mla is None else _latent_attention(kind, kind.mla)
+    return attention + norms + (_experts(kind, active) if kind.experts else _mlp(kind, width(kind)))
+
+
+def _norm(model: Model, width: int) -> int:
+    return width * (2 if model.norm == "layernorm" else 1)
+
+
+def _attention(model: Model) -> int:
+    h, dim = model.hidden, head_width(model)
     inner, outer = model.heads * dim, (model.heads + 2 * (model.kv_heads or model.heads)) * dim
-    attention = h * outer + inner * h + (outer + h if model.bias else 0)
-    return attention + mlp + 2 * norm
+    bias = outer if (model.bias if model.qkv_bias is None else model.qkv_bias) else 0
+    return h * outer + inner * h + bias + (h if model.bias else 0) + (2 * _norm(model, dim) if model.qk_norm else 0)
+
+
+def _latent_attention(model: Model, mla: LatentAttention) -> int:
+    """Return the parameters of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, equations 37 to 47)."""
+    h, narrow, rope = model.hidden, mla.q_lora_rank, mla.qk_pos_emb_head_dim
+    queries = model.heads * (mla.qk_head_dim + rope)
+    q = h * narrow + _norm(model, narrow) + narrow * queries if narrow else h * queries
+    kv = h * (mla.kv_lora_rank + rope) + _norm(model, mla.kv_lora_rank)
+    kv += mla.kv_lora_rank * model.heads * (mla.qk_head_dim + mla.v_head_dim)
+    return q + kv + model.heads * mla.v_head_dim * h + (h if model.bias else 0)
 
 
 def _mlp(model: Model, ffn: int) -> int:
-    inner = 2 * ffn if model.activation == "swiglu" else ffn
+    inner = 2 * ffn if gated(model) else ffn
     return model.hidden * inner + ffn * model.hidden + (inner + model.hidden if model.bias else 0)
 
 
 def _experts(model: Model, active: bool) -> int:
-    h, ffn, experts = model.hidden, width(model), model.experts or 1
-    inner = 2 * ffn if model.activation == "swiglu" else ffn
-    products = h * inner + ffn * h
-    visited = (model.topk if active else experts) * products
-    bias = model.shared_experts * inner + h if model.bias and model.shared_experts else 0
-    return visited + model.shared_experts * products + bias + h * experts
+    h, factor, shared = model.hidden, 3 if gated(model) else 2, model.shared_experts
+    beside = shared * (model.shared_ffn or width(model))
+    visited = (model.topk if active else model.experts or 1) * width(model)
+    bias = (factor - 1) * beside + h if model.bias and shared else 0
+    return factor * h * (visited + beside) + bias + h * (model.experts or 1)

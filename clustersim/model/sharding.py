@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
 
@@ -37,6 +37,10 @@ class ShardedModel:
     position: int = 0
     """Place in the expert-parallel group, the first one's experts being the most popular."""
 
+    def of(self, kind: Model) -> ShardedModel:
+        """Return the shapes of a layer of one kind."""
+        return replace(self, model=kind)
+
     @property
     def tp(self) -> int:
         """Tensor-parallel degree."""
@@ -65,7 +69,7 @@ class ShardedModel:
     @cached_property
     def dim(self) -> int:
         """Width of one attention head."""
-        return self.model.head_dim or self.model.hidden // self.model.heads
+        return head_width(self.model)
 
     @cached_property
     def heads(self) -> int:
@@ -79,13 +83,13 @@ class ShardedModel:
 
     @cached_property
     def ffn(self) -> int:
-        """Width of the MLP, or of one shared expert."""
+        """Width of the MLP."""
         return width(self.model) // self.tp
 
     @cached_property
-    def dense_ffn(self) -> int:
-        """Width of the MLP of a dense layer."""
-        return dense_width(self.model) // self.tp
+    def shared_ffn(self) -> int:
+        """Width of the experts that every token visits, as one MLP."""
+        return (self.model.shared_ffn or width(self.model)) // self.tp * self.model.shared_experts
 
     @property
     def spread(self) -> bool:
@@ -178,14 +182,14 @@ def width(model: Model) -> int:
     return model.ffn or 4 * model.hidden
 
 
-def dense_width(model: Model) -> int:
-    """Return the width of the MLP of a dense layer before the split: `dense_ffn`, by default as `width`."""
-    return model.dense_ffn or width(model)
+def head_width(model: Model) -> int:
+    """Return the width of one head: `head_dim`, by default hidden / heads."""
+    return model.head_dim or model.hidden // model.heads
 
 
-def dense_layers(model: Model) -> int:
-    """Return how many layers, the first ones, have no experts: all of a model without."""
-    return model.dense_layers if model.experts else model.layers
+def gated(model: Model) -> bool:
+    """Return whether the MLP has a second linear beside the first, with whose outputs its activation multiplies."""
+    return model.activation in ("swiglu", "geglu")
 
 
 # How many rows of a mixture of experts each rank of an expert-parallel group receives.

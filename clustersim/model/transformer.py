@@ -1,25 +1,27 @@
-"""A transformer as one rank runs it: embedding, blocks of one or two kinds, head."""
+"""A transformer as one rank runs it: embedding, blocks that need not be alike, further tokens' predictions, head."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from clustersim.model.attention import attention_part
+from clustersim.model.blocks import kinds
 from clustersim.model.embedding import embedding_part
-from clustersim.model.head import head_part
+from clustersim.model.head import further_head_part, head_part
+from clustersim.model.latent_attention import latent_attention_part
 from clustersim.model.mlp import mlp_part
 from clustersim.model.moe import moe_part
 from clustersim.model.norm import norm
 from clustersim.model.operator import Layer, Operator
-from clustersim.model.sharding import ShardedModel, dense_layers
+from clustersim.model.prediction import prediction_part
+from clustersim.model.sharding import ShardedModel, gated
 
 
-def blocks(shard: ShardedModel) -> tuple[tuple[Layer, int], ...]:
-    """Return the blocks of the model in order, for one tp rank and one microbatch: (block, how many of it in a row).
-
-    A third kind of layer would be one more entry.
-    """
-    first = dense_layers(shard.model)
-    runs = ((dense_block, first), (expert_block, shard.model.layers - first))
-    return tuple((build(shard), count) for build, count in runs if count)
+def blocks(shard: ShardedModel) -> tuple[Layer, ...]:
+    """Return the blocks of the model in order, for one tp rank and one microbatch; equal ones are one object."""
+    found = kinds(shard.model)
+    made = {id(kind): block(shard.of(kind)) for kind in {id(kind): kind for kind in found}.values()}
+    return tuple(made[id(kind)] for kind in found)
 
 
 def embedding(shard: ShardedModel) -> Layer:
@@ -32,29 +34,56 @@ def head(shard: ShardedModel) -> Layer:
     return Layer("head", head_part(shard), hidden_bytes(shard))
 
 
-def dense_block(shard: ShardedModel) -> Layer:
-    """Return one block of attention and an MLP."""
-    return _block(shard, mlp_part(shard))
+def prediction(shard: ShardedModel, table: bool) -> Layer:
+    """Return what predicts one token further (multi-token prediction): a block of the last kind and what joins it to the rest.
+
+    table: whether the stage has no embedding whose weights it could share.
+    """
+    last = block(shard.of(kinds(shard.model)[-1]))
+    operators = (*prediction_part(shard, table), *last.operators, norm(shard, "mtp_final_norm", fork=False))
+    return last._replace(name="mtp", operators=operators)
 
 
-def expert_block(shard: ShardedModel) -> Layer:
-    """Return one block of attention and a mixture of experts."""
-    return _block(shard, moe_part(shard))._replace(experts=True)
+def further_head(shard: ShardedModel) -> Layer:
+    """Return the logits and the loss of a token further, which share the weights of the head."""
+    return Layer("mtp_head", further_head_part(shard), hidden_bytes(shard))
 
 
-def _block(shard: ShardedModel, mlp: tuple[Operator, ...]) -> Layer:
-    """Return a block of two halves, with norms before (pre) or after (post) each."""
-    halves = (("attention", attention_part(shard)), ("mlp", mlp))
+def block(shard: ShardedModel) -> Layer:
+    """Return a block of two halves: attention, and an MLP or a mixture of experts."""
+    model = shard.model
+    attention = attention_part(shard) if model.mla is None else latent_attention_part(shard, model.mla)
+    halves = (("attention", attention), ("mlp", moe_part(shard) if model.experts else mlp_part(shard)))
     operators = tuple(op for half, part in halves for op in _normed(shard, half, part))
-    return Layer("block", operators, hidden_bytes(shard))
+    return Layer("block", operators, hidden_bytes(shard), widest_gradients(shard))
 
 
-def _normed(shard: ShardedModel, name: str, part: tuple[Operator, ...]) -> tuple[Operator, ...]:
-    """Return a half of a block with its norm, where the gradients of branch and residual also meet."""
+def _normed(shard: ShardedModel, name: str, part: Sequence[Operator]) -> tuple[Operator, ...]:
+    """Return a half of a block with its norms, before (pre), after (post) or both.
+
+    Where it begins the gradients of branch and residual also meet. Of both norms the second comes before the residual sum.
+    """
     one = norm(shard, f"{name}_norm")
+    if shard.model.norm_position == "both":
+        return (one, *part[:-1], norm(shard, f"{name}_post_norm", fork=False), part[-1])
     return (one, *part) if shard.model.norm_position == "pre" else (*part, one)
 
 
 def hidden_bytes(shard: ShardedModel) -> float:
     """Return the bytes of the activations between two layers on one rank: b·s·h values, a tp-th under sequence parallelism."""
     return shard.size * shard.local * shard.model.hidden
+
+
+def widest_gradients(shard: ShardedModel) -> float:
+    """Return the bytes of the gradients alive at a block's widest point: MLP inner (in and out) or unfused scores.
+
+    With rows from other ranks, their gradients at the ends of the experts are alive besides.
+    """
+    experts = bool(shard.model.experts)
+    rows, ffn = (shard.rows, shard.expert_ffn) if experts else (shard.tokens, shard.ffn)
+    factor = 3 if gated(shard.model) else 2
+    mlp = factor * rows * ffn
+    square = shard.training.micro_batch * shard.heads * shard.training.seq**2
+    scores = 2 * square if shard.training.attention == "unfused" else 0
+    ends = rows if shard.spread and experts else shard.tokens
+    return shard.size * (max(mlp, scores) + 2 * ends * shard.model.hidden)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from clustersim.model.sharding import dense_width, width
+from clustersim.config.workload import Block, Model
+from clustersim.errors import InputError
+from clustersim.model.blocks import distinct
+from clustersim.model.sharding import width
 from clustersim.parallel.job import Job, degrees, divisors, least_dp, listed
+from clustersim.parallel.layout import portions
 
 Finding = tuple[str, str]
 """A dotted key and a sentence."""
@@ -26,6 +30,11 @@ def model_shapes(job: Job) -> Iterator[Finding]:
         yield "model.heads", f"{m.heads} does not divide hidden {m.hidden}; use a divisor of it or set model.head_dim"
     if m.kv_heads is not None and m.heads % m.kv_heads:
         yield "model.kv_heads", f"{m.kv_heads} does not divide {m.heads} heads; use {listed(divisors(m.heads))}"
+    if m.experts is None and m.blocks and any(block.experts for block in m.blocks):
+        yield (
+            "model.blocks",
+            "a block has experts and the model none; set model.experts, and experts: 0 in the blocks without",
+        )
     if m.experts is None and m.topk > 1:
         yield "model.topk", f"{m.topk} needs a mixture of experts; set model.experts"
     if m.experts is None and m.shared_experts:
@@ -40,20 +49,63 @@ def model_shapes(job: Job) -> Iterator[Finding]:
         yield "model.dense_ffn", f"{m.dense_ffn} is the width of dense layers; set model.dense_layers or write ffn"
 
 
+def block_shapes(job: Job) -> Iterator[Finding]:
+    """Blocks of different kinds fit one another and the keys of the whole model."""
+    m = job.model
+    if m.blocks and m.dense_layers:
+        yield (
+            "model.dense_layers",
+            f"{m.dense_layers} and model.blocks both say which layers have experts; keep one of them",
+        )
+    if m.blocks and m.experts is not None and all(kind.experts is None for kind, _ in distinct(m)):
+        yield "model.blocks", f"leaves no layer with experts of {m.layers}; drop model.experts"
+    windows = [
+        ("model.window", m.window),
+        *((f"model.blocks.{i}.window", one.window) for i, one in enumerate(m.blocks)),
+    ]
+    for key, window in windows:
+        if window and not m.causal:
+            yield key, f"{window} needs model.causal: true, a window looks back; leave it out"
+    for i, block in enumerate(m.blocks):
+        yield from _block_shapes(m, block, f"model.blocks.{i}")
+    if m.mla is not None:
+        for name, given in (("kv_heads", m.kv_heads), ("head_dim", m.head_dim), ("qk_norm", m.qk_norm or None)):
+            if given is not None:
+                yield f"model.{name}", f"{str(given).lower()} and model.mla exclude each other; leave it out"
+
+
+def _block_shapes(m: Model, block: Block, key: str) -> Iterator[Finding]:
+    heads, kv = block.heads or m.heads, block.kv_heads or m.kv_heads
+    experts = m.experts if block.experts is None else block.experts
+    if block.heads and (block.head_dim or m.head_dim) is None and m.hidden % heads:
+        yield f"{key}.heads", f"{heads} does not divide hidden {m.hidden}; use a divisor of it or set head_dim"
+    if kv and heads % kv:
+        yield key, f"{kv} key/value heads do not divide {heads} heads; use {listed(divisors(heads))}"
+    if not experts and (block.topk or block.shared_experts):
+        yield key, "has topk or shared_experts and no experts; leave them out"
+    elif experts and (block.topk or m.topk) > experts:
+        yield key, f"topk {block.topk or m.topk} is more than its {experts} experts; use at most {experts}"
+
+
 def tensor_parallel(job: Job) -> Iterator[Finding]:
     """Tp divides heads, kv heads, the MLP's width and, with sequence parallelism, the sequence."""
-    m, tp = job.model, job.parallelism.tp
-    common = [d for d in divisors(m.heads) if (m.kv_heads or m.heads) % d == 0 and width(m) % d == 0]
-    common = [d for d in common if dense_width(m) % d == 0] if m.dense_layers else common
+    tp = job.parallelism.tp
+    layers = [kind for kind, _ in distinct(job.model)]
+    common = [d for d in divisors(layers[0].heads) if all(_divided(kind, d) for kind in layers)]
     remedy = f"use {listed(common)}"
-    if m.heads % tp:
-        yield "parallelism.tp", f"{tp} does not divide {m.heads} attention heads; {remedy}"
-    elif (m.kv_heads or m.heads) % tp:
-        yield "parallelism.tp", f"{tp} does not divide {m.kv_heads} key/value heads; {remedy}"
-    elif width(m) % tp and not (m.experts and job.parallelism.expert_tp and not m.shared_experts):
-        yield "parallelism.tp", f"{tp} does not divide the MLP's width {width(m)}; {remedy}"
-    elif m.dense_layers and dense_width(m) % tp:
-        yield "parallelism.tp", f"{tp} does not divide the width {dense_width(m)} of dense layers; {remedy}"
+    for kind in layers:
+        kv = kind.kv_heads or kind.heads
+        if kind.heads % tp:
+            yield "parallelism.tp", f"{tp} does not divide {kind.heads} attention heads; {remedy}"
+        elif kv % tp and kind.mla is None:
+            yield "parallelism.tp", f"{tp} does not divide {kv} key/value heads; {remedy}"
+        elif width(kind) % tp and not (kind.experts and job.parallelism.expert_tp and not kind.shared_experts):
+            what = (
+                f"the width {width(kind)} of dense layers"
+                if _between(job.model, kind)
+                else f"the MLP's width {width(kind)}"
+            )
+            yield "parallelism.tp", f"{tp} does not divide {what}; {remedy}"
     if not job.parallelism.sequence_parallel:
         return
     if tp == 1:
@@ -63,6 +115,16 @@ def tensor_parallel(job: Job) -> Iterator[Finding]:
         )
     elif job.training.seq % tp:
         yield "training.seq", f"{job.training.seq} is not a multiple of tp {tp}, as sequence parallelism needs; pad it"
+
+
+def _divided(kind: Model, tp: int) -> bool:
+    kv = kind.heads if kind.mla else kind.kv_heads or kind.heads
+    return kind.heads % tp == 0 and kv % tp == 0 and width(kind) % tp == 0
+
+
+def _between(model: Model, kind: Model) -> bool:
+    """Return whether a kind of layer has one MLP where others have experts."""
+    return model.experts is not None and not kind.experts
 
 
 def expert_parallel(job: Job) -> Iterator[Finding]:
@@ -103,6 +165,9 @@ def expert_parallel(job: Job) -> Iterator[Finding]:
 def pipeline_parallel(job: Job) -> Iterator[Finding]:
     """Every stage gets a layer, and interleaving comes with its schedule."""
     p = job.parallelism
+    yield from _explicit_layout(job)
+    if p.layout is not None:
+        return
     layers = job.model.layers + p.account_for_embedding + p.account_for_loss
     if p.pp > layers:
         yield "parallelism.pp", f"pp > layers: {p.pp} stages cannot share {layers} layers; use at most {layers}"
@@ -112,6 +177,28 @@ def pipeline_parallel(job: Job) -> Iterator[Finding]:
         yield "parallelism.vpp", f"{p.vpp} chunks need an interleaved schedule, not {p.schedule}; use vpp 1"
     if p.vpp > 1 and p.pp == 1:
         yield "parallelism.vpp", f"{p.vpp} chunks need a pipeline; set parallelism.pp above 1 or vpp 1"
+
+
+def _explicit_layout(job: Job) -> Iterator[Finding]:
+    """A cut that is written out is a cut of this model, said once."""
+    p = job.parallelism
+    said = [name for name in ("layout", "first_layers", "last_layers") if getattr(p, name) is not None]
+    if not said:
+        return
+    for other in ("account_for_embedding", "account_for_loss", *(said[1:] if said[0] == "layout" else ())):
+        if getattr(p, other):
+            yield f"parallelism.{other}", f"and parallelism.{said[0]} exclude each other; keep one of them"
+            return
+    if p.pp == 1 and said[0] != "layout":
+        yield (
+            f"parallelism.{said[0]}",
+            f"{getattr(p, said[0])} needs a pipeline; set parallelism.pp above 1 or leave it out",
+        )
+        return
+    try:
+        portions(p, job.model.layers, job.model.mtp_layers)
+    except InputError as error:
+        yield f"parallelism.{said[0]}", str(error)
 
 
 def training_fits(job: Job) -> Iterator[Finding]:
@@ -142,6 +229,7 @@ def training_fits(job: Job) -> Iterator[Finding]:
 
 RULES: tuple[Callable[[Job], Iterator[Finding]], ...] = (
     model_shapes,
+    block_shapes,
     tensor_parallel,
     expert_parallel,
     pipeline_parallel,

@@ -84,24 +84,9 @@ def workspace(shard: ShardedModel, stage: Stage, backward: bool) -> float:
     """
     last = stage.layers[-1][0].name == "head"
     logits = shard.tokens * shard.vocab * (shard.size + 4) if last else 0.0
-    return max(logits, block_temporary(shard, stage)) if backward else logits
+    return max(logits, block_temporary(stage)) if backward else logits
 
 
-def block_temporary(shard: ShardedModel, stage: Stage) -> float:
+def block_temporary(stage: Stage) -> float:
     """Return the bytes of the gradients alive at the widest point of a stage's blocks, 0 without: MLP inner or unfused scores."""
-    kinds = {layer.experts for layer, _ in stage.layers if layer.name == "block"}
-    return max((_widest(shard, experts) for experts in kinds), default=0.0)
-
-
-def _widest(shard: ShardedModel, experts: bool) -> float:
-    """Return the bytes of the gradients alive at a block's widest point: MLP inner (in and out) or unfused scores.
-
-    With rows from other ranks, their gradients at the ends of the experts are alive besides.
-    """
-    rows, ffn = (shard.rows, shard.expert_ffn) if experts else (shard.tokens, shard.dense_ffn)
-    factor = 3 if shard.model.activation == "swiglu" else 2
-    mlp = factor * rows * ffn
-    square = shard.training.micro_batch * shard.heads * shard.training.seq**2
-    scores = 2 * square if shard.training.attention == "unfused" else 0
-    ends = rows if shard.spread and experts else shard.tokens
-    return shard.size * (max(mlp, scores) + 2 * ends * shard.model.hidden)
+    return max(layer.widest for layer, _ in stage.layers)

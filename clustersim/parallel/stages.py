@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby
 
+from clustersim.errors import InputError
 from clustersim.model.attention import CORE
 from clustersim.model.embedding import TABLE
 from clustersim.model.head import LOGITS
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Layer, Operator, Steps
-from clustersim.model.transformer import blocks, embedding, head, hidden_bytes
+from clustersim.model.sharding import ShardedModel
+from clustersim.model.transformer import blocks, embedding, further_head, head, hidden_bytes, prediction
 from clustersim.parallel.job import Job
+from clustersim.parallel.layout import Portion, portions
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ class Stage:
 
     def recomputed(self, layer: Layer) -> tuple[Operator, ...]:
         """Return the operators of a layer whose forward pass runs again before their backward pass."""
-        if layer.name != "block" or self.recompute == "none":
+        if layer.name not in ("block", "mtp") or self.recompute == "none":
             return ()
         return layer.operators if self.recompute == "full" else tuple(op for op in layer.operators if op.name == CORE)
 
@@ -153,55 +156,68 @@ def _forward(layer: Layer) -> Steps:
     return tuple(step for op in layer.operators for step in op.forward)
 
 
-def share(layers: int, stages: int, first: bool = False, last: bool = False) -> tuple[int, ...]:
-    """Return how many blocks each global stage gets: as even as possible, the first ones get one more.
-
-    first, last: whether the embedding counts as a layer of the first stage, the loss as one of the last.
-    """
-    each, extra = divmod(layers + first + last, stages)
-    counts = [each + (stage < extra) for stage in range(stages)]
-    counts[0] -= first
-    counts[-1] -= last
-    return tuple(counts)
-
-
-def parts(runs: Sequence[int], counts: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return how many blocks of each run of equal ones each stage has: stages take `counts` of them one after the other."""
-    ends, places = [0, *accumulate(runs)], [0, *accumulate(counts)]
-    return [
-        tuple(max(0, min(last, end) - max(first, start)) for start, end in pairwise(ends))
-        for first, last in pairwise(places)
-    ]
-
-
 def stages(job: Job, position: int = 0) -> tuple[Stage, ...]:
     """Return the pp·vpp global stages of a job in the order that activations pass them, as one ep rank runs them.
 
-    position: of that rank in its group; the first one's experts are the busiest. The embedding joins the first stage, the
-    head the last; stages that are alike are one object, and so are equal layers.
+    position: of that rank in its group; the first one's experts are the busiest. Stages that are alike are one object, and so
+    are equal layers. Raises ConfigError for a layout that the model does not fill.
     """
-    shard, count = job.shard_at(position), job.parallelism.pp * job.parallelism.vpp
-    first, last = embedding(shard), head(shard)
-    between = hidden_bytes(shard)
-    tied = job.model.tied_embeddings
-    table = sum(op.parameters for op in first.operators if op.name == TABLE)
-    split = job.parallelism
-    counts = share(job.model.layers, count, split.account_for_embedding, split.account_for_loss)
-    runs = blocks(shard)
+    layers, cut = _Layers(job.shard_at(position), job.training.recompute), portions_of(job)
+    first = [0, *accumulate(portion.blocks for portion in cut)]
+    further = [0, *accumulate(portion.mtp for portion in cut)]
+    made: dict[tuple[Hashable, ...], Stage] = {}
+    found = []
+    for index, portion in enumerate(cut):
+        own = layers.blocks[first[index] : first[index + 1]]
+        # a stage hands on one activation of a token, and those of predictions whose loss comes later
+        received = 0 if portion.embedding else 1 + further[index]
+        sent = 0 if portion.loss else 1 + further[index + 1]
+        key = (portion.embedding, portion.mtp, portion.loss, received, sent, *map(id, own))
+        if key not in made:
+            made[key] = layers.stage(portion, own, received, sent)
+        found.append(made[key])
+    return tuple(found)
 
-    def stage(starts: bool, ends: bool, numbers: tuple[int, ...]) -> Stage:
-        own = ((block, number) for (block, _), number in zip(runs, numbers, strict=True))
-        layers = ((first, int(starts)), *own, (last, int(ends)))
+
+def portions_of(job: Job) -> tuple[Portion, ...]:
+    """Return what each global stage of a job has. Raises ConfigError."""
+    split = job.parallelism
+    try:
+        return portions(split, job.model.layers, job.model.mtp_layers)
+    except InputError as error:
+        key = "layout" if split.layout is not None else "last_layers" if split.first_layers is None else "first_layers"
+        raise job.error(f"parallelism.{key}", str(error)) from error
+
+
+class _Layers:
+    """The layers of a model, of which stages are made: equal ones are one object."""
+
+    def __init__(self, shard: ShardedModel, recompute: str) -> None:
+        self.shard, self.recompute = shard, recompute
+        self.tied = shard.model.tied_embeddings
+        self.embedding, self.head = embedding(shard), head(shard)
+        self.blocks = blocks(shard)
+        self.table = sum(op.parameters for op in self.embedding.operators if op.name == TABLE)
+
+    def stage(self, portion: Portion, own: Sequence[Layer], received: int, sent: int) -> Stage:
+        between = hidden_bytes(self.shard)
+        held = portion.embedding or (self.tied and portion.loss)
+        joined = self.tied or self.shard.model.mtp_layers  # predictions look up in a table of the last pipeline rank
+        shared = joined and portion.embedding != portion.loss
         return Stage(
-            tuple((layer, number) for layer, number in layers if number),
-            job.training.recompute,
-            shared=table if tied and starts != ends else 0,
-            borrowed=table if tied and starts and ends else 0,
-            input_bytes=0.0 if starts else between,
-            output_bytes=0.0 if ends else between,
+            self.layers(portion, own, held),
+            self.recompute,
+            shared=self.table if shared else 0,
+            borrowed=self.table if self.tied and portion.embedding and portion.loss else 0,
+            input_bytes=between * received,
+            output_bytes=between * sent,
         )
 
-    own = parts([number for _, number in runs], counts)
-    kinds = [(index == 0, index == count - 1, numbers) for index, numbers in enumerate(own)]
-    made = {kind: stage(*kind) for kind in dict.fromkeys(kinds)}
-    return tuple(made[kind] for kind in kinds)
+    def layers(self, portion: Portion, own: Sequence[Layer], held: bool) -> tuple[tuple[Layer, int], ...]:
+        """Return (layer, how many in a row) of a stage; held: whether it has a table that its predictions can share."""
+        further = self.shard.model.mtp_layers
+        found = [self.embedding] * portion.embedding + list(own)
+        found += [prediction(self.shard, not held)] * bool(portion.mtp)
+        found += [prediction(self.shard, False)] * (portion.mtp - 1)
+        found += ([self.head] + [further_head(self.shard)] * further) * portion.loss
+        return tuple((several[0], len(several)) for several in (list(group) for _, group in groupby(found, key=id)))

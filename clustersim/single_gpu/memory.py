@@ -37,7 +37,7 @@ def of_job(job: Job, stage: Stage, training: bool) -> Memory:
     rest = at_rest(job, [stage])._replace(framework=FRAMEWORK)
     shard = job.shard
     if not training:
-        widest = max(shard.tokens * shard.vocab * shard.size, block_temporary(shard, stage))
+        widest = max(shard.tokens * shard.vocab * shard.size, block_temporary(stage))
         return rest._replace(gradients=0.0, optimizer=0.0, activations=widest)
     space = workspace(shard, stage, backward=True)
     return rest._replace(activations=stage.saved_bytes + stage.working_bytes, workspace=space)

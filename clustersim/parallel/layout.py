@@ -1,0 +1,117 @@
+"""Which layers each global pipeline stage has: the embedding, blocks, further predictions (MTP) and the loss, in this order.
+
+Without any word stages get as many blocks each, the first ones one more. `account_for_embedding` and `account_for_loss` count
+those as a block; `first_layers` and `last_layers` fix the ends; `layout` says all of it as Megatron's string does, such as
+`Ettt|(tt|)*29,m|L` (megatron/core/transformer/pipeline_parallel_layer_layout.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from clustersim.config.workload import Parallelism
+from clustersim.errors import InputError
+
+LONGEST = 100_000
+"""Letters of a layout with its repetitions written out."""
+REPEATED = (re.compile(r"\(([^()]+)\)\*(\d+)"), re.compile(r"([^()*])\*(\d+)"))
+"""A part in parentheses, then a single letter, as often as the number after the star says."""
+
+
+class Portion(NamedTuple):
+    """What one global stage has of the model."""
+
+    embedding: bool
+    """From token ids to vectors."""
+    blocks: int
+    """Blocks, or layers of a transformer."""
+    mtp: int
+    """Blocks that predict further tokens."""
+    loss: bool
+    """Final norm, logits and loss."""
+
+
+def portions(split: Parallelism, layers: int, mtp: int) -> tuple[Portion, ...]:
+    """Return what each of the pp·vpp global stages has, in the order that activations pass them.
+
+    Raises InputError for a layout that is no layout, or not one of `layers` blocks, `mtp` predictions and pp·vpp stages.
+    """
+    if split.layout is not None:
+        return read(split.layout, layers, mtp, split.pp, split.vpp)
+    counts = cut(layers, split)
+    last = len(counts) - 1
+    return tuple(Portion(i == 0, count, mtp * (i == last), i == last) for i, count in enumerate(counts))
+
+
+def cut(layers: int, split: Parallelism) -> tuple[int, ...]:
+    """Return how many blocks each global stage gets: as even as possible, the first ones get one more.
+
+    Those of the first and the last pipeline rank are spread over its chunks where they are given. Raises InputError.
+    """
+    stages = split.pp * split.vpp
+    given = {0: split.first_layers, split.pp - 1: split.last_layers}
+    fixed = {rank: count for rank, count in given.items() if count is not None}
+    if not fixed:
+        return share(layers, stages, split.account_for_embedding, split.account_for_loss)
+    left, free = layers - sum(fixed.values()), stages - split.vpp * len(fixed)
+    if left < 0 or bool(left) != bool(free) or any(count % split.vpp for count in fixed.values()):
+        raise InputError(
+            f"{' and '.join(map(str, fixed.values()))} of {layers} layers leave {left} for {split.pp - len(fixed)} pipeline "
+            f"ranks of {split.vpp} chunks; give other numbers"
+        )
+    between = iter(share(left, free) if free else ())
+    return tuple(fixed[i % split.pp] // split.vpp if i % split.pp in fixed else next(between) for i in range(stages))
+
+
+def share(layers: int, stages: int, first: bool = False, last: bool = False) -> tuple[int, ...]:
+    """Return how many blocks each global stage gets: as even as possible, the first ones get one more.
+
+    first, last: whether the embedding counts as a layer of the first stage, the loss as one of the last.
+    """
+    each, extra = divmod(layers + first + last, stages)
+    counts = [each + (stage < extra) for stage in range(stages)]
+    counts[0] -= first
+    counts[-1] -= last
+    return tuple(counts)
+
+
+def read(layout: str, layers: int, mtp: int, pp: int, vpp: int) -> tuple[Portion, ...]:
+    """Return the stages of Megatron's layout string. Raises InputError with what is wrong and what would be right."""
+    stages = written_out(layout).split("|")
+    if len(stages) != pp * vpp:
+        chunks = f"; write vpp {len(stages) // pp}" if len(stages) % pp == 0 else f"; give {pp * vpp}, divided by |"
+        raise InputError(f"{layout!r} has {len(stages)} stages, not pp {pp} × vpp {vpp}{chunks}")
+    letters = "".join(stages)
+    for wrong, sentence in _rules(stages, letters, layers, mtp):
+        if wrong:
+            raise InputError(f"{layout!r} {sentence}")
+    return tuple(Portion("E" in stage, stage.count("t"), stage.count("m"), "L" in stage) for stage in stages)
+
+
+def written_out(layout: str) -> str:
+    """Return a layout without repetitions: `E(t|)*2,L` is `Et|t|L`. Raises InputError for what is not understood."""
+    text = "".join(layout.replace(",", "").split())
+    for pattern in REPEATED:
+        if sum(len(part) * int(times[:9]) for part, times in pattern.findall(text)) > LONGEST:
+            raise InputError(f"{layout!r} is too long; name at most {LONGEST} layers")
+        text = pattern.sub(lambda found: found[1] * int(found[2]), text)
+    if wrong := sorted(set(text) - set("EtmL|")):
+        raise InputError(
+            f"{layout!r} has {wrong[0]!r}; write E (embedding), t (block), m (MTP), L (loss), | between stages, (…)*3 to repeat"
+        )
+    return text
+
+
+def _rules(stages: Sequence[str], letters: str, layers: int, mtp: int) -> Iterator[tuple[bool, str]]:
+    yield not all(stages), "has a stage without a layer; give it one"
+    yield letters.count("E") != 1 or letters[:1] != "E", "does not begin with its one embedding; begin with E"
+    yield letters.count("L") != 1 or letters[-1:] != "L", "does not end with its one loss; end with L"
+    yield letters.count("t") != layers, f"has {letters.count('t')} blocks and the model {layers}; make them equal"
+    yield letters.count("m") != mtp, f"has {letters.count('m')} MTP layers (m) and the model {mtp}; make them equal"
+    yield (
+        "m" in letters and "t" in letters[letters.index("m") :],
+        "has a block after an MTP layer; put m behind the last t",
+    )
+    yield sum("m" in stage for stage in stages) > 1, "has MTP layers in several stages; put all m in one"
