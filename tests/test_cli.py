@@ -33,6 +33,13 @@ FILES = [
 ]
 
 
+UNUSED = {
+    *("torch", "networkx", "optuna", "matplotlib", "plotly", "ray", "pandas", "scipy", "polars"),
+    *(f"clustersim.cli.{other}" for other in ("sweep", "lab", "validate", "predict", "collective", "listing", "show")),
+}
+"""What a run has no use for."""
+
+
 def imported(*arguments: str) -> set[str]:
     """Return the modules that a command line imports."""
     code = (
@@ -53,12 +60,12 @@ def test_help_imports_nothing_heavy(arguments):
 def test_run_imports_neither_torch_nor_what_it_does_not_need(predictor):
     found = imported(*RUN[:-1], predictor, "--no-save", "--quiet")
     assert "simpy" in found
-    assert not found & {"torch", "networkx", "optuna", "matplotlib", "plotly", "ray", "pandas", "scipy", "polars"}
+    assert not found & UNUSED
 
 
 def test_share_imports_neither_torch_nor_what_it_does_not_need():
     found = imported("share", NODE, JOB, *("--set", "predictor=roofline"), "--no-save", "--quiet")
-    assert not found & {"torch", "networkx", "optuna", "matplotlib", "plotly", "ray", "pandas", "scipy", "polars"}
+    assert not found & UNUSED
 
 
 def test_old_names_are_kept_and_not_advertised(call):
@@ -338,7 +345,7 @@ def test_damaged_weights(call, monkeypatch, tmp_path_factory, damage):
     ("given", "used"), [({}, "1"), ({"OPENBLAS_NUM_THREADS": "3"}, "3"), ({"OMP_NUM_THREADS": "2"}, None)]
 )
 def test_small_matrices_are_multiplied_in_one_thread_unless_the_user_says_otherwise(monkeypatch, capsys, given, used):
-    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "PYDANTIC_DISABLE_PLUGINS"):
         monkeypatch.setenv(name, "unset")  # so that what main sets is taken back
         monkeypatch.delenv(name)
     for name, value in given.items():

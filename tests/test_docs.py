@@ -99,7 +99,7 @@ def existing():
     rooms = ("collectives", "placements", "predictors", "schedules", "topology")
     yield from (name for room in rooms for name in plugins.names(f"clustersim.{room}"))
     yield from (path.stem for folder in ("topologies", "workloads") for path in ROOT.glob(f"{folder}/*.y*ml"))
-    yield from (name for name, command in typer.main.get_group(app).commands.items() if not command.hidden)
+    yield from (name for name, command in typer.main.get_group(app()).commands.items() if not command.hidden)
     yield from (gpu.name for gpu in gpus.everything())
 
 

@@ -292,7 +292,7 @@ def test_without_weights_a_sentence_says_how_to_make_them(monkeypatch, tmp_path)
     monkeypatch.setattr(weights_file, "FOLDER", tmp_path)
     with pytest.raises(DataError, match=r"ships no weights .*; train them with `clustersim lab train neusight-paper"):
         plugins.load(ROOM, "neusight-paper", "load")()
-    outcome = CliRunner().invoke(app, ["lab", "show", "--predictor", "neusight-paper"])
+    outcome = CliRunner().invoke(app(), ["lab", "show", "--predictor", "neusight-paper"])
     assert outcome.exit_code != 0
 
 
@@ -324,7 +324,7 @@ def data(tmp_path, monkeypatch):
 def test_the_command_trains_and_judges_what_was_left_out(data, tmp_path):
     path = tmp_path / "paper.safetensors"
     command = ["lab", "train", "neusight-paper", "--data", str(data), "--seed", "3", "--out", str(path)]
-    outcome = CliRunner().invoke(app, command)
+    outcome = CliRunner().invoke(app(), command)
     assert outcome.exit_code == 0, outcome.output
     meta = weights.opened(path).meta
     assert meta["learned"]["fp32/bmm"] == {"gpus": ["a100-pcie-40gb", "t4"], "rows": 40}

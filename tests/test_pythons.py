@@ -44,7 +44,7 @@ def watched(values, /, start=0):
 builtins.sum = watched
 from clustersim.cli.app import app
 for command in sys.argv[1:]:
-    app(command.split(), standalone_mode=False)
+    app()(command.split(), standalone_mode=False)
 """
 
 

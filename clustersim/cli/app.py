@@ -1,43 +1,57 @@
-"""`clustersim`: the commands."""
+"""`clustersim`: the commands. A command line imports and builds the one that it names; `--help` needs all."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+
 import typer
 
-from clustersim.cli.collective import collective
-from clustersim.cli.jobs import jobs
-from clustersim.cli.kernels import kernels
-from clustersim.cli.lab import app as lab
-from clustersim.cli.listing import show_list
-from clustersim.cli.predict import predict
-from clustersim.cli.run import run
-from clustersim.cli.schedule import schedule
-from clustersim.cli.show import show
-from clustersim.cli.sweep import sweep
-from clustersim.cli.validate import validate
 from clustersim.version import __version__
 
-app = typer.Typer(
-    context_settings={"help_option_names": ["-h", "--help"]},
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    help="How long is one training step on this cluster, why, and does it fit?",
-)
-app.command()(run)
-app.command()(jobs)
-app.command(name="share", hidden=True)(jobs)  # as it was called
-app.command()(show)
-app.command()(schedule)
-app.command()(kernels)
-app.command()(collective)
-app.command()(sweep)
-app.command()(validate)
-app.command()(predict)
-app.command(name="list")(show_list)
-app.add_typer(lab, name="lab")
-app.add_typer(lab, name="predictor", hidden=True)  # as it was called
+COMMANDS = {
+    "run": "run:run",
+    "jobs": "jobs:jobs",
+    "show": "show:show",
+    "schedule": "schedule:schedule",
+    "kernels": "kernels:kernels",
+    "collective": "collective:collective",
+    "sweep": "sweep:sweep",
+    "validate": "validate:validate",
+    "predict": "predict:predict",
+    "list": "listing:show_list",
+    "lab": "lab:app",
+}
+"""Name → where it is in `cli/`, in the order of `--help`: a function, or an app with commands of its own."""
+OLD = {"share": "jobs:jobs", "predictor": "lab:app"}
+"""As some were called, likewise; `--help` leaves them out."""
 Abort = typer.Abort
 UsageError: type[BaseException] = typer.BadParameter.__bases__[0]  # typer has moved it between modules
+
+
+def named(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Return the commands that a command line may need: the one that it begins with, or all."""
+    known = (*COMMANDS, *OLD)
+    return tuple(arguments[:1]) if arguments and arguments[0] in known else known
+
+
+def app(names: Iterable[str] = named(())) -> typer.Typer:
+    """Return the program with these commands."""
+    made = typer.Typer(
+        context_settings={"help_option_names": ["-h", "--help"]},
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        help="How long is one training step on this cluster, why, and does it fit?",
+    )
+    made.callback()(_root)
+    for name in names:
+        module, _, attribute = (COMMANDS | OLD)[name].partition(":")
+        command = getattr(import_module(f"clustersim.cli.{module}"), attribute)
+        if isinstance(command, typer.Typer):
+            made.add_typer(command, name=name, hidden=name in OLD)
+        else:
+            made.command(name=name, hidden=name in OLD)(command)
+    return made
 
 
 def _version(wanted: bool) -> None:
@@ -46,7 +60,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
