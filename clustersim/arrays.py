@@ -61,6 +61,11 @@ def counted(used: Mask) -> Ints:
     return found
 
 
+def summed(place: Ints, weight: Floats, count: int) -> Floats:
+    """Return the sums of weights by place (count,): numpy.bincount, which gives whole numbers where there is nothing."""
+    return np.bincount(place, weight, count).astype(float, copy=False)
+
+
 def ones(count: int) -> Floats:
     """Return so many ones that take no memory; they must not be written to."""
     return np.broadcast_to(1.0, count)

@@ -297,15 +297,8 @@ def test_links_carry_the_bytes_that_are_sent(tp, slices, imbalance):
 
 def carried_on(result, tier, family):
     """Return the bytes of a family over the links of a tier."""
-    import numpy as np
-
-    cells, total = result.plan.network.cells, {}
-    for program in result.plan.programs:
-        for (variant, cell), size in program.carried().items():
-            if variant[0] == family:
-                of = cells.groups[family].of
-                total.setdefault(variant, np.zeros(len(of)))[of == cell] = size
-    crossed = result.plan.network.bytes_by_link(total.items())
+    carried = dict(one for program in result.plan.programs for one in program.carried().items())
+    crossed = result.plan.network.bytes_by_link({one: size for one, size in carried.items() if one[0][0] == family})
     return crossed[tier.first : tier.first + tier.links].sum()
 
 

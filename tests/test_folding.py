@@ -38,7 +38,7 @@ def same(folded, whole):
         assert folded.parts[int(of[rank])] == pytest.approx(parts, rel=1e-9, abs=1e-12)
     from clustersim.report.links import link_bytes
 
-    one, two = (link_bytes(r.plan, r.topology) for r in (folded, whole))
+    one, two = (link_bytes(r.plan) for r in (folded, whole))
     np.testing.assert_allclose(one, two, rtol=1e-9)
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, distinct, distinct_rows, divide, ones
+from clustersim.arrays import Floats, Ints, distinct, distinct_rows, divide, ones, summed
 from clustersim.collectives.model import NETWORK, Phase
 from clustersim.errors import InputError
 from clustersim.topology.model import Routes, Topology
@@ -100,10 +100,15 @@ def pair_loads(topology: Topology, ranks: Ints, phase: Phase) -> PhaseLoads:
 
     Raises InputError when the cluster has no NICs for a pair that needs them.
     """
+    found = unbounded_loads(topology, ranks, phase)
+    return found._replace(bound=bounds(topology, len(ranks), *found[2:5]))
+
+
+def unbounded_loads(topology: Topology, ranks: Ints, phase: Phase) -> PhaseLoads:
+    """Return the same without looking for the links that bound it: `bound` is infinite."""
     parts = [_loaded(topology, len(ranks), route(topology, ranks, part), part) for part in split(phase)]
     if len(parts) == 1:
-        [one] = parts
-        return one._replace(bound=bounds(topology, len(ranks), *one[2:5]))
+        return parts[0]
     latency = np.max([part.latency for part in parts], axis=0)
     group, link, weight = (np.concatenate([part[i] for part in parts]) for i in (2, 3, 4))
     if len(ranks) == 1:
@@ -111,7 +116,7 @@ def pair_loads(topology: Topology, ranks: Ints, phase: Phase) -> PhaseLoads:
     else:
         order = np.argsort(group, kind="stable")
         group, link, weight = group[order], link[order], weight[order]
-    bound = bounds(topology, len(ranks), group, link, weight)
+    bound = np.full(len(ranks), np.inf)
     return PhaseLoads(latency, bound, group, link, weight, cache(partial(_together, parts)))
 
 
@@ -127,7 +132,7 @@ def node_loads(near: Topology, ranks: Ints, phase: Phase) -> PhaseLoads:
     firsts, which = distinct_rows(np.concatenate((node - node[:, :1], local), axis=1))
     if len(firsts) > _KINDS:
         return pair_loads(near, ranks, phase)
-    kinds = [pair_loads(near, ranks[[first]], phase) for first in firsts]
+    kinds = [_by_link(pair_loads(near, ranks[[first]], phase)) for first in firsts]
     moved = node[:, 0] - node[firsts, 0][which]
     lengths = np.array([len(one.link) for one in kinds])[which]
     start = np.append(0, np.cumsum(lengths))
@@ -141,6 +146,39 @@ def node_loads(near: Topology, ranks: Ints, phase: Phase) -> PhaseLoads:
     latency, bound = (np.concatenate([one[i] for one in kinds])[which] for i in (0, 1))
     shifts = [moved[which == kind] for kind in range(len(kinds))]
     return PhaseLoads(latency, bound, group, link, weight, cache(partial(_moved, kinds, shifts, steps)))
+
+
+def _by_link(loads: PhaseLoads) -> PhaseLoads:
+    """Return the loads of one group with each link once."""
+    link, inverse = np.unique(loads.link, return_inverse=True)
+    return loads._replace(
+        group=np.broadcast_to(0, len(link)), link=link, weight=summed(inverse, loads.weight, len(link))
+    )
+
+
+def bytes_on_links(topology: Topology, ranks: Ints, phase: Phase, size: Floats) -> Floats:
+    """Return the bytes that all groups together put on every link (links,), given the size of each one's collective in bytes.
+
+    Links of nodes are loaded as in `node_loads`, and those between switches once for each two classes of GPUs.
+    """
+    near, classes = topology.up_to_nics(), topology.classes()
+    links = len(topology.capacity)
+    if near is None or classes.unknown.any():
+        whole = unbounded_loads(topology, ranks, phase)
+        return summed(whole.link, whole.weight * size[whole.group], links)
+    own = node_loads(near, ranks, phase)
+    total = summed(own.link, own.weight * size[own.group], links)
+    pairs = np.flatnonzero(np.minimum(phase.source, phase.destination) >= 0)
+    source, destination = ranks[:, phase.source[pairs]], ranks[:, phase.destination[pairs]]
+    away = divide(source, topology.gpus_per_node)[0] != divide(destination, topology.gpus_per_node)[0]
+    sent = (phase.fraction[pairs] * size[:, np.newaxis])[away]
+    source, destination = source[away], destination[away]
+    kind = classes.source[source, classes.rail[destination]] * (int(classes.destination.max()) + 1)
+    _, first, of = np.unique(kind + classes.destination[destination], return_index=True, return_inverse=True)
+    routes = topology.route(source[first], destination[first])
+    weight = np.repeat(summed(of, sent, len(first)), np.diff(routes.start)) * routes.share
+    between = ~(classes.leaves | classes.enters)[routes.links]
+    return total + summed(routes.links[between], weight[between], links)
 
 
 def _moved(kinds: Sequence[PhaseLoads], shifts: Sequence[Ints], steps: Ints) -> tuple[Feeders, Feeders]:

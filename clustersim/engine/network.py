@@ -75,13 +75,19 @@ class Network:
             yield Flow(call.group, start + hops, call.size, bound, *loads.get(cell, _NOWHERE))
             start = 0.0
 
-    def bytes_by_link(self, sizes: Iterable[tuple[Variant, Floats]]) -> Floats:
-        """Return the bytes over every link, given by variant the bytes of the collectives of each group."""
-        total = np.zeros(len(self.topology.capacity))
-        for variant, size in sizes:
-            for t in self.phases(variant):
-                total += np.bincount(t.link, t.weight * size[t.group], len(total))
-        return total
+    def bytes_by_link(self, sizes: Mapping[tuple[Variant, int], float]) -> Floats:
+        """Return the bytes over every link, given those of the collectives of each group by variant and group cell."""
+
+        def found() -> Floats:
+            total = np.zeros(len(self.topology.capacity))
+            for variant in dict.fromkeys(variant for variant, _ in sizes):
+                of = self.cells.groups[variant[0]].of
+                size = np.array([sizes.get((variant, cell), 0.0) for cell in range(of.max() + 1)])[of]
+                for t in self.traffic[variant]:
+                    total += t.bytes_on_links(self.topology, size)
+            return total
+
+        return self.topology.memo.once(("bytes", self.cells.key, tuple(sizes.items())), found)
 
 
 class Tenant(NamedTuple):

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, Mask, distinct
+from clustersim.arrays import Floats, Ints, Mask, distinct, entries, summed
 from clustersim.collectives.idle import loads
-from clustersim.collectives.loads import Feeders, node_loads, pair_latency
+from clustersim.collectives.loads import Feeders, bytes_on_links, node_loads, pair_latency, unbounded_loads
 from clustersim.collectives.model import AllPairs, Phase
 from clustersim.topology.model import Topology
 
@@ -74,8 +74,23 @@ class Traffic(NamedTuple):
         """Return the same with all links that it crosses."""
         if self.near is None:
             return self
-        _, _, group, link, weight, find = loads(topology, *self.near)
+        _, _, group, link, weight, find = unbounded_loads(topology, *self.near)
         return self._replace(group=group, link=link, weight=weight, find=find, near=None)
+
+    def of_groups(self, topology: Topology, groups: Ints) -> tuple[Ints, Ints, Floats]:
+        """Return the loads of some groups on all links that they cross: the place of each group in the list, link and weight."""
+        if self.near is not None:
+            ranks, phase = self.near
+            return unbounded_loads(topology, ranks[groups], phase)[2:5]
+        start = np.searchsorted(self.group, np.arange(len(self.bound) + 1))
+        own = entries(start, groups)
+        return np.repeat(np.arange(len(groups)), np.diff(start)[groups]), self.link[own], self.weight[own]
+
+    def bytes_on_links(self, topology: Topology, size: Floats) -> Floats:
+        """Return the bytes that all groups together put on every link, given the size of each one's collective in bytes."""
+        if self.near is not None:
+            return bytes_on_links(topology, *self.near, size)
+        return summed(self.link, self.weight * size[self.group], len(topology.capacity))
 
 
 def _no_feeders() -> tuple[Feeders, Feeders]:

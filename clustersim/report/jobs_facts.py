@@ -70,7 +70,7 @@ class Shared:
     @cached_property
     def rates(self) -> Floats:
         """Mean bytes/s that each job puts on each link, (jobs, links): the bytes of a step over its mean time."""
-        return np.stack([link_bytes(t.plan, self.cluster) / t.mean for t in self.jobs])
+        return np.stack([link_bytes(t.plan) / t.mean for t in self.jobs])
 
     @property
     def window(self) -> tuple[float, float]:

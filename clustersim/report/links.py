@@ -6,24 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from clustersim.arrays import Floats
+from clustersim.arrays import Floats, Ints
 from clustersim.engine.compile import Plan
 from clustersim.engine.network import Network, Variant
+from clustersim.engine.traffic import Traffic
 from clustersim.report.critical_path import Path
 from clustersim.topology.model import Topology
 
 _SAME = 1 + 1e-9
 
 
-def link_bytes(plan: Plan, topology: Topology) -> Floats:
+def link_bytes(plan: Plan) -> Floats:
     """Return the bytes that crossed every link in the step."""
-    totals: dict[Variant, Floats] = {}
-    cells = plan.network.cells
-    for program in plan.programs:
-        for (variant, cell), size in program.carried().items():
-            of = cells.groups[variant[0]].of
-            totals.setdefault(variant, np.zeros(len(of)))[of == cell] = size
-    return plan.network.bytes_by_link(totals.items())
+    return plan.network.bytes_by_link(dict(one for program in plan.programs for one in program.carried().items()))
 
 
 def limiting_seconds(path: Path, network: Network) -> Floats:
@@ -33,19 +28,30 @@ def limiting_seconds(path: Path, network: Network) -> Floats:
     from each other is not in it.
     """
     found = np.zeros(len(network.topology.capacity))
-    sizes: dict[tuple[Variant, int], float] = {}
+    sizes: dict[Variant, dict[int, float]] = {}
     for span, times in path:
-        for key, size in (span.activity.carried if span.activity else {}).items():
-            sizes[key] = sizes.get(key, 0.0) + size * times
-    for (variant, cell), size in sizes.items():
-        group = int(network.cells.groups[variant[0]].first[cell])
-        for t in network.phases(variant):
-            part = slice(*np.searchsorted(t.group, [group, group + 1]).tolist())
-            links, inverse = np.unique(t.link[part], return_inverse=True)
-            each = np.bincount(inverse, t.weight[part], len(links)) / network.topology.capacity[links]
-            if len(links) and 1 / each.max() <= t.bound[group] * _SAME:
-                found[links[each >= each.max() / _SAME]] += size * each.max()
+        for (variant, cell), size in (span.activity.carried if span.activity else {}).items():
+            own = sizes.setdefault(variant, {})
+            own[cell] = own.get(cell, 0.0) + size * times
+    for variant, own in sizes.items():
+        groups = network.cells.groups[variant[0]].first[list(own)]
+        for t in network.traffic[variant]:
+            _add_limiting(found, t, network.topology, groups, np.array(list(own.values())))
     return found
+
+
+def _add_limiting(found: Floats, t: Traffic, topology: Topology, groups: Ints, size: Floats) -> None:
+    """Add the seconds that `size` bytes of some groups take on the links that give them their rate."""
+    links = len(topology.capacity)
+    group, link, weight = t.of_groups(topology, groups)
+    key, inverse = np.unique(group * links + link, return_inverse=True)
+    group, link = np.divmod(key, links)
+    each = np.bincount(inverse, weight, len(key)) / topology.capacity[link]
+    slowest = np.zeros(len(groups))
+    np.maximum.at(slowest, group, each)
+    decide = slowest * t.bound[groups] * _SAME >= 1
+    slow = decide[group] & (each >= slowest[group] / _SAME)
+    np.add.at(found, link[slow], (size * slowest)[group[slow]])
 
 
 def busiest(topology: Topology, crossed: Floats, limiting: Floats, end: float) -> list[dict[str, Any]]:

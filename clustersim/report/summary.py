@@ -73,9 +73,7 @@ def summary(
         "breakdown_s": mean(parts, plan.size.tolist()),
         "critical_path_s": of_path(facts.path),
         "memory": memory_facts(topology, facts.memory),
-        "busiest_links": busiest(
-            topology, link_bytes(plan, topology), limiting_seconds(facts.path, plan.network), record.end
-        ),
+        "busiest_links": busiest(topology, link_bytes(plan), limiting_seconds(facts.path, plan.network), record.end),
         "predictor": predictor_facts(work.job, facts.forecast),
         "not_modelled": list(NOT_MODELLED),
         **({"ignored_arguments": work.job.ignored._asdict()} if any(work.job.ignored) else {}),

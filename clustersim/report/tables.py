@@ -111,7 +111,7 @@ def links_table(plan: Plan, topology: Topology, end: float) -> pl.DataFrame:
     """Return one row a directed link that carried something: name, tier, capacity, bytes, mean utilization over the step."""
     import polars as pl
 
-    crossed = link_bytes(plan, topology)
+    crossed = link_bytes(plan)
     used = np.flatnonzero(crossed)
     tiers = np.empty(len(crossed), np.int64)
     for i, tier in enumerate(topology.tiers):

@@ -213,7 +213,7 @@ class Topology:
     def latencies(self, source: Ints, destination: Ints) -> Floats:
         """Return the seconds from end to end of many pairs of GPUs, as `route` does."""
         inner = self.up_to_nics()
-        classes = self.memo.once("classes", self.endpoint_classes)
+        classes = self.classes()
         if inner is None or classes.unknown.any():
             return self.route(source, destination).latency
         own = inner.route(source, destination).latency
@@ -224,6 +224,10 @@ class Topology:
         between = self.route(source[first], destination[first]).latency - own[first]
         found: Floats = own + between[of]
         return found
+
+    def classes(self) -> EndpointClasses:
+        """Return the `endpoint_classes`, found once."""
+        return self.memo.once("classes", self.endpoint_classes)
 
     def endpoint_classes(self) -> EndpointClasses:
         """Return which GPUs the network between nodes cannot tell apart."""
