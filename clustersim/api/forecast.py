@@ -9,12 +9,14 @@ from clustersim.api.inputs import (
     ClusterLike,
     WorkloadLike,
     by_key,
+    cluster_document,
     load_cluster,
     load_workload,
     places,
     workload_document,
 )
 from clustersim.api.result import Result, SweepResult
+from clustersim.config.overrides import parted
 from clustersim.errors import InputError
 from clustersim.parallel.load import unbuilt
 from clustersim.sweeps import runner
@@ -36,11 +38,12 @@ def simulate(
 
     cluster, workload: files, names of shipped ones, mappings with the keys of such files, or what `load_cluster` and
     `load_workload` return. fold: simulate ranks that nothing can tell apart once. ignore_memory: go on when the job does not
-    fit. full_attention: count all of causal attention in the model FLOP. overrides: keys of the workload, as in
+    fit. full_attention: count all of causal attention in the model FLOP. overrides: keys of both, as in `load_cluster` and
     `load_workload`. Raises ClustersimError, which says where and what is wrong.
     """
-    job = load_workload(workload, **overrides)
-    built = load_cluster(cluster)
+    of_cluster, of_job = parted(by_key(overrides))
+    job = load_workload(workload, **of_job)
+    built = load_cluster(cluster, **of_cluster)
     return Result(simulation.run(built, job, fold=fold, ignore_memory=ignore_memory, full_attention=full_attention))
 
 
@@ -56,7 +59,7 @@ def sweep(cluster: ClusterLike, workload: WorkloadLike, *, workers: int = 1, **a
         raise InputError(f"workers={workers!r}: write a whole number of 1 or more")
     space = _space(axes)
     document = workload_document(workload)
-    case = SweepInputs(simulation.Simulator(load_cluster(cluster)), unbuilt(document), places=places(document, axes))
+    case = SweepInputs(cluster_document(cluster), unbuilt(document), places=places(document, axes))
     check(case, space)
     found = dict(runner.rows(case, case, space, workers))
     return SweepResult(tuple(space), tuple(found[index] for index in range(len(space))))

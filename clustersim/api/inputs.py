@@ -13,25 +13,39 @@ from clustersim.errors import InputError, shown
 from clustersim.parallel.job import Job
 from clustersim.parallel.load import build as build_job
 from clustersim.parallel.options import KEYS
+from clustersim.topology import options as cluster_options
 from clustersim.topology.build import build as build_topology
-from clustersim.topology.build import document_of
+from clustersim.topology.build import document_of, overridden
 from clustersim.topology.model import Topology
 
 ClusterLike = str | Path | Mapping[str, Any] | Topology
 WorkloadLike = str | Path | Mapping[str, Any] | Job
 
 
-def load_cluster(cluster: ClusterLike) -> Topology:
+def load_cluster(cluster: ClusterLike, **overrides: object) -> Topology:
     """Return a cluster: of a topology file, the name of a shipped one, or a mapping with the keys of such a file.
 
-    One that is loaded is returned as it is. Raises ClustersimError, which says where and what is wrong.
+    One that is loaded is returned as it is. overrides: keys as the options of `clustersim run`, such as `nodes=64`; dotted ones
+    as `**{"fabric.radix": 128}`. Raises ClustersimError, which says where and what is wrong.
     """
+    found = cluster_document(cluster)
+    if isinstance(found, Topology):
+        if overrides:
+            raise InputError(
+                f"{next(iter(overrides))}: this cluster is built already; give a file, a shipped name or a mapping"
+            )
+        return found
+    return build_topology(overridden(found, by_key(overrides)))
+
+
+def cluster_document(cluster: ClusterLike) -> Document | Topology:
+    """Return what describes a cluster, unchecked, or the one that is loaded. Raises ClustersimError when it cannot be read."""
     if isinstance(cluster, Topology):
         return cluster
     if isinstance(cluster, Mapping):
-        return build_topology(mapping.document(cluster, "cluster"))
+        return mapping.document(cluster, "cluster")
     if isinstance(cluster, str | Path):
-        return build_topology(document_of(cluster))
+        return document_of(cluster)
     made = "what cs.load_cluster or a function such as cs.fat_tree returns"
     raise InputError(f"cluster: {shown(cluster)} is none; give a file, a shipped name, a mapping, or {made}")
 
@@ -60,11 +74,14 @@ def workload_document(workload: WorkloadLike) -> Document:
     raise InputError(f"workload: {shown(workload)} is none; give a file, a shipped name, a mapping, or {made}")
 
 
+_KEYS = KEYS | {option.name: option.key for option in cluster_options.OPTIONS}
+
+
 def places(document: Document, keywords: Iterable[str]) -> dict[str, SourcePlace]:
     """Return where messages find what keywords set, by dotted key."""
-    return {KEYS.get(name, name): (f"{document.path} (keyword {name})", 0, 0) for name in keywords}
+    return {_KEYS.get(name, name): (f"{document.path} (keyword {name})", 0, 0) for name in keywords}
 
 
 def by_key(keywords: Mapping[str, object]) -> dict[str, Any]:
     """Return the values of keywords, such as `tp`, as plain data by the dotted key that each sets, such as `parallelism.tp`."""
-    return {KEYS.get(name, name): mapping.plain(value, f"{name}=") for name, value in keywords.items()}
+    return {_KEYS.get(name, name): mapping.plain(value, f"{name}=") for name, value in keywords.items()}

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from clustersim import simulation
 from clustersim.errors import InputError
-from clustersim.parallel.options import NAMES
-from clustersim.sweeps.evaluate import Row
+from clustersim.sweeps.evaluate import COLUMNS, Row
 from clustersim.sweeps.space import Point
 from clustersim.sweeps.table import frame, ranked
 from clustersim.units import scaled, seconds
@@ -119,7 +118,7 @@ class SweepResult:
             reason = f"the first one: {self.rows[0]['reason']}" if self.rows else "it has no points"
             raise InputError(f"no point of the sweep has a result; {reason}")
         first = next(i for i, row in enumerate(self.rows) if row is order[0])
-        return {NAMES.get(key, key): value for key, value in self.asked[first].items()}
+        return {COLUMNS.get(key, key): value for key, value in self.asked[first].items()}
 
     def _repr_html_(self) -> str:
         """Return the table, which notebooks show."""

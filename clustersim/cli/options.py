@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -17,6 +17,9 @@ from clustersim.config.shipped import Room, files, find, renamed
 from clustersim.errors import InputError
 from clustersim.parallel.options import OPTIONS
 from clustersim.topology import options as cluster_keys
+
+if TYPE_CHECKING:
+    from clustersim.costs.figures import Figures
 
 
 def topology_file(given: str) -> Path:
@@ -88,6 +91,12 @@ Setting = Annotated[
         "--set", help="Override a key, such as training.clip_gradients=false or cluster.nodes=64.", metavar="KEY=VALUE"
     ),
 ]
+Price = Annotated[
+    float | None, typer.Option(help="Rent, in USD a GPU-hour; default by GPU (docs/planning.md).", metavar="USD")
+]
+Costs = Annotated[
+    Path | None, typer.Option(help="A YAML file of prices, power and carbon in place of the defaults.", metavar="FILE")
+]
 Changes = dict[str, Any]
 """What the options of a command line say of the topology and the workload, by dotted key; None where an option is not given."""
 
@@ -158,6 +167,21 @@ Plugins = Annotated[
 def overrides(changes: Mapping[str, object | None], settings: Sequence[str] | None) -> dict[str, object]:
     """Return the overrides of a command line: options that were given, then every `--set key=value`."""
     return {key: value for key, value in changes.items() if value is not None} | dict(map(setting, settings or ()))
+
+
+def figures(costs: Path | None, price: float | None) -> Figures | None:
+    """Return the prices, power and carbon that a command line gives; None where it leaves the defaults. Raises InputError."""
+    from clustersim.costs.figures import load
+
+    return None if costs is None and price is None else load(costs, price)
+
+
+def words(option: str, text: str) -> tuple[str, ...]:
+    """Return the parts of an option between its commas. Raises InputError when it has none."""
+    parts = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not parts:
+        raise InputError(f"--{option}: no value; write a list with commas between")
+    return parts
 
 
 def setting(text: str) -> tuple[str, str]:

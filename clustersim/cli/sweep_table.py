@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clustersim import plugins
 from clustersim.config.shipped import called
-from clustersim.parallel.options import KEYS, NAMES, OPTIONS
+from clustersim.errors import InputError, suggest
+from clustersim.parallel.options import KEYS
+from clustersim.parallel.options import OPTIONS as OF_WORKLOAD
+from clustersim.topology.options import OPTIONS as OF_TOPOLOGY
 from clustersim.units import duration, gibibytes
 
 if TYPE_CHECKING:
@@ -24,7 +27,23 @@ SHOWN, WIDTH = 20, 100
 REASONS = 5
 """Kinds of reasons that the text names."""
 ALWAYS = ("tp", "pp", "dp")
+OPTIONS = (*OF_TOPOLOGY, *OF_WORKLOAD)
+CLUSTER = {option.key for option in OF_TOPOLOGY}
+FRONT = ("step", "memory", "gpus", "cost", "energy")
+"""What a Pareto front can weigh."""
 _NUMBER = re.compile(r"[0-9]+(?:[.,][0-9]+)*")
+
+
+class View(NamedTuple):
+    """Which rows are shown, in which order."""
+
+    sort: Sequence[str] = ("tokens_per_s",)
+    """Columns."""
+    pareto: Sequence[str] = ()
+    """What none of the rows may be beaten in; none: all rows are shown."""
+
+
+DEFAULT = View()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +54,25 @@ class Shown:
     workload: Path
     asked: SweepSpace
     found: Sweep
+    view: View = DEFAULT
+
+    def best(self) -> list[Row]:
+        """Return the rows with a result that are shown, in order. Raises InputError for columns that no row has."""
+        from clustersim.sweeps.table import front, ranked
+
+        wrong = next((name for name in self.view.pareto if name not in FRONT), None)
+        if wrong:
+            raise InputError(f"--pareto {wrong}: is nothing that is weighed; {suggest(wrong, FRONT)}")
+        kept = front(self.rows, self.view.pareto) if self.view.pareto else self.rows
+        return ranked(kept, self.view.sort)
+
+    def csv(self) -> str:
+        """Return the table of all points as CSV, with the command of each."""
+        from clustersim.sweeps.table import frame
+
+        lines = (shlex.join(run_line(self.topology, self.workload, p, self.asked.by_set)) for p in self.found.space)
+        rows = [{**row, "run": line} for row, line in zip(self.rows, lines, strict=True)]
+        return str(frame(rows).write_csv())
 
     @property
     def rows(self) -> Sequence[Row]:
@@ -43,7 +81,7 @@ class Shown:
 
     def fields(self, top: int | None) -> dict[str, Any]:
         """Return counts, the kinds of reasons, the command of the best point and the `top` best rows (all: None)."""
-        from clustersim.sweeps.table import counts, ranked
+        from clustersim.sweeps.table import counts
 
         reasons = [{"status": s, "points": n, "reason": why} for s, n, why in self._reasons()]
         return {
@@ -52,18 +90,19 @@ class Shown:
             "evaluation_cpu_s": self.found.cpu,
             "reasons": reasons,
             "best_run": self.best_run(),
-            "rows": ranked(self.rows)[:top],
+            "rows": self.best()[:top],
         }
 
     def text(self, top: int) -> str:
         """Return the `top` best rows as a table, the command of the first, and the reasons of points without a result."""
-        from clustersim.sweeps.table import ranked
-
-        best, many = ranked(self.rows), len(self.rows)
+        best, many = self.best(), len(self.rows)
         lines = [*self._table(best[:top]), *_folded(self._best())] if best else []
-        verb = "was" if len(best) == 1 else "were"
+        done = sum(row["status"] == "ok" for row in self.rows)
+        verb = "was" if done == 1 else "were"
         resumed = f", {self.found.resumed} of them before" if self.found.resumed else ""
-        lines.append(f"{len(best)} of {_points(many)} {verb} simulated{resumed}")
+        if self.view.pareto:
+            lines.append(f"{len(best)} of them are on the front of {', '.join(self.view.pareto)}")
+        lines.append(f"{done} of {_points(many)} {verb} simulated{resumed}")
         kinds = self._reasons()
         lines += [_reason(*kind) for kind in kinds[:REASONS]]
         more = f", for {len(kinds) - REASONS} more reasons" if len(kinds) > REASONS else ""
@@ -75,13 +114,11 @@ class Shown:
         return shlex.join(self._best()) or None
 
     def _best(self) -> list[str]:
-        from clustersim.sweeps.table import ranked
-
-        best = ranked(self.rows)
+        best = self.best()
         if not best:
             return []
         where = next(i for i, row in enumerate(self.rows) if row is best[0])
-        return run_line(self.topology, self.workload, self.asked.space()[where], self.asked.by_set)
+        return run_line(self.topology, self.workload, self.found.space[where], self.asked.by_set)
 
     def _reasons(self) -> list[tuple[str, int, str]]:
         """Return status, points and an example of each kind of reason, the commonest first; kinds differ by more than numbers."""
@@ -94,21 +131,19 @@ class Shown:
         return sorted(found, key=lambda one: -one[1])
 
     def _table(self, rows: Sequence[Row]) -> list[str]:
-        varied = [key for key in self.asked.varied if key not in {KEYS[name] for name in ALWAYS}]
-        names = [*ALWAYS, *(NAMES.get(key, key) for key in varied)]
+        from clustersim.sweeps.evaluate import COLUMNS
+        from clustersim.sweeps.space import varied
+
+        keys = [key for key in varied(self.found.space) if key not in {KEYS[name] for name in ALWAYS}]
+        names = [*(COLUMNS[key] for key in keys if key in CLUSTER), *ALWAYS]
+        names += [COLUMNS.get(key, key) for key in keys if key not in CLUSTER]
         dashed = {option.name: option.dashed for option in OPTIONS}
-        owned = rows[0]["gpus"]
-        head = [
-            "",
-            "tokens/s",
-            "step",
-            f"GPUs of {owned}",
-            *(dashed.get(n, n) for n in names),
-            "MFU",
-            "bubble",
-            "memory",
-        ]
-        cells = [head, *(_cells(place, row, names) for place, row in enumerate(rows, 1))]
+        owned = {row["gpus"] for row in rows}
+        gpus = f"GPUs of {owned.pop()}" if len(owned) == 1 else "GPUs"
+        head = ["", "tokens/s", "step", gpus, *(dashed.get(n, n) for n in names), "MFU", "bubble", "memory"]
+        priced = self.view != DEFAULT or any(key in CLUSTER for key in keys)
+        head += ["USD/1T tokens"] if priced else []
+        cells = [head, *(_cells(place, row, names, priced) for place, row in enumerate(rows, 1))]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = ["  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells]
         return [*lines, ""]
@@ -123,7 +158,8 @@ def run_line(topology: Path, workload: Path, point: Point, by_set: frozenset[str
     return words + [word for permit in plugins.permits() for word in ("--plugins", permit)]
 
 
-def _cells(place: int, row: Row, names: Sequence[str]) -> list[str]:
+def _cells(place: int, row: Row, names: Sequence[str], priced: bool) -> list[str]:
+    dollars = row["usd_per_1t_tokens"]
     return [
         f"{place}.",
         f"{row['tokens_per_s']:,.0f}",
@@ -133,6 +169,7 @@ def _cells(place: int, row: Row, names: Sequence[str]) -> list[str]:
         f"{row['mfu']:.1%}",
         f"{row['bubble_s'] / row['step_time_s']:.1%}",
         gibibytes(row["peak_memory_bytes"]),
+        *([] if not priced else ["-" if dollars is None else f"{dollars:,.0f}"]),
     ]
 
 

@@ -9,19 +9,26 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clustersim import plugins
-from clustersim.config.overrides import SourcePlace
-from clustersim.config.yaml import read
+from clustersim.config.overrides import SourcePlace, parted
+from clustersim.config.yaml import Document, read
+from clustersim.costs import figures
+from clustersim.costs.figures import Figures
+from clustersim.costs.rates import Rates, of_step, rates
 from clustersim.engine.player import Engine
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError
 from clustersim.files import Inputs, keeping_inputs
+from clustersim.model.kernel import Kernel
 from clustersim.parallel.job import Job
 from clustersim.parallel.load import Unbuilt, unbuilt
 from clustersim.parallel.options import NAMES
 from clustersim.predictors.base import ROOM
+from clustersim.predictors.forecasts import KnownKernel
 from clustersim.preparation import Newest
 from clustersim.simulation import Simulator
 from clustersim.sweeps.space import Point
-from clustersim.topology.build import load as load_topology
+from clustersim.topology import options as cluster_options
+from clustersim.topology.build import build, document_of, overridden
+from clustersim.topology.model import Topology
 
 Row = dict[str, Any]
 _SPEED = (
@@ -31,6 +38,12 @@ _SPEED = (
 
 JOBS = 1024
 """Jobs that are kept: each is asked for by the check of the space, by the forecast of all kernels, and by its own row."""
+CLUSTERS = 16
+"""Clusters that are kept, with what is known of each."""
+COLUMNS = NAMES | {option.key: option.name for option in cluster_options.OPTIONS}
+"""Dotted key → name of its column, where that is shorter."""
+Known = Mapping[str, Mapping[str, Mapping[Kernel, KnownKernel]]]
+"""What is forecast already, by GPU and predictor."""
 
 
 class Files(NamedTuple):
@@ -41,68 +54,142 @@ class Files(NamedTuple):
     read: Inputs
     engine: Engine = "auto"
     """Who plays the steps."""
+    costs: Figures | None = None
+    """Prices, power and carbon; default those of `costs/defaults.yaml`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepCluster:
+    """One of the clusters of a sweep, with what it costs a second."""
+
+    simulator: Simulator
+    rates: Rates
 
 
 @dataclass(frozen=True, slots=True)
 class SweepInputs:
-    """What all points of a sweep share: the cluster with what is known of it, and the workload before its overrides."""
+    """What all points of a sweep share: the cluster and the workload before their overrides."""
 
-    simulator: Simulator
+    topology: Document | Topology
+    """What describes the cluster, or one that is built and takes no overrides."""
     workload: Unbuilt
     engine: Engine = "auto"
     """Who plays the steps."""
     places: Mapping[str, SourcePlace] = field(default_factory=dict)
     """Where overrides are from, by dotted key; those that are not here are from a command line."""
+    costs: Figures = field(default_factory=figures.load)
+    """Prices, power and carbon."""
 
     built: Newest = field(default_factory=lambda: Newest(JOBS), repr=False)
     """The jobs of points that were asked for."""
+    clusters: Newest = field(default_factory=lambda: Newest(CLUSTERS), repr=False)
+    """The clusters of points that were asked for."""
+    forecasts: dict[str, Mapping[str, Mapping[Kernel, KnownKernel]]] = field(default_factory=dict, repr=False)
+    """What was forecast elsewhere, by GPU and predictor."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        return SweepInputs, (self.simulator, self.workload, self.engine, self.places)  # another process builds its own
+        return SweepInputs, (
+            self.topology,
+            self.workload,
+            self.engine,
+            self.places,
+            self.costs,
+        )  # others build their own
 
     def job(self, point: Mapping[str, object]) -> Job:
         """Return the job of a point. Raises InputError when it is illegal."""
-        return self.built.once(repr(point), lambda: self.workload.job(point, self.places))
+        changes = parted(point)[1]
+        return self.built.once(repr(changes), lambda: self.workload.job(changes, self.places))
+
+    @property
+    def base(self) -> Job:
+        """The job of the workload as it is written. Raises InputError when that is illegal."""
+        return self.job({})
+
+    def cluster(self, point: Mapping[str, object]) -> SweepCluster:
+        """Return the cluster of a point. Raises InputError when there can be none."""
+        changes = parted(point)[0]
+        return self.clusters.once(repr(changes), lambda: self._cluster(changes))
+
+    def _cluster(self, changes: Mapping[str, object]) -> SweepCluster:
+        if isinstance(self.topology, Document):
+            built = build(overridden(self.topology, changes))
+        elif not changes:
+            built = self.topology
+        else:
+            what = "is a key of a cluster that is built already"
+            raise InputError(f"{next(iter(changes))}: {what}; give a file, a shipped name or a mapping")
+        simulator = Simulator(built)
+        simulator.preparation.know(self.forecasts.get(built.gpu.name, {}))
+        return SweepCluster(simulator, rates(built, self.costs))
+
+    def know(self, known: Known) -> None:
+        """Take over what was forecast elsewhere, by GPU."""
+        self.forecasts.update(known)
+        for one in self._built():
+            one.simulator.preparation.know(known.get(one.simulator.cluster.gpu.name, {}))
+
+    def known(self) -> Known:
+        """Return what is forecast, by GPU."""
+        found: dict[str, dict[str, dict[Kernel, KnownKernel]]] = {}
+        for one in self._built():
+            own = found.setdefault(one.simulator.cluster.gpu.name, {})
+            for predictor, kernels in one.simulator.preparation.known().items():
+                own.setdefault(predictor, {}).update(kernels)
+        return found
+
+    def _built(self) -> list[SweepCluster]:
+        return [one for _, one in self.clusters.items()]
 
 
 def load(files: Files) -> SweepInputs:
     """Return the cluster and the workload of files, each read once. Raises InputError for what is wrong in them."""
     with keeping_inputs(files.read):
         workload = unbuilt(read(Path(files.workload)))
-        return SweepInputs(Simulator(load_topology(files.topology)), workload, files.engine)
+        topology = document_of(files.topology)
+        return SweepInputs(topology, workload, files.engine, costs=files.costs or figures.load())
 
 
 def learn(case: SweepInputs, points: Iterable[Point]) -> None:
-    """Forecast the kernels of points in one call; what is wrong with one of them, its own row says."""
-    simulator, jobs = case.simulator, list[Job]()
+    """Forecast the kernels of points in one call a GPU; what is wrong with one of them, its own row says."""
+    jobs: dict[str, list[Job]] = {}
+    last: dict[str, Simulator] = {}
     for point in points:
         with suppress(ClustersimError):
+            simulator = case.cluster(point).simulator
             job = simulator.placed(case.job(point))
             simulator.preparation.must_fit(job)
-            jobs.append(job)
-    simulator.preparation.learn(jobs)
+            gpu = simulator.cluster.gpu.name
+            jobs.setdefault(gpu, []).append(job)
+            last[gpu] = simulator
+    for gpu, placed in jobs.items():
+        last[gpu].preparation.learn(placed)
+    if len(case.clusters) > len(jobs):
+        case.know(case.known())
 
 
 def evaluate(case: SweepInputs, point: Point) -> Row:
     """Simulate one point. `status` is ok, illegal or does not fit; `reason` says why a point has no result."""
-    row: Row = {NAMES.get(key, key): value for key, value in point.items()}
+    row: Row = {COLUMNS.get(key, key): value for key, value in point.items()}
     try:
         with plugins.answering():
-            found = _simulated(case, case.job(point))
+            cluster = case.cluster(point)
+            found = _simulated(case, cluster.simulator, case.job(point))
     except OutOfMemoryError as error:
         return {**row, "status": "does not fit", "reason": str(error)}
     except InputError as error:
         return {**row, "status": "illegal", "reason": str(error)}
     except ClustersimError as error:
         return {**row, "status": "failed", "reason": str(error)}
-    return {**row, "status": "ok", "reason": "", **flat(found)}
+    tokens = found["tokens_per_s"] * found["step_time_s"]
+    return {**row, "status": "ok", "reason": "", **flat(found), **of_step(cluster.rates, found["step_time_s"], tokens)}
 
 
-def _simulated(case: SweepInputs, job: Job) -> dict[str, Any]:
+def _simulated(case: SweepInputs, simulator: Simulator, job: Job) -> dict[str, Any]:
     """Return the part of a summary that a row shows; a predictor from outside is asked for all that it says in a run."""
     if plugins.outside(ROOM, job.spec.predictor):
-        return case.simulator.run(job, engine=case.engine).summary
-    return case.simulator.outline(job, case.engine)
+        return simulator.run(job, engine=case.engine).summary
+    return simulator.outline(job, case.engine)
 
 
 def flat(summary: dict[str, Any]) -> Row:

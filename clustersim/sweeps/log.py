@@ -19,6 +19,7 @@ from clustersim.sweeps.space import Point
 from clustersim.sweeps.table import frame
 from clustersim.writing import LOCK, LockedError, clear, locked, settled, write
 
+Command = Callable[[Point], str | None]
 LOG = "points.jsonl"
 TABLE = "points.parquet"
 _FINAL = ("ok", "illegal", "does not fit")
@@ -47,12 +48,16 @@ class SweepLog:
         with (self.target / LOG).open("a", encoding="utf-8") as file:
             file.write(line(point, row))
 
-    def finish(self, space: Sequence[Point], rows: Sequence[Row]) -> None:
-        """Write the table of all points, and put the log into order: those of this sweep, then those of earlier ones."""
+    def finish(self, space: Sequence[Point], rows: Sequence[Row], command: Command = lambda _: None) -> None:
+        """Write the table of all points, and put the log into order: those of this sweep, then those of earlier ones.
+
+        command: the line that simulates a point alone, for the column `run`; None for none.
+        """
         found = {key(point): (point, row) for point, row in zip(space, rows, strict=True)}
         found |= {name: (self.points[name], row) for name, row in self.known.items() if name not in found}
         write(self.target / LOG, "".join(line(point, row) for point, row in found.values()).encode())
-        store.write_table(self.target / TABLE, frame([row for _, row in found.values()]))
+        table = [row | ({"run": run} if (run := command(point)) else {}) for point, row in found.values()]
+        store.write_table(self.target / TABLE, frame(table))
         self._write_manifest(space, complete=True)
 
     def _write_manifest(self, space: Sequence[Point], complete: bool) -> None:

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from clustersim.config.shipped import find
+from clustersim.costs.figures import Figures
 from clustersim.engine.player import Engine
 from clustersim.errors import ClustersimError, DiskFullError, InputError, InterruptedSweepError
 from clustersim.files import keeping_inputs
@@ -17,7 +18,8 @@ from clustersim.report import names
 from clustersim.report.store import ELSEWHERE, Question, place
 from clustersim.sweeps import log, runner
 from clustersim.sweeps.evaluate import Files, Row, SweepInputs, load
-from clustersim.sweeps.space import Point
+from clustersim.sweeps.legal import legal
+from clustersim.sweeps.space import Point, SweepSpace
 from clustersim.writing import unwritable
 
 Show = Callable[[Iterator[tuple[int, Row]], int], Iterator[tuple[int, Row]]]
@@ -29,7 +31,7 @@ class Sweep:
     """The rows of a sweep in the order of its points, and their folder.
 
     resumed: how many were there from an earlier sweep of the same question. damaged: lines of its log that were left out.
-    cpu: seconds of CPU that forecasting and evaluating the others took, summed over processes.
+    cpu: seconds of CPU that forecasting and evaluating the others took, summed over processes. space: the points.
     """
 
     rows: list[Row]
@@ -37,12 +39,13 @@ class Sweep:
     resumed: int
     damaged: int
     cpu: float
+    space: list[Point]
 
 
 def run(
     topology: Path,
     workload: Path,
-    space: Sequence[Point],
+    asked_space: SweepSpace | Sequence[Point],
     workers: int,
     out: Path | None = None,
     show: Show = lambda rows, _: rows,
@@ -50,34 +53,38 @@ def run(
     fixed: Mapping[str, object] | None = None,
     force: bool = False,
     engine: Engine = "auto",
+    costs: Figures | None = None,
+    command: log.Command = lambda _: None,
 ) -> Sweep:
     """Simulate every point on `workers` processes.
 
     out: the folder of the result, by default one below `results` that is named after the inputs and `fixed`, the overrides
     that all points share; its log has every row from the moment it is known. Rows of the same inputs and `fixed` that are
-    there already are not simulated again. Another result is replaced by `force` alone. engine: who plays the steps. Raises
-    InputError for what is wrong before any point is simulated, InterruptedSweepError on Ctrl-C and ClustersimError when a worker
+    there already are not simulated again. Another result is replaced by `force` alone. engine: who plays the steps. costs:
+    prices, power and carbon. command: the line of a point alone, for the table. Raises InputError for what is wrong before any
+    point is simulated, InterruptedSweepError on Ctrl-C and ClustersimError when a worker
     dies.
     """
     topology, workload = find("topologies", topology), find("workloads", workload)
     with keeping_inputs() as read:
-        files = Files(str(topology), str(workload), read, engine)
+        files = Files(str(topology), str(workload), read, engine, costs)
         case = load(files)
+        space = legal(case, asked_space) if isinstance(asked_space, SweepSpace) else list(asked_space)
         check(case, space)
         parts = {"topology": topology, "workload": workload}
         options = {"overrides": dict(fixed or {})} | ({"engine": engine} if engine != "auto" else {})
+        options |= {"costs": costs.model_dump()} if costs else {}
         asked = Question.of("sweep", parts, read, options)
         flags = {f"engine-{engine}": engine != "auto"}
         target = place(asked, out, names.default(["sweep", topology, workload], fixed or {}, flags), force)
         with log.opened(target, asked, force) as kept:
             try:
                 spent = runner.Spent()
-                rows = _rows(files, case, space, workers, kept, show, spent)
+                rows = _rows(files, case, space, workers, kept, show, spent, command)
             except OSError as error:
                 raise unwritable(target, error, ELSEWHERE) from error
-            return Sweep(
-                rows, target, sum(log.key(point) in kept.known for point in space), kept.damaged, spent.seconds
-            )
+            resumed = sum(log.key(point) in kept.known for point in space)
+            return Sweep(rows, target, resumed, kept.damaged, spent.seconds, space)
 
 
 def _rows(
@@ -88,6 +95,7 @@ def _rows(
     kept: log.SweepLog,
     show: Show,
     spent: runner.Spent,
+    command: log.Command,
 ) -> list[Row]:
     """Return the rows of all points, those of which the log has none simulated."""
     kept.begin(space)
@@ -100,7 +108,7 @@ def _rows(
                 kept.append(space[open_points[number]], row)
                 found[open_points[number]] = row
         ordered = [found[index] for index in range(len(space))]
-        kept.finish(space, ordered)
+        kept.finish(space, ordered, command)
     except KeyboardInterrupt:
         done = f"points.jsonl in {kept.shown} has the {len(found)} of {len(space)} points that are done"
         raise InterruptedSweepError(f"interrupted; {done}, and the same command goes on from there") from None
@@ -118,6 +126,8 @@ def check(case: SweepInputs, space: Sequence[Point]) -> None:
     seen: set[tuple[str, str]] = set()
     for point in islice(space, 200):
         try:
+            if not seen:
+                case.cluster(point)
             job = case.job(point)
         except InputError as error:
             first = first or error

@@ -7,17 +7,16 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from clustersim import plugins
+from clustersim.config.overrides import parted
 from clustersim.errors import ClustersimError
-from clustersim.model.kernel import Kernel
 from clustersim.parallel.options import KEYS
-from clustersim.predictors.forecasts import KnownKernel
-from clustersim.sweeps.evaluate import Files, Row, SweepInputs, evaluate, learn, load
+from clustersim.sweeps.evaluate import Files, Known, Row, SweepInputs, evaluate, learn, load
 from clustersim.sweeps.space import Point
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ NumberedRows = Iterator[tuple[int, Row]]
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 SPLIT = tuple(KEYS[name] for name in ("tp", "ep", "pp", "dp"))
-"""Keys that decide the mesh of a point."""
+"""Keys that decide, with the cluster, the mesh of a point."""
 LEARNED = 1024
 """Points of which the kernels are forecast in one call; of those behind them, when they are simulated."""
 
@@ -60,7 +59,7 @@ def rows(
     spent.seconds += time.process_time() - begun
     many = workers > 1 and len(points) > 1
     if many:
-        begin = _Begin(shared, case.simulator.preparation.known(), plugins.permits())
+        begin = _Begin(shared, case.known(), plugins.permits())
         found = _spread(_evaluate, points, workers, begin, grouped(list(map(_split, points)), workers))
     else:
         found = ((index, _timed(case, point)) for index, point in enumerate(points))
@@ -77,7 +76,7 @@ def _timed(case: SweepInputs, point: Point) -> _Timed:
 
 def _split(point: Point) -> list[str]:
     """Return what decides the mesh of a point, and with it most of what it shares with others."""
-    return [str(point.get(key, "")) for key in SPLIT]
+    return [repr(parted(point)[0]), *(str(point.get(key, "")) for key in SPLIT)]
 
 
 def grouped(keys: Sequence[Any], workers: int) -> list[list[int]]:
@@ -100,7 +99,7 @@ class _Begin(NamedTuple):
     """What a worker begins with: its inputs, if any, what is forecast already, and the plugins that are permitted."""
 
     shared: Files | SweepInputs | None
-    known: Mapping[str, Mapping[Kernel, KnownKernel]]
+    known: Known
     permits: tuple[str, ...]
 
 
@@ -204,7 +203,7 @@ def _prepare(begin: _Begin) -> None:
     threading.Thread(target=wait, daemon=True).start()
     if begin.shared:
         case = begin.shared if isinstance(begin.shared, SweepInputs) else load(begin.shared)
-        case.simulator.preparation.know(begin.known)
+        case.know(begin.known)
         _case[:] = [case]
 
 

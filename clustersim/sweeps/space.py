@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from math import prod
 
 from clustersim.errors import ClustersimError, InputError
 from clustersim.parallel.options import KEYS
+from clustersim.topology import options as cluster_options
 
 Point = dict[str, object]
 SCHEDULE, VPP = KEYS["schedule"], KEYS["vpp"]
@@ -23,24 +26,28 @@ class SweepSpace:
     axes: Mapping[str, Sequence[object]]
     fixed: Mapping[str, object]
     by_set: frozenset[str] = frozenset()
+    auto: tuple[str, ...] = ()
+    """Keys of which all legal values are tried, at each combination of the others."""
 
     def space(self) -> list[Point]:
-        """Return all points. Raises InputError when they are too many."""
+        """Return all points, those of `auto` still open. Raises InputError when they are too many."""
         chunks = self.fixed.get(VPP)
         axes = dict(self.axes)
         if SCHEDULE in axes and chunks is not None:
             axes[VPP] = numbers("vpp", str(chunks))
+        if VPP in self.auto:
+            return [{**self.fixed, **point} for point in _product(axes)]
         return [{**self.fixed, **point} for point in points(axes)]
 
-    @property
-    def varied(self) -> list[str]:
-        """The keys that have more than one value in the space, in the order of the axes."""
-        values: dict[str, set[object]] = {}
-        for point in self.space():
-            for key, value in point.items():
-                values.setdefault(key, set()).add(value)
-        order = [*KEYS.values(), *values]
-        return sorted((key for key, found in values.items() if len(found) > 1), key=order.index)
+
+def varied(space: Sequence[Point]) -> list[str]:
+    """Return the keys that have more than one value in a space: those of a cluster, options of a workload, others."""
+    values: dict[str, set[str]] = {}
+    for point in space:
+        for key, value in point.items():
+            values.setdefault(key, set()).add(str(value))
+    order = [*(option.key for option in cluster_options.OPTIONS), *KEYS.values(), *values]
+    return sorted((key for key, found in values.items() if len(found) > 1), key=order.index)
 
 
 def points(axes: Mapping[str, Sequence[object]]) -> Iterator[Point]:
@@ -54,20 +61,22 @@ def points(axes: Mapping[str, Sequence[object]]) -> Iterator[Point]:
         yield from _product(given)
         return
     parts = [given | {SCHEDULE: (name,)} | _chunks(str(name), given.get(VPP)) for name in given[SCHEDULE]]
-    _bounded(sum(prod(map(len, part.values())) for part in parts))
+    bounded(sum(prod(map(len, part.values())) for part in parts))
     for part in parts:
         yield from _product(part)
 
 
 def _product(axes: Mapping[str, Sequence[object]]) -> Iterator[Point]:
-    _bounded(prod(map(len, axes.values())))
+    bounded(prod(map(len, axes.values())))
     for combination in product(*axes.values()):
         yield dict(zip(axes, combination, strict=True))
 
 
-def _bounded(count: int) -> None:
+def bounded(count: int) -> None:
+    """Raise InputError when a sweep would have too many points."""
     if count > MOST:
-        raise InputError(f"{count} points are too many for one sweep; give shorter lists, at most {MOST} combinations")
+        most = f"at most {MOST:,} combinations, or `clustersim optimize`, which need not simulate them all"
+        raise InputError(f"{count:,} points are too many for one sweep; give shorter lists, {most}")
 
 
 def _chunks(schedule: str, asked: Sequence[object] | None) -> dict[str, tuple[object, ...]]:
@@ -76,41 +85,62 @@ def _chunks(schedule: str, asked: Sequence[object] | None) -> dict[str, tuple[ob
     Where neither is so, what was asked stays, and the points say why they are illegal.
     """
     if asked is None:
-        return {VPP: (1,)} if _takes(schedule, 1) and not _takes(schedule, 2) else {}
-    legal = tuple(value for value in asked if isinstance(value, int) and _takes(schedule, value))
-    return {VPP: legal or ((1,) if _takes(schedule, 1) else tuple(asked))}
+        return {VPP: (1,)} if takes(schedule, 1) and not takes(schedule, 2) else {}
+    legal = tuple(value for value in asked if isinstance(value, int) and takes(schedule, value))
+    return {VPP: legal or ((1,) if takes(schedule, 1) else tuple(asked))}
 
 
-def _takes(schedule: str, chunks: int) -> bool:
+def takes(schedule: str, chunks: int) -> bool:
     """Return whether a schedule can have so many chunks a rank: the smallest pipeline is tried, as names from outside too."""
+    from clustersim import plugins
+    from clustersim.schedules.check import ROOM
+
+    return (_tried if plugins.outside(ROOM, schedule) else _known)(schedule, min(chunks, 8))
+
+
+def _tried(schedule: str, chunks: int) -> bool:
     from clustersim.schedules.check import load
 
     try:
-        load(schedule, 2, 2, min(chunks, 8))
+        load(schedule, 2, 2, chunks)
     except ClustersimError:
         return False
     return True
 
 
+_known = lru_cache(maxsize=1024)(_tried)
+
+
+_RANGE = re.compile(r"(\d+)(?:(?:-|\.\.)(\d+)(?:x(\d+))?)?")
+
+
 def numbers(option: str, text: str | None, least: int = 1) -> list[int]:
-    """Return the whole numbers of an option such as `--tp 1,2,4`; ranges `1-4` are allowed. Raises InputError."""
+    """Return the whole numbers of an option such as `--tp 1,2,4`. Raises InputError.
+
+    Ranges are `1-4` or `1..4`, those that multiply `64..4096x2`.
+    """
     result: list[int] = []
     for part in words(option, text):
-        low, _, high = part.partition("-")
-        if (
-            not low.isdecimal()
-            or (high and not high.isdecimal())
-            or int(low) < least
-            or (high and int(high) < int(low))
-        ):
+        match = _RANGE.fullmatch(part)
+        low, high, factor = (int(one) if one else 0 for one in (match.groups() if match else ("", "", "")))
+        if match is None or low < least or (match[2] and high < low) or (match[3] and (factor < 2 or not low)):
             raise InputError(
                 f"--{option}: {part!r} is not a whole number of {least} or more; "
-                f"write a list like {'1,2,4 or 1-4' if least else '0,1'}"
+                f"write a list like {'1,2,4, 1-4 or 64..4096x2' if least else '0,1'}"
             )
-        if high and int(high) - int(low) > 10_000:
+        if not factor and high - low > 10_000:
             raise InputError(f"--{option}: {part!r} is more than 10,000 values; write a shorter range")
-        result += range(int(low), int(high or low) + 1)
+        result += _range(low, high or low, factor)
     return list(dict.fromkeys(result))
+
+
+def _range(low: int, high: int, factor: int) -> list[int]:
+    if not factor:
+        return list(range(low, high + 1))
+    found = [low]
+    while found[-1] * factor <= high:
+        found.append(found[-1] * factor)
+    return found
 
 
 def degrees(option: str, text: str | None) -> list[int | str]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from clustersim.errors import InputError, suggest
 from clustersim.sweeps.evaluate import Row
 
 if TYPE_CHECKING:
@@ -20,10 +21,53 @@ COUNTED = {
 """Name of a count → the `status` of the rows that it counts."""
 
 
-def ranked(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows that have a result, fastest per token first; ties keep their order."""
-    done = [row for row in rows if row["status"] == "ok"]
-    return sorted(done, key=lambda row: -row["tokens_per_s"])
+HIGHER = ("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_s_per_owned_gpu", "model_tflops_per_gpu", "mfu")
+"""Columns of which more is better; of all others it is less."""
+FRONT = {
+    "step": "step_time_s",
+    "memory": "peak_memory_bytes",
+    "gpus": "ranks",
+    "cost": "usd_per_1t_tokens",
+    "energy": "kwh_per_1t_tokens",
+}
+"""Short name → column, of what a Pareto front weighs."""
+
+
+def ranked(rows: Sequence[Row], sort: Sequence[str] = ("tokens_per_s",)) -> list[Row]:
+    """Return the rows that have a result, the best first by each of `sort` in turn; ties keep their order.
+
+    A sign before a name says what is first: `-step_time_s` is the slowest. Raises InputError for a column that no row has.
+    """
+    found = [row for row in rows if row["status"] == "ok"]
+    for key in reversed(sort):
+        name, turned = key.removeprefix("-"), key.startswith("-")
+        known = {column for row in found for column in row}
+        if found and name not in known:
+            raise InputError(f"--sort {name}: no column has that name; {suggest(name, known)}")
+        numbers = [row for row in found if isinstance(row.get(name), int | float)]
+        words = [row for row in found if not isinstance(row.get(name), int | float)]
+        sign = -1 if (name in HIGHER) != turned else 1
+        order = sorted((sign * row[name], place) for place, row in enumerate(numbers))
+        spoken = sorted(((str(row.get(name)), place) for place, row in enumerate(words)), reverse=turned)
+        found = [*(numbers[place] for _, place in order), *(words[place] for _, place in spoken)]
+    return found
+
+
+def front(rows: Sequence[Row], what: Sequence[str]) -> list[Row]:
+    """Return the rows that no other beats in one of `what` (names of `FRONT`) without being beaten in another, in their order."""
+    columns = [FRONT[name] for name in what]
+    order = sorted(
+        (tuple(row.get(c) or 0.0 for c in columns), place) for place, row in enumerate(rows) if row["status"] == "ok"
+    )
+    kept: list[tuple[tuple[float, ...], int]] = []
+    for values, place in order:  # whoever beats a row is before it
+        if not any(_beats(other, values) for other, _ in kept):
+            kept.append((values, place))
+    return [rows[place] for _, place in sorted(kept, key=lambda one: one[1])]
+
+
+def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one != other and all(a <= b for a, b in zip(one, other, strict=True))
 
 
 def counts(rows: Sequence[Row]) -> dict[str, int]:

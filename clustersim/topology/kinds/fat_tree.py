@@ -139,6 +139,7 @@ def _counts(cluster: NodeSpecs, spec: FatTree, link: Link, built: Tree) -> dict[
     for tier, number in zip(built.tiers, cables, strict=True):
         counts[f"{tier.name}_cables"] = number
     counts["switches"] = sum(built.switches(t) for t in range(len(built.tiers)))
+    counts["switch_ports"] = sum(built.switches(t) * (ports.down + ports.up) for t, ports in enumerate(built.tiers))
     counts["cables"] = sum(cables)
     counts["bisection"] = min(cables) / 2 * link.rate * link.efficiency
     counts["oversubscription"] = max(1.0, cables[0] / min(cables))

@@ -1,0 +1,86 @@
+"""What a command line or a file says of a sweep: values of options and keys → the axes of a space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from clustersim.config.options import Option
+from clustersim.config.yaml import read
+from clustersim.errors import InputError
+from clustersim.parallel.options import OPTIONS as OF_WORKLOAD
+from clustersim.sweeps.legal import AUTO
+from clustersim.sweeps.space import SweepSpace, degrees, listed, numbers, words
+from clustersim.topology.options import OPTIONS as OF_TOPOLOGY
+
+OPTIONS: tuple[Option, ...] = (*OF_TOPOLOGY, *OF_WORKLOAD)
+"""Every option that can be an axis, those of the cluster first: what they share is built once."""
+_NAMED = {option.name: option for option in OPTIONS} | {option.key: option for option in OPTIONS}
+
+
+def space(changes: Mapping[str, str | None], settings: Mapping[str, str], file: Path | None = None) -> SweepSpace:
+    """Return what is swept and what is fixed: options by key, `--set` by key, and a file of both. Raises InputError."""
+    given = {option.key: changes[option.key] for option in OPTIONS if changes.get(option.key) is not None}
+    written = _written(file) if file else {}
+    for key in written.keys() & (given.keys() | settings.keys()):
+        raise InputError(f"{file}: {key} is on the command line too; give one of the two")
+    for key in settings.keys() & given.keys():
+        raise InputError(f"--set {key} is also an axis of the sweep; give one of the two")
+    values = {option.key: _values(option, str(given[option.key])) for option in OPTIONS if option.key in given}
+    values |= {key: _several(key, value) for key, value in written.items()}
+    values |= {key: _parts(key, value) for key, value in settings.items()}
+    single = {option.key for option in OPTIONS if not option.swept} | {k for k in settings if len(values[k]) == 1}
+    auto = tuple(key for key, found in values.items() if found == [AUTO] and key != "parallelism.dp")
+    fixed = {key: found[0] for key, found in values.items() if key in single and key not in auto}
+    axes = {key: found for key, found in values.items() if key not in fixed and key not in auto}
+    if not axes and not auto:
+        raise InputError("nothing to sweep; give at least one axis, such as --tp 1,2,4,8")
+    return SweepSpace(axes, fixed, frozenset(settings), auto)
+
+
+def _values(option: Option, text: str) -> list[object]:
+    """Return the values of an option in their order. Raises InputError."""
+    if not option.swept:
+        return [text]
+    if option.form == "degree":
+        return list(degrees(option.dashed, text))
+    parts = words(option.dashed, text)
+    if AUTO in parts and len(parts) > 1:
+        raise InputError(f"--{option.dashed}: auto is all legal values already; give it alone")
+    if option.form == "word" or AUTO in parts:
+        return list(parts)
+    return list(numbers(option.dashed, text, least=0 if option.form == "number" else 1))
+
+
+def _parts(key: str, text: str) -> list[object]:
+    return list(listed(text))
+
+
+def _written(file: Path) -> dict[str, Any]:
+    """Return the values of a file by dotted key: `tp: [1, 2]`, `nodes: 64..4096x2`, `training.recompute: auto`."""
+    flat: dict[str, Any] = {}
+
+    def add(prefix: str, data: Mapping[str, Any]) -> None:
+        for name, value in data.items():
+            whole = f"{prefix}{name}"
+            if isinstance(value, Mapping):
+                add(f"{whole}.", value)
+            else:
+                flat[_NAMED[whole].key if whole in _NAMED else whole] = value
+
+    add("", read(file).data)
+    return flat
+
+
+def _several(key: str, value: object) -> list[object]:
+    if isinstance(value, list):
+        if not value:
+            raise InputError(f"{key}: no value; write a list of at least one")
+        return _unique(value)
+    option = _NAMED.get(key)
+    return _values(option, value) if option and isinstance(value, str) else [value]
+
+
+def _unique(values: Sequence[object]) -> list[object]:
+    return [value for place, value in enumerate(values) if value not in values[:place]]

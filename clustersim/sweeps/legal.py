@@ -1,0 +1,232 @@
+"""`auto` as the value of a key: all values that are legal with the others of a point, so that no combination is wrong.
+
+The rules are those of `parallel/check.py` and `Job.place` the other way round: these refuse a value, here the values are that
+they let through. Degrees use all GPUs of the cluster.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clustersim import plugins
+from clustersim.config.fields import Spec
+from clustersim.config.overrides import of_topology
+from clustersim.config.workload import Workload
+from clustersim.errors import InputError
+from clustersim.model.sharding import dense_width, width
+from clustersim.parallel.job import divisors, least_dp
+from clustersim.parallel.options import NAMES
+from clustersim.schedules import check as schedules
+from clustersim.sweeps.evaluate import COLUMNS, SweepInputs
+from clustersim.sweeps.space import SCHEDULE, VPP, Point, SweepSpace, bounded, takes
+from clustersim.topology.model import Topology
+
+AUTO = "auto"
+_PLACES = list(COLUMNS)[len(NAMES) :] + list(NAMES)
+
+
+def legal(case: SweepInputs, asked: SweepSpace) -> list[Point]:
+    """Return all points of a sweep, with every legal value of the keys that are `auto`.
+
+    Raises InputError when they are too many, or when a key has no list of legal values.
+    """
+    keys = sorted(asked.auto, key=lambda key: _ORDER.index(key) if key in _ORDER else len(_ORDER) - 2)
+    if not keys:
+        return asked.space()
+    _check(keys)
+    found: list[Point] = []
+    for point in asked.space():
+        for one in _filled(case, point, keys):
+            found.append({key: one[key] for key in sorted(one, key=_place)})
+            bounded(len(found))
+    return found
+
+
+def _place(key: str) -> int:
+    """Return where an option stands among all: those of the cluster first, then those of the workload, then other keys."""
+    return _PLACES.index(key) if key in _PLACES else len(_PLACES)
+
+
+def _check(keys: Sequence[str]) -> None:
+    for key in keys:
+        if key not in _RULES and not _alternatives(key):
+            raise InputError(f"{key}=auto: nothing says which values are legal; write a list with commas between")
+
+
+def _filled(case: SweepInputs, point: Point, keys: Sequence[str]) -> Iterator[Point]:
+    if not keys:
+        yield point
+        return
+    key, *rest = keys
+    seen = PointValues(case, point)
+    values = _RULES[key](seen) if key in _RULES else _alternatives(key)
+    for value in values:
+        yield from _filled(case, {**point, key: value}, rest)
+
+
+@dataclass(frozen=True, slots=True)
+class PointValues:
+    """A point that is not whole yet: what the keys say that have a value, and what the workload says of the others."""
+
+    case: SweepInputs
+    point: Point
+
+    def __call__(self, key: str) -> Any:
+        """Return the value of a dotted key."""
+        if key in self.point:
+            value = self.point[key]
+            return int(value) if isinstance(value, str) and value.isdecimal() else _word(value)
+        found: Any = self.case.base.spec
+        for part in key.split("."):
+            found = getattr(found, part)
+        return found
+
+    @property
+    def cluster(self) -> Topology:
+        """The cluster of the point."""
+        return self.case.cluster(self.point).simulator.cluster
+
+    @property
+    def tp(self) -> int:
+        """The tensor-parallel degree."""
+        return int(self("parallelism.tp"))
+
+    @property
+    def lanes(self) -> int:
+        """GPUs of a replica."""
+        return self.tp * int(self("parallelism.pp"))
+
+    @property
+    def layers(self) -> int:
+        """What stages share: layers, and embedding and loss where they count as one."""
+        more = bool(self("parallelism.account_for_embedding")) + bool(self("parallelism.account_for_loss"))
+        return int(self("model.layers")) + more
+
+    @property
+    def least(self) -> int:
+        """The least dp, of which all others are multiples, that holds whole experts."""
+        split = self.case.base.parallelism
+        changed = {"tp": self.tp, "expert_tp": self("parallelism.expert_tp")}
+        return least_dp(split.model_copy(update=changed), int(self("parallelism.ep")))
+
+    def replicas(self, micro_batch: int) -> int:
+        """Return the dp that the point gets with so many sequences in a microbatch, 0 where there is none."""
+        share, uneven = divmod(int(self("training.global_batch")), micro_batch)
+        most = self.cluster.gpus // self.lanes
+        dp = self("parallelism.dp")
+        if uneven:
+            return 0
+        if isinstance(dp, int):
+            return dp if share % dp == 0 and dp <= most and dp % self.least == 0 else 0
+        return max((d for d in divisors(share) if d <= most and d % self.least == 0), default=0)
+
+    @property
+    def microbatches(self) -> int:
+        """Microbatches of a replica, 0 where there are none."""
+        size = int(self("training.micro_batch"))
+        dp = self.replicas(size)
+        return int(self("training.global_batch")) // (dp * size) if dp else 0
+
+
+def _word(value: object) -> object:
+    return {"true": True, "false": False, "null": None}.get(value, value) if isinstance(value, str) else value
+
+
+def _tp(seen: PointValues) -> list[int]:
+    m, cluster = seen.case.base.model, seen.cluster
+    across = bool(seen("parallelism.tp_across_nodes"))
+    found = [d for d in divisors(m.heads) if (m.kv_heads or m.heads) % d == 0 and width(m) % d == 0]
+    found = [d for d in found if not m.dense_layers or dense_width(m) % d == 0]
+    found = [d for d in found if cluster.gpus % d == 0 and (across or cluster.gpus_per_node % d == 0)]
+    if seen("parallelism.sequence_parallel") is True:
+        found = [d for d in found if d > 1 and int(seen("training.seq")) % d == 0]
+    return found
+
+
+def _pp(seen: PointValues) -> list[int]:
+    chunks = seen(VPP) if VPP in seen.point else 1
+    dp = seen("parallelism.dp")
+    least = int(dp) if isinstance(dp, int) else 1
+    return [
+        d
+        for d in divisors(seen.cluster.gpus // seen.tp)
+        if d * int(chunks) <= seen.layers and d * seen.tp * least <= seen.cluster.gpus
+    ]
+
+
+def _ep(seen: PointValues) -> list[int]:
+    experts = seen("model.experts")
+    alone = seen.tp > 1 and seen("parallelism.sequence_parallel") is not True
+    tried = [1] if not experts or alone else divisors(int(experts))
+    return [ep for ep in tried if PointValues(seen.case, {**seen.point, "parallelism.ep": ep}).microbatches]
+
+
+def _micro_batch(seen: PointValues) -> list[int]:
+    """Return those with which as many GPUs work as with any."""
+    found = {size: seen.replicas(size) for size in divisors(int(seen("training.global_batch")))}
+    most = max(found.values(), default=0)
+    return [size for size, dp in found.items() if dp and dp == most]
+
+
+def _zero(seen: PointValues) -> list[int]:
+    low = 1 if seen("parallelism.overlap.param_gather") is True else 0
+    return list(range(low, 3 if seen("parallelism.overlap.grad_reduce") is True else 2))
+
+
+def _schedule(seen: PointValues) -> list[str]:
+    if int(seen("parallelism.pp")) == 1:
+        return ["1f1b"]
+    known = sorted(name for name in plugins.names(schedules.ROOM) if not plugins.outside(schedules.ROOM, name))
+    return [name for name in known if VPP not in seen.point or takes(name, int(seen(VPP)))]
+
+
+def _vpp(seen: PointValues) -> list[int]:
+    pp, schedule = int(seen("parallelism.pp")), str(seen(SCHEDULE))
+    one = [1] if takes(schedule, 1) else []
+    if pp == 1 or schedule in ("gpipe", "1f1b") or not seen.microbatches or seen.microbatches % pp:
+        return one
+    return one + [v for v in range(2, seen.layers // pp + 1) if seen.layers % (pp * v) == 0 and takes(schedule, v)]
+
+
+def _sequence_parallel(seen: PointValues) -> list[bool]:
+    return [False, True] if seen.tp > 1 and int(seen("training.seq")) % seen.tp == 0 else [False]
+
+
+def _param_gather(seen: PointValues) -> list[bool]:
+    return [False, True] if seen("parallelism.zero") else [False]
+
+
+_RULES: dict[str, Callable[[PointValues], Sequence[object]]] = {
+    "parallelism.tp": _tp,
+    "parallelism.pp": _pp,
+    "parallelism.sequence_parallel": _sequence_parallel,
+    "parallelism.ep": _ep,
+    "training.micro_batch": _micro_batch,
+    "parallelism.zero": _zero,
+    "parallelism.overlap.param_gather": _param_gather,
+    SCHEDULE: _schedule,
+    VPP: _vpp,
+}
+_ORDER = (
+    *("parallelism.tp", "parallelism.sequence_parallel", "parallelism.pp", "parallelism.ep", "training.micro_batch"),
+    *("parallelism.overlap.grad_reduce", "parallelism.zero", "parallelism.overlap.param_gather", SCHEDULE, VPP),
+)
+"""Keys in the order in which they get their values: each rule looks at those before it."""
+
+
+def _alternatives(key: str) -> list[object]:
+    """Return the values of a key that has a few: true and false, or the words that its type lists."""
+    if of_topology(key):
+        return []
+    kind: Any = Workload
+    for part in key.split("."):
+        hints = typing.get_type_hints(kind) if isinstance(kind, type) and issubclass(kind, Spec) else {}
+        kind = hints.get(part)
+    if kind is bool:
+        return [False, True]
+    if typing.get_origin(kind) is typing.Literal:
+        return list(typing.get_args(kind))
+    return []

@@ -1,0 +1,215 @@
+"""The space of a sweep: any key is an axis, `auto` is all that is legal and nothing else, what is on the front is not beaten."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from itertools import product
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from clustersim.cli.main import main
+from clustersim.errors import InputError
+from clustersim.parallel.job import divisors
+from clustersim.sweeps import evaluate, run
+from clustersim.sweeps.axes import space
+from clustersim.sweeps.legal import legal
+from clustersim.sweeps.space import SweepSpace, numbers
+from clustersim.sweeps.table import FRONT, front, ranked
+
+SPLIT = {key: f"parallelism.{key}" for key in ("tp", "pp", "ep", "vpp", "schedule", "zero", "dp")}
+AUTO = {
+    "tp": "auto",
+    "pp": "auto",
+    "vpp": "auto",
+    "schedule": "auto",
+    "zero": "auto",
+    "micro_batch": "auto",
+    "recompute": "auto",
+}
+KEYS = {**SPLIT, "micro_batch": "training.micro_batch", "recompute": "training.recompute"}
+
+
+def asked(options: dict[str, str], settings: dict[str, str] | None = None, file: Path | None = None) -> SweepSpace:
+    return space({KEYS.get(name, name): value for name, value in options.items()}, settings or {}, file)
+
+
+def case(topology: str, workload: str) -> evaluate.SweepInputs:
+    root = Path(__file__).parents[1]
+    return evaluate.load(
+        evaluate.Files(str(root / f"topologies/{topology}.yaml"), str(root / f"workloads/{workload}.yaml"), {})
+    )
+
+
+def legal_one(inputs: evaluate.SweepInputs, point: dict[str, object]) -> bool:
+    try:
+        simulator = inputs.cluster(point).simulator
+        job = simulator.placed(inputs.job(point))
+        simulator.preparation.schedule(job, job.microbatches)
+    except InputError:
+        return False
+    return job.mesh.size == simulator.cluster.gpus
+
+
+@pytest.mark.parametrize(
+    ("workload", "chunks", "ep"), [("gpt3_xl", [1, 2, 3, 6, 12], [1]), ("mixtral_8x7b", [1, 2, 16], [1, 2, 4, 8])]
+)
+def test_auto_is_all_that_is_legal_and_uses_all_gpus(workload, chunks, ep):
+    """Against every combination of a grid, each tried by the checks of a run; chunks of a rank have equally many layers."""
+    inputs = case("nvlink_h100_4", workload)
+    names = [name for name in AUTO if name != "recompute"] + ["ep"]
+    keys = [*(KEYS[name] for name in names), "parallelism.sequence_parallel"]
+    settings = {"training.global_batch": "16", "parallelism.sequence_parallel": "auto"}
+    found = legal(inputs, asked({**dict.fromkeys(names, "auto")}, settings))
+    values = {"tp": [1, 2, 4], "pp": [1, 2, 4], "vpp": chunks, "zero": [0, 1, 2], "micro_batch": divisors(16), "ep": ep}
+    values["schedule"] = ["1f1b", "gpipe", "interleaved", "zero_bubble"]
+    mine = [tuple(point[key] for key in keys) for point in found]
+    assert len(set(mine)) == len(mine) > 100
+    expected = set()
+    for one in product(*(values[name] for name in names), [False, True]):
+        point = dict(zip(keys, one, strict=True))
+        pp, vpp = point["parallelism.pp"], point["parallelism.vpp"]
+        even = vpp == 1 or inputs.base.model.layers % (pp * vpp) == 0
+        plain = pp > 1 or point["parallelism.schedule"] == "1f1b"
+        if even and plain and legal_one(inputs, {**point, "training.global_batch": 16}):
+            expected.add(one)
+    assert {one for one in mine if one[names.index("vpp")] in chunks} == expected
+
+
+def test_auto_grows_with_the_cluster():
+    inputs = case("rail_optimized", "gpt3")
+    points = legal(inputs, asked({"cluster.nodes": "8..64x2", "tp": "auto", "pp": "auto"}))
+    by_nodes = {n: [p for p in points if p["cluster.nodes"] == n] for n in (8, 16, 32, 64)}
+    across = (1, 2, 4, 8, 16, 32)  # which its file allows
+    for nodes, own in by_nodes.items():
+        tp_pp = {(p["parallelism.tp"], p["parallelism.pp"]) for p in own}
+        assert tp_pp == {(tp, pp) for tp in across for pp in divisors(nodes * 8 // tp) if pp <= 96}
+
+
+def test_a_file_of_axes_says_what_options_say(tmp_path):
+    file = tmp_path / "axes.yaml"
+    file.write_text(
+        "tp: [1, 2]\nnodes: 2..8x2\ngpu: [h100, b200]\nparallelism: {pp: auto}\ntraining.recompute: auto\nseq: 2048\n"
+    )
+    mine = asked({}, {}, file)
+    theirs = asked(
+        {
+            "tp": "1,2",
+            "cluster.nodes": "2,4,8",
+            "cluster.gpu": "h100,b200",
+            "pp": "auto",
+            "recompute": "auto",
+            "training.seq": "2048",
+        }
+    )
+    assert (dict(mine.axes), set(mine.auto)) == (dict(theirs.axes), set(theirs.auto))
+    with pytest.raises(InputError, match="tp is on the command line too; give one of the two"):
+        asked({"tp": "4"}, {}, file)
+
+
+def test_ranges_multiply():
+    assert numbers("nodes", "64..4096x2") == [64, 128, 256, 512, 1024, 2048, 4096]
+    assert numbers("nodes", "3..30x3,5") == [3, 9, 27, 5]
+    assert numbers("nodes", "4..6") == [4, 5, 6]
+    for wrong in ("64..4096x1", "8..4x2", "0..4x2", "x2", "4..", "1-4x"):
+        with pytest.raises(InputError, match="is not a whole number of 1 or more; write a list like 1,2,4, 1-4 or 64"):
+            numbers("nodes", wrong)
+
+
+@pytest.mark.parametrize(
+    ("options", "settings", "sentence"),
+    [
+        ({"tp": "1,auto"}, {}, "--tp: auto is all legal values already; give it alone"),
+        (
+            {"training.seq": "auto"},
+            {},
+            "training.seq=auto: nothing says which values are legal; write a list with commas between",
+        ),
+        ({}, {"cluster.nodes": "auto"}, "cluster.nodes=auto: nothing says which values are legal"),
+        ({}, {}, "nothing to sweep"),
+        (
+            {"tp": "1-1000", "pp": "1-1000", "micro_batch": "1-1000", "vpp": "1-1000"},
+            {},
+            "1,000,000,000,000 points are too many for one sweep; give shorter lists, at most 100,000 combinations, or",
+        ),
+    ],
+)
+def test_a_space_that_cannot_be_is_one_sentence(options, settings, sentence):
+    with pytest.raises(InputError) as error:
+        legal(case("nvlink_h100_4", "gpt3_xl"), asked(options, settings))
+    assert sentence in str(error.value)
+
+
+def test_a_sweep_over_clusters_has_the_numbers_of_their_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    axes = [
+        "--nodes",
+        "1,2",
+        "--gpu",
+        "h100,b200",
+        "--oversubscription",
+        "1,2",
+        "--tp",
+        "auto",
+        "--predictor",
+        "roofline",
+    ]
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        ["clustersim", "sweep", "rail_optimized", "gpt3_xl", *axes, "--workers", "1", "--json", "--out", "x"],
+    )
+    with pytest.raises(SystemExit):
+        main()
+    found = json.loads(capsys.readouterr().out)
+    assert found["points"] == 2 * 2 * 2 * 4 == found["points_simulated"]
+    table = pl.read_parquet("x/points.parquet").to_dicts()
+    assert {(row["nodes"], row["gpu"], row["oversubscription"]) for row in table} == set(
+        product((1, 2), ("h100", "b200"), ("1", "2"))
+    )
+    for row in table[::7]:
+        monkeypatch.setattr(sys, "argv", [*shlex.split(row["run"]), "--json", "--no-save"])
+        with pytest.raises(SystemExit):
+            main()
+        alone = evaluate.flat(json.loads(capsys.readouterr().out))
+        same = {key: value for key, value in alone.items() if isinstance(value, float)}
+        assert {key: row[key] for key in same} == pytest.approx(same, rel=1e-12, abs=0)
+
+
+def test_two_workers_share_clusters_and_give_the_same_rows(tmp_path):
+    root = Path(__file__).parents[1]
+    points = [
+        {"cluster.nodes": nodes, "cluster.gpu": gpu, "parallelism.tp": tp}
+        for nodes in (1, 2)
+        for gpu in ("h100", "b200")
+        for tp in (1, 2)
+    ]
+    files = root / "topologies/rail_optimized.yaml", root / "workloads/gpt3_xl.yaml"
+    one, two = (run.run(*files, points, workers, tmp_path / str(workers)) for workers in (1, 2))
+    assert one.rows == two.rows
+    assert {row["status"] for row in one.rows} == {"ok"}
+
+
+def test_the_front_is_what_nothing_beats():
+    rows = [
+        {"status": "ok", "step_time_s": step, "peak_memory_bytes": memory, "ranks": 8, "usd_per_1t_tokens": None}
+        for step, memory in ((1, 9), (2, 5), (2, 6), (3, 5), (4, 1), (1, 9))
+    ]
+    kept = front([*rows, {"status": "illegal"}], ["step", "memory", "cost"])
+    assert [(row["step_time_s"], row["peak_memory_bytes"]) for row in kept] == [(1, 9), (2, 5), (4, 1), (1, 9)]
+    assert set(FRONT) == {"step", "memory", "gpus", "cost", "energy"}
+
+
+def test_rows_are_ranked_by_any_column():
+    rows = [
+        {"status": "ok", "tokens_per_s": t, "step_time_s": s, "what": w}
+        for t, s, w in ((1, 5, "b"), (3, 5, "a"), (2, 4, "c"))
+    ]
+    assert [row["tokens_per_s"] for row in ranked(rows)] == [3, 2, 1]
+    assert [row["tokens_per_s"] for row in ranked(rows, ["step_time_s", "tokens_per_s"])] == [2, 3, 1]
+    assert [row["tokens_per_s"] for row in ranked(rows, ["-step_time_s", "what"])] == [3, 1, 2]
+    with pytest.raises(InputError, match="--sort speed: no column has that name; "):
+        ranked(rows, ["speed"])
