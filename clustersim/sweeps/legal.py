@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from clustersim import plugins
@@ -16,8 +16,8 @@ from clustersim.config.fields import Spec
 from clustersim.config.overrides import of_topology
 from clustersim.config.workload import Workload
 from clustersim.errors import InputError
-from clustersim.model.sharding import dense_width, width
-from clustersim.parallel.job import divisors, least_dp
+from clustersim.parallel.check import expert_parallel, pipeline_parallel, tensor_parallel
+from clustersim.parallel.job import Job, divisors, least_dp
 from clustersim.parallel.options import NAMES
 from clustersim.schedules import check as schedules
 from clustersim.sweeps.evaluate import COLUMNS, SweepInputs
@@ -84,6 +84,14 @@ class PointValues:
             found = getattr(found, part)
         return found
 
+    def job(self, **values: object) -> Job:
+        """Return the workload with the degrees of the point, and these in their place, unchecked."""
+        own = {key: self(f"parallelism.{key}") for key in ("tp", "pp", "ep", "sequence_parallel", "expert_tp")}
+        split = self.case.base.parallelism.model_copy(update=own | values)
+        training = self.case.base.training.model_copy(update={"seq": int(self("training.seq"))})
+        spec = self.case.base.spec.model_copy(update={"parallelism": split, "training": training})
+        return replace(self.case.base, spec=spec)
+
     @property
     def cluster(self) -> Topology:
         """The cluster of the point."""
@@ -135,33 +143,35 @@ def _word(value: object) -> object:
     return {"true": True, "false": False, "null": None}.get(value, value) if isinstance(value, str) else value
 
 
+def _let_through(
+    seen: PointValues, rule: Callable[[Job], Iterator[object]], values: Sequence[int], key: str, **others: object
+) -> list[int]:
+    """Return the values of a key of `parallelism` in which a rule of the checks finds nothing."""
+    return [value for value in values if not any(rule(seen.job(**{key: value}, **others)))]
+
+
 def _tp(seen: PointValues) -> list[int]:
-    m, cluster = seen.case.base.model, seen.cluster
-    across = bool(seen("parallelism.tp_across_nodes"))
-    found = [d for d in divisors(m.heads) if (m.kv_heads or m.heads) % d == 0 and width(m) % d == 0]
-    found = [d for d in found if not m.dense_layers or dense_width(m) % d == 0]
-    found = [d for d in found if cluster.gpus % d == 0 and (across or cluster.gpus_per_node % d == 0)]
-    if seen("parallelism.sequence_parallel") is True:
-        found = [d for d in found if d > 1 and int(seen("training.seq")) % d == 0]
-    return found
+    cluster, across = seen.cluster, bool(seen("parallelism.tp_across_nodes"))
+    found = [d for d in divisors(seen.case.base.model.heads) if cluster.gpus % d == 0]
+    found = [d for d in found if across or cluster.gpus_per_node % d == 0]
+    return _let_through(seen, tensor_parallel, found, "tp")
 
 
 def _pp(seen: PointValues) -> list[int]:
-    chunks = seen(VPP) if VPP in seen.point else 1
+    chunks = int(seen(VPP)) if VPP in seen.point else 1
     dp = seen("parallelism.dp")
-    least = int(dp) if isinstance(dp, int) else 1
-    return [
-        d
-        for d in divisors(seen.cluster.gpus // seen.tp)
-        if d * int(chunks) <= seen.layers and d * seen.tp * least <= seen.cluster.gpus
-    ]
+    most = seen.cluster.gpus // seen.tp // (int(dp) if isinstance(dp, int) else 1)
+    found = [d for d in divisors(seen.cluster.gpus // seen.tp) if d <= most and d * chunks <= seen.layers]
+    return _let_through(seen, pipeline_parallel, found, "pp", vpp=1, schedule="1f1b")
 
 
 def _ep(seen: PointValues) -> list[int]:
-    experts = seen("model.experts")
-    alone = seen.tp > 1 and seen("parallelism.sequence_parallel") is not True
-    tried = [1] if not experts or alone else divisors(int(experts))
-    return [ep for ep in tried if PointValues(seen.case, {**seen.point, "parallelism.ep": ep}).microbatches]
+    def whole(job: Job) -> Iterator[object]:
+        yield from expert_parallel(job)
+        if not PointValues(seen.case, {**seen.point, "parallelism.ep": job.parallelism.ep}).microbatches:
+            yield "no replicas"
+
+    return _let_through(seen, whole, divisors(seen.case.base.model.experts or 1), "ep", dp="auto")
 
 
 def _micro_batch(seen: PointValues) -> list[int]:
@@ -188,11 +198,8 @@ def _vpp(seen: PointValues) -> list[int]:
     one = [1] if takes(schedule, 1) else []
     if pp == 1 or schedule in ("gpipe", "1f1b") or not seen.microbatches or seen.microbatches % pp:
         return one
-    return one + [v for v in range(2, seen.layers // pp + 1) if seen.layers % (pp * v) == 0 and takes(schedule, v)]
-
-
-def _sequence_parallel(seen: PointValues) -> list[bool]:
-    return [False, True] if seen.tp > 1 and int(seen("training.seq")) % seen.tp == 0 else [False]
+    even = [v for v in range(2, seen.layers // pp + 1) if seen.layers % (pp * v) == 0 and takes(schedule, v)]
+    return one + _let_through(seen, pipeline_parallel, even, "vpp", schedule=schedule)
 
 
 def _param_gather(seen: PointValues) -> list[bool]:
@@ -202,7 +209,6 @@ def _param_gather(seen: PointValues) -> list[bool]:
 _RULES: dict[str, Callable[[PointValues], Sequence[object]]] = {
     "parallelism.tp": _tp,
     "parallelism.pp": _pp,
-    "parallelism.sequence_parallel": _sequence_parallel,
     "parallelism.ep": _ep,
     "training.micro_batch": _micro_batch,
     "parallelism.zero": _zero,
@@ -211,7 +217,7 @@ _RULES: dict[str, Callable[[PointValues], Sequence[object]]] = {
     VPP: _vpp,
 }
 _ORDER = (
-    *("parallelism.tp", "parallelism.sequence_parallel", "parallelism.pp", "parallelism.ep", "training.micro_batch"),
+    *("parallelism.sequence_parallel", "parallelism.tp", "parallelism.pp", "parallelism.ep", "training.micro_batch"),
     *("parallelism.overlap.grad_reduce", "parallelism.zero", "parallelism.overlap.param_gather", SCHEDULE, VPP),
 )
 """Keys in the order in which they get their values: each rule looks at those before it."""
