@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
 from clustersim import plugins
 from clustersim.arrays import Ints
 from clustersim.collectives.plan import NCCL
 from clustersim.engine.compile import Work
-from clustersim.engine.peaks import Moments, moments, peaks
+from clustersim.engine.peaks import moments, peaks
 from clustersim.engine.player import Steady
 from clustersim.engine.script import Script, kernels, scripts
 from clustersim.errors import ClustersimError, ConfigError, DataError, InputError, OutOfMemoryError
@@ -27,6 +28,7 @@ from clustersim.predictors import base, clocks
 from clustersim.predictors.forecasts import Forecasts, KnownKernel
 from clustersim.predictors.load import get
 from clustersim.predictors.uncertainty import Bounds
+from clustersim.report.interval import PassKernels, pass_kernels
 from clustersim.report.summary import Forecast
 from clustersim.report.verdicts import verdict
 from clustersim.schedules import check as schedules
@@ -78,16 +80,50 @@ class Newest:
         return len(self._answers)
 
 
+TIMES = ("name", "predictor", "clocks")
+"""What changes at most how long kernels take."""
+
+
+class Structure:
+    """All of a placed job but its predictor and clocks. The hash is taken once: specs are long, and one is asked for often."""
+
+    __slots__ = ("_hash", "specs")
+
+    def __init__(self, job: Job) -> None:
+        self.specs = tuple(value for name, value in job.spec if name not in TIMES)
+        self._hash = hash(self.specs)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Structure) and self.specs == other.specs)
+
+
 class Preparation:
     """Prepares jobs for one cluster."""
 
-    __slots__ = ("_moments", "_parts", "_peaks", "_predictors", "_schedules", "_written", "cluster")
+    __slots__ = (
+        *("_bounds", "_distinct", "_moments", "_of_jobs", "_parts", "_passes", "_peaks", "_predictors", "_schedules"),
+        *("_structures", "_written", "cluster"),
+    )
 
     def __init__(self, cluster: Topology) -> None:
         self.cluster = cluster
         self._parts, self._peaks, self._moments = Newest(SPLITS), Newest(SPLITS), Newest(SPLITS)
+        self._passes, self._bounds, self._distinct = Newest(SPLITS), Newest(SPLITS), Newest(SPLITS)
+        self._structures, self._of_jobs = Newest(SPLITS), Newest(SPLITS)
         self._schedules, self._written = Newest(ACTIONS), Newest(ACTIONS)
         self._predictors = Newest(PREDICTORS)
+
+    def structure(self, job: Job) -> Structure:
+        """Return what stands for all of a placed job but its predictor and clocks, which change times alone."""
+
+        def found() -> tuple[Job, Structure]:
+            one = Structure(job)
+            return job, self._structures.once(one, lambda: one)
+
+        return self._of_jobs.once(id(job), found)[1]
 
     def parts(self, job: Job) -> StagesByPosition:
         """Return the stages of a job; those of one shape are the same objects."""
@@ -110,16 +146,14 @@ class Preparation:
     def peaks(self, job: Job) -> list[Memory]:
         """Return what the fullest GPU of each pipeline rank of a placed job holds at its fullest moment. Raises ConfigError."""
         split = job.parallelism
-        enough = schedules.settled(split.schedule, split.pp, job.microbatches, split.vpp)
-
-        def found() -> Moments:
-            return moments(self.schedule(job, enough))
 
         def fullest() -> list[Memory]:
-            known = self._moments.once((split.schedule, split.pp, enough, split.vpp), found)
+            enough = schedules.settled(split.schedule, split.pp, job.microbatches, split.vpp)
+            question = split.schedule, split.pp, enough, split.vpp
+            known = self._moments.once(question, lambda: moments(self.schedule(job, enough)))
             return peaks(job, self.parts(job), known)
 
-        return self._peaks.once(structure(job), fullest)
+        return self._peaks.once(self.structure(job), fullest)
 
     def short(self, job: Job) -> Iterator[tuple[int, Steady]]:
         """Yield numbers of microbatches that may do for those of a job, the fewest first, and what repeats in between."""
@@ -158,7 +192,7 @@ class Preparation:
             return Written(made, tuple(kernels(made)))
 
         return self._written.once(
-            (structure(job), microbatches), write, lambda made: _actions(one.row for one in made.scripts)
+            (self.structure(job), microbatches), write, lambda made: _actions(one.row for one in made.scripts)
         )
 
     def work(self, job: Job, gpus: Ints, microbatches: int | None = None) -> Work:
@@ -168,30 +202,46 @@ class Preparation:
             seconds = self._forecasts(job).seconds(written.kernels, job.spec.clocks)
         return Work(job, written.scripts, seconds, gpus)
 
-    def bounds(self, job: Job) -> Bounds:
-        """Return how far off the times of a placed job's kernels may be. Raises ConfigError."""
-        with blaming(job, "predictor", base.ROOM, job.spec.predictor):
-            return self._forecasts(job).bounds(self.written(job).kernels)
+    def passes(self, work: Work) -> PassKernels:
+        """Return the kernels of the passes of a placed job, counted."""
 
-    def forecast(self, job: Job) -> Forecast:
+        def counted() -> PassKernels:
+            return pass_kernels(work.scripts, work.job.positions, tuple(kernels(work.scripts)))
+
+        return self._passes.once(self.structure(work.job), counted)
+
+    def bounds(self, work: Work) -> Bounds:
+        """Return how far off the times of a placed job's kernels may be. Raises ConfigError."""
+        job = work.job
+
+        def found() -> Bounds:
+            with blaming(job, "predictor", base.ROOM, job.spec.predictor):
+                return self._forecasts(job).bounds(self.passes(work).kernels)
+
+        return self._bounds.once((self.structure(job), job.spec.predictor), found)
+
+    def forecast(self, work: Work) -> Forecast:
         """Return what is known of the times of a placed job's kernels, in words too. Raises ConfigError."""
-        found, gpu = self.written(job).kernels, self.cluster.gpu
+        job, found, gpu = work.job, self.passes(work).kernels, self.cluster.gpu
         with blaming(job, "predictor", base.ROOM, job.spec.predictor):
             predictor = self._forecasts(job).predictor
             applied = clocks.applied(predictor, job.spec.clocks)
             errors = [str(scope) for scope in predictor.statement(found, gpu)]
         said, shares = clocks.statement(found, gpu, applied), clocks.shares_of(found, gpu, applied)
-        return Forecast(errors, said, shares, self.bounds(job))
+        return Forecast(errors, said, shares, self.bounds(work))
 
     def learn(self, jobs: Iterable[Job]) -> None:
         """Forecast the kernels of placed jobs in one call for each predictor; what fails here fails again for its own job."""
         found: dict[tuple[str, clocks.Clocks], tuple[Job, dict[Kernel, None]]] = {}
         for job in jobs:
             _, known = found.setdefault((job.spec.predictor, job.spec.clocks), (job, {}))
-            known |= dict.fromkeys(distinct_kernels(job, self.parts(job)))
+            known |= self._distinct.once(self.structure(job), partial(self._kernels, job))
         for job, known in found.values():
             with suppress(ClustersimError):
                 self._forecasts(job).seconds(list(known), job.spec.clocks)
+
+    def _kernels(self, job: Job) -> dict[Kernel, None]:
+        return dict.fromkeys(distinct_kernels(job, self.parts(job)))
 
     def known(self) -> dict[str, dict[Kernel, KnownKernel]]:
         """Return the kernels that are forecast, by predictor, for another process to `know`."""
@@ -213,11 +263,6 @@ def rows(job: Job, microbatches: int | None = None) -> tuple[Hashable, ...]:
     """Return what tells the schedule of a job from others."""
     split = job.parallelism
     return split.schedule, split.pp, microbatches or job.microbatches, split.vpp
-
-
-def structure(job: Job) -> tuple[Hashable, ...]:
-    """Return all of a placed job but its predictor and clocks, which change times alone."""
-    return job.model, job.training, job.parallelism
 
 
 def _actions(schedule: Iterable[Sequence[Action]]) -> int:

@@ -20,7 +20,7 @@ from clustersim.engine.record import Record
 from clustersim.errors import ClustersimError, InputError
 from clustersim.parallel.job import Job
 from clustersim.parallel.nearby import Nearby, nearby
-from clustersim.preparation import Preparation, check_names, rows, structure
+from clustersim.preparation import Newest, Preparation, check_names, rows
 from clustersim.report.breakdown import breakdown
 from clustersim.report.critical_path import critical_path
 from clustersim.report.interval import step_kernels
@@ -28,6 +28,8 @@ from clustersim.report.summary import Facts, Forecast, outline, summary
 from clustersim.topology.model import Topology
 
 Progress = Callable[[str], None]
+PLACED = 1024
+"""Jobs whose placement is kept: a sweep asks for each twice."""
 TRIED = 12
 """Ways to use more GPUs whose memory is looked at, the best first."""
 
@@ -94,10 +96,11 @@ def run(
 class Simulator:
     """Simulates jobs on one cluster, and keeps what they have in common: what one is asked twice, it answers sooner."""
 
-    __slots__ = ("cluster", "graphs", "preparation")
+    __slots__ = ("_placed", "cluster", "graphs", "preparation")
 
     def __init__(self, cluster: Topology) -> None:
         self.cluster, self.preparation, self.graphs = cluster, Preparation(cluster), Graphs()
+        self._placed = Newest(PLACED)
 
     def __reduce__(self) -> tuple[type[Simulator], tuple[Topology]]:
         return Simulator, (self.cluster,)  # what another process keeps, it finds itself
@@ -123,7 +126,7 @@ class Simulator:
         progress("summarize")
         parts = breakdown(record)
         path = critical_path(record)
-        kernels = step_kernels(work, plan, path, record.end, forecast.bounds)
+        kernels = step_kernels(work, plan, path, record.end, forecast.bounds, self.preparation.passes(work))
         facts = Facts(memory, forecast, kernels, path, self._nearby(job), full_attention)
         found = summary(self.cluster, work, plan, record, parts, facts)
         return StepResult(found, self.cluster, job, plan, record, parts, facts, time.perf_counter() - begun)
@@ -135,27 +138,32 @@ class Simulator:
         work, plan, record = self._quickly(job, engine)
         parts = breakdown(record)
         path = critical_path(record)
-        kernels = step_kernels(work, plan, path, record.end, self.preparation.bounds(job))
+        bounds, passes = self.preparation.bounds(work), self.preparation.passes(work)
+        kernels = step_kernels(work, plan, path, record.end, bounds, passes)
         peak = max(one.total for one in self.preparation.peaks(job))
         return outline(self.cluster, work, plan, record, parts, kernels, peak)
 
     def _quickly(self, job: Job, engine: Engine) -> tuple[Work, Plan, Record]:
         """Play a step; where it is steady, one of fewer microbatches in its place."""
-        gpus = np.arange(job.mesh.size)
+        gpus, structure = np.arange(job.mesh.size), self.preparation.structure(job)
         for microbatches, steady in self.preparation.short(job) if engine != "simpy" else ():
             work = self.preparation.work(job, gpus, microbatches)
-            player = Player("static", self.graphs, rows(job, microbatches), steady, (structure(job), microbatches))
+            player = Player("static", self.graphs, rows(job, microbatches), steady, (structure, microbatches))
             if (found := play(work, self.cluster, player=player)) is not None:
                 return work, *found
         work = self.preparation.work(job, gpus)
         return work, *_proved(
-            play(work, self.cluster, player=Player(engine, self.graphs, rows(job), None, (structure(job), None)))
+            play(work, self.cluster, player=Player(engine, self.graphs, rows(job), None, (structure, None)))
         )
 
     def placed(self, job: Job) -> Job:
         """Return a job with dp resolved for the cluster. Raises ConfigError, also for names that nothing has."""
-        check_names(job)
-        return job.place(self.cluster.gpus, self.cluster.gpus_per_node)
+
+        def place() -> tuple[Job, Job]:
+            check_names(job)
+            return job, job.place(self.cluster.gpus, self.cluster.gpus_per_node)
+
+        return self._placed.once(id(job), place)[1]
 
     def prepare(self, job: Job, gpus: Ints, *, ignore_memory: bool = False) -> tuple[Work, list[RankMemory], Forecast]:
         """Return what a placed job does on `gpus` (one a rank), each pipeline rank's memory, and what is known of its times.
@@ -166,7 +174,7 @@ class Simulator:
             self.preparation.must_fit(job)
         work = self.preparation.work(job, gpus)
         schedule = tuple(script.row for script in work.scripts[:: job.positions])
-        return work, memory_by_rank(job, self.preparation.parts(job), schedule), self.preparation.forecast(job)
+        return work, memory_by_rank(job, self.preparation.parts(job), schedule), self.preparation.forecast(work)
 
     def _nearby(self, job: Job) -> Nearby | None:
         """Return the nearest batch or split that uses more GPUs, is legal and fits; None without any, or none idle."""

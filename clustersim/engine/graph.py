@@ -18,7 +18,7 @@ import numpy as np
 
 from clustersim.arrays import Ints
 from clustersim.engine.fabric import Activity, Segment
-from clustersim.engine.program import Program, Task, TemplateKey
+from clustersim.engine.program import Program, Task, Tasks, TemplateKey
 
 
 class Occurrences(NamedTuple):
@@ -104,10 +104,10 @@ class StepGraph:
                     result[one].append(node)
         return result
 
-    def found(self, programs: Sequence[Program]) -> list[Task]:
+    def found(self, programs: Sequence[Program]) -> Tasks:
         """Return the tasks of this graph in programs of its structure."""
         templates = [dict(program.templates()) for program in programs]
-        return [templates[rank][where][place] for rank, where, place in self.tasks]
+        return Tasks(templates[rank][where][place] for rank, where, place in self.tasks)
 
     def activities(self, tasks: Sequence[Task]) -> list[Activity]:
         """Return what is done in each slot."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from clustersim.engine.compile import Plan, Seconds, timed
 from clustersim.engine.graph import StepGraph, structure
 from clustersim.engine.instances import build
-from clustersim.engine.program import Task
+from clustersim.engine.program import Task, Tasks
 from clustersim.engine.record import Record
 from clustersim.engine.simulate import simulate
 from clustersim.engine.static import static
@@ -35,14 +35,15 @@ class Compiled(NamedTuple):
 
     plan: Plan
     graph: StepGraph
-    tasks: list[Task]
+    tasks: Tasks
     periods: Periods | None
     """Where the graph repeats itself, if that was asked."""
 
-    def timed(self, seconds: Seconds) -> list[Task]:
+    def timed(self, seconds: Seconds) -> Tasks:
         """Return the tasks with kernels that take these seconds."""
         made = timed(self.plan.sources, seconds, self.plan.network)
-        return [Task(*task[:-1], made[task.activity]) if task.activity in made else task for task in self.tasks]
+        again = (Task(*task[:-1], made[task.activity]) if task.activity in made else task for task in self.tasks)
+        return Tasks(again, self.tasks)
 
 
 class Graphs:
@@ -116,7 +117,7 @@ class Player:
             [[record]] = simulate([plan], progress, graphs=[graph])
         return record
 
-    def _static(self, compiled: Compiled, tasks: Sequence[Task]) -> Record | None:
+    def _static(self, compiled: Compiled, tasks: Tasks) -> Record | None:
         capacity = compiled.plan.network.capacity
         if self.steady is None:
             return static(capacity, compiled.graph, tasks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -11,7 +11,7 @@ import numpy as np
 
 from clustersim.arrays import Floats, Ints
 from clustersim.engine.graph import Occurrences, StepGraph
-from clustersim.engine.program import COMPUTE, Span, Task
+from clustersim.engine.program import COMPUTE, Span, Tasks
 
 
 class Skipped(NamedTuple):
@@ -39,7 +39,7 @@ class Record:
     """One step of a job, in seconds of the simulation."""
 
     graph: StepGraph
-    tasks: Sequence[Task]
+    tasks: Tasks
     """The tasks of the graph in the programs that were played."""
     starts: Floats
     """When each node began: when what it needs was over."""

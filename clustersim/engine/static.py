@@ -17,13 +17,13 @@ from clustersim.arrays import Floats, Ints, entries
 from clustersim.engine.fabric import Activity
 from clustersim.engine.flows import FITS
 from clustersim.engine.graph import StepGraph
-from clustersim.engine.program import Task
+from clustersim.engine.program import Tasks
 from clustersim.engine.record import Record
 from clustersim.engine.steady import Periods
 
 
 def static(
-    capacity: Floats, graph: StepGraph, tasks: Sequence[Task], periods: Periods | None = None, further: int = 0
+    capacity: Floats, graph: StepGraph, tasks: Tasks, periods: Periods | None = None, further: int = 0
 ) -> Record | None:
     """Return the step of a job that is alone on its fabric; None where tasks may have slowed each other.
 

@@ -13,12 +13,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints
+from clustersim.arrays import Floats, Ints, Mask
 from clustersim.engine.fabric import Activity
-from clustersim.engine.program import COMPUTE, Span
+from clustersim.engine.program import COMPUTE, Span, Task, computing
 from clustersim.engine.record import Record
 
 UPDATE = ("norm", "optimizer")
@@ -76,21 +77,39 @@ Part = tuple[str, Ints, Floats]
 def _computed(record: Record) -> Iterable[Part]:
     """Yield the time of what runs on compute streams: computation, the communication inside it, and the optimizer."""
     parts, tasks = record.graph.occurrences, record.tasks
-    computing = np.array([task.stream == COMPUTE for task in tasks], bool)
-    rows = np.flatnonzero(computing[parts.task])
-    task, rank = parts.task[rows], parts.rank[rows]
-    node = parts.node[rows]
+    rows = np.flatnonzero(tasks.once(computing)[parts.task])
+    task, rank, node = parts.task[rows], parts.rank[rows], parts.node[rows]
     times = record.counts(parts.microbatch[rows])
     took = record.ends[node] - record.starts[node]
-    update = np.array([one.kind in UPDATE for one in tasks], bool)[task]
-    inside = [_shares(one.activity) if one.stream == COMPUTE and one.kind not in UPDATE else {} for one in tasks]
-    most = np.array([one.activity.compute if share else np.inf for one, share in zip(tasks, inside, strict=True)])
-    work = np.minimum(most[task], took)
+    update, inside = tasks.once(_updates)[task], tasks.once(_inside)
+    most = np.where(inside.any, tasks.compute, np.inf)
+    work: Floats = np.minimum(most[task], took)
     yield "optimizer", rank[update], (took * times)[update]
-    rank, task, work, rest = (row[~update] for row in (rank, task, work * times, (took - work) * times))
-    yield "compute", rank, work
-    for name in dict.fromkeys(name for share in inside for name in share):
-        yield name, rank, rest * np.array([share.get(name, 0.0) for share in inside])[task]
+    rank, task, busy, rest = rank[~update], task[~update], (work * times)[~update], ((took - work) * times)[~update]
+    yield "compute", rank, busy
+    for name, share in inside.shares.items():
+        yield name, rank, rest * share[task]
+
+
+class _Inside(NamedTuple):
+    """The communication inside computations, by task."""
+
+    any: Mask
+    """Whether there is some."""
+    shares: dict[str, Floats]
+    """By kind, as in `_shares`."""
+
+
+def _updates(tasks: Sequence[Task]) -> Mask:
+    """Return which tasks are part of the update of parameters."""
+    return np.array([task.kind in UPDATE for task in tasks], bool)
+
+
+def _inside(tasks: Sequence[Task]) -> _Inside:
+    found = [_shares(one.activity) if one.stream == COMPUTE and one.kind not in UPDATE else {} for one in tasks]
+    names = dict.fromkeys(name for share in found for name in share)
+    shares = {name: np.array([share.get(name, 0.0) for share in found]) for name in names}
+    return _Inside(np.array([bool(share) for share in found], bool), shares)
 
 
 def _shares(activity: Activity) -> dict[str, float]:

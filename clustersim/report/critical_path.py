@@ -2,14 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cached_property
+from typing import overload
+
 import numpy as np
 
+from clustersim.arrays import Floats, Ints
 from clustersim.engine.pattern import JOIN
-from clustersim.engine.program import Span
+from clustersim.engine.program import Span, computing
 from clustersim.engine.record import Record
 
-Path = list[tuple[Span, int]]
-"""The spans of tasks, first to last, and how often each occurs: in a step whose periods were skipped, often."""
+
+class Path(Sequence[tuple[Span, int]]):
+    """The spans of tasks, first to last, and how often each occurs: in a step whose periods were skipped, often."""
+
+    def __init__(self, record: Record, rows: Ints, times: Ints) -> None:
+        """rows: of the graph's occurrences. times: how often each occurs."""
+        self.record, self.rows, self.times = record, rows, times
+
+    @cached_property
+    def spans(self) -> list[tuple[Span, int]]:
+        """All of them."""
+        return list(zip(self.record.done(self.rows), self.times.tolist(), strict=True))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, place: int) -> tuple[Span, int]: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[tuple[Span, int]]: ...
+    def __getitem__(self, place: int | slice) -> tuple[Span, int] | Sequence[tuple[Span, int]]:
+        return self.spans[place]
+
+    def computed(self) -> Floats:
+        """Return, by task, the seconds of computation on the path."""
+        record, parts, compute = self.record, self.record.graph.occurrences, self.record.tasks.compute
+        task, node = parts.task[self.rows], parts.node[self.rows]
+        seconds = np.minimum(compute[task], record.ends[node] - record.starts[node]) * self.times
+        found: Floats = np.bincount(task, seconds * record.tasks.once(computing)[task], len(compute)).astype(
+            float, copy=False
+        )
+        return found
 
 
 def critical_path(record: Record) -> Path:
@@ -24,8 +59,8 @@ def critical_path(record: Record) -> Path:
     several = np.flatnonzero(start[np.array(nodes) + 1] - start[nodes] > 1) if nodes else ()
     for i in several:
         own = order[start[nodes[i]] : start[nodes[i] + 1]]
-        rows[i] = max(own, key=lambda row: record.tasks[int(record.graph.occurrences.task[row])].activity.compute)
-    return list(zip(record.done(rows), times, strict=True))
+        rows[i] = own[np.argmax(record.tasks.compute[record.graph.occurrences.task[own]])]
+    return Path(record, rows, np.array(times, np.int64))
 
 
 def _nodes(record: Record) -> tuple[list[int], list[int]]:

@@ -10,14 +10,16 @@ communication that is hidden counts for nothing.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from clustersim.arrays import Ints
+import numpy as np
+
+from clustersim.arrays import Floats, Ints
 from clustersim.engine.compile import Plan, Work
 from clustersim.engine.groups import roles
-from clustersim.engine.program import COMPUTE
-from clustersim.engine.script import Compute
+from clustersim.engine.script import Compute, Script
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Steps
 from clustersim.predictors.uncertainty import Bounds, Margin
@@ -34,47 +36,62 @@ class StepKernels(NamedTuple):
     launches: float
 
 
-def step_kernels(work: Work, plan: Plan, path: Path, end: float, bounds: Bounds) -> StepKernels:
+class PassKernels(NamedTuple):
+    """How often passes run each of the distinct kernels of a job; those that run the same have one row."""
+
+    kernels: tuple[Kernel, ...]
+    row: Mapping[Pass, int]
+    kernel: tuple[Ints, ...]
+    """By row, which kernels, in order of appearance …"""
+    often: tuple[Ints, ...]
+    """… and how often each."""
+
+
+def pass_kernels(scripts: Sequence[Script], positions: int, kernels: tuple[Kernel, ...]) -> PassKernels:
+    """Count the kernels of the passes of all roles, of which `positions` belong to each pipeline rank."""
+    number = {kernel: place for place, kernel in enumerate(kernels)}
+    rows: dict[tuple[int, ...], int] = {}
+    row, which, counts = dict[Pass, int](), list[Ints](), list[Ints]()
+    for key, text in _passes(scripts, positions).items():
+        same = tuple(map(id, text))  # many passes are the same, of other stages
+        row[key] = rows.setdefault(same, len(rows))
+        if row[key] == len(which):
+            found = Counter(number[item] for items in text for item in items if isinstance(item, Kernel))
+            which.append(np.array(list(found), np.int64))
+            counts.append(np.array(list(found.values()), np.int64))
+    return PassKernels(kernels, row, tuple(which), tuple(counts))
+
+
+def step_kernels(work: Work, plan: Plan, path: Path, end: float, bounds: Bounds, counted: PassKernels) -> StepKernels:
     """Return between which times a step of `end` seconds lies by the errors of kernels alone, and how many run in a row."""
-    critical = exposed(work, plan, path)
-    launches = math.fsum(seconds / work.seconds[kernel] for kernel, seconds in critical.items())
-    return StepKernels(bounds.margin(end, critical), launches)
+    each = np.array([work.seconds[kernel] for kernel in counted.kernels])
+    critical = exposed(work, plan, path, counted, each)
+    margin = bounds.margin(end, dict(zip(counted.kernels, critical.tolist(), strict=True)))
+    return StepKernels(margin, math.fsum((critical / each).tolist()))
 
 
-def exposed(work: Work, plan: Plan, path: Path) -> dict[Kernel, float]:
-    """Return the seconds of each kernel on the critical path."""
-    places = roles(work.job)[plan.first] % work.job.positions
-    passes, seconds = _passes(work), dict[tuple[int, ...], float]()
-    texts: dict[tuple[int, ...], list[Steps]] = {}
-    for key, took in _computed(path, places).items():  # many passes are the same, of other stages
-        same = tuple(map(id, passes[key]))
-        texts[same] = passes[key]
-        seconds[same] = seconds.get(same, 0.0) + took
-    result: defaultdict[Kernel, float] = defaultdict(float)
-    for same, text in texts.items():
-        counts = Counter(item for items in text for item in items)
-        alone = {kernel: count * work.seconds[kernel] for kernel, count in counts.items() if isinstance(kernel, Kernel)}
-        share = seconds[same] / math.fsum(alone.values())
-        for kernel, took in alone.items():
-            result[kernel] += took * share
+def exposed(work: Work, plan: Plan, path: Path, counted: PassKernels, each: Floats) -> Floats:
+    """Return the seconds of each kernel on the critical path; each: seconds of one launch of it."""
+    seconds = [0.0] * len(counted.often)
+    found, ranks, tasks = path.computed(), path.record.graph.tasks, path.record.tasks
+    places = roles(work.job)[plan.first] % work.job.positions if work.job.positions > 1 else np.zeros_like(plan.first)
+    for number in np.flatnonzero(found).tolist():
+        task = tasks[number]
+        row = counted.row[int(places[ranks[number][0]]), task.kind, task.stage]
+        seconds[row] += float(found[number])
+    result = np.zeros(len(each))
+    for took, which, count in zip(seconds, counted.kernel, counted.often, strict=True):
+        if took:
+            alone = count * each[which]
+            result[which] += alone * (took / math.fsum(alone.tolist()))
     return result
 
 
-def _computed(path: Path, places: Ints) -> dict[Pass, float]:
-    """Return the seconds of computation on the path by pass; places: of the rank cells in their ep groups."""
-    result: defaultdict[Pass, float] = defaultdict(float)
-    for span, times in path:
-        if span.stream == COMPUTE and span.activity and span.activity.compute:
-            seconds = min(span.activity.compute, span.end - span.start) * times
-            result[int(places[span.rank]), span.kind, span.stage] += seconds
-    return result
-
-
-def _passes(work: Work) -> dict[Pass, list[Steps]]:
+def _passes(scripts: Sequence[Script], positions: int) -> dict[Pass, list[Steps]]:
     """Return what each pass runs, in parts; passes that run the same have the same objects."""
     result: dict[Pass, list[Steps]] = {}
-    for role, script in enumerate(work.scripts):
-        place = role % work.job.positions
+    for role, script in enumerate(scripts):
+        place = role % positions
         for line in (line for lines in (*script.steps.values(), script.finish) for line in lines):
             if isinstance(line, Compute):
                 result.setdefault((place, line.kind, line.stage), []).append(line.items)
