@@ -91,10 +91,10 @@ Setting = Annotated[
         "--set", help="Override a key, such as training.clip_gradients=false or cluster.nodes=64.", metavar="KEY=VALUE"
     ),
 ]
-Price = Annotated[
+RentOption = Annotated[
     float | None, typer.Option(help="Rent, in USD a GPU-hour; default by GPU (docs/planning.md).", metavar="USD")
 ]
-Costs = Annotated[
+CostsOption = Annotated[
     Path | None, typer.Option(help="A YAML file of prices, power and carbon in place of the defaults.", metavar="FILE")
 ]
 Changes = dict[str, Any]

@@ -19,7 +19,7 @@ _Part = Annotated[float, Field(strict=False, gt=0, le=1)]
 _Share = Annotated[float, Field(strict=False, ge=0, lt=1)]
 
 
-class Price(Spec):
+class UnitPrice(Spec):
     """What one of something costs."""
 
     price: Money
@@ -36,7 +36,7 @@ class Price(Spec):
     """Who says so."""
 
 
-class Switch(Price):
+class SwitchPrice(UnitPrice):
     """Switches of one generation, by Gb/s of port."""
 
     rate: Bandwidth
@@ -46,9 +46,9 @@ class Switch(Price):
 class Optics(Spec):
     """The modules at the ends of a cable."""
 
-    nic: Price
+    nic: UnitPrice
     """At the NIC."""
-    switch: Price
+    switch: UnitPrice
     """At a switch."""
 
 
@@ -57,28 +57,28 @@ class _Figure(Spec):
     source: str = "given"
 
 
-class Positive(_Figure):
+class PositiveFigure(_Figure):
     """A number above zero with its source."""
 
     value: Annotated[float, Field(strict=False, gt=0, le=1e6)]
     """The number."""
 
 
-class Part(_Figure):
+class PartFigure(_Figure):
     """A share above zero, at most one, with its source."""
 
     value: _Part
     """The share."""
 
 
-class Overhead(_Figure):
+class OverheadFigure(_Figure):
     """A factor of one or more with its source."""
 
     value: Annotated[float, Field(strict=False, ge=1, le=10)]
     """The factor."""
 
 
-class Share(_Figure):
+class ShareFigure(_Figure):
     """A share from zero to below one with its source."""
 
     value: _Share
@@ -88,43 +88,43 @@ class Share(_Figure):
 class PowerFigures(Spec):
     """What turns a node's label into kWh, dollars and CO2."""
 
-    load: Part
-    """Share of its maximum that a node draws when training."""
-    node_over_gpus: Overhead
+    load: PartFigure
+    """ShareFigure of its maximum that a node draws when training."""
+    node_over_gpus: OverheadFigure
     """Maximum of a node over that of its GPUs, where its file says none."""
-    pue: Overhead
+    pue: OverheadFigure
     """Power of the building over that of the machines."""
-    electricity: Positive
+    electricity: PositiveFigure
     """USD a kWh."""
-    carbon: Positive
+    carbon: PositiveFigure
     """Grams of CO2e a kWh."""
 
 
 class Owned(Spec):
     """What turns a price into one a GPU-hour."""
 
-    life: Positive
+    life: PositiveFigure
     """Years."""
-    residual: Share
-    """Share of the price that is left then."""
-    maintenance: Share
-    """Share of the price a year."""
-    utilisation: Part
-    """Share of the time in which someone trains."""
+    residual: ShareFigure
+    """ShareFigure of the price that is left then."""
+    maintenance: ShareFigure
+    """ShareFigure of the price a year."""
+    utilisation: PartFigure
+    """ShareFigure of the time in which someone trains."""
 
 
 class Figures(Spec):
     """All of them."""
 
-    rent: dict[str, Price]
+    rent: dict[str, UnitPrice]
     """A GPU-hour, by GPU."""
-    node: dict[str, Price]
+    node: dict[str, UnitPrice]
     """A node, by GPU."""
-    switch: Annotated[tuple[Switch, ...], Field(strict=False, min_length=1)]
+    switch: Annotated[tuple[SwitchPrice, ...], Field(strict=False, min_length=1)]
     """Switches, the slowest first."""
     optics: Optics
     """Modules."""
-    cable: Price
+    cable: UnitPrice
     """A fibre."""
     power: PowerFigures
     """Power, its price and its carbon."""
