@@ -141,7 +141,11 @@ class Preparation:
             with blaming(job, "parallelism.schedule", schedules.ROOM, split.schedule):
                 return schedules.load(split.schedule, split.pp, microbatches, split.vpp)
 
-        return self._schedules.once((split.schedule, split.pp, microbatches, split.vpp), load, _actions)
+        found = self._schedules.once((split.schedule, split.pp, microbatches, split.vpp), load, _actions)
+        if job.sharded and not split.no_sync and any(action.letter == "W" for action in found[0]):
+            what = f"false reduces behind each whole backward pass, which {split.schedule} cuts in two; write true or zero: 1"
+            raise job.error("parallelism.fsdp.no_sync", what)
+        return found
 
     def peaks(self, job: Job) -> list[Memory]:
         """Return what the fullest GPU of each pipeline rank of a placed job holds at its fullest moment. Raises ConfigError."""

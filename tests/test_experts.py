@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from test_folding import FABRICS, FAULTS, same
 
 from clustersim.config.yaml import parse
-from clustersim.engine.script import Launch, scripts
+from clustersim.engine.instruction import Launch
+from clustersim.engine.script import scripts
 from clustersim.errors import ClustersimError, ConfigError, InputError
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective

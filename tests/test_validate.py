@@ -137,10 +137,8 @@ def test_tensor_parallelism_alone_makes_sequence_parallelism(tmp_path):
 @pytest.mark.parametrize(
     ("change", "kind"),
     [
-        ({"zero_stage": "3"}, "ZeRO-2, ZeRO-3, FSDP"),
-        ({"zero_stage": "", "framework": "torchtitan"}, "ZeRO-2, ZeRO-3, FSDP"),
-        ({"zero_stage": "2", "overlap_grad_reduce": "1"}, "ZeRO-2, ZeRO-3, FSDP"),  # four microbatches, each reduced
-        ({"zero_stage": "2", "global_batch": "4"}, "ZeRO-2, ZeRO-3, FSDP"),  # reduced between passes
+        ({"zero_stage": "2", "overlap_grad_reduce": "1"}, "ZeRO-2"),  # four microbatches, each reduced
+        ({"zero_stage": "2", "global_batch": "4"}, "ZeRO-2"),  # reduced between passes
         ({"cp": "2"}, "context parallelism"),
         ({"kv_heads": "MLA"}, "multi-latent attention"),
         ({"precision": "nvfp4"}, "precision"),
@@ -163,6 +161,22 @@ def test_what_cannot_be_simulated_is_refused_with_its_reason(tmp_path, change, k
     assert outcome["reason_kind"] == kind
     assert outcome["reason"]
     assert outcome["predicted_s"] is None
+
+
+def test_sharded_parameters_come_with_the_defaults_of_the_framework(tmp_path):
+    fsdp2 = specs(adapt(row(tmp_path, zero_stage="", framework="torchtitan", year="2025")))[1]["parallelism"]
+    assert fsdp2["zero"] == 3
+    assert fsdp2["fsdp"]["forward_prefetch"] == 2
+    composer = {"framework": "Composer/llm-foundry (PyTorch FSDP)", "zero_stage": "3", "precision": "bf16"}
+    for words, wire in (
+        ("amp_bf16 (FSDP mixed_precision DEFAULT)", "fp32"),
+        ("bf16 (FSDP mixed_precision PURE)", "bf16"),
+    ):
+        found = specs(adapt(row(tmp_path, **composer, original_precision=words)))[1]
+        assert found["training"]["gradients"] == wire
+        assert not found["parallelism"]["fsdp"]["copy_out"]
+    nemo = adapt(row(tmp_path, zero_stage="3", framework="NeMo 25.02", year="2025", precision="bf16"))
+    assert any(said.startswith("parallelism.fsdp: FSDP2's") for said in nemo.assumed)
 
 
 def test_zero_2_is_simulated_where_gradients_are_reduced_once_under_the_backward_pass(tmp_path):

@@ -54,6 +54,7 @@ TITLES = {
     workload.LatentAttention: "model.mla",
     workload.Training: "training",
     workload.Parallelism: "parallelism",
+    workload.Fsdp: "parallelism.fsdp",
     workload.Overlap: "parallelism.overlap",
     workload.Algorithms: "parallelism.algorithms",
     jobs.Jobs: "The top level of a file of jobs",

@@ -161,6 +161,34 @@ class Overlap(Spec):
     """A stage goes on while its activations travel."""
 
 
+class Fsdp(Spec):
+    """How parameters that `zero: 3` shards are gathered, and their gradients reduced, block by block. The defaults are those of
+    PyTorch's FSDP2; `clustersim/frameworks/` has those of others, which `validate` takes."""
+
+    shard: Annotated[int, Field(ge=2)] | None = None
+    """Ranks among which one copy of the parameters is spread, neighbours of the dp group (hybrid sharding); the copies then
+    all-reduce their gradients. Default: all of them."""
+    reshard_after_forward: bool | None = None
+    """The parameters of a block are freed after its forward pass, and gathered again for its backward pass. If not, they stay
+    from the forward pass to the backward pass of a microbatch, and with a pipeline from the first to the last of a step.
+    Default: true without a pipeline, false with one, as in torchtitan."""
+    forward_prefetch: Index = 2
+    """Blocks ahead that parameters are gathered in a forward pass: 2 in FSDP2, 1 under FSDP1's rate limiter, 0: none."""
+    backward_prefetch: Index = 1
+    """The same in a backward pass. FSDP1's BACKWARD_PRE and BACKWARD_POST are both 1: on one stream, each gather stands behind
+    the reduction before it."""
+    reduce_in_flight: Index = 1
+    """Reductions that may be under way: before the next one the compute stream waits for the older ones. 0: any number, as in
+    FSDP1."""
+    no_sync: bool | None = None
+    """Gradients are added up on each rank and reduced in the last backward pass only. Default: false without a pipeline, true
+    with one, as in PyTorch's pipelines."""
+    copy_out: bool = True
+    """Gathered parameters are copied out of the collective's buffer, on the compute stream (FSDP2)."""
+    copy_in: bool = True
+    """Gradients are copied into the collective's buffer, in the type in which they are reduced, on the compute stream."""
+
+
 class Algorithms(Spec):
     """The collective algorithm of each group: `nccl`, or a file of `clustersim/collectives/algorithms/`."""
 
@@ -207,9 +235,12 @@ class Parallelism(Spec):
     """The order of passes: a file of `clustersim/schedules/kinds/`."""
     sequence_parallel: bool = False
     """Norms, dropout and residuals are split over tp along the sequence."""
-    zero: Annotated[int, Field(ge=0, le=2)] = 0
+    zero: Annotated[int, Field(ge=0, le=3)] = 0
     """0; 1 for the distributed optimizer; 2 also frees the gradients of a stage, all but its share, once its last backward
-    pass has reduced them (with overlap.grad_reduce), which helps where the passes of a stage follow each other."""
+    pass has reduced them (with overlap.grad_reduce), which helps where the passes of a stage follow each other; 3 shards
+    parameters too (FSDP)."""
+    fsdp: Fsdp = Fsdp()
+    """How `zero: 3` gathers parameters and reduces gradients."""
     bucket: Count | None = None
     """Parameters a gradient bucket; default: 40 million or 1 million times dp, whichever is more, as in Megatron."""
     overlap: Overlap = Overlap()
@@ -221,6 +252,16 @@ class Parallelism(Spec):
     shard_all_parameters: bool = False
     """tp divides norms, biases and position embeddings too, as NeuSight counts them; Megatron, and the default, replicate
     these."""
+
+    @property
+    def reshard_after_forward(self) -> bool:
+        """Whether sharded parameters are freed after a forward pass and gathered again for the backward pass."""
+        return self.pp == 1 if self.fsdp.reshard_after_forward is None else self.fsdp.reshard_after_forward
+
+    @property
+    def no_sync(self) -> bool:
+        """Whether gradients of sharded parameters are added up over microbatches before they are reduced."""
+        return self.pp > 1 if self.fsdp.no_sync is None else self.fsdp.no_sync
 
     @property
     def etp(self) -> int:

@@ -109,6 +109,7 @@ ALIASES: Mapping[str, Alias] = {
     "expert_model_parallel_size": (("parallelism", "ep"), same),
     "expert_tensor_parallel_size": (("parallelism", "expert_tp"), same),
     "use_distributed_optimizer": (("parallelism", "zero"), lambda v: int(v) if isinstance(v, bool) else v),
+    "use_torch_fsdp2": (("parallelism", "zero"), only(True, 3)),
     "ddp_bucket_size": (("parallelism", "bucket"), same),
     "overlap_grad_reduce": (("parallelism", "overlap", "grad_reduce"), same),
     "overlap_param_gather": (("parallelism", "overlap", "param_gather"), same),
@@ -136,9 +137,8 @@ REMEDIES: Mapping[str, str] = {
     "num_layers_in_first_pipeline_stage": "leave it out, layers are divided as evenly as they can be",
     "num_layers_in_last_pipeline_stage": "leave it out, layers are divided as evenly as they can be",
     "pipeline_model_parallel_layout": "leave it out, layers are divided as evenly as they can be",
-    "use_torch_fsdp2": "write use_distributed_optimizer, sharded parameters (ZeRO stage 3) are not modelled",
-    "use_megatron_fsdp": "write use_distributed_optimizer, sharded parameters (ZeRO stage 3) are not modelled",
-    "use_custom_fsdp": "write use_distributed_optimizer, sharded parameters (ZeRO stage 3) are not modelled",
+    "use_megatron_fsdp": "write parallelism.zero: 3 if data_parallel_sharding_strategy is optim_grads_params, else 0 to 2",
+    "use_custom_fsdp": "write parallelism.zero: 3 if data_parallel_sharding_strategy is optim_grads_params, else 0 to 2",
     "num_distributed_optimizer_instances": "write 1 or leave it out, optimizer states are sharded over all replicas",
     "cpu_offloading": "leave it out, offloading is not modelled",
     "optimizer_cpu_offload": "leave it out, offloading is not modelled",
@@ -166,6 +166,7 @@ YIELDS: Mapping[str, frozenset[str]] = {
     "accumulate_allreduce_grads_in_fp32": frozenset({"grad_reduce_in_bf16", "main_grads_dtype"}),
     "recompute_activations": frozenset({"recompute_granularity"}),
     "use_flash_attn": frozenset({"attention_backend"}),
+    "use_distributed_optimizer": frozenset({"use_torch_fsdp2"}),
 }
 """Names that Megatron takes together with a more precise one, which decides."""
 

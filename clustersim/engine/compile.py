@@ -13,9 +13,10 @@ from clustersim.engine.fabric import Activity, Carried, Segment
 from clustersim.engine.flows import Flow
 from clustersim.engine.fold.refinement import Partition
 from clustersim.engine.groups import group_of, roles, tenant
+from clustersim.engine.instruction import Compute, Instruction, Launch, Recv, Send, Wait
 from clustersim.engine.network import Demand, Network, demand, folded, networks
 from clustersim.engine.program import COMPUTE, GroupCell, Handle, Launched, Message, Program, Task, Template
-from clustersim.engine.script import Compute, Instruction, Launch, Recv, Script, Send, Wait
+from clustersim.engine.script import Script
 from clustersim.engine.traffic import Family
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective, Steps
@@ -150,7 +151,7 @@ class _Binder:
         waits: list[Handle] = []
         for place, line in enumerate(lines):
             if isinstance(line, Wait):
-                waits.append(Launched(line.family, line.first))
+                waits.append(_launched(line))
             elif isinstance(line, Recv):
                 waits.append(Message((line.family, cells[f"{line.family}/receive"]), line.stage))
             elif isinstance(line, Compute):
@@ -183,7 +184,8 @@ class _Binder:
             activity = self.transfer(line.collective, pair)
             return Task(family, "send", line.stage, None, (), Message(pair, line.stage), activity)
         group = (family, cells[family])
-        return Task(family, line.collective.op, line.stage, group, (), None, self.transfer(line.collective, group))
+        waits = (_launched(line.after),) if line.after else ()
+        return Task(family, line.collective.op, line.stage, group, waits, None, self.transfer(line.collective, group))
 
     def compute(self, line: Compute, key: tuple[object, ...], slowdown: float, cells: Mapping[str, int]) -> Activity:
         if key not in self.known:
@@ -195,6 +197,10 @@ class _Binder:
         if key not in self.known:
             self.known[key] = self.activities.transfer(call, group[1])
         return self.known[key]
+
+
+def _launched(wait: Wait) -> Launched:
+    return Launched(wait.family, wait.first, wait.but)
 
 
 def _waiting(waits: Sequence[Handle]) -> Task:

@@ -44,7 +44,8 @@ def tenant(job: Job, topology: Topology, gpus: Ints, collectives: Iterable[Colle
     split = job.parallelism
     algorithms = tuple((key, plugins.spelled(ROOM, name)) for key, name in split.algorithms if name != NCCL)
     late = not split.overlap.param_gather
-    shape = job.mesh, job.expert_mesh, split.vpp > 1, job.shares, job.positions, algorithms, late
+    shards = (job.shards(False), job.shards(True)) if job.sharded else ()
+    shape = job.mesh, job.expert_mesh, split.vpp > 1, job.shares, job.positions, algorithms, late, shards
     question = ("tenant", *shape, ops, fingerprint(gpus))
 
     def found() -> tuple[tuple[Family, ...], Ints]:
@@ -68,6 +69,8 @@ def families(
     late = 2 if "model" in wanted and not job.parallelism.overlap.param_gather else 0
     eras = {"dp": {"all_gather": late}, "edp": {"all_gather": late}, "model": {"all_reduce": 1}}
     ranks = _ranks(job.mesh, job.expert_mesh, job.parallelism.vpp)
+    if job.sharded:
+        ranks |= _shard_groups(job)
     upwards = fanouts(distinct(gpus // topology.gpus_per_node), topology)
     found = []
     for name, own in wanted.items():
@@ -93,7 +96,7 @@ def roles(job: Job) -> Ints:
 
 def _setting(family: str) -> str:
     """Return the field of `parallelism.algorithms` for a family."""
-    return {"edp": "dp", "etp": "tp", "tp_ep": "ep"}.get(family, family)
+    return {"edp": "dp", "fsdp": "dp", "efsdp": "dp", "etp": "tp", "tp_ep": "ep"}.get(family, family)
 
 
 def _ranks(mesh: Mesh, experts: Mesh, chunks: int) -> dict[str, Callable[[], Ints]]:
@@ -109,6 +112,24 @@ def _ranks(mesh: Mesh, experts: Mesh, chunks: int) -> dict[str, Callable[[], Int
         "model": lambda: experts.groups("pp", "ep", "cp", "tp"),
         FORWARD: lambda: _neighbours(mesh, chunks),
         BACKWARD: lambda: np.flip(_neighbours(mesh, chunks), axis=1).copy(),
+    }
+
+
+def _shard_groups(job: Job) -> dict[str, Callable[[], Ints]]:
+    """Return what finds the groups that share one copy of the parameters, neighbours, and those of equal shards of the copies."""
+
+    def cut(mesh: Mesh, expert: bool) -> Ints:
+        return mesh.groups("dp").reshape(-1, job.copies(expert) // job.shards(expert), job.shards(expert))
+
+    def copies(mesh: Mesh, expert: bool) -> Ints:
+        found = cut(mesh, expert)
+        return found.transpose(0, 2, 1).reshape(-1, found.shape[1])
+
+    return {
+        "fsdp": lambda: cut(job.mesh, False).reshape(-1, job.shards(False)),
+        "efsdp": lambda: cut(job.expert_mesh, True).reshape(-1, job.shards(True)),
+        "dp": lambda: copies(job.mesh, False),
+        "edp": lambda: copies(job.expert_mesh, True),
     }
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from clustersim.arrays import Floats
 from clustersim.parallel.job import Job
-from clustersim.parallel.memory import Memory, at_rest, gradients, workspace
+from clustersim.parallel.memory import Memory, at_rest, gathered, gradients, workspace
 from clustersim.parallel.stages import Stage
 from clustersim.schedules.action import Action, Schedule
 
@@ -25,8 +25,8 @@ KEPT = {"F": 1.0, "B": -1.0, "I": 0.0, "W": -1.0}
 class RankMemory(NamedTuple):
     """What one GPU of a pipeline rank holds while each action of `row` runs, in bytes.
 
-    rest: between steps. activations, workspace, gradients: (actions,), what every microbatch in flight keeps with what
-    recomputation brings back, the largest temporaries of the pass, and all gradients.
+    rest: between steps. activations, workspace, gradients, gathered: (actions,), what every microbatch in flight keeps with what
+    recomputation brings back, the largest temporaries of the pass, all gradients, and sharded parameters that are gathered.
     """
 
     row: tuple[Action, ...]
@@ -34,17 +34,19 @@ class RankMemory(NamedTuple):
     activations: Floats
     workspace: Floats
     gradients: Floats
+    gathered: Floats
 
     @property
     def peak(self) -> Memory:
         """The bytes by kind at the first of the fullest moments."""
         if not self.row:
             return self.rest
-        most = int((self.activations + self.workspace + self.gradients).argmax())
+        most = int((self.activations + self.workspace + self.gradients + self.gathered).argmax())
         return self.rest._replace(
             activations=float(self.activations[most]),
             workspace=float(self.workspace[most]),
             gradients=float(self.gradients[most]),
+            gathered=float(self.gathered[most]),
         )
 
 
@@ -58,9 +60,11 @@ def rank_memory(job: Job, stages: Sequence[Stage], row: tuple[Action, ...], posi
     during = np.where(forward, before + change, before + np.array([s.working_bytes for s in stages])[at])
     rank = job.shard_at(position)
     spaces = np.array([[workspace(rank, stage, backward) for stage in stages] for backward in (True, False)])
+    whole = np.array([[gathered(job, stage, backward) for stage in stages] for backward in (True, False)])
     rest = at_rest(job, stages)
     more = _unreduced(row, {index: gradients(job, stages[i])[1] for index, i in place.items()})
-    return RankMemory(row, rest, during, spaces[forward.astype(np.int64), at], rest.gradients + more)
+    side = forward.astype(np.int64)
+    return RankMemory(row, rest, during, spaces[side, at], rest.gradients + more, whole[side, at])
 
 
 def _unreduced(row: Sequence[Action], whole: Mapping[int, float]) -> Floats:

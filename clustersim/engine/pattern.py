@@ -144,7 +144,11 @@ class Pattern:
         """Write a task of another stream, which the compute stream launches."""
         own = self.own.setdefault(task.stream, [])
         last = self.so_far(Launched(task.stream))
-        node, _ = self.started(task, self.now, self.now if last is None else last)
+        before = self.now if last is None else last
+        for handle in task.waits:
+            if isinstance(handle, Launched) and (found := self.so_far(handle)) is not None:
+                before = self.node(before, found)
+        node, _ = self.started(task, self.now, before)
         self.occurrences.append(PatternOccurrence(node, self.now, self.task))
         own.append(node)
         if task.gives is not None:
@@ -171,6 +175,7 @@ class Pattern:
     def so_far(self, handle: Launched) -> int | None:
         """Return the last task that a handle waits for, None where there is none."""
         own, before = self.own.get(handle.stream, []), self.launched.get(handle.stream, 0)
+        own = own[: len(own) - handle.but]
         if not before and not own:
             return None
         if not handle.first:

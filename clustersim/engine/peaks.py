@@ -14,7 +14,7 @@ import numpy as np
 
 from clustersim.arrays import Ints, Mask
 from clustersim.parallel.job import Job
-from clustersim.parallel.memory import Memory, at_rest, gradients, workspace
+from clustersim.parallel.memory import Memory, at_rest, gathered, gradients, workspace
 from clustersim.parallel.stages import Stage
 from clustersim.schedules.action import Action, Schedule
 
@@ -80,6 +80,8 @@ def _of_position(job: Job, part: Sequence[Stage], position: int, found: Moments)
             workspace(shard, s, True),
             workspace(shard, s, False),
             gradients(job, s)[1],
+            gathered(job, s, True),
+            gathered(job, s, False),
         )
         for key, s in alike.items()
     }
@@ -87,18 +89,24 @@ def _of_position(job: Job, part: Sequence[Stage], position: int, found: Moments)
     lanes = {tuple(map(id, own)): own for own in (part[rank::pp] for rank in range(pp))}
     rest = {key: at_rest(job, own) for key, own in lanes.items()}
     rank = np.repeat(np.arange(pp), np.diff(found.start))
-    saved, working, backward, forward, more = np.moveaxis(table[rank], 2, 0)
+    saved, working, backward, forward, more, gathered_backward, gathered_forward = np.moveaxis(table[rank], 2, 0)
     row = np.arange(len(rank))
     activations = (found.kept * saved).sum(axis=1) + np.where(found.forward, 0.0, working[row, found.at])
     spaces = np.where(found.forward, forward[row, found.at], backward[row, found.at])
+    whole = np.where(found.forward, gathered_forward[row, found.at], gathered_backward[row, found.at])
     unreduced = (found.unreduced * more).sum(axis=1)
     result = []
     for r, (begin, end) in enumerate(zip(found.start[:-1].tolist(), found.start[1:].tolist(), strict=True)):
         own = rest[tuple(map(id, part[r::pp]))]
         held = own.gradients + unreduced[begin:end]
-        most = int((activations[begin:end] + spaces[begin:end] + held).argmax())
+        most = int((activations[begin:end] + spaces[begin:end] + held + whole[begin:end]).argmax())
         at = begin + most
         result.append(
-            own._replace(activations=float(activations[at]), workspace=float(spaces[at]), gradients=float(held[most]))
+            own._replace(
+                activations=float(activations[at]),
+                workspace=float(spaces[at]),
+                gradients=float(held[most]),
+                gathered=float(whole[at]),
+            )
         )
     return result

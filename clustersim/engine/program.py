@@ -2,7 +2,8 @@
 
 A *task* is a computation, a collective or a message, on one stream of its rank. Tasks of one stream run in order. A task on
 the compute stream may wait for handles: messages of other ranks, or what the rank has launched on another stream. A task on
-another stream is launched by the compute stream, when all that stands before it there is over.
+another stream is launched by the compute stream, when all that stands before it there is over, and may wait for what was
+launched on a third.
 """
 
 from __future__ import annotations
@@ -38,10 +39,14 @@ class Message(NamedTuple):
 
 
 class Launched(NamedTuple):
-    """The handle of all tasks that a rank has launched on a stream so far, or of the first `first` of the step."""
+    """The handle of all tasks that a rank has launched on a stream so far, or of the first `first` of the step.
+
+    but: so many of the last ones are left out, at most those that the pass itself has launched.
+    """
 
     stream: str
     first: int | None = None
+    but: int = 0
 
     @property
     def kind(self) -> str:
@@ -64,7 +69,7 @@ class Task(NamedTuple):
     group: GroupCell | None
     """All rank cells of this group start it together; None: this one alone."""
     waits: tuple[Handle, ...]
-    """What the compute stream waits for before it, one after the other."""
+    """What its stream waits for before it, one after the other; other streams than `compute` for what was launched alone."""
     gives: Message | None
     """The message that is there when it is over."""
     activity: Activity

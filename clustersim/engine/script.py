@@ -12,10 +12,13 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import NamedTuple, cast
 
+from clustersim.engine.instruction import Compute, Instruction, Launch, Recv, Send, Wait
+from clustersim.engine.sharded import ShardedPass
 from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective, Steps
 from clustersim.parallel.data_parallel import first_reads, last_ready
+from clustersim.parallel.fsdp import backward_units, forward_units
 from clustersim.parallel.job import Job
 from clustersim.parallel.optimizer import update, weight_bytes
 from clustersim.parallel.stages import Stage
@@ -24,45 +27,6 @@ from clustersim.schedules.action import Action, Schedule
 FORWARD, BACKWARD = "p2p-forward", "p2p-backward"
 
 
-class Compute(NamedTuple):
-    """Kernels and the collectives between them, in lock-step with the group of `family` (None: alone)."""
-
-    kind: str
-    stage: int
-    items: Steps
-    family: str | None
-
-
-class Send(NamedTuple):
-    """A message to the rank that holds `stage`."""
-
-    stage: int
-    collective: Collective
-    wait: bool
-
-
-class Recv(NamedTuple):
-    """Wait for the message for `stage` in `family`."""
-
-    stage: int
-    family: str
-
-
-class Launch(NamedTuple):
-    """Begin a collective on its stream."""
-
-    stage: int
-    collective: Collective
-
-
-class Wait(NamedTuple):
-    """Wait until all, or the first `first`, that were launched on the stream of a family are over."""
-
-    family: str
-    first: int | None = None
-
-
-Instruction = Compute | Send | Recv | Launch | Wait
 Mark = tuple[int, Instruction]
 """A position in a pass, and what happens there."""
 
@@ -97,6 +61,8 @@ def kernels(written: Sequence[Script]) -> list[Kernel]:
     passes = {
         id(line.items): line.items for line in lines if isinstance(line, Compute)
     }  # those of like stages are one object
+    once = (line for s in written for part in s.special.values() for line in part if isinstance(line, Compute))
+    passes |= {id(line.items): line.items for line in once if len(line.items) == 1}  # the rest are parts of the others
     return list(dict.fromkeys(item for items in passes.values() for item in items if isinstance(item, Kernel)))
 
 
@@ -112,6 +78,10 @@ class _Writer:
         special: dict[Action, tuple[Instruction, ...]] = {}
         for action in {(a.letter, a.stage): a for a in self.row}.values():  # the last of each letter and stage
             before, after = self.take(action), self.give(action)
+            if self.job.sharded:
+                steps[action.letter, action.stage] = (*before, *self.sharded(action), *after)
+                special |= {one: (*before, *lines, *after) for one, lines in self.sharded_once(action)}
+                continue
             steps[action.letter, action.stage] = (*before, *self.computed(action, self.items(action)), *after)
             if self.job.parallelism.overlap.grad_reduce and self.kinds and action.letter in "BW":
                 special[action] = (*before, *self.reduced(action), *after)
@@ -170,6 +140,30 @@ class _Writer:
             return (Send(action.stage - 1, Collective(BACKWARD, "send", size), wait),)
         return ()
 
+    def sharded(self, action: Action, once: bool = False) -> Iterator[Instruction]:
+        """Yield a pass that gathers its parameters, and reduces their gradients behind it.
+
+        once: it is the one of a step that does what the others leave out.
+        """
+        job, stage, forward = self.job, self.stages[action.stage], action.letter == "F"
+        units = forward_units(stage) if forward else backward_units(stage, action.letter)
+        gathers = (
+            job.parallelism.reshard_after_forward or (forward and (once or job.parallelism.pp == 1))
+        ) and action.letter != "W"
+        reduces = action.letter in "BW" and (once or not job.parallelism.no_sync)
+        yield from ShardedPass(job, action, self.computed).lines(units, gathers, reduces)
+
+    def sharded_once(self, action: Action) -> Iterator[tuple[Action, tuple[Instruction, ...]]]:
+        """Yield the pass of a letter and stage that gathers or reduces for all microbatches, if there is one.
+
+        action: the last one of that letter and stage.
+        """
+        first = next(one for one in self.row if one[:2] == action[:2])
+        if action.letter == "F" and not self.job.parallelism.reshard_after_forward and self.job.parallelism.pp > 1:
+            yield first, tuple(self.sharded(first, once=True))
+        elif action.letter in "BW" and self.job.parallelism.no_sync:
+            yield action, tuple(self.sharded(action, once=True))
+
     @property
     def bucket(self) -> int:
         """Parameters of a bucket; the default is Megatron's (megatron/core/distributed/distributed_data_parallel.py)."""
@@ -184,7 +178,7 @@ class _Writer:
     @property
     def gathers(self) -> bool:
         """Whether the parameters of the last update are gathered during the first forward passes."""
-        return bool(self.job.parallelism.zero and self.job.parallelism.overlap.param_gather and self.kinds)
+        return bool(self.job.parallelism.zero in (1, 2) and self.job.parallelism.overlap.param_gather and self.kinds)
 
     def reduce(self, family: str, stage: int, parameters: float) -> tuple[Instruction, ...]:
         """Return the reduction of gradients over the ranks that hold the same parameters."""
@@ -226,14 +220,15 @@ class _Writer:
 
     def reduce_all(self) -> Iterator[Instruction]:
         """Yield the reduction of what is not reduced yet, then that of the tied embedding."""
-        for family, expert in self.kinds:
+        for family, expert in () if self.job.sharded else self.kinds:
             if not self.job.parallelism.overlap.grad_reduce:
                 for stage in self.own:
                     yield from self.reduce(family, stage, self.stages[stage].held(expert))
             yield Wait(family)
         shared = max(self.stages[stage].shared for stage in self.own)
         if shared:
-            yield Launch(-1, Collective("embedding", "all_reduce", shared * BYTES[self.job.training.gradients]))
+            size = shared * BYTES[self.job.training.gradients] / (self.job.shards(False) if self.job.sharded else 1)
+            yield Launch(-1, Collective("embedding", "all_reduce", size))
             yield Wait("embedding")
 
     def end(self) -> Iterator[Instruction]:
@@ -253,7 +248,7 @@ class _Writer:
 
     def gather_all(self) -> Iterator[Instruction]:
         """Yield the gathering of the updated parameters, unless the next forward passes do it."""
-        if not self.job.parallelism.zero or self.gathers:
+        if not self.job.parallelism.zero or self.gathers or self.job.sharded:
             return
         for family, expert in self.kinds:
             for stage in self.own:

@@ -71,7 +71,7 @@ def dgrad(shard: ShardedModel, inputs: int, outputs: int, rows: int | None = Non
 def wgrad(shard: ShardedModel, inputs: int, outputs: int, bias: bool, rows: int | None = None) -> tuple[Kernel, ...]:
     """Return the gradient of the weights, added to the main gradients in the product (fused) or afterwards (eager)."""
     rows = shard.tokens if rows is None else rows
-    into = 0.0 if shard.eager else shard.gradient
+    into = 0.0 if shard.eager or not shard.adds_gradients else shard.gradient
     dw = gemm("linear", "wgrad", shard.matrix, 1, outputs, inputs, rows, into, output=shard.size)
     extra = accumulate(shard, outputs, inputs) if shard.eager else ()
     return (dw, *extra, *(bias_gradient(shard, rows, outputs) if bias else ()))
@@ -79,6 +79,8 @@ def wgrad(shard: ShardedModel, inputs: int, outputs: int, bias: bool, rows: int 
 
 def accumulate(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
     """Return the sum of a weight's gradient into the main gradient: reads it and reads and writes that."""
+    if not shard.adds_gradients:
+        return ()
     return (copy(shard, "accumulate", rows, columns, shard.size + 2 * shard.gradient),)
 
 

@@ -86,7 +86,7 @@ def _grouped(shard: ShardedModel, op: str, inputs: int, outputs: int) -> Kernel:
     """Return a grouped product with exact FLOP and bytes also where the experts do not divide the rows."""
     n, rows = shard.experts, shard.rows
     each = -(-rows // n)
-    into = 0.0 if shard.eager else shard.gradient
+    into = 0.0 if shard.eager or not shard.adds_gradients else shard.gradient
     exact = 2.0 * rows * inputs * outputs
     z, written = input_size(shard), shard.size
     if op == "wgrad":

@@ -145,6 +145,11 @@ class ShardedModel:
         """Bytes of one accumulated gradient."""
         return BYTES[self.training.gradients]
 
+    @property
+    def adds_gradients(self) -> bool:
+        """Whether gradients of weights are added to those of earlier microbatches; else each pass makes them anew (FSDP)."""
+        return self.parallelism.zero < 3 or self.parallelism.no_sync
+
     @cached_property
     def eager(self) -> bool:
         """Whether every element-wise operation is a kernel of its own."""

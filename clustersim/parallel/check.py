@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from clustersim.config.workload import Block, Model
+from clustersim.config.workload import Block, Fsdp, Model
 from clustersim.errors import InputError
 from clustersim.model.blocks import distinct
 from clustersim.model.sharding import width
@@ -227,6 +227,16 @@ def training_fits(job: Job) -> Iterator[Finding]:
         )
 
 
+def sharded_parameters(job: Job) -> Iterator[Finding]:
+    """What shards parameters comes with zero: 3."""
+    p = job.parallelism
+    if p.fsdp != Fsdp() and p.zero < 3:
+        yield (
+            "parallelism.fsdp",
+            f"needs sharded parameters, and zero is {p.zero}; set parallelism.zero: 3 or leave it out",
+        )
+
+
 RULES: tuple[Callable[[Job], Iterator[Finding]], ...] = (
     model_shapes,
     block_shapes,
@@ -234,4 +244,5 @@ RULES: tuple[Callable[[Job], Iterator[Finding]], ...] = (
     expert_parallel,
     pipeline_parallel,
     training_fits,
+    sharded_parameters,
 )

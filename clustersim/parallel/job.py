@@ -80,6 +80,17 @@ class Job:
         p = self.parallelism
         return self.dp * p.tp // (p.ep * p.etp) if expert else self.dp
 
+    def shards(self, expert: bool) -> int:
+        """Return among how many ranks one copy of the optimizer's state is spread, and with zero: 3 of the parameters too."""
+        p = self.parallelism
+        whole = self.copies(expert) if p.zero else 1
+        return min(p.fsdp.shard or whole, whole) if p.zero == 3 else whole
+
+    @property
+    def sharded(self) -> bool:
+        """Whether parameters are sharded over data-parallel ranks, and gathered for each pass."""
+        return self.parallelism.zero == 3 and max(self.copies(False), self.copies(True)) > 1
+
     @property
     def microbatches(self) -> int:
         """Microbatches that each replica runs in a step."""
@@ -112,6 +123,7 @@ class Job:
         parallelism = self.parallelism.model_copy(update={"dp": dp})
         placed = replace(self, spec=self.spec.model_copy(update={"parallelism": parallelism}))
         _check_rounds(placed)
+        _check_shard(placed)
         return placed
 
 
@@ -192,6 +204,17 @@ def _check_rounds(job: Job) -> None:
             f"interleaving needs microbatches in multiples of pp {p.pp}, there are {job.microbatches} with dp {job.dp}; "
             "change training.global_batch",
         )
+
+
+def _check_shard(job: Job) -> None:
+    shard = job.parallelism.fsdp.shard
+    for expert in (False, True) if job.parallelism.spread else (False,):
+        copies = job.copies(expert)
+        if shard is None or copies % (shard if not expert else min(shard, copies)) == 0:
+            continue
+        ranks = f"{copies} ranks that hold the same {'experts' if expert else 'parameters'}"
+        what = f"is more than the {ranks}" if shard > copies else f"does not divide the {ranks}"
+        raise job.error("parallelism.fsdp.shard", f"{shard} {what}; use {listed(divisors(copies)[1:])}")
 
 
 def divisors(number: int) -> list[int]:

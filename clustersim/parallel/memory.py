@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from clustersim.hardware.constants import BYTES
+from clustersim.model.operator import Layer
 from clustersim.model.sharding import ShardedModel
+from clustersim.parallel.fsdp import BLOCKS, spread
 from clustersim.parallel.job import Job
 from clustersim.parallel.optimizer import state_bytes, weight_bytes
 from clustersim.parallel.stages import Stage
@@ -37,6 +39,8 @@ class Memory(NamedTuple):
     """The largest temporaries of a pass."""
     framework: float
     """What no tensor holds: context, workspaces of libraries, NCCL's buffers."""
+    gathered: float = 0.0
+    """Sharded parameters that are gathered, and their gradients until they are reduced."""
 
     @property
     def total(self) -> float:
@@ -47,10 +51,14 @@ class Memory(NamedTuple):
 def at_rest(job: Job, stages: Sequence[Stage]) -> Memory:
     """Return the bytes of the rank that holds `stages` between steps: no activations and no workspace.
 
-    With zero: 2 gradients are those of its share; `gradients` has what a stage adds until they are reduced.
+    With zero: 2 gradients are those of its share; `gradients` has what a stage adds until they are reduced. With zero: 3 the
+    parameters are its shard in fp32, which the optimizer updates.
     """
+    parameters = float(sum(stage.parameters for stage in stages)) * weight_bytes(job)
+    if job.sharded:
+        parameters = math.fsum(4.0 * _own(job, stage) for stage in stages)
     return Memory(
-        parameters=float(sum(stage.parameters for stage in stages)) * weight_bytes(job),
+        parameters=parameters,
         gradients=math.fsum(gradients(job, stage)[0] for stage in stages),
         optimizer=math.fsum(_state(job, float(sum(s.held(kind) for s in stages)), kind) for kind in (False, True)),
         activations=0.0,
@@ -62,10 +70,13 @@ def at_rest(job: Job, stages: Sequence[Stage]) -> Memory:
 def gradients(job: Job, stage: Stage) -> tuple[float, float]:
     """Return the bytes of a stage's gradients that a rank always holds, and those more from its first backward pass to its last.
 
-    All and none, but with zero: 2 its share of them and the rest (Rajbhandari et al. 2020, section 5.2).
+    All and none, but with zero: 2 its share of them and the rest (Rajbhandari et al. 2020, section 5.2). With zero: 3
+    its shard in fp32, and all where they are added up before they are reduced.
     """
     width = BYTES[job.training.gradients]
     whole = stage.parameters * width
+    if job.sharded:
+        return 4.0 * _own(job, stage), whole if job.parallelism.no_sync else 0.0
     if job.parallelism.zero < 2:
         return whole, 0.0
     share = math.fsum(stage.held(kind) * width / job.copies(kind) for kind in (False, True))
@@ -74,7 +85,40 @@ def gradients(job: Job, stage: Stage) -> tuple[float, float]:
 
 def _state(job: Job, parameters: float, expert: bool) -> float:
     """Return the bytes of optimizer state on one rank; zero: 1 cuts it by the ranks that hold the same parameters."""
-    return parameters * state_bytes(job) / (job.copies(expert) if job.parallelism.zero else 1)
+    return parameters * state_bytes(job) / job.shards(expert)
+
+
+def _own(job: Job, stage: Stage) -> float:
+    """Return the parameters of a stage in the shard of one rank."""
+    return math.fsum(stage.held(kind) / job.shards(kind) for kind in (False, True))
+
+
+def gathered(job: Job, stage: Stage, backward: bool) -> float:
+    """Return the bytes of sharded parameters that are gathered while a pass runs, and of gradients that are not reduced yet.
+
+    The root and the largest block as often as it runs or is on its way; all where they stay after the forward pass. In a backward
+    pass the gradients that a block makes, and those in the buffers of reductions.
+    """
+    if not job.sharded:
+        return 0.0
+    split, setting = job.parallelism, job.parallelism.fsdp
+    blocks = {id(layer): (_gathers(job, stage, layer), count) for layer, count in stage.layers if layer.name in BLOCKS}
+    root = math.fsum(_gathers(job, stage, layer) for layer, _ in stage.layers if layer.name not in BLOCKS)
+    count, largest = sum(n for _, n in blocks.values()), max((size for size, _ in blocks.values()), default=0.0)
+    ahead = setting.backward_prefetch if backward else setting.forward_prefetch
+    held = root + min(count, 1 + ahead) * largest
+    if not split.reshard_after_forward:
+        held = root + math.fsum(size * n for size, n in blocks.values())
+    gradients = 0.0
+    if backward and not split.no_sync:
+        flying = min(count, setting.reduce_in_flight or 1)
+        gradients = (root + largest) * weight_bytes(job) + flying * largest * BYTES[job.training.gradients]
+    return held * weight_bytes(job) + gradients
+
+
+def _gathers(job: Job, stage: Stage, layer: Layer) -> float:
+    """Return the parameters of a layer that are gathered before it runs."""
+    return float(spread(job, *stage.of_layer(layer)))
 
 
 def workspace(shard: ShardedModel, stage: Stage, backward: bool) -> float:

@@ -27,16 +27,17 @@ def update(job: Job, parameters: int, experts: int = 0) -> tuple[Kernel, ...]:
     own = _share(job, parameters - experts, False) + _share(job, experts, True)
     gradient, weight = BYTES[job.training.gradients], weight_bytes(job)
     widen = (("gradients_to_fp32", own, gradient + 4),) if gradient < 4 else ()
+    whole = not job.sharded  # else weights are cast where they are gathered, and gradients are made anew
     clip = (("gradient_norm", own, 4.0), ("gradient_scale", own, 8.0)) if job.training.clip_gradients else ()
     step = (kind, own, 2 * STATE[kind] + 4 + 8.0)
-    cast = (("weights_from_fp32", own, 4 + weight),) if weight < 4 else ()
-    clear = (("zero_gradients", parameters, gradient),) if job.training.kernels == "fused" else ()
+    cast = (("weights_from_fp32", own, 4 + weight),) if weight < 4 and whole else ()
+    clear = (("zero_gradients", parameters, gradient),) if job.training.kernels == "fused" and whole else ()
     return tuple(_pass(op, count, traffic) for op, count, traffic in (*widen, *clip, step, *cast, *clear))
 
 
 def _share(job: Job, parameters: int, expert: bool) -> int:
     """Return how many of `parameters` this rank updates."""
-    return -(-parameters // job.copies(expert)) if job.parallelism.zero else parameters
+    return -(-parameters // job.shards(expert))
 
 
 def _pass(op: str, parameters: int, traffic: float) -> Kernel:
@@ -49,7 +50,10 @@ def weight_bytes(job: Job) -> float:
 
 
 def state_bytes(job: Job) -> float:
-    """Return the bytes of optimizer state a parameter, before any sharding: moments, and an fp32 master of narrow weights."""
+    """Return the bytes of optimizer state a parameter, before any sharding: moments, and an fp32 master of narrow weights.
+
+    Sharded parameters are their own master.
+    """
     kind = job.training.optimizer
-    master = 4 if kind != "none" and weight_bytes(job) < 4 else 0
+    master = 4 if kind != "none" and weight_bytes(job) < 4 and not job.sharded else 0
     return float(STATE[kind] + master)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, groupby
@@ -87,6 +87,21 @@ class Stage:
     def working_bytes(self) -> float:
         """Bytes that recomputation brings back while one layer's backward pass runs."""
         return max(math.fsum(op.saved for op in layer.operators) - self._saved(layer) for layer, _ in self.layers)
+
+    def passes(self, letter: str) -> Iterator[tuple[Layer, Steps]]:
+        """Yield the layers of one pass (`F`, `B`, or its halves `I` and `W`) in run order, each with its kernels and exchanges.
+
+        Those of equal layers are one object.
+        """
+        half = {"B": "steps", "I": "inputs", "W": "weights"}
+        for layer, count in self.layers if letter == "F" else reversed(self.layers):
+            part = _forward(layer) if letter == "F" else getattr(self._pass(layer), half[letter])
+            yield from ((layer, part) for _ in range(count))
+
+    def of_layer(self, layer: Layer) -> tuple[int, int]:
+        """Return the parameters of one layer that all data-parallel ranks hold, and those of experts spread over them."""
+        dense, experts = (sum(self.owned(op) for op in layer.operators if op.expert == kind) for kind in (False, True))
+        return dense, experts
 
     def gradient_ready(self, expert: bool) -> tuple[tuple[int, int], ...]:
         """Return (n, parameters): how many more parameters have their gradient once the first n steps of `backward` are done.

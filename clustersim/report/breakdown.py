@@ -23,7 +23,7 @@ from clustersim.engine.program import COMPUTE, Span, Task, computing
 from clustersim.engine.record import Record
 
 UPDATE = ("norm", "optimizer")
-PART_OF = {"embedding": "dp", "edp": "dp", "etp": "tp", "tp_ep": "ep"}
+PART_OF = {"embedding": "dp", "edp": "dp", "fsdp": "dp", "efsdp": "dp", "etp": "tp", "tp_ep": "ep"}
 """Families that count with another."""
 PARTS = ("compute", "tp", "pp", "dp", "ep", "cp", "optimizer", "bubble")
 

@@ -19,7 +19,8 @@ import numpy as np
 from clustersim.arrays import Floats, Ints
 from clustersim.engine.compile import Plan, Work
 from clustersim.engine.groups import roles
-from clustersim.engine.script import Compute, Script
+from clustersim.engine.instruction import Compute
+from clustersim.engine.script import Script
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Steps
 from clustersim.predictors.uncertainty import Bounds, Margin

@@ -70,7 +70,9 @@ def memory_table(memory: list[RankMemory], record: Record, plan: Plan, stage_of:
         (rank, *action, *times.get((cells[rank], *action), (None, None)), *bytes_)
         for rank, one in enumerate(memory)
         for action, *bytes_ in zip(
-            one.row, *(each.tolist() for each in (one.activations, one.workspace, one.gradients)), strict=True
+            one.row,
+            *(each.tolist() for each in (one.activations, one.workspace, one.gradients, one.gathered)),
+            strict=True,
         )
     ]
     names = (
@@ -83,6 +85,7 @@ def memory_table(memory: list[RankMemory], record: Record, plan: Plan, stage_of:
         "activations_bytes",
         "workspace_bytes",
         "gradients_bytes",
+        "gathered_bytes",
     )
     table = pl.DataFrame(rows, schema=names, orient="row")
     rest = pl.DataFrame(

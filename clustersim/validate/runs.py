@@ -23,7 +23,8 @@ class Run:
     """One measured step, as its source describes it; None is a blank: the source does not say.
 
     line: where it stands. kv_heads_text, layers_text: words where a number was expected, such as `MLA`. Times are seconds of one
-    step, the network Gb/s a GPU and direction. peers: what other tools forecast, from columns such as `peer_simumax_s`.
+    step, the network Gb/s a GPU and direction. original_precision: the source's own words. peers: what other tools forecast, from
+    columns such as `peer_simumax_s`.
     """
 
     id: str
@@ -67,6 +68,7 @@ class Run:
     source: str
     status: str
     memory_gb: float | None
+    original_precision: str
     peers: tuple[tuple[str, float], ...] = ()
 
     @property
@@ -143,6 +145,7 @@ COLUMNS: Mapping[str, tuple[Reader, str]] = {
     "source": (_text, "text"),
     "status": (_text, "text"),
     "memory_gb": (_number, "a number"),
+    "original_precision": (_text, "text"),
 }
 """Every column that is read, what reads it and what it holds."""
 REQUIRED = (

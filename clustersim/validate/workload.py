@@ -57,13 +57,11 @@ def _refuse(run: Run) -> tuple[ModelFamily, Framework]:
 
 
 def _refuse_sharding(run: Run, framework: Framework) -> None:
-    """Raise Refusal for ZeRO-3, and for ZeRO-2 but where one reduction a step, under the backward pass, is all there is."""
+    """Raise Refusal for ZeRO-2 but where one reduction a step, under the backward pass, is all there is."""
     zero = framework.value("parallelism.zero") if run.zero_stage is None else run.zero_stage
-    if (zero or 0) < 2:
-        return
-    kind = "ZeRO-2, ZeRO-3, FSDP"
     if zero != 2:
-        raise Refusal(kind, f"zero_stage {zero}: sharded parameters are not modelled")
+        return
+    kind = "ZeRO-2"
     micro = run.micro_batch or framework.value("training.micro_batch") or 1
     if run.global_batch != micro * (run.dp or 1):
         raise Refusal(kind, "zero_stage 2: gradients that are reduced after every microbatch are not modelled")
@@ -151,8 +149,15 @@ class _Draft:
         attention = None if run.flash_attention is None else "flash" if run.flash_attention else "unfused"
         self.default("training.attention", attention)
         self.default("training.recompute", run.recompute)
-        for key in ("kernels", "gradients", "optimizer", "clip_gradients"):
+        self.default("training.gradients", self.wire())
+        for key in ("kernels", "optimizer", "clip_gradients"):
             self.default(f"training.{key}", None)
+
+    def wire(self) -> str | None:
+        """Return the type in which gradients are reduced where a row names FSDP's mixed precision as Composer does."""
+        words = self.run.original_precision
+        found = next((word for word in ("DEFAULT", "PURE") if word in words.split("mixed_precision ")[-1]), None)
+        return {"DEFAULT": "fp32", "PURE": "bf16"}.get(found or "") if "mixed_precision " in words else None
 
     def parallelism(self) -> None:
         """Degrees, schedule, sharding, overlap."""
@@ -165,12 +170,25 @@ class _Draft:
             self.assumed.append(
                 "zero_stage 2: a stage's gradients stay until all are reduced, memory is an upper bound"
             )
+        if zero == 3:
+            self.sharded()
         given = run.sequence_parallel if run.tp and run.tp > 1 else False  # without tp there is nothing to split
         self.default("parallelism.sequence_parallel", given)
         self.default("parallelism.overlap.grad_reduce", run.overlap_grad_reduce)
-        gather = run.overlap_param_gather if zero else False
+        gather = run.overlap_param_gather if zero in (1, 2) else False
         self.default("parallelism.overlap.param_gather", gather)
         interleaved = "parallelism.overlap.p2p_interleaved" if (vpp or 1) > 1 else ""
         self.default("parallelism.overlap.p2p", run.overlap_p2p, interleaved)
         if run.overlap_tp:
             self.assumed.append("overlap_tp: not modelled, tensor-parallel communication is exposed")
+
+    def sharded(self) -> None:
+        """How sharded parameters are gathered: as the framework does where it shards them, else as FSDP2."""
+        self.spec["parallelism"]["fsdp"] = {}
+        own = [key for key in self.framework.defaults if key.startswith("parallelism.fsdp.")]
+        for key in own:
+            self.default(key, None)
+        if not own:
+            self.assumed.append(
+                "parallelism.fsdp: FSDP2's, block by block (the framework says nothing of sharded parameters)"
+            )
