@@ -56,9 +56,10 @@ def test_help_imports_nothing_heavy(arguments):
     assert not imported(*arguments) & heavy
 
 
-@pytest.mark.parametrize("predictor", ["roofline", "neusight"])
-def test_run_imports_neither_torch_nor_what_it_does_not_need(predictor):
-    found = imported(*RUN[:-1], predictor, "--no-save", "--quiet")
+@pytest.mark.parametrize(("predictor", "files"), [("roofline", ["--no-save"]), ("neusight", [])])
+def test_run_imports_neither_torch_nor_what_it_does_not_need(predictor, files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = imported(*RUN[:-1], predictor, *files, "--quiet")
     assert "simpy" in found
     assert not found & UNUSED
 

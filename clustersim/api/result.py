@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from html import escape
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from clustersim import simulation
@@ -15,6 +16,17 @@ from clustersim.units import scaled, seconds
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from clustersim.report.parquet import Columns
+
+
+def _frame(columns: Columns) -> pl.DataFrame:
+    """Return a table as polars reads it from its file."""
+    import polars as pl
+
+    from clustersim.report.parquet import encoded
+
+    return pl.read_parquet(BytesIO(encoded(columns)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +86,14 @@ class Result:
         """Who did what when, one row a span, as `spans.parquet`; made when asked for."""
         from clustersim.report.tables import spans_table
 
-        return spans_table(self.found.record, self.found.plan)
+        return _frame(spans_table(self.found.record, self.found.plan))
 
     @property
     def links(self) -> pl.DataFrame:
         """What each directed link carried, one row a link that carried something, as `links.parquet`; made when asked for."""
         from clustersim.report.tables import links_table
 
-        return links_table(self.found.plan, self.found.topology, self.found.record.end)
+        return _frame(links_table(self.found.plan, self.found.topology, self.found.record.end))
 
     def _repr_html_(self) -> str:
         """Return the figures as a table, which notebooks show."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clustersim.report.document import document
-from clustersim.report.store import MANIFEST, Question, put, write_json, write_table
+from clustersim.report.store import MANIFEST, Question, put, write_columns, write_json
 from clustersim.report.tables import links_table, memory_table, ranks_table, spans_table
 from clustersim.report.trace import write_trace
 
@@ -38,10 +38,10 @@ def save(
     def fill(place: Path) -> None:
         write_json(place / MANIFEST, asked.manifest())
         write_json(place / "summary.json", document("run", summary))
-        write_table(place / "spans.parquet", spans_table(record, plan))
-        write_table(place / "ranks.parquet", ranks_table(plan, parts, stage_of))
-        write_table(place / "links.parquet", links_table(plan, topology, record.end))
-        write_table(place / "memory.parquet", memory_table(memory, record, plan, stage_of))
+        write_columns(place / "spans.parquet", spans_table(record, plan))
+        write_columns(place / "ranks.parquet", ranks_table(plan, parts, stage_of))
+        write_columns(place / "links.parquet", links_table(plan, topology, record.end))
+        write_columns(place / "memory.parquet", memory_table(memory, record, plan, stage_of))
         write_trace(place / "trace.json.gz", record, plan, width)
 
     return put(target, asked, fill, force)

@@ -25,6 +25,8 @@ from clustersim.writing import ASIDE, LOCK, check_parent, holder, settled, unfin
 if TYPE_CHECKING:
     import polars as pl
 
+    from clustersim.report.parquet import Columns
+
 MANIFEST = "manifest.json"
 NAMES = frozenset(
     {
@@ -279,6 +281,13 @@ def write_json(path: Path, data: Any) -> None:
     """Write plain data as indented JSON."""
     text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
     write(path, text.encode("utf-8", "backslashreplace"))
+
+
+def write_columns(path: Path, columns: Columns) -> None:
+    """Write a table as parquet."""
+    from clustersim.report.parquet import encoded
+
+    write(path, encoded(columns))
 
 
 def write_table(path: Path, table: pl.DataFrame) -> None:
