@@ -113,8 +113,8 @@ def test_latent_attention_keeps_queries_keys_values_and_latents():
     made = job(**{"model.mla": MLA}).place(1, 1)
     tokens, z, heads = 2 * 256, 2, 8
     saved = {op.name: op.saved for op in block(made.shard.of(made.model)).operators}
-    assert saved["q_up"] == z * tokens * (96 + heads * 48)
-    assert saved["kv_up"] + saved["keys"] == z * tokens * (64 + heads * (24 + 48))
+    assert (saved["q_up"], saved["kv_up"], saved["kv_down"]) == (z * tokens * 96, z * tokens * 64, 0)
+    assert saved["attention"] == z * tokens * heads * (2 * 48 + 24) + 4 * tokens * heads  # the core's statistics
     assert saved["projection"] == z * tokens * heads * 24
 
 

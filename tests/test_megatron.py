@@ -14,6 +14,7 @@ from clustersim.config.workload import Algorithms, Model, Overlap, Parallelism, 
 from clustersim.config.yaml import parse
 from clustersim.convert.megatron import ALIASES, REMEDIES, YIELDS
 from clustersim.errors import ConfigError, InputError
+from clustersim.model.blocks import kinds
 from clustersim.parallel.ignored import NO_EFFECT, NOT_MODELLED
 from clustersim.parallel.load import build
 from clustersim.topology.build import build as build_topology
@@ -52,11 +53,74 @@ def job(more: str):
         ("attention-backend: unfused", "training", "attention", "unfused"),
         ("grad-reduce-in-bf16: true\naccumulate-allreduce-grads-in-fp32: true", "training", "gradients", "bf16"),
         ("use-rotary-position-embeddings: true", "model", "positions", "rotary"),
+        (
+            "recompute-granularity: full\nrecompute-method: block\nrecompute-num-layers: 3",
+            "training",
+            "recompute_layers",
+            3,
+        ),
+        (
+            "recompute-granularity: selective\nrecompute-modules: [mlp, core_attn]",
+            "training",
+            "recompute_modules",
+            ("mlp", "core_attn"),
+        ),
+        ("recompute-num-layers: 3", "training", "recompute_layers", None),
+        ("squared-relu: true", "model", "activation", "squared_relu"),
+        ("qk-layernorm: true", "model", "qk_norm", True),
+        ("disable-bias-linear: true\nadd-qkv-bias: true", "model", "qkv_bias", True),
+        ("mtp-num-layers: 1", "model", "mtp_layers", 1),
+        ("kv-lora-rank: 32\nv-head-dim: 128", "model", "mla", None),
+        ("num-experts: 8\nmoe-layer-freq: ([0]*3+[1]*9)\nffn-hidden-size: 256", "model", "dense_layers", 3),
+        ("num-experts: 8\nmoe-shared-expert-intermediate-size: 768", "model", "shared_ffn", 768),
+        (
+            "pipeline-model-parallel-size: 4\npipeline-model-parallel-layout: Ett|(tttt|)*2,ttL",
+            "parallelism",
+            "layout",
+            "Ett|(tttt|)*2,ttL",
+        ),
+        ("pipeline-model-parallel-size: 4\ndecoder-last-pipeline-num-layers: 2", "parallelism", "last_layers", 2),
         ("ffn-hidden-size: 4096\nmoe-ffn-hidden-size: 512\nnum-experts: 8", "model", "ffn", 512),
     ],
 )
 def test_a_name_of_megatrons_is_understood_wherever_it_stands(line, section, key, value):
     assert getattr(getattr(job(line), section), key) == value
+
+
+def test_latent_attention_has_megatrons_defaults():
+    latent = job("multi-latent-attention: true\nq-lora-rank: 96").model.mla
+    assert latent.model_dump() == {
+        "q_lora_rank": 96,
+        "kv_lora_rank": 32,
+        "qk_head_dim": 128,
+        "qk_pos_emb_head_dim": 64,
+        "v_head_dim": 128,
+    }
+
+
+EVERY_OTHER = [True, False] * 6
+PATTERNS = {
+    "2": EVERY_OTHER,
+    "2 ": EVERY_OTHER,
+    "([1]+[0])*6": EVERY_OTHER,
+    "[0,1,1]*4": [False, True, True] * 4,
+    "[0]*4+[1]*8": [False] * 4 + [True] * 8,
+    "[1]*10+[0]*2": [True] * 10 + [False] * 2,
+    "1": [True] * 12,
+}
+
+
+@pytest.mark.parametrize("said", PATTERNS)
+def test_layers_with_experts_are_those_of_the_pattern(said):
+    found = job(f"num-experts: 8\nffn-hidden-size: 512\nmoe-ffn-hidden-size: 128\nmoe-layer-freq: '{said}'").model
+    assert [kind.experts is not None for kind in kinds(found)] == PATTERNS[said]
+    assert {kind.ffn for kind in kinds(found)} == ({512, 128} if said != "1" else {128})
+
+
+@pytest.mark.parametrize("said", ["[0]*3", "[2]*12", "open('x')", "[0]*10**9", "1+1", "[[0]*6]*2", "x"])
+def test_a_pattern_that_is_none_gets_one_sentence(said):
+    with pytest.raises(ConfigError, match=r"^t.yaml:11:17: moe_layer_freq .* is no "):
+        job(f'num-experts: 8\nmoe-layer-freq: "{said}"')
 
 
 def test_arguments_without_effect_are_ignored_and_listed_once(tmp_path, monkeypatch, capsys):

@@ -11,6 +11,7 @@ from clustersim.config.fields import Count, Fraction, Index, Name, Spec
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 
 
+RecomputeModule = Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"]
 Positions = Literal["learned", "rotary", "none"]
 
 
@@ -138,7 +139,13 @@ class Training(Spec):
     """`fused` merges bias, activation, dropout and residual as Megatron's fused kernels do; `eager` launches each
     element-wise operation by itself."""
     recompute: Literal["none", "selective", "full"] = "none"
-    """Activations recomputed in the backward pass."""
+    """Activations recomputed in the backward pass: of whole blocks, or (`selective`) of modules of them."""
+    recompute_modules: Annotated[tuple[RecomputeModule, ...], Field(strict=False)] = ()
+    """Which modules, under Megatron's names; default: core_attn."""
+    recompute_method: Literal["uniform", "block"] = "uniform"
+    """`full` recomputes all blocks (`uniform`) or the first recompute_layers of each stage (`block`)."""
+    recompute_layers: Count | None = None
+    """`block`: so many; `uniform`: so many run again as one, and only the input of the first is kept; default: all, and 1."""
     gradients: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Data type of the gradients that are accumulated and reduced."""
     optimizer: Literal["adam", "sgd", "none"] = "adam"

@@ -53,6 +53,16 @@ def attention(value: Any) -> Any:
     return words.get(value, value) if isinstance(value, str) else value
 
 
+def shared_expert(value: Any) -> Any:
+    """Return the keys of one shared expert of that width; None for none."""
+    return {"shared_experts": 1, "shared_ffn": value} if value else None
+
+
+def or_none(value: Any) -> Any:
+    """Return the value, None for 0."""
+    return value or None
+
+
 Alias = tuple[Loc, Callable[[Any], Any]]
 
 ALIASES: Mapping[str, Alias] = {
@@ -80,6 +90,11 @@ ALIASES: Mapping[str, Alias] = {
     "num_moe_experts": (("model", "experts"), same),
     "moe_ffn_hidden_size": (("model", "ffn"), same),
     "moe_router_topk": (("model", "topk"), same),
+    "moe_shared_expert_intermediate_size": (("model",), shared_expert),
+    "mtp_num_layers": (("model", "mtp_layers"), or_none),
+    "squared_relu": (("model", "activation"), only(True, "squared_relu")),
+    "qk_layernorm": (("model", "qk_norm"), same),
+    "add_qkv_bias": (("model", "qkv_bias"), only(True, True)),
     "seq_length": (("training", "seq"), same),
     "encoder_seq_length": (("training", "seq"), same),
     "micro_batch_size": (("training", "micro_batch"), same),
@@ -94,6 +109,9 @@ ALIASES: Mapping[str, Alias] = {
     "use_flash_attn": (("training", "attention"), lambda v: {True: "flash", False: "unfused"}.get(v, v)),
     "recompute_granularity": (("training", "recompute"), same),
     "recompute_activations": (("training", "recompute"), only(True, "selective")),
+    "recompute_modules": (("training", "recompute_modules"), same),
+    "recompute_method": (("training", "recompute_method"), same),
+    "recompute_num_layers": (("training", "recompute_layers"), same),
     "checkpoint_activations": (("training", "recompute"), only(True, "full")),
     "grad_reduce_in_bf16": (("training", "gradients"), only(True, "bf16")),
     "main_grads_dtype": (("training", "gradients"), same),
@@ -104,6 +122,11 @@ ALIASES: Mapping[str, Alias] = {
     "account_for_embedding_in_pipeline_split": (("parallelism", "account_for_embedding"), same),
     "account_for_loss_in_pipeline_split": (("parallelism", "account_for_loss"), same),
     "num_virtual_stages_per_pipeline_rank": (("parallelism", "vpp"), same),
+    "pipeline_model_parallel_layout": (("parallelism", "layout"), same),
+    "decoder_first_pipeline_num_layers": (("parallelism", "first_layers"), same),
+    "decoder_last_pipeline_num_layers": (("parallelism", "last_layers"), same),
+    "num_layers_in_first_pipeline_stage": (("parallelism", "first_layers"), same),
+    "num_layers_in_last_pipeline_stage": (("parallelism", "last_layers"), same),
     "sequence_parallel": (("parallelism", "sequence_parallel"), same),
     "data_parallel_size": (("parallelism", "dp"), same),
     "expert_model_parallel_size": (("parallelism", "ep"), same),
@@ -121,22 +144,10 @@ ALIASES: Mapping[str, Alias] = {
 REMEDIES: Mapping[str, str] = {
     "num_layers_per_virtual_pipeline_stage": "write virtual_pipeline_model_parallel_size, the chunks of a pipeline rank",
     "context_parallel_size": "write 1 or leave it out, the sequence is not split over ranks of its own",
-    "multi_latent_attention": "leave it out, latent attention is not modelled",
-    "mtp_num_layers": "leave it out, the prediction of several tokens is not modelled",
-    "moe_shared_expert_intermediate_size": "write model.shared_experts, how many experts of the usual width are always on",
-    "moe_layer_freq": "write model.dense_layers, how many of the first layers have no experts; the others all have",
     "moe_expert_capacity_factor": "leave it out, routers that drop rows are not modelled",
-    "squared_relu": "write model.activation, squares of ReLU are not modelled",
     "gated_linear_unit": "write swiglu, other gates are not modelled",
     "window_size": "leave it out, sliding windows are not modelled",
     "no_position_embedding": "write position_embedding_type: none",
-    "recompute_method": "write uniform or leave it out, all layers of a stage are recomputed or none",
-    "recompute_num_layers": "write 1 or leave it out, all layers of a stage are recomputed or none",
-    "decoder_first_pipeline_num_layers": "leave it out, layers are divided as evenly as they can be",
-    "decoder_last_pipeline_num_layers": "leave it out, layers are divided as evenly as they can be",
-    "num_layers_in_first_pipeline_stage": "leave it out, layers are divided as evenly as they can be",
-    "num_layers_in_last_pipeline_stage": "leave it out, layers are divided as evenly as they can be",
-    "pipeline_model_parallel_layout": "leave it out, layers are divided as evenly as they can be",
     "use_megatron_fsdp": "write parallelism.zero: 3 if data_parallel_sharding_strategy is optim_grads_params, else 0 to 2",
     "use_custom_fsdp": "write parallelism.zero: 3 if data_parallel_sharding_strategy is optim_grads_params, else 0 to 2",
     "num_distributed_optimizer_instances": "write 1 or leave it out, optimizer states are sharded over all replicas",
@@ -152,9 +163,6 @@ REMEDIES: Mapping[str, str] = {
 
 NEUTRAL: Mapping[str, Any] = {
     "context_parallel_size": 1,
-    "moe_layer_freq": 1,
-    "recompute_method": "uniform",
-    "recompute_num_layers": 1,
     "num_distributed_optimizer_instances": 1,
 }
 """Values with which a name that has no counterpart changes nothing, beside false, 0 and none at all."""
@@ -169,6 +177,12 @@ YIELDS: Mapping[str, frozenset[str]] = {
     "use_distributed_optimizer": frozenset({"use_torch_fsdp2"}),
 }
 """Names that Megatron takes together with a more precise one, which decides."""
+
+
+NEEDS: Mapping[str, frozenset[str]] = {
+    "recompute_num_layers": frozenset({"recompute_granularity", "checkpoint_activations", "recompute"}),
+}
+"""Names that say nothing without one of these."""
 
 
 def find(key: str) -> Alias | None:

@@ -20,27 +20,26 @@ def latent_attention_part(shard: ShardedModel, latent: LatentAttention) -> tuple
     hidden, heads, kv = shard.model.hidden, shard.heads, latent.kv_lora_rank
     dim, rope = latent.qk_head_dim + latent.qk_pos_emb_head_dim, latent.qk_pos_emb_head_dim
     narrow = latent.q_lora_rank
-    queries = (down(shard, "q_down", narrow), norm(shard, "q_norm", fork=False, width=narrow)) if narrow else ()
-    kept = shard.size * shard.tokens * heads
+    kept = shard.size * shard.tokens * heads * (2 * dim + latent.v_head_dim)
+    attention = core(shard, heads, dim, latent.v_head_dim)
     return (
-        *queries,
-        column(shard, "q_up", narrow or hidden, heads * dim, bias=False, saved=kept * dim),
-        down(shard, "kv_down", kv + rope),
+        *((down(shard, "q_down", narrow),) if narrow else ()),
+        _shared(shard, down(shard, "kv_down", kv + rope)),
+        *((norm(shard, "q_norm", fork=False, width=narrow),) if narrow else ()),
         norm(shard, "kv_norm", fork=False, width=kv),
-        column(
-            shard,
-            "kv_up",
-            kv,
-            heads * (latent.qk_head_dim + latent.v_head_dim),
-            bias=False,
-            saved=kept * latent.v_head_dim,
-        ),
+        column(shard, "q_up", narrow or hidden, heads * dim, bias=False),
+        column(shard, "kv_up", kv, heads * (latent.qk_head_dim + latent.v_head_dim), bias=False),
         *((rotary(shard, (heads + 1) * rope),) if shard.model.positions == "rotary" else ()),
         keys(shard, latent),
-        core(shard, heads, dim, latent.v_head_dim),
+        attention._replace(saved=attention.saved + kept, kept_input=kept),
         row(shard, "projection", heads * latent.v_head_dim, hidden, bias=shard.model.bias),
         residual_part(shard, "attention_residual"),
     )
+
+
+def _shared(shard: ShardedModel, linear: Operator) -> Operator:
+    """Return a linear whose input the one of the queries keeps already; fp8 products keep a cast of their own."""
+    return linear if shard.matrix == "fp8" else linear._replace(saved=0.0, kept_input=0.0)
 
 
 def down(shard: ShardedModel, name: str, outputs: int) -> Operator:
@@ -55,11 +54,12 @@ def down(shard: ShardedModel, name: str, outputs: int) -> Operator:
         parameters=weights,
         replicated=weights,
         saved=input_size(shard) * rows * hidden,
+        kept_input=input_size(shard) * rows * hidden,
     )
 
 
 def keys(shard: ShardedModel, latent: LatentAttention) -> Operator:
-    """Return the keys of all heads out of each one's own part and the rotary part that they share; kept for the core.
+    """Return the keys of all heads out of each one's own part and the rotary part that they share.
 
     With sequence parallelism the rotary part is gathered; its gradient is added up over heads and tokens of the others.
     """
@@ -73,5 +73,4 @@ def keys(shard: ShardedModel, latent: LatentAttention) -> Operator:
         "keys",
         (*gather, copy(shard, "concatenate", *shape, traffic)),
         (copy(shard, "concatenate_backward", *shape, traffic), *reduce),
-        saved=z * shape[0] * shape[1],
     )

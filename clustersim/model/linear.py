@@ -29,6 +29,7 @@ def column(shard: ShardedModel, name: str, inputs: int, outputs: int, *, bias: b
         wgrad(shard, inputs, outputs, bias),
         parameters=inputs * outputs + (outputs if bias else 0),
         saved=size * shard.local * inputs + saved,
+        kept_input=size * shard.local * inputs,
     )
 
 
@@ -46,6 +47,7 @@ def row(shard: ShardedModel, name: str, inputs: int, outputs: int, *, bias: bool
         parameters=inputs * outputs + replicated,
         replicated=replicated,
         saved=input_size(shard) * shard.tokens * inputs,
+        kept_input=input_size(shard) * shard.tokens * inputs,
     )
 
 

@@ -53,6 +53,7 @@ def router(shard: ShardedModel) -> Operator:
         parameters=weights,
         replicated=weights,
         saved=shard.local * (shard.size * hidden + 4.0 * n),
+        kept_input=shard.local * shard.size * hidden,
     )
 
 
@@ -78,6 +79,7 @@ def experts(shard: ShardedModel, name: str, inputs: int, outputs: int) -> Operat
         (_grouped(shard, "wgrad", inputs, outputs), *(accumulate(shard, n * inputs, outputs) if shard.eager else ())),
         parameters=weights,
         saved=input_size(shard) * shard.rows * inputs,
+        kept_input=input_size(shard) * shard.rows * inputs,
         expert=shard.spread,
     )
 
@@ -186,5 +188,13 @@ def sort(shard: ShardedModel) -> Steps:
 
 
 def dense_experts(shard: ShardedModel) -> tuple[Operator, ...]:
-    """Return the experts that every token visits, as one dense MLP that each ep rank runs on its own tokens."""
-    return dense(shard, "shared_", shard.shared_ffn) if shard.model.shared_experts else ()
+    """Return the experts that every token visits, as one dense MLP that each ep rank runs on its own tokens.
+
+    Its input is the router's, which is kept there; fp8 products keep a cast of their own.
+    """
+    if not shard.model.shared_experts:
+        return ()
+    first, *others = dense(shard, "shared_", shard.shared_ffn)
+    if shard.matrix != "fp8":
+        first = first._replace(saved=first.saved - first.kept_input, kept_input=0.0)
+    return (first, *others)

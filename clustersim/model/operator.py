@@ -45,8 +45,23 @@ class Operator(NamedTuple):
     """Of these, the same on every tp rank."""
     saved: float = 0.0
     """Bytes of activations kept for the backward pass."""
+    kept_input: float = 0.0
+    """Of the bytes kept, those of its input."""
     expert: bool = False
     """They lie as experts do: the ranks that hold the same experts reduce their gradients."""
+
+
+class Rerun(NamedTuple):
+    """Operators of a layer whose forward pass runs once more in its backward pass."""
+
+    operators: range
+    """Their places in the layer."""
+    before: int
+    """The place of the operator before whose backward pass they run again."""
+    dropped: float
+    """Bytes of activations that need not be kept for that."""
+    working: float
+    """Bytes alive while it lasts, beyond those that are kept."""
 
 
 class Layer(NamedTuple):
@@ -60,3 +75,5 @@ class Layer(NamedTuple):
     """Bytes of the layer's input on one rank: all that full recomputation keeps."""
     widest: float = 0.0
     """Bytes of the gradients alive at its widest point."""
+    reruns: tuple[Rerun, ...] = ()
+    """What of it runs again before its backward pass."""

@@ -237,6 +237,30 @@ def sharded_parameters(job: Job) -> Iterator[Finding]:
         )
 
 
+def recomputed(job: Job) -> Iterator[Finding]:
+    """Modules and numbers of layers to recompute come with the kind of recomputation that has them."""
+    t, m = job.training, job.model
+    if t.recompute_modules and t.recompute != "selective":
+        yield (
+            "training.recompute_modules",
+            f"need training.recompute: selective, not {t.recompute}; write it or leave them out",
+        )
+    for key, given in (
+        ("recompute_layers", t.recompute_layers),
+        ("recompute_method", t.recompute_method == "block" or None),
+    ):
+        if given is not None and t.recompute != "full":
+            yield f"training.{key}", f"needs training.recompute: full, not {t.recompute}; write it or leave it out"
+    if t.recompute_method == "block" and t.recompute == "full" and t.recompute_layers is None:
+        yield "training.recompute_method", "block needs training.recompute_layers, of how many layers a stage; add it"
+    needs = {"mla_up_proj": m.mla, **dict.fromkeys(("moe", "moe_act"), m.experts), "shared_experts": m.shared_experts}
+    for i, name in enumerate(t.recompute_modules):
+        if not needs.get(name, True):
+            yield f"training.recompute_modules.{i}", f"{name} is no part of this model; leave it out"
+        if name == "layernorm" and m.norm_position != "pre":
+            yield f"training.recompute_modules.{i}", "layernorm needs model.norm_position: pre; leave it out"
+
+
 RULES: tuple[Callable[[Job], Iterator[Finding]], ...] = (
     model_shapes,
     block_shapes,
@@ -245,4 +269,5 @@ RULES: tuple[Callable[[Job], Iterator[Finding]], ...] = (
     pipeline_parallel,
     training_fits,
     sharded_parameters,
+    recomputed,
 )

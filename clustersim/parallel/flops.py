@@ -12,11 +12,13 @@ both with the attention matrix counted in full. By default causal attention coun
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
-from clustersim.config.workload import Model
+from clustersim.config.workload import LatentAttention, Model
 from clustersim.model.blocks import distinct, kinds
 from clustersim.model.sharding import gated, head_width, width
 from clustersim.parallel.job import Job
+from clustersim.parallel.layout import portions
 
 
 def model_flop(job: Job, full: bool = False) -> float:
@@ -29,12 +31,42 @@ def hardware_flop(job: Job, full: bool = False) -> float:
 
     What a flash kernel computes again inside its own backward pass is not counted, as is the custom.
     """
-    again = {
-        "none": 0.0,
-        "selective": attention_flop(job, full),
-        "full": linear_flop(job) + attention_flop(job, full),
-    }
-    return model_flop(job, full) + again[job.training.recompute]
+    return model_flop(job, full) + recomputed_flop(job, full)
+
+
+def recomputed_flop(job: Job, full: bool = False) -> float:
+    """Return the FLOP of forward passes that run again: of all blocks, of the first ones of each stage, or of modules."""
+    how, count = job.training, tokens(job)
+    if how.recompute == "none":
+        return 0.0
+    layers, names = kinds(job.model), set(how.recompute_modules or ("core_attn",))
+    if how.recompute == "selective":
+        further = [layers[-1]] * job.model.mtp_layers
+        own = math.fsum(_modules_flop(kind, names) * count for kind in (*layers, *further))
+        return own + (attention_flop(job, full) if "core_attn" in names else 0.0)
+    if how.recompute_method == "uniform":
+        return linear_flop(job) + attention_flop(job, full)
+    found: list[Model] = []
+    first = 0
+    for portion in portions(job.parallelism, job.model.layers, job.model.mtp_layers):
+        found += layers[first : first + min(portion.blocks, how.recompute_layers or 0)]
+        first += portion.blocks
+    return math.fsum(2.0 * count * block_products(kind) + core_flop(job, kind, full) for kind in found)
+
+
+def _modules_flop(kind: Model, names: Collection[str]) -> float:
+    """Return the forward FLOP a token of those modules of a block that have products."""
+    h, factor, shared = kind.hidden, 3 if gated(kind) else 2, kind.shared_experts * (kind.shared_ffn or width(kind))
+    products = 0
+    if "mlp" in names and not kind.experts:
+        products += factor * h * width(kind)
+    if "moe" in names and kind.experts:
+        products += factor * h * (kind.topk * width(kind) + shared) + h * kind.experts
+    elif "shared_experts" in names:
+        products += factor * h * shared
+    if "mla_up_proj" in names and kind.mla:
+        products += up_products(kind, kind.mla)
+    return 2.0 * products
 
 
 def linear_flop(job: Job) -> float:
@@ -64,10 +96,16 @@ def attention_products(kind: Model) -> int:
     if mla is None:
         dim = head_width(kind)
         return h * (kind.heads + 2 * (kind.kv_heads or kind.heads)) * dim + kind.heads * dim * h
-    queries, rope = kind.heads * (mla.qk_head_dim + mla.qk_pos_emb_head_dim), mla.qk_pos_emb_head_dim
-    q = (h + queries) * mla.q_lora_rank if mla.q_lora_rank else h * queries
-    kv = h * (mla.kv_lora_rank + rope) + mla.kv_lora_rank * kind.heads * (mla.qk_head_dim + mla.v_head_dim)
-    return q + kv + kind.heads * mla.v_head_dim * h
+    down = h * ((mla.q_lora_rank or 0) + mla.kv_lora_rank + mla.qk_pos_emb_head_dim)
+    return down + up_products(kind, mla) + kind.heads * mla.v_head_dim * h
+
+
+def up_products(kind: Model, mla: LatentAttention) -> int:
+    """Return the weights of the linears out of the latents."""
+    queries = kind.heads * (mla.qk_head_dim + mla.qk_pos_emb_head_dim)
+    return queries * (mla.q_lora_rank or kind.hidden) + mla.kv_lora_rank * kind.heads * (
+        mla.qk_head_dim + mla.v_head_dim
+    )
 
 
 def attention_flop(job: Job, full: bool = False) -> float:
@@ -75,9 +113,13 @@ def attention_flop(job: Job, full: bool = False) -> float:
 
     With queries and values of different widths their mean is dim; with a window of w < s tokens it is w·(1 - w/2s) of the s keys.
     """
+    return math.fsum(count * core_flop(job, kind, full) for kind, count in layer_kinds(job.model))
+
+
+def core_flop(job: Job, kind: Model, full: bool = False) -> float:
+    """Return the forward FLOP of scores and context of one block, for the whole batch."""
     seq = job.training.seq
-    each = ((count, _scores(kind), _seen(kind, seq, full)) for kind, count in layer_kinds(job.model))
-    return math.fsum(share * 4.0 * tokens(job) * seq * width * count for count, width, share in each)
+    return _seen(kind, seq, full) * 4.0 * tokens(job) * seq * _scores(kind)
 
 
 def _scores(kind: Model) -> float:

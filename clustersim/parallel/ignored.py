@@ -56,7 +56,7 @@ _NO_EFFECT = """
     inprocess_completion_timeout inprocess_empty_cuda_cache inprocess_granularity inprocess_hard_timeout
     inprocess_heartbeat_interval inprocess_heartbeat_timeout inprocess_last_call_wait inprocess_max_iterations
     inprocess_monitor_process_interval inprocess_monitor_thread_interval inprocess_progress_watchdog_interval
-    inprocess_restart inprocess_soft_timeout inprocess_termination_grace_time iterations_to_skip kv_lora_rank
+    inprocess_restart inprocess_soft_timeout inprocess_termination_grace_time iterations_to_skip
     layernorm_epsilon layernorm_zero_centered_gamma lazy_mpu_init load load_main_params_from_ckpt load_optim load_rng
     local_rank log_device_memory_used log_energy log_interval log_l2_norm_grad_to_tensorboard
     log_loss_scale_to_tensorboard log_max_attention_logit log_memory_interval log_memory_to_tensorboard
@@ -81,7 +81,7 @@ _NO_EFFECT = """
     override_ckpt_iteration override_opt_param_scheduler params_dtype per_dataset_sequences_path
     per_split_data_args_path perform_initialization persistent_save_interval pipeline_dtype pretrained_checkpoint
     profile profile_ranks profile_step_end profile_step_start pytorch_profiler_collect_callstack
-    pytorch_profiler_collect_chakra pytorch_profiler_collect_shapes q_lora_rank qk_head_dim qk_pos_emb_head_dim rank
+    pytorch_profiler_collect_chakra pytorch_profiler_collect_shapes rank
     record_memory_history record_shapes replication_factor replication_jump rerun_mode reset_position_ids
     rope_scaling_factor rope_type rotary_base rotary_interleaved rotary_percent rotary_scaling_factor
     rotary_seq_len_interpolation_factor runtime_time_unit save save_activations_interval save_config_filepath
@@ -96,7 +96,7 @@ _NO_EFFECT = """
     transformer_impl trust_remote_code use_checkpoint_args use_checkpoint_opt_param_scheduler use_cpu_initialization
     use_dist_ckpt use_gigatoken use_gloo_process_groups use_mcore_models use_mp_args_from_checkpoint_args
     use_nsys_profiler use_persistent_ckpt_worker use_pytorch_profiler use_rope_scaling
-    use_same_sampling_seed_across_dp_ranks use_te_rng_tracker use_tokenizer_model_from_checkpoint_args v_head_dim
+    use_same_sampling_seed_across_dp_ranks use_te_rng_tracker use_tokenizer_model_from_checkpoint_args
     valid_data_path validation_set_names verify_integrity vocab_extra_ids vocab_file wandb_entity wandb_exp_name
     wandb_project wandb_save_dir wd_incr_steps weight_decay weight_decay_incr_style world_size wsd_decay_steps
     yaml_cfg yarn_beta_fast yarn_beta_slow yarn_correction_range_round_to_int yarn_original_max_position_embeddings
@@ -105,7 +105,7 @@ NO_EFFECT = frozenset(_NO_EFFECT.split())
 """Learning rates, data, tokenizers, checkpoints, logs, numerics: a step takes as long with them as without."""
 
 _NOT_MODELLED = """
-    add_qkv_bias align_grad_reduce align_param_gather apply_rope_fusion attention_dropout batch_p2p_comm
+    align_grad_reduce align_param_gather apply_rope_fusion attention_dropout batch_p2p_comm
     batch_p2p_communication bias_activation_fusion bias_dropout_fusion bias_gelu_fusion bias_swiglu_fusion
     cp_comm_type cross_entropy_fusion_impl cross_entropy_loss_fusion cuda_graph_impl cuda_graph_modules
     cuda_graph_scope cuda_graph_warmup_steps dataloader_inter_document_masking ddp_average_in_collective
@@ -121,7 +121,7 @@ _NOT_MODELLED = """
     no_bias_dropout_fusion no_bias_gelu_fusion no_bias_swiglu_fusion no_gradient_accumulation_fusion
     no_masked_softmax_fusion no_persist_layer_norm no_rope_fusion optimizer_cuda_graph
     overlap_moe_expert_parallel_comm overlap_p2p_communication_warmup_flush overlap_param_gather_with_optimizer_step
-    persist_layer_norm qk_l2_norm qk_layernorm reset_attention_mask reuse_grad_buf_for_mxfp8_param_ag
+    persist_layer_norm qk_l2_norm reset_attention_mask reuse_grad_buf_for_mxfp8_param_ag
     sharp_enabled_group tp_comm_atomic_ag tp_comm_atomic_rs tp_comm_bootstrap_backend tp_comm_bulk_dgrad
     tp_comm_bulk_wgrad tp_comm_overlap tp_comm_overlap_ag tp_comm_overlap_cfg tp_comm_overlap_disable_fc1
     tp_comm_overlap_disable_qkv tp_comm_overlap_rs tp_comm_overlap_rs_dgrad tp_comm_split_ag tp_comm_split_rs

@@ -11,7 +11,8 @@ from clustersim.config.fields import validate
 from clustersim.config.overrides import Overridden, SourcePlace, copied, of_topology, replace, scalar
 from clustersim.config.workload import Workload
 from clustersim.config.yaml import KEY, Document, Loc, Position, read
-from clustersim.convert.megatron import REMEDIES, YIELDS, find, refused
+from clustersim.convert.megatron import NEEDS, REMEDIES, YIELDS, find, refused
+from clustersim.convert.megatron_groups import GROUPED, Joined, joined
 from clustersim.errors import InputError
 from clustersim.parallel.check import check
 from clustersim.parallel.ignored import NO_EFFECT, NOT_MODELLED, sorted_out
@@ -75,12 +76,14 @@ def rename(document: Document) -> Document:
     data: dict[str, Any] = {}
     positions = dict(document.positions)
     leaves = _leaves(document)
-    names = {str(loc[-1]).replace("-", "_") for loc, _ in leaves}
+    names = {str(loc[-1]).replace("-", "_"): (loc, value) for loc, value in leaves}
     for loc, value in leaves:
         key = str(loc[-1]).replace("-", "_")
+        if key in GROUPED or (key in NEEDS and not NEEDS[key] & names.keys()):
+            continue
         if (remedy := refused(key, value)) is not None:
             raise document.error(loc, f"{loc[-1]} is not supported; {remedy}")
-        if _dropped(key) or YIELDS.get(key, frozenset()) & names:
+        if _dropped(key) or YIELDS.get(key, frozenset()) & names.keys():
             continue
         alias = find(key)
         target, converted = (alias[0], alias[1](value)) if alias else ((*loc[:-1], key), value)
@@ -89,7 +92,19 @@ def rename(document: Document) -> Document:
         if target != loc:
             _move(document, positions, loc, target)
         _put(document, data, target, converted, loc)
+    for together in _joined(document, names):
+        loc = names[together.name][0]
+        _move(document, positions, loc, together.key)
+        _put(document, data, together.key, together.value, loc)
     return Document(document.path, data, positions)
+
+
+def _joined(document: Document, names: Mapping[str, tuple[Loc, Any]]) -> list[Joined]:
+    """Return what some of Megatron's arguments say together. Raises ConfigError."""
+    try:
+        return joined({name: value for name, (_, value) in names.items()})
+    except InputError as error:
+        raise document.error(names["moe_layer_freq"][0], str(error)) from error
 
 
 def _dropped(key: str) -> bool:

@@ -9,15 +9,15 @@ from functools import cached_property
 from itertools import accumulate, groupby
 
 from clustersim.errors import InputError
-from clustersim.model.attention import CORE
 from clustersim.model.embedding import TABLE
 from clustersim.model.head import LOGITS
 from clustersim.model.kernel import Kernel
-from clustersim.model.operator import Layer, Operator, Steps
+from clustersim.model.operator import Collective, Layer, Operator, Steps
 from clustersim.model.sharding import ShardedModel
 from clustersim.model.transformer import blocks, embedding, further_head, head, hidden_bytes, prediction
 from clustersim.parallel.job import Job
 from clustersim.parallel.layout import Portion, portions
+from clustersim.parallel.recompute import Marker
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,6 @@ class Stage:
 
     layers: tuple[tuple[Layer, int], ...]
     """(layer, how many in a row), in run order."""
-    recompute: str
-    """As in the workload."""
     shared: int
     """Parameters that this stage holds of a tied embedding which another stage holds too."""
     borrowed: int
@@ -86,7 +84,7 @@ class Stage:
     @cached_property
     def working_bytes(self) -> float:
         """Bytes that recomputation brings back while one layer's backward pass runs."""
-        return max(math.fsum(op.saved for op in layer.operators) - self._saved(layer) for layer, _ in self.layers)
+        return max((again.working for layer, _ in self.layers for again in layer.reruns), default=0.0)
 
     def passes(self, letter: str) -> Iterator[tuple[Layer, Steps]]:
         """Yield the layers of one pass (`F`, `B`, or its halves `I` and `W`) in run order, each with its kernels and exchanges.
@@ -135,24 +133,20 @@ class Stage:
 
     def recomputed(self, layer: Layer) -> tuple[Operator, ...]:
         """Return the operators of a layer whose forward pass runs again before their backward pass."""
-        if layer.name not in ("block", "mtp") or self.recompute == "none":
-            return ()
-        return layer.operators if self.recompute == "full" else tuple(op for op in layer.operators if op.name == CORE)
+        return tuple(layer.operators[i] for again in layer.reruns for i in again.operators)
 
     def _saved(self, layer: Layer) -> float:
-        again = self.recomputed(layer)
-        kept = math.fsum(op.saved for op in layer.operators if op not in again)
-        return kept + (layer.input_bytes if again == layer.operators else 0.0)
+        return math.fsum(op.saved for op in layer.operators) - math.fsum(again.dropped for again in layer.reruns)
 
     def _pass(self, layer: Layer) -> _Backward:
         """Return the backward pass of one layer: each operator in reverse, after what must be recomputed for it."""
-        again = self.recomputed(layer)
-        whole = _forward(layer) if again == layer.operators else ()
-        steps, inputs, weights, ready = [*whole], [*whole], list[Kernel](), list[tuple[int, Operator]]()
-        for op in reversed(layer.operators):
-            core = op.forward if op in again and not whole else ()
-            steps += (*core, *op.backward_input, *op.backward_weight)
-            inputs += (*core, *op.backward_input)
+        steps, inputs = list[Kernel | Collective](), list[Kernel | Collective]()
+        weights, ready = list[Kernel](), list[tuple[int, Operator]]()
+        for place, op in reversed(list(enumerate(layer.operators))):
+            again = [rerun for rerun in layer.reruns if rerun.before == place]
+            forward = [step for rerun in again for i in rerun.operators for step in layer.operators[i].forward]
+            steps += (*forward, *op.backward_input, *op.backward_weight)
+            inputs += (*forward, *op.backward_input)
             weights += op.backward_weight
             if self.owned(op):
                 ready.append((len(steps), op))
@@ -177,7 +171,7 @@ def stages(job: Job, position: int = 0) -> tuple[Stage, ...]:
     position: of that rank in its group; the first one's experts are the busiest. Stages that are alike are one object, and so
     are equal layers. Raises ConfigError for a layout that the model does not fill.
     """
-    layers, cut = _Layers(job.shard_at(position), job.training.recompute), portions_of(job)
+    layers, cut = _Layers(job.shard_at(position)), portions_of(job)
     first = [0, *accumulate(portion.blocks for portion in cut)]
     further = [0, *accumulate(portion.mtp for portion in cut)]
     made: dict[tuple[Hashable, ...], Stage] = {}
@@ -207,8 +201,8 @@ def portions_of(job: Job) -> tuple[Portion, ...]:
 class _Layers:
     """The layers of a model, of which stages are made: equal ones are one object."""
 
-    def __init__(self, shard: ShardedModel, recompute: str) -> None:
-        self.shard, self.recompute = shard, recompute
+    def __init__(self, shard: ShardedModel) -> None:
+        self.shard, self.marker = shard, Marker(shard.training)
         self.tied = shard.model.tied_embeddings
         self.embedding, self.head = embedding(shard), head(shard)
         self.blocks = blocks(shard)
@@ -221,7 +215,6 @@ class _Layers:
         shared = joined and portion.embedding != portion.loss
         return Stage(
             self.layers(portion, own, held),
-            self.recompute,
             shared=self.table if shared else 0,
             borrowed=self.table if self.tied and portion.embedding and portion.loss else 0,
             input_bytes=between * received,
@@ -231,8 +224,8 @@ class _Layers:
     def layers(self, portion: Portion, own: Sequence[Layer], held: bool) -> tuple[tuple[Layer, int], ...]:
         """Return (layer, how many in a row) of a stage; held: whether it has a table that its predictions can share."""
         further = self.shard.model.mtp_layers
-        found = [self.embedding] * portion.embedding + list(own)
-        found += [prediction(self.shard, not held)] * bool(portion.mtp)
-        found += [prediction(self.shard, False)] * (portion.mtp - 1)
+        found = [self.embedding] * portion.embedding + self.marker.stage(own)
+        predictions = [not held, *[False] * portion.mtp][: portion.mtp]
+        found += [self.marker.prediction(prediction(self.shard, table)) for table in predictions]
         found += ([self.head] + [further_head(self.shard)] * further) * portion.loss
         return tuple((several[0], len(several)) for several in (list(group) for _, group in groupby(found, key=id)))

@@ -1,0 +1,111 @@
+"""Megatron's arguments that say something only together: latent attention, and which layers have experts.
+
+Sources: megatron/training/arguments.py (`moe_freq_type`), megatron/core/models/gpt/gpt_layer_specs.py (`moe_layer_pattern`),
+megatron/core/transformer/transformer_config.py (MLATransformerConfig).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from clustersim.config.yaml import Loc
+from clustersim.errors import InputError, shown
+
+LATENT: Mapping[str, int | None] = {
+    "q_lora_rank": None,
+    "kv_lora_rank": 32,
+    "qk_head_dim": 128,
+    "qk_pos_emb_head_dim": 64,
+    "v_head_dim": 128,
+}
+"""Widths of latent attention and their defaults; without `multi_latent_attention` they say nothing."""
+GROUPED = frozenset({*LATENT, "multi_latent_attention", "moe_layer_freq"})
+LONGEST = 10_000
+
+
+class Joined(NamedTuple):
+    """What arguments say together: the name of one of them, by which errors find the place, a key of a workload, its value."""
+
+    name: str
+    key: Loc
+    value: Any
+
+
+def joined(given: Mapping[str, Any]) -> list[Joined]:
+    """Return what those of `given`, by name with underscores, say together. Raises InputError for a pattern that is none."""
+    return [*_latent(given), *_experts(given)]
+
+
+def _latent(given: Mapping[str, Any]) -> list[Joined]:
+    if not given.get("multi_latent_attention"):
+        return []
+    widths = {name: given.get(name, default) for name, default in LATENT.items()}
+    return [Joined("multi_latent_attention", ("model", "mla"), widths)]
+
+
+def _experts(given: Mapping[str, Any]) -> list[Joined]:
+    """Return which layers have experts: every n-th from the first, or those of a pattern such as `([0]*3+[1]*58)`."""
+    said, layers = given.get("moe_layer_freq"), given.get("num_layers")
+    if said in (None, False, 0, 1, "1") or not isinstance(layers, int):
+        return []
+    flags = frequency(said, layers)
+    runs = [(flag, len(list(several))) for flag, several in groupby(flags)]
+    width = given.get("ffn_hidden_size")
+    dense = {"experts": 0, **({"ffn": width} if width else {})}
+    if [flag for flag, _ in runs] == [0, 1]:
+        more = [Joined("moe_layer_freq", ("model", "dense_ffn"), width)] if width else []
+        return [Joined("moe_layer_freq", ("model", "dense_layers"), runs[0][1]), *more]
+    blocks = [{"count": count, **({} if flag else dense)} for flag, count in _shortest(runs)]
+    return [Joined("moe_layer_freq", ("model", "blocks"), blocks)]
+
+
+def _shortest(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the first runs, of which the others are repetitions."""
+    for length in range(1, len(runs)):
+        repeated = (runs[:length] * len(runs))[: len(runs)]
+        if (
+            repeated[:-1] == runs[:-1]
+            and repeated[-1][0] == runs[-1][0]
+            and repeated[-1][1] >= runs[-1][1]
+            and length % 2 == 0
+        ):
+            return runs[:length]
+    return runs
+
+
+def frequency(said: Any, layers: int) -> list[int]:
+    """Return for each layer 1 where it has experts, else 0. Raises InputError."""
+    number = int(said) if isinstance(said, str) and said.strip().isdecimal() else said
+    if isinstance(number, int) and not isinstance(number, bool) and number > 0:
+        return [int(layer % number == 0) for layer in range(layers)]
+    try:
+        flags = list(said) if isinstance(said, list) else _value(ast.parse(str(said).strip(), mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise InputError(f"moe_layer_freq {shown(said)} is no pattern; write a number or ([0]*3+[1]*58)") from error
+    if not isinstance(flags, list) or len(flags) != layers or set(flags) - {0, 1}:
+        raise InputError(f"moe_layer_freq {shown(said)} is no list of {layers} zeros and ones, one for each layer")
+    return flags
+
+
+def _value(node: ast.expr) -> Any:
+    """Return the value of lists of numbers, their sums and repetitions."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.List):
+        return [_value(one) for one in node.elts]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mult):
+        left, right = _value(node.left), _value(node.right)
+        if isinstance(node.op, ast.Add) and isinstance(left, list) and isinstance(right, list):
+            return left + right
+        part, times = (left, right) if isinstance(left, list) else (right, left)
+        if (
+            isinstance(node.op, ast.Mult)
+            and isinstance(part, list)
+            and isinstance(times, int)
+            and len(part) * times <= LONGEST
+        ):
+            return part * times
+    raise ValueError(ast.dump(node)[:100])
