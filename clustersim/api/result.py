@@ -17,10 +17,10 @@ from clustersim.units import scaled, seconds
 if TYPE_CHECKING:
     import polars as pl
 
-    from clustersim.report.parquet import Columns
+    from clustersim.report.parquet import TableColumns
 
 
-def _frame(columns: Columns) -> pl.DataFrame:
+def _frame(columns: TableColumns) -> pl.DataFrame:
     """Return a table as polars reads it from its file."""
     import polars as pl
 

@@ -42,7 +42,7 @@ class Texts(NamedTuple):
         return cls(tuple(place), which)
 
 
-Columns = Mapping[str, Floats | Ints | NDArray[np.int32] | Texts]
+TableColumns = Mapping[str, Floats | Ints | NDArray[np.int32] | Texts]
 """A table by the names of its columns, all of one length; a float that is not a number stands for no value."""
 _Column = NDArray[np.float64] | NDArray[np.int64] | NDArray[np.int32] | Texts
 _Field = tuple[int, "int | bytes | _Long | _List | _Struct"]
@@ -66,7 +66,7 @@ class _Struct(NamedTuple):
     fields: Sequence[_Field]
 
 
-def encoded(columns: Columns) -> bytes:
+def encoded(columns: TableColumns) -> bytes:
     """Return the file that holds a table."""
     rows = max((_rows(column) for column in columns.values()), default=0)
     optional = {name: _optional(column) for name, column in columns.items()}

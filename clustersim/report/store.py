@@ -25,7 +25,7 @@ from clustersim.writing import ASIDE, LOCK, check_parent, holder, settled, unfin
 if TYPE_CHECKING:
     import polars as pl
 
-    from clustersim.report.parquet import Columns
+    from clustersim.report.parquet import TableColumns
 
 MANIFEST = "manifest.json"
 NAMES = frozenset(
@@ -283,7 +283,7 @@ def write_json(path: Path, data: Any) -> None:
     write(path, text.encode("utf-8", "backslashreplace"))
 
 
-def write_columns(path: Path, columns: Columns) -> None:
+def write_columns(path: Path, columns: TableColumns) -> None:
     """Write a table as parquet."""
     from clustersim.report.parquet import encoded
 

@@ -12,11 +12,11 @@ from clustersim.engine.memory import RankMemory
 from clustersim.engine.program import Span
 from clustersim.engine.record import Record
 from clustersim.report.links import link_bytes
-from clustersim.report.parquet import Columns, Texts
+from clustersim.report.parquet import TableColumns, Texts
 from clustersim.topology.model import Topology
 
 
-def spans_table(record: Record, plan: Plan) -> Columns:
+def spans_table(record: Record, plan: Plan) -> TableColumns:
     """Return one row a span: rank (the first of its cell), ranks it stands for, stream, kind, stage, microbatch, times in s.
 
     `asked_s` is when the rank wanted it, `start_s` when it began, `compute_s` how much of it was computation.
@@ -45,7 +45,7 @@ def _ordered(record: Record) -> list[Span]:
     return sorted(record.spans, key=lambda s: (s.rank, s.stream, s.start, s.end))
 
 
-def ranks_table(plan: Plan, parts: list[dict[str, float]], stage_of: list[int]) -> Columns:
+def ranks_table(plan: Plan, parts: list[dict[str, float]], stage_of: list[int]) -> TableColumns:
     """Return one row a rank cell: its first rank, how many ranks it stands for, pipeline rank, and its breakdown in s."""
     names = dict.fromkeys(name for part in parts for name in part)
     return {
@@ -56,7 +56,7 @@ def ranks_table(plan: Plan, parts: list[dict[str, float]], stage_of: list[int]) 
     }
 
 
-def memory_table(memory: list[RankMemory], record: Record, plan: Plan, stage_of: list[int]) -> Columns:
+def memory_table(memory: list[RankMemory], record: Record, plan: Plan, stage_of: list[int]) -> TableColumns:
     """Return one row a pass of each pipeline rank: when it runs on the first of its ranks, and the bytes held by kind."""
     cells = {stage: cell for cell, stage in reversed(list(enumerate(stage_of)))}
     known = _times(record, set(cells.values()))
@@ -97,7 +97,7 @@ def _times(record: Record, cells: set[int]) -> dict[tuple[int, int, str, int], t
     return found
 
 
-def links_table(plan: Plan, topology: Topology, end: float) -> Columns:
+def links_table(plan: Plan, topology: Topology, end: float) -> TableColumns:
     """Return one row a directed link that carried something: name, tier, capacity, bytes, mean utilization over the step."""
     crossed = link_bytes(plan)
     used = np.flatnonzero(crossed)
