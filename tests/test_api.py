@@ -117,6 +117,33 @@ def test_an_error_in_a_mapping_names_its_keys(workload, message):
     assert "\n" not in str(caught.value)
 
 
+def test_the_same_cluster_is_built_once_and_a_changed_one_again(tmp_path):
+    path = tmp_path / "one.yaml"
+    text = "cluster: {nodes: 2, node: hgx-h100}\nfabric: {kind: switch}\n"
+    path.write_text(text)
+    asked = {"parallelism.tp": 1, "parallelism.pp": 1}
+    first, again = (cs.simulate(path, SMALL, **asked, global_batch=16).found for _ in range(2))
+    assert again.topology is first.topology
+    assert again.summary == first.summary
+    other = cs.simulate(path, SMALL, **asked, global_batch=16, nodes=1).found
+    assert other.topology.nodes == 1
+    path.write_text(text.replace("{kind: switch}", "{kind: switch, link: {rate: 10Gb/s}}"))
+    slow = cs.simulate(path, SMALL, **asked, global_batch=16).found
+    assert slow.summary["step_time_s"] > 1.1 * first.summary["step_time_s"]
+
+
+def test_a_datasheet_that_a_cluster_names_is_read_each_time(tmp_path):
+    sheet = (ROOT / "clustersim/hardware/gpus/h100-sxm.yaml").read_text()
+    own = tmp_path / "own.yaml"
+    cluster = {"cluster": {"nodes": 1, "node": {"extends": "hgx-h100", "gpus": {"model": str(own), "count": 8}}}}
+    memory = re.search(r"(?m)^memory: *(.*)$", sheet).group(1)
+    found = []
+    for size in (memory, "40GiB"):
+        own.write_text(sheet.replace(memory, size, 1).replace("name: h100-sxm", "name: own"))
+        found.append(cs.simulate(cluster, SMALL).found.topology.gpu.memory)
+    assert found[1] == 40 * 2**30 != found[0]
+
+
 def test_an_error_in_a_keyword_names_it():
     with pytest.raises(cs.ClustersimError, match=r"^workload \(keyword tp\): parallelism\.tp: 3 does not divide"):
         cs.load_workload(SMALL, tp=3)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from clustersim import simulation
 from clustersim.api.inputs import (
     ClusterLike,
     WorkloadLike,
     by_key,
     cluster_document,
-    load_cluster,
     load_workload,
+    parted,
     places,
     workload_document,
 )
+from clustersim.api.recent import simulator
 from clustersim.api.result import Result, SweepResult
-from clustersim.config.overrides import parted
 from clustersim.errors import InputError
 from clustersim.parallel.load import unbuilt
 from clustersim.sweeps import runner
@@ -41,10 +40,10 @@ def simulate(
     fit. full_attention: count all of causal attention in the model FLOP. overrides: keys of both, as in `load_cluster` and
     `load_workload`. Raises ClustersimError, which says where and what is wrong.
     """
-    of_cluster, of_job = parted(by_key(overrides))
+    of_cluster, of_job = parted(overrides)
     job = load_workload(workload, **of_job)
-    built = load_cluster(cluster, **of_cluster)
-    return Result(simulation.run(built, job, fold=fold, ignore_memory=ignore_memory, full_attention=full_attention))
+    asked = simulator(cluster, of_cluster)
+    return Result(asked.run(job, fold=fold, ignore_memory=ignore_memory, full_attention=full_attention))
 
 
 def sweep(cluster: ClusterLike, workload: WorkloadLike, *, workers: int = 1, **axes: object) -> SweepResult:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from clustersim.config import mapping, shipped
-from clustersim.config.overrides import SourcePlace
+from clustersim.config.overrides import SourcePlace, of_topology
 from clustersim.config.yaml import Document, read
 from clustersim.errors import InputError, shown
 from clustersim.parallel.job import Job
@@ -80,6 +80,12 @@ _KEYS = KEYS | {option.name: option.key for option in cluster_options.OPTIONS}
 def places(document: Document, keywords: Iterable[str]) -> dict[str, SourcePlace]:
     """Return where messages find what keywords set, by dotted key."""
     return {_KEYS.get(name, name): (f"{document.path} (keyword {name})", 0, 0) for name in keywords}
+
+
+def parted(keywords: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
+    """Return the keywords that set keys of a cluster, and those that set keys of a workload."""
+    cluster = {name: value for name, value in keywords.items() if of_topology(_KEYS.get(name, name))}
+    return cluster, {name: value for name, value in keywords.items() if name not in cluster}
 
 
 def by_key(keywords: Mapping[str, object]) -> dict[str, Any]:
