@@ -24,7 +24,7 @@ from clustersim.parallel.job import Job
 from clustersim.parallel.kernels import distinct_kernels
 from clustersim.parallel.memory import Memory
 from clustersim.parallel.stages import Stage, stages
-from clustersim.predictors import base, clocks
+from clustersim.predictors import attention_generations, base, clocks
 from clustersim.predictors.forecasts import Forecasts, KnownKernel
 from clustersim.predictors.load import get
 from clustersim.predictors.uncertainty import Bounds
@@ -257,6 +257,11 @@ class Preparation:
             self._forecasts_of(name).known.update(known)
 
     def _forecasts(self, job: Job) -> Forecasts:
+        """Return the forecasts for a job. Raises ConfigError for attention that its GPU does not run."""
+        try:
+            attention_generations.check(job.training.attention, self.cluster.gpu)
+        except InputError as error:
+            raise job.error("training.attention", str(error)) from error
         return self._forecasts_of(job.spec.predictor)
 
     def _forecasts_of(self, name: str) -> Forecasts:

@@ -133,8 +133,10 @@ class Training(Spec):
     """Tokens of a sequence."""
     precision: Precision = "bf16"
     """Data type of the products."""
-    attention: Literal["flash", "unfused"] = "flash"
-    """`flash` is one fused kernel; `unfused` runs both products and the softmax apart."""
+    attention: Literal["flash", "flash1", "triton", "flash2", "flash3", "flash4", "cudnn", "unfused"] = "flash"
+    """`flash` is one fused kernel, of the generation that libraries run on the GPU. FlashAttention-1 to 4, FlashAttention-1 in
+    `triton` and cuDNN's are [as fast beside it](predictors.md#flash-attention) as published. `unfused` runs both products and
+    the softmax apart."""
     kernels: Literal["fused", "eager"] = "fused"
     """`fused` merges bias, activation, dropout and residual as Megatron's fused kernels do; `eager` launches each
     element-wise operation by itself."""

@@ -249,6 +249,11 @@ CONSTANTS: tuple[StatedConstant, ...] = (
         ),
     ),
     *_of(
+        "predictors.attention_generations",
+        ("A100_CUDNN", "", "cuDNN over FlashAttention-2 on A100 (NVIDIA/cudnn-frontend, benchmark results)", NOTHING),
+        ("TRITON", "", "FlashAttention in Triton over FlashAttention-2 (Dao 2023, section 4.1)", NOTHING),
+    ),
+    *_of(
         "predictors.kinds.neusight.grouped",
         ("TILES", "", "tiles that CUTLASS ships", NOTHING),
         ("P", "", "how sharply work and memory join", _checked("experts of 6 GPUs", 16.2, 15.9, 15.7)),

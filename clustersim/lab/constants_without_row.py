@@ -31,6 +31,13 @@ OTHER: Mapping[str, tuple[str, ...]] = {
         *(f"collectives.nccl.graphs.{name}" for name in ("HEADS", "MOST_CHANNELS")),
         "collectives.nccl.measured_latency._SHRINK",
     ),
+    "a published chart, as it is": tuple(
+        f"predictors.attention_generations.{name}"
+        for name in (
+            *("LENGTHS", "A100_FLASH1", "A100_FLASH2", "H100_FLASH2", "H100_FLASH3", "H100_CUDNN"),
+            *("B200_FLASH2", "B200_CUDNN"),
+        )
+    ),
     "part of a table above": (
         *(f"collectives.nccl.constants.{name}" for name in ("_NONE", "_VOLTA", "_AMPERE", "_HOPPER", "RELEASES")),
         *(f"collectives.nccl.constants.{name}" for name in ("V2_28", "V2_22", "V2_19", "V2_18")),

@@ -31,7 +31,7 @@ LARGE = 20e9
 
 def kernels(table: Columns) -> list[Kernel]:
     """Return columns as kernels."""
-    fields = [getattr(table, name).tolist() for name in Kernel._fields]
+    fields = [getattr(table, name).tolist() for name in Columns.__slots__]
     return [Kernel(*row) for row in zip(*fields, strict=True)]
 
 

@@ -71,7 +71,7 @@ def rotary(shard: ShardedModel, columns: int) -> Operator:
 
 def core(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Operator:
     """Return attention itself over heads whose queries and keys are `dim` wide and whose values `value_dim`."""
-    one = flash if shard.training.attention == "flash" else unfused
+    one = unfused if shard.training.attention == "unfused" else flash
     return one(shard, kv_heads, dim, value_dim)
 
 
@@ -80,10 +80,11 @@ def flash(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Opera
     b, s = shard.training.micro_batch, shard.training.seq
     shape = (shard.product, b, shard.heads, kv_heads, s, s, dim)
     args = (*shape, shard.model.causal, value_dim, shard.model.window)
+    named = "" if shard.training.attention == "flash" else shard.training.attention
     return Operator(
         CORE,
-        (attention("forward", *args),),
-        (attention("backward", *args),),
+        (attention("forward", *args)._replace(generation=named),),
+        (attention("backward", *args)._replace(generation=named),),
         saved=4.0 * b * shard.heads * s,
     )
 

@@ -49,6 +49,8 @@ class Kernel(NamedTuple):
     """Its key and value heads."""
     causal: bool = False
     """A token sees those before it."""
+    generation: str = ""
+    """Of fused attention (`flash1`, …); empty: that which libraries run on the GPU."""
 
 
 def element(dtype: str) -> float:

@@ -15,6 +15,7 @@ from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.hardware.constants import LAUNCH
 from clustersim.model.kernel import Kernel
+from clustersim.predictors.attention_generations import longer
 from clustersim.predictors.base import Predictor
 from clustersim.predictors.features import Columns, columns, peak, spread
 
@@ -100,8 +101,12 @@ def derate(kernels: Sequence[Kernel], seconds: Floats, gpu: Gpu, clocks: Clocks)
 
     A matrix kernel's time behind its launch grows by ((c / share)^q + m^q)^(1/q) over (c^q + m^q)^(1/q), c and m its seconds
     of computing and of memory at the datasheet's rates: bound by memory, it does not change. `sustained` also keeps it from
-    beating `attained`. Never faster than the burst, and monotone in the share. Other kernels stay.
+    beating `attained`. Never faster than the burst, and monotone in the share. Other kernels stay. Attention of a generation that
+    was named takes as much longer at all clocks.
     """
+    if (factors := longer(kernels, gpu)) is not None:
+        plain = [kernel._replace(generation="") for kernel in kernels]
+        return factors * derate(plain, seconds, gpu, clocks)
     if clocks == "boost":
         return seconds
     table = columns(kernels)

@@ -146,12 +146,18 @@ class _Draft:
         for key in ("global_batch", "seq", "precision"):
             self.put(f"training.{key}", getattr(run, key))
         self.default("training.micro_batch", run.micro_batch)
-        attention = None if run.flash_attention is None else "flash" if run.flash_attention else "unfused"
-        self.default("training.attention", attention)
+        self.default("training.attention", self.attention())
         self.default("training.recompute", run.recompute)
         self.default("training.gradients", self.wire())
         for key in ("kernels", "optimizer", "clip_gradients"):
             self.default(f"training.{key}", None)
+
+    def attention(self) -> str | None:
+        """Return the attention that a row says: of those that are fused, the framework's own."""
+        if self.run.flash_attention is None:
+            return None
+        own = self.framework.value("training.attention") or "flash"
+        return "unfused" if not self.run.flash_attention else "flash" if own == "unfused" else own
 
     def wire(self) -> str | None:
         """Return the type in which gradients are reduced where a row names FSDP's mixed precision as Composer does."""

@@ -1,0 +1,132 @@
+"""How fast one generation of fused attention is beside that which a predictor forecasts for a GPU.
+
+Predictors forecast attention as the newest library for the GPU runs it: FlashAttention-2 on Ampere and Ada, FlashAttention-3 on
+Hopper, cuDNN and FlashAttention-4 on Blackwell. Others take as much longer as published charts of both have it, by length of
+the sequences, width of the heads and mask. FlashAttention-1, in CUDA and in Triton, is on no chart of Hopper and Blackwell: it
+stands to FlashAttention-2 there as on A100, for both run the same instructions on each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from clustersim.arrays import Floats
+from clustersim.config.gpu import Gpu
+from clustersim.errors import InputError
+from clustersim.model.kernel import Kernel
+
+LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
+"""Tokens of a sequence of the charts, 16,384 in a batch."""
+Chart = Mapping[tuple[int, bool], tuple[float, ...]]
+"""TFLOP/s by head dimension and whether causal, one for each of LENGTHS."""
+
+A100_FLASH1: Chart = {
+    (64, False): (91, 92, 104, 108, 110, 110),
+    (64, True): (58, 70, 77, 87, 92, 97),
+    (128, False): (76, 72, 76, 80, 82, 83),
+    (128, True): (55, 62, 69, 76, 80, 83),
+}
+A100_FLASH2: Chart = {
+    (64, False): (132, 153, 162, 171, 175, 176),
+    (64, True): (88, 119, 140, 156, 165, 171),
+    (128, False): (150, 173, 187, 196, 201, 203),
+    (128, True): (99, 133, 155, 173, 182, 189),
+}
+H100_FLASH2: Chart = {
+    (64, False): (282, 306, 318, 321, 322, 324),
+    (64, True): (180, 229, 262, 284, 295, 299),
+    (128, False): (309, 350, 362, 368, 370, 370),
+    (128, True): (191, 260, 298, 319, 333, 335),
+}
+H100_FLASH3: Chart = {
+    (64, False): (333, 392, 460, 476, 496, 497),
+    (64, True): (197, 265, 371, 420, 460, 473),
+    (128, False): (467, 565, 625, 638, 646, 648),
+    (128, True): (292, 423, 521, 579, 602, 616),
+}
+H100_CUDNN: Chart = {
+    (64, False): (335, 373, 395, 408, 412, 413),
+    (64, True): (225, 288, 334, 363, 379, 388),
+    (128, False): (497, 574, 617, 609, 600, 595),
+    (128, True): (315, 410, 484, 518, 529, 539),
+}
+B200_FLASH2: Chart = {(128, True): (63.9, 154, 254, 343, 400, 425)}
+B200_CUDNN: Chart = {(128, True): (244, 561, 908, 1141, 1384, 1475)}
+"""Dao-AILab/flash-attention, assets: flash2_a100_fwd_bwd_benchmark.png, flash3_fp16_fwd.png; B200: NVIDIA/cudnn-frontend,
+benchmark results, forward."""
+A100_CUDNN = 0.81
+"""cuDNN over FlashAttention-2 on A100, both directions of Llama 3.1's shape (NVIDIA/cudnn-frontend, benchmark results)."""
+
+TRITON: Mapping[str, float] = {"forward": 1 / 1.4, "backward": 1 / 2}
+"""FlashAttention in Triton over FlashAttention-2, which is 1.3 to 1.5 times as fast forward and around 2 times backward (Dao
+2023, section 4.1, A100)."""
+
+Pair = tuple[Chart, Chart]
+Ratio = Pair | float | Mapping[str, float]
+"""Two charts, a number, or a number by direction."""
+_FLASH1: Pair = (A100_FLASH1, A100_FLASH2)
+_HOPPER: Pair = (H100_FLASH2, H100_FLASH3)
+_BLACKWELL: Pair = (B200_FLASH2, B200_CUDNN)
+Speeds = Mapping[str, tuple[Ratio, ...]]
+AMPERE: Speeds = {"flash1": (_FLASH1,), "triton": (TRITON,), "flash2": (), "cudnn": (A100_CUDNN,)}
+HOPPER: Speeds = {
+    "flash1": (_FLASH1, _HOPPER),
+    "triton": (TRITON, _HOPPER),
+    "flash2": (_HOPPER,),
+    "flash3": (),
+    "flash4": (),
+    "cudnn": ((H100_CUDNN, H100_FLASH3),),
+}
+BLACKWELL: Speeds = {
+    "flash1": (_FLASH1, _BLACKWELL),
+    "triton": (TRITON, _BLACKWELL),
+    "flash2": (_BLACKWELL,),
+    "flash4": (),
+    "cudnn": (),
+}
+SPEEDS: Mapping[str, Speeds] = {
+    "turing": {"flash1": (_FLASH1,)},
+    "ampere": AMPERE,
+    "ada": AMPERE,
+    "hopper": HOPPER,
+    "blackwell": BLACKWELL,
+    "blackwell-ultra": BLACKWELL,
+}
+"""By architecture and generation, the ratios whose product is its speed over that of the forecast; without any it is that."""
+
+
+def check(generation: str, gpu: Gpu) -> None:
+    """Raise InputError for a generation of attention that does not run on a GPU."""
+    known = SPEEDS.get(gpu.architecture, {})
+    if generation not in ("flash", "unfused", *known):
+        listed = ", ".join(("flash", *known, "unfused"))
+        raise InputError(f"{generation} does not run on {gpu.name} ({gpu.architecture}); use {listed}")
+
+
+def longer(kernels: Sequence[Kernel], gpu: Gpu) -> Floats | None:
+    """Return how many times as long each kernel takes as its forecast; None where none is of a generation that was named."""
+    places = [place for place, kernel in enumerate(kernels) if kernel.generation]
+    if not places:
+        return None
+    factors = np.ones(len(kernels))
+    for place in places:
+        factors[place] = 1 / _speed(kernels[place], gpu.architecture)
+    return factors
+
+
+def _speed(kernel: Kernel, architecture: str) -> float:
+    speed = 1.0
+    for one in SPEEDS.get(architecture, {}).get(kernel.generation, ()):
+        if isinstance(one, tuple):
+            speed *= _rate(one[0], kernel) / _rate(one[1], kernel)
+        else:
+            speed *= one if isinstance(one, float) else one[kernel.op]
+    return speed
+
+
+def _rate(chart: Chart, kernel: Kernel) -> float:
+    """Return the TFLOP/s of a chart at the kernel's length, between two of its own by the logarithm; ends go on level."""
+    key = min(chart, key=lambda one: (one[1] != kernel.causal, abs(one[0] - kernel.k)))
+    return float(np.interp(np.log(kernel.m), np.log(LENGTHS), chart[key]))
