@@ -166,8 +166,8 @@ class Preparation:
         if period is None:
             return
         settled = schedules.settled(split.schedule, split.pp, job.microbatches, split.vpp)
-        for often in (1, 2):
-            least = often * (3 * settled + 2 * period + 2)
+        many = 3 * settled + 2 * period + 2
+        for least in (settled + 2 * period, many, 2 * many):
             further = (job.microbatches - least) // period
             if further < 1:
                 return

@@ -147,6 +147,8 @@ class Simulator:
         """Play a step; where it is steady, one of fewer microbatches in its place."""
         gpus, structure = np.arange(job.mesh.size), self.preparation.structure(job)
         for microbatches, steady in self.preparation.short(job) if engine != "simpy" else ():
+            if rows(job, microbatches) in self.graphs.irregular:
+                continue
             work = self.preparation.work(job, gpus, microbatches)
             player = Player("static", self.graphs, rows(job, microbatches), steady, (structure, microbatches))
             if (found := play(work, self.cluster, player=player)) is not None:

@@ -35,7 +35,7 @@ def test_rows_of_one_simulator_are_those_of_runs_alone():
     for point in [*space, *space[:4]]:
         row = evaluate.evaluate(case, point)
         if row["status"] == "ok":
-            alone = evaluate.flat(run(case.simulator.cluster, case.job(point)).summary)
+            alone = evaluate.flat(run(case.cluster({}).simulator.cluster, case.job(point)).summary)
             figures = {key: value for key, value in alone.items() if isinstance(value, float)}
             assert {key: row[key] for key in figures} == pytest.approx(figures, rel=1e-12, abs=0)
             assert {**row, **alone}.keys() == row.keys()

@@ -111,8 +111,7 @@ def test_what_is_skipped_is_said_and_adds_up():
     whole = simulator.run(one, ignore_memory=True)
     assert len(record.spans) < len(whole.record.spans) / 10
     assert record.end == pytest.approx(whole.record.end, rel=1e-12)
-    rows = len(work.scripts[0].row) // 2
-    assert rows + record.skipped.periods * record.skipped.period == 2000
+    assert len(work.scripts[0].row) + record.skipped.periods * record.skipped.passes == 2 * 2000
 
 
 @pytest.mark.parametrize("name", ["1f1b", "interleaved", "zero_bubble"])
@@ -137,6 +136,25 @@ def test_one_period_more_is_one_more_copy_of_the_middle(name, stages, chunks):
                 assert more[late(action)] == one._replace(microbatch=one.microbatch + each)
             if action.microbatch < begin:
                 assert more[action] == one
+
+
+@pytest.mark.parametrize("name", ["1f1b", "interleaved", "zero_bubble"])
+@pytest.mark.parametrize("stages", [2, 3, 4, 8])
+@pytest.mark.parametrize("chunks", [1, 2, 3])
+def test_a_period_more_is_put_in_at_one_place_after_the_first_backward_pass_of_each_rank(name, stages, chunks):
+    if (name == "1f1b" and chunks > 1) or (name == "interleaved" and chunks == 1):
+        pytest.skip("this schedule has no such chunks")
+    each = period(name, stages, chunks)
+    few = 6 * max(stages, each) // each * each
+    short, long = (load(name, stages, count, chunks) for count in (few, few + each))
+    passes = len(long[0]) - len(short[0])
+    for row, longer in zip(short, long, strict=True):
+        first = next(i for i, action in enumerate(row) if action.letter in "BI")
+        for periods in range(2 + stages // each, (few - 2 * stages) // each - 1):
+            place = first + periods * passes
+            late = tuple(action._replace(microbatch=action.microbatch + each) for action in row)
+            assert longer[:place] == row[:place]
+            assert longer[place:] == late[place - passes :]
 
 
 def test_schedules_that_do_not_repeat_are_played_whole():

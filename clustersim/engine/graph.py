@@ -32,6 +32,8 @@ class Occurrences(NamedTuple):
     """Which of `StepGraph.tasks` it is for the rank."""
     microbatch: Ints
     """That of the pass, -1 outside."""
+    place: Ints
+    """How many passes of the rank came before."""
 
 
 class Waits(NamedTuple):
@@ -42,10 +44,10 @@ class Waits(NamedTuple):
     """Which of `kinds`."""
     stage: Ints
     """The global stage that a message is for, -1 of other waits."""
-    task: Ints
-    """Which of `StepGraph.tasks` waits."""
     microbatch: Ints
     """That of the pass, -1 outside."""
+    place: Ints
+    """How many passes of the rank came before."""
     asked: Ints
     """The node at whose end the rank begins to wait."""
     awaited: Ints
@@ -63,6 +65,8 @@ class Labels(NamedTuple):
     """Which of `StepGraph.tasks` it was written for; -1 of the begin of the step."""
     microbatch: Ints
     """That of the pass, -1 outside."""
+    place: Ints
+    """How many passes of the rank came before; -1 of the begin of the step."""
     before: Ints
     """How many nodes were written for it before."""
 
@@ -88,6 +92,11 @@ class StepGraph:
     def arrays(self) -> tuple[Ints, Ints, Ints]:
         """The columns `a`, `b` and `slot` as arrays."""
         return np.array(self.a), np.array(self.b), np.array(self.slot)
+
+    @cached_property
+    def node_rank(self) -> Ints:
+        """By node, the rank that it was written for."""
+        return np.array([rank for rank, _, _ in self.tasks], np.int64)[self.labels.task]
 
     @cached_property
     def by_node(self) -> tuple[Ints, Ints]:

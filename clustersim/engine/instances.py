@@ -42,6 +42,8 @@ class _Templates:
         self.rank_of_pass = np.repeat(np.arange(len(programs)), count)
         self.first_pass = np.repeat(np.cumsum(count) - count, count)
         """By pass, the first one of its rank."""
+        self.place = np.arange(len(self.of_pass)) - self.first_pass
+        """By pass, how many of its rank came before."""
 
     def add(self, rank: int, program: Program) -> tuple[list[int], list[int]]:
         """Add the templates of a rank; return the template and the microbatch of each of its passes."""
@@ -223,11 +225,11 @@ class _Instances:
         """Return all nodes, in an order in which every one comes after those before it. Raises SimulationError."""
         (a, b, slot, task, count), of_pass = self.rows([one.nodes for one in self.patterns], 5)
         a, b = self.nodes(a, of_pass), self.nodes(b, of_pass)
-        labels = np.array([task, self.microbatch[of_pass], count])
+        labels = np.array([task, self.microbatch[of_pass], self.templates.place[of_pass], count])
         self.complete(labels)
         if len(missing := np.flatnonzero((a < 0) | (b < 0))):
             raise self.stuck(*labels[:2, missing[0]].tolist())
-        columns = np.concatenate([[[0], [0], [JOIN], [-1], [-1], [0]], [a, b, slot, *labels]], axis=1)
+        columns = np.concatenate([[[0], [0], [JOIN], [-1], [-1], [-1], [0]], [a, b, slot, *labels]], axis=1)
         columns = np.concatenate([columns, self.joined(columns)], axis=1)
         order = _ordered(columns[0], columns[1])
         if len(order) < columns.shape[1]:
@@ -272,10 +274,10 @@ class _Instances:
             number = int(count[rows[begin]])
             for other in others:
                 if first != other:
-                    made.append((first, other, JOIN, *columns[3:5, one].tolist(), number))
+                    made.append((first, other, JOIN, *columns[3:6, one].tolist(), number))
                     first, number, next_node = next_node, number + 1, next_node + 1
             columns[:2, one] = first, last
-        return np.array(made, np.int64).reshape(-1, 6).T
+        return np.array(made, np.int64).reshape(-1, 7).T
 
     def shared_slots(self, task: Ints, start: Ints) -> list[int]:
         """Return the slots of tasks that ranks start together, those of task i being start[i] to start[i + 1] of `task`."""
@@ -288,18 +290,21 @@ class _Instances:
         (node, asked, task), of_pass = self.rows([one.occurrences for one in self.patterns], 3)
         own = np.where(asked == BEGIN, -1, place[self.nodes(np.maximum(asked, 0), of_pass)])
         rank = self.templates.rank_of_pass[of_pass]
-        return Occurrences(rank, place[self.nodes(node, of_pass)], own, task, self.microbatch[of_pass])
+        passes = self.microbatch[of_pass], self.templates.place[of_pass]
+        return Occurrences(rank, place[self.nodes(node, of_pass)], own, task, *passes)
 
     def waits(self, place: Ints) -> Waits:
         """Return what ranks wait for, as `occurrences` does."""
-        (kind, stage, asked, awaited, message, task), of_pass = self.rows([one.waits for one in self.patterns], 6)
+        (kind, stage, asked, awaited, message), of_pass = self.rows([one.waits for one in self.patterns], 5)
         which = self.microbatch[of_pass]
         sent = np.zeros(len(kind), np.int64)
         of_messages = np.flatnonzero(message >= 0)
         sent[of_messages] = self.sent[message[of_messages], which[of_messages]]
         wanted, over = self.nodes(asked, of_pass), self.nodes(awaited, of_pass)
         rank, kinds = self.templates.rank_of_pass[of_pass], tuple(self.numbers.kinds)
-        return Waits(rank, kind, stage, task, which, place[wanted], place[over], place[sent], kinds)
+        return Waits(
+            rank, kind, stage, which, self.templates.place[of_pass], place[wanted], place[over], place[sent], kinds
+        )
 
     def stuck(self, task: int, microbatch: int) -> SimulationError:
         """Return the error of a step that cannot end, as a task cannot begin."""

@@ -46,7 +46,6 @@ class PatternWait(NamedTuple):
     asked: int
     awaited: int
     message: int
-    task: int
 
 
 class Arrival(NamedTuple):
@@ -168,7 +167,7 @@ class Pattern:
                 continue  # this rank has launched nothing there
             self.now = other = self.node(self.now, other)
             kind = kinds.setdefault(handle.kind, len(kinds))
-            self.waits.append(PatternWait(kind, stage, self.now, awaited, message, self.task))
+            self.waits.append(PatternWait(kind, stage, self.now, awaited, message))
             other = awaited
         return self.now, other
 

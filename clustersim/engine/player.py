@@ -54,6 +54,8 @@ class Graphs:
         self.graphs: dict[Hashable, StepGraph] = {}
         self.periods: dict[Hashable, dict[int, Periods | None]] = {}
         self.compiled: dict[Hashable, Compiled] = {}
+        self.irregular: set[Hashable] = set()
+        """What tells schedules from others (`Player.rows`) that have too few microbatches to repeat themselves."""
 
     def graph(self, plan: Plan, rows: Hashable) -> tuple[Hashable, StepGraph]:
         """Return the graph of a plan, and its key; rows: what tells its schedule from others."""
@@ -109,6 +111,8 @@ class Player:
         record = None
         if self.engine != "simpy":
             repeats = graphs.repeats(key, graph, self.steady.period) if self.steady else None
+            if self.steady and repeats is None:
+                graphs.irregular.add(self.rows)
             compiled = Compiled(plan, graph, graph.found(plan.programs), repeats)
             record = self._static(compiled, compiled.tasks)
             if self.structure is not None and record is not None:

@@ -15,23 +15,26 @@ from clustersim.engine.program import COMPUTE, Span, Tasks
 
 
 class Skipped(NamedTuple):
-    """Periods of a steady pipeline that were counted and not played: copies of the one that begins with microbatch `first`."""
+    """Periods of a steady pipeline that were counted and not played: copies of the last whole one that was."""
 
     first: int
-    period: int
-    """Microbatches of a period."""
+    """The place of the first pass of that one, aligned …"""
+    passes: int
+    """… and how many passes of each rank it has."""
     periods: int
     """How many were skipped."""
     seconds: float
     """Of one period."""
     later: Ints
     """By node, the one that stands in the next period where it stands in its own."""
-    microbatch: Ints
-    """By node; -1 outside the passes."""
+    place: Ints
+    """By node, that of its pass among those of its rank, aligned; -1 outside the passes of microbatches."""
+    offset: Ints
+    """By rank, what aligns the places of its passes with those of others."""
 
     def before(self, node: int) -> bool:
         """Return whether a node stands before the period that was copied."""
-        return bool(0 <= self.microbatch[node] < self.first)
+        return bool(0 <= self.place[node] < self.first)
 
 
 @dataclass(frozen=True)
@@ -63,12 +66,12 @@ class Record:
         spans.sort(key=lambda span: span.end)
         return spans
 
-    def counts(self, microbatch: Ints) -> Ints:
-        """Return how often what belongs to each of these microbatches was done: more than once if it stands for those skipped."""
-        times = np.ones(len(microbatch), np.int64)
+    def counts(self, rank: Ints, place: Ints) -> Ints:
+        """Return how often passes of ranks occur, given how many came before: more than once if they stand for skipped ones."""
+        times = np.ones(len(rank), np.int64)
         if self.skipped is not None:
-            first, period, periods = self.skipped[:3]
-            times[(microbatch >= first) & (microbatch < first + period)] += periods
+            aligned = place + self.skipped.offset[rank] - self.skipped.first
+            times[(aligned >= 0) & (aligned < self.skipped.passes)] += self.skipped.periods
         return times
 
     def done(self, rows: Ints) -> list[Span]:

@@ -1,21 +1,25 @@
 """A steady pipeline: periods that are copies of each other are counted, not played.
 
-In the middle of a schedule every rank repeats itself, some microbatches later. A short step is played in which that happens
-at least a few times. When in its last whole period all nodes end one equal time after their likes of the period before, and so
-do all earlier ones on which any of them depends, each further period does likewise, however many there are: a node ends at
-the maximum of its predecessors plus what it takes, so that an equal delay of what comes before delays it by as much. What
-follows the last period is then as late as all of the further ones take.
+In the middle of a schedule every rank repeats itself, some microbatches later. A short step is played in which that happens at
+least a few times. A period ends at one place among the passes of each rank, counted from its first backward pass: so ranks that
+run ahead in a pipeline need no more microbatches than the others. When in its last whole period all nodes end one equal time
+after their likes of the period before, and so do all earlier ones on which any of them depends, each further period does
+likewise, however many there are: a node ends at the maximum of its predecessors plus what it takes, so that an equal delay of
+what comes before delays it by as much. What follows the last period is then as late as all of the further ones take.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask
 from clustersim.engine.graph import Labels, StepGraph
+from clustersim.engine.program import TemplateKey
 from clustersim.engine.record import Skipped
+from clustersim.schedules.action import Action
 
 _SAME = 1e-13  # of the step, by which times may differ that are equal but for rounding
 
@@ -24,13 +28,16 @@ _SAME = 1e-13  # of the step, by which times may differ that are equal but for r
 class Periods:
     """Where a graph repeats itself, whatever its tasks take."""
 
-    microbatch: Ints
-    """By node; -1 outside the passes."""
+    place: Ints
+    """By node, that of its pass among all of its rank, aligned; -1 outside the passes of microbatches."""
     later: Ints
     """By node, its like one period later; -1 where there is none."""
+    offset: Ints
+    """By rank, what aligns the places of its passes with those of others."""
     first: int
-    """The first microbatch of the last whole period."""
-    period: int
+    """The first place of the last whole period."""
+    passes: int
+    """How many passes of each rank are a period."""
     checked: Ints
     """The nodes on whose delay by one period all further ones depend."""
     fixed: Ints
@@ -44,31 +51,30 @@ class Periods:
         seconds = float(delay.mean())
         if np.abs(delay - seconds).max() > _SAME * ends.max() or (ends[self.fixed] > ends[self.delayed]).any():
             return None
-        return Skipped(self.first, self.period, periods, seconds, self.later, self.microbatch)
+        return Skipped(self.first, self.passes, periods, seconds, self.later, self.place, self.offset)
 
 
 def periods(graph: StepGraph, period: int) -> Periods | None:
     """Return where a graph repeats itself every `period` microbatches, None when it does nowhere long enough."""
     a, b, slot = graph.arrays
-    microbatch = graph.labels.microbatch
+    offset, passes = _aligned(graph, period)
+    place = np.where(graph.labels.microbatch < 0, -1, graph.labels.place + offset[graph.node_rank])
     later = _later(graph.labels, period)
-    regular = (later >= 0) & (slot[later] == slot)
+    regular = (later >= 0) & (slot[later] == slot) & (place[later] - place == passes)
     for before in (a, b):
-        regular &= (microbatch[before] >= 0) & (later[before] == before[later])
-    count = int(microbatch.max(initial=-1)) + 1
-    run = _last_run(
-        np.bincount(microbatch[regular], minlength=count) == np.bincount(microbatch[microbatch >= 0], minlength=count)
-    )
+        regular &= (place[before] >= 0) & (later[before] == before[later])
+    count = int(place.max(initial=-1)) + 1
+    run = _last_run(np.bincount(place[regular], minlength=count) == np.bincount(place[place >= 0], minlength=count))
     if run is None:
         return None
     begin, end = run
-    own = np.flatnonzero((microbatch >= begin) & (microbatch < end))
-    lag = max(0, *(int((microbatch[own] - microbatch[before[own]]).max(initial=0)) for before in (a, b)))
-    first = end - period
+    own = np.flatnonzero((place >= begin) & (place < end))
+    lag = max(0, *(int((place[own] - place[before[own]]).max(initial=0)) for before in (a, b)))
+    first = end - passes
     if first - lag < begin:
         return None
-    checked = np.flatnonzero((microbatch >= first - lag) & (microbatch < end))
-    known = _follows(graph, microbatch, end)
+    checked = np.flatnonzero((place >= first - lag) & (place < end))
+    known = _follows(graph, place, end)
     shifted = known.copy()
     shifted[checked] = True
     after = np.flatnonzero(known)
@@ -77,12 +83,12 @@ def periods(graph: StepGraph, period: int) -> Periods | None:
     fixed, delayed = (np.concatenate([pair[i][row] for pair, row in zip(pairs, rows, strict=True)]) for i in (0, 1))
     if not shifted[delayed].all():
         return None
-    return Periods(microbatch, later, first, period, checked, fixed, delayed)
+    return Periods(place, later, offset, first, passes, checked, fixed, delayed)
 
 
 def _later(labels: Labels, period: int) -> Ints:
     """Return, by node, its like one period later, -1 where there is none."""
-    task, microbatch, number = labels
+    task, microbatch, _, number = labels
     span = int(microbatch.max(initial=0)) + period + 2
     many = int(number.max(initial=0)) + 1
     own = (task * span + microbatch) * many + number
@@ -103,9 +109,29 @@ def _last_run(good: Mask) -> tuple[int, int] | None:
     return (int(bad[-1]) + 1 if len(bad) else 0), end
 
 
-def _follows(graph: StepGraph, microbatch: Ints, end: int) -> Mask:
-    """Return the nodes that come after the last whole period: those of later microbatches, and of the end of the step."""
+def _aligned(graph: StepGraph, period: int) -> tuple[Ints, int]:
+    """Return what aligns the places of passes of ranks: the first backward passes of all have one; and the passes of a period."""
+    number = graph.labels.task[1:]
+    backward = np.array([_backward(where) for _, where, _ in graph.tasks], bool)[number]
+    first = np.full(graph.ranks, np.iinfo(np.int64).max)
+    np.minimum.at(first, graph.node_rank[1:][backward], graph.labels.place[1:][backward])
+    first[first == np.iinfo(np.int64).max] = 0
+    own = {where for rank, where, _ in graph.tasks if rank == 0 and where[0] == "steps"}
+    return first.max() - first, len(own) * period
+
+
+def _backward(where: TemplateKey) -> bool:
+    """Return whether a template is that of backward passes."""
+    part, key = where
+    if part not in ("steps", "special"):
+        return False
+    letter, _ = cast("tuple[str, int]", key) if part == "steps" else (cast(Action, key).letter, 0)
+    return letter in ("B", "I")
+
+
+def _follows(graph: StepGraph, place: Ints, end: int) -> Mask:
+    """Return the nodes that come after the last whole period: those of later passes, and of the end of the step."""
     finish = np.array([task[1][0] == "finish" for task in graph.tasks], bool)
     task = graph.labels.task
-    known: Mask = (microbatch >= end) | ((microbatch < 0) & finish[task] & (task >= 0))
+    known: Mask = (place >= end) | ((place < 0) & finish[task] & (task >= 0))
     return known

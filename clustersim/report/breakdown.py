@@ -25,6 +25,7 @@ from clustersim.engine.record import Record
 UPDATE = ("norm", "optimizer")
 PART_OF = {"embedding": "dp", "edp": "dp", "fsdp": "dp", "efsdp": "dp", "etp": "tp", "tp_ep": "ep"}
 """Families that count with another."""
+_ROUNDING = 1e-13  # of the step: less is what the sums of its parts are off, and no bubble
 PARTS = ("compute", "tp", "pp", "dp", "ep", "cp", "optimizer", "bubble")
 
 
@@ -35,7 +36,8 @@ def breakdown(record: Record) -> list[dict[str, float]]:
     for name, rank, seconds in (*_computed(record), *_waited(record)):
         found[name] = found.get(name, np.zeros(ranks)) + np.bincount(rank, seconds, ranks)
     busy = np.sum(list(found.values()), axis=0)
-    found["bubble"] = np.maximum(record.end - record.begin - busy, 0.0)
+    rest = record.end - record.begin - busy
+    found["bubble"] = np.where(rest > _ROUNDING * record.end, rest, 0.0)
     rows = zip(*(values.tolist() for values in found.values()), strict=True)
     return [dict(zip(found, row, strict=True)) for row in rows]
 
@@ -79,7 +81,7 @@ def _computed(record: Record) -> Iterable[Part]:
     parts, tasks = record.graph.occurrences, record.tasks
     rows = np.flatnonzero(tasks.once(computing)[parts.task])
     task, rank, node = parts.task[rows], parts.rank[rows], parts.node[rows]
-    times = record.counts(parts.microbatch[rows])
+    times = record.counts(rank, parts.place[rows])
     took = record.ends[node] - record.starts[node]
     update, inside = tasks.once(_updates)[task], tasks.once(_inside)
     most = np.where(inside.any, tasks.compute, np.inf)
@@ -125,7 +127,7 @@ def _waited(record: Record) -> Iterable[Part]:
     """Yield the exposed part of communication that compute streams wait for; the rest is waiting for other ranks."""
     waits = record.graph.waits
     asked, end = record.ends[waits.asked], record.ends[waits.awaited]
-    times = record.counts(waits.microbatch)
+    times = record.counts(waits.rank, waits.place)
     message = waits.stage >= 0
     begun = np.where(message, np.maximum(asked, record.ends[waits.sent]), asked)  # before that nobody sends
     long = np.maximum(end - np.minimum(begun, end), 0.0) * times
