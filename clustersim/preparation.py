@@ -6,10 +6,10 @@ forecasts by kernel. All of it lives as long as its `Preparation`, and each kind
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple
 
 from clustersim import plugins
 from clustersim.arrays import Ints
@@ -19,6 +19,7 @@ from clustersim.engine.peaks import moments, peaks
 from clustersim.engine.player import Steady
 from clustersim.engine.script import Script, kernels, scripts
 from clustersim.errors import ClustersimError, ConfigError, DataError, InputError, OutOfMemoryError
+from clustersim.memo import Memo
 from clustersim.model.kernel import Kernel
 from clustersim.parallel.job import Job
 from clustersim.parallel.kernels import distinct_kernels
@@ -35,7 +36,6 @@ from clustersim.schedules import check as schedules
 from clustersim.schedules.action import Action, Schedule
 from clustersim.topology.model import Topology
 
-Answer = TypeVar("Answer")
 StagesByPosition = tuple[tuple[Stage, ...], ...]
 """All stages of a job, by position in the ep group."""
 SPLITS, ACTIONS, PREDICTORS = 512, 1_000_000, 4
@@ -47,37 +47,6 @@ class Written(NamedTuple):
 
     scripts: tuple[Script, ...]
     kernels: tuple[Kernel, ...]
-
-
-class Newest:
-    """Answers by question, of which the newest are kept: those that weigh `most` together."""
-
-    __slots__ = ("_answers", "_most", "_weight")
-
-    def __init__(self, most: int) -> None:
-        self._answers: dict[Hashable, tuple[Any, int]] = {}
-        self._most, self._weight = most, 0
-
-    def once(
-        self, question: Hashable, answer: Callable[[], Answer], weigh: Callable[[Answer], int] = lambda _: 1
-    ) -> Answer:
-        """Return the answer to a question, worked out by `answer` the first time; what it raises is not kept."""
-        if (known := self._answers.get(question)) is not None:
-            return cast(Answer, known[0])
-        found = answer()
-        weight = weigh(found)
-        while self._answers and self._weight + weight > self._most:
-            self._weight -= self._answers.pop(next(iter(self._answers)))[1]
-        self._answers[question] = found, weight
-        self._weight += weight
-        return found
-
-    def items(self) -> list[tuple[Hashable, Any]]:
-        """Return all questions with their answers, the oldest first."""
-        return [(question, answer) for question, (answer, _) in self._answers.items()]
-
-    def __len__(self) -> int:
-        return len(self._answers)
 
 
 TIMES = ("name", "predictor", "clocks")
@@ -110,11 +79,12 @@ class Preparation:
 
     def __init__(self, cluster: Topology) -> None:
         self.cluster = cluster
-        self._parts, self._peaks, self._moments = Newest(SPLITS), Newest(SPLITS), Newest(SPLITS)
-        self._passes, self._bounds, self._distinct = Newest(SPLITS), Newest(SPLITS), Newest(SPLITS)
-        self._structures, self._of_jobs = Newest(SPLITS), Newest(SPLITS)
-        self._schedules, self._written = Newest(ACTIONS), Newest(ACTIONS)
-        self._predictors = Newest(PREDICTORS)
+        self._parts, self._peaks, self._moments = Memo(SPLITS), Memo(SPLITS), Memo(SPLITS)
+        self._passes, self._bounds, self._distinct = Memo(SPLITS), Memo(SPLITS), Memo(SPLITS)
+        self._structures, self._of_jobs = Memo(SPLITS), Memo(SPLITS)
+        self._schedules = Memo(ACTIONS, _actions)
+        self._written = Memo(ACTIONS, lambda made: _actions(one.row for one in made.scripts))
+        self._predictors = Memo(PREDICTORS)
 
     def structure(self, job: Job) -> Structure:
         """Return what stands for all of a placed job but its predictor and clocks, which change times alone."""
@@ -141,7 +111,7 @@ class Preparation:
             with blaming(job, "parallelism.schedule", schedules.ROOM, split.schedule):
                 return schedules.load(split.schedule, split.pp, microbatches, split.vpp)
 
-        found = self._schedules.once((split.schedule, split.pp, microbatches, split.vpp), load, _actions)
+        found = self._schedules.once((split.schedule, split.pp, microbatches, split.vpp), load)
         if job.sharded and not split.no_sync and any(action.letter == "W" for action in found[0]):
             what = f"false reduces behind each whole backward pass, which {split.schedule} cuts in two; write true or zero: 1"
             raise job.error("parallelism.fsdp.no_sync", what)
@@ -195,9 +165,7 @@ class Preparation:
             made = tuple(script for lane in alike for script in lane)
             return Written(made, tuple(kernels(made)))
 
-        return self._written.once(
-            (self.structure(job), microbatches), write, lambda made: _actions(one.row for one in made.scripts)
-        )
+        return self._written.once((self.structure(job), microbatches), write)
 
     def work(self, job: Job, gpus: Ints, microbatches: int | None = None) -> Work:
         """Return what a placed job does on `gpus`, one a rank, in its step or one of so many microbatches. Raises ConfigError."""

@@ -18,9 +18,10 @@ from clustersim.engine.memory import RankMemory, memory_by_rank
 from clustersim.engine.player import Engine, Graphs, Player
 from clustersim.engine.record import Record
 from clustersim.errors import ClustersimError, InputError
+from clustersim.memo import Memo
 from clustersim.parallel.job import Job
 from clustersim.parallel.nearby import Nearby, nearby
-from clustersim.preparation import Newest, Preparation, check_names, rows
+from clustersim.preparation import Preparation, check_names, rows
 from clustersim.report.breakdown import breakdown
 from clustersim.report.critical_path import critical_path
 from clustersim.report.interval import step_kernels
@@ -100,7 +101,7 @@ class Simulator:
 
     def __init__(self, cluster: Topology) -> None:
         self.cluster, self.preparation, self.graphs = cluster, Preparation(cluster), Graphs()
-        self._placed = Newest(PLACED)
+        self._placed = Memo(PLACED)
 
     def __reduce__(self) -> tuple[type[Simulator], tuple[Topology]]:
         return Simulator, (self.cluster,)  # what another process keeps, it finds itself

@@ -14,8 +14,8 @@ import pytest
 from engine_cases import ROOT, cluster, job
 
 from clustersim.collectives.nccl.table import line
+from clustersim.memo import Memo, fingerprint, frozen, of_arrays
 from clustersim.simulation import run
-from clustersim.topology.memo import Memo, fingerprint
 
 GROWTH = """
 import sys
@@ -65,25 +65,39 @@ def test_a_memo_answers_once_and_keeps_the_newest():
 
 
 def test_a_memo_keeps_no_more_arrays_than_have_room():
-    memo = Memo(room=100)
+    memo = Memo(1e6, frozen, alone=False)
     for number in range(4):
-        memo.once(number, lambda: {"a": (np.zeros(5), None)})  # 40 bytes each
+        memo.once(number, lambda: {"a": (np.zeros(50_000), None)})  # 400 kB each
     assert len(memo) == 2
-    assert memo.once("large", lambda: np.zeros(50)).nbytes == 400
+    assert memo.once("large", lambda: np.zeros(500_000)).nbytes == 4e6
     assert len(memo) == 2  # what has no room at all is not kept, and drives nothing else out
-    assert memo.once("thin", lambda: np.broadcast_to(1.0, 1000)).sum() == 1000
+    assert memo.once("thin", lambda: np.broadcast_to(1.0, 500_000)).sum() == 500_000
     assert len(memo) == 3
 
 
+def test_a_memo_keeps_up_to_a_weight_and_the_newest_alone():
+    memo = Memo(10, lambda one: one[0])
+    for number in range(6):
+        assert memo.once(number, lambda n=number: (4, n)) == (4, number)
+    assert len(memo) == 2
+    assert memo.once(5, tuple) == (4, 5)
+    assert memo.once(0, lambda: (3, 3)) == memo.get(0) == (3, 3)
+    assert memo.keep(0, (1, 1)) == memo.get(0) == (1, 1)  # in place of the older, whose weight is gone
+    assert [question for question, _ in memo.items()] == [5, 0]
+    assert memo.once("heavy", lambda: (99, 0)) == (99, 0)
+    assert len(memo) == 1
+    assert memo.get(0) is None
+
+
 def test_arrays_of_a_memo_are_read_only():
-    found = Memo().once("x", lambda: (np.zeros(2), {"y": np.zeros(2)}))
+    found = of_arrays().once("x", lambda: (np.zeros(2), {"y": np.zeros(2)}))
     for array in (found[0], found[1]["y"]):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 1.0
 
 
 def test_a_memo_keeps_no_error():
-    memo = Memo()
+    memo = of_arrays()
     with pytest.raises(ZeroDivisionError):
         memo.once("x", lambda: 1 / 0)
     assert memo.once("x", lambda: 1) == 1

@@ -15,7 +15,6 @@ from clustersim.predictors.clocks import derate
 from clustersim.predictors.forecasts import Forecasts
 from clustersim.predictors.load import get
 from clustersim.predictors.uncertainty import bounds
-from clustersim.preparation import Newest
 from clustersim.simulation import Simulator, run
 from clustersim.sweeps import evaluate
 from clustersim.sweeps.space import points
@@ -95,14 +94,3 @@ def test_errors_are_found_again():
                 simulator.outline(load(JOB, overrides))
             with pytest.raises(kind, match=text):
                 simulator.run(load(JOB, overrides))
-
-
-def test_the_newest_answers_are_kept_up_to_a_weight():
-    memo = Newest(10)
-    for number in range(6):
-        assert memo.once(number, lambda n=number: [n], lambda _: 4) == [number]
-    assert len(memo) == 2
-    assert memo.once(5, list) == [5]
-    assert memo.once(0, list) == []
-    assert memo.once("heavy", list, lambda _: 99) == []
-    assert len(memo) == 1

@@ -17,10 +17,10 @@ from clustersim.engine.network import Tenant
 from clustersim.engine.script import BACKWARD, FORWARD
 from clustersim.engine.traffic import Family
 from clustersim.errors import InputError
+from clustersim.memo import fingerprint
 from clustersim.model.operator import Collective
 from clustersim.parallel.job import Job
 from clustersim.parallel.mesh import Mesh
-from clustersim.topology.memo import fingerprint
 from clustersim.topology.model import Topology
 
 

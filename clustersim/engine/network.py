@@ -16,8 +16,8 @@ from clustersim.collectives.plan import NCCL, CollectivePlan, plan
 from clustersim.engine.flows import Flow
 from clustersim.engine.fold.refinement import Cells, Partition, partition
 from clustersim.engine.traffic import Family, ScarceLoads, Traffic, scarce, traffic
+from clustersim.memo import fingerprint
 from clustersim.model.operator import Collective
-from clustersim.topology.memo import fingerprint
 from clustersim.topology.model import Topology
 
 Variant = tuple[str, str, str]

@@ -14,6 +14,7 @@ from clustersim.engine.record import Record
 from clustersim.engine.simulate import simulate
 from clustersim.engine.static import static
 from clustersim.engine.steady import Periods, periods
+from clustersim.memo import Memo
 
 Engine = Literal["simpy", "auto", "static"]
 """Who plays a step: SimPy; the static player where it is proved to be exact, else SimPy; or the static player alone."""
@@ -46,40 +47,34 @@ class Compiled(NamedTuple):
         return Tasks(again, self.tasks)
 
 
+class KeptGraph(NamedTuple):
+    """A graph, and where it repeats itself every so many microbatches."""
+
+    graph: StepGraph
+    known: dict[int, Periods | None]
+
+    def periods(self, period: int) -> Periods | None:
+        """Return where the graph repeats itself every `period` microbatches."""
+        if period not in self.known:
+            self.known[period] = periods(self.graph, period)
+        return self.known[period]
+
+
 class Graphs:
-    """The graphs of the jobs of a sweep, and what was compiled for them: those asked last, up to a number of nodes."""
+    """The graphs of the jobs of a sweep, and what was compiled for jobs of one structure: the newest, up to a number of nodes."""
+
+    __slots__ = ("compiled", "graphs", "irregular")
 
     def __init__(self, most: int = NODES) -> None:
-        self.most = most
-        self.graphs: dict[Hashable, StepGraph] = {}
-        self.periods: dict[Hashable, dict[int, Periods | None]] = {}
-        self.compiled: dict[Hashable, Compiled] = {}
+        self.graphs = Memo(most, lambda kept: len(kept.graph.slot))
+        self.compiled = Memo(most // TASKS, lambda compiled: len(compiled.tasks))
         self.irregular: set[Hashable] = set()
         """What tells schedules from others (`Player.rows`) that have too few microbatches to repeat themselves."""
 
-    def graph(self, plan: Plan, rows: Hashable) -> tuple[Hashable, StepGraph]:
-        """Return the graph of a plan, and its key; rows: what tells its schedule from others."""
+    def graph(self, plan: Plan, rows: Hashable) -> KeptGraph:
+        """Return the graph of a plan; rows: what tells its schedule from others."""
         key = rows, structure(plan.programs), tuple(plan.members.items())
-        found = self.graphs.pop(key) if key in self.graphs else build(plan.programs, plan.members)
-        self.graphs[key] = found  # as the newest
-        while len(self.graphs) > 1 and sum(len(graph.slot) for graph in self.graphs.values()) > self.most:
-            oldest = next(iter(self.graphs))
-            del self.graphs[oldest]
-            self.periods.pop(oldest, None)
-        return key, found
-
-    def repeats(self, key: Hashable, graph: StepGraph, period: int) -> Periods | None:
-        """Return where a graph that is kept repeats itself every `period` microbatches."""
-        known = self.periods.setdefault(key, {})
-        if period not in known:
-            known[period] = periods(graph, period)
-        return known[period]
-
-    def keep(self, structure: Hashable, compiled: Compiled) -> None:
-        """Keep what was compiled for jobs of a structure."""
-        self.compiled[structure] = compiled
-        while len(self.compiled) > 1 and sum(len(one.tasks) for one in self.compiled.values()) > self.most // TASKS:
-            del self.compiled[next(iter(self.compiled))]
+        return self.graphs.once(key, lambda: KeptGraph(build(plan.programs, plan.members), {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +102,18 @@ class Player:
     def step(self, plan: Plan, progress: Callable[[float], None] = lambda _: None) -> Record | None:
         """Return one step of a plan that is alone on its fabric; None where the player cannot prove its times."""
         graphs = self.graphs or Graphs()
-        key, graph = graphs.graph(plan, self.rows)
+        kept = graphs.graph(plan, self.rows)
         record = None
         if self.engine != "simpy":
-            repeats = graphs.repeats(key, graph, self.steady.period) if self.steady else None
+            repeats = kept.periods(self.steady.period) if self.steady else None
             if self.steady and repeats is None:
                 graphs.irregular.add(self.rows)
-            compiled = Compiled(plan, graph, graph.found(plan.programs), repeats)
+            compiled = Compiled(plan, kept.graph, kept.graph.found(plan.programs), repeats)
             record = self._static(compiled, compiled.tasks)
             if self.structure is not None and record is not None:
-                graphs.keep(self.structure, compiled)
+                graphs.compiled.keep(self.structure, compiled)
         if record is None and self.engine != "static" and self.steady is None:
-            [[record]] = simulate([plan], progress, graphs=[graph])
+            [[record]] = simulate([plan], progress, graphs=[kept.graph])
         return record
 
     def _static(self, compiled: Compiled, tasks: Tasks) -> Record | None:

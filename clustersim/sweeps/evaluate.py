@@ -17,13 +17,13 @@ from clustersim.costs.rates import Rates, of_step, rates
 from clustersim.engine.player import Engine
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError
 from clustersim.files import Inputs, keeping_inputs
+from clustersim.memo import Memo
 from clustersim.model.kernel import Kernel
 from clustersim.parallel.job import Job
 from clustersim.parallel.load import Unbuilt, unbuilt
 from clustersim.parallel.options import NAMES
 from clustersim.predictors.base import ROOM
 from clustersim.predictors.forecasts import KnownKernel
-from clustersim.preparation import Newest
 from clustersim.simulation import Simulator
 from clustersim.sweeps.space import Point
 from clustersim.topology import options as cluster_options
@@ -80,9 +80,9 @@ class SweepInputs:
     costs: Figures = field(default_factory=figures.load)
     """Prices, power and carbon."""
 
-    built: Newest = field(default_factory=lambda: Newest(JOBS), repr=False)
+    built: Memo = field(default_factory=lambda: Memo(JOBS), repr=False)
     """The jobs of points that were asked for."""
-    clusters: Newest = field(default_factory=lambda: Newest(CLUSTERS), repr=False)
+    clusters: Memo = field(default_factory=lambda: Memo(CLUSTERS), repr=False)
     """The clusters of points that were asked for."""
     forecasts: dict[str, Mapping[str, Mapping[Kernel, KnownKernel]]] = field(default_factory=dict, repr=False)
     """What was forecast elsewhere, by GPU and predictor."""

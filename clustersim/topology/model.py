@@ -14,7 +14,7 @@ import numpy as np
 
 from clustersim.arrays import Floats, Ints
 from clustersim.config.gpu import Gpu
-from clustersim.topology.memo import Memo
+from clustersim.memo import Memo, of_arrays
 from clustersim.topology.symmetry import EndpointClasses, no_symmetry
 
 
@@ -168,7 +168,7 @@ class Topology:
     """`sharp` if the switches between the nodes add up, else `none`."""
     warnings: tuple[str, ...] = ()
     """Sentences on rates of the file that something else cuts."""
-    memo: Memo = field(init=False, repr=False, default_factory=Memo)
+    memo: Memo = field(init=False, repr=False, default_factory=of_arrays)
     """What was worked out about this cluster; it is gone with it."""
 
     @property

@@ -17,7 +17,7 @@ from clustersim.collectives.skew import checked
 from clustersim.collectives.tree_steps import node_trees
 from clustersim.errors import InputError
 from clustersim.hardware.constants import NVLINK_LATENCY, PCIE_LATENCY
-from clustersim.topology.memo import fingerprint
+from clustersim.memo import fingerprint
 from clustersim.topology.model import Topology
 
 _DIGITS = 9  # nanoseconds: communicators on nodes of one layout are one shape

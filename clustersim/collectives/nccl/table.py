@@ -21,7 +21,7 @@ from clustersim.collectives.nccl.tuner import OPS as TUNED
 from clustersim.collectives.nccl.tuner import Choice, tune
 from clustersim.collectives.switched import fitted
 from clustersim.errors import InputError, suggest
-from clustersim.topology.memo import fingerprint
+from clustersim.memo import fingerprint
 from clustersim.topology.model import Topology
 from clustersim.units import scaled, seconds
 
