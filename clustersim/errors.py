@@ -16,8 +16,12 @@ A message is one sentence with the place and the remedy; the command line prints
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from difflib import get_close_matches
+
+_COMMAND = ContextVar("_COMMAND", default=False)
 
 
 class ClustersimError(Exception):
@@ -76,6 +80,31 @@ class DataError(InputError):
 
 class OutOfMemoryError(InputError):
     """The job does not fit into the GPU's memory."""
+
+
+@contextmanager
+def for_command() -> Iterator[None]:
+    """Let messages name options of the command line, until this ends; else they name what a script writes."""
+    token = _COMMAND.set(True)
+    try:
+        yield
+    finally:
+        _COMMAND.reset(token)
+
+
+def option(flag: str, in_python: str) -> str:
+    """Return how whoever asked says something: by an option of the command line, or in Python."""
+    return flag if _COMMAND.get() else in_python
+
+
+def asked_by_command() -> bool:
+    """Return whether messages name options of the command line, for a worker process to `inherit`."""
+    return _COMMAND.get()
+
+
+def inherit(command: bool) -> None:
+    """Say for the rest of this process what the one that started it would say."""
+    _COMMAND.set(command)
 
 
 def suggest(name: str, known: Iterable[str], listed: Iterable[str] | None = None) -> str:

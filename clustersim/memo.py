@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 ROOM = 256 << 20
 """Bytes of the arrays that are kept of one cluster."""
-_LEAST = 64 << 10  # bytes that any answer counts for, so that not more than 4096 are kept
+_LEAST = 16 << 10  # bytes that any answer counts for, so that not more than 16,384 are kept
 Answer = TypeVar("Answer")
 
 

@@ -29,6 +29,7 @@ from clustersim.errors import (
     PluginError,
     SimulationError,
     UnknownNameError,
+    option,
     shown,
     suggest,
 )
@@ -100,14 +101,19 @@ def inherit(spellings: tuple[str, ...]) -> None:
     _permits.set(spellings)
 
 
+def _permitting() -> str:
+    """Return what permits code from outside."""
+    return option("--plugins", "plugins.permitted")
+
+
 def _check_spelling(text: str) -> None:
     module, _, attribute = text.partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), attribute)):
-        raise InputError(f"--plugins {shown(text)}: write package.module:attribute, such as mine:build")
+        raise InputError(f"{_permitting()} {shown(text)}: write package.module:attribute, such as mine:build")
     for room, kind in ROOMS.items():
         if attribute in _files(room):
             what = f"{attribute!r} is a built-in {kind}, which nothing can stand for"
-            raise InputError(f"--plugins {text}: {what}; give the function another name")
+            raise InputError(f"{_permitting()} {text}: {what}; give the function another name")
 
 
 def _installed(room: str) -> Mapping[str, EntryPoint]:
@@ -174,14 +180,17 @@ def spelled(room: str, name: str) -> str:
     if short:
         raise UnknownNameError(f"{shown(name)} may be {' or '.join(short)}; write one of them out")
     if ":" in name:
+        permit = option(f"add --plugins {name[:60]} to the command", f"ask within plugins.permitted({name[:60]!r})")
         raise UnknownNameError(
             f"{shown(name)} is no built-in {_kind(room)}, and code from outside runs only if it is permitted; "
-            f"add --plugins {name[:60]} to the command if you trust it"
+            f"{permit} if you trust it"
         )
     known = {*_files(room), *installed, *(text.partition(":")[2] for text in _permits.get())}
     what = room.rsplit(".", 1)[-1]
     hint = suggest(name, known, {*_files(room), *installed})
-    raise UnknownNameError(f"{shown(name)} is none of the {what}; {hint}, or package.module:attribute with --plugins")
+    raise UnknownNameError(
+        f"{shown(name)} is none of the {what}; {hint}, or package.module:attribute with {_permitting()}"
+    )
 
 
 def load(room: str, name: str, attribute: str) -> Any:
@@ -276,7 +285,7 @@ def answering() -> Iterator[None]:
         if not guilty:
             raise
         text = f"{' or '.join(guilty)} does not work here ({reason(error)})"
-        raise PluginError(f"{text}; see one of the built-in ones, or leave --plugins out") from error
+        raise PluginError(f"{text}; see one of the built-in ones, or leave {_permitting()} out") from error
 
 
 def _through(traceback: TracebackType | None) -> Iterator[str]:

@@ -18,7 +18,7 @@ from clustersim.engine.compile import Work
 from clustersim.engine.peaks import moments, peaks
 from clustersim.engine.player import Steady
 from clustersim.engine.script import Script, kernels, scripts
-from clustersim.errors import ClustersimError, ConfigError, DataError, InputError, OutOfMemoryError
+from clustersim.errors import ClustersimError, ConfigError, DataError, InputError, OutOfMemoryError, option
 from clustersim.memo import Memo
 from clustersim.model.kernel import Kernel
 from clustersim.parallel.job import Job
@@ -143,16 +143,19 @@ class Preparation:
                 return
             yield job.microbatches - further * period, Steady(period, further)
 
-    def must_fit(self, job: Job) -> None:
-        """Raise OutOfMemoryError when a placed job does not fit."""
+    def must_fit(self, job: Job, *, ignorable: bool = True) -> None:
+        """Raise OutOfMemoryError when a placed job does not fit; ignorable: whether who asks has an option to go on."""
         memory = self.peaks(job)
         worst = max(range(len(memory)), key=lambda rank: memory[rank].total)
         need, have = memory[worst].total, self.cluster.gpu.memory
         if verdict(need, have) == "does not fit":
             degrees = "tp, pp or ep" if (job.model.experts or 1) > job.parallelism.ep else "tp or pp"
+            remedies = [f"raise {degrees}", "lower micro_batch", "recompute activations"]
+            if ignorable:
+                remedies.append(f"pass {option('--ignore-memory', 'ignore_memory=True')}")
             what = (
                 f"pipeline rank {worst} needs {need / 2**30:.1f} GiB and {self.cluster.gpu.name} has {have / 2**30:.1f} GiB "
-                f"({_largest(memory[worst])}); raise {degrees}, lower micro_batch, recompute activations, or pass --ignore-memory"
+                f"({_largest(memory[worst])}); {', '.join(remedies[:-1])}, or {remedies[-1]}"
             )
             raise OutOfMemoryError(str(job.error("parallelism", what)))
 

@@ -17,7 +17,7 @@ from clustersim.engine.fold.adaptive import play
 from clustersim.engine.memory import RankMemory, memory_by_rank
 from clustersim.engine.player import Engine, Graphs, Player
 from clustersim.engine.record import Record
-from clustersim.errors import ClustersimError, InputError
+from clustersim.errors import ClustersimError, InputError, option
 from clustersim.memo import Memo
 from clustersim.parallel.job import Job
 from clustersim.parallel.nearby import Nearby, nearby
@@ -135,7 +135,7 @@ class Simulator:
     def outline(self, job: Job, engine: Engine = "simpy") -> dict[str, Any]:
         """Simulate one step of a loaded job for the part of its summary that a table of many jobs shows."""
         job = self.placed(job)
-        self.preparation.must_fit(job)
+        self.preparation.must_fit(job, ignorable=False)
         work, plan, record = self._quickly(job, engine)
         parts = breakdown(record)
         path = critical_path(record)
@@ -196,5 +196,6 @@ class Simulator:
 def _proved(found: tuple[Plan, Record] | None) -> tuple[Plan, Record]:
     if found is None:
         what = "tasks of this step slow each other on links that they share"
-        raise InputError(f"--engine static: {what}, which the static player cannot tell; use --engine auto or simpy")
+        asked, other = option("--engine static", "engine='static'"), option("--engine auto", "engine='auto'")
+        raise InputError(f"{asked}: {what}, which the static player cannot tell; use {other} or simpy")
     return found

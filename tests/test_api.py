@@ -14,6 +14,7 @@ import yaml
 
 import clustersim as cs
 from clustersim import plugins
+from clustersim.cli.main import main
 from clustersim.simulation import simulate
 
 ROOT = Path(__file__).parents[1]
@@ -247,6 +248,22 @@ def test_a_result_is_frozen_and_has_frames_and_a_table():
 def test_bad_input_is_an_error_of_one_sentence():
     with pytest.raises(cs.ClustersimError, match=r"parallelism\.tp: 3 does not divide"):
         cs.simulate("hgx_h100_8", "gpt3_xl", tp=3)
+
+
+def test_a_remedy_is_an_option_of_whoever_asks(capsys, monkeypatch):
+    """A script is told its keyword, a command its flag; a sweep, which must not go on, neither."""
+    large = {"tp": 1, "micro_batch": 64, "seq": 2048}
+    with pytest.raises(cs.ClustersimError, match=r"recompute activations, or pass ignore_memory=True$"):
+        cs.simulate("hgx_h100_8", "gpt3_xl", **large)
+    options = [text for key, value in large.items() for text in (f"--{key.replace('_', '-')}", str(value))]
+    monkeypatch.setattr(sys, "argv", ["clustersim", "run", "hgx_h100_8", "gpt3_xl", "--no-save", *options])
+    with pytest.raises(SystemExit):
+        main()
+    assert "recompute activations, or pass --ignore-memory" in " ".join(capsys.readouterr().err.split())
+    [row] = cs.sweep("hgx_h100_8", "gpt3_xl", **large).rows
+    assert row["reason"].endswith("lower micro_batch, or recompute activations")
+    with pytest.raises(cs.ClustersimError, match=r"ask within plugins.permitted\('mine:load'\) if you trust it"):
+        cs.simulate("hgx_h100_8", "gpt3_xl", predictor="mine:load")
 
 
 def test_the_version_is_that_of_the_project():

@@ -56,7 +56,8 @@ def test_a_new_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("model", "'model' is none of the collectives; known: "),
         (
             "os:getcwd",
-            "'os:getcwd' is no built-in algorithm, and code from outside runs only if it is permitted; add --plugins",
+            "'os:getcwd' is no built-in algorithm, and code from outside runs only if it is permitted; ask "
+            "within plugins.permitted('os:getcwd') if you trust it",
         ),
         (":build", "':build' is no built-in algorithm"),
     ],

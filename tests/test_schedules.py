@@ -161,7 +161,8 @@ def test_an_unknown_schedule_lists_the_known() -> None:
         check.load("1f1bb", 4, 8)
     known = ", ".join(sorted(plugins.names(check.ROOM)))
     assert str(caught.value) == (
-        f"'1f1bb' is none of the schedules; did you mean '1f1b'? known: {known}, or package.module:attribute with --plugins"
+        f"'1f1bb' is none of the schedules; did you mean '1f1b'? known: {known}, "
+        "or package.module:attribute with plugins.permitted"
     )
 
 

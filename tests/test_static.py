@@ -169,7 +169,7 @@ def test_the_static_player_alone_refuses_what_it_cannot_prove():
     simulator = Simulator(cluster(8, nics=1, attach="shared"))
     one = job(parallelism__tp=1, parallelism__pp=2, parallelism__overlap__grad_reduce=True)
     assert simulator.run(one, ignore_memory=True, engine="auto").record.player == "simpy"
-    with pytest.raises(InputError, match="use --engine auto or simpy"):
+    with pytest.raises(InputError, match="use engine='auto' or simpy"):
         simulator.run(one, ignore_memory=True, engine="static")
 
 

@@ -43,11 +43,11 @@ def _call(arguments: Sequence[str]) -> tuple[int, str]:
     from clustersim import plugins
     from clustersim.cli.app import Abort, UsageError, app, named
     from clustersim.cli.usage import sentence
-    from clustersim.errors import ClustersimError
+    from clustersim.errors import ClustersimError, for_command
 
     try:
         plugins.forget()
-        with plugins.answering():
+        with for_command(), plugins.answering():
             code = app(named(arguments))(list(arguments) or ["--help"], standalone_mode=False, prog_name="clustersim")
         sys.stdout.flush()
     except ClustersimError as error:

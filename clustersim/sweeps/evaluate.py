@@ -188,6 +188,7 @@ def evaluate(case: SweepInputs, point: Point) -> Row:
 def _simulated(case: SweepInputs, simulator: Simulator, job: Job) -> dict[str, Any]:
     """Return the part of a summary that a row shows; a predictor from outside is asked for all that it says in a run."""
     if plugins.outside(ROOM, job.spec.predictor):
+        simulator.preparation.must_fit(simulator.placed(job), ignorable=False)
         return simulator.run(job, engine=case.engine).summary
     return simulator.outline(job, case.engine)
 

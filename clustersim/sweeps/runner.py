@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from clustersim import plugins
+from clustersim import errors, plugins
 from clustersim.config.overrides import parted
 from clustersim.errors import ClustersimError
 from clustersim.parallel.options import KEYS
@@ -59,7 +59,7 @@ def rows(
     spent.seconds += time.process_time() - begun
     many = workers > 1 and len(points) > 1
     if many:
-        begin = _Begin(shared, case.known(), plugins.permits())
+        begin = _Begin(shared, case.known(), plugins.permits(), errors.asked_by_command())
         found = _spread(_evaluate, points, workers, begin, grouped(list(map(_split, points)), workers))
     else:
         found = ((index, _timed(case, point)) for index, point in enumerate(points))
@@ -92,7 +92,8 @@ def spread(work: Callable[[Item], Row], items: Sequence[Item], workers: int, key
 
     keys: of every item; those of equal keys are done by one process, where that keeps no other waiting.
     """
-    yield from _spread(work, items, workers, _Begin(None, {}, plugins.permits()), grouped(keys, workers))
+    begin = _Begin(None, {}, plugins.permits(), errors.asked_by_command())
+    yield from _spread(work, items, workers, begin, grouped(keys, workers))
 
 
 class _Begin(NamedTuple):
@@ -101,6 +102,8 @@ class _Begin(NamedTuple):
     shared: Files | SweepInputs | None
     known: Known
     permits: tuple[str, ...]
+    command: bool
+    """Whether a command asked, so that messages name its options."""
 
 
 def _spread(
@@ -192,6 +195,7 @@ def _evaluate(point: Point) -> _Timed:
 def _prepare(begin: _Begin) -> None:
     """Prepare a worker: it loads its inputs, if any, permits the same plugins, and ends when who started it is gone."""
     plugins.inherit(begin.permits)
+    errors.inherit(begin.command)
     from multiprocessing import parent_process
 
     def wait() -> None:
