@@ -64,9 +64,15 @@ WorkloadFile = Annotated[
     Path,
     typer.Argument(
         metavar="WORKLOAD",
-        help="A workload file, or the name of a shipped one, such as gpt3.",
+        help="A workload file, the name of a shipped one, such as gpt3, or a model's config.json.",
         parser=workload_file,
         autocompletion=completing("workloads"),
+    ),
+]
+ModelFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--model", help="A model's config.json, in the place of a workload.", parser=workload_file, metavar="FILE"
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -120,11 +126,13 @@ def _key_options(options: Sequence[Option], lists: bool) -> Callable[[Callable[.
         own = inspect.signature(command, eval_str=True)
         parameters: list[inspect.Parameter] = []
         for one in own.parameters.values():
-            parameters += [_parameter(option, lists) for option in options] if one.name == "changes" else [one]
+            parameters += _replaced(one, options, lists)
 
         @wraps(command)
         def taken(**given: Any) -> None:
             changes = {option.key: given.pop(option.name) for option in options}
+            if "model" in given:
+                given["workload"] = _workload(given["workload"], given.pop("model"))
             command(**given, changes=changes)
 
         taken.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -134,12 +142,36 @@ def _key_options(options: Sequence[Option], lists: bool) -> Callable[[Callable[.
     return decorate
 
 
+def _replaced(one: inspect.Parameter, options: Sequence[Option], lists: bool) -> list[inspect.Parameter]:
+    """Return what stands for a parameter of a command: options for `changes`, and a workload or --model for `workload`."""
+    if one.name == "changes":
+        return [_parameter(option, lists) for option in options]
+    if one.annotation != WorkloadFile:
+        return [one]
+    argument = Annotated[Path | None, *WorkloadFile.__metadata__]
+    model = inspect.Parameter("model", one.kind, default=None, annotation=ModelFile)
+    return [one.replace(annotation=argument, default=None), model]
+
+
+def _workload(given: Path | None, model: Path | None) -> Path:
+    """Return the file of a workload, or of a model in its place. Raises InputError for none and for both."""
+    if given is None and model is None:
+        raise InputError("Missing argument 'WORKLOAD'; give a workload, or a model's config.json with --model")
+    if given is not None and model is not None:
+        raise InputError(f"--model {model}: and the workload {given} exclude each other; give one of them")
+    return given or model  # type: ignore[return-value]
+
+
 def _parameter(option: Option, lists: bool) -> inspect.Parameter:
     several = lists and option.swept
     kind = str if several or option.form in ("word", "degree") else int
-    shown = typer.Option(option.flag, help=option.what, metavar=option.values if several else None)
+    shown = typer.Option(*_flags(option), help=option.what, metavar=option.values if several else None)
     annotation = Annotated[kind | None, shown]  # type: ignore[valid-type]
     return inspect.Parameter(option.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=annotation)
+
+
+def _flags(option: Option) -> tuple[str, ...]:
+    return (option.flag, "--sequence") if option.name == "seq" else (option.flag,)
 
 
 def _permit(context: typer.Context, given: list[str] | None) -> list[str] | None:

@@ -5,6 +5,7 @@ The number in a topology's name counts nodes. Names from before that was so stil
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -41,12 +42,15 @@ def files(room: Room) -> dict[str, Path]:
 def find(room: Room, given: str | Path) -> Path:
     """Return the file that is meant: a path that exists, the name of a shipped file, or the old name of one.
 
+    Of a folder with a model it is the config.json.
+
     Raises InputError with the nearest name when there is none.
     """
     path = Path(given)
     known, new = files(room), renamed(room, path)
     if _exists(path) and not (str(path) in known and path.is_dir()):
-        return path
+        config = path / "config.json"
+        return config if room == "workloads" and os.path.isdir(path) and _exists(config) else path  # noqa: PTH112 - see files.exists
     if str(path) in known:
         return known[str(path)]
     if new is not None:

@@ -41,6 +41,26 @@ class Config:
             raise InputError(f"{self.path}: lacks {names[0]}; a config.json of model_type {self.kind!r} has it")
         return default
 
+    def of(self, keys: Mapping[str, Any]) -> Config:
+        """Return other keys of the same file."""
+        return Config(self.path, keys)
+
+    def index(self, name: str, default: int) -> int:
+        """Return a whole number of 0 or more. Raises InputError."""
+        value = self.keys.get(name)
+        if value is None or value == 0:
+            return default if value is None else 0
+        return self.count(name)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Return a truth value. Raises InputError."""
+        value = self.keys.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise InputError(f"{self.path}: {name} is {shown(value)}; it must be true or false")
+        return value
+
     def rate(self, name: str, default: float) -> float:
         """Return a dropout rate in [0, 1). Raises InputError."""
         value = self.keys.get(name, default)

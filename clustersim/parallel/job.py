@@ -23,6 +23,8 @@ class Job:
     spec: Workload
     document: Document = field(repr=False, compare=False)
     ignored: Ignored = NOTHING
+    assumed: tuple[str, ...] = field(default=(), compare=False)
+    """What neither file nor command line said, in words."""
 
     @property
     def name(self) -> str:

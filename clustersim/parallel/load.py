@@ -11,6 +11,7 @@ from clustersim.config.fields import validate
 from clustersim.config.overrides import Overridden, SourcePlace, copied, of_topology, replace, scalar
 from clustersim.config.workload import Workload
 from clustersim.config.yaml import KEY, Document, Loc, Position, read
+from clustersim.convert.hugging_face_workload import converted, defaults, is_config, left_out
 from clustersim.convert.megatron import NEEDS, REMEDIES, YIELDS, find, refused
 from clustersim.convert.megatron_groups import GROUPED, Joined, joined
 from clustersim.errors import InputError
@@ -42,6 +43,8 @@ class Unbuilt(NamedTuple):
 
     document: Document
     keys: tuple[str | int, ...]
+    config: Mapping[str, Any] | None = None
+    """The config.json that it was made of."""
 
     def job(
         self, overrides: Mapping[str, object] | None = None, places: Mapping[str, SourcePlace] | None = None
@@ -49,12 +52,32 @@ class Unbuilt(NamedTuple):
         """Return the job with values replaced by dotted key, as `build` does."""
         given = overrides or {}
         merged = override(self.document, given, places or {})
-        return check(Job(validate(Workload, merged), merged, sorted_out([*self.keys, *given])))
+        assumed = self._completed(merged)
+        return check(Job(validate(Workload, merged), merged, sorted_out([*self.keys, *given]), assumed))
+
+    def _completed(self, merged: Overridden) -> tuple[str, ...]:
+        """Give a workload made of a config.json what nobody has said, and return that in words."""
+        if self.config is None:
+            return ()
+        said = []
+        for default in defaults(merged.data, self.config):
+            *parents, last = default.key.split(".")
+            here = merged.data
+            for part in parents:
+                here = here.setdefault(part, {})
+            if last not in here:
+                here[last] = default.value
+                said.append(str(default))
+        out = left_out(merged.path, self.config)
+        return (*said, *(f"without {what}" for what in out))
 
 
 def unbuilt(document: Document) -> Unbuilt:
     """Return a workload that has been read, before its overrides. Raises ConfigError for what is wrong with its keys."""
     _check_kind(document)
+    if is_config(document.data):
+        made = Document(document.path, converted(document.path, document.data), {})
+        return Unbuilt(made, (), document.data)
     return Unbuilt(rename(document), tuple(loc[-1] for loc, _ in _leaves(document)))
 
 

@@ -19,9 +19,14 @@ def default(parts: Sequence[str | Path], overrides: Mapping[str, object], flags:
     parts: words, and inputs by their path. overrides: by dotted key. flags: words that stand there when true. What is too
     long is cut and ends in a digest.
     """
-    words = [_short(part.stem if isinstance(part, Path) else part, STEM) for part in parts]
+    words = [_short(_stem(part) if isinstance(part, Path) else part, STEM) for part in parts]
     changes = [_short(_change(key, value), STEM) for key, value in overrides.items()]
     return _short("-".join([*words, *changes, *(word for word, said in flags.items() if said)]), ALL)
+
+
+def _stem(path: Path) -> str:
+    """Return the name of a file without its ending; all models are called config.json, so those go by their folder."""
+    return path.resolve().parent.name or path.stem if path.name == "config.json" else path.stem
 
 
 def _change(key: str, value: object) -> str:

@@ -76,6 +76,7 @@ def summary(
         "busiest_links": busiest(topology, link_bytes(plan), limiting_seconds(facts.path, plan.network), record.end),
         "predictor": predictor_facts(work.job, facts.forecast),
         "not_modelled": list(NOT_MODELLED),
+        **({"assumed": list(work.job.assumed)} if work.job.assumed else {}),
         **({"ignored_arguments": work.job.ignored._asdict()} if any(work.job.ignored) else {}),
         "simulated": _simulated(topology, work, plan, record),
         "trace": shown(chosen(record.spans, plan, work.job.mesh.size // work.job.parallelism.pp), plan),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from textwrap import wrap
 from typing import Any
 
@@ -40,9 +40,14 @@ def lines(summary: dict[str, Any], took: float, verbose: bool = False, strong: E
     strong: puts emphasis on the three numbers, where the output can show it.
     """
     known = (_memory(summary), _network(summary), _how(summary, took)) if verbose else (_caveats(summary),)
-    ignored = _ignored(summary.get("ignored_arguments", {}))
+    ignored = [*_assumed(summary.get("assumed", ())), *_ignored(summary.get("ignored_arguments", {}))]
     parts = (_head(summary, strong, verbose), _warned(summary), _why(summary), *known, ignored)
     return [line for part in parts if part for line in (*part, "")][:-1]
+
+
+def _assumed(said: Sequence[str]) -> list[str]:
+    """Return what neither file nor command line said of the job."""
+    return folded(f"assumed: {', '.join(said)}") if said else []
 
 
 def _ignored(arguments: dict[str, tuple[str, ...]]) -> list[str]:

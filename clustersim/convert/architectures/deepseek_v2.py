@@ -1,0 +1,13 @@
+"""DeepSeek-V2 (deepseek-ai/DeepSeek-V2, configuration_deepseek.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clustersim.convert.architectures._deepseek import deepseek
+from clustersim.convert.hugging_face import Config
+
+
+def model(config: Config) -> dict[str, Any]:
+    """Return the shapes."""
+    return deepseek(config)

@@ -1,0 +1,92 @@
+"""A Hugging Face config.json as a workload: the model from the file, training and split from the command line or defaults."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from clustersim import plugins
+from clustersim.convert.hugging_face import Config
+from clustersim.errors import InputError, shown, suggest
+
+ROOM = "clustersim.convert.architectures"
+TOKENS = 4 * 2**20
+"""Tokens of a step where nobody says how many, as Llama 3 began with (arXiv 2407.21783, section 3.4.1)."""
+SEQ = 4096
+"""Tokens of a sequence where nobody says how many and the model takes as many."""
+DTYPES = {"float32": "bf16", "float16": "fp16", "bfloat16": "bf16"}
+"""torch_dtype → precision; weights that are published in FP32 are trained in BF16."""
+
+
+class Assumption(NamedTuple):
+    """A key that neither file nor command line said, the value that it has instead, and why."""
+
+    key: str
+    value: Any
+    why: str
+
+    def __str__(self) -> str:
+        value = str(self.value).lower() if isinstance(self.value, bool) else self.value
+        return f"{self.key} {value}" + (f" ({self.why})" if self.why else "")
+
+
+def is_config(data: Mapping[str, Any]) -> bool:
+    """Return whether a file is a config.json and no workload."""
+    return "model_type" in data and "model" not in data
+
+
+def converted(path: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a workload with the name and the shapes of a config.json. Raises InputError for what lacks or contradicts."""
+    config = Config(path, data)
+    model = dict(plugins.load(ROOM, _kind(config), "model")(config))
+    if (layers := model["layers"]) and model.get("dense_layers", 0) >= layers:
+        raise InputError(
+            f"{path}: first_k_dense_replace {model['dense_layers']} leaves none of {layers} layers with experts"
+        )
+    return {"name": _name(path, config), "model": model}
+
+
+def left_out(path: str, data: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what a workload does not say of the model, in words."""
+    module = plugins.names(ROOM)[_kind(Config(path, data))]
+    return tuple(getattr(importlib.import_module(module), "LEFT_OUT", ()))
+
+
+def _kind(config: Config) -> str:
+    known = plugins.names(ROOM)
+    if config.kind not in known:
+        raise InputError(
+            f"{config.path}: model_type {shown(config.kind)} is not built in; {suggest(config.kind, known)}"
+        )
+    return config.kind
+
+
+def _name(path: str, config: Config) -> str:
+    """Return what the config calls itself, else its folder, else its type."""
+    said = config.keys.get("_name_or_path")
+    found = said if isinstance(said, str) and said.strip("./") else Path(path).parent.name
+    return (found.rstrip("/").rsplit("/", 1)[-1] or config.kind)[:200]
+
+
+def defaults(data: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Assumption]:
+    """Yield what a workload made of a config.json still lacks, after the command line has said what it says."""
+    training, split = data.get("training", {}), data.get("parallelism", {})
+    most = data["model"].get("max_positions")
+    seq = training.get("seq")
+    if seq is None:
+        seq = min(most or SEQ, SEQ)
+        yield Assumption("training.seq", seq, "")
+    if training.get("global_batch") is None and isinstance(seq, int) and seq > 0:
+        yield Assumption("training.global_batch", max(TOKENS // seq, 1), "4 Mi tokens a step")
+    dtype = str(config.get("torch_dtype") or config.get("dtype") or "bfloat16")
+    yield Assumption("training.precision", DTYPES.get(dtype, "bf16"), "")
+    if isinstance(tp := split.get("tp", 1), int) and tp > 1 and data["model"].get("causal", True):
+        yield Assumption("parallelism.sequence_parallel", True, "with tp")
+    if isinstance(vpp := split.get("vpp", 1), int) and vpp > 1:
+        yield Assumption("parallelism.schedule", "interleaved", "with vpp")
+    yield Assumption("parallelism.zero", 1, "distributed optimizer")
+    if split.get("zero", 1) in (1, 2):
+        yield Assumption("parallelism.overlap.grad_reduce", True, "")
+        yield Assumption("parallelism.overlap.param_gather", True, "")

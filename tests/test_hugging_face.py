@@ -1,0 +1,144 @@
+"""config.json files of published models as workloads: their sizes, flags and defaults, and what is wrong with them."""
+
+import json
+import sys
+
+import pytest
+from hugging_face_configs import CONFIGS, FULL, OTHERS, SLIDING
+
+from clustersim import plugins
+from clustersim.cli.main import main
+from clustersim.config import shipped
+from clustersim.convert.hugging_face_workload import ROOM
+from clustersim.errors import ClustersimError
+from clustersim.model.blocks import kinds
+from clustersim.model.parameters import parameters
+from clustersim.parallel.load import load
+
+
+def written(folder, keys):
+    path = folder / "config.json"
+    path.write_text(json.dumps(keys, indent=2), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_is_the_shipped_model_of_its_name(name, tmp_path):
+    found, shipped_one = (
+        load(path).model for path in (written(tmp_path, CONFIGS[name]), shipped.files("workloads")[name])
+    )
+    assert parameters(found, mtp=True) == parameters(shipped_one, mtp=True)
+    assert parameters(found, active=True) == parameters(shipped_one, active=True)
+    kept = {"window", "activation", "norm", "norm_position", "positions", "causal", "head_transform", "mla", "qk_norm"}
+    for one, other in zip(kinds(found), kinds(shipped_one), strict=True):
+        assert one.model_dump(include=kept) == other.model_dump(include=kept)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_models_have_their_published_size(name, tmp_path):
+    count, keys = OTHERS[name]
+    assert parameters(load(written(tmp_path, keys)).model) == pytest.approx(count, rel=0.005)
+
+
+def test_every_architecture_is_tested():
+    tested = {keys["model_type"] for keys in (*CONFIGS.values(), *(keys for _, keys in OTHERS.values()))}
+    assert set(plugins.names(ROOM)) == tested | {"llama4_text"}
+
+
+def test_a_text_model_may_stand_by_itself(tmp_path):
+    inner = CONFIGS["llama4_scout"]["text_config"]
+    assert load(written(tmp_path, inner)).model == load(written(tmp_path, CONFIGS["llama4_scout"])).model
+
+
+def test_flags_decide_and_defaults_are_stated(tmp_path):
+    path = written(tmp_path, CONFIGS["llama3_8b"])
+    plain, split = load(path), load(path, {"parallelism.tp": 4, "training.seq": 8192, "parallelism.zero": 0})
+    assert plain.assumed == (
+        "training.seq 4096",
+        "training.global_batch 1024 (4 Mi tokens a step)",
+        "training.precision bf16",
+        "parallelism.zero 1 (distributed optimizer)",
+        "parallelism.overlap.grad_reduce true",
+        "parallelism.overlap.param_gather true",
+    )
+    assert split.assumed == (
+        "training.global_batch 512 (4 Mi tokens a step)",
+        "training.precision bf16",
+        "parallelism.sequence_parallel true (with tp)",
+    )
+    assert (split.parallelism.sequence_parallel, split.parallelism.zero, split.training.global_batch) == (True, 0, 512)
+
+
+def test_what_is_left_out_is_said(tmp_path):
+    assert load(written(tmp_path, CONFIGS["gpt_oss_20b"])).assumed[-2:] == (
+        "without attention sinks, one number a head",
+        "without biases of experts",
+    )
+
+
+def command(monkeypatch, capsys, *arguments):
+    monkeypatch.setattr(sys, "argv", ["clustersim", *map(str, arguments)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return end.value.code or 0, *capsys.readouterr()
+
+
+def test_run_takes_a_config_and_says_what_it_assumed(tmp_path, monkeypatch, capsys):
+    path = written(tmp_path, CONFIGS["qwen3_8b"])
+    asked = ["run", "hgx_h100_8", "--model", path.parent, "--tp", "4", "--sequence", "2048", "--no-save", "--json"]
+    code, out, _ = command(monkeypatch, capsys, *asked, "--global-batch", "16", "--predictor", "roofline")
+    assert code == 0
+    assert json.loads(out)["assumed"][0] == "training.precision bf16"
+
+
+SOUND = CONFIGS["qwen3_30b_a3b"]
+WRONG = {
+    "no type": ({"model_type": ""}, "config.json: model_type '' is not built in; known: bert, deepseek_v2,"),
+    "unknown type": ({"model_type": "qwen3_mo"}, "model_type 'qwen3_mo' is not built in; did you mean 'qwen3_moe'?"),
+    "missing": ({"hidden_size": None}, "lacks hidden_size; a config.json of model_type 'qwen3_moe' has it"),
+    "missing experts": ({"num_experts": None}, "lacks num_experts; a config.json of model_type 'qwen3_moe' has it"),
+    "negative": ({"num_hidden_layers": -1}, "num_hidden_layers is -1; it must be a whole number of at least 1"),
+    "text": ({"vocab_size": "many"}, "vocab_size is 'many'; it must be a whole number of at least 1"),
+    "activation": ({"hidden_act": "tanh"}, "hidden_act 'tanh' is not supported; known: gelu,"),
+    "key/value heads": (
+        {"num_key_value_heads": 5},
+        "model.kv_heads: 5 does not divide 32 heads; use 1, 2, 4, 8, 16, 32",
+    ),
+    "top-k": ({"num_experts_per_tok": 256}, "model.topk: 256 is more than the 128 experts; use at most 128"),
+    "sparse layers": ({"mlp_only_layers": 3}, "mlp_only_layers is 3; it is a list of numbers of layers"),
+    "flag": ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'; it must be true or false"),
+    "no layer with experts": ({"decoder_sparse_step": 999}, "model.blocks: leaves no layer with experts of 48"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_gets_one_sentence(case, tmp_path):
+    change, message = WRONG[case]
+    with pytest.raises(ClustersimError) as caught:
+        load(written(tmp_path, {key: value for key, value in {**SOUND, **change}.items() if value is not None}))
+    assert message in str(caught.value)
+    assert "config.json" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_kinds_of_layers_are_counted(tmp_path):
+    keys = {**CONFIGS["gpt_oss_20b"], "layer_types": [SLIDING, FULL]}
+    with pytest.raises(ClustersimError, match="layer_types must name each of the 24 layers; list as many"):
+        load(written(tmp_path, keys))
+
+
+def test_too_long_a_sequence_and_a_split_that_does_not_divide(tmp_path):
+    path = written(tmp_path, CONFIGS["llama3_8b"])
+    with pytest.raises(ClustersimError, match=r"training\.seq: 9000 is longer than model\.max_positions 8192"):
+        load(path, {"training.seq": 9000})
+    with pytest.raises(ClustersimError, match=r"parallelism\.tp: 3 does not divide 32 attention heads; use 1, 2, 4, 8"):
+        load(path, {"parallelism.tp": 3})
+
+
+def test_a_model_stands_in_the_place_of_a_workload(tmp_path, monkeypatch, capsys):
+    path = written(tmp_path, CONFIGS["llama3_8b"])
+    both, none = (command(monkeypatch, capsys, "run", "hgx_h100_8", *more) for more in (["gpt3", "--model", path], []))
+    assert (both[0], none[0]) == (2, 2)
+    assert "exclude each other; give one of them" in both[2]
+    assert "Missing argument 'WORKLOAD'; give a workload, or a model's config.json with --model" in none[2]
