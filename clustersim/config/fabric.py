@@ -1,7 +1,5 @@
 """The specifications of fabrics between nodes, one for each kind."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Literal
 

@@ -15,9 +15,12 @@ from clustersim.units import parse, scaled
 
 
 class Spec(BaseModel):
-    """Base of every spec: frozen, unknown keys are errors, no silent conversion of types."""
+    """Base of every spec: frozen, unknown keys are errors, no silent conversion of types.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    Files of specs do not postpone annotations: pydantic would evaluate the text of each. Validators are built when they are used.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
 
 _REACH: Mapping[str, tuple[float, float, str]] = {

@@ -1,7 +1,5 @@
 """The description of one GPU: `clustersim/hardware/gpus/*.yaml` or a user's own file."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """The specification of several jobs on one cluster."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

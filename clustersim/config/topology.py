@@ -1,7 +1,5 @@
 """The specification of a cluster: its nodes, the fabric between them, and what is broken."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Any, Literal
 

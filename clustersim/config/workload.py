@@ -1,7 +1,5 @@
 """The specification of a workload: a model, how it is trained, and how it is split over the GPUs."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field
