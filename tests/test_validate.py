@@ -15,6 +15,7 @@ from clustersim.config.yaml import parse
 from clustersim.errors import InputError, InterruptedSweepError
 from clustersim.files import digest
 from clustersim.hardware.gpus import load
+from clustersim.parallel.load import build
 from clustersim.report import calibration
 from clustersim.report.calibration import Kind
 from clustersim.report.store import Question
@@ -134,6 +135,30 @@ def test_tensor_parallelism_alone_makes_sequence_parallelism(tmp_path):
     assert job["parallelism"]["sequence_parallel"] is False
 
 
+MIXTURE = {"experts": "16", "topk": "2", "shared_experts": "1", "ffn_hidden": "256", "layers": "4"}
+
+
+@pytest.mark.parametrize(
+    ("model", "change", "blocks"),
+    [
+        ("DeepSeek-V3 (4 layers)", {"kv_heads": "MLA"}, {"dense_layers": 1, "dense_ffn": 18432}),
+        ("DeepSeek-V3", {"kv_heads": "MLA", "layers": "61"}, {"dense_layers": 3, "dense_ffn": 18432}),
+        ("DeepSeek-V2 (4 layers)", {"kv_heads": "MLA"}, {"dense_layers": 1, "dense_ffn": 12288}),
+        ("Kimi K2", {"layers": "61"}, {"dense_layers": 1, "dense_ffn": 18432}),
+        ("gpt-oss-20b", {}, {"blocks": [{"window": 128}, {}], "head_dim": 64}),
+        ("Llama4 Scout", {}, {"blocks": [{"count": 3, "window": 8192}, {"positions": "none"}]}),
+        ("Qwen3-30B-A3B", {}, {"qk_norm": True, "head_dim": 128}),
+    ],
+)
+def test_a_models_name_says_which_of_its_layers_differ(tmp_path, model, change, blocks):
+    cells = {"model": model, "pp": "1", "tp": "1", "dp": "8", **MIXTURE, **change}
+    [one] = runs.read(write(tmp_path / "runs.csv", cells, names=tuple({**ROW, **MIXTURE})))
+    _, job = specs(adapt(one))
+    assert {key: job["model"][key] for key in blocks} == blocks
+    assert ("mla" in job["model"]) == ("MLA" in change.values() or model.startswith("Kimi"))
+    assert build(parse(json.dumps(job))).model.layers == int(change.get("layers", 4))
+
+
 @pytest.mark.parametrize(
     ("change", "kind"),
     [
@@ -143,7 +168,7 @@ def test_tensor_parallelism_alone_makes_sequence_parallelism(tmp_path):
         ({"kv_heads": "MLA"}, "multi-latent attention"),
         ({"precision": "nvfp4"}, "precision"),
         ({"model": "my model"}, "unknown model"),
-        ({"model": "DeepSeek-V3"}, "unknown model"),
+        ({"model": "DeepSeek-V3"}, "incomplete source"),
         ({"framework": "by hand"}, "unknown framework"),
         ({"gpu": "tpu-v5p"}, "unknown GPU"),
         ({"layers": "5"}, "layout"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,12 +23,40 @@ class ModelFamily:
     tied: bool
     dropout: bool
     source: str
-    refused: str = ""
+    layers: Callable[[Run], Mapping[str, Any]] | None = None
+    """Keys of `model:` that follow from the shapes of a run: which of its layers are of which kind."""
+
+
+_V2 = {"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_head_dim": 128, "qk_pos_emb_head_dim": 64, "v_head_dim": 128}
+"""Latents of DeepSeek-V2 and V3, and of Kimi K2 (their config.json)."""
+_DENSE = {"deepseek-v2": (1, 12288), "deepseek-v3": (3, 18432), "deepseek-r1": (3, 18432), "kimi": (1, 18432)}
+"""First layers without experts, and their width (config.json: first_k_dense_replace, intermediate_size)."""
+
+
+def _latent(run: Run) -> Mapping[str, Any]:
+    """Return latent attention and the first layers without experts: one in a model that was cut short, as SimuMax's is."""
+    count, width = next((found for word, found in _DENSE.items() if _spelled(run.model).startswith(word)), (1, 0))
+    dense = count if (run.layers or 0) > 8 * count else 1
+    latents = _V2 if (run.hidden or 0) > 2048 else {**_V2, "q_lora_rank": None}  # V2-Lite has none of the queries
+    return {"mla": latents, "dense_layers": dense, "dense_ffn": width or 10944}
+
+
+def _every_other(run: Run) -> Mapping[str, Any]:
+    """Return Llama 4's blocks: three of four in windows; with 128 experts every other layer has some, with 16 all."""
+    window, dense = {"window": 8192}, {"experts": 0, "ffn": 16384}
+    if (run.experts or 0) < 128:
+        return {"head_dim": 128, "blocks": [{"count": 3, **window}, {"positions": "none"}]}
+    return {"head_dim": 128, "blocks": [{**dense, **window}, window, {**dense, **window}, {"positions": "none"}]}
 
 
 FAMILIES = (
     ModelFamily(
-        "gpt", ("gpt-oss",), {}, False, False, "", "layers of different kinds (sliding windows) are not modelled"
+        "gpt-oss",
+        ("gpt-oss",),
+        {**_LLAMA, "bias": True, "head_dim": 64, "blocks": [{"window": 128}, {}]},
+        False,
+        False,
+        "GPT-OSS (arXiv 2508.10925, section 2)",
     ),
     ModelFamily("gpt", ("gpt", "opt"), _PRENORM, True, True, "Radford et al. 2019; Megatron-LM pretrain_gpt.py"),
     ModelFamily(
@@ -44,34 +72,42 @@ FAMILIES = (
     ModelFamily(
         "nemotron",
         ("nemotron4", "nemotron-4", "nemotron3", "nemotron-3", "nemotron-8b", "nemotron-22b"),
-        {"norm": "layernorm", "activation": "relu", "positions": "rotary", "bias": False},
+        {"norm": "layernorm", "activation": "squared_relu", "positions": "rotary", "bias": False},
         False,
         False,
-        "Nemotron-4 (arXiv 2402.16819): squared ReLU, as many bytes and about as many FLOP as ReLU; untied, no biases",
+        "Nemotron-4 (arXiv 2402.16819): squared ReLU; untied, no biases",
     ),
     ModelFamily(
         "qwen",
         ("qwen2", "qwen-2", "qwen1"),
-        {**_LLAMA},
+        {**_LLAMA, "qkv_bias": True},
         False,
         False,
-        "Qwen2.5 (arXiv 2412.15115); biases of queries, keys and values left out",
+        "Qwen2.5 (arXiv 2412.15115): biases of queries, keys and values",
     ),
     ModelFamily(
-        "qwen3", ("qwen3",), _LLAMA, False, False, "Qwen3 (arXiv 2505.09388); norms of queries and keys left out"
+        "qwen3",
+        ("qwen3",),
+        {**_LLAMA, "qk_norm": True, "head_dim": 128},
+        False,
+        False,
+        "Qwen3 (arXiv 2505.09388): norms of queries and keys",
     ),
-    ModelFamily("deepseek", ("deepseek", "kimi"), {}, False, False, "", "multi-latent attention (MLA) is not modelled"),
-    ModelFamily(
-        "llama4", ("llama4", "llama-4"), {}, False, False, "", "dense and expert layers in turn are not modelled"
-    ),
+    ModelFamily("deepseek", ("deepseek", "kimi"), _LLAMA, False, False, "DeepSeek-V2 (arXiv 2405.04434), V3", _latent),
+    ModelFamily("llama4", ("llama4", "llama-4"), _LLAMA, False, False, "Llama 4, config.json", _every_other),
 )
 
 
 def family(name: str) -> ModelFamily | None:
     """Return the family whose words a model's name begins with, the longest first; None when there is none."""
-    text = name.lower().replace("_", "-").removeprefix("meta-").removeprefix("megatron-")
+    text = _spelled(name)
     hits = [(len(word), one) for one in FAMILIES for word in one.words if text.startswith(word)]
     return max(hits, key=lambda hit: hit[0])[1] if hits else None
+
+
+def _spelled(name: str) -> str:
+    """Return a name as words of families are written."""
+    return name.lower().replace("_", "-").removeprefix("meta-").removeprefix("megatron-")
 
 
 def tied(run: Run, found: ModelFamily) -> tuple[bool, str]:

@@ -35,13 +35,12 @@ def framework_of(run: Run) -> Framework:
 def _refuse(run: Run) -> tuple[ModelFamily, Framework]:
     """Raise Refusal for what no workload can say; the first reason in this order counts."""
     found = family(run.model)
-    if isinstance(run.kv_heads, str):
-        raise Refusal("multi-latent attention", f"kv_heads {run.kv_heads}: multi-latent attention is not modelled")
     if found is None:
         raise Refusal("unknown model", f"{run.model!r} is of no known family of models")
-    if found.refused:
-        raise Refusal("unknown model", found.refused)
-    for name in NEEDED:
+    if isinstance(run.kv_heads, str) and found.name != "deepseek":
+        what = f"kv_heads {run.kv_heads}: the widths of latents are those of DeepSeek and Kimi alone"
+        raise Refusal("multi-latent attention", what)
+    for name in (*NEEDED, *(("experts", "topk", "ffn_hidden") if found.layers else ())):
         if getattr(run, name) is None:
             raise Refusal("incomplete source", f"the source does not say {name}")
     framework = framework_of(run)
@@ -125,14 +124,25 @@ class _Draft:
         run = self.run
         for key in ("layers", "hidden", "heads", "vocab"):
             self.put(f"model.{key}", getattr(run, key))
-        for key, value in (("ffn", run.ffn_hidden), ("kv_heads", run.kv_heads), ("experts", run.experts)):
+        for key, value in (
+            ("ffn", run.ffn_hidden),
+            ("kv_heads", None if isinstance(run.kv_heads, str) else run.kv_heads),
+            ("experts", run.experts),
+        ):
             if value is not None:
                 self.put(f"model.{key}", value)
         if run.experts:
             self.put("model.topk", run.topk or 1)
             self.put("model.shared_experts", run.shared_experts or 0)
         self.spec["model"].update(found.shapes)
-        self.assumed.append(f"model: {', '.join(map(str, found.shapes.values()))} (model family {found.name})")
+        said = ", ".join(str(value) for key, value in found.shapes.items() if key != "blocks")
+        self.assumed.append(f"model: {said} (model family {found.name})")
+        if found.layers:
+            own = found.layers(run)
+            self.spec["model"].update(own)
+            self.assumed.append(f"model: {', '.join(f'{key} {value}' for key, value in own.items())} ({found.source})")
+        if found.name == "deepseek":
+            self.spec["model"].pop("kv_heads", None)
         share, why = tied(run, found)
         self.put("model.tied_embeddings", share)
         self.assumed.append(f"model.tied_embeddings: {str(share).lower()} ({why})")
