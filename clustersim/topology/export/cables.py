@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from clustersim.config.yaml import Document
 from clustersim.convert.astra_sim import is_astra
+from clustersim.errors import ConfigError
 from clustersim.topology.build import build, deep_merge
 from clustersim.topology.model import Topology
 
-_TREES = frozenset({"fat_tree", "rail_optimized", "leaf_spine", "rail_only", "dragonfly_plus"})
+BUNDLES = "adaptive"
+"""The routing that spreads packets over cables evenly, so that these are one link; with `dmodk` each is a link of its own."""
 
 
 def cabled(document: Document) -> Topology:
@@ -15,14 +17,15 @@ def cabled(document: Document) -> Topology:
 
     Raises ConfigError as `build` does.
     """
-    fabric = {} if is_astra(document) else document.data.get("fabric") or {}
-    routing = fabric.get("routing") or {}
-    build(document)
-    if fabric.get("kind") not in _TREES or routing.get("mode", "adaptive") != "adaptive":
-        return build(document)
+    built = build(document)
+    if is_astra(document) or ((document.data.get("fabric") or {}).get("routing") or {}).get("mode", BUNDLES) != BUNDLES:
+        return built
     data = deep_merge(document.data, {"fabric": {"routing": {"mode": "dmodk"}}})
     data["faults"] = [f for f in data.get("faults") or [] if not _bundle(f.get("link"))]
-    return build(Document(document.path, data, document.positions))
+    try:
+        return build(Document(document.path, data, document.positions))
+    except ConfigError:
+        return built  # of a kind that has no such routing and bundles nothing
 
 
 def _bundle(link: str | None) -> bool:
