@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -29,10 +29,35 @@ from clustersim.report.summary import Facts, Forecast, outline, summary
 from clustersim.topology.model import Topology
 
 Progress = Callable[[str], None]
+
 PLACED = 1024
 """Jobs whose placement is kept: a sweep asks for each twice."""
 TRIED = 12
 """Ways to use more GPUs whose memory is looked at, the best first."""
+
+
+def silent(_: str) -> None:
+    """Tell nobody how far a simulation is."""
+
+
+class PlayOptions(TypedDict, total=False):
+    """How jobs are simulated, if not as usual."""
+
+    fold: bool
+    """Whether ranks that nothing can tell apart are simulated once; usually they are."""
+    ignore_memory: bool
+    """Whether to go on when a job does not fit; usually not."""
+    progress: Progress
+    """Told the name of each part of the work as it begins."""
+
+
+class StepOptions(PlayOptions, total=False):
+    """How a step of one job is simulated, if not as usual."""
+
+    full_attention: bool
+    """Whether the model FLOP have all of causal attention; usually half."""
+    engine: Engine
+    """Who plays the step; usually SimPy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,45 +78,27 @@ def simulate(
     topology: str | Path,
     workload: str | Path,
     overrides: Mapping[str, object] | None = None,
-    *,
-    fold: bool = True,
-    ignore_memory: bool = False,
-    full_attention: bool = False,
-    engine: Engine = "simpy",
-    progress: Progress = lambda _: None,
+    **options: Unpack[StepOptions],
 ) -> StepResult:
     """Simulate one training step.
 
     topology, workload: paths of YAML files. overrides: dotted keys of both, such as {"parallelism.tp": 4, "cluster.nodes": 64}.
-    fold: simulate alike ranks once. ignore_memory: go on when the job does not fit. full_attention: count all of causal
-    attention in the model FLOP. engine: who plays the step. progress is told the name of each step. Raises InputError.
+    Raises InputError for bad input.
     """
     from clustersim.parallel.load import load as load_workload
     from clustersim.topology.build import load as load_topology
 
+    progress = options.get("progress", silent)
     progress("load")
     of_cluster, of_job = parted(overrides or {})
     job = load_workload(workload, of_job)
     progress("build")
-    cluster = load_topology(topology, of_cluster)
-    options = {"fold": fold, "ignore_memory": ignore_memory, "full_attention": full_attention}
-    return run(cluster, job, **options, engine=engine, progress=progress)
+    return run(load_topology(topology, of_cluster), job, **options)
 
 
-def run(
-    cluster: Topology,
-    job: Job,
-    *,
-    fold: bool = True,
-    ignore_memory: bool = False,
-    full_attention: bool = False,
-    engine: Engine = "simpy",
-    progress: Progress = lambda _: None,
-) -> StepResult:
-    """Simulate one step of a loaded job, on the first GPUs of a built cluster; arguments as in `simulate`."""
-    return Simulator(cluster).run(
-        job, fold=fold, ignore_memory=ignore_memory, full_attention=full_attention, engine=engine, progress=progress
-    )
+def run(cluster: Topology, job: Job, **options: Unpack[StepOptions]) -> StepResult:
+    """Simulate one step of a loaded job, on the first GPUs of a built cluster."""
+    return Simulator(cluster).run(job, **options)
 
 
 class Simulator:
@@ -114,9 +121,9 @@ class Simulator:
         ignore_memory: bool = False,
         full_attention: bool = False,
         engine: Engine = "simpy",
-        progress: Progress = lambda _: None,
+        progress: Progress = silent,
     ) -> StepResult:
-        """Simulate one step of a loaded job, on the first GPUs of the cluster; arguments as in `simulate`."""
+        """Simulate one step of a loaded job, on the first GPUs of the cluster; the rest is in StepOptions."""
         begun = time.perf_counter()
         job = self.placed(job)
         progress("predict")

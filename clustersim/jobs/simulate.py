@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from clustersim.engine.compile import Plan, plan
 from clustersim.engine.record import Record
@@ -18,7 +18,7 @@ from clustersim.parallel.job import MAX_PASSES
 from clustersim.preparation import check_names
 from clustersim.report.jobs_facts import Alone, JobSteps, Shared
 from clustersim.report.jobs_summary import summary
-from clustersim.simulation import Progress, Simulator
+from clustersim.simulation import PlayOptions, Progress, Simulator, silent
 from clustersim.topology.model import Topology
 
 
@@ -42,23 +42,21 @@ def simulate(
     *,
     placement: str | None = None,
     steps: int | None = None,
-    fold: bool = True,
-    ignore_memory: bool = False,
-    progress: Progress = lambda _: None,
+    **options: Unpack[PlayOptions],
 ) -> JobsResult:
     """Simulate jobs that share a cluster.
 
     topology: path of a YAML file. files: workloads, or one file of jobs. overrides: dotted keys that are replaced in every
     workload. placement: `packed` (default), `spread`, `random`, `random:7`. steps: how many each job completes at least
-    (default 3). fold, ignore_memory, progress: as in `clustersim.simulate`. Raises InputError for bad input.
+    (default 3). Raises InputError for bad input.
     """
     from clustersim.topology.build import load as load_topology
 
+    progress = options.get("progress", silent)
     progress("load")
     wanted = load([Path(file) for file in files], overrides or {}, placement, steps)
     progress("build")
-    cluster = load_topology(topology)
-    return share(cluster, wanted, fold=fold, ignore_memory=ignore_memory, progress=progress)
+    return share(load_topology(topology), wanted, **options)
 
 
 def share(
@@ -67,9 +65,9 @@ def share(
     *,
     fold: bool = True,
     ignore_memory: bool = False,
-    progress: Progress = lambda _: None,
+    progress: Progress = silent,
 ) -> JobsResult:
-    """Simulate loaded jobs on a built cluster; arguments as in `simulate`."""
+    """Simulate loaded jobs on a built cluster; the rest is in PlayOptions."""
     from clustersim.engine.simulate import simulate as play
 
     begun = time.perf_counter()
