@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from heapq import heappush
 from itertools import count
 from operator import itemgetter
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import simpy
+from simpy.events import NORMAL
 
 from clustersim.engine.flows import Asked, Flow, Flows, Reservations
 
@@ -103,12 +105,32 @@ def _peaks(flows: Iterable[Flow | None]) -> Asked:
 Activity.NONE = Activity(())
 
 
-class _Run:
-    """An activity under way. `index` counts half segments: even computes, odd flows; -1 while it sleeps."""
+class Timer(simpy.Event):
+    """A time-out without what SimPy's own does beside: there are as many as tasks. `what` is for those that are called."""
+
+    __slots__ = ("callbacks", "what")
+    _ok, _value = True, None
+
+    def __init__(self, callbacks: list[Callable[[Any], None]], what: Any = None) -> None:
+        self.callbacks, self.what = callbacks, what
+
+
+class _Run(Timer):
+    """An activity under way, and the timer of its end as long as it sleeps.
+
+    `index` counts half segments: even computes, odd flows; -1 while it sleeps.
+    """
 
     __slots__ = ("activity", "done", "ends", "index", "remaining", "started", "version")
 
-    def __init__(self, activity: Activity, started: float, done: Callable[[list[float] | None], None]) -> None:
+    def __init__(
+        self,
+        callbacks: list[Callable[[Any], None]],
+        activity: Activity,
+        started: float,
+        done: Callable[[list[float] | None], None],
+    ) -> None:
+        self.callbacks = callbacks
         self.activity, self.started, self.done = activity, started, done
         self.index = -1
         self.ends: list[float] | None = None  # when each half segment ended, once awake
@@ -128,6 +150,7 @@ class Fabric:
         self.begun = count()
         self.armed = 0
         self.dirty = False
+        self.slept: list[Callable[[_Run], None]] = [self._over]
 
     def start(self, activity: Activity, done: Callable[[list[float] | None], None]) -> None:
         """Start `activity` now; call `done` at its end with the ends of its half segments (None: as if idle)."""
@@ -135,22 +158,30 @@ class Fabric:
         if not len(asked.links):
             self._after(activity.idle, lambda: done(None))
             return
-        run = _Run(activity, self.env.now, done)
-        tight = self.reservations.take(asked)
+        env = self.env
+        run = _Run(self.slept, activity, env._now, done)
+        tight = self.reservations.sleep(asked)
         if tight:
             self._wake_all(tight)
             run.ends = []
             self._enter(run, 0)
         else:  # its links cannot be full, as the peaks of all that hold them fit
             self.sleepers[run] = None
-            self.reservations.rest(asked)
-            self._after(activity.idle, lambda: self._finish(run) if run.index < 0 else None)
+            heappush(env._queue, (env._now + activity.idle, NORMAL, next(env._eid), run))
 
     def _after(self, delay: float, call: Callable[[], None]) -> None:
-        event = simpy.Timeout(self.env, delay)
-        event.callbacks.append(lambda _: call())
+        env = self.env
+        heappush(env._queue, (env._now + delay, NORMAL, next(env._eid), Timer([lambda _: call()])))
+
+    def _over(self, run: _Run) -> None:
+        """End what slept until its end; who was woken ends by himself."""
+        if run.index < 0:
+            del self.sleepers[run]
+            self.reservations.leave(run.activity.asked)
+            run.done(None)
 
     def _rise(self, run: _Run) -> None:
+        """Wake up somebody, who holds his links as before."""
         del self.sleepers[run]
         self.reservations.rise(run.activity.asked)
 
@@ -160,12 +191,13 @@ class Fabric:
             return
         mark = np.zeros(len(self.reservations.limit), bool)
         mark[tight] = True
-        for run in [run for run in self.sleepers if mark[run.activity.asked.links].any()]:
-            self._wake(run)
+        short = set(tight)
+        for run in list(self.sleepers):
+            asked = run.activity.asked
+            if any(link in short for link, _ in asked.few) if asked.few else mark[asked.links].any():
+                self._wake(run)
 
     def _finish(self, run: _Run) -> None:
-        if run.index < 0:
-            self._rise(run)
         self.reservations.give(run.activity.asked)
         run.done(run.ends)
 

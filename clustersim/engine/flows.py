@@ -7,6 +7,7 @@ its links could be full. So what stopped below that level keeps its rate, and th
 
 from __future__ import annotations
 
+from math import inf
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -17,6 +18,7 @@ from clustersim.arrays import Floats, Ints, entries
 _SAME = 1e-12  # relative change of a rate that is no change
 _BELOW = 1 - 1e-9
 _NEARLY = 0.98
+_NEAR = 16  # flows that are solved sooner one by one
 
 
 class Flow(NamedTuple):
@@ -67,6 +69,10 @@ class Flows:
         self.level = np.inf
         self.full = np.zeros(len(limit), bool)  # or nearly so, when last solved
         self.place = np.zeros(len(limit), np.int64)
+        self.few: dict[int, tuple[tuple[int, float], ...]] = {}  # (link, weight) of flows that cross few links, by slot
+        self.on: dict[int, dict[int, float]] = {}  # of these the slots that cross a link, with their weights
+        self.changed: set[int] = set()  # links on which such flows came or went since the last solution
+        self.wide = False  # whether another one went since then
 
     def add(self, flow: Flow, left: float, now: float) -> int:
         """Return the slot of a flow that has `left` bytes to move; its rate is zero until `solve`."""
@@ -78,6 +84,11 @@ class Flows:
         self.weight[flow.links] += flow.weights
         self.crossing[flow.links] += 1
         self.fresh.append(slot)
+        if len(flow.links) <= _FEW:
+            self.few[slot] = loads = tuple(zip(flow.links.tolist(), flow.weights.tolist(), strict=True))
+            for link, weight in loads:
+                self.on.setdefault(link, {})[slot] = weight
+                self.changed.add(link)
         return slot
 
     def remove(self, *slots: int) -> None:
@@ -92,15 +103,25 @@ class Flows:
         self.used[idle] = self.weight[idle] = 0.0
         for slot in slots:
             self.flow[slot] = _FREE
+            if slot not in self.few:
+                self.wide = True
+                continue
+            for link, _ in self.few.pop(slot):
+                del self.on[link][slot]
+                self.changed.add(link)
         self.lands[list(slots)] = self.rate[list(slots)] = np.inf
         self.free += slots
 
     def solve(self, now: float) -> float:
         """Bring rates up to date and return when the first transfer lands (infinite: none moves)."""
         self.solves += 1
-        slots = self._touched()
+        near = self._near()
+        slots = self._touched() if near is None else np.array(near, np.int64)
         if len(slots):
-            self._settle(slots, self._rates(slots), now)
+            self._settle(slots, self._rates(slots) if near is None else self._filled(near), now)
+        self.fresh.clear()
+        self.changed.clear()
+        self.level, self.wide = np.inf, False
         return float(self.lands.min(initial=np.inf))
 
     def due(self, time: float) -> list[int]:
@@ -120,10 +141,51 @@ class Flows:
     def _touched(self) -> Ints:
         """Return the slots whose rate may change: the new ones, and those that did not stop below the level of the change."""
         level = min(self.level, self._meets()) * _BELOW
-        slots = np.flatnonzero((self.rate < np.inf) & ((self.rate >= level) | (self.rate == 0.0)))
-        self.fresh.clear()
-        self.level = np.inf
-        return slots
+        return np.flatnonzero((self.rate < np.inf) & ((self.rate >= level) | (self.rate == 0.0)))
+
+    def _near(self) -> list[int] | None:
+        """Return the flows that share links with those that came or went, or with others that do; None if they are many.
+
+        What no such chain joins to a change is not touched by it.
+        """
+        if self.wide or len(self.few) < len(self.flow) - len(self.free):
+            return None
+        links, found = list(self.changed), dict.fromkeys(self.fresh)
+        for link in links:  # grows while it is read
+            for slot in self.on[link]:
+                if slot not in found:
+                    found[slot] = None
+                    links += [other for other, _ in self.few[slot] if other not in links]
+            if len(found) > _NEAR:
+                return None
+        return list(found)
+
+    def _filled(self, slots: list[int]) -> Floats:
+        """Return the rates of a few flows that share links with no others: what rises with all until it is full, by hand."""
+        room = {link: float(self.limit[link]) for slot in slots for link, _ in self.few[slot]}
+        rates: dict[int, float] = {}
+        left = {slot: float(self.bound[slot]) for slot in slots}
+        while left:
+            share = {}
+            for link, free in room.items():
+                weight = sum(w for slot, w in self.on[link].items() if slot in left)
+                if weight:
+                    share[link] = free / weight
+            most = {slot: min([bound, *(share[link] for link, _ in self.few[slot])]) for slot, bound in left.items()}
+            level = min(most.values()) * _SAME_maxmin
+            for slot, rate in most.items():
+                if rate <= level:
+                    rates[slot] = rate
+                    del left[slot]
+                    for link, weight in self.few[slot]:
+                        room[link] = max(room[link] - weight * rate, 0.0)
+        for link in room:
+            limit = float(self.limit[link])
+            self.used[link] = used = sum(weight * rates[slot] for slot, weight in self.on[link].items())
+            self.full[link] = used > _NEARLY * limit
+        old = self.rate[slots]
+        found = np.array([rates[slot] for slot in slots])
+        return np.where(np.abs(found - old) > _SAME * old, found, old)
 
     def _meets(self) -> float:
         """Return a level below which no link of a new transfer is full.
@@ -244,20 +306,45 @@ class Reservations:
 
     def take(self, asked: Asked) -> list[int]:
         """Hold links; return those that all that hold them could overfill."""
+        links = asked.links
+        self.reserved[links] += asked.peaks
+        self.holders[links] += 1
+        tight: list[int] = links[self.reserved[links] > self.most[links]].tolist()
+        return tight
+
+    def sleep(self, asked: Asked) -> list[int]:
+        """Hold links and fall asleep on them, unless all that hold one of them could overfill it: these are returned."""
         if not asked.few:
-            links = asked.links
-            self.reserved[links] += asked.peaks
-            self.holders[links] += 1
-            tight: list[int] = links[self.reserved[links] > self.most[links]].tolist()
+            tight = self.take(asked)
+            if not tight:
+                self.rest(asked)
             return tight
-        _, _, most, reserved, holders, _ = self.scalars
+        _, limit, most, reserved, holders, asleep = self.scalars
         short = []
         for link, peak in asked.few:
             reserved[link] += peak
             holders[link] += 1
             if reserved[link] > most[link]:
                 short.append(link)
+        if not short:
+            for link, _ in asked.few:
+                asleep[link] += 1
+                limit[link] = inf
         return short
+
+    def leave(self, asked: Asked) -> None:
+        """Wake up from links and hold them no more."""
+        if not asked.few:
+            self.rise(asked)
+            self.give(asked)
+            return
+        capacity, limit, _, reserved, holders, asleep = self.scalars
+        for link, peak in asked.few:
+            left = holders[link] = holders[link] - 1
+            reserved[link] = reserved[link] - peak if left else 0.0
+            left = asleep[link] = asleep[link] - 1
+            if not left:
+                limit[link] = capacity[link]
 
     def give(self, asked: Asked) -> None:
         """Hold links no more."""
@@ -273,28 +360,15 @@ class Reservations:
 
     def rest(self, asked: Asked) -> None:
         """Fall asleep on links."""
-        if not asked.few:
-            self.asleep[asked.links] += 1
-            self.limit[asked.links] = np.inf
-            return
-        _, limit, _, _, _, asleep = self.scalars
-        for link, _ in asked.few:
-            asleep[link] += 1
-            limit[link] = np.inf
+        self.asleep[asked.links] += 1
+        self.limit[asked.links] = np.inf
 
     def rise(self, asked: Asked) -> None:
         """Wake up from links."""
-        if not asked.few:
-            links = asked.links
-            self.asleep[links] -= 1
-            awake = links[self.asleep[links] == 0]
-            self.limit[awake] = self.capacity[awake]
-            return
-        capacity, limit, _, _, _, asleep = self.scalars
-        for link, _ in asked.few:
-            left = asleep[link] = asleep[link] - 1
-            if not left:
-                limit[link] = capacity[link]
+        links = asked.links
+        self.asleep[links] -= 1
+        awake = links[self.asleep[links] == 0]
+        self.limit[awake] = self.capacity[awake]
 
 
 # Weighted max-min fair rates.

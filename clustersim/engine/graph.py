@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -104,13 +105,15 @@ class StepGraph:
         order = np.argsort(self.occurrences.node, kind="stable")
         return order, np.searchsorted(self.occurrences.node[order], np.arange(len(self.slot) + 1))
 
+    @cached_property
     def after(self) -> list[list[int]]:
-        """Return the successors of each node, twice where it is both of its predecessors."""
-        result: list[list[int]] = [[] for _ in self.slot]
-        for before in (self.a, self.b):
-            for node, one in enumerate(before):
-                if node:
-                    result[one].append(node)
+        """The successors of each node, twice where it is both of its predecessors."""
+        before, count = np.concatenate(self.arrays[:2]), len(self.slot)
+        order = np.argsort(before, kind="stable")
+        start = np.searchsorted(before[order], np.arange(count + 1)).tolist()
+        following = (order % count).tolist()
+        result = [following[begin:end] for begin, end in pairwise(start)]
+        result[0] = [node for node in result[0] if node]  # the begin of the step is its own predecessor
         return result
 
     def found(self, programs: Sequence[Program]) -> Tasks:

@@ -6,15 +6,18 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from heapq import heappush
 
 import numpy as np
 import simpy
+from simpy.events import NORMAL
 
 from clustersim.engine.compile import Plan
-from clustersim.engine.fabric import Fabric
+from clustersim.engine.fabric import Fabric, Timer
 from clustersim.engine.graph import StepGraph
 from clustersim.engine.instances import build
 from clustersim.engine.pattern import JOIN
+from clustersim.engine.program import Tasks
 from clustersim.engine.record import Record
 from clustersim.errors import SimulationError
 
@@ -25,23 +28,25 @@ def simulate(
     steps: int = 1,
     starts: Sequence[float] = (),
     graphs: Sequence[StepGraph] = (),
+    tasks: Sequence[Tasks] = (),
 ) -> tuple[list[Record], ...]:
     """Play the plans of jobs that share a cluster, and return the complete steps of each job.
 
     Every job starts at its time of `starts` (seconds; default: all at 0) and repeats its step until each has completed
     `steps` that began when all had started. A step begins when all ranks of the job have ended the one before. progress is
-    told the share of the tasks that are done, a hundred times at most. graphs: of the plans, where they are built already.
+    told the share of the tasks that are done, a hundred times at most. graphs, tasks: of the plans, where they are known.
     Raises SimulationError at a deadlock.
     """
     env = simpy.Environment()
     fabric = Fabric(env, plans[0].network.capacity.tolist())
     graphs = graphs or [build(plan.programs, plan.members) for plan in plans]
+    tasks = tasks or [graph.found(plan.programs) for graph, plan in zip(graphs, plans, strict=True)]
     meter = Meter(steps * sum(len(graph.slot) for graph in graphs), progress)
     stop = simpy.Event(env)
     target = _Target(stop, max(starts, default=0.0), dict.fromkeys(range(len(plans)), steps))
     jobs = [
-        _Repeated(env, fabric, plan, graph, meter, partial(target.reached, number))
-        for number, (plan, graph) in enumerate(zip(plans, graphs, strict=True))
+        _Repeated(env, fabric, graph, own, meter, partial(target.reached, number))
+        for number, (graph, own) in enumerate(zip(graphs, tasks, strict=True))
     ]
     for job, start in zip(jobs, starts or [0.0] * len(jobs), strict=True):
         job.start(start)
@@ -60,9 +65,9 @@ class Meter:
     def __init__(self, total: int, report: Callable[[float], None]) -> None:
         self.total, self.report, self.done, self.next = total or 1, report, 0, 0
 
-    def tick(self) -> None:
-        """Count a node."""
-        self.done += 1
+    def tick(self, nodes: int) -> None:
+        """Count nodes."""
+        self.done += nodes
         if self.done >= self.next:
             self.next += self.total // 100 + 1
             self.report(min(self.done / self.total, 1.0))
@@ -103,15 +108,15 @@ class _Repeated:
         self,
         env: simpy.Environment,
         fabric: Fabric,
-        plan: Plan,
         graph: StepGraph,
+        tasks: Tasks,
         meter: Meter,
         enough: Callable[[float], bool],
     ) -> None:
         self.env, self.fabric, self.graph, self.meter, self.enough = env, fabric, graph, meter, enough
-        self.tasks = graph.found(plan.programs)
-        self.activities = graph.activities(self.tasks)
-        self.after = graph.after()
+        self.tasks, self.activities = tasks, graph.activities(tasks)
+        self.alone = [None if len(one.asked.links) else one.idle for one in self.activities]
+        self.ended = [lambda end: self.over(end.what)]
         self.steps: list[_Step] = []
         self.step = _Step(0, 0.0)
 
@@ -129,20 +134,26 @@ class _Repeated:
 
     def over(self, node: int) -> None:
         """End a node: those that waited for it alone begin, and end at once where they take no time."""
-        step, now, slots = self.step, self.env.now, self.graph.slot
+        step, now = self.step, self.env.now
+        starts, ends, missing, after = step.starts, step.ends, step.missing, self.graph.after
+        slots, alone = self.graph.slot, self.alone
+        queue, number, called = self.env._queue, self.env._eid, self.ended
         ended = [node]
         for one in ended:  # grows while it is read
-            step.ends[one] = now
-            self.meter.tick()
-            for following in self.after[one]:
-                step.missing[following] -= 1
-                if step.missing[following]:
+            ends[one] = now
+            for following in after[one]:
+                if missing[following] > 1:
+                    missing[following] = 1
                     continue
-                step.starts[following] = now
-                if slots[following] == JOIN:
+                starts[following] = now
+                slot = slots[following]
+                if slot == JOIN:
                     ended.append(following)
+                elif (seconds := alone[slot]) is not None:
+                    heappush(queue, (now + seconds, NORMAL, next(number), Timer(called, following)))
                 else:
-                    self.fabric.start(self.activities[slots[following]], partial(self.done, following))
+                    self.fabric.start(self.activities[slot], partial(self.done, following))
+        self.meter.tick(len(ended))
         step.left -= len(ended)
         if not step.left:
             self.steps.append(step)
