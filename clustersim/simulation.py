@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -34,6 +34,10 @@ PLACED = 1024
 """Jobs whose placement is kept: a sweep asks for each twice."""
 TRIED = 12
 """Ways to use more GPUs whose memory is looked at, the best first."""
+PAYS = 2
+"""A step so many times shorter is worth SimPy's time: it may prove not to be steady."""
+UNSTEADY = 512
+"""So many steps that are not steady are remembered."""
 
 
 def silent(_: str) -> None:
@@ -104,11 +108,12 @@ def run(cluster: Topology, job: Job, **options: Unpack[StepOptions]) -> StepResu
 class Simulator:
     """Simulates jobs on one cluster, and keeps what they have in common: what one is asked twice, it answers sooner."""
 
-    __slots__ = ("_placed", "cluster", "graphs", "preparation")
+    __slots__ = ("_placed", "_unsteady", "cluster", "graphs", "preparation")
 
     def __init__(self, cluster: Topology) -> None:
         self.cluster, self.preparation, self.graphs = cluster, Preparation(cluster), Graphs()
         self._placed = Memo(PLACED)
+        self._unsteady: dict[Hashable, None] = {}  # structures with numbers of microbatches, the newest last
 
     def __reduce__(self) -> tuple[type[Simulator], tuple[Topology]]:
         return Simulator, (self.cluster,)  # what another process keeps, it finds itself
@@ -155,12 +160,17 @@ class Simulator:
         """Play a step; where it is steady, one of fewer microbatches in its place."""
         gpus, structure = np.arange(job.mesh.size), self.preparation.structure(job)
         for microbatches, steady in self.preparation.short(job) if engine != "simpy" else ():
-            if rows(job, microbatches) in self.graphs.irregular:
+            asked = structure, microbatches
+            if asked in self._unsteady or rows(job, microbatches) in self.graphs.irregular:
                 continue
             work = self.preparation.work(job, gpus, microbatches)
-            player = Player("static", self.graphs, rows(job, microbatches), steady, (structure, microbatches))
+            one: Engine = engine if PAYS * microbatches < job.microbatches else "static"
+            player = Player(one, self.graphs, rows(job, microbatches), steady, asked)
             if (found := play(work, self.cluster, player=player)) is not None:
                 return work, *found
+            self._unsteady[asked] = None
+            while len(self._unsteady) > UNSTEADY:
+                del self._unsteady[next(iter(self._unsteady))]
         work = self.preparation.work(job, gpus)
         return work, *_proved(
             play(work, self.cluster, player=Player(engine, self.graphs, rows(job), None, (structure, None)))

@@ -88,7 +88,7 @@ EngineName = Annotated[
     Literal["auto", "simpy", "static"],
     typer.Option(
         "--engine",
-        help="Who plays the steps: simpy; static, by arrays, where that is proved to be exact; auto: static, else simpy.",
+        help="Who plays the steps: simpy; static (longest path) where that is proved exact; auto: static, both, or else simpy.",
     ),
 ]
 Setting = Annotated[

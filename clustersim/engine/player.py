@@ -13,7 +13,7 @@ from clustersim.engine.program import Task, Tasks
 from clustersim.engine.record import Record
 from clustersim.engine.simulate import simulate
 from clustersim.engine.static import static
-from clustersim.engine.steady import Periods, periods
+from clustersim.engine.steady import Periods, periods, steady
 from clustersim.memo import Memo
 
 Engine = Literal["simpy", "auto", "static"]
@@ -96,33 +96,38 @@ class Player:
         found = None if self.graphs is None or self.engine == "simpy" else self.graphs.compiled.get(self.structure)
         if found is None:
             return None
-        record = self._static(found, found.timed(seconds))
+        record = self._played(found, found.timed(seconds))
         return None if record is None else (found.plan, record)
 
     def step(self, plan: Plan, progress: Callable[[float], None] = lambda _: None) -> Record | None:
         """Return one step of a plan that is alone on its fabric; None where the player cannot prove its times."""
         graphs = self.graphs or Graphs()
         kept = graphs.graph(plan, self.rows)
-        record = None
-        if self.engine != "simpy":
-            repeats = kept.periods(self.steady.period) if self.steady else None
-            if self.steady and repeats is None:
-                graphs.irregular.add(self.rows)
-            compiled = Compiled(plan, kept.graph, kept.graph.found(plan.programs), repeats)
-            record = self._static(compiled, compiled.tasks)
-            if self.structure is not None and record is not None:
-                graphs.compiled.keep(self.structure, compiled)
-        if record is None and self.engine != "static" and self.steady is None:
-            [[record]] = simulate([plan], progress, graphs=[kept.graph])
+        repeats = kept.periods(self.steady.period) if self.steady else None
+        if self.steady and repeats is None:
+            graphs.irregular.add(self.rows)
+        compiled = Compiled(plan, kept.graph, kept.graph.found(plan.programs), repeats)
+        record = self._played(compiled, compiled.tasks, progress)
+        if self.structure is not None and record is not None:
+            graphs.compiled.keep(self.structure, compiled)
         return record
 
-    def _static(self, compiled: Compiled, tasks: Tasks) -> Record | None:
-        capacity = compiled.plan.network.capacity
-        if self.steady is None:
-            return static(capacity, compiled.graph, tasks)
-        if compiled.periods is None:
+    def _played(
+        self, compiled: Compiled, tasks: Tasks, progress: Callable[[float], None] = lambda _: None
+    ) -> Record | None:
+        """Return the step by the first player that can tell it; where a short one is to stand for it, if it is steady."""
+        further = self.steady.further if self.steady else 0
+        if self.steady is not None and compiled.periods is None:
             return None
-        return static(capacity, compiled.graph, tasks, compiled.periods, self.steady.further)
+        capacity, graph = compiled.plan.network.capacity, compiled.graph
+        record = None
+        if self.engine != "simpy":
+            record = static(capacity, graph, tasks, meeting=self.engine == "auto")
+        if record is None and self.engine != "static":
+            [[record]] = simulate([compiled.plan], progress, graphs=[graph], tasks=[tasks])
+        if record is None or compiled.periods is None:
+            return record
+        return steady(record, compiled.periods, further, capacity)
 
 
 SIMPY = Player()

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats, Ints
+from clustersim.engine.contention import Met
 from clustersim.engine.graph import Occurrences, StepGraph
 from clustersim.engine.program import COMPUTE, Span, Tasks
 
@@ -58,6 +59,8 @@ class Record:
     player: str = "simpy"
     skipped: Skipped | None = None
     """What `end` has and the nodes have not."""
+    met: Met | None = None
+    """Who met on links that they could fill; None: nobody has looked."""
 
     @cached_property
     def spans(self) -> list[Span]:

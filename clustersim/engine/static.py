@@ -9,74 +9,107 @@ goes through them piece by piece, and its sums differ in the last digits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, entries
-from clustersim.engine.fabric import Activity
-from clustersim.engine.flows import FITS
+from clustersim.arrays import Floats, Ints
+from clustersim.engine.contention import Holders, Meetings, Met
 from clustersim.engine.graph import StepGraph
 from clustersim.engine.program import Tasks
 from clustersim.engine.record import Record
-from clustersim.engine.steady import Periods
+
+ROUNDS = 6
+"""Rounds until all agree, each of which is right for longer than the one before: with more, SimPy plays the step sooner."""
+MOST = 1.0
+"""SimPy's events for tasks that meet, for each node of the graph: with more, it plays the whole step sooner."""
 
 
-def static(
-    capacity: Floats, graph: StepGraph, tasks: Tasks, periods: Periods | None = None, further: int = 0
-) -> Record | None:
+def static(capacity: Floats, graph: StepGraph, tasks: Tasks, meeting: bool = False) -> Record | None:
     """Return the step of a job that is alone on its fabric; None where tasks may have slowed each other.
 
-    capacity: bytes/s of each link that can be short. tasks: those of the graph. periods, further: where the graph repeats
-    itself, and how many more times the step does; None too when it was not steady.
+    capacity: bytes/s of each link that can be short. tasks: those of the graph. meeting: let SimPy play those that may have
+    slowed each other, and return None only where they are too many.
     """
     activities = graph.activities(tasks)
-    ends = np.array(longest(graph, activities))
-    a, b, _ = graph.arrays
-    starts = np.maximum(ends[a], ends[b])
-    if not fits(graph, activities, starts, ends, capacity):
-        return None
-    end, skipped = float(ends.max()), None
-    if periods is not None:
-        skipped = periods.skipped(ends, further)
-        if skipped is None:
-            return None
-        end += further * skipped.seconds
-    return Record(graph, tasks, starts, ends, {}, 0.0, end, player="static", skipped=skipped)
-
-
-def longest(graph: StepGraph, activities: Sequence[Activity]) -> list[float]:
-    """Return when each node ends, in seconds from the begin of the step, if nothing slows it."""
     seconds = [*(activity.idle for activity in activities), 0.0]  # the last one is that of joins, slot -1
-    ends = [0.0]
+    ends = np.array(longest(graph, graph.slot, seconds))
+    holders = Holders(graph, activities, capacity)
+    met = holders.met(_starts(graph, ends), ends)
+    found: Agreed | None = Agreed(ends, {}, met, 0, 0)
+    if len(met.node):
+        meetings = Meetings(capacity, activities, graph.slot)
+        found = _agreed(graph, seconds[:-1], holders, meetings, ends) if meeting else None
+    if found is None:
+        return None
+    player = "hybrid" if found.events else "static"
+    starts, end = _starts(graph, found.ends), float(found.ends.max())
+    return Record(
+        graph,
+        tasks,
+        starts,
+        found.ends,
+        found.segment_ends,
+        0.0,
+        end,
+        found.events,
+        found.solves,
+        player,
+        met=found.met,
+    )
+
+
+def _starts(graph: StepGraph, ends: Floats) -> Floats:
+    a, b, _ = graph.arrays
+    return np.maximum(ends[a], ends[b])
+
+
+def longest(
+    graph: StepGraph, slots: Sequence[int], seconds: Sequence[float], known: Sequence[float] = (0.0,)
+) -> list[float]:
+    """Return when each node ends, in seconds from the begin of the step; seconds: of each slot. known: ends of the first ones."""
+    ends, first = list(known), len(known)
     append = ends.append
-    for a, b, slot in zip(graph.a[1:], graph.b[1:], graph.slot[1:], strict=True):
+    for a, b, slot in zip(graph.a[first:], graph.b[first:], slots[first:], strict=True):
         one, other = ends[a], ends[b]
         append((one if one > other else other) + seconds[slot])
     return ends
 
 
-def fits(graph: StepGraph, activities: Sequence[Activity], starts: Floats, ends: Floats, capacity: Floats) -> bool:
-    """Return whether all that moves bytes over a link at one moment asks for no more than its capacity, in bytes/s."""
-    asked = [activity.asked for activity in activities]
-    count = np.array([len(one.links) for one in asked] or [0])
-    if not count.any():
-        return True
-    first = np.append(0, np.cumsum(count))
-    link = np.concatenate([one.links for one in asked])
-    share = np.concatenate([one.peaks for one in asked]) / capacity[link]
-    _, _, slot = graph.arrays
-    node = np.flatnonzero((slot >= 0) & (count[slot] > 0))
-    idle = np.array([_around(activity) for activity in activities])[slot[node]]
-    begun, over = starts[node] + idle[:, 0], ends[node] - idle[:, 1]
-    held, again = entries(first, slot[node]), count[slot[node]]
-    return not (peaks(link[held], np.repeat(begun, again), np.repeat(over, again), share[held]) > FITS).any()
+class Agreed(NamedTuple):
+    """Times of a step with which all agree: who meets whom, and what those who meet take."""
+
+    ends: Floats
+    segment_ends: Mapping[int, list[float]]
+    met: Met
+    events: int
+    solves: int
 
 
-def _around(activity: Activity) -> tuple[float, float]:
-    """Return the seconds of an activity before its first byte moves, and after its last one has."""
-    first, last = activity.segments[0], activity.segments[-1]
-    return first.compute + (first.flow.latency if first.flow else 0.0), 0.0 if last.flow else last.compute
+def _agreed(
+    graph: StepGraph, idle: Sequence[float], holders: Holders, meetings: Meetings, ends: Floats
+) -> Agreed | None:
+    """Return the times with which all agree; None where SimPy would play about as much as the whole step.
+
+    idle: seconds of each slot as if alone. ends: of the nodes, if nobody slowed anybody.
+    """
+    took: dict[int, float] = {}
+    for _ in range(ROUNDS):
+        starts = _starts(graph, ends)
+        met = holders.met(starts, ends)
+        played = meetings.play(met.together(), starts)
+        if played.seconds == took:
+            return Agreed(ends, played.segment_ends, met, meetings.events, meetings.solves)
+        if meetings.events > MOST * len(graph.slot):
+            return None
+        nodes = played.seconds.keys() | took.keys()
+        changed = min(node for node in nodes if played.seconds.get(node) != took.get(node))
+        took, own = played.seconds, list(graph.slot)
+        for place, node in enumerate(took):
+            own[node] = len(idle) + place
+        ends = np.array(longest(graph, own, [*idle, *took.values(), 0.0], ends[:changed].tolist()))
+    return None
 
 
 def peaks(row: Ints, begun: Floats, over: Floats, share: Floats) -> Floats:

@@ -10,15 +10,16 @@ what comes before delays it by as much. What follows the last period is then as 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask
+from clustersim.engine.contention import Holders, Met
 from clustersim.engine.graph import Labels, StepGraph
 from clustersim.engine.program import TemplateKey
-from clustersim.engine.record import Skipped
+from clustersim.engine.record import Record, Skipped
 from clustersim.schedules.action import Action
 
 _SAME = 1e-13  # of the step, by which times may differ that are equal but for rounding
@@ -38,20 +39,66 @@ class Periods:
     """The first place of the last whole period."""
     passes: int
     """How many passes of each rank are a period."""
-    checked: Ints
-    """The nodes on whose delay by one period all further ones depend."""
+    begin: int
+    """The first place from which on the graph repeats itself."""
+    lag: int
+    """Of a node in a period, the most places by which what it needs is earlier."""
     fixed: Ints
     """Predecessors of what follows that no period delays …"""
     delayed: Ints
     """… and beside each of them the other predecessor, which is delayed."""
+    follows: Mask
+    """The nodes after the last whole period."""
 
-    def skipped(self, ends: Floats, periods: int) -> Skipped | None:
-        """Return what further periods add to a step with these ends of nodes; None when it was not steady."""
-        delay = ends[self.later[self.checked]] - ends[self.checked]
+    def skipped(self, ends: Floats, met: Met, periods: int) -> Skipped | None:
+        """Return what further periods add to a step with these ends of nodes and who met; None when it was not steady."""
+        lag = self.meeting(met)
+        if lag is None:
+            return None
+        checked = self.since(lag)
+        delay = ends[self.later[checked]] - ends[checked]
         seconds = float(delay.mean())
-        if np.abs(delay - seconds).max() > _SAME * ends.max() or (ends[self.fixed] > ends[self.delayed]).any():
+        if np.abs(delay - seconds).max() > _SAME * ends.max() or (ends[self.fixed] >= ends[self.delayed]).any():
             return None
         return Skipped(self.first, self.passes, periods, seconds, self.later, self.place, self.offset)
+
+    def since(self, lag: int) -> Ints:
+        """Return the nodes of the last whole period, and of `lag` places before it."""
+        end = self.first + self.passes
+        return np.flatnonzero((self.place >= self.first - lag) & (self.place < end))
+
+    def meeting(self, met: Met) -> int | None:
+        """Return by how many places what decides the times of a period is earlier, those included that meet on links.
+
+        None when tasks meet that are not delayed alike.
+        """
+        first, end, lag = self.first, self.first + self.passes, self.lag
+        groups = []
+        for nodes in met.together():
+            which, follows = self.place[nodes], self.follows[nodes]
+            if follows.any() or ((which >= first) & (which < end)).any():
+                groups.append(np.array(nodes))
+                lag = max(lag, first - int(which[~follows].min(initial=first)))
+        if first - lag < self.begin:
+            return None
+        checked, alike = (np.zeros(len(self.place), bool) for _ in range(2))
+        checked[self.since(lag)] = True
+        alike[self.later[self.since(lag)]] = True
+        for group in groups:
+            inside = (self.place[group] >= first) & (self.place[group] < end)
+            if not (checked | (alike if inside.any() else self.follows))[group].all():
+                return None
+        return lag
+
+
+def steady(record: Record, periods: Periods, further: int, capacity: Floats) -> Record | None:
+    """Return the record of a step with so many further periods; None when it was not steady. capacity: as in engine.static."""
+    met = record.met
+    if met is None:
+        holders = Holders(record.graph, record.graph.activities(record.tasks), capacity)
+        met = holders.met(record.starts, record.ends)
+    skipped = periods.skipped(record.ends, met, further)
+    return None if skipped is None else replace(record, end=record.end + further * skipped.seconds, skipped=skipped)
 
 
 def periods(graph: StepGraph, period: int) -> Periods | None:
@@ -73,17 +120,15 @@ def periods(graph: StepGraph, period: int) -> Periods | None:
     first = end - passes
     if first - lag < begin:
         return None
-    checked = np.flatnonzero((place >= first - lag) & (place < end))
     known = _follows(graph, place, end)
-    shifted = known.copy()
-    shifted[checked] = True
+    shifted = known | ((place >= first - lag) & (place < end))
     after = np.flatnonzero(known)
     pairs = [(x[after], y[after]) for x, y in ((a, b), (b, a))]
     rows = [np.flatnonzero(~shifted[x]) for x, _ in pairs]
     fixed, delayed = (np.concatenate([pair[i][row] for pair, row in zip(pairs, rows, strict=True)]) for i in (0, 1))
     if not shifted[delayed].all():
         return None
-    return Periods(place, later, offset, first, passes, checked, fixed, delayed)
+    return Periods(place, later, offset, first, passes, begin, lag, fixed, delayed, known)
 
 
 def _later(labels: Labels, period: int) -> Ints:

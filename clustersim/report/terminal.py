@@ -209,7 +209,9 @@ def left_out(summary: dict[str, Any]) -> str:
 def _how(summary: dict[str, Any], took: float) -> list[str]:
     s, cluster = summary["simulated"], summary["cluster"]
     classes = "class" if s["rank_classes"] == 1 else "classes"
-    how = "by its longest path" if s["player"] == "static" else f"{s['events']:,} events"
+    how = {"static": "by its longest path", "hybrid": f"by its longest path and {s['events']:,} events"}.get(
+        s["player"], f"{s['events']:,} events"
+    )
     predictor = summary["predictor"]
     return [
         f"simulated {s['ranks']:,} ranks as {s['rank_classes']:,} {classes}; {how} in {seconds(took)}",

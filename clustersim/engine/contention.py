@@ -1,0 +1,161 @@
+"""Tasks that meet on links which they could fill: SimPy plays those alone, and the longest path all others.
+
+The times of a step are found again and again: with those of the last round it is known which tasks meet, SimPy plays these
+from the times at which they begin, and the longest path is taken anew with the seconds that they needed. When neither who
+meets nor when they begin changes any more, the times are those of the step: what a task takes depends on what began before
+its end alone, so that there is only one way for the times to agree, and each round is right for longer than the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import simpy
+
+from clustersim.arrays import Floats, Ints, entries
+from clustersim.engine.fabric import Activity, Fabric
+from clustersim.engine.flows import FITS
+from clustersim.engine.graph import StepGraph
+
+_ULP = 2.0**-52  # of the step, by which begins may differ that are equal but for rounding
+
+
+class Met(NamedTuple):
+    """Nodes that hold a link while all that hold it could overfill it, one row a node and link.
+
+    On each link the times without a break at which that is so are numbered; a node sees those from `first` to `last`.
+    """
+
+    node: Ints
+    first: Ints
+    last: Ints
+
+    def together(self) -> list[list[int]]:
+        """Return the nodes that meet each other, each list sorted; of different lists none meets another."""
+        known: dict[int, int] = {}  # of each time the first one that it belongs with
+
+        def root(time: int) -> int:
+            while known.setdefault(time, time) != time:
+                known[time] = time = known[known[time]]
+            return time
+
+        seen: dict[int, int] = {}
+        for node, first, last in zip(*(row.tolist() for row in self), strict=True):
+            times = {root(time) for time in range(first, last + 1)} | {root(seen.get(node, first))}
+            seen[node] = least = min(times)
+            known.update(dict.fromkeys(times, least))
+        found: dict[int, list[int]] = {}
+        for node, time in sorted(seen.items()):
+            found.setdefault(root(time), []).append(node)
+        return list(found.values())
+
+
+class Holders:
+    """Which links the nodes of a graph hold, and what share of each they take at most."""
+
+    def __init__(self, graph: StepGraph, activities: Sequence[Activity], capacity: Floats) -> None:
+        asked = [activity.asked for activity in activities]
+        count = np.array([len(one.links) for one in asked] or [0])
+        slot = graph.arrays[2]
+        self.node = np.flatnonzero((slot >= 0) & (count[slot] > 0))
+        slot = slot[self.node]
+        self.idle = np.array([_around(activity) for activity in activities] or [(0.0, 0.0)])[slot]
+        self.again = count[slot]
+        if len(self.node):
+            held = entries(np.append(0, np.cumsum(count)), slot)
+            link = np.concatenate([one.links for one in asked])
+            self.row, self.share = link[held], (np.concatenate([one.peaks for one in asked]) / capacity[link])[held]
+
+    def met(self, starts: Floats, ends: Floats) -> Met:
+        """Return who meets, given when each node begins and ends; what ends makes room for what begins then."""
+        if not len(self.node):
+            return Met(self.node, self.node, self.node)
+        begun, over = starts[self.node] + self.idle[:, 0], ends[self.node] - self.idle[:, 1]
+        rows, count = np.concatenate([self.row, self.row]), len(self.row)
+        change = np.concatenate([self.share, -self.share])
+        order = np.lexsort((change, np.concatenate([np.repeat(begun, self.again), np.repeat(over, self.again)]), rows))
+        tight = _levels(rows[order], change[order]) > FITS
+        if not tight.any():
+            return Met(*[self.node[:0]] * 3)
+        place = np.empty(2 * count, np.int64)
+        place[order] = np.arange(2 * count)
+        until = np.append(0, np.cumsum(tight))  # how many tight moments there are before each place
+        first, last = until[place[:count]], until[place[count:]]
+        some = np.flatnonzero(last > first)
+        moments = np.flatnonzero(tight)
+        time = np.cumsum(tight & ~np.append(False, tight[:-1]))[moments]
+        return Met(np.repeat(self.node, self.again)[some], time[first[some]], time[last[some] - 1])
+
+
+def _levels(row: Ints, change: Floats) -> Floats:
+    """Return what is held of each row after each of its changes; these are sorted by row."""
+    level = np.cumsum(change)
+    start = np.flatnonzero(np.diff(row, prepend=-1))
+    before = np.append(0.0, level)[start]
+    held: Floats = level - np.repeat(before, np.diff(np.append(start, len(row))))
+    return held
+
+
+def _around(activity: Activity) -> tuple[float, float]:
+    """Return the seconds of an activity before its first byte moves, and after its last one has."""
+    first, last = activity.segments[0], activity.segments[-1]
+    return first.compute + (first.flow.latency if first.flow else 0.0), 0.0 if last.flow else last.compute
+
+
+class Slowed(NamedTuple):
+    """What SimPy found of tasks that meet, by node."""
+
+    seconds: dict[int, float]
+    """What each took."""
+    segment_ends: dict[int, list[float]]
+    """As in engine.record.Record."""
+
+
+class Meetings:
+    """Lets SimPy play tasks that meet, each group by itself; what it played once it knows.
+
+    slot: of each node, its place in activities. events, solves: as in engine.record.Record.
+    """
+
+    def __init__(self, capacity: Floats, activities: Sequence[Activity], slot: Sequence[int]) -> None:
+        self.capacity, self.activities, self.slot = capacity, activities, slot
+        self.known: dict[Hashable, list[tuple[float, list[float] | None]]] = {}
+        self.events = self.solves = 0
+
+    def play(self, groups: Sequence[Sequence[int]], starts: Floats) -> Slowed:
+        """Return what nodes take that meet in these groups; starts: when each node begins."""
+        found, least = Slowed({}, {}), (float(starts.max()) or 1.0) * _ULP
+        for nodes in groups:
+            begun = starts[nodes]
+            first = float(begun.min())
+            slots, late = tuple(self.slot[node] for node in nodes), (begun - first).tolist()
+            key = slots, tuple(round(seconds / least) for seconds in late)
+            if key not in self.known:
+                self.known[key] = self.simulated(slots, late)
+            for node, (seconds, ends) in zip(nodes, self.known[key], strict=True):
+                found.seconds[node] = seconds
+                if ends is not None:
+                    found.segment_ends[node] = [first + end for end in ends]
+        return found
+
+    def simulated(self, slots: Sequence[int], late: Sequence[float]) -> list[tuple[float, list[float] | None]]:
+        """Return of each activity its seconds, and when its half segments end if it shared a link; late: when it begins."""
+        env = simpy.Environment()
+        fabric = Fabric(env, self.capacity.tolist())
+        found: list[tuple[float, list[float] | None]] = [(0.0, None)] * len(slots)
+
+        def over(place: int, ends: list[float] | None) -> None:
+            found[place] = env.now - late[place], ends
+
+        def begin(place: int, _: simpy.Event) -> None:
+            fabric.start(self.activities[slots[place]], partial(over, place))
+
+        for place, start in enumerate(late):
+            simpy.Timeout(env, start).callbacks.append(partial(begin, place))
+        env.run()
+        self.events += next(env._eid)
+        self.solves += fabric.flows.solves
+        return found
