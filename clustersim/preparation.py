@@ -177,6 +177,11 @@ class Preparation:
             seconds = self._forecasts(job).seconds(written.kernels, job.spec.clocks)
         return Work(job, written.scripts, seconds, gpus)
 
+    def seconds(self, job: Job, kernels: Sequence[Kernel]) -> Mapping[Kernel, float]:
+        """Return {kernel: seconds} of these kernels, and of others, as a job asks for them. Raises ConfigError."""
+        with blaming(job, "predictor", base.ROOM, job.spec.predictor):
+            return self._forecasts(job).seconds(kernels, job.spec.clocks)
+
     def passes(self, work: Work) -> PassKernels:
         """Return the kernels of the passes of a placed job, counted."""
 

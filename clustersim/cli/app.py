@@ -17,6 +17,7 @@ COMMANDS = {
     "kernels": "kernels:kernels",
     "collective": "collective:collective",
     "sweep": "sweep:sweep",
+    "optimize": "optimize:optimize",
     "validate": "validate:validate",
     "predict": "predict:predict",
     "list": "listing:show_list",

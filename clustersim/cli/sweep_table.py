@@ -96,7 +96,7 @@ class Shown:
     def text(self, top: int) -> str:
         """Return the `top` best rows as a table, the command of the first, and the reasons of points without a result."""
         best, many = self.best(), len(self.rows)
-        lines = [*self._table(best[:top]), *_folded(self._best())] if best else []
+        lines = [*self._table(best[:top]), *best_lines(self._best())] if best else []
         done = sum(row["status"] == "ok" for row in self.rows)
         verb = "was" if done == 1 else "were"
         resumed = f", {self.found.resumed} of them before" if self.found.resumed else ""
@@ -131,22 +131,29 @@ class Shown:
         return sorted(found, key=lambda one: -one[1])
 
     def _table(self, rows: Sequence[Row]) -> list[str]:
-        from clustersim.sweeps.evaluate import COLUMNS
         from clustersim.sweeps.space import varied
 
-        keys = [key for key in varied(self.found.space) if key not in {KEYS[name] for name in ALWAYS}]
-        names = [*(COLUMNS[key] for key in keys if key in CLUSTER), *ALWAYS]
-        names += [COLUMNS.get(key, key) for key in keys if key not in CLUSTER]
-        dashed = {option.name: option.dashed for option in OPTIONS}
-        owned = {row["gpus"] for row in rows}
-        gpus = f"GPUs of {owned.pop()}" if len(owned) == 1 else "GPUs"
-        head = ["", "tokens/s", "step", gpus, *(dashed.get(n, n) for n in names), "MFU", "bubble", "memory"]
-        priced = self.view != DEFAULT or any(key in CLUSTER for key in keys)
-        head += ["USD/1T tokens"] if priced else []
-        cells = [head, *(_cells(place, row, names, priced) for place, row in enumerate(rows, 1))]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = ["  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells]
-        return [*lines, ""]
+        priced = self.view != DEFAULT or any(key in CLUSTER for key in varied(self.found.space))
+        return point_table(rows, self.found.space, priced)
+
+
+def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool) -> list[str]:
+    """Return rows as a table with a column for each key that varies in a space; priced: with what 10^12 tokens cost."""
+    from clustersim.sweeps.evaluate import COLUMNS
+    from clustersim.sweeps.space import varied
+
+    keys = [key for key in varied(space) if key not in {KEYS[name] for name in ALWAYS}]
+    names = [*(COLUMNS[key] for key in keys if key in CLUSTER), *ALWAYS]
+    names += [COLUMNS.get(key, key) for key in keys if key not in CLUSTER]
+    dashed = {option.name: option.dashed for option in OPTIONS}
+    owned = {row["gpus"] for row in rows}
+    gpus = f"GPUs of {owned.pop()}" if len(owned) == 1 else "GPUs"
+    head = ["", "tokens/s", "step", gpus, *(dashed.get(n, n) for n in names), "MFU", "bubble", "memory"]
+    head += ["USD/1T tokens"] if priced else []
+    cells = [head, *(_cells(place, row, names, priced) for place, row in enumerate(rows, 1))]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells]
+    return [*lines, ""]
 
 
 def run_line(topology: Path, workload: Path, point: Point, by_set: frozenset[str]) -> list[str]:
@@ -173,7 +180,7 @@ def _cells(place: int, row: Row, names: Sequence[str], priced: bool) -> list[str
     ]
 
 
-def _folded(words: Sequence[str]) -> list[str]:
+def best_lines(words: Sequence[str]) -> list[str]:
     """Return a command in lines that a shell reads as one, no word cut and no option without its value."""
     lines = [f"  {shlex.join(words[:4])}"]
     for option in zip(words[4::2], words[5::2], strict=True):

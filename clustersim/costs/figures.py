@@ -89,7 +89,7 @@ class PowerFigures(Spec):
     """What turns a node's label into kWh, dollars and CO2."""
 
     load: PartFigure
-    """ShareFigure of its maximum that a node draws when training."""
+    """Share of its maximum that a node draws when training."""
     node_over_gpus: OverheadFigure
     """Maximum of a node over that of its GPUs, where its file says none."""
     pue: OverheadFigure
@@ -106,11 +106,11 @@ class Owned(Spec):
     life: PositiveFigure
     """Years."""
     residual: ShareFigure
-    """ShareFigure of the price that is left then."""
+    """Share of the price that is left then."""
     maintenance: ShareFigure
-    """ShareFigure of the price a year."""
+    """Share of the price a year."""
     utilisation: PartFigure
-    """ShareFigure of the time in which someone trains."""
+    """Share of the time in which someone trains."""
 
 
 class Figures(Spec):

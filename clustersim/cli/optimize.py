@@ -1,0 +1,129 @@
+"""`clustersim optimize TOPOLOGY WORKLOAD`: the best split of all legal ones, proved, and why it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from clustersim.cli.answer import print_json
+from clustersim.cli.options import (
+    Changes,
+    CostsOption,
+    EngineName,
+    Json,
+    Plugins,
+    Quiet,
+    RentOption,
+    TopologyFile,
+    WorkloadFile,
+    figures,
+    setting,
+    workload_options,
+)
+from clustersim.cli.progress import progressing
+from clustersim.cli.sweep_table import best_lines, point_table, run_line
+
+if TYPE_CHECKING:
+    from clustersim.optimize.search import SearchResult
+    from clustersim.sweeps.space import SweepSpace
+
+FREE = ("tp", "pp", "ep", "micro_batch", "recompute", "schedule", "vpp", "zero")
+"""Options of which all legal values are tried where the command line gives none."""
+
+
+@workload_options(lists=True, cluster=True)
+def optimize(
+    topology: TopologyFile,
+    workload: WorkloadFile,
+    changes: Changes,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="Override a key, or several values of it; auto is all legal ones.", metavar="KEY=VALUE"
+        ),
+    ] = None,
+    objective: Annotated[
+        Literal["step", "cost", "energy", "gpus"],
+        typer.Option(help="What is least: time, dollars or energy a token, or the GPUs that reach --target."),
+    ] = "step",
+    target: Annotated[
+        float | None, typer.Option(help="Tokens/s that --objective gpus must reach.", metavar="TOKENS/S")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, max=1000, help="How many of the best are found.")] = 5,
+    engine: EngineName = "auto",
+    price: RentOption = None,
+    costs: CostsOption = None,
+    plugins: Plugins = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Find the best split of a model on a cluster, over all legal degrees and options, and say why it is the best.
+
+    Tried are all legal values of tp, pp, ep, micro-batch, recompute, schedule, vpp and zero; options fix one or list some, as in
+    sweep. What a lower bound proves to be worse is not simulated.
+    """
+    from clustersim.files import keeping_inputs
+    from clustersim.optimize.search import objective as objective_of
+    from clustersim.optimize.search import search
+    from clustersim.parallel.options import KEYS
+    from clustersim.sweeps.axes import space
+    from clustersim.sweeps.evaluate import Files, load
+    from clustersim.sweeps.legal import legal
+    from clustersim.sweeps.run import check
+
+    by_key = dict(map(setting, settings or ()))
+    free = {KEYS[name]: "auto" for name in FREE if changes[KEYS[name]] is None and KEYS[name] not in by_key}
+    asked = space({**changes, **free}, by_key)
+    wanted = objective_of(objective, target)
+    with progressing(quiet or as_json) as progress, keeping_inputs() as read:
+        progress("load")
+        case = load(Files(str(topology), str(workload), read, engine, figures(costs, price)))
+        points = legal(case, asked)
+        check(case, points)
+        progress(f"bound {len(points):,} points")
+        found = search(
+            case, points, wanted, top, lambda done, left: progress(f"simulate: {done} done, at most {left:,} left")
+        )
+    if as_json:
+        print_json("optimize", _fields(found, topology, workload, asked, objective))
+    elif not quiet:
+        typer.echo("\n".join(_lines(found, topology, workload, asked)))
+
+
+def _fields(found: SearchResult, topology: Path, workload: Path, asked: SweepSpace, objective: str) -> dict[str, Any]:
+    import shlex
+
+    from clustersim.optimize.why import why
+
+    rows = [
+        {
+            **one.row,
+            "run": shlex.join(run_line(topology, workload, one.point, asked.by_set)),
+            "why": "" if place == 0 else why(found.best[0].row, one.row),
+        }
+        for place, one in enumerate(found.best)
+    ]
+    counts = {"points": found.points, "points_simulated": found.simulated, "points_bounded": found.bounded}
+    reasons = {f"points_{name.replace('does not fit', 'not_fitting')}": n for name, n in found.reasons.items()}
+    return {"objective": objective, **counts, **reasons, "best_run": rows[0]["run"] if rows else None, "rows": rows}
+
+
+def _lines(found: SearchResult, topology: Path, workload: Path, asked: SweepSpace) -> list[str]:
+    from clustersim.optimize.why import why
+
+    rows, points = [one.row for one in found.best], [one.point for one in found.best]
+    lines = []
+    if rows:
+        lines += [
+            *point_table(rows, points, priced=True),
+            *best_lines(run_line(topology, workload, points[0], asked.by_set)),
+        ]
+        lines += ["why it is the best:"] * (len(rows) > 1)
+        lines += [f"  {place}. {why(rows[0], row)}" for place, row in enumerate(rows[1:], 2)] + [""] * (len(rows) > 1)
+    counts = (
+        f"{found.simulated:,} of {found.points:,} points were simulated; {found.bounded:,} are worse by a lower bound"
+    )
+    out = [f"{n:,} {'do not fit' if name == 'does not fit' else name}" for name, n in found.reasons.items()]
+    return [*lines, ", ".join([counts, *out])]

@@ -1,0 +1,183 @@
+"""The best split: lower bounds that no simulation is below, and the answer of trying every point."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clustersim.cli.main import main
+from clustersim.errors import InputError
+from clustersim.optimize.bound import LowerBounds
+from clustersim.optimize.search import objective, search
+from clustersim.optimize.why import why
+from clustersim.parallel.options import KEYS
+from clustersim.sweeps import evaluate
+from clustersim.sweeps.axes import space
+from clustersim.sweeps.legal import legal
+
+ROOT = Path(__file__).parents[1]
+FREE = ("tp", "pp", "ep", "micro_batch", "recompute", "schedule", "vpp", "zero")
+CASES = {
+    "gpt": ("nvlink_h100_4", "gpt3_xl", {"training.global_batch": "16"}),
+    "llama": (
+        "superpod_h100_128",
+        "llama3_8b",
+        {"training.global_batch": "128", "cluster.nodes": "2", "predictor": "roofline"},
+    ),
+    "experts": (
+        "hgx_h100_8",
+        "mixtral_8x7b",
+        {"training.global_batch": "16", "model.layers": "8", "predictor": "roofline"},
+    ),
+    "overlap": (
+        "superpod_h100_128",
+        "llama3_8b",
+        {"training.global_batch": "64", "cluster.nodes": "2", "parallelism.overlap.p2p": "true"},
+    ),
+}
+
+
+def inputs(name):
+    topology, workload, keys = CASES[name]
+    case = evaluate.load(
+        evaluate.Files(str(ROOT / f"topologies/{topology}.yaml"), str(ROOT / f"workloads/{workload}.yaml"), {})
+    )
+    return case, legal(case, space(dict.fromkeys((KEYS[one] for one in FREE), "auto"), keys))
+
+
+@pytest.fixture(scope="module")
+def cases():
+    return {name: inputs(name) for name in CASES}
+
+
+@settings(max_examples=25, deadline=None, database=None, derandomize=True)
+@given(st.sampled_from(sorted(CASES)), st.integers(0, 10**6))
+def test_no_step_is_shorter_than_its_bound_and_no_memory_smaller(cases, name, place):
+    case, points = cases[name]
+    point = points[place % len(points)]
+    row = evaluate.evaluate(case, point)
+    simulator = case.cluster(point).simulator
+    job = simulator.placed(case.job(point))
+    bounds = LowerBounds(simulator.preparation)
+    peak = max(one.total for one in simulator.preparation.peaks(job))
+    assert bounds.memory(job) <= peak * (1 + 1e-12)
+    if row["status"] == "ok":
+        assert 0.5 * row["step_time_s"] < bounds.step(job) <= row["step_time_s"]
+
+
+def test_a_pipeline_that_waits_for_nothing_is_its_bound():
+    """One stage, one GPU: what is left is the gradient norm's launch."""
+    case = evaluate.load(
+        evaluate.Files(str(ROOT / "topologies/hgx_h100_8.yaml"), str(ROOT / "workloads/gpt3_xl.yaml"), {})
+    )
+    point = {"parallelism.dp": 1, "training.global_batch": 8, "predictor": "roofline"}
+    simulator = case.cluster(point).simulator
+    job = simulator.placed(case.job(point))
+    assert LowerBounds(simulator.preparation).step(job) == pytest.approx(
+        evaluate.evaluate(case, point)["step_time_s"], rel=1e-6
+    )
+
+
+@pytest.fixture(scope="module")
+def tried(cases):
+    """Return some points of a space, each simulated."""
+    case, points = cases["gpt"]
+    return [(evaluate.evaluate(case, point), point) for point in points[::12]]
+
+
+@pytest.mark.parametrize("wanted", ["step", "cost", "energy"])
+def test_the_answer_is_that_of_trying_every_point(cases, tried, wanted):
+    case, points = cases["gpt"][0], [point for _, point in tried]
+    aim = objective(wanted)
+    done = [
+        (
+            aim.value(case.cluster(point), case.cluster(point).simulator.placed(case.job(point)), row["step_time_s"]),
+            place,
+        )
+        for place, (row, point) in enumerate(tried)
+        if row["status"] == "ok"
+    ]
+    expected = [points[place] for _, place in sorted(done)[:4]]
+    found = search(case, points, aim, 4)
+    assert [one.point for one in found.best] == expected
+    assert found.simulated < len(done)
+    assert found.simulated + found.bounded + sum(found.reasons.values()) == found.points == len(points)
+
+
+def test_the_fewest_gpus_for_a_speed_are_that_and_reach_it():
+    case = evaluate.load(
+        evaluate.Files(str(ROOT / "topologies/rail_optimized.yaml"), str(ROOT / "workloads/llama3_8b.yaml"), {})
+    )
+    axes = {KEYS["tp"]: "auto", KEYS["pp"]: "1,2", "cluster.nodes": "1..8x2"}
+    fixed = {"training.global_batch": "64", "predictor": "roofline", "parallelism.sequence_parallel": "false"}
+    points = legal(case, space(axes, fixed))
+    found = search(case, points, objective("gpus", 150_000), 1)
+    reached = [
+        row
+        for row in (evaluate.evaluate(case, p) for p in points)
+        if row["status"] == "ok" and row["tokens_per_s"] >= 150_000
+    ]
+    [best] = found.best
+    assert best.row["ranks"] == min(row["ranks"] for row in reached)
+    assert best.row["tokens_per_s"] == max(row["tokens_per_s"] for row in reached if row["ranks"] == best.row["ranks"])
+    assert search(case, points, objective("gpus", 1e12), 1).best == []
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "sentence"),
+    [
+        ("gpus", None, "--objective gpus: needs a speed to reach; add --target, in tokens/s above 0"),
+        ("gpus", -1.0, "--objective gpus: needs a speed to reach"),
+        ("speed", None, "--objective speed: is none; use step, cost, energy or gpus"),
+    ],
+)
+def test_an_objective_that_is_none_is_one_sentence(name, target, sentence):
+    with pytest.raises(InputError, match=sentence):
+        objective(name, target)
+
+
+def test_a_runner_up_is_told_what_costs_it_time():
+    best = {"global_batch": 8, "seq": 1, "step_time_s": 10.0, "compute_s": 8.0, "bubble_s": 2.0}
+    other = {"global_batch": 16, "seq": 1, "step_time_s": 24.0, "compute_s": 14.0, "bubble_s": 4.0, "tp_s": 6.0}
+    assert why(best, other) == "+20.0% a token: 3 s more tensor-parallel communication, against 1 s less compute"
+    assert why(best, best) == "+0.0% a token: no part stands out"
+
+
+def test_the_command_gives_the_best_as_a_run(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    call = [
+        "nvlink_h100_4",
+        "gpt3_xl",
+        "--global-batch",
+        "16",
+        "--schedule",
+        "1f1b",
+        "--zero",
+        "0",
+        "--predictor",
+        "roofline",
+    ]
+    monkeypatch.setattr(sys, "argv", ["clustersim", "optimize", *call, "--json", "--top", "3"])
+    with pytest.raises(SystemExit):
+        main()
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["rows"]) == 3
+    assert found["points_simulated"] + found["points_bounded"] + found.get("points_not_fitting", 0) == found["points"]
+    monkeypatch.setattr(sys, "argv", [*shlex.split(found["best_run"]), "--json", "--no-save"])
+    with pytest.raises(SystemExit):
+        main()
+    assert json.loads(capsys.readouterr().out)["step_time_s"] == pytest.approx(
+        found["rows"][0]["step_time_s"], rel=1e-12
+    )
+    monkeypatch.setattr(sys, "argv", ["clustersim", "optimize", *call])
+    with pytest.raises(SystemExit):
+        main()
+    text = capsys.readouterr().out
+    assert "the best one alone:\n  clustersim run nvlink_h100_4 gpt3_xl --tp" in text
+    assert "why it is the best:\n  2. +" in text
