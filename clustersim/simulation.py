@@ -66,9 +66,10 @@ class StepOptions(PlayOptions, total=False):
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """All that one simulation found; `summary` is what `summary.json` holds, `seconds` the wall time it took."""
+    """All that one simulation found."""
 
     summary: dict[str, Any]
+    """What `summary.json` has."""
     topology: Topology
     job: Job
     plan: Plan
@@ -76,6 +77,7 @@ class StepResult:
     parts: list[dict[str, float]]
     facts: Facts
     seconds: float
+    """The wall time that it took."""
 
 
 def simulate(

@@ -72,3 +72,19 @@ def test_names_are_words_of_the_field() -> None:
             if OWN & {word.lower() for word in re.findall(r"[A-Z]?[a-z]+", name)}:
                 wrong[name] = str(path.relative_to(HOUSE))
     assert not wrong, f"docs/glossary.md has the words of the field: {wrong}"
+
+
+def _in_the_docstring(node: ast.ClassDef) -> list[str]:
+    """Return the fields of a class that its docstring explains, such as `seconds: of one step.`"""
+    text = " ".join((ast.get_docstring(node) or "").split())
+    fields = [one.target.id for one in node.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)]
+    return [name for name in fields if re.search(rf"(?:^|[.;,] ){name}(?:, \w+)*(?: and \w+)?: ", text)]
+
+
+def test_a_field_is_explained_under_it() -> None:
+    wrong = {}
+    for path in sorted(HOUSE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and (found := _in_the_docstring(node)):
+                wrong[f"{path.relative_to(HOUSE)}: {node.name}"] = found
+    assert not wrong, f"write what a field is under the field: {wrong}"

@@ -218,12 +218,14 @@ BLOCK = 1 << 14
 
 
 class Endpoints(NamedTuple):
-    """Senders or receivers: their `key` (group, or group and rail), node and GPU, and the bytes for each byte of S."""
+    """Senders or receivers."""
 
     key: Ints
+    """Their group, or group and rail."""
     node: Ints
     gpu: Ints
     weight: Floats
+    """Bytes for each byte of S."""
 
     def only(self, kept: Mask | Ints | slice) -> Endpoints:
         """Return some of them."""
@@ -296,29 +298,33 @@ def _sums(keys: Ints, weight: Floats, asked: Ints) -> Floats:
 
 
 class Side(NamedTuple):
-    """One side of the routes between nodes. endpoints: keys are group and rail. number: of the class, in its key. place:
-    of the NIC among all, rail by rail. seconds: to the NIC or from it."""
+    """One side of the routes between nodes."""
 
     endpoints: Endpoints
+    """Their keys are group and rail."""
     number: Ints
+    """That of the class of each, in its key."""
     place: Ints
+    """That of the NIC among all, rail by rail."""
     seconds: Floats
+    """From the GPU to the NIC, or back."""
 
 
 class Classes(NamedTuple):
-    """The classes of one side, sorted by key: those of `endpoints` (sorted likewise) from `start`, `size` of them.
-
-    slow: of those with the most seconds, the endpoints on the first and on the last node, (2, classes).
-    nic_range: places of the first and the last NIC.
-    """
+    """The classes of one side, sorted by key."""
 
     endpoints: Endpoints
+    """Sorted likewise."""
     key: Ints
     weight: Floats
     start: Ints
+    """The first of its endpoints …"""
     size: Ints
+    """… and how many they are."""
     slow: Ints
+    """Of those with the most seconds, the endpoints on the first and on the last node, (2, classes)."""
     nic_range: Ints
+    """Places of the first and the last NIC."""
 
     @property
     def members(self) -> Ints:
@@ -355,16 +361,16 @@ def classes(side: Side) -> Classes:
 
 
 class Pairs(NamedTuple):
-    """The pairs of classes with equal keys: class i of `one` with `size[i]` of `two` from `start[i]`.
-
-    A key is the group times `rails`, plus the rail.
-    """
+    """The pairs of classes with equal keys."""
 
     one: Classes
     two: Classes
     start: Ints
+    """By class of `one`, the first of `two` with its key …"""
     size: Ints
+    """… and how many these are."""
     rails: int
+    """A key is the group times this, plus the rail."""
 
     @property
     def routes(self) -> int:

@@ -29,10 +29,7 @@ class TooManyRoutesError(InputError):
 
 
 class PhaseLoads(NamedTuple):
-    """What one phase puts on links, in every group: on a fabric without other traffic it takes latency + S / bound on S bytes.
-
-    The arrays `group`, `link` and `weight` are of one length, sorted by group.
-    """
+    """What one phase puts on links, in every group: on a fabric without other traffic it takes latency + S / bound on S bytes."""
 
     latency: Floats
     """Seconds by group: rounds times the slowest pair."""

@@ -28,26 +28,24 @@ class Work(NamedTuple):
     """All that a placed job does: the script of each role, and the seconds of every kernel on a nominal GPU.
 
     A role is a pipeline rank, and where ep ranks have different loads a position in the ep group, the latter counting faster.
-    gpus: the GPU of every rank.
     """
 
     job: Job
     scripts: tuple[Script, ...]
     seconds: Seconds
     gpus: Ints
+    """The GPU of every rank."""
 
 
 class Plan(NamedTuple):
-    """What the engine plays of a job: a program a rank cell, the folded network, and how many rank cells each group has.
-
-    first, size: of each rank cell, its first rank and the number of its ranks.
-    """
+    """What the engine plays of a job: a program a rank cell, the folded network, and how many rank cells each group has."""
 
     programs: list[Program]
     network: Network
     members: Mapping[GroupCell, int]
     first: Ints
     size: Ints
+    """Of each rank cell, its first rank and the number of its ranks."""
     sources: Mapping[Activity, Source]
     """What the activities with kernels are made of."""
 
@@ -214,12 +212,10 @@ Seconds = Mapping[Kernel, float]
 
 @dataclass(frozen=True, slots=True)
 class Activities:
-    """Makes the activities of a job on its network; those with the same flows share their segments.
-
-    seconds: of each kernel on a nominal GPU.
-    """
+    """Makes the activities of a job on its network; those with the same flows share their segments."""
 
     seconds: Seconds
+    """Of each kernel on a nominal GPU."""
     network: Network
     written: dict[tuple[object, ...], _Written] = field(default_factory=dict)
     known: dict[tuple[object, ...], Activity] = field(default_factory=dict)

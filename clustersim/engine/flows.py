@@ -269,11 +269,14 @@ _FEW = 4  # links that are counted sooner one by one
 
 
 class Asked(NamedTuple):
-    """The links that an activity holds, each once, and the most bytes/s that it asks of each; `few` says both once more."""
+    """What an activity asks of links while it runs."""
 
     links: Ints
+    """Each once."""
     peaks: Floats
+    """The most bytes/s that are asked of each."""
     few: tuple[tuple[int, float], ...]
+    """Both once more, if the links are few."""
 
     @classmethod
     def of(cls, links: Ints, peaks: Floats) -> Asked:

@@ -32,14 +32,12 @@ class Recv(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Wait until all that were launched on the stream of a family are over, or the first `first` of the step.
-
-    but: so many of the last ones are left out, at most those that the pass itself has launched.
-    """
+    """Wait until all that were launched on the stream of a family are over, or the first `first` of the step."""
 
     family: str
     first: int | None = None
     but: int = 0
+    """So many of the last ones are left out, at most those that the pass itself has launched."""
 
 
 class Launch(NamedTuple):

@@ -23,18 +23,19 @@ KEPT = {"F": 1.0, "B": -1.0, "I": 0.0, "W": -1.0}
 
 
 class RankMemory(NamedTuple):
-    """What one GPU of a pipeline rank holds while each action of `row` runs, in bytes.
-
-    rest: between steps. activations, workspace, gradients, gathered: (actions,), what every microbatch in flight keeps with what
-    recomputation brings back, the largest temporaries of the pass, all gradients, and sharded parameters that are gathered.
-    """
+    """What one GPU of a pipeline rank holds while each action of `row` runs, in bytes."""
 
     row: tuple[Action, ...]
     rest: Memory
+    """Between steps."""
     activations: Floats
+    """What every microbatch in flight keeps, with what recomputation brings back (actions,)."""
     workspace: Floats
+    """The largest temporaries of the pass (actions,)."""
     gradients: Floats
+    """All of them (actions,)."""
     gathered: Floats
+    """Sharded parameters that are gathered (actions,)."""
 
     @property
     def peak(self) -> Memory:

@@ -39,13 +39,14 @@ class PatternOccurrence(NamedTuple):
 
 
 class PatternWait(NamedTuple):
-    """A row of `graph.Waits` with references; message: which one is waited for, -1 of other waits."""
+    """A row of `graph.Waits` with references."""
 
     kind: int
     stage: int
     asked: int
     awaited: int
     message: int
+    """Which one is waited for, -1 of other waits."""
 
 
 class Arrival(NamedTuple):

@@ -39,14 +39,12 @@ class Message(NamedTuple):
 
 
 class Launched(NamedTuple):
-    """The handle of all tasks that a rank has launched on a stream so far, or of the first `first` of the step.
-
-    but: so many of the last ones are left out, at most those that the pass itself has launched.
-    """
+    """The handle of all tasks that a rank has launched on a stream so far, or of the first `first` of the step."""
 
     stream: str
     first: int | None = None
     but: int = 0
+    """So many of the last ones are left out, at most those that the pass itself has launched."""
 
     @property
     def kind(self) -> str:
@@ -108,17 +106,18 @@ TemplateKey = tuple[str, object]
 
 
 class Program(NamedTuple):
-    """What one rank does in a step.
-
-    After `begin` it plays the actions of `row`, each by the template in `steps` for its letter and stage (or that in
-    `special`, for single actions), then `finish`.
-    """
+    """What one rank does in a step."""
 
     begin: Template
+    """What comes before the first action."""
     row: tuple[Action, ...]
+    """The actions, in order."""
     steps: Mapping[tuple[str, int], Template]
+    """What an action does, by its letter and stage."""
     special: Mapping[Action, Template]
+    """What single actions do instead."""
     finish: Template
+    """What comes after the last action."""
 
     def passes(self) -> Iterator[tuple[TemplateKey, Template, int]]:
         """Yield every pass: where its template stands, the template, and the microbatch (-1 outside the actions)."""
@@ -151,11 +150,7 @@ class Program(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Something a rank cell did or waited for on one of its streams.
-
-    It was asked for at `asked` and began at `start` (after waiting for peers). `segment_ends` are the ends of the half segments
-    of its activity, or None when it ran as if alone.
-    """
+    """Something a rank cell did or waited for on one of its streams."""
 
     rank: int
     stream: str
@@ -163,7 +158,10 @@ class Span(NamedTuple):
     stage: int
     microbatch: int
     asked: float
+    """When the rank came to it."""
     start: float
+    """When it began: peers may have come later."""
     end: float
     activity: Activity | None
     segment_ends: list[float] | None
+    """When each half segment of its activity ended; None when it ran as if alone."""

@@ -22,19 +22,20 @@ FITS = 1 + 1e-9
 
 
 class Family(NamedTuple):
-    """Groups of GPUs that communicate: `ranks` is (groups, n), position by position. `levels` as in collectives.Group.
-
-    job: the number of the job that it belongs to. `shares`, by
-    position, are those of collectives.Group.
-    """
+    """Groups of GPUs that communicate."""
 
     name: str
     ranks: Ints
+    """The GPUs, position by position (groups, n)."""
     levels: tuple[int, ...]
+    """As in collectives.Group."""
     algorithm: str
-    eras: Mapping[str, int] = MappingProxyType({})  # by collective; a job's of different eras never run at once
+    eras: Mapping[str, int] = MappingProxyType({})
+    """By collective; a job's of different eras never run at once."""
     job: int = 0
+    """The number of the job that it belongs to."""
     shares: tuple[float, ...] = ()
+    """By position, as in collectives.Group."""
 
 
 class Traffic(NamedTuple):

@@ -23,35 +23,36 @@ class Default(Spec):
 
 
 class JobRecipe(Spec):
-    """What a script of the framework's own repository sets for one job, where a publication of that job leaves it open.
-
-    of: the columns of a measured run by which the job is known. values: by dotted key of a workload. source: the script.
-    """
+    """What a script of the framework's own repository sets for one job, where a publication of that job leaves it open."""
 
     of: dict[str, int]
+    """The columns of a measured run by which the job is known."""
     values: dict[str, Any]
+    """By dotted key of a workload."""
     source: Name
+    """The script."""
 
 
 class Framework(Spec):
-    """What a framework fuses, overlaps, launches and keeps.
-
-    match: words of its name as people write it, in small letters. over: those that it
-    is built on, whose names stand beside its own. since, until: the years that these defaults hold. stages: whether the layers
-    must divide over pipeline stages. defaults: by dotted key of a workload, each with its source; `training.gradients` by the
-    precision of the training. facts: what no workload can say yet, in words. recipes: of published jobs.
-    """
+    """What a framework fuses, overlaps, launches and keeps."""
 
     name: Name
     title: Name
     match: Annotated[tuple[Name, ...], Field(strict=False)]
+    """Words of its name as people write it, in small letters."""
     over: Annotated[tuple[Name, ...], Field(strict=False)] = ()
+    """Those that it is built on, whose names stand beside its own."""
     since: int = 0
     until: int = 9999
+    """The years that these defaults hold."""
     stages: Literal["even", "any"] = "even"
+    """Whether the layers must divide over pipeline stages."""
     defaults: dict[str, Default]
+    """By dotted key of a workload, each with its source; `training.gradients` by the precision of the training."""
     facts: dict[str, Default] = Field(default_factory=dict)
+    """What no workload can say yet, in words."""
     recipes: Annotated[tuple[JobRecipe, ...], Field(strict=False)] = ()
+    """Of published jobs."""
 
     @property
     def family(self) -> str:

@@ -22,16 +22,15 @@ from clustersim.parallel.load import build
 
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
-    """A job that wants nodes: how many, which, or (None) what its degrees need.
-
-    start: when its first step begins, in seconds. listed: the file of jobs that it stands in, and its place there.
-    """
+    """A job that wants nodes: how many, which, or (None) what its degrees need."""
 
     name: str
     job: Job
     nodes: int | tuple[int, ...] | None = None
     start: float = 0.0
+    """When its first step begins, in seconds."""
     listed: tuple[Document, int] | None = None
+    """The file of jobs that it stands in, and its place there."""
 
     def error(self, key: str, message: str) -> InputError:
         """Return an error at a key of the job in the file of jobs, or one that names its workload."""
@@ -42,12 +41,13 @@ class PlacementRequest:
 
 
 class Wanted(NamedTuple):
-    """What is to be simulated: jobs, their placement, and how many steps each completes; inputs: every file by its part."""
+    """What is to be simulated: jobs, their placement, and how many steps each completes."""
 
     requests: tuple[PlacementRequest, ...]
     placement: str
     steps: int
     inputs: dict[str, Path]
+    """Every file by its part."""
 
 
 def load(

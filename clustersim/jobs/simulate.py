@@ -24,15 +24,15 @@ from clustersim.topology.model import Topology
 
 @dataclass(frozen=True, slots=True)
 class JobsResult:
-    """All that one simulation of several jobs found; `summary` is what `summary.json` holds, `seconds` the wall time.
-
-    inputs: the files that were read, by their part.
-    """
+    """All that one simulation of several jobs found."""
 
     summary: dict[str, Any]
+    """What `summary.json` has."""
     shared: Shared
     inputs: dict[str, Path]
+    """The files that were read, by their part."""
     seconds: float
+    """The wall time that it took."""
 
 
 def simulate(

@@ -7,10 +7,12 @@ from typing import NamedTuple
 
 
 class Bucket(NamedTuple):
-    """`parameters` that are ready, or first read, at `position` of a pass."""
+    """Parameters whose gradients are reduced together, or that are gathered together."""
 
     position: int
+    """Where in a pass they are ready, or first read."""
     parameters: float
+    """How many they are."""
 
 
 def last_ready(ready: Sequence[tuple[int, float]], size: float) -> list[Bucket]:

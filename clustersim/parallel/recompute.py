@@ -18,15 +18,15 @@ from clustersim.model.operator import Layer, Operator, Rerun
 
 
 class Module(NamedTuple):
-    """A part of a block that can run again.
-
-    first, last: names of its operators, the first of each that a block has. readers: of a module whose output is dropped, those
-    that keep it as their input, the first set of which a block has one; none: what the module keeps inside is dropped.
-    """
+    """A part of a block that can run again."""
 
     first: tuple[str, ...]
+    """Names of the operator that it begins with: the first that a block has …"""
     last: tuple[str, ...]
+    """… and of the one that it ends with."""
     readers: tuple[tuple[str, ...], ...] = ()
+    """Who keeps its output as an input, if that is dropped: the first set of which a block has one. None: what the module keeps
+    inside is dropped."""
 
 
 MODULES: dict[str, tuple[Module, ...]] = {

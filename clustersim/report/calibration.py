@@ -36,21 +36,20 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What decides how far a forecast may be off.
-
-    launching: the share of the step that launching its kernels takes. clocks_from: their source, as `predictors.clocks` has it.
-    framework: such as `NeMo`, empty where nobody says it.
-    """
+    """What decides how far a forecast may be off."""
 
     architecture: str
     precision: str
     gpus: int
     launching: float
+    """The share of the step that launching its kernels takes."""
     clocks_from: str = "law"
+    """The source of the clocks, as `predictors.clocks` has it."""
     experts: bool = False
     predictor: str = "neusight"
     clocks: str = "sustained"
     framework: str = ""
+    """Its name, such as `NeMo`; empty where nobody says it."""
 
     @property
     def groups(self) -> dict[str, str]:

@@ -20,22 +20,18 @@ from clustersim.topology.model import Topology
 
 
 class Alone(NamedTuple):
-    """One step of a job on its nodes with no other on the cluster.
-
-    memory: of each pipeline rank. forecast: what is known of the times of its kernels.
-    """
+    """One step of a job on its nodes with no other on the cluster."""
 
     plan: Plan
     record: Record
     memory: list[RankMemory]
+    """Of each pipeline rank."""
     forecast: Forecast
+    """What is known of the times of its kernels."""
 
 
 class JobSteps(NamedTuple):
-    """One of the jobs: its nodes, the GPU of every rank, its step alone, and its steps beside the others.
-
-    steps: all complete ones; counted: those that began when every job had started.
-    """
+    """One of the jobs: its nodes, the GPU of every rank, its step alone, and its steps beside the others."""
 
     name: str
     job: Job
@@ -45,7 +41,9 @@ class JobSteps(NamedTuple):
     alone: Alone
     plan: Plan
     steps: tuple[Record, ...]
+    """All complete ones."""
     counted: tuple[Record, ...]
+    """Those that began when every job had started."""
 
     @property
     def mean(self) -> float:

@@ -44,15 +44,14 @@ _MANIFEST_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a result answers.
-
-    command: run, jobs, sweep or validate. inputs: path as written and SHA-256 of each file by its part, such as
-    `topology`. options: all that changes the numbers.
-    """
+    """What a result answers."""
 
     command: str
+    """`run`, `jobs`, `sweep` or `validate`."""
     inputs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Path as written and SHA-256 of each file by its part, such as `topology`."""
     options: Mapping[str, Any] = field(default_factory=dict)
+    """All that changes the numbers."""
 
     @classmethod
     def of(cls, command: str, parts: Mapping[str, Path], read: Inputs, options: Mapping[str, Any]) -> Question:

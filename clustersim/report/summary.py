@@ -30,29 +30,30 @@ NOT_MODELLED = (
 
 
 class Forecast(NamedTuple):
-    """What is known of the kernel times: the predictor's error in words, the clocks assumed, and the interval of each kernel.
-
-    shares: of the rate in a short burst that matrix products keep, and where that is from, by data type.
-    """
+    """What is known of the kernel times."""
 
     statement: list[str]
+    """The predictor's error, in words."""
     clocks: str
+    """Those assumed, in words."""
     shares: dict[str, dict[str, Any]]
+    """By data type, the share of the rate in a short burst that matrix products keep, and where that is from."""
     bounds: Bounds
+    """The interval of each kernel."""
 
 
 class Facts(NamedTuple):
-    """What the summary needs besides plan and record.
-
-    memory: of each pipeline rank; kernels: those of the critical path; path: it itself; nearby: a split or batch that
-    uses more of the cluster's GPUs, where some idle and there is one.
-    """
+    """What the summary needs besides plan and record."""
 
     memory: list[RankMemory]
+    """Of each pipeline rank."""
     forecast: Forecast
     kernels: StepKernels
+    """Those of the critical path."""
     path: Path
+    """The critical path."""
     nearby: Nearby | None
+    """A split or batch that uses more of the cluster's GPUs, if some idle and there is one."""
     full_attention: bool
 
 

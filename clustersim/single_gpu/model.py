@@ -15,32 +15,32 @@ OUTSIDE = -1
 
 
 class OperatorCall(NamedTuple):
-    """One call of a PyTorch operator.
-
-    `place` is where in the model, `op` the ATen name; `kernels` is empty for a view. `reads` names the nodes whose outputs
-    it reads and the bytes of each, OUTSIDE for weights and inputs; `output` is the bytes that it leaves.
-    """
+    """One call of a PyTorch operator."""
 
     place: str
+    """Where in the model."""
     op: str
+    """Its ATen name."""
     phase: PassPhase
     kernels: tuple[Kernel, ...]
+    """None for a view."""
     reads: tuple[tuple[int, float], ...]
+    """The nodes whose outputs it reads, OUTSIDE for weights and inputs, and the bytes of each."""
     output: float
+    """Bytes that it leaves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A model as it runs on one GPU; `parameters` counts the elements of its weights, `unknown` names operators without an entry.
-
-    memory: the bytes that it needs there, None where nobody said.
-    """
+    """A model as it runs on one GPU."""
 
     name: str
     nodes: tuple[OperatorCall, ...]
     parameters: int
     unknown: tuple[str, ...] = ()
+    """Names of operators without an entry."""
     memory: Memory | None = None
+    """Bytes that it needs there; None where nobody said."""
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:

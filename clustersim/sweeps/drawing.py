@@ -35,11 +35,12 @@ def split(row: Row) -> str:
 
 
 class Words(NamedTuple):
-    """What stands above the drawing; label: the name of a row, where tp, pp and dp do not tell rows apart."""
+    """What stands above the drawing."""
 
     title: str
     subtitle: str = ""
     label: Callable[[Row], str] = split
+    """The name of a row, where tp, pp and dp do not tell rows apart."""
 
 
 def svg(rows: Sequence[Row], words: Words) -> str:

@@ -28,18 +28,18 @@ Show = Callable[[Iterator[tuple[int, Row]], int], Iterator[tuple[int, Row]]]
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The rows of a sweep in the order of its points, and their folder.
-
-    resumed: how many were there from an earlier sweep of the same question. damaged: lines of its log that were left out.
-    cpu: seconds of CPU that forecasting and evaluating the others took, summed over processes. space: the points.
-    """
+    """The rows of a sweep in the order of its points, and their folder."""
 
     rows: list[Row]
     folder: Path
     resumed: int
+    """How many were there from an earlier sweep of the same question."""
     damaged: int
+    """Lines of its log that were left out."""
     cpu: float
+    """Seconds of CPU that forecasting and evaluating the others took, summed over processes."""
     space: list[Point]
+    """The points."""
 
 
 def run(

@@ -21,11 +21,12 @@ MOST = 100_000
 
 @dataclass(frozen=True, slots=True)
 class SweepSpace:
-    """What is swept and what is the same at every point, by dotted key; by_set: the keys that came from `--set`."""
+    """What is swept and what is the same at every point, by dotted key."""
 
     axes: Mapping[str, Sequence[object]]
     fixed: Mapping[str, object]
     by_set: frozenset[str] = frozenset()
+    """The keys that came from `--set`."""
     auto: tuple[str, ...] = ()
     """Keys of which all legal values are tried, at each combination of the others."""
 

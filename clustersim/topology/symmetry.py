@@ -14,20 +14,18 @@ ClassNumbers = tuple[Ints, Ints]
 
 
 class RouteSegment(NamedTuple):
-    """A part of the routes between NICs that depends on less than the whole: which of its links a route crosses
-    depends on the numbers `source` and `destination` of its two endpoints alone, and it crosses none if both are in one `scope`.
-    """
+    """A part of the routes between NICs: which of its links a route crosses depends on two numbers of its endpoints alone."""
 
     first: int
     """The first of its links."""
     end: int
     """The link after its last."""
     source: Ints
-    """By endpoint that sends."""
+    """By endpoint, its number when it sends."""
     destination: Ints
-    """By endpoint that receives."""
+    """By endpoint, its number when it receives."""
     scope: Ints | None
-    """By endpoint; all NICs of a node on one rail share a number. None: their node."""
+    """By endpoint; a route within one scope crosses none of these links. NICs of a node on one rail share it. None: the node."""
 
 
 class EndpointClasses(NamedTuple):

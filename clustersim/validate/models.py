@@ -15,11 +15,13 @@ _LLAMA: Mapping[str, Any] = {"norm": "rmsnorm", "activation": "swiglu", "positio
 
 @dataclass(frozen=True, slots=True)
 class ModelFamily:
-    """A line of models. words: how their names begin, in small letters; shapes: keys of `model:` in a workload."""
+    """A line of models."""
 
     name: str
     words: tuple[str, ...]
+    """How their names begin, in small letters."""
     shapes: Mapping[str, Any]
+    """Keys of `model:` in a workload."""
     tied: bool
     dropout: bool
     source: str

@@ -22,13 +22,12 @@ Cell = str | int | float | bool | None
 class Run:
     """One measured step, as its source describes it; None is a blank: the source does not say.
 
-    line: where it stands. kv_heads_text, layers_text: words where a number was expected, such as `MLA`. Times are seconds of one
-    step, the network Gb/s a GPU and direction. original_precision: the source's own words. peers: what other tools forecast, from
-    columns such as `peer_simumax_s`.
+    Times are seconds of one step, the network Gb/s a GPU and direction.
     """
 
     id: str
     line: int
+    """Where it stands."""
     gpu: str
     num_gpus: int | None
     gpus_per_node: int | None
@@ -69,7 +68,9 @@ class Run:
     status: str
     memory_gb: float | None
     original_precision: str
+    """The source's own words."""
     peers: tuple[tuple[str, float], ...] = ()
+    """What other tools forecast, from columns such as `peer_simumax_s`."""
 
     @property
     def ran(self) -> bool:

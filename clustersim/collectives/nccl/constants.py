@@ -24,14 +24,7 @@ Table = tuple[PerProtocol, PerProtocol, PerProtocol, PerProtocol]
 
 
 class Constants(NamedTuple):
-    """One release. Latencies by algorithm, for LL, LL128, Simple, in us; bandwidths in GB/s as in the source.
-
-    nvls: efficiency of NVLS by architecture, or None where the release takes 5/6 of the bus instead. ll: part of the ring's
-    bus that LL gets, (all_reduce and between nodes, else). inter_steps: hops between nodes of an all_reduce ring over n
-    nodes are 2(n - inter_steps). single_tree: with one GPU a node a ring's hop costs as much as a tree's. flush: how often
-    Simple pays the latency that a NIC declares. nvls_heads: the heads that together have the limits of `nvls_tree`, which
-    else are of each head: as many blocks run whatever the heads.
-    """
+    """One release. Latencies by algorithm, for LL, LL128, Simple, in us; bandwidths in GB/s as in the source."""
 
     base: Latencies
     nvlink: Latencies
@@ -43,12 +36,18 @@ class Constants(NamedTuple):
     tree: Table
     nvls_tree: Table | None
     nvls: tuple[float, float, float, float] | None
+    """Efficiency of NVLS by architecture; None: the release takes 5/6 of the bus instead."""
     ll: tuple[float, float]
+    """Part of the ring's bus that LL gets, (all_reduce and between nodes, else)."""
     ring_ll128_single: float
     inter_steps: int
+    """Of an all_reduce ring over n nodes, 2(n - inter_steps) hops are between nodes."""
     single_tree: bool
+    """Whether with one GPU a node a ring's hop costs as much as a tree's."""
     flush: int = 2
+    """How often Simple pays the latency that a NIC declares."""
     nvls_heads: int | None = None
+    """Heads that together have the limits of `nvls_tree`: as many blocks run, however many they are. None: each head has them."""
 
 
 _NONE: PerProtocol = (0.0, 0.0, 0.0)

@@ -32,12 +32,15 @@ _SLACK = 1.0 + 1e-9
 
 
 class ChannelGraph(NamedTuple):
-    """`channels` of `intra` bytes/s each inside nodes and `inter` between them; `launched` is how many kernels' blocks run."""
+    """How an algorithm lies on a communicator."""
 
     channels: int
     intra: float
+    """Bytes/s of a channel inside nodes."""
     inter: float
+    """Bytes/s of a channel between nodes."""
     launched: int
+    """How many blocks of the kernel run."""
 
 
 @lru_cache(maxsize=1024)

@@ -24,14 +24,16 @@ _DIGITS = 9  # nanoseconds: communicators on nodes of one layout are one shape
 
 
 class ExtraLatency(NamedTuple):
-    """Seconds beyond NCCL's own: of a hop `inside` a node, of a `ring`'s hop from node to node (the mean of all), of the
-    longest route from the root of its trees to a leaf, and of the longest hop, that to the node `most` away.
-    """
+    """Seconds of routes beyond those that NCCL's own figures contain."""
 
     inside: float = 0.0
+    """Of a hop inside a node."""
     ring: float = 0.0
+    """Of a ring's hop from node to node, the mean of all."""
     tree: float = 0.0
+    """Of the longest route from the root of the trees to a leaf."""
     most: float = 0.0
+    """Of the longest hop."""
 
 
 def extra_latency(topology: Topology, ranks: Ints, starts: Ints) -> ExtraLatency:
@@ -97,33 +99,33 @@ def _deepest(parent: Ints, depth: Ints, deepest: int, hops: Floats) -> Floats:
 
 
 class SkewedLoads(NamedTuple):
-    """Where a dispatch meets its experts, for each byte that one rank sends; a combine brings the same bytes back.
-
-    most: the largest share of one GPU. inside: the most that a GPU receives from its own node. nic: the most that a NIC
-    receives from other nodes.
-    """
+    """Where a dispatch meets its experts, for each byte that one rank sends; a combine brings the same bytes back."""
 
     most: float
+    """The largest share of one GPU."""
     inside: float
+    """The most that a GPU receives from its own node."""
     nic: float
+    """The most that a NIC receives from other nodes."""
 
 
 class Shape(NamedTuple):
-    """A communicator: `ranks` on `nodes`, `per_node` on each, which own `nics` NICs there (0: none needed).
-
-    even: every node has as many. aligned: position i of every node is the same GPU there, so rings and trees between nodes
-    stay on a rail. busiest: the largest loads of an all-to-all when some GPUs get more rows than others (None: all equal).
-    extra_latency: how much longer its routes are than those that NCCL's figures contain.
-    """
+    """A communicator."""
 
     nodes: int
     ranks: int
     per_node: int
+    """Ranks of a node."""
     nics: int
+    """NICs that the ranks of a node own; 0: none is needed."""
     even: bool = True
+    """Whether every node has as many ranks."""
     aligned: bool = True
+    """Whether position i of every node is the same GPU there, so that rings and trees between nodes stay on a rail."""
     busiest: SkewedLoads | None = None
+    """The largest loads of an all-to-all when some GPUs get more rows than others; None: all get as many."""
     extra_latency: ExtraLatency = ExtraLatency()
+    """How much longer its routes are than those that NCCL's figures contain."""
 
     @property
     def group(self) -> Group:

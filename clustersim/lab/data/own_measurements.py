@@ -64,18 +64,20 @@ _FLOP = {"softmax": 5.0, "layernorm": 6.0, "elementwise": 1.0, "memory": 0.0}
 
 
 class Measurements(NamedTuple):
-    """Measured kernels with what a file says beside them, one entry a row; NaN where a number is not given.
-
-    Seconds in `samples.seconds`, `low` and `high`; `clock` in Hz, `power` in W; `mode` is burst or sustained.
-    """
+    """Measured kernels with what a file says beside them, one entry a row; NaN where a number is not given."""
 
     samples: Samples
     mode: NDArray[np.str_]
+    """`burst` or `sustained`."""
     layout: NDArray[np.str_]
     low: Floats
+    """Seconds of the fastest …"""
     high: Floats
+    """… and of the slowest."""
     clock: Floats
+    """Hz."""
     power: Floats
+    """W."""
 
     def burst(self) -> Samples:
         """Return the kernels timed in short bursts, as all public tables are: what predictors learn from."""

@@ -37,14 +37,14 @@ EXPOSED = 0.6
 
 
 class Cores(NamedTuple):
-    """`asynchronous`: operands arrive beside the arithmetic (TMA and warp specialization: Hopper, Blackwell), and two SMs of a
-    cluster share one of them; otherwise the warps that compute also fetch, and the two add up. `exposed`: the share of
-    the epilogue that does not hide behind the next tile (tensor memory holds two accumulators; registers one).
-    """
+    """What products of one data type run on."""
 
     tiles: tuple[Tile, ...]
     asynchronous: bool
+    """Whether operands arrive beside the arithmetic, and two SMs of a cluster share one of them (TMA and warp specialization:
+    Hopper, Blackwell); otherwise the warps that compute also fetch, and the two add up."""
     exposed: float
+    """Share of the epilogue that does not hide behind the next tile: tensor memory holds two accumulators, registers one."""
 
 
 def cores(gpu: Gpu, dtype: str, kind: str) -> Cores:

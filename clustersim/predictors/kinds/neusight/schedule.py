@@ -20,20 +20,20 @@ SPLIT = 0.6
 
 
 class Design(NamedTuple):
-    """How a library lays attention out on one architecture.
-
-    rows: queries of a block, `wide` of them for head dimensions up to `narrow`; columns: keys of one step; overlap: exponent p of
-    seconds = (products^p + exponentials^p)^(1/p), 1 for one after the other; tail: what SMs wait for at the end, in longest
-    blocks; fill: share of a block's start and end that a second block on the same SM does not hide.
-    """
+    """How a library lays attention out on one architecture."""
 
     rows: float
+    """Queries of a block, `wide` of them for head dimensions up to `narrow`."""
     wide: float
     narrow: float
     columns: float
+    """Keys of one step."""
     overlap: float
+    """Exponent p of seconds = (products^p + exponentials^p)^(1/p), 1 for one after the other."""
     tail: float
+    """What SMs wait for at the end, in longest blocks."""
     fill: float
+    """Share of a block's start and end that a second block on the same SM does not hide."""
 
 
 FA2 = Design(128, 128, 64, 64, 1.13, 1.0, 0.25)

@@ -20,13 +20,16 @@ BLOCK = 256
 
 
 class Tiles(NamedTuple):
-    """Profiled products: `shapes` (row; batch, m, n, k), `sides` of their tiles (row; rows, columns), and `owner` (row):
-    which of `boards` (GPU; sms, peak, memory, bandwidth, l2) ran them."""
+    """Profiled products."""
 
     shapes: Floats
+    """Batch, m, n, k (rows, 4)."""
     sides: Floats
+    """Rows and columns of their tiles (rows, 2)."""
     owner: Floats
+    """Which of `boards` ran them (rows,)."""
     boards: Floats
+    """SMs, peak, memory, bandwidth and L2 of each GPU (GPUs, 5)."""
 
 
 NAMES = tuple(f"tiles.{name}" for name in Tiles._fields)
