@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from heapq import heappush
 
@@ -20,6 +18,7 @@ from clustersim.engine.pattern import JOIN
 from clustersim.engine.program import Tasks
 from clustersim.engine.record import Record
 from clustersim.errors import SimulationError
+from clustersim.garbage import uncollected
 
 
 def simulate(
@@ -50,7 +49,7 @@ def simulate(
     ]
     for job, start in zip(jobs, starts or [0.0] * len(jobs), strict=True):
         job.start(start)
-    with _no_garbage_collection():
+    with uncollected():
         try:
             env.run(until=stop)  # not until the queue is empty: timers that were overtaken are still in it
         except RuntimeError as error:
@@ -180,15 +179,3 @@ class _Repeated:
             events,
             solves,
         )
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Millions of live objects make every cycle collection slow, and a simulation makes no garbage cycles to speak of."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

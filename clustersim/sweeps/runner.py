@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from clustersim import errors, plugins
 from clustersim.config.overrides import parted
 from clustersim.errors import ClustersimError
+from clustersim.garbage import uncollected
 from clustersim.parallel.options import KEYS
 from clustersim.sweeps.evaluate import Files, Known, Row, SweepInputs, evaluate, learn, load
 from clustersim.sweeps.space import Point
@@ -55,7 +56,8 @@ def rows(
     """
     spent = spent or Spent()
     begun = time.process_time()
-    learn(case, points[:LEARNED])
+    with uncollected():
+        learn(case, points[:LEARNED])
     spent.seconds += time.process_time() - begun
     many = workers > 1 and len(points) > 1
     if many:
@@ -71,7 +73,9 @@ def rows(
 
 def _timed(case: SweepInputs, point: Point) -> _Timed:
     begun = time.process_time()
-    return _Timed(evaluate(case, point), time.process_time() - begun)
+    with uncollected():
+        row = evaluate(case, point)
+    return _Timed(row, time.process_time() - begun)
 
 
 def _split(point: Point) -> list[str]:

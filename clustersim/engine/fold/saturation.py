@@ -10,7 +10,6 @@ import numpy as np
 from clustersim.arrays import Floats, Ints, Mask, entries
 from clustersim.engine.fold.refinement import alike
 from clustersim.engine.network import Demand, Network
-from clustersim.engine.program import Span
 from clustersim.engine.record import Record
 from clustersim.engine.traffic import FITS
 
@@ -81,19 +80,13 @@ def _shares(demand: Demand, net: Network) -> _Shares:
 
 def _times(record: Record, number: dict[str, int], asking: Mask) -> _Times:
     """Return when each group cell was under way, of those that ask for any link; ranks of one group say so several times."""
-    known: dict[int, list[int]] = {}
-    cell: list[int] = []
-    span: list[Span] = []
-    for one in record.spans:
-        if one.activity is None:
-            continue
-        if id(one.activity) not in known:
-            of = [number[variant[0]] + c for variant, c in one.activity.carried]
-            known[id(one.activity)] = [c for c in of if asking[c]]
-        for c in known[id(one.activity)]:
-            cell.append(c)
-            span.append(one)
-    columns = np.array([cell, [s.start for s in span], [s.end for s in span]]).reshape(3, -1)
+    cells = [
+        [one for variant, c in task.activity.carried if asking[one := number[variant[0]] + c]] for task in record.tasks
+    ]
+    first = np.cumsum([0, *map(len, cells)])
+    cell, parts = np.array([c for own in cells for c in own], np.int64), record.graph.occurrences
+    node = np.repeat(parts.node, np.diff(first)[parts.task])
+    columns = np.array([cell[entries(first, parts.task)], record.starts[node], record.ends[node]])
     columns = columns[:, np.lexsort(columns[::-1])]
     new = np.append(True, (columns[:, 1:] != columns[:, :-1]).any(axis=0))[: columns.shape[1]]
     start = np.searchsorted(columns[0, new], np.arange(number[""] + 1))
