@@ -20,6 +20,7 @@ COMMANDS = {
     "optimize": "optimize:optimize",
     "validate": "validate:validate",
     "predict": "predict:predict",
+    "import": "importing:app",
     "list": "listing:show_list",
     "lab": "lab:app",
 }

@@ -23,6 +23,8 @@ LATENT: Mapping[str, int | None] = {
 }
 """Widths of latent attention and their defaults; without `multi_latent_attention` they say nothing."""
 GROUPED = frozenset({*LATENT, "multi_latent_attention", "moe_layer_freq"})
+UNDER_LATENT = frozenset({"kv_channels", "qk_layernorm", "num_query_groups"})
+"""Arguments that latent attention has no use for: it has widths and norms of its own."""
 LONGEST = 10_000
 
 
@@ -32,6 +34,11 @@ class Joined(NamedTuple):
     name: str
     key: Loc
     value: Any
+
+
+def silent(name: str, given: Mapping[str, Any]) -> bool:
+    """Return whether an argument says nothing beside the others: those of groups, and those of attention that is not there."""
+    return name in GROUPED or (name in UNDER_LATENT and bool(given.get("multi_latent_attention")))
 
 
 def joined(given: Mapping[str, Any]) -> list[Joined]:

@@ -7,17 +7,12 @@ those as a block; `first_layers` and `last_layers` fix the ends; `layout` says a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from clustersim.config.workload import Parallelism
+from clustersim.convert.layout_text import written_out
 from clustersim.errors import InputError
-
-LONGEST = 100_000
-"""Letters of a layout with its repetitions written out."""
-REPEATED = (re.compile(r"\(([^()]+)\)\*(\d+)"), re.compile(r"([^()*])\*(\d+)"))
-"""A part in parentheses, then a single letter, as often as the number after the star says."""
 
 
 class Portion(NamedTuple):
@@ -88,20 +83,6 @@ def read(layout: str, layers: int, mtp: int, pp: int, vpp: int) -> tuple[Portion
         if wrong:
             raise InputError(f"{layout!r} {sentence}")
     return tuple(Portion("E" in stage, stage.count("t"), stage.count("m"), "L" in stage) for stage in stages)
-
-
-def written_out(layout: str) -> str:
-    """Return a layout without repetitions: `E(t|)*2,L` is `Et|t|L`. Raises InputError for what is not understood."""
-    text = "".join(layout.replace(",", "").split())
-    for pattern in REPEATED:
-        if sum(len(part) * int(times[:9]) for part, times in pattern.findall(text)) > LONGEST:
-            raise InputError(f"{layout!r} is too long; name at most {LONGEST} layers")
-        text = pattern.sub(lambda found: found[1] * int(found[2]), text)
-    if wrong := sorted(set(text) - set("EtmL|")):
-        raise InputError(
-            f"{layout!r} has {wrong[0]!r}; write E (embedding), t (block), m (MTP), L (loss), | between stages, (…)*3 to repeat"
-        )
-    return text
 
 
 def _rules(stages: Sequence[str], letters: str, layers: int, mtp: int) -> Iterator[tuple[bool, str]]:

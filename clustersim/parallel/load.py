@@ -13,7 +13,7 @@ from clustersim.config.workload import Workload
 from clustersim.config.yaml import KEY, Document, Loc, Position, read
 from clustersim.convert.hugging_face_workload import converted, defaults, is_config, left_out
 from clustersim.convert.megatron import NEEDS, REMEDIES, YIELDS, find, refused
-from clustersim.convert.megatron_groups import GROUPED, Joined, joined
+from clustersim.convert.megatron_groups import Joined, joined, silent
 from clustersim.errors import InputError
 from clustersim.parallel.check import check
 from clustersim.parallel.ignored import NO_EFFECT, NOT_MODELLED, sorted_out
@@ -100,9 +100,10 @@ def rename(document: Document) -> Document:
     positions = dict(document.positions)
     leaves = _leaves(document)
     names = {str(loc[-1]).replace("-", "_"): (loc, value) for loc, value in leaves}
+    given = {name: value for name, (_, value) in names.items()}
     for loc, value in leaves:
         key = str(loc[-1]).replace("-", "_")
-        if key in GROUPED or (key in NEEDS and not NEEDS[key] & names.keys()):
+        if silent(key, given) or (key in NEEDS and not NEEDS[key] & names.keys()):
             continue
         if (remedy := refused(key, value)) is not None:
             raise document.error(loc, f"{loc[-1]} is not supported; {remedy}")

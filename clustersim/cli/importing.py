@@ -1,0 +1,79 @@
+"""`clustersim import megatron train.sh`: a launch script of Megatron-LM as a workload file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clustersim.cli.options import setting
+from clustersim.errors import ConfigError, InputError
+
+app = typer.Typer(help="Write a workload from what a training framework is launched with.")
+
+
+@app.callback()
+def _room() -> None:
+    pass
+
+
+@app.command()
+def megatron(
+    script: Annotated[
+        Path, typer.Argument(metavar="SCRIPT", help="A shell script that launches pretrain_gpt.py or its kin.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write it here; default: print it.", metavar="FILE.yaml")
+    ] = None,
+    variables: Annotated[
+        list[str] | None, typer.Option("--var", help="A variable of the environment.", metavar="NAME=VALUE")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A key of the workload that decides.", metavar="KEY=VALUE")
+    ] = None,
+) -> None:
+    """Write a workload from a launch script of Megatron-LM, and say what was ignored and what assumed.
+
+    The script is read, never run.
+    """
+    from clustersim.config.overrides import scalar
+    from clustersim.config.yaml import parse
+    from clustersim.convert.megatron_script import ImportRequest, imported, lines
+    from clustersim.files import read_text
+    from clustersim.parallel.ignored import NO_EFFECT, NOT_MODELLED
+    from clustersim.parallel.load import build
+    from clustersim.report.terminal import folded
+    from clustersim.writing import check_output, save
+
+    if out:
+        check_output("--out", out, (".yaml", ".yml"), (script,))
+    given = {key: scalar(key, value) for key, value in map(setting, settings or ())}
+    asked = ImportRequest(dict(map(_variable, variables or ())), given, NO_EFFECT, NOT_MODELLED)
+    found = imported(str(script), read_text(script, "a shell script"), asked)
+    text = _written(found.workload)
+    try:
+        build(parse(text, str(out or script)))
+    except ConfigError as error:
+        raise InputError(f"{script}: {error.message}; --set changes a key of the workload") from error
+    said = [part for line in lines(found) for part in folded(line)]
+    if out:
+        save(out, text)
+        typer.echo("\n".join([*said, f"written to {out}"]))
+    else:
+        typer.echo("".join(f"# {line}\n" for line in said) + text, nl=False)
+
+
+def _variable(text: str) -> tuple[str, str]:
+    """Return name and value of `--var NAME=VALUE`. Raises InputError."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise InputError(f"--var {text!r}: write NAME=VALUE, such as NNODES=16")
+    return name, value
+
+
+def _written(workload: object) -> str:
+    """Return a workload as YAML, in the order of its keys."""
+    import yaml
+
+    return str(yaml.safe_dump(workload, sort_keys=False, allow_unicode=True, width=120))

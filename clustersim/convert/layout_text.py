@@ -1,0 +1,34 @@
+"""Megatron's text for which pipeline stage has which layers, such as `Ettt|(tt|)*29,m|L`, with its repetitions written out.
+
+Source: megatron/core/transformer/pipeline_parallel_layer_layout.py, `parse_str_to_list`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from clustersim.errors import InputError
+
+LONGEST = 100_000
+"""Letters of a layout with its repetitions written out."""
+REPEATED = (re.compile(r"\(([^()]+)\)\*(\d+)"), re.compile(r"([^()*])\*(\d+)"))
+"""A part in parentheses, then a single letter, as often as the number after the star says."""
+
+
+def written_out(layout: str) -> str:
+    """Return a layout without repetitions: `E(t|)*2,L` is `Et|t|L`. Raises InputError for what is not understood."""
+    text = "".join(layout.replace(",", "").split())
+    for pattern in REPEATED:
+        if sum(len(part) * int(times[:9]) for part, times in pattern.findall(text)) > LONGEST:
+            raise InputError(f"{layout!r} is too long; name at most {LONGEST} layers")
+        text = pattern.sub(lambda found: found[1] * int(found[2]), text)
+    if wrong := sorted(set(text) - set("EtmL|")):
+        raise InputError(
+            f"{layout!r} has {wrong[0]!r}; write E (embedding), t (block), m (MTP), L (loss), | between stages, (…)*3 to repeat"
+        )
+    return text
+
+
+def stages_of(layout: str) -> int:
+    """Return how many stages a layout has. Raises InputError for what is no layout."""
+    return written_out(layout).count("|") + 1

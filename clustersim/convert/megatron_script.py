@@ -1,0 +1,301 @@
+"""A launch script of Megatron-LM as a workload, with what was ignored and what was assumed.
+
+Arguments are those of megatron/training/arguments.py; where a script leaves one out, Megatron's default is said in the workload.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any, NamedTuple
+
+from clustersim.config.overrides import replace
+from clustersim.convert import megatron
+from clustersim.convert.layout_text import stages_of
+from clustersim.convert.megatron_groups import GROUPED, joined, silent
+from clustersim.convert.shell import Shell, commands
+from clustersim.errors import InputError, shown
+
+TOKENIZERS = {
+    "GPT2BPETokenizer": 50257,
+    "BertWordPieceLowerCase": 30522,
+    "BertWordPieceCase": 28996,
+    "Llama2Tokenizer": 32000,
+    "Llama3Tokenizer": 128256,
+    "NullTokenizer": None,
+}
+"""Tokens of the tokenizers that always have as many; of others the script says `--vocab-size` or nobody does."""
+GPUS = ("nproc_per_node", "nnodes")
+DIGITS, NUMBER = 18, re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+OWN = frozenset(
+    {"tokenizer_type", "window_size", "window_attn_skip_freq", "num_layers_per_virtual_pipeline_stage", "quick_geglu"}
+)
+"""Arguments that are read here and nowhere else."""
+PROGRAMS = {"pretrain_bert": {"causal": False, "head_transform": True}}
+"""What the program says of the model: BERT sees all tokens, and its head transforms first (core/models/bert)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A workload as plain data, and in words what is not in it.
+
+    ignored: arguments that change no time. not_modelled: those that do, and are left out. unknown: those that nobody knows.
+    assumed: what the script leaves to Megatron, or to us.
+    """
+
+    workload: dict[str, Any]
+    ignored: tuple[str, ...]
+    not_modelled: tuple[str, ...]
+    unknown: tuple[str, ...]
+    assumed: tuple[str, ...]
+
+
+class ImportRequest(NamedTuple):
+    """What is asked of an import beside the script."""
+
+    variables: Mapping[str, str]
+    """Of the environment, such as NNODES."""
+    settings: Mapping[str, Any]
+    """Keys of the workload that decide, by dotted key."""
+    ignored: frozenset[str]
+    """Names of arguments that change no time."""
+    unmodelled: frozenset[str]
+    """Names of arguments that change it and are left out."""
+
+
+def imported(path: str, text: str, asked: ImportRequest) -> Imported:
+    """Return the workload of a script. Raises InputError for what it lacks, with the variable that nobody sets."""
+    shell = commands(path, text, asked.variables)
+    program, launcher, words = _program(path, shell)
+    gpus = {name: count for name, count in arguments(launcher).items() if name in GPUS}
+    return _Import(path, program, {**arguments(words), **gpus}, shell).result(asked)
+
+
+def _program(path: str, shell: Shell) -> tuple[str, list[str], list[str]]:
+    """Return the Python program that is launched, what launches it, and its arguments; of several the last."""
+    for words in reversed(shell.commands):
+        at = next((place for place, word in enumerate(words) if word.endswith(".py")), None)
+        if at is not None and any(word.startswith("--") for word in words[at:]):
+            return PurePath(words[at]).stem, words[:at], words[at + 1 :]
+    raise InputError(
+        f"{path}: launches no program such as `torchrun … pretrain_gpt.py --num-layers 32 …`; give the script that does"
+    )
+
+
+def arguments(words: Sequence[str]) -> dict[str, Any]:
+    """Return the arguments of a command by name with underscores: a value, a list of several, or True for a flag."""
+    found: dict[str, Any] = {}
+    values: list[Any] = []
+    for word in words:
+        if word.startswith("--") and len(word) > 2:
+            name, equals, value = word[2:].partition("=")
+            values = [_value(value)] if equals else []
+            found[name.replace("-", "_")] = values
+        elif found:
+            values.append(_value(word.strip("'\"")))
+    return {
+        name: True if not several else several[0] if len(several) == 1 else several for name, several in found.items()
+    }
+
+
+def _value(text: str) -> int | float | str:
+    """Return a number of at most 18 digits as one, and anything else as text."""
+    if len(text) <= DIGITS and NUMBER.fullmatch(text):
+        return float(text) if set(text) & set(".eE") else int(text)
+    return text
+
+
+class _Import:
+    """An import under way."""
+
+    def __init__(self, path: str, program: str, given: dict[str, Any], shell: Shell) -> None:
+        self.path, self.program, self.given, self.shell = path, program, given, shell
+        self.spec: dict[str, Any] = {"name": PurePath(path).stem[:200], "model": {}, "training": {}, "parallelism": {}}
+        self.assumed: list[str] = []
+        self.dropped: list[str] = []
+
+    def result(self, asked: ImportRequest) -> Imported:
+        """Return what the arguments say, and the settings on top."""
+        ignored, unmodelled = asked.ignored, asked.unmodelled
+        self._set(asked.settings)
+        for name, value in self._settled().items():
+            self._take(name, value)
+        for together in joined(self.given):
+            self.put(together.key, together.value)
+        self._model()
+        self._training()
+        self._parallelism()
+        self._set(asked.settings)
+        known = {*megatron.ALIASES, *megatron.REMEDIES, *GROUPED, *OWN, *GPUS}
+        rest = [name for name in self.given if name not in known]
+        without = (*self.dropped, *(f"--{_dashed(name)}" for name in rest if name in unmodelled))
+        unknown = (f"--{_dashed(name)}" for name in rest if name not in ignored | unmodelled)
+        return Imported(
+            {key: value for key, value in self.spec.items() if value},
+            tuple(f"--{_dashed(name)}" for name in rest if name in ignored),
+            without,
+            tuple(unknown),
+            tuple(self.assumed),
+        )
+
+    def _settled(self) -> dict[str, Any]:
+        """Return the arguments without those that a more precise one decides, or that say nothing without another."""
+        given = dict(self.given)
+        for name in self.given:
+            yields = megatron.YIELDS.get(name, frozenset()) & given.keys()
+            if yields or (name in megatron.NEEDS and not megatron.NEEDS[name] & given.keys()):
+                given.pop(name)
+        if not given.get("group_query_attention") and "num_query_groups" in given:
+            self._drop("num_query_groups", "says nothing without --group-query-attention")
+            given.pop("num_query_groups")
+        if given.get("tensor_model_parallel_size", 1) == 1 and given.pop("sequence_parallel", None):
+            self.assumed.append("--sequence-parallel is off with one tensor-parallel rank, as Megatron turns it off")
+        if "position_embedding_type" in given or "use_rotary_position_embeddings" in given:
+            given.pop("no_position_embedding", None)
+        return given
+
+    def _take(self, name: str, value: Any) -> None:
+        """Put one argument where it belongs; one without a counterpart is left out, in words."""
+        if name in OWN or silent(name, self.given):
+            return
+        if (remedy := megatron.refused(name, value)) is not None:
+            self._drop(name, remedy)
+        elif (alias := megatron.find(name)) is not None:
+            self._check(name, value)
+            if (converted := alias[1](value)) is not None:
+                self.put(alias[0], converted)
+
+    def _check(self, name: str, value: Any) -> None:
+        """Raise InputError for a number that is none: a variable that nobody sets leaves an argument without its value."""
+        if value is True and (name.startswith("num_") or name.endswith(("_size", "_length"))):
+            unset = [f"${one}" for one in self.shell.unset if not one.isdecimal()]
+            why = f"; nobody sets {', '.join(unset[:5])}, give --var {unset[0][1:]}=…" if unset else ""
+            raise InputError(f"{self.path}: --{_dashed(name)} has no value{why}")
+
+    def _drop(self, name: str, why: str) -> None:
+        self.dropped.append(f"--{_dashed(name)} ({why})")
+
+    def put(self, key: Sequence[str | int], value: Any) -> None:
+        """Set a value of the workload; a mapping joins what is there."""
+        here = self.spec
+        for part in key[:-1]:
+            here = here.setdefault(str(part), {})
+        last = str(key[-1])
+        here[last] = (
+            {**value, **here.get(last, {})}
+            if isinstance(value, dict) and isinstance(here.get(last, {}), dict)
+            else value
+        )
+
+    def _set(self, settings: Mapping[str, Any]) -> None:
+        for key, value in settings.items():
+            replace(self.spec, tuple(key.split(".")), value, key)
+
+    def default(self, key: str, value: Any, why: str) -> None:
+        """Say a default of Megatron's where the script says nothing."""
+        *parents, last = key.split(".")
+        here = self.spec
+        for part in parents:
+            here = here.setdefault(part, {})
+        if last not in here:
+            here[last] = value
+            self.assumed.append(f"{key}: {str(value).lower() if isinstance(value, bool) else value} ({why})")
+
+    def _model(self) -> None:
+        model = self.spec["model"]
+        model.update(PROGRAMS.get(self.program, {}))
+        for name, key in (("num_layers", "layers"), ("hidden_size", "hidden"), ("num_attention_heads", "heads")):
+            if key not in model:
+                raise InputError(
+                    f"{self.path}: lacks --{_dashed(name)}, which says model.{key}; give the script that has it"
+                )
+        self._vocabulary()
+        self.default("model.positions", "learned", "Megatron's --position-embedding-type learned_absolute")
+        self.default("model.dropout", True, "Megatron's --hidden-dropout 0.1")
+        if self.given.get("swiglu") and "ffn" not in model:
+            self.default(
+                "model.ffn", int(4 * model["hidden"] * 2 / 3 / 64) * 64, "Megatron's of SwiGLU: 8/3 of the width"
+            )
+        if self.given.get("quick_geglu"):
+            model["activation"] = "geglu"
+        self._windows()
+
+    def _vocabulary(self) -> None:
+        kind = self.given.get("tokenizer_type", "")
+        known = TOKENIZERS.get(str(kind))
+        if known is not None:
+            self.default("model.vocab", known, f"{kind}'s")
+        elif "vocab" not in self.spec["model"] and "bert" in self.program:
+            self.default("model.vocab", 30522, "BERT's")
+        elif "vocab" not in self.spec["model"] and not kind:
+            self.default("model.vocab", 50257, "GPT-2's, whose vocabulary the script names")
+        elif "vocab" not in self.spec["model"]:
+            what = f"the vocabulary of {shown(kind)} lies in its files"
+            raise InputError(f"{self.path}: lacks --vocab-size, and {what}; give --set model.vocab=…")
+
+    def _windows(self) -> None:
+        """Windows of all layers, or of all but every n-th (megatron/core/transformer/utils.py, is_layer_window_attention)."""
+        said, every = self.given.get("window_size"), self.given.get("window_attn_skip_freq")
+        if said in (None, True):
+            return
+        width = int(str(said).strip("()").split(",")[0]) + 1
+        if not isinstance(every, int) or isinstance(every, bool):
+            self.spec["model"]["window"] = width
+        elif "blocks" in self.spec["model"]:
+            self._drop("window_size", "layers already differ by --moe-layer-freq; write model.blocks")
+        else:
+            windows = {"count": every - 1, "window": width} if every > 2 else {"window": width}
+            self.spec["model"]["blocks"] = [windows, {}] if every > 1 else [{}]
+
+    def _training(self) -> None:
+        training = self.spec["training"]
+        if "micro_batch" not in training or "seq" not in training:
+            missing = "--micro-batch-size" if "micro_batch" not in training else "--seq-length"
+            raise InputError(f"{self.path}: lacks {missing}; give the script that has it")
+        self.default("training.precision", "fp32", "Megatron's without --bf16, --fp16 and --fp8-format")
+        half = training["precision"] == "fp16" and "accumulate_allreduce_grads_in_fp32" not in self.given
+        self.default("training.gradients", "fp16" if half else "fp32", "Megatron's main gradients")
+        if training.get("attention") is None:
+            self.default("training.attention", "flash", "Megatron's --attention-backend auto")
+        gpus = [self.given.get(name, 1) for name in GPUS]
+        if all(isinstance(count, int) for count in gpus):
+            split = self.spec["parallelism"]
+            lanes = split.get("tp", 1) * split.get("pp", 1)
+            batch = training["micro_batch"] * max(gpus[0] * gpus[1] // lanes, 1)
+            self.default(
+                "training.global_batch",
+                batch,
+                f"Megatron's: micro batch × data-parallel ranks of {gpus[0]} × {gpus[1]} GPUs",
+            )
+
+    def _parallelism(self) -> None:
+        split, model = self.spec["parallelism"], self.spec["model"]
+        each, pp = self.given.get("num_layers_per_virtual_pipeline_stage"), split.get("pp", 1)
+        if isinstance(each, int) and not isinstance(each, bool) and each > 0:
+            split["vpp"] = max(model["layers"] // pp // each, 1)
+        if "layout" in split and pp:
+            split["vpp"] = max(stages_of(str(split["layout"])) // pp, 1)
+        if split.get("vpp", 1) > 1:
+            split["schedule"] = "interleaved"
+            self.default("parallelism.overlap.p2p", True, "Megatron's of interleaved schedules")
+        if split.get("overlap", {}).get("param_gather") and not split.get("zero"):
+            split["overlap"].pop("param_gather")
+            self._drop("overlap_param_gather", "says nothing without --use-distributed-optimizer")
+        self.default("parallelism.dp", "auto", "as many replicas as the cluster holds and the batch allows")
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def lines(found: Imported) -> Iterator[str]:
+    """Yield what is not in the workload, in words, one line each kind."""
+    said = {
+        "assumed": found.assumed,
+        "not modelled": found.not_modelled,
+        "unknown": found.unknown,
+        "ignored, no effect on the time of a step": found.ignored,
+    }
+    yield from (f"{what}: {', '.join(listed)}" for what, listed in said.items() if listed)

@@ -1,0 +1,267 @@
+"""What a launch script would run, read and never run: variables, arrays, continued lines, sums and simple conditions of bash.
+
+Known are assignments (`A=1`, `A=(…)`, `A+=…`, export, local, declare), `$A`, `${A}`, `${A:-default}`, `${A[@]}`, `$((…))`,
+quotes, comments, `if` with `[ … ]` or `[[ … ]]`, and commands. Loops, functions, `case` and what other programs print
+(`$(…)`) are left out; a variable that only they or the environment would set is one that nobody sets.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from clustersim.errors import InputError
+
+DEEPEST = 20
+"""Levels of defaults inside defaults."""
+LONGEST = 100_000
+"""Words of one array, and values that expansions may reach."""
+_ASSIGN = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
+_VARIABLE = re.compile(
+    r"\$(?:\(\((?P<sum>[^()]*(?:\([^()]*\)[^()]*)*)\)\)|\{(?P<brace>(?:[^{}]|\{[^{}]*\})*)\}|(?P<name>\w+|[@*#?]))"
+)
+_BRACED = re.compile(r"(?P<name>\w+)(?P<all>\[[@*]\])?(?:(?P<how>:?[-=])(?P<default>.*))?$", re.DOTALL)
+_KEYWORDS = {"export", "local", "declare", "readonly"}
+_OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_COMPARE: Mapping[str, Callable[[int, int], bool]] = {
+    "-eq": operator.eq,
+    "-ne": operator.ne,
+    "-gt": operator.gt,
+    "-ge": operator.ge,
+    "-lt": operator.lt,
+    "-le": operator.le,
+}
+
+
+@dataclass(slots=True)
+class Shell:
+    """What is known while a script is read: variables as lists of words, the commands, and variables that nobody sets."""
+
+    path: str
+    variables: dict[str, list[str]]
+    commands: list[list[str]] = field(default_factory=list)
+    unset: dict[str, None] = field(default_factory=dict)
+
+    def run(self, text: str) -> None:
+        """Read a script to its end. Raises InputError for a quote or parenthesis that is never closed."""
+        branches: list[list[bool]] = []  # of each `if`: whether one of its branches was taken, whether this one is
+        skipped = 0
+        for statement in statements(self.path, text):
+            first = statement.split(None, 1)[0] if statement.split() else ""
+            if first in ("for", "while", "until", "case") or re.match(r"(function\s+)?\w+\s*\(\s*\)\s*\{?$", statement):
+                skipped += 1
+            elif first in ("done", "esac", "}") and skipped:
+                skipped -= 1
+            elif skipped:
+                continue
+            elif first in ("if", "elif", "else", "fi"):
+                self._branch(first, statement, branches)
+            elif all(taken for _, taken in branches):
+                self._statement(statement.removeprefix("then ").strip())
+
+    def _branch(self, first: str, statement: str, branches: list[list[bool]]) -> None:
+        if first == "if":
+            outer = all(taken for _, taken in branches)
+            found = outer and self._true(statement[2:])
+            branches.append([found or not outer, found])
+        elif first == "fi" and branches:
+            branches.pop()
+        elif branches:
+            done = branches[-1][0]
+            found = not done and (first == "else" or self._true(statement[4:]))
+            branches[-1] = [done or found, found]
+            rest = statement.removeprefix("else").strip()
+            if first == "else" and found and rest:
+                self._statement(rest)
+
+    def _true(self, condition: str) -> bool:
+        """Return whether a condition holds; one that is not understood does not."""
+        for joint, every in (("||", any), ("&&", all)):
+            parts = condition.split(joint)
+            if len(parts) > 1:
+                return every(self._true(part) for part in parts)
+        words = self.expand(
+            condition.replace("[[", " ").replace("]]", " ").replace("[ ", " ").replace(" ]", " "), empty=True
+        )
+        wanted = words[:1] != ["!"]
+        words = words if wanted else words[1:]
+        return self._test(words) == wanted
+
+    def _test(self, words: Sequence[str]) -> bool:
+        match words:
+            case ["-n", text] | [text]:
+                return text != ""
+            case ["-z", text]:
+                return text == ""
+            case [left, "=" | "==" | "!=" as sign, right]:
+                return (left == right) == (sign != "!=")
+            case [left, sign, right] if sign in _COMPARE and all(one.lstrip("-").isdecimal() for one in (left, right)):
+                return _COMPARE[sign](int(left), int(right))
+        return False
+
+    def _statement(self, statement: str) -> None:
+        words = split(statement)
+        if words and words[0] in _KEYWORDS:
+            words = [word for word in words[1:] if not word.startswith("-")]
+        if words and all(_ASSIGN.fullmatch(word) for word in words):
+            for word in words:
+                self._assign(word)
+            return
+        while words and _ASSIGN.fullmatch(words[0]):
+            words = words[1:]
+        if found := self.expand(" ".join(words)):
+            self.commands.append(found)
+
+    def _assign(self, word: str) -> None:
+        found = _ASSIGN.fullmatch(word)
+        if found is None:
+            return
+        name, more, text = found.groups()
+        if text.startswith("("):
+            value = self.expand(text[1:-1])
+            value = [*self.variables.get(name, []), *value] if more else value
+        else:
+            value = ["".join(self.expand(f'"{_bare(text)}"' if _quoted(text) else text, whole=True))]
+            value = ["".join(self.variables.get(name, [])) + value[0]] if more else value
+        if len(value) > LONGEST or sum(map(len, value)) > 100 * LONGEST:
+            raise InputError(f"{self.path}: {name} grows without end; give the script that sets it once")
+        self.variables[name] = value
+
+    def expand(self, text: str, empty: bool = False, whole: bool = False) -> list[str]:
+        """Return the words of a text with its variables replaced; empty: also quoted words of nothing; whole: as one word."""
+        result: list[str] = []
+        for word in [text] if whole else split(text):
+            quoted, single = _quoted(word), word[:1] == "'" and word[-1:] == "'"
+            found = word[1:-1] if single else self._replaced(_unquoted(word), 0)
+            if whole or (quoted and "[@]" not in word):
+                result += [found] if found or empty or whole else []
+            else:
+                result += found.split()
+        return result
+
+    def _replaced(self, text: str, depth: int) -> str:
+        if depth > DEEPEST:
+            raise InputError(f"{self.path}: variables hold each other without end; write one of them out")
+        text = re.sub(r"\$\((?!\()[^()]*\)|`[^`]*`", "", text)
+        return _VARIABLE.sub(lambda found: self._value(found, depth), text)
+
+    def _value(self, found: re.Match[str], depth: int) -> str:
+        if found["sum"] is not None:
+            return self._sum(found["sum"], depth)
+        inner = _BRACED.fullmatch(found["brace"]) if found["brace"] is not None else None
+        name = inner["name"] if inner else found["name"] or ""
+        value = " ".join(self.variables.get(name, []))
+        if value or name in self.variables:
+            return value or (
+                self._replaced(_unquoted(inner["default"] or ""), depth + 1) if inner and inner["how"] else ""
+            )
+        if inner and inner["how"]:
+            return self._replaced(_unquoted(inner["default"]), depth + 1)
+        self.unset[name] = None
+        return ""
+
+    def _sum(self, text: str, depth: int) -> str:
+        """Return a sum of whole numbers, nothing where it has none."""
+        bare = re.sub(r"(?<![\w$}])([A-Za-z_]\w*)", r"$\1", text)
+        try:
+            return str(_number(ast.parse(self._replaced(bare, depth + 1).strip(), mode="eval").body))
+        except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+            return ""
+
+
+def _number(node: ast.expr) -> int:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_number(node.operand)
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        return _OPERATORS[type(node.op)](_number(node.left), _number(node.right)) % 10**18
+    raise ValueError("no sum of whole numbers")
+
+
+def _quoted(word: str) -> bool:
+    return len(word) > 1 and word[0] == word[-1] and word[0] in "\"'"
+
+
+def _bare(word: str) -> str:
+    return word[1:-1] if _quoted(word) else word
+
+
+def _unquoted(word: str) -> str:
+    """Return a word without its quotes, those inside of it too."""
+    return re.sub(r"""(["'])(.*?)\1""", r"\2", word, flags=re.DOTALL) if not _quoted(word) else word[1:-1]
+
+
+def split(text: str) -> list[str]:
+    """Return the words of a text; quotes, parentheses and braces keep a word together."""
+    words, word, quote, depth = list[str](), "", "", 0
+    for place, letter in enumerate(text):
+        if quote:
+            quote = "" if letter == quote and text[place - 1] != "\\" else quote
+        elif letter in "\"'":
+            quote = letter
+        elif letter in "({":
+            depth += 1
+        elif letter in ")}":
+            depth -= 1
+        elif letter.isspace() and depth <= 0:
+            if word:
+                words.append(word)
+            word = ""
+            continue
+        word += letter
+    return [*words, word] if word else words
+
+
+def statements(path: str, text: str) -> Iterator[str]:
+    """Yield the statements of a script, comments and continued lines gone; an array or a quote may span lines."""
+    found, quote, depth = "", "", 0
+    joined = text.replace("\r\n", "\n").replace("\\\n", " ")
+    place, line = 0, 1
+    while place < len(joined):
+        letter = joined[place]
+        line += letter == "\n"
+        if quote:
+            quote = "" if letter == quote and joined[place - 1] != "\\" else quote
+        elif letter in "\"'":
+            quote = letter
+        elif letter == "#" and (place == 0 or joined[place - 1] in " \t\n;("):
+            end = joined.find("\n", place)
+            place = len(joined) if end < 0 else end
+            continue
+        elif letter in "({":
+            depth += 1
+        elif letter in ")}":
+            depth = max(depth - 1, 0)
+        ends = (
+            not quote and depth == 0 and (letter in "\n;" or (joined[place : place + 2] == "&&" and "[" not in found))
+        )
+        if ends:
+            if found.strip() not in ("", "then", "do", ";"):
+                yield found.strip()
+            found = ""
+            place += 2 if joined[place : place + 2] == "&&" else 1
+            continue
+        found += letter
+        place += 1
+    if quote or depth:
+        raise InputError(f"{path}: {'a quote' if quote else 'a parenthesis'} is never closed; close it")
+    if found.strip():
+        yield found.strip()
+
+
+def commands(path: str, text: str, variables: Mapping[str, str]) -> Shell:
+    """Return a script that was read, with its commands; `variables` are those of the environment. Raises InputError."""
+    shell = Shell(path, {name: [value] for name, value in variables.items()})
+    shell.run(text)
+    return shell

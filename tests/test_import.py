@@ -1,0 +1,236 @@
+"""Launch scripts of Megatron-LM as workloads: bash that is read, arguments understood, and what is said of others."""
+
+import json
+import sys
+
+import pytest
+
+from clustersim.cli.main import main
+from clustersim.config.yaml import parse
+from clustersim.convert.megatron_script import ImportRequest, imported
+from clustersim.convert.shell import commands
+from clustersim.errors import InputError
+from clustersim.model.blocks import kinds
+from clustersim.parallel.ignored import NO_EFFECT, NOT_MODELLED
+from clustersim.parallel.load import build, load
+from clustersim.parallel.stages import stages
+
+
+def last(text, **variables):
+    return commands("train.sh", text, variables).commands[-1]
+
+
+SHELL = {
+    "a variable": ("N=4\nrun --n $N", "run --n 4"),
+    "braces": ("N=4\nrun --n ${N}x", "run --n 4x"),
+    "a default": ("run --n ${N:-8} --m ${M-2}", "run --n 8 --m 2"),
+    "a default of a default": ("run --n ${N:-${M:-3}}", "run --n 3"),
+    "an array": ("A=(--x 1\n  --y 2  # two\n)\nrun ${A[@]}", "run --x 1 --y 2"),
+    "a quoted array": ('A=("--x 1" --y)\nrun "${A[@]}"', "run --x 1 --y"),
+    "an array that grows": ("A=(--x)\nA+=(--y)\nrun ${A[@]}", "run --x --y"),
+    "text that grows": ('A="--x 1"\nA+=" --y"\nrun $A', "run --x 1 --y"),
+    "text over lines": ('A=" \\\n --x 1 \\\n --y 2 \\\n"\nrun $A', "run --x 1 --y 2"),
+    "continued lines": ("run --x \\\n  1 \\\n  --y", "run --x 1 --y"),
+    "sums": ("A=8\nB=$((A * 4))\nrun $B $(($B/2 - 1))", "run 32 15"),
+    "export": ("export A=1 B=2\nrun $A$B", "run 12"),
+    "single quotes": ("run '$A'", "run $A"),
+    "comments": ("# run no\nrun yes # run maybe", "run yes"),
+    "an environment before the command": ("A=1 run --x", "run --x"),
+    "if": ('T=fp8\nif [[ "$T" == "fp8" ]]; then\n  A=1\nelse\n  A=2\nfi\nrun $A', "run 1"),
+    "else": ('if [ -n "${T}" ]; then\n  A=1\nelse\n  A=2\nfi\nrun $A', "run 2"),
+    "elif": ("N=3\nif [ $N -gt 5 ]; then\nA=1\nelif [ $N -ge 3 ]; then\nA=2\nelse\nA=3\nfi\nrun $A", "run 2"),
+    "if inside if": ("if [ 1 = 2 ]; then\nif [ 1 = 1 ]; then\nA=1\nfi\nA=2\nfi\nrun ${A:-3}", "run 3"),
+    "and": ("if [ 1 = 1 ] && [ 2 = 2 ]; then A=1; fi\nrun ${A:-2}", "run 1"),
+    "or": ('if [[ "x" == "y" ]] || [[ -z "$U" ]]; then\nA=1\nfi\nrun ${A:-2}', "run 1"),
+    "not": ("if [ ! 1 = 2 ]; then\nA=1\nfi\nrun ${A:-2}", "run 1"),
+    "loops": ("A=1\nfor x in 1 2; do\n  A=2\ndone\nrun $A", "run 1"),
+    "functions": ("f() {\n  A=2\n}\nA=1\nrun $A", "run 1"),
+    "what programs print": ("A=$(hostname)x\nrun --a $A", "run --a x"),
+    "two on a line": ("A=1; B=2; run $A $B", "run 1 2"),
+}
+
+
+@pytest.mark.parametrize("case", SHELL)
+def test_bash_is_read(case):
+    text, words = SHELL[case]
+    assert " ".join(last(text)) == words
+
+
+def test_the_environment_decides():
+    assert last("N=${NODES:-1}\nrun $N", NODES="16") == ["run", "16"]
+
+
+def test_nothing_is_run(tmp_path):
+    target = tmp_path / "made"
+    commands("train.sh", f"touch {target}\nA=$(touch {target})\nB=`touch {target}`\n", {})
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("text", ["A='x\nrun", "A=(1 2\nrun", 'A="1'])
+def test_what_is_never_closed_is_said(text):
+    with pytest.raises(InputError, match=r"^train\.sh: a (quote|parenthesis) is never closed; close it$"):
+        commands("train.sh", text, {})
+
+
+def test_what_grows_without_end_is_said():
+    text = "A=aaaaaaaaaa\n" + 'A="$A$A$A$A$A$A$A$A$A$A"\n' * 9
+    with pytest.raises(InputError, match="grows without end"):
+        commands("train.sh", text, {})
+
+
+BASE = (
+    "torchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py --num-layers 8 --hidden-size 1024 --num-attention-heads 16 "
+    "--seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 2 --vocab-size 32000 --bf16"
+)
+
+
+def read(more="", text=BASE, settings=None, **variables):
+    asked = ImportRequest(variables, settings or {}, NO_EFFECT, NOT_MODELLED)
+    found = imported("train.sh", f"{text} {more}\n", asked)
+    return found, build(parse(json.dumps(found.workload)))
+
+
+SAYS = {
+    "--global-batch-size 64": ("training", "global_batch", 64),
+    "": ("training", "global_batch", 2 * 32),  # Megatron: one microbatch a replica
+    "--tensor-model-parallel-size 4": ("training", "global_batch", 2 * 8),
+    "--swiglu": ("model", "ffn", 2688),
+    "--swiglu --ffn-hidden-size 4096": ("model", "ffn", 4096),
+    "--num-query-groups 4": ("model", "kv_heads", None),
+    "--group-query-attention --num-query-groups 4": ("model", "kv_heads", 4),
+    "--hidden-dropout 0": ("model", "dropout", False),
+    "--use-rotary-position-embeddings --no-position-embedding": ("model", "positions", "rotary"),
+    "--squared-relu": ("model", "activation", "squared_relu"),
+    "--sequence-parallel": ("parallelism", "sequence_parallel", False),
+    "--sequence-parallel --tensor-model-parallel-size 2": ("parallelism", "sequence_parallel", True),
+    "--use-distributed-optimizer": ("parallelism", "zero", 1),
+    "--grad-reduce-in-bf16": ("training", "gradients", "bf16"),
+    "--attention-backend unfused": ("training", "attention", "unfused"),
+    "--recompute-activations": ("training", "recompute", "selective"),
+    "--recompute-granularity full --recompute-method block --recompute-num-layers 2": (
+        "training",
+        "recompute_layers",
+        2,
+    ),
+    "--recompute-granularity selective --recompute-modules mlp layernorm": (
+        "training",
+        "recompute_modules",
+        ("mlp", "layernorm"),
+    ),
+    "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2": ("parallelism", "vpp", 2),
+    "--pipeline-model-parallel-size=2 --num-virtual-stages-per-pipeline-rank=4": (
+        "parallelism",
+        "schedule",
+        "interleaved",
+    ),
+    "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et|(tt|)*2,tttL": ("parallelism", "vpp", 2),
+    "--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 3": ("parallelism", "first_layers", 3),
+    "--num-experts 8 --expert-model-parallel-size 4 --moe-ffn-hidden-size 512": ("model", "ffn", 512),
+    "--window-size 127,0": ("model", "window", 128),
+    "--multi-latent-attention --kv-lora-rank 64 --qk-layernorm": ("model", "qk_norm", False),
+}
+
+
+@pytest.mark.parametrize("more", SAYS)
+def test_arguments_say_what_megatron_takes_them_for(more):
+    section, key, value = SAYS[more]
+    assert getattr(getattr(read(more)[1], section), key) == value
+
+
+def test_every_other_layer_slides():
+    assert [kind.window for kind in kinds(read("--window-size 127,0 --window-attn-skip-freq 2")[1].model)] == [
+        128,
+        0,
+    ] * 4
+
+
+def test_a_script_of_deepseek_is_its_model():
+    text = """
+MODEL_ARGS=" \\
+    --num-layers 61 --hidden-size 7168 --ffn-hidden-size 18432 --num-attention-heads 128 --kv-channels 128 \\
+    --multi-latent-attention --kv-lora-rank 512 --v-head-dim 128 --q-lora-rank 1536 --qk-head-dim 128 \\
+    --qk-layernorm --qk-pos-emb-head-dim 64 --num-experts 256 --moe-layer-freq [0]*3+[1]*58 \\
+    --moe-ffn-hidden-size 2048 --moe-router-topk 8 --moe-shared-expert-intermediate-size 2048 --mtp-num-layers 1 \\
+    --seq-length 4096 --max-position-embeddings 163840 --swiglu --disable-bias-linear --normalization RMSNorm \\
+    --untie-embeddings-and-output-weights --position-embedding-type rope --hidden-dropout 0 --micro-batch-size 1 \\
+"
+torchrun pretrain_gpt.py $MODEL_ARGS --tokenizer-type NullTokenizer --vocab-size 129280 --bf16 --global-batch-size 4096 \\
+    --pipeline-model-parallel-size 16 --expert-model-parallel-size 16 --pipeline-model-parallel-layout 'Et*3|(tt|)*29,m|L' \\
+    --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --recompute-granularity full \\
+    --recompute-method uniform --recompute-num-layers 1
+"""
+    ours, theirs = load("deepseek_v3").place(1024, 8), read(text=text)[1].place(1024, 8)
+    kept = ("forward", "backward", "parameters", "saved_bytes")
+    for one, other in zip(stages(ours), stages(theirs), strict=True):
+        assert [getattr(one, name) for name in kept] == [getattr(other, name) for name in kept]
+
+
+def test_what_is_left_out_is_said():
+    found, _ = read("--lr 1e-4 --moe-grouped-gemm --frobnicate 7 --rampup-batch-size 16 16 1000")
+    assert found.ignored == ("--lr",)
+    assert found.not_modelled[-1] == "--moe-grouped-gemm"
+    assert found.not_modelled[0].startswith("--rampup-batch-size (write the global_batch_size")
+    assert found.unknown == ("--frobnicate",)
+    assert "model.dropout: true (Megatron's --hidden-dropout 0.1)" in found.assumed
+
+
+def test_settings_decide():
+    text = BASE.replace("--vocab-size 32000", "--tokenizer-type HuggingFaceTokenizer")
+    found, job = read(text=text, settings={"model.vocab": 4096, "parallelism.dp": 8})
+    assert (job.model.vocab, job.parallelism.dp, found.workload["name"]) == (4096, 8, "train")
+
+
+WRONG = {
+    "no program": ("echo hello", "train.sh: launches no program such as `torchrun … pretrain_gpt.py"),
+    "no layers": (BASE.replace("--num-layers 8", ""), "lacks --num-layers, which says model.layers; give the script"),
+    "no batch": (BASE.replace("--micro-batch-size 2", ""), "lacks --micro-batch-size; give the script that has it"),
+    "a variable that nobody sets": (
+        BASE.replace("--hidden-size 1024", "--hidden-size $HIDDEN"),
+        "--hidden-size has no value; nobody sets $HIDDEN, give --var HIDDEN=…",
+    ),
+    "a tokenizer of files": (
+        BASE.replace("--vocab-size 32000", "--tokenizer-type SentencePieceTokenizer"),
+        "lacks --vocab-size, and the vocabulary of 'SentencePieceTokenizer' lies in its files; give --set model.vocab=…",
+    ),
+    "a pattern": (
+        f"{BASE} --num-experts 4 --moe-layer-freq [0]*3",
+        "moe_layer_freq '[0]*3' is no list of 8 zeros and ones",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_missing_gets_one_sentence(case):
+    text, message = WRONG[case]
+    with pytest.raises(InputError) as caught:
+        read(text=text)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def command(monkeypatch, capsys, *arguments):
+    monkeypatch.setattr(sys, "argv", ["clustersim", *map(str, arguments)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return end.value.code or 0, *capsys.readouterr()
+
+
+def test_the_command_writes_a_workload_that_loads(tmp_path, monkeypatch, capsys):
+    script, out = tmp_path / "train.sh", tmp_path / "train.yaml"
+    script.write_text(f"{BASE} --lr 1e-4\n", encoding="utf-8")
+    code, said, _ = command(monkeypatch, capsys, "import", "megatron", script, "--out", out)
+    assert code == 0
+    assert said.splitlines()[-1] == f"written to {out}"
+    assert "ignored, no effect on the time of a step: --lr" in said
+    assert load(out).model.layers == 8
+    printed = command(monkeypatch, capsys, "import", "megatron", script)[1]
+    assert parse(printed).data == parse(out.read_text(encoding="utf-8")).data
+
+
+def test_a_split_that_contradicts_is_one_sentence(tmp_path, monkeypatch, capsys):
+    script = tmp_path / "train.sh"
+    script.write_text(f"{BASE} --tensor-model-parallel-size 3\n", encoding="utf-8")
+    code, _, said = command(monkeypatch, capsys, "import", "megatron", script)
+    assert code == 2
+    assert "parallelism.tp: 3 does not divide 16 attention heads; use 1, 2, 4, 8, 16; --set changes a key" in said
+    assert command(monkeypatch, capsys, "import", "megatron", script, "--var", "x")[0] == 2
