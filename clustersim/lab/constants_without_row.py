@@ -29,7 +29,7 @@ OTHER: Mapping[str, tuple[str, ...]] = {
         *("predictors.kinds.neusight.rates.LANES", "predictors.kinds.neusight.cores._SIDES"),
         *(f"predictors.kinds.neusight.cores.{name}" for name in ("SIMT", "WARP", "GROUP", "TENSOR_MEMORY", "BATCHED")),
         *(f"collectives.nccl.graphs.{name}" for name in ("HEADS", "MOST_CHANNELS")),
-        "collectives.nccl.measured_latency._SHRINK",
+        *("collectives.nccl.measured_latency._SHRINK", "model.kernel.QUERY_BLOCK"),
     ),
     "a published chart, as it is": tuple(
         f"predictors.attention_generations.{name}"
@@ -67,7 +67,12 @@ OTHER: Mapping[str, tuple[str, ...]] = {
             "collectives.nccl.graphs._SLACK",
             "collectives.nccl.measured_latency._NEARLY",
         ),
-        *("collectives.nccl.nccl_tests_log._HUGE", "collectives.nccl.shape._DIGITS", "parallel.job.MAX_PASSES"),
+        *(
+            "collectives.nccl.nccl_tests_log._HUGE",
+            "collectives.nccl.shape._DIGITS",
+            "parallel.job.MAX_PASSES",
+            "parallel.layout.LONGEST",
+        ),
         *("predictors.kinds.neusight.gemm.SPLITS", "predictors.kinds.neusight.gemm.CANDIDATES"),
         *("predictors.kinds.neusight.products.CHUNK", "predictors.kinds.neusight.schedule.WAVES"),
         *("predictors.forecasts.KERNELS", "predictors.forecasts.CLOCKS"),
