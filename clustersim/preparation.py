@@ -11,16 +11,20 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
+
 from clustersim import plugins
 from clustersim.arrays import Ints
 from clustersim.collectives.plan import NCCL
 from clustersim.engine.compile import Work
+from clustersim.engine.launching import launching
 from clustersim.engine.peaks import moments, peaks
 from clustersim.engine.player import Steady
 from clustersim.engine.script import Script, kernels, scripts
 from clustersim.errors import ClustersimError, ConfigError, DataError, InputError, OutOfMemoryError, option
 from clustersim.memo import Memo
 from clustersim.model.kernel import Kernel
+from clustersim.parallel.host import Launcher, host
 from clustersim.parallel.job import Job
 from clustersim.parallel.kernels import distinct_kernels
 from clustersim.parallel.memory import Memory
@@ -133,7 +137,7 @@ class Preparation:
         """Yield numbers of microbatches that may do for those of a job, the fewest first, and what repeats in between."""
         split = job.parallelism
         period = schedules.period(split.schedule, split.pp, split.vpp)
-        if period is None:
+        if period is None or (self.runs_on(job) and self.ahead(job)):  # how late a host is depends on all passes before
             return
         settled = schedules.settled(split.schedule, split.pp, job.microbatches, split.vpp)
         many = 3 * settled + 2 * period + 2
@@ -175,7 +179,24 @@ class Preparation:
         written = self.written(job, microbatches)
         with blaming(job, "predictor", base.ROOM, job.spec.predictor):
             seconds = self._forecasts(job).seconds(written.kernels, job.spec.clocks)
-        return Work(job, written.scripts, seconds, gpus)
+        return Work(job, written.scripts, seconds, gpus, self.host(job))
+
+    def host(self, job: Job) -> Launcher | None:
+        """Return what launches the kernels of a job. Raises ConfigError."""
+        try:
+            return host(job, self.cluster.host_slowdown)
+        except InputError as error:
+            raise job.error("training.framework", str(error)) from error
+
+    def runs_on(self, job: Job) -> bool:
+        """Return whether the host launches pass after pass without waiting: times decide where GPUs wait for it."""
+        found = self.host(job)
+        return found is not None and found.late and not found.synchronised(job)
+
+    def ahead(self, job: Job) -> bool:
+        """Return whether what a host has launched of a job's passes depends on all that came before."""
+        work = self.work(job, np.arange(0))
+        return launching(job, work.scripts, work.seconds, work.host).mode == "ahead"
 
     def seconds(self, job: Job, kernels: Sequence[Kernel]) -> Mapping[Kernel, float]:
         """Return {kernel: seconds} of these kernels, and of others, as a job asks for them. Raises ConfigError."""

@@ -161,22 +161,22 @@ class Simulator:
     def _quickly(self, job: Job, engine: Engine) -> tuple[Work, Plan, Record]:
         """Play a step; where it is steady, one of fewer microbatches in its place."""
         gpus, structure = np.arange(job.mesh.size), self.preparation.structure(job)
+        kept = not self.preparation.runs_on(job)  # else times decide what waits for the host, and nothing serves others
         for microbatches, steady in self.preparation.short(job) if engine != "simpy" else ():
             asked = structure, microbatches
             if asked in self._unsteady or rows(job, microbatches) in self.graphs.irregular:
                 continue
             work = self.preparation.work(job, gpus, microbatches)
             one: Engine = engine if PAYS * microbatches < job.microbatches else "static"
-            player = Player(one, self.graphs, rows(job, microbatches), steady, asked)
+            player = Player(one, self.graphs, rows(job, microbatches), steady, asked if kept else None)
             if (found := play(work, self.cluster, player=player)) is not None:
                 return work, *found
             self._unsteady[asked] = None
             while len(self._unsteady) > UNSTEADY:
                 del self._unsteady[next(iter(self._unsteady))]
         work = self.preparation.work(job, gpus)
-        return work, *_proved(
-            play(work, self.cluster, player=Player(engine, self.graphs, rows(job), None, (structure, None)))
-        )
+        player = Player(engine, self.graphs, rows(job), None, (structure, None) if kept else None)
+        return work, *_proved(play(work, self.cluster, player=player))
 
     def placed(self, job: Job) -> Job:
         """Return a job with dp resolved for the cluster. Raises ConfigError, also for names that nothing has."""

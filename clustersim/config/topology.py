@@ -109,6 +109,9 @@ class Host(Spec):
     """Vendor."""
     pcie: Annotated[Name, AfterValidator(_slot)] = "gen5x16"
     """Generation and lanes of a slot."""
+    slowdown: Annotated[float, Field(gt=0, le=1000, strict=False)] = 1.0
+    """How many times as long it takes to launch a kernel as the hosts of `clustersim/frameworks/`; matters where a workload
+    names its framework."""
     effective: Bandwidth | None = None
     """Bytes/s that transfers reach; default NCCL's 1.5 GB/s a lane of generation 4 (topo.h), scaled."""
 

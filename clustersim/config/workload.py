@@ -152,6 +152,11 @@ class Training(Spec):
     """`none` leaves the update out."""
     clip_gradients: bool = True
     """The gradient norm is taken over all ranks of a replica, and gradients are scaled."""
+    framework: Name | None = None
+    """Whose host launches the kernels: a file of `clustersim/frameworks/`; default: a host that is never late."""
+    cuda_graphs: Literal["none", "layer", "full"] = "none"
+    """What the framework captures in CUDA graphs: each layer forward and backward (`layer`), or all passes of a step
+    (`full`), whose kernels then never wait for the host."""
     expert_imbalance: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
     """How many times the mean of rows the busiest rank of an expert-parallel group receives, from 1 (balanced) to ep (all of
     them). The ranks' shares follow Zipf's law, and a rank spreads its own over its experts."""

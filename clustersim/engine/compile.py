@@ -9,17 +9,32 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Ints, Mask
-from clustersim.engine.fabric import Activity, Carried, Segment
+from clustersim.engine.fabric import HOST, Activity, Carried, Segment
 from clustersim.engine.flows import Flow
 from clustersim.engine.fold.refinement import Partition
 from clustersim.engine.groups import group_of, roles, tenant
 from clustersim.engine.instruction import Compute, Instruction, Launch, Recv, Send, Wait
+from clustersim.engine.launching import Launches, Launching, Seconds, launching
 from clustersim.engine.network import Demand, Network, demand, folded, networks
-from clustersim.engine.program import COMPUTE, GroupCell, Handle, Launched, Message, Program, Task, Template
+from clustersim.engine.program import (
+    COMPUTE,
+    READY,
+    SYNCHRONISE,
+    UPDATE,
+    GroupCell,
+    Handle,
+    Launched,
+    Message,
+    Program,
+    Ready,
+    Task,
+    Template,
+)
 from clustersim.engine.script import Script
 from clustersim.engine.traffic import Family
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective, Steps
+from clustersim.parallel.host import Launcher
 from clustersim.parallel.job import Job
 from clustersim.topology.model import Topology
 
@@ -35,6 +50,8 @@ class Work(NamedTuple):
     seconds: Seconds
     gpus: Ints
     """The GPU of every rank."""
+    host: Launcher | None = None
+    """What launches the kernels; None: a host that is never late."""
 
 
 class Plan(NamedTuple):
@@ -48,6 +65,8 @@ class Plan(NamedTuple):
     """Of each rank cell, its first rank and the number of its ranks."""
     sources: Mapping[Activity, Source]
     """What the activities with kernels are made of."""
+    host: Launcher | None = None
+    """What launches the kernels."""
 
 
 class Draft(NamedTuple):
@@ -80,13 +99,15 @@ def bound(drafted: Draft, cells: Partition, kept: Mask) -> tuple[Plan, ...]:
 def _plan(work: Work, uses: Sequence[tuple[Family, Sequence[Collective]]], net: Network, topology: Topology) -> Plan:
     role, slowdown = roles(work.job), topology.slowdown[work.gpus]
     places = _places(uses, len(work.gpus))
-    binder = _Binder(Activities(work.seconds, net), {})
+    binder = _Binder(
+        Activities(work.seconds, net, work.host), {}, launching(work.job, work.scripts, work.seconds, work.host)
+    )
     programs = [
         binder.program(work.scripts[role[r]], int(role[r]), float(slowdown[r]), _cells_of(int(r), places, net))
         for r in net.cells.ranks.first
     ]
     ranks = net.cells.ranks
-    return Plan(programs, net, _members(uses, net), ranks.first, ranks.size, binder.activities.sources)
+    return Plan(programs, net, _members(uses, net), ranks.first, ranks.size, binder.activities.sources, work.host)
 
 
 def _places(uses: Sequence[tuple[Family, Sequence[Collective]]], ranks: int) -> dict[str, Ints]:
@@ -126,18 +147,26 @@ class _Binder:
 
     activities: Activities
     known: dict[tuple[object, ...], Activity]
+    launching: Launching
+    """How the host launches passes."""
 
     def program(self, script: Script, role: int, slowdown: float, cells: Mapping[str, int]) -> Program:
         def bound(lines: Sequence[Instruction], *where: object) -> Template:
             return tuple(self.tasks(lines, (role, *where), slowdown, cells))
 
         return Program(
-            bound(script.begin, "begin"),
+            (*self.started(), *bound(script.begin, "begin")),
             script.row,
             {key: bound(lines, "steps", key) for key, lines in script.steps.items()},
             {action: bound(lines, "special", action) for action, lines in script.special.items()},
             bound(script.finish, "finish"),
         )
+
+    def started(self) -> Iterator[Task]:
+        """Yield the wait for the first launches of a step, after which the host is ahead."""
+        if self.launching.start:
+            yield Task(HOST, READY, -1, None, (), None, self.alone(self.launching.start))
+            yield _waiting([Ready()])
 
     def tasks(
         self, lines: Sequence[Instruction], key: tuple[object, ...], slowdown: float, cells: Mapping[str, int]
@@ -147,33 +176,87 @@ class _Binder:
         What is waited for belongs to the next computation; before a launch, and at the end, a task waits and does nothing else.
         """
         waits: list[Handle] = []
+        behind, calls = self.behind(lines), 0
         for place, line in enumerate(lines):
             if isinstance(line, Wait):
                 waits.append(_launched(line))
             elif isinstance(line, Recv):
                 waits.append(Message((line.family, cells[f"{line.family}/receive"]), line.stage))
             elif isinstance(line, Compute):
-                yield self.computation(line, (*key, place), tuple(waits), slowdown, cells)
-                waits = []
+                one = _Bound(line, (*key, place), slowdown, cells, calls)
+                if place in behind:
+                    yield from self.following(one, tuple(waits))
+                elif place < max(behind, default=0):
+                    yield from self.leading(one, tuple(waits))
+                else:
+                    fresh = self.launching.mode == "synchronised" or line.kind in UPDATE
+                    yield self.computation(one, tuple(waits), fresh and self.host is not None)
+                waits, calls = [], 0
             else:
                 if waits:
                     yield _waiting(waits)
                 yield self.launched(line, cells)
+                calls += 1
                 waits = [Launched(line.collective.group)] if isinstance(line, Send) and line.wait else []
         if waits:
             yield _waiting(waits)
 
-    def computation(
-        self,
-        line: Compute,
-        key: tuple[object, ...],
-        waits: tuple[Handle, ...],
-        slowdown: float,
-        cells: Mapping[str, int],
-    ) -> Task:
+    @property
+    def host(self) -> Launcher | None:
+        """What launches the kernels."""
+        return self.activities.host
+
+    def behind(self, lines: Sequence[Instruction]) -> list[int]:
+        """Return the places of computations whose launches begin when those before them are done, not when the GPU is free."""
+        places = [place for place, line in enumerate(lines) if isinstance(line, Compute) and line.kind not in UPDATE]
+        return {"prompt": [], "synchronised": places[1:], "ahead": places}[self.launching.mode]
+
+    def computation(self, one: _Bound, waits: tuple[Handle, ...], fresh: bool) -> Task:
+        """Return a computation; fresh: its host begins to launch it when it begins."""
+        line, cells = one.line, one.cells
         group = (line.family, cells[line.family]) if line.family else None
-        activity = self.compute(line, (*key, slowdown, group), slowdown, cells)
+        activity = self.compute(one, group, fresh)
         return Task(COMPUTE, line.kind, line.stage, group, waits, None, activity)
+
+    def leading(self, one: _Bound, waits: tuple[Handle, ...]) -> Iterator[Task]:
+        """Yield a computation at which the host waits for its GPU, and goes on to others from there."""
+        if waits:
+            yield _waiting(waits)
+        yield Task(HOST, SYNCHRONISE, -1, None, (), None, Activity.NONE)
+        yield self.computation(one, (), fresh=True)
+        yield self.busy(one)
+
+    def following(self, one: _Bound, waits: tuple[Handle, ...]) -> Iterator[Task]:
+        """Yield a computation whose kernels the host launches when it has launched all those before, whatever its GPU does.
+
+        With D and H when GPU and host are free, G what the kernels take in a row and K what they take when launched from 0, it
+        is over at max(D + G, H + K): as if it could not begin before H + K - G.
+        """
+        task = self.computation(one, (*waits, Ready()), fresh=False)
+        lead = self.compute(one, task.group, fresh=True).idle - task.activity.idle
+        yield Task(HOST, READY, one.line.stage, None, (), None, self.alone(lead))
+        yield task
+        yield self.busy(one)
+
+    def busy(self, one: _Bound) -> Task:
+        """Return what the host does to launch a computation."""
+        seconds = self.activities.launching(one.line.items, one.slowdown, frozenset(one.cells), self.extra(one))
+        return Task(HOST, one.line.kind, one.line.stage, None, (), None, self.alone(seconds))
+
+    def extra(self, one: _Bound) -> float:
+        """Return the seconds of launches that are no kernel of the computation: of messages before it, of parameter tensors."""
+        return 0.0 if self.host is None else one.calls * self.host.collective + one.line.tensors * self.host.parameter
+
+    def alone(self, seconds: float) -> Activity:
+        """Return an activity of so many seconds; equal ones are one."""
+        return self.known.setdefault((HOST, seconds), Activity((Segment(seconds, None),)))
+
+    def compute(self, one: _Bound, group: GroupCell | None, fresh: bool) -> Activity:
+        key = (*one.key, one.slowdown, group, fresh)
+        if key not in self.known:
+            extra = self.extra(one) if fresh else None
+            self.known[key] = self.activities.work(one.line.items, one.slowdown, one.cells, extra)
+        return self.known[key]
 
     def launched(self, line: Send | Launch, cells: Mapping[str, int]) -> Task:
         family = line.collective.group
@@ -184,11 +267,6 @@ class _Binder:
         group = (family, cells[family])
         waits = (_launched(line.after),) if line.after else ()
         return Task(family, line.collective.op, line.stage, group, waits, None, self.transfer(line.collective, group))
-
-    def compute(self, line: Compute, key: tuple[object, ...], slowdown: float, cells: Mapping[str, int]) -> Activity:
-        if key not in self.known:
-            self.known[key] = self.activities.work(line.items, slowdown, cells)
-        return self.known[key]
 
     def transfer(self, call: Collective, group: GroupCell) -> Activity:
         key = (call, group)
@@ -201,13 +279,21 @@ def _launched(wait: Wait) -> Launched:
     return Launched(wait.family, wait.first, wait.but)
 
 
+class _Bound(NamedTuple):
+    """A computation on a rank; key: where it stands in the scripts. calls: collectives and messages launched right before."""
+
+    line: Compute
+    key: tuple[object, ...]
+    slowdown: float
+    cells: Mapping[str, int]
+    calls: int
+
+
 def _waiting(waits: Sequence[Handle]) -> Task:
     return Task(COMPUTE, "", -1, None, tuple(waits), None, Activity.NONE)
 
 
 # Kernels and collectives become activities: seconds of compute with flows between them.
-
-Seconds = Mapping[Kernel, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,18 +303,21 @@ class Activities:
     seconds: Seconds
     """Of each kernel on a nominal GPU."""
     network: Network
+    host: Launcher | None = None
+    """What launches them."""
     written: dict[tuple[object, ...], _Written] = field(default_factory=dict)
     known: dict[tuple[object, ...], Activity] = field(default_factory=dict)
     sources: dict[Activity, Source] = field(default_factory=dict)
 
-    def work(self, items: Steps, slowdown: float, cells: Mapping[str, int]) -> Activity:
+    def work(self, items: Steps, slowdown: float, cells: Mapping[str, int], extra: float | None = None) -> Activity:
         """Return the activity of kernels and collectives in the order given.
 
         slowdown: factor of this rank. cells: the rank's group cell by family; collectives of other families are left out.
+        extra: seconds of launches besides, where the host begins with the first; None: all is launched in time.
         """
-        written = self.text(items, slowdown, frozenset(cells))
+        written = self.text(items, slowdown, frozenset(cells), extra)
         flows = {call: self.network.flows(call, cells[call.group]) for call in written.sizes}
-        source = Source(items, slowdown, frozenset(cells), flows)
+        source = Source(items, slowdown, frozenset(cells), extra, flows)
         carried: Carried = {}
         for call, size in written.sizes.items():
             to = self.network.variant(call), cells[call.group]
@@ -237,18 +326,23 @@ class Activities:
         self.sources[made] = source
         return made
 
-    def text(self, items: Steps, slowdown: float, families: frozenset[str]) -> _Written:
+    def launching(self, items: Steps, slowdown: float, families: frozenset[str], extra: float) -> float:
+        """Return the seconds that the host takes to launch items."""
+        return self.text(items, slowdown, families, extra).launching
+
+    def text(self, items: Steps, slowdown: float, families: frozenset[str], extra: float | None) -> _Written:
         """Return the seconds before each of the collectives of those families, and after the last."""
-        key = id(items), slowdown, families
+        key = id(items), slowdown, families, extra
         if key not in self.written:
-            self.written[key] = _write(items, self.seconds, slowdown, families)
+            host = None if extra is None or self.host is None else Launches(self.host, items, extra)
+            self.written[key] = _write(items, self.seconds, slowdown, families, host)
         return self.written[key]
 
     def made(self, source: Source) -> Activity:
         """Return the activity of a source; those with the same flows are one."""
-        key = id(source.items), source.slowdown, source.families, *map(id, source.flows.values())
+        key = id(source.items), source.slowdown, source.families, source.extra, *map(id, source.flows.values())
         if key not in self.known:
-            self.known[key] = Activity(_segments(self.text(*source[:3]), source.flows))
+            self.known[key] = Activity(_segments(self.text(*source[:4]), source.flows))
         return self.known[key]
 
     def transfer(self, call: Collective, cell: int) -> Activity:
@@ -264,48 +358,61 @@ class Source(NamedTuple):
     slowdown: float
     families: frozenset[str]
     """Collectives of other families are left out."""
+    extra: float | None
+    """Seconds of launches besides, where the host begins with the first; None: all is launched in time."""
     flows: Mapping[Collective, tuple[Flow, ...]]
 
 
-def timed(sources: Mapping[Activity, Source], seconds: Seconds, network: Network) -> dict[Activity, Activity]:
+def timed(
+    sources: Mapping[Activity, Source], seconds: Seconds, network: Network, host: Launcher | None = None
+) -> dict[Activity, Activity]:
     """Return, for each activity that has kernels, the one in which these take other `seconds`."""
-    activities, known = Activities(seconds, network), dict[tuple[object, ...], Activity]()
+    activities, known = Activities(seconds, network, host), dict[tuple[object, ...], Activity]()
     result = {}
     for old, source in sources.items():
         key = id(old.segments), source.slowdown
         if key not in known:
-            known[key] = old.timed([one.compute for one in _segments(activities.text(*source[:3]), source.flows)])
+            known[key] = old.timed(tuple(_segments(activities.text(*source[:4]), source.flows)))
         result[old] = known[key].carrying(old.carried)
     return result
 
 
 class _Written(NamedTuple):
-    """Seconds before each call, and after the last; and the bytes of each different call in all."""
+    """Seconds before each call and after the last, and when they are launched; and the bytes of each different call in all."""
 
-    parts: tuple[tuple[float, Collective], ...]
-    rest: float
+    parts: tuple[tuple[float, float, Collective], ...]
+    rest: tuple[float, float]
     sizes: Mapping[Collective, float]
+    launching: float = 0.0
 
 
-def _write(items: Steps, seconds: Seconds, slowdown: float, families: frozenset[str]) -> _Written:
-    parts: list[tuple[float, Collective]] = []
+def _write(
+    items: Steps, seconds: Seconds, slowdown: float, families: frozenset[str], host: Launches | None = None
+) -> _Written:
+    parts: list[tuple[float, float, Collective]] = []
     sizes: dict[Collective, float] = {}
     compute = 0.0
     for item in items:
         if isinstance(item, Kernel):
-            compute += seconds[item] * slowdown
+            took = seconds[item] * slowdown
+            compute += took
+            if host is not None:
+                host.kernel(item, took)
         elif item.group in families:
-            parts.append((compute, item))
+            parts.append((compute, host.call(item) if host else 0.0, item))
             sizes[item] = sizes.get(item, 0.0) + item.size
             compute = 0.0
-    return _Written(tuple(parts), compute, sizes)
+    if host is None:
+        return _Written(tuple(parts), (compute, 0.0), sizes)
+    return _Written(tuple(parts), (compute, host.queue.over), sizes, host.queue.launched)
 
 
 def _segments(written: _Written, flows: Mapping[Collective, Sequence[Flow]]) -> Iterator[Segment]:
-    compute = 0.0
-    for before, call in written.parts:
-        compute += before
+    compute = launched = 0.0
+    for before, begun, call in written.parts:
+        compute, launched = compute + before, max(launched, begun)
         for flow in flows[call]:
-            yield Segment(compute, flow)
-            compute = 0.0
-    yield Segment(compute + written.rest, None)
+            yield Segment(compute, flow, launched)
+            compute = launched = 0.0
+    compute, launched = compute + written.rest[0], max(launched, written.rest[1])
+    yield Segment(compute, None, launched)

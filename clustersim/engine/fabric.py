@@ -21,6 +21,8 @@ from simpy.events import NORMAL
 
 from clustersim.engine.flows import Asked, Flow, Flows, Reservations
 
+HOST = "host"
+"""What waiting for the host is called among the families of flows."""
 _LAST = 2  # SimPy priority: after everything else that happens at the same time
 
 
@@ -29,6 +31,8 @@ class Segment(NamedTuple):
 
     compute: float
     flow: Flow | None
+    launched: float = 0.0
+    """Seconds after the begin of the activity before which the computation is not over: the host launches it too late."""
 
 
 Carried = dict[tuple[tuple[str, str, str], int], float]
@@ -39,7 +43,8 @@ class Activity:
     """A fixed sequence of segments that can be started any number of times.
 
     carried: bytes of the collectives and messages inside, for the link report. ends: idle time at which each segment's
-    computation and flow end. moving: idle seconds of its flows by family. asked: the most bytes/s that they ask of each link.
+    computation and flow end. moving: idle seconds of its flows by family, and of waiting for the host. asked: the most bytes/s
+    that they ask of each link.
     """
 
     __slots__ = ("asked", "carried", "compute", "ends", "idle", "moving", "segments")
@@ -50,33 +55,16 @@ class Activity:
         self.segments = tuple(segments)
         self.carried = carried or {}
         self.compute = math.fsum(s.compute for s in self.segments)
-        self.ends: list[float] = []
-        self.moving: dict[str, float] = {}
-        now = 0.0
-        for compute, flow in self.segments:
-            now += compute
-            self.ends.append(now)
-            if flow is not None:
-                idle = flow.idle
-                now += idle
-                self.moving[flow.family] = self.moving.get(flow.family, 0.0) + idle
-            self.ends.append(now)
-        self.idle = now
+        self.ends, self.moving = _idle(self.segments)
+        self.idle = self.ends[-1] if self.ends else 0.0
         self.asked = _peaks(s.flow for s in self.segments)
 
-    def timed(self, computes: Sequence[float]) -> Activity:
-        """Return the same with other seconds of computation before each flow."""
+    def timed(self, segments: Sequence[Segment]) -> Activity:
+        """Return the same with other seconds of computation before each flow: `segments` have the flows of this one."""
         one = self.carrying(self.carried)
-        one.segments = tuple(map(Segment, computes, (segment.flow for segment in self.segments)))
-        one.compute, one.ends, now = math.fsum(computes), [], 0.0
-        for i, compute in enumerate(computes):
-            now += compute
-            one.ends.append(now)
-            flow = self.segments[i].flow
-            if flow is not None:
-                now += flow.idle
-            one.ends.append(now)
-        one.idle = now
+        one.segments, one.compute = tuple(segments), math.fsum(s.compute for s in segments)
+        one.ends, one.moving = _idle(one.segments)
+        one.idle = one.ends[-1]
         return one
 
     def carrying(self, carried: Carried) -> Activity:
@@ -85,6 +73,23 @@ class Activity:
         one.segments, one.compute, one.ends, one.idle = self.segments, self.compute, self.ends, self.idle
         one.moving, one.asked, one.carried = self.moving, self.asked, carried
         return one
+
+
+def _idle(segments: Iterable[Segment]) -> tuple[list[float], dict[str, float]]:
+    """Return when each computation and flow is over on an idle fabric, and the seconds of flows by family and of waiting."""
+    now, ends, spent = 0.0, list[float](), dict[str, float]()
+    for compute, flow, launched in segments:
+        now += compute
+        if launched > now:
+            spent[HOST] = spent.get(HOST, 0.0) + launched - now
+            now = launched
+        ends.append(now)
+        if flow is not None:
+            idle = flow.idle
+            now += idle
+            spent[flow.family] = spent.get(flow.family, 0.0) + idle
+        ends.append(now)
+    return ends, spent
 
 
 def _peaks(flows: Iterable[Flow | None]) -> Asked:
@@ -219,7 +224,8 @@ class Fabric:
         run.index = index
         segment = run.activity.segments[index // 2]
         if index % 2 == 0:
-            self._later(run, max(segment.compute - gone, 0.0), lambda: self._end(run))
+            late = run.started + segment.launched - self.env.now
+            self._later(run, max(segment.compute - gone, late, 0.0), lambda: self._end(run))
             return
         flow = segment.flow
         if flow is None or not flow.size:

@@ -135,7 +135,10 @@ def together(activities: Sequence[Activity], known: dict[frozenset[Activity], Ac
     key = frozenset(distinct)
     if key not in known:
         columns = zip(*(a.segments for a in distinct), strict=True)
-        known[key] = Activity(Segment(max(s.compute for s in column), column[0].flow) for column in columns)
+        known[key] = Activity(
+            Segment(max(s.compute for s in column), column[0].flow, max(s.launched for s in column))
+            for column in columns
+        )
     return known[key]
 
 

@@ -14,6 +14,8 @@ class Compute(NamedTuple):
     stage: int
     items: Steps
     family: str | None
+    tensors: int = 0
+    """Parameter tensors that it launches something for, one by one."""
 
 
 class Send(NamedTuple):

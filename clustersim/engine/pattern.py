@@ -9,7 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from clustersim.engine.program import COMPUTE, GroupCell, Launched, Message, Task, Template, TemplateKey
+from clustersim.engine.fabric import HOST
+from clustersim.engine.program import (
+    COMPUTE,
+    READY,
+    SYNCHRONISE,
+    GroupCell,
+    Launched,
+    Message,
+    Ready,
+    Task,
+    Template,
+    TemplateKey,
+)
 
 JOIN = -1
 """The slot of a node that takes no time."""
@@ -105,7 +117,7 @@ class Pattern:
         self.own: dict[str, list[int]] = {}
         """What the pass itself launches, by stream."""
         self.calls: dict[int, int] = {}
-        self.task, self.count = -1, 0
+        self.task, self.count, self.ready = -1, 0, -1
         self.now = self.reference(NOW)
 
     def write(self, rank: int, where: TemplateKey, template: Template) -> Pattern:
@@ -115,6 +127,8 @@ class Pattern:
             self.task, self.count = tasks.setdefault((rank, where, place), len(tasks)), 0
             if task.stream == COMPUTE:
                 self.compute(task)
+            elif task.stream == HOST:
+                self.host(task)
             else:
                 self.launch(task)
         return self
@@ -154,6 +168,20 @@ class Pattern:
         if task.gives is not None:
             self.sent.append(Sending(self.message(task.gives), node, self.now))
 
+    def host(self, task: Task) -> None:
+        """Write what the host does, or mark how far it is: its stream goes on whatever the others do."""
+        if task.kind == SYNCHRONISE:
+            self.own.setdefault(HOST, []).append(self.now)
+            return
+        found = self.so_far(Launched(HOST))
+        last, slots = self.reference(NOW) if found is None else found, self.numbers.slots
+        node = self.node(last, last, slots.setdefault((self.task,), len(slots)))
+        self.occurrences.append(PatternOccurrence(node, last, self.task))
+        if task.kind == READY:
+            self.ready = node
+            return
+        self.own.setdefault(HOST, []).append(node)
+
     def waiting(self, task: Task) -> tuple[int, int]:
         """Return what must be over before a task of the compute stream; several waits follow each other."""
         other, kinds = self.now, self.numbers.kinds
@@ -162,6 +190,8 @@ class Pattern:
             if isinstance(handle, Message):
                 message, stage = self.message(handle), handle.stage
                 awaited = self.reference(SENT, message)
+            elif isinstance(handle, Ready):
+                awaited = self.ready
             elif (found := self.so_far(handle)) is not None:
                 awaited = found
             else:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from clustersim.engine.compile import Plan, Seconds, timed
+from clustersim.engine.compile import Plan, timed
 from clustersim.engine.graph import StepGraph, structure
 from clustersim.engine.instances import build
+from clustersim.engine.launching import Seconds
 from clustersim.engine.program import Task, Tasks
 from clustersim.engine.record import Record
 from clustersim.engine.simulate import simulate
@@ -42,7 +43,7 @@ class Compiled(NamedTuple):
 
     def timed(self, seconds: Seconds) -> Tasks:
         """Return the tasks with kernels that take these seconds."""
-        made = timed(self.plan.sources, seconds, self.plan.network)
+        made = timed(self.plan.sources, seconds, self.plan.network, self.plan.host)
         again = (Task(*task[:-1], made[task.activity]) if task.activity in made else task for task in self.tasks)
         return Tasks(again, self.tasks)
 

@@ -16,10 +16,14 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from clustersim.arrays import Floats, Mask
-from clustersim.engine.fabric import Activity, Carried
+from clustersim.engine.fabric import HOST, Activity, Carried
 from clustersim.schedules.action import Action
 
 COMPUTE = "compute"
+UPDATE = ("norm", "optimizer")
+"""The kinds of what follows the passes of a step."""
+READY, SYNCHRONISE = "ready", "synchronise"
+"""What the host stream marks: when it has launched so much that the next computation may begin, and that it waits for its GPU."""
 Answer = TypeVar("Answer")
 
 GroupCell = tuple[str, int]
@@ -52,16 +56,28 @@ class Launched(NamedTuple):
         return "send" if self.stream.startswith("p2p") else self.stream
 
 
-Handle = Message | Launched
+class Ready(NamedTuple):
+    """The handle of what the host launches: the computation that waits for it never stands still for a launch."""
+
+    stream: str = HOST
+
+    @property
+    def kind(self) -> str:
+        """What a span of waiting for it is called."""
+        return HOST
+
+
+Handle = Message | Launched | Ready
 
 
 class Task(NamedTuple):
     """One task of a pass."""
 
     stream: str
-    """`compute`, or the family of a collective or message."""
+    """`compute`, `host`, or the family of a collective or message."""
     kind: str
-    """The letter of the pass, `norm`, `optimizer`, the op of a collective, or `send`; empty where it only waits."""
+    """The letter of the pass, `norm`, `optimizer`, the op of a collective, or `send`; empty where it only waits. What the host
+    launches is of the kind of the pass; `ready` and `synchronise` are its marks."""
     stage: int
     """The global stage, -1 for what belongs to no stage."""
     group: GroupCell | None

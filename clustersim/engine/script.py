@@ -244,7 +244,7 @@ class _Writer:
         elif norm:
             yield Compute("norm", -1, found[:norm], None)
         if found[norm:]:
-            yield Compute("optimizer", -1, found[norm:], None)
+            yield Compute("optimizer", -1, found[norm:], None, sum(self.stages[s].tensors for s in self.own))
 
     def gather_all(self) -> Iterator[Instruction]:
         """Yield the gathering of the updated parameters, unless the next forward passes do it."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from clustersim.config.fields import Name, Spec, validate
+from clustersim.config.fields import Name, Spec, Time, validate
 from clustersim.config.yaml import read
 from clustersim.errors import UnknownNameError, suggest
 
@@ -20,6 +20,35 @@ class Default(Spec):
 
     value: Any = None
     source: Name
+
+
+class LaunchTime(Spec):
+    """Seconds of the host, and where that figure is from."""
+
+    value: Time
+    source: Name
+
+
+class Drains(Spec):
+    """Whether the host waits until its GPU is idle at each message of a pipeline, and where that is from."""
+
+    value: bool
+    source: Name
+
+
+class HostTimes(Spec):
+    """What the host takes to launch, on the CPUs that the sources name."""
+
+    kernel: LaunchTime
+    """A kernel, with the Python around it."""
+    collective: LaunchTime
+    """A collective or a message."""
+    parameter: LaunchTime
+    """Each parameter tensor at the update of the weights."""
+    drains: Drains
+    """Whether it waits until its GPU is idle at each message of a pipeline."""
+    launches: dict[str, Annotated[float, Field(ge=0, strict=False)]] = Field(default_factory=dict)
+    """How many launches one kernel of ours is, by its kind or kind and op."""
 
 
 class JobRecipe(Spec):
@@ -51,6 +80,8 @@ class Framework(Spec):
     """By dotted key of a workload, each with its source; `training.gradients` by the precision of the training."""
     facts: dict[str, Default] = Field(default_factory=dict)
     """What no workload can say yet, in words."""
+    host: HostTimes | None = None
+    """What launching takes; none where nobody has measured it."""
     recipes: Annotated[tuple[JobRecipe, ...], Field(strict=False)] = ()
     """Of published jobs."""
 

@@ -32,5 +32,7 @@ CALL = 12e-6
 long, cumsum) take 9, 12, 13 and 13 us more on the hosts of A100, T4, V100 and P100 than calls that do nothing (size)."""
 PRODUCT_CALL = 25e-6
 """Seconds of CPU for a product: a linear layer of one row a sequence takes 38 us more there, its two views and module 14."""
+GRAPH_LAUNCH = 1e-6
+"""Seconds of CPU for a kernel in the CUDA graph of a layer, its share of the graph's launch: a node takes below 1 us."""
 VIEW_CALL = 4e-6
 """Seconds of CPU for a view: view, unsqueeze and expand take 2 to 5 us more there."""

@@ -65,6 +65,7 @@ CONSTANTS: tuple[StatedConstant, ...] = (
             "calls on a handful of elements",
         ),
         ("PRODUCT_CALL", "s", "NeuSight's traces: 38 us, less two views and the module", "linear layers of one row"),
+        ("GRAPH_LAUNCH", "s", "below 1 us a node of a CUDA graph; only with cuda_graphs: layer", "none: as published"),
         ("VIEW_CALL", "s", "NeuSight's traces: 2 to 5 us", "view, unsqueeze, expand"),
     ),
     *_of(

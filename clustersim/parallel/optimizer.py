@@ -16,6 +16,12 @@ STATE = {"adam": 8, "sgd": 4, "none": 0}
 """Bytes of fp32 state a parameter: two moments, one momentum."""
 
 
+UPDATES = frozenset(
+    {"gradients_to_fp32", "gradient_norm", "gradient_scale", "weights_from_fp32", "zero_gradients"} | STATE.keys()
+)
+"""The kernels of an update by op."""
+
+
 def update(job: Job, parameters: int, experts: int = 0) -> tuple[Kernel, ...]:
     """Return the kernels that update `parameters` (those of one rank) after the gradients are reduced.
 

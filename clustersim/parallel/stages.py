@@ -72,6 +72,12 @@ class Stage:
         return sum(parameters for parameters, kind in owned if kind == expert)
 
     @cached_property
+    def tensors(self) -> int:
+        """Parameter tensors on one rank: a weight of each operator that has one, and its bias."""
+        own = ((op, count) for layer, count in self.layers for op in layer.operators if self.owned(op))
+        return sum(count * (1 + any(k.op == "bias_gradient" for k in op.backward_weight)) for op, count in own)
+
+    @cached_property
     def replicated(self) -> int:
         """Parameters that are the same on every tp rank."""
         return sum(op.replicated * count for layer, count in self.layers for op in layer.operators)

@@ -1,8 +1,8 @@
 """Where the step's seconds went: for every rank cell, on the mean of all ranks, and on the critical path.
 
 A rank's step is cut without gap or overlap into: compute, the exposed part of each kind of communication (tp, pp, dp, …),
-optimizer, and bubble (waiting for another rank's computation). The parts add up to the step time; so do those of the critical
-path, which has no bubble: it is what all others wait for.
+optimizer, waiting for the host's launches, and bubble (waiting for another rank's computation). The parts add up to the step
+time; so do those of the critical path, which has no bubble: it is what all others wait for.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask
-from clustersim.engine.fabric import Activity
-from clustersim.engine.program import COMPUTE, Span, Task, computing
+from clustersim.engine.fabric import HOST, Activity
+from clustersim.engine.program import COMPUTE, UPDATE, Span, Task, computing
 from clustersim.engine.record import Record
 
-UPDATE = ("norm", "optimizer")
 PART_OF = {"embedding": "dp", "edp": "dp", "fsdp": "dp", "efsdp": "dp", "etp": "tp", "tp_ep": "ep"}
 """Families that count with another."""
 _ROUNDING = 1e-13  # of the step: less is what the sums of its parts are off, and no bubble
@@ -133,7 +132,10 @@ def _waited(record: Record) -> Iterable[Part]:
     long = np.maximum(end - np.minimum(begun, end), 0.0) * times
     sends = message | np.array([kind == "send" for kind in waits.kinds], bool)[waits.kind]
     yield "pp", waits.rank[sends], long[sends]
-    rows = np.flatnonzero(~sends & (end > asked))
+    hosts = np.array([kind == HOST for kind in waits.kinds], bool)[waits.kind]
+    if hosts.any():
+        yield HOST, waits.rank[hosts], long[hosts]
+    rows = np.flatnonzero(~sends & ~hosts & (end > asked))
     if len(rows):
         moved = _moved(record, {(int(waits.rank[i]), waits.kinds[waits.kind[i]]) for i in rows.tolist()})
     for i in rows.tolist():

@@ -36,6 +36,12 @@ class Path(Sequence[tuple[Span, int]]):
     def __getitem__(self, place: int | slice) -> tuple[Span, int] | Sequence[tuple[Span, int]]:
         return self.spans[place]
 
+    def of_stream(self, stream: str) -> list[tuple[int, int]]:
+        """Return the tasks of a stream that are on the path, and how often each time."""
+        tasks = self.record.graph.occurrences.task[self.rows].tolist()
+        own = zip(tasks, self.times.tolist(), strict=True)
+        return [(task, times) for task, times in own if self.record.tasks[task].stream == stream]
+
     def computed(self) -> Floats:
         """Return, by task, the seconds of computation on the path."""
         record, parts, compute = self.record, self.record.graph.occurrences, self.record.tasks.compute

@@ -18,6 +18,7 @@ import numpy as np
 
 from clustersim.arrays import Floats, Ints
 from clustersim.engine.compile import Plan, Work
+from clustersim.engine.fabric import HOST
 from clustersim.engine.groups import roles
 from clustersim.engine.instruction import Compute
 from clustersim.engine.script import Script
@@ -68,7 +69,19 @@ def step_kernels(work: Work, plan: Plan, path: Path, end: float, bounds: Bounds,
     each = np.array([work.seconds[kernel] for kernel in counted.kernels])
     critical = exposed(work, plan, path, counted, each)
     margin = bounds.margin(end, dict(zip(counted.kernels, critical.tolist(), strict=True)))
-    return StepKernels(margin, math.fsum((critical / each).tolist()))
+    launches = math.fsum((critical / each).tolist()) + _launched(work, plan, path, counted)
+    return StepKernels(margin, launches)
+
+
+def _launched(work: Work, plan: Plan, path: Path, counted: PassKernels) -> int:
+    """Return the kernels of the passes whose launches are on the path themselves."""
+    places = roles(work.job)[plan.first] % work.job.positions if work.job.positions > 1 else np.zeros_like(plan.first)
+    total = 0
+    for number, times in path.of_stream(HOST):
+        task, rank = path.record.tasks[number], path.record.graph.tasks[number][0]
+        row = counted.row.get((int(places[rank]), task.kind, task.stage))
+        total += 0 if row is None else times * int(counted.often[row].sum())
+    return total
 
 
 def exposed(work: Work, plan: Plan, path: Path, counted: PassKernels, each: Floats) -> Floats:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from clustersim.engine.compile import Plan
-from clustersim.engine.program import Span
+from clustersim.engine.program import READY, Span
 from clustersim.engine.record import Record
 
 MAX_EVENTS = 2_000_000
@@ -115,7 +115,9 @@ def streams(span: Span) -> set[str]:
 
 
 def slices(span: Span, process: int, track: Mapping[str, int]) -> Iterator[str]:
-    """Yield the slices of a span on the tracks of its streams."""
+    """Yield the slices of a span on the tracks of its streams; a mark of the host lies on its launches."""
+    if span.kind == READY:
+        return
     if span.end > span.start:
         yield _slice(process, track[span.stream], _name(span), span.start, span.end)
     if span.stream != "compute" or span.activity is None:

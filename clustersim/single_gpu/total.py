@@ -13,6 +13,7 @@ from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.hardware.constants import CALL, PRODUCT_CALL, VIEW_CALL
 from clustersim.model.kernel import Kernel
+from clustersim.parallel.host import LaunchQueue
 from clustersim.predictors.base import Predictor
 from clustersim.predictors.clocks import Clocks, applied, derate
 from clustersim.single_gpu.fuse import apart
@@ -87,13 +88,13 @@ def cpu(node: OperatorCall) -> float:
 
 
 def _waits(nodes: Sequence[OperatorCall], each: Mapping[Kernel, float]) -> tuple[float, int]:
-    """Return how long the GPU idles in a queue that the CPU fills, the largest lead of the GPU over the CPU, and at which call.
-
-    Call i is launched at C_i, the sum of the CPU times up to it; were the GPU never idle it would begin at G_i, the sum of the
-    kernels before it. The pass ends max_i(C_i - G_i) later than its kernels in a row (Lindley's recursion).
-    """
-    launched = np.cumsum([cpu(node) for node in nodes])
-    run = np.array([math.fsum(each[kernel] for kernel in node.kernels) for node in nodes])
-    lead = np.where(run > 0, launched - (np.cumsum(run) - run), 0.0)
-    last = int(lead.argmax()) if len(lead) else 0
-    return float(lead.max(initial=0.0)), last
+    """Return how long the GPU idles in a queue that the CPU fills, and at which call it did so last."""
+    queue, run, last = LaunchQueue(), 0.0, 0
+    for place, node in enumerate(nodes):
+        seconds = math.fsum(each[kernel] for kernel in node.kernels)
+        if not seconds:
+            queue.launched += cpu(node)
+        elif queue.run(cpu(node), seconds):
+            last = place
+        run += seconds
+    return queue.over - run, last

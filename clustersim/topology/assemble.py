@@ -44,6 +44,7 @@ def assemble(cluster: NodeSpecs, kind: str, network: BuiltFabric | None) -> Topo
         node=_facts(cluster, network),
         router=router(cluster, inner, network, latency),
         ends=_ClusterEnds(cluster, inner, network),
+        host_slowdown=cluster.node.host.slowdown,
         reduction=network.reduction if network else "none",
         warnings=tuple(limits(cluster, network)) if network else (),
     )

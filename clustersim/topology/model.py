@@ -164,6 +164,8 @@ class Topology:
     """Finds the routes; a plain function does too, as `Router.__call__`."""
     ends: Ends = field(repr=False)
     """The names of what a link leads from and to."""
+    host_slowdown: float = 1.0
+    """How many times as long its hosts take to launch as those of `frameworks/`."""
     reduction: str = "none"
     """`sharp` if the switches between the nodes add up, else `none`."""
     warnings: tuple[str, ...] = ()

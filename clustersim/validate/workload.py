@@ -161,6 +161,8 @@ class _Draft:
         self.default("training.gradients", self.wire())
         for key in ("kernels", "optimizer", "clip_gradients"):
             self.default(f"training.{key}", None)
+        if self.framework.host is not None:
+            self.put("training.framework", self.framework.name)
 
     def attention(self) -> str | None:
         """Return the attention that a row says: of those that are fused, the framework's own."""

@@ -1,0 +1,100 @@
+"""How a job's host keeps up with its GPUs: launched in time, behind, or waiting for them before each pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Literal, NamedTuple
+
+from clustersim.engine.instruction import Compute, Instruction, Launch, Send
+from clustersim.engine.program import UPDATE
+from clustersim.engine.script import Script
+from clustersim.model.kernel import Kernel
+from clustersim.model.operator import Collective, Steps
+from clustersim.parallel.host import Launcher, LaunchQueue
+from clustersim.parallel.job import Job
+
+Seconds = Mapping[Kernel, float]
+
+
+class Launching(NamedTuple):
+    """How the host launches the passes of a job.
+
+    prompt: in time, all but the first kernels of the step, for which GPUs wait `start` seconds. synchronised: from the moment a
+    pass begins, as the host waits for its GPU before each. ahead: one pass after the other, whatever the GPU does.
+    """
+
+    mode: Literal["prompt", "synchronised", "ahead"]
+    start: float = 0.0
+
+
+def launching(job: Job, scripts: Sequence[Script], seconds: Seconds, host: Launcher | None) -> Launching:
+    """Return how the host launches the passes of these scripts."""
+    if host is None or not host.late:
+        return Launching("prompt")
+    if host.synchronised(job):
+        return Launching("synchronised")
+    starts = [_start(script, seconds, host) for script in scripts]
+    known = [start for start in starts if start is not None]
+    return Launching("prompt", max(known)) if len(known) == len(starts) else Launching("ahead")
+
+
+class _Row(NamedTuple):
+    """A pass: seconds to launch it and to run it, and by how much launches delay it when both begin at once."""
+
+    launch: float
+    run: float
+    delay: float
+
+
+def _start(script: Script, seconds: Seconds, host: Launcher) -> float | None:
+    """Return by how much a host delays the first pass of a rank; None where it may delay others.
+
+    A GPU takes at least what the kernels take. When no pass takes longer to launch than to run, the lead that the host has after
+    the first pass only grows, and a pass waits for it only if it would be delayed by more than that lead.
+    """
+    if not script.row:
+        return 0.0
+    first = script.row[0]
+    own = script.special.get(first) or script.steps[first.letter, first.stage]
+    rows = [_row(lines, seconds, host) for lines in chain(script.steps.values(), script.special.values())]
+    begun = _row(own, seconds, host)
+    lead = begun.delay + begun.run - begun.launch
+    prompt = all(row.launch <= row.run and row.delay <= lead for row in rows)
+    return begun.delay if prompt else None
+
+
+def _row(lines: Iterable[Instruction], seconds: Seconds, host: Launcher) -> _Row:
+    """Return a pass whose collectives and messages take no time."""
+    queue, run = LaunchQueue(), 0.0
+    for item in _items(lines):
+        took = seconds[item] if isinstance(item, Kernel) else 0.0
+        queue.run(host.seconds(item), took)
+        run += took
+    return _Row(queue.launched, run, queue.over - run)
+
+
+def _items(lines: Iterable[Instruction]) -> Iterator[Kernel | Collective]:
+    for line in lines:
+        if isinstance(line, Compute) and line.kind not in UPDATE:
+            yield from line.items
+        elif isinstance(line, Send | Launch):
+            yield line.collective
+
+
+class Launches:
+    """When the host has launched the parts of an activity that it begins with; extra: seconds of launches besides its kernels."""
+
+    def __init__(self, host: Launcher, items: Steps, extra: float) -> None:
+        self.host, self.queue = host, LaunchQueue()
+        self.extra = extra / (sum(isinstance(item, Kernel) for item in items) or 1)  # spread over them
+
+    def kernel(self, kernel: Kernel, seconds: float) -> None:
+        """Launch a kernel."""
+        self.queue.run(self.host.seconds(kernel) + self.extra, seconds)
+
+    def call(self, call: Collective) -> float:
+        """Launch a collective, and return before when it cannot begin; what comes after it waits for it anyway."""
+        self.queue.run(self.host.seconds(call), 0.0)
+        over, self.queue.over = self.queue.over, 0.0
+        return over

@@ -1,0 +1,93 @@
+"""The host that launches kernels: what each launch takes, and where it waits until the GPU is idle.
+
+Kernels run in a row on a stream; kernel k cannot begin before the host has launched it. With launch times c and durations g,
+a host that begins at 0 and a GPU that is free then, the last kernel of the row ends at the largest of
+c_1 + … + c_k + g_k + … + g_n over all k: a product of max-plus matrices, as in Lindley's recursion for a queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from clustersim.frameworks import load
+from clustersim.hardware.constants import GRAPH_LAUNCH
+from clustersim.model.kernel import Kernel
+from clustersim.model.operator import Collective
+from clustersim.parallel.job import Job
+from clustersim.parallel.optimizer import UPDATES
+
+
+class LaunchQueue:
+    """A host that begins to launch at 0, beside a GPU that is free then, in seconds.
+
+    launched: when the host has launched all so far. over: when the GPU has run it.
+    """
+
+    __slots__ = ("launched", "over")
+
+    def __init__(self) -> None:
+        self.launched = self.over = 0.0
+
+    def run(self, launch: float, seconds: float) -> bool:
+        """Launch something that runs for so many seconds; return whether the GPU waited for it."""
+        self.launched += launch
+        late = self.launched > self.over
+        self.over = (self.launched if late else self.over) + seconds
+        return late
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """What the process of a framework takes to launch, in seconds."""
+
+    kernel: float
+    """A kernel of a pass, with the Python and C++ around it."""
+    collective: float
+    """A collective or a message."""
+    update: float
+    """A kernel of the update of the weights."""
+    parameter: float
+    """Each parameter tensor at the update."""
+    drains: bool
+    """It waits until its GPU is idle at each message of a pipeline whose passes wait for their messages. At the update, where it
+    reads the gradient norm, it does so anyway."""
+    launches: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """Launches of one of our kernels, by kind or by kind and op (`layernorm.layernorm_backward`), where it is not one."""
+
+    @property
+    def late(self) -> bool:
+        """Whether passes may wait for it."""
+        return self.kernel > 0 or self.collective > 0
+
+    def synchronised(self, job: Job) -> bool:
+        """Return whether it waits until its GPU is idle before each pass of a job."""
+        return self.drains and job.parallelism.pp > 1 and not job.parallelism.overlap.p2p
+
+    def seconds(self, item: Kernel | Collective) -> float:
+        """Return what launching an item takes."""
+        if isinstance(item, Collective):
+            return self.collective
+        exact = self.launches.get(f"{item.kind}.{item.op}")
+        often = self.launches.get(item.kind, 1.0) if exact is None else exact
+        return (self.update if item.op in UPDATES else self.kernel) * often
+
+
+def host(job: Job, slowdown: float = 1.0) -> Launcher | None:
+    """Return what launches the passes of a job; None where no framework is named, or nothing is known of its host.
+
+    slowdown: how many times as long the CPU takes as that of the framework's figures. Raises UnknownNameError.
+    """
+    found = load(job.training.framework).host if job.training.framework else None
+    if found is None:
+        return None
+    kernel, collective = found.kernel.value * slowdown, found.collective.value * slowdown
+    most = {"none": kernel + collective, "layer": GRAPH_LAUNCH, "full": 0.0}[job.training.cuda_graphs]
+    return Launcher(
+        kernel=min(kernel, most),
+        collective=min(collective, most),
+        update=kernel,
+        parameter=found.parameter.value * slowdown,
+        drains=found.drains.value,
+        launches=found.launches,
+    )

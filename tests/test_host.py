@@ -1,0 +1,183 @@
+"""The host that launches kernels: a queue's laws, in passes, over a step, at the update, for both players."""
+
+import numpy as np
+import pytest
+from engine_cases import job
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clustersim.config.yaml import parse
+from clustersim.engine.launching import launching
+from clustersim.errors import ConfigError
+from clustersim.model.kernel import Kernel
+from clustersim.parallel.host import Launcher, LaunchQueue
+from clustersim.report.breakdown import breakdown
+from clustersim.simulation import Simulator, run
+from clustersim.topology.build import build
+
+TIMES = st.floats(1e-6, 1e-2)
+
+
+@given(st.lists(st.tuples(TIMES, TIMES), min_size=1, max_size=30))
+def test_a_row_of_launches_ends_as_a_max_plus_product(row):
+    queue = LaunchQueue()
+    waits = [queue.run(*one) for one in row]
+    launch, seconds = (np.array(column) for column in zip(*row, strict=True))
+    ends = np.cumsum(launch) + np.cumsum(seconds[::-1])[::-1]
+    assert queue.over == pytest.approx(ends.max(), rel=1e-12)
+    assert queue.launched == pytest.approx(launch.sum(), rel=1e-12)
+    assert waits[0]
+    assert queue.over >= max(launch.sum(), seconds.sum())
+
+
+CLUSTER = """
+cluster:
+  name: test
+  nodes: 2
+  node: {{extends: hgx-h100, gpus: {{model: h100-sxm, count: 4}}, nics: {{count: 4, rate: 400Gb/s}}, host: {{slowdown: {}}}}}
+fabric: {{kind: switch}}
+"""
+
+
+def node(slowdown):
+    return build(parse(CLUSTER.format(slowdown), "test.yaml"))
+
+
+def step(slowdown=1.0, engine="simpy", fold=True, **overrides):
+    overrides = {"training__framework": "megatron-deepspeed"} | overrides
+    overrides = {key: value for key, value in overrides.items() if value is not None}
+    return run(node(slowdown), job(**overrides), fold=fold, ignore_memory=True, engine=engine)
+
+
+def seconds(result):
+    return result.summary["step_time_s"]
+
+
+CASES = {
+    "alone": {"parallelism__dp": 1},
+    "tensor parallel": {"parallelism__tp": 4, "parallelism__dp": 2},
+    "pipeline": {"parallelism__pp": 4, "parallelism__dp": 2},
+    "pipeline without waiting": {"parallelism__pp": 2, "parallelism__dp": 4, "parallelism__overlap.p2p": True},
+    "chunks": {
+        "parallelism__pp": 2,
+        "parallelism__vpp": 2,
+        "parallelism__schedule": "interleaved",
+        "parallelism__dp": 2,
+    },
+    "buckets": {"parallelism__dp": 8, "parallelism__overlap.grad_reduce": True, "parallelism__bucket": 100_000},
+    "all": {"parallelism__tp": 2, "parallelism__pp": 2, "parallelism__dp": 2, "parallelism__sequence_parallel": True},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_fast_host_changes_nothing(case):
+    without = seconds(step(training__framework=None, **CASES[case]))
+    assert seconds(step(1e-9, **CASES[case])) == pytest.approx(without, rel=1e-6)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_graphs_of_all_passes_leave_the_launches_of_the_update(case):
+    without = step(training__framework=None, **CASES[case])
+    captured = step(training__cuda_graphs="full", **CASES[case])
+    more = seconds(captured) - seconds(without)
+    update = captured.summary["breakdown_s"]["optimizer"] - without.summary["breakdown_s"]["optimizer"]
+    assert more == pytest.approx(update, abs=2e-5)  # the mean of ranks, whose tensors differ in number
+    assert "host" not in captured.summary["breakdown_s"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_slower_host_makes_no_step_shorter(case):
+    times = [seconds(step(slowdown, **CASES[case])) for slowdown in (0.01, 0.1, 1.0, 3.0)]
+    assert times == sorted(times)
+    assert times[-1] > times[0]
+
+
+def test_a_slow_host_takes_the_sum_of_its_launches():
+    result = step(30.0, parallelism__dp=1)
+    work = Simulator(result.topology).preparation.work(result.job, np.arange(1))
+    [script] = work.scripts
+    passes = [script.steps[action.letter, action.stage] for action in script.row]
+    kernels = [item for lines in passes for line in lines for item in line.items]
+    assert all(isinstance(item, Kernel) for item in kernels)
+    launched = sum(work.host.seconds(kernel) for kernel in kernels)
+    parts = result.summary["breakdown_s"]
+    last = work.seconds[kernels[-1]]
+    assert seconds(result) - parts["optimizer"] == pytest.approx(launched + last, rel=1e-9)
+
+
+def test_a_host_that_runs_on_ends_as_one_row_of_all_passes():
+    for slowdown in (0.02, 0.05, 0.1, 0.3):
+        result = step(slowdown, parallelism__dp=1)
+        work = Simulator(result.topology).preparation.work(result.job, np.arange(1))
+        [script] = work.scripts
+        queue = LaunchQueue()
+        for action in script.row:
+            for line in script.steps[action.letter, action.stage]:
+                for kernel in line.items:
+                    queue.run(work.host.seconds(kernel), work.seconds[kernel])
+        passes = seconds(result) - result.summary["breakdown_s"]["optimizer"]
+        assert passes == pytest.approx(queue.over, rel=1e-9)
+
+
+def test_a_host_that_waits_at_every_message_begins_each_pass_anew():
+    result = step(10.0, parallelism__pp=2, parallelism__dp=1, training__global_batch=8)
+    kinds = {
+        task.stream for program in result.plan.programs for _, template in program.templates() for task in template
+    }
+    assert "host" not in kinds  # each pass is as long as its launches, whatever came before
+    work = Simulator(result.topology).preparation.work(result.job, np.arange(2))
+    for script, program in zip(work.scripts, result.plan.programs, strict=True):
+        for key, lines in script.steps.items():
+            queue = LaunchQueue()
+            for line in lines:
+                for kernel in getattr(line, "items", ()):
+                    queue.run(work.host.seconds(kernel), work.seconds[kernel])
+            [task] = [task for task in program.steps[key] if task.kind == key[0]]
+            assert task.activity.idle == pytest.approx(queue.over, rel=1e-12)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("slowdown", [0.05, 0.3, 2.0])
+def test_both_players_and_folding_agree(case, slowdown):
+    reference = step(slowdown, **CASES[case])
+    assert seconds(step(slowdown, engine="auto", **CASES[case])) == pytest.approx(seconds(reference), rel=1e-9)
+    whole = step(slowdown, fold=False, **CASES[case])
+    assert seconds(whole) == pytest.approx(seconds(reference), rel=1e-9)
+    for parts in breakdown(reference.record):
+        assert sum(parts.values()) == pytest.approx(seconds(reference), rel=1e-9)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_outline_of_a_sweep_is_that_of_the_whole_step(case):
+    overrides = {"training__framework": "megatron-deepspeed", "training__global_batch": 128} | CASES[case]
+    for slowdown in (0.001, 0.05, 1.0):
+        simulator = Simulator(node(slowdown))
+        quick = [simulator.outline(job(**overrides), "auto")["step_time_s"] for _ in range(2)]
+        whole = seconds(simulator.run(job(**overrides), ignore_memory=True))
+        assert quick == pytest.approx([whole, whole], rel=1e-9)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.floats(1e-7, 1e-3))
+def test_who_is_said_to_be_prompt_is_never_waited_for(launch):
+    placed = job(parallelism__dp=1).place(8, 4)
+    work = Simulator(node(1.0)).preparation.work(placed, np.arange(1))
+    host = Launcher(launch, launch, launch, 0.0, False)
+    found = launching(placed, work.scripts, work.seconds, host)
+    [script] = work.scripts
+    queue, late = LaunchQueue(), []
+    for number, action in enumerate(script.row):
+        for line in script.steps[action.letter, action.stage]:
+            late += [number for kernel in line.items if queue.run(launch, work.seconds[kernel])]
+    if found.mode == "prompt":
+        assert set(late) == {0}
+
+
+def test_a_framework_that_nobody_knows_is_an_error_at_its_place():
+    with pytest.raises(ConfigError, match=r"training\.framework.*'megatron-deepsped' is none of the frameworks"):
+        step(training__framework="megatron-deepsped")
+
+
+def test_waiting_for_the_host_has_a_line_of_its_own():
+    parts = step(3.0, parallelism__dp=1).summary["breakdown_s"]
+    assert parts["host"] > 0.5 * parts["compute"]
