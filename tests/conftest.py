@@ -1,12 +1,21 @@
 """What several test files ask for: the command line, run in this process."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import examples
 import pytest
 
 from clustersim.cli.main import main
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Try fewer examples where the slow tests are left out; commands keep their bytecode, as where they are installed."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    examples.profile(quick="not slow" in config.getoption("markexpr"))
+
 
 Command = Callable[..., tuple[int, str, str]]
 

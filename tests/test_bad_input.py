@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -418,7 +419,7 @@ def survive(cluster: str, job: str) -> None:
         assert summary["step_time_s"] > 0
 
 
-FUZZ = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=examples(120), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @FUZZ
@@ -434,13 +435,13 @@ def test_mutated_topologies(text):
 
 
 @pytest.mark.slow
-@settings(FUZZ, max_examples=500)
+@settings(FUZZ, max_examples=examples(500))
 @given(mutated(SOURCES["C"]), mutated(SOURCES["J"]))
 def test_mutated_both(cluster, job):
     survive(cluster, job)
 
 
-@settings(FUZZ, max_examples=60)
+@settings(FUZZ, max_examples=examples(60))
 @given(st.binary(max_size=200))
 def test_random_bytes(data):
     survive(CLUSTER, data.decode("utf-8", errors="surrogateescape"))

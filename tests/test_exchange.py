@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import test_topology_folding as cases
 from engine_cases import traffic
+from examples import examples
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -68,7 +69,9 @@ def equal(topology: Topology, ranks: np.ndarray, one: PhaseLoads, other: PhaseLo
     np.testing.assert_allclose(rates[0], rates[1], rtol=1e-9)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(
+    max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
 @given(
     st.sampled_from(sorted(cases.FABRICS)),
     st.sampled_from(sorted(cases.FAULTS)),

@@ -4,6 +4,7 @@ import math
 
 import pytest
 from engine_cases import cluster
+from examples import examples
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from test_folding import FABRICS, FAULTS, same
@@ -228,7 +229,7 @@ def test_all_ranks_together_run_the_model_flop_however_uneven(imbalance, kinds, 
     assert run_ - again == pytest.approx(model_flop(one), rel=1e-9)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     nodes=st.sampled_from([2, 4, 8]),
     fabric=st.sampled_from(sorted(FABRICS)),
@@ -312,7 +313,7 @@ def test_experts_beyond_a_node_cost_more_than_inside_it():
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=2), st.sampled_from([1, 2]), st.sampled_from([0, 1]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_more_uneven_routing_is_never_faster(parts, tp, zero):
     low, high = (
         simulate(cluster(2), tp=tp, ep=4, zero=zero, training__expert_imbalance=4**p, **WIDE) for p in sorted(parts)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,7 +33,7 @@ def whole(capacity, moving):
     return solve(variable, links, weights, np.array([bound for _, bound in moving]), np.array(capacity))
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(histories())
 def test_rates_after_any_change_are_those_of_the_whole(history):
     capacity, steps = history

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from engine_cases import cluster, simulate
+from examples import examples
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -42,7 +43,7 @@ def same(folded, whole):
     np.testing.assert_allclose(one, two, rtol=1e-9)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     nodes=st.sampled_from([2, 4, 6, 8]),
     fabric=st.sampled_from(sorted(FABRICS)),

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -81,7 +82,7 @@ def test_lengths_with_few_kernels_take_the_quantiles_of_all():
     assert intervals._quantiles([short], 2) == intervals._quantiles([short._replace(forecast=short.forecast * 0)], 0)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     edges=st.tuples(st.floats(0.2, 3), st.floats(0.2, 3)).map(sorted),
     widen=st.floats(0.5, 4),

@@ -2,6 +2,7 @@
 
 import pytest
 from engine_cases import cluster, job, simulate
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -77,7 +78,7 @@ def test_in_flight_microbatches_are_m_for_gpipe_and_p_for_1f1b(schedule, kept):
 
 
 @given(st.integers(2, 8), st.floats(0.5, 400))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_data_parallel_ring_takes_its_closed_form(nodes, gbit):
     """2(n-1)/n·S/B + 2(n-1)·a on an idle ring (Thakur et al. 2005), one NIC a rank."""
     fabric = f"{{kind: switch, link: {{rate: {gbit}Gb/s}}}}"
@@ -109,7 +110,7 @@ def scaled(factor, what):
 
 
 @given(st.floats(1, 4), st.sampled_from(["compute", "memory"]), st.sampled_from([(1, 1), (2, 1), (2, 2), (1, 4)]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_a_faster_gpu_never_makes_the_step_slower(factor, what, split):
     from dataclasses import replace
 
@@ -121,7 +122,7 @@ def test_a_faster_gpu_never_makes_the_step_slower(factor, what, split):
 
 
 @given(st.floats(1, 8), st.sampled_from([(1, 1), (2, 2), (4, 1), (1, 4)]), st.booleans())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_a_faster_fabric_never_makes_the_step_slower(factor, split, overlap):
     from dataclasses import replace
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -460,7 +461,7 @@ def test_nics_share_the_work(algorithm, inside, nodes):
 PRESET = st.sampled_from(["hgx-a100", "hgx-h100", "hgx-b200", "dgx1-v100"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(PRESET, st.sampled_from([1, 2, 3, 16]), st.sampled_from(choices.OPS), st.floats(1, 2**36), st.floats(1.01, 100))
 def test_laws(preset, nodes, op, size, more):
     """A given kernel takes longer for more bytes, and never moves more than its links could."""

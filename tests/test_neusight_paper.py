@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -141,7 +142,7 @@ def test_figures_of_a_users_own_gpu_are_kept():
 some_shapes = st.lists(st.tuples(*[st.integers(1, 50_000)] * 4), min_size=1, max_size=12)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(known=some_shapes, wanted=some_shapes, seed=st.integers(0, 99))
 def test_the_lookup_finds_what_comparing_with_all_finds(known, wanted, seed):
     rng = np.random.default_rng(seed)

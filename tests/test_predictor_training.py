@@ -74,10 +74,10 @@ def data(tmp_path_factory):
 
 @pytest.fixture
 def short(monkeypatch):
-    for where, steps in (("habitat.BUDGET", 60), ("neusight.FEW_BUDGET", 40), ("neusight.products.BUDGET", 40)):
+    for where, steps in (("habitat.BUDGET", 12), ("neusight.FEW_BUDGET", 12), ("neusight.products.BUDGET", 12)):
         brief = TrainingBudget(members=2, widths=(8, 8), steps=steps, batch=32, rate=3e-2)
         monkeypatch.setattr(f"clustersim.lab.train.learners.{where}", brief)
-    own = TrainingBudget(members=1, widths=(8, 8), steps=20, batch=16)
+    own = TrainingBudget(members=1, widths=(8, 8), steps=8, batch=16)
     monkeypatch.setattr("clustersim.lab.train.learners.neusight.products.OWN_PLAN", own)
 
 

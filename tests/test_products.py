@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -51,7 +52,7 @@ def scaled(gpu, name, factor):
     return gpu.model_copy(update=rates | ({"sms": int(gpu.sms * factor)} if name == "sms" else {}))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     shape=shapes,
     dtype=types,
@@ -64,7 +65,7 @@ def test_never_slower_with_any_figure_higher(shape, dtype, gpu, name, factor):
     assert seconds(shape, dtype, scaled(gpu, name, factor)) <= seconds(shape, dtype, gpu) * (1 + 1e-9)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     shape=shapes,
     dtype=types,
@@ -78,7 +79,7 @@ def test_heat_of_a_table_falls_with_power(shape, dtype, gpu, name, factor):
     assert after <= seconds(shape, dtype, gpu, alone=True) * (1 + 1e-9)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(shape=shapes, dtype=types, gpu=boards, factor=st.integers(2, 5))
 def test_more_sms_of_the_same_rate_are_never_slower(shape, dtype, gpu, factor):
     """Power with them; a measured GPU's own network knows its SMs, so the shared constants are asked."""
@@ -87,7 +88,7 @@ def test_more_sms_of_the_same_rate_are_never_slower(shape, dtype, gpu, factor):
     assert seconds(shape, dtype, more, constants) <= seconds(shape, dtype, gpu, constants) * (1 + 1e-9)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(shape=shapes, dtype=types, gpu=boards, field=st.integers(1, 4), more=st.integers(1, 4000), alone=st.booleans())
 def test_larger_products_never_take_less(shape, dtype, gpu, field, more, alone):
     larger = list(shape)
@@ -123,7 +124,7 @@ def test_networks_of_measured_gpus_keep_larger_products_slower(gpu):
         assert ratio.max() < 4.5
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(shape=shapes, dtype=types, gpu=boards)
 def test_a_network_moves_a_forecast_by_its_reach_at_most(shape, dtype, gpu):
     constants = {key: value for key, value in of_type(dtype).items() if not key.startswith("own.")}

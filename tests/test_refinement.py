@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,7 +34,7 @@ def _parts(of):
     return sorted(found.values())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_cells_are_the_coarsest_equitable_partition(data):
     n, links = data.draw(st.sampled_from([4, 8, 12])), data.draw(st.integers(0, 6))

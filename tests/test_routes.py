@@ -7,6 +7,7 @@ from itertools import pairwise
 import networkx as nx
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -123,7 +124,7 @@ def test_routes_with_fewer_nics_than_gpus(mode: str) -> None:
         check_routes(cluster(nodes=5, gpus=4, nics=2, attach=attach, rails="optimized", tiers=TREES[3], mode=mode))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     nodes=st.integers(2, 9),
     nics=st.integers(1, 3),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import simpy
 from engine_cases import all_links, cluster, job, simulate
+from examples import examples
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from test_topology_folding import FABRICS, FAULTS
@@ -152,7 +153,7 @@ def test_the_order_of_jobs_does_not_matter(nodes):
         assert times(one)[name] == pytest.approx(times(two)[name], rel=1e-12)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     sizes=st.lists(st.integers(1, 4), min_size=2, max_size=3),
     seed=st.integers(0, 1000),
@@ -201,7 +202,9 @@ SPLITS = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(
+    max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
 @given(
     fabric=st.sampled_from([*sorted(FABRICS), "narrow"]),
     fault=st.sampled_from(sorted(FAULTS)),
@@ -292,7 +295,7 @@ def test_a_short_job_repeats_until_the_long_one_has_its_steps():
 
 
 @pytest.mark.parametrize("name", sorted(plugins.names("clustersim.placements")))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(data=st.data())
 def test_every_placement_gives_each_job_its_own_free_nodes(name, data):
     free = sorted(data.draw(st.sets(st.integers(0, 200), min_size=1, max_size=60)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from engine_cases import cluster, job
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_folding import FABRICS, FAULTS
@@ -57,7 +58,7 @@ def same(one, other, rel=1e-12):
             assert one[key][part] == pytest.approx(seconds, rel=rel, abs=rel * scale), (key, part)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(**OPTIONS)
 def test_where_it_is_proved_the_longest_path_is_what_simpy_plays(nodes, fabric, fault, **options):
     if options["split"][1] == 1 and options["schedule"] == "interleaved":
@@ -75,7 +76,7 @@ def test_where_it_is_proved_the_longest_path_is_what_simpy_plays(nodes, fabric, 
         assert [s[:8] for s in sorted(found.record.spans)] == [s[:8] for s in sorted(played.record.spans)]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(**OPTIONS)
 def test_where_few_tasks_meet_all_agree_on_what_simpy_plays(nodes, fabric, fault, **options):
     if options["split"][1] == 1 and options["schedule"] == "interleaved":
@@ -98,7 +99,7 @@ def test_reductions_that_meet_at_the_end_of_a_step_are_all_that_simpy_plays():
     assert found.end == pytest.approx(played.end, rel=1e-12)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(**OPTIONS, more=st.integers(0, 3))
 def test_a_steady_pipeline_is_its_whole_step(nodes, fabric, fault, more, **options):
     if options["split"][1] == 1:
@@ -112,7 +113,7 @@ def test_a_steady_pipeline_is_its_whole_step(nodes, fabric, fault, more, **optio
     assert quick["critical_path_kernels"] == pytest.approx(played["critical_path_kernels"], rel=1e-9)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=list(HealthCheck))
 @given(**OPTIONS, clocks=st.lists(st.sampled_from([0.6, 0.7, 0.8, 0.9]), min_size=2, max_size=2, unique=True))
 def test_what_was_compiled_serves_other_clocks(nodes, fabric, fault, clocks, **options):
     if options["split"][1] == 1:

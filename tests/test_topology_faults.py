@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from engine_cases import job
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_routes import check_walk, pairs, walks
@@ -54,7 +55,7 @@ def check(topology: Topology) -> None:
                 check_walk(graph, edges, f"gpu[{u}]", f"gpu[{v}]", topology)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(fabric=st.sampled_from(sorted(FABRICS)), data=st.data())
 def test_traffic_goes_around_dead_links_or_the_partition_is_named(fabric: str, data: st.DataObject) -> None:
     nodes, text = FABRICS[fabric]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from engine_cases import simulate
+from examples import examples
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from test_folding import same
@@ -88,7 +89,9 @@ def cluster(fabric: str, fault: str, inside: str, nodes: int = 8, gpus: int = 4)
     )
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(
+    max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
 @given(
     fabric=st.sampled_from(sorted(FABRICS)),
     fault=st.sampled_from(sorted(FAULTS)),

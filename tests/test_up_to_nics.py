@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from engine_cases import cluster, traffic
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_topology_folding import INSIDE
@@ -60,7 +61,7 @@ def test_only_a_network_that_its_nics_cannot_fill_is_left_out(fabric, extra, kno
         assert inner.route(gpus, np.roll(gpus, 5)).links.max() < last.first + last.links
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     fabric=st.sampled_from([FULL, RAILS]),
     extra=st.sampled_from(["", SLOW_NIC, DEAD_NIC]),
@@ -135,7 +136,7 @@ def _groups(topology, n, order, seed):
     return gpus[: len(gpus) // n * n].reshape(-1, n)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     fabric=st.sampled_from([FULL, RAILS]),
     shape=st.sampled_from([(4, 4, "per_gpu"), (4, 2, "shared"), (8, 8, "per_gpu")]),
