@@ -39,17 +39,17 @@ PROGRAMS = {"pretrain_bert": {"causal": False, "head_transform": True}}
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A workload as plain data, and in words what is not in it.
-
-    ignored: arguments that change no time. not_modelled: those that do, and are left out. unknown: those that nobody knows.
-    assumed: what the script leaves to Megatron, or to us.
-    """
+    """A workload as plain data, and in words what is not in it."""
 
     workload: dict[str, Any]
     ignored: tuple[str, ...]
+    """Arguments that change no time."""
     not_modelled: tuple[str, ...]
+    """Arguments that do, and are left out."""
     unknown: tuple[str, ...]
+    """Arguments that nobody knows."""
     assumed: tuple[str, ...]
+    """What the script leaves to Megatron, or to us."""
 
 
 class ImportRequest(NamedTuple):
