@@ -280,13 +280,15 @@ def _launched(wait: Wait) -> Launched:
 
 
 class _Bound(NamedTuple):
-    """A computation on a rank; key: where it stands in the scripts. calls: collectives and messages launched right before."""
+    """A computation on a rank."""
 
     line: Compute
     key: tuple[object, ...]
+    """Where it stands in the scripts."""
     slowdown: float
     cells: Mapping[str, int]
     calls: int
+    """Collectives and messages launched right before."""
 
 
 def _waiting(waits: Sequence[Handle]) -> Task:
