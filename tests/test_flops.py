@@ -42,6 +42,8 @@ PUBLISHED = {
     "nemotron4_340b": (9.4e9 + 331.6e9, 0.005),  # arXiv 2406.11704, table 1
     "gpt_oss_20b": (20.91e9, 0.005),  # arXiv 2508.10925, table 1
     "gpt_oss_120b": (116.83e9, 0.005),
+    "t5_large": (737.67e6, 0.005),  # Hugging Face model card, google-t5/t5-large; Raffel et al. say 770M
+    "t5_11b": (11.307e9, 0.005),  # google-t5/t5-11b; Raffel et al. say 11B
     "neusight_gpt3_xl": (2.8796e9, 0.001),
     "neusight_gpt3_xl_4": (2.8796e9, 0.001),
     "neusight_gpt2_large_4": (774.0e6, 0.002),

@@ -116,6 +116,8 @@ class Model(Spec):
     """So many of the first layers have one MLP and no experts (DeepSeek)."""
     dense_ffn: Count | None = None
     """Width of that MLP; default: ffn."""
+    encoder_layers: Annotated[int, Field(ge=0, le=10_000)] = 0
+    """Blocks of an encoder, to whose output those of the decoder attend (T5)."""
     mtp_layers: Annotated[int, Field(ge=0, le=100)] = 0
     """Further tokens that are predicted, each by one more block (multi-token prediction, DeepSeek-V3)."""
 
@@ -128,7 +130,9 @@ class Training(Spec):
     micro_batch: Count = 1
     """Sequences that a replica takes at a time."""
     seq: Count
-    """Tokens of a sequence."""
+    """Tokens of a sequence; of a decoder."""
+    encoder_seq: Count | None = None
+    """Tokens of the encoder's sequence; default: seq."""
     precision: Precision = "bf16"
     """Data type of the products."""
     attention: Literal["flash", "flash1", "triton", "flash2", "flash3", "flash4", "cudnn", "unfused"] = "flash"

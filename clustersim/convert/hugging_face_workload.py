@@ -73,7 +73,7 @@ def _name(path: str, config: Config) -> str:
 def defaults(data: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Assumption]:
     """Yield what a workload made of a config.json still lacks, after the command line has said what it says."""
     training, split = data.get("training", {}), data.get("parallelism", {})
-    most = data["model"].get("max_positions")
+    most = data["model"].get("max_positions") or (512 if data["model"].get("encoder_layers") else None)
     seq = training.get("seq")
     if seq is None:
         seq = min(most or SEQ, SEQ)

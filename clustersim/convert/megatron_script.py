@@ -42,6 +42,7 @@ class Imported:
     """A workload as plain data, and in words what is not in it."""
 
     workload: dict[str, Any]
+    """By the keys of a workload file."""
     ignored: tuple[str, ...]
     """Arguments that change no time."""
     not_modelled: tuple[str, ...]

@@ -71,7 +71,6 @@ OTHER: Mapping[str, tuple[str, ...]] = {
             "collectives.nccl.nccl_tests_log._HUGE",
             "collectives.nccl.shape._DIGITS",
             "parallel.job.MAX_PASSES",
-            "parallel.layout.LONGEST",
         ),
         *("predictors.kinds.neusight.gemm.SPLITS", "predictors.kinds.neusight.gemm.CANDIDATES"),
         *("predictors.kinds.neusight.products.CHUNK", "predictors.kinds.neusight.schedule.WAVES"),

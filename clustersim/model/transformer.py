@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from clustersim.model.attention import attention_part
 from clustersim.model.blocks import kinds
 from clustersim.model.embedding import embedding_part
+from clustersim.model.encoder import cross_attention_part, decoder_entry_part, encoder_norm, encoder_of
 from clustersim.model.head import further_head_part, head_part
 from clustersim.model.latent_attention import latent_attention_part
 from clustersim.model.mlp import mlp_part
@@ -19,9 +20,23 @@ from clustersim.model.sharding import ShardedModel, gated
 
 def blocks(shard: ShardedModel) -> tuple[Layer, ...]:
     """Return the blocks of the model in order, for one tp rank and one microbatch; equal ones are one object."""
-    found = kinds(shard.model)
-    made = {id(kind): block(shard.of(kind)) for kind in {id(kind): kind for kind in found}.values()}
-    return tuple(made[id(kind)] for kind in found)
+    found, encoder = kinds(shard.model), encoder_of(shard) if shard.model.encoder_layers else None
+    made = {id(kind): block(shard.of(kind), encoder) for kind in {id(kind): kind for kind in found}.values()}
+    return (
+        *(encoder_blocks(encoder, shard.model.encoder_layers) if encoder else ()),
+        *(made[id(kind)] for kind in found),
+    )
+
+
+def encoder_blocks(encoder: ShardedModel, layers: int) -> tuple[Layer, ...]:
+    """Return the blocks of an encoder, the last one with the norm after it."""
+    one = block(encoder)
+    return (*[one] * (layers - 1), one._replace(operators=(*one.operators, encoder_norm(encoder))))
+
+
+def decoder_entry(shard: ShardedModel, table: bool) -> Layer:
+    """Return the layer from the decoder's token ids to vectors; table: whether the stage has none that it could share."""
+    return Layer("embedding", decoder_entry_part(shard, table), 8.0 * shard.tokens)
 
 
 def embedding(shard: ShardedModel) -> Layer:
@@ -49,11 +64,12 @@ def further_head(shard: ShardedModel) -> Layer:
     return Layer("mtp_head", further_head_part(shard), hidden_bytes(shard))
 
 
-def block(shard: ShardedModel) -> Layer:
-    """Return a block of two halves: attention, and an MLP or a mixture of experts."""
+def block(shard: ShardedModel, encoder: ShardedModel | None = None) -> Layer:
+    """Return a block: attention, that to an encoder's output where there is one, and an MLP or a mixture of experts."""
     model = shard.model
     attention = attention_part(shard) if model.mla is None else latent_attention_part(shard, model.mla)
-    halves = (("attention", attention), ("mlp", moe_part(shard) if model.experts else mlp_part(shard)))
+    cross = (("cross_attention", cross_attention_part(shard, encoder)),) if encoder else ()
+    halves = (("attention", attention), *cross, ("mlp", moe_part(shard) if model.experts else mlp_part(shard)))
     operators = tuple(op for half, part in halves for op in _normed(shard, half, part))
     return Layer("block", operators, hidden_bytes(shard), widest_gradients(shard))
 

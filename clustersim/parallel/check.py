@@ -74,6 +74,34 @@ def block_shapes(job: Job) -> Iterator[Finding]:
                 yield f"model.{name}", f"{str(given).lower()} and model.mla exclude each other; leave it out"
 
 
+def encoder_decoder(job: Job) -> Iterator[Finding]:
+    """An encoder stands before a causal decoder of plain attention; its tokens divide as the decoder's do."""
+    m, t, p = job.model, job.training, job.parallelism
+    if not m.encoder_layers:
+        if t.encoder_seq is not None:
+            yield "training.encoder_seq", f"{t.encoder_seq} needs an encoder; set model.encoder_layers or leave it out"
+        return
+    excluded = {"mla": m.mla, "mtp_layers": m.mtp_layers, "causal": not m.causal, "experts": m.experts}
+    for name, given in excluded.items():
+        if given:
+            yield (
+                f"model.{name}",
+                f"and model.encoder_layers {m.encoder_layers} exclude each other; leave one of them out",
+            )
+    if p.layout is not None:
+        yield "parallelism.layout", "an encoder and a decoder are divided as evenly as they can be; leave it out"
+    seq = t.encoder_seq or t.seq
+    if p.sequence_parallel and seq % p.tp:
+        yield "training.encoder_seq", f"{seq} is not a multiple of tp {p.tp}, as sequence parallelism needs; pad it"
+    if m.max_positions is not None and seq > m.max_positions:
+        yield (
+            "training.encoder_seq",
+            f"{seq} is longer than model.max_positions {m.max_positions}; shorten it or raise that",
+        )
+    if t.recompute == "full" and t.recompute_method == "block":
+        yield "training.recompute_method", "block needs a model without an encoder; write uniform"
+
+
 def _block_shapes(m: Model, block: Block, key: str) -> Iterator[Finding]:
     heads, kv = block.heads or m.heads, block.kv_heads or m.kv_heads
     experts = m.experts if block.experts is None else block.experts
@@ -168,7 +196,7 @@ def pipeline_parallel(job: Job) -> Iterator[Finding]:
     yield from _explicit_layout(job)
     if p.layout is not None:
         return
-    layers = job.model.layers + p.account_for_embedding + p.account_for_loss
+    layers = job.model.encoder_layers + job.model.layers + p.account_for_embedding + p.account_for_loss
     if p.pp > layers:
         yield "parallelism.pp", f"pp > layers: {p.pp} stages cannot share {layers} layers; use at most {layers}"
     elif p.pp * p.vpp > layers:
@@ -196,7 +224,7 @@ def _explicit_layout(job: Job) -> Iterator[Finding]:
         )
         return
     try:
-        portions(p, job.model.layers, job.model.mtp_layers)
+        portions(p, job.model.encoder_layers + job.model.layers, job.model.mtp_layers)
     except InputError as error:
         yield f"parallelism.{said[0]}", str(error)
 
@@ -264,6 +292,7 @@ def recomputed(job: Job) -> Iterator[Finding]:
 RULES: tuple[Callable[[Job], Iterator[Finding]], ...] = (
     model_shapes,
     block_shapes,
+    encoder_decoder,
     tensor_parallel,
     expert_parallel,
     pipeline_parallel,

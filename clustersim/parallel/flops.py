@@ -16,6 +16,7 @@ from collections.abc import Collection
 
 from clustersim.config.workload import LatentAttention, Model
 from clustersim.model.blocks import distinct, kinds
+from clustersim.model.encoder import encoder_kind
 from clustersim.model.sharding import gated, head_width, width
 from clustersim.parallel.job import Job
 from clustersim.parallel.layout import portions
@@ -43,6 +44,7 @@ def recomputed_flop(job: Job, full: bool = False) -> float:
     if how.recompute == "selective":
         further = [layers[-1]] * job.model.mtp_layers
         own = math.fsum(_modules_flop(kind, names) * count for kind in (*layers, *further))
+        own += job.model.encoder_layers * _modules_flop(encoder_kind(job.model), names) * encoder_tokens(job)
         return own + (attention_flop(job, full) if "core_attn" in names else 0.0)
     if how.recompute_method == "uniform":
         return linear_flop(job) + attention_flop(job, full)
@@ -72,7 +74,23 @@ def _modules_flop(kind: Model, names: Collection[str]) -> float:
 def linear_flop(job: Job) -> float:
     """Return the forward FLOP of all linears in the blocks, for the whole batch."""
     own = sum(count * block_products(kind) for kind, count in layer_kinds(job.model))
-    return 2.0 * tokens(job) * (own + job.model.mtp_layers * 2 * job.model.hidden**2)
+    ours = 2.0 * tokens(job) * (own + job.model.mtp_layers * 2 * job.model.hidden**2)
+    return ours + encoder_linear_flop(job)
+
+
+def encoder_linear_flop(job: Job) -> float:
+    """Return the forward FLOP of the linears of an encoder, and of those of the decoder's attention to it; 0 without."""
+    model = job.model
+    if not model.encoder_layers:
+        return 0.0
+    inner, keys = model.heads * head_width(model), 2 * (model.kv_heads or model.heads) * head_width(model)
+    own = model.encoder_layers * block_products(encoder_kind(model)) + model.layers * model.hidden * keys
+    return 2.0 * (encoder_tokens(job) * own + tokens(job) * model.layers * 2 * model.hidden * inner)
+
+
+def encoder_tokens(job: Job) -> int:
+    """Return the tokens of one step that an encoder reads."""
+    return job.training.global_batch * (job.training.encoder_seq or job.training.seq)
 
 
 def layer_kinds(model: Model) -> list[tuple[Model, int]]:
@@ -113,7 +131,17 @@ def attention_flop(job: Job, full: bool = False) -> float:
 
     With queries and values of different widths their mean is dim; with a window of w < s tokens it is w·(1 - w/2s) of the s keys.
     """
-    return math.fsum(count * core_flop(job, kind, full) for kind, count in layer_kinds(job.model))
+    own = math.fsum(count * core_flop(job, kind, full) for kind, count in layer_kinds(job.model))
+    return own + encoder_attention_flop(job)
+
+
+def encoder_attention_flop(job: Job) -> float:
+    """Return the forward FLOP of scores and context of an encoder, and of the decoder's attention to it; 0 without."""
+    model, width = job.model, job.model.heads * head_width(job.model)
+    if not model.encoder_layers:
+        return 0.0
+    seq = job.training.encoder_seq or job.training.seq
+    return 4.0 * seq * width * (encoder_tokens(job) * model.encoder_layers + tokens(job) * model.layers)
 
 
 def core_flop(job: Job, kind: Model, full: bool = False) -> float:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from clustersim.config.workload import Training
 from clustersim.model.attention import CORE
+from clustersim.model.encoder import CROSS
 from clustersim.model.operator import Layer, Operator, Rerun
 
 
@@ -30,7 +31,7 @@ class Module(NamedTuple):
 
 
 MODULES: dict[str, tuple[Module, ...]] = {
-    "core_attn": (Module((CORE,), (CORE,)),),
+    "core_attn": (Module((CORE,), (CORE,)), Module((CROSS,), (CROSS,))),
     "layernorm": (
         Module(("attention_norm",), ("attention_norm",), (("qkv",), ("q_down", "kv_down"), ("q_up", "kv_down"))),
         Module(("mlp_norm",), ("mlp_norm",), (("fc1",), ("router", "shared_fc1"))),

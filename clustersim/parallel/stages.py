@@ -10,11 +10,12 @@ from itertools import accumulate, groupby
 
 from clustersim.errors import InputError
 from clustersim.model.embedding import TABLE
+from clustersim.model.encoder import encoder_of
 from clustersim.model.head import LOGITS
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective, Layer, Operator, Steps
 from clustersim.model.sharding import ShardedModel
-from clustersim.model.transformer import blocks, embedding, further_head, head, hidden_bytes, prediction
+from clustersim.model.transformer import blocks, decoder_entry, embedding, further_head, head, hidden_bytes, prediction
 from clustersim.parallel.job import Job
 from clustersim.parallel.layout import Portion, portions
 from clustersim.parallel.recompute import Marker
@@ -185,11 +186,12 @@ def stages(job: Job, position: int = 0) -> tuple[Stage, ...]:
     for index, portion in enumerate(cut):
         own = layers.blocks[first[index] : first[index + 1]]
         # a stage hands on one activation of a token, and those of predictions whose loss comes later
-        received = 0 if portion.embedding else 1 + further[index]
-        sent = 0 if portion.loss else 1 + further[index + 1]
-        key = (portion.embedding, portion.mtp, portion.loss, received, sent, *map(id, own))
+        received = 0.0 if portion.embedding else layers.between(first[index], further[index])
+        sent = 0.0 if portion.loss else layers.between(first[index + 1], further[index + 1])
+        entry = first[index] <= job.model.encoder_layers < first[index + 1]
+        key = (portion.embedding, portion.mtp, portion.loss, entry, received, sent, *map(id, own))
         if key not in made:
-            made[key] = layers.stage(portion, own, received, sent)
+            made[key] = layers.stage(portion, layers.entered(portion, own, first[index]), received, sent)
         found.append(made[key])
     return tuple(found)
 
@@ -198,7 +200,7 @@ def portions_of(job: Job) -> tuple[Portion, ...]:
     """Return what each global stage of a job has. Raises ConfigError."""
     split = job.parallelism
     try:
-        return portions(split, job.model.layers, job.model.mtp_layers)
+        return portions(split, job.model.encoder_layers + job.model.layers, job.model.mtp_layers)
     except InputError as error:
         key = "layout" if split.layout is not None else "last_layers" if split.first_layers is None else "first_layers"
         raise job.error(f"parallelism.{key}", str(error)) from error
@@ -210,27 +212,49 @@ class _Layers:
     def __init__(self, shard: ShardedModel) -> None:
         self.shard, self.marker = shard, Marker(shard.training)
         self.tied = shard.model.tied_embeddings
-        self.embedding, self.head = embedding(shard), head(shard)
+        encoder = encoder_of(shard) if shard.model.encoder_layers else shard
+        self.embedding, self.head = embedding(encoder), head(shard)
         self.blocks = blocks(shard)
         self.table = sum(op.parameters for op in self.embedding.operators if op.name == TABLE)
 
-    def stage(self, portion: Portion, own: Sequence[Layer], received: int, sent: int) -> Stage:
-        between = hidden_bytes(self.shard)
+    def between(self, blocks: int, predictions: int) -> float:
+        """Return the bytes that a stage hands on after so many blocks and further predictions.
+
+        One activation of a token, those of predictions whose loss comes later, and within a decoder the encoder's output.
+        """
+        encoder, own = self.shard.model.encoder_layers, hidden_bytes(self.shard)
+        if not encoder:
+            return own * (1 + predictions)
+        beside = hidden_bytes(encoder_of(self.shard))
+        return beside if blocks <= encoder else own + beside
+
+    def entered(self, portion: Portion, own: Sequence[Layer], first: int) -> list[Layer]:
+        """Return the blocks of a stage that begin at the `first`, with the decoder's embedding before its first one."""
+        place = self.shard.model.encoder_layers - first
+        found = self.marker.stage(own)
+        if not self.shard.model.encoder_layers or not 0 <= place < len(own):
+            return found
         held = portion.embedding or (self.tied and portion.loss)
-        joined = self.tied or self.shard.model.mtp_layers  # predictions look up in a table of the last pipeline rank
+        return [*found[:place], decoder_entry(self.shard, not held), *found[place:]]
+
+    def stage(self, portion: Portion, own: list[Layer], received: float, sent: float) -> Stage:
+        """Return a stage of these blocks, which receives and hands on so many bytes."""
+        held = portion.embedding or (self.tied and portion.loss)
+        # predictions and a decoder look up in tables that are told to be of the last pipeline rank
+        joined = self.tied or self.shard.model.mtp_layers or self.shard.model.encoder_layers
         shared = joined and portion.embedding != portion.loss
         return Stage(
             self.layers(portion, own, held),
             shared=self.table if shared else 0,
             borrowed=self.table if self.tied and portion.embedding and portion.loss else 0,
-            input_bytes=between * received,
-            output_bytes=between * sent,
+            input_bytes=received,
+            output_bytes=sent,
         )
 
-    def layers(self, portion: Portion, own: Sequence[Layer], held: bool) -> tuple[tuple[Layer, int], ...]:
+    def layers(self, portion: Portion, own: list[Layer], held: bool) -> tuple[tuple[Layer, int], ...]:
         """Return (layer, how many in a row) of a stage; held: whether it has a table that its predictions can share."""
         further = self.shard.model.mtp_layers
-        found = [self.embedding] * portion.embedding + self.marker.stage(own)
+        found = [self.embedding] * portion.embedding + own
         predictions = [not held, *[False] * portion.mtp][: portion.mtp]
         found += [self.marker.prediction(prediction(self.shard, table)) for table in predictions]
         found += ([self.head] + [further_head(self.shard)] * further) * portion.loss

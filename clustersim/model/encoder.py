@@ -1,0 +1,90 @@
+"""An encoder before the decoder, and the attention of the decoder's blocks to its output (T5, Raffel et al. 2020).
+
+Blocks of the encoder are those of the model without a mask, on the encoder's own tokens. Each block of the decoder has a third
+half between the two others: queries of its own tokens, keys and values of the encoder's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from clustersim.config.workload import Model
+from clustersim.model.attention import residual_part, softmax, softmax_backward
+from clustersim.model.embedding import TABLE, embedding_part
+from clustersim.model.kernel import Kernel, attention, gemm
+from clustersim.model.linear import column, row
+from clustersim.model.norm import norm
+from clustersim.model.operator import Operator
+from clustersim.model.sharding import ShardedModel
+
+CROSS = "cross_attention"
+"""Name of the operator that attends to the encoder, which selective recomputation runs again."""
+LOOKUP = f"decoder_{TABLE}"
+"""Name of the operator that looks the decoder's tokens up."""
+
+
+def encoder_kind(model: Model) -> Model:
+    """Return the model that a block of the encoder is a block of."""
+    changes = {"encoder_layers": 0, "causal": False, "window": 0, "blocks": (), "dense_layers": 0, "dense_ffn": None}
+    return model.model_copy(update={**changes, "experts": None, "topk": 1, "shared_experts": 0})
+
+
+def encoder_of(shard: ShardedModel) -> ShardedModel:
+    """Return the shapes of a rank's encoder: no mask, tokens of its own."""
+    training = shard.training.model_copy(update={"seq": shard.training.encoder_seq or shard.training.seq})
+    return replace(shard, model=encoder_kind(shard.model), training=training)
+
+
+def cross_attention_part(shard: ShardedModel, encoder: ShardedModel) -> tuple[Operator, ...]:
+    """Return the operators of the attention to the encoder's output, without its norm."""
+    hidden, inner, keys = shard.model.hidden, shard.heads * shard.dim, 2 * shard.kv_heads * shard.dim
+    bias, z = shard.model.bias, shard.size
+    return (
+        column(shard, "cross_q", hidden, inner, bias=bias, saved=z * shard.tokens * inner),
+        column(encoder, "cross_kv", hidden, keys, bias=bias, saved=z * encoder.tokens * keys),
+        flash(shard, encoder) if shard.training.attention != "unfused" else unfused(shard, encoder),
+        row(shard, "cross_projection", inner, hidden, bias=bias),
+        residual_part(shard, "cross_residual"),
+    )
+
+
+def flash(shard: ShardedModel, encoder: ShardedModel) -> Operator:
+    """Return the fused core: every token of the decoder sees all of the encoder."""
+    b, queries, keys = shard.training.micro_batch, shard.training.seq, encoder.training.seq
+    args = (shard.product, b, shard.heads, shard.kv_heads, queries, keys, shard.dim, False)
+    named = "" if shard.training.attention == "flash" else shard.training.attention
+    forward, backward = (attention(op, *args)._replace(generation=named) for op in ("forward", "backward"))
+    return Operator(CROSS, (forward,), (backward,), saved=4.0 * b * shard.heads * queries)
+
+
+def unfused(shard: ShardedModel, encoder: ShardedModel) -> Operator:
+    """Return the core as two products around a softmax without a mask."""
+    queries, keys, dim = shard.training.seq, encoder.training.seq, shard.dim
+    batch, z = shard.training.micro_batch * shard.heads, shard.size
+
+    def bmm(op: str, m: int, n: int, k: int) -> Kernel:
+        return gemm("bmm", op, shard.product, batch, m, n, k)
+
+    rows = (encoder, batch * queries, keys)  # the encoder's model has no mask
+    forward = (bmm("scores", queries, keys, dim), *softmax(*rows), bmm("context", queries, dim, keys))
+    backward = (
+        bmm("context_dgrad", queries, keys, dim),
+        bmm("context_wgrad", keys, dim, queries),
+        *softmax_backward(*rows),
+        bmm("scores_dgrad", queries, dim, keys),
+        bmm("scores_wgrad", keys, dim, queries),
+    )
+    kept = float(batch) * queries * keys * (2 * z + 1 if shard.model.dropout else z)
+    return Operator(CROSS, forward, backward, saved=kept)
+
+
+def decoder_entry_part(shard: ShardedModel, own: bool) -> tuple[Operator, ...]:
+    """Return the operators from the decoder's token ids to its first block; own: whether the stage holds a table for them."""
+    first, *others = embedding_part(shard)
+    lookup = first._replace(name=LOOKUP)
+    return (lookup if own else lookup._replace(parameters=0), *others)
+
+
+def encoder_norm(encoder: ShardedModel) -> Operator:
+    """Return the norm after the last block of the encoder."""
+    return norm(encoder, "encoder_final_norm", fork=False)
