@@ -18,6 +18,7 @@ COMMANDS = {
     "collective": "collective:collective",
     "sweep": "sweep:sweep",
     "optimize": "optimize:optimize",
+    "plan": "plan:plan",
     "validate": "validate:validate",
     "predict": "predict:predict",
     "import": "importing:app",

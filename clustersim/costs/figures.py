@@ -141,7 +141,7 @@ def load(path: str | Path | None = None, rent: float | None = None) -> Figures:
     if path is None and rent is None:
         return _shipped()
     written = read(path) if path else Document("--price", {}, {})
-    data = _merged(base.data, written.data)
+    data = merged(base.data, written.data)
     if rent is not None:
         asked = {"price": rent, "low": rent, "high": rent, "date": "given", "source": "--price"}
         data["rent"] = dict.fromkeys((*data["rent"], *_gpus()), asked)
@@ -160,15 +160,15 @@ def _gpus() -> list[str]:
     return [gpu.name for gpu in everything()]
 
 
-def _merged(base: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+def merged(base: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     """Return the defaults with the given keys in their place; a bare number stands for the figure's value or price."""
-    merged = dict(base)
+    result = dict(base)
     for key, value in given.items():
-        old = merged.get(key)
+        old = result.get(key)
         if isinstance(old, dict) and isinstance(value, dict):
-            merged[key] = _merged(old, value)
+            result[key] = merged(old, value)
         elif isinstance(old, dict) and isinstance(value, int | float):
-            merged[key] = {("value" if "value" in old else "price"): value}
+            result[key] = {("value" if "value" in old else "price"): value}
         else:
-            merged[key] = value
-    return merged
+            result[key] = value
+    return result

@@ -8,8 +8,9 @@ one each. All gradients are there before their norm is, and the norm before the 
 
     step >= max over ranks r of (f before r + m · busy of r + b before r) + update
 
-Where a schedule splits backward passes, weight gradients may come last, and what follows a rank's last pass is left out. What
-shares links, sends between stages, gradient reductions and the host only add to it. So does a slow GPU.
+A message to another node takes its bytes over a NIC's rate, and a rank waits until it is away (unless `overlap.p2p`). Where a
+schedule splits backward passes, weight gradients may come last, and what follows a rank's last pass is left out. What shares
+links, gradient reductions and the host only add to it. So does a slow GPU.
 """
 
 from __future__ import annotations
@@ -91,16 +92,33 @@ class LowerBounds:
         """Return seconds that no step of a placed job is shorter than."""
         own = self._own(job)
         seconds = self.preparation.seconds(job, [kernel for one in own for kernel in one])
-        stages = [self._pass(job, stage) for stage in self.part(job)]
-        pp, m = job.parallelism.pp, job.microbatches
-        fill = [0.0, *accumulate(one.forward for one in stages)]
-        drain = [0.0, *accumulate(one.backward for one in stages)]
+        part = self.part(job)
+        stages = [self._pass(job, stage) for stage in part]
+        sends = self._sends(job, part)
+        pp, m, beside = job.parallelism.pp, job.microbatches, job.parallelism.overlap.p2p
+        fill = [0.0, *accumulate(one.forward + send.forward for one, send in zip(stages, sends, strict=True))]
+        drain = [0.0, *accumulate(one.backward + send.backward for one, send in zip(stages, sends, strict=True))]
+        whole = [sum(one) + (0.0 if beside else sum(send)) for one, send in zip(stages, sends, strict=True)]
         split = _splits(job.parallelism.schedule, job.parallelism.vpp)
-        busy = [m * math.fsum(one.forward + one.backward for one in stages[rank::pp]) for rank in range(pp)]
+        busy = [m * math.fsum(whole[rank::pp]) for rank in range(pp)]
         passes = max(fill[rank] + busy[rank] + (0.0 if split else drain[rank]) for rank in range(pp))
         ends = [math.fsum(seconds[kernel] for kernel in one) for one in own]
         last = max(ends) if job.training.clip_gradients else min(ends)
         return (passes + last) * (1 - 1e-9)  # sums in another order end in other digits
+
+    def _sends(self, job: Job, part: Sequence[Stage]) -> list[PassSeconds]:
+        """Return least seconds that the messages of a stage take to the next one and to the one before, at a NIC's rate.
+
+        Neighbours are on other nodes where a stage fills at least one; else nothing is counted.
+        """
+        cluster = self.preparation.cluster
+        if job.mesh.size // job.parallelism.pp < cluster.gpus_per_node or not cluster.node.nic:
+            return [PassSeconds(0.0, 0.0)] * len(part)
+        last = len(part) - 1
+        return [
+            PassSeconds(one.output_bytes / cluster.node.nic * (i < last), one.input_bytes / cluster.node.nic * (i > 0))
+            for i, one in enumerate(part)
+        ]
 
     def _own(self, job: Job) -> list[tuple[Kernel, ...]]:
         """Return the kernels of the update, by pipeline rank; equal ones once."""

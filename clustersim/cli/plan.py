@@ -1,0 +1,232 @@
+"""`clustersim plan WORKLOAD --tokens 15T --days 30 --gpu h100,b200`: how many nodes, split how, for how many dollars."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clustersim.cli.answer import print_json
+from clustersim.cli.options import CostsOption, Json, Plugins, Quiet, RentOption, WorkloadFile, figures, setting, words
+from clustersim.cli.progress import progressing
+from clustersim.cli.sweep_table import best_lines, run_line
+from clustersim.errors import InputError
+from clustersim.units import plural, scaled, seconds
+
+if TYPE_CHECKING:
+    from clustersim.plan.answer import Answer, Change
+    from clustersim.plan.planner import Plan
+
+TOPOLOGY = "rail_optimized"
+
+
+def plan(
+    workload: WorkloadFile,
+    tokens: Annotated[str, typer.Option(help="Tokens of the run, such as 15T.", metavar="N")],
+    days: Annotated[float | None, typer.Option(help="Days in which it must be over.")] = None,
+    budget: Annotated[str | None, typer.Option(help="USD that it may cost, such as 20M.", metavar="USD")] = None,
+    gpu: Annotated[str, typer.Option(help="GPUs to compare: types of node.", metavar="h100,b200")] = "h100",
+    nic: Annotated[str | None, typer.Option(help="Line rates of NICs to compare.", metavar="200Gb/s,400Gb/s")] = None,
+    oversubscription: Annotated[str | None, typer.Option(help="Of the leaves, to compare.", metavar="1,2,4")] = None,
+    topology: Annotated[
+        Path | None, typer.Option(help="A topology whose nodes are counted anew; default rail_optimized.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Override a key of the workload or the topology.", metavar="KEY=VALUE"),
+    ] = None,
+    global_batch: Annotated[
+        int | None,
+        typer.Option(min=1, help="Sequences of a step; default the workload's, doubled until a plan is in time."),
+    ] = None,
+    blocking: Annotated[bool, typer.Option("--blocking", help="Steps wait while a checkpoint is written.")] = False,
+    reliability: Annotated[
+        Path | None,
+        typer.Option(help="A YAML file of failures, restarts and storage in place of the defaults.", metavar="FILE"),
+    ] = None,
+    price: RentOption = None,
+    costs: CostsOption = None,
+    plugins: Plugins = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Find the cheapest cluster and split that train on so many tokens in time, failures, checkpoints and spares included.
+
+    Every kind of cluster is sized for itself. Steps are simulated, failures are played event by event.
+    """
+    from itertools import product
+
+    from clustersim.config.shipped import find
+    from clustersim.files import keeping_inputs
+    from clustersim.plan.answer import BATCHES, answer
+    from clustersim.plan.planner import Planner
+    from clustersim.plan.question import Question, amount
+    from clustersim.plan.reliability import load as load_reliability
+    from clustersim.sweeps.evaluate import Files, load
+
+    if days is None and budget is None:
+        raise InputError("nothing bounds the plan; give --days, --budget, or both")
+    if days is not None and not 0 < days < 1e5:
+        raise InputError(f"--days {days:g}: write a number of days above 0, such as 30")
+    fixed: dict[str, object] = dict(map(setting, settings or ()))
+    fixed |= {"training.global_batch": global_batch} if global_batch else {}
+    axes = {"cluster.gpu": gpu, "cluster.nic": nic, "fabric.oversubscription": oversubscription}
+    given = {key: words(key.rpartition(".")[2], text) for key, text in axes.items() if text is not None}
+    kinds = tuple({**fixed, **dict(zip(given, values, strict=True))} for values in product(*given.values()))
+    asked = Question(
+        amount("--tokens", tokens), days, amount("--budget", budget) if budget else None, kinds, not blocking
+    )
+    with progressing(quiet or as_json) as progress, keeping_inputs() as read:
+        progress("plan")
+        where = find("topologies", topology or TOPOLOGY)
+        case = load(Files(str(where), str(workload), read, "auto", figures(costs, price)))
+        planner = Planner(case, load_reliability(reliability))
+        found = answer(planner, asked, (1,) if global_batch else BATCHES)
+    if as_json:
+        print_json("plan", _fields(found, where, workload))
+    elif not quiet:
+        typer.echo("\n".join(_lines(found, where, workload)))
+
+
+def _run(found: Plan, topology: Path, workload: Path) -> list[str]:
+    return run_line(topology, workload, found.point, frozenset())
+
+
+def _fields(found: Answer, topology: Path, workload: Path) -> dict[str, Any]:
+    return {
+        "tokens": found.asked.tokens,
+        "days": found.asked.days,
+        "budget_usd": found.asked.budget,
+        "plans": [_plan_fields(one, topology, workload) for _, one in found.plans],
+        "without": [{**kind, "why": why} for kind, why in found.without],
+        "played_days": None if found.played is None else found.played._asdict(),
+        "changes": [
+            {"what": one.what, "plan": _plan_fields(one.plan, topology, workload) if one.plan else None}
+            for one in found.changes
+        ],
+    }
+
+
+def _plan_fields(found: Plan, topology: Path, workload: Path) -> dict[str, Any]:
+    import shlex
+
+    share = found.goodput
+    return {
+        "nodes": found.nodes,
+        "spares": share.spares,
+        "gpus": found.row["ranks"],
+        "days": found.days,
+        "usd": found.usd,
+        "usd_owned": found.usd_owned,
+        "kwh": found.kwh,
+        "co2_kg": found.co2_kg,
+        "goodput": share.share,
+        "mtti_s": share.mtti,
+        "checkpoint_interval_s": share.interval,
+        "checkpoint_bytes": share.checkpoint.size,
+        "checkpoint_blocking_s": share.checkpoint.blocking,
+        "restart_s": share.restart,
+        "slowest_replica": share.slowest,
+        "points": found.screened,
+        "points_simulated": found.tried,
+        "step": found.row,
+        "run": shlex.join(_run(found, topology, workload)),
+    }
+
+
+def _lines(found: Answer, topology: Path, workload: Path) -> list[str]:
+    limits = [f"{found.asked.days:g} days"] if found.asked.days else []
+    limits += [f"{found.asked.budget:,.0f} USD"] if found.asked.budget else []
+    lines = [f"{workload.stem}, {scaled(found.asked.tokens, '').strip()} tokens, within {' and '.join(limits)}", ""]
+    lines += [*_table(found), ""]
+    lines += [f"  {why}" for _, why in found.without]
+    best = found.plans[0][1]
+    lines += [*_details(found, best), *best_lines(_run(best, topology, workload))]
+    if found.changes:
+        lines += ["what a change is worth:", *(f"  {_change(best, one)}" for one in found.changes)]
+    return lines
+
+
+def _table(found: Answer) -> list[str]:
+    head = [
+        "",
+        "GPU",
+        "nodes",
+        "GPUs",
+        "spares",
+        "split",
+        "batch",
+        "step",
+        "MFU",
+        "goodput",
+        "days",
+        "USD",
+        "owned",
+        "MWh",
+        "t CO2e",
+    ]
+    rows = [_cells(place, one) for place, (_, one) in enumerate(found.plans, 1)]
+    cells = [head, *rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells]
+
+
+def _cells(place: int, one: Plan) -> list[str]:
+    row = one.row
+    split = f"tp {row['tp']} pp {row['pp']} dp {row['dp']}" + (f" vpp {row['vpp']}" if row["vpp"] > 1 else "")
+    return [
+        *(
+            f"{place}.",
+            str(one.point["cluster.gpu"]),
+            f"{one.nodes:,}",
+            f"{row['ranks']:,}",
+            str(one.goodput.spares),
+            split,
+        ),
+        *(str(row["global_batch"]), seconds(row["step_time_s"]), f"{row['mfu']:.1%}", f"{one.goodput.whole:.1%}"),
+        *(
+            f"{one.days:.1f}",
+            _money(one.usd),
+            _money(one.usd_owned),
+            f"{one.kwh / 1e3:,.0f}",
+            f"{one.co2_kg / 1e3:,.0f}",
+        ),
+    ]
+
+
+def _money(usd: float | None) -> str:
+    return "-" if usd is None else f"{usd / 1e6:,.2f} M"
+
+
+def _details(found: Answer, best: Plan) -> list[str]:
+    share = best.goodput
+    point = share.checkpoint
+    lines = [
+        f"a failure every {seconds(share.mtti)} takes {seconds(share.restart)} and the work since the last checkpoint",
+        f"a checkpoint of {scaled(point.size, 'B')} every {seconds(share.interval)} stops the step for {seconds(point.blocking)}",
+        f"the slowest replica of {best.row['dp']} takes {share.slowest - 1:.2%} longer than their mean",
+    ]
+    if found.played:
+        mean, deviation, failures = found.played
+        lines.append(
+            f"played with its {failures:,.0f} failures: {mean * share.slowest / share.slowest:.2f} days, ± {deviation:.2f}"
+        )
+    lines.append(f"{best.tried} of {plural(best.screened, 'split', 'splits')} on all numbers of nodes were simulated")
+    return [*lines, ""]
+
+
+def _change(best: Plan, one: Change) -> str:
+    if one.plan is None:
+        return f"{one.what}: no plan"
+    other = one.plan
+    said = f"{one.what}: {other.nodes:,} nodes, {other.days:.1f} days"
+    if other.usd is not None and best.usd is not None:
+        said += f", {_signed(other.usd - best.usd)} USD"
+    step = other.row["step_time_s"] / best.row["step_time_s"] - 1
+    same = other.nodes == best.nodes and other.row["tp"] == best.row["tp"] and other.row["pp"] == best.row["pp"]
+    return said + (f", step {step:+.1%}" if same else "")
+
+
+def _signed(usd: float) -> str:
+    return f"{usd / 1e6:+,.2f} M"

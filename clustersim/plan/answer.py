@@ -1,0 +1,142 @@
+"""The answer to a question: the cheapest plan of each kind of cluster, a check of its goodput, and what a change is worth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from clustersim.config.overrides import parted
+from clustersim.errors import InputError
+from clustersim.plan.planner import Plan, Planner
+from clustersim.plan.question import Question
+from clustersim.plan.reliability import DAY
+from clustersim.plan.renewal import play
+from clustersim.sweeps.space import Point
+from clustersim.units import scaled
+
+BATCHES = (1, 1.5, 2, 3, 4, 6, 8)
+"""Times the batch of the workload, tried in turn until a plan is in time."""
+WEEK = 7.0
+SEEDS = 40
+"""Runs that are played with failures drawn at random."""
+
+
+class Simulated(NamedTuple):
+    """Days of a run whose failures are played one by one."""
+
+    mean: float
+    deviation: float
+    failures: float
+    """Mean of the runs."""
+
+
+class Change(NamedTuple):
+    """What else could be, and the plan that it leads to."""
+
+    what: str
+    plan: Plan | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Plans of all kinds of clusters that were asked for, the cheapest first; those without a plan say why not."""
+
+    asked: Question
+    plans: tuple[tuple[Point, Plan], ...]
+    without: tuple[tuple[Point, str], ...]
+    """Kinds of cluster that cannot, with one sentence each."""
+    played: Simulated | None
+    """The first plan, its failures played event by event."""
+    changes: tuple[Change, ...]
+    """Of the first plan."""
+
+
+def answer(planner: Planner, asked: Question, batches: Sequence[float] = BATCHES, seeds: int = SEEDS) -> Answer:
+    """Return the cheapest plans, one a kind of cluster. Raises InputError when no kind can do it, with what would do.
+
+    batches: times the workload's own that are tried in turn.
+    """
+    plans: list[tuple[Point, Plan]] = []
+    without: list[tuple[Point, str]] = []
+    for kind in asked.candidates:
+        found = _first(planner, asked, kind, batches)
+        if isinstance(found, str):
+            without.append((kind, found))
+        else:
+            plans.append((kind, found))
+    if not plans:
+        raise InputError(f"no plan: {'; '.join(why for _, why in without)}")
+    plans.sort(key=lambda one: _order(asked, one[1]))
+    best = plans[0][1]
+    changes = tuple(_changes(planner, asked, *plans[0]))
+    return Answer(asked, tuple(plans), tuple(without), simulated(planner, best, seeds), changes)
+
+
+def _order(asked: Question, plan: Plan) -> tuple[float, float]:
+    usd = math.inf if plan.usd is None else plan.usd
+    return (plan.days, usd) if asked.days is None else (usd, float(plan.nodes))
+
+
+def _first(planner: Planner, asked: Question, kind: Point, batches: Sequence[float]) -> Plan | str:
+    """Return the plan of the smallest batch with one, or why there is none."""
+    own = int(planner.case.job(kind).training.global_batch)
+    fastest = math.inf
+    for factor in batches:
+        with_batch = {**kind, "training.global_batch": int(own * factor)}
+        if (found := planner.plan(asked, with_batch)) is not None:
+            return found
+        fastest = min(fastest, planner.fastest(asked, with_batch))
+    return _without(planner, asked, kind, int(own * batches[-1]), fastest)
+
+
+def _without(planner: Planner, asked: Question, kind: Point, batch: int, fastest: float) -> str:
+    gpu = planner.case.cluster({**kind, "cluster.nodes": 1}).simulator.cluster.gpu.name
+    limit = f"{gpu} with batches of up to {batch} sequences"
+    if asked.days is not None and fastest > asked.days:
+        if math.isinf(fastest):
+            none = "has no split that fits into memory and could be in time"
+            return f"{limit} {none}; give more --days or a larger --global-batch"
+        return f"{limit} needs {fastest:.3g} days at least; give more --days or a larger --global-batch"
+    if asked.budget is not None:
+        dear = f"{limit} costs more than {asked.budget:,.0f} USD"
+        return f"{dear}; give a larger --budget, more --days or a lower --price"
+    return f"{limit} has no split that is in time once it is simulated; give more --days"
+
+
+def simulated(planner: Planner, plan: Plan, seeds: int) -> Simulated | None:
+    """Return the days of a plan's run with its failures played one by one; None where nothing is asked."""
+    if not seeds:
+        return None
+    share = plan.goodput
+    work = plan.days * DAY * share.share
+    repair = planner.how.repair.value * DAY
+    timing = (share.mtti, share.checkpoint.blocking, share.restart, share.interval)
+    runs = [play(work, *timing, repair, share.spares, seed) for seed in range(seeds)]
+    days = np.array([run.seconds for run in runs]) / DAY
+    return Simulated(float(days.mean()), float(days.std()), float(np.mean([run.failures for run in runs])))
+
+
+def _changes(planner: Planner, asked: Question, kind: Point, best: Plan) -> list[Change]:
+    """Return what a week, a slower network and a slower fabric are worth."""
+    found = []
+    with_batch = {**kind, "training.global_batch": best.point["training.global_batch"]}
+    if asked.days is not None:
+        for days, what in ((asked.days + WEEK, "a week more"), (asked.days - WEEK, "a week less")):
+            if days > 0:
+                found.append(Change(f"{what} ({days:g} days)", planner.plan(replace(asked, days=days), with_batch)))
+    if best.nodes > 1:
+        cluster, open_ = planner.case.cluster(best.point).simulator.cluster, replace(asked, days=None, budget=None)
+        rate = cluster.node.wire / 2
+        said = parted(kind)[0]
+        if "cluster.nic" not in said:
+            slower = {"cluster.nic": f"{rate * 8 / 1e9:g}Gb/s"}
+            found.append(Change(f"NICs of {scaled(rate * 8, 'b/s')}", planner.other(open_, best, slower)))
+        if "fabric.oversubscription" not in said:
+            found.append(
+                Change("leaves oversubscribed 4 : 1", planner.other(open_, best, {"fabric.oversubscription": 4}))
+            )
+    return found

@@ -1,0 +1,247 @@
+"""The least cluster that trains in time: sizes and splits by lower bounds, the promising ones simulated, failures counted in.
+
+For each kind of cluster, all legal splits of all numbers of nodes that they fill are bounded from below on one node of that
+kind. They are then simulated on their real cluster, the cheapest first, until no other can be better (`optimize/search.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop
+from typing import NamedTuple
+
+from clustersim.errors import InputError
+from clustersim.model.kernel import Kernel
+from clustersim.model.parameters import parameters
+from clustersim.optimize.bound import LowerBounds
+from clustersim.parallel.flops import model_flop
+from clustersim.parallel.job import Job, divisors
+from clustersim.plan.question import Question
+from clustersim.plan.reliability import DAY, Goodput, Reliability, goodput
+from clustersim.report.verdicts import verdict
+from clustersim.sweeps.evaluate import Row, SweepInputs, evaluate
+from clustersim.sweeps.legal import legal
+from clustersim.sweeps.space import Point, SweepSpace
+
+TP, PP, DP, VPP = (f"parallelism.{name}" for name in ("tp", "pp", "dp", "vpp"))
+SCHEDULE, MICRO_BATCH, RECOMPUTE, NODES = (
+    "parallelism.schedule",
+    "training.micro_batch",
+    "training.recompute",
+    "cluster.nodes",
+)
+MICRO_BATCHES = (1, 2, 4)
+"""Sequences of a microbatch that are tried."""
+RECOMPUTED = ("none", "selective", "full")
+MOST_GPUS = 200_000
+"""Of a plan."""
+FEWEST, MOST = 1.2, 6.0
+"""Nodes that are looked at, over those that would do at the peak rate of their GPUs."""
+LATER, SOONER = 1.35, 0.7
+"""Deadlines, over the one that is asked for, of which the answer is at hand too."""
+
+
+class SizedSplit(NamedTuple):
+    """A split on the number of nodes that it fills, and what bounds its step from below."""
+
+    step: float
+    """Seconds."""
+    point: Point
+    job: Job
+    nodes: int
+
+
+class _Candidate(NamedTuple):
+    cost: float
+    """What is minimized, at the lower bound of the step."""
+    place: int
+    split: SizedSplit
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A cluster, a split and what the run on it comes to."""
+
+    point: Point
+    """Keys of topology and workload."""
+    row: Row
+    """Its simulated step, as in a sweep."""
+    nodes: int
+    """That the job needs."""
+    goodput: Goodput
+    """Failures and checkpoints."""
+    days: float
+    """Of the whole run."""
+    usd: float | None
+    """Rent of all nodes, spares too; None where no price is known."""
+    usd_owned: float | None
+    """The same of machines of one's own."""
+    kwh: float
+    """Of the building."""
+    co2_kg: float
+    """CO2e."""
+    tried: int = 0
+    """How many points were simulated to find it."""
+    screened: int = 0
+    """How many were looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """Plans of one workload; what was worked out for one question is known to the next."""
+
+    case: SweepInputs
+    how: Reliability
+    rows: dict[str, Row] = field(default_factory=dict)
+    """What was simulated, by point."""
+    spaces: dict[str, list[SizedSplit]] = field(default_factory=dict)
+    """Splits by kind of cluster."""
+
+    def plan(self, asked: Question, kind: Point) -> Plan | None:
+        """Return the cheapest plan on clusters of one kind, None where none is in time and within the budget.
+
+        With a deadline the least rent is sought, or the fewest nodes where nobody says what they cost; without, the least days.
+        """
+        space = self.space(asked, kind)
+        heap = [_Candidate(self._least(asked, one), place, one) for place, one in enumerate(space)]
+        heap = [one for one in heap if one.cost < math.inf]
+        heapify(heap)
+        tried, best, plan = 0, math.inf, None
+        while heap and heap[0].cost < best:
+            split = heappop(heap).split
+            row = self._row(split.point)
+            tried += 1
+            if row["status"] != "ok":
+                continue
+            found = self._of(asked, split.point, split.job, split.nodes, row)
+            if (cost := _cost(asked, found.days, found.usd, found.nodes)) < best:
+                best, plan = cost, found
+        return plan and replace(plan, tried=tried, screened=len(space))
+
+    def fastest(self, asked: Question, kind: Point) -> float:
+        """Return days that no cluster of a kind is faster than, of those that are looked at."""
+        return min((self._days(asked, one, one.step) for one in self.space(asked, kind)), default=math.inf)
+
+    def other(self, asked: Question, plan: Plan, changes: Mapping[str, object]) -> Plan | None:
+        """Return the plan on a cluster with other keys, of the same nodes and split; None where that does not run."""
+        point = {**plan.point, **changes}
+        row = self._row(point)
+        if row["status"] != "ok":
+            return None
+        job = self.case.cluster(point).simulator.placed(self.case.job(point))
+        return self._of(asked, point, job, plan.nodes, row)
+
+    def space(self, asked: Question, kind: Point) -> list[SizedSplit]:
+        """Return the splits that may be in time on clusters of a kind, of all numbers of nodes that they fill."""
+        key = repr((kind, asked.tokens, asked.days))
+        shared = next((k for k in self.spaces if k.startswith(repr((kind, asked.tokens))[:-1])), key)
+        if shared not in self.spaces:
+            self.spaces[key] = list(self._space(asked, kind))
+            shared = key
+        return self.spaces[shared]
+
+    def _space(self, asked: Question, kind: Point) -> Iterator[SizedSplit]:
+        one = self.case.cluster({**kind, NODES: 1}).simulator
+        bounds = LowerBounds(one.preparation)
+        fits = [
+            found
+            for found in self._fitting(asked, kind)
+            if verdict(bounds.memory(found.job), one.cluster.gpu.memory) != "does not fit"
+        ]
+        kernels: dict[Kernel, None] = {}
+        for found in fits:
+            kernels |= bounds.kernels(found.job)
+        if fits:
+            one.preparation.seconds(fits[0].job, tuple(kernels))
+        for found in fits:
+            yield found._replace(step=bounds.step(found.job))
+
+    def _fitting(self, asked: Question, kind: Point) -> Iterator[SizedSplit]:
+        """Yield the splits of all numbers of nodes between the fewest and the most, each with dp written out."""
+        node = self.case.cluster({**kind, NODES: 1}).simulator.cluster
+        for point in self._splits(kind):
+            try:
+                job = self.case.job(point)
+            except InputError:
+                continue
+            low, high = self._nodes(asked, job, node.gpus, node.gpu.matrix_peak(job.training.precision))
+            lanes = job.parallelism.tp * job.parallelism.pp
+            share, uneven = divmod(job.training.global_batch, job.training.micro_batch)
+            for dp in divisors(share) if not uneven else ():
+                nodes, idle = divmod(lanes * dp, node.gpus)
+                if idle or not low <= nodes <= high:
+                    continue
+                try:
+                    placed = job.place(lanes * dp, node.gpus)
+                except InputError:
+                    continue
+                if placed.mesh.size == lanes * dp:
+                    yield SizedSplit(0.0, {**point, NODES: nodes}, placed, nodes)
+
+    def _splits(self, kind: Point) -> Iterator[Point]:
+        whole = {**kind, NODES: 1}
+        layers = self.case.base.model.layers + self.case.base.parallelism.account_for_embedding
+        layers += self.case.base.parallelism.account_for_loss
+        for start in legal(self.case, SweepSpace({}, whole, frozenset(), (TP,))):
+            for pp in divisors(layers):
+                for vpp in divisors(layers // pp) if pp > 1 else [1]:
+                    schedule = {SCHEDULE: "interleaved" if vpp > 1 else "1f1b", VPP: vpp}
+                    for size in MICRO_BATCHES:
+                        for recompute in RECOMPUTED:
+                            yield {**start, PP: pp, DP: "auto", **schedule, MICRO_BATCH: size, RECOMPUTE: recompute}
+
+    def _nodes(self, asked: Question, job: Job, gpus: int, peak: float) -> tuple[float, float]:
+        """Return the fewest and the most nodes that are looked at: those that would do at the peak, and several times these."""
+        most = MOST_GPUS / gpus
+        if asked.days is None:
+            return 1, most
+        flop = model_flop(job) / (job.training.global_batch * job.training.seq) * asked.tokens
+        at_peak = flop / (peak * gpus * asked.days * DAY)
+        return FEWEST * at_peak / LATER, min(most, max(1.0, MOST * at_peak / SOONER))
+
+    def _row(self, point: Point) -> Row:
+        key = repr(sorted(point.items(), key=str))
+        if key not in self.rows:
+            self.rows[key] = evaluate(self.case, point)
+        return self.rows[key]
+
+    def _least(self, asked: Question, one: SizedSplit) -> float:
+        """Return what is minimized at the lower bound of a step, infinite where even that is too late or too dear."""
+        days = self._days(asked, one, one.step)
+        share = self._share(asked, one.job, one.nodes)
+        cluster = self.case.cluster({**one.point, NODES: 1}).simulator.cluster
+        price = self.case.costs.rent.get(cluster.gpu.name)
+        hours = days * 24 * (one.nodes + share.spares) * cluster.gpus
+        return _cost(asked, days, price.price * hours if price else None, one.nodes)
+
+    def _share(self, asked: Question, job: Job, nodes: int) -> Goodput:
+        held = float(parameters(job.model))
+        return goodput(self.how, nodes, job.mesh.size, held, job.dp, asked.asynchronous)
+
+    def _days(self, asked: Question, one: SizedSplit, step: float) -> float:
+        return _days(asked, one.job, step, self._share(asked, one.job, one.nodes))
+
+    def _of(self, asked: Question, point: Point, job: Job, nodes: int, row: Row) -> Plan:
+        """Return what a run with a simulated step comes to; spare nodes are paid for as the others are."""
+        share = self._share(asked, job, nodes)
+        days = _days(asked, job, row["step_time_s"], share)
+        found = self.case.cluster(point).rates.of(days * DAY * (nodes + share.spares) / nodes)
+        return Plan(point, row, nodes, share, days, **found)
+
+
+def _days(asked: Question, job: Job, step: float, share: Goodput) -> float:
+    steps = math.ceil(asked.tokens / (job.training.global_batch * job.training.seq))
+    return steps * step / share.whole / DAY if share.whole > 0 else math.inf
+
+
+def _cost(asked: Question, days: float, usd: float | None, nodes: int) -> float:
+    """Return what is minimized, infinite where a plan is too late or too dear."""
+    if asked.budget is not None and (usd is None or usd > asked.budget):
+        return math.inf
+    if asked.days is None:
+        return days
+    if days > asked.days:
+        return math.inf
+    return float(nodes) if usd is None else usd

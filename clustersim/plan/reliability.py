@@ -1,0 +1,191 @@
+"""Failures, checkpoints and restarts in closed form: the best interval, the share of time that is progress, spare nodes.
+
+Let M be the mean seconds between failures (Poisson, also during checkpoints and restarts), C the seconds that a checkpoint
+stops the step, R those of a restart, t the work between checkpoints. A run of T seconds of work takes (Daly 2006, equation 13)
+
+    E = M e^(R/M) (e^((t + C)/M) - 1) T / t
+
+which is least at t = M (1 + W(-e^(-C/M - 1))), W being Lambert's function. Young's sqrt(2 C M) is its first order.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from clustersim.config.fields import Spec, validate
+from clustersim.config.overrides import Overridden
+from clustersim.config.yaml import own, read
+from clustersim.costs.figures import PositiveFigure, merged
+
+DEFAULTS = Path(__file__).with_name("reliability.yaml")
+DAY = 86400.0
+
+
+class Reliability(Spec):
+    """How a cluster fails and comes back."""
+
+    failures: PositiveFigure
+    """In 1,000 node-days."""
+    detect: PositiveFigure
+    """Seconds until one is seen."""
+    init: PositiveFigure
+    """Seconds to start processes and communicators."""
+    state: PositiveFigure
+    """Bytes of a checkpoint a parameter."""
+    write: PositiveFigure
+    """GB/s of storage a GPU."""
+    read: PositiveFigure
+    """GB/s of storage a GPU."""
+    blocking: PositiveFigure
+    """Seconds that an asynchronous checkpoint stops the step, if writing it takes longer."""
+    repair: PositiveFigure
+    """Days until a failed node is back."""
+    short: PositiveFigure
+    """Share of failures that may find no spare node."""
+    jitter: PositiveFigure
+    """Standard deviation of a replica's step, as a share of it."""
+
+
+def load(path: str | Path | None = None) -> Reliability:
+    """Return the defaults, with the keys of a YAML file in their place. Raises ConfigError for what is wrong in it."""
+    if path is None:
+        return _shipped()
+    written = read(path)
+    return validate(Reliability, Overridden(written.path, merged(_text(), written.data), written.positions))
+
+
+def _text() -> dict[str, Any]:
+    return own(DEFAULTS).data
+
+
+@cache
+def _shipped() -> Reliability:
+    return validate(Reliability, own(DEFAULTS))
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint on a cluster, in seconds."""
+
+    size: float
+    """Bytes."""
+    write: float
+    """Until storage has it."""
+    blocking: float
+    """That it stops the step."""
+    read: float
+    """Until it is back on the GPUs."""
+
+
+class Goodput(NamedTuple):
+    """How much of the time is progress, and why."""
+
+    share: float
+    """Of the time, from 0 to 1."""
+    mtti: float
+    """Mean seconds between interruptions."""
+    interval: float
+    """Seconds of work between checkpoints."""
+    checkpoint: Checkpoint
+    """What is written then."""
+    restart: float
+    """Seconds from a failure to the next step, and of work that was not yet on storage."""
+    spares: int
+    """Nodes more than the job needs."""
+    slowest: float
+    """How many times a replica's step the slowest of them takes."""
+
+    @property
+    def whole(self) -> float:
+        """Work of a step that nothing disturbs, over the time that it takes."""
+        return self.share / self.slowest
+
+
+def goodput(
+    how: Reliability, nodes: int, gpus: int, parameters: float, replicas: int, asynchronous: bool = True
+) -> Goodput:
+    """Return the share of progress of a job on `nodes` at the best interval.
+
+    gpus: of all nodes. parameters: of the whole model. asynchronous: checkpoints are written while the next steps run; what
+    was not on storage yet when a node fails is done again, which counts as restart.
+    """
+    checkpoint = _checkpoint(how, parameters, gpus, asynchronous)
+    mtti = DAY * 1000 / (how.failures.value * nodes)
+    unsaved = checkpoint.write if asynchronous else 0.0
+    restart = how.detect.value + how.init.value + checkpoint.read + unsaved
+    best = max(interval(checkpoint.blocking, mtti), checkpoint.write if asynchronous else 0.0)
+    share = progress(mtti, checkpoint.blocking, restart, best)
+    slowest = 1 + how.jitter.value * expected_maximum(replicas)
+    return Goodput(share, mtti, best, checkpoint, restart, spares(how, nodes), slowest)
+
+
+def _checkpoint(how: Reliability, parameters: float, gpus: int, asynchronous: bool) -> Checkpoint:
+    size = how.state.value * parameters
+    write, read_back = size / (how.write.value * 1e9 * gpus), size / (how.read.value * 1e9 * gpus)
+    return Checkpoint(size, write, min(how.blocking.value, write) if asynchronous else write, read_back)
+
+
+def interval(blocking: float, mtti: float) -> float:
+    """Return the seconds of work between checkpoints at which a run takes least time: M (1 + W(-e^(-C/M - 1)))."""
+    return mtti * (1 + _lambert(-math.exp(-blocking / mtti - 1)))
+
+
+def young(blocking: float, mtti: float) -> float:
+    """Return Young's interval, sqrt(2 C M)."""
+    return math.sqrt(2 * blocking * mtti)
+
+
+def progress(mtti: float, blocking: float, restart: float, work: float) -> float:
+    """Return the share of time that is progress with `work` seconds between checkpoints: T / E."""
+    if (work + blocking + restart) / mtti > 600:
+        return 0.0
+    return work / (mtti * math.exp(restart / mtti) * math.expm1((work + blocking) / mtti))
+
+
+def _lambert(x: float) -> float:
+    """Return the principal branch of Lambert's W for -1/e <= x <= 0: w e^w = x, by Halley's iteration."""
+    root = math.sqrt(max(0.0, 2 * (math.e * x + 1)))
+    w = -1 + root - root * root / 3
+    for _ in range(50):
+        power = math.exp(w)
+        off = w * power - x
+        slope = power * (w + 1) - (w + 2) * off / (2 * w + 2) if w > -1 else 0.0
+        if not slope or abs(off) < 1e-17:
+            break
+        w -= off / slope
+    return w
+
+
+def spares(how: Reliability, nodes: int) -> int:
+    """Return the least number of spare nodes of which a failure finds none free with the probability that is allowed.
+
+    Nodes in repair are Poisson with rate × nodes × repair time, whatever the law of the repair (Palm).
+    """
+    mean = how.failures.value / 1000 * nodes * how.repair.value
+    return _least_spares(mean, how.short.value)
+
+
+def _least_spares(mean: float, short: float) -> int:
+    term = below = math.exp(-mean)
+    if not term:  # the normal law, where the sum begins below the smallest float
+        return math.ceil(mean + 2.3263 * math.sqrt(mean) + 1)
+    count = 1
+    while 1 - below > short:
+        term *= mean / count
+        below += term
+        count += 1
+    return count
+
+
+@cache
+def expected_maximum(count: int) -> float:
+    """Return the mean of the largest of `count` standard normal numbers."""
+    if count <= 1:
+        return 0.0
+    x = np.linspace(-9, 9, 36001)
+    cumulative = 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+    return float(9 - np.trapezoid(cumulative**count, x))
