@@ -17,7 +17,6 @@ from clustersim.cli.main import main
 from clustersim.config.workload import Workload
 from clustersim.errors import InputError
 from clustersim.plan.planner import Planner
-from clustersim.plan.question import Question, amount
 from clustersim.plan.reliability import (
     DAY,
     _least_spares,
@@ -29,6 +28,7 @@ from clustersim.plan.reliability import (
     young,
 )
 from clustersim.plan.renewal import play
+from clustersim.plan.request import PlanRequest, amount
 from clustersim.sweeps import evaluate
 
 ROOT = Path(__file__).parents[1]
@@ -157,7 +157,7 @@ KIND = {"cluster.gpu": "h100", "predictor": "roofline", "training.global_batch":
 
 
 def test_a_plan_is_in_time_and_no_cheaper_one_that_was_looked_at_is(planner):
-    asked = Question(1e12, 10.0, None, (KIND,))
+    asked = PlanRequest(1e12, 10.0, None, (KIND,))
     found = planner.plan(asked, KIND)
     assert found.days <= 10
     assert found.usd == pytest.approx(found.days * 24 * 3.9 * 8 * (found.nodes + found.goodput.spares))
@@ -172,10 +172,10 @@ def test_a_plan_is_in_time_and_no_cheaper_one_that_was_looked_at_is(planner):
 
 
 def test_more_time_is_never_dearer_and_a_budget_is_kept(planner):
-    usd = [planner.plan(Question(1e12, days, None, (KIND,)), KIND).usd for days in (8.0, 10.0, 14.0)]
+    usd = [planner.plan(PlanRequest(1e12, days, None, (KIND,)), KIND).usd for days in (8.0, 10.0, 14.0)]
     assert usd == sorted(usd, reverse=True)
-    assert planner.plan(Question(1e12, 10.0, usd[1] * 0.5, (KIND,)), KIND) is None
-    spent = planner.plan(Question(1e12, 14.0, usd[0] * 1.5, (KIND,)), KIND)
+    assert planner.plan(PlanRequest(1e12, 10.0, usd[1] * 0.5, (KIND,)), KIND) is None
+    spent = planner.plan(PlanRequest(1e12, 14.0, usd[0] * 1.5, (KIND,)), KIND)
     assert spent.usd <= usd[0] * 1.5
 
 
@@ -237,5 +237,5 @@ def test_a_question_without_an_answer_is_one_sentence(monkeypatch, capsys, words
 
 def test_the_parameters_of_a_checkpoint_are_those_of_the_model(planner):
     assert isinstance(planner.case.base.spec, Workload)
-    found = planner.plan(Question(1e12, 14.0, None, (KIND,)), KIND)
+    found = planner.plan(PlanRequest(1e12, 14.0, None, (KIND,)), KIND)
     assert found.goodput.checkpoint.size == pytest.approx(14 * 8.03e9, rel=0.01)

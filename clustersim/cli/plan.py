@@ -16,7 +16,7 @@ from clustersim.units import plural, scaled, seconds
 
 if TYPE_CHECKING:
     from clustersim.plan.answer import Answer, Change
-    from clustersim.plan.planner import Plan
+    from clustersim.plan.planner import TrainingPlan
 
 TOPOLOGY = "rail_optimized"
 
@@ -61,8 +61,8 @@ def plan(
     from clustersim.files import keeping_inputs
     from clustersim.plan.answer import BATCHES, answer
     from clustersim.plan.planner import Planner
-    from clustersim.plan.question import Question, amount
     from clustersim.plan.reliability import load as load_reliability
+    from clustersim.plan.request import PlanRequest, amount
     from clustersim.sweeps.evaluate import Files, load
 
     if days is None and budget is None:
@@ -74,7 +74,7 @@ def plan(
     axes = {"cluster.gpu": gpu, "cluster.nic": nic, "fabric.oversubscription": oversubscription}
     given = {key: words(key.rpartition(".")[2], text) for key, text in axes.items() if text is not None}
     kinds = tuple({**fixed, **dict(zip(given, values, strict=True))} for values in product(*given.values()))
-    asked = Question(
+    asked = PlanRequest(
         amount("--tokens", tokens), days, amount("--budget", budget) if budget else None, kinds, not blocking
     )
     with progressing(quiet or as_json) as progress, keeping_inputs() as read:
@@ -89,7 +89,7 @@ def plan(
         typer.echo("\n".join(_lines(found, where, workload)))
 
 
-def _run(found: Plan, topology: Path, workload: Path) -> list[str]:
+def _run(found: TrainingPlan, topology: Path, workload: Path) -> list[str]:
     return run_line(topology, workload, found.point, frozenset())
 
 
@@ -108,7 +108,7 @@ def _fields(found: Answer, topology: Path, workload: Path) -> dict[str, Any]:
     }
 
 
-def _plan_fields(found: Plan, topology: Path, workload: Path) -> dict[str, Any]:
+def _plan_fields(found: TrainingPlan, topology: Path, workload: Path) -> dict[str, Any]:
     import shlex
 
     share = found.goodput
@@ -172,7 +172,7 @@ def _table(found: Answer) -> list[str]:
     return ["  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells]
 
 
-def _cells(place: int, one: Plan) -> list[str]:
+def _cells(place: int, one: TrainingPlan) -> list[str]:
     row = one.row
     split = f"tp {row['tp']} pp {row['pp']} dp {row['dp']}" + (f" vpp {row['vpp']}" if row["vpp"] > 1 else "")
     return [
@@ -199,7 +199,7 @@ def _money(usd: float | None) -> str:
     return "-" if usd is None else f"{usd / 1e6:,.2f} M"
 
 
-def _details(found: Answer, best: Plan) -> list[str]:
+def _details(found: Answer, best: TrainingPlan) -> list[str]:
     share = best.goodput
     point = share.checkpoint
     lines = [
@@ -216,7 +216,7 @@ def _details(found: Answer, best: Plan) -> list[str]:
     return [*lines, ""]
 
 
-def _change(best: Plan, one: Change) -> str:
+def _change(best: TrainingPlan, one: Change) -> str:
     if one.plan is None:
         return f"{one.what}: no plan"
     other = one.plan

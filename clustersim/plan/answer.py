@@ -11,10 +11,10 @@ import numpy as np
 
 from clustersim.config.overrides import parted
 from clustersim.errors import InputError
-from clustersim.plan.planner import Plan, Planner
-from clustersim.plan.question import Question
+from clustersim.plan.planner import Planner, TrainingPlan
 from clustersim.plan.reliability import DAY
 from clustersim.plan.renewal import play
+from clustersim.plan.request import PlanRequest
 from clustersim.sweeps.space import Point
 from clustersim.units import scaled
 
@@ -38,15 +38,15 @@ class Change(NamedTuple):
     """What else could be, and the plan that it leads to."""
 
     what: str
-    plan: Plan | None
+    plan: TrainingPlan | None
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """Plans of all kinds of clusters that were asked for, the cheapest first; those without a plan say why not."""
 
-    asked: Question
-    plans: tuple[tuple[Point, Plan], ...]
+    asked: PlanRequest
+    plans: tuple[tuple[Point, TrainingPlan], ...]
     without: tuple[tuple[Point, str], ...]
     """Kinds of cluster that cannot, with one sentence each."""
     played: Simulated | None
@@ -55,12 +55,12 @@ class Answer:
     """Of the first plan."""
 
 
-def answer(planner: Planner, asked: Question, batches: Sequence[float] = BATCHES, seeds: int = SEEDS) -> Answer:
+def answer(planner: Planner, asked: PlanRequest, batches: Sequence[float] = BATCHES, seeds: int = SEEDS) -> Answer:
     """Return the cheapest plans, one a kind of cluster. Raises InputError when no kind can do it, with what would do.
 
     batches: times the workload's own that are tried in turn.
     """
-    plans: list[tuple[Point, Plan]] = []
+    plans: list[tuple[Point, TrainingPlan]] = []
     without: list[tuple[Point, str]] = []
     for kind in asked.candidates:
         found = _first(planner, asked, kind, batches)
@@ -76,12 +76,12 @@ def answer(planner: Planner, asked: Question, batches: Sequence[float] = BATCHES
     return Answer(asked, tuple(plans), tuple(without), simulated(planner, best, seeds), changes)
 
 
-def _order(asked: Question, plan: Plan) -> tuple[float, float]:
+def _order(asked: PlanRequest, plan: TrainingPlan) -> tuple[float, float]:
     usd = math.inf if plan.usd is None else plan.usd
     return (plan.days, usd) if asked.days is None else (usd, float(plan.nodes))
 
 
-def _first(planner: Planner, asked: Question, kind: Point, batches: Sequence[float]) -> Plan | str:
+def _first(planner: Planner, asked: PlanRequest, kind: Point, batches: Sequence[float]) -> TrainingPlan | str:
     """Return the plan of the smallest batch with one, or why there is none."""
     own = int(planner.case.job(kind).training.global_batch)
     fastest = math.inf
@@ -93,7 +93,7 @@ def _first(planner: Planner, asked: Question, kind: Point, batches: Sequence[flo
     return _without(planner, asked, kind, int(own * batches[-1]), fastest)
 
 
-def _without(planner: Planner, asked: Question, kind: Point, batch: int, fastest: float) -> str:
+def _without(planner: Planner, asked: PlanRequest, kind: Point, batch: int, fastest: float) -> str:
     gpu = planner.case.cluster({**kind, "cluster.nodes": 1}).simulator.cluster.gpu.name
     limit = f"{gpu} with batches of up to {batch} sequences"
     if asked.days is not None and fastest > asked.days:
@@ -107,7 +107,7 @@ def _without(planner: Planner, asked: Question, kind: Point, batch: int, fastest
     return f"{limit} has no split that is in time once it is simulated; give more --days"
 
 
-def simulated(planner: Planner, plan: Plan, seeds: int) -> Simulated | None:
+def simulated(planner: Planner, plan: TrainingPlan, seeds: int) -> Simulated | None:
     """Return the days of a plan's run with its failures played one by one; None where nothing is asked."""
     if not seeds:
         return None
@@ -120,7 +120,7 @@ def simulated(planner: Planner, plan: Plan, seeds: int) -> Simulated | None:
     return Simulated(float(days.mean()), float(days.std()), float(np.mean([run.failures for run in runs])))
 
 
-def _changes(planner: Planner, asked: Question, kind: Point, best: Plan) -> list[Change]:
+def _changes(planner: Planner, asked: PlanRequest, kind: Point, best: TrainingPlan) -> list[Change]:
     """Return what a week, a slower network and a slower fabric are worth."""
     found = []
     with_batch = {**kind, "training.global_batch": best.point["training.global_batch"]}

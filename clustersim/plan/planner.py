@@ -18,8 +18,8 @@ from clustersim.model.parameters import parameters
 from clustersim.optimize.bound import LowerBounds
 from clustersim.parallel.flops import model_flop
 from clustersim.parallel.job import Job, divisors
-from clustersim.plan.question import Question
 from clustersim.plan.reliability import DAY, Goodput, Reliability, goodput
+from clustersim.plan.request import PlanRequest
 from clustersim.report.verdicts import verdict
 from clustersim.sweeps.evaluate import Row, SweepInputs, evaluate
 from clustersim.sweeps.legal import legal
@@ -61,7 +61,7 @@ class _Candidate(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TrainingPlan:
     """A cluster, a split and what the run on it comes to."""
 
     point: Point
@@ -99,7 +99,7 @@ class Planner:
     spaces: dict[str, list[SizedSplit]] = field(default_factory=dict)
     """Splits by kind of cluster."""
 
-    def plan(self, asked: Question, kind: Point) -> Plan | None:
+    def plan(self, asked: PlanRequest, kind: Point) -> TrainingPlan | None:
         """Return the cheapest plan on clusters of one kind, None where none is in time and within the budget.
 
         With a deadline the least rent is sought, or the fewest nodes where nobody says what they cost; without, the least days.
@@ -120,11 +120,11 @@ class Planner:
                 best, plan = cost, found
         return plan and replace(plan, tried=tried, screened=len(space))
 
-    def fastest(self, asked: Question, kind: Point) -> float:
+    def fastest(self, asked: PlanRequest, kind: Point) -> float:
         """Return days that no cluster of a kind is faster than, of those that are looked at."""
         return min((self._days(asked, one, one.step) for one in self.space(asked, kind)), default=math.inf)
 
-    def other(self, asked: Question, plan: Plan, changes: Mapping[str, object]) -> Plan | None:
+    def other(self, asked: PlanRequest, plan: TrainingPlan, changes: Mapping[str, object]) -> TrainingPlan | None:
         """Return the plan on a cluster with other keys, of the same nodes and split; None where that does not run."""
         point = {**plan.point, **changes}
         row = self._row(point)
@@ -133,7 +133,7 @@ class Planner:
         job = self.case.cluster(point).simulator.placed(self.case.job(point))
         return self._of(asked, point, job, plan.nodes, row)
 
-    def space(self, asked: Question, kind: Point) -> list[SizedSplit]:
+    def space(self, asked: PlanRequest, kind: Point) -> list[SizedSplit]:
         """Return the splits that may be in time on clusters of a kind, of all numbers of nodes that they fill."""
         key = repr((kind, asked.tokens, asked.days))
         shared = next((k for k in self.spaces if k.startswith(repr((kind, asked.tokens))[:-1])), key)
@@ -142,7 +142,7 @@ class Planner:
             shared = key
         return self.spaces[shared]
 
-    def _space(self, asked: Question, kind: Point) -> Iterator[SizedSplit]:
+    def _space(self, asked: PlanRequest, kind: Point) -> Iterator[SizedSplit]:
         one = self.case.cluster({**kind, NODES: 1}).simulator
         bounds = LowerBounds(one.preparation)
         fits = [
@@ -158,7 +158,7 @@ class Planner:
         for found in fits:
             yield found._replace(step=bounds.step(found.job))
 
-    def _fitting(self, asked: Question, kind: Point) -> Iterator[SizedSplit]:
+    def _fitting(self, asked: PlanRequest, kind: Point) -> Iterator[SizedSplit]:
         """Yield the splits of all numbers of nodes between the fewest and the most, each with dp written out."""
         node = self.case.cluster({**kind, NODES: 1}).simulator.cluster
         for point in self._splits(kind):
@@ -192,7 +192,7 @@ class Planner:
                         for recompute in RECOMPUTED:
                             yield {**start, PP: pp, DP: "auto", **schedule, MICRO_BATCH: size, RECOMPUTE: recompute}
 
-    def _nodes(self, asked: Question, job: Job, gpus: int, peak: float) -> tuple[float, float]:
+    def _nodes(self, asked: PlanRequest, job: Job, gpus: int, peak: float) -> tuple[float, float]:
         """Return the fewest and the most nodes that are looked at: those that would do at the peak, and several times these."""
         most = MOST_GPUS / gpus
         if asked.days is None:
@@ -207,7 +207,7 @@ class Planner:
             self.rows[key] = evaluate(self.case, point)
         return self.rows[key]
 
-    def _least(self, asked: Question, one: SizedSplit) -> float:
+    def _least(self, asked: PlanRequest, one: SizedSplit) -> float:
         """Return what is minimized at the lower bound of a step, infinite where even that is too late or too dear."""
         days = self._days(asked, one, one.step)
         share = self._share(asked, one.job, one.nodes)
@@ -216,27 +216,27 @@ class Planner:
         hours = days * 24 * (one.nodes + share.spares) * cluster.gpus
         return _cost(asked, days, price.price * hours if price else None, one.nodes)
 
-    def _share(self, asked: Question, job: Job, nodes: int) -> Goodput:
+    def _share(self, asked: PlanRequest, job: Job, nodes: int) -> Goodput:
         held = float(parameters(job.model))
         return goodput(self.how, nodes, job.mesh.size, held, job.dp, asked.asynchronous)
 
-    def _days(self, asked: Question, one: SizedSplit, step: float) -> float:
+    def _days(self, asked: PlanRequest, one: SizedSplit, step: float) -> float:
         return _days(asked, one.job, step, self._share(asked, one.job, one.nodes))
 
-    def _of(self, asked: Question, point: Point, job: Job, nodes: int, row: Row) -> Plan:
+    def _of(self, asked: PlanRequest, point: Point, job: Job, nodes: int, row: Row) -> TrainingPlan:
         """Return what a run with a simulated step comes to; spare nodes are paid for as the others are."""
         share = self._share(asked, job, nodes)
         days = _days(asked, job, row["step_time_s"], share)
         found = self.case.cluster(point).rates.of(days * DAY * (nodes + share.spares) / nodes)
-        return Plan(point, row, nodes, share, days, **found)
+        return TrainingPlan(point, row, nodes, share, days, **found)
 
 
-def _days(asked: Question, job: Job, step: float, share: Goodput) -> float:
+def _days(asked: PlanRequest, job: Job, step: float, share: Goodput) -> float:
     steps = math.ceil(asked.tokens / (job.training.global_batch * job.training.seq))
     return steps * step / share.whole / DAY if share.whole > 0 else math.inf
 
 
-def _cost(asked: Question, days: float, usd: float | None, nodes: int) -> float:
+def _cost(asked: PlanRequest, days: float, usd: float | None, nodes: int) -> float:
     """Return what is minimized, infinite where a plan is too late or too dear."""
     if asked.budget is not None and (usd is None or usd > asked.budget):
         return math.inf

@@ -13,7 +13,7 @@ _NUMBER = re.compile(r"([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([kMBGT]?)")
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PlanRequest:
     """One training run."""
 
     tokens: float
