@@ -4,6 +4,7 @@ import heapq
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,7 +38,7 @@ shapes = st.tuples(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(shape=shapes, gpu=boards)
 def test_constants_alone_stay_under_the_roofline(shape, gpu):
     some = kernel(*shape)
@@ -45,7 +46,7 @@ def test_constants_alone_stay_under_the_roofline(shape, gpu):
     assert times([some], gpu)[0] >= bound * (1 - 1e-9)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(shape=shapes, gpu=boards, field=st.sampled_from([2, 4, 5]), more=st.integers(1, 5000))
 def test_more_batches_heads_or_tokens_never_take_less(shape, gpu, field, more):
     larger = list(shape)
@@ -54,7 +55,7 @@ def test_more_batches_heads_or_tokens_never_take_less(shape, gpu, field, more):
     assert large >= small * (1 - 1e-9)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(shape=shapes, gpu=boards)
 def test_a_mask_saves_time_and_backward_takes_more_than_forward(shape, gpu):
     _, dtype, batch, group, kv, seq, dim, _ = shape
@@ -69,7 +70,7 @@ def test_a_mask_saves_time_and_backward_takes_more_than_forward(shape, gpu):
     assert back > whole
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(shape=shapes, gpu=boards)
 def test_shared_keys_and_values_are_not_slower(shape, gpu):
     way, dtype, batch, group, kv, seq, dim, causal = shape
@@ -83,7 +84,7 @@ def test_shared_keys_and_values_are_not_slower(shape, gpu):
     assert shared <= own * (1 + 1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     batch=st.integers(1, 6),
     heads=st.integers(1, 12),

@@ -9,6 +9,7 @@ import networkx as nx
 import numpy as np
 import pytest
 from engine_cases import simulate
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_routes import check_routes
@@ -90,7 +91,7 @@ def built(fabric: str, routing: str, faults: str = "[]") -> Topology:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(graphs())
 def test_adaptive_bytes_are_conserved_and_take_every_shortest_path(found):
     _, fabric = found
@@ -112,7 +113,7 @@ def test_adaptive_bytes_are_conserved_and_take_every_shortest_path(found):
         assert routes.latency[0] == pytest.approx(float(topology.latency[routes.links] @ routes.share))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(graphs())
 def test_first_takes_the_path_whose_cables_stand_first(found):
     order, fabric = found
@@ -126,7 +127,7 @@ def test_first_takes_the_path_whose_cables_stand_first(found):
     assert [pair for pair in walk if pair[0][0] == pair[1][0] == "s"] == list(pairwise(path))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(graphs(), st.integers(1, 3), st.integers(0, 5))
 def test_hashed_paths_are_shortest(found, qps, seed):
     topology = built(found[1], f"{{mode: ecmp, qps: {qps}, seed: {seed}}}")

@@ -2,6 +2,7 @@
 
 import pytest
 import simpy
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -78,7 +79,7 @@ def activity(parts):
     return Activity(Segment(c, Flow.of("p", lat, size, bound(loads), *loads)) for c, (size, lat, loads) in parts)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 20), segments), min_size=1, max_size=5))
 def test_sleeping_is_exact(jobs):
     """Putting nobody to sleep gives the same ends."""
@@ -99,7 +100,7 @@ def test_sleeping_is_exact(jobs):
         Fabric.start = sleepless
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.floats(0.1, 100), min_size=1, max_size=8))
 def test_a_shared_link_is_never_idle_while_bytes_are_left(sizes):
     """Work conservation: transfers that start together end when the link has carried all bytes."""

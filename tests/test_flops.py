@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -148,7 +149,7 @@ def test_causal_attention_halves_only_the_attention():
     assert model_flop(bert, full=True) == model_flop(bert)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.sampled_from(["gpt3", "llama3_70b", "gpt2_large", "opt_1.3b"]),
     st.sampled_from([1, 2, 4]),

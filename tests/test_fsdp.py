@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from engine_cases import cluster, job
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_folding import FABRICS
@@ -147,7 +148,7 @@ def test_fsdp1_waits_for_no_reduction_before_the_last():
     assert times[0] <= times[1]
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     fabric=st.sampled_from(sorted(FABRICS)),
     split=st.sampled_from(

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -59,7 +60,7 @@ def test_parameters_are_those_of_the_published_checkpoints(kind, keys, parameter
 shapes = st.tuples(*(st.integers(1, 4) for _ in range(5)))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(shapes, st.booleans())
 def test_flop_of_a_gpt_are_the_closed_form(sizes, training):
     layers, heads, dim, batch, seq = sizes
@@ -94,7 +95,7 @@ def test_flop_of_a_mixture_of_experts_are_the_closed_form(training):
     assert graph.flop == (3 * forward - dead if training else forward)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
 def test_views_follow_pytorch(shape, data):
     torch = pytest.importorskip("torch")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,14 +32,14 @@ def times(some, gpu):
     return np.exp(grouped.log_seconds(np, grouped.start(1), grouped.terms(columns(some), gpu)))[0]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(shape=shapes, gpu=boards)
 def test_constants_alone_stay_under_the_roofline(shape, gpu):
     some = product(*shape)
     assert times([some], gpu)[0] >= bound(columns([some]), gpu)[0] * (1 - 1e-9)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(shape=shapes, gpu=boards, field=st.integers(1, 4), more=st.integers(1, 3000))
 def test_more_experts_rows_or_columns_never_take_less(shape, gpu, field, more):
     larger = list(shape)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from engine_cases import job
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -157,7 +158,7 @@ def test_the_outline_of_a_sweep_is_that_of_the_whole_step(case):
         assert quick == pytest.approx([whole, whole], rel=1e-9)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(st.floats(1e-7, 1e-3))
 def test_who_is_said_to_be_prompt_is_never_waited_for(launch):
     placed = job(parallelism__dp=1).place(8, 4)

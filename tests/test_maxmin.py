@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,7 +69,7 @@ def test_every_rate_is_at_its_bound_or_at_a_full_link_where_none_is_faster(probl
         assert at_bound or fastest
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(problems())
 def test_the_solver_equals_the_definition(problem):
     assert solve(*problem) == pytest.approx(rising(*problem), rel=1e-9)

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -117,7 +118,7 @@ def test_binary_files_are_refused(tmp_path):
             read(tmp_path / name)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(text=st.text(max_size=12), column=st.sampled_from(sorted(set(COLUMNS) - {"note", "torch", "cuda"})))
 def test_any_text_in_any_cell_is_read_or_refused_in_one_sentence(tmp_path_factory, text, column):
     row = dict.fromkeys(COLUMNS, "") | {"gpu": "h100", "kind": "linear", "op": "forward", "dtype": "bf16"}

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -128,7 +129,7 @@ def test_full_recompute_brings_one_block_back():
     assert m.activations == 16 * stage.saved_bytes + saved(one) - 2 * 2048 * 12288
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.sampled_from([1, 2, 4, 8]), st.integers(1, 4), st.sampled_from(["none", "selective", "full"]))
 def test_memory_falls_with_tp_and_rises_with_microbatches(tp, in_flight, recompute):
     def total(t, n):

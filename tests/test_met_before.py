@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from engine_cases import cluster, job
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,7 +40,7 @@ def _steps(topology, fold, splits):
     return found
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(splits=st.lists(SPLITS, min_size=2, max_size=4), extra=st.sampled_from(["", SLOW]), fold=st.booleans())
 def test_a_job_met_before_takes_what_it_takes_on_a_new_cluster(splits, extra, fold):
     def fresh():

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -56,7 +57,7 @@ def cases():
     return {name: inputs(name) for name in CASES}
 
 
-@settings(max_examples=25, deadline=None, database=None, derandomize=True)
+@settings(max_examples=examples(25), deadline=None, database=None, derandomize=True)
 @given(st.sampled_from(sorted(CASES)), st.integers(0, 10**6))
 def test_no_step_is_shorter_than_its_bound_and_no_memory_smaller(cases, name, place):
     case, points = cases[name]

@@ -5,6 +5,7 @@ from io import BytesIO
 import numpy as np
 import polars as pl
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +20,7 @@ def read(columns):
 
 
 @pytest.mark.parametrize("kind", list(WHOLE))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(data=st.data())
 def test_whole_numbers(kind, data):
     limits = np.iinfo(kind)
@@ -29,7 +30,7 @@ def test_whole_numbers(kind, data):
     assert found["n"].to_list() == values
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(values=st.lists(st.none() | st.floats(allow_nan=False), max_size=40))
 def test_floats_are_the_same_to_the_last_bit_and_one_that_is_no_number_stands_for_no_value(values):
     found = read({"x": np.array([np.nan if one is None else one for one in values], float)})
@@ -37,7 +38,7 @@ def test_floats_are_the_same_to_the_last_bit_and_one_that_is_no_number_stands_fo
     assert list(map(repr, found["x"].to_list())) == list(map(repr, values))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(values=st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=40))
 def test_texts(values):
     found = read({"t": Texts.of(values)})
@@ -45,7 +46,7 @@ def test_texts(values):
     assert found["t"].to_list() == values
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     rows=st.integers(1, 30),
     size=st.integers(1, 12),

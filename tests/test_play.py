@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from engine_cases import cluster, simulate
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_folding import FABRICS, FAULTS, same
@@ -21,7 +22,7 @@ def leave_links_out(monkeypatch):
 
 
 @settings(
-    max_examples=60,
+    max_examples=examples(60),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )

@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -56,7 +57,7 @@ def faster(gpu, compute=1.0, bandwidth=1.0):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(some=kernels, gpu=boards)
 def test_no_kernel_beats_the_roofline(name, some, gpu):
     for alone in (False, True):
@@ -68,7 +69,7 @@ def test_no_kernel_beats_the_roofline(name, some, gpu):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(some=kernels, gpu=boards, factor=st.floats(1.01, 16))
 def test_a_gpu_with_all_rates_higher_is_never_slower(name, some, gpu, factor):
     before = get(name).predict(some, gpu)
@@ -77,7 +78,7 @@ def test_a_gpu_with_all_rates_higher_is_never_slower(name, some, gpu, factor):
 
 
 @pytest.mark.parametrize("name", ["roofline", "linear", "neusight"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(some=kernels, gpu=boards, factor=st.floats(1.01, 16), which=st.sampled_from(["compute", "bandwidth"]))
 def test_never_slower_with_one_rate_higher(name, some, gpu, factor, which):
     before = get(name).predict(some, gpu)
@@ -86,7 +87,7 @@ def test_never_slower_with_one_rate_higher(name, some, gpu, factor, which):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(some=kernels, gpu=boards)
 def test_a_kernel_does_not_depend_on_its_neighbours(name, some, gpu):
     together = get(name).predict(some, gpu)
@@ -95,7 +96,7 @@ def test_a_kernel_does_not_depend_on_its_neighbours(name, some, gpu):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(some=kernels, gpu=boards, data=st.data(), alone=st.booleans())
 def test_kernels_in_another_order_take_the_same(name, some, gpu, data, alone):
     order = data.draw(st.permutations(range(len(some))))
@@ -104,7 +105,7 @@ def test_kernels_in_another_order_take_the_same(name, some, gpu, data, alone):
 
 
 @pytest.mark.parametrize("name", ["roofline", "linear", "neusight"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(some=kernels, gpu=boards, factor=st.floats(1.01, 8))
 def test_never_slower_with_more_power(name, some, gpu, factor):
     stronger = gpu.model_copy(update={"power": gpu.power * factor})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -79,7 +80,7 @@ def test_every_schedule_is_legal_at_every_size(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @given(st.integers(1, 48), st.integers(1, 200), st.integers(1, 6))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_large_schedules_are_legal(name: str, stages: int, microbatches: int, chunks: int) -> None:
     rounds = -(-microbatches // stages) * stages if chunks > 1 else microbatches
     try:

@@ -7,6 +7,7 @@ import pytest
 import simpy
 import test_topology_folding as cases
 from engine_cases import all_links, traffic
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,7 +34,7 @@ shares = st.lists(st.integers(0, 9), min_size=2, max_size=12).filter(sum).map(la
 
 
 @given(sizes, st.floats(0, 1))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_zipf_shares_have_the_imbalance_and_are_zipf(n, part):
     imbalance = n**part
     found = np.array(zipf_shares(n, imbalance))
@@ -83,7 +84,7 @@ def bytes_of(op, group):
 
 
 @given(shares)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_bytes_are_conserved_and_dispatch_is_combine_reversed(given):
     group = Group(len(given), (len(given),), given)
     there, back = bytes_of("dispatch", group), bytes_of("combine", group)
@@ -95,7 +96,7 @@ def test_bytes_are_conserved_and_dispatch_is_combine_reversed(given):
 
 
 @given(shares, st.sampled_from(["dispatch", "combine"]))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_the_steps_bring_every_chunk_and_the_phase_carries_them(given, op):
     group = Group(len(given), (len(given),), given)
     steps = list(direct.steps(op, group))
@@ -128,7 +129,7 @@ def test_without_skew_both_are_all_to_all(op, given):
     st.sampled_from(["dispatch", "combine"]),
     st.sampled_from([1, 20_000, MIB, 1 << 28]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_more_skew_is_never_faster_and_no_endpoint_beats_its_links(where, low, high, op, size):
     cluster, n, stride = where
     gpus = np.arange(n) * stride

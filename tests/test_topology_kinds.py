@@ -8,6 +8,7 @@ from collections import Counter
 import networkx as nx
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_routes import check_routes, check_walk, pairs, walks
@@ -120,7 +121,7 @@ def test_dragonfly_routes_are_minimal(a: int, p: int, h: int, groups: int, nodes
         )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(a=st.integers(1, 6), h=st.integers(1, 4), p=st.integers(1, 3), fewer=st.integers(0, 6))
 def test_no_router_of_a_dragonfly_has_more_cables_than_ports(a: int, h: int, p: int, fewer: int) -> None:
     groups = max(1, a * h + 1 - fewer)
@@ -152,7 +153,7 @@ def test_the_dragonfly_of_the_paper() -> None:
     assert diameter(topology).hops == 2 + 3
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     leaves=st.integers(1, 4),
     spines=st.integers(1, 5),
@@ -260,7 +261,7 @@ def test_neighbours_of_a_torus_are_one_hop_apart() -> None:
         assert (np.diff(topology.route(gpus, there).start) == 3).all()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     dims=st.lists(
         st.tuples(st.sampled_from(["ring", "line", "mesh", "switch"]), st.integers(1, 5)), min_size=1, max_size=3

@@ -3,6 +3,7 @@
 import numpy as np
 import polars as pl
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,7 +59,7 @@ some = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(one=some, board=st.sampled_from(BOARDS), more=st.floats(1, 8))
 def test_bounded_by_bandwidth_and_monotone_in_rates_and_rows(one, board, more):
     gpu = gpus.load(board)

@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -160,7 +161,7 @@ def test_kernels_are_sound():
                     assert step.flop > 0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st.sampled_from(NAMES), st.sampled_from([1, 2]), st.integers(1, 6), st.sampled_from(["none", "selective", "full"])
 )
