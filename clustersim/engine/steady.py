@@ -22,7 +22,7 @@ from clustersim.engine.program import TemplateKey
 from clustersim.engine.record import Record, Skipped
 from clustersim.schedules.action import Action
 
-_SAME = 1e-13  # of the step, by which times may differ that are equal but for rounding
+_SAME = 1e-12  # of a period, by which delays may differ that are equal but for rounding: so much the whole step is off at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Periods:
         checked = self.since(lag)
         delay = ends[self.later[checked]] - ends[checked]
         seconds = float(delay.mean())
-        if np.abs(delay - seconds).max() > _SAME * ends.max() or (ends[self.fixed] >= ends[self.delayed]).any():
+        if np.abs(delay - seconds).max() > _SAME * seconds or (ends[self.fixed] >= ends[self.delayed]).any():
             return None
         return Skipped(self.first, self.passes, periods, seconds, self.later, self.place, self.offset)
 
