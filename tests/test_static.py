@@ -10,10 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_folding import FABRICS, FAULTS
 
+from clustersim.engine.contention import peaks
 from clustersim.engine.fabric import Activity, Segment
 from clustersim.engine.instances import build
 from clustersim.engine.program import COMPUTE, Launched, Message, Program, Task
-from clustersim.engine.static import longest, peaks
+from clustersim.engine.static import longest
 from clustersim.errors import InputError, SimulationError
 from clustersim.schedules.action import Action
 from clustersim.schedules.check import load, period
@@ -273,4 +274,4 @@ def test_a_message_that_nobody_sends_and_a_circle_are_deadlocks():
 
 def test_what_ends_makes_room_for_what_begins_then():
     rows, begun, over = np.array([0, 0, 0, 1]), np.array([0.0, 1.0, 1.5, 0.0]), np.array([1.0, 2.0, 3.0, 9.0])
-    assert peaks(rows, begun, over, np.array([0.6, 0.6, 0.3, 0.5])).tolist() == pytest.approx([0.9, 0.5])
+    assert peaks(rows, begun, over, np.array([0.6, 0.6, 0.3, 0.5]), 3).tolist() == pytest.approx([0.9, 0.5, 0.0])

@@ -54,30 +54,38 @@ class Met(NamedTuple):
 
 
 class Holders:
-    """Which links the nodes of a graph hold, and what share of each they take at most."""
+    """Which links the nodes of a graph hold, and what share of each they take at most, whatever their times."""
 
     def __init__(self, graph: StepGraph, activities: Sequence[Activity], capacity: Floats) -> None:
+        """activities: of each slot. capacity: bytes/s of each link that can be short."""
         asked = [activity.asked for activity in activities]
         count = np.array([len(one.links) for one in asked] or [0])
         slot = graph.arrays[2]
         self.node = np.flatnonzero((slot >= 0) & (count[slot] > 0))
-        slot = slot[self.node]
-        self.idle = np.array([_around(activity) for activity in activities] or [(0.0, 0.0)])[slot]
-        self.again = count[slot]
+        self.slot = slot[self.node]
+        self.of = np.repeat(np.arange(len(self.node)), count[self.slot])
+        """By row, one a node and link, which of `node` holds the link."""
         if len(self.node):
-            held = entries(np.append(0, np.cumsum(count)), slot)
+            held = entries(np.append(0, np.cumsum(count)), self.slot)
             link = np.concatenate([one.links for one in asked])
-            self.row, self.share = link[held], (np.concatenate([one.peaks for one in asked]) / capacity[link])[held]
+            row, share = link[held], (np.concatenate([one.peaks for one in asked]) / capacity[link])[held]
+            self.row, self.change = np.concatenate([row, row]), np.concatenate([share, -share])
 
-    def met(self, starts: Floats, ends: Floats) -> Met:
-        """Return who meets, given when each node begins and ends; what ends makes room for what begins then."""
-        if not len(self.node):
+    def met(self, activities: Sequence[Activity], starts: Floats, ends: Floats) -> Met:
+        """Return who meets, given when each node begins and ends; what ends makes room for what begins then.
+
+        activities: of each slot, with the same links.
+        """
+        nodes, count = len(self.node), len(self.of)
+        if not nodes:
             return Met(self.node, self.node, self.node)
-        begun, over = starts[self.node] + self.idle[:, 0], ends[self.node] - self.idle[:, 1]
-        rows, count = np.concatenate([self.row, self.row]), len(self.row)
-        change = np.concatenate([self.share, -self.share])
-        order = np.lexsort((change, np.concatenate([np.repeat(begun, self.again), np.repeat(over, self.again)]), rows))
-        tight = _levels(rows[order], change[order]) > FITS
+        idle = np.array([_around(activity) for activity in activities])[self.slot]
+        over, begun = ends[self.node] - idle[:, 1], starts[self.node] + idle[:, 0]
+        order = np.argsort(np.concatenate([over, begun]), kind="stable")
+        turn = np.empty(2 * nodes, np.int64)  # in which all nodes end and begin
+        turn[order] = np.arange(2 * nodes)
+        order = np.argsort(self.row * 2 * nodes + np.concatenate([turn[nodes:][self.of], turn[self.of]]))
+        tight = _levels(self.row[order], self.change[order]) > FITS
         if not tight.any():
             return Met(*[self.node[:0]] * 3)
         place = np.empty(2 * count, np.int64)
@@ -87,7 +95,18 @@ class Holders:
         some = np.flatnonzero(last > first)
         moments = np.flatnonzero(tight)
         time = np.cumsum(tight & ~np.append(False, tight[:-1]))[moments]
-        return Met(np.repeat(self.node, self.again)[some], time[first[some]], time[last[some] - 1])
+        return Met(self.node[self.of[some]], time[first[some]], time[last[some] - 1])
+
+
+def peaks(row: Ints, begun: Floats, over: Floats, share: Floats, rows: int) -> Floats:
+    """Return the most of `share` that each of so many rows has at one time; what ends makes room for what begins then."""
+    change, time, row = np.concatenate([share, -share]), np.concatenate([begun, over]), np.concatenate([row, row])
+    order = np.lexsort((change, time, row))
+    most, row = np.zeros(rows), row[order]
+    start = np.flatnonzero(np.diff(row, prepend=-1))
+    if len(start):
+        most[row[start]] = np.maximum.reduceat(_levels(row, change[order]), start)
+    return most
 
 
 def _levels(row: Ints, change: Floats) -> Floats:

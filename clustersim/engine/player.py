@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from clustersim.engine.compile import Plan, timed
+from clustersim.engine.contention import Holders
 from clustersim.engine.graph import StepGraph, structure
 from clustersim.engine.instances import build
 from clustersim.engine.launching import Seconds
@@ -40,6 +41,7 @@ class Compiled(NamedTuple):
     tasks: Tasks
     periods: Periods | None
     """Where the graph repeats itself, if that was asked."""
+    holders: Holders
 
     def timed(self, seconds: Seconds) -> Tasks:
         """Return the tasks with kernels that take these seconds."""
@@ -107,7 +109,9 @@ class Player:
         repeats = kept.periods(self.steady.period) if self.steady else None
         if self.steady and repeats is None:
             graphs.irregular.add(self.rows)
-        compiled = Compiled(plan, kept.graph, kept.graph.found(plan.programs), repeats)
+        tasks = kept.graph.found(plan.programs)
+        holders = Holders(kept.graph, kept.graph.activities(tasks), plan.network.capacity)
+        compiled = Compiled(plan, kept.graph, tasks, repeats, holders)
         record = self._played(compiled, compiled.tasks, progress)
         if self.structure is not None and record is not None:
             graphs.compiled.keep(self.structure, compiled)
@@ -123,7 +127,7 @@ class Player:
         capacity, graph = compiled.plan.network.capacity, compiled.graph
         record = None
         if self.engine != "simpy":
-            record = static(capacity, graph, tasks, meeting=self.engine == "auto")
+            record = static(capacity, graph, tasks, self.engine == "auto", compiled.holders)
         if record is None and self.engine != "static":
             [[record]] = simulate([compiled.plan], progress, graphs=[graph], tasks=[tasks])
         if record is None or compiled.periods is None:

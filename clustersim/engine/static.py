@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints
+from clustersim.arrays import Floats
 from clustersim.engine.contention import Holders, Meetings, Met
 from clustersim.engine.graph import StepGraph
 from clustersim.engine.program import Tasks
@@ -26,17 +26,19 @@ MOST = 1.0
 """SimPy's events for tasks that meet, for each node of the graph: with more, it plays the whole step sooner."""
 
 
-def static(capacity: Floats, graph: StepGraph, tasks: Tasks, meeting: bool = False) -> Record | None:
+def static(
+    capacity: Floats, graph: StepGraph, tasks: Tasks, meeting: bool = False, holders: Holders | None = None
+) -> Record | None:
     """Return the step of a job that is alone on its fabric; None where tasks may have slowed each other.
 
     capacity: bytes/s of each link that can be short. tasks: those of the graph. meeting: let SimPy play those that may have
-    slowed each other, and return None only where they are too many.
+    slowed each other, and return None only where they are too many. holders: of the graph, where they are known.
     """
     activities = graph.activities(tasks)
     seconds = [*(activity.idle for activity in activities), 0.0]  # the last one is that of joins, slot -1
     ends = np.array(longest(graph, graph.slot, seconds))
-    holders = Holders(graph, activities, capacity)
-    met = holders.met(_starts(graph, ends), ends)
+    holders = holders or Holders(graph, activities, capacity)
+    met = holders.met(activities, _starts(graph, ends), ends)
     found: Agreed | None = Agreed(ends, {}, met, 0, 0)
     if len(met.node):
         meetings = Meetings(capacity, activities, graph.slot)
@@ -97,7 +99,7 @@ def _agreed(
     took: dict[int, float] = {}
     for _ in range(ROUNDS):
         starts = _starts(graph, ends)
-        met = holders.met(starts, ends)
+        met = holders.met(meetings.activities, starts, ends)
         played = meetings.play(met.together(), starts)
         if played.seconds == took:
             return Agreed(ends, played.segment_ends, met, meetings.events, meetings.solves)
@@ -110,15 +112,3 @@ def _agreed(
             own[node] = len(idle) + place
         ends = np.array(longest(graph, own, [*idle, *took.values(), 0.0], ends[:changed].tolist()))
     return None
-
-
-def peaks(row: Ints, begun: Floats, over: Floats, share: Floats) -> Floats:
-    """Return the most of `share` that each row has at one time, by row; what ends makes room for what begins then."""
-    most = np.zeros(int(row.max(initial=-1)) + 1)
-    change, time, row = np.concatenate([share, -share]), np.concatenate([begun, over]), np.concatenate([row, row])
-    order = np.lexsort((change, time, row))
-    level, row = np.cumsum(change[order]), row[order]
-    start = np.flatnonzero(np.diff(row, prepend=-1))
-    if len(start):
-        most[row[start]] = np.maximum.reduceat(level, start) - np.append(0.0, level)[start]
-    return most

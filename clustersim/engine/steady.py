@@ -95,8 +95,8 @@ def steady(record: Record, periods: Periods, further: int, capacity: Floats) -> 
     """Return the record of a step with so many further periods; None when it was not steady. capacity: as in engine.static."""
     met = record.met
     if met is None:
-        holders = Holders(record.graph, record.graph.activities(record.tasks), capacity)
-        met = holders.met(record.starts, record.ends)
+        activities = record.graph.activities(record.tasks)
+        met = Holders(record.graph, activities, capacity).met(activities, record.starts, record.ends)
     skipped = periods.skipped(record.ends, met, further)
     return None if skipped is None else replace(record, end=record.end + further * skipped.seconds, skipped=skipped)
 

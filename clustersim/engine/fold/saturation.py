@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask, entries
+from clustersim.engine.contention import peaks
 from clustersim.engine.fold.refinement import alike
 from clustersim.engine.network import Demand, Network
 from clustersim.engine.record import Record
@@ -44,8 +45,8 @@ def overfull(demand: Demand, net: Network, record: Record) -> Mask:
     times = _times(record, number, asking)
     link = np.repeat(np.arange(len(demand.links)), np.diff(shares.start))
     first, of = alike(len(demand.links), link, shares.cell, shares.share)
-    peaks = [_peaks(shares, times, part) for part in _parts(shares, times, first)]
-    short: Mask = np.concatenate([np.empty(0), *peaks])[of] > FITS
+    most = [_peaks(shares, times, part) for part in _parts(shares, times, first)]
+    short: Mask = np.concatenate([np.empty(0), *most])[of] > FITS
     return short
 
 
@@ -109,13 +110,4 @@ def _peaks(shares: _Shares, times: _Times, links: Ints) -> Floats:
     often = np.diff(times.start)[cell]
     row = np.repeat(np.repeat(np.arange(len(links)), np.diff(shares.start)[links]), often)
     share = np.repeat(shares.share[asked], often)
-    change = np.concatenate([share, -share])
-    row = np.concatenate([row, row])
-    order = np.lexsort((change, np.concatenate([times.begun[when], times.over[when]]), row))
-    level = np.cumsum(change[order])
-    start = np.flatnonzero(np.diff(row[order], prepend=-1))
-    peak = np.zeros(len(links))
-    if len(start):
-        before = np.append(0.0, level)[start]
-        peak[row[order][start]] = np.maximum.reduceat(level, start) - before
-    return peak
+    return peaks(row, times.begun[when], times.over[when], share, len(links))
