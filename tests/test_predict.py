@@ -10,9 +10,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from hugging_face_configs import CONFIGS
 
 from clustersim.lab.reproductions import whole_models
 from clustersim.model.kernel import vector
+from clustersim.model.parameters import parameters
+from clustersim.parallel.load import load
 from clustersim.predictors.load import get
 from clustersim.single_gpu.memory import alive
 from clustersim.single_gpu.model import OUTSIDE, OperatorCall
@@ -74,6 +77,13 @@ def test_a_llama_has_its_parameters_and_flop(call):
     assert found["flop"] == linear + 7 * 32 * 4096**2 * 4096  # flash attention, causal: 2 forward, 5 backward
 
 
+@pytest.mark.parametrize("name", ["qwen3_30b_a3b", "deepseek_v3", "gpt_oss_20b", "t5_large"])
+def test_models_told_in_blocks_have_their_published_size(call, tmp_path, name):
+    (tmp_path / "blocks.json").write_text(json.dumps(CONFIGS[name]))
+    found = answer(call, "blocks.json", "--gpu", "h100", "--dtype", "bf16", "--seq", "256")
+    assert found["parameters"] == parameters(load(ROOT / f"workloads/{name}.yaml").model)
+
+
 def test_a_workload_file_runs_unsplit(call):
     found = answer(call, str(ROOT / "workloads/llama3_8b.yaml"), "--gpu", "b200", "--mode", "training", "--seq", "2048")
     assert found["parameters"] > 8.03e9
@@ -121,7 +131,7 @@ WRONG = [
     (["list.json"], "list.json: holds [1]; a config.json holds one object with a model_type"),
     (
         ["empty.json"],
-        "empty.json: model_type '' is not built in (gpt2, bert, opt, switch_transformers, llama, mistral, qwen2, qwen3); give a",
+        "empty.json: model_type '' is not built in (gpt2, bert, opt, switch_transformers, deepseek_v2, deepseek_v3, gpt_neox,",
     ),
     (
         ["config.json", "--seq", "2000"],

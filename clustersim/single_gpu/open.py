@@ -29,7 +29,7 @@ def load(model: str, request: Request) -> Graph:
 
 
 def _config(config: hugging_face.Config, request: Request) -> Graph:
-    known = (*models.BUILDERS, *decoder.KINDS)
+    known = dict.fromkeys((*models.BUILDERS, *decoder.kinds()))
     if config.kind not in known:
         raise InputError(
             f"{config.path}: model_type {shown(config.kind)} is not built in ({', '.join(known)}); "
@@ -42,7 +42,7 @@ def _config(config: hugging_face.Config, request: Request) -> Graph:
     dtype = request.dtype or "fp32"
     if dtype not in EAGER:
         raise InputError(f"{config.path}: --dtype {dtype} does not run eagerly; write one of {', '.join(EAGER)}")
-    if config.kind in decoder.KINDS:
+    if config.kind not in models.BUILDERS:
         return decoder.build(config, request.batch or 1, seq, dtype, request.training)
     stored = "fp32" if dtype == "tf32" else dtype
     return _on_tensor_cores(models.build(config, request.batch or 1, seq, stored, request.training), dtype)
