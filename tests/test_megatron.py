@@ -171,10 +171,12 @@ def test_what_has_no_counterpart_is_refused_unless_it_is_off(name):
         job(f"{name}: 7")
 
 
-def test_one_context_parallel_rank_is_none():
-    assert job("context-parallel-size: 1\nrecompute-method: uniform\nrecompute-num-layers: 1").name == "t"
-    with pytest.raises(InputError, match="context_parallel_size=2: context_parallel_size is not supported; write 1"):
-        build(parse(PLAIN), {"context_parallel_size": "2"})
+def test_context_parallelism_has_its_arguments():
+    assert job("context-parallel-size: 1\nrecompute-method: uniform\nrecompute-num-layers: 1").parallelism.cp == 1
+    split = job(
+        "context-parallel-size: 4\ncp-comm-type: [a2a+p2p]\nhierarchical-context-parallel-sizes: [2, 2]"
+    ).parallelism
+    assert (split.cp, split.cp_type, split.cp_inner) == (4, "a2a+p2p", 2)
 
 
 def test_all_unknown_keys_are_told_at_once():

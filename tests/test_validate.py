@@ -164,7 +164,7 @@ def test_a_models_name_says_which_of_its_layers_differ(tmp_path, model, change, 
     [
         ({"zero_stage": "2", "overlap_grad_reduce": "1"}, "ZeRO-2"),  # four microbatches, each reduced
         ({"zero_stage": "2", "global_batch": "4"}, "ZeRO-2"),  # reduced between passes
-        ({"cp": "2"}, "context parallelism"),
+        ({"cp": "2"}, "layout"),  # twice the GPUs of the run
         ({"kv_heads": "MLA"}, "multi-latent attention"),
         ({"precision": "nvfp4"}, "precision"),
         ({"model": "my model"}, "unknown model"),
@@ -186,6 +186,13 @@ def test_what_cannot_be_simulated_is_refused_with_its_reason(tmp_path, change, k
     assert outcome["reason_kind"] == kind
     assert outcome["reason"]
     assert outcome["predicted_s"] is None
+
+
+def test_a_cut_sequence_goes_around_a_ring_where_the_framework_says_so(tmp_path):
+    ring = specs(adapt(row(tmp_path, cp="2", dp="1", tp="2", year="2025")))[1]["parallelism"]
+    assert (ring["cp"], ring["cp_type"]) == (2, "p2p")
+    titan = {"framework": "torchtitan", "year": "2025", "precision": "bf16"}
+    assert specs(adapt(row(tmp_path, cp="2", dp="1", **titan)))[1]["parallelism"]["cp_type"] == "all_gather"
 
 
 def test_sharded_parameters_come_with_the_defaults_of_the_framework(tmp_path):
@@ -539,7 +546,7 @@ def test_the_page_is_one_file_without_requests_and_says_everything(tmp_path):
     assert "prefers-color-scheme: dark" in text
     for words in ("By source", "By GPU", "By framework", "By number of GPUs", "By parallelism", "The ten farthest off"):
         assert words in text
-    assert "context parallelism" in text
+    assert "precision" in text
     assert "clocks=boost" in text
     assert text == page.page(report(rows, {"clocks=boost": rows}), rows, "runs.csv")
     nothing = page.page(report(rows[2:]), rows[2:], "runs.csv")
@@ -555,13 +562,13 @@ def command(tmp_path, *arguments):
 
 def test_the_command_writes_a_folder_and_prints_json(tmp_path):
     others = [{"id": f"OTHER{name}-2", "tp": "1", "dp": "4"} for name in "abcd"]
-    write(tmp_path / "runs.csv", {}, *others, {"id": "MINE-3", "cp": "4"})
+    write(tmp_path / "runs.csv", {}, *others, {"id": "MINE-3", "precision": "nvfp4"})
     done = command(tmp_path, "runs.csv", "--workers", "1", "--json", "--calibrate", "table.json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["command"] == "validate"
     assert [one["id"] for one in found["runs"]] == ["MINE-1", *(one["id"] for one in others), "MINE-3"]
-    assert found["refused"] == {"context parallelism": 1}
+    assert found["refused"] == {"precision": 1}
     assert found["errors"]["runs"] == 5
     names = {path.name for path in (tmp_path / "results/validate-runs").iterdir()}
     assert names == {"manifest.json", "runs.jsonl", "runs.parquet", "report.html"}

@@ -57,7 +57,7 @@ def _placed(job: Job, gpus: int | None) -> Job:
     """Return the job on the GPUs asked for, or on those of one replica (or of the dp it states)."""
     p = job.parallelism
     replicas = p.ep if p.dp == "auto" else p.dp
-    many = gpus or p.tp * p.pp * replicas
+    many = gpus or p.lanes * replicas
     return job.place(many, many if p.tp_across_nodes else max(p.tp, 1))
 
 

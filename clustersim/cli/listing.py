@@ -59,7 +59,7 @@ def _workloads() -> list[ListRow]:
             "name": name,
             "parameters": parameters(job.model),
             "layers": job.model.layers,
-            "gpus_per_replica": job.parallelism.tp * job.parallelism.pp,
+            "gpus_per_replica": job.parallelism.lanes,
             "what": _comment(path),
         }
         for name, (path, job) in jobs.items()

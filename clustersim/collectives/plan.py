@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.collectives.model import AllPairs, Group, Phase, phases
+from clustersim.collectives.model import AllPairs, Group, Phase, phases, uniform
 from clustersim.collectives.nccl.choose import choose, collective_seconds, file_of
 from clustersim.collectives.nccl.shape import Shape
 from clustersim.model.operator import Collective
@@ -15,6 +15,8 @@ from clustersim.topology.model import Topology
 
 NCCL = "nccl"
 """The algorithm that stands for what NCCL's tuner would choose."""
+MESSAGES = frozenset({"send", "ring_exchange"})
+"""What is no collective: messages between two ranks, which no algorithm carries."""
 
 
 class CollectivePlan(NamedTuple):
@@ -44,8 +46,9 @@ def plan(
     it is forced to.
     """
     op = collective.op
-    if op == "send":
-        return CollectivePlan(algorithm, "", group.levels, None, float("inf"), _message())
+    if op in MESSAGES:
+        messages = (_message(),) if op == "send" else ring_exchange(group.n)
+        return CollectivePlan(algorithm, "", group.levels, None, float("inf"), messages)
     if algorithm != NCCL:
         return CollectivePlan(algorithm, "", group.levels, None, float("inf"), _phases(algorithm, op, group))
     launch = topology.node.nccl.launch or 0.0
@@ -61,7 +64,13 @@ def _phases(algorithm: str, op: str, group: Group) -> tuple[Phase | AllPairs, ..
     return phases(algorithm, op, group) if group.n > 1 else ()
 
 
-def _message() -> tuple[Phase]:
+def _message() -> Phase:
     """Return the phase in which position 0 sends all bytes to position 1."""
     first = np.zeros(1, np.int64)
-    return (Phase(1, first, first + 1, np.ones(1)),)
+    return Phase(1, first, first + 1, np.ones(1))
+
+
+def ring_exchange(n: int) -> tuple[Phase, ...]:
+    """Return the phase in which every position sends to the next one, n - 1 times, all of its bytes together."""
+    ranks = np.arange(n, dtype=np.int64)
+    return (uniform(n - 1, ranks, np.roll(ranks, -1), 1.0),) if n > 1 else ()

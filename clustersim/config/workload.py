@@ -214,6 +214,8 @@ class Algorithms(Spec):
     """Expert-parallel groups."""
     dp: Name = "nccl"
     """Groups that reduce gradients, of experts too."""
+    cp: Name = "nccl"
+    """Context-parallel groups; a ring exchange is messages, whatever stands here."""
     embedding: Name = "nccl"
     """First and last stage, which share a tied embedding."""
     model: Name = "nccl"
@@ -229,6 +231,15 @@ class Parallelism(Spec):
     """Pipeline stages."""
     dp: Count | Literal["auto"] = "auto"
     """Replicas; `auto` is the largest degree that the cluster holds and the batch allows."""
+    cp: Count = 1
+    """Context-parallel degree: ranks among which each sequence is cut. They hold the same parameters; gradients are reduced over
+    dp times cp."""
+    cp_type: Literal["all_gather", "p2p", "a2a", "a2a+p2p"] = "p2p"
+    """How attention sees the whole sequence (Megatron's cp_comm_type): keys and values are gathered (`all_gather`, Llama 3), go
+    around a ring (`p2p`), or heads are exchanged for tokens (`a2a`, Ulysses); `a2a+p2p` exchanges among neighbours, with rings of
+    those."""
+    cp_inner: Count | None = None
+    """Ranks of each exchange of `a2a+p2p`: the first of Megatron's hierarchical_context_parallel_sizes."""
     ep: Count = 1
     """Over how many of the dp replicas the experts are spread, each of which holds experts / ep of them. Tokens travel to
     their experts and back (Megatron's expert_model_parallel_size and its all-to-all dispatcher)."""
@@ -268,6 +279,11 @@ class Parallelism(Spec):
     shard_all_parameters: bool = False
     """tp divides norms, biases and position embeddings too, as NeuSight counts them; Megatron, and the default, replicate
     these."""
+
+    @property
+    def lanes(self) -> int:
+        """GPUs of a replica."""
+        return self.tp * self.cp * self.pp
 
     @property
     def reshard_after_forward(self) -> bool:

@@ -63,6 +63,16 @@ def or_none(value: Any) -> Any:
     return value or None
 
 
+def context(value: Any) -> Any:
+    """Return how context-parallel ranks see the whole sequence, of which Megatron takes one for all layers or one for each."""
+    return value[0] if isinstance(value, list) and len(set(map(str, value))) == 1 else value
+
+
+def inner(value: Any) -> Any:
+    """Return the first of the two sizes of hierarchical context parallelism."""
+    return value[0] if isinstance(value, list) and len(value) == 2 else value
+
+
 Alias = tuple[Loc, Callable[[Any], Any]]
 
 ALIASES: Mapping[str, Alias] = {
@@ -132,6 +142,9 @@ ALIASES: Mapping[str, Alias] = {
     "expert_model_parallel_size": (("parallelism", "ep"), same),
     "expert_tensor_parallel_size": (("parallelism", "expert_tp"), same),
     "use_distributed_optimizer": (("parallelism", "zero"), lambda v: int(v) if isinstance(v, bool) else v),
+    "context_parallel_size": (("parallelism", "cp"), same),
+    "cp_comm_type": (("parallelism", "cp_type"), context),
+    "hierarchical_context_parallel_sizes": (("parallelism", "cp_inner"), inner),
     "use_torch_fsdp2": (("parallelism", "zero"), only(True, 3)),
     "ddp_bucket_size": (("parallelism", "bucket"), same),
     "overlap_grad_reduce": (("parallelism", "overlap", "grad_reduce"), same),
@@ -143,7 +156,6 @@ ALIASES: Mapping[str, Alias] = {
 
 REMEDIES: Mapping[str, str] = {
     "num_layers_per_virtual_pipeline_stage": "write virtual_pipeline_model_parallel_size, the chunks of a pipeline rank",
-    "context_parallel_size": "write 1 or leave it out, the sequence is not split over ranks of its own",
     "moe_expert_capacity_factor": "leave it out, routers that drop rows are not modelled",
     "gated_linear_unit": "write swiglu, other gates are not modelled",
     "window_size": "leave it out, sliding windows are not modelled",
@@ -162,7 +174,6 @@ REMEDIES: Mapping[str, str] = {
 """Names that have no counterpart, and what to write instead."""
 
 NEUTRAL: Mapping[str, Any] = {
-    "context_parallel_size": 1,
     "num_distributed_optimizer_instances": 1,
 }
 """Values with which a name that has no counterpart changes nothing, beside false, 0 and none at all."""

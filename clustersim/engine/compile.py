@@ -400,7 +400,7 @@ def _write(
             compute += took
             if host is not None:
                 host.kernel(item, took)
-        elif item.group in families:
+        elif isinstance(item, Collective) and item.group in families:
             parts.append((compute, host.call(item) if host else 0.0, item))
             sizes[item] = sizes.get(item, 0.0) + item.size
             compute = 0.0

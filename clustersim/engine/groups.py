@@ -11,7 +11,7 @@ from clustersim import plugins
 from clustersim.arrays import Ints, distinct
 from clustersim.collectives.levels import fanouts, levels
 from clustersim.collectives.model import ROOM
-from clustersim.collectives.plan import NCCL
+from clustersim.collectives.plan import MESSAGES, NCCL
 from clustersim.collectives.switched import fitted
 from clustersim.engine.network import Tenant
 from clustersim.engine.script import BACKWARD, FORWARD
@@ -45,7 +45,17 @@ def tenant(job: Job, topology: Topology, gpus: Ints, collectives: Iterable[Colle
     algorithms = tuple((key, plugins.spelled(ROOM, name)) for key, name in split.algorithms if name != NCCL)
     late = not split.overlap.param_gather
     shards = (job.shards(False), job.shards(True)) if job.sharded else ()
-    shape = job.mesh, job.expert_mesh, split.vpp > 1, job.shares, job.positions, algorithms, late, shards
+    shape = (
+        job.mesh,
+        job.expert_mesh,
+        split.vpp > 1,
+        job.shares,
+        job.positions,
+        algorithms,
+        late,
+        shards,
+        split.cp_inner,
+    )
     question = ("tenant", *shape, ops, fingerprint(gpus))
 
     def found() -> tuple[tuple[Family, ...], Ints]:
@@ -71,10 +81,12 @@ def families(
     ranks = _ranks(job.mesh, job.expert_mesh, job.parallelism.vpp)
     if job.sharded:
         ranks |= _shard_groups(job)
+    if job.parallelism.cp_inner:
+        ranks |= _context_groups(job.mesh, job.parallelism.cp_inner)
     upwards = fanouts(distinct(gpus // topology.gpus_per_node), topology)
     found = []
     for name, own in wanted.items():
-        algorithm = "" if name in (FORWARD, BACKWARD) else getattr(job.parallelism.algorithms, _setting(name))
+        algorithm = "" if set(own) <= MESSAGES else getattr(job.parallelism.algorithms, _setting(name))
         shares = job.shares if name == "ep" else ()
         family = Family(name, ranks[name](), (), algorithm, eras.get(name, {}), shares=shares)
         found.append(_fitted(job, topology, gpus, upwards, family, own))
@@ -96,14 +108,17 @@ def roles(job: Job) -> Ints:
 
 def _setting(family: str) -> str:
     """Return the field of `parallelism.algorithms` for a family."""
-    return {"edp": "dp", "fsdp": "dp", "efsdp": "dp", "etp": "tp", "tp_ep": "ep"}.get(family, family)
+    return {"edp": "dp", "fsdp": "dp", "efsdp": "dp", "etp": "tp", "tp_ep": "ep", "cp_a2a": "cp", "cp_ring": "cp"}.get(
+        family, family
+    )
 
 
 def _ranks(mesh: Mesh, experts: Mesh, chunks: int) -> dict[str, Callable[[], Ints]]:
     """Return what finds the groups of each family as (groups, n) ranks."""
     return {
         "tp": lambda: mesh.groups("tp"),
-        "dp": lambda: mesh.groups("dp"),
+        "dp": lambda: mesh.groups("dp", "cp"),
+        "cp": lambda: mesh.groups("cp"),
         "etp": lambda: experts.groups("tp"),
         "ep": lambda: experts.groups("ep"),
         "tp_ep": lambda: experts.groups("ep", "tp"),
@@ -115,11 +130,23 @@ def _ranks(mesh: Mesh, experts: Mesh, chunks: int) -> dict[str, Callable[[], Int
     }
 
 
+def _context_groups(mesh: Mesh, inner: int) -> dict[str, Callable[[], Ints]]:
+    """Return what finds the neighbours of a context-parallel group that exchange heads for tokens, and the rings across."""
+
+    def cut() -> Ints:
+        return mesh.groups("cp").reshape(-1, mesh.cp // inner, inner)
+
+    return {
+        "cp_a2a": lambda: cut().reshape(-1, inner),
+        "cp_ring": lambda: cut().transpose(0, 2, 1).reshape(-1, mesh.cp // inner),
+    }
+
+
 def _shard_groups(job: Job) -> dict[str, Callable[[], Ints]]:
     """Return what finds the groups that share one copy of the parameters, neighbours, and those of equal shards of the copies."""
 
     def cut(mesh: Mesh, expert: bool) -> Ints:
-        return mesh.groups("dp").reshape(-1, job.copies(expert) // job.shards(expert), job.shards(expert))
+        return mesh.groups("dp", "cp").reshape(-1, job.copies(expert) // job.shards(expert), job.shards(expert))
 
     def copies(mesh: Mesh, expert: bool) -> Ints:
         found = cut(mesh, expert)

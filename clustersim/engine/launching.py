@@ -77,7 +77,7 @@ def _row(lines: Iterable[Instruction], seconds: Seconds, host: Launcher) -> _Row
 def _items(lines: Iterable[Instruction]) -> Iterator[Kernel | Collective]:
     for line in lines:
         if isinstance(line, Compute) and line.kind not in UPDATE:
-            yield from line.items
+            yield from (item for item in line.items if isinstance(item, Kernel | Collective))
         elif isinstance(line, Send | Launch):
             yield line.collective
 

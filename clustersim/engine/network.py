@@ -12,7 +12,7 @@ import numpy as np
 from clustersim.arrays import Floats, Ints, Mask
 from clustersim.collectives.model import AllPairs, Group, Phase
 from clustersim.collectives.nccl.shape import Shape, shapes
-from clustersim.collectives.plan import NCCL, CollectivePlan, plan
+from clustersim.collectives.plan import MESSAGES, NCCL, CollectivePlan, plan
 from clustersim.engine.flows import Flow
 from clustersim.engine.fold.refinement import Cells, Partition, partition
 from clustersim.engine.traffic import Family, ScarceLoads, Traffic, scarce, traffic
@@ -237,7 +237,7 @@ def _plan(topology: Topology, tenant: Tenant, family: Family, collective: Collec
     def found() -> tuple[Shape, ...]:
         return shapes(topology, tenant.gpus[family.ranks], family.shares)[0]
 
-    needed = family.algorithm == NCCL and collective.op != "send"
+    needed = family.algorithm == NCCL and collective.op not in MESSAGES
     kinds = topology.memo.once(("shapes", tenant.key, family.name), found) if needed else ()
     group = Group(family.ranks.shape[1], family.levels, family.shares)
     return plan(topology, family.algorithm, kinds, group, collective)

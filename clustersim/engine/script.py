@@ -16,7 +16,7 @@ from clustersim.engine.instruction import Compute, Instruction, Launch, Recv, Se
 from clustersim.engine.sharded import ShardedPass
 from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import Kernel
-from clustersim.model.operator import Collective, Steps
+from clustersim.model.operator import Awaited, Collective, Started, Steps
 from clustersim.parallel.data_parallel import first_reads, last_ready
 from clustersim.parallel.fsdp import backward_units, forward_units
 from clustersim.parallel.job import Job
@@ -66,6 +66,11 @@ def kernels(written: Sequence[Script]) -> list[Kernel]:
     return list(dict.fromkeys(item for items in passes.values() for item in items if isinstance(item, Kernel)))
 
 
+def _in_lock_step(item: Collective | Started | Awaited) -> bool:
+    """Return whether a collective is part of a computation, which all ranks of its group begin together."""
+    return isinstance(item, Collective) and item.group == "tp"
+
+
 @dataclass(frozen=True, slots=True)
 class _Writer:
     job: Job
@@ -101,16 +106,18 @@ class _Writer:
         """
         split = self.job.parallelism
         lock = "tp" if split.tp > 1 else None
-        places = [i for i, item in enumerate(items) if isinstance(item, Collective) and item.group != "tp"]
+        places = [i for i, item in enumerate(items) if not isinstance(item, Kernel) and not _in_lock_step(item)]
         for begin, end in pairwise([-1, *places, len(items)]):
             part = items[begin + 1 : end]
             alone = split.etp != split.tp and not any(isinstance(item, Collective) for item in part)
             if part or not items:
                 yield Compute(action.letter, action.stage, part, None if alone else lock)
             if end < len(items):
-                one = cast(Collective, items[end])
-                yield Launch(action.stage, one)
-                yield Wait(one.group)
+                one = items[end]
+                if not isinstance(one, Awaited):
+                    yield Launch(action.stage, one.collective if isinstance(one, Started) else cast(Collective, one))
+                if not isinstance(one, Started):
+                    yield Wait(cast(Collective, one).group)
 
     def marked(self, action: Action, items: Steps, marks: Sequence[Mark]) -> Iterator[Instruction]:
         """Yield items with the line of each mark at its position."""
@@ -167,7 +174,7 @@ class _Writer:
     @property
     def bucket(self) -> int:
         """Parameters of a bucket; the default is Megatron's (megatron/core/distributed/distributed_data_parallel.py)."""
-        return self.job.parallelism.bucket or max(40_000_000, 1_000_000 * self.job.dp)
+        return self.job.parallelism.bucket or max(40_000_000, 1_000_000 * self.job.copies(expert=False))
 
     @property
     def kinds(self) -> list[tuple[str, bool]]:

@@ -99,7 +99,7 @@ def _explicit(cluster: Topology, request: PlacementRequest) -> int | None:
     split, width = request.job.parallelism, cluster.gpus_per_node
     if split.dp == "auto":
         return None
-    lanes = split.tp * split.pp
+    lanes = split.lanes
     nodes, rest = divmod(lanes * split.dp, width)
     if rest:
         step = width // math.gcd(width, lanes)
@@ -116,12 +116,13 @@ def _resolved(cluster: Topology, request: PlacementRequest, nodes: int) -> Job:
     """Return the job with dp resolved for that many nodes."""
     split, gpus = request.job.parallelism, nodes * cluster.gpus_per_node
     dp = 1 if split.dp == "auto" else split.dp
-    if split.tp * split.pp * dp > gpus:
-        degrees = f"tp {split.tp} × pp {split.pp}" + (f" × dp {dp}" if dp > 1 else "")
+    if split.lanes * dp > gpus:
+        cp = f" × cp {split.cp}" if split.cp > 1 else ""
+        degrees = f"tp {split.tp}{cp} × pp {split.pp}" + (f" × dp {dp}" if dp > 1 else "")
         whose = f"its {nodes} of the {cluster.nodes} nodes have" if nodes > 1 else "its one node has"
         raise request.error(
             "nodes",
-            f"{request.name} needs {split.tp * split.pp * dp} GPUs ({degrees}) and {whose} {gpus}; "
+            f"{request.name} needs {split.lanes * dp} GPUs ({degrees}) and {whose} {gpus}; "
             "lower a degree, or give it more nodes",
         )
     return request.job.place(gpus, cluster.gpus_per_node)

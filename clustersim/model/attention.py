@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clustersim.model.context_attention import Core, context_attention
 from clustersim.model.elementwise import copy, dropout, dropout_backward, pointwise, residual
 from clustersim.model.kernel import Kernel, attention, gemm, vector
 from clustersim.model.linear import accumulate, column, row
@@ -77,6 +78,10 @@ def core(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Operat
 
 def flash(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Operator:
     """Return the fused core: keeps only its statistics, 4 bytes a query and head (its output is the projection's input)."""
+    kept = 4.0 * shard.heads * shard.tokens
+    if shard.cp > 1:
+        forward, backward = context_attention(shard, Core(shard.heads, kv_heads, dim, value_dim))
+        return Operator(CORE, forward, backward, saved=kept)
     b, s = shard.training.micro_batch, shard.training.seq
     shape = (shard.product, b, shard.heads, kv_heads, s, s, dim)
     args = (*shape, shard.model.causal, value_dim, shard.model.window)
@@ -85,7 +90,7 @@ def flash(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Opera
         CORE,
         (attention("forward", *args)._replace(generation=named),),
         (attention("backward", *args)._replace(generation=named),),
-        saved=4.0 * b * shard.heads * s,
+        saved=kept,
     )
 
 

@@ -16,16 +16,33 @@ class Collective(NamedTuple):
 
     group: str
     """Which ranks: tp; dp; etp, ep: the slices of an expert, and the ranks that share all experts; tp_ep: both; edp: the ranks
-    that hold the same experts; embedding: the stages that share it; model: a replica; p2p-…: two neighbouring stages."""
+    that hold the same experts; fsdp, efsdp: those that share a copy of parameters, or of experts; cp: those that share a
+    sequence, cp_a2a and cp_ring: neighbours among them, and rings of those; embedding: the stages that share it; model: a
+    replica; p2p-…: two neighbouring stages."""
     op: str
-    """A CollectiveOp, or `send` for a message from the first rank of a group to the second."""
+    """A CollectiveOp, `send` for a message from the first rank of a group to the second, or `ring_exchange` for messages of all
+    ranks to the next one, round after round until all have met."""
     size: float
     """Bytes, counted as nccl-tests does: the whole array for all-reduce, all-gather and reduce-scatter, the bytes of one rank
-    for all-to-all, and the rows that one rank sends out and gets back for dispatch and combine."""
+    for all-to-all, the rows that one rank sends out and gets back for dispatch and combine, and all that one rank sends
+    around a ring."""
 
 
-Steps = tuple[Kernel | Collective, ...]
-"""What one rank runs, in this order; a collective is waited for at its place."""
+class Started(NamedTuple):
+    """A collective that runs beside what follows, up to the `Awaited` of its group in the same operator."""
+
+    collective: Collective
+
+
+class Awaited(NamedTuple):
+    """Where what was started in a group is waited for."""
+
+    group: str
+
+
+OperatorStep = Kernel | Collective | Started | Awaited
+Steps = tuple[OperatorStep, ...]
+"""What one rank runs, in this order; a collective is waited for at its place, unless it is only started there."""
 
 
 class Operator(NamedTuple):

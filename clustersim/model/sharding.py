@@ -56,10 +56,20 @@ class ShardedModel:
         """Whether norms, dropout and residuals are split along the sequence."""
         return self.parallelism.sequence_parallel and self.tp > 1
 
+    @property
+    def cp(self) -> int:
+        """Context-parallel degree."""
+        return self.parallelism.cp
+
+    @cached_property
+    def context(self) -> int:
+        """Tokens of each sequence that the rank holds: a cp-th."""
+        return self.training.seq // self.cp
+
     @cached_property
     def tokens(self) -> int:
         """Tokens of one microbatch."""
-        return self.training.micro_batch * self.training.seq
+        return self.training.micro_batch * self.context
 
     @cached_property
     def local(self) -> int:

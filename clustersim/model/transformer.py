@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from clustersim.model.attention import attention_part
 from clustersim.model.blocks import kinds
+from clustersim.model.context_attention import context_buffers
 from clustersim.model.embedding import embedding_part
 from clustersim.model.encoder import cross_attention_part, decoder_entry_part, encoder_norm, encoder_of
 from clustersim.model.head import further_head_part, head_part
@@ -102,4 +103,5 @@ def widest_gradients(shard: ShardedModel) -> float:
     square = shard.training.micro_batch * shard.heads * shard.training.seq**2
     scores = 2 * square if shard.training.attention == "unfused" else 0
     ends = rows if shard.spread and experts else shard.tokens
-    return shard.size * (max(mlp, scores) + 2 * ends * shard.model.hidden)
+    inside = max(shard.size * max(mlp, scores), context_buffers(shard))
+    return inside + shard.size * 2 * ends * shard.model.hidden

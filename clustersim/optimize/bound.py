@@ -161,7 +161,7 @@ class LowerBounds:
 
 
 def _counter(steps: Steps) -> Counter[Kernel | Collective]:
-    return Counter(steps)
+    return Counter(step for step in steps if isinstance(step, Kernel | Collective))
 
 
 @lru_cache(maxsize=256)

@@ -141,8 +141,12 @@ def tensor_parallel(job: Job) -> Iterator[Finding]:
             "parallelism.sequence_parallel",
             "true needs tensor parallelism; set parallelism.tp above 1 or write false",
         )
-    elif job.training.seq % tp:
-        yield "training.seq", f"{job.training.seq} is not a multiple of tp {tp}, as sequence parallelism needs; pad it"
+    elif job.training.seq % (tp * job.parallelism.cp):
+        cp = f" × cp {job.parallelism.cp}" if job.parallelism.cp > 1 else ""
+        yield (
+            "training.seq",
+            f"{job.training.seq} is not a multiple of tp {tp}{cp}, as sequence parallelism needs; pad it",
+        )
 
 
 def _divided(kind: Model, tp: int) -> bool:
@@ -188,6 +192,44 @@ def expert_parallel(job: Job) -> Iterator[Finding]:
             "parallelism.sequence_parallel",
             f"ep {p.ep}{slices} with tp {p.tp} needs it, or tp ranks would send the same tokens; write true",
         )
+
+
+def context_parallel(job: Job) -> Iterator[Finding]:
+    """Cp cuts the sequence into chunks of tokens, and by its type the heads."""
+    m, t, p = job.model, job.training, job.parallelism
+    if p.cp_inner is not None and p.cp_type != "a2a+p2p":
+        yield "parallelism.cp_inner", f"{p.cp_inner} is for cp_type a2a+p2p, not {p.cp_type}; leave it out"
+    if p.cp == 1:
+        return
+    chunks = 2 * p.cp if m.causal and p.cp_type != "a2a" else p.cp
+    if p.cp > t.seq:
+        yield "parallelism.cp", f"{p.cp} ranks cannot share {t.seq} tokens; use at most {t.seq}"
+    elif t.seq % chunks:
+        yield "training.seq", f"{t.seq} does not divide into the {chunks} chunks of cp {p.cp}; pad it"
+    if t.attention == "unfused":
+        yield "training.attention", f"unfused runs on whole sequences, not with cp {p.cp}; use flash"
+    if "p2p" in p.cp_type and any(kind.window for kind, _ in distinct(m)):
+        yield "parallelism.cp_type", f"{p.cp_type} has no sliding windows; use all_gather or a2a"
+    if p.cp_type == "a2a+p2p" and (p.cp_inner is None or p.cp % p.cp_inner or p.cp_inner in (1, p.cp)):
+        legal = listed(divisors(p.cp)[1:-1])
+        remedy = f"set parallelism.cp_inner to one of {legal}" if legal else "use p2p or a2a"
+        yield "parallelism.cp_type", f"a2a+p2p cuts cp {p.cp} into groups that exchange heads; {remedy}"
+    elif p.cp_type.startswith("a2a"):
+        yield from _exchanged_heads(job, p.cp_inner or p.cp)
+
+
+def _exchanged_heads(job: Job, ranks: int) -> Iterator[Finding]:
+    m, p = job.model, job.parallelism
+    for name, heads in (("attention", m.heads), ("key/value", m.kv_heads or m.heads)):
+        if heads % (p.tp * ranks):
+            fitting = divisors(heads // p.tp) if heads % p.tp == 0 else [1]
+            key = "cp_inner" if p.cp_inner else "cp"
+            yield (
+                f"parallelism.{key}",
+                f"{ranks} ranks exchange heads, and tp {p.tp} × {ranks} does not divide {heads} {name} heads; "
+                f"use {listed(fitting)} or cp_type p2p",
+            )
+            return
 
 
 def pipeline_parallel(job: Job) -> Iterator[Finding]:
@@ -295,6 +337,7 @@ RULES: tuple[Callable[[Job], Iterator[Finding]], ...] = (
     encoder_decoder,
     tensor_parallel,
     expert_parallel,
+    context_parallel,
     pipeline_parallel,
     training_fits,
     sharded_parameters,

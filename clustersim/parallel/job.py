@@ -80,7 +80,7 @@ class Job:
     def copies(self, expert: bool) -> int:
         """Return how many ranks hold the same dense parameters, or the same slices of experts."""
         p = self.parallelism
-        return self.dp * p.tp // (p.ep * p.etp) if expert else self.dp
+        return self.dp * p.cp * p.tp // (p.ep * p.etp) if expert else self.dp * p.cp
 
     def shards(self, expert: bool) -> int:
         """Return among how many ranks one copy of the optimizer's state is spread, and with zero: 3 of the parameters too."""
@@ -101,7 +101,7 @@ class Job:
     @property
     def mesh(self) -> Mesh:
         """The ranks of a placed job as the dense part of the model sees them."""
-        return Mesh(self.parallelism.tp, self.parallelism.pp, self.dp)
+        return Mesh(self.parallelism.tp, self.parallelism.pp, self.dp, self.parallelism.cp)
 
     @property
     def expert_mesh(self) -> Mesh:
@@ -142,7 +142,7 @@ def _check_nodes(job: Job, gpus_per_node: int) -> None:
 
 
 def _auto(job: Job, gpus: int) -> int:
-    lanes, share = job.parallelism.tp * job.parallelism.pp, job.training.global_batch // job.training.micro_batch
+    lanes, share = job.parallelism.lanes, job.training.global_batch // job.training.micro_batch
     least = least_dp(job.parallelism, job.parallelism.ep)
     if lanes * least > gpus:
         raise _too_small(job, gpus, f" × dp {least} for ep {job.parallelism.ep}" if least > 1 else "")
@@ -156,8 +156,8 @@ def _auto(job: Job, gpus: int) -> int:
 
 
 def least_dp(p: Parallelism, ep: int) -> int:
-    """Return the least dp, of which all others are multiples, whose tp·dp ranks hold whole experts over ep."""
-    return ep * p.etp // math.gcd(ep * p.etp, p.tp)
+    """Return the least dp, of which all others are multiples, whose tp·cp·dp ranks hold whole experts over ep."""
+    return ep * p.etp // math.gcd(ep * p.etp, p.tp * p.cp)
 
 
 def degrees(job: Job, dp: int) -> list[int]:
@@ -167,7 +167,7 @@ def degrees(job: Job, dp: int) -> list[int]:
 
 def _explicit(job: Job, gpus: int, dp: int) -> int:
     share = job.training.global_batch // job.training.micro_batch
-    if dp * job.parallelism.tp * job.parallelism.pp > gpus:
+    if dp * job.parallelism.lanes > gpus:
         raise _too_small(job, gpus, f" × dp {dp}")
     if share % dp:
         raise job.error(
@@ -180,13 +180,13 @@ def _explicit(job: Job, gpus: int, dp: int) -> int:
 
 def _too_small(job: Job, gpus: int, replicas: str) -> ConfigError:
     p = job.parallelism
-    needed = p.tp * p.pp * (p.dp if isinstance(p.dp, int) else least_dp(p, p.ep))
-    degree = "pp" if p.pp > 1 else "tp"
+    needed = p.lanes * (p.dp if isinstance(p.dp, int) else least_dp(p, p.ep))
+    degree, cp = "pp" if p.pp > 1 else "tp", f" × cp {p.cp}" if p.cp > 1 else ""
     if replicas:
         degree = "ep" if p.dp == "auto" else "dp"
     return job.error(
         f"parallelism.{degree}",
-        f"the cluster is too small: tp {p.tp} × pp {p.pp}{replicas} needs {needed} GPUs, there are {gpus}; "
+        f"the cluster is too small: tp {p.tp}{cp} × pp {p.pp}{replicas} needs {needed} GPUs, there are {gpus}; "
         "lower a degree or take a larger cluster",
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from clustersim.model.kernel import Kernel
-from clustersim.model.operator import Collective, Layer
+from clustersim.model.operator import Awaited, Collective, Layer, Started
 from clustersim.parallel.job import Job
 from clustersim.parallel.optimizer import update
 from clustersim.parallel.stages import Stage, stages
@@ -72,4 +72,9 @@ def _layer_rows(stage: Stage, layer: Layer, count: int) -> Iterator[KernelRow]:
             ("backward", (*op.backward_input, *op.backward_weight)),
         )
         for direction, steps in parts:
-            yield from (KernelRow(layer.name, op.name, direction, step, count) for step in steps)
+            own = (
+                step.collective if isinstance(step, Started) else step
+                for step in steps
+                if not isinstance(step, Awaited)
+            )
+            yield from (KernelRow(layer.name, op.name, direction, step, count) for step in own)

@@ -58,7 +58,9 @@ def _changes(job: Job, gpus: int, gpus_per_node: int) -> Iterator[dict[str, obje
                 split["parallelism.pp"] = pp
             if split:
                 yield split
-            yield from ({**split, "training.global_batch": batch} for batch in _batches(job, gpus // (tp * pp), tp, pp))
+            yield from (
+                {**split, "training.global_batch": batch} for batch in _batches(job, gpus // (tp * p.cp * pp), tp, pp)
+            )
 
 
 def _batches(job: Job, most: int, tp: int, pp: int) -> Iterator[int]:

@@ -8,6 +8,7 @@ OPTIONS = (
     Option("tp", "parallelism.tp", "count", "1,2,4", "Tensor-parallel degree."),
     Option("pp", "parallelism.pp", "count", "1,2,4", "Pipeline-parallel degree."),
     Option("dp", "parallelism.dp", "degree", "8,16,auto", "Data-parallel degree, or auto."),
+    Option("cp", "parallelism.cp", "count", "1,2,4", "Context-parallel degree."),
     Option("ep", "parallelism.ep", "count", "1,2,4", "Expert-parallel degree."),
     Option("vpp", "parallelism.vpp", "count", "1,2,4", "Model chunks a pipeline rank (interleaved)."),
     Option("schedule", "parallelism.schedule", "word", "1f1b,gpipe", "Pipeline schedule, such as 1f1b."),

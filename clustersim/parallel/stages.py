@@ -13,7 +13,7 @@ from clustersim.model.embedding import TABLE
 from clustersim.model.encoder import encoder_of
 from clustersim.model.head import LOGITS
 from clustersim.model.kernel import Kernel
-from clustersim.model.operator import Collective, Layer, Operator, Steps
+from clustersim.model.operator import Layer, Operator, OperatorStep, Steps
 from clustersim.model.sharding import ShardedModel
 from clustersim.model.transformer import blocks, decoder_entry, embedding, further_head, head, hidden_bytes, prediction
 from clustersim.parallel.job import Job
@@ -147,7 +147,7 @@ class Stage:
 
     def _pass(self, layer: Layer) -> _Backward:
         """Return the backward pass of one layer: each operator in reverse, after what must be recomputed for it."""
-        steps, inputs = list[Kernel | Collective](), list[Kernel | Collective]()
+        steps, inputs = list[OperatorStep](), list[OperatorStep]()
         weights, ready = list[Kernel](), list[tuple[int, Operator]]()
         for place, op in reversed(list(enumerate(layer.operators))):
             again = [rerun for rerun in layer.reruns if rerun.before == place]

@@ -22,7 +22,16 @@ from clustersim.engine.fabric import HOST, Activity
 from clustersim.engine.program import COMPUTE, UPDATE, Span, Task, computing
 from clustersim.engine.record import Record
 
-PART_OF = {"embedding": "dp", "edp": "dp", "fsdp": "dp", "efsdp": "dp", "etp": "tp", "tp_ep": "ep"}
+PART_OF = {
+    "embedding": "dp",
+    "edp": "dp",
+    "fsdp": "dp",
+    "efsdp": "dp",
+    "etp": "tp",
+    "tp_ep": "ep",
+    "cp_a2a": "cp",
+    "cp_ring": "cp",
+}
 """Families that count with another."""
 _ROUNDING = 1e-13  # of the step: less is what the sums of its parts are off, and no bubble
 PARTS = ("compute", "tp", "pp", "dp", "ep", "cp", "optimizer", "bubble")

@@ -33,6 +33,11 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     ]
 
 
+def _degrees(split: dict[str, Any]) -> str:
+    cp = f" × cp {split['cp']}" if split["cp"] > 1 else ""
+    return f"tp {split['tp']}{cp} × pp {split['pp']} × dp {split['dp']}"
+
+
 def _head(summary: dict[str, Any]) -> list[str]:
     cluster, jobs = summary["cluster"], summary["jobs"]
     count = "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
@@ -41,7 +46,7 @@ def _head(summary: dict[str, Any]) -> list[str]:
             job["name"],
             written(job["nodes"], RUNS),
             str(job["gpus"]),
-            "tp {tp} × pp {pp} × dp {dp}".format(**job["parallelism"]),
+            _degrees(job["parallelism"]),
             gibibytes(job["memory"]["peak_bytes"]) + ("" if job["memory"]["fits"] else ", DOES NOT FIT"),
         )
         for job in jobs

@@ -130,6 +130,7 @@ def split_facts(job: Job) -> dict[str, Any]:
     split, training = job.parallelism, job.training
     return {
         "tp": split.tp,
+        "cp": split.cp,
         "pp": split.pp,
         "dp": split.dp,
         "ep": split.ep,

@@ -87,7 +87,8 @@ def _head(summary: dict[str, Any], strong: Emphasis, verbose: bool) -> list[str]
 def _layout(split: dict[str, Any]) -> str:
     ep = f" (ep {split['ep']})" if split["ep"] > 1 else ""
     chunks = f" × {split['vpp']} chunks" if split["vpp"] > 1 else ""
-    return f"tp {split['tp']} × pp {split['pp']} × dp {split['dp']}{ep}, {split['schedule']}{chunks}"
+    cp = f" × cp {split['cp']}" if split["cp"] > 1 else ""
+    return f"tp {split['tp']}{cp} × pp {split['pp']} × dp {split['dp']}{ep}, {split['schedule']}{chunks}"
 
 
 def _batch(split: dict[str, Any]) -> str:

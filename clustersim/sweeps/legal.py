@@ -86,7 +86,7 @@ class PointValues:
 
     def job(self, **values: object) -> Job:
         """Return the workload with the degrees of the point, and these in their place, unchecked."""
-        own = {key: self(f"parallelism.{key}") for key in ("tp", "pp", "ep", "sequence_parallel", "expert_tp")}
+        own = {key: self(f"parallelism.{key}") for key in ("tp", "cp", "pp", "ep", "sequence_parallel", "expert_tp")}
         split = self.case.base.parallelism.model_copy(update=own | values)
         training = self.case.base.training.model_copy(update={"seq": int(self("training.seq"))})
         spec = self.case.base.spec.model_copy(update={"parallelism": split, "training": training})
@@ -105,7 +105,7 @@ class PointValues:
     @property
     def lanes(self) -> int:
         """GPUs of a replica."""
-        return self.tp * int(self("parallelism.pp"))
+        return self.tp * int(self("parallelism.cp")) * int(self("parallelism.pp"))
 
     @property
     def layers(self) -> int:
@@ -117,7 +117,7 @@ class PointValues:
     def least(self) -> int:
         """The least dp, of which all others are multiples, that holds whole experts."""
         split = self.case.base.parallelism
-        changed = {"tp": self.tp, "expert_tp": self("parallelism.expert_tp")}
+        changed = {"tp": self.tp, "cp": int(self("parallelism.cp")), "expert_tp": self("parallelism.expert_tp")}
         return least_dp(split.model_copy(update=changed), int(self("parallelism.ep")))
 
     def replicas(self, micro_batch: int) -> int:
@@ -160,8 +160,9 @@ def _tp(seen: PointValues) -> list[int]:
 def _pp(seen: PointValues) -> list[int]:
     chunks = int(seen(VPP)) if VPP in seen.point else 1
     dp = seen("parallelism.dp")
-    most = seen.cluster.gpus // seen.tp // (int(dp) if isinstance(dp, int) else 1)
-    found = [d for d in divisors(seen.cluster.gpus // seen.tp) if d <= most and d * chunks <= seen.layers]
+    inner = seen.tp * int(seen("parallelism.cp"))
+    most = seen.cluster.gpus // inner // (int(dp) if isinstance(dp, int) else 1)
+    found = [d for d in divisors(seen.cluster.gpus // inner) if d <= most and d * chunks <= seen.layers]
     return _let_through(seen, pipeline_parallel, found, "pp", vpp=1, schedule="1f1b")
 
 

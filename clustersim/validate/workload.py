@@ -45,8 +45,6 @@ def _refuse(run: Run) -> tuple[ModelFamily, Framework]:
             raise Refusal("incomplete source", f"the source does not say {name}")
     framework = framework_of(run)
     _refuse_sharding(run, framework)
-    if (run.cp or 1) > 1:
-        raise Refusal("context parallelism", f"cp {run.cp}: context parallelism is not modelled")
     if run.precision not in PRECISIONS:
         raise Refusal("precision", f"precision {run.precision or 'blank'}: only {', '.join(PRECISIONS)} are modelled")
     if run.recompute and run.recompute not in RECOMPUTE:
@@ -73,10 +71,10 @@ def _refuse_sharding(run: Run, framework: Framework) -> None:
 
 def _refuse_layout(run: Run, framework: Framework) -> None:
     layers, tp, pp, dp = (int(getattr(run, name)) for name in ("layers", "tp", "pp", "dp"))
-    if run.num_gpus is not None and tp * pp * dp != run.num_gpus:
-        raise Refusal(
-            "layout", f"tp {tp} × pp {pp} × dp {dp} is {tp * pp * dp}, not the {run.num_gpus} GPUs of the run"
-        )
+    cp = run.cp or 1
+    if run.num_gpus is not None and tp * cp * pp * dp != run.num_gpus:
+        said = f"tp {tp}{f' × cp {cp}' if cp > 1 else ''} × pp {pp} × dp {dp}"
+        raise Refusal("layout", f"{said} is {tp * cp * pp * dp}, not the {run.num_gpus} GPUs of the run")
     chunks = pp * (run.vpp or 1)
     if framework.stages == "even" and layers % chunks:
         raise Refusal("layout", f"{layers} layers do not divide over {chunks} chunks, and the source does not say how")
@@ -180,7 +178,11 @@ class _Draft:
     def parallelism(self) -> None:
         """Degrees, schedule, sharding, overlap."""
         run, split = self.run, self.spec["parallelism"]
-        split.update(tp=run.tp, pp=run.pp, dp=run.dp, **({"ep": run.ep} if run.ep else {}), tp_across_nodes=True)
+        split.update(
+            tp=run.tp, cp=run.cp or 1, pp=run.pp, dp=run.dp, **({"ep": run.ep} if run.ep else {}), tp_across_nodes=True
+        )
+        if (run.cp or 1) > 1:
+            self.default("parallelism.cp_type", None)
         vpp = self.default("parallelism.vpp", run.vpp)
         split["schedule"] = "interleaved" if (vpp or 1) > 1 else "1f1b"
         zero = self.default("parallelism.zero", run.zero_stage)

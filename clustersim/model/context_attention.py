@@ -1,0 +1,138 @@
+"""Fused attention where each rank of a context-parallel group holds a part of the sequence.
+
+`all_gather`: keys and values are gathered, then each rank runs its queries against them (Llama 3). `p2p`: keys and values go
+around a ring, under attention to those that came before (ring attention). `a2a`: heads for tokens, so that each rank has all
+tokens of a cp-th of the heads (Ulysses). `a2a+p2p`: heads for tokens among `cp_inner` neighbours, and a ring of those. Source:
+TransformerEngine, pytorch/attention/dot_product_attention/context_parallel.py.
+
+A causal mask would leave the first rank little to do. So each holds two of 2·cp chunks, one from the head and one from the tail
+of the sequence. Then all have equal work, and so has each step around the ring: with q tokens a chunk, 2·q² pairs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from clustersim.model.elementwise import copy
+from clustersim.model.kernel import Kernel, attention
+from clustersim.model.operator import Awaited, Collective, Started, Steps
+from clustersim.model.sharding import ShardedModel
+
+
+class Core(NamedTuple):
+    """Attention of one rank: its heads, those of keys and values, the width of queries and keys, and that of values."""
+
+    heads: int
+    kv_heads: int
+    dim: int
+    value_dim: int
+
+    def of(self, ranks: int) -> Core:
+        """Return the part of its heads that each of so many ranks has."""
+        return self._replace(heads=self.heads // ranks, kv_heads=self.kv_heads // ranks)
+
+
+Passes = tuple[Steps, Steps]
+"""Of a forward and a backward pass."""
+
+
+def context_attention(shard: ShardedModel, core: Core) -> Passes:
+    """Return what the fused core runs over cp ranks, forward and backward."""
+    kinds = {"all_gather": _gathered, "p2p": _ring, "a2a": _exchanged, "a2a+p2p": _both}
+    return kinds[shard.parallelism.cp_type](shard, core)
+
+
+def _gathered(shard: ShardedModel, core: Core) -> Passes:
+    """Return both passes with all keys and values at hand; the gradients of these are scattered."""
+    size = _kv_bytes(shard, core, shard.training.seq)
+    whole, back = Collective("cp", "all_gather", size), Collective("cp", "reduce_scatter", size)
+    return (whole, *_against_all(shard, core, "forward")), (whole, *_against_all(shard, core, "backward"), back)
+
+
+def _against_all(shard: ShardedModel, core: Core, op: str) -> tuple[Kernel, ...]:
+    """Return the kernels of a rank's queries against all keys that they see: one for each of its two chunks."""
+    tokens, seq = shard.context, shard.training.seq
+    if shard.model.window or not shard.model.causal:
+        return (_kernel(shard, core, op, tokens, seq, causal=shard.model.causal),)
+    # the i-th of 2·cp chunks and the i-th from the end see half of the sequence in the mean
+    return (_kernel(shard, core, op, tokens // 2, seq // 2),) * 2
+
+
+def _ring(shard: ShardedModel, core: Core) -> Passes:
+    return _around(shard, core, "cp", shard.cp, shard.context)
+
+
+def _around(shard: ShardedModel, core: Core, group: str, ranks: int, tokens: int) -> Passes:
+    """Return both passes of a ring of so many ranks with so many tokens of each sequence.
+
+    A step works on what came during the one before, and the next comes meanwhile. Steps are equally long, and so are exchanges:
+    all of these together run beside all steps but the last. Each step's output is weighed and added to that of those before.
+    Backward the gradients of keys and values go round beside these.
+    """
+    causal, kv = shard.model.causal, _kv_bytes(shard, core, tokens)
+    passes: list[Steps] = []
+    for op, times in (("forward", 1), ("backward", 2)):
+        exchange = Collective(group, "ring_exchange", (ranks - 1) * times * kv)
+        merge = _merge(shard, core, tokens) if op == "forward" else ()
+        # with a causal mask, later steps are all queries against half of the keys, or half of them against all
+        later = (_kernel(shard, core, op, tokens, tokens // 2 if causal else tokens), *merge)
+        own = _kernel(shard, core, op, tokens, tokens, causal=causal)
+        passes.append((Started(exchange), own, *later * (ranks - 2), Awaited(group), *later))
+    return passes[0], passes[1]
+
+
+def _merge(shard: ShardedModel, core: Core, tokens: int) -> tuple[Kernel, ...]:
+    """Return the sum of a step's output, weighed by its statistics, with that of the steps before."""
+    rows = shard.training.micro_batch * tokens
+    return (copy(shard, "correct_output", rows, core.heads * core.value_dim, 3 * shard.size),)
+
+
+def _exchanged(shard: ShardedModel, core: Core) -> Passes:
+    """Return both passes on all tokens of a cp-th of the heads."""
+    into, out = _heads_for_tokens(shard, core, "cp")
+    shape = (shard.training.seq, shard.training.seq, shard.model.causal)
+    forward, backward = (_kernel(shard, core.of(shard.cp), op, *shape) for op in ("forward", "backward"))
+    return (into, forward, out), (out, backward, into)
+
+
+def _both(shard: ShardedModel, core: Core) -> Passes:
+    """Return both passes of a ring of groups, in each of which heads are exchanged for tokens."""
+    inner = shard.parallelism.cp_inner or 1
+    into, out = _heads_for_tokens(shard, core, "cp_a2a")
+    forward, backward = _around(shard, core.of(inner), "cp_ring", shard.cp // inner, shard.context * inner)
+    return (into, *forward, out), (out, *backward, into)
+
+
+def context_buffers(shard: ShardedModel) -> float:
+    """Return the bytes that a backward pass holds besides a rank's own tokens.
+
+    Keys and values with their gradients: all of them gathered, or one part that is worked on and one on its way; with heads for
+    tokens the queries and the output too, in their other form.
+    """
+    core = Core(shard.heads, shard.kv_heads, shard.dim, shard.dim)
+    if shard.cp == 1:
+        return 0.0
+    kind = shard.parallelism.cp_type
+    kv = _kv_bytes(shard, core, shard.training.seq if kind == "all_gather" else shard.context)
+    rest = 2 * shard.size * shard.tokens * shard.heads * shard.dim if "a2a" in kind else 0.0
+    return 2 * (kv * (2 if "p2p" in kind else 1) + rest)
+
+
+def _heads_for_tokens(shard: ShardedModel, core: Core, group: str) -> tuple[Collective, Collective]:
+    """Return the exchange of queries, keys and values, and that of the output; gradients go the other way in as many bytes."""
+    values = shard.size * shard.tokens * core.heads
+    own = values * core.dim + _kv_bytes(shard, core, shard.context)
+    return Collective(group, "all_to_all", own), Collective(group, "all_to_all", values * core.value_dim)
+
+
+def _kv_bytes(shard: ShardedModel, core: Core, tokens: int) -> float:
+    """Return the bytes of the keys and values of so many tokens of each sequence."""
+    return shard.size * shard.training.micro_batch * tokens * core.kv_heads * (core.dim + core.value_dim)
+
+
+def _kernel(shard: ShardedModel, core: Core, op: str, queries: int, keys: int, causal: bool = False) -> Kernel:
+    """Return one kernel of so many queries of each sequence against so many keys."""
+    named = "" if shard.training.attention == "flash" else shard.training.attention
+    shape = (shard.product, shard.training.micro_batch, core.heads, core.kv_heads, queries, keys, core.dim)
+    window = shard.model.window if causal else 0
+    return attention(op, *shape, causal, core.value_dim, window)._replace(generation=named)
