@@ -136,7 +136,7 @@ def test_what_is_skipped_is_said_and_adds_up():
     whole = simulator.run(one, ignore_memory=True)
     assert len(record.spans) < len(whole.record.spans) / 10
     assert record.end == pytest.approx(whole.record.end, rel=1e-12)
-    assert len(work.scripts[0].row) + record.skipped.periods * record.skipped.passes == 2 * 2000
+    assert len(work.scripts[0].row) + record.skipped.periods * record.skipped.period.passes == 2 * 2000
 
 
 @pytest.mark.parametrize("name", ["1f1b", "interleaved", "zero_bubble"])

@@ -15,27 +15,34 @@ from clustersim.engine.graph import Occurrences, StepGraph
 from clustersim.engine.program import COMPUTE, Span, Tasks
 
 
-class Skipped(NamedTuple):
-    """Periods of a steady pipeline that were counted and not played: copies of the last whole one that was."""
+class Period(NamedTuple):
+    """The last whole period of a graph that repeats itself."""
 
     first: int
-    """The place of the first pass of that one, aligned …"""
+    """The place of its first pass, aligned …"""
     passes: int
     """… and how many passes of each rank it has."""
-    periods: int
-    """How many were skipped."""
-    seconds: float
-    """Of one period."""
     later: Ints
-    """By node, the one that stands in the next period where it stands in its own."""
+    """By node, its like one period later; -1 where there is none."""
     place: Ints
     """By node, that of its pass among those of its rank, aligned; -1 outside the passes of microbatches."""
     offset: Ints
     """By rank, what aligns the places of its passes with those of others."""
 
     def before(self, node: int) -> bool:
-        """Return whether a node stands before the period that was copied."""
+        """Return whether a node stands before the period."""
         return bool(0 <= self.place[node] < self.first)
+
+
+class Skipped(NamedTuple):
+    """Periods of a steady pipeline that were counted and not played."""
+
+    period: Period
+    """The one that they copy."""
+    periods: int
+    """How many were skipped."""
+    seconds: float
+    """Of one period."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +80,9 @@ class Record:
         """Return how often passes of ranks occur, given how many came before: more than once if they stand for skipped ones."""
         times = np.ones(len(rank), np.int64)
         if self.skipped is not None:
-            aligned = place + self.skipped.offset[rank] - self.skipped.first
-            times[(aligned >= 0) & (aligned < self.skipped.passes)] += self.skipped.periods
+            period = self.skipped.period
+            aligned = place + period.offset[rank] - period.first
+            times[(aligned >= 0) & (aligned < period.passes)] += self.skipped.periods
         return times
 
     def done(self, rows: Ints) -> list[Span]:

@@ -19,7 +19,7 @@ from clustersim.arrays import Floats, Ints, Mask
 from clustersim.engine.contention import Holders, Met
 from clustersim.engine.graph import Labels, StepGraph
 from clustersim.engine.program import TemplateKey
-from clustersim.engine.record import Record, Skipped
+from clustersim.engine.record import Period, Record, Skipped
 from clustersim.schedules.action import Action
 
 _SAME = 1e-12  # of a period, by which delays may differ that are equal but for rounding: so much the whole step is off at most
@@ -29,16 +29,8 @@ _SAME = 1e-12  # of a period, by which delays may differ that are equal but for 
 class Periods:
     """Where a graph repeats itself, whatever its tasks take."""
 
-    place: Ints
-    """By node, that of its pass among all of its rank, aligned; -1 outside the passes of microbatches."""
-    later: Ints
-    """By node, its like one period later; -1 where there is none."""
-    offset: Ints
-    """By rank, what aligns the places of its passes with those of others."""
-    first: int
-    """The first place of the last whole period."""
-    passes: int
-    """How many passes of each rank are a period."""
+    last: Period
+    """The last whole one."""
     begin: int
     """The first place from which on the graph repeats itself."""
     lag: int
@@ -56,36 +48,37 @@ class Periods:
         if lag is None:
             return None
         checked = self.since(lag)
-        delay = ends[self.later[checked]] - ends[checked]
+        delay = ends[self.last.later[checked]] - ends[checked]
         seconds = float(delay.mean())
         if np.abs(delay - seconds).max() > _SAME * seconds or (ends[self.fixed] >= ends[self.delayed]).any():
             return None
-        return Skipped(self.first, self.passes, periods, seconds, self.later, self.place, self.offset)
+        return Skipped(self.last, periods, seconds)
 
     def since(self, lag: int) -> Ints:
         """Return the nodes of the last whole period, and of `lag` places before it."""
-        end = self.first + self.passes
-        return np.flatnonzero((self.place >= self.first - lag) & (self.place < end))
+        first, place = self.last.first, self.last.place
+        return np.flatnonzero((place >= first - lag) & (place < first + self.last.passes))
 
     def meeting(self, met: Met) -> int | None:
         """Return by how many places what decides the times of a period is earlier, those included that meet on links.
 
         None when tasks meet that are not delayed alike.
         """
-        first, end, lag = self.first, self.first + self.passes, self.lag
+        first, place, lag = self.last.first, self.last.place, self.lag
+        end = first + self.last.passes
         groups = []
         for nodes in met.together():
-            which, follows = self.place[nodes], self.follows[nodes]
+            which, follows = place[nodes], self.follows[nodes]
             if follows.any() or ((which >= first) & (which < end)).any():
                 groups.append(np.array(nodes))
                 lag = max(lag, first - int(which[~follows].min(initial=first)))
         if first - lag < self.begin:
             return None
-        checked, alike = (np.zeros(len(self.place), bool) for _ in range(2))
+        checked, alike = (np.zeros(len(place), bool) for _ in range(2))
         checked[self.since(lag)] = True
-        alike[self.later[self.since(lag)]] = True
+        alike[self.last.later[self.since(lag)]] = True
         for group in groups:
-            inside = (self.place[group] >= first) & (self.place[group] < end)
+            inside = (place[group] >= first) & (place[group] < end)
             if not (checked | (alike if inside.any() else self.follows))[group].all():
                 return None
         return lag
@@ -128,7 +121,7 @@ def periods(graph: StepGraph, period: int) -> Periods | None:
     fixed, delayed = (np.concatenate([pair[i][row] for pair, row in zip(pairs, rows, strict=True)]) for i in (0, 1))
     if not shifted[delayed].all():
         return None
-    return Periods(place, later, offset, first, passes, begin, lag, fixed, delayed, known)
+    return Periods(Period(first, passes, later, place, offset), begin, lag, fixed, delayed, known)
 
 
 def _later(labels: Labels, period: int) -> Ints:

@@ -89,10 +89,10 @@ def _nodes(record: Record) -> tuple[list[int], list[int]]:
             nodes.append(node)
             times.append(1)
         node = a[node] if ends[a[node]] >= ends[b[node]] else b[node]
-        if not left or skipped is None or not skipped.before(node):
+        if not left or skipped is None or not skipped.period.before(node):
             continue
-        while left and skipped.before(node):
-            node, left = skipped.later[node], left - 1
+        while left and skipped.period.before(node):
+            node, left = skipped.period.later[node], left - 1
         if node in seen:
             first, then = seen[node]
             often = left // (then - left)
