@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import sys
+
 import pytest
 
+from clustersim.cli.main import main
 from clustersim.costs import figures
 from clustersim.costs.bill import bill
 from clustersim.costs.rates import of_step, rates
@@ -116,3 +120,19 @@ def test_a_node_that_says_no_power_draws_what_is_usual_around_its_gpus():
     assert found["nodes"].power == pytest.approx(8 * 750 * 1.82)
     assert found["nodes"].price is None
     assert rates(load("mi300x_16"), figures.load()).capex is None
+
+
+def test_a_run_says_what_its_step_costs_if_it_is_asked(monkeypatch, capsys):
+    call = ["clustersim", "run", "hgx_h100_8", "gpt3_xl", "--predictor", "roofline", "--no-save"]
+    found = {}
+    for words in (["--json"], ["--json", "--cost"], ["--json", "--price", "7.8"], ["--cost"]):
+        monkeypatch.setattr(sys, "argv", [*call, *words])
+        with pytest.raises(SystemExit):
+            main()
+        found[" ".join(words)] = capsys.readouterr().out
+    plain, asked, dear = (json.loads(found[key]) for key in ("--json", "--json --cost", "--json --price 7.8"))
+    assert "costs" not in plain
+    assert asked["costs"]["usd_per_step"] == pytest.approx(8 * 3.9 * asked["step_time_s"] / 3600)
+    assert dear["costs"]["usd_per_step"] == pytest.approx(2 * asked["costs"]["usd_per_step"])
+    assert {key: value for key, value in asked.items() if key != "costs"} == plain
+    assert "\nwhat it costs\n  a step" in found["--cost"]

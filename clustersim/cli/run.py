@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,6 +12,7 @@ import typer
 from clustersim.cli.answer import printed
 from clustersim.cli.options import (
     Changes,
+    CostsOption,
     EngineName,
     Force,
     IgnoreMemory,
@@ -19,6 +21,7 @@ from clustersim.cli.options import (
     NoSave,
     Plugins,
     Quiet,
+    RentOption,
     Setting,
     TopologyFile,
     Verbose,
@@ -51,6 +54,9 @@ def run(
     ] = None,
     force: Force = False,
     no_save: NoSave = False,
+    cost: Annotated[bool, typer.Option("--cost", help="Say what the step costs in dollars, kWh and CO2.")] = False,
+    price: RentOption = None,
+    costs: CostsOption = None,
     timeline: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw the timeline.")] = None,
     plugins: Plugins = None,
     as_json: Json = False,
@@ -99,12 +105,22 @@ def run(
             engine=engine,
             progress=progress,
         )
+        if cost or price is not None or costs:
+            _add_costs(result, costs, price)
         if target:
             progress("save")
             target = _save(result, target, asked, force)
     if timeline:
         _draw(result, timeline)
     printed("run", result.summary, lambda: _lines(result, verbose), target, as_json, quiet)
+
+
+def _add_costs(result: StepResult, costs: Path | None, price: float | None) -> None:
+    from clustersim.costs.figures import load
+    from clustersim.costs.rates import of_step, rates
+
+    found, step = rates(result.topology, load(costs, price)), result.summary["step_time_s"]
+    result.summary["costs"] = of_step(found, step, result.summary["tokens_per_s"] * step)
 
 
 def _save(result: StepResult, target: Path, asked: Question, force: bool) -> Path:
@@ -123,7 +139,19 @@ def _draw(result: StepResult, path: Path) -> None:
 def _lines(result: StepResult, verbose: bool) -> list[str]:
     from clustersim.report.terminal import lines
 
-    return lines(result.summary, result.seconds, verbose, _bold if sys.stdout.isatty() else str)
+    shown = lines(result.summary, result.seconds, verbose, _bold if sys.stdout.isatty() else str)
+    return [*shown, *_costs(result.summary["costs"])] if "costs" in result.summary else shown
+
+
+def _costs(found: Mapping[str, float | None]) -> list[str]:
+    """Return what a step and 10^12 tokens cost, dollars where a price is known."""
+    said = []
+    for what, key in (("a step", "step"), ("10^12 tokens", "1t_tokens")):
+        usd, own = found[f"usd_per_{key}"], found[f"usd_owned_per_{key}"]
+        dollars = [f"{usd:,.2f} USD rented"] * (usd is not None) + [f"{own:,.2f} owned"] * (own is not None)
+        energy = f"{found[f'kwh_per_{key}']:,.1f} kWh, {found[f'co2_kg_per_{key}']:,.1f} kg CO2e"
+        said.append(f"  {what:<13} {', '.join([*dollars, energy])}")
+    return ["", "what it costs", *said]
 
 
 def _bold(text: str) -> str:

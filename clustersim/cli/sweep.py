@@ -68,6 +68,12 @@ def sweep(
         ),
     ] = None,
     csv: Annotated[Path | None, typer.Option(help="Write the table as CSV too.", metavar="FILE.csv")] = None,
+    shard: Annotated[
+        str | None, typer.Option(help="Simulate one of so many equal parts, in a folder of its own.", metavar="I/N")
+    ] = None,
+    merge: Annotated[
+        list[Path] | None, typer.Option(help="Take over the rows of this folder, such as a shard's; several times.")
+    ] = None,
     price: RentOption = None,
     costs: CostsOption = None,
     plugins: Plugins = None,
@@ -81,7 +87,7 @@ def sweep(
     """
     from clustersim.report.store import check_target
     from clustersim.sweeps.axes import space
-    from clustersim.sweeps.run import run
+    from clustersim.sweeps.run import Shard, run
 
     asked = space(changes, dict(map(setting, settings or ())), axes)
     view = View(words("sort", sort), words("pareto", pareto) if pareto else ())
@@ -105,6 +111,8 @@ def sweep(
         force=force,
         engine=engine,
         costs=figures(costs, price),
+        shard=Shard.read(shard) if shard else None,
+        merge=merge or (),
         command=lambda point: shlex.join(run_line(topology, workload, point, asked.by_set)),
     )
     shown = Shown(topology, workload, asked, found, view)

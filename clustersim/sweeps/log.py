@@ -43,6 +43,17 @@ class SweepLog:
         if lines.encode() != (self.target / LOG).read_bytes():
             write(self.target / LOG, lines.encode())
 
+    def take(self, folder: Path) -> None:
+        """Take over the rows of another folder of the same inputs and options. Raises InputError when it is none, and OSError."""
+        if store.question(folder) != self.asked.digest:
+            what = "is no sweep of the same inputs, fixed options and version"
+            raise InputError(f"--merge {folder}: {what}; give folders of this very sweep, such as those of its shards")
+        points, known, damaged = read(folder)
+        new = {name: row for name, row in known.items() if name not in self.known}
+        self.points |= {name: points[name] for name in new}
+        self.known |= new
+        self.damaged += damaged
+
     def append(self, point: Point, row: Row) -> None:
         """Add one row, so that a crash loses at most the row being written. Raises OSError."""
         with (self.target / LOG).open("a", encoding="utf-8") as file:

@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from clustersim.config.shipped import find
 from clustersim.costs.figures import Figures
@@ -24,6 +25,30 @@ from clustersim.writing import unwritable
 
 Show = Callable[[Iterator[tuple[int, Row]], int], Iterator[tuple[int, Row]]]
 """Passes the rows on as they come in, of as many as are simulated, and may show progress."""
+
+
+class Shard(NamedTuple):
+    """One of several equal parts of a sweep, as one task of a Slurm array simulates it."""
+
+    number: int
+    """From 1."""
+    parts: int
+    """How many there are."""
+
+    def __str__(self) -> str:
+        return f"shard-{self.number}-of-{self.parts}"
+
+    def of(self, space: Sequence[Point]) -> list[Point]:
+        """Return the points of this part: one in so many."""
+        return list(space[self.number - 1 :: self.parts])
+
+    @classmethod
+    def read(cls, text: str) -> Shard:
+        """Return what `--shard 2/8` names. Raises InputError."""
+        number, _, count = text.partition("/")
+        if number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count) <= 100_000:
+            return cls(int(number), int(count))
+        raise InputError(f"--shard {text}: write the number of the part and how many there are, such as 2/8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +80,17 @@ def run(
     engine: Engine = "auto",
     costs: Figures | None = None,
     command: log.Command = lambda _: None,
+    shard: Shard | None = None,
+    merge: Sequence[Path] = (),
 ) -> Sweep:
     """Simulate every point on `workers` processes.
 
     out: the folder of the result, by default one below `results` that is named after the inputs and `fixed`, the overrides
     that all points share; its log has every row from the moment it is known. Rows of the same inputs and `fixed` that are
     there already are not simulated again. Another result is replaced by `force` alone. engine: who plays the steps. costs:
-    prices, power and carbon. command: the line of a point alone, for the table. Raises InputError for what is wrong before any
-    point is simulated, InterruptedSweepError on Ctrl-C and ClustersimError when a worker
+    prices, power and carbon. command: the line of a point alone, for the table. shard: the part of the points that is simulated
+    here. merge: folders of shards, or of other sweeps of the same inputs, whose rows are taken over. Raises
+    InputError for what is wrong before any point is simulated, InterruptedSweepError on Ctrl-C and ClustersimError when a worker
     dies.
     """
     topology, workload = find("topologies", topology), find("workloads", workload)
@@ -70,15 +98,18 @@ def run(
         files = Files(str(topology), str(workload), read, engine, costs)
         case = load(files)
         space = legal(case, asked_space) if isinstance(asked_space, SweepSpace) else list(asked_space)
+        space = shard.of(space) if shard else space
         check(case, space)
         parts = {"topology": topology, "workload": workload}
         options = {"overrides": dict(fixed or {})} | ({"engine": engine} if engine != "auto" else {})
         options |= {"costs": costs.model_dump()} if costs else {}
         asked = Question.of("sweep", parts, read, options)
-        flags = {f"engine-{engine}": engine != "auto"}
+        flags = {f"engine-{engine}": engine != "auto"} | ({str(shard): True} if shard else {})
         target = place(asked, out, names.default(["sweep", topology, workload], fixed or {}, flags), force)
         with log.opened(target, asked, force) as kept:
             try:
+                for folder in merge:
+                    kept.take(folder)
                 spent = runner.Spent()
                 rows = _rows(files, case, space, workers, kept, show, spent, command)
             except OSError as error:
