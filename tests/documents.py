@@ -6,18 +6,23 @@
 entry points hold for the commands after it.
 """
 
+import contextlib
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
 from dataclasses import dataclass
 from doctest import ELLIPSIS, OutputChecker
+from io import StringIO
 from pathlib import Path
 
+import pytest
 from sybil import Document, Region, Sybil
 
 from clustersim import plugins
+from clustersim.cli.main import main
 from clustersim.hardware import gpus
 from clustersim.report.timeline import svg
 from clustersim.simulation import simulate
@@ -35,6 +40,9 @@ AXES = {"tp": [4, 8], "pp": [2, 4, 8]}
 SHARED = ("topologies", "workloads", "docs", "clustersim", "README.md")
 _BLOCK = re.compile(r"^```(\w+)(?: title=(\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _WALL = re.compile(r"(?<=events in )[0-9.]+ (s|ms|us)\b")  # how long the simulation took, which no two runs agree on
+_SHELL = re.compile(r"[|&;<>$`*?#~\\]")
+"""What only a shell understands."""
+SCREEN = {"COLUMNS": "120", "NO_COLOR": "1"}
 SECONDS = 60
 PROJECT = "pyproject.toml"
 ROOMS = {
@@ -114,16 +122,40 @@ def commands(text: str) -> list[Command]:
 
 
 def run(line: str, folder: Path) -> str:
-    """Return what a command prints, both streams together, without spaces at the ends of lines."""
+    """Return what a command prints, both streams together, without spaces at the ends of lines.
+
+    A command line of clustersim alone runs in this process, which saves half of its time.
+    """
+    alone = line.startswith("clustersim ") and not _SHELL.search(line) and not (folder / PROJECT).exists()
+    printed = _run_here(shlex.split(line), folder) if alone else _run_in_shell(line, folder)
+    return "".join(f"{one.rstrip()}\n" for one in printed.splitlines())
+
+
+def _run_here(words: list[str], folder: Path) -> str:
+    out = StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patched,
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(out),
+        contextlib.suppress(SystemExit),
+    ):
+        patched.chdir(folder)
+        patched.setattr(sys, "argv", words)
+        for name, value in SCREEN.items():
+            patched.setenv(name, value)
+        main()
+    return out.getvalue()
+
+
+def _run_in_shell(line: str, folder: Path) -> str:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "COLUMNS": "120", "NO_COLOR": "1"}
+    environment = {**os.environ, "PATH": path, **SCREEN}
     if (folder / PROJECT).exists():
         environment["PYTHONPATH"] = str(folder)
-    done = subprocess.run(
+    return subprocess.run(
         line, shell=True, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL, text=True, timeout=SECONDS, check=False,
-    )  # fmt: skip
-    return "".join(f"{printed.rstrip()}\n" for printed in done.stdout.splitlines())
+    ).stdout  # fmt: skip
 
 
 def same(expected: str, printed: str) -> bool:
