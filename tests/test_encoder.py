@@ -79,6 +79,10 @@ BROKEN = {
     ),
     "experts": ({"model__experts": 4}, "model.experts: and model.encoder_layers 4 exclude each other"),
     "no mask": ({"model__causal": False}, "model.causal: and model.encoder_layers 4 exclude each other"),
+    "context parallelism": (
+        {"parallelism__cp": 2},
+        "parallelism.cp: 2 ranks share one sequence, and an encoder and a decoder",
+    ),
     "a layout": ({"parallelism__layout": "Et*8L"}, "an encoder and a decoder are divided as evenly as they can be"),
     "a sequence": (
         {"parallelism__tp": 2, "parallelism__sequence_parallel": True, "training__encoder_seq": 511},

@@ -94,6 +94,7 @@ SAYS = {
     "--global-batch-size 64": ("training", "global_batch", 64),
     "": ("training", "global_batch", 2 * 32),  # Megatron: one microbatch a replica
     "--tensor-model-parallel-size 4": ("training", "global_batch", 2 * 8),
+    "--context-parallel-size 2": ("training", "global_batch", 2 * 16),
     "--swiglu": ("model", "ffn", 2688),
     "--swiglu --ffn-hidden-size 4096": ("model", "ffn", 4096),
     "--num-query-groups 4": ("model", "kv_heads", None),

@@ -161,6 +161,11 @@ class Training(Spec):
     cuda_graphs: Literal["none", "layer", "full"] = "none"
     """What the framework captures in CUDA graphs: each layer forward and backward (`layer`), or all passes of a step
     (`full`), whose kernels then never wait for the host."""
+    capacity_factor: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] | None = None
+    """An expert takes at most so many times the mean of rows, and drops the others (moe_expert_capacity_factor); default: none is
+    dropped."""
+    pad_to_capacity: bool = False
+    """Every expert gets as many rows as its capacity, empty ones too (moe_pad_expert_input_to_capacity)."""
     expert_imbalance: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
     """How many times the mean of rows the busiest rank of an expert-parallel group receives, from 1 (balanced) to ep (all of
     them). The ranks' shares follow Zipf's law, and a rank spreads its own over its experts."""

@@ -58,6 +58,13 @@ def shared_expert(value: Any) -> Any:
     return {"shared_experts": 1, "shared_ffn": value} if value else None
 
 
+def real(value: Any) -> Any:
+    """Return a whole number as a real one, None for one below zero, which Megatron takes for none."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value) if value > 0 else None
+    return value
+
+
 def or_none(value: Any) -> Any:
     """Return the value, None for 0."""
     return value or None
@@ -100,6 +107,8 @@ ALIASES: Mapping[str, Alias] = {
     "num_moe_experts": (("model", "experts"), same),
     "moe_ffn_hidden_size": (("model", "ffn"), same),
     "moe_router_topk": (("model", "topk"), same),
+    "moe_expert_capacity_factor": (("training", "capacity_factor"), real),
+    "moe_pad_expert_input_to_capacity": (("training", "pad_to_capacity"), same),
     "moe_shared_expert_intermediate_size": (("model",), shared_expert),
     "mtp_num_layers": (("model", "mtp_layers"), or_none),
     "squared_relu": (("model", "activation"), only(True, "squared_relu")),
@@ -156,7 +165,6 @@ ALIASES: Mapping[str, Alias] = {
 
 REMEDIES: Mapping[str, str] = {
     "num_layers_per_virtual_pipeline_stage": "write virtual_pipeline_model_parallel_size, the chunks of a pipeline rank",
-    "moe_expert_capacity_factor": "leave it out, routers that drop rows are not modelled",
     "gated_linear_unit": "write swiglu, other gates are not modelled",
     "window_size": "leave it out, sliding windows are not modelled",
     "no_position_embedding": "write position_embedding_type: none",

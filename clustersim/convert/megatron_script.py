@@ -263,7 +263,7 @@ class _Import:
         gpus = [self.given.get(name, 1) for name in GPUS]
         if all(isinstance(count, int) for count in gpus):
             split = self.spec["parallelism"]
-            lanes = split.get("tp", 1) * split.get("pp", 1)
+            lanes = split.get("tp", 1) * split.get("pp", 1) * split.get("cp", 1)
             batch = training["micro_batch"] * max(gpus[0] * gpus[1] // lanes, 1)
             self.default(
                 "training.global_batch",

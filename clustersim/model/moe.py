@@ -59,7 +59,7 @@ def router(shard: ShardedModel) -> Operator:
 
 def permute(shard: ShardedModel) -> Operator:
     """Return the copy of each token to its topk experts; its gradient adds the topk copies up and meets the router's."""
-    k, hidden, z = shard.model.topk, shard.model.hidden, shard.size
+    k, hidden, z = shard.visits, shard.model.hidden, shard.size
     whole = (shard.tokens, hidden)
     gather = shard.exchange("all_gather", *whole) if shard.sequence_parallel else ()
     reduce = shard.exchange("reduce_scatter" if shard.sequence_parallel else "all_reduce", *whole)
@@ -113,7 +113,7 @@ def shared(shard: ShardedModel) -> tuple[Operator, ...]:
 
 def unpermute(shard: ShardedModel) -> Operator:
     """Return the weighted sum of the topk expert outputs and the tp reduction; keeps the outputs that it weighs."""
-    k, hidden, z = shard.model.topk, shard.model.hidden, shard.size
+    k, hidden, z = shard.visits, shard.model.hidden, shard.size
     whole = (shard.tokens, hidden)
     reduce = shard.exchange("reduce_scatter" if shard.sequence_parallel else "all_reduce", *whole)
     gather = shard.exchange("all_gather", *whole) if shard.sequence_parallel else ()
@@ -136,7 +136,7 @@ def unpermute(shard: ShardedModel) -> Operator:
 
 def dispatch(shard: ShardedModel) -> Operator:
     """Return the way out; its gradient adds the topk copies up and meets those of router and shared experts."""
-    shape, traffic = (shard.local, shard.model.hidden), (1 + shard.model.topk) * shard.size
+    shape, traffic = (shard.local, shard.model.hidden), (1 + shard.visits) * shard.size
     meetings = 2 if shard.model.shared_experts else 1
     return Operator(
         "dispatch",
@@ -159,7 +159,7 @@ def dispatch(shard: ShardedModel) -> Operator:
 
 def combine(shard: ShardedModel) -> Operator:
     """Return the way back and the weighted sum of the topk outputs of each token; keeps the outputs that it weighs."""
-    k, shape, z = shard.model.topk, (shard.local, shard.model.hidden), shard.size
+    k, shape, z = shard.visits, (shard.local, shard.model.hidden), shard.size
     joined = (add(shard, *shape),) if shard.model.shared_experts else ()
     back = (*sort(shard), *shard.sliced("reduce_scatter"), *shard.across("combine"))
     return Operator(

@@ -120,10 +120,16 @@ class ShardedModel:
     def rows(self) -> int:
         """Rows that the experts work on: topk a token of the ranks of all slices, times this rank's share in the ep group."""
         if not self.spread:
-            return self.tokens * self.model.topk
-        sent = self.local * self.model.topk * self.parallelism.etp
-        shares = shares_of(self.ep, self.training.expert_imbalance)
+            return math.ceil(self.tokens * self.visits)
+        shares, _ = loads(self.ep, self.training)
+        sent = math.ceil(self.local * self.visits * self.parallelism.etp)
         return split(sent * self.ep, shares)[self.position] if shares else sent
+
+    @cached_property
+    def visits(self) -> float:
+        """Experts that a token visits in the mean: topk, less what is dropped and with what is padded."""
+        kept = loads(self.ep, self.training)[1]
+        return self.model.topk if kept == 1 else self.model.topk * kept
 
     @cached_property
     def vocab(self) -> int:
@@ -183,7 +189,7 @@ class ShardedModel:
 
     def across(self, op: CollectiveOp) -> tuple[Collective, ...]:
         """Return the exchange of the rows of this rank's tokens with the experts of the ep group, or nothing when ep is 1."""
-        size = float(self.local) * self.model.topk * self.model.hidden * self.size
+        size = float(self.local) * self.visits * self.model.hidden * self.size
         return (Collective("ep", op, size),) if self.ep > 1 else ()
 
     def sliced(self, op: CollectiveOp) -> tuple[Collective, ...]:
@@ -212,9 +218,24 @@ def gated(model: Model) -> bool:
 # Balanced, all receive as many. Else their shares follow Zipf's law, the first rank being the most popular.
 
 
-def shares_of(ep: int, imbalance: float) -> tuple[float, ...]:
-    """Return the share of each ep rank, () when all are alike."""
-    return zipf_shares(ep, imbalance) if imbalance > 1 else ()
+def loads(ep: int, training: Training) -> tuple[tuple[float, ...], float]:
+    """Return the share of each ep rank of the rows that arrive, () when all are alike, and how many arrive of those sent.
+
+    With a capacity no rank takes more than that many times the mean; padded ones all get as much (Megatron's
+    core/transformer/moe/moe_utils.py, get_capacity).
+    """
+    capacity = training.capacity_factor
+    shares = zipf_shares(ep, training.expert_imbalance) if training.expert_imbalance > 1 else ()
+    if capacity is None:
+        return shares, 1.0
+    if training.pad_to_capacity:
+        return (), capacity
+    if not shares:
+        return (), min(capacity, 1.0)
+    taken = [min(share, capacity / ep) for share in shares]
+    kept = math.fsum(taken)
+    alike = max(taken) - min(taken) < 1e-12
+    return () if alike else tuple(share / kept for share in taken), kept
 
 
 @lru_cache(maxsize=64)

@@ -88,6 +88,8 @@ def encoder_decoder(job: Job) -> Iterator[Finding]:
                 f"model.{name}",
                 f"and model.encoder_layers {m.encoder_layers} exclude each other; leave one of them out",
             )
+    if p.cp > 1:
+        yield "parallelism.cp", f"{p.cp} ranks share one sequence, and an encoder and a decoder have two; write 1"
     if p.layout is not None:
         yield "parallelism.layout", "an encoder and a decoder are divided as evenly as they can be; leave it out"
     seq = t.encoder_seq or t.seq
@@ -165,6 +167,14 @@ def expert_parallel(job: Job) -> Iterator[Finding]:
     if busiest > p.ep:
         remedy = f"use 1 to {p.ep}" if p.ep > 1 else "use 1, or set parallelism.ep above 1"
         yield "training.expert_imbalance", f"{busiest:g} times the mean is more than all, with ep {p.ep}; {remedy}"
+    t = job.training
+    if t.capacity_factor is not None and experts is None:
+        yield (
+            "training.capacity_factor",
+            f"{t.capacity_factor:g} needs a mixture of experts; set model.experts or leave it out",
+        )
+    if t.pad_to_capacity and t.capacity_factor is None:
+        yield "training.pad_to_capacity", "true needs training.capacity_factor; set it or write false"
     if experts is None:
         for key, value in (("ep", p.ep if p.ep > 1 else None), ("expert_tp", p.expert_tp)):
             if value is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from clustersim.config.workload import Model, Parallelism, Training, Workload
 from clustersim.config.yaml import Document
 from clustersim.errors import ConfigError, InputError
-from clustersim.model.sharding import ShardedModel, padded_vocab, shares_of
+from clustersim.model.sharding import ShardedModel, loads, padded_vocab
 from clustersim.parallel.ignored import NOTHING, Ignored
 from clustersim.parallel.mesh import Mesh
 
@@ -58,7 +58,7 @@ class Job:
     @property
     def shares(self) -> tuple[float, ...]:
         """The share of all rows that the experts of each ep rank receive, () when all receive as many."""
-        return shares_of(self.parallelism.ep, self.training.expert_imbalance)
+        return loads(self.parallelism.ep, self.training)[0]
 
     @property
     def positions(self) -> int:
