@@ -182,3 +182,15 @@ def test_a_framework_that_nobody_knows_is_an_error_at_its_place():
 def test_waiting_for_the_host_has_a_line_of_its_own():
     parts = step(3.0, parallelism__dp=1).summary["breakdown_s"]
     assert parts["host"] > 0.5 * parts["compute"]
+
+
+def test_what_was_compiled_serves_other_clocks_of_a_late_host():
+    """What is no computation is shared out between the host and tensor parallelism anew, as kernels take longer."""
+    options = {"training__framework": "megatron-deepspeed", "parallelism__tp": 2, "parallelism__pp": 2}
+    one, other = (job(clocks=share, training__global_batch=64, predictor="neusight", **options) for share in (0.9, 0.4))
+    kept = Simulator(node(5.0))
+    kept.outline(one, "auto")
+    assert kept.graphs.compiled.items()
+    again, fresh = kept.outline(other, "auto"), Simulator(node(5.0)).outline(other, "auto")
+    assert fresh["breakdown_s"]["host"] > 0
+    assert again["breakdown_s"] == pytest.approx(fresh["breakdown_s"], rel=1e-12)

@@ -91,7 +91,7 @@ def _computed(record: Record) -> Iterable[Part]:
     task, rank, node = parts.task[rows], parts.rank[rows], parts.node[rows]
     times = record.counts(rank, parts.place[rows])
     took = record.ends[node] - record.starts[node]
-    update, inside = tasks.once(_updates)[task], tasks.once(_inside)
+    update, inside = tasks.once(_updates)[task], _inside(tasks) if tasks.once(_launched) else tasks.once(_inside)
     most = np.where(inside.any, tasks.compute, np.inf)
     work: Floats = np.minimum(most[task], took)
     yield "optimizer", rank[update], (took * times)[update]
@@ -113,6 +113,11 @@ class _Inside(NamedTuple):
 def _updates(tasks: Sequence[Task]) -> Mask:
     """Return which tasks are part of the update of parameters."""
     return np.array([task.kind in UPDATE for task in tasks], bool)
+
+
+def _launched(tasks: Sequence[Task]) -> bool:
+    """Return whether some wait for the host, which shares out what is no computation by how long kernels take."""
+    return any(segment.launched for task in tasks for segment in task.activity.segments)
 
 
 def _inside(tasks: Sequence[Task]) -> _Inside:
