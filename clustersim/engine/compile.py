@@ -319,7 +319,8 @@ class Activities:
         """
         written = self.text(items, slowdown, frozenset(cells), extra)
         flows = {call: self.network.flows(call, cells[call.group]) for call in written.sizes}
-        source = Source(items, slowdown, frozenset(cells), extra, flows)
+        times = tuple(tuple((one.family, one.latency, one.size, one.bound) for one in own) for own in flows.values())
+        source = Source(items, slowdown, frozenset(cells), extra, flows, times)
         carried: Carried = {}
         for call, size in written.sizes.items():
             to = self.network.variant(call), cells[call.group]
@@ -363,6 +364,8 @@ class Source(NamedTuple):
     extra: float | None
     """Seconds of launches besides, where the host begins with the first; None: all is launched in time."""
     flows: Mapping[Collective, tuple[Flow, ...]]
+    times: tuple[tuple[object, ...], ...]
+    """By collective, what tells how long its flows take on an idle fabric: like groups have the same on other links."""
 
 
 def timed(
@@ -372,10 +375,10 @@ def timed(
     activities, known = Activities(seconds, network, host), dict[tuple[object, ...], Activity]()
     result = {}
     for old, source in sources.items():
-        key = id(old.segments), source.slowdown
+        key = id(source.items), source.slowdown, source.families, source.extra, source.times
         if key not in known:
             known[key] = old.timed(tuple(_segments(activities.text(*source[:4]), source.flows)))
-        result[old] = known[key].carrying(old.carried)
+        result[old] = old.like(known[key])
     return result
 
 

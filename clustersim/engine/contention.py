@@ -79,7 +79,7 @@ class Holders:
         nodes, count = len(self.node), len(self.of)
         if not nodes:
             return Met(self.node, self.node, self.node)
-        idle = np.array([_around(activity) for activity in activities])[self.slot]
+        idle = np.array([activity.around for activity in activities])[self.slot]
         over, begun = ends[self.node] - idle[:, 1], starts[self.node] + idle[:, 0]
         order = np.argsort(np.concatenate([over, begun]), kind="stable")
         turn = np.empty(2 * nodes, np.int64)  # in which all nodes end and begin
@@ -116,12 +116,6 @@ def _levels(row: Ints, change: Floats) -> Floats:
     before = np.append(0.0, level)[start]
     held: Floats = level - np.repeat(before, np.diff(np.append(start, len(row))))
     return held
-
-
-def _around(activity: Activity) -> tuple[float, float]:
-    """Return the seconds of an activity before its first byte moves, and after its last one has."""
-    first, last = activity.segments[0], activity.segments[-1]
-    return first.compute + (first.flow.latency if first.flow else 0.0), 0.0 if last.flow else last.compute
 
 
 class Slowed(NamedTuple):

@@ -47,30 +47,58 @@ class Activity:
     that they ask of each link.
     """
 
-    __slots__ = ("asked", "carried", "compute", "ends", "idle", "moving", "segments")
+    __slots__ = ("_segments", "_times", "asked", "carried", "compute", "ends", "idle", "moving")
 
     NONE: ClassVar[Activity]
 
     def __init__(self, segments: Iterable[Segment], carried: Carried | None = None) -> None:
-        self.segments = tuple(segments)
+        self._segments, self._times = tuple(segments), self
         self.carried = carried or {}
-        self.compute = math.fsum(s.compute for s in self.segments)
-        self.ends, self.moving = _idle(self.segments)
+        self.compute = math.fsum(s.compute for s in self._segments)
+        self.ends, self.moving = _idle(self._segments)
         self.idle = self.ends[-1] if self.ends else 0.0
-        self.asked = _peaks(s.flow for s in self.segments)
+        self.asked = _peaks(s.flow for s in self._segments)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """What it does, one after the other."""
+        if self._times is not self:  # few ask for the segments of what has the times of another
+            pairs = zip(self._times.segments, self._segments, strict=True)
+            self._segments = tuple(Segment(times.compute, own.flow, times.launched) for times, own in pairs)
+            self._times = self
+        return self._segments
+
+    @property
+    def around(self) -> tuple[float, float]:
+        """Seconds before its first byte moves, and after its last one has."""
+        first, last = self._times.segments[0], self._times.segments[-1]
+        return first.compute + (first.flow.latency if first.flow else 0.0), 0.0 if last.flow else last.compute
 
     def timed(self, segments: Sequence[Segment]) -> Activity:
         """Return the same with other seconds of computation before each flow: `segments` have the flows of this one."""
         one = self.carrying(self.carried)
-        one.segments, one.compute = tuple(segments), math.fsum(s.compute for s in segments)
-        one.ends, one.moving = _idle(one.segments)
+        one._segments, one._times, one.compute = tuple(segments), one, math.fsum(s.compute for s in segments)
+        one.ends, one.moving = _idle(one._segments)
         one.idle = one.ends[-1]
+        return one
+
+    def like(self, other: Activity) -> Activity:
+        """Return the same with the times of another, whose flows are as many and take as long."""
+        one = self.carrying(self.carried)
+        one._times, one.compute, one.ends, one.idle, one.moving = (
+            other,
+            other.compute,
+            other.ends,
+            other.idle,
+            other.moving,
+        )
         return one
 
     def carrying(self, carried: Carried) -> Activity:
         """Return the same with other bytes for the link report."""
         one = Activity.__new__(Activity)
-        one.segments, one.compute, one.ends, one.idle = self.segments, self.compute, self.ends, self.idle
+        one._segments, one._times = self._segments, one if self._times is self else self._times
+        one.compute, one.ends, one.idle = self.compute, self.ends, self.idle
         one.moving, one.asked, one.carried = self.moving, self.asked, carried
         return one
 
