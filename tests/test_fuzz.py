@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
+from examples import examples
 
 from clustersim.cli.main import main
 from tests import fuzz
@@ -31,9 +32,9 @@ def test_what_is_mutated_works_unmutated(number, tmp_path, monkeypatch):
 
 
 def test_a_few_hundred_inputs():
-    ends, findings = fuzz.fuzz(200, seed=10)
+    ends, findings = fuzz.fuzz(examples(200), seed=10)
     assert not findings
-    assert sum(ends.values()) == 200
+    assert sum(ends.values()) == examples(200)
 
 
 @pytest.mark.slow

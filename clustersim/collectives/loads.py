@@ -125,12 +125,12 @@ def node_loads(near: Topology, ranks: Ints, phase: Phase) -> PhaseLoads:
     steps = near.same_in_next_node()
     if steps is None or ranks.size < _FEW or len(ranks) < 2:
         return pair_loads(near, ranks, phase)
-    node, local = divide(ranks, near.gpus_per_node)
-    firsts, which = distinct_rows(np.concatenate((node - node[:, :1], local), axis=1))
+    node = divide(ranks[:, 0], near.gpus_per_node)[0]
+    firsts, which = distinct_rows(ranks - node[:, np.newaxis] * near.gpus_per_node)
     if len(firsts) > _KINDS:
         return pair_loads(near, ranks, phase)
     kinds = [_by_link(pair_loads(near, ranks[[first]], phase)) for first in firsts]
-    moved = node[:, 0] - node[firsts, 0][which]
+    moved = node - node[firsts][which]
     lengths = np.array([len(one.link) for one in kinds])[which]
     start = np.append(0, np.cumsum(lengths))
     link, weight = np.empty(start[-1], np.int64), np.empty(start[-1])
