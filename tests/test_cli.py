@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -62,6 +63,9 @@ def test_run_imports_neither_torch_nor_what_it_does_not_need(predictor, files, t
     found = imported(*RUN[:-1], predictor, *files, "--quiet")
     assert "simpy" in found
     assert not found & UNUSED
+    plugins = [name.split(".")[1:4] for name in found if re.match(r"clustersim\.\w+\.kinds\.", name)]
+    used = {room: {one[2] for one in plugins if one[0] == room} for room in ("topology", "predictors", "schedules")}
+    assert used == {"topology": {"single_node"}, "predictors": {predictor}, "schedules": {"one_f_one_b"}}
 
 
 def test_share_imports_neither_torch_nor_what_it_does_not_need():
