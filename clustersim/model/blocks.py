@@ -9,9 +9,13 @@ from itertools import cycle, islice
 from clustersim.config.workload import Block, Model
 
 
-@lru_cache(maxsize=256)
 def kinds(model: Model) -> tuple[Model, ...]:
     """Return for each layer in order the model that it would be a layer of if all were like it; equal ones are one object."""
+    return _different(model) if model.blocks or model.dense_layers else (model,) * model.layers
+
+
+@lru_cache(maxsize=256)
+def _different(model: Model) -> tuple[Model, ...]:
     whole = model.model_copy(update={"blocks": (), "dense_layers": 0, "dense_ffn": None})
     if model.blocks:
         same: dict[Model, Model] = {}

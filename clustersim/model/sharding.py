@@ -39,7 +39,7 @@ class ShardedModel:
 
     def of(self, kind: Model) -> ShardedModel:
         """Return the shapes of a layer of one kind."""
-        return replace(self, model=kind)
+        return self if kind is self.model else replace(self, model=kind)
 
     @property
     def tp(self) -> int:

@@ -22,11 +22,9 @@ from clustersim.model.sharding import ShardedModel, gated
 def blocks(shard: ShardedModel) -> tuple[Layer, ...]:
     """Return the blocks of the model in order, for one tp rank and one microbatch; equal ones are one object."""
     found, encoder = kinds(shard.model), encoder_of(shard) if shard.model.encoder_layers else None
-    made = {id(kind): block(shard.of(kind), encoder) for kind in {id(kind): kind for kind in found}.values()}
-    return (
-        *(encoder_blocks(encoder, shard.model.encoder_layers) if encoder else ()),
-        *(made[id(kind)] for kind in found),
-    )
+    made = {one: block(shard.of(kind), encoder) for one, kind in {id(kind): kind for kind in found}.items()}
+    own = tuple(made.values()) * len(found) if len(made) == 1 else tuple(made[id(kind)] for kind in found)
+    return (*encoder_blocks(encoder, shard.model.encoder_layers), *own) if encoder else own
 
 
 def encoder_blocks(encoder: ShardedModel, layers: int) -> tuple[Layer, ...]:

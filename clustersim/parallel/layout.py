@@ -36,8 +36,14 @@ def portions(split: Parallelism, layers: int, mtp: int) -> tuple[Portion, ...]:
     if split.layout is not None:
         return read(split.layout, layers, mtp, split.pp, split.vpp)
     counts = cut(layers, split)
-    last = len(counts) - 1
-    return tuple(Portion(i == 0, count, mtp * (i == last), i == last) for i, count in enumerate(counts))
+    if len(counts) == 1:
+        return (Portion(True, counts[0], mtp, True),)
+    between = {count: Portion(False, count, 0, False) for count in counts[1:-1]}
+    return (
+        Portion(True, counts[0], 0, False),
+        *(between[n] for n in counts[1:-1]),
+        Portion(False, counts[-1], mtp, True),
+    )
 
 
 def cut(layers: int, split: Parallelism) -> tuple[int, ...]:

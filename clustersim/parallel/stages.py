@@ -184,14 +184,14 @@ def stages(job: Job, position: int = 0) -> tuple[Stage, ...]:
     made: dict[tuple[Hashable, ...], Stage] = {}
     found = []
     for index, portion in enumerate(cut):
-        own = layers.blocks[first[index] : first[index + 1]]
+        start, end = first[index], first[index + 1]
         # a stage hands on one activation of a token, and those of predictions whose loss comes later
-        received = 0.0 if portion.embedding else layers.between(first[index], further[index])
-        sent = 0.0 if portion.loss else layers.between(first[index + 1], further[index + 1])
-        entry = first[index] <= job.model.encoder_layers < first[index + 1]
-        key = (portion.embedding, portion.mtp, portion.loss, entry, received, sent, *map(id, own))
+        received = 0.0 if portion.embedding else layers.between(start, further[index])
+        sent = 0.0 if portion.loss else layers.between(end, further[index + 1])
+        key = (portion, start <= layers.encoder < end, received, sent, layers.order[start:end])
         if key not in made:
-            made[key] = layers.stage(portion, layers.entered(portion, own, first[index]), received, sent)
+            own = layers.entered(portion, layers.blocks[start:end], start)
+            made[key] = layers.stage(portion, own, received, sent)
         found.append(made[key])
     return tuple(found)
 
@@ -214,7 +214,9 @@ class _Layers:
         self.tied = shard.model.tied_embeddings
         encoder = encoder_of(shard) if shard.model.encoder_layers else shard
         self.embedding, self.head = embedding(encoder), head(shard)
-        self.blocks = blocks(shard)
+        self.blocks, self.encoder = blocks(shard), shard.model.encoder_layers
+        self.order = tuple(map(id, self.blocks))
+        self.own, self.beside = hidden_bytes(shard), hidden_bytes(encoder) if self.encoder else 0.0
         self.table = sum(op.parameters for op in self.embedding.operators if op.name == TABLE)
 
     def between(self, blocks: int, predictions: int) -> float:
@@ -222,17 +224,14 @@ class _Layers:
 
         One activation of a token, those of predictions whose loss comes later, and within a decoder the encoder's output.
         """
-        encoder, own = self.shard.model.encoder_layers, hidden_bytes(self.shard)
-        if not encoder:
-            return own * (1 + predictions)
-        beside = hidden_bytes(encoder_of(self.shard))
-        return beside if blocks <= encoder else own + beside
+        if not self.encoder:
+            return self.own * (1 + predictions)
+        return self.beside if blocks <= self.encoder else self.own + self.beside
 
     def entered(self, portion: Portion, own: Sequence[Layer], first: int) -> list[Layer]:
         """Return the blocks of a stage that begin at the `first`, with the decoder's embedding before its first one."""
-        place = self.shard.model.encoder_layers - first
-        found = self.marker.stage(own)
-        if not self.shard.model.encoder_layers or not 0 <= place < len(own):
+        place, found = self.encoder - first, self.marker.stage(own)
+        if not self.encoder or not 0 <= place < len(own):
             return found
         held = portion.embedding or (self.tied and portion.loss)
         return [*found[:place], decoder_entry(self.shard, not held), *found[place:]]
@@ -257,5 +256,6 @@ class _Layers:
         found = [self.embedding] * portion.embedding + own
         predictions = [not held, *[False] * portion.mtp][: portion.mtp]
         found += [self.marker.prediction(prediction(self.shard, table)) for table in predictions]
-        found += ([self.head] + [further_head(self.shard)] * further) * portion.loss
+        if portion.loss:
+            found += [self.head, *([further_head(self.shard)] * further if further else ())]
         return tuple((several[0], len(several)) for several in (list(group) for _, group in groupby(found, key=id)))
