@@ -180,6 +180,11 @@ class Overlap(Spec):
     """Parameters of the distributed optimizer are gathered during the first forward passes."""
     p2p: bool = False
     """A stage goes on while its activations travel."""
+    tp: Literal["none", "bulk", "ring"] = "none"
+    """Which tensor-parallel communication runs beside products. `bulk`: in the backward pass of a column-parallel linear, the
+    gather of its input under the gradient of the input and the reduction of that under the gradient of the weights (Megatron
+    since 2021). `ring`: those, and gathers and reductions in chunks under the chunks of the product that they feed or that feeds
+    them (Transformer Engine's userbuffers; needs sequence_parallel)."""
 
 
 class Fsdp(Spec):

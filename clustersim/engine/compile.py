@@ -345,7 +345,7 @@ class Activities:
         """Return the activity of a source; those with the same flows are one."""
         key = id(source.items), source.slowdown, source.families, source.extra, *map(id, source.flows.values())
         if key not in self.known:
-            self.known[key] = Activity(_segments(self.text(*source[:4]), source.flows))
+            self.known[key] = Activity(_segments(self.text(*source[:4]), source.flows, self.network.topology.gpu.sms))
         return self.known[key]
 
     def transfer(self, call: Collective, cell: int) -> Activity:
@@ -377,15 +377,26 @@ def timed(
     for old, source in sources.items():
         key = id(source.items), source.slowdown, source.families, source.extra, source.times
         if key not in known:
-            known[key] = old.timed(tuple(_segments(activities.text(*source[:4]), source.flows)))
+            known[key] = old.timed(
+                tuple(_segments(activities.text(*source[:4]), source.flows, network.topology.gpu.sms))
+            )
         result[old] = old.like(known[key])
     return result
 
 
-class _Written(NamedTuple):
-    """Seconds before each call and after the last, and when they are launched; and the bytes of each different call in all."""
+class _Part(NamedTuple):
+    """A call, the seconds of kernels before and beside it, and before when it cannot begin, as it is not launched."""
 
-    parts: tuple[tuple[float, float, Collective], ...]
+    before: float
+    launched: float
+    call: Collective
+    beside: float = 0.0
+
+
+class _Written(NamedTuple):
+    """What computes before each call and after the last, and when it is launched; the bytes of each different call in all."""
+
+    parts: tuple[_Part, ...]
     rest: tuple[float, float]
     sizes: Mapping[Collective, float]
     launching: float = 0.0
@@ -394,30 +405,37 @@ class _Written(NamedTuple):
 def _write(
     items: Steps, seconds: Seconds, slowdown: float, families: frozenset[str], host: Launches | None = None
 ) -> _Written:
-    parts: list[tuple[float, float, Collective]] = []
+    parts: list[_Part] = []
     sizes: dict[Collective, float] = {}
-    compute = 0.0
+    compute, over = 0.0, 0
     for item in items:
         if isinstance(item, Kernel):
             took = seconds[item] * slowdown
-            compute += took
+            if over:
+                parts[-1], over = parts[-1]._replace(beside=parts[-1].beside + took), over - 1
+            else:
+                compute += took
             if host is not None:
                 host.kernel(item, took)
         elif isinstance(item, Collective) and item.group in families:
-            parts.append((compute, host.call(item) if host else 0.0, item))
+            parts.append(_Part(compute, host.call(item) if host else 0.0, item))
             sizes[item] = sizes.get(item, 0.0) + item.size
-            compute = 0.0
+            compute, over = 0.0, item.over
     if host is None:
         return _Written(tuple(parts), (compute, 0.0), sizes)
     return _Written(tuple(parts), (compute, host.queue.over), sizes, host.queue.launched)
 
 
-def _segments(written: _Written, flows: Mapping[Collective, Sequence[Flow]]) -> Iterator[Segment]:
+def _segments(written: _Written, flows: Mapping[Collective, Sequence[Flow]], sms: float) -> Iterator[Segment]:
+    """Yield the segments of what is written; sms: of the GPU."""
     compute = launched = 0.0
-    for before, begun, call in written.parts:
+    for before, begun, call, beside in written.parts:
         compute, launched = compute + before, max(launched, begun)
+        idle = sum(flow.idle for flow in flows[call]) or 1.0
         for flow in flows[call]:
-            yield Segment(compute, flow, launched)
+            yield Segment(compute, flow, launched, beside * flow.idle / idle, call.sms / sms)  # over all of its phases
             compute = launched = 0.0
+        if not flows[call]:
+            compute += beside
     compute, launched = compute + written.rest[0], max(launched, written.rest[1])
     yield Segment(compute, None, launched)

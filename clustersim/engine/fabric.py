@@ -27,12 +27,20 @@ _LAST = 2  # SimPy priority: after everything else that happens at the same time
 
 
 class Segment(NamedTuple):
-    """`compute` seconds, then one flow or none."""
+    """`compute` seconds, then one flow or none; with it begins what is computed `beside` it, and both are waited for."""
 
     compute: float
     flow: Flow | None
     launched: float = 0.0
     """Seconds after the begin of the activity before which the computation is not over: the host launches it too late."""
+    beside: float = 0.0
+    """Seconds of computation while the flow moves, or after it."""
+    share: float = 0.0
+    """What the flow takes of the GPU from that computation as long as it moves: SMs, of all that the GPU has."""
+
+    def over(self, moving: float) -> float:
+        """Return the seconds that a flow which moves so long takes together with what is computed beside it."""
+        return max(moving, self.beside + self.share * moving) if self.beside else moving
 
 
 Carried = dict[tuple[tuple[str, str, str], int], float]
@@ -43,8 +51,8 @@ class Activity:
     """A fixed sequence of segments that can be started any number of times.
 
     carried: bytes of the collectives and messages inside, for the link report. ends: idle time at which each segment's
-    computation and flow end. moving: idle seconds of its flows by family, and of waiting for the host. asked: the most bytes/s
-    that they ask of each link.
+    computation and flow end. moving: idle seconds of its flows by family, without those beside
+    computation, and of waiting for the host. asked: the most bytes/s that its flows ask of each link.
     """
 
     __slots__ = ("_segments", "_times", "asked", "carried", "compute", "ends", "idle", "moving")
@@ -54,7 +62,7 @@ class Activity:
     def __init__(self, segments: Iterable[Segment], carried: Carried | None = None) -> None:
         self._segments, self._times = tuple(segments), self
         self.carried = carried or {}
-        self.compute = math.fsum(s.compute for s in self._segments)
+        self.compute = math.fsum(s.compute + s.beside for s in self._segments)
         self.ends, self.moving = _idle(self._segments)
         self.idle = self.ends[-1] if self.ends else 0.0
         self.asked = _peaks(s.flow for s in self._segments)
@@ -64,7 +72,7 @@ class Activity:
         """What it does, one after the other."""
         if self._times is not self:  # few ask for the segments of what has the times of another
             pairs = zip(self._times.segments, self._segments, strict=True)
-            self._segments = tuple(Segment(times.compute, own.flow, times.launched) for times, own in pairs)
+            self._segments = tuple(times._replace(flow=own.flow) for times, own in pairs)
             self._times = self
         return self._segments
 
@@ -77,7 +85,7 @@ class Activity:
     def timed(self, segments: Sequence[Segment]) -> Activity:
         """Return the same with other seconds of computation before each flow: `segments` have the flows of this one."""
         one = self.carrying(self.carried)
-        one._segments, one._times, one.compute = tuple(segments), one, math.fsum(s.compute for s in segments)
+        one._segments, one._times, one.compute = tuple(segments), one, math.fsum(s.compute + s.beside for s in segments)
         one.ends, one.moving = _idle(one._segments)
         one.idle = one.ends[-1]
         return one
@@ -106,16 +114,17 @@ class Activity:
 def _idle(segments: Iterable[Segment]) -> tuple[list[float], dict[str, float]]:
     """Return when each computation and flow is over on an idle fabric, and the seconds of flows by family and of waiting."""
     now, ends, spent = 0.0, list[float](), dict[str, float]()
-    for compute, flow, launched in segments:
+    for segment in segments:
+        compute, flow, launched, beside, _ = segment
         now += compute
         if launched > now:
             spent[HOST] = spent.get(HOST, 0.0) + launched - now
             now = launched
         ends.append(now)
         if flow is not None:
-            idle = flow.idle
-            now += idle
-            spent[flow.family] = spent.get(flow.family, 0.0) + idle
+            took = segment.over(flow.idle)
+            now += took
+            spent[flow.family] = spent.get(flow.family, 0.0) + took - beside
         ends.append(now)
     return ends, spent
 
@@ -154,7 +163,7 @@ class _Run(Timer):
     `index` counts half segments: even computes, odd flows; -1 while it sleeps.
     """
 
-    __slots__ = ("activity", "done", "ends", "index", "remaining", "started", "version")
+    __slots__ = ("activity", "begun", "done", "ends", "index", "remaining", "started", "version")
 
     def __init__(
         self,
@@ -169,6 +178,7 @@ class _Run(Timer):
         self.ends: list[float] | None = None  # when each half segment ended, once awake
         self.version = 0
         self.remaining = 0.0
+        self.begun = started  # of the half segment
 
 
 class Fabric:
@@ -249,7 +259,7 @@ class Fabric:
         if index == len(run.activity.ends):
             self._finish(run)
             return
-        run.index = index
+        run.index, run.begun = index, self.env.now - gone
         segment = run.activity.segments[index // 2]
         if index % 2 == 0:
             late = run.started + segment.launched - self.env.now
@@ -257,7 +267,10 @@ class Fabric:
             return
         flow = segment.flow
         if flow is None or not flow.size:
-            self._later(run, max((flow.latency if flow else 0.0) - gone, 0.0), lambda: self._end(run))
+            self._later(run, max((flow.idle if flow else 0.0) - gone, 0.0), lambda: self._landed(run))
+            return
+        if gone >= flow.idle:  # what is computed beside it takes longer
+            self._later(run, max(segment.over(flow.idle) - gone, 0.0), lambda: self._end(run))
             return
         run.remaining = flow.size - max(gone - flow.latency, 0.0) * flow.bound
         if gone >= flow.latency:
@@ -270,6 +283,15 @@ class Fabric:
         version = run.version
         self._after(delay, lambda: call() if run.version == version else None)
 
+    def _landed(self, run: _Run) -> None:
+        """End a flow, when what is computed beside it is over too."""
+        moved = self.env.now - run.begun
+        left = run.activity.segments[run.index // 2].over(moved) - moved
+        if left > 0:
+            self._later(run, left, lambda: self._end(run))
+        else:
+            self._end(run)
+
     def _end(self, run: _Run) -> None:
         assert run.ends is not None
         run.ends.append(self.env.now)
@@ -278,7 +300,7 @@ class Fabric:
     def _move(self, run: _Run, flow: Flow) -> None:
         """Let the bytes of a flow move, its latency being over."""
         if not len(flow.links):
-            self._later(run, run.remaining / flow.bound, lambda: self._end(run))
+            self._later(run, run.remaining / flow.bound, lambda: self._landed(run))
             return
         slot = self.flows.add(flow, run.remaining, self.env.now)
         self.moving[slot] = next(self.begun), run
@@ -310,4 +332,4 @@ class Fabric:
         self.flows.remove(*slots)
         self._touch()
         for _, run in landed:
-            self._end(run)
+            self._landed(run)

@@ -17,7 +17,7 @@ LOGITS = "logits"
 def head_part(shard: ShardedModel) -> tuple[Operator, ...]:
     """Return the operators from the last block's output to the loss."""
     hidden = shard.model.hidden
-    logits = column(shard, LOGITS, hidden, shard.vocab, bias=shard.model.head_transform)
+    logits = column(shard, LOGITS, hidden, shard.vocab, bias=shard.model.head_transform, chunks=False)
     return (
         *((norm(shard, "final_norm", fork=False),) if shard.model.norm_position != "post" else ()),
         *(transform(shard) if shard.model.head_transform else ()),

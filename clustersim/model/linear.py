@@ -6,27 +6,35 @@ section 3), or ḡ and g̅ with sequence parallelism (Korthikanti et al. 2022, s
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from clustersim.model.elementwise import copy
 from clustersim.model.kernel import Kernel, gemm
-from clustersim.model.operator import Operator
+from clustersim.model.operator import Collective, Operator, Steps
 from clustersim.model.sharding import ShardedModel
 
 
-def column(shard: ShardedModel, name: str, inputs: int, outputs: int, *, bias: bool, saved: float = 0.0) -> Operator:
+def column(
+    shard: ShardedModel, name: str, inputs: int, outputs: int, *, bias: bool, saved: float = 0.0, chunks: bool = True
+) -> Operator:
     """Return a linear of `inputs` to `outputs` (this rank's) features whose input every tp rank needs whole.
 
     Without sequence parallelism the gradient of the input is all-reduced. With it the input is gathered forward and again
     for wgrad, and the gradient is reduce-scattered. `saved`: bytes of the output that are kept besides the input.
+    `chunks`: whether the gather may run under chunks of the product.
     """
     whole = (shard.tokens, inputs)
     gather = shard.exchange("all_gather", *whole) if shard.sequence_parallel else ()
     reduce = shard.exchange("reduce_scatter" if shard.sequence_parallel else "all_reduce", *whole)
     size = input_size(shard)
+    forward, gradient = product(shard, inputs, outputs), dgrad(shard, inputs, outputs)
+    weight = wgrad(shard, inputs, outputs, bias)
     return Operator(
         name,
-        (*gather, *product(shard, inputs, outputs)),
-        (*gather, *dgrad(shard, inputs, outputs), *reduce),
-        wgrad(shard, inputs, outputs, bias),
+        gathered(shard, gather, partial(product, shard, inputs, outputs)) if chunks else (*gather, *forward),
+        (*beside(shard, gather, len(gradient)), *gradient, *beside(shard, reduce, len(weight))),
+        weight,
         parameters=inputs * outputs + (outputs if bias else 0),
         saved=size * shard.local * inputs + saved,
         kept_input=size * shard.local * inputs,
@@ -41,14 +49,47 @@ def row(shard: ShardedModel, name: str, inputs: int, outputs: int, *, bias: bool
     replicated = shard.replicated(outputs) if bias else 0
     return Operator(
         name,
-        (*product(shard, inputs, outputs), *reduce),
-        (*gather, *dgrad(shard, inputs, outputs)),
+        scattered(shard, reduce, partial(product, shard, inputs, outputs)),
+        gathered(shard, gather, partial(dgrad, shard, inputs, outputs)),
         wgrad(shard, inputs, outputs, bias),
         parameters=inputs * outputs + replicated,
         replicated=replicated,
         saved=input_size(shard) * shard.tokens * inputs,
         kept_input=input_size(shard) * shard.tokens * inputs,
     )
+
+
+SMS = 16
+"""SMs of a collective beside a product, in bulk or under chunks of sums; rings are copy engines' work (the same file)."""
+SPLITS = 4
+"""Chunks of a product whose sums are scattered one by one: Transformer Engine's num_splits (common/comm_gemm_overlap)."""
+
+
+def beside(shard: ShardedModel, calls: tuple[Collective, ...], kernels: int) -> tuple[Collective, ...]:
+    """Return collectives under so many of the kernels that follow, if any runs under products."""
+    return calls if shard.overlap == "none" else tuple(call._replace(over=kernels, sms=SMS) for call in calls)
+
+
+def gathered(shard: ShardedModel, gather: tuple[Collective, ...], make: Callable[..., tuple[Kernel, ...]]) -> Steps:
+    """Return a product of what is gathered: whole, or in chunks, the own one first, under the ring that brings the next."""
+    if shard.overlap != "ring" or not gather or shard.tokens % shard.tp:
+        return (*gather, *make())
+    chunk = make(rows=shard.tokens // shard.tp)
+    [call] = gather
+    step = call._replace(size=call.size / (shard.tp - 1), over=len(chunk))  # (t - 1) / t of it in t - 1 steps
+    ring: Steps = (step, *chunk)
+    return (*(ring * (shard.tp - 1)), *chunk)
+
+
+def scattered(shard: ShardedModel, reduce: tuple[Collective, ...], make: Callable[..., tuple[Kernel, ...]]) -> Steps:
+    """Return a product whose sums are scattered: whole, or in chunks, each under the product of the next; the last is exposed."""
+    if shard.overlap != "ring" or not reduce or shard.tokens % SPLITS:
+        return (*make(), *reduce)
+    chunk = make(rows=shard.tokens // SPLITS)
+    [call] = reduce
+    part = call._replace(size=call.size / SPLITS)
+    under: Steps = (part._replace(over=len(chunk), sms=SMS), *chunk)
+    return (*chunk, *(under * (SPLITS - 1)), part)
 
 
 def input_size(shard: ShardedModel) -> float:

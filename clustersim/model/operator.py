@@ -26,6 +26,10 @@ class Collective(NamedTuple):
     """Bytes, counted as nccl-tests does: the whole array for all-reduce, all-gather and reduce-scatter, the bytes of one rank
     for all-to-all, the rows that one rank sends out and gets back for dispatch and combine, and all that one rank sends
     around a ring."""
+    over: int = 0
+    """So many of the kernels that follow run beside it; what comes after them waits for it."""
+    sms: int = 0
+    """SMs that it takes from them."""
 
 
 class Started(NamedTuple):

@@ -187,6 +187,12 @@ class ShardedModel:
         """Return a tp collective on a rows×columns array, or nothing when tp is 1."""
         return (Collective("tp", op, float(rows) * columns * (size or self.size)),) if self.tp > 1 else ()
 
+    @property
+    def overlap(self) -> str:
+        """Which tp collectives run beside products; those in chunks need the sequence split."""
+        chosen = self.parallelism.overlap.tp
+        return "none" if self.tp == 1 else "bulk" if chosen == "ring" and not self.sequence_parallel else chosen
+
     def across(self, op: CollectiveOp) -> tuple[Collective, ...]:
         """Return the exchange of the rows of this rank's tokens with the experts of the ep group, or nothing when ep is 1."""
         size = float(self.local) * self.visits * self.model.hidden * self.size

@@ -13,7 +13,7 @@ from clustersim.model.embedding import TABLE
 from clustersim.model.encoder import encoder_of
 from clustersim.model.head import LOGITS
 from clustersim.model.kernel import Kernel
-from clustersim.model.operator import Layer, Operator, OperatorStep, Steps
+from clustersim.model.operator import Collective, Layer, Operator, OperatorStep, Steps
 from clustersim.model.sharding import ShardedModel
 from clustersim.model.transformer import blocks, decoder_entry, embedding, further_head, head, hidden_bytes, prediction
 from clustersim.parallel.job import Job
@@ -153,11 +153,19 @@ class Stage:
             again = [rerun for rerun in layer.reruns if rerun.before == place]
             forward = [step for rerun in again for i in rerun.operators for step in layer.operators[i].forward]
             steps += (*forward, *op.backward_input, *op.backward_weight)
-            inputs += (*forward, *op.backward_input)
+            inputs += (*forward, *alone(op.backward_input))
             weights += op.backward_weight
             if self.owned(op):
                 ready.append((len(steps), op))
         return _Backward(tuple(steps), tuple(inputs), tuple(weights), tuple(ready))
+
+
+def alone(steps: Steps) -> Iterator[OperatorStep]:
+    """Yield steps without what follows them: a collective that ran beside it is waited for."""
+    for place, step in enumerate(steps):
+        left = sum(isinstance(one, Kernel) for one in steps[place + 1 :])
+        over = isinstance(step, Collective) and step.over > left
+        yield step._replace(over=0) if over and isinstance(step, Collective) else step
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,7 +200,7 @@ class _Draft:
         interleaved = "parallelism.overlap.p2p_interleaved" if (vpp or 1) > 1 else ""
         self.default("parallelism.overlap.p2p", run.overlap_p2p, interleaved)
         if run.overlap_tp:
-            self.assumed.append("overlap_tp: not modelled, tensor-parallel communication is exposed")
+            self.put("parallelism.overlap.tp", "ring")
 
     def sharded(self) -> None:
         """How sharded parameters are gathered: as the framework does where it shards them, else as FSDP2."""

@@ -1,0 +1,107 @@
+"""Tensor-parallel communication beside products: what it hides, what it takes from them, for both players."""
+
+import numpy as np
+import pytest
+import simpy
+from engine_cases import cluster, job
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clustersim.engine.fabric import Activity, Fabric, Segment
+from clustersim.engine.flows import Flow
+from clustersim.model.kernel import Kernel
+from clustersim.model.operator import Collective
+from clustersim.parallel.stages import stages
+from clustersim.simulation import run
+
+TIMES = st.floats(0.01, 10.0)
+SHARES = st.floats(0.0, 0.9)
+
+
+def flow(seconds, links=()):
+    return Flow("tp", 0.0, seconds, 1.0, np.array(links, np.int64), np.ones(len(links)))
+
+
+def played(*activities, capacity=(1.0,)):
+    """Return when activities that begin at 0 end, played by SimPy."""
+    env, ends = simpy.Environment(), {}
+    fabric = Fabric(env, capacity)
+    for number, activity in enumerate(activities):
+        fabric.start(activity, lambda _, number=number: ends.setdefault(number, env.now))
+    env.run()
+    return [ends[number] for number in range(len(activities))]
+
+
+@given(TIMES, TIMES)
+def test_what_is_shorter_than_the_computation_beside_it_costs_nothing_and_what_is_longer_the_rest(moving, beside):
+    activity = Activity([Segment(1.0, flow(moving), beside=beside)])
+    assert activity.idle == pytest.approx(1.0 + max(moving, beside))
+    assert activity.compute == pytest.approx(1.0 + beside)
+    assert activity.moving["tp"] == pytest.approx(max(moving - beside, 0.0), abs=1e-12)
+
+
+@given(TIMES, TIMES, SHARES)
+def test_computation_is_slowed_as_long_as_both_run(moving, beside, share):
+    found = Activity([Segment(0.0, flow(moving), beside=beside, share=share)]).idle
+    done = moving * (1 - share)  # of the computation, when the flow lands
+    assert found == pytest.approx(moving if beside <= done else moving + (beside - done))
+
+
+@given(st.integers(2, 16), TIMES, TIMES)
+def test_a_ring_in_chunks_has_its_closed_form(t, chunk, step):
+    ring = [Segment(0.0, flow(step), beside=chunk)] * (t - 1) + [Segment(chunk, None)]
+    assert Activity(ring).idle == pytest.approx((t - 1) * max(chunk, step) + chunk)
+
+
+@given(st.lists(st.tuples(TIMES, TIMES, TIMES, SHARES), min_size=1, max_size=4), st.booleans())
+def test_simpy_plays_what_is_idle_and_what_shares_a_link(rows, meet):
+    activity = Activity([Segment(a, flow(b, (0,)), beside=c, share=d) for a, b, c, d in rows])
+    [alone] = played(activity)
+    assert alone == pytest.approx(activity.idle)
+    if meet:  # half of the rate: as if each flow took twice as long
+        slow = Activity([Segment(a, flow(2 * b), beside=c, share=d) for a, b, c, d in rows])
+        ends = played(activity, activity)
+        assert max(ends) <= slow.idle * (1 + 1e-9)
+        assert max(ends) >= activity.idle * (1 - 1e-9)
+        assert ends[0] == pytest.approx(ends[1])
+
+
+def test_two_that_begin_together_on_one_link_take_twice_as_long_and_slow_what_is_beside_them_as_long():
+    one = Activity([Segment(0.0, flow(2.0, (0,)), beside=3.0, share=0.25)])
+    assert played(one) == pytest.approx([3.5])
+    assert played(one, one) == pytest.approx([4.0, 4.0])  # 4 s of moving leave 3 s of computation
+
+
+MODES = {"parallelism__tp": 4, "parallelism__dp": 2, "model__hidden": 2048, "training__seq": 1024}
+
+
+def step(mode, fold=True, engine="simpy", **more):
+    overrides = MODES | {"parallelism__overlap.tp": mode, "parallelism__sequence_parallel": True} | more
+    return run(cluster(2), job(**overrides), fold=fold, ignore_memory=True, engine=engine).summary
+
+
+@pytest.mark.parametrize("mode", ["none", "bulk", "ring"])
+@pytest.mark.parametrize("pp", [1, 2])
+def test_both_players_and_folding_agree(mode, pp):
+    more = {"parallelism__pp": pp, "parallelism__dp": 2 // pp}
+    reference = step(mode, **more)
+    for other in (step(mode, engine="auto", **more), step(mode, fold=False, **more)):
+        assert other["step_time_s"] == pytest.approx(reference["step_time_s"], rel=1e-9)
+    assert sum(reference["breakdown_s"].values()) == pytest.approx(reference["step_time_s"], rel=1e-9)
+
+
+def test_less_is_exposed_the_more_runs_beside_products():
+    wide = {"model__hidden": 8192, "model__heads": 64, "training__seq": 4096}
+    exposed = [step(mode, **wide)["breakdown_s"]["tp"] for mode in ("none", "bulk", "ring")]
+    assert exposed[0] > exposed[1] > exposed[2] > 0
+
+
+def test_chunks_move_and_multiply_what_the_whole_does():
+    def sums(mode):
+        placed = job(**MODES, **{"parallelism__overlap.tp": mode}, parallelism__sequence_parallel=True).place(8, 4)
+        [stage] = stages(placed)
+        steps = (*stage.forward, *stage.backward)
+        products = sum(step.flop for step in steps if isinstance(step, Kernel) and step.kind == "linear")
+        return products, sum(step.size for step in steps if isinstance(step, Collective))
+
+    assert sums("ring") == pytest.approx(sums("none"))
