@@ -52,19 +52,20 @@ _FREE = Flow.of("", 0.0, 0.0, np.inf)
 
 
 class Flows:
-    """Flows under way by slot. `lands` is when each will be over, infinite in a free slot; `limit` of each link in bytes/s.
-
-    Whoever sets a limit to infinity must know that the link cannot be full.
-    """
+    """Flows under way, by slot."""
 
     def __init__(self, limit: Floats) -> None:
         self.limit = limit
+        """Bytes/s by link. Whoever sets one to infinity must know that the link cannot be full."""
         self.solves = 0
-        self.used, self.weight = np.zeros((2, len(limit)))  # bytes/s, and the sum of the weights
+        self.used, self.weight = np.zeros((2, len(limit)))
+        """By link, the bytes/s that cross it, and the sum of their weights."""
         self.crossing = np.zeros(len(limit), np.int64)
+        """By link, how many flows cross it."""
         self.flow: list[Flow] = []
         self.free: list[int] = []
         self.rate, self.remaining, self.since, self.lands, self.bound = np.full((5, 0), np.inf)
+        """By slot, with bytes left at `since`; a flow is over when it lands, a free slot never."""
         self.fresh: list[int] = []
         self.level = np.inf
         self.full = np.zeros(len(limit), bool)  # or nearly so, when last solved
@@ -286,17 +287,16 @@ class Asked(NamedTuple):
 
 
 class Reservations:
-    """Links of `capacity` bytes/s, and what activities reserve of them.
-
-    reserved: the peaks of all that hold a link, `holders` their number, `asleep` the number of those that sleep. limit: the
-    capacity of a link, or infinite as long as somebody sleeps on it, since then it cannot be full.
-    """
+    """Links of `capacity` bytes/s, and what activities reserve of them."""
 
     def __init__(self, capacity: Floats) -> None:
         self.capacity, self.limit = capacity.copy(), capacity.copy()
+        """The limit is the capacity, or infinite as long as somebody sleeps on a link, since then it cannot be full."""
         self.most = capacity * FITS
         self.reserved = np.zeros(len(capacity))
+        """The sum of the peaks of all that hold a link."""
         self.holders, self.asleep = np.zeros((2, len(capacity)), np.int64)
+        """How many hold a link, and how many of them sleep."""
         rows: tuple[Floats | Ints, ...] = (
             self.capacity,
             self.limit,
