@@ -182,7 +182,8 @@ class Planner:
 
     def _splits(self, kind: Point) -> Iterator[Point]:
         whole = {**kind, NODES: 1}
-        layers = self.case.base.model.layers + self.case.base.parallelism.account_for_embedding
+        layers = self.case.base.model.layers + self.case.base.model.encoder_layers
+        layers += self.case.base.parallelism.account_for_embedding
         layers += self.case.base.parallelism.account_for_loss
         for start in legal(self.case, SweepSpace({}, whole, frozenset(), (TP,))):
             for pp in divisors(layers):

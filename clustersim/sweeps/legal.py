@@ -111,7 +111,7 @@ class PointValues:
     def layers(self) -> int:
         """What stages share: layers, and embedding and loss where they count as one."""
         more = bool(self("parallelism.account_for_embedding")) + bool(self("parallelism.account_for_loss"))
-        return int(self("model.layers")) + more
+        return int(self("model.layers")) + int(self("model.encoder_layers")) + more
 
     @property
     def least(self) -> int:
