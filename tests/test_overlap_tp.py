@@ -90,6 +90,16 @@ def test_both_players_and_folding_agree(mode, pp):
     assert sum(reference["breakdown_s"].values()) == pytest.approx(reference["step_time_s"], rel=1e-9)
 
 
+@pytest.mark.parametrize("mode", ["bulk", "ring"])
+def test_a_slow_gpu_slows_what_its_peers_compute_beside_communication(mode):
+    wide = MODES | {"model__hidden": 8192, "model__heads": 64, "training__seq": 4096, "parallelism__overlap.tp": mode}
+    asked = job(**wide, parallelism__sequence_parallel=True)
+    slow = cluster(2, extra="faults: [{gpu: 1, slowdown: 3}]")
+    all_slow = cluster(2, extra="faults: [{node: 0, slowdown: 3}, {node: 1, slowdown: 3}]")
+    one, every = (run(c, asked, ignore_memory=True).summary["step_time_s"] for c in (slow, all_slow))
+    assert one == pytest.approx(every, rel=1e-3)  # in lock-step; the norm of all ranks begins with the slowest
+
+
 def test_less_is_exposed_the_more_runs_beside_products():
     wide = {"model__hidden": 8192, "model__heads": 64, "training__seq": 4096}
     exposed = [step(mode, **wide)["breakdown_s"]["tp"] for mode in ("none", "bulk", "ring")]

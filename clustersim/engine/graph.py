@@ -136,7 +136,13 @@ def together(activities: Sequence[Activity], known: dict[frozenset[Activity], Ac
     if key not in known:
         columns = zip(*(a.segments for a in distinct), strict=True)
         known[key] = Activity(
-            Segment(max(s.compute for s in column), column[0].flow, max(s.launched for s in column))
+            Segment(
+                max(s.compute for s in column),
+                column[0].flow,
+                max(s.launched for s in column),
+                max(s.beside for s in column),
+                column[0].share,
+            )
             for column in columns
         )
     return known[key]
