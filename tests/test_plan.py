@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from clustersim.cli.main import main
 from clustersim.config.workload import Workload
 from clustersim.errors import InputError
-from clustersim.plan.planner import Planner
+from clustersim.plan.planner import NEAR, Planner
 from clustersim.plan.reliability import (
     DAY,
     _least_spares,
@@ -156,7 +156,7 @@ def planner():
 KIND = {"cluster.gpu": "h100", "predictor": "roofline", "training.global_batch": 512}
 
 
-def test_a_plan_is_in_time_and_no_cheaper_one_that_was_looked_at_is(planner):
+def test_a_plan_is_in_time_and_none_that_was_looked_at_is_a_percent_cheaper(planner):
     asked = PlanRequest(1e12, 10.0, None, (KIND,))
     found = planner.plan(asked, KIND)
     assert found.days <= 10
@@ -168,7 +168,7 @@ def test_a_plan_is_in_time_and_no_cheaper_one_that_was_looked_at_is(planner):
     ]
     for one in better[:40]:
         other = planner._of(asked, one.point, one.job, one.nodes, planner._row(one.point))
-        assert other.days > 10 or other.usd >= found.usd
+        assert other.days > 10 or other.usd >= found.usd * (1 - NEAR)
 
 
 def test_more_time_is_never_dearer_and_a_budget_is_kept(planner):

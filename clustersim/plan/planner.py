@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop
 from typing import NamedTuple
 
+from clustersim.config.overrides import parted
 from clustersim.errors import InputError
 from clustersim.model.kernel import Kernel
 from clustersim.model.parameters import parameters
@@ -39,6 +40,8 @@ MOST_GPUS = 200_000
 """Of a plan."""
 FEWEST, MOST = 1.2, 6.0
 """Nodes that are looked at, over those that would do at the peak rate of their GPUs."""
+NEAR = 0.01
+"""No split that was looked at is cheaper than a plan by more than this share of its cost."""
 LATER, SOONER = 1.35, 0.7
 """Deadlines, over the one that is asked for, of which the answer is at hand too."""
 
@@ -98,9 +101,11 @@ class Planner:
     """What was simulated, by point."""
     spaces: dict[str, list[SizedSplit]] = field(default_factory=dict)
     """Splits by kind of cluster."""
+    bounds: dict[str, LowerBounds] = field(default_factory=dict)
+    """Lower bounds by kind of cluster, whatever the batch."""
 
     def plan(self, asked: PlanRequest, kind: Point) -> TrainingPlan | None:
-        """Return the cheapest plan on clusters of one kind, None where none is in time and within the budget.
+        """Return the cheapest plan on clusters of one kind, but for `NEAR`; None where none is in time and within the budget.
 
         With a deadline the least rent is sought, or the fewest nodes where nobody says what they cost; without, the least days.
         """
@@ -109,7 +114,7 @@ class Planner:
         heap = [one for one in heap if one.cost < math.inf]
         heapify(heap)
         tried, best, plan = 0, math.inf, None
-        while heap and heap[0].cost < best:
+        while heap and heap[0].cost < best * (1 - NEAR):
             split = heappop(heap).split
             row = self._row(split.point)
             tried += 1
@@ -144,7 +149,7 @@ class Planner:
 
     def _space(self, asked: PlanRequest, kind: Point) -> Iterator[SizedSplit]:
         one = self.case.cluster({**kind, NODES: 1}).simulator
-        bounds = LowerBounds(one.preparation)
+        bounds = self.bounds.setdefault(repr(parted(kind)[0]), LowerBounds(one.preparation))
         fits = [
             found
             for found in self._fitting(asked, kind)
