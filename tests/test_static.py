@@ -10,11 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_folding import FABRICS, FAULTS
 
-from clustersim.engine.contention import peaks
+from clustersim.engine.contention import Met, peaks
 from clustersim.engine.fabric import Activity, Segment
 from clustersim.engine.instances import build
 from clustersim.engine.program import COMPUTE, Launched, Message, Program, Task
+from clustersim.engine.record import Period
 from clustersim.engine.static import longest
+from clustersim.engine.steady import Periods
 from clustersim.errors import InputError, SimulationError
 from clustersim.schedules.action import Action
 from clustersim.schedules.check import load, period
@@ -180,6 +182,16 @@ def test_a_period_more_is_put_in_at_one_place_after_the_first_backward_pass_of_e
             late = tuple(action._replace(microbatch=action.microbatch + each) for action in row)
             assert longer[:place] == row[:place]
             assert longer[place:] == late[place - passes :]
+
+
+def test_a_period_is_not_skipped_when_what_follows_waits_as_long_for_what_no_period_delays():
+    """Else the critical path of two that end at one time could go on from the one that stays where it is."""
+    rows = [np.array(row) for row in ([-1, 0, 1, 2, 3], [-1, 2, 3, -1, -1])]  # nodes by place, and one period later
+    follows = np.array([False, False, False, False, True])
+    found = Periods(Period(1, 1, rows[1], rows[0], np.array([0])), 0, 1, np.array([0]), np.array([2]), follows)
+    nobody = Met(*[np.empty(0, np.int64)] * 3)
+    assert found.skipped(np.array([0.5, 1.0, 2.0, 3.0, 4.0]), nobody, 7).seconds == 1.0
+    assert found.skipped(np.array([2.0, 1.0, 2.0, 3.0, 4.0]), nobody, 7) is None
 
 
 def test_schedules_that_do_not_repeat_are_played_whole():

@@ -91,7 +91,7 @@ def _nodes(record: Record) -> tuple[list[int], list[int]]:
         node = a[node] if ends[a[node]] >= ends[b[node]] else b[node]
         if not left or skipped is None or not skipped.period.before(node):
             continue
-        while left and skipped.period.before(node):
+        while left and skipped.period.before(node) and skipped.period.later[node] >= 0:
             node, left = skipped.period.later[node], left - 1
         if node in seen:
             first, then = seen[node]
