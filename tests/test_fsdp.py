@@ -76,6 +76,25 @@ def test_bytes_on_nics_are_those_of_the_closed_form(fsdp, gathers, reductions):
     assert sent(result) == pytest.approx(3 / 4 * total, rel=1e-12)
 
 
+@pytest.mark.parametrize("under", [False, True])
+@pytest.mark.parametrize("zero", [0, 2])
+def test_gradients_reduced_in_every_microbatch_move_as_often(zero, under):
+    """As ZeRO-2 does: m reductions of 4 bytes a parameter, and the gathering of 2 after the update."""
+    split = {"zero": zero, "reduce_every_microbatch": True, "overlap__grad_reduce": under, "algorithms__dp": "ring"}
+    one = job(training__global_batch=16, **{f"parallelism__{key}": value for key, value in split.items()})
+    simulator = Simulator(cluster(4, gpus=1, nics=1))
+    result = simulator.run(one, ignore_memory=True)
+    parameters = sum(parameters_of(result.job))
+    total = 4 * 4 * parameters * (1 if zero else 2) + (2 * parameters if zero else 0)
+    assert sent(result) == pytest.approx(3 / 4 * total, rel=1e-12)
+    quick, whole = (
+        simulator.run(one, ignore_memory=True, engine="auto"),
+        simulator.run(one, ignore_memory=True, fold=False),
+    )
+    assert quick.record.end == pytest.approx(result.record.end, rel=1e-12)
+    assert whole.record.end == pytest.approx(result.record.end, rel=1e-9)
+
+
 def test_hybrid_sharding_gathers_inside_a_node_and_reduces_shards_across():
     one = job(training__global_batch=32, **ZERO3, parallelism__fsdp__shard=4)
     result = run(cluster(4, gpus=4, nics=4), one, ignore_memory=True)
@@ -261,6 +280,11 @@ def test_what_is_gathered_at_once_is_the_root_and_the_blocks_on_their_way():
             },
             "parallelism.fsdp.no_sync: false reduces behind each whole backward pass, which zero_bubble cuts in two; "
             "write true or zero: 1",
+        ),
+        (
+            {"parallelism__reduce_every_microbatch": True, "parallelism__pp": 2},
+            "parallelism.reduce_every_microbatch: true is for whole replicas that ZeRO-3 does not cut; "
+            "leave it out, or set parallelism.pp 2 to 1",
         ),
         ({"parallelism__fsdp__shard": 1, "parallelism__zero": 3}, "parallelism.fsdp.shard: 1 must be at least 2"),
         ({"parallelism__zero": 4}, "parallelism.zero: 4 must be at most 3"),

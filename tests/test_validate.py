@@ -162,7 +162,7 @@ def test_a_models_name_says_which_of_its_layers_differ(tmp_path, model, change, 
 @pytest.mark.parametrize(
     ("change", "kind"),
     [
-        ({"zero_stage": "2", "overlap_grad_reduce": "1"}, "ZeRO-2"),  # four microbatches, each reduced
+        ({"zero_stage": "2", "overlap_grad_reduce": "1"}, "ZeRO-2"),  # four microbatches in a pipeline, each reduced
         ({"zero_stage": "2", "global_batch": "4"}, "ZeRO-2"),  # reduced between passes
         ({"cp": "2"}, "layout"),  # twice the GPUs of the run
         ({"kv_heads": "MLA"}, "multi-latent attention"),
@@ -209,6 +209,13 @@ def test_sharded_parameters_come_with_the_defaults_of_the_framework(tmp_path):
         assert not found["parallelism"]["fsdp"]["copy_out"]
     nemo = adapt(row(tmp_path, zero_stage="3", framework="NeMo 25.02", year="2025", precision="bf16"))
     assert any(said.startswith("parallelism.fsdp: FSDP2's") for said in nemo.assumed)
+
+
+def test_zero_2_reduces_every_microbatch_where_there_is_no_pipeline(tmp_path):
+    several = {"zero_stage": "2", "pp": "1", "dp": "4"}
+    assert specs(adapt(row(tmp_path, **several)))[1]["parallelism"]["reduce_every_microbatch"] is True
+    exposed = [evaluate(row(tmp_path, **{**several, "zero_stage": z}))["breakdown_s"]["dp"] for z in ("1", "2")]
+    assert exposed[1] > 1.3 * exposed[0]  # two reductions and one gathering for one of each
 
 
 def test_zero_2_is_simulated_where_gradients_are_reduced_once_under_the_backward_pass(tmp_path):

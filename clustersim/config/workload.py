@@ -276,6 +276,9 @@ class Parallelism(Spec):
     """0; 1 for the distributed optimizer; 2 also frees the gradients of a stage, all but its share, once its last backward
     pass has reduced them (with overlap.grad_reduce), which helps where the passes of a stage follow each other; 3 shards
     parameters too (FSDP)."""
+    reduce_every_microbatch: bool = False
+    """Gradients are reduced after the backward pass of every microbatch, under it with overlap.grad_reduce, as DeepSpeed's ZeRO-2
+    does; each pass waits for its own. Without a pipeline."""
     fsdp: Fsdp = Fsdp()
     """How `zero: 3` gathers parameters and reduces gradients."""
     bucket: Count | None = None

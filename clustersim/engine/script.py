@@ -87,6 +87,9 @@ class _Writer:
                 steps[action.letter, action.stage] = (*before, *self.sharded(action), *after)
                 special |= {one: (*before, *lines, *after) for one, lines in self.sharded_once(action)}
                 continue
+            if self.job.parallelism.reduce_every_microbatch and self.kinds and action.letter in "BW":
+                steps[action.letter, action.stage] = (*before, *self.reduced_at_once(action), *after)
+                continue
             steps[action.letter, action.stage] = (*before, *self.computed(action, self.items(action)), *after)
             if self.job.parallelism.overlap.grad_reduce and self.kinds and action.letter in "BW":
                 special[action] = (*before, *self.reduced(action), *after)
@@ -207,6 +210,16 @@ class _Writer:
                 marks += [(bucket.position, line) for line in self.reduce(family, action.stage, bucket.parameters)]
         return self.marked(action, items, marks)
 
+    def reduced_at_once(self, action: Action) -> Iterator[Instruction]:
+        """Yield a backward pass and the reduction of its gradients, bucket by bucket under it or behind it, and wait for that."""
+        if self.job.parallelism.overlap.grad_reduce:
+            yield from self.reduced(action)
+        else:
+            yield from self.computed(action, self.items(action))
+            for family, expert in self.kinds:
+                yield from self.reduce(family, action.stage, self.stages[action.stage].held(expert))
+        yield from (Wait(family) for family, _ in self.kinds)
+
     def gathered(self) -> tuple[tuple[Instruction, ...], dict[Action, tuple[Instruction, ...]]]:
         """Launch all gathers at once; the first forward pass of each stage waits for each bucket where it reads it."""
         starts: dict[str, list[Instruction]] = {family: [] for family, _ in self.kinds}
@@ -228,7 +241,8 @@ class _Writer:
     def reduce_all(self) -> Iterator[Instruction]:
         """Yield the reduction of what is not reduced yet, then that of the tied embedding."""
         for family, expert in () if self.job.sharded else self.kinds:
-            if not self.job.parallelism.overlap.grad_reduce:
+            split = self.job.parallelism
+            if not split.overlap.grad_reduce and not split.reduce_every_microbatch:
                 for stage in self.own:
                     yield from self.reduce(family, stage, self.stages[stage].held(expert))
             yield Wait(family)

@@ -295,7 +295,10 @@ def training_fits(job: Job) -> Iterator[Finding]:
         yield "training.gradients", f"{t.gradients} is narrower than {t.precision} weights; write fp32"
     if t.precision in ("fp16", "bf16") and t.gradients not in ("fp32", t.precision):
         yield "training.gradients", f"{t.gradients} does not match {t.precision} weights; write fp32 or {t.precision}"
-    if p.zero == 2 and not p.overlap.grad_reduce:
+    if p.reduce_every_microbatch and (p.pp > 1 or p.zero == 3):
+        remedy = "write fsdp.no_sync: false" if p.zero == 3 else f"leave it out, or set parallelism.pp {p.pp} to 1"
+        yield "parallelism.reduce_every_microbatch", f"true is for whole replicas that ZeRO-3 does not cut; {remedy}"
+    if p.zero == 2 and not p.overlap.grad_reduce and not p.reduce_every_microbatch:
         yield (
             "parallelism.zero",
             "2 frees gradients as they are reduced; set parallelism.overlap.grad_reduce: true or write 1",

@@ -54,19 +54,18 @@ def _refuse(run: Run) -> tuple[ModelFamily, Framework]:
 
 
 def _refuse_sharding(run: Run, framework: Framework) -> None:
-    """Raise Refusal for ZeRO-2 but where one reduction a step, under the backward pass, is all there is."""
+    """Raise Refusal for ZeRO-2 in a pipeline but where one reduction a step, under the backward pass, is all there is."""
     zero = framework.value("parallelism.zero") if run.zero_stage is None else run.zero_stage
-    if zero != 2:
-        return
-    kind = "ZeRO-2"
+    if zero == 2 and (run.pp or 1) > 1 and _reduces_often(run, framework):
+        raise Refusal("ZeRO-2", f"zero_stage 2 with pp {run.pp}: gradients reduced between passes are not modelled")
+
+
+def _reduces_often(run: Run, framework: Framework) -> bool:
+    """Return whether gradients that are sharded as they come are reduced elsewhere than under the one backward pass."""
     micro = run.micro_batch or framework.value("training.micro_batch") or 1
-    if run.global_batch != micro * (run.dp or 1):
-        raise Refusal(kind, "zero_stage 2: gradients that are reduced after every microbatch are not modelled")
     overlap = run.overlap_grad_reduce
-    if not (framework.value("parallelism.overlap.grad_reduce") if overlap is None else overlap):
-        raise Refusal(
-            kind, "zero_stage 2 without overlap_grad_reduce: gradients reduced between passes are not modelled"
-        )
+    under = framework.value("parallelism.overlap.grad_reduce") if overlap is None else overlap
+    return run.global_batch != micro * (run.dp or 1) or not under
 
 
 def _refuse_layout(run: Run, framework: Framework) -> None:
@@ -190,6 +189,7 @@ class _Draft:
             self.assumed.append(
                 "zero_stage 2: a stage's gradients stay until all are reduced, memory is an upper bound"
             )
+            split["reduce_every_microbatch"] = _reduces_often(run, self.framework)
         if zero == 3:
             self.sharded()
         given = run.sequence_parallel if run.tp and run.tp > 1 else False  # without tp there is nothing to split
