@@ -182,3 +182,16 @@ def test_the_command_gives_the_best_as_a_run(monkeypatch, capsys, tmp_path):
     text = capsys.readouterr().out
     assert "the best one alone:\n  clustersim run nvlink_h100_4 gpt3_xl --tp" in text
     assert "why it is the best:\n  2. +" in text
+
+
+def test_collectives_between_kernels_count_unless_they_run_beside_them():
+    case = evaluate.load(
+        evaluate.Files(str(ROOT / "topologies/hgx_h100_8.yaml"), str(ROOT / "workloads/llama3_8b.yaml"), {})
+    )
+    fixed = {"parallelism.tp": 8, "predictor": "roofline", "training.global_batch": 8}
+    simulator = case.cluster(fixed).simulator
+    bounds = LowerBounds(simulator.preparation)
+    beside, between = (
+        bounds.step(simulator.placed(case.job({**fixed, "parallelism.overlap.tp": kind}))) for kind in ("ring", "none")
+    )
+    assert between > 1.1 * beside

@@ -39,6 +39,9 @@ from clustersim.schedules.check import load as load_schedule
 SERIAL = frozenset({"grad_reduce", "param_gather", "p2p"})
 """Kinds of overlap that leave the collectives of a pass between its kernels."""
 
+OFF = (False, None, "none")
+"""What says that a kind of overlap is not used."""
+
 
 class PassSeconds(NamedTuple):
     """Least seconds of a stage for one microbatch."""
@@ -127,7 +130,7 @@ class LowerBounds:
         return [update(job, *one) for one in held]
 
     def _pass(self, job: Job, stage: Stage) -> PassSeconds:
-        serial = not any(value for name, value in job.parallelism.overlap if name not in SERIAL)
+        serial = not any(value not in OFF for name, value in job.parallelism.overlap if name not in SERIAL)
         algorithm = job.parallelism.algorithms.tp
         key = id(stage), job.spec.predictor, job.spec.clocks, serial, algorithm
         if key not in self._passes:
