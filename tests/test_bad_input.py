@@ -250,7 +250,7 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
     "kernels on too few GPUs": (["kernels", "J", "--gpus", "1"], "the cluster is too small"),
     "sweep without an axis": (["sweep", "C", "J"], "nothing to sweep; give at least one axis, such as --tp 1,2,4,8"),
     "sweep of a word": (["sweep", "C", "J", "--tp", "1,two"], "--tp: 'two' is not a whole number"),
-    "sweep of zero": (["sweep", "C", "J", "--tp", "0"], "write a list like 1,2,4 or 1-4"),
+    "sweep of zero": (["sweep", "C", "J", "--tp", "0"], "write a list like 1,2,4, 1-4 or 64..4096x2"),
     "sweep of a backward range": (["sweep", "C", "J", "--tp", "4-1"], "'4-1' is not"),
     "sweep of nothing": (["sweep", "C", "J", "--tp", ","], "--tp: no value"),
     "sweep of too wide a range": (["sweep", "C", "J", "--tp", "1-100000"], "write a shorter range"),

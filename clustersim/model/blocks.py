@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from itertools import cycle, islice
 
 from clustersim.config.workload import Block, Model
@@ -14,7 +13,6 @@ def kinds(model: Model) -> tuple[Model, ...]:
     return _different(model) if model.blocks or model.dense_layers else (model,) * model.layers
 
 
-@lru_cache(maxsize=256)
 def _different(model: Model) -> tuple[Model, ...]:
     whole = model.model_copy(update={"blocks": (), "dense_layers": 0, "dense_ffn": None})
     if model.blocks:
@@ -31,9 +29,10 @@ def _different(model: Model) -> tuple[Model, ...]:
 def distinct(model: Model) -> list[tuple[Model, int]]:
     """Return the kinds of layers in order of appearance as (kind, how many in all)."""
     counts: dict[int, int] = {}
+    found: dict[int, Model] = {}
     for one in kinds(model):
         counts[id(one)] = counts.get(id(one), 0) + 1
-    found = {id(one): one for one in kinds(model)}
+        found[id(one)] = one
     return [(found[key], count) for key, count in counts.items()]
 
 
