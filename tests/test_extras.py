@@ -53,6 +53,8 @@ CONFIG = '{"model_type": "gpt2", "n_embd": 64, "n_head": 2, "n_layer": 2, "n_pos
 def test_commands_that_need_torch_say_how_to_get_it(arguments, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    (tmp_path / "own.csv").touch()
+    monkeypatch.setenv("CLUSTERSIM_DATA", "own.csv")  # what training reads is there; PyTorch is not
     (tmp_path / "mine.py").write_text("import torch\n", encoding="utf-8")
     monkeypatch.setattr(sys, "argv", ["clustersim", *arguments])
     with pytest.raises(SystemExit) as end:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -431,7 +432,7 @@ def _segments(written: _Written, flows: Mapping[Collective, Sequence[Flow]], sms
     compute = launched = 0.0
     for before, begun, call, beside in written.parts:
         compute, launched = compute + before, max(launched, begun)
-        idle = sum(flow.idle for flow in flows[call]) or 1.0
+        idle = math.fsum(flow.idle for flow in flows[call]) or 1.0
         for flow in flows[call]:
             yield Segment(compute, flow, launched, beside * flow.idle / idle, call.sms / sms)  # over all of its phases
             compute = launched = 0.0

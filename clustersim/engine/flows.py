@@ -7,6 +7,7 @@ its links could be full. So what stopped below that level keeps its rate, and th
 
 from __future__ import annotations
 
+import math
 from math import inf
 from typing import NamedTuple, cast
 
@@ -169,7 +170,7 @@ class Flows:
         while left:
             share = {}
             for link, free in room.items():
-                weight = sum(w for slot, w in self.on[link].items() if slot in left)
+                weight = math.fsum(w for slot, w in self.on[link].items() if slot in left)
                 if weight:
                     share[link] = free / weight
             most = {slot: min([bound, *(share[link] for link, _ in self.few[slot])]) for slot, bound in left.items()}
@@ -182,7 +183,7 @@ class Flows:
                         room[link] = max(room[link] - weight * rate, 0.0)
         for link in room:
             limit = float(self.limit[link])
-            self.used[link] = used = sum(weight * rates[slot] for slot, weight in self.on[link].items())
+            self.used[link] = used = math.fsum(weight * rates[slot] for slot, weight in self.on[link].items())
             self.full[link] = used > _NEARLY * limit
         old = self.rate[slots]
         found = np.array([rates[slot] for slot in slots])
