@@ -18,7 +18,7 @@ from typing import Any
 from clustersim.predictors.uncertainty import Margin
 
 TABLE = Path(__file__).parent / "step_errors.json"
-BASE = 0.15
+BASE = 0.03
 """Log error of a step that never waits for its host, to which the launching share is added; chosen on the calibration runs."""
 LAUNCHING = ((0.04, "below 4 %"), (0.12, "4 to 12 %"), (0.3, "12 to 30 %"), (float("inf"), "above 30 %"))
 SCALES = ((8, "1 to 8"), (64, "9 to 64"), (512, "65 to 512"), (4096, "513 to 4,096"), (10**9, "more than 4,096"))
