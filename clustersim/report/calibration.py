@@ -116,7 +116,7 @@ def unsupported(kind: Kind, table: Mapping[str, Any]) -> str:
     if kind.predictor != seen["predictor"] or kind.clocks != seen["clocks"]:
         return f"published steps were only compared with predictor {seen['predictor']} and {seen['clocks']} clocks"
     if kind.experts and not seen["experts"]:
-        return "no published step of a mixture of experts has been compared yet"
+        return "the published steps of mixtures of experts that were compared are of one source at most"
     if kind.gpus > seen["most_gpus"]:
         return f"the published steps that intervals rest on had at most {seen['most_gpus']:,} GPUs"
     for name, group in kind.groups.items():

@@ -60,7 +60,7 @@ def table(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "seen": {
             "predictor": "neusight",
             "clocks": "sustained",
-            "experts": any(one["ep"] not in (None, 1) for one in rows),
+            "experts": len({one["source"] for one in rows if one["ep"] not in (None, 1)}) > 1,
             "most_gpus": max(one["num_gpus"] for one in rows),
         },
     }
