@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,27 +22,51 @@ def link_bytes(plan: Plan) -> Floats:
     return plan.network.bytes_by_link(dict(one for program in plan.programs for one in program.carried().items()))
 
 
-def limiting_seconds(path: Path, network: Network) -> Floats:
-    """Return, by link, the seconds of the critical path in which bytes move at the rate that this link gives them.
+class Limit(NamedTuple):
+    """The links that give a phase of a collective, or a message, its rate, all of them equally, on an idle fabric."""
+
+    call: tuple[Variant, int]
+    """Which collective of which group cell."""
+    links: Ints
+    """Each once."""
+    seconds: float
+    """For each byte of it."""
+
+
+def carried(path: Path) -> dict[tuple[Variant, int], float]:
+    """Return the bytes of the collectives and messages on the path, by variant and group cell."""
+    sizes: dict[tuple[Variant, int], float] = {}
+    for span, times in path:
+        for call, size in (span.activity.carried if span.activity else {}).items():
+            sizes[call] = sizes.get(call, 0.0) + size * times
+    return sizes
+
+
+def limits(calls: Iterable[tuple[Variant, int]], network: Network) -> list[Limit]:
+    """Return what limits each of some calls, phase by phase.
 
     Of a transfer that NCCL or its GPUs keep below what its links would give, no link is one. Idle rates: what transfers take
     from each other is not in it.
     """
-    found = np.zeros(len(network.topology.capacity))
-    sizes: dict[Variant, dict[int, float]] = {}
-    for span, times in path:
-        for (variant, cell), size in (span.activity.carried if span.activity else {}).items():
-            own = sizes.setdefault(variant, {})
-            own[cell] = own.get(cell, 0.0) + size * times
-    for variant, own in sizes.items():
-        groups = network.cells.groups[variant[0]].first[list(own)]
+    cells: dict[Variant, list[int]] = {}
+    for variant, cell in calls:
+        cells.setdefault(variant, []).append(cell)
+    found: list[Limit] = []
+    for variant, own in cells.items():
+        groups = network.cells.groups[variant[0]].first[own]
         for t in network.traffic[variant]:
-            _add_limiting(found, t, network.topology, groups, np.array(list(own.values())))
+            group, link, seconds = _limiting(t, network.topology, groups)
+            cuts = np.searchsorted(group, np.arange(len(own) + 1)).tolist()
+            found += [
+                Limit((variant, cell), link[a:b], float(seconds[a]))
+                for cell, a, b in zip(own, cuts, cuts[1:], strict=False)
+                if b > a
+            ]
     return found
 
 
-def _add_limiting(found: Floats, t: Traffic, topology: Topology, groups: Ints, size: Floats) -> None:
-    """Add the seconds that `size` bytes of some groups take on the links that give them their rate."""
+def _limiting(t: Traffic, topology: Topology, groups: Ints) -> tuple[Ints, Ints, Floats]:
+    """Return the links that limit some groups, as place of the group in the list, link, and seconds a byte; sorted by group."""
     links = len(topology.capacity)
     group, link, weight = t.of_groups(topology, groups)
     key, inverse = np.unique(group * links + link, return_inverse=True)
@@ -51,7 +76,18 @@ def _add_limiting(found: Floats, t: Traffic, topology: Topology, groups: Ints, s
     np.maximum.at(slowest, group, each)
     decide = slowest * t.bound[groups] * _SAME >= 1
     slow = decide[group] & (each >= slowest[group] / _SAME)
-    np.add.at(found, link[slow], (size * slowest)[group[slow]])
+    return group[slow], link[slow], slowest[group[slow]]
+
+
+def limiting_seconds(sizes: Mapping[tuple[Variant, int], float], found: Iterable[Limit], topology: Topology) -> Floats:
+    """Return, by link, the seconds of the critical path in which bytes move at the rate that this link gives them.
+
+    sizes: bytes on the path, as `carried` has them. found: what limits them.
+    """
+    total = np.zeros(len(topology.capacity))
+    for one in found:
+        total[one.links] += sizes[one.call] * one.seconds
+    return total
 
 
 def busiest(topology: Topology, crossed: Floats, limiting: Floats, end: float) -> list[dict[str, Any]]:

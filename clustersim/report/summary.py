@@ -17,7 +17,8 @@ from clustersim.report.breakdown import mean, of_path
 from clustersim.report.calibration import Kind, interval
 from clustersim.report.critical_path import Path
 from clustersim.report.interval import StepKernels
-from clustersim.report.links import busiest, limiting_seconds, link_bytes
+from clustersim.report.links import busiest, carried, limiting_seconds, limits, link_bytes
+from clustersim.report.path_shares import path_shares
 from clustersim.report.trace import chosen, shown
 from clustersim.report.verdicts import idle_facts, verdict, warnings
 from clustersim.topology.model import Topology
@@ -61,6 +62,10 @@ def summary(
     topology: Topology, work: Work, plan: Plan, record: Record, parts: list[dict[str, float]], facts: Facts
 ) -> dict[str, Any]:
     """Return the summary as plain data; keys carry their units."""
+    width = work.job.mesh.size // work.job.parallelism.pp
+    sizes = carried(facts.path)
+    found = limits(sizes, plan.network)
+    limiting = limiting_seconds(sizes, found, topology)
     return {
         "name": work.job.name,
         "cluster": cluster_facts(topology),
@@ -73,14 +78,15 @@ def summary(
         ],
         "breakdown_s": mean(parts, plan.size.tolist()),
         "critical_path_s": of_path(facts.path),
+        "critical_path": path_shares(facts.path, plan, topology, found, width).facts(),
         "memory": memory_facts(topology, facts.memory),
-        "busiest_links": busiest(topology, link_bytes(plan), limiting_seconds(facts.path, plan.network), record.end),
+        "busiest_links": busiest(topology, link_bytes(plan), limiting, record.end),
         "predictor": predictor_facts(work.job, facts.forecast),
         "not_modelled": list(NOT_MODELLED),
         **({"assumed": list(work.job.assumed)} if work.job.assumed else {}),
         **({"ignored_arguments": work.job.ignored._asdict()} if any(work.job.ignored) else {}),
         "simulated": _simulated(topology, work, plan, record),
-        "trace": shown(chosen(record.spans, plan, work.job.mesh.size // work.job.parallelism.pp), plan),
+        "trace": shown(chosen(record.spans, plan, width), plan),
     }
 
 

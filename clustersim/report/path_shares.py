@@ -1,0 +1,169 @@
+"""The seconds of the critical path by stream, by link and by rank; each of them adds up to the step, as kinds do.
+
+By link: a transfer counts for the links that give its bytes their rate. Links of one tier and rate count together, so that a
+slow link stands alone beside its tier. What is left of communication is latency and what NCCL or the GPUs hold below
+the links, or what it loses to others on shared links.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from clustersim.arrays import Ints
+from clustersim.engine.compile import Plan
+from clustersim.engine.fabric import HOST, Activity
+from clustersim.engine.network import Variant
+from clustersim.engine.program import COMPUTE, Span
+from clustersim.report.critical_path import Path
+from clustersim.report.links import Limit, ends
+from clustersim.topology.model import Topology
+
+COMPUTING = "no transfer: kernels, and waiting for the host"
+LATENCY = "latency, and rates that no link decides"
+SHARING = "links shared with other transfers"
+_SLOW = 1 - 1e-9
+
+
+class PathShares(NamedTuple):
+    """The seconds of the critical path, cut in three ways."""
+
+    by_stream: dict[str, float]
+    """By stream: what a pass communicates is on the stream of its collectives."""
+    by_link: list[dict[str, Any]]
+    """The longest first: a link and how many more of its tier are as slow, or `what` else it is."""
+    by_rank: list[dict[str, Any]]
+    """The longest first: a rank, how many it stands for, and its pipeline rank."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return it as a result has it."""
+        return {"by_stream_s": self.by_stream, "by_link": self.by_link, "by_rank": self.by_rank}
+
+
+def path_shares(path: Path, plan: Plan, topology: Topology, limits: Iterable[Limit], width: int) -> PathShares:
+    """Return where the seconds of the critical path are; limits: of what it carries; width: ranks of one pipeline rank."""
+    streams: defaultdict[str, float] = defaultdict(float)
+    ranks: defaultdict[int, float] = defaultdict(float)
+    for span, times in path:
+        ranks[span.rank] += (span.end - span.start) * times
+        for stream, seconds in _cut(span):
+            streams[stream] += seconds * times
+    return PathShares(dict(_sorted(streams)), _by_link(path, topology, limits), _ranks(ranks, plan, width))
+
+
+def _sorted(shares: dict[Any, float]) -> list[tuple[Any, float]]:
+    return sorted(((what, seconds) for what, seconds in shares.items() if seconds), key=lambda one: -one[1])
+
+
+def _cut(span: Span) -> Iterator[tuple[str, float]]:
+    """Yield the streams of a span and the seconds of each: what a pass does besides computation is its collectives'."""
+    took, activity = span.end - span.start, span.activity
+    if span.stream != COMPUTE or activity is None or not activity.moving:
+        yield span.stream, took
+        return
+    work = min(activity.compute, took)
+    total = sum(activity.moving.values()) or 1.0
+    yield COMPUTE, work
+    yield from ((family, (took - work) * seconds / total) for family, seconds in activity.moving.items())
+
+
+def _ranks(seconds: dict[int, float], plan: Plan, width: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "rank": int(plan.first[cell]),
+            "ranks": int(plan.size[cell]),
+            "pipeline_rank": int(plan.first[cell]) // width,
+            "path_s": spent,
+        }
+        for cell, spent in _sorted(seconds)
+    ]
+
+
+class _Exposed(NamedTuple):
+    """What the communication on the path is made of."""
+
+    seconds: float
+    """In all."""
+    shared: float
+    """What of that other transfers cost on links that all need."""
+    sizes: dict[tuple[Variant, int], float]
+    """Bytes that nothing computed beside them hides, by variant and group cell."""
+
+
+def _exposed(path: Path) -> _Exposed:
+    total, shared = 0.0, 0.0
+    sizes: defaultdict[tuple[Variant, int], float] = defaultdict(float)
+    visible: dict[Activity, dict[str, float]] = {}
+    for span, times in path:
+        seconds = sum(s for stream, s in _cut(span) if stream not in (COMPUTE, HOST))
+        total += seconds * times
+        if span.activity is None:
+            continue
+        if span.segment_ends is not None:
+            shared += min(max(span.end - span.start - span.activity.idle, 0.0), seconds) * times
+        if span.activity not in visible:
+            visible[span.activity] = _visible(span.activity)
+        for call, size in span.activity.carried.items():
+            sizes[call] += size * times * visible[span.activity].get(call[0][0], 0.0)
+    return _Exposed(total, shared, dict(sizes))
+
+
+def _visible(activity: Activity) -> dict[str, float]:
+    """Return the share of the transfers of each family that no computation beside them hides."""
+    idle: defaultdict[str, float] = defaultdict(float)
+    for segment in activity.segments:
+        if segment.flow:
+            idle[segment.flow.family] += segment.flow.idle
+    return {name: min(activity.moving.get(name, 0.0) / seconds, 1.0) for name, seconds in idle.items() if seconds}
+
+
+def _by_link(path: Path, topology: Topology, limits: Iterable[Limit]) -> list[dict[str, Any]]:
+    exposed = _exposed(path)
+    step = sum((span.end - span.start) * times for span, times in path)
+    found: dict[tuple[object, ...], tuple[float, set[int]]] = {}
+    for one in limits:
+        key = _key(one.links, topology)
+        seconds, links = found.get(key, (0.0, set()))
+        found[key] = seconds + exposed.sizes[one.call] * one.seconds, links | set(one.links.tolist())
+    rows = [_link(sorted(links), seconds, topology) for seconds, links in found.values()]
+    rest = exposed.seconds - exposed.shared - sum(row["path_s"] for row in rows)
+    others = {COMPUTING: step - exposed.seconds, LATENCY: rest, SHARING: exposed.shared}
+    rows += [{"link": None, "what": what, "path_s": seconds} for what, seconds in others.items() if seconds]
+    return sorted(rows, key=lambda row: -row["path_s"])
+
+
+def _key(links: Ints, topology: Topology) -> tuple[object, ...]:
+    """Return what links that limit together are counted by: their tiers and rates, and those that are slower than their like."""
+    tiers = np.searchsorted([tier.first for tier in topology.tiers], links, side="right") - 1
+    slow = links[topology.capacity[links] < _SLOW * _full(topology)[tiers]]
+    return tuple(np.unique(tiers).tolist()), tuple(slow.tolist())
+
+
+def _full(topology: Topology) -> Any:
+    """Return the bytes/s of the fastest link of each tier."""
+
+    def found() -> Any:
+        own = (topology.capacity[tier.first :][: tier.links] for tier in topology.tiers)
+        return np.array([one.max() if len(one) else 0.0 for one in own])
+
+    return topology.memo.once("fastest of each tier", found)
+
+
+def _link(links: list[int], seconds: float, topology: Topology) -> dict[str, Any]:
+    """Return a row of links that are alike: the first, or one that is slower than its like."""
+    tiers = np.searchsorted([tier.first for tier in topology.tiers], links, side="right") - 1
+    behind = topology.capacity[links] < _SLOW * _full(topology)[tiers]
+    named = links[int(np.argmax(behind))]
+    source, target = ends(topology, named)
+    return {
+        "link": topology.link_name(named),
+        "from": source,
+        "to": target,
+        "links": len(links),
+        "slow": bool(behind.any()),
+        "capacity_bytes_per_s": float(topology.capacity[named]),
+        "path_s": seconds,
+    }
