@@ -71,13 +71,19 @@ class StepResult:
     summary: dict[str, Any]
     """What `summary.json` has."""
     topology: Topology
-    job: Job
+    work: Work
+    """What the job does, with the seconds of every kernel."""
     plan: Plan
     record: Record
     parts: list[dict[str, float]]
     facts: Facts
     seconds: float
     """The wall time that it took."""
+
+    @property
+    def job(self) -> Job:
+        """The job, placed."""
+        return self.work.job
 
 
 def simulate(
@@ -144,7 +150,7 @@ class Simulator:
         kernels = step_kernels(work, plan, path, record.end, forecast.bounds, self.preparation.passes(work))
         facts = Facts(memory, forecast, kernels, path, self._nearby(job), full_attention)
         found = summary(self.cluster, work, plan, record, parts, facts)
-        return StepResult(found, self.cluster, job, plan, record, parts, facts, time.perf_counter() - begun)
+        return StepResult(found, self.cluster, work, plan, record, parts, facts, time.perf_counter() - begun)
 
     def outline(self, job: Job, engine: Engine = "simpy") -> dict[str, Any]:
         """Simulate one step of a loaded job for the part of its summary that a table of many jobs shows."""

@@ -112,16 +112,16 @@ def _free(path: Path, asked: Question) -> bool:
 
 def question(folder: Path) -> str | None:
     """Return the question that a result answers; None when there is no result, or one that does not say."""
-    found = (_manifest(folder) or {}).get("question")
+    found = (manifest(folder) or {}).get("question")
     return found if isinstance(found, str) else None
 
 
 def complete(folder: Path) -> bool:
     """Return whether a result that is written bit by bit, as of a sweep or a validation, was written to its end."""
-    return (_manifest(folder) or {}).get("complete") is True
+    return (manifest(folder) or {}).get("complete") is True
 
 
-def _manifest(folder: Path) -> dict[str, Any] | None:
+def manifest(folder: Path) -> dict[str, Any] | None:
     """Return the manifest of a result, None when there is none of this program."""
     try:
         with (folder / MANIFEST).open("rb") as file:
@@ -171,7 +171,7 @@ def in_use(target: Path, who: str) -> InputError:
 
 
 def _check_question(target: Path, asked: Question, force: bool) -> None:
-    found = _manifest(_real(target))
+    found = manifest(_real(target))
     if found and found.get("question") != asked.digest and not force:
         raise InputError(f"{target}: holds another result ({_said(found)}); {ELSEWHERE}, or replace it with --force")
 
@@ -227,7 +227,7 @@ def _stranger_now(folder: Path) -> str | None:
     for path in names:
         if path.name not in NAMES or not stat.S_ISREG(path.lstat().st_mode):
             return path.name
-    return f"no {MANIFEST} of clustersim" if names and _manifest(folder) is None else None
+    return f"no {MANIFEST} of clustersim" if names and manifest(folder) is None else None
 
 
 def put(target: Path, asked: Question, fill: Callable[[Path], None], force: bool = False) -> Path:

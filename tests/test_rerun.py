@@ -1,0 +1,92 @@
+"""A result folder, simulated again from its manifest."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from clustersim.errors import InputError
+from clustersim.rerun import RunQuestion
+
+OPTIONS = [
+    "--tp",
+    "2",
+    "--pp",
+    "2",
+    "--predictor",
+    "roofline",
+    "--set",
+    "model.vocab=50304",
+    "--flops",
+    "full",
+    "--engine",
+    "auto",
+]
+
+
+def _command(*words, cwd):
+    return subprocess.run(
+        [sys.executable, "-m", "clustersim", *words], cwd=cwd, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("rerun")
+    done = _command("run", "nvlink_h100_4", "gpt2_large", *OPTIONS, "--out", "result", "--quiet", cwd=place)
+    assert done.returncode == 0, done.stderr
+    return place / "result"
+
+
+def test_the_same_answer_to_the_last_bit(folder):
+    kept = json.loads((folder / "summary.json").read_text())
+    again = json.loads(json.dumps(RunQuestion.of(folder).again().summary))
+    assert again == {key: kept[key] for key in again}
+
+
+def test_the_command_asks_the_same(folder, tmp_path):
+    command = RunQuestion.of(folder).command.split()
+    assert command[:4] == ["clustersim", "run", "nvlink_h100_4", "gpt2_large"]
+    assert sorted(command[4:]) == sorted(OPTIONS)
+    done = _command(*command[1:], "--out", "result", "--quiet", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    questions = [json.loads((one / "manifest.json").read_text())["question"] for one in (folder, tmp_path / "result")]
+    assert questions[0] == questions[1]
+
+
+def test_inputs_that_have_changed_are_named(tmp_path):
+    workload = tmp_path / "mine.yaml"
+    data = yaml.safe_load(Path("docs/examples/pipeline.yaml").read_text())
+    workload.write_text(yaml.safe_dump(data))
+    done = _command("run", "nvlink_h100_4", "mine.yaml", "--out", "result", "--quiet", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    manifest = json.loads((tmp_path / "result/manifest.json").read_text())
+    manifest["inputs"]["workload"]["path"] = str(workload)
+    (tmp_path / "result/manifest.json").write_text(json.dumps(manifest))
+    data["training"]["seq"] = 512
+    workload.write_text(yaml.safe_dump(data))
+    with pytest.raises(
+        InputError, match=r"mine.yaml: has changed since .*result was written; run it again: clustersim run"
+    ):
+        RunQuestion.of(tmp_path / "result").again()
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", '{"clustersim": "0.1.0", "command": "sweep"}', '{"clustersim": "0.1.0", "command": "run"}']
+)
+def test_what_is_no_run_is_said_so(tmp_path, content):
+    if content:
+        (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(InputError, match=r"give the folder of a run|not of a run|run the simulation again"):
+        RunQuestion.of(tmp_path).again()
+
+
+def test_plugins_are_asked_for(folder, tmp_path):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["options"]["plugins"] = ["package.module:function"]
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match=r"add --plugins package\.module:function"):
+        RunQuestion.of(tmp_path).again()
