@@ -30,11 +30,26 @@ def __getattr__(name: str) -> Any:
         from clustersim.api.clusters import of_kind
 
         return of_kind(name)
+    if name not in __all__ and _offered(name):
+        from clustersim.api.clusters import of_kind
+
+        return of_kind(name)
     if name not in __all__:
         raise AttributeError(f"module 'clustersim' has no attribute {name!r}")
     from clustersim import api
 
     return getattr(api, name)
+
+
+def _offered(name: str) -> bool:
+    """Return whether an installed package offers a kind of fabric of this name; no part of clustersim itself is one."""
+    from importlib.util import find_spec
+
+    if name.startswith("_") or find_spec(f"clustersim.{name}") is not None:
+        return False
+    from clustersim.plugins import installed
+
+    return name in installed("clustersim.topology")
 
 
 def __dir__() -> list[str]:

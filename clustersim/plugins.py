@@ -75,6 +75,16 @@ def names(room: str) -> dict[str, str]:
     return dict(_files(room))
 
 
+def installed(room: str) -> dict[str, str]:
+    """Return {name in YAML: package} of what installed packages offer in a room under new names; nothing is imported."""
+    own = _files(room)
+    return {
+        name: entry.dist.name if entry.dist else entry.module
+        for name, entry in _installed(room).items()
+        if name not in own
+    }
+
+
 @contextmanager
 def permitted(*spellings: str) -> Iterator[None]:
     """Permit these objects, each `package.module:attribute`, to be named in YAML and options while the context is open.

@@ -242,6 +242,26 @@ def test_names_of_an_installed_package_work_everywhere(package: Path, call: Call
         assert (code, err) == (0, ""), arguments
 
 
+def test_what_an_installed_package_offers_is_listed_with_its_package(package: Path, call: Callable[..., Any]) -> None:
+    assert plugins.installed("clustersim.schedules") == {"mine": "outside-package"}
+    (package / "outside_package.py").write_text("raise RuntimeError('imported')\n")
+    for what in ("kinds", "schedules", "placements", "algorithms"):
+        code, out, err = call("list", what)
+        assert (code, err) == (0, "")
+        assert [line.split() for line in out.splitlines() if "outside" in line] == [
+            ["mine", "From", "the", "installed", "package", "outside-package"]
+        ]
+
+
+def test_an_installed_kind_of_fabric_is_a_function_too(package: Path) -> None:
+    import clustersim as cs
+
+    assert cs.mine(nodes=2, node="hgx-h100").gpus == 16
+    assert "of the package outside-package" in cs.mine.__doc__
+    with pytest.raises(AttributeError, match="no attribute 'half'"):
+        _ = cs.half
+
+
 def test_a_package_that_takes_a_built_in_name_is_refused_when_that_is_asked_for(
     package: Path, call: Callable[..., Any]
 ) -> None:
@@ -477,11 +497,11 @@ def kind(site):
 def test_workers_of_a_sweep_are_permitted_the_same(
     call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "pairs_.py").write_text("from clustersim.schedules.kinds.gpipe import build as pairs\n")
+    (tmp_path / "own_.py").write_text("from clustersim.schedules.kinds.gpipe import build as own_gpipe\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
-    swept = ("sweep", "c.yaml", "j.yaml", "--tp", "1,2", "--workers", "2", "--plugins", "pairs_:pairs")
-    code, out, err = call(*swept, SCHEDULE="pairs")
+    swept = ("sweep", "c.yaml", "j.yaml", "--tp", "1,2", "--workers", "2", "--plugins", "own_:own_gpipe")
+    code, out, err = call(*swept, SCHEDULE="own_gpipe")
     assert (code, err) == (0, "")
     assert "illegal" not in out
-    assert "--plugins pairs_:pairs" in out  # the best one alone
+    assert "--plugins own_:own_gpipe" in out  # the best one alone

@@ -21,7 +21,7 @@ _TEXT = """{what}
 
 
 def of_kind(kind: str) -> Callable[..., Topology]:
-    """Return the function that builds clusters with a kind of fabric, a file of `clustersim/topology/kinds`."""
+    """Return the function that builds clusters with a kind of fabric: a file of `clustersim/topology/kinds`, or a package's."""
 
     def build(
         *,
@@ -42,9 +42,13 @@ def of_kind(kind: str) -> Callable[..., Topology]:
         return load_cluster({**written, **{key: value for key, value in parts.items() if value is not None}})
 
     build.__name__ = build.__qualname__ = kind
-    build.__doc__ = _TEXT.format(what=(_module(kind).__doc__ or kind).partition("\n")[0], kind=kind)
+    build.__doc__ = _TEXT.format(what=_what(kind), kind=kind)
     return build
 
 
-def _module(kind: str) -> Any:
-    return import_module(plugins.names(ROOM)[kind])
+def _what(kind: str) -> str:
+    """Return the first line of the file of a kind, or who offers it."""
+    module = plugins.names(ROOM).get(kind)
+    if module is None:
+        return f"`kind: {kind}`, of the package {plugins.installed(ROOM)[kind]}."
+    return (import_module(module).__doc__ or kind).partition("\n")[0]

@@ -94,15 +94,16 @@ def _nodes() -> list[ListRow]:
 
 
 def _plugins(room: str) -> Callable[[], list[ListRow]]:
-    """Return the list of a folder of plugins, by the first sentences of their files."""
+    """Return the list of a folder of plugins, by the first sentences of their files, and of what packages offer."""
 
     def found() -> list[ListRow]:
         from clustersim import plugins
 
         modules = sorted(plugins.names(f"clustersim.{room}").items())
-        return [
-            {"name": name, "what": _first(importlib.import_module(module).__doc__ or "")} for name, module in modules
-        ]
+        own = [(name, _first(importlib.import_module(module).__doc__ or "")) for name, module in modules]
+        others = sorted(plugins.installed(f"clustersim.{room}").items())  # named, not loaded: their code may be broken
+        outside = [(name, f"From the installed package {package}") for name, package in others]
+        return [{"name": name, "what": what} for name, what in (*own, *outside)]
 
     return found
 
