@@ -3,6 +3,7 @@
 import ast
 import re
 
+import pytest
 from documents import ROOT
 from house import COLUMN, HOUSE, WORDS, draw_house
 from imports import circles, imports, layers, room_of
@@ -49,3 +50,12 @@ def test_the_walks_go_through_what_is_there():
         tree = ast.parse((ROOT / "clustersim" / file).read_text(encoding="utf-8"))
         defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef | ast.FunctionDef)}
         assert set(names.split(", ")) <= defined, f"docs/explanation.md: {file} has no {names}"
+
+
+@pytest.mark.parametrize("walk", ["From an operator to its link", "From a key to its effect"])
+def test_a_walk_has_ten_steps_and_opens_no_file_twice(walk):
+    text = EXPLANATION.read_text(encoding="utf-8").partition(f"### {walk}\n")[2]
+    text = re.split(r"^##", text, maxsplit=1, flags=re.MULTILINE)[0]
+    files = re.findall(r"`([a-z_/]+\.py): [\w, ]+`", text)
+    assert len(re.findall(r"^\d+\. `", text, re.MULTILINE)) <= 10
+    assert [file for file in files if files.count(file) > 1] == []
