@@ -11,9 +11,11 @@ from clustersim.errors import ConfigError
 from clustersim.hardware import gpus
 from clustersim.hardware.constants import LAUNCH
 from clustersim.model.kernel import attention, gemm, vector
-from clustersim.predictors.clocks import ENERGY, derate, share, statement, sustained
+from clustersim.predictors import power
+from clustersim.predictors.clocks import derate, share, statement, sustained
 from clustersim.predictors.features import columns, peak
 from clustersim.predictors.load import get
+from clustersim.predictors.power import ENERGY
 from clustersim.simulation import simulate
 
 ALL = gpus.everything()
@@ -28,6 +30,21 @@ NODE, JOB = "topologies/hgx_h100_8.yaml", "workloads/llama3_8b.yaml"
 each_gpu = pytest.mark.parametrize("gpu", ALL, ids=lambda gpu: gpu.name)
 shares = st.floats(0.05, 1.0)
 machines = st.sampled_from(ALL)
+
+
+ONE_LAW = {"STEP": 1 / 1.8, "SIMT": 1.0, "SEARCH": 0.13, "TILE": 0.13, "LONG": 0.5}
+
+
+@pytest.mark.parametrize("use", ONE_LAW)
+def test_every_use_of_power_is_the_one_law(use):
+    """Twice the watts for a FLOP multiply the share by 2^exponent, wherever they come from: the board, the peak, the width."""
+    law, h100 = getattr(power, use), gpus.load("h100")
+    more = 2 ** ONE_LAW[use] * law.share(h100, "bf16")
+    twice = h100.model_copy(update={"power": 2 * h100.power})
+    slower = h100.model_copy(update={"matrix": {name: rate / 2 for name, rate in h100.matrix.items()}})
+    assert law.share(twice, "bf16") == pytest.approx(more, rel=1e-12)
+    assert law.share(slower, "bf16") == pytest.approx(more, rel=1e-12)
+    assert law._replace(width={"bf16": 0.5}).share(h100, "bf16") == pytest.approx(more, rel=1e-12)
 
 
 @each_gpu

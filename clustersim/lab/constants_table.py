@@ -121,7 +121,7 @@ CONSTANTS: tuple[StatedConstant, ...] = (
     ),
     *_of("parallel.optimizer", ("STATE", "B/parameter", "two fp32 moments, or one", NOTHING)),
     *_of(
-        "predictors.clocks",
+        "predictors.power",
         ("STATIC", "", "idle boards at full clocks: 11 to 16 % of the limit", "nvidia-smi of six GPUs"),
         (
             "EXPONENT",
@@ -131,6 +131,36 @@ CONSTANTS: tuple[StatedConstant, ...] = (
         ),
         ("ENERGY", "pJ/FLOP at 1 GHz", "long products over the forecast at boost clocks", PRODUCTS),
         ("WIDTH", "", "0.45 to 0.62 for fp8", PRODUCTS),
+        ("NODE_GAIN", "", "30 % less energy a process node (TSMC)", NOTHING),
+        ("NEWEST_GAIN", "", "30 % less energy a process node (TSMC)", NOTHING),
+        (
+            "SIMT_WATTS",
+            "pJ/FLOP at 12 nm",
+            "T4 at 70 W sustains 4.1 of 8.1 TFLOP/s",
+            "fp32 products of T4, NeuSight's training table",
+        ),
+        (
+            "SEARCHED",
+            "",
+            "line through the published searches (MAMF), all within 7 %",
+            "A100, H100, B200, B300, GB200; bf16 and fp8",
+        ),
+        ("IN_TILE", "", "exponent of SEARCHED; the factor is corrected by learning", "as SEARCHED"),
+        (
+            "SLOWED_BOARD",
+            "pJ/FLOP, GHz",
+            "H100: what long products in tables are relative to, absorbed by learning",
+            NOTHING,
+        ),
+        (
+            "SLOWED_EXPONENTS",
+            "",
+            "dynamic power with clock · voltage²; supply with the root of the watts",
+            _checked("products of 7 GPUs", 4.7, 4.7, 4.7),
+        ),
+    ),
+    *_of(
+        "predictors.clocks",
         (
             "FULL",
             "",
@@ -141,39 +171,12 @@ CONSTANTS: tuple[StatedConstant, ...] = (
     ),
     *_of(
         "predictors.kinds.neusight.attainable",
-        (
-            "SIMT_WATTS",
-            "W/(TFLOP/s) at 12 nm",
-            "T4 at 70 W sustains 4.1 of 8.1 TFLOP/s",
-            "fp32 products of T4, NeuSight's training table",
-        ),
-        ("NODE_GAIN", "", "30 % less energy a process node (TSMC)", NOTHING),
-        ("NEWEST_GAIN", "", "30 % less energy a process node (TSMC)", NOTHING),
         ("ISSUE", "", "64 FFMA, 4 loads and 8 more a step of an 8×8 register tile", NOTHING),
-        (
-            "SEARCHED",
-            "",
-            "line through the published searches (MAMF), all within 7 %",
-            "A100, H100, B200, B300, GB200; bf16 and fp8",
-        ),
         (
             "SIMT_SHARPNESS",
             "",
             "how sharply issue slots and power join",
             _checked("FP32 products of 10 GPUs", 16.1, 16.0, 15.9),
-        ),
-        ("IN_TILE", "", "exponent of SEARCHED; the factor is corrected by learning", "as SEARCHED"),
-        (
-            "SLOWED_BOARD",
-            "W/(TFLOP/s), Hz",
-            "H100: what `table_slowdown` is relative to, absorbed by learning",
-            NOTHING,
-        ),
-        (
-            "SLOWED_EXPONENTS",
-            "",
-            "dynamic power with clock · voltage²; supply with the root of the watts",
-            _checked("products of 7 GPUs", 4.7, 4.7, 4.7),
         ),
     ),
     *_of(

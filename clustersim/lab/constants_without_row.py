@@ -44,7 +44,8 @@ OTHER: Mapping[str, tuple[str, ...]] = {
         *(f"collectives.nccl.constants.{name}" for name in ("V2_28", "V2_22", "V2_19", "V2_18")),
         *(f"predictors.kinds.neusight.rates.{name}" for name in ("_LOSS", "_TRAINING", "_RANDOM")),
         *(f"predictors.kinds.neusight.rates.{name}" for name in ("_PERMUTE", "_MASK", "_TRANSPOSE")),
-        "predictors.classes._BY_KIND",
+        *("predictors.classes._BY_KIND", "predictors.power.STEP", "predictors.power.SEARCH", "predictors.power.TILE"),
+        "predictors.power.LONG",
     ),
     "where learning begins": (
         *("predictors.kinds.neusight.attention.START", "predictors.kinds.neusight.grouped.START"),

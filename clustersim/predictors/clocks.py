@@ -18,38 +18,10 @@ from clustersim.model.kernel import Kernel
 from clustersim.predictors.attention_generations import longer
 from clustersim.predictors.base import Predictor
 from clustersim.predictors.features import Columns, columns, peak, spread
+from clustersim.predictors.power import EXPONENT, STEP, WIDTH
 
 Clocks = Literal["sustained", "boost"] | float
 
-STATIC = 0.14
-"""Share of the power limit that does not follow the clock: leakage, memory, links. nvidia-smi shows idle boards at 54 of
-400 W (A100), 75 of 700 (H200), 145 of 1000 (B200), 180 of 1100 (B300), 160 of 1200 (GB200), 172 of 1400 W (GB300)."""
-EXPONENT = 1.8
-"""g of dynamic power ~ clock^g: 1 at a fixed voltage, 3 where voltage follows the clock. The same kernels at 750 and at
-1000 W (MI300X, MI325X; AMD, "Measuring Max-Achievable FLOPs", 2025) run at 1115 and 1354 MHz in fp16, 1207 and 1447 in bf16,
-1230 and 1464 in fp8: g = 1.5 to 1.7 at half of the boost clock, and more nearer to it, where the voltage rises."""
-ENERGY: Mapping[str, float] = {
-    "volta": 1.42,
-    "turing": 1.46,
-    "ampere": 0.996,
-    "ada": 0.788,
-    "hopper": 0.527,
-    "blackwell": 0.378,
-    "blackwell-ultra": 0.378,
-    "cdna1": 0.965,
-    "cdna2": 0.99,
-    "cdna3": 0.725,
-    "cdna4": 0.524,
-}
-"""Picojoules a dense 16-bit FLOP at 1 GHz, of the whole board; they grow with clock^(g - 1). From products of 20 ms and more on
-A100, H100, H200, L40S, B200, B300 and GB200, which reach 0.91, 0.80, 0.81, 0.68, 0.77, 0.75 and 0.74 of the forecast at boost
-clocks, and from AMD's clocks above. Volta, Turing, CDNA 1, 2 and 4 are a full process node from those: 30 % less energy at
-the newer one (TSMC), as in `attainable.py`."""
-NEWEST: Mapping[str, float] = {"nvidia": ENERGY["blackwell"], "amd": ENERGY["cdna3"]}
-"""For an architecture that is not listed."""
-WIDTH: Mapping[str, float] = {"tf32": 2.0, "fp16": 1.0, "bf16": 1.0, "fp8": 0.55, "fp4": 0.55**2}
-"""Energy of a FLOP relative to 16 bits: operands halve, accumulators do not. AMD's clocks above say 0.48 for fp8, the long
-products of H200, B300, B200 and GB200 0.45, 0.48, 0.57 and 0.62; below 0.5 fp8 would clock above bf16."""
 FULL = 0.8
 """Share of the peak at boost clocks that large products reach: those that the shares of a GPU were read from."""
 SHARPNESS = 3.0
@@ -59,20 +31,13 @@ SHARPNESS = 3.0
 def sustained(gpu: Gpu, dtype: str) -> float:
     """Return the share, in (0, 1], of their burst rate that matrix products hold on `gpu` for seconds.
 
-    `sustained` of the GPU's YAML where it has the type; else (P_dynamic / P_burst)^(1/g) with P_dynamic = 0.86 · power and
-    P_burst = energy · width · clock^(g - 1) · peak, at most 1: the clock falls until the board meets its limit. Products on SIMT
-    units (fp32, fp64) count as 1: their tables are timed in loops of seconds.
+    `sustained` of the GPU's YAML where it has the type; else the law of its power (`power.STEP`), at most 1: the clock falls
+    until the board meets its limit. Products on SIMT units (fp32, fp64) count as 1: their tables are timed in loops of seconds.
     """
     name = gpu.matrix_type(dtype)
     if name in gpu.sustained:
         return gpu.sustained[name]
-    if _timed_long(gpu, dtype):
-        return 1.0
-    energy = (
-        ENERGY.get(gpu.architecture, NEWEST[gpu.vendor]) * WIDTH[name] * (gpu.clock * 1e-9) ** (EXPONENT - 1) * 1e-12
-    )
-    burst = energy * gpu.matrix[name]
-    return min(1.0, float(((1 - STATIC) * gpu.power / burst) ** (1 / EXPONENT)))
+    return 1.0 if _timed_long(gpu, dtype) else min(1.0, STEP.share(gpu, name))
 
 
 def share(gpu: Gpu, dtype: str, clocks: Clocks) -> float:

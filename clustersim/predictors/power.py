@@ -1,0 +1,113 @@
+"""Power: which share of their peak a board's watts leave to matrix products. One law; what it is asked for has its own figures.
+
+    share = factor · (supply / demand)^exponent
+    supply = (1 - static) · watts of the board
+    demand = energy · width · (clock / at)^rise · peak
+
+Energy is picojoules a 16-bit FLOP by architecture, and rises with the clock as voltage does. `STEP` is what a step of seconds
+holds, the only one that a forecast of a job has. The others read tables of kernels that are timed in microseconds to seconds,
+on the clocks of that moment. Why their figures are not those of `STEP`: docs/decisions/0008-power.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from clustersim.config.gpu import Gpu
+
+STATIC = 0.14
+"""Share of the power limit that does not follow the clock: leakage, memory, links. nvidia-smi shows idle boards at 54 of
+400 W (A100), 75 of 700 (H200), 145 of 1000 (B200), 180 of 1100 (B300), 160 of 1200 (GB200), 172 of 1400 W (GB300)."""
+EXPONENT = 1.8
+"""g of dynamic power ~ clock^g: 1 at a fixed voltage, 3 where voltage follows the clock. The same kernels at 750 and at
+1000 W (MI300X, MI325X; AMD, "Measuring Max-Achievable FLOPs", 2025) run at 1115 and 1354 MHz in fp16, 1207 and 1447 in bf16,
+1230 and 1464 in fp8: g = 1.5 to 1.7 at half of the boost clock, and more nearer to it, where the voltage rises."""
+ENERGY: Mapping[str, float] = {
+    "volta": 1.42,
+    "turing": 1.46,
+    "ampere": 0.996,
+    "ada": 0.788,
+    "hopper": 0.527,
+    "blackwell": 0.378,
+    "blackwell-ultra": 0.378,
+    "cdna1": 0.965,
+    "cdna2": 0.99,
+    "cdna3": 0.725,
+    "cdna4": 0.524,
+}
+"""Picojoules a dense 16-bit FLOP at 1 GHz, of the whole board; they grow with clock^(g - 1). From products of 20 ms and more on
+A100, H100, H200, L40S, B200, B300 and GB200, which reach 0.91, 0.80, 0.81, 0.68, 0.77, 0.75 and 0.74 of the forecast at boost
+clocks, and from AMD's clocks above. Volta, Turing, CDNA 1, 2 and 4 are a full process node from those: 30 % less energy at
+the newer one (TSMC), as in `NODE_GAIN`."""
+NEWEST: Mapping[str, float] = {"nvidia": ENERGY["blackwell"], "amd": ENERGY["cdna3"]}
+"""For an architecture that is not listed."""
+WIDTH: Mapping[str, float] = {"tf32": 2.0, "fp16": 1.0, "bf16": 1.0, "fp8": 0.55, "fp4": 0.55**2}
+"""Energy of a FLOP relative to 16 bits: operands halve, accumulators do not. AMD's clocks above say 0.48 for fp8, the long
+products of H200, B300, B200 and GB200 0.45, 0.48, 0.57 and 0.62; below 0.5 fp8 would clock above bf16."""
+NODE_GAIN: Mapping[str, float] = {"pascal": 1.0, "volta": 1.0, "turing": 1.0, "ampere": 1 / 0.7}
+NEWEST_GAIN = 1 / 0.49
+"""Operations a joule by process node, relative to 16/12 nm: each full node takes 30 % off (TSMC on N7 to N5).
+
+AMD's matrix cores at 7 nm count as one node further, as they share operands that SIMT lanes fetch one by one.
+"""
+SIMT_WATTS = 17.0
+"""Picojoules a FLOP of FP32 products at 12 nm, whole board: a T4 (70 W) sustains 4.1 TFLOP/s of its 8.1 (NeuSight's training
+table)."""
+SEARCHED = (0.77, 0.13)
+"""(factor, exponent) of the share that published searches (MAMF) attain on tensor cores, at 1 pJ a FLOP and 12 nm: the line
+through A100, H100, B200, B300 and GB200, bf16 and fp8, all within 7 %."""
+IN_TILE = (0.92, 0.13)
+"""(factor, exponent) of the share that tensor cores reach inside a tile in a kernel of microseconds, before the power
+controller acts. Learning corrects the factor (`gemm.level`); the exponent is that of SEARCHED."""
+SLOWED_BOARD = (0.7, 1.9)
+"""The board that long products in tables are relative to: picojoules a FLOP at 4 nm, and boost clock in GHz."""
+SLOWED_EXPONENTS = (0.5, 5.0)
+"""(exponent, rise) of long products in tables: boards of more power also carry more, so the root of the supply; dynamic power
+goes with clock · voltage², and voltage with the clock."""
+
+
+class PowerLaw(NamedTuple):
+    """The figures of the law for one use of it."""
+
+    energy: Mapping[str, float]
+    """Picojoules a 16-bit FLOP by architecture."""
+    newest: Mapping[str, float]
+    """The same by vendor, for an architecture that is not listed."""
+    width: Mapping[str, float] = MappingProxyType({})
+    """Energy by data type, relative to 16 bits; what is not listed takes as much."""
+    static: float = 0.0
+    """Share of the watts that does not go into products."""
+    rise: float = 0.0
+    """Energy grows with so much power of the clock …"""
+    at: float = 1.0
+    """… relative to so many GHz."""
+    factor: float = 1.0
+    exponent: float = 1.0
+
+    def share(self, gpu: Gpu, dtype: str) -> float:
+        """Return the share of `gpu.matrix_peak(dtype)`; above 1 where power is no limit."""
+        energy = self.energy.get(gpu.architecture, self.newest[gpu.vendor]) * self.width.get(dtype, 1.0)
+        demand = energy * (gpu.clock * 1e-9 / self.at) ** self.rise * (gpu.matrix_peak(dtype) * 1e-12)
+        return self.factor * float(((1 - self.static) * gpu.power / demand) ** self.exponent)
+
+
+def _by_node(picojoules: float, width: Mapping[str, float] = MappingProxyType({})) -> PowerLaw:
+    """Return the law with so much energy at 12 nm, less at newer nodes."""
+    energy = {name: picojoules / gain for name, gain in NODE_GAIN.items()}
+    return PowerLaw(energy, dict.fromkeys(NEWEST, picojoules / NEWEST_GAIN), width)
+
+
+STEP = PowerLaw(ENERGY, NEWEST, WIDTH, static=STATIC, rise=EXPONENT - 1, exponent=1 / EXPONENT)
+"""What a step of seconds holds of a burst's rate: P_static + energy · clock^(g - 1) · rate = watts, solved for the clock."""
+SIMT = _by_node(SIMT_WATTS)
+"""What FP32 products on SIMT units hold in tables, which time them in loops of seconds."""
+SEARCH = _by_node(1.0)._replace(factor=SEARCHED[0], exponent=SEARCHED[1])
+"""What a search over shapes attains on tensor cores."""
+TILE = _by_node(1.0)._replace(factor=IN_TILE[0], exponent=IN_TILE[1])
+"""What tensor cores reach inside a tile."""
+LONG = _by_node(SLOWED_BOARD[0] * NEWEST_GAIN, WIDTH)._replace(
+    at=SLOWED_BOARD[1], exponent=SLOWED_EXPONENTS[0], rise=SLOWED_EXPONENTS[1]
+)
+"""What long products hold in tables, relative to a 4 nm board of 0.7 W per TFLOP/s at 1.9 GHz."""
