@@ -13,11 +13,13 @@ from test_folding import FABRICS, FAULTS
 from clustersim.engine.contention import Met, peaks
 from clustersim.engine.fabric import Activity, Segment
 from clustersim.engine.instances import build
+from clustersim.engine.parts import BEGIN
 from clustersim.engine.program import COMPUTE, Launched, Message, Program, Task
 from clustersim.engine.record import Period
 from clustersim.engine.static import longest
 from clustersim.engine.steady import Periods
 from clustersim.errors import InputError, SimulationError
+from clustersim.report.critical_path import critical_path
 from clustersim.schedules.action import Action
 from clustersim.schedules.check import load, period
 from clustersim.simulation import Simulator
@@ -141,6 +143,26 @@ def test_what_is_skipped_is_said_and_adds_up():
     assert len(work.scripts[0].row) + record.skipped.periods * record.skipped.period.passes == 2 * 2000
 
 
+TWO_LEAVES = FABRICS["leaf-spine"].replace("down: 4, up: 4", "down: 16, up: 16")
+
+
+@pytest.mark.parametrize("fault", ["none", "slow GPU"])
+@pytest.mark.parametrize("zero", [0, 1])
+def test_replicas_that_drift_apart_have_a_period_each_until_the_end_of_the_step_joins_them(fault, zero):
+    """Three replicas of which one or two go from leaf to leaf, or one has a slow GPU."""
+    simulator = Simulator(cluster(6, fabric=TWO_LEAVES, extra=FAULTS[fault]))
+    one = job(training__global_batch=3 * 4 * 40, parallelism__pp=2, parallelism__tp=4, parallelism__zero=zero)
+    _, _, record = simulator._quickly(simulator.placed(one), "auto")
+    assert record.skipped is not None and record.skipped.lateness is not None
+    quick, played = simulator.outline(one, "auto"), simulator.outline(one, "simpy")
+    same(quick, played)
+    assert quick["critical_path_kernels"] == pytest.approx(played["critical_path_kernels"], rel=1e-9)
+    whole = simulator.run(one, ignore_memory=True)
+    assert critical_path(record).computed().sum() == pytest.approx(
+        critical_path(whole.record).computed().sum(), rel=1e-9
+    )
+
+
 @pytest.mark.parametrize("name", ["1f1b", "interleaved", "zero_bubble"])
 @pytest.mark.parametrize("stages", [2, 3, 4, 8])
 @pytest.mark.parametrize("chunks", [1, 2, 3])
@@ -188,10 +210,11 @@ def test_a_period_is_not_skipped_when_what_follows_waits_as_long_for_what_no_per
     """Else the critical path of two that end at one time could go on from the one that stays where it is."""
     rows = [np.array(row) for row in ([-1, 0, 1, 2, 3], [-1, 2, 3, -1, -1])]  # nodes by place, and one period later
     follows = np.array([False, False, False, False, True])
-    found = Periods(Period(1, 1, rows[1], rows[0], np.array([0])), 0, 1, np.array([0]), np.array([2]), follows)
+    last, one = Period(1, 1, rows[1], rows[0], np.array([0])), np.array([BEGIN, 0, 0, 0, 0])
+    found = Periods(last, 0, 1, np.array([0]), np.array([2]), follows, one)
     nobody = Met(*[np.empty(0, np.int64)] * 3)
-    assert found.skipped(np.array([0.5, 1.0, 2.0, 3.0, 4.0]), nobody, 7).seconds == 1.0
-    assert found.skipped(np.array([2.0, 1.0, 2.0, 3.0, 4.0]), nobody, 7) is None
+    assert found.seconds(np.array([0.5, 1.0, 2.0, 3.0, 4.0]), nobody) == 1.0
+    assert found.seconds(np.array([2.0, 1.0, 2.0, 3.0, 4.0]), nobody) is None
 
 
 def test_schedules_that_do_not_repeat_are_played_whole():

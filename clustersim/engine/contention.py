@@ -71,6 +71,14 @@ class Holders:
             row, share = link[held], (np.concatenate([one.peaks for one in asked]) / capacity[link])[held]
             self.row, self.change = np.concatenate([row, row]), np.concatenate([share, -share])
 
+    @property
+    def rows(self) -> tuple[Ints, Ints, Ints, Floats]:
+        """Nodes, their slots, the links that they hold, and what share of each: one row a node and link."""
+        count = len(self.of)
+        if not count:
+            return self.of, self.of, self.of, np.empty(0)
+        return self.node[self.of], self.slot[self.of], self.row[:count], self.change[:count]
+
     def met(self, activities: Sequence[Activity], starts: Floats, ends: Floats) -> Met:
         """Return who meets, given when each node begins and ends; what ends makes room for what begins then.
 

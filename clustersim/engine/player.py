@@ -132,7 +132,7 @@ class Player:
             [[record]] = simulate([compiled.plan], progress, graphs=[graph], tasks=[tasks])
         if record is None or compiled.periods is None:
             return record
-        return steady(record, compiled.periods, further, capacity)
+        return steady(record, compiled.periods, further, compiled.holders)
 
 
 SIMPY = Player()

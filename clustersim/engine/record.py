@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints
+from clustersim.arrays import Floats, Ints, Mask
 from clustersim.engine.contention import Met
 from clustersim.engine.graph import Occurrences, StepGraph
 from clustersim.engine.program import COMPUTE, Span, Tasks
@@ -34,6 +34,15 @@ class Period(NamedTuple):
         return bool(0 <= self.place[node] < self.first)
 
 
+class Lateness(NamedTuple):
+    """By how much parts of a step that drift apart are later than their nodes say, which leave skipped periods out."""
+
+    seconds: Floats
+    """By node; 0 before the skipped periods."""
+    joined: Mask
+    """The nodes that wait for several parts: they have the times of the step."""
+
+
 class Skipped(NamedTuple):
     """Periods of a steady pipeline that were counted and not played."""
 
@@ -42,7 +51,9 @@ class Skipped(NamedTuple):
     periods: int
     """How many were skipped."""
     seconds: float
-    """Of one period."""
+    """Of one period; where parts have their own, of the longest."""
+    lateness: Lateness | None = None
+    """That of parts, where these have periods of their own."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +86,26 @@ class Record:
         spans = [*self.done(np.arange(len(self.graph.occurrences.rank))), *self._waited()]
         spans.sort(key=lambda span: span.end)
         return spans
+
+    def ended(self, nodes: Ints, by: Ints) -> Floats:
+        """Return when nodes ended, for others `by` which they were waited for."""
+        own: Floats = self.ends[nodes]
+        late = self.skipped.lateness if self.skipped else None
+        return own if late is None else own + late.seconds[nodes] * late.joined[by]
+
+    @property
+    def last(self) -> int:
+        """The node with which the step ends."""
+        late = self.skipped.lateness if self.skipped else None
+        return int(np.argmax(self.ends if late is None else self.ends + late.seconds))
+
+    @property
+    def before(self) -> Ints:
+        """By node, the one that it waited for: of its two predecessors the one that ended later, the first if none did."""
+        a, b, _ = self.graph.arrays
+        nodes = np.arange(len(a))
+        found: Ints = np.where(self.ended(a, nodes) >= self.ended(b, nodes), a, b)
+        return found
 
     def counts(self, rank: Ints, place: Ints) -> Ints:
         """Return how often passes of ranks occur, given how many came before: more than once if they stand for skipped ones."""

@@ -5,7 +5,8 @@ least a few times. A period ends at one place among the passes of each rank, cou
 run ahead in a pipeline need no more microbatches than the others. When in its last whole period all nodes end one equal time
 after their likes of the period before, and so do all earlier ones on which any of them depends, each further period does
 likewise, however many there are: a node ends at the maximum of its predecessors plus what it takes, so that an equal delay of
-what comes before delays it by as much. What follows the last period is then as late as all of the further ones take.
+what comes before delays it by as much. What follows the last period is then as late as all of the further ones take. Replicas
+of a pipeline that nothing joins before the end of the step may have a period each (parts.py).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 from clustersim.arrays import Floats, Ints, Mask
 from clustersim.engine.contention import Holders, Met
 from clustersim.engine.graph import Labels, StepGraph
+from clustersim.engine.parts import Drift, parts
 from clustersim.engine.program import TemplateKey
 from clustersim.engine.record import Period, Record, Skipped
 from clustersim.schedules.action import Action
@@ -41,18 +43,35 @@ class Periods:
     """… and beside each of them the other predecessor, which is delayed."""
     follows: Mask
     """The nodes after the last whole period."""
+    part: Ints
+    """By node, its part of the graph: as in engine.parts."""
 
-    def skipped(self, ends: Floats, met: Met, periods: int) -> Skipped | None:
-        """Return what further periods add to a step with these ends of nodes and who met; None when it was not steady."""
+    @property
+    def later(self) -> Mask:
+        """The nodes that further periods delay: those of the last whole one, and what follows."""
+        found: Mask = self.follows | (self.last.place >= self.last.first)
+        return found
+
+    def seconds(self, ends: Floats, met: Met) -> Floats | None:
+        """Return what a period takes: a single number, or one of each node's part where these have their own.
+
+        ends: of nodes. met: who meets. None when the step was not steady.
+        """
         lag = self.meeting(met)
-        if lag is None:
+        if lag is None or (ends[self.fixed] >= ends[self.delayed]).any():
             return None
         checked = self.since(lag)
         delay = ends[self.last.later[checked]] - ends[checked]
-        seconds = float(delay.mean())
-        if np.abs(delay - seconds).max() > _SAME * seconds or (ends[self.fixed] >= ends[self.delayed]).any():
+        seconds: Floats = delay.mean()
+        if np.abs(delay - seconds).max() <= _SAME * seconds:
+            return seconds
+        of = self.part[checked]
+        count = np.bincount(of, minlength=len(ends))
+        each = np.bincount(of, delay, len(ends)) / np.maximum(count, 1)
+        if len(met.node) or (np.abs(delay - each[of]) > _SAME * each[of]).any():
             return None
-        return Skipped(self.last, periods, seconds)
+        found: Floats = np.where(self.part >= 0, each[self.part], 0.0)
+        return found
 
     def since(self, lag: int) -> Ints:
         """Return the nodes of the last whole period, and of `lag` places before it."""
@@ -84,14 +103,23 @@ class Periods:
         return lag
 
 
-def steady(record: Record, periods: Periods, further: int, capacity: Floats) -> Record | None:
-    """Return the record of a step with so many further periods; None when it was not steady. capacity: as in engine.static."""
-    met = record.met
+def steady(record: Record, periods: Periods, further: int, holders: Holders) -> Record | None:
+    """Return the record of a step with so many further periods; None when it was not steady. holders: of its graph."""
+    activities, met = record.graph.activities(record.tasks), record.met
     if met is None:
-        activities = record.graph.activities(record.tasks)
-        met = Holders(record.graph, activities, capacity).met(activities, record.starts, record.ends)
-    skipped = periods.skipped(record.ends, met, further)
-    return None if skipped is None else replace(record, end=record.end + further * skipped.seconds, skipped=skipped)
+        met = holders.met(activities, record.starts, record.ends)
+    seconds = periods.seconds(record.ends, met)
+    if seconds is None:
+        return None
+    skipped = Skipped(periods.last, further, float(seconds.max()))
+    if not seconds.ndim:
+        return replace(record, end=record.end + further * skipped.seconds, skipped=skipped)
+    drift = Drift(record.graph, periods.part, periods.later, holders)
+    joined = drift.joined(record.starts, record.ends, further * seconds, activities)
+    if joined is None:
+        return None
+    skipped = skipped._replace(lateness=joined.lateness)
+    return replace(record, starts=joined.starts, ends=joined.ends, end=joined.end, skipped=skipped)
 
 
 def periods(graph: StepGraph, period: int) -> Periods | None:
@@ -121,7 +149,8 @@ def periods(graph: StepGraph, period: int) -> Periods | None:
     fixed, delayed = (np.concatenate([pair[i][row] for pair, row in zip(pairs, rows, strict=True)]) for i in (0, 1))
     if not shifted[delayed].all():
         return None
-    return Periods(Period(first, passes, later, place, offset), begin, lag, fixed, delayed, known)
+    part = parts(graph, place, known)
+    return Periods(Period(first, passes, later, place, offset), begin, lag, fixed, delayed, known, part)
 
 
 def _later(labels: Labels, period: int) -> Ints:

@@ -139,10 +139,12 @@ def _shares(activity: Activity) -> dict[str, float]:
 def _waited(record: Record) -> Iterable[Part]:
     """Yield the exposed part of communication that compute streams wait for; the rest is waiting for other ranks."""
     waits = record.graph.waits
-    asked, end = record.ends[waits.asked], record.ends[waits.awaited]
+    asked, end = record.ended(waits.asked, waits.awaited), record.ends[waits.awaited]
     times = record.counts(waits.rank, waits.place)
     message = waits.stage >= 0
-    begun = np.where(message, np.maximum(asked, record.ends[waits.sent]), asked)  # before that nobody sends
+    begun = np.where(
+        message, np.maximum(asked, record.ended(waits.sent, waits.awaited)), asked
+    )  # before that nobody sends
     long = np.maximum(end - np.minimum(begun, end), 0.0) * times
     sends = message | np.array([kind == "send" for kind in waits.kinds], bool)[waits.kind]
     yield "pp", waits.rank[sends], long[sends]

@@ -76,11 +76,10 @@ def _nodes(record: Record) -> tuple[list[int], list[int]]:
     earlier period is replaced by its like in the kept one, until all skipped periods are passed. Where a node comes again,
     all that stood between comes again as often as periods are left.
     """
-    graph, ends = record.graph, record.ends.tolist()
-    a, b, slot = graph.a, graph.b, graph.slot
+    before, slot = record.before.tolist(), record.graph.slot
     skipped = record.skipped
     left = skipped.periods if skipped else 0
-    node = int(np.argmax(record.ends))
+    node = record.last
     nodes: list[int] = []
     times: list[int] = []
     seen: dict[int, tuple[int, int]] = {}
@@ -88,7 +87,7 @@ def _nodes(record: Record) -> tuple[list[int], list[int]]:
         if slot[node] != JOIN:
             nodes.append(node)
             times.append(1)
-        node = a[node] if ends[a[node]] >= ends[b[node]] else b[node]
+        node = before[node]
         if not left or skipped is None or not skipped.period.before(node):
             continue
         while left and skipped.period.before(node) and skipped.period.later[node] >= 0:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, Mask, entries
+from clustersim.arrays import Floats, Ints, Mask, entries, summed
 from clustersim.engine.contention import peaks
 from clustersim.engine.fold.refinement import alike
 from clustersim.engine.network import Demand, Network
@@ -40,6 +40,14 @@ def overfull(demand: Demand, net: Network, record: Record) -> Mask:
     demand: of one job. net, record: of a simulation of it, whether or not that knew these links.
     """
     number, shares = _numbers(net), _shares(demand, net)
+    if (
+        record.skipped is not None and record.skipped.lateness is not None
+    ):  # parts that drift apart meet at all their times
+        together: Mask = (
+            summed(np.repeat(np.arange(len(demand.links)), np.diff(shares.start)), shares.share, len(demand.links))
+            > FITS
+        )
+        return together
     asking = np.zeros(number[""], bool)
     asking[shares.cell] = True
     times = _times(record, number, asking)
