@@ -11,3 +11,9 @@ def need_torch(what: str) -> None:
     """Raise InputError when PyTorch is not installed; `what` needs it and begins the sentence."""
     if find_spec("torch") is None:
         raise InputError(f'{what} needs PyTorch, which is not installed; run pip install "clustersim[torch]"')
+
+
+def need_ray(what: str) -> None:
+    """Raise InputError when Ray is not installed; `what` needs it and begins the sentence."""
+    if find_spec("ray") is None:
+        raise InputError(f'{what} needs Ray, which is not installed; run pip install "clustersim[ray]"')

@@ -336,7 +336,7 @@ def test_the_space_of_a_sweep():
 def after(count, failure):
     """Return an iterator of rows that fails after some."""
 
-    def rows(files, case, space, workers, spent):
+    def rows(files, case, space, workers, spent, crew):
         for index in range(count):
             yield index, {"status": "ok", "reason": "", "tokens_per_s": 1.0, "step_time_s": 1.0}
         raise failure

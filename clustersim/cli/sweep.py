@@ -28,6 +28,7 @@ from clustersim.cli.options import (
 )
 from clustersim.cli.progress import cores, tracked
 from clustersim.cli.sweep_table import FRONT, SHOWN, Shown, View, run_line
+from clustersim.units import plural
 from clustersim.writing import check_output, save
 
 if TYPE_CHECKING:
@@ -74,6 +75,10 @@ def sweep(
     merge: Annotated[
         list[Path] | None, typer.Option(help="Take over the rows of this folder, such as a shard's; several times.")
     ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(help="Simulate on the Ray cluster there (extra ray): auto, HOST:PORT, ray://…", metavar="ADDRESS"),
+    ] = None,
     price: RentOption = None,
     costs: CostsOption = None,
     plugins: Plugins = None,
@@ -113,6 +118,7 @@ def sweep(
         costs=figures(costs, price),
         shard=Shard.read(shard) if shard else None,
         merge=merge or (),
+        ray=ray,
         command=lambda point: shlex.join(run_line(topology, workload, point, asked.by_set)),
     )
     shown = Shown(topology, workload, asked, found, view)
@@ -120,6 +126,8 @@ def sweep(
         save(csv, shown.csv())
     if found.damaged:
         typer.echo(f"{found.damaged} damaged lines of {found.folder}/points.jsonl were left out", err=True)
+    if found.lost:
+        typer.echo(f"{plural(found.lost, 'worker', 'workers')} died; others simulated the points again", err=True)
     if as_json:
         print_json("sweep", shown.fields(top))
     elif not quiet:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from clustersim.files import keeping_inputs
 from clustersim.preparation import check_names
 from clustersim.report import names
 from clustersim.report.store import ELSEWHERE, Question, place
-from clustersim.sweeps import log, runner
+from clustersim.sweeps import log, ray_cluster, runner
 from clustersim.sweeps.evaluate import Files, Row, SweepInputs, load
 from clustersim.sweeps.legal import legal
 from clustersim.sweeps.space import Point, SweepSpace
@@ -65,6 +66,8 @@ class Sweep:
     """Seconds of CPU that forecasting and evaluating the others took, summed over processes."""
     space: list[Point]
     """The points."""
+    lost: int = 0
+    """Workers of a Ray cluster that died, and whose points others simulated."""
 
 
 def run(
@@ -82,18 +85,21 @@ def run(
     command: log.Command = lambda _: None,
     shard: Shard | None = None,
     merge: Sequence[Path] = (),
+    ray: str | None = None,
 ) -> Sweep:
-    """Simulate every point on `workers` processes.
+    """Simulate every point on `workers` processes, or on a Ray cluster.
 
     out: the folder of the result, by default one below `results` that is named after the inputs and `fixed`, the overrides
     that all points share; its log has every row from the moment it is known. Rows of the same inputs and `fixed` that are
     there already are not simulated again. Another result is replaced by `force` alone. engine: who plays the steps. costs:
     prices, power and carbon. command: the line of a point alone, for the table. shard: the part of the points that is simulated
-    here. merge: folders of shards, or of other sweeps of the same inputs, whose rows are taken over. Raises
-    InputError for what is wrong before any point is simulated, InterruptedSweepError on Ctrl-C and ClustersimError when a worker
-    dies.
+    here. merge: folders of shards, or of other sweeps of the same inputs, whose rows are taken over. ray: the address of a Ray
+    cluster that does the work. Raises InputError for what is wrong before any point is simulated, InterruptedSweepError on Ctrl-C
+    and ClustersimError when a worker dies.
     """
     topology, workload = find("topologies", topology), find("workloads", workload)
+    if ray is not None:
+        ray_cluster.check(ray)
     with keeping_inputs() as read:
         files = Files(str(topology), str(workload), read, engine, costs)
         case = load(files)
@@ -111,11 +117,11 @@ def run(
                 for folder in merge:
                     kept.take(folder)
                 spent = runner.Spent()
-                rows = _rows(files, case, space, workers, kept, show, spent, command)
+                rows = _rows(files, case, space, workers, kept, show, spent, command, ray)
             except OSError as error:
                 raise unwritable(target, error, ELSEWHERE) from error
             resumed = sum(log.key(point) in kept.known for point in space)
-            return Sweep(rows, target, resumed, kept.damaged, spent.seconds, space)
+            return Sweep(rows, target, resumed, kept.damaged, spent.seconds, space, spent.lost)
 
 
 def _rows(
@@ -127,12 +133,14 @@ def _rows(
     show: Show,
     spent: runner.Spent,
     command: log.Command,
+    ray: str | None,
 ) -> list[Row]:
     """Return the rows of all points, those of which the log has none simulated."""
     kept.begin(space)
     found = {index: kept.known[name] for index, point in enumerate(space) if (name := log.key(point)) in kept.known}
     open_points = [index for index in range(len(space)) if index not in found]
-    rows = runner.rows(files, case, [space[index] for index in open_points], workers, spent)
+    crew = partial(ray_cluster.rows, ray) if ray else None
+    rows = runner.rows(files, case, [space[index] for index in open_points], workers, spent, crew)
     try:
         with closing(show(rows, len(open_points))) as coming:  # type: ignore[type-var]
             for number, row in coming:
@@ -147,7 +155,8 @@ def _rows(
         raise
     except ClustersimError as error:
         done = f"points.jsonl in {kept.shown} has the {len(found)} others"
-        raise ClustersimError(f"{error}; {done}, try fewer --workers") from error
+        remedy = "the same command goes on from there" if crew else "try fewer --workers"
+        raise ClustersimError(f"{error}; {done}, {remedy}") from error
     return ordered
 
 

@@ -1,4 +1,4 @@
-"""Points on processes: one spawned worker a core, rows as they come in."""
+"""Points on processes, one spawned worker a core, or on a Ray cluster: rows as they come in."""
 
 from __future__ import annotations
 
@@ -30,15 +30,19 @@ SPLIT = tuple(KEYS[name] for name in ("tp", "ep", "pp", "dp"))
 """Keys that decide, with the cluster, the mesh of a point."""
 LEARNED = 1024
 """Points of which the kernels are forecast in one call; of those behind them, when they are simulated."""
+ELSEWHERE = 64
+"""Workers for which points are grouped where others simulate them, who may become more meanwhile."""
 
 
 class Spent:
     """Seconds of CPU that points took, summed over processes: forecasting and evaluating, not loading."""
 
     seconds = 0.0
+    lost = 0
+    """Workers of a Ray cluster that died, and whose points others simulated."""
 
 
-class _Timed(NamedTuple):
+class Timed(NamedTuple):
     """A row and the seconds of CPU that it took."""
 
     row: Row
@@ -46,36 +50,48 @@ class _Timed(NamedTuple):
 
 
 def rows(
-    shared: Files | SweepInputs, case: SweepInputs, points: Sequence[Point], workers: int, spent: Spent | None = None
+    shared: Files | SweepInputs,
+    case: SweepInputs,
+    points: Sequence[Point],
+    workers: int,
+    spent: Spent | None = None,
+    crew: Crew | None = None,
 ) -> NumberedRows:
     """Yield (index, row) of every point as it is done; with one worker in this process, in order.
 
     shared: what every worker begins with, the inputs that it loads for itself from the bytes that were read, or the case.
-    case: what they give, loaded here, where all kernels are forecast. spent: counts the CPU. Closing the iterator early ends the
-    workers. Raises ClustersimError when one of them dies, after the rows that are done.
+    case: what they give, loaded here, where all kernels are forecast. spent: counts the CPU. crew: who simulates them in place of
+    processes of this machine. Closing the iterator early ends the workers. Raises ClustersimError when one dies, after the
+    rows that are done.
     """
     spent = spent or Spent()
     begun = time.process_time()
     with uncollected():
         learn(case, points[:LEARNED])
     spent.seconds += time.process_time() - begun
-    many = workers > 1 and len(points) > 1
-    if many:
-        begin = _Begin(shared, case.known(), plugins.permits(), errors.asked_by_command())
-        found = _spread(_evaluate, points, workers, begin, grouped(list(map(_split, points)), workers))
+    if crew and points:
+        found = crew(_begin(shared, case), points, grouped(list(map(_split, points)), ELSEWHERE), spent)
+    elif workers > 1 and len(points) > 1:
+        begin, groups = _begin(shared, case), grouped(list(map(_split, points)), workers)
+        found = _spread(_evaluate, points, workers, begin, groups)
     else:
-        found = ((index, _timed(case, point)) for index, point in enumerate(points))
+        found = ((index, timed(case, point)) for index, point in enumerate(points))
     with closing(found):
         for index, (row, seconds) in found:
             spent.seconds += seconds
             yield index, row
 
 
-def _timed(case: SweepInputs, point: Point) -> _Timed:
+def _begin(shared: Files | SweepInputs, case: SweepInputs) -> Begin:
+    return Begin(shared, case.known(), plugins.permits(), errors.asked_by_command())
+
+
+def timed(case: SweepInputs, point: Point) -> Timed:
+    """Simulate one point, and say what it took."""
     begun = time.process_time()
     with uncollected():
         row = evaluate(case, point)
-    return _Timed(row, time.process_time() - begun)
+    return Timed(row, time.process_time() - begun)
 
 
 def _split(point: Point) -> list[str]:
@@ -96,11 +112,11 @@ def spread(work: Callable[[Item], Row], items: Sequence[Item], workers: int, key
 
     keys: of every item; those of equal keys are done by one process, where that keeps no other waiting.
     """
-    begin = _Begin(None, {}, plugins.permits(), errors.asked_by_command())
+    begin = Begin(None, {}, plugins.permits(), errors.asked_by_command())
     yield from _spread(work, items, workers, begin, grouped(keys, workers))
 
 
-class _Begin(NamedTuple):
+class Begin(NamedTuple):
     """What a worker begins with: its inputs, if any, what is forecast already, and the plugins that are permitted."""
 
     shared: Files | SweepInputs | None
@@ -111,7 +127,7 @@ class _Begin(NamedTuple):
 
 
 def _spread(
-    work: Callable[[Item], Answer], items: Sequence[Item], workers: int, begin: _Begin, groups: Sequence[Sequence[int]]
+    work: Callable[[Item], Answer], items: Sequence[Item], workers: int, begin: Begin, groups: Sequence[Sequence[int]]
 ) -> Generator[tuple[int, Answer], None, None]:
     """Yield (index, work(item)); each of `groups` of places is done by one process, if it lives so long."""
     from multiprocessing import active_children
@@ -179,7 +195,7 @@ def _fed(
         raise ClustersimError(f"a worker process died, perhaps for lack of memory, and {left} points have no result")
 
 
-def _pool(begin: _Begin) -> ProcessPoolExecutor:
+def _pool(begin: Begin) -> ProcessPoolExecutor:
     """Return a pool of one spawned worker: a fork of a process that has used polars can hang."""
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
@@ -187,19 +203,20 @@ def _pool(begin: _Begin) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_prepare, initargs=(begin,))
 
 
+Crew = Callable[[Begin, Sequence[Point], Sequence[Sequence[int]], Spent], Generator[tuple[int, Timed], None, None]]
+"""Simulates points elsewhere, each of the groups of their places best on one worker, and yields (index, row) as they are done."""
+
 _case: list[SweepInputs] = []
 """In a worker: the one case that it simulates points of."""
 
 
-def _evaluate(point: Point) -> _Timed:
+def _evaluate(point: Point) -> Timed:
     """Simulate a point in a worker."""
-    return _timed(_case[0], point)
+    return timed(_case[0], point)
 
 
-def _prepare(begin: _Begin) -> None:
+def _prepare(begin: Begin) -> None:
     """Prepare a worker: it loads its inputs, if any, permits the same plugins, and ends when who started it is gone."""
-    plugins.inherit(begin.permits)
-    errors.inherit(begin.command)
     from multiprocessing import parent_process
 
     def wait() -> None:
@@ -209,10 +226,19 @@ def _prepare(begin: _Begin) -> None:
             os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
-    if begin.shared:
-        case = begin.shared if isinstance(begin.shared, SweepInputs) else load(begin.shared)
-        case.know(begin.known)
-        _case[:] = [case]
+    case = prepared(begin)
+    _case[:] = [case] if case else []
+
+
+def prepared(begin: Begin) -> SweepInputs | None:
+    """Return the inputs of a worker, if any, loaded; the plugins that are permitted where it began are so here."""
+    plugins.inherit(begin.permits)
+    errors.inherit(begin.command)
+    if not begin.shared:
+        return None
+    case = begin.shared if isinstance(begin.shared, SweepInputs) else load(begin.shared)
+    case.know(begin.known)
+    return case
 
 
 @contextmanager

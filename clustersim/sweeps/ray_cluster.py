@@ -1,0 +1,224 @@
+"""Points on a Ray cluster: a worker for each CPU of its nodes, rows as they come in, lost workers replaced.
+
+A worker is a Ray actor that loads the sweep once, from the bytes that were read here, and is then asked for a few points at a
+time. Points that a worker had when its node was lost go to others. Nodes that join later get workers too.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter, deque
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from clustersim import extras
+from clustersim.errors import ClustersimError, InputError
+from clustersim.sweeps.evaluate import SweepInputs
+from clustersim.sweeps.runner import Begin, Spent, Timed, prepared, timed
+from clustersim.sweeps.space import Point
+from clustersim.version import __version__
+
+CHUNK = 8
+"""Points that a worker is asked for at once: what a call costs is spread over them."""
+AHEAD = 2
+"""Calls that a worker has at most, so that it does not wait for the next one."""
+ATTEMPTS = 3
+"""Workers that may be lost with the same points before these are given up."""
+CONNECT = 5.0
+"""Seconds until an address answers."""
+LOOK = 1.0
+"""Seconds after which the CPUs of the cluster are counted again."""
+
+
+class PointWorker:
+    """What runs on a CPU of the cluster."""
+
+    def __init__(self, begin: Begin) -> None:
+        self.case: SweepInputs | None = prepared(begin)
+
+    def version(self) -> str:
+        """Return who works there."""
+        return __version__
+
+    def evaluate(self, points: Sequence[Point]) -> list[Timed]:
+        """Return the rows of points, and what they took."""
+        assert self.case is not None  # a sweep's workers always begin with its inputs
+        return [timed(self.case, point) for point in points]
+
+
+def rows(
+    address: str, begin: Begin, points: Sequence[Point], groups: Sequence[Sequence[int]], spent: Spent
+) -> Generator[tuple[int, Timed], None, None]:
+    """Yield (index, row) of every point as it is done; `groups` of places are better done by one worker.
+
+    address: `auto`, HOST:PORT or ray://HOST:PORT. Raises InputError when no cluster answers there, and ClustersimError when
+    points are lost with every worker that tries them.
+    """
+    with redirect_stdout(_Nowhere()), _connected(address) as ray:  # Ray prints what became of a lost node
+        work = _Work(ray, begin, points, deque(map(deque, groups)), spent)
+        try:
+            yield from work.rows()
+        finally:
+            work.end()
+
+
+class _Nowhere:
+    def write(self, text: str) -> int:
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[Any]:
+    """Yield Ray, connected to a cluster. Raises InputError."""
+    import ray
+
+    if ray.is_initialized():
+        yield ray
+        return
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except KeyboardInterrupt:
+        raise
+    except (Exception, SystemExit) as error:  # Ray ends the process where a cluster answers and does not let it in
+        raise _unreachable(address, str(error).partition("\n")[0]) from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def check(address: str) -> None:
+    """Raise InputError where Ray is not installed, or nothing listens at an address: Ray itself would try for minutes."""
+    extras.need_ray("--ray")
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if address == "auto":
+        return
+    if not (colon and host and port.isdecimal() and 0 < int(port) < 65536):
+        raise InputError(f"--ray {address}: is no address; write auto, HOST:PORT or ray://HOST:PORT")
+    try:
+        socket.create_connection((host, int(port)), CONNECT).close()
+    except OSError as error:
+        raise _unreachable(address, error.strerror or str(error)) from None
+
+
+def _unreachable(address: str, why: str) -> InputError:
+    what = f"--ray {address}: no Ray cluster answers ({why.rstrip('.') or 'no reason given'})"
+    return InputError(f"{what}; start one with `ray start --head`, and give its address or auto")
+
+
+class _Call(NamedTuple):
+    """Points that a worker was asked for."""
+
+    worker: _Worker
+    places: tuple[int, ...]
+
+
+@dataclass(eq=False, slots=True)
+class _Worker:
+    """A worker, as it is seen from here."""
+
+    actor: Any
+    own: deque[int] = field(default_factory=deque)
+    """Places of the group that it works on, those left."""
+    calls: int = 0
+    """That it has not answered yet."""
+
+
+class _Work:
+    """The points of a sweep, and who does them."""
+
+    def __init__(
+        self, ray: Any, begin: Begin, points: Sequence[Point], groups: deque[deque[int]], spent: Spent
+    ) -> None:
+        self.ray, self.points, self.groups, self.spent = ray, points, groups, spent
+        self.begin = ray.put(begin)
+        self.kind = ray.remote(num_cpus=1, max_restarts=0)(PointWorker)
+        self.starting: dict[Any, _Worker] = {}
+        self.workers: set[_Worker] = set()
+        self.calls: dict[Any, _Call] = {}
+        self.failed = Counter[int]()
+
+    def rows(self) -> Iterator[tuple[int, Timed]]:
+        """Yield the rows as they come in."""
+        left = len(self.points)
+        while left:
+            self._hire()
+            done, _ = self.ray.wait([*self.starting, *self.calls], num_returns=1, timeout=LOOK)
+            for ref in done:
+                for answer in self._answered(ref):
+                    left -= 1
+                    yield answer
+
+    def end(self) -> None:
+        """Let all workers go."""
+        for worker in (*self.workers, *self.starting.values()):
+            self.ray.kill(worker.actor)
+
+    def _hire(self) -> None:
+        """Start a worker for every CPU of the cluster, as far as there is work; what has no CPU yet waits."""
+        cpus = int(self.ray.cluster_resources().get("CPU", 0))
+        have = len(self.workers) + len(self.starting)
+        for _ in range(min(max(cpus, 1) - have, len(self.groups))):
+            worker = _Worker(self.kind.remote(self.begin))
+            self.starting[worker.actor.version.remote()] = worker
+
+    def _answered(self, ref: Any) -> Iterator[tuple[int, Timed]]:
+        """Yield what a finished call gives, and ask its worker for more."""
+        call = self.calls.pop(ref, None)
+        worker = call.worker if call else self.starting.pop(ref)
+        try:
+            found = self.ray.get(ref)
+        except self.ray.exceptions.RayActorError as error:
+            self._lost(worker, call, error)
+            return
+        worker.calls -= call is not None
+        if call is None:
+            _same(found)
+            self.workers.add(worker)
+        self._feed(worker)
+        if call:
+            yield from zip(call.places, found, strict=True)
+
+    def _feed(self, worker: _Worker) -> None:
+        while worker.calls < AHEAD and worker in self.workers:
+            if not worker.own and self.groups:
+                worker.own = self.groups.popleft()
+            if not worker.own:
+                return
+            places = tuple(worker.own.popleft() for _ in range(min(CHUNK, len(worker.own))))
+            ref = worker.actor.evaluate.remote([self.points[place] for place in places])
+            self.calls[ref] = _Call(worker, places)
+            worker.calls += 1
+
+    def _lost(self, worker: _Worker, call: _Call | None, error: Any) -> None:
+        """Give what a lost worker had to others. Raises ClustersimError where a worker cannot even start, or points kill all."""
+        if error.actor_init_failed:
+            why = str(error).strip().rpartition("\n")[2]
+            remedy = f"install clustersim {__version__} and the modules of --plugins on every node"
+            raise ClustersimError(f"a worker of the Ray cluster cannot begin ({why}); {remedy}")
+        if worker in self.workers:
+            self.workers.remove(worker)
+            self.spent.lost += 1
+        if worker.own:
+            self.groups.append(worker.own)
+            worker.own = deque()
+        if call is None:
+            return
+        self.failed.update(call.places)
+        if max(self.failed[place] for place in call.places) >= ATTEMPTS:
+            what = f"{ATTEMPTS} workers of the Ray cluster died on the same points, perhaps for lack of memory"
+            raise ClustersimError(what)
+        self.groups.extend(deque([place]) for place in call.places)  # alone, so that a bad one takes no other with it
+        for other in self.workers:
+            self._feed(other)
+
+
+def _same(version: str) -> None:
+    if version != __version__:
+        what = f"a node of the Ray cluster has clustersim {version} and this is {__version__}"
+        raise InputError(f"{what}; install the same version on every node")
