@@ -209,9 +209,7 @@ def _details(found: Answer, best: TrainingPlan) -> list[str]:
     ]
     if found.played:
         mean, deviation, failures = found.played
-        lines.append(
-            f"played with its {failures:,.0f} failures: {mean * share.slowest / share.slowest:.2f} days, ± {deviation:.2f}"
-        )
+        lines.append(f"played with its {failures:,.0f} failures: {mean:.2f} days, ± {deviation:.2f}")
     lines.append(f"{best.tried} of {plural(best.screened, 'split', 'splits')} on all numbers of nodes were simulated")
     return [*lines, ""]
 
