@@ -52,7 +52,9 @@ EXAMPLES: Mapping[str, str] = {
     "frequency": "1.98GHz",
 }
 
-_QUANTITY = re.compile(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµμ/]*)\s*")
+NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+"""What stands before a unit, as a regular expression that other programs read too."""
+_QUANTITY = re.compile(rf"\s*({NUMBER})\s*([A-Za-zµμ/]*)\s*")
 
 
 def parse(text: object, dimension: str) -> float:

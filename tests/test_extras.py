@@ -95,7 +95,11 @@ def test_the_wheel_holds_shipped_files_and_says_that_it_is_typed(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     rooms = [path for room in ("topologies", "workloads") for path in (ROOT / room).glob("*.y*ml")]
     assert {f"clustersim/_data/{path.parent.name}/{path.name}" for path in rooms} <= names
-    assert "clustersim/py.typed" in names
+    assert {
+        "clustersim/py.typed",
+        "clustersim/cli/templates/cluster.yaml",
+        "clustersim/cli/templates/workload.yaml",
+    } <= names
 
 
 def test_bare_names_work_from_the_wheel_alone(wheel, tmp_path):

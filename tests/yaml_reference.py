@@ -1,9 +1,5 @@
 """docs/yaml.md, written from the specs that read the files, so that it cannot go stale."""
 
-import ast
-import inspect
-import itertools
-import textwrap
 import types
 import typing
 from pathlib import Path
@@ -15,6 +11,7 @@ from pydantic_core import PydanticUndefined
 from clustersim import plugins
 from clustersim.config import fabric, fields, jobs, topology, workload
 from clustersim.config.gpu import Gpu
+from clustersim.config.json_schema import field_texts
 from clustersim.convert.megatron import ALIASES, REMEDIES
 from clustersim.parallel.ignored import NO_EFFECT, NOT_MODELLED
 from clustersim.topology.build import presets
@@ -115,22 +112,12 @@ def _prose(kind: type[fields.Spec]) -> str:
 
 def _table(kind: type[fields.Spec]) -> str:
     hints = typing.get_type_hints(kind, include_extras=True)
-    texts = _texts(kind)
+    texts = field_texts(kind)
     rows = [
         f"| `{name}` | {CHECKED.get((kind, name)) or _type(hints[name])} | {_default(info)} | {texts[name]} |"
         for name, info in kind.model_fields.items()
     ]
     return "\n".join(["| key | value | default | what |", "| --- | --- | --- | --- |", *rows, ""])
-
-
-def _texts(kind: type[fields.Spec]) -> dict[str, str]:
-    """Return what stands under each field of a spec."""
-    [tree] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    return {
-        field.target.id: " ".join(text.value.value.split())
-        for field, text in itertools.pairwise(tree.body)
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
-    }
 
 
 def _default(info: FieldInfo) -> str:
@@ -208,6 +195,19 @@ Which keys does a topology, workload or GPU file have, with which values and def
 
 This page is written by `scripts/update-docs` from the specs in `clustersim/config/` that read the files; a test compares the
 two. Every error names file, line and column, says what is wrong and what would be right.
+
+## In an editor
+
+`clustersim schema cluster`, `workload`, `jobs` and `gpu` print the same as JSON Schema, with the names that are built in or
+installed. An editor that knows it completes keys, explains them and underlines mistakes. `clustersim init --schemas` writes the
+schemas beside two files to begin with, which name them in their first line. By hand:
+
+```sh
+clustersim schema workload > workload.schema.json
+sed -i '1i # yaml-language-server: $schema=workload.schema.json' my_workload.yaml
+```
+
+VS Code with its YAML extension, Neovim, Emacs and others with the YAML language server read that line.
 
 ## Values
 

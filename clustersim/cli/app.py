@@ -23,6 +23,8 @@ COMMANDS = {
     "predict": "predict:predict",
     "import": "importing:app",
     "list": "listing:show_list",
+    "init": "init:init",
+    "schema": "schema:schema",
     "lab": "lab:app",
 }
 """Name → where it is in `cli/`, in the order of `--help`: a function, or an app with commands of its own."""

@@ -3,9 +3,9 @@
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
 
-from clustersim.config.fields import Bandwidth, Count, Fraction, Index, Length, Name, Spec, Time, between
+from clustersim.config.fields import Also, Bandwidth, Count, Fraction, Index, Length, Name, Spec, Time, between
 from clustersim.errors import shown
 
 SWITCH_LATENCY = 250e-9
@@ -20,6 +20,10 @@ def _rails(value: object) -> int | str:
     if whole or value in ("none", "optimized"):
         return value  # type: ignore[return-value]
     raise ValueError(f"{value!r} is not known; write none, optimized, or a number of rails up to 1024")
+
+
+_TIERS = {"type": "integer", "minimum": 1, "maximum": 5}
+_RAILS = {"anyOf": [{"enum": ["none", "optimized"]}, {"type": "integer", "minimum": 1, "maximum": 1024}]}
 
 
 def _listed(value: object) -> object:
@@ -102,7 +106,7 @@ class FatTree(Spec):
 
     kind: Name
     """Name of this kind."""
-    rails: Annotated[int | str, PlainValidator(_rails)] = "none"
+    rails: Annotated[int | str, PlainValidator(_rails), WithJsonSchema(_RAILS)] = "none"
     """`none` puts the NICs of a node on one leaf, `optimized` NIC j of every node on a leaf of rail j, a number k NIC j on
     rail j % k."""
     rail_planes: bool = False
@@ -115,7 +119,7 @@ class FatTree(Spec):
     """Ports of the switches in all tiers that do not say."""
     oversubscription: Annotated[float, Field(strict=False, ge=1, le=1000)] | None = None
     """Of the leaves: down over up; it takes uplinks away."""
-    tiers: Annotated[tuple[Tier, ...], Field(strict=False), between(1, 5), BeforeValidator(_listed)] = ()
+    tiers: Annotated[tuple[Tier, ...], Field(strict=False), between(1, 5), BeforeValidator(_listed), Also(_TIERS)] = ()
     """From the leaves upwards, or how many; default as few as join all NICs, each leaf with equally many cables to every switch
     above it, as NVIDIA's reference architectures count them."""
     link: TreeLink = TreeLink()

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    ValidationError,
+    WithJsonSchema,
+)
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from clustersim.config.messages import first
 from clustersim.config.yaml import Document, Loc
 from clustersim.errors import InputError, shown
-from clustersim.units import parse, scaled
+from clustersim.units import EXAMPLES, NUMBER, UNITS, parse, scaled
 
 
 class Spec(BaseModel):
@@ -52,13 +62,33 @@ def quantity(dimension: str) -> BeforeValidator:
     return BeforeValidator(convert)
 
 
-Time = Annotated[float, quantity("time")]
-Size = Annotated[float, quantity("size")]
-Bandwidth = Annotated[float, quantity("bandwidth"), Field(gt=0)]
-ComputeRate = Annotated[float, quantity("compute"), Field(gt=0)]
-Power = Annotated[float, quantity("power"), Field(gt=0)]
-Length = Annotated[float, quantity("length")]
-Frequency = Annotated[float, quantity("frequency"), Field(gt=0)]
+@dataclass(frozen=True, slots=True, eq=False)
+class Also:
+    """What an editor is told of a field that takes something else beside its type: a validator makes the one of the other."""
+
+    schema: dict[str, Any]
+    """The JSON Schema of that."""
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Return the schema of both."""
+        return {"anyOf": [handler(core), self.schema]}
+
+
+def text_of(dimension: str) -> WithJsonSchema:
+    """Return what an editor is told of a text quantity: its pattern, and an example."""
+    units = "|".join(sorted(UNITS[dimension], key=len, reverse=True))
+    return WithJsonSchema(
+        {"type": "string", "pattern": rf"^\s*{NUMBER}\s*({units})\s*$", "examples": [EXAMPLES[dimension]]}
+    )
+
+
+Time = Annotated[float, quantity("time"), text_of("time")]
+Size = Annotated[float, quantity("size"), text_of("size")]
+Bandwidth = Annotated[float, quantity("bandwidth"), Field(gt=0), text_of("bandwidth")]
+ComputeRate = Annotated[float, quantity("compute"), Field(gt=0), text_of("compute")]
+Power = Annotated[float, quantity("power"), Field(gt=0), text_of("power")]
+Length = Annotated[float, quantity("length"), text_of("length")]
+Frequency = Annotated[float, quantity("frequency"), Field(gt=0), text_of("frequency")]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1, le=100_000_000)]
 Index = Annotated[int, Field(ge=0, le=100_000_000)]

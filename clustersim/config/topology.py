@@ -1,9 +1,10 @@
 """The specification of a cluster: its nodes, the fabric between them, and what is broken."""
 
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
 
 from clustersim.config.fabric import Extent
 from clustersim.config.fields import Bandwidth, Count, Fraction, Index, Name, Power, Spec, Time, between
@@ -19,6 +20,7 @@ PCIE_LANE = 1.5e9
 NCCL_ALGORITHMS = ("ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat")
 NCCL_PROTOCOLS = ("LL", "LL128", "Simple")
 _PCIE = re.compile(r"gen([1-6])x(1|2|4|8|16)")
+_RELEASE = re.compile(r"2\.[0-9]{1,2}(\.[0-9]{1,2})?")
 _PCIE_RAW = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}  # B/s a lane after line coding
 
 
@@ -35,7 +37,7 @@ def _slot(value: str) -> str:
 
 
 def _version(value: str) -> str:
-    if re.fullmatch(r"2\.[0-9]{1,2}(\.[0-9]{1,2})?", value):
+    if _RELEASE.fullmatch(value):
         return value
     raise ValueError(f'{value!r} is no version of NCCL; write one in quotes, like "2.27" or "2.27.3"')
 
@@ -58,6 +60,18 @@ def _algo(value: str) -> str:
 
 def _proto(value: object) -> object:
     return (nccl_protocol(value) or value) if isinstance(value, str) else value
+
+
+def _like(pattern: str) -> WithJsonSchema:
+    """Return what an editor is told of text that has a form."""
+    return WithJsonSchema({"type": "string", "pattern": f"^({pattern})$"})
+
+
+def _any_case(names: Iterable[str]) -> str:
+    """Return the regular expression of names in any case, with or without underscores; editors know no flags."""
+    return "|".join(
+        "".join("_?" if c == "_" else f"[{c.upper()}{c.lower()}]" if c.isalpha() else c for c in name) for name in names
+    )
 
 
 class Gpus(Spec):
@@ -107,7 +121,7 @@ class Host(Spec):
 
     cpu: Literal["intel", "amd", "arm"] = "intel"
     """Vendor."""
-    pcie: Annotated[Name, AfterValidator(_slot)] = "gen5x16"
+    pcie: Annotated[Name, AfterValidator(_slot), _like(_PCIE.pattern)] = "gen5x16"
     """Generation and lanes of a slot."""
     slowdown: Annotated[float, Field(gt=0, le=1000, strict=False)] = 1.0
     """How many times as long it takes to launch a kernel as the hosts of `clustersim/frameworks/`; matters where a workload
@@ -205,11 +219,13 @@ class Nccl(Spec):
     launch: Time = COLLECTIVE_LAUNCH
     """To launch one collective; default 8.4 us, ring/Simple in NCCL's tuning.cc. The latencies of algorithm `nccl` hold a
     launch already: one that is written here comes on top of them."""
-    version: Annotated[str, AfterValidator(_version)] = "2.30"
+    version: Annotated[str, AfterValidator(_version), _like(_RELEASE.pattern)] = "2.30"
     """NCCL's release."""
-    algo: Annotated[str, AfterValidator(_algo)] | None = None
+    algo: Annotated[str, AfterValidator(_algo), _like(_any_case(NCCL_ALGORITHMS))] | None = None
     """What it is forced to use (`NCCL_ALGO`), in any case."""
-    proto: Annotated[Literal["LL", "LL128", "Simple"], BeforeValidator(_proto)] | None = None
+    proto: (
+        Annotated[Literal["LL", "LL128", "Simple"], BeforeValidator(_proto), _like(_any_case(NCCL_PROTOCOLS))] | None
+    ) = None
     """The same of protocols (`NCCL_PROTO`)."""
     collnet: bool = True
     """It lets the switches of a fabric with `reduction: sharp` add (`NCCL_COLLNET_ENABLE`)."""

@@ -19,6 +19,9 @@ from clustersim.topology.model import Topology
 from clustersim.topology.specs import MAX_LINKS, BuiltFabric, LinkRange, NodeSpecs
 from clustersim.topology.symmetry import ClassNumbers
 
+SPEC = Dragonfly
+"""The keys of its section of a file."""
+
 
 def build(cluster: NodeSpecs) -> Topology:
     """Return the topology of a `dragonfly` fabric. Raises ConfigError when the nodes or the cables do not fit."""

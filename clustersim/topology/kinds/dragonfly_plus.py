@@ -21,6 +21,9 @@ from clustersim.topology.model import Topology
 from clustersim.topology.specs import MAX_LINKS, BuiltFabric, LinkRange, NodeSpecs
 from clustersim.topology.symmetry import ClassNumbers
 
+SPEC = DragonflyPlus
+"""The keys of its section of a file."""
+
 
 def build(cluster: NodeSpecs) -> Topology:
     """Return the topology of a `dragonfly_plus` fabric. Raises ConfigError when its ports or the nodes do not work out."""

@@ -21,6 +21,9 @@ from clustersim.topology.specs import BuiltFabric, LinkRange, NodeSpecs
 
 MAX_LEAVES = 512
 
+SPEC = Explicit
+"""The keys of its section of a file."""
+
 
 def build(cluster: NodeSpecs) -> Topology:
     """Return the topology of an `explicit` fabric. Raises ConfigError for a graph with loops, doubles or islands."""

@@ -17,6 +17,9 @@ from clustersim.topology.fat_tree_wiring import Level, Tree
 from clustersim.topology.model import Topology
 from clustersim.topology.specs import MAX_LINKS, BuiltFabric, LinkRange, NodeSpecs
 
+SPEC = FatTree
+"""The keys of its section of a file."""
+
 
 def build(cluster: NodeSpecs) -> Topology:
     """Return the topology of a `fat_tree` fabric. Raises ConfigError when its ports do not work out."""

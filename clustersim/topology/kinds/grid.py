@@ -16,6 +16,9 @@ from clustersim.topology.lattice import LONGEST, Dim, Lattice
 from clustersim.topology.model import Topology
 from clustersim.topology.specs import MAX_LINKS, BuiltFabric, NodeSpecs
 
+SPEC = Grid
+"""The keys of its section of a file."""
+
 
 def build(cluster: NodeSpecs) -> Topology:
     """Return the topology of a `grid` fabric. Raises ConfigError when the sizes do not multiply to the nodes."""

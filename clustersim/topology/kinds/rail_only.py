@@ -1,5 +1,6 @@
 """`kind: rail_only`, another name of a `fat_tree` with `rails: optimized` and `rail_planes: true`: nothing joins the rails."""
 
+from clustersim.topology.kinds.fat_tree import SPEC
 from clustersim.topology.kinds.fat_tree import rail_only as build
 
-__all__ = ["build"]
+__all__ = ["SPEC", "build"]

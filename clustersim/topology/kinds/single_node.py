@@ -8,6 +8,9 @@ from clustersim.topology.assemble import assemble
 from clustersim.topology.model import Topology
 from clustersim.topology.specs import NodeSpecs
 
+SPEC = SingleNode
+"""The keys of its section of a file."""
+
 
 def build(cluster: NodeSpecs) -> Topology:
     """Return the topology of one node. Raises ConfigError when there are several."""

@@ -15,6 +15,9 @@ from clustersim.topology.model import Topology
 from clustersim.topology.specs import BuiltFabric, NodeSpecs
 from clustersim.topology.symmetry import ClassNumbers
 
+SPEC = Switch
+"""The keys of its section of a file."""
+
 
 def build(cluster: NodeSpecs) -> Topology:
     """Return the topology of a `switch` fabric. Raises ConfigError when the nodes have no NICs."""

@@ -11,6 +11,9 @@ from clustersim.topology.lattice import Dim, Lattice, names
 from clustersim.topology.model import Topology
 from clustersim.topology.specs import NodeSpecs
 
+SPEC = Torus
+"""The keys of its section of a file."""
+
 
 def build(cluster: NodeSpecs) -> Topology:
     """Return the topology of a `torus` fabric. Raises ConfigError when the extents do not multiply to the nodes."""

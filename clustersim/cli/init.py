@@ -1,0 +1,50 @@
+"""`clustersim init [FOLDER]`: a cluster and a workload to begin with, commented, that run as they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clustersim.cli.schema import FileKind, document
+from clustersim.errors import InputError
+
+TEMPLATES = Path(__file__).with_name("templates")
+FILES: dict[FileKind, str] = {"cluster": "cluster.yaml", "workload": "workload.yaml"}
+"""FileKind is written, by the kind of file."""
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where; made if it is not there.")] = Path(),
+    schemas: Annotated[
+        bool, typer.Option("--schemas", help="JSON Schemas too, for editors that complete and check.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace files of these names.")] = False,
+) -> None:
+    """Write a cluster and a workload to begin with: two commented YAML files that run as they are."""
+    made = {name: (TEMPLATES / name).read_text(encoding="utf-8") for name in FILES.values()}
+    if schemas:
+        for what, name in FILES.items():
+            made[name] = f"# yaml-language-server: $schema={what}.schema.json\n{made[name]}"
+            made[f"{what}.schema.json"] = json.dumps(document(what), indent=1) + "\n"
+    _write(folder, made, force)
+    beside = "" if folder == Path() else f"{folder}/"
+    typer.echo(f"written: {', '.join(beside + name for name in made)}")
+    typer.echo(f"now:     clustersim run {beside}cluster.yaml {beside}workload.yaml")
+
+
+def _write(folder: Path, texts: dict[str, str], force: bool) -> None:
+    """Write all files or, where one is there already, none."""
+    from clustersim.writing import save, unwritable
+
+    there = [name for name in texts if (folder / name).exists() or (folder / name).is_symlink()]
+    if there and not force:
+        raise InputError(f"{folder / there[0]}: is there already; give another folder, or replace it with --force")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    for name, text in texts.items():
+        save(folder / name, text)

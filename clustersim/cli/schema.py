@@ -1,0 +1,173 @@
+"""`clustersim schema WHAT`: the keys of the YAML files as JSON Schema, by which editors complete, explain and check them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Literal
+
+import typer
+
+FileKind = Literal["cluster", "workload", "jobs", "gpu"]
+JsonSchema = dict[str, Any]
+
+
+def schema(
+    what: Annotated[
+        FileKind, typer.Argument(metavar="WHAT", help="cluster, workload, jobs or gpu.", show_default=False)
+    ],
+) -> None:
+    """Print the JSON Schema of a kind of YAML file, for editors: every key, its values, its unit and what it means."""
+    typer.echo(json.dumps(document(what), indent=1))
+
+
+def document(what: FileKind) -> JsonSchema:
+    """Return the JSON Schema of a kind of file, with the names that are built in or installed."""
+    from clustersim.config.json_schema import DRAFT
+
+    return {"$schema": DRAFT, "title": f"clustersim {what}", **_DOCUMENTS[what]()}
+
+
+def _cluster() -> JsonSchema:
+    from clustersim.config.json_schema import definitions
+    from clustersim.config.topology import AstraNetwork, Node, TopologySpec
+    from clustersim.topology.override import presets
+
+    specs = {name: kind for name, kind in _fabrics().items() if kind is not None}
+    made = definitions(TopologySpec, AstraNetwork, Node, *dict.fromkeys(specs.values()))
+    made["Gpus"]["properties"]["model"] |= _either(_gpus(), r"\.ya?ml$")
+    node = made["Node"]
+    made["Node"] = {**_without_required(node), "if": _absent("extends"), "then": {"required": node["required"]}}
+    for part in ("Gpus", "Nics", "ScaleUp", "NodePower"):  # what a node extends may have the rest
+        made[part] = _without_required(made[part])
+    types = {"anyOf": [{"enum": list(presets())}, {"type": "string"}, _ref("Node")]}
+    made["Cluster"]["properties"]["node"] |= types
+    top = made.pop("TopologySpec")
+    top["properties"]["nodes"] |= {"additionalProperties": _ref("Node")}
+    top["properties"]["fabric"] |= {"anyOf": [_fabric(specs), {"type": "null"}]}
+    foreign = {"anyOf": [{"required": ["npus_count"]}, {"required": ["topology"]}]}
+    return {"if": foreign, "then": _ref("AstraNetwork"), "else": top, "definitions": made}
+
+
+def _fabrics() -> dict[str, Any]:
+    """Return the spec of each kind of fabric that says it has one."""
+    from importlib import import_module
+
+    from clustersim import plugins
+
+    return {
+        kind: getattr(import_module(module), "SPEC", None)
+        for kind, module in plugins.names("clustersim.topology").items()
+    }
+
+
+def _fabric(specs: Mapping[str, Any]) -> JsonSchema:
+    """Return the schema of the section `fabric`: its keys are those of its kind."""
+    kinds = _names("topology")
+    cases = [{"if": _is("kind", kind), "then": _ref(spec.__name__)} for kind, spec in specs.items()]
+    return {"type": "object", "required": ["kind"], "properties": {"kind": _either(kinds)}, "allOf": cases}
+
+
+def _workload() -> JsonSchema:
+    from clustersim.config.json_schema import definitions
+    from clustersim.config.workload import Workload
+    from clustersim.frameworks.table import everything
+
+    made = definitions(Workload)
+    for group in made["Algorithms"]["properties"].values():
+        group.update(_either(["nccl", *_names("collectives")]))
+    made["Parallelism"]["properties"]["schedule"] |= _either(_names("schedules"))
+    made["Training"]["properties"]["framework"] |= {
+        "anyOf": [{"enum": [one.name for one in everything()]}, {"type": "null"}]
+    }
+    top = made.pop("Workload")
+    top["properties"]["predictor"] |= _either(_names("predictors"))
+    return {**_with_megatron(top, made), "definitions": made}
+
+
+def _with_megatron(top: JsonSchema, made: dict[str, JsonSchema]) -> JsonSchema:
+    """Return the top level with Megatron's names in it and in its sections; who writes one of them need not write ours."""
+    name = _pattern(_megatron())
+    ours, needed = {"propertyNames": {"not": _ref("Megatron")}}, {}
+    for section in ("Model", "Training", "Parallelism"):
+        required = made[section].pop("required", [])
+        made[section]["patternProperties"] = {name: {"description": "An argument of Megatron-LM."}}
+        needed[section.lower()] = {"if": ours, "then": {"required": required}}
+    made["Megatron"] = {"description": "Names of arguments of Megatron-LM.", "pattern": name}
+    required = top.pop("required")
+    return {
+        **top,
+        "patternProperties": {name: {"description": "An argument of Megatron-LM."}},
+        "required": ["name"],
+        "if": ours,
+        "then": {"required": required, "properties": needed},
+    }
+
+
+def _megatron() -> Iterable[str]:
+    from clustersim.convert.megatron import ALIASES, REMEDIES
+    from clustersim.convert.megatron_groups import GROUPED
+    from clustersim.parallel.ignored import NO_EFFECT, NOT_MODELLED
+
+    return sorted({*ALIASES, *REMEDIES, *GROUPED, *NO_EFFECT, *NOT_MODELLED})
+
+
+def _jobs() -> JsonSchema:
+    from clustersim.config.jobs import Jobs
+    from clustersim.config.json_schema import definitions
+
+    made = definitions(Jobs)
+    return {**made.pop("Jobs"), "definitions": made}
+
+
+def _gpu() -> JsonSchema:
+    from clustersim.config.gpu import Gpu
+    from clustersim.config.json_schema import definitions
+
+    made = definitions(Gpu)
+    return {**made.pop("Gpu"), "definitions": made}
+
+
+_DOCUMENTS: Mapping[FileKind, Callable[[], JsonSchema]] = {
+    "cluster": _cluster,
+    "workload": _workload,
+    "jobs": _jobs,
+    "gpu": _gpu,
+}
+
+
+def _names(room: str) -> list[str]:
+    from clustersim import plugins
+
+    return [*plugins.names(f"clustersim.{room}"), *plugins.installed(f"clustersim.{room}")]
+
+
+def _gpus() -> list[str]:
+    from clustersim.hardware import gpus
+
+    return [name for gpu in gpus.everything() for name in (gpu.name, *gpu.aliases)]
+
+
+def _either(names: Iterable[str], other: str = r"^[\w.]+:\w+$") -> JsonSchema:
+    """Return the schema of a name: one that there is, or text of another form, such as `package.module:build`."""
+    return {"anyOf": [{"enum": list(names)}, {"type": "string", "pattern": other}]}
+
+
+def _pattern(names: Iterable[str]) -> str:
+    return f"^({'|'.join(name.replace('_', '[-_]') for name in names)})$"
+
+
+def _ref(name: str) -> JsonSchema:
+    return {"$ref": f"#/definitions/{name}"}
+
+
+def _is(key: str, value: str) -> JsonSchema:
+    return {"properties": {key: {"const": value}}, "required": [key]}
+
+
+def _absent(key: str) -> JsonSchema:
+    return {"not": {"required": [key]}}
+
+
+def _without_required(schema: JsonSchema) -> JsonSchema:
+    return {key: value for key, value in schema.items() if key != "required"}

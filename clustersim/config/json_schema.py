@@ -1,0 +1,71 @@
+"""Specs as JSON Schema, for editors: types, bounds, units, and what stands under each field."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic.json_schema import GenerateJsonSchema, models_json_schema
+
+from clustersim.config.fields import Spec
+
+Schema = dict[str, Any]
+DRAFT = "http://json-schema.org/draft-07/schema#"
+"""The draft that all editors know."""
+
+
+class _Untitled(GenerateJsonSchema):
+    """Without titles, which would say each key once more."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        """Never."""
+        return False
+
+
+def definitions(*kinds: type[Spec]) -> dict[str, Schema]:
+    """Return a schema for each spec and for what it holds, by name."""
+    _, found = models_json_schema(
+        [(kind, "validation") for kind in kinds],
+        ref_template="#/definitions/{model}",
+        schema_generator=_Untitled,
+    )
+    known = {kind.__name__: kind for kind in _all(Spec)}
+    made: dict[str, Schema] = found["$defs"]
+    for name, schema in made.items():
+        texts = field_texts(known[name])
+        schema.pop("title", None)
+        schema["description"] = " ".join((known[name].__doc__ or "").split())
+        schema["properties"] = {key: _field(one, texts[key]) for key, one in schema["properties"].items()}
+    return made
+
+
+def _all(kind: type[Spec]) -> Iterator[type[Spec]]:
+    for one in kind.__subclasses__():
+        yield one
+        yield from _all(one)
+
+
+def _field(schema: Schema, text: str) -> Schema:
+    """Return the schema of a field with its text, and with a default only where it is written as it is kept."""
+    own = dict(schema)
+    default = own.pop("default", None)
+    plain = default is not None and not isinstance(default, list | dict)
+    plain = plain and (isinstance(default, str) or own.get("type") != "string")  # seconds are kept, text is written
+    own = {"allOf": [own]} if "$ref" in own else own  # in this draft, nothing may stand beside a reference
+    return own | {"description": text} | ({"default": default} if plain else {})
+
+
+def field_texts(kind: type[Spec]) -> dict[str, str]:
+    """Return what stands under each field of a spec."""
+    [tree] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(tree, ast.ClassDef)
+    return {
+        field.target.id: " ".join(text.value.value.split())
+        for field, text in itertools.pairwise(tree.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
+    }
