@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clustersim import plugins, simulation
-from clustersim.config.overrides import parted
+from clustersim.config.overrides import as_text, parted
 from clustersim.config.shipped import called
 from clustersim.errors import InputError
 from clustersim.files import Inputs, digest, keeping_inputs
@@ -76,7 +76,8 @@ class RunQuestion:
     def _words(self) -> Iterator[str]:
         flags = {option.key: option.flag for option in (*OF_TOPOLOGY, *OF_WORKLOAD)}
         for key, value in self.overrides.items():
-            yield from (flags[key], str(value)) if key in flags else ("--set", f"{key}={value}")
+            text = as_text(value)
+            yield from (flags[key], text) if key in flags else ("--set", f"{key}={text}")
         yield from ["--no-fold"] * (not self.options.get("fold", True))
         yield from ["--ignore-memory"] * bool(self.options.get("ignore_memory"))
         yield from ["--flops", "full"] * (self.options.get("flops") == "full")

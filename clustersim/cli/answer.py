@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,18 @@ from typing import Any
 import typer
 
 from clustersim.report.document import document
+
+NO_COLOR = "NO_COLOR"
+"""What says that nobody wants emphasis in a terminal (https://no-color.org)."""
+
+
+def emphasis() -> Callable[[str], str]:
+    """Return what puts emphasis on text: bold in a terminal whose user has not said otherwise."""
+    return _bold if sys.stdout.isatty() and not os.environ.get(NO_COLOR) else str
+
+
+def _bold(text: str) -> str:
+    return typer.style(text, bold=True)
 
 
 def print_json(command: str, fields: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from clustersim.version import __version__
 
 COMMANDS = {
     "run": "run:run",
+    "explain": "explain:explain",
     "jobs": "jobs:jobs",
     "show": "show:show",
     "schedule": "schedule:schedule",

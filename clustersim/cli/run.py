@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from clustersim.cli.answer import printed
+from clustersim.cli.answer import emphasis, printed
 from clustersim.cli.options import (
     Changes,
     CostsOption,
@@ -33,8 +32,9 @@ from clustersim.cli.progress import progressing
 from clustersim.errors import InputError
 
 if TYPE_CHECKING:
+    from clustersim.cli.explain import Explained
     from clustersim.report.store import Question
-    from clustersim.simulation import StepResult
+    from clustersim.simulation import Progress, StepResult
 
 
 @workload_options(lists=False, cluster=True)
@@ -57,6 +57,9 @@ def run(
     cost: Annotated[bool, typer.Option("--cost", help="Say what the step costs in dollars, kWh and CO2.")] = False,
     price: RentOption = None,
     costs: CostsOption = None,
+    why: Annotated[
+        bool, typer.Option("--why", help="Say what its critical path is, and what would make the step shorter.")
+    ] = False,
     timeline: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw the timeline.")] = None,
     plugins: Plugins = None,
     as_json: Json = False,
@@ -110,9 +113,12 @@ def run(
         if target:
             progress("save")
             target = _save(result, target, asked, force)
+        explained = _explained(result, topology, workload, options, progress) if why else None
     if timeline:
         _draw(result, timeline)
-    printed("run", result.summary, lambda: _lines(result, verbose), target, as_json, quiet)
+    summary = result.summary | ({"why": explained.facts} if explained else {})
+    more = ["", *explained.text] if explained else []
+    printed("run", summary, lambda: [*_lines(result, verbose), *more], target, as_json, quiet)
 
 
 def _add_costs(result: StepResult, costs: Path | None, price: float | None) -> None:
@@ -121,6 +127,16 @@ def _add_costs(result: StepResult, costs: Path | None, price: float | None) -> N
 
     found, step = rates(result.topology, load(costs, price)), result.summary["step_time_s"]
     result.summary["costs"] = of_step(found, step, result.summary["tokens_per_s"] * step)
+
+
+def _explained(
+    result: StepResult, topology: Path, workload: Path, options: Mapping[str, Any], progress: Progress
+) -> Explained:
+    """Return why the step takes as long as it does, and what would make it shorter."""
+    from clustersim.cli.explain import Explained
+    from clustersim.explain.inputs import RunInputs
+
+    return Explained.of(RunInputs.of(topology, workload, options), progress, result)
 
 
 def _save(result: StepResult, target: Path, asked: Question, force: bool) -> Path:
@@ -139,7 +155,7 @@ def _draw(result: StepResult, path: Path) -> None:
 def _lines(result: StepResult, verbose: bool) -> list[str]:
     from clustersim.report.terminal import lines
 
-    shown = lines(result.summary, result.seconds, verbose, _bold if sys.stdout.isatty() else str)
+    shown = lines(result.summary, result.seconds, verbose, emphasis())
     return [*shown, *_costs(result.summary["costs"])] if "costs" in result.summary else shown
 
 
@@ -152,7 +168,3 @@ def _costs(found: Mapping[str, float | None]) -> list[str]:
         energy = f"{found[f'kwh_per_{key}']:,.1f} kWh, {found[f'co2_kg_per_{key}']:,.1f} kg CO2e"
         said.append(f"  {what:<13} {', '.join([*dollars, energy])}")
     return ["", "what it costs", *said]
-
-
-def _bold(text: str) -> str:
-    return typer.style(text, bold=True)

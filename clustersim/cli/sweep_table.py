@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
@@ -156,13 +156,23 @@ def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool) -> li
     return [*lines, ""]
 
 
-def run_line(topology: Path, workload: Path, point: Point, by_set: frozenset[str]) -> list[str]:
+def run_line(topology: Path, workload: Path, point: Mapping[str, object], by_set: frozenset[str]) -> list[str]:
     """Return the words of the command of one point; keys in `by_set` stay as they were given to `--set`."""
     words = ["clustersim", "run", called("topologies", topology), called("workloads", workload)]
+    permits = [word for permit in plugins.permits() for word in ("--plugins", permit)]
+    return [*words, *change_words(point, by_set), *permits]
+
+
+def change_words(point: Mapping[str, object], by_set: frozenset[str] = frozenset()) -> list[str]:
+    """Return the words of a command that give keys their values: options of their own, or `--set`, as for all in `by_set`."""
+    from clustersim.config.overrides import as_text
+
     flags = {option.key: option.flag for option in OPTIONS}
+    words: list[str] = []
     for key, value in point.items():
-        words += ["--set", f"{key}={value}"] if key in by_set or key not in flags else [flags[key], str(value)]
-    return words + [word for permit in plugins.permits() for word in ("--plugins", permit)]
+        text = as_text(value)
+        words += ["--set", f"{key}={text}"] if key in by_set or key not in flags else [flags[key], text]
+    return words
 
 
 def _cells(place: int, row: Row, names: Sequence[str], priced: bool) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -51,6 +52,11 @@ def scalar(key: str, raw: object) -> object:
         return copied(_plain(raw))
     except ConfigError as error:
         raise InputError(f"{key}={raw}: {error.message}") from error
+
+
+def as_text(value: object) -> str:
+    """Return a value as a command line writes it, for `scalar` to read: JSON, which is YAML in one line; text stays as it is."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 @lru_cache(maxsize=1024)

@@ -136,10 +136,17 @@ def _by_link(path: Path, topology: Topology, limits: Iterable[Limit]) -> list[di
 
 
 def _key(links: Ints, topology: Topology) -> tuple[object, ...]:
-    """Return what links that limit together are counted by: their tiers and rates, and those that are slower than their like."""
+    """Return what links that limit together are counted by: the cables that are slower than their like, else their tiers."""
     tiers = np.searchsorted([tier.first for tier in topology.tiers], links, side="right") - 1
-    slow = links[topology.capacity[links] < _SLOW * _full(topology)[tiers]]
-    return tuple(np.unique(tiers).tolist()), tuple(slow.tolist())
+    slow = topology.capacity[links] < _SLOW * _full(topology)[tiers]
+    if slow.any():
+        return tuple(sorted({cable(topology.link_name(link)) for link in links[slow].tolist()}))
+    return (*sorted({cable(topology.tiers[tier].name) for tier in np.unique(tiers).tolist()}), 0)
+
+
+def cable(link: str) -> str:
+    """Return the name of a link, or of a tier, without its direction."""
+    return link.replace("-up", "").replace("-down", "")
 
 
 def _full(topology: Topology) -> Any:
@@ -156,6 +163,7 @@ def _link(links: list[int], seconds: float, topology: Topology) -> dict[str, Any
     """Return a row of links that are alike: the first, or one that is slower than its like."""
     tiers = np.searchsorted([tier.first for tier in topology.tiers], links, side="right") - 1
     behind = topology.capacity[links] < _SLOW * _full(topology)[tiers]
+    slow = [topology.link_name(link) for link, late in zip(links, behind, strict=True) if late]
     named = links[int(np.argmax(behind))]
     source, target = ends(topology, named)
     return {
@@ -163,7 +171,9 @@ def _link(links: list[int], seconds: float, topology: Topology) -> dict[str, Any
         "from": source,
         "to": target,
         "links": len(links),
-        "slow": bool(behind.any()),
+        "tiers": list(dict.fromkeys(topology.tiers[tier].name for tier in tiers)),
+        "slow": bool(slow),
+        "slow_links": slow,
         "capacity_bytes_per_s": float(topology.capacity[named]),
         "path_s": seconds,
     }

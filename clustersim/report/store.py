@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from clustersim import plugins
 from clustersim.errors import InputError
-from clustersim.files import Inputs, digest
+from clustersim.files import Inputs, digest, read_bytes
 from clustersim.version import __version__
 from clustersim.writing import ASIDE, LOCK, check_parent, holder, settled, unfinished, unwritable, workplace, write
 
@@ -114,6 +114,20 @@ def question(folder: Path) -> str | None:
     """Return the question that a result answers; None when there is no result, or one that does not say."""
     found = (manifest(folder) or {}).get("question")
     return found if isinstance(found, str) else None
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Return what the summary of a result says. Raises InputError where there is none, or no JSON object."""
+    path = folder / "summary.json"
+    try:
+        found = json.loads(read_bytes(path, "the summary of a result", _MANIFEST_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"{path}: is no JSON ({str(error)[:60]}); write the result again with `clustersim run`"
+        ) from error
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: is no summary of a result; write it again with `clustersim run`")
+    return found
 
 
 def complete(folder: Path) -> bool:

@@ -52,7 +52,7 @@ def document_of(path: str | Path) -> Document:
 
 def build(document: Document) -> Topology:
     """Return the cluster of a parsed topology file. Raises ConfigError with file:line:column."""
-    spec, cluster = _described(document)
+    spec, cluster = described(document)
     document = cluster.document
     kind = "single_node" if spec.fabric is None else spec.fabric.get("kind")
     if not isinstance(kind, str):
@@ -72,10 +72,11 @@ def build(document: Document) -> Topology:
 
 def node_specs_of(path: str | Path) -> NodeSpecs:
     """Return what a topology file says of its nodes, before any link is built. Raises InputError for what is wrong in it."""
-    return _described(document_of(path))[1]
+    return described(document_of(path))[1]
 
 
-def _described(document: Document) -> tuple[TopologySpec, NodeSpecs]:
+def described(document: Document) -> tuple[TopologySpec, NodeSpecs]:
+    """Return the specification of a parsed topology, and what it says of its nodes. Raises ConfigError with file:line:column."""
     if is_astra(document):
         document = translated(document)
     for key in ("model", "training", "parallelism"):

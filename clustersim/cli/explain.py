@@ -1,0 +1,85 @@
+"""`clustersim explain RESULT`: why a step takes as long as it does, and what would make it shorter."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clustersim.cli.answer import emphasis, print_json
+from clustersim.cli.options import Json, Plugins, Quiet
+from clustersim.cli.progress import progressing
+from clustersim.cli.sweep_table import change_words, run_line
+
+if TYPE_CHECKING:
+    from clustersim.explain.explanation import Explanation
+    from clustersim.explain.inputs import RunInputs
+    from clustersim.simulation import Progress, StepResult
+
+
+def explain(
+    result: Annotated[Path, typer.Argument(metavar="RESULT", help="The folder that `clustersim run` wrote.")],
+    plugins: Plugins = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Say where the critical path of a result goes, which link is its bottleneck, and what would make the step shorter.
+
+    Every what-if is simulated: its step is that of a run with the flags beside it.
+    """
+    from clustersim.explain.inputs import of_result
+    from clustersim.files import keeping_inputs
+    from clustersim.rerun import RunQuestion
+
+    with progressing(quiet or as_json) as progress, keeping_inputs():
+        asked = RunQuestion.of(result)
+        found = Explained.of(of_result(asked), progress, asked.again(progress))
+    if as_json:
+        print_json("explain", found.facts)
+    elif not quiet:
+        typer.echo("\n".join(found.text))
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """An explanation as commands print it."""
+
+    found: Explanation
+    asked: RunInputs
+    """What is explained."""
+
+    @classmethod
+    def of(cls, asked: RunInputs, progress: Progress, known: StepResult | None = None) -> Explained:
+        """Explain a run; known: its result, where it was simulated already. Raises InputError."""
+        from clustersim.explain.explanation import explain as explained
+
+        return cls(explained(asked, progress, known), asked)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """It as plain data, each what-if with its command."""
+        plain = self.found.facts()
+        for one in plain["what_ifs"]:
+            one["run"] = self._command(one["changes"]) if one["changes"] else None
+        return plain
+
+    @property
+    def text(self) -> list[str]:
+        """It as lines for a terminal."""
+        from clustersim.explain.text import lines
+
+        return lines(self.found, _flags, emphasis())
+
+    def _command(self, changes: Mapping[str, object]) -> str:
+        asked = self.asked.changed(changes)
+        flags = {"--no-fold": not asked.fold, "--ignore-memory": asked.ignore_memory}
+        more = [flag for flag, given in flags.items() if given]
+        return shlex.join([*run_line(asked.topology, asked.workload, asked.overrides, frozenset()), *more])
+
+
+def _flags(changes: Mapping[str, object]) -> str:
+    return shlex.join(change_words(changes))

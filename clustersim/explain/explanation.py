@@ -1,0 +1,217 @@
+"""A step explained: where its critical path goes, which link is its bottleneck, and what would make it shorter, exactly.
+
+Every what-if is a simulation of its own. Those that files can say give the step of a run of the changed files. Two cannot be
+written in a file: passes that have their inputs at once, and links that are never short.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from clustersim.config.overrides import parted
+from clustersim.engine.compile import Work
+from clustersim.engine.fold.adaptive import play
+from clustersim.engine.instruction import Instruction, Recv
+from clustersim.engine.player import Engine, Player
+from clustersim.engine.script import Script
+from clustersim.errors import ClustersimError, InputError, OutOfMemoryError
+from clustersim.explain.inputs import RunInputs
+from clustersim.explain.what_ifs import WhatIf, what_ifs
+from clustersim.parallel.job import Job
+from clustersim.preparation import rows
+from clustersim.report.path_shares import cable
+from clustersim.simulation import Progress, Simulator, StepResult, silent
+from clustersim.topology.build import build
+from clustersim.topology.model import Topology
+
+ENOUGH = 1e6
+"""How many times its rate a link gets that is never to be short."""
+BOTTLENECKS = 3
+"""Links whose limit is lifted at most, those that limit the critical path longest."""
+_SOUND = 1 - 1e-9
+_PLACE = re.compile(r"^.{1,4096}?(:\d+:\d+| \(command line\)): ", re.DOTALL)
+
+
+class PlayedWhatIf(NamedTuple):
+    """What a what-if comes to."""
+
+    name: str
+    step_time: float | None
+    """Seconds; None where it cannot be had."""
+    changes: Mapping[str, object]
+    """The keys that make it; none where no file can say it."""
+    reason: str = ""
+    """Why it cannot be had, or what it is where no file can say it."""
+
+
+class Bottleneck(NamedTuple):
+    """A link that limits the critical path, and the step without that limit."""
+
+    share: Mapping[str, Any]
+    """As in the critical path by link."""
+    step_time: float
+    """Seconds if neither it nor those counted with it were ever short."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a step takes as long as it does."""
+
+    summary: Mapping[str, Any]
+    """Of the run as it is."""
+    bottlenecks: tuple[Bottleneck, ...]
+    """The links that it would gain most without, the first first."""
+    outcomes: tuple[PlayedWhatIf, ...]
+    """What-ifs, the shortest step first; those that cannot be had last."""
+
+    @property
+    def step_time(self) -> float:
+        """Seconds of the step as it is."""
+        return float(self.summary["step_time_s"])
+
+    def facts(self) -> dict[str, Any]:
+        """Return it as plain data; keys carry their units."""
+        step = self.step_time
+        return {
+            **{key: self.summary[key] for key in ("name", "cluster", "parallelism", "step_time_s")},
+            **{key: self.summary[key] for key in ("critical_path_s", "critical_path")},
+            "bottlenecks": [
+                {**one.share, "step_time_without_s": one.step_time, "gain_s": step - one.step_time}
+                for one in self.bottlenecks
+            ],
+            "what_ifs": [_facts(one, step) for one in self.outcomes],
+        }
+
+
+def _facts(one: PlayedWhatIf, step: float) -> dict[str, Any]:
+    gain = None if one.step_time is None else step - one.step_time
+    return {
+        "name": one.name,
+        "step_time_s": one.step_time,
+        "gain_s": gain,
+        "changes": dict(one.changes),
+        "note": one.reason,
+    }
+
+
+def explain(asked: RunInputs, progress: Progress = silent, known: StepResult | None = None) -> Explanation:
+    """Return why a run takes as long as it does. Raises InputError for what is wrong with its files.
+
+    known: its result, where it was simulated already.
+    """
+    document = asked.document
+    progress("the run as it is")
+    simulator = Simulator(known.topology if known else build(document))
+    result = known or simulator.run(asked.job, **asked.options)
+    links = list(_bottlenecks(asked, result, simulator, progress))
+    found = [
+        _no_bubble(asked, simulator, result.job, progress),
+        *(_played(asked, one, simulator, progress) for one in what_ifs(document, result.job)),
+    ]
+    return Explanation(
+        result.summary,
+        tuple(sorted(links, key=lambda one: one.step_time)),
+        tuple(sorted(found, key=lambda one: (one.step_time is None, one.step_time or 0.0))),
+    )
+
+
+def _fast(engine: Engine) -> Engine:
+    """Return who plays what-ifs: the longest path where that is proved exact, which SimPy agrees with."""
+    return "auto" if engine == "simpy" else engine
+
+
+def _played(asked: RunInputs, what: WhatIf, simulator: Simulator, progress: Progress) -> PlayedWhatIf:
+    """Simulate a what-if, on the same cluster if that stays as it is."""
+    if what.reason:
+        return PlayedWhatIf(what.name, None, {}, what.reason)
+    progress(what.name)
+    inputs = asked.changed(what.changes)
+    try:
+        seconds = _seconds(_simulator(inputs, simulator, parted(what.changes)[0]), inputs)
+    except OutOfMemoryError as error:
+        return PlayedWhatIf(what.name, None, what.changes, f"does not fit: {_short(error).partition('; ')[0]}")
+    except InputError as error:
+        return PlayedWhatIf(what.name, None, what.changes, f"does not apply: {_short(error)}")
+    return PlayedWhatIf(what.name, seconds, what.changes)
+
+
+def _simulator(inputs: RunInputs, known: Simulator, changes: Mapping[str, object]) -> Simulator:
+    """Return who simulates changed inputs: the same one if no key of the cluster is changed."""
+    return _like(known, build(inputs.document)) if changes else known
+
+
+def _like(known: Simulator, cluster: Topology) -> Simulator:
+    """Return who simulates on another cluster; its GPUs are as fast, so that no kernel is forecast again."""
+    made = Simulator(cluster)
+    if cluster.gpu == known.cluster.gpu:
+        made.preparation.know(known.preparation.known())
+    return made
+
+
+def _seconds(simulator: Simulator, asked: RunInputs, rewritten: Callable[[Work], Work] = lambda work: work) -> float:
+    """Return the step of a run; rewritten: what changes the work of its job, if anything."""
+    job = simulator.placed(asked.job)
+    work, _, _ = simulator.prepare(job, np.arange(job.mesh.size), ignore_memory=asked.ignore_memory)
+    player = Player(_fast(asked.engine), simulator.graphs, rows(job))
+    found = play(rewritten(work), simulator.cluster, asked.fold, player=player)
+    if found is None:
+        raise InputError("tasks slow each other on links that they share, which the static player cannot tell")
+    return found[1].end
+
+
+def _short(error: ClustersimError) -> str:
+    """Return an error without the place in a file that nobody has written."""
+    return _PLACE.sub("", str(error))
+
+
+# What no file can say.
+
+
+def _no_bubble(asked: RunInputs, simulator: Simulator, job: Job, progress: Progress) -> PlayedWhatIf:
+    """Play the step with passes that never wait for a message: every stage has its inputs at once."""
+    name = "no bubble"
+    if job.parallelism.pp == 1:
+        return PlayedWhatIf(name, None, {}, "there is one pipeline stage, so none waits for another")
+    progress(name)
+    seconds = _seconds(simulator, asked, lambda work: work._replace(scripts=tuple(map(_unawaited, work.scripts))))
+    return PlayedWhatIf(name, seconds, {}, "no file says this: no pass waits for another stage")
+
+
+def _unawaited(script: Script) -> Script:
+    """Return a script that sends its messages and waits for none."""
+
+    def kept(lines: Iterable[Instruction]) -> tuple[Instruction, ...]:
+        return tuple(line for line in lines if not isinstance(line, Recv))
+
+    return script._replace(
+        steps={key: kept(lines) for key, lines in script.steps.items()},
+        special={key: kept(lines) for key, lines in script.special.items()},
+    )
+
+
+def _bottlenecks(
+    asked: RunInputs, result: StepResult, simulator: Simulator, progress: Progress
+) -> Iterator[Bottleneck]:
+    """Yield the step without the limit of each of the links that limit it longest."""
+    shares = [one for one in result.summary["critical_path"]["by_link"] if one["link"]]
+    for share in shares[:BOTTLENECKS]:
+        progress(f"without the limit of {share['link']}")
+        yield Bottleneck(share, _seconds(_like(simulator, _unlimited(result.topology, share)), asked))
+
+
+def _unlimited(topology: Topology, share: Mapping[str, Any]) -> Topology:
+    """Return a cluster whose links that a share counts are never short: those that are slow, both ways, or those like it."""
+    capacity = topology.capacity.copy()
+    slow, tiers = ({cable(name) for name in share[key]} for key in ("slow_links", "tiers"))
+    for tier in topology.tiers:
+        own = capacity[tier.first :][: tier.links]
+        if slow:
+            own[[cable(f"{tier.name}[{i}]") in slow for i in range(tier.links)]] *= ENOUGH
+        elif cable(tier.name) in tiers:
+            own[own >= _SOUND * own.max()] *= ENOUGH
+    return replace(topology, capacity=capacity)

@@ -1,0 +1,89 @@
+"""What a run was asked: two files and what replaces their keys, from a command line or from the manifest of a result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+from clustersim.config.overrides import parted
+from clustersim.config.yaml import Document, read
+from clustersim.engine.player import Engine
+from clustersim.errors import InputError
+from clustersim.parallel.job import Job
+from clustersim.parallel.load import build as build_job
+from clustersim.rerun import RunQuestion
+from clustersim.simulation import StepOptions
+from clustersim.topology.build import document_of, overridden
+
+
+@dataclass(frozen=True, slots=True)
+class RunInputs:
+    """All that decides the numbers of a run."""
+
+    topology: Path
+    """The file of the cluster."""
+    workload: Path
+    """The file of the job."""
+    overrides: Mapping[str, object] = field(default_factory=dict)
+    """Values in the place of theirs, by dotted key."""
+    fold: bool = True
+    """Whether ranks that are alike are simulated once."""
+    ignore_memory: bool = False
+    """Whether to go on where the job does not fit."""
+    full_attention: bool = False
+    """Whether model FLOP count all of causal attention."""
+    engine: Engine = "simpy"
+    """Who plays the step."""
+
+    @classmethod
+    def of(cls, topology: Path, workload: Path, options: Mapping[str, Any]) -> RunInputs:
+        """Return what `run` was asked with options as a manifest keeps them. Raises ValueError for others."""
+        engine = options.get("engine", "simpy")
+        if engine not in ("simpy", "auto", "static"):
+            raise ValueError(engine)
+        return cls(
+            topology,
+            workload,
+            dict(options.get("overrides", {})),
+            bool(options.get("fold", True)),
+            bool(options.get("ignore_memory", False)),
+            options.get("flops") == "full",
+            cast(Engine, engine),
+        )
+
+    @property
+    def document(self) -> Document:
+        """The topology with its keys replaced. Raises InputError."""
+        return overridden(document_of(self.topology), parted(self.overrides)[0])
+
+    @property
+    def job(self) -> Job:
+        """The job with its keys replaced. Raises InputError."""
+        return build_job(read(self.workload), parted(self.overrides)[1])
+
+    @property
+    def options(self) -> StepOptions:
+        """How the step is simulated."""
+        return {
+            "fold": self.fold,
+            "ignore_memory": self.ignore_memory,
+            "full_attention": self.full_attention,
+            "engine": self.engine,
+        }
+
+    def changed(self, changes: Mapping[str, object]) -> RunInputs:
+        """Return the same with more keys replaced."""
+        return replace(self, overrides={**self.overrides, **changes})
+
+
+def of_result(asked: RunQuestion) -> RunInputs:
+    """Return what a result was asked. Raises InputError where its manifest does not say that."""
+    topology, workload = (asked.inputs[part][0] for part in ("topology", "workload"))
+    try:
+        return RunInputs.of(topology, workload, asked.options)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{asked.folder}/manifest.json: says nothing that was run; run the simulation again"
+        ) from error

@@ -1,0 +1,140 @@
+"""What could be otherwise: changes of the two files of a run, each as keys that `run --set` takes, or why it cannot be made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from clustersim.config.topology import Fault, Host, Node
+from clustersim.config.yaml import Document
+from clustersim.parallel.host import host
+from clustersim.parallel.job import Job
+from clustersim.topology.build import described
+from clustersim.units import parse, scaled
+
+_PCIE = 6
+"""The last generation of PCIe that a host may have."""
+_CUT = 0.98
+"""What a slot may cost a NIC before the next generation is taken, as in `topology.specs`."""
+
+
+class WhatIf(NamedTuple):
+    """One change of a run."""
+
+    name: str
+    """In a few words."""
+    changes: Mapping[str, object]
+    """Values by dotted key; none where it cannot be made."""
+    reason: str = ""
+    """Why it cannot be made."""
+
+
+def what_ifs(document: Document, job: Job) -> list[WhatIf]:
+    """Return all that keys can change of a placed job on the cluster of a document."""
+    spec, specs = described(document)
+    return [
+        *_healed(document.data.get("faults") or [], spec.faults),
+        _host(job, specs.node),
+        _nic(specs.node, specs.nodes),
+        _nvlink(specs.node),
+        *_overlaps(job),
+        _recompute(job),
+        _micro_batch(job),
+    ]
+
+
+def _healed(written: Sequence[Any], faults: Sequence[Fault]) -> Iterator[WhatIf]:
+    """Yield the file without each of its faults; the others stay as they are written."""
+    for i, fault in enumerate(faults):
+        rest = [one for place, one in enumerate(written) if place != i]
+        yield WhatIf(f"healed: {said(fault)}", {"faults": rest})
+
+
+def said(fault: Fault) -> str:
+    """Return what a fault is, in a few words."""
+    name = fault.link or (f"node {fault.node}" if fault.node is not None else f"GPU {fault.gpu}")
+    if fault.rate is not None:
+        return f"{name} at {scaled(fault.rate, 'B/s')}"
+    cables = f", {fault.cables} cables" if fault.cables else ""
+    return f"{name} dead{cables}" if fault.dead else f"{name} {fault.slowdown:g} times as slow"
+
+
+def _host(job: Job, node: Node) -> WhatIf:
+    name = "host twice as fast"
+    if host(job, node.host.slowdown) is None:
+        return WhatIf(name, {}, "no training.framework is named, so the host is never late")
+    return WhatIf(name, {"cluster.node.host.slowdown": node.host.slowdown / 2})
+
+
+def _nic(node: Node, nodes: int) -> WhatIf:
+    """Return NICs and cables of twice the rate, in the slot that such a NIC needs."""
+    name, nics = "NIC × 2", node.nics
+    if nics is None or nodes == 1:
+        return WhatIf(name, {}, "one node sends nothing through a NIC")
+    changes: dict[str, object] = {"cluster.nic": _rate(2 * nics.rate)}
+    if nics.attach == "integrated":
+        return WhatIf(name, changes)
+    generation, lanes = node.host.pcie.removeprefix("gen").split("x")
+    for slot in (Host(pcie=f"gen{g}x{lanes}") for g in range(int(generation), _PCIE + 1)):
+        if slot.raw >= 2 * nics.rate and slot.usable >= _CUT * 2 * nics.rate * nics.efficiency:
+            wider = {"cluster.node.host.pcie": slot.pcie} if slot.pcie != node.host.pcie else {}
+            return WhatIf(name, {**changes, **wider, **_effective(node.host)})
+    return WhatIf(name, {}, f"no slot up to PCIe generation {_PCIE} carries {_rate(2 * nics.rate)}")
+
+
+def _effective(found: Host) -> dict[str, object]:
+    """Return twice what transfers reach, where a file says that."""
+    return {"cluster.node.host.effective": _rate(2 * found.effective)} if found.effective else {}
+
+
+def _nvlink(node: Node) -> WhatIf:
+    name, link = "NVLink × 2", node.scale_up.link
+    if node.gpus.count == 1:
+        return WhatIf(name, {}, "a node has one GPU")
+    if node.scale_up.kind == "none" or link is None:
+        return WhatIf(name, {}, "nothing but PCIe joins the GPUs of a node")
+    return WhatIf(name, {"cluster.node.scale_up.link": _rate(2 * link)})
+
+
+def _rate(value: float) -> str:
+    """Return bytes/s as a file has them, to the last digit."""
+    short = f"{value * 8 / 1e9:.12g}Gb/s"
+    return short if parse(short, "bandwidth") == value else f"{value!r}B/s"
+
+
+def _overlaps(job: Job) -> Iterator[WhatIf]:
+    """Yield every kind of communication that could run beside computation and does not."""
+    split = job.parallelism
+    wanted = {
+        "grad_reduce": (max(job.copies(False), job.copies(True)) > 1 and split.zero < 3, True),
+        "param_gather": (split.zero in (1, 2) and max(job.copies(False), job.copies(True)) > 1, True),
+        "p2p": (split.pp > 1, True),
+        "tp": (split.tp > 1, "ring" if split.sequence_parallel else "bulk"),
+    }
+    found = {f"parallelism.overlap.{key}": value for key, (of_use, value) in wanted.items() if of_use}
+    off = {
+        key: value for key, value in found.items() if getattr(split.overlap, key.rpartition(".")[2]) in (False, "none")
+    }
+    if not off:
+        why = "all of it is on" if found else "there is no communication that could run beside computation"
+        yield WhatIf("overlap on", {}, why)
+    yield from (WhatIf(f"overlap of {key.rpartition('.')[2]} on", {key: value}) for key, value in off.items())
+    if len(off) > 1:
+        yield WhatIf("all overlap on", off)
+
+
+def _recompute(job: Job) -> WhatIf:
+    name, training = "recompute off", job.training
+    if training.recompute == "none":
+        return WhatIf(name, {}, "nothing is recomputed")
+    changes: dict[str, object] = {"training.recompute": "none"}
+    changes |= {"training.recompute_modules": []} if training.recompute_modules else {}
+    changes |= {"training.recompute_layers": None} if training.recompute_layers else {}
+    return WhatIf(name, changes)
+
+
+def _micro_batch(job: Job) -> WhatIf:
+    name = "micro-batch × 2"
+    if job.microbatches == 1:
+        return WhatIf(name, {}, "a replica takes all of its sequences at once already")
+    return WhatIf(name, {"training.micro_batch": 2 * job.training.micro_batch})

@@ -1,0 +1,177 @@
+"""Why a step is slow: what-ifs are runs of changed files, the guilty part comes first, results say what they were asked."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+import test_output
+
+from clustersim.config.shipped import find
+from clustersim.errors import InputError
+from clustersim.explain.explanation import explain
+from clustersim.explain.inputs import RunInputs, of_result
+from clustersim.explain.what_ifs import what_ifs
+from clustersim.rerun import RunQuestion
+from clustersim.simulation import Simulator
+from clustersim.simulation import simulate as forecast
+
+FAULTS = """\
+faults:
+- {link: 'nic[3]', rate: 4GB/s}
+- {gpu: 5, slowdown: 1.3}
+- {link: 'leaf-up[1]', rate: 30GB/s}
+"""
+JOB = test_output.JOB.replace("predictor: roofline", "") + "predictor: roofline\n"
+SPLIT = {
+    "parallelism.tp": 4,
+    "parallelism.pp": 2,
+    "parallelism.zero": 1,
+    "training.recompute": "full",
+    "training.framework": "megatron-2020",
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("explain")
+    (folder / "cluster.yaml").write_text(test_output.NODES + FAULTS)
+    (folder / "job.yaml").write_text(JOB)
+    return folder / "cluster.yaml", folder / "job.yaml"
+
+
+@pytest.fixture(scope="module")
+def found(files):
+    return explain(RunInputs(*files, SPLIT))
+
+
+def test_every_what_if_is_the_run_of_the_changed_files(files, found):
+    made = [one for one in found.outcomes if one.changes and one.step_time is not None]
+    names = {one.name for one in made}
+    assert {
+        "host twice as fast",
+        "NIC × 2",
+        "NVLink × 2",
+        "recompute off",
+        "micro-batch × 2",
+        "all overlap on",
+    } <= names
+    assert sum(name.startswith("healed: ") for name in names) == 3
+    for one in made:
+        step = forecast(*files, {**SPLIT, **one.changes}).record.end
+        assert one.step_time == pytest.approx(step, rel=1e-12), one.name
+
+
+def test_what_ifs_stand_by_what_they_gain_and_those_without_a_step_last(found):
+    times = [one.step_time for one in found.outcomes if one.step_time is not None]
+    assert times == sorted(times)
+    assert [one.step_time for one in found.outcomes[len(times) :]] == [None] * (len(found.outcomes) - len(times))
+
+
+def test_the_flags_beside_a_what_if_make_it(files, call):
+    options = [word for key, value in SPLIT.items() for word in ("--set", f"{key}={value}")]
+    code, out, err = call("run", *map(str, files), *options, "--why", "--json", "--no-save")
+    assert (code, err) == (0, "")
+    rows = [one for one in json.loads(out)["why"]["what_ifs"] if one["run"]]
+    assert rows
+    for one in rows[:3]:
+        code, out, err = call(*shlex.split(one["run"])[1:], "--json", "--no-save")
+        assert (code, err) == (0, "")
+        assert json.loads(out)["step_time_s"] == pytest.approx(one["step_time_s"], rel=1e-12)
+
+
+def test_without_a_bubble_the_fullest_stage_works_all_the_time():
+    """With messages beside computation: all passes of the last stage, which has the loss too, then the update."""
+    asked = RunInputs(
+        find("topologies", "nvlink_h100_4"),
+        find("workloads", "docs/examples/pipeline.yaml"),
+        {"predictor": "roofline", "parallelism.overlap.p2p": True},
+    )
+    explanation = explain(asked)
+    [idle] = [one for one in explanation.outcomes if one.name == "no bubble"]
+    result = Simulator(forecast(asked.topology, asked.workload).topology).run(asked.job)
+    busiest = max(part["compute"] for part in result.parts)
+    update = max(part["optimizer"] for part in result.parts)
+    assert idle.step_time == pytest.approx(busiest + update, rel=2e-3)
+    assert not idle.changes
+
+
+def test_what_cannot_be_had_says_why(files):
+    alone = RunInputs(find("topologies", "neusight_1"), find("workloads", "gpt2_large"), {"training.global_batch": 8})
+    why = {one.name: one.reason for one in explain(alone).outcomes if one.step_time is None}
+    assert "one pipeline stage" in why["no bubble"]
+    assert "no training.framework" in why["host twice as fast"]
+    assert "one node" in why["NIC × 2"]
+    assert "nothing is recomputed" in why["recompute off"]
+    assert "at once" in why["micro-batch × 2"]
+    tight = RunInputs(
+        *files, {**SPLIT, "model.hidden": 8192, "training.seq": 8192, "model.max_positions": 8192, "model.layers": 24}
+    )
+    tight = tight.changed({"training.recompute": "full", "training.micro_batch": 16, "training.framework": None})
+    [off] = [one for one in explain(tight).outcomes if one.name == "recompute off"]
+    assert off.step_time is None
+    assert off.reason.startswith("does not fit: parallelism: pipeline rank 1 needs ")
+
+
+def test_a_nic_gets_the_slot_that_it_needs(files):
+    [nic] = [
+        one for one in what_ifs(RunInputs(*files).document, RunInputs(*files).job.place(32, 8)) if one.name == "NIC × 2"
+    ]
+    assert nic.changes["cluster.nic"] == "800Gb/s"
+    assert nic.changes["cluster.node.host.pcie"] == "gen6x16"
+
+
+GUILTY = """\
+cluster: {name: faulty-512, nodes: 64, node: hgx-h100}
+fabric:
+  kind: fat_tree
+  rails: optimized
+  tiers: [{name: leaf, down: 32, up: 32}, {name: spine, radix: 64}]
+  link: {rate: 400Gb/s}
+faults:
+- {gpu: 77, slowdown: 1.02}
+- {link: 'leaf-up[3]', rate: 600GB/s}
+- {link: 'nic[137]', rate: 6GB/s}
+- {link: 'nic[300]', rate: 40GB/s}
+"""
+
+
+def test_the_guilty_nic_of_512_gpus_is_named_first(files, tmp_path, call):
+    split = "--tp", "8", "--pp", "2", "--global-batch", "512"
+    (tmp_path / "faulty.yaml").write_text(GUILTY)
+    out = str(tmp_path / "result")
+    code, _, err = call("run", str(tmp_path / "faulty.yaml"), str(files[1]), *split, "--out", out, "-q")
+    assert (code, err) == (0, "")
+    code, text, err = call("explain", out)
+    assert (code, err) == (0, "")
+    lines = text.splitlines()
+    [bottleneck] = [line for line in lines if line.startswith("  bottleneck")]
+    assert "nic-up[137] (node 17 NIC 1 to leaf[1], slow at 6 GB/s)" in bottleneck
+    first = lines[lines.index(next(line for line in lines if line.startswith("what if"))) + 1]
+    assert first.startswith("  healed: nic[137] at 6 GB/s ")
+    assert len(lines[: lines.index("")]) <= 12
+
+
+def test_what_is_explained_is_what_was_run(files, call):
+    split = "--tp", "4", "--set", "parallelism.overlap.p2p=true"
+    code, _, err = call("run", *map(str, files), *split, "--out", "result", "--quiet", "--no-fold")
+    assert (code, err) == (0, "")
+    asked = of_result(RunQuestion.of(Path("result")))
+    assert (asked.overrides, asked.fold) == ({"parallelism.tp": 4, "parallelism.overlap.p2p": "true"}, False)
+    manifest = json.loads(Path("result/manifest.json").read_text())
+    manifest["inputs"]["workload"]["sha256"] = "0"
+    Path("result/manifest.json").write_text(json.dumps(manifest))
+    code, out, err = call("explain", "result")
+    assert (code, out) == (2, "")
+    assert "has changed since result was written; run it again: clustersim run" in err
+
+
+@pytest.mark.parametrize("options", [{"overrides": 3}, {"engine": "other"}])
+def test_a_damaged_manifest_is_one_sentence(tmp_path, options):
+    one = {"path": "x", "sha256": "0"}
+    found = {"clustersim": "0", "command": "run", "inputs": {"topology": one, "workload": one}, "options": options}
+    (tmp_path / "manifest.json").write_text(json.dumps(found))
+    with pytest.raises(InputError, match="says nothing that was run; run the simulation again"):
+        of_result(RunQuestion.of(tmp_path))
