@@ -52,7 +52,10 @@ class Script(NamedTuple):
 
 def scripts(job: Job, stages: Sequence[Stage], schedule: Schedule) -> tuple[Script, ...]:
     """Return the script of every pipeline rank of a placed job."""
-    return tuple(_Writer(job, tuple(stages), rank, schedule[rank]).script() for rank in range(job.parallelism.pp))
+    updates: dict[tuple[int, int], tuple[Steps, Steps]] = {}
+    return tuple(
+        _Writer(job, tuple(stages), rank, schedule[rank], updates).script() for rank in range(job.parallelism.pp)
+    )
 
 
 def kernels(written: Sequence[Script]) -> list[Kernel]:
@@ -77,6 +80,8 @@ class _Writer:
     stages: tuple[Stage, ...]
     rank: int
     row: tuple[Action, ...]
+    updates: dict[tuple[int, int], tuple[Steps, Steps]]
+    """What follows the passes, by parameters and those of experts: like ranks have the same objects."""
 
     def script(self) -> Script:
         steps: dict[tuple[str, int], tuple[Instruction, ...]] = {}
@@ -257,15 +262,20 @@ class _Writer:
         parameters, experts = (
             sum(getattr(self.stages[s], kind) for s in self.own) for kind in ("parameters", "experts")
         )
+        if (parameters, experts) not in self.updates:
+            self.updates[parameters, experts] = self.update(parameters, experts)
+        norm, optimizer = self.updates[parameters, experts]
+        if norm:
+            yield Compute("norm", -1, norm, "model" if isinstance(norm[-1], Collective) else None)
+        if optimizer:
+            yield Compute("optimizer", -1, optimizer, None, sum(self.stages[s].tensors for s in self.own))
+
+    def update(self, parameters: int, experts: int) -> tuple[Steps, Steps]:
+        """Return the gradient norm and the optimizer of so many parameters, experts' among them."""
         found = update(self.job, parameters, experts)
         norm = next((i + 1 for i, kernel in enumerate(found) if kernel.op == "gradient_norm"), 0)
-        if norm and self.job.mesh.size > self.job.copies(expert=True):
-            total = Collective("model", "all_reduce", 4.0)
-            yield Compute("norm", -1, (*found[:norm], total), "model")
-        elif norm:
-            yield Compute("norm", -1, found[:norm], None)
-        if found[norm:]:
-            yield Compute("optimizer", -1, found[norm:], None, sum(self.stages[s].tensors for s in self.own))
+        everyone = norm and self.job.mesh.size > self.job.copies(expert=True)
+        return (*found[:norm], *([Collective("model", "all_reduce", 4.0)] if everyone else [])), found[norm:]
 
     def gather_all(self) -> Iterator[Instruction]:
         """Yield the gathering of the updated parameters, unless the next forward passes do it."""
