@@ -251,8 +251,8 @@ def program(*passes):
 
 def ends(*programs, members=None):
     graph = build(programs, members or {})
-    tasks = graph.found(programs)
-    return max(longest(graph, graph.slot, [*(activity.idle for activity in graph.activities(tasks)), 0.0]))
+    idle = [*(activity.idle for activity in graph.activities(graph.found(programs))), 0.0]
+    return max(longest(graph, np.array(idle)[graph.slot]))
 
 
 def test_tasks_of_one_stream_run_in_order_and_other_streams_beside_it():

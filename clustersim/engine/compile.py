@@ -346,8 +346,12 @@ class Activities:
         """Return the activity of a source; those with the same flows are one."""
         key = id(source.items), source.slowdown, source.families, source.extra, *map(id, source.flows.values())
         if key not in self.known:
-            self.known[key] = Activity(_segments(self.text(*source[:4]), source.flows, self.network.topology.gpu.sms))
+            self.known[key] = Activity(self.segments(source))
         return self.known[key]
+
+    def segments(self, source: Source) -> tuple[Segment, ...]:
+        """Return the segments of the activity of a source."""
+        return tuple(_segments(self.text(*source[:4]), source.flows, self.network.topology.gpu.sms))
 
     def transfer(self, call: Collective, cell: int) -> Activity:
         """Return the activity of one collective or one message."""
@@ -367,22 +371,6 @@ class Source(NamedTuple):
     flows: Mapping[Collective, tuple[Flow, ...]]
     times: tuple[tuple[object, ...], ...]
     """By collective, what tells how long its flows take on an idle fabric: like groups have the same on other links."""
-
-
-def timed(
-    sources: Mapping[Activity, Source], seconds: Seconds, network: Network, host: Launcher | None = None
-) -> dict[Activity, Activity]:
-    """Return, for each activity that has kernels, the one in which these take other `seconds`."""
-    activities, known = Activities(seconds, network, host), dict[tuple[object, ...], Activity]()
-    result = {}
-    for old, source in sources.items():
-        key = id(source.items), source.slowdown, source.families, source.extra, source.times
-        if key not in known:
-            known[key] = old.timed(
-                tuple(_segments(activities.text(*source[:4]), source.flows, network.topology.gpu.sms))
-            )
-        result[old] = old.like(known[key])
-    return result
 
 
 class _Part(NamedTuple):

@@ -9,16 +9,17 @@ its end alone, so that there is only one way for the times to agree, and each ro
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
 import simpy
 
-from clustersim.arrays import Floats, Ints, entries
+from clustersim.arrays import Floats, Ints, Mask, entries
 from clustersim.engine.fabric import Activity, Fabric
 from clustersim.engine.flows import FITS
 from clustersim.engine.graph import StepGraph
+from clustersim.engine.tasks import SlotTimes
 
 _ULP = 2.0**-52  # of the step, by which begins may differ that are equal but for rounding
 
@@ -70,6 +71,8 @@ class Holders:
             link = np.concatenate([one.links for one in asked])
             row, share = link[held], (np.concatenate([one.peaks for one in asked]) / capacity[link])[held]
             self.row, self.change = np.concatenate([row, row]), np.concatenate([share, -share])
+        self.alone: Ints | None = None
+        """Moments at which nodes end and begin, link after link in an order in which nobody met."""
 
     @property
     def rows(self) -> tuple[Ints, Ints, Ints, Floats]:
@@ -79,22 +82,22 @@ class Holders:
             return self.of, self.of, self.of, np.empty(0)
         return self.node[self.of], self.slot[self.of], self.row[:count], self.change[:count]
 
-    def met(self, activities: Sequence[Activity], starts: Floats, ends: Floats) -> Met:
-        """Return who meets, given when each node begins and ends; what ends makes room for what begins then.
-
-        activities: of each slot, with the same links.
-        """
+    def met(self, times: SlotTimes, starts: Floats, ends: Floats) -> Met:
+        """Return who meets, given when each node begins and ends; what ends makes room for what begins then."""
         nodes, count = len(self.node), len(self.of)
         if not nodes:
             return Met(self.node, self.node, self.node)
-        idle = np.array([activity.around for activity in activities])[self.slot]
-        over, begun = ends[self.node] - idle[:, 1], starts[self.node] + idle[:, 0]
-        order = np.argsort(np.concatenate([over, begun]), kind="stable")
+        over, begun = ends[self.node] - times.after[self.slot], starts[self.node] + times.before[self.slot]
+        moments = np.concatenate([over, begun])
+        if self.alone is not None and self._in_order(moments[self.alone]):
+            return Met(*[self.node[:0]] * 3)
+        order = np.argsort(moments, kind="stable")
         turn = np.empty(2 * nodes, np.int64)  # in which all nodes end and begin
         turn[order] = np.arange(2 * nodes)
         order = np.argsort(self.row * 2 * nodes + np.concatenate([turn[nodes:][self.of], turn[self.of]]))
         tight = _levels(self.row[order], self.change[order]) > FITS
         if not tight.any():
+            self.alone = np.concatenate([nodes + self.of, self.of])[order]
             return Met(*[self.node[:0]] * 3)
         place = np.empty(2 * count, np.int64)
         place[order] = np.arange(2 * count)
@@ -104,6 +107,16 @@ class Holders:
         moments = np.flatnonzero(tight)
         time = np.cumsum(tight & ~np.append(False, tight[:-1]))[moments]
         return Met(self.node[self.of[some]], time[first[some]], time[last[some] - 1])
+
+    def _in_order(self, moments: Floats) -> bool:
+        """Return whether the moments of each link, one link after the other, still come one after the other."""
+        return bool(((moments[1:] >= moments[:-1]) | self.next_link).all())
+
+    @cached_property
+    def next_link(self) -> Mask:
+        """Whether the next moment, link after link, is the first one of another link."""
+        found: Mask = np.diff(np.sort(self.row)) > 0
+        return found
 
 
 def peaks(row: Ints, begun: Floats, over: Floats, share: Floats, rows: int) -> Floats:

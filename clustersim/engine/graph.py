@@ -1,8 +1,8 @@
 """A step as one graph: every task of every rank, instanced from its template, with what must be over before it.
 
-Nodes stand in an order in which each comes after its predecessors, of which it has two at most (`a` and `b`; node 0 is the
-begin of the step). A node that has a slot does what the tasks of that slot do; the others take no time and only join: there
-waits that follow each other, or several ranks that start something together.
+Nodes stand level by level: each comes after its predecessors, of which it has two at most (`a` and `b`; node 0 is the begin of
+the step), and those of one level need none of each other. A node that has a slot does what the tasks of that slot do; the others
+take no time and only join: there waits that follow each other, or several ranks that start something together.
 
 The graph does not depend on how long anything takes, so that one graph serves all jobs of one structure.
 """
@@ -19,7 +19,7 @@ import numpy as np
 
 from clustersim.arrays import Ints
 from clustersim.engine.fabric import Activity, Segment
-from clustersim.engine.program import Program, Task, Tasks, TemplateKey
+from clustersim.engine.program import Program, Task, TemplateKey
 
 
 class Occurrences(NamedTuple):
@@ -95,6 +95,15 @@ class StepGraph:
         return np.array(self.a), np.array(self.b), np.array(self.slot)
 
     @cached_property
+    def levels(self) -> list[int]:
+        """The first node of each level, and the number of nodes; the latest predecessors of nodes stand as the nodes do."""
+        a, b, _ = self.arrays
+        last, found = np.maximum(a, b), [0, min(1, len(a))]
+        while found[-1] < len(a):
+            found.append(int(np.searchsorted(last, found[-1])))
+        return found
+
+    @cached_property
     def node_rank(self) -> Ints:
         """By node, the rank that it was written for."""
         return np.array([rank for rank, _, _ in self.tasks], np.int64)[self.labels.task]
@@ -116,10 +125,10 @@ class StepGraph:
         result[0] = [node for node in result[0] if node]  # the begin of the step is its own predecessor
         return result
 
-    def found(self, programs: Sequence[Program]) -> Tasks:
+    def found(self, programs: Sequence[Program]) -> list[Task]:
         """Return the tasks of this graph in programs of its structure."""
         templates = [dict(program.templates()) for program in programs]
-        return Tasks(templates[rank][where][place] for rank, where, place in self.tasks)
+        return [templates[rank][where][place] for rank, where, place in self.tasks]
 
     def activities(self, tasks: Sequence[Task]) -> list[Activity]:
         """Return what is done in each slot."""

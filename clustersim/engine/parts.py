@@ -7,7 +7,6 @@ replica is there. Skipped periods therefore delay each part by its own seconds, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -15,10 +14,10 @@ import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask, distinct
 from clustersim.engine.contention import Holders, peaks
-from clustersim.engine.fabric import Activity
 from clustersim.engine.flows import FITS
 from clustersim.engine.graph import StepGraph
 from clustersim.engine.record import Lateness
+from clustersim.engine.tasks import SlotTimes
 
 JOINED, BEGIN = -1, -2
 """In place of a part: of nodes that wait for several; of nodes before all passes, which wait for none."""
@@ -84,12 +83,10 @@ class Drift:
         taken = np.bincount(self.link[rows[once]], self.share[rows[once]])
         return bool((taken <= FITS).all())
 
-    def joined(
-        self, starts: Floats, ends: Floats, seconds: Floats, activities: Sequence[Activity]
-    ) -> JoinedTimes | None:
+    def joined(self, starts: Floats, ends: Floats, seconds: Floats, times: SlotTimes) -> JoinedTimes | None:
         """Return the times of a step in which nobody meets until parts are joined; None where they may slow each other.
 
-        starts, ends: of the nodes of the short step. seconds: by which each node's part is delayed. activities: of each slot.
+        starts, ends: of the nodes of the short step. seconds: by which each node's part is delayed. times: of slots.
         """
         if not self.apart:
             return None
@@ -99,18 +96,17 @@ class Drift:
         for node in np.flatnonzero(self.joining).tolist():
             starts[node] = begun = max(seen[a[node]], seen[b[node]])
             ends[node] = seen[node] = begun + took[node]
-        if not self._alone(starts + late, ends + np.where(self.part >= 0, seconds, 0.0), activities):
+        if not self._alone(starts + late, ends + np.where(self.part >= 0, seconds, 0.0), times):
             return None
         return JoinedTimes(starts, ends, Lateness(late, self.joining), max(seen))
 
-    def _alone(self, starts: Floats, ends: Floats, activities: Sequence[Activity]) -> bool:
+    def _alone(self, starts: Floats, ends: Floats, times: SlotTimes) -> bool:
         """Return whether what joins parts never meets on a link with what they do.
 
         starts, ends: in the time of the step; of what comes before the last whole period, the ends of its last copies.
         """
         joining, links = self.joining[self.node], int(self.link.max(initial=-1)) + 1
-        around = np.array([activity.around for activity in activities])[self.slot]
-        begun, over = starts[self.node] + around[:, 0], ends[self.node] - around[:, 1]
+        begun, over = starts[self.node] + times.before[self.slot], ends[self.node] - times.after[self.slot]
         first, last = np.full(links, np.inf), np.zeros(links)
         np.minimum.at(first, self.link[joining], begun[joining])
         before = ~(joining | self.delayed[self.node])

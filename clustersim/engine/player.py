@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
-from clustersim.engine.compile import Plan, timed
+from clustersim.engine.compile import Plan
 from clustersim.engine.contention import Holders
 from clustersim.engine.graph import StepGraph, structure
 from clustersim.engine.instances import build
 from clustersim.engine.launching import Seconds
-from clustersim.engine.program import Task, Tasks
+from clustersim.engine.parts import Drift
 from clustersim.engine.record import Record
 from clustersim.engine.simulate import simulate
 from clustersim.engine.static import static
 from clustersim.engine.steady import Periods, periods, steady
+from clustersim.engine.tasks import TaskKinds, Tasks
 from clustersim.memo import Memo
 
 Engine = Literal["simpy", "auto", "static"]
@@ -33,7 +35,8 @@ class Steady(NamedTuple):
     further: int
 
 
-class Compiled(NamedTuple):
+@dataclass(frozen=True)
+class Compiled:
     """A plan and its graph, which serve all jobs that differ in the times of their kernels alone."""
 
     plan: Plan
@@ -43,11 +46,20 @@ class Compiled(NamedTuple):
     """Where the graph repeats itself, if that was asked."""
     holders: Holders
 
-    def timed(self, seconds: Seconds) -> Tasks:
-        """Return the tasks with kernels that take these seconds."""
-        made = timed(self.plan.sources, seconds, self.plan.network, self.plan.host)
-        again = (Task(*task[:-1], made[task.activity]) if task.activity in made else task for task in self.tasks)
-        return Tasks(again, self.tasks)
+    @cached_property
+    def kinds(self) -> TaskKinds:
+        """Which tasks take as long as each other, whatever the job."""
+        return TaskKinds(self.plan, self.tasks)
+
+    def steady(self, record: Record, further: int) -> Record | None:
+        """Return the record of a step with so many further periods; None when it was not steady."""
+        return None if self.periods is None else steady(record, self.periods, further, self.drift)
+
+    @cached_property
+    def drift(self) -> Drift:
+        """How parts of the graph drift apart in further periods."""
+        assert self.periods is not None
+        return Drift(self.graph, self.periods.part, self.periods.later, self.holders)
 
 
 class KeptGraph(NamedTuple):
@@ -99,7 +111,7 @@ class Player:
         found = None if self.graphs is None or self.engine == "simpy" else self.graphs.compiled.get(self.structure)
         if found is None:
             return None
-        record = self._played(found, found.timed(seconds))
+        record = self._played(found, found.kinds.timed(seconds))
         return None if record is None else (found.plan, record)
 
     def step(self, plan: Plan, progress: Callable[[float], None] = lambda _: None) -> Record | None:
@@ -109,8 +121,8 @@ class Player:
         repeats = kept.periods(self.steady.period) if self.steady else None
         if self.steady and repeats is None:
             graphs.irregular.add(self.rows)
-        tasks = kept.graph.found(plan.programs)
-        holders = Holders(kept.graph, kept.graph.activities(tasks), plan.network.capacity)
+        tasks = Tasks(kept.graph, kept.graph.found(plan.programs))
+        holders = Holders(kept.graph, tasks.activities, plan.network.capacity)
         compiled = Compiled(plan, kept.graph, tasks, repeats, holders)
         record = self._played(compiled, compiled.tasks, progress)
         if self.structure is not None and record is not None:
@@ -132,7 +144,7 @@ class Player:
             [[record]] = simulate([compiled.plan], progress, graphs=[graph], tasks=[tasks])
         if record is None or compiled.periods is None:
             return record
-        return steady(record, compiled.periods, further, compiled.holders)
+        return compiled.steady(record, further)
 
 
 SIMPY = Player()

@@ -9,13 +9,12 @@ launched on a third.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
-from typing import Any, NamedTuple, TypeVar, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Mask
+from clustersim.arrays import Mask
 from clustersim.engine.fabric import HOST, Activity, Carried
 from clustersim.schedules.action import Action
 
@@ -24,7 +23,6 @@ UPDATE = ("norm", "optimizer")
 """The kinds of what follows the passes of a step."""
 READY, SYNCHRONISE = "ready", "synchronise"
 """What the host stream marks: when it has launched so much that the next computation may begin, and that it waits for its GPU."""
-Answer = TypeVar("Answer")
 
 GroupCell = tuple[str, int]
 """A communication group: (family, cell)."""
@@ -88,25 +86,6 @@ class Task(NamedTuple):
     """The message that is there when it is over."""
     activity: Activity
     """What it does; of tasks that start together, what this rank has to do in it."""
-
-
-class Tasks(list[Task]):
-    """The tasks of a graph, and what was worked out of them: that is shared by all that differ in the times of kernels alone."""
-
-    def __init__(self, tasks: Iterable[Task], like: Tasks | None = None) -> None:
-        super().__init__(tasks)
-        self._known: dict[object, Any] = {} if like is None else like._known
-
-    def once(self, find: Callable[[Sequence[Task]], Answer]) -> Answer:
-        """Return what a function finds of the tasks, whatever their times."""
-        if find not in self._known:
-            self._known[find] = find(self)
-        return cast(Answer, self._known[find])
-
-    @cached_property
-    def compute(self) -> Floats:
-        """Seconds of computation, by task."""
-        return np.array([task.activity.compute for task in self])
 
 
 def computing(tasks: Sequence[Task]) -> Mask:

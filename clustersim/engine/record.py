@@ -12,7 +12,8 @@ import numpy as np
 from clustersim.arrays import Floats, Ints, Mask
 from clustersim.engine.contention import Met
 from clustersim.engine.graph import Occurrences, StepGraph
-from clustersim.engine.program import COMPUTE, Span, Tasks
+from clustersim.engine.program import COMPUTE, Span
+from clustersim.engine.tasks import Tasks
 
 
 class Period(NamedTuple):

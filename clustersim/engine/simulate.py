@@ -15,8 +15,8 @@ from clustersim.engine.fabric import Fabric, Timer
 from clustersim.engine.graph import StepGraph
 from clustersim.engine.instances import build
 from clustersim.engine.pattern import JOIN
-from clustersim.engine.program import Tasks
 from clustersim.engine.record import Record
+from clustersim.engine.tasks import Tasks
 from clustersim.errors import SimulationError
 from clustersim.garbage import uncollected
 
@@ -39,7 +39,7 @@ def simulate(
     env = simpy.Environment()
     fabric = Fabric(env, plans[0].network.capacity.tolist())
     graphs = graphs or [build(plan.programs, plan.members) for plan in plans]
-    tasks = tasks or [graph.found(plan.programs) for graph, plan in zip(graphs, plans, strict=True)]
+    tasks = tasks or [Tasks(graph, graph.found(plan.programs)) for graph, plan in zip(graphs, plans, strict=True)]
     meter = Meter(steps * sum(len(graph.slot) for graph in graphs), progress)
     stop = simpy.Event(env)
     target = _Target(stop, max(starts, default=0.0), dict.fromkeys(range(len(plans)), steps))
@@ -113,7 +113,7 @@ class _Repeated:
         enough: Callable[[float], bool],
     ) -> None:
         self.env, self.fabric, self.graph, self.meter, self.enough = env, fabric, graph, meter, enough
-        self.tasks, self.activities = tasks, graph.activities(tasks)
+        self.tasks, self.activities = tasks, tasks.activities
         self.alone = [None if len(one.asked.links) else one.idle for one in self.activities]
         self.ended = [lambda end: self.over(end.what)]
         self.steps: list[_Step] = []

@@ -17,7 +17,7 @@ from typing import cast
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask
-from clustersim.engine.contention import Holders, Met
+from clustersim.engine.contention import Met
 from clustersim.engine.graph import Labels, StepGraph
 from clustersim.engine.parts import Drift, parts
 from clustersim.engine.program import TemplateKey
@@ -103,19 +103,18 @@ class Periods:
         return lag
 
 
-def steady(record: Record, periods: Periods, further: int, holders: Holders) -> Record | None:
-    """Return the record of a step with so many further periods; None when it was not steady. holders: of its graph."""
-    activities, met = record.graph.activities(record.tasks), record.met
+def steady(record: Record, periods: Periods, further: int, drift: Drift) -> Record | None:
+    """Return the record of a step with so many further periods; None when it was not steady. drift: of its graph."""
+    met = record.met
     if met is None:
-        met = holders.met(activities, record.starts, record.ends)
+        met = drift.holders.met(record.tasks.times, record.starts, record.ends)
     seconds = periods.seconds(record.ends, met)
     if seconds is None:
         return None
     skipped = Skipped(periods.last, further, float(seconds.max()))
     if not seconds.ndim:
         return replace(record, end=record.end + further * skipped.seconds, skipped=skipped)
-    drift = Drift(record.graph, periods.part, periods.later, holders)
-    joined = drift.joined(record.starts, record.ends, further * seconds, activities)
+    joined = drift.joined(record.starts, record.ends, further * seconds, record.tasks.times)
     if joined is None:
         return None
     skipped = skipped._replace(lateness=joined.lateness)

@@ -164,14 +164,18 @@ def _moved(record: Record, streams: set[tuple[int, str]]) -> dict[tuple[int, str
     """Return when the collectives of streams, (rank, name) each, began and ended, in the order in which they ran."""
     parts = record.graph.occurrences
     wanted = np.array(
-        [(place[0], task.stream) in streams for place, task in zip(record.graph.tasks, record.tasks, strict=True)], bool
+        [
+            (place[0], task.stream) in streams
+            for place, task in zip(record.graph.tasks, record.tasks.alike, strict=True)
+        ],
+        bool,
     )
     found: defaultdict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
     rows = np.flatnonzero(wanted[parts.task])
     node, task = parts.node[rows], parts.task[rows]
     columns = (task, parts.rank[rows], record.starts[node], record.ends[node])
     for number, rank, start, end in zip(*(column.tolist() for column in columns), strict=True):
-        found[rank, record.tasks[number].stream].append((start, end))
+        found[rank, record.tasks.alike[number].stream].append((start, end))
     return found
 
 

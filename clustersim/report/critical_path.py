@@ -40,7 +40,7 @@ class Path(Sequence[tuple[Span, int]]):
         """Return the tasks of a stream that are on the path, and how often each time."""
         tasks = self.record.graph.occurrences.task[self.rows].tolist()
         own = zip(tasks, self.times.tolist(), strict=True)
-        return [(task, times) for task, times in own if self.record.tasks[task].stream == stream]
+        return [(task, times) for task, times in own if self.record.tasks.alike[task].stream == stream]
 
     def computed(self) -> Floats:
         """Return, by task, the seconds of computation on the path."""

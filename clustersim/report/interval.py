@@ -78,7 +78,7 @@ def _launched(work: Work, plan: Plan, path: Path, counted: PassKernels) -> int:
     places = roles(work.job)[plan.first] % work.job.positions if work.job.positions > 1 else np.zeros_like(plan.first)
     total = 0
     for number, times in path.of_stream(HOST):
-        task, rank = path.record.tasks[number], path.record.graph.tasks[number][0]
+        task, rank = path.record.tasks.alike[number], path.record.graph.tasks[number][0]
         row = counted.row.get((int(places[rank]), task.kind, task.stage))
         total += 0 if row is None else times * int(counted.often[row].sum())
     return total
@@ -87,7 +87,7 @@ def _launched(work: Work, plan: Plan, path: Path, counted: PassKernels) -> int:
 def exposed(work: Work, plan: Plan, path: Path, counted: PassKernels, each: Floats) -> Floats:
     """Return the seconds of each kernel on the critical path; each: seconds of one launch of it."""
     seconds = [0.0] * len(counted.often)
-    found, ranks, tasks = path.computed(), path.record.graph.tasks, path.record.tasks
+    found, ranks, tasks = path.computed(), path.record.graph.tasks, path.record.tasks.alike
     places = roles(work.job)[plan.first] % work.job.positions if work.job.positions > 1 else np.zeros_like(plan.first)
     for number in np.flatnonzero(found).tolist():
         task = tasks[number]

@@ -90,7 +90,8 @@ def _shares(demand: Demand, net: Network) -> _Shares:
 def _times(record: Record, number: dict[str, int], asking: Mask) -> _Times:
     """Return when each group cell was under way, of those that ask for any link; ranks of one group say so several times."""
     cells = [
-        [one for variant, c in task.activity.carried if asking[one := number[variant[0]] + c]] for task in record.tasks
+        [one for variant, c in task.activity.carried if asking[one := number[variant[0]] + c]]
+        for task in record.tasks.alike
     ]
     first = np.cumsum([0, *map(len, cells)])
     cell, parts = np.array([c for own in cells for c in own], np.int64), record.graph.occurrences

@@ -1,0 +1,147 @@
+"""The tasks of a graph and what they take, by arrays; and the same tasks with kernels that take other seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar, cast, overload
+
+import numpy as np
+
+from clustersim.arrays import Floats, Ints
+from clustersim.engine.compile import Activities, Plan, Source
+from clustersim.engine.fabric import Activity
+from clustersim.engine.graph import StepGraph, together
+from clustersim.engine.launching import Seconds
+from clustersim.engine.program import Task
+
+Answer = TypeVar("Answer")
+
+
+class SlotTimes(NamedTuple):
+    """What the slots of a graph take as if alone, in seconds."""
+
+    idle: Floats
+    before: Floats
+    """Before the first byte moves …"""
+    after: Floats
+    """… and after the last one has."""
+
+    @classmethod
+    def of(cls, activities: Sequence[Activity]) -> SlotTimes:
+        """Return the times of activities, one a slot."""
+        around = np.array([activity.around for activity in activities]).reshape(-1, 2)
+        return cls(np.array([activity.idle for activity in activities]), around[:, 0], around[:, 1])
+
+
+class Tasks(Sequence[Task]):
+    """The tasks of a graph, and what was worked out of them: that is shared by all that differ in the times of kernels alone."""
+
+    def __init__(self, graph: StepGraph, tasks: Iterable[Task]) -> None:
+        self.graph = graph
+        self.alike = list(tasks)
+        """The same tasks, whose kernels may take other seconds: all but times can be asked of them."""
+        self._known: dict[object, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self.alike)
+
+    @overload
+    def __getitem__(self, place: int) -> Task: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Task]: ...
+    def __getitem__(self, place: int | slice) -> Task | Sequence[Task]:
+        return self.own[place]
+
+    def once(self, find: Callable[[Sequence[Task]], Answer]) -> Answer:
+        """Return what a function finds of the tasks, whatever their times."""
+        if find not in self._known:
+            self._known[find] = find(self.alike)
+        return cast(Answer, self._known[find])
+
+    @cached_property
+    def own(self) -> list[Task]:
+        """The tasks with their times."""
+        return self.alike
+
+    @cached_property
+    def activities(self) -> list[Activity]:
+        """What is done in each slot of the graph."""
+        return self.graph.activities(self.own)
+
+    @cached_property
+    def times(self) -> SlotTimes:
+        """What each slot takes."""
+        return SlotTimes.of(self.activities)
+
+    @cached_property
+    def compute(self) -> Floats:
+        """Seconds of computation, by task."""
+        return np.array([task.activity.compute for task in self.own])
+
+
+class TaskKinds:
+    """What tasks of a plan take as long as each other, whatever the seconds of kernels."""
+
+    def __init__(self, plan: Plan, tasks: Tasks) -> None:
+        self.plan, self.tasks = plan, tasks
+        numbers: dict[object, int] = {}
+        self.of: dict[Activity, int] = {}
+        """Which kind each activity is."""
+        self.first: list[tuple[Activity, Source | None]] = []
+        """The first activity of each kind, and what it is made of if it has kernels."""
+        for activity in dict.fromkeys(task.activity for task in tasks):
+            source = plan.sources.get(activity)
+            key = _passing(activity) if source is None else (id(source.items), *source[1:4], source.times)
+            self.of[activity] = number = numbers.setdefault(key, len(numbers))
+            if number == len(self.first):
+                self.first.append((activity, source))
+        self.of_task: Ints = np.array([self.of[task.activity] for task in tasks], np.int64)
+        merged: dict[tuple[int, ...], int] = {}
+        found = self.of_task.tolist()
+        slots = [tuple(dict.fromkeys(found[task] for task in slot)) for slot in tasks.graph.slots]
+        self.of_slot: Ints = np.array([merged.setdefault(slot, len(merged)) for slot in slots], np.int64)
+        self.merged = list(merged)
+        """The kinds of the activities that ranks in lock-step do together."""
+
+    def timed(self, seconds: Seconds) -> Retimed:
+        """Return the tasks with kernels that take these seconds."""
+        return Retimed(self, self._made(seconds))
+
+    def _made(self, seconds: Seconds) -> list[Activity]:
+        """Return an activity of each kind."""
+        written = Activities(seconds, self.plan.network, self.plan.host)
+        return [old if source is None else old.timed(written.segments(source)) for old, source in self.first]
+
+
+class Retimed(Tasks):
+    """The tasks of a graph with kernels that take other seconds; what is asked of single tasks is made when it is asked."""
+
+    def __init__(self, kinds: TaskKinds, made: list[Activity]) -> None:
+        """made: an activity of each kind."""
+        super().__init__(kinds.tasks.graph, ())
+        self.alike, self._known = kinds.tasks.alike, kinds.tasks._known
+        self.kinds, self.made = kinds, made
+
+    @cached_property
+    def own(self) -> list[Task]:
+        """The tasks with their times."""
+        again = {old: old.like(self.made[kind]) for old, kind in self.kinds.of.items()}
+        return [Task(*task[:-1], again[task.activity]) for task in self.alike]
+
+    @cached_property
+    def times(self) -> SlotTimes:
+        """What each slot takes."""
+        done = SlotTimes.of([together([self.made[kind] for kind in merged], {}) for merged in self.kinds.merged])
+        return SlotTimes(*(column[self.kinds.of_slot] for column in done))
+
+    @cached_property
+    def compute(self) -> Floats:
+        """Seconds of computation, by task."""
+        found: Floats = np.array([one.compute for one in self.made])[self.kinds.of_task]
+        return found
+
+
+def _passing(activity: Activity) -> tuple[object, ...]:
+    """Return what tells how long an activity without kernels takes."""
+    return tuple((*one[:1], one.flow and one.flow[:4], *one[2:]) for one in activity.segments)
