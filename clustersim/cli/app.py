@@ -12,6 +12,7 @@ from clustersim.version import __version__
 COMMANDS = {
     "run": "run:run",
     "explain": "explain:explain",
+    "compare": "compare:compare",
     "jobs": "jobs:jobs",
     "show": "show:show",
     "schedule": "schedule:schedule",

@@ -1,0 +1,74 @@
+"""`clustersim compare A B …`: what differs between results, and a result beside a trace of PyTorch's profiler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clustersim.cli.answer import emphasis, print_json
+from clustersim.cli.options import Json, Plugins, Quiet
+from clustersim.cli.progress import progressing
+from clustersim.errors import InputError
+
+TRACES = (".json", ".json.gz", ".pt.trace.json", ".gz")
+
+
+def compare(
+    results: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RESULT …",
+            help="Folders that `clustersim run` wrote; or one, and a trace of torch.profiler (.json, .json.gz).",
+        ),
+    ],
+    rank: Annotated[
+        int | None, typer.Option(help="The rank that a trace is of; default: the one that it names, else 0.")
+    ] = None,
+    plugins: Plugins = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Say what differs between the inputs of results, and where the seconds went; or lay a profiler's trace beside a result."""
+    traces = [path for path in results if path.name.endswith(TRACES) and not path.is_dir()]
+    if len(results) < 2:
+        raise InputError(
+            f"{results[0]}: one result has nothing to be compared with; give two or more, or a trace beside it"
+        )
+    if traces and (len(results) > 2 or len(traces) > 1):
+        raise InputError(f"{traces[0]}: a trace is laid beside one result; give that and the trace alone")
+    if rank is not None and not traces:
+        raise InputError(f"--rank {rank}: is for a trace; give one behind the result")
+    if traces:
+        folder = next(path for path in results if path != traces[0])
+        _beside(folder, traces[0], rank, as_json, quiet)
+    else:
+        _compare(results, as_json, quiet)
+
+
+def _compare(results: list[Path], as_json: bool, quiet: bool) -> None:
+    from clustersim.explain.compare_text import lines
+    from clustersim.explain.differences import compared
+
+    found = compared(results)
+    if as_json:
+        print_json("compare", found.facts())
+    elif not quiet:
+        typer.echo("\n".join(lines(found, emphasis())))
+
+
+def _beside(folder: Path, trace: Path, rank: int | None, as_json: bool, quiet: bool) -> None:
+    from clustersim.explain.beside_trace import beside
+    from clustersim.explain.compare_text import trace_lines
+    from clustersim.explain.gpu_trace import measured
+    from clustersim.rerun import RunQuestion
+
+    with progressing(quiet or as_json) as progress:
+        asked = RunQuestion.of(folder)
+        progress("read the trace")
+        found = beside(asked.again(progress), measured(trace), rank)
+    if as_json:
+        print_json("compare", found.facts())
+    elif not quiet:
+        typer.echo("\n".join(trace_lines(found, emphasis())))

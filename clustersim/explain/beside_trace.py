@@ -1,0 +1,154 @@
+"""A forecast beside a trace of the same step: seconds by class of kernel, by collective, exposed communication, idle time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from clustersim.engine.groups import roles
+from clustersim.engine.instruction import Compute, Instruction
+from clustersim.engine.program import COMPUTE, Span
+from clustersim.errors import InputError
+from clustersim.explain.gpu_trace import MeasuredStep
+from clustersim.model.kernel import Kernel
+from clustersim.model.operator import Collective
+from clustersim.parallel.optimizer import UPDATES
+from clustersim.simulation import StepResult
+
+CLASS_OF = {
+    "linear": "products",
+    "bmm": "products",
+    "grouped_gemm": "products",
+    "flash_attention": "attention",
+    "softmax": "norm and softmax",
+    "layernorm": "norm and softmax",
+    "elementwise": "element-wise and memory",
+    "memory": "element-wise and memory",
+}
+"""Kind of kernel → class of a trace."""
+OP_OF = {"dispatch": "all_to_all", "combine": "all_to_all"}
+"""Collective → what NCCL runs for it, where that is called otherwise."""
+
+
+class Beside(NamedTuple):
+    """A row: seconds of the forecast and of the trace, and how many times as long it took."""
+
+    name: str
+    forecast: float
+    trace: float
+
+    @property
+    def ratio(self) -> float | None:
+        """Trace over forecast; None where nothing was forecast."""
+        return self.trace / self.forecast if self.forecast else None
+
+
+@dataclass(frozen=True, slots=True)
+class TraceComparison:
+    """A forecast and a trace."""
+
+    result: StepResult
+    trace: MeasuredStep
+    rank: int
+    """The rank whose forecast it is."""
+
+    @property
+    def rows(self) -> dict[str, list[Beside]]:
+        """The rows by section: the step, kernels by class, communication by collective."""
+        parts = self.result.parts[self._cell]
+        exposed = sum(s for name, s in parts.items() if name not in ("compute", "optimizer", "bubble", "host"))
+        idle = parts["bubble"] + parts.get("host", 0.0)
+        whole = [
+            Beside("step", self.result.record.end, self.trace.step_time),
+            Beside("exposed communication", exposed, self.trace.exposed),
+            Beside("idle", idle, self.trace.idle),
+        ]
+        kinds = {name: seconds for name, seconds in self.trace.by_class.items() if name != "communication"}
+        return {
+            "the step": whole,
+            "kernels": _beside(self._kernels(), kinds),
+            "communication": _beside(self._collectives(), self.trace.by_collective),
+        }
+
+    def facts(self) -> dict[str, Any]:
+        """Return it as plain data; keys carry their units."""
+        rows = {
+            section: [
+                {"name": one.name, "forecast_s": one.forecast, "trace_s": one.trace, "ratio": one.ratio} for one in own
+            ]
+            for section, own in self.rows.items()
+        }
+        trace = self.trace
+        return {
+            "rank": self.rank,
+            "steps_in_trace": trace.steps,
+            "on_gpu": trace.on_gpu,
+            **{section.replace("the ", ""): own for section, own in rows.items()},
+            "trace_by_stream_s": dict(trace.by_stream),
+            "trace_gaps": {"count": trace.gaps, "longest_s": trace.longest_gap},
+        }
+
+    @property
+    def _cell(self) -> int:
+        return int(self.result.plan.network.cells.ranks.of[self.rank])
+
+    def _kernels(self) -> dict[str, float]:
+        """Return the seconds of the rank's kernels by class."""
+        work = self.result.work
+        script = work.scripts[int(roles(work.job)[self.rank])]
+        slowdown = float(self.result.topology.slowdown[work.gpus[self.rank]])
+        found: defaultdict[str, float] = defaultdict(float)
+        lines: list[tuple[Instruction, ...]] = [script.begin, script.finish]
+        lines += [script.special.get(action, script.steps[action.letter, action.stage]) for action in script.row]
+        for kernel in (item for own in lines for item in _items(own)):
+            name = "optimizer" if kernel.op in UPDATES else CLASS_OF[kernel.kind]
+            found[name] += work.seconds[kernel] * slowdown
+        return dict(found)
+
+    def _collectives(self) -> dict[str, float]:
+        """Return the seconds of the rank's communication by collective, without waiting for peers."""
+        found: defaultdict[str, float] = defaultdict(float)
+        for span in self.result.record.spans:
+            if span.rank == self._cell:
+                for op, seconds in self._moved(span):
+                    found[OP_OF.get(op, op)] += seconds
+        return dict(found)
+
+    def _moved(self, span: Span) -> Iterator[tuple[str, float]]:
+        """Yield the collectives of a span and the seconds of each; those inside a pass share its rest as when it is alone."""
+        if span.stream in ("wait", "host") or span.activity is None:
+            return
+        took = span.end - span.start
+        if span.stream != COMPUTE:
+            yield span.kind, took
+            return
+        source = self.result.plan.sources.get(span.activity)
+        calls = [item for item in source.items if isinstance(item, Collective)] if source else []
+        idle = [
+            sum(flow.idle for flow in source.flows[call]) if source and call in source.flows else 0.0 for call in calls
+        ]
+        rest, total = max(took - span.activity.compute, 0.0), sum(idle) or 1.0
+        yield from ((call.op, rest * own / total) for call, own in zip(calls, idle, strict=True))
+
+
+def _items(lines: tuple[Instruction, ...]) -> Iterator[Kernel]:
+    for line in lines:
+        if isinstance(line, Compute):
+            yield from (item for item in line.items if isinstance(item, Kernel))
+
+
+def _beside(forecast: Mapping[str, float], trace: Mapping[str, float]) -> list[Beside]:
+    names = dict.fromkeys((*forecast, *trace))
+    rows = [Beside(name, forecast.get(name, 0.0), trace.get(name, 0.0)) for name in names]
+    total = [Beside("all", sum(one.forecast for one in rows), sum(one.trace for one in rows))] if len(rows) > 1 else []
+    return [*sorted(rows, key=lambda one: -max(one.forecast, one.trace)), *total]
+
+
+def beside(result: StepResult, trace: MeasuredStep, rank: int | None) -> TraceComparison:
+    """Return a forecast beside a trace; rank: whose (default: the one that the trace names, else 0). Raises InputError."""
+    asked = rank if rank is not None else trace.rank or 0
+    if not 0 <= asked < result.job.mesh.size:
+        raise InputError(f"--rank {asked}: the job has the ranks 0 to {result.job.mesh.size - 1}; give one of them")
+    return TraceComparison(result, trace, asked)

@@ -1,0 +1,133 @@
+"""What differs between results: in their inputs, key by key with every default filled in, and in where the seconds went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from clustersim.errors import InputError
+from clustersim.explain.inputs import RunInputs, of_result
+from clustersim.files import digest, read_bytes
+from clustersim.report.store import read_summary
+from clustersim.rerun import RunQuestion
+from clustersim.topology.build import described
+
+
+class ComparedResult(NamedTuple):
+    """A result of `run` as it is compared."""
+
+    name: str
+    """Its folder, as it was given."""
+    inputs: Mapping[str, object]
+    """All that decided its numbers, by dotted key."""
+    summary: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Results beside the first of them."""
+
+    results: tuple[ComparedResult, ...]
+
+    @property
+    def differences(self) -> dict[str, tuple[object, ...]]:
+        """The keys that are not the same everywhere, with the value of each result."""
+        keys = dict.fromkeys(key for one in self.results for key in one.inputs)
+        rows = {key: tuple(one.inputs.get(key) for one in self.results) for key in keys}
+        return {key: values for key, values in rows.items() if any(value != values[0] for value in values)}
+
+    def seconds(self, what: str) -> dict[str, tuple[float, ...]]:
+        """Return the parts of `breakdown_s`, `critical_path_s`, or of the critical path `by_stream_s` or `by_link`."""
+        parts = [_parts(one.summary, what) for one in self.results]
+        names = dict.fromkeys(name for own in parts for name in own)
+        return {name: tuple(own.get(name, 0.0) for own in parts) for name in names}
+
+    def facts(self) -> dict[str, Any]:
+        """Return it as plain data; keys carry their units."""
+        return {
+            "results": [
+                {"result": one.name, **{key: one.summary[key] for key in ("step_time_s", "tokens_per_s", "mfu")}}
+                for one in self.results
+            ],
+            "differences": [{"key": key, "values": list(values)} for key, values in self.differences.items()],
+            **{
+                f"{what}": {k: list(v) for k, v in self.seconds(what).items()}
+                for what in ("breakdown_s", "critical_path_s")
+            },
+            "critical_path": {
+                what: {key: list(values) for key, values in self.seconds(what).items()}
+                for what in ("by_stream_s", "by_link")
+            },
+        }
+
+
+def _parts(summary: Mapping[str, Any], what: str) -> dict[str, float]:
+    if what in summary:
+        return dict(summary[what])
+    found = summary.get("critical_path", {}).get(what, {})
+    if isinstance(found, dict):
+        return found
+    return {row["link"] or row["what"]: row["path_s"] for row in found}
+
+
+def compared(folders: Sequence[Path]) -> Comparison:
+    """Return results of `run` side by side. Raises InputError for a folder that is none, or lacks its summary."""
+    return Comparison(tuple(_compared(folder) for folder in folders))
+
+
+def _compared(folder: Path) -> ComparedResult:
+    asked = RunQuestion.of(folder)
+    summary = read_summary(folder)
+    missing = [
+        key for key in ("step_time_s", "breakdown_s", "critical_path_s", "tokens_per_s", "mfu") if key not in summary
+    ]
+    if missing:
+        raise InputError(f"{folder}/summary.json: has no {missing[0]}; run the simulation again: {asked.command}")
+    return ComparedResult(str(folder), dict(_inputs(asked, summary)), summary)
+
+
+def _inputs(asked: RunQuestion, summary: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """Yield the keys of both files as they were simulated; of files that are not what they were, what the summary says."""
+    yield "version of clustersim", asked.manifest.get("clustersim")
+    yield "predictor", summary.get("predictor", {}).get("name")
+    yield from ((key, asked.options.get(key)) for key in ("fold", "ignore_memory", "flops", "engine", "plugins"))
+    changed = [part for part, (path, sha) in asked.inputs.items() if not _same(path, sha)]
+    if not changed:
+        yield from _keys(of_result(asked))
+        return
+    for part, (path, sha) in asked.inputs.items():
+        yield f"{part} (its keys are not known: {path.name} has changed since)" if part in changed else part, sha[:12]
+    for section in ("cluster", "parallelism"):
+        yield from ((f"{section}.{key}", value) for key, value in summary.get(section, {}).items())
+
+
+def _same(path: Path, sha: str) -> bool:
+    try:
+        return digest(read_bytes(path)) == sha
+    except InputError:
+        return False
+
+
+def _keys(asked: RunInputs) -> Iterator[tuple[str, object]]:
+    spec, specs = described(asked.document)
+    cluster: dict[str, Any] = {
+        "cluster": {"nodes": spec.cluster.nodes, "node": specs.node.model_dump()},
+        "fabric": spec.fabric,
+        "faults": asked.document.data.get("faults") or [],
+        "nccl": spec.nccl.model_dump(),
+    }
+    yield from flat(cluster)
+    job = asked.job.spec.model_dump()
+    del job["name"]
+    yield from flat(job)
+
+
+def flat(data: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the values of nested mappings by dotted key; lists are values."""
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", list(value) if isinstance(value, tuple) else value

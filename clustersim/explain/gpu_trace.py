@@ -1,0 +1,231 @@
+"""A trace of PyTorch's profiler (Kineto's Chrome trace): what ran on the streams of a GPU, by class of kernel.
+
+The format is that of `torch.profiler.profile(...).export_chrome_trace`, plain or gzipped: complete events (`ph: X`) with `ts` and
+`dur` in microseconds; kernels have `cat: kernel` (copies `gpu_memcpy`, `gpu_memset`) with their `stream` in `args`;
+`ProfilerStep#n` marks a step; `distributedInfo` says the rank. A trace of a CPU alone has operators (`cat: cpu_op`), which nest.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from clustersim.errors import InputError
+from clustersim.files import read_bytes
+from clustersim.report.shared_links import merged
+
+MOST = 2 * 2**30
+"""Bytes of a trace at most, packed or not."""
+ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+CLASSES = {
+    "communication": r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|c10d::",
+    "optimizer": r"multi_tensor_apply|fused_?adam|_foreach|optimizer|lamb|Optimizer\.step",
+    "attention": r"flash|fmha|attention|sdpa|mha_",
+    "products": r"gemm|cutlass|cublas|xmma|nvjet|wgmma|addmm|::mm|::bmm|matmul|::linear|conv",
+    "norm and softmax": r"norm|softmax|nll_loss|cross_?entropy",
+    "element-wise and memory": r"elementwise|vectorized|reduce|copy|fill|memcpy|memset|gelu|silu|relu|add|mul|div|sub|cat|index|"
+    r"embedding|triton|dropout|sum|zero|transpose|permute|empty|rand|view|reshape|expand|pow|sqrt|tanh|exp",
+}
+"""Class → what the names of its kernels have, in any case; the first that fits."""
+OTHER = "other"
+_CLASS = {name: re.compile(text, re.IGNORECASE) for name, text in CLASSES.items()}
+COLLECTIVES = {
+    "all_reduce": r"all_?reduce",
+    "all_gather": r"all_?gather",
+    "reduce_scatter": r"reduce_?scatter",
+    "all_to_all": r"all_?to_?all",
+    "broadcast": r"broadcast",
+    "send": r"send|recv",
+}
+_OPS = {name: re.compile(text, re.IGNORECASE) for name, text in COLLECTIVES.items()}
+_STEP = re.compile(r"ProfilerStep#\d+")
+
+
+class Ran(NamedTuple):
+    """Something that ran, in seconds of the trace."""
+
+    stream: str
+    kind: str
+    """Its class, such as `products`."""
+    op: str
+    """The collective, of communication; else empty."""
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStep:
+    """What a trace says of a step: the mean of those that it marks."""
+
+    rank: int | None
+    """Of the process, where the trace says it."""
+    steps: int
+    """How many it marks; 0: none, and all of it counts as one."""
+    on_gpu: bool
+    """Whether kernels of a GPU are in it; if not, operators of a CPU."""
+    step_time: float
+    by_class: Mapping[str, float]
+    """Seconds by class of kernel, all streams together."""
+    by_collective: Mapping[str, float]
+    by_stream: Mapping[str, float]
+    exposed: float
+    """Seconds of communication with no computation beside it."""
+    idle: float
+    """Seconds in which nothing runs."""
+    gaps: int
+    """How many stretches of that there are …"""
+    longest_gap: float
+    """… and the longest of them."""
+
+
+def measured(path: Path) -> MeasuredStep:
+    """Return what a trace says of a step. Raises InputError for what is no such trace, or has nothing that ran."""
+    data = _read(path)
+    events = [one for one in data["traceEvents"] if isinstance(one, dict)]
+    marks = _marks(events)
+    ran = _ran(events)
+    on_gpu = bool(ran)
+    ran = ran or _operators(events)
+    if not ran:
+        raise InputError(
+            f"{path}: has neither kernels (cat: kernel) nor operators (cat: cpu_op); profile with torch.profiler"
+        )
+    first, last = (marks[0][0], marks[-1][1]) if marks else (min(r.start for r in ran), max(r.end for r in ran))
+    inside = [one for one in ran if first <= one.start < last]
+    if not inside:
+        raise InputError(f"{path}: nothing ran between its marks ProfilerStep#…; profile a whole step")
+    last = max(last, *(one.end for one in inside)) if len(marks) < 2 else last
+    return _summed(inside, first, last, len(marks), on_gpu, _rank(data))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    raw = read_bytes(path, "a trace of torch.profiler", MOST)
+    try:
+        if raw[:2] == b"\x1f\x8b":
+            unpack = zlib.decompressobj(31)
+            raw = unpack.decompress(raw, MOST)
+            if unpack.unconsumed_tail:
+                raise InputError(f"{path}: has more than {MOST // 2**30} GiB unpacked; profile fewer steps")
+        data = json.loads(raw)
+    except (ValueError, RecursionError, zlib.error) as error:
+        raise InputError(f"{path}: is no JSON ({str(error)[:60]}); give what torch.profiler exports") from error
+    data = {"traceEvents": data} if isinstance(data, list) else data
+    if not isinstance(data, dict) or not isinstance(data.get("traceEvents"), list):
+        raise InputError(f"{path}: has no traceEvents; give what `export_chrome_trace` of torch.profiler writes")
+    return data
+
+
+def _times(event: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Return begin and end of a complete event in seconds; None of any other."""
+    start, took = event.get("ts"), event.get("dur")
+    if event.get("ph") != "X" or not isinstance(start, int | float) or not isinstance(took, int | float):
+        return None
+    return start / 1e6, (start + took) / 1e6
+
+
+def _marks(events: Iterable[Mapping[str, Any]]) -> list[tuple[float, float]]:
+    """Return begin and end of the steps that are marked: as the GPU saw them, where that is known."""
+    found: dict[str, list[tuple[float, float]]] = {"gpu_user_annotation": [], "user_annotation": []}
+    for event in events:
+        times = _times(event)
+        if times and event.get("cat") in found and _STEP.fullmatch(str(event.get("name"))):
+            found[event["cat"]].append(times)
+    return sorted(found["gpu_user_annotation"] or found["user_annotation"])
+
+
+def _ran(events: Iterable[Mapping[str, Any]]) -> list[Ran]:
+    found = []
+    for event in events:
+        times = _times(event) if event.get("cat") in ON_GPU else None
+        if times:
+            args = event.get("args") if isinstance(event.get("args"), dict) else {}
+            found.append(_one(event, args or {}, str((args or {}).get("stream", event.get("tid"))), *times))
+    return found
+
+
+def _one(event: Mapping[str, Any], args: Mapping[str, Any], stream: str, start: float, end: float) -> Ran:
+    name = str(event.get("name"))
+    kind = next((kind for kind, wanted in _CLASS.items() if wanted.search(name)), OTHER)
+    called = str(args.get("Collective name", "")) or name
+    op = next((op for op, wanted in _OPS.items() if wanted.search(called)), OTHER) if kind == "communication" else ""
+    return Ran(stream, kind, op, start, end)
+
+
+def _operators(events: Iterable[Mapping[str, Any]]) -> list[Ran]:
+    """Return the operators of each thread as what they spend outside those inside them, laid end to end from their begin."""
+    threads: defaultdict[str, list[tuple[float, float, Mapping[str, Any]]]] = defaultdict(list)
+    for event in events:
+        times = _times(event) if event.get("cat") == "cpu_op" else None
+        if times:
+            threads[f"thread {event.get('tid')}"].append((*times, event))
+    return [one for thread, own in threads.items() for one in _own(thread, own)]
+
+
+def _own(thread: str, operators: Sequence[tuple[float, float, Mapping[str, Any]]]) -> list[Ran]:
+    found: list[Ran] = []
+    open_: list[tuple[float, Mapping[str, Any]]] = []
+    now = 0.0
+
+    def until(time: float) -> None:
+        nonlocal now
+        if open_ and time > now:
+            found.append(_one(open_[-1][1], {}, thread, now, time))
+        now = max(now, time)
+
+    for start, end, event in sorted(operators, key=lambda one: (one[0], -one[1])):
+        while open_ and open_[-1][0] <= start:
+            until(open_[-1][0])
+            open_.pop()
+        until(start) if open_ else None
+        now = max(now, start)
+        open_.append((end, event))
+    while open_:
+        until(open_[-1][0])
+        open_.pop()
+    return found
+
+
+def _rank(data: Mapping[str, Any]) -> int | None:
+    info = data.get("distributedInfo")
+    rank = info.get("rank") if isinstance(info, dict) else None
+    return rank if isinstance(rank, int) else None
+
+
+def _summed(ran: Sequence[Ran], first: float, last: float, steps: int, on_gpu: bool, rank: int | None) -> MeasuredStep:
+    count = max(steps, 1)
+    sums: dict[str, defaultdict[str, float]] = {key: defaultdict(float) for key in ("kind", "op", "stream")}
+    for one in ran:
+        for key, total in sums.items():
+            if getattr(one, key):
+                total[getattr(one, key)] += (one.end - one.start) / count
+    every = list(merged((one.start, min(one.end, last)) for one in ran))
+    computing = list(merged((one.start, min(one.end, last)) for one in ran if one.kind != "communication"))
+    breaks = _gaps(every, first, last)
+    return MeasuredStep(
+        rank,
+        steps,
+        on_gpu,
+        (last - first) / count,
+        dict(sums["kind"]),
+        dict(sums["op"]),
+        dict(sums["stream"]),
+        (_length(every) - _length(computing)) / count,
+        sum(breaks) / count,
+        round(len(breaks) / count),
+        max(breaks, default=0.0),
+    )
+
+
+def _gaps(busy: Sequence[tuple[float, float]], first: float, last: float) -> list[float]:
+    edges = [first, *(time for pair in busy for time in pair), last]
+    return [end - start for start, end in zip(edges[::2], edges[1::2], strict=True) if end > start]
+
+
+def _length(intervals: Iterable[tuple[float, float]]) -> float:
+    return sum(end - start for start, end in intervals)
