@@ -22,6 +22,7 @@ COMMANDS = {
     "optimize": "optimize:optimize",
     "plan": "plan:plan",
     "validate": "validate:validate",
+    "report": "report:report",
     "predict": "predict:predict",
     "import": "importing:app",
     "list": "listing:show_list",

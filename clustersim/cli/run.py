@@ -60,6 +60,9 @@ def run(
     why: Annotated[
         bool, typer.Option("--why", help="Say what its critical path is, and what would make the step shorter.")
     ] = False,
+    html: Annotated[
+        bool, typer.Option("--html", help="Write report.html with the result: a page for a browser.")
+    ] = False,
     timeline: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw the timeline.")] = None,
     plugins: Plugins = None,
     as_json: Json = False,
@@ -79,6 +82,8 @@ def run(
     wanted = overrides(changes, settings)
     if timeline:
         check_output("--timeline", timeline, (".svg",), (topology, workload))
+    if html and no_save:
+        raise InputError("--html: the page lies in the folder of the result; leave --no-save out")
     if out and not no_save:
         check_target(out)
     target: Path | None = None
@@ -112,7 +117,8 @@ def run(
             _add_costs(result, costs, price)
         if target:
             progress("save")
-            target = _save(result, target, asked, force)
+            pages = {"report.html": _page(result, target, asked)} if html else None
+            target = _save(result, target, asked, force, pages)
         explained = _explained(result, topology, workload, options, progress) if why else None
     if timeline:
         _draw(result, timeline)
@@ -139,11 +145,21 @@ def _explained(
     return Explained.of(RunInputs.of(topology, workload, options), progress, result)
 
 
-def _save(result: StepResult, target: Path, asked: Question, force: bool) -> Path:
+def _save(
+    result: StepResult, target: Path, asked: Question, force: bool, pages: Mapping[str, str] | None = None
+) -> Path:
     from clustersim.report.result import save
 
     found = result.summary, result.parts, result.plan, result.record, result.facts.memory, result.topology
-    return save(target, *found, asked, force)
+    return save(target, *found, asked, force, pages)
+
+
+def _page(result: StepResult, target: Path, asked: Question) -> str:
+    from clustersim.pages.run import run_page
+    from clustersim.rerun import RunQuestion
+
+    manifest = asked.manifest()
+    return run_page(result, RunQuestion(target, manifest).command, manifest)
 
 
 def _draw(result: StepResult, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from clustersim.report.document import document
 from clustersim.report.store import MANIFEST, Question, put, write_columns, write_json
 from clustersim.report.tables import links_table, memory_table, ranks_table, spans_table
 from clustersim.report.trace import write_trace
+from clustersim.writing import write
 
 if TYPE_CHECKING:
     from clustersim.engine.compile import Plan
@@ -27,10 +29,11 @@ def save(
     topology: Topology,
     asked: Question,
     force: bool = False,
+    pages: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write manifest.json, summary.json, the tables (spans, ranks, links, memory) and trace.json.gz into a folder.
+    """Write manifest.json, summary.json, the tables (spans, ranks, links, memory), trace.json.gz and pages into a folder.
 
-    Returns it, and replaces what is there as `put` does.
+    pages: text by name, such as `report.html`. Returns the folder, and replaces what is there as `put` does.
     """
     width = ranks_per_stage(summary)
     stage_of = [int(first) // width for first in plan.first]
@@ -43,6 +46,8 @@ def save(
         write_columns(place / "links.parquet", links_table(plan, topology, record.end))
         write_columns(place / "memory.parquet", memory_table(memory, record, plan, stage_of))
         write_trace(place / "trace.json.gz", record, plan, width)
+        for name, text in (pages or {}).items():
+            write(place / name, text.encode())
 
     return put(target, asked, fill, force)
 

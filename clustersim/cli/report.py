@@ -1,0 +1,42 @@
+"""`clustersim report RESULT`: a result as a page for a browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clustersim.cli.options import Plugins, Quiet
+from clustersim.cli.progress import progressing
+
+PAGE = "report.html"
+
+
+def report(
+    result: Annotated[Path, typer.Argument(metavar="RESULT", help="The folder of a run, such as one in results/.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help=f"Where to write it; default: {PAGE} in that folder.")
+    ] = None,
+    plugins: Plugins = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write the result of a run as one HTML file: where the step goes, timeline, memory, links, kernels.
+
+    The run is simulated once more from its manifest, which gives the same numbers. The page asks no other computer for anything.
+    """
+    from clustersim.pages.run import run_page
+    from clustersim.rerun import RunQuestion
+    from clustersim.writing import check_output, save
+
+    asked = RunQuestion.of(result)
+    target = out or result / PAGE
+    if out:
+        check_output("--out", out, (".html", ".htm"), [path for path, _ in asked.inputs.values()])
+    with progressing(quiet) as progress:
+        found = asked.again(progress)
+        progress("draw")
+        text = run_page(found, asked.command, asked.manifest)
+    save(target, text)
+    if not quiet:
+        typer.echo(f"written to {target} (open it in a browser)")

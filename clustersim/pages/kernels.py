@@ -1,0 +1,89 @@
+"""The kernels of a page: what each takes of the step, how near it is to the GPU's roof, how far off its forecast may be."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+
+from clustersim.config.gpu import Gpu
+from clustersim.model.kernel import Kernel
+from clustersim.parallel.kernel_table import KernelRow, rows
+from clustersim.preparation import Preparation
+from clustersim.report.interval import exposed
+from clustersim.simulation import StepResult
+
+PRODUCTS = frozenset({"linear", "bmm", "grouped_gemm", "flash_attention"})
+"""Kinds that matrix units compute."""
+
+
+def kernels(result: StepResult) -> dict[str, Any]:
+    """Return the kernels of a step, the most time first: `share` of the mean rank's step, `critical` seconds of the path.
+
+    Rates are FLOP/s and bytes/s of one launch; `low` and `high`: 80 of 100 such kernels take so many times the forecast.
+    """
+    gpu, seconds = result.topology.gpu, result.work.seconds
+    bounds, critical = result.facts.forecast.bounds.ends(), _critical(result)
+    own = [(row, row.step) for row in rows(result.job) if isinstance(row.step, Kernel) and row.step in seconds]
+    launches: defaultdict[Kernel, int] = defaultdict(int)
+    for row, kernel in own:
+        launches[kernel] += row.launches
+    found = []
+    for row, kernel in own:
+        part = row.launches / launches[kernel]
+        found.append(
+            _row(row, kernel, seconds[kernel], gpu)
+            | _weight(result, row, seconds[kernel], critical.get(kernel, 0.0) * part)
+        )
+        found[-1] |= dict(zip(("low", "high"), bounds.get(kernel, (None, None)), strict=True))
+    found.sort(key=lambda one: -one["share"])
+    return {"rows": found, "roofs": _roofs(gpu, {kernel for _, kernel in own}), "bandwidth": gpu.memory_bandwidth}
+
+
+def _weight(result: StepResult, row: KernelRow, seconds: float, critical: float) -> dict[str, float]:
+    """Return what a kernel takes of the step of the mean rank, and of the critical path."""
+    ranks = result.job.parallelism.pp
+    return {"share": row.launches * seconds / ranks / result.record.end, "critical_s": critical}
+
+
+def _row(row: KernelRow, kernel: Kernel, seconds: float, gpu: Gpu) -> dict[str, Any]:
+    peak = _peak(gpu, kernel)
+    roof = min(peak, kernel.flop / kernel.bytes * gpu.memory_bandwidth) if kernel.flop and kernel.bytes else 0.0
+    used = kernel.flop / seconds / roof if roof else kernel.bytes / seconds / gpu.memory_bandwidth
+    return {
+        "layer": row.layer,
+        "operator": row.operator,
+        "direction": row.direction,
+        "kind": kernel.kind,
+        "op": kernel.op,
+        "shape": row.shape,
+        "dtype": kernel.dtype,
+        "launches": row.launches,
+        "seconds": seconds,
+        "flop": kernel.flop,
+        "bytes": kernel.bytes,
+        "bound": "compute" if roof and roof == peak else "memory",
+        "of_roof": used,
+    }
+
+
+def _peak(gpu: Gpu, kernel: Kernel) -> float:
+    return gpu.matrix_peak(kernel.dtype) if kernel.kind in PRODUCTS else gpu.vector_peak(kernel.dtype)
+
+
+def _roofs(gpu: Gpu, own: set[Kernel]) -> list[dict[str, Any]]:
+    """Return the peaks that the kernels of a job can reach, in FLOP/s."""
+    found = {(kernel.dtype, kernel.kind in PRODUCTS): _peak(gpu, kernel) for kernel in own}
+    return [
+        {"dtype": dtype, "unit": "matrix" if matrix else "vector", "peak": peak}
+        for (dtype, matrix), peak in sorted(found.items(), key=lambda one: -one[1])
+    ]
+
+
+def _critical(result: StepResult) -> dict[Kernel, float]:
+    """Return the seconds of each kernel on the critical path."""
+    counted = Preparation(result.topology).passes(result.work)
+    each = np.array([result.work.seconds[kernel] for kernel in counted.kernels])
+    found = exposed(result.work, result.plan, result.facts.path, counted, each)
+    return dict(zip(counted.kernels, found.tolist(), strict=True))

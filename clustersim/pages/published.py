@@ -1,0 +1,95 @@
+"""The published runs that are most like a job, and how far off their forecasts are: what a reader may expect of this one.
+
+Runs are ordered by how far they are from the job: doublings of GPUs, of the width and depth of the model and of each degree, and
+what cannot be halved (another GPU, precision, or experts) as so many doublings. The order is a reader's convenience: no
+number of a result depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from math import log2
+from typing import Any
+
+from clustersim.hardware import gpus
+from clustersim.parallel.job import Job
+from clustersim.topology.model import Topology
+from clustersim.validate.evaluate import source_of
+from clustersim.validate.runs import REQUIRED, Run, read, table
+from clustersim.validate.shipped import TABLE
+
+SHOWN = 5
+"""How many are named."""
+OTHER_ARCHITECTURE, OTHER_GPU, OTHER_PRECISION, EXPERTS = 6.0, 1.0, 2.0, 4.0
+"""Doublings that what differs counts as."""
+
+
+def nearest(topology: Topology, job: Job, count: int = SHOWN) -> list[dict[str, Any]]:
+    """Return the published runs most like a job, the nearest first, with measured and forecast seconds of a step."""
+    found = sorted(_runs().items(), key=lambda one: sum(_apart(topology, job, one[1]).values()))
+    return [_said(run, _forecasts()[name], _apart(topology, job, run)) for name, run in found[:count]]
+
+
+@cache
+def _runs() -> Mapping[str, Run]:
+    return {run.id: run for run in read(TABLE)}
+
+
+@cache
+def _forecasts() -> Mapping[str, float]:
+    """Return the seconds that this release forecasts, by run."""
+    return {cells["id"]: float(cells["predicted_s"]) for _, cells in table(TABLE, (*REQUIRED, "predicted_s"))}
+
+
+def _said(run: Run, predicted: float, apart: Mapping[str, float]) -> dict[str, Any]:
+    measured = run.sec_per_iter or predicted
+    split = {name: getattr(run, name) or 1 for name in ("tp", "pp", "dp", "cp", "ep")}
+    return {
+        "id": run.id,
+        "source": run.source or source_of(run),
+        "model": run.model,
+        "gpu": run.gpu,
+        "gpus": run.num_gpus,
+        "precision": run.precision,
+        "split": " × ".join(
+            f"{name} {degree}" for name, degree in split.items() if degree > 1 or name in ("tp", "pp", "dp")
+        ),
+        "measured_s": measured,
+        "predicted_s": predicted,
+        "error": predicted / measured - 1,
+        "differs": [name for name, doublings in sorted(apart.items(), key=lambda one: -one[1]) if doublings > 0.5],
+    }
+
+
+def _apart(topology: Topology, job: Job, run: Run) -> dict[str, float]:
+    """Return by how many doublings a run is apart from a job, in all that counts."""
+    return dict(_doublings(topology, job, run))
+
+
+def _doublings(topology: Topology, job: Job, run: Run) -> Iterator[tuple[str, float]]:
+    yield "GPU", _other_gpu(topology, run)
+    wide = job.training.precision
+    same = wide == run.precision or {wide, run.precision} <= {"fp16", "bf16"}
+    yield "precision", 0.0 if same else OTHER_PRECISION
+    yield "experts", EXPERTS * ((job.model.experts is not None) != bool(run.experts))
+    yield "number of GPUs", _ratio(job.mesh.size, run.num_gpus)
+    yield "model", _ratio(job.model.layers, run.layers) + 2 * _ratio(job.model.hidden, run.hidden)
+    split = job.parallelism
+    for name, degree in (("tp", split.tp), ("pp", split.pp), ("cp", split.cp)):
+        yield name, 0.5 * _ratio(degree, getattr(run, name))
+    yield (
+        "microbatch",
+        0.5 * _ratio(job.training.micro_batch * job.training.seq, (run.micro_batch or 1) * (run.seq or 1)),
+    )
+
+
+def _other_gpu(topology: Topology, run: Run) -> float:
+    if run.gpu == topology.gpu.name:
+        return 0.0
+    known = gpus.load(run.gpu).architecture if run.gpu in gpus.names() else ""
+    return OTHER_GPU if known == topology.gpu.architecture else OTHER_ARCHITECTURE
+
+
+def _ratio(one: int, other: int | None) -> float:
+    return abs(log2(one / (other or 1)))

@@ -1,0 +1,63 @@
+"""The page of a run: how long a step takes and how sure that is, where the time goes, and what would have to change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import groupby
+from typing import Any
+
+from clustersim.pages.kernels import kernels
+from clustersim.pages.memory import memory
+from clustersim.pages.network import network
+from clustersim.pages.published import nearest
+from clustersim.pages.shell import page
+from clustersim.pages.timeline import timeline
+from clustersim.report.folded_time import folded_time
+from clustersim.report.result import ranks_per_stage
+from clustersim.report.terminal import NAMES
+from clustersim.simulation import StepResult
+
+SCRIPTS = (
+    *("words.js", "common.js", "plot.js", "headline.js", "breakdown.js", "spans.js", "timeline_view.js"),
+    *("timeline_paint.js", "step_timeline.js", "memory.js", "network.js", "kernels.js", "report.js"),
+)
+STYLES = ("base.css", "report.css")
+
+
+def run_page(result: StepResult, command: str, manifest: Mapping[str, Any]) -> str:
+    """Return the page. command: what asks for this result. manifest: of the result, for its inputs and versions."""
+    title = f"{result.summary['name']} on {result.summary['cluster']['name']}"
+    return page(title, SCRIPTS, STYLES, run_data(result, command, manifest))
+
+
+def run_data(result: StepResult, command: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the page draws."""
+    summary = result.summary
+    return {
+        "summary": {key: value for key, value in summary.items() if key != "trace"},
+        "names": NAMES,
+        "published": nearest(result.topology, result.job),
+        "ranks": _ranks(result),
+        "timeline": timeline(result),
+        "memory": memory(result, folded_time(result.record, result.job.parallelism.pp)),
+        "network": network(result),
+        "kernels": kernels(result),
+        "command": command,
+        "manifest": {key: manifest.get(key) for key in ("clustersim", "inputs", "options", "versions", "seed")},
+        "gpu": result.topology.gpu.name,
+    }
+
+
+def _ranks(result: StepResult) -> dict[str, Any]:
+    """Return the breakdown of every class of ranks, and the class of every rank as runs of (class, ranks)."""
+    names = list(dict.fromkeys(name for part in result.parts for name in part))
+    of = result.plan.network.cells.ranks.of.tolist()
+    width = ranks_per_stage(result.summary)
+    return {
+        "names": names,
+        "parts": [[round(part.get(name, 0.0), 9) for name in names] for part in result.parts],
+        "first": result.plan.first.tolist(),
+        "size": result.plan.size.tolist(),
+        "width": width,
+        "of": [[cell, len(list(own))] for cell, own in groupby(of)],
+    }

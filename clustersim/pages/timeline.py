@@ -1,0 +1,193 @@
+"""What the timeline of a page draws: what every class of ranks did when, the steady state once, and the kernels of each pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from clustersim.arrays import Ints, Mask
+from clustersim.engine.fabric import Activity
+from clustersim.engine.program import COMPUTE, READY, Span
+from clustersim.model.kernel import Kernel
+from clustersim.report.folded_time import NOT_FOLDED, FoldedTime, folded_time
+from clustersim.report.inside import inside
+from clustersim.report.result import ranks_per_stage
+from clustersim.simulation import StepResult
+
+MOST_SPANS, MOST_PARTS = 40_000, 60_000
+"""Spans, and parts of different passes, of one page at most, some 30 bytes each. Beyond, some are left out."""
+TICK = 1e-9
+"""Seconds of a unit of the page's times."""
+
+
+class Words:
+    """Texts by number, in order of appearance."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, int] = {}
+
+    def number(self, text: str) -> int:
+        """Return the number of a text."""
+        return self.known.setdefault(text, len(self.known))
+
+    def list(self) -> list[str]:
+        """Return the texts by number."""
+        return list(self.known)
+
+
+def timeline(result: StepResult) -> dict[str, Any]:
+    """Return the timeline: times are whole nanoseconds, columns have a value a span, ordered by row, stream and begin.
+
+    `start` is what begins after the one before it on its stream began; `parts` is an index into the passes of different
+    content, whose own times count from their begin.
+    """
+    record, plan = result.record, result.plan
+    fold = folded_time(record, result.job.parallelism.pp)
+    spans, critical = _spans(result, fold)
+    order = _rows(result, spans)
+    row_of = {cell: row for row, cell in enumerate(order)}
+    kept = [(span, often) for span, often in zip(spans, critical, strict=True) if span.rank in row_of]
+    kept.sort(key=lambda one: (row_of[one[0].rank], one[0].stream != COMPUTE, one[0].stream, one[0].start, one[0].end))
+    streams, kinds = Words(), Words()
+    passes = _Passes(result)
+    lanes, columns = [], _columns(kept, kinds, passes, fold)
+    for (rank, stream), own in groupby(kept, lambda one: (one[0].rank, one[0].stream)):
+        lanes.append([row_of[rank], streams.number(stream), len(list(own))])
+    return {
+        "step": _ticks(record.end),
+        "fold": _fold(fold),
+        "rows": [{"cell": cell, "rank": int(plan.first[cell]), "ranks": int(plan.size[cell])} for cell in order],
+        "left_out": len(plan.programs) - len(order),
+        "streams": streams.list(),
+        "kinds": kinds.list(),
+        "lanes": lanes,
+        **columns,
+        "passes": passes.found,
+        "inside": passes.words.list(),
+    }
+
+
+def _fold(fold: FoldedTime) -> dict[str, Any] | None:
+    if fold == NOT_FOLDED:
+        return None
+    counted = fold.periods - fold.played
+    return {
+        "cut": _ticks(fold.cut),
+        "period": fold.period / TICK,
+        "count": fold.periods,
+        "microbatches": fold.microbatches,
+        "counted": counted,
+    }
+
+
+def _spans(result: StepResult, fold: FoldedTime) -> tuple[list[Span], list[int]]:
+    """Return what is drawn, at its folded time, and how often each is on the critical path."""
+    record = result.record
+    rows = len(record.graph.occurrences.rank)
+    often = np.zeros(rows, np.int64)
+    often[result.facts.path.rows] = result.facts.path.times
+    done, waited = record.done(np.arange(rows)), [span for span in record.spans if span.stream == "wait"]
+    every = [*done, *waited]
+    critical: Ints = np.concatenate([often, np.zeros(len(waited), np.int64)])
+    start = np.array([span.start for span in every])
+    drawn: Mask = fold.shown(start) & np.array([span.end > span.start and span.kind != READY for span in every], bool)
+    moved = (start - fold.folded(start)).tolist()
+    found = [_moved(every[i], moved[i]) for i in np.flatnonzero(drawn).tolist()]
+    return found, critical[drawn].tolist()
+
+
+def _moved(span: Span, by: float) -> Span:
+    return (
+        span._replace(start=span.start - by, end=span.end - by, asked=span.start)
+        if by
+        else span._replace(asked=span.start)
+    )
+
+
+def _rows(result: StepResult, spans: Iterable[Span]) -> list[int]:
+    """Return the classes of ranks that are drawn, down the pipeline: lane by lane, as many as a page can hold."""
+    first, width = result.plan.first, ranks_per_stage(result.summary)
+    count = np.bincount([span.rank for span in spans], minlength=len(first))
+    order = sorted(range(len(first)), key=lambda cell: (int(first[cell]) % width, int(first[cell])))
+    room = np.cumsum(count[order]) <= MOST_SPANS
+    return sorted(
+        (cell for cell, fits in zip(order, room, strict=True) if fits or cell == order[0]), key=lambda c: int(first[c])
+    )
+
+
+def _columns(kept: Sequence[tuple[Span, int]], kinds: Words, passes: _Passes, fold: FoldedTime) -> dict[str, list[int]]:
+    starts = [_ticks(span.start) for span, _ in kept]
+    same = [
+        i and kept[i][0].rank == kept[i - 1][0].rank and kept[i][0].stream == kept[i - 1][0].stream
+        for i in range(len(kept))
+    ]
+    return {
+        "start": [start - starts[i - 1] if same[i] else start for i, start in enumerate(starts)],
+        "took": [_ticks(span.end) - start for (span, _), start in zip(kept, starts, strict=True)],
+        "kind": [kinds.number(span.kind or "-") for span, _ in kept],
+        "stage": [span.stage for span, _ in kept],
+        "microbatch": [span.microbatch for span, _ in kept],
+        "critical": [often for _, often in kept],
+        "parts": [passes.number(span) for span, _ in kept],
+    }
+
+
+class _Passes:
+    """The passes of different content, each a list of what it is made of."""
+
+    def __init__(self, result: StepResult) -> None:
+        self.sources, self.seconds = result.plan.sources, result.work.seconds
+        self.words = Words()
+        self.found: list[list[int]] = []
+        self.numbers: dict[tuple[int, ...], int] = {}
+        self.known: dict[int, int] = {}
+        self.parts = 0
+
+    def number(self, span: Span) -> int:
+        """Return which of them a span is; -1 for what has nothing inside."""
+        activity = span.activity
+        if activity is None or span.stream != COMPUTE or len(activity.segments) < 1:
+            return -1
+        if span.segment_ends is not None:
+            begun = span.asked  # when it began in the step
+            return self._add(activity, [end - begun for end in span.segment_ends])
+        if id(activity) not in self.known:
+            self.known[id(activity)] = self._add(activity, None)
+        return self.known[id(activity)]
+
+    def _add(self, activity: Activity, ends: Sequence[float] | None) -> int:
+        """Return the number of a content: triples of word, begin after the one before began, and length."""
+        flat: list[int] = []
+        last = 0
+        for one in inside(activity, self.sources.get(activity), self.seconds, ends):
+            start, end = _ticks(one.start), _ticks(one.end)
+            if end > start:
+                flat += (self.words.number(named(one.what)), start - last, end - start)
+                last = start
+        key = tuple(flat)
+        if key not in self.numbers:
+            if self.parts + len(flat) > 3 * MOST_PARTS:
+                return -1
+            self.numbers[key] = len(self.found)
+            self.found.append(flat)
+            self.parts += len(flat)
+        return self.numbers[key]
+
+
+def named(what: Kernel | str) -> str:
+    """Return a kernel, or the family of a flow, in a few words: `linear forward 2048×4608×12288 bf16`."""
+    if isinstance(what, str):
+        return what
+    sizes = "×".join(str(size) for size in (what.batch if what.batch > 1 else 0, what.m, what.n, what.k) if size)
+    return (
+        f"{what.kind.replace('_', ' ')} {what.op} {sizes} {what.dtype}"
+        if what.op != what.kind
+        else f"{what.op} {sizes} {what.dtype}"
+    )
+
+
+def _ticks(seconds: float) -> int:
+    return round(seconds / TICK)

@@ -1,0 +1,80 @@
+"""A headless Chromium for tests of pages, without a network; whoever lacks it skips them with a reason."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHROMIUM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+)
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here; apt-get install chromium")
+WIDTHS, SCHEMES = (500, 1400), ("light", "dark")
+CONTRAST = """() => {
+  const channel = (c) => { c /= 255; return c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4; };
+  const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+  const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
+  const ground = (node) => {
+    for (; node; node = node.parentElement) {
+      const colour = getComputedStyle(node).backgroundColor, parts = rgb(colour);
+      if (parts.length < 4 || parts[3] > 0.99) return parts;
+    }
+    return [255, 255, 255];
+  };
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), bad = [];
+  while (walker.nextNode()) {
+    const node = walker.currentNode.parentElement, words = walker.currentNode.textContent.trim();
+    if (!words || ["SCRIPT", "STYLE", "NOSCRIPT", "TITLE"].includes(node.tagName) || !node.getClientRects().length || node.disabled) continue;
+    const drawn = node.namespaceURI.endsWith("svg"), style = getComputedStyle(node);
+    const halo = drawn && style.paintOrder.startsWith("stroke") && style.stroke.startsWith("rgb");
+    if (drawn && style.fill.startsWith("rgb") === false) continue;
+    const box = drawn && !halo && node.previousElementSibling && node.previousElementSibling.tagName === "rect" ? getComputedStyle(node.previousElementSibling).fill : "";
+    const fore = rgb(drawn ? style.fill : style.color), back = halo ? rgb(style.stroke) : box.startsWith("rgb(") ? rgb(box) : ground(node);
+    const [a, b] = [light(fore), light(back)].sort((p, q) => q - p), ratio = (a + 0.05) / (b + 0.05);
+    if (ratio < 4.5) bad.push([words.slice(0, 40), ratio.toFixed(2)]);
+  }
+  return bad;
+}"""
+"""Returns texts whose contrast with their ground is below 4.5."""
+
+
+class Opened:
+    """A page that was opened; `said`: what its console said and what it asked the network for."""
+
+    def __init__(self, page: Any) -> None:
+        self.page, self.said = page, list[str]()
+        page.on("console", lambda message: self.said.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: self.said.append(f"error: {error}"))
+        page.on(
+            "request", lambda request: request.url.startswith("file:") or self.said.append(f"request: {request.url}")
+        )
+
+    def pixels(self, selector: str) -> bytes:
+        """Return a picture of a part of the page."""
+        return self.page.locator(selector).screenshot()
+
+
+@contextmanager
+def browsing() -> Iterator[Any]:
+    """Yield a browser."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="no playwright here; pip install playwright")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def opened(browser: Any, path: Path, width: int = 1400, scheme: str = "light") -> Iterator[Opened]:
+    """Yield a page from a file, with the network cut, when it has drawn all that it draws."""
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
+    found = Opened(context.new_page())
+    found.page.goto(path.resolve().as_uri())
+    found.page.wait_for_selector("html[data-ready]", state="attached")
+    yield found
+    context.close()

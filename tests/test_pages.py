@@ -1,0 +1,184 @@
+"""What the page of a run shows is what the simulation found."""
+
+import csv
+import json
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clustersim.engine.program import COMPUTE
+from clustersim.model.kernel import Kernel
+from clustersim.pages.network import network
+from clustersim.pages.published import nearest
+from clustersim.pages.run import SCRIPTS, STYLES, run_data, run_page
+from clustersim.pages.shell import ASSETS, embedded
+from clustersim.report.inside import inside
+from clustersim.simulation import simulate
+from clustersim.validate.shipped import TABLE
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u202e\u2066" + "x" * 10_000
+
+
+@pytest.fixture(scope="module")
+def result():
+    keys = {"parallelism.tp": 2, "parallelism.pp": 4, "training.global_batch": 64, "training.micro_batch": 1}
+    return simulate("topologies/leaf_spine_32.yaml", "workloads/gpt2_large.yaml", keys)
+
+
+@pytest.fixture(scope="module")
+def data(result):
+    return run_data(result, "clustersim run leaf_spine_32 gpt2_large", {})
+
+
+def test_the_kernels_and_flows_of_a_pass_fill_it(result):
+    for activity, source in result.plan.sources.items():
+        parts = list(inside(activity, source, result.work.seconds))
+        assert sum(isinstance(part.what, Kernel) for part in parts) == sum(isinstance(i, Kernel) for i in source.items)
+        assert math.fsum(part.end - part.start for part in parts) == pytest.approx(activity.idle, rel=1e-9)
+        assert all(a.end <= b.start + 1e-12 for a, b in zip(parts, parts[1:], strict=False))
+        assert parts[-1].end == pytest.approx(activity.idle, rel=1e-9)
+
+
+def test_without_their_kernels_passes_are_computation_and_flows(result):
+    activity = next(iter(result.plan.sources))
+    parts = list(inside(activity, None, {}))
+    assert math.fsum(p.end - p.start for p in parts if p.what == "compute") == pytest.approx(activity.compute, rel=1e-9)
+
+
+def test_the_timeline_has_every_span_and_marks_the_critical_path(result, data):
+    t = data["timeline"]
+    step = sum(span.stream != "wait" for span in result.record.spans if span.end > span.start)
+    drawn = sum(many for _, stream, many in t["lanes"] if t["streams"][stream] != "wait")
+    assert t["fold"] is None and drawn == step
+    took = np.array(t["took"])[np.array(t["critical"]) > 0].sum() * 1e-9
+    assert took == pytest.approx(result.record.end, rel=1e-6)
+    starts = np.array(t["start"])
+    assert (starts >= 0).all() and len(starts) == len(t["took"]) == sum(many for *_, many in t["lanes"])
+    compute = next(many for _, stream, many in t["lanes"] if t["streams"][stream] == COMPUTE)
+    assert sum(t["took"][:compute]) <= t["step"]
+
+
+def test_the_shares_of_kernels_are_the_compute_of_the_mean_rank(result, data):
+    rows = [row for row in data["kernels"]["rows"] if row["layer"] != "optimizer"]
+    share = math.fsum(row["share"] for row in rows)
+    assert share * result.record.end == pytest.approx(result.summary["breakdown_s"]["compute"], rel=1e-6)
+    assert all(0 < row["of_roof"] <= 1 + 1e-9 for row in data["kernels"]["rows"])
+    path = math.fsum(row["critical_s"] for row in data["kernels"]["rows"])
+    assert path <= result.summary["critical_path_s"]["compute"] + result.summary["critical_path_s"]["optimizer"] + 1e-9
+
+
+def test_memory_over_time_peaks_where_the_summary_says(result, data):
+    for rank, peak in zip(data["memory"]["ranks"], result.summary["memory"]["by_pipeline_rank"], strict=True):
+        held = [np.array(values) for values in rank["held"].values()]
+        assert float(np.max(sum(held))) * 2**20 == pytest.approx(peak["total_bytes"], abs=8 * 2**20)
+        assert sum(rank["peak"].values()) * 2**20 == pytest.approx(peak["total_bytes"], abs=8 * 2**20)
+        assert len(rank["start"]) == 2 * result.job.microbatches
+
+
+def test_every_rank_has_its_class(result, data):
+    ranks = data["ranks"]
+    of = np.repeat(*np.array(ranks["of"]).T)
+    assert len(of) == result.job.mesh.size
+    assert [int((of == cell).sum()) for cell in range(len(ranks["first"]))] == ranks["size"]
+    assert of[ranks["first"]].tolist() == list(range(len(ranks["first"])))
+
+
+def test_links_are_as_the_summary_has_them(result, data):
+    by_name = {one["link"]: one for one in data["network"]["links"]}
+    for one in result.summary["busiest_links"]:
+        tier = next(t for t in data["network"]["tiers"] if t["name"] == one["link"].partition("[")[0])
+        assert max(tier["use"]) >= round(one["utilization"], 4)
+        if one["link"] in by_name:
+            assert by_name[one["link"]]["limits"] == pytest.approx(one["limiting_s"], abs=1e-6)
+    assert {end.partition("[")[0] for end, _ in data["network"]["picture"]["ends"]} == {"node", "leaf", "spine"}
+
+
+def test_faults_are_marked(tmp_path):
+    text = Path("topologies/leaf_spine_32.yaml").read_text(encoding="utf-8")
+    place = tmp_path / "faulty.yaml"
+    place.write_text(text + "\nfaults:\n  - {link: 'leaf-up[3]', rate: 10GB/s}\n  - {gpu: 5, slowdown: 1.2}\n")
+    found = network(simulate(place, "workloads/gpt2_large.yaml", {"predictor": "roofline"}))
+    assert found["slow_gpus"] == [5]
+    [tier] = [one for one in found["tiers"] if one["name"] == "leaf-up"]
+    assert tier["ill"] == [3]
+    assert any(cable["ill"] for cable in found["picture"]["cables"])
+
+
+def test_the_nearest_published_run_of_a_published_setup_is_that_run(result):
+    with TABLE.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    found = nearest(result.topology, result.job, len(rows))
+    assert len(found) == len(rows)
+    for one in found:
+        row = next(row for row in rows if row["id"] == one["id"])
+        assert one["error"] == pytest.approx(float(row["predicted_s"]) / float(row["sec_per_iter"]) - 1)
+    assert found[0]["gpu"].startswith("h100")
+
+
+def test_no_text_can_leave_the_data():
+    shown = embedded({"name": HOSTILE, "lines": "\u2028\u2029-->"})
+    assert not re.search(r"[<>&]", shown)
+    assert json.loads(shown) == {"name": HOSTILE, "lines": "\u2028\u2029-->"}
+
+
+def test_a_page_has_one_script_of_data_and_one_that_draws_whatever_names_say(result):
+    summary = {**result.summary, "name": HOSTILE, "warnings": [HOSTILE]}
+    hostile = type(result)(summary, *(getattr(result, name) for name in result.__slots__[1:]))
+    page = run_page(hostile, f"clustersim run {HOSTILE}", {"inputs": {HOSTILE: {"path": HOSTILE, "sha256": "0"}}})
+    assert page.count("<script") == page.count("</script") == 2
+    assert "<img" not in page
+    assert len(page) < 400_000
+
+
+def test_a_page_asks_nobody_for_anything(result):
+    page = run_page(result, "clustersim run x y", {})
+    outside = re.findall(r"""(?:src|href|url|import|fetch)\s*[=(:]\s*["']?\s*(?:https?:)?//[^"'\s)]+""", page)
+    assert outside == []
+    assert "default-src 'none'" in page
+
+
+@pytest.mark.parametrize("name", sorted({*SCRIPTS, *STYLES}))
+def test_the_files_of_a_page_are_read_by_people(name):
+    text = (ASSETS / name).read_text(encoding="utf-8")
+    assert len(text.splitlines()) < 300
+    assert "innerHTML" not in text and "eval(" not in text and "document.write" not in text
+
+
+def _command(*words, cwd):
+    return subprocess.run(
+        [sys.executable, "-m", "clustersim", *words], cwd=cwd, capture_output=True, text=True, check=False
+    )
+
+
+def test_a_report_is_written_with_the_run_or_afterwards_and_is_the_same(tmp_path):
+    run = ("run", "nvlink_h100_4", "gpt2_large", "--pp", "2", "--predictor", "roofline", "--out", "one", "--quiet")
+    assert _command(*run, "--html", cwd=tmp_path).returncode == 0
+    written = (tmp_path / "one/report.html").read_text()
+    (tmp_path / "one/report.html").unlink()
+    done = _command("report", "one", cwd=tmp_path)
+    assert done.returncode == 0 and "written to one/report.html (open it in a browser)" in done.stdout
+    assert (tmp_path / "one/report.html").read_text() == written
+    assert _command("report", "one", "--out", "b.html", "--quiet", cwd=tmp_path).stdout == ""
+    assert (tmp_path / "b.html").read_text() == written
+    assert _command(*run, cwd=tmp_path).returncode == 0
+    assert not (tmp_path / "one/report.html").exists()
+
+
+def test_what_cannot_be_a_report_is_said_in_a_sentence(tmp_path):
+    for words, said in (
+        (["report", "none"], "none: is no result; give the folder of a run"),
+        (["report", "."], ".: is no result"),
+        (
+            ["run", "nvlink_h100_4", "gpt2_large", "--html", "--no-save"],
+            "--html: the page lies in the folder of the result",
+        ),
+    ):
+        done = _command(*words, cwd=tmp_path)
+        assert done.returncode == 2
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr

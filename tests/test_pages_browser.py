@@ -1,0 +1,200 @@
+"""The page of a run in a browser, from a file and with the network cut: what it says, and that hands and keys move it."""
+
+import json
+import time
+
+import pytest
+from browser import CONTRAST, SCHEMES, WIDTHS, browsing, needs_browser, opened
+
+from clustersim.pages.run import run_page
+from clustersim.simulation import simulate
+from clustersim.units import duration
+
+pytestmark = [pytest.mark.slow, needs_browser]
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u202e\u2066" + "x" * 10_000
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browsing() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def result():
+    keys = {"parallelism.pp": 4, "training.global_batch": 4096}
+    return simulate("topologies/superpod_h100_128.yaml", "workloads/llama3_70b.yaml", keys)
+
+
+@pytest.fixture(scope="module")
+def report(result, tmp_path_factory):
+    place = tmp_path_factory.mktemp("pages") / "report.html"
+    manifest = {"inputs": {"topology": {"path": "topologies/superpod_h100_128.yaml", "sha256": "ab" * 32}}}
+    place.write_text(run_page(result, "clustersim run superpod_h100_128 llama3_70b --pp 4", manifest), encoding="utf-8")
+    return place
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_it_opens_quietly_fits_and_can_be_read(chromium, report, width, scheme):
+    with opened(chromium, report, width, scheme) as found:
+        assert found.said == []
+        assert found.page.evaluate("document.documentElement.scrollWidth") <= width
+        assert found.page.evaluate(CONTRAST) == []
+        text = found.page.inner_text("main")
+        for words in (
+            "step time",
+            "where the step goes",
+            "timeline",
+            "memory",
+            "cluster and links",
+            "kernels",
+            "not modelled",
+            "how to reproduce",
+        ):
+            assert words in text.lower()
+        found.page.click("#theme")
+        assert found.page.evaluate(CONTRAST) == []
+        assert found.said == []
+
+
+def test_the_numbers_are_those_of_the_run(chromium, report, result):
+    with opened(chromium, report) as found:
+        text = found.page.inner_text("main")
+        assert f"{result.summary['step_time_s']:.2f} s" in text
+        assert f"{result.summary['tokens_per_s']:,.0f} tokens/s" in text
+        assert f"MFU {100 * result.summary['mfu']:.1f} %" in text
+        assert "clustersim run superpod_h100_128 llama3_70b --pp 4" in text
+
+
+def test_any_rank_can_be_asked(chromium, report, result):
+    with opened(chromium, report) as found:
+        for cell in (0, len(result.parts) - 1):
+            rank = int(result.plan.first[cell])
+            found.page.fill("#rank", str(rank))
+            row = found.page.locator("#where table").first.locator("tr", has_text="compute").first.inner_text()
+            assert duration(result.parts[cell]["compute"]) in row
+
+
+def test_the_timeline_zooms_from_the_step_to_a_kernel(chromium, report):
+    with opened(chromium, report) as found:
+        page, before = found.page, found.pixels("#stage canvas")
+        page.get_by_role("button", name="A pass and its kernels").click()
+        kernels = found.pixels("#stage canvas")
+        assert kernels != before
+        assert "inside: products" in page.inner_text("#picked")
+        box = page.locator("#stage canvas").bounding_box()
+        page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + box["height"] - 26)
+        assert "×" in page.inner_text("#tip") and "bf16" in page.inner_text("#tip")  # a kernel and its shape
+        page.get_by_role("button", name="Whole step").click()
+        page.mouse.move(5, 5)
+        page.get_by_role("button", name="Show every period").click()
+        unfolded = found.pixels("#stage canvas")
+        assert unfolded not in (before, kernels)
+        assert found.said == []
+
+
+def test_the_wheel_zooms_where_it_is_asked_to_and_the_mouse_drags(chromium, report):
+    with opened(chromium, report) as found:
+        page, canvas = found.page, found.page.locator("#stage canvas")
+        canvas.scroll_into_view_if_needed()
+        before = canvas.screenshot()
+        box = canvas.bounding_box()
+        page.mouse.move(box["x"] + 500, box["y"] + 70)
+        page.keyboard.down("Control")
+        page.mouse.wheel(0, -300)
+        page.keyboard.up("Control")
+        page.wait_for_timeout(100)
+        zoomed = canvas.screenshot()
+        assert zoomed != before
+        page.mouse.down()
+        page.mouse.move(box["x"] + 300, box["y"] + 70, steps=5)
+        page.mouse.up()
+        assert canvas.screenshot() != zoomed
+
+
+def test_keys_alone_do_what_the_mouse_does(chromium, report):
+    with opened(chromium, report) as found:
+        page = found.page
+        page.focus("#stage canvas")
+        page.keyboard.press("n")
+        first = page.inner_text("#picked")
+        assert "rank 0" in first and "forward pass of stage 0, microbatch 0" in first
+        for _ in range(60):
+            page.keyboard.press("n")
+        assert "backward pass" in page.inner_text("#picked") or "forward pass" in page.inner_text("#picked")
+        page.keyboard.press("ArrowDown")
+        assert "rank 256" in page.inner_text("#picked")
+        before = found.pixels("#stage canvas")
+        for key in ("Enter", "+", "ArrowRight", "-", "ArrowLeft"):
+            page.keyboard.press(key)
+            after = found.pixels("#stage canvas")
+            assert after != before, key
+            before = after
+        page.keyboard.press("Home")
+        reached = page.evaluate(
+            """() => [...document.querySelectorAll('button, select, input, canvas, a[href], summary')].filter((n) => n.tabIndex < 0 && !n.disabled).length"""
+        )
+        assert reached == 0
+
+
+def test_kernels_sort_and_memory_changes_its_rank(chromium, report, result):
+    with opened(chromium, report) as found:
+        page = found.page
+        page.locator("#kernels th button", has_text="each").click()
+        shown = page.locator("#kernels tbody tr").first.inner_text()
+        page.locator("#kernels th button", has_text="each").click()
+        assert page.locator("#kernels tbody tr").first.inner_text() != shown
+        assert page.locator("#kernels th[aria-sort]").count() == 1
+        before = found.pixels("#memory")
+        page.select_option("#memory-rank", "3")
+        assert found.pixels("#memory") != before
+
+
+def test_it_prints_in_light_colours_without_controls(chromium, report):
+    with opened(chromium, report, scheme="dark") as found:
+        dark = found.pixels("#stage canvas")
+        found.page.emulate_media(media="print", color_scheme="dark")
+        found.page.wait_for_timeout(100)
+        assert found.page.locator("#theme").is_hidden() and found.page.locator(".tools").first.is_hidden()
+        assert found.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert found.pixels("#stage canvas") != dark
+        found.page.emulate_media(media="screen", color_scheme="dark")
+        found.page.wait_for_selector("html:not([data-theme])", state="attached")
+        pdf = found.page.pdf()
+        assert pdf.startswith(b"%PDF") and len(pdf) > 20_000
+
+
+def test_hostile_names_are_text(chromium, result, tmp_path):
+    summary = json.loads(json.dumps(result.summary))
+    summary |= {"name": HOSTILE, "warnings": [HOSTILE], "not_modelled": [HOSTILE]}
+    summary["cluster"]["name"] = HOSTILE
+    for link in summary["critical_path"]["by_link"]:
+        link["what"] = HOSTILE
+    other = type(result)(summary, *(getattr(result, name) for name in result.__slots__[1:]))
+    place = tmp_path / "hostile.html"
+    place.write_text(
+        run_page(other, HOSTILE, {"inputs": {HOSTILE: {"path": HOSTILE, "sha256": HOSTILE}}}), encoding="utf-8"
+    )
+    for width in WIDTHS:
+        with opened(chromium, place, width) as found:
+            assert found.said == []
+            assert found.page.evaluate("document.documentElement.scrollWidth") <= width
+            assert found.page.locator("main img, main script").count() == 0
+            title = found.page.locator("h1").inner_text()
+            assert "<script>" in title and "\\u202e" in title and "\u202e" not in title and len(title) < 300
+
+
+def test_the_largest_cluster_opens_within_a_second_and_three_megabytes(chromium, tmp_path):
+    large = simulate("topologies/fattree_3840.yaml", "workloads/gpt3.yaml")
+    place = tmp_path / "large.html"
+    place.write_text(run_page(large, "clustersim run fattree_3840 gpt3", {}), encoding="utf-8")
+    assert place.stat().st_size < 3e6
+    took = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        with opened(chromium, place) as found:
+            took.append(found.page.evaluate("performance.now()") / 1e3)
+            assert found.said == []
+        del begun
+    assert min(took) < 1.0
