@@ -1,6 +1,7 @@
 """What the page of a run shows is what the simulation found."""
 
 import csv
+import itertools
 import json
 import math
 import re
@@ -40,7 +41,7 @@ def test_the_kernels_and_flows_of_a_pass_fill_it(result):
         parts = list(inside(activity, source, result.work.seconds))
         assert sum(isinstance(part.what, Kernel) for part in parts) == sum(isinstance(i, Kernel) for i in source.items)
         assert math.fsum(part.end - part.start for part in parts) == pytest.approx(activity.idle, rel=1e-9)
-        assert all(a.end <= b.start + 1e-12 for a, b in zip(parts, parts[1:], strict=False))
+        assert all(a.end <= b.start + 1e-12 for a, b in itertools.pairwise(parts))
         assert parts[-1].end == pytest.approx(activity.idle, rel=1e-9)
 
 

@@ -132,9 +132,8 @@ def test_keys_alone_do_what_the_mouse_does(chromium, report):
             assert after != before, key
             before = after
         page.keyboard.press("Home")
-        reached = page.evaluate(
-            """() => [...document.querySelectorAll('button, select, input, canvas, a[href], summary')].filter((n) => n.tabIndex < 0 && !n.disabled).length"""
-        )
+        controls = "[...document.querySelectorAll('button, select, input, canvas, a[href], summary')]"
+        reached = page.evaluate(f"{controls}.filter((one) => one.tabIndex < 0 && !one.disabled).length")
         assert reached == 0
 
 

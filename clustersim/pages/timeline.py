@@ -23,7 +23,7 @@ TICK = 1e-9
 """Seconds of a unit of the page's times."""
 
 
-class Words:
+class NumberedTexts:
     """Texts by number, in order of appearance."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ def timeline(result: StepResult) -> dict[str, Any]:
     row_of = {cell: row for row, cell in enumerate(order)}
     kept = [(span, often) for span, often in zip(spans, critical, strict=True) if span.rank in row_of]
     kept.sort(key=lambda one: (row_of[one[0].rank], one[0].stream != COMPUTE, one[0].stream, one[0].start, one[0].end))
-    streams, kinds = Words(), Words()
+    streams, kinds = NumberedTexts(), NumberedTexts()
     passes = _Passes(result)
     lanes, columns = [], _columns(kept, kinds, passes, fold)
     for (rank, stream), own in groupby(kept, lambda one: (one[0].rank, one[0].stream)):
@@ -118,7 +118,9 @@ def _rows(result: StepResult, spans: Iterable[Span]) -> list[int]:
     )
 
 
-def _columns(kept: Sequence[tuple[Span, int]], kinds: Words, passes: _Passes, fold: FoldedTime) -> dict[str, list[int]]:
+def _columns(
+    kept: Sequence[tuple[Span, int]], kinds: NumberedTexts, passes: _Passes, fold: FoldedTime
+) -> dict[str, list[int]]:
     starts = [_ticks(span.start) for span, _ in kept]
     same = [
         i and kept[i][0].rank == kept[i - 1][0].rank and kept[i][0].stream == kept[i - 1][0].stream
@@ -140,7 +142,7 @@ class _Passes:
 
     def __init__(self, result: StepResult) -> None:
         self.sources, self.seconds = result.plan.sources, result.work.seconds
-        self.words = Words()
+        self.words = NumberedTexts()
         self.found: list[list[int]] = []
         self.numbers: dict[tuple[int, ...], int] = {}
         self.known: dict[int, int] = {}
