@@ -30,6 +30,12 @@ class Opened:
             "request", lambda request: request.url.startswith("file:") or self.said.append(f"request: {request.url}")
         )
 
+    def cpu(self) -> float:
+        """Return the seconds of CPU that the page's process has had: on a machine that does nothing else, the time it takes."""
+        session = self.page.context.new_cdp_session(self.page)
+        session.send("Performance.enable")
+        return {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}["ProcessTime"]
+
     def pixels(self, selector: str) -> bytes:
         """Return a picture of a part of the page."""
         return self.page.locator(selector).screenshot()

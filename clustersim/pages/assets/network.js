@@ -81,70 +81,57 @@ function legendOfLinks(most) {
 }
 
 function strip(tier, most) {
-  const cells = tier.use.length,
-    wide = 960,
-    width = wide / cells,
-    each = tier.links / cells,
-    art = svg("svg", {
-      viewBox: `0 0 ${wide} 46`,
-      preserveAspectRatio: "none",
-      "shape-rendering": "crispEdges",
-      role: "img",
-      "aria-label": `${tier.name}: mean load ${percent(tier.mean)}, most ${percent(Math.max(...tier.use))}`,
-    });
-  art.append(svg("path", { d: `M0 34.5H${wide}`, stroke: "var(--line)" }));
+  const cells = tier.use.length;
+  const wide = 960;
+  const width = wide / cells;
+  const ill = new Set(tier.ill);
+  const words = `${tier.name}: mean load ${percent(tier.mean)}, most ${percent(Math.max(...tier.use))}`;
+  const box = { viewBox: `0 0 ${wide} 46`, preserveAspectRatio: "none", "shape-rendering": "crispEdges" };
+  const art = svg(
+    "svg",
+    { ...box, role: "img", "aria-label": words },
+    svg("path", { d: `M0 34.5H${wide}`, stroke: "var(--line)" }),
+  );
+  const gap = width > 6 ? 0.8 : 0;
   tier.use.forEach((use, i) => {
-    const high = Math.max(use > 0 ? 1.2 : 0, (33 * use) / most),
-      first = Math.floor((i * tier.links) / cells),
-      last = Math.floor(((i + 1) * tier.links) / cells) - 1;
-    const group = svg(
-      "g",
-      {},
-      svg("rect", { x: i * width, y: 0, width, height: 46, fill: "transparent" }),
-      svg("rect", {
-        x: i * width + (width > 6 ? 0.8 : 0),
-        y: 34 - high,
-        width: Math.max(width - (width > 6 ? 1.6 : 0), 0.6),
-        height: high,
-        fill: loadColour(use),
-      }),
-    );
+    const high = Math.max(use > 0 ? 1.2 : 0, (33 * use) / most);
+    const bar = { x: i * width + gap, y: 34 - high, width: Math.max(width - 2 * gap, 0.6), height: high };
+    if (high) art.append(svg("rect", { ...bar, fill: loadColour(use) }));
     if (tier.limits[i] > 1e-9)
-      group.append(svg("rect", { x: i * width, y: 37, width: Math.max(width, 1), height: 6, fill: "var(--ink)" }));
-    if (tier.ill.includes(i))
-      group.append(
-        svg("path", {
-          d: `M${i * width} 2L${(i + 1) * width} 32M${(i + 1) * width} 2L${i * width} 32`,
-          stroke: "var(--bad)",
-          "stroke-width": 2.5,
-          "vector-effect": "non-scaling-stroke",
-        }),
-      );
-    art.append(
-      tipped(
-        group,
-        `${tier.name}[${first}]${last > first ? ` to [${last}], the fullest` : ""}\nload ${percent(use)}${tier.limits[i] > 1e-9 ? `\nsets the rate of the critical path for ${seconds(tier.limits[i])}` : ""}${tier.ill.includes(i) ? "\nslow or dead" : ""}`,
-      ),
-    );
+      art.append(svg("rect", { x: i * width, y: 37, width: Math.max(width, 1), height: 6, fill: "var(--ink)" }));
+    if (ill.has(i)) art.append(cross(i * width, Math.max(width, 6)));
   });
+  art.addEventListener("mousemove", (event) => {
+    const place = art.getBoundingClientRect();
+    const i = Math.max(0, Math.min(cells - 1, Math.floor(((event.clientX - place.left) / place.width) * cells)));
+    showTip(cellWords(tier, i, ill.has(i)), event.clientX, event.clientY);
+  });
+  art.addEventListener("mouseleave", hideTip);
+  return el("div", { class: "tier" }, tierWords(tier), art);
+}
+function cross(x, wide) {
+  const d = `M${x} 4L${x + wide} 30M${x + wide} 4L${x} 30`;
+  return svg("path", { d, stroke: "var(--bad)", "stroke-width": 2.5, "vector-effect": "non-scaling-stroke" });
+}
+function cellWords(tier, i, ill) {
+  const first = Math.floor((i * tier.links) / tier.use.length);
+  const last = Math.floor(((i + 1) * tier.links) / tier.use.length) - 1;
+  const lines = [`${tier.name}[${first}]${last > first ? ` to [${last}], the fullest` : ""}`, `load ${percent(tier.use[i])}`];
+  if (tier.limits[i] > 1e-9) lines.push(`sets the rate of the critical path for ${seconds(tier.limits[i])}`);
+  if (ill) lines.push("slow or dead");
+  return lines.join("\n");
+}
+function tierWords(tier) {
   const limits = Math.max(...tier.limits);
+  const path = limits > 1e-9 ? `, ${seconds(limits)} of the path` : "";
   return el(
     "div",
-    { class: "tier" },
-    el(
-      "div",
-      {},
-      el("strong", {}, named(tier.name)),
-      el("br"),
-      el("span", { class: "dim" }, `${count(tier.links, "link")} of ${scaled(tier.capacity, "B/s")}`),
-      el("br"),
-      el(
-        "span",
-        { class: "dim" },
-        `${percent(Math.max(...tier.use))} at most${limits > 1e-9 ? `, ${seconds(limits)} of the path` : ""}`,
-      ),
-    ),
-    art,
+    {},
+    el("strong", {}, named(tier.name)),
+    el("br"),
+    el("span", { class: "dim" }, `${count(tier.links, "link")} of ${scaled(tier.capacity, "B/s")}`),
+    el("br"),
+    el("span", { class: "dim" }, `${percent(Math.max(...tier.use))} at most${path}`),
   );
 }
 
