@@ -17,11 +17,35 @@ from clustersim.errors import ClustersimError
 from clustersim.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from clustersim.api import Result, SweepResult, load_cluster, load_workload, simulate, sweep
+    from clustersim.api import (
+        OptimizeResult,
+        PlanResult,
+        Result,
+        SweepResult,
+        load_cluster,
+        load_workload,
+        optimize,
+        plan,
+        simulate,
+        sweep,
+    )
 
 _KINDS = sorted(path.stem for path in Path(__file__).with_name("topology").glob("kinds/[a-z]*"))
 """Kinds of fabric: each is a file there and a function here."""
-__all__ = ["ClustersimError", "Result", "SweepResult", "load_cluster", "load_workload", "simulate", "sweep", *_KINDS]  # noqa: PLE0604
+__all__ = [  # noqa: PLE0604
+    "ClustersimError",
+    "OptimizeResult",
+    "PlanResult",
+    "Result",
+    "SweepResult",
+    "load_cluster",
+    "load_workload",
+    "optimize",
+    "plan",
+    "simulate",
+    "sweep",
+    *_KINDS,
+]
 
 
 def __getattr__(name: str) -> Any:

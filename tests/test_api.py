@@ -269,3 +269,44 @@ def test_a_remedy_is_an_option_of_whoever_asks(capsys, monkeypatch):
 def test_the_version_is_that_of_the_project():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert cs.__version__ == project["version"]
+
+
+def test_optimize_finds_what_a_sweep_of_all_finds():
+    axes = {"tp": [1, 2, 4, 8], "recompute": ["none", "full"], "micro_batch": [1, 2]}
+    fixed = {"predictor": "roofline", "global_batch": 64, "pp": 1, "schedule": "1f1b", "vpp": 1, "zero": 0, "ep": 1}
+    found = cs.optimize("hgx_h100_8", "gpt3_xl", top=3, **axes, **fixed)
+    every = cs.sweep("hgx_h100_8", "gpt3_xl", **axes, **fixed).points
+    assert [row["step_time_s"] for row in found.rows] == every["step_time_s"].to_list()[:3]
+    assert found.best["tp"] == every["tp"][0]
+    assert found.rows[0]["why"] == ""
+    assert "more" in found.rows[1]["why"]
+
+
+def test_a_plan_from_python_is_that_of_the_command():
+    found = cs.plan("gpt3_xl", tokens=100e9, days=5, gpu=["h100", "b200"], global_batch=512, predictor="roofline")
+    assert found.days <= 5
+    assert found.usd == min(found.points["usd"])
+    step = cs.simulate("rail_optimized", "gpt3_xl", **found.best)
+    assert step.step_time == pytest.approx(found.found.plans[0][1].row["step_time_s"], rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("ask", "sentence"),
+    [
+        (lambda: cs.plan("gpt3_xl", tokens=1e12), "nothing bounds the plan; give days=, budget=, or both"),
+        (lambda: cs.plan("gpt3_xl", tokens=-1, days=3), "tokens=-1: write a number above 0"),
+        (lambda: cs.plan("gpt3_xl", tokens=1e12, days=0), "days=0: write a number above 0"),
+        (lambda: cs.plan("gpt3_xl", tokens=1e12, days="soon"), "days='soon': write a number above 0"),
+        (lambda: cs.optimize("hgx_h100_8", "gpt3_xl", top=0), "top=0: write a whole number of 1 or more"),
+        (lambda: cs.optimize("hgx_h100_8", "gpt3_xl", tp=[]), "tp=: no value; give at least one"),
+        (
+            lambda: cs.optimize("hgx_h100_8", "gpt3_xl", goal="fun"),
+            "goal='fun': is none; use step, cost, energy or gpus",
+        ),
+        (lambda: cs.optimize("hgx_h100_8", "gpt3_xl", goal="gpus"), "goal='gpus': needs a speed to reach; add target="),
+    ],
+)
+def test_questions_that_cannot_be_are_one_sentence(ask, sentence):
+    with pytest.raises(cs.ClustersimError) as error:
+        ask()
+    assert sentence in str(error.value)

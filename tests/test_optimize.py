@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim.cli.main import main
-from clustersim.errors import InputError
-from clustersim.optimize.bound import LowerBounds
-from clustersim.optimize.search import objective, search
-from clustersim.optimize.why import why
+from clustersim.errors import InputError, for_command
+from clustersim.optimization.bound import LowerBounds
+from clustersim.optimization.search import objective, search
+from clustersim.optimization.why import why
 from clustersim.parallel.options import KEYS
 from clustersim.sweeps import evaluate
 from clustersim.sweeps.axes import space
@@ -139,7 +139,7 @@ def test_the_fewest_gpus_for_a_speed_are_that_and_reach_it():
     ],
 )
 def test_an_objective_that_is_none_is_one_sentence(name, target, sentence):
-    with pytest.raises(InputError, match=sentence):
+    with for_command(), pytest.raises(InputError, match=sentence):
         objective(name, target)
 
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from clustersim.cli.main import main
 from clustersim.config.workload import Workload
 from clustersim.errors import InputError
-from clustersim.plan.planner import NEAR, Planner
-from clustersim.plan.reliability import (
+from clustersim.planning.planner import NEAR, Planner
+from clustersim.planning.reliability import (
     DAY,
     _least_spares,
     expected_maximum,
@@ -27,8 +27,8 @@ from clustersim.plan.reliability import (
     progress,
     young,
 )
-from clustersim.plan.renewal import play
-from clustersim.plan.request import PlanRequest, amount
+from clustersim.planning.renewal import play
+from clustersim.planning.request import PlanRequest, amount
 from clustersim.sweeps import evaluate
 
 ROOT = Path(__file__).parents[1]

@@ -2,6 +2,18 @@
 
 from clustersim.api.forecast import simulate, sweep
 from clustersim.api.inputs import load_cluster, load_workload
-from clustersim.api.result import Result, SweepResult
+from clustersim.api.planning import optimize, plan
+from clustersim.api.result import OptimizeResult, PlanResult, Result, SweepResult
 
-__all__ = ["Result", "SweepResult", "load_cluster", "load_workload", "simulate", "sweep"]
+__all__ = [
+    "OptimizeResult",
+    "PlanResult",
+    "Result",
+    "SweepResult",
+    "load_cluster",
+    "load_workload",
+    "optimize",
+    "plan",
+    "simulate",
+    "sweep",
+]

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from clustersim import simulation
 from clustersim.errors import InputError
+from clustersim.optimization.search import SearchResult
+from clustersim.optimization.why import why
+from clustersim.planning.answer import Answer
 from clustersim.sweeps.evaluate import COLUMNS, Row
 from clustersim.sweeps.space import Point
 from clustersim.sweeps.table import frame, ranked
@@ -130,8 +133,96 @@ class SweepResult:
             reason = f"the first one: {self.rows[0]['reason']}" if self.rows else "it has no points"
             raise InputError(f"no point of the sweep has a result; {reason}")
         first = next(i for i, row in enumerate(self.rows) if row is order[0])
-        return {COLUMNS.get(key, key): value for key, value in self.asked[first].items()}
+        return _keywords(self.asked[first])
 
     def _repr_html_(self) -> str:
         """Return the table, which notebooks show."""
         return str(self.points._repr_html_())
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizeResult:
+    """The best splits of all that were asked for; `found` has how many were bounded, simulated and out."""
+
+    found: SearchResult
+
+    @property
+    def rows(self) -> list[Row]:
+        """The best, in order, with the columns of a sweep and `why` each is behind the first."""
+        best = self.found.best
+        return [{**one.row, "why": why(best[0].row, one.row) if place else ""} for place, one in enumerate(best)]
+
+    @property
+    def points(self) -> pl.DataFrame:
+        """The same as a polars table."""
+        return frame(self.rows)
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """The keywords of the best point, for `cs.simulate`. Raises InputError when no point has a result."""
+        if not self.found.best:
+            reasons = ", ".join(f"{count} {name}" for name, count in self.found.reasons.items())
+            raise InputError(
+                f"no point has a result: of {self.found.points} points {reasons or 'none reaches the target'}"
+            )
+        return _keywords(self.found.best[0].point)
+
+    def _repr_html_(self) -> str:
+        """Return the table, which notebooks show."""
+        return str(self.points._repr_html_())
+
+
+@dataclass(frozen=True, slots=True)
+class PlanResult:
+    """The plans of every kind of cluster that was asked for, the best first; `found` has all that is known of them."""
+
+    found: Answer
+
+    @property
+    def days(self) -> float:
+        """Days of the best plan, failures and checkpoints counted in."""
+        return self.found.plans[0][1].days
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the best plan, without its spares."""
+        return self.found.plans[0][1].nodes
+
+    @property
+    def usd(self) -> float | None:
+        """USD of the best plan, rented, spares too; None where no price is known."""
+        return self.found.plans[0][1].usd
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """The keywords of the best plan's step, for `cs.simulate` on the topology that was planned for."""
+        return _keywords(self.found.plans[0][1].point)
+
+    @property
+    def points(self) -> pl.DataFrame:
+        """One row a kind of cluster, the best first: what a plan comes to, and the columns of its step."""
+        rows = [
+            {
+                "days": one.days,
+                "nodes": one.nodes,
+                "spares": one.goodput.spares,
+                "goodput": one.goodput.whole,
+                "usd": one.usd,
+                "usd_owned": one.usd_owned,
+                "kwh": one.kwh,
+                "co2_kg": one.co2_kg,
+                **one.row,
+            }
+            for _, one in self.found.plans
+        ]
+        import polars as pl
+
+        return pl.DataFrame(rows)
+
+    def _repr_html_(self) -> str:
+        """Return the table, which notebooks show."""
+        return str(self.points._repr_html_())
+
+
+def _keywords(point: Point) -> dict[str, Any]:
+    return {COLUMNS.get(key, key): value for key, value in point.items()}

@@ -26,11 +26,8 @@ from clustersim.cli.progress import progressing
 from clustersim.cli.sweep_table import best_lines, point_table, run_line
 
 if TYPE_CHECKING:
-    from clustersim.optimize.search import SearchResult
+    from clustersim.optimization.search import SearchResult
     from clustersim.sweeps.space import SweepSpace
-
-FREE = ("tp", "pp", "ep", "micro_batch", "recompute", "schedule", "vpp", "zero")
-"""Options of which all legal values are tried where the command line gives none."""
 
 
 @workload_options(lists=True, cluster=True)
@@ -65,17 +62,16 @@ def optimize(
     sweep. What a lower bound proves to be worse is not simulated.
     """
     from clustersim.files import keeping_inputs
-    from clustersim.optimize.search import objective as objective_of
-    from clustersim.optimize.search import search
-    from clustersim.parallel.options import KEYS
+    from clustersim.optimization.search import free, search
+    from clustersim.optimization.search import objective as objective_of
     from clustersim.sweeps.axes import space
     from clustersim.sweeps.evaluate import Files, load
     from clustersim.sweeps.legal import legal
     from clustersim.sweeps.run import check
 
     by_key = dict(map(setting, settings or ()))
-    free = {KEYS[name]: "auto" for name in FREE if changes[KEYS[name]] is None and KEYS[name] not in by_key}
-    asked = space({**changes, **free}, by_key)
+    given = {key for key, value in changes.items() if value is not None} | by_key.keys()
+    asked = space({**changes, **dict.fromkeys(free(given), "auto")}, by_key)
     wanted = objective_of(objective, target)
     with progressing(quiet or as_json) as progress, keeping_inputs() as read:
         progress("load")
@@ -95,7 +91,7 @@ def optimize(
 def _fields(found: SearchResult, topology: Path, workload: Path, asked: SweepSpace, objective: str) -> dict[str, Any]:
     import shlex
 
-    from clustersim.optimize.why import why
+    from clustersim.optimization.why import why
 
     rows = [
         {
@@ -111,7 +107,7 @@ def _fields(found: SearchResult, topology: Path, workload: Path, asked: SweepSpa
 
 
 def _lines(found: SearchResult, topology: Path, workload: Path, asked: SweepSpace) -> list[str]:
-    from clustersim.optimize.why import why
+    from clustersim.optimization.why import why
 
     rows, points = [one.row for one in found.best], [one.point for one in found.best]
     lines = []

@@ -15,8 +15,8 @@ from clustersim.errors import InputError
 from clustersim.units import plural, scaled, seconds
 
 if TYPE_CHECKING:
-    from clustersim.plan.answer import Answer, Change
-    from clustersim.plan.planner import TrainingPlan
+    from clustersim.planning.answer import Answer, Change
+    from clustersim.planning.planner import TrainingPlan
 
 TOPOLOGY = "rail_optimized"
 
@@ -59,10 +59,10 @@ def plan(
 
     from clustersim.config.shipped import find
     from clustersim.files import keeping_inputs
-    from clustersim.plan.answer import BATCHES, answer
-    from clustersim.plan.planner import Planner
-    from clustersim.plan.reliability import load as load_reliability
-    from clustersim.plan.request import PlanRequest, amount
+    from clustersim.planning.answer import BATCHES, answer
+    from clustersim.planning.planner import Planner
+    from clustersim.planning.reliability import load as load_reliability
+    from clustersim.planning.request import PlanRequest, amount
     from clustersim.sweeps.evaluate import Files, load
 
     if days is None and budget is None:

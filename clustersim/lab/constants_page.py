@@ -97,8 +97,8 @@ how far off their forecasts are in the mean with the constant {by} less, as it i
 with it as it is.)
 
 What is learned stands in the [model card](model-card.md), what a datasheet says in `clustersim/hardware/`, what frameworks do in
-`clustersim/frameworks/`, prices in `clustersim/costs/defaults.yaml`, failures in `clustersim/plan/reliability.yaml`: each with
-its source. A test holds this page and the code together; `scripts/update-constants NAME` measures an effect anew.
+`clustersim/frameworks/`, prices in `clustersim/costs/defaults.yaml`, failures in `clustersim/planning/reliability.yaml`: each
+with its source. A test holds this page and the code together; `scripts/update-constants NAME` measures an effect anew.
 
 The last columns are the change of a step's time when the constant is {by} less, and {by} more. A dash: none, often because that
 machine has a figure of its own. Every number of a table is changed at once. {steps}.

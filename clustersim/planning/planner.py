@@ -1,7 +1,7 @@
 """The least cluster that trains in time: sizes and splits by lower bounds, the promising ones simulated, failures counted in.
 
 For each kind of cluster, all legal splits of all numbers of nodes that they fill are bounded from below on one node of that
-kind. They are then simulated on their real cluster, the cheapest first, until no other can be better (`optimize/search.py`).
+kind. They are then simulated on their real cluster, the cheapest first, until no other can be better (`optimization/search.py`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from clustersim.config.overrides import parted
 from clustersim.errors import InputError
 from clustersim.model.kernel import Kernel
 from clustersim.model.parameters import parameters
-from clustersim.optimize.bound import LowerBounds
+from clustersim.optimization.bound import LowerBounds
 from clustersim.parallel.flops import model_flop
 from clustersim.parallel.job import Job, divisors
-from clustersim.plan.reliability import DAY, Goodput, Reliability, goodput
-from clustersim.plan.request import PlanRequest
+from clustersim.planning.reliability import DAY, Goodput, Reliability, goodput
+from clustersim.planning.request import PlanRequest
 from clustersim.report.verdicts import verdict
 from clustersim.sweeps.evaluate import Row, SweepInputs, evaluate
 from clustersim.sweeps.legal import legal

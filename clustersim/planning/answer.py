@@ -10,11 +10,11 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.config.overrides import parted
-from clustersim.errors import InputError
-from clustersim.plan.planner import Planner, TrainingPlan
-from clustersim.plan.reliability import DAY
-from clustersim.plan.renewal import play
-from clustersim.plan.request import PlanRequest
+from clustersim.errors import InputError, option
+from clustersim.planning.planner import Planner, TrainingPlan
+from clustersim.planning.reliability import DAY
+from clustersim.planning.renewal import play
+from clustersim.planning.request import PlanRequest
 from clustersim.sweeps.space import Point
 from clustersim.units import scaled
 
@@ -96,15 +96,18 @@ def _first(planner: Planner, asked: PlanRequest, kind: Point, batches: Sequence[
 def _without(planner: Planner, asked: PlanRequest, kind: Point, batch: int, fastest: float) -> str:
     gpu = planner.case.cluster({**kind, "cluster.nodes": 1}).simulator.cluster.gpu.name
     limit = f"{gpu} with batches of up to {batch} sequences"
+    days, sequences = option("--days", "days"), option("--global-batch", "global_batch")
     if asked.days is not None and fastest > asked.days:
         if math.isinf(fastest):
             none = "has no split that fits into memory and could be in time"
-            return f"{limit} {none}; give more --days or a larger --global-batch"
-        return f"{limit} needs {fastest:.3g} days at least; give more --days or a larger --global-batch"
+            return f"{limit} {none}; give more {days} or a larger {sequences}"
+        return f"{limit} needs {fastest:.3g} days at least; give more {days} or a larger {sequences}"
     if asked.budget is not None:
         dear = f"{limit} costs more than {asked.budget:,.0f} USD"
-        return f"{dear}; give a larger --budget, more --days or a lower --price"
-    return f"{limit} has no split that is in time once it is simulated; give more --days"
+        return (
+            f"{dear}; give a larger {option('--budget', 'budget')}, more {days} or a lower {option('--price', 'price')}"
+        )
+    return f"{limit} has no split that is in time once it is simulated; give more {days}"
 
 
 def simulated(planner: Planner, plan: TrainingPlan, seeds: int) -> Simulated | None:

@@ -6,17 +6,18 @@ search ends when the next bound is worse than the worst of the best that are ask
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from heapq import heapify, heappop
 from typing import NamedTuple
 
 from clustersim.config.overrides import parted
-from clustersim.errors import ClustersimError, InputError, OutOfMemoryError
+from clustersim.errors import ClustersimError, InputError, OutOfMemoryError, option
 from clustersim.model.kernel import Kernel
-from clustersim.optimize.bound import LowerBounds
+from clustersim.optimization.bound import LowerBounds
 from clustersim.parallel.job import Job
+from clustersim.parallel.options import KEYS
 from clustersim.report.verdicts import verdict
 from clustersim.sweeps.evaluate import Row, SweepCluster, SweepInputs, evaluate
 from clustersim.sweeps.space import Point
@@ -25,6 +26,15 @@ ObjectiveValue = tuple[float, ...]
 """What is minimized: the first number, then the next."""
 SearchProgress = Callable[[int, int], None]
 """Is told how many points were simulated, and how many more could be better than what is known."""
+
+
+FREE = tuple(KEYS[name] for name in ("tp", "pp", "ep", "micro_batch", "recompute", "schedule", "vpp", "zero"))
+"""Keys of which all legal values are tried where nobody gives any."""
+
+
+def free(given: Collection[str]) -> list[str]:
+    """Return the keys of which all legal values are tried; given: keys that have values."""
+    return [key for key in FREE if key not in given]
 
 
 class Objective(NamedTuple):
@@ -74,10 +84,13 @@ def objective(name: str, target: float | None = None) -> Objective:
     """Return what `--objective` names: step, cost, energy or gpus. target: tokens/s that gpus must reach. Raises InputError."""
     if name == "gpus":
         if target is None or target <= 0:
-            raise InputError("--objective gpus: needs a speed to reach; add --target, in tokens/s above 0")
+            asked = option("--objective gpus", "goal='gpus'")
+            raise InputError(
+                f"{asked}: needs a speed to reach; add {option('--target', 'target=')}, in tokens/s above 0"
+            )
         return Objective(name, lambda _, job, step: _fewest(job, step, target))
     if name not in _OBJECTIVES:
-        raise InputError(f"--objective {name}: is none; use step, cost, energy or gpus")
+        raise InputError(f"{option(f'--objective {name}', f'goal={name!r}')}: is none; use step, cost, energy or gpus")
     return Objective(name, _OBJECTIVES[name])
 
 
@@ -92,7 +105,8 @@ def _fewest(job: Job, step: float, target: float) -> ObjectiveValue:
 def _cost(cluster: SweepCluster, job: Job, step: float) -> ObjectiveValue:
     if cluster.rates.rent is None:
         gpu = cluster.simulator.cluster.gpu.name
-        raise InputError(f"--objective cost: nobody says what {gpu} costs; add --price, in USD a GPU-hour")
+        asked, remedy = option("--objective cost", "goal='cost'"), option("--price", "price=")
+        raise InputError(f"{asked}: nobody says what {gpu} costs; add {remedy}, in USD a GPU-hour")
     return (cluster.rates.rent * step / _tokens(job), step)
 
 
