@@ -47,7 +47,7 @@ COLUMN = {
     "optimization": 5.4,
     "sweeps": 5.4,
     "simulation": 4.0,
-    "rerun": 6.2,
+    "rerun": 6.9,
     "preparation": 4.0,
     "report": 4.0,
     "engine": 4.0,
