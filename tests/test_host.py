@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim.config.yaml import parse
+from clustersim.engine.instruction import Compute, Wait
 from clustersim.engine.launching import launching
 from clustersim.errors import ConfigError
+from clustersim.frameworks import load
 from clustersim.model.kernel import Kernel
 from clustersim.parallel.host import Launcher, LaunchQueue
 from clustersim.report.breakdown import breakdown
@@ -194,3 +196,27 @@ def test_what_was_compiled_serves_other_clocks_of_a_late_host():
     again, fresh = kept.outline(other, "auto"), Simulator(node(5.0)).outline(other, "auto")
     assert fresh["breakdown_s"]["host"] > 0
     assert again["breakdown_s"] == pytest.approx(fresh["breakdown_s"], rel=1e-12)
+
+
+def test_gathered_parameters_are_put_back_one_by_one_for_each_rank_where_a_framework_does_so():
+    """nanotron's ZeRO-1: an update takes a launch for each tensor and replica more than one whose tensors lie in a buffer."""
+    options = {"parallelism__dp": 4, "parallelism__zero": 1, "training__framework": "nanotron"}
+
+    def put_back(slowdown):
+        result = step(slowdown, **options)
+        [script] = Simulator(result.topology).preparation.work(result.job, np.arange(4)).scripts
+        return [line for line in script.finish if isinstance(line, Compute)], result.summary["breakdown_s"]["optimizer"]
+
+    (lines, slow), (_, slower) = put_back(10.0), put_back(20.0)
+    *_, update, copies = lines
+    assert copies.tensors == 4 * update.tensors > 0
+    host = load("nanotron").host
+    launched = host.parameter.value * (update.tensors + copies.tensors)
+    launched += host.kernel.value * sum(len(line.items) for line in lines) + 2 * host.collective.value
+    assert slower - slow == pytest.approx(10 * launched, rel=1e-9)
+
+
+def test_megatrons_parameters_are_gathered_where_they_lie():
+    result = step(1.0, parallelism__dp=4, parallelism__zero=1, training__framework="megatron-core")
+    [script] = Simulator(result.topology).preparation.work(result.job, np.arange(4)).scripts
+    assert isinstance(script.finish[-1], Wait)

@@ -120,6 +120,13 @@ def test_gpus_share_the_usual_nics_of_their_node_where_a_row_gives_each_less(tmp
     assert tuple(cluster["cluster"]["node"]["nics"].values()) == nics
 
 
+def test_a_cloud_that_the_source_names_has_its_own_node(tmp_path):
+    two = {"num_gpus": "16", "dp": "4", "gpu": "h100-sxm", "nic_gbps_per_gpu": "400"}
+    usual, _ = specs(adapt(row(tmp_path, **two)))
+    cloud, _ = specs(adapt(row(tmp_path, **two, original_interconnect="AWS EFA")))
+    assert [one["cluster"]["node"]["extends"] for one in (usual, cloud)] == ["hgx-h100", "aws-p5"]
+
+
 def test_a_gpu_may_be_called_by_an_alias(tmp_path):
     cluster, _ = specs(adapt(row(tmp_path, gpu="A100")))
     assert cluster["cluster"]["node"]["gpus"]["model"] == load("a100").name

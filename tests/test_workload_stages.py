@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from clustersim.errors import InputError
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective
 from clustersim.parallel.kernel_table import rows
-from clustersim.parallel.layout import share
+from clustersim.parallel.layout import balanced, portions, share
 from clustersim.parallel.load import load
 from clustersim.parallel.stages import stages
 
@@ -203,3 +204,38 @@ def test_a_stage_that_does_not_exist():
 
     with pytest.raises(InputError, match=r"--stage 16: the job has 16 stages; use 0 to 15"):
         kernels(FOLDER / "gpt3.yaml", stage=16)
+
+
+@given(st.lists(st.floats(0.5, 2), min_size=1, max_size=60), st.floats(0, 10), st.data())
+def test_stages_cut_by_arithmetic_have_a_block_or_the_logits_each_and_never_a_block_too_many(costs, logits, data):
+    count = data.draw(st.integers(1, len(costs) + 1))
+    got = balanced(costs, logits, count)
+    assert sum(got) == len(costs)
+    assert len(got) == count
+    assert all(got[:-1])
+    ends, fair = list(accumulate(got)), (sum(costs) + logits) / count
+    for stage, (blocks, end) in enumerate(zip(got[:-1], ends, strict=False)):
+        if blocks > 1:  # what it had before its last block was no more than its share
+            assert sum(costs[: end - 1]) <= fair * (stage + 1) + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("pp", "blocks"), [(1, [28]), (2, [16, 12]), (4, [8, 8, 8, 4]), (8, [4] * 7 + [0]), (16, [2] * 13 + [1, 1, 0])]
+)
+def test_logits_over_a_large_vocabulary_take_blocks_from_the_last_stages(pp, blocks):
+    # nanotron's 3.57B Llama: its logits are 3.6 blocks' work
+    assert list(balanced([4 * 3072**2 + 3 * 3072 * 8192] * 28, 131072 * 3072, pp)) == blocks
+
+
+def test_nanotrons_stages_of_llama3_8b():
+    # printed in a walk through its code (tj-solergibert, "3D parallelism in nanotron"), whose costs know no grouped queries
+    alone = {"parallelism__tp": 1, "parallelism__sequence_parallel": False}
+    one = job("llama3_8b", parallelism__pp=8, parallelism__partition="compute", model__kv_heads=32, **alone)
+    assert [portion.blocks for portion in portions(one.parallelism, one.model)] == [5, 4, 4, 5, 4, 4, 4, 2]
+
+
+def test_one_word_cuts_stages():
+    with pytest.raises(
+        InputError, match=r"parallelism.partition: and parallelism.first_layers exclude each other; keep one of them"
+    ):
+        job(parallelism__partition="compute", parallelism__first_layers=1)

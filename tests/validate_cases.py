@@ -38,6 +38,7 @@ ROW = {
     "sec_per_iter": "0.1",
     "year": "2021",
     "source": "my notes",
+    "original_interconnect": "",
     "original_precision": "",
 }
 

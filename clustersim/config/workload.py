@@ -265,6 +265,9 @@ class Parallelism(Spec):
     """Blocks of the first pipeline rank (decoder_first_pipeline_num_layers); default: as many as the others."""
     last_layers: Count | None = None
     """Blocks of the last pipeline rank."""
+    partition: Literal["layers", "compute"] = "layers"
+    """How stages share the blocks where no key above fixes it: as many each (`layers`), or as much arithmetic each, that of the
+    logits counted in (`compute`, as nanotron does)."""
     layout: Annotated[str, Field(min_length=1, max_length=10_000)] | None = None
     """What each stage has, as Megatron's pipeline_model_parallel_layout says it: `E` embedding, `t` block, `m` MTP,
     `L` loss ([how](models.md#which-stage-has-which-layers))."""

@@ -19,8 +19,9 @@ from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Awaited, Collective, Started, Steps
 from clustersim.parallel.data_parallel import first_reads, last_ready
 from clustersim.parallel.fsdp import backward_units, forward_units
+from clustersim.parallel.host import unflattens
 from clustersim.parallel.job import Job
-from clustersim.parallel.optimizer import update, weight_bytes
+from clustersim.parallel.optimizer import put_back, update, weight_bytes
 from clustersim.parallel.stages import Stage
 from clustersim.schedules.action import Action, Schedule
 
@@ -285,3 +286,11 @@ class _Writer:
             for stage in self.own:
                 yield from self.gather(family, stage, self.stages[stage].held(expert))
             yield Wait(family)
+            yield from self.unflattened(expert)
+
+    def unflattened(self, expert: bool) -> Iterator[Instruction]:
+        """Yield the copies of gathered parameters out of each rank's part into place, if the framework makes them."""
+        held = sum(self.stages[stage].held(expert) for stage in self.own)
+        if held and unflattens(self.job):
+            tensors = sum(self.stages[stage].tensors_held(expert) for stage in self.own)
+            yield Compute("optimizer", -1, (put_back(self.job, held),), None, tensors * self.job.copies(expert))

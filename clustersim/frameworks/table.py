@@ -29,8 +29,8 @@ class LaunchTime(Spec):
     source: Name
 
 
-class Drains(Spec):
-    """Whether the host waits until its GPU is idle at each message of a pipeline, and where that is from."""
+class Habit(Spec):
+    """Whether a framework's host does something, and where that is from."""
 
     value: bool
     source: Name
@@ -45,8 +45,11 @@ class HostTimes(Spec):
     """A collective or a message."""
     parameter: LaunchTime
     """Each parameter tensor at the update of the weights."""
-    drains: Drains
+    drains: Habit
     """Whether it waits until its GPU is idle at each message of a pipeline."""
+    unflattens: Habit | None = None
+    """Whether it copies gathered parameters back into place, tensor by tensor and rank by rank (ZeRO-1); default: they lie in one
+    buffer, as Megatron's do."""
     launches: dict[str, Annotated[float, Field(ge=0, strict=False)]] = Field(default_factory=dict)
     """How many launches one kernel of ours is, by its kind or kind and op."""
 

@@ -90,8 +90,9 @@ def encoder_decoder(job: Job) -> Iterator[Finding]:
             )
     if p.cp > 1:
         yield "parallelism.cp", f"{p.cp} ranks share one sequence, and an encoder and a decoder have two; write 1"
-    if p.layout is not None:
-        yield "parallelism.layout", "an encoder and a decoder are divided as evenly as they can be; leave it out"
+    for name, given in (("layout", p.layout is not None), ("partition", p.partition != "layers")):
+        if given:
+            yield f"parallelism.{name}", "an encoder and a decoder are divided as evenly as they can be; leave it out"
     seq = t.encoder_seq or t.seq
     if p.sequence_parallel and seq % p.tp:
         yield "training.encoder_seq", f"{seq} is not a multiple of tp {p.tp}, as sequence parallelism needs; pad it"
@@ -248,7 +249,8 @@ def pipeline_parallel(job: Job) -> Iterator[Finding]:
     yield from _explicit_layout(job)
     if p.layout is not None:
         return
-    layers = job.model.encoder_layers + job.model.layers + p.account_for_embedding + p.account_for_loss
+    ends = p.account_for_embedding + p.account_for_loss + (p.partition == "compute")
+    layers = job.model.encoder_layers + job.model.layers + ends
     if p.pp > layers:
         yield "parallelism.pp", f"pp > layers: {p.pp} stages cannot share {layers} layers; use at most {layers}"
     elif p.pp * p.vpp > layers:
@@ -263,6 +265,10 @@ def _explicit_layout(job: Job) -> Iterator[Finding]:
     """A cut that is written out is a cut of this model, said once."""
     p = job.parallelism
     said = [name for name in ("layout", "first_layers", "last_layers") if getattr(p, name) is not None]
+    counted = [name for name in ("account_for_embedding", "account_for_loss") if getattr(p, name)]
+    if p.partition == "compute" and (said or counted):
+        yield "parallelism.partition", f"and parallelism.{[*said, *counted][0]} exclude each other; keep one of them"
+        return
     if not said:
         return
     for other in ("account_for_embedding", "account_for_loss", *(said[1:] if said[0] == "layout" else ())):
@@ -276,7 +282,7 @@ def _explicit_layout(job: Job) -> Iterator[Finding]:
         )
         return
     try:
-        portions(p, job.model.encoder_layers + job.model.layers, job.model.mtp_layers)
+        portions(p, job.model)
     except InputError as error:
         yield f"parallelism.{said[0]}", str(error)
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from clustersim.config.workload import LatentAttention, Model
+from clustersim.config.workload import Model
 from clustersim.model.blocks import distinct, kinds
 from clustersim.model.encoder import encoder_kind
+from clustersim.model.products import block_products, up_products
 from clustersim.model.sharding import gated, head_width, width
 from clustersim.parallel.job import Job
 from clustersim.parallel.layout import portions
@@ -50,7 +51,7 @@ def recomputed_flop(job: Job, full: bool = False) -> float:
         return linear_flop(job) + attention_flop(job, full)
     found: list[Model] = []
     first = 0
-    for portion in portions(job.parallelism, job.model.layers, job.model.mtp_layers):
+    for portion in portions(job.parallelism, job.model):
         found += layers[first : first + min(portion.blocks, how.recompute_layers or 0)]
         first += portion.blocks
     return math.fsum(2.0 * count * block_products(kind) + core_flop(job, kind, full) for kind in found)
@@ -97,33 +98,6 @@ def layer_kinds(model: Model) -> list[tuple[Model, int]]:
     """Return the kinds of blocks as (kind, how many), those that predict further tokens among them."""
     further = [(kinds(model)[-1], model.mtp_layers)] if model.mtp_layers else []
     return [*distinct(model), *further]
-
-
-def block_products(kind: Model) -> int:
-    """Return the weights of a block's linears that a token is multiplied with."""
-    h, factor = kind.hidden, 3 if gated(kind) else 2
-    if not kind.experts:
-        return attention_products(kind) + h * width(kind) * factor
-    visited = kind.topk * width(kind) + kind.shared_experts * (kind.shared_ffn or width(kind))
-    return attention_products(kind) + h * visited * factor + h * kind.experts
-
-
-def attention_products(kind: Model) -> int:
-    """Return the weights of an attention's linears."""
-    h, mla = kind.hidden, kind.mla
-    if mla is None:
-        dim = head_width(kind)
-        return h * (kind.heads + 2 * (kind.kv_heads or kind.heads)) * dim + kind.heads * dim * h
-    down = h * ((mla.q_lora_rank or 0) + mla.kv_lora_rank + mla.qk_pos_emb_head_dim)
-    return down + up_products(kind, mla) + kind.heads * mla.v_head_dim * h
-
-
-def up_products(kind: Model, mla: LatentAttention) -> int:
-    """Return the weights of the linears out of the latents."""
-    queries = kind.heads * (mla.qk_head_dim + mla.qk_pos_emb_head_dim)
-    return queries * (mla.q_lora_rank or kind.hidden) + mla.kv_lora_rank * kind.heads * (
-        mla.qk_head_dim + mla.v_head_dim
-    )
 
 
 def attention_flop(job: Job, full: bool = False) -> float:

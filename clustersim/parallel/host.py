@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from clustersim.frameworks import load
+from clustersim.frameworks import everything, load
 from clustersim.hardware.constants import GRAPH_LAUNCH
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective
@@ -91,3 +91,9 @@ def host(job: Job, slowdown: float = 1.0) -> Launcher | None:
         drains=found.drains.value,
         launches=found.launches,
     )
+
+
+def unflattens(job: Job) -> bool:
+    """Return whether a job's framework copies gathered parameters back into place, tensor by tensor and rank by rank."""
+    own = (one.host for one in everything() if one.name == job.training.framework)
+    return any(host is not None and host.unflattens is not None and host.unflattens.value for host in own)

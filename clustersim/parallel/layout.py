@@ -1,8 +1,8 @@
 """Which layers each global pipeline stage has: the embedding, blocks, further predictions (MTP) and the loss, in this order.
 
 Without any word stages get as many blocks each, the first ones one more. `account_for_embedding` and `account_for_loss` count
-those as a block; `first_layers` and `last_layers` fix the ends; `layout` says all of it as Megatron's string does, such as
-`Ettt|(tt|)*29,m|L` (megatron/core/transformer/pipeline_parallel_layer_layout.py).
+those as a block; `first_layers` and `last_layers` fix the ends; `partition: compute` weighs blocks and logits; `layout` says
+all of it as Megatron's string does, such as `Ettt|(tt|)*29,m|L` (megatron/core/transformer/pipeline_parallel_layer_layout.py).
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from clustersim.config.workload import Parallelism
+from clustersim.config.workload import Model, Parallelism
 from clustersim.convert.layout_text import written_out
 from clustersim.errors import InputError
+from clustersim.model.blocks import kinds
+from clustersim.model.products import block_products
 
 
 class Portion(NamedTuple):
@@ -28,14 +30,19 @@ class Portion(NamedTuple):
     """Final norm, logits and loss."""
 
 
-def portions(split: Parallelism, layers: int, mtp: int) -> tuple[Portion, ...]:
+def portions(split: Parallelism, model: Model) -> tuple[Portion, ...]:
     """Return what each of the pp·vpp global stages has, in the order that activations pass them.
 
-    Raises InputError for a layout that is no layout, or not one of `layers` blocks, `mtp` predictions and pp·vpp stages.
+    Raises InputError for a layout that is no layout, or not one of the model's blocks and predictions and of pp·vpp stages.
     """
+    layers, mtp = model.encoder_layers + model.layers, model.mtp_layers
     if split.layout is not None:
         return read(split.layout, layers, mtp, split.pp, split.vpp)
-    counts = cut(layers, split)
+    if split.partition == "compute":
+        costs = [block_products(kind) for kind in kinds(model)]
+        counts = balanced(costs, model.vocab * model.hidden, split.pp * split.vpp)
+    else:
+        counts = cut(layers, split)
     if len(counts) == 1:
         return (Portion(True, counts[0], mtp, True),)
     between = {count: Portion(False, count, 0, False) for count in counts[1:-1]}
@@ -75,6 +82,25 @@ def share(layers: int, stages: int, first: bool = False, last: bool = False) -> 
     counts = [each + (stage < extra) for stage in range(stages)]
     counts[0] -= first
     counts[-1] -= last
+    return tuple(counts)
+
+
+def balanced(costs: Sequence[float], logits: float, stages: int) -> tuple[int, ...]:
+    """Return how many blocks each global stage gets so that all have about as much arithmetic; the logits are the last stage's.
+
+    costs: of each block. A stage ends with the first block that brings what it and those before it have above their share of the
+    whole, as in nanotron's `trainer.py` (build_model); none is left without a block or the logits.
+    """
+    counts, stage, before = [0] * stages, 0, 0.0
+    whole = sum(costs) + logits
+    for index, cost in enumerate(costs):
+        counts[stage] += 1
+        before += cost
+        last = (
+            len(costs) - index == stages - 1 - stage
+        )  # the blocks to come and the logits are one for each further stage
+        if stage < stages - 1 and (last or before > whole * (stage + 1) / stages):
+            stage += 1
     return tuple(counts)
 
 

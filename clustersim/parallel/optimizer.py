@@ -17,7 +17,15 @@ STATE = {"adam": 8, "sgd": 4, "none": 0}
 
 
 UPDATES = frozenset(
-    {"gradients_to_fp32", "gradient_norm", "gradient_scale", "weights_from_fp32", "zero_gradients"} | STATE.keys()
+    {
+        "gradients_to_fp32",
+        "gradient_norm",
+        "gradient_scale",
+        "weights_from_fp32",
+        "zero_gradients",
+        "put_back_parameters",
+    }
+    | STATE.keys()
 )
 """The kernels of an update by op."""
 
@@ -39,6 +47,11 @@ def update(job: Job, parameters: int, experts: int = 0) -> tuple[Kernel, ...]:
     cast = (("weights_from_fp32", own, 4 + weight),) if weight < 4 and whole else ()
     clear = (("zero_gradients", parameters, gradient),) if job.training.kernels == "fused" and whole else ()
     return tuple(_pass(op, count, traffic) for op, count, traffic in (*widen, *clip, step, *cast, *clear))
+
+
+def put_back(job: Job, parameters: int) -> Kernel:
+    """Return the copies of gathered parameters from a buffer into place, as one kernel: each is read and written."""
+    return _pass("put_back_parameters", parameters, 2 * weight_bytes(job))
 
 
 def _share(job: Job, parameters: int, expert: bool) -> int:

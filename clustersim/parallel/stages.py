@@ -75,8 +75,13 @@ class Stage:
     @cached_property
     def tensors(self) -> int:
         """Parameter tensors on one rank: a weight of each operator that has one, and its bias."""
+        return self.tensors_held(False) + self.tensors_held(True)
+
+    def tensors_held(self, expert: bool) -> int:
+        """Return the parameter tensors on one rank that all data-parallel ranks hold, or those of experts spread over them."""
         own = ((op, count) for layer, count in self.layers for op in layer.operators if self.owned(op))
-        return sum(count * (1 + any(k.op == "bias_gradient" for k in op.backward_weight)) for op, count in own)
+        kept = ((op, count) for op, count in own if op.expert == expert)
+        return sum(count * (1 + any(k.op == "bias_gradient" for k in op.backward_weight)) for op, count in kept)
 
     @cached_property
     def replicated(self) -> int:
@@ -208,7 +213,7 @@ def portions_of(job: Job) -> tuple[Portion, ...]:
     """Return what each global stage of a job has. Raises ConfigError."""
     split = job.parallelism
     try:
-        return portions(split, job.model.encoder_layers + job.model.layers, job.model.mtp_layers)
+        return portions(split, job.model)
     except InputError as error:
         key = "layout" if split.layout is not None else "last_layers" if split.first_layers is None else "first_layers"
         raise job.error(f"parallelism.{key}", str(error)) from error

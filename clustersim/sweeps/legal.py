@@ -109,8 +109,9 @@ class PointValues:
 
     @property
     def layers(self) -> int:
-        """What stages share: layers, and embedding and loss where they count as one."""
+        """What stages share: layers, and embedding and loss where they count as one, or the loss may be alone on a stage."""
         more = bool(self("parallelism.account_for_embedding")) + bool(self("parallelism.account_for_loss"))
+        more += bool(self("parallelism.partition") == "compute")
         return int(self("model.layers")) + int(self("model.encoder_layers")) + more
 
     @property

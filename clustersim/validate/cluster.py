@@ -30,6 +30,7 @@ NICS: Mapping[str, float] = {
     "dgx-a100-40gb": 200.0,
     "hgx-a100": 200.0,
     "hgx-h100": 400.0,
+    "aws-p5": 400.0,
     "hgx-h200": 400.0,
     "hgx-b200": 400.0,
     "hgx-b300": 800.0,
@@ -37,6 +38,8 @@ NICS: Mapping[str, float] = {
     "mi300x": 400.0,
 }
 """Gb/s of the NICs of each node: those of the shipped presets."""
+CLOUDS: Mapping[tuple[str, str], str] = {("aws efa", "hgx-h100"): "aws-p5"}
+"""The shipped node of a cloud, by words of the source (in small letters) and the node without them."""
 RACK = 64
 """GPUs that a job takes of an NVL72 rack when it spans several: 72 has no large power of two."""
 
@@ -50,7 +53,8 @@ def cluster(run: Run) -> tuple[dict[str, Any], list[str]]:
     run = replace(run, gpu=_gpu(run.gpu))
     gpus, domain, assumed = _domain(run)
     nodes = -(-gpus // domain)
-    node = _node(run, domain)
+    preset = _preset(run)
+    node = _node(run, preset, domain)
     rate = run.nic_gbps_per_gpu
     if nodes > 1 and rate == 0:
         raise Refusal("incomplete source", f"{nodes} nodes and no rate of the network between them")
@@ -58,7 +62,7 @@ def cluster(run: Run) -> tuple[dict[str, Any], list[str]]:
         assumed.append("fabric: one switch that never blocks")
         if rate is None:
             assumed.append(f"nic_gbps_per_gpu: that of {PRESETS[run.gpu]}")
-    node["nics"] = _nics(run.gpu, domain, rate)
+    node["nics"] = _nics(preset, domain, rate)
     spec: dict[str, Any] = {"cluster": {"name": run.id, "nodes": nodes, "node": node}}
     if nodes > 1:
         spec["fabric"] = {"kind": "switch"}
@@ -75,9 +79,15 @@ def _gpu(name: str) -> str:
     return found
 
 
-def _nics(gpu: str, count: int, rate: float | None) -> dict[str, Any]:
+def _preset(run: Run) -> str:
+    """Return the shipped node of a run: of its GPU, or of the cloud that its source names."""
+    usual, said = PRESETS[run.gpu], run.original_interconnect.lower()
+    return next((cloud for (words, node), cloud in CLOUDS.items() if words in said and node == usual), usual)
+
+
+def _nics(preset: str, count: int, rate: float | None) -> dict[str, Any]:
     """Return the NICs of a node that give each of `count` GPUs a rate in Gb/s: the GPU's usual NICs, shared where it is less."""
-    port = NICS[PRESETS[gpu]]
+    port = NICS[preset]
     sharers = port / rate if rate else 1.0
     if sharers.is_integer() and count % sharers == 0:
         return {"count": int(count / sharers), "rate": f"{port:g}Gb/s"}
@@ -102,8 +112,8 @@ def _domain(run: Run) -> tuple[int, int, list[str]]:
     return run.num_gpus, domain, assumed
 
 
-def _node(run: Run, domain: int) -> dict[str, Any]:
-    node: dict[str, Any] = {"extends": PRESETS[run.gpu], "gpus": {"model": run.gpu, "count": domain}}
-    if PRESETS[run.gpu] == "dgx1-v100" and domain > 8:
+def _node(run: Run, preset: str, domain: int) -> dict[str, Any]:
+    node: dict[str, Any] = {"extends": preset, "gpus": {"model": run.gpu, "count": domain}}
+    if preset == "dgx1-v100" and domain > 8:
         node["scale_up"] = {"kind": "nvswitch"}  # DGX-2
     return node

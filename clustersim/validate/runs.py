@@ -67,6 +67,7 @@ class Run:
     source: str
     status: str
     memory_gb: float | None
+    original_interconnect: str
     original_precision: str
     """The source's own words."""
     peers: tuple[tuple[str, float], ...] = ()
@@ -146,6 +147,7 @@ COLUMNS: Mapping[str, tuple[Reader, str]] = {
     "source": (_text, "text"),
     "status": (_text, "text"),
     "memory_gb": (_number, "a number"),
+    "original_interconnect": (_text, "text"),
     "original_precision": (_text, "text"),
 }
 """Every column that is read, what reads it and what it holds."""

@@ -183,6 +183,8 @@ class _Draft:
         if (run.cp or 1) > 1:
             self.default("parallelism.cp_type", None)
         vpp = self.default("parallelism.vpp", run.vpp)
+        self.default("parallelism.partition", None)
+        self.default("parallelism.bucket", None)
         split["schedule"] = "interleaved" if (vpp or 1) > 1 else "1f1b"
         zero = self.default("parallelism.zero", run.zero_stage)
         if zero == 2:
@@ -194,13 +196,15 @@ class _Draft:
             self.sharded()
         given = run.sequence_parallel if run.tp and run.tp > 1 else False  # without tp there is nothing to split
         self.default("parallelism.sequence_parallel", given)
-        self.default("parallelism.overlap.grad_reduce", run.overlap_grad_reduce)
+        sharded = "parallelism.overlap.grad_reduce_sharded"
+        name = sharded if zero in (1, 2) and sharded in self.framework.defaults else ""
+        self.default("parallelism.overlap.grad_reduce", run.overlap_grad_reduce, name)
         gather = run.overlap_param_gather if zero in (1, 2) else False
         self.default("parallelism.overlap.param_gather", gather)
         interleaved = "parallelism.overlap.p2p_interleaved" if (vpp or 1) > 1 else ""
         self.default("parallelism.overlap.p2p", run.overlap_p2p, interleaved)
-        if run.overlap_tp:
-            self.put("parallelism.overlap.tp", "ring")
+        said = {True: "ring", False: "none", None: None}[run.overlap_tp if (run.tp or 1) > 1 else False]
+        self.default("parallelism.overlap.tp", said)
 
     def sharded(self) -> None:
         """How sharded parameters are gathered: as the framework does where it shards them, else as FSDP2."""
