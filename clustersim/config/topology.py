@@ -233,15 +233,30 @@ class Nccl(Spec):
     """It lets NVSwitches add (`NCCL_NVLS_ENABLE`)."""
 
 
+_NodeType = Annotated[str | dict[str, Any], PlainValidator(_node)]
+
+
+class NodePool(Spec):
+    """Nodes of one type in a cluster of several."""
+
+    nodes: Count
+    """How many."""
+    node: _NodeType
+    """As `cluster.node`."""
+
+
 class Cluster(Spec):
-    """How many nodes of which type."""
+    """How many nodes of which type; or of which types, in `pools`."""
 
     name: Name | None = None
     """Default that of the file."""
-    nodes: Count
+    nodes: Count | None = None
     """How many."""
-    node: Annotated[str | dict[str, Any], PlainValidator(_node)]
+    node: _NodeType | None = None
     """A name of `nodes`, a shipped preset, or a mapping that extends one of them."""
+    pools: Annotated[tuple[NodePool, ...], Field(strict=False, min_length=1)] | None = None
+    """Instead of `nodes` and `node`: nodes of several types, numbered one pool after the other. All have as many GPUs and NICs,
+    joined in the same way."""
 
 
 class TopologySpec(Spec):

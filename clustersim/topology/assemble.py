@@ -6,15 +6,16 @@ Links: those inside nodes (`nvlink-up[g]`, `nvlink-down[g]` of GPU g, `pcie-…`
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from clustersim.arrays import Floats
+from clustersim.arrays import Floats, Ints
 from clustersim.topology.lattice import Lattice
 from clustersim.topology.limits import limited, limits
-from clustersim.topology.model import LinkTier, NcclFacts, NodeFacts, Topology
-from clustersim.topology.node import inside
+from clustersim.topology.model import LinkTier, NcclFacts, NodeFacts, Pool, Topology, pool_facts
+from clustersim.topology.node import inner_ranges, inside
 from clustersim.topology.routing import router
 from clustersim.topology.specs import BuiltFabric, LinkRange, NodeSpecs
 
@@ -24,9 +25,15 @@ _PLAIN = "the switches of this fabric do not add up; write fabric.reduction: sha
 def assemble(cluster: NodeSpecs, kind: str, network: BuiltFabric | None) -> Topology:
     """Return the topology of `cluster` whose NICs `network` joins (none: a single node)."""
     inner = inside(cluster)
-    ranges = [*inner.ranges(), *(_nics(cluster, network) if network else ()), *(network.ranges if network else ())]
+    ranges = [
+        *inner_ranges(cluster),
+        *(_nics(cluster, network) if network else ()),
+        *(network.ranges if network else ()),
+    ]
     firsts = np.cumsum([0, *(len(part.capacity) for part in ranges)])
     latency = np.concatenate([part.latency for part in ranges])
+    types = list(_pools(cluster, network))
+    pools = [one for place, one in enumerate(types) if types.index(one) == place]
     return Topology(
         name=cluster.name,
         kind=kind,
@@ -41,16 +48,35 @@ def assemble(cluster: NodeSpecs, kind: str, network: BuiltFabric | None) -> Topo
         fanouts=(network.fanouts if network else ()) or (1,),
         launch=cluster.nccl.launch,
         slowdown=np.ones(cluster.nodes * cluster.node.gpus.count),
-        node=_facts(cluster, network),
+        node=pool_facts([one.facts for one in pools]),
         router=router(cluster, inner, network, latency),
         ends=_ClusterEnds(cluster, inner, network),
         host_slowdown=cluster.node.host.slowdown,
+        pools=tuple(pools) if cluster.pools else (),
+        pool=_numbers(cluster, [pools.index(one) for one in types]) if cluster.pools else None,
         reduction=network.reduction if network else "none",
         warnings=tuple(limits(cluster, network)) if network else (),
     )
 
 
-def _facts(cluster: NodeSpecs, network: BuiltFabric | None) -> NodeFacts:
+def _numbers(cluster: NodeSpecs, types: list[int]) -> Ints:
+    """Return the type of each GPU's node, given that of each pool."""
+    numbers: Ints = np.repeat(types, [one.nodes * one.node.gpus.count for one in cluster.parts])
+    return numbers
+
+
+def _pools(cluster: NodeSpecs, network: BuiltFabric | None) -> Iterator[Pool]:
+    """Yield the nodes of each type: their GPU, what NCCL knows of them, and their host."""
+    first = 0
+    for own in cluster.parts:
+        rate = np.inf if network is None else network.rate
+        mine = rate if np.ndim(rate) == 0 or own is cluster else np.asarray(rate)[first : first + own.endpoints]
+        first += own.endpoints
+        yield Pool(own.gpu, _facts(own, network, mine), own.node.host.slowdown)
+
+
+def _facts(cluster: NodeSpecs, network: BuiltFabric | None, rate: Floats | float) -> NodeFacts:
+    """Return what NCCL knows of the nodes of one type, whose cables carry `rate` bytes/s, one for all or one an endpoint."""
     scale_up, nics, host = cluster.node.scale_up, cluster.node.nics, cluster.node.host
     link, joined = scale_up.link or 0.0, scale_up.kind != "none"
     meshed = scale_up.links_per_peer * (cluster.node.gpus.count - 1)
@@ -66,12 +92,12 @@ def _facts(cluster: NodeSpecs, network: BuiltFabric | None) -> NodeFacts:
         pcie=host.usable,
         nics=cluster.nics,
         nic_line=nics.rate if nics else 0.0,
-        nic=float(np.min(np.minimum(cluster.nic_rate, network.rate))) if network else 0.0,
+        nic=float(np.min(np.minimum(cluster.nic_rate, rate))) if network else 0.0,
         nic_of=tuple(cluster.nic_of.tolist()),
         net_latency=nics.latency if nics else 0.0,
         rails=network.rails if network else 1,
         nccl=_nccl(cluster, network),
-        wire=float(np.mean(np.minimum(cluster.nic_line, network.rate))) if network else 0.0,
+        wire=float(np.mean(np.minimum(cluster.nic_line, rate))) if network else 0.0,
     )
 
 
@@ -84,9 +110,10 @@ def _nccl(cluster: NodeSpecs, network: BuiltFabric | None) -> NcclFacts:
 
 
 def _nics(cluster: NodeSpecs, network: BuiltFabric) -> tuple[LinkRange, LinkRange]:
-    nics = cluster.node.nics
-    delay = (nics.latency if nics else 0.0) / 2 + network.delay  # a path crosses two NICs, and pays the latency once
-    return _pair("nic", cluster.endpoints, np.minimum(cluster.nic_rate, network.rate), delay, 1)
+    latency = cluster.by_endpoint(lambda pool: pool.node.nics.latency if pool.node.nics else 0.0)
+    rate = cluster.by_endpoint(lambda pool: pool.nic_rate)
+    delay = latency / 2 + network.delay  # a path crosses two NICs, and pays the latency once
+    return _pair("nic", cluster.endpoints, np.minimum(rate, network.rate), delay, 1)
 
 
 def _pair(name: str, n: int, rate: Floats | float, delay: Floats | float, cables: int) -> tuple[LinkRange, LinkRange]:
@@ -97,7 +124,8 @@ def _pair(name: str, n: int, rate: Floats | float, delay: Floats | float, cables
 def _counts(cluster: NodeSpecs, network: BuiltFabric | None, links: int) -> dict[str, float]:
     gpus = cluster.nodes * cluster.node.gpus.count
     head = {"nodes": cluster.nodes, "gpus": gpus, "nics": cluster.endpoints}
-    power = {"power": cluster.nodes * cluster.node.power.max} if cluster.node.power else {}
+    drawn = [own.nodes * own.node.power.max for own in cluster.parts if own.node.power]
+    power = {"power": sum(drawn)} if len(drawn) == len(cluster.parts) else {}
     return {**head, **(limited(cluster, network) if network else {}), "links": links, **power}
 
 

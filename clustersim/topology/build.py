@@ -21,6 +21,8 @@ from clustersim.topology.faults import apply
 from clustersim.topology.model import Topology
 from clustersim.topology.outside import check as check_outside
 from clustersim.topology.override import override, preset, presets
+from clustersim.topology.pools import check as check_pools
+from clustersim.topology.pools import pooled
 from clustersim.topology.specs import MAX_GPUS, NodeSpecs
 
 ROOM = "clustersim.topology"
@@ -94,24 +96,42 @@ def _kinds() -> list[str]:
 def _cluster(spec: TopologySpec, document: Document) -> NodeSpecs:
     for name in spec.nodes:
         _node_spec(name, document, ())
-    at = _place(spec.cluster.node, spec)
-    node = _node_spec(spec.cluster.node, document, ())
-    total = spec.cluster.nodes * node.gpus.count
-    if total > MAX_GPUS:
-        few = f"{spec.cluster.nodes} nodes of {node.gpus.count} GPUs are {total} GPUs; at most {MAX_GPUS} can be simulated"
-        raise document.error(("cluster", "nodes"), f"cluster.nodes: {few}")
     name = spec.cluster.name or Path(document.path).stem
-    cluster = NodeSpecs(document, name, spec.cluster.nodes, node, _gpu(node, document, at), spec.nccl, at)
+    cluster = pooled([_pool(spec, document, name, *one) for one in _types(spec, document)])
+    total, at = cluster.nodes * cluster.node.gpus.count, ("cluster", "pools" if spec.cluster.pools else "nodes")
+    if total > MAX_GPUS:
+        few = f"{cluster.nodes} nodes of {cluster.node.gpus.count} GPUs are {total} GPUs; at most {MAX_GPUS} can be simulated"
+        raise document.error(at, f"{'.'.join(at)}: {few}")
     _check(cluster)
     return cluster
 
 
-def _place(node: str | dict[str, Any], spec: TopologySpec) -> Loc:
-    return ("nodes", node) if isinstance(node, str) and node in spec.nodes else ("cluster", "node")
+def _types(spec: TopologySpec, document: Document) -> list[tuple[int, str | dict[str, Any], Loc]]:
+    """Return the nodes of each type: how many, which, and where that stands. Raises ConfigError."""
+    own = spec.cluster
+    if own.pools is not None:
+        for key in ("nodes", "node"):
+            if key in own.model_fields_set:
+                twice = "the pools have their own; change cluster.pools.0 and so on, or drop one of the two"
+                raise document.error(("cluster", key), f"cluster.{key}: {twice}")
+        return [(pool.nodes, pool.node, ("cluster", "pools", i, "node")) for i, pool in enumerate(own.pools)]
+    if own.nodes is None or own.node is None:
+        key = "node" if own.node is None else "nodes"
+        raise document.error(("cluster",), f"cluster.{key} is missing; add it")
+    return [(own.nodes, own.node, ("cluster", "node"))]
 
 
-def _node_spec(node: str | dict[str, Any], document: Document, seen: tuple[str, ...]) -> Node:
-    at: Loc = ("cluster", "node")
+def _pool(
+    spec: TopologySpec, document: Document, name: str, nodes: int, written: str | dict[str, Any], at: Loc
+) -> NodeSpecs:
+    at = ("nodes", written) if isinstance(written, str) and written in spec.nodes else at
+    node = _node_spec(written, document, (), at)
+    return NodeSpecs(document, name, nodes, node, _gpu(node, document, at), spec.nccl, at)
+
+
+def _node_spec(
+    node: str | dict[str, Any], document: Document, seen: tuple[str, ...], at: Loc = ("cluster", "node")
+) -> Node:
     if isinstance(node, str) and node in document.data.get("nodes", {}):
         at = ("nodes", node)
     return validate(Node, document, _merged(node, document, at, seen), at)
@@ -172,17 +192,19 @@ def _gpu(node: Node, document: Document, at: Loc) -> Gpu:
 
 
 def _check(cluster: NodeSpecs) -> None:
-    for problem in (node.check(cluster), _nics(cluster)):
-        if problem:
-            raise problem
+    for pool in cluster.parts:
+        for problem in (node.check(pool), _nics(pool, cluster.nodes)):
+            if problem:
+                raise problem
+    check_pools(cluster)
 
 
-def _nics(cluster: NodeSpecs) -> ConfigError | None:
+def _nics(cluster: NodeSpecs, nodes: int) -> ConfigError | None:
     nics, host, at = cluster.node.nics, cluster.node.host, (*cluster.at, "nics")
     if nics is None:
         return (
             None
-            if cluster.nodes == 1
+            if nodes == 1
             else cluster.error(at, "nics is missing; several nodes need NICs, add nics: {count, rate}")
         )
     if nics.count > cluster.node.gpus.count:

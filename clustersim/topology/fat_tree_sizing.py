@@ -37,7 +37,8 @@ def sized(cluster: NodeSpecs, spec: FatTree) -> SizedTree:
 
 
 def _line_rate(cluster: NodeSpecs, spec: FatTree) -> float:
-    return cluster.node.nics.rate / spec.planes if cluster.node.nics else 1.0
+    rates = [pool.node.nics.rate for pool in cluster.parts if pool.node.nics]
+    return max(rates) / spec.planes if rates else 1.0  # a switch has ports for the fastest of its NICs
 
 
 def _check_cables(cluster: NodeSpecs, link: Link, tiers: int) -> None:

@@ -195,6 +195,7 @@ def _remaining(topology: Topology, parts: _Parts, document: Document) -> Topolog
         topology,
         nodes=len(alive),
         slowdown=topology.slowdown[gpus],
+        pool=None if topology.pool is None else topology.pool[gpus],
         router=Remaining(topology.router, gpus),
         counts={**topology.counts, **left},
         fanouts=(len(alive),),

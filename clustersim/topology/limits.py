@@ -14,7 +14,8 @@ NICS = "cluster.node.nics.rate"
 
 def limits(cluster: NodeSpecs, network: BuiltFabric) -> Iterator[str]:
     """Yield a sentence for each rate that does not count in full, with the keys of what is cut and of what cuts it."""
-    nics, line, wire = cluster.node.nics, cluster.nic_line, _wire(network)
+    fastest = max(cluster.parts, key=lambda pool: pool.nic_line)  # slower types of node are no mistake
+    nics, line, wire = fastest.node.nics, fastest.nic_line, _wire(network)
     if nics is None:
         return
     if line < nics.rate:
@@ -27,7 +28,7 @@ def limits(cluster: NodeSpecs, network: BuiltFabric) -> Iterator[str]:
             f"{network.key}: cables of {_rate(wire)} end at NICs of {_rate(line)} ({NICS}), and no node sends faster than its "
             f"NICs; raise {NICS} to use them"
         )
-    slowest = float(np.min(network.rate))
+    slowest = float(np.max(network.rate) if cluster.pools else np.min(network.rate))
     if line > slowest * _SAME:
         yield f"{NICS}: NICs of {_rate(line)} get {_rate(slowest)} from their cables ({network.key}); raise that to use them"
 
@@ -38,9 +39,10 @@ def limited(cluster: NodeSpecs, network: BuiltFabric) -> Mapping[str, float]:
     `oversubscription` is what these can send over what the network lets through, 1 at least.
     """
     counts = network.counts
-    if not counts.get("bisection") or not _wire(network) > cluster.nic_line * _SAME:
+    line = cluster.by_endpoint(lambda pool: pool.nic_line)
+    if not counts.get("bisection") or not _wire(network) > np.min(line) * _SAME:
         return counts
-    each = np.broadcast_to(np.minimum(cluster.nic_line, network.rate), cluster.endpoints)
+    each = np.broadcast_to(np.minimum(line, network.rate), cluster.endpoints)
     ends, cut = float(each.sum()) / 2, counts["bisection"]
     return {**counts, "bisection": min(ends, cut), "oversubscription": max(1.0, ends / cut)}
 

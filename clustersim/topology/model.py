@@ -6,7 +6,7 @@ evenly. GPU g is number g % gpus_per_node of node g // gpus_per_node.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -97,6 +97,43 @@ class NodeFacts(NamedTuple):
     """Bytes/s of a NIC and its cable before what protocols take."""
 
 
+GENERATIONS = ("pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell", "blackwell-ultra")
+"""Architectures of one vendor, the oldest first; those of the other sort by name."""
+
+
+def pool_facts(nodes: Sequence[NodeFacts]) -> NodeFacts:
+    """Return what NCCL knows of a communicator on nodes of these types: of each figure the least that any of them has.
+
+    Its processes compare the channels and rates that each found, and take the least; so they do with the GPUs' generations
+    (src/init.cc: initTransportsRank).
+    """
+    first = nodes[0]
+    if len(nodes) == 1:
+        return first
+    least = {name: min(getattr(one, name) for one in nodes) for name in _LEAST}
+    oldest = min((one.architecture for one in nodes), key=_generation)
+    latency = max(one.net_latency for one in nodes)
+    return first._replace(**least, architecture=oldest, net_latency=latency)
+
+
+_LEAST = ("links", "link", "nvlink", "multicast", "pcie", "nic_line", "nic", "wire")
+
+
+def _generation(architecture: str) -> tuple[int, str]:
+    return GENERATIONS.index(architecture) if architecture in GENERATIONS else -1, architecture
+
+
+class Pool(NamedTuple):
+    """The nodes of one type, of a cluster that has several."""
+
+    gpu: Gpu
+    """The datasheet of their GPUs."""
+    facts: NodeFacts
+    """What NCCL knows of one of them."""
+    host_slowdown: float
+    """As in Topology."""
+
+
 @runtime_checkable
 class Router(Protocol):
     """What finds the routes from GPU to GPU. Derive from it: only `__call__` has no default."""
@@ -136,7 +173,7 @@ class Topology:
     kind: str
     """Of the fabric, such as `fat_tree`."""
     gpu: Gpu
-    """The datasheet of every GPU."""
+    """The datasheet of every GPU; of several types of nodes, of the first."""
     nodes: int
     """How many."""
     gpus_per_node: int
@@ -159,7 +196,7 @@ class Topology:
     slowdown: Floats
     """How many times its nominal time each GPU computes (GPUs,)."""
     node: NodeFacts
-    """What NCCL knows of a node."""
+    """What NCCL knows of a node; of several types, what all of them can do."""
     router: Router | Callable[[Ints, Ints], Routes] = field(repr=False)
     """Finds the routes; a plain function does too, as `Router.__call__`."""
     ends: Ends = field(repr=False)
@@ -170,6 +207,10 @@ class Topology:
     """`sharp` if the switches between the nodes add up, else `none`."""
     warnings: tuple[str, ...] = ()
     """Sentences on rates of the file that something else cuts."""
+    pools: tuple[Pool, ...] = ()
+    """The types of its nodes, if there are several."""
+    pool: Ints | None = None
+    """The type of each GPU's node, if there are several (GPUs,)."""
     memo: Memo = field(init=False, repr=False, default_factory=of_arrays)
     """What was worked out about this cluster; it is gone with it."""
 
@@ -177,6 +218,20 @@ class Topology:
     def gpus(self) -> int:
         """Number of GPUs."""
         return self.nodes * self.gpus_per_node
+
+    @property
+    def kinds(self) -> tuple[Pool, ...]:
+        """The types of its nodes, one or more."""
+        return self.pools or (Pool(self.gpu, self.node, self.host_slowdown),)
+
+    def kind_of(self, gpus: Ints) -> Ints:
+        """Return the type of each GPU's node, by its place in `kinds`."""
+        return np.zeros(np.shape(gpus), np.int64) if self.pool is None else self.pool[gpus]
+
+    def facts(self, kinds: Iterable[int] = ()) -> NodeFacts:
+        """Return what NCCL knows of a communicator on nodes of these types; of none, on any."""
+        own = [self.pools[kind].facts for kind in kinds if self.pools]
+        return pool_facts(own)._replace(nccl=self.node.nccl) if own else self.node
 
     def route(self, source: Ints, destination: Ints) -> Routes:
         """Return the routes from GPUs `source` to GPUs `destination`, arrays of equal length."""
@@ -205,8 +260,9 @@ class Topology:
             for tier in self.tiers:
                 own = slice(tier.first, tier.first + tier.links)
                 steps[own] = tier.links // self.nodes
-                if tier.links and (self.capacity[own] != self.capacity[tier.first]).any():
-                    return None
+                for figures in (self.capacity, self.latency):
+                    if tier.links and (figures[own] != figures[tier.first]).any():
+                        return None
             return steps
 
         equal = isinstance(self.router, Router) and self.router.equal_nodes

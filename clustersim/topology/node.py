@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
+
+import numpy as np
 
 from clustersim.config.topology import ScaleUp
 from clustersim.errors import ConfigError
 from clustersim.hardware.constants import NVLINK_LATENCY, PCIE_LATENCY
 from clustersim.topology.lattice import LONGEST, Dim, Lattice, names
-from clustersim.topology.specs import MAX_LINKS, NodeSpecs
+from clustersim.topology.specs import MAX_LINKS, LinkRange, NodeSpecs
 
 _WIRED = frozenset({"mesh", "ring", "torus"})
 
 
 def inside(cluster: NodeSpecs) -> Lattice:
-    """Return the grid whose positions are the GPUs, and whose lines stay inside nodes."""
-    gpus = cluster.node.gpus.count
-    return Lattice(_dims(cluster.node.scale_up, gpus, cluster), cluster.nodes * gpus, "gpu")
+    """Return the grid whose positions are the GPUs, and whose lines stay inside nodes; rates are those of the first type."""
+    return Lattice(dims(cluster), cluster.nodes * cluster.node.gpus.count, "gpu")
 
 
-def _dims(scale_up: ScaleUp, gpus: int, cluster: NodeSpecs) -> tuple[Dim, ...]:
+def inner_ranges(cluster: NodeSpecs) -> list[LinkRange]:
+    """Return the links inside nodes, each type's at its rate: those of a node follow those of the node before."""
+    each = zip(*(inside(replace(pool, pools=())).ranges() for pool in cluster.parts), strict=True)
+    return [
+        LinkRange(one[0].name, *(np.concatenate(arrays) for arrays in list(zip(*one, strict=True))[1:])) for one in each
+    ]
+
+
+def dims(cluster: NodeSpecs) -> tuple[Dim, ...]:
+    """Return how the GPUs of a node are joined."""
+    scale_up, gpus = cluster.node.scale_up, cluster.node.gpus.count
     delay = PCIE_LATENCY if scale_up.kind == "none" else NVLINK_LATENCY
     delay = delay if scale_up.latency is None else scale_up.latency
     if scale_up.kind == "none":

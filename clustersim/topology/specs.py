@@ -38,6 +38,13 @@ class NodeSpecs:
     """The library that runs on it."""
     at: Loc
     """Where the node stands in the document."""
+    pools: tuple[NodeSpecs, ...] = ()
+    """The nodes type by type, where they are not equal; `node` and `gpu` are then those of the first."""
+
+    @property
+    def parts(self) -> tuple[NodeSpecs, ...]:
+        """The nodes type by type."""
+        return self.pools or (self,)
 
     @property
     def nics(self) -> int:
@@ -49,9 +56,20 @@ class NodeSpecs:
         """NICs of the cluster; NIC j of node n is endpoint n * nics + j."""
         return self.nodes * self.nics
 
+    def by_endpoint(self, of: Callable[[NodeSpecs], float]) -> Floats | float:
+        """Return a figure of each type's NICs: one for all, or where types differ one an endpoint."""
+        if not self.pools:
+            return of(self)
+        return np.repeat([of(pool) for pool in self.pools], [pool.endpoints for pool in self.pools])
+
     @property
     def nic_rate(self) -> float:
-        """Bytes/s that one NIC carries in one direction: line rate times efficiency, at most what PCIe gets through."""
+        """Bytes/s that one NIC carries in one direction: line rate times efficiency, at most what PCIe gets through.
+
+        Of several types of nodes the mean, as for `nic_line`.
+        """
+        if self.pools:
+            return float(np.mean(self.by_endpoint(_nic_rate)))
         nics = self.node.nics
         if nics is None:
             return 0.0
@@ -61,6 +79,8 @@ class NodeSpecs:
     @property
     def nic_line(self) -> float:
         """Bytes/s on the wire of one NIC: its line rate, or what PCIe gets through where that is clearly less."""
+        if self.pools:
+            return float(np.mean(self.by_endpoint(_nic_line)))
         nics = self.node.nics
         if nics is None:
             return 0.0
@@ -81,6 +101,14 @@ class NodeSpecs:
     def fabric(self) -> Mapping[str, Any]:
         """The `fabric` section as written."""
         return self.document.data.get("fabric") or {}
+
+
+def _nic_rate(nodes: NodeSpecs) -> float:
+    return nodes.nic_rate
+
+
+def _nic_line(nodes: NodeSpecs) -> float:
+    return nodes.nic_line
 
 
 class LinkRange(NamedTuple):

@@ -92,7 +92,8 @@ def _array(values: Iterator[float]) -> Floats:
 
 def _counts(cluster: NodeSpecs, spec: Explicit, ports: Sequence[Port], trunks: Trunks) -> dict[str, float]:
     half = cluster.nics * (cluster.nodes // 2)
-    ports = [port._replace(rate=min(port.rate, cluster.nic_line)) for port in ports]
+    line = np.broadcast_to(cluster.by_endpoint(lambda pool: pool.nic_line), len(ports)).tolist()
+    ports = [port._replace(rate=min(port.rate, own)) for port, own in zip(ports, line, strict=True)]
     flow, total = _flow(ports, trunks, half), math.fsum(port.rate for port in ports[:half])
     return {
         "switches": len(spec.nodes),

@@ -24,13 +24,17 @@ def build(cluster: NodeSpecs) -> Topology:
     spec = validate(Switch, cluster.document, cluster.fabric, ("fabric",))
     if cluster.node.nics is None:
         raise cluster.error((*cluster.at, "nics"), "nics is missing; a fabric joins NICs, add nics: {count, rate}")
-    rate = spec.link.rate * spec.link.efficiency if spec.link else cluster.node.nics.rate
-    half = cluster.endpoints / 2 * rate
+    rate = spec.link.rate * spec.link.efficiency if spec.link else cluster.by_endpoint(_line)
+    half = cluster.endpoints / 2 * float(np.mean(rate))
     counts = {"switches": 1, "cables": cluster.endpoints, "bisection": half, "oversubscription": 1.0}
     crossbar = _Crossbar()
     fanouts = (cluster.nodes,) if cluster.nodes > 1 else ()
     network = BuiltFabric((), crossbar, crossbar.port, crossbar.ends, counts, fanouts, rate, reduction=spec.reduction)
     return assemble(cluster, "switch", network)
+
+
+def _line(nodes: NodeSpecs) -> float:
+    return nodes.node.nics.rate if nodes.node.nics else 0.0
 
 
 @dataclass(frozen=True, slots=True)
