@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim import plugins
-from clustersim.arrays import Ints
+from clustersim.arrays import Ints, distinct
 from clustersim.collectives.plan import NCCL
 from clustersim.engine.compile import Work
 from clustersim.engine.launching import launching
@@ -42,8 +42,8 @@ from clustersim.topology.model import Topology
 
 StagesByPosition = tuple[tuple[Stage, ...], ...]
 """All stages of a job, by position in the ep group."""
-SPLITS, ACTIONS, PREDICTORS = 512, 1_000_000, 4
-"""How many splits, actions of schedules (a hundred bytes each) and predictors are kept."""
+SPLITS, ACTIONS, PREDICTORS = 512, 1_000_000, 8
+"""How many splits, actions of schedules (a hundred bytes each) and predictors are kept, the last for each type of node."""
 
 
 class Written(NamedTuple):
@@ -147,18 +147,24 @@ class Preparation:
                 return
             yield job.microbatches - further * period, Steady(period, further)
 
-    def must_fit(self, job: Job, *, ignorable: bool = True) -> None:
-        """Raise OutOfMemoryError when a placed job does not fit; ignorable: whether who asks has an option to go on."""
+    def must_fit(self, job: Job, gpus: Ints | None = None, *, ignorable: bool = True) -> None:
+        """Raise OutOfMemoryError when a placed job does not fit on `gpus`, one a rank, usually the first.
+
+        ignorable: whether who asks has an option to go on.
+        """
         memory = self.peaks(job)
-        worst = max(range(len(memory)), key=lambda rank: memory[rank].total)
-        need, have = memory[worst].total, self.cluster.gpu.memory
+        smallest = self.cluster.smallest(np.arange(job.mesh.size) if gpus is None else gpus, len(memory))
+        worst = max(
+            range(len(memory)), key=lambda rank: (memory[rank].total / smallest[rank].memory, memory[rank].total)
+        )
+        need, have = memory[worst].total, smallest[worst].memory
         if verdict(need, have) == "does not fit":
             degrees = "tp, pp or ep" if (job.model.experts or 1) > job.parallelism.ep else "tp or pp"
             remedies = [f"raise {degrees}", "lower micro_batch", "recompute activations"]
             if ignorable:
                 remedies.append(f"pass {option('--ignore-memory', 'ignore_memory=True')}")
             what = (
-                f"pipeline rank {worst} needs {need / 2**30:.1f} GiB and {self.cluster.gpu.name} has {have / 2**30:.1f} GiB "
+                f"pipeline rank {worst} needs {need / 2**30:.1f} GiB and {smallest[worst].name} has {have / 2**30:.1f} GiB "
                 f"({_largest(memory[worst])}); {', '.join(remedies[:-1])}, or {remedies[-1]}"
             )
             raise OutOfMemoryError(str(job.error("parallelism", what)))
@@ -177,31 +183,45 @@ class Preparation:
     def work(self, job: Job, gpus: Ints, microbatches: int | None = None) -> Work:
         """Return what a placed job does on `gpus`, one a rank, in its step or one of so many microbatches. Raises ConfigError."""
         written = self.written(job, microbatches)
+        used, none = self.kinds(gpus), dict[Kernel, float]()
         with blaming(job, "predictor", base.ROOM, job.spec.predictor):
-            seconds = self._forecasts(job).seconds(written.kernels, job.spec.clocks)
-        return Work(job, written.scripts, seconds, gpus, self.host(job))
+            seconds = tuple(
+                self._forecasts(job, kind).seconds(written.kernels, job.spec.clocks) if kind in used else none
+                for kind in range(len(self.cluster.kinds))
+            )
+        return Work(job, written.scripts, seconds, gpus, self.hosts(job))
 
-    def host(self, job: Job) -> Launcher | None:
-        """Return what launches the kernels of a job. Raises ConfigError."""
+    def kinds(self, gpus: Ints) -> list[int]:
+        """Return the types of nodes of `gpus`; of none, all that the cluster has."""
+        found: list[int] = distinct(self.cluster.kind_of(gpus)).tolist()
+        return found or list(range(len(self.cluster.kinds)))
+
+    def hosts(self, job: Job) -> tuple[Launcher, ...]:
+        """Return what launches the kernels of a job, by type of node; nothing if nothing is late. Raises ConfigError."""
         try:
-            return host(job, self.cluster.host_slowdown)
+            found = [host(job, kind.host_slowdown) for kind in self.cluster.kinds]
         except InputError as error:
             raise job.error("training.framework", str(error)) from error
+        return tuple(one for one in found if one is not None)
 
     def runs_on(self, job: Job) -> bool:
         """Return whether the host launches pass after pass without waiting: times decide where GPUs wait for it."""
-        found = self.host(job)
-        return found is not None and found.late and not found.synchronised(job)
+        return any(host.late and not host.synchronised(job) for host in self.hosts(job))
 
     def ahead(self, job: Job) -> bool:
         """Return whether what a host has launched of a job's passes depends on all that came before."""
         work = self.work(job, np.arange(0))
-        return launching(job, work.scripts, work.seconds, work.host).mode == "ahead"
+        return launching(job, work.scripts, work.seconds, work.hosts).mode == "ahead"
 
     def seconds(self, job: Job, kernels: Sequence[Kernel]) -> Mapping[Kernel, float]:
-        """Return {kernel: seconds} of these kernels, and of others, as a job asks for them. Raises ConfigError."""
+        """Return {kernel: seconds} of these kernels, and of others, as a job asks for them, on the fastest GPU for each.
+
+        Raises ConfigError.
+        """
+        kinds = range(len(self.cluster.kinds))
         with blaming(job, "predictor", base.ROOM, job.spec.predictor):
-            return self._forecasts(job).seconds(kernels, job.spec.clocks)
+            found = [self._forecasts(job, kind).seconds(kernels, job.spec.clocks) for kind in kinds]
+        return found[0] if len(found) == 1 else {kernel: min(own[kernel] for own in found) for kernel in kernels}
 
     def passes(self, work: Work) -> PassKernels:
         """Return the kernels of the passes of a placed job, counted."""
@@ -211,25 +231,41 @@ class Preparation:
 
         return self._passes.once(self.structure(work.job), counted)
 
-    def bounds(self, work: Work) -> Bounds:
-        """Return how far off the times of a placed job's kernels may be. Raises ConfigError."""
-        job = work.job
+    def bounds(self, work: Work, kind: int | None = None) -> Bounds:
+        """Return how far off the times of a placed job's kernels may be on one type of node, its first. Raises ConfigError."""
+        job, place = work.job, self.kinds(work.gpus)[0] if kind is None else kind
 
         def found() -> Bounds:
             with blaming(job, "predictor", base.ROOM, job.spec.predictor):
-                return self._forecasts(job).bounds(self.passes(work).kernels)
+                return self._forecasts(job, place).bounds(self.passes(work).kernels)
 
-        return self._bounds.once((self.structure(job), job.spec.predictor), found)
+        return self._bounds.once((self.structure(job), job.spec.predictor, place), found)
 
     def forecast(self, work: Work) -> Forecast:
         """Return what is known of the times of a placed job's kernels, in words too. Raises ConfigError."""
-        job, found, gpu = work.job, self.passes(work).kernels, self.cluster.gpu
+        used = self.kinds(work.gpus)
+        each = [self._forecast(work, kind) for kind in used]
+        if len(each) == 1:
+            return each[0]
+        names = [self.cluster.kinds[kind].gpu.name for kind in used]
+        said = "; ".join(f"{name}: {one.clocks}" for name, one in zip(names, each, strict=True))
+        errors = [f"{name}: {text}" for name, one in zip(names, each, strict=True) for text in one.statement]
+        shares = {
+            f"{name} {dtype}": share
+            for name, one in zip(names, each, strict=True)
+            for dtype, share in one.shares.items()
+        }
+        return Forecast(errors, said, shares, each[0].bounds)
+
+    def _forecast(self, work: Work, kind: int) -> Forecast:
+        """Return what is known of the times of a job's kernels on nodes of one type."""
+        job, found, gpu = work.job, self.passes(work).kernels, self.cluster.kinds[kind].gpu
         with blaming(job, "predictor", base.ROOM, job.spec.predictor):
-            predictor = self._forecasts(job).predictor
+            predictor = self._forecasts(job, kind).predictor
             applied = clocks.applied(predictor, job.spec.clocks)
             errors = [str(scope) for scope in predictor.statement(found, gpu)]
         said, shares = clocks.statement(found, gpu, applied), clocks.shares_of(found, gpu, applied)
-        return Forecast(errors, said, shares, self.bounds(work))
+        return Forecast(errors, said, shares, self.bounds(work, kind))
 
     def learn(self, jobs: Iterable[Job]) -> None:
         """Forecast the kernels of placed jobs in one call for each predictor; what fails here fails again for its own job."""
@@ -238,31 +274,36 @@ class Preparation:
             _, known = found.setdefault((job.spec.predictor, job.spec.clocks), (job, {}))
             known |= self._distinct.once(self.structure(job), partial(self._kernels, job))
         for job, known in found.values():
-            with suppress(ClustersimError):
-                self._forecasts(job).seconds(list(known), job.spec.clocks)
+            for kind in range(len(self.cluster.kinds)):
+                with suppress(ClustersimError):
+                    self._forecasts(job, kind).seconds(list(known), job.spec.clocks)
 
     def _kernels(self, job: Job) -> dict[Kernel, None]:
         return dict.fromkeys(distinct_kernels(job, self.parts(job)))
 
-    def known(self) -> dict[str, dict[Kernel, KnownKernel]]:
-        """Return the kernels that are forecast, by predictor, for another process to `know`."""
-        return {str(name): found.known for name, found in self._predictors.items()}
+    def known(self) -> dict[str, dict[str, dict[Kernel, KnownKernel]]]:
+        """Return the kernels that are forecast, by GPU and predictor, for another process to `know`."""
+        found: dict[str, dict[str, dict[Kernel, KnownKernel]]] = {}
+        for one in [made for _, made in self._predictors.items()]:
+            found.setdefault(one.gpu.name, {})[one.name] = one.known
+        return found
 
-    def know(self, given: Mapping[str, Mapping[Kernel, KnownKernel]]) -> None:
+    def know(self, given: Mapping[str, Mapping[str, Mapping[Kernel, KnownKernel]]]) -> None:
         """Take forecasts over, so that every process has the same to the last digit."""
-        for name, known in given.items():
-            self._forecasts_of(name).known.update(known)
+        for kind, own in enumerate(self.cluster.kinds):
+            for name, known in given.get(own.gpu.name, {}).items():
+                self._forecasts_of(name, kind).known.update(known)
 
-    def _forecasts(self, job: Job) -> Forecasts:
-        """Return the forecasts for a job. Raises ConfigError for attention that its GPU does not run."""
+    def _forecasts(self, job: Job, kind: int) -> Forecasts:
+        """Return the forecasts for a job on a type of node. Raises ConfigError for attention that its GPU does not run."""
         try:
-            attention_generations.check(job.training.attention, self.cluster.gpu)
+            attention_generations.check(job.training.attention, self.cluster.kinds[kind].gpu)
         except InputError as error:
             raise job.error("training.attention", str(error)) from error
-        return self._forecasts_of(job.spec.predictor)
+        return self._forecasts_of(job.spec.predictor, kind)
 
-    def _forecasts_of(self, name: str) -> Forecasts:
-        return self._predictors.once(name, lambda: Forecasts(get(name), self.cluster.gpu))
+    def _forecasts_of(self, name: str, kind: int) -> Forecasts:
+        return self._predictors.once((name, kind), lambda: Forecasts(get(name), self.cluster.kinds[kind].gpu, name))
 
 
 def rows(job: Job, microbatches: int | None = None) -> tuple[Hashable, ...]:

@@ -199,7 +199,7 @@ class Simulator:
         Raises OutOfMemoryError when it does not fit, unless that is to be ignored.
         """
         if not ignore_memory:
-            self.preparation.must_fit(job)
+            self.preparation.must_fit(job, gpus)
         work = self.preparation.work(job, gpus)
         schedule = tuple(script.row for script in work.scripts[:: job.positions])
         return work, memory_by_rank(job, self.preparation.parts(job), schedule), self.preparation.forecast(work)
@@ -213,7 +213,9 @@ class Simulator:
 
     def _fits(self, job: Job) -> bool:
         try:
-            return max(one.total for one in self.preparation.peaks(job)) <= self.cluster.gpu.memory
+            peaks = self.preparation.peaks(job)
+            smallest = self.cluster.smallest(np.arange(job.mesh.size), len(peaks))
+            return all(one.total <= gpu.memory for one, gpu in zip(peaks, smallest, strict=True))
         except ClustersimError:
             return False
 

@@ -102,9 +102,9 @@ def test_a_slow_host_takes_the_sum_of_its_launches():
     passes = [script.steps[action.letter, action.stage] for action in script.row]
     kernels = [item for lines in passes for line in lines for item in line.items]
     assert all(isinstance(item, Kernel) for item in kernels)
-    launched = sum(work.host.seconds(kernel) for kernel in kernels)
+    launched = sum(work.hosts[0].seconds(kernel) for kernel in kernels)
     parts = result.summary["breakdown_s"]
-    last = work.seconds[kernels[-1]]
+    last = work.seconds[0][kernels[-1]]
     assert seconds(result) - parts["optimizer"] == pytest.approx(launched + last, rel=1e-9)
 
 
@@ -117,7 +117,7 @@ def test_a_host_that_runs_on_ends_as_one_row_of_all_passes():
         for action in script.row:
             for line in script.steps[action.letter, action.stage]:
                 for kernel in line.items:
-                    queue.run(work.host.seconds(kernel), work.seconds[kernel])
+                    queue.run(work.hosts[0].seconds(kernel), work.seconds[0][kernel])
         passes = seconds(result) - result.summary["breakdown_s"]["optimizer"]
         assert passes == pytest.approx(queue.over, rel=1e-9)
 
@@ -134,7 +134,7 @@ def test_a_host_that_waits_at_every_message_begins_each_pass_anew():
             queue = LaunchQueue()
             for line in lines:
                 for kernel in getattr(line, "items", ()):
-                    queue.run(work.host.seconds(kernel), work.seconds[kernel])
+                    queue.run(work.hosts[0].seconds(kernel), work.seconds[0][kernel])
             [task] = [task for task in program.steps[key] if task.kind == key[0]]
             assert task.activity.idle == pytest.approx(queue.over, rel=1e-12)
 
@@ -166,12 +166,12 @@ def test_who_is_said_to_be_prompt_is_never_waited_for(launch):
     placed = job(parallelism__dp=1).place(8, 4)
     work = Simulator(node(1.0)).preparation.work(placed, np.arange(1))
     host = Launcher(launch, launch, launch, 0.0, False)
-    found = launching(placed, work.scripts, work.seconds, host)
+    found = launching(placed, work.scripts, work.seconds, (host,))
     [script] = work.scripts
     queue, late = LaunchQueue(), []
     for number, action in enumerate(script.row):
         for line in script.steps[action.letter, action.stage]:
-            late += [number for kernel in line.items if queue.run(launch, work.seconds[kernel])]
+            late += [number for kernel in line.items if queue.run(launch, work.seconds[0][kernel])]
     if found.mode == "prompt":
         assert set(late) == {0}
 

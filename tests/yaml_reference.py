@@ -21,6 +21,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "yaml.md"
 
 TITLES = {
     topology.Cluster: "cluster",
+    topology.NodePool: "One of `cluster.pools`",
     topology.Node: "A node: `cluster.node`, `nodes.<name>`",
     topology.Gpus: "gpus",
     topology.ScaleUp: "scale_up",
@@ -82,6 +83,7 @@ PLAIN = {str: "text", int: "whole number", float: "number", bool: "`true` or `fa
 CHECKED = {
     (fabric.FatTree, "rails"): "`none`, `optimized` or a number of rails",
     (topology.Cluster, "node"): "name, or mapping with `extends`",
+    (topology.NodePool, "node"): "name, or mapping with `extends`",
     (topology.Host, "pcie"): "generation and lanes, like `gen5x16`",
     (fabric.Tier, "name"): "word",
     (topology.TopologySpec, "fabric"): "mapping with `kind`",

@@ -116,11 +116,12 @@ def _show(
 
 
 def _cluster_facts(document: Document) -> dict[str, Any]:
+    from clustersim.report.summary import gpu_facts
     from clustersim.topology.build import build
     from clustersim.topology.describe import diameter
 
     topology = build(document)
-    head = {"name": topology.name, "kind": topology.kind, "gpu": topology.gpu.name}
+    head = {"name": topology.name, "kind": topology.kind, **gpu_facts(topology)}
     longest = diameter(topology)
     reach = {"diameter_links": longest.hops, "diameter_latency_s": longest.latency, "reduction": topology.reduction}
     units = {"bisection": "bisection_bytes_per_s", "power": "power_w"}

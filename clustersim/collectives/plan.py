@@ -52,9 +52,9 @@ def plan(
     if algorithm != NCCL:
         return CollectivePlan(algorithm, "", group.levels, None, float("inf"), _phases(algorithm, op, group))
     launch = topology.node.nccl.launch or 0.0
-    found = [(kind, choose(op, collective.size, kind, topology.facts(kind.kinds))) for kind in kinds]
+    found = [(kind, choose(op, collective.size, kind, topology.facts(kind.types))) for kind in kinds]
     kind, choice = max(found, key=lambda one: collective_seconds(one[1], collective.size))
-    file = file_of(choice.algorithm, kind, topology.facts(kind.kinds))
+    file = file_of(choice.algorithm, kind, topology.facts(kind.types))
     levels = kind.group.levels
     parts = _phases(file, op, group._replace(levels=levels))
     return CollectivePlan(file, choice.protocol, levels, launch + choice.latency_s, choice.rate_bytes_per_s, parts)

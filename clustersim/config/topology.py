@@ -254,7 +254,7 @@ class Cluster(Spec):
     """How many."""
     node: _NodeType | None = None
     """A name of `nodes`, a shipped preset, or a mapping that extends one of them."""
-    pools: Annotated[tuple[NodePool, ...], Field(strict=False, min_length=1)] | None = None
+    pools: Annotated[tuple[NodePool, ...], Field(strict=False), between(1, 64)] | None = None
     """Instead of `nodes` and `node`: nodes of several types, numbered one pool after the other. All have as many GPUs and NICs,
     joined in the same way."""
 

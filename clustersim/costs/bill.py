@@ -28,8 +28,7 @@ class Item(NamedTuple):
 
 def bill(cluster: Topology, figures: Figures) -> list[Item]:
     """Return the nodes, and what joins them: switches by their ports, two modules a cable, and the cables."""
-    node = figures.node.get(cluster.gpu.name)
-    nodes = Item("nodes", cluster.nodes, node.price if node else None, node_power(cluster, figures))
+    nodes = Item("nodes", cluster.nodes, _node_price(cluster, figures), node_power(cluster, figures))
     switches = cluster.counts.get("switches", 0.0)
     if not switches or cluster.nodes == 1:
         return [nodes]
@@ -45,6 +44,15 @@ def bill(cluster: Topology, figures: Figures) -> list[Item]:
         Item("modules at switches", ends.switch, at_switch.price * rate, at_switch.power * rate),
         Item("cables", cables, figures.cable.price, 0.0),
     ]
+
+
+def _node_price(cluster: Topology, figures: Figures) -> float | None:
+    """Return the USD of a node, of several types the mean; None where one has no price."""
+    each = [(figures.node.get(gpu.name), count) for gpu, count in cluster.counted()]
+    known = [(node.price, count) for node, count in each if node]
+    if len(known) < len(each):
+        return None
+    return known[0][0] if len(known) == 1 else sum(price * count for price, count in known) / cluster.gpus
 
 
 class _Ends(NamedTuple):
@@ -63,4 +71,6 @@ def node_power(cluster: Topology, figures: Figures) -> float:
     said = cluster.counts.get("power")
     if said:
         return said / cluster.nodes
-    return cluster.gpus_per_node * cluster.gpu.power * figures.power.node_over_gpus.value
+    each = cluster.counted()
+    mean = each[0][0].power if len(each) == 1 else sum(gpu.power * count for gpu, count in each) / cluster.gpus
+    return cluster.gpus_per_node * mean * figures.power.node_over_gpus.value

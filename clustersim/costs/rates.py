@@ -48,9 +48,10 @@ def rates(cluster: Topology, figures: Figures) -> Rates:
     load = items[0].number * items[0].power * power.load.value + sum(one.number * one.power for one in items[1:])
     drawn = load * power.pue.value
     capex = None if any(one.usd is None for one in items) else sum(one.usd or 0.0 for one in items)
-    price = figures.rent.get(cluster.gpu.name)
+    prices = [(figures.rent.get(gpu.name), count) for gpu, count in cluster.counted()]
     own = None if capex is None else _owned(capex, figures) + drawn / 3.6e6 * power.electricity.value
-    rent = price.price * cluster.gpus / HOUR if price else None
+    known = [price.price * count / HOUR for price, count in prices if price]
+    rent = sum(known) if len(known) == len(prices) else None
     return Rates(rent, own, drawn, power.carbon.value / 3.6e6, capex)
 
 

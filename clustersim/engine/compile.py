@@ -40,6 +40,15 @@ from clustersim.parallel.job import Job
 from clustersim.topology.model import Topology
 
 
+class Speed(NamedTuple):
+    """How fast a rank computes."""
+
+    slowdown: float = 1.0
+    """How many times as long as a nominal GPU of its type."""
+    kind: int = 0
+    """The type of its node, by its place in `Topology.kinds`."""
+
+
 class Work(NamedTuple):
     """All that a placed job does: the script of each role, and the seconds of every kernel on a nominal GPU.
 
@@ -48,11 +57,12 @@ class Work(NamedTuple):
 
     job: Job
     scripts: tuple[Script, ...]
-    seconds: Seconds
+    seconds: tuple[Seconds, ...]
+    """By type of node of the cluster; those of types that the job is not on are empty."""
     gpus: Ints
     """The GPU of every rank."""
-    host: Launcher | None = None
-    """What launches the kernels; None: a host that is never late."""
+    hosts: tuple[Launcher, ...] = ()
+    """What launches the kernels, by type of node; none: hosts that are never late."""
 
 
 class Plan(NamedTuple):
@@ -66,8 +76,8 @@ class Plan(NamedTuple):
     """Of each rank cell, its first rank and the number of its ranks."""
     sources: Mapping[Activity, Source]
     """What the activities with kernels are made of."""
-    host: Launcher | None = None
-    """What launches the kernels."""
+    hosts: tuple[Launcher, ...] = ()
+    """What launches the kernels, by type of node."""
 
 
 class Draft(NamedTuple):
@@ -98,17 +108,19 @@ def bound(drafted: Draft, cells: Partition, kept: Mask) -> tuple[Plan, ...]:
 
 
 def _plan(work: Work, uses: Sequence[tuple[Family, Sequence[Collective]]], net: Network, topology: Topology) -> Plan:
-    role, slowdown = roles(work.job), topology.slowdown[work.gpus]
+    role, slowdown, kind = roles(work.job), topology.slowdown[work.gpus], topology.kind_of(work.gpus)
     places = _places(uses, len(work.gpus))
     binder = _Binder(
-        Activities(work.seconds, net, work.host), {}, launching(work.job, work.scripts, work.seconds, work.host)
+        Activities(work.seconds, net, work.hosts), {}, launching(work.job, work.scripts, work.seconds, work.hosts)
     )
     programs = [
-        binder.program(work.scripts[role[r]], int(role[r]), float(slowdown[r]), _cells_of(int(r), places, net))
+        binder.program(
+            work.scripts[role[r]], int(role[r]), Speed(float(slowdown[r]), int(kind[r])), _cells_of(int(r), places, net)
+        )
         for r in net.cells.ranks.first
     ]
     ranks = net.cells.ranks
-    return Plan(programs, net, _members(uses, net), ranks.first, ranks.size, binder.activities.sources, work.host)
+    return Plan(programs, net, _members(uses, net), ranks.first, ranks.size, binder.activities.sources, work.hosts)
 
 
 def _places(uses: Sequence[tuple[Family, Sequence[Collective]]], ranks: int) -> dict[str, Ints]:
@@ -151,9 +163,9 @@ class _Binder:
     launching: Launching
     """How the host launches passes."""
 
-    def program(self, script: Script, role: int, slowdown: float, cells: Mapping[str, int]) -> Program:
+    def program(self, script: Script, role: int, speed: Speed, cells: Mapping[str, int]) -> Program:
         def bound(lines: Sequence[Instruction], *where: object) -> Template:
-            return tuple(self.tasks(lines, (role, *where), slowdown, cells))
+            return tuple(self.tasks(lines, (role, *where), speed, cells))
 
         return Program(
             (*self.started(), *bound(script.begin, "begin")),
@@ -170,7 +182,7 @@ class _Binder:
             yield _waiting([Ready()])
 
     def tasks(
-        self, lines: Sequence[Instruction], key: tuple[object, ...], slowdown: float, cells: Mapping[str, int]
+        self, lines: Sequence[Instruction], key: tuple[object, ...], speed: Speed, cells: Mapping[str, int]
     ) -> Iterator[Task]:
         """Yield the tasks of a pass, bound to the cells of a rank; `key` says where in the scripts it stands.
 
@@ -184,14 +196,14 @@ class _Binder:
             elif isinstance(line, Recv):
                 waits.append(Message((line.family, cells[f"{line.family}/receive"]), line.stage))
             elif isinstance(line, Compute):
-                one = _Bound(line, (*key, place), slowdown, cells, calls)
+                one = _Bound(line, (*key, place), speed, cells, calls)
                 if place in behind:
                     yield from self.following(one, tuple(waits))
                 elif place < max(behind, default=0):
                     yield from self.leading(one, tuple(waits))
                 else:
                     fresh = self.launching.mode == "synchronised" or line.kind in UPDATE
-                    yield self.computation(one, tuple(waits), fresh and self.host is not None)
+                    yield self.computation(one, tuple(waits), fresh and bool(self.activities.hosts))
                 waits, calls = [], 0
             else:
                 if waits:
@@ -201,11 +213,6 @@ class _Binder:
                 waits = [Launched(line.collective.group)] if isinstance(line, Send) and line.wait else []
         if waits:
             yield _waiting(waits)
-
-    @property
-    def host(self) -> Launcher | None:
-        """What launches the kernels."""
-        return self.activities.host
 
     def behind(self, lines: Sequence[Instruction]) -> list[int]:
         """Return the places of computations whose launches begin when those before them are done, not when the GPU is free."""
@@ -241,22 +248,25 @@ class _Binder:
 
     def busy(self, one: _Bound) -> Task:
         """Return what the host does to launch a computation."""
-        seconds = self.activities.launching(one.line.items, one.slowdown, frozenset(one.cells), self.extra(one))
+        seconds = self.activities.launching(one.line.items, one.speed, frozenset(one.cells), self.extra(one))
         return Task(HOST, one.line.kind, one.line.stage, None, (), None, self.alone(seconds))
 
     def extra(self, one: _Bound) -> float:
         """Return the seconds of launches that are no kernel of the computation: of messages before it, of parameter tensors."""
-        return 0.0 if self.host is None else one.calls * self.host.collective + one.line.tensors * self.host.parameter
+        if not self.activities.hosts:
+            return 0.0
+        host = self.activities.hosts[one.speed.kind]
+        return one.calls * host.collective + one.line.tensors * host.parameter
 
     def alone(self, seconds: float) -> Activity:
         """Return an activity of so many seconds; equal ones are one."""
         return self.known.setdefault((HOST, seconds), Activity((Segment(seconds, None),)))
 
     def compute(self, one: _Bound, group: GroupCell | None, fresh: bool) -> Activity:
-        key = (*one.key, one.slowdown, group, fresh)
+        key = (*one.key, one.speed, group, fresh)
         if key not in self.known:
             extra = self.extra(one) if fresh else None
-            self.known[key] = self.activities.work(one.line.items, one.slowdown, one.cells, extra)
+            self.known[key] = self.activities.work(one.line.items, one.speed, one.cells, extra)
         return self.known[key]
 
     def launched(self, line: Send | Launch, cells: Mapping[str, int]) -> Task:
@@ -286,7 +296,7 @@ class _Bound(NamedTuple):
     line: Compute
     key: tuple[object, ...]
     """Where it stands in the scripts."""
-    slowdown: float
+    speed: Speed
     cells: Mapping[str, int]
     calls: int
     """Collectives and messages launched right before."""
@@ -303,67 +313,68 @@ def _waiting(waits: Sequence[Handle]) -> Task:
 class Activities:
     """Makes the activities of a job on its network; those with the same flows share their segments."""
 
-    seconds: Seconds
-    """Of each kernel on a nominal GPU."""
+    seconds: Sequence[Seconds]
+    """Of each kernel on a nominal GPU, by type of node."""
     network: Network
-    host: Launcher | None = None
-    """What launches them."""
+    hosts: Sequence[Launcher] = ()
+    """What launches them, by type of node; none: they are never late."""
     written: dict[tuple[object, ...], _Written] = field(default_factory=dict)
     known: dict[tuple[object, ...], Activity] = field(default_factory=dict)
     sources: dict[Activity, Source] = field(default_factory=dict)
 
-    def work(self, items: Steps, slowdown: float, cells: Mapping[str, int], extra: float | None = None) -> Activity:
+    def work(self, items: Steps, speed: Speed, cells: Mapping[str, int], extra: float | None = None) -> Activity:
         """Return the activity of kernels and collectives in the order given.
 
-        slowdown: factor of this rank. cells: the rank's group cell by family; collectives of other families are left out.
+        speed: of this rank. cells: the rank's group cell by family; collectives of other families are left out.
         extra: seconds of launches besides, where the host begins with the first; None: all is launched in time.
         """
-        written = self.text(items, slowdown, frozenset(cells), extra)
+        written = self.text(items, speed, frozenset(cells), extra)
         flows = {call: self.network.flows(call, cells[call.group]) for call in written.sizes}
         times = tuple(tuple((one.family, one.latency, one.size, one.bound) for one in own) for own in flows.values())
-        source = Source(items, slowdown, frozenset(cells), extra, flows, times)
+        source = Source(items, speed, frozenset(cells), extra, flows, times)
         carried: Carried = {}
         for call, size in written.sizes.items():
-            to = self.network.variant(call), cells[call.group]
+            to = self.network.variant(call, cells[call.group]), cells[call.group]
             carried[to] = carried.get(to, 0.0) + size
         made = self.made(source).carrying(carried)
         self.sources[made] = source
         return made
 
-    def launching(self, items: Steps, slowdown: float, families: frozenset[str], extra: float) -> float:
+    def launching(self, items: Steps, speed: Speed, families: frozenset[str], extra: float) -> float:
         """Return the seconds that the host takes to launch items."""
-        return self.text(items, slowdown, families, extra).launching
+        return self.text(items, speed, families, extra).launching
 
-    def text(self, items: Steps, slowdown: float, families: frozenset[str], extra: float | None) -> _Written:
+    def text(self, items: Steps, speed: Speed, families: frozenset[str], extra: float | None) -> _Written:
         """Return the seconds before each of the collectives of those families, and after the last."""
-        key = id(items), slowdown, families, extra
+        key = id(items), speed, families, extra
         if key not in self.written:
-            host = None if extra is None or self.host is None else Launches(self.host, items, extra)
-            self.written[key] = _write(items, self.seconds, slowdown, families, host)
+            host = None if extra is None or not self.hosts else Launches(self.hosts[speed.kind], items, extra)
+            self.written[key] = _write(items, self.seconds[speed.kind], speed.slowdown, families, host)
         return self.written[key]
 
     def made(self, source: Source) -> Activity:
         """Return the activity of a source; those with the same flows are one."""
-        key = id(source.items), source.slowdown, source.families, source.extra, *map(id, source.flows.values())
+        key = id(source.items), source.speed, source.families, source.extra, *map(id, source.flows.values())
         if key not in self.known:
             self.known[key] = Activity(self.segments(source))
         return self.known[key]
 
     def segments(self, source: Source) -> tuple[Segment, ...]:
         """Return the segments of the activity of a source."""
-        return tuple(_segments(self.text(*source[:4]), source.flows, self.network.topology.gpu.sms))
+        sms = self.network.topology.kinds[source.speed.kind].gpu.sms
+        return tuple(_segments(self.text(*source[:4]), source.flows, sms))
 
     def transfer(self, call: Collective, cell: int) -> Activity:
         """Return the activity of one collective or one message."""
         flows = self.network.flows(call, cell)
-        return Activity((Segment(0.0, flow) for flow in flows), {(self.network.variant(call), cell): call.size})
+        return Activity((Segment(0.0, flow) for flow in flows), {(self.network.variant(call, cell), cell): call.size})
 
 
 class Source(NamedTuple):
     """What an activity is made of, whatever its kernels take."""
 
     items: Steps
-    slowdown: float
+    speed: Speed
     families: frozenset[str]
     """Collectives of other families are left out."""
     extra: float | None

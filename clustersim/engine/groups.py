@@ -94,8 +94,10 @@ def families(
 
 
 def _seeds(job: Job, topology: Topology, gpus: Ints) -> Ints:
-    """Return a number a rank that says its script and its speed."""
+    """Return a number a rank that says its script, its type of node and its speed."""
     _, speed = np.unique(topology.slowdown[gpus], return_inverse=True)
+    if topology.pools:
+        speed = speed + (speed.max() + 1) * topology.kind_of(gpus)
     seeds: Ints = roles(job) * (speed.max() + 1) + speed
     return seeds
 

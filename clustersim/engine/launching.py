@@ -28,13 +28,14 @@ class Launching(NamedTuple):
     start: float = 0.0
 
 
-def launching(job: Job, scripts: Sequence[Script], seconds: Seconds, host: Launcher | None) -> Launching:
-    """Return how the host launches the passes of these scripts."""
-    if host is None or not host.late:
+def launching(job: Job, scripts: Sequence[Script], seconds: Sequence[Seconds], hosts: Sequence[Launcher]) -> Launching:
+    """Return how the host launches the passes of these scripts; seconds, hosts: by type of node, none where nothing is late."""
+    if not any(host.late for host in hosts):
         return Launching("prompt")
-    if host.synchronised(job):
+    if hosts[0].synchronised(job):
         return Launching("synchronised")
-    starts = [_start(script, seconds, host) for script in scripts]
+    both = [(own, host) for own, host in zip(seconds, hosts, strict=True) if own]
+    starts = [_start(script, own, host) for own, host in both for script in scripts]
     known = [start for start in starts if start is not None]
     return Launching("prompt", max(known)) if len(known) == len(starts) else Launching("ahead")
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask
 from clustersim.collectives.model import AllPairs, Group, Phase
-from clustersim.collectives.nccl.shape import Shape, shapes
+from clustersim.collectives.nccl.shape import Shape, shapes, types_of
 from clustersim.collectives.plan import MESSAGES, NCCL, CollectivePlan, plan
 from clustersim.engine.flows import Flow
 from clustersim.engine.fold.refinement import Cells, Partition, partition
@@ -24,6 +24,10 @@ Variant = tuple[str, str, str]
 """A collective by (family, op, algorithm)."""
 LinkLoads = tuple[Ints, Floats]
 """Links, each once, and the bytes over each for each byte of a collective."""
+NodeTypes = tuple[int, ...]
+"""Types of the nodes of a group, by their place in `Topology.kinds`; none in a cluster of one type."""
+NodePlans = Mapping[NodeTypes, CollectivePlan]
+"""How a collective is carried, by the types of nodes on which a group is."""
 _NOWHERE: LinkLoads = np.empty(0, np.int64), np.empty(0)
 
 
@@ -32,7 +36,7 @@ class Network:
     """A job's communication on the cluster, folded."""
 
     topology: Topology
-    plans: Mapping[Collective, CollectivePlan]
+    plans: Mapping[Collective, NodePlans]
     """How each collective is carried."""
     traffic: Mapping[Variant, tuple[Traffic, ...]]
     """That of each variant, by phases; `phases` has all that it puts on links."""
@@ -42,6 +46,8 @@ class Network:
     """Bytes/s of each link cell that can be short."""
     loads: Mapping[Variant, tuple[Mapping[int, LinkLoads], ...]]
     """For each phase, by group cell, the bytes per byte that all groups of that cell put on one link of each link cell."""
+    nodes: Mapping[str, Sequence[NodeTypes]] = field(default_factory=dict)
+    """By family, the types of nodes on which the groups of each group cell are, if the cluster has several types."""
     known: dict[tuple[Collective, int], tuple[Flow, ...]] = field(default_factory=dict)
     distinct: dict[tuple[object, ...], tuple[Flow, ...]] = field(default_factory=dict)
 
@@ -53,9 +59,14 @@ class Network:
 
         return self.topology.memo.once(("phases", self.cells.key, variant), found)
 
-    def variant(self, call: Collective) -> Variant:
-        """Return the variant that carries a call."""
-        return call.group, call.op, self.plans[call].algorithm
+    def plan(self, call: Collective, cell: int) -> CollectivePlan:
+        """Return how a call is carried in groups of a cell."""
+        own = self.plans[call]
+        return own[self.nodes[call.group][cell]] if len(own) > 1 else next(iter(own.values()))
+
+    def variant(self, call: Collective, cell: int) -> Variant:
+        """Return the variant that carries a call in groups of a cell."""
+        return call.group, call.op, self.plan(call, cell).algorithm
 
     def flows(self, call: Collective, cell: int) -> tuple[Flow, ...]:
         """Return the flows of a call in a group of that cell; the first pays the launch. Equal flows are one object."""
@@ -66,7 +77,7 @@ class Network:
         return self.known[call, cell]
 
     def _flows(self, call: Collective, cell: int) -> Iterator[Flow]:
-        own, variant = self.plans[call], self.variant(call)
+        own, variant = self.plan(call, cell), self.variant(call, cell)
         group = self.cells.groups[call.group].first[cell]
         start = self.topology.launch if own.latency is None else own.latency
         for phase, loads in zip(self.traffic[variant], self.loads[variant], strict=True):
@@ -106,7 +117,7 @@ class Tenant(NamedTuple):
 class JobTraffic(NamedTuple):
     """How each collective of a job is carried, and the traffic of each variant, with the latency and bound of its collectives."""
 
-    plans: Mapping[Collective, CollectivePlan]
+    plans: Mapping[Collective, NodePlans]
     phases: Mapping[Variant, tuple[Traffic, ...]]
 
 
@@ -206,9 +217,27 @@ def networks(demand: Demand, cells: Partition, kept: Mask) -> tuple[Network, ...
 
     capacity, jobs = demand.topology.memo.once(("networks", cells.key), found)
     return tuple(
-        Network(demand.topology, one.plans, one.phases, own._replace(key=(cells.key, job)), capacity, loads)
-        for job, (one, (own, loads)) in enumerate(zip(demand.traffic, jobs, strict=True))
+        Network(
+            demand.topology,
+            one.plans,
+            one.phases,
+            own._replace(key=(cells.key, job)),
+            capacity,
+            loads,
+            _node_types(demand.topology, tenant, own),
+        )
+        for job, (one, tenant, (own, loads)) in enumerate(zip(demand.traffic, demand.tenants, jobs, strict=True))
     )
+
+
+def _node_types(topology: Topology, tenant: Tenant, cells: Partition) -> dict[str, list[NodeTypes]]:
+    """Return, by family, the types of the nodes of each group cell; nothing where the cluster has one type."""
+    if not topology.pools:
+        return {}
+    return {
+        family.name: [types_of(topology, row) for row in tenant.gpus[family.ranks[cells.groups[family.name].first]]]
+        for family, _ in tenant.families
+    }
 
 
 def _kept(demand: Demand, kept: Mask) -> tuple[ScarceLoads, ...]:
@@ -223,7 +252,7 @@ def _kept(demand: Demand, kept: Mask) -> tuple[ScarceLoads, ...]:
     )
 
 
-def _plans(topology: Topology, tenant: Tenant) -> dict[Collective, CollectivePlan]:
+def _plans(topology: Topology, tenant: Tenant) -> dict[Collective, NodePlans]:
     """Return how each collective of a job is carried."""
     memo = topology.memo
     return {
@@ -233,20 +262,21 @@ def _plans(topology: Topology, tenant: Tenant) -> dict[Collective, CollectivePla
     }
 
 
-def _plan(topology: Topology, tenant: Tenant, family: Family, collective: Collective) -> CollectivePlan:
-    def found() -> tuple[Shape, ...]:
-        return shapes(topology, tenant.gpus[family.ranks], family.shares)[0]
+def _plan(topology: Topology, tenant: Tenant, family: Family, collective: Collective) -> NodePlans:
+    def found() -> dict[NodeTypes, tuple[Shape, ...]]:
+        kinds = shapes(topology, tenant.gpus[family.ranks], family.shares)[0]
+        return {types: tuple(one for one in kinds if one.types == types) for types in {one.types: 0 for one in kinds}}
 
     needed = family.algorithm == NCCL and collective.op not in MESSAGES
-    kinds = topology.memo.once(("shapes", tenant.key, family.name), found) if needed else ()
+    by_types = topology.memo.once(("shapes", tenant.key, family.name), found) if needed else {(): ()}
     group = Group(family.ranks.shape[1], family.levels, family.shares)
-    return plan(topology, family.algorithm, kinds, group, collective)
+    return {types: plan(topology, family.algorithm, kinds, group, collective) for types, kinds in by_types.items()}
 
 
-def _carried(plans: Mapping[Collective, CollectivePlan]) -> dict[Variant, _Carried]:
+def _carried(plans: Mapping[Collective, NodePlans]) -> dict[Variant, _Carried]:
     """Return what carries each variant."""
     used: dict[Variant, list[CollectivePlan]] = {}
-    for c, one in plans.items():
+    for c, one in ((c, one) for c, own in plans.items() for one in own.values()):
         used.setdefault((c.group, c.op, one.algorithm), []).append(one)
     return {
         v: _Carried(own[-1].levels, own[-1].phases, max(p.rate for p in own), any(p.latency is None for p in own))

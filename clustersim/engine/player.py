@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -106,7 +106,7 @@ class Player:
     structure: Hashable = None
     """What tells the job from those that differ in the times of their kernels alone; None: nothing compiled is kept."""
 
-    def again(self, seconds: Seconds) -> tuple[Plan, Record] | None:
+    def again(self, seconds: Sequence[Seconds]) -> tuple[Plan, Record] | None:
         """Play what was compiled for another job of the structure; None where there is none, or no proof."""
         found = None if self.graphs is None or self.engine == "simpy" else self.graphs.compiled.get(self.structure)
         if found is None:

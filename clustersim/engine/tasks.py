@@ -104,13 +104,13 @@ class TaskKinds:
         self.merged = list(merged)
         """The kinds of the activities that ranks in lock-step do together."""
 
-    def timed(self, seconds: Seconds) -> Retimed:
+    def timed(self, seconds: Sequence[Seconds]) -> Retimed:
         """Return the tasks with kernels that take these seconds."""
         return Retimed(self, self._made(seconds))
 
-    def _made(self, seconds: Seconds) -> list[Activity]:
+    def _made(self, seconds: Sequence[Seconds]) -> list[Activity]:
         """Return an activity of each kind."""
-        written = Activities(seconds, self.plan.network, self.plan.host)
+        written = Activities(seconds, self.plan.network, self.plan.hosts)
         return [old if source is None else old.timed(written.segments(source)) for old, source in self.first]
 
 

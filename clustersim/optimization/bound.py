@@ -115,11 +115,12 @@ class LowerBounds:
         Neighbours are on other nodes where a stage fills at least one; else nothing is counted.
         """
         cluster = self.preparation.cluster
-        if job.mesh.size // job.parallelism.pp < cluster.gpus_per_node or not cluster.node.nic:
+        nic = max(kind.facts.nic for kind in cluster.kinds)
+        if job.mesh.size // job.parallelism.pp < cluster.gpus_per_node or not nic:
             return [PassSeconds(0.0, 0.0)] * len(part)
         last = len(part) - 1
         return [
-            PassSeconds(one.output_bytes / cluster.node.nic * (i < last), one.input_bytes / cluster.node.nic * (i > 0))
+            PassSeconds(one.output_bytes / nic * (i < last), one.input_bytes / nic * (i > 0))
             for i, one in enumerate(part)
         ]
 
@@ -153,11 +154,15 @@ class LowerBounds:
         return self._counts[id(stage)]
 
     def _collective(self, tp: int, call: Collective) -> float:
-        """Return seconds that a collective of the first tp group takes alone; NCCL's choice for others is never faster."""
+        """Return seconds that a collective of the first tp group takes alone; NCCL's choice for others is never faster.
+
+        Of nodes of several types, the first group on each.
+        """
         key = tp, call
         if key not in self._collectives:
             topology = self.preparation.cluster
-            kinds, _ = shapes(topology, np.arange(tp).reshape(1, -1))
+            firsts = [0] if topology.pool is None else np.unique(topology.pool, return_index=True)[1].tolist()
+            kinds, _ = shapes(topology, np.array([min(first, topology.gpus - tp) + np.arange(tp) for first in firsts]))
             found = [plan(topology, NCCL, [kind], Group(tp, (tp,)), call) for kind in kinds]
             self._collectives[key] = min((one.latency or 0.0) + call.size / one.rate for one in found)
         return self._collectives[key]

@@ -179,7 +179,7 @@ def _candidates(
 
 
 def _may_fit(bounds: LowerBounds, job: Job, cluster: SweepCluster) -> None:
-    if verdict(bounds.memory(job), cluster.simulator.cluster.gpu.memory) == "does not fit":
+    if verdict(bounds.memory(job), cluster.simulator.cluster.memory) == "does not fit":
         raise OutOfMemoryError("a lower bound of its memory is more than the GPU has")
 
 

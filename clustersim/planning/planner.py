@@ -153,7 +153,7 @@ class Planner:
         fits = [
             found
             for found in self._fitting(asked, kind)
-            if verdict(bounds.memory(found.job), one.cluster.gpu.memory) != "does not fit"
+            if verdict(bounds.memory(found.job), one.cluster.memory) != "does not fit"
         ]
         kernels: dict[Kernel, None] = {}
         for found in fits:

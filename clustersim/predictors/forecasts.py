@@ -31,10 +31,10 @@ class KnownKernel(NamedTuple):
 class Forecasts:
     """The forecasts of a predictor for one GPU, each made once; when there are too many, they are made anew."""
 
-    __slots__ = ("_seconds", "gpu", "known", "predictor")
+    __slots__ = ("_seconds", "gpu", "known", "name", "predictor")
 
-    def __init__(self, predictor: Predictor, gpu: Gpu) -> None:
-        self.predictor, self.gpu = predictor, gpu
+    def __init__(self, predictor: Predictor, gpu: Gpu, name: str = "") -> None:
+        self.predictor, self.gpu, self.name = predictor, gpu, name
         self.known: dict[Kernel, KnownKernel] = {}
         self._seconds: dict[Clocks, dict[Kernel, float]] = {}
 

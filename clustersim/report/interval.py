@@ -66,10 +66,10 @@ def pass_kernels(scripts: Sequence[Script], positions: int, kernels: tuple[Kerne
 
 def step_kernels(work: Work, plan: Plan, path: Path, end: float, bounds: Bounds, counted: PassKernels) -> StepKernels:
     """Return between which times a step of `end` seconds lies by the errors of kernels alone, and how many run in a row."""
-    each = np.array([work.seconds[kernel] for kernel in counted.kernels])
+    each = np.array([[own.get(kernel, math.inf) for kernel in counted.kernels] for own in work.seconds])
     critical = exposed(work, plan, path, counted, each)
-    margin = bounds.margin(end, dict(zip(counted.kernels, critical.tolist(), strict=True)))
-    launches = math.fsum((critical / each).tolist()) + _launched(work, plan, path, counted)
+    margin = bounds.margin(end, dict(zip(counted.kernels, critical.sum(axis=0).tolist(), strict=True)))
+    launches = math.fsum((critical / each).ravel().tolist()) + _launched(work, plan, path, counted)
     return StepKernels(margin, launches)
 
 
@@ -85,19 +85,21 @@ def _launched(work: Work, plan: Plan, path: Path, counted: PassKernels) -> int:
 
 
 def exposed(work: Work, plan: Plan, path: Path, counted: PassKernels, each: Floats) -> Floats:
-    """Return the seconds of each kernel on the critical path; each: seconds of one launch of it."""
-    seconds = [0.0] * len(counted.often)
+    """Return the seconds of each kernel on the critical path, by type of node (types, kernels); each: of one launch of it."""
+    seconds = np.zeros((len(each), len(counted.often)))
     found, ranks, tasks = path.computed(), path.record.graph.tasks, path.record.tasks.alike
     places = roles(work.job)[plan.first] % work.job.positions if work.job.positions > 1 else np.zeros_like(plan.first)
+    kinds = plan.network.topology.kind_of(work.gpus[plan.first]).tolist()
     for number in np.flatnonzero(found).tolist():
         task = tasks[number]
-        row = counted.row[int(places[ranks[number][0]]), task.kind, task.stage]
-        seconds[row] += float(found[number])
-    result = np.zeros(len(each))
-    for took, which, count in zip(seconds, counted.kernel, counted.often, strict=True):
-        if took:
-            alone = count * each[which]
-            result[which] += alone * (took / math.fsum(alone.tolist()))
+        cell = ranks[number][0]
+        row = counted.row[int(places[cell]), task.kind, task.stage]
+        seconds[kinds[cell], row] += float(found[number])
+    result = np.zeros(each.shape)
+    for kind, row in np.argwhere(seconds).tolist():
+        which = counted.kernel[row]
+        alone = counted.often[row] * each[kind, which]
+        result[kind, which] += alone * (float(seconds[kind, row]) / math.fsum(alone.tolist()))
     return result
 
 

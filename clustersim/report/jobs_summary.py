@@ -47,7 +47,7 @@ def _job(shared: Shared, one: JobSteps) -> dict[str, Any]:
         "gpus": one.job.mesh.size,
         "idle_gpus": len(one.nodes) * cluster.gpus_per_node - one.job.mesh.size,
         "parallelism": split_facts(one.job),
-        "memory": memory_facts(cluster, one.alone.memory),
+        "memory": memory_facts(cluster, one.gpus, one.alone.memory),
         "predictor": predictor_facts(one.job, one.alone.forecast),
         "start_s": one.start,
         "step_alone_s": one.alone.record.end,

@@ -77,7 +77,7 @@ def _flows(network: Network, link: int) -> set[int]:
     result = set()
     for (call, cell), flows in network.known.items():
         of = network.cells.groups[call.group].of
-        for phase, flow in zip(network.phases(network.variant(call)), flows, strict=True):
+        for phase, flow in zip(network.phases(network.variant(call, cell)), flows, strict=True):
             if (of[phase.group[phase.link == link]] == cell).any():
                 result.add(id(flow))
     return result

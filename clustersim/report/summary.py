@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from clustersim.arrays import Ints
 from clustersim.engine.compile import Plan, Work
 from clustersim.engine.memory import RankMemory
 from clustersim.engine.record import Record
@@ -62,6 +65,7 @@ def summary(
     topology: Topology, work: Work, plan: Plan, record: Record, parts: list[dict[str, float]], facts: Facts
 ) -> dict[str, Any]:
     """Return the summary as plain data; keys carry their units."""
+    memory = memory_facts(topology, work.gpus, facts.memory)
     width = work.job.mesh.size // work.job.parallelism.pp
     sizes = carried(facts.path)
     found = limits(sizes, plan.network)
@@ -70,16 +74,16 @@ def summary(
         "name": work.job.name,
         "cluster": cluster_facts(topology),
         "parallelism": split_facts(work.job),
-        **_speed(topology, work.job, record.end, facts.kernels, facts.full_attention),
+        **_speed(topology, work, record.end, facts.kernels, facts.full_attention),
         "idle": idle_facts(topology.gpus, work.job.mesh.size, facts.nearby),
         "warnings": [
-            *warnings(work.job, topology.gpu, max(one.peak.total for one in facts.memory)),
+            *warnings(work.job, memory["peak_bytes"], memory["capacity_bytes"]),
             *(topology.warnings if topology.gpus_per_node < work.job.mesh.size else ()),
         ],
         "breakdown_s": mean(parts, plan.size.tolist()),
         "critical_path_s": of_path(facts.path),
         "critical_path": path_shares(facts.path, plan, topology, found, width).facts(),
-        "memory": memory_facts(topology, facts.memory),
+        "memory": memory,
         "busiest_links": busiest(topology, link_bytes(plan), limiting, record.end),
         "predictor": predictor_facts(work.job, facts.forecast),
         "not_modelled": list(NOT_MODELLED),
@@ -102,7 +106,7 @@ def outline(
     """Return the part of a summary that a table of many jobs shows; kernels: as in Facts; peak: bytes of the fullest GPU."""
     return {
         "parallelism": split_facts(work.job),
-        **_speed(topology, work.job, record.end, kernels, full_attention=False),
+        **_speed(topology, work, record.end, kernels, full_attention=False),
         "breakdown_s": mean(parts, plan.size.tolist()),
         "memory": {"peak_bytes": peak},
         "simulated": _ranks(topology, work.job, plan, record),
@@ -123,12 +127,21 @@ def cluster_facts(topology: Topology) -> dict[str, Any]:
     """Return what a result says of the cluster."""
     return {
         "name": topology.name,
-        "gpu": topology.gpu.name,
+        **gpu_facts(topology),
         "nodes": topology.nodes,
         "gpus": topology.gpus,
         "links": len(topology.capacity),
         "cables": int(topology.counts.get("cables", 0)),
     }
+
+
+def gpu_facts(topology: Topology) -> dict[str, Any]:
+    """Return the GPU of a cluster, and of several how many there are of each."""
+    each = topology.counted()
+    names = list(dict.fromkeys(gpu.name for gpu, _ in each))
+    if not topology.pools:
+        return {"gpu": names[0]}
+    return {"gpu": " + ".join(names), "pools": [{"gpu": gpu.name, "gpus": count} for gpu, count in each]}
 
 
 def split_facts(job: Job) -> dict[str, Any]:
@@ -153,13 +166,13 @@ def split_facts(job: Job) -> dict[str, Any]:
     }
 
 
-def _speed(topology: Topology, job: Job, end: float, kernels: StepKernels, full_attention: bool) -> dict[str, Any]:
-    used = job.mesh.size
+def _speed(topology: Topology, work: Work, end: float, kernels: StepKernels, full_attention: bool) -> dict[str, Any]:
+    job, used = work.job, work.job.mesh.size
     tokens = job.training.global_batch * job.training.seq / end
     flop = model_flop(job, full_attention)
     rate = flop / end / used
-    peak = topology.gpu.matrix_peak(job.training.precision)
-    margin = step_interval(topology, job, end, kernels)
+    peak = mean_peak(topology, work)
+    margin = step_interval(topology, work, end, kernels)
     recomputes = job.training.recompute != "none"
     return {
         "step_time_s": end,
@@ -179,22 +192,32 @@ def _speed(topology: Topology, job: Job, end: float, kernels: StepKernels, full_
     }
 
 
-def step_interval(topology: Topology, job: Job, end: float, kernels: StepKernels) -> Margin:
+def mean_peak(topology: Topology, work: Work) -> float:
+    """Return the peak FLOP/s of the GPUs of a job, of several kinds the mean."""
+    each = [(gpu.matrix_peak(work.job.training.precision), count) for gpu, count in topology.counted(work.gpus)]
+    return each[0][0] if len(each) == 1 else sum(peak * count for peak, count in each) / work.job.mesh.size
+
+
+def step_interval(topology: Topology, work: Work, end: float, kernels: StepKernels) -> Margin:
     """Return between which times a step of `end` seconds lies: as published steps of its kind say.
 
     Forecasts that are bounds stay what they are.
     """
+    job = work.job
     if None in (kernels.margin.low, kernels.margin.high):
         return kernels.margin
+    [gpu, *others] = [gpu for gpu, _ in topology.counted(work.gpus)]
+    if others:
+        return Margin(None, None, "none: no published step on GPUs of several kinds has been compared")
     kind = Kind(
-        architecture=topology.gpu.architecture,
+        architecture=gpu.architecture,
         precision=job.training.precision,
         gpus=job.mesh.size,
         launching=CALL * kernels.launches / end,
         experts=job.model.experts is not None,
         predictor=job.spec.predictor,
         clocks=str(job.spec.clocks),
-        clocks_from=source(topology.gpu, job.training.precision, job.spec.clocks),
+        clocks_from=source(gpu, job.training.precision, job.spec.clocks),
     )
     return interval(end, kind)
 
@@ -204,18 +227,31 @@ def _rule(job: Job, full: bool) -> str:
     return f"3 x forward, 2mnk a matrix product, {attention}, nothing recomputed; hfu adds what is recomputed"
 
 
-def memory_facts(topology: Topology, memory: list[RankMemory]) -> dict[str, Any]:
-    """Return whether a job fits, and the memory of each pipeline rank by kind; `verdict` says when that is too close to tell."""
+def memory_facts(topology: Topology, gpus: Ints, memory: list[RankMemory]) -> dict[str, Any]:
+    """Return whether a job fits on `gpus`, and the memory of each pipeline rank by kind; `verdict` says when that is too close.
+
+    Where GPUs have different memories, what is said in all is that of the rank that fills its GPU most.
+    """
     peaks = [one.peak for one in memory]
-    peak = max(m.total for m in peaks)
+    smallest = topology.smallest(gpus, len(peaks))
+    peak, have = max(
+        ((m.total, gpu.memory) for m, gpu in zip(peaks, smallest, strict=True)), key=lambda x: (x[0] / x[1], x)
+    )
     stages = [{f"{kind}_bytes": value for kind, value in m._asdict().items()} | {"total_bytes": m.total} for m in peaks]
     return {
-        "fits": peak <= topology.gpu.memory,
-        "verdict": verdict(peak, topology.gpu.memory),
+        "fits": peak <= have,
+        "verdict": verdict(peak, have),
         "peak_bytes": peak,
-        "capacity_bytes": topology.gpu.memory,
+        "capacity_bytes": have,
         "by_pipeline_rank": stages,
+        **({"gpu_by_pipeline_rank": _gpus_by_rank(topology, gpus, len(peaks))} if topology.pools else {}),
     }
+
+
+def _gpus_by_rank(topology: Topology, gpus: Ints, ranks: int) -> list[str]:
+    """Return the kinds of GPUs of each pipeline rank."""
+    each = [topology.counted(own) for own in np.reshape(gpus, (ranks, -1))]
+    return [" + ".join(dict.fromkeys(gpu.name for gpu, _ in own)) for own in each]
 
 
 def _simulated(topology: Topology, work: Work, plan: Plan, record: Record) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def _head(summary: dict[str, Any], strong: Emphasis, verbose: bool) -> list[str]
     if verbose:
         rows.append(("model FLOP", f"{summary['model_tflops_per_gpu']:.1f} TFLOP/s a GPU, of {peak}"))
     return [
-        f"{summary['name']} on {cluster['name']}: {_gpus(summary)} × {cluster['gpu']}, {_layout(summary['parallelism'])}",
+        f"{summary['name']} on {cluster['name']}: {_gpus(summary)}, {_layout(summary['parallelism'])}",
         *_rows(rows),
     ]
 
@@ -147,8 +147,10 @@ def _between(summary: dict[str, Any]) -> str:
 
 
 def _gpus(summary: dict[str, Any]) -> str:
-    every, ranks = summary["cluster"]["gpus"], summary["simulated"]["ranks"]
-    return f"{every}" if ranks == every else f"{ranks} of {every}"
+    cluster, ranks = summary["cluster"], summary["simulated"]["ranks"]
+    every, used = cluster["gpus"], "" if ranks == cluster["gpus"] else f"{ranks} of "
+    pools = cluster.get("pools", [{"gpu": cluster["gpu"], "gpus": every}])
+    return used + " + ".join(f"{pool['gpus']} × {pool['gpu']}" for pool in pools)
 
 
 def _why(summary: dict[str, Any]) -> list[str]:

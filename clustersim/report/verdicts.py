@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from clustersim.config.gpu import Gpu
 from clustersim.parallel.job import Job
 from clustersim.parallel.nearby import Nearby
 from clustersim.units import gibibytes
@@ -20,12 +19,15 @@ def verdict(need: float, have: float) -> str:
     return "fits" if need < (1 - CLOSE) * have else "close"
 
 
-def warnings(job: Job, gpu: Gpu, need: float) -> list[str]:
-    """Return what makes the answer doubtful or needlessly bad, each with its remedy; need: bytes of the fullest rank."""
+def warnings(job: Job, need: float, have: float) -> list[str]:
+    """Return what makes the answer doubtful or needlessly bad, each with its remedy.
+
+    need, have: bytes of the fullest rank, and of its GPU.
+    """
     split, found = job.parallelism, []
-    if verdict(need, gpu.memory) == "close":
+    if verdict(need, have) == "close":
         found.append(
-            f"memory is within 3 % of the limit ({gibibytes(need)} of {gibibytes(gpu.memory)}), too close to tell; "
+            f"memory is within 3 % of the limit ({gibibytes(need)} of {gibibytes(have)}), too close to tell; "
             "leave room by a higher tp or pp, a smaller micro_batch or recompute"
         )
     if split.vpp > 1 and split.pp > 1 and not split.overlap.p2p:

@@ -120,22 +120,22 @@ class SweepInputs:
             what = "is a key of a cluster that is built already"
             raise InputError(f"{next(iter(changes))}: {what}; give a file, a shipped name or a mapping")
         simulator = Simulator(built)
-        simulator.preparation.know(self.forecasts.get(built.gpu.name, {}))
+        simulator.preparation.know(self.forecasts)
         return SweepCluster(simulator, rates(built, self.costs))
 
     def know(self, known: Known) -> None:
         """Take over what was forecast elsewhere, by GPU."""
         self.forecasts.update(known)
         for one in self._built():
-            one.simulator.preparation.know(known.get(one.simulator.cluster.gpu.name, {}))
+            one.simulator.preparation.know(known)
 
     def known(self) -> Known:
         """Return what is forecast, by GPU."""
         found: dict[str, dict[str, dict[Kernel, KnownKernel]]] = {}
         for one in self._built():
-            own = found.setdefault(one.simulator.cluster.gpu.name, {})
-            for predictor, kernels in one.simulator.preparation.known().items():
-                own.setdefault(predictor, {}).update(kernels)
+            for gpu, known in one.simulator.preparation.known().items():
+                for predictor, kernels in known.items():
+                    found.setdefault(gpu, {}).setdefault(predictor, {}).update(kernels)
         return found
 
     def _built(self) -> list[SweepCluster]:

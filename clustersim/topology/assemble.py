@@ -34,6 +34,7 @@ def assemble(cluster: NodeSpecs, kind: str, network: BuiltFabric | None) -> Topo
     latency = np.concatenate([part.latency for part in ranges])
     types = list(_pools(cluster, network))
     pools = [one for place, one in enumerate(types) if types.index(one) == place]
+    several = len(pools) > 1
     return Topology(
         name=cluster.name,
         kind=kind,
@@ -52,8 +53,8 @@ def assemble(cluster: NodeSpecs, kind: str, network: BuiltFabric | None) -> Topo
         router=router(cluster, inner, network, latency),
         ends=_ClusterEnds(cluster, inner, network),
         host_slowdown=cluster.node.host.slowdown,
-        pools=tuple(pools) if cluster.pools else (),
-        pool=_numbers(cluster, [pools.index(one) for one in types]) if cluster.pools else None,
+        pools=tuple(pools) if several else (),
+        pool=_numbers(cluster, [pools.index(one) for one in types]) if several else None,
         reduction=network.reduction if network else "none",
         warnings=tuple(limits(cluster, network)) if network else (),
     )

@@ -20,7 +20,7 @@ def describe(topology: Topology) -> list[Fact]:
     rows = [
         ("cluster", f"{topology.name} ({topology.kind})"),
         ("nodes", f"{topology.nodes:,}"),
-        ("GPUs", f"{topology.gpus:,} × {topology.gpu.name}, {topology.gpus_per_node} a node"),
+        ("GPUs", f"{topology.said}, {topology.gpus_per_node} a node"),
         *_node_links(topology),
         *_tiers(topology),
     ]

@@ -228,6 +228,31 @@ class Topology:
         """Return the type of each GPU's node, by its place in `kinds`."""
         return np.zeros(np.shape(gpus), np.int64) if self.pool is None else self.pool[gpus]
 
+    @property
+    def memory(self) -> float:
+        """Bytes of the GPU with the most."""
+        return max(kind.gpu.memory for kind in self.kinds)
+
+    def counted(self, gpus: Ints | None = None) -> list[tuple[Gpu, int]]:
+        """Return the GPU of each type of node and how many of `gpus`, usually all, are of it."""
+        of = self.kind_of(np.arange(self.gpus) if gpus is None else gpus)
+        each = np.bincount(of, minlength=len(self.kinds)).tolist()
+        return [(kind.gpu, count) for kind, count in zip(self.kinds, each, strict=True) if count]
+
+    @property
+    def said(self) -> str:
+        """How many GPUs of which kind: `1,024 × h100-sxm`."""
+        return " + ".join(f"{count:,} × {gpu.name}" for gpu, count in self.counted())
+
+    def smallest(self, gpus: Ints, parts: int) -> list[Gpu]:
+        """Return, for each of so many equal parts of `gpus` one after the other, the GPU with the least memory."""
+        kinds, rows = self.kinds, self.kind_of(gpus).reshape(parts, -1)
+        order = np.argsort([kind.gpu.memory for kind in kinds], kind="stable")
+        rank = np.argsort(order)  # by memory
+        return (
+            [kinds[order[place]].gpu for place in rank[rows].min(axis=1).tolist()] if self.pools else [self.gpu] * parts
+        )
+
     def facts(self, kinds: Iterable[int] = ()) -> NodeFacts:
         """Return what NCCL knows of a communicator on nodes of these types; of none, on any."""
         own = [self.pools[kind].facts for kind in kinds if self.pools]

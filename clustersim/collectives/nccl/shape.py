@@ -126,7 +126,7 @@ class Shape(NamedTuple):
     """The largest loads of an all-to-all when some GPUs get more rows than others; None: all get as many."""
     extra_latency: ExtraLatency = ExtraLatency()
     """How much longer its routes are than those that NCCL's figures contain."""
-    kinds: tuple[int, ...] = ()
+    types: tuple[int, ...] = ()
     """The types of its nodes, by their place in `Topology.kinds`, where the cluster has several."""
 
     @property
@@ -149,8 +149,8 @@ def shapes(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> t
     the last say how long their routes are. Raises InputError as `shape` does.
     """
     node, local = np.divmod(ranks, topology.gpus_per_node)
-    kinds = topology.kind_of(ranks) if topology.pools else ranks[:, :0]
-    first, which = distinct_rows(np.concatenate((node - node[:, :1], local, kinds), axis=1))
+    types = topology.kind_of(ranks) if topology.pools else ranks[:, :0]
+    first, which = distinct_rows(np.concatenate((node - node[:, :1], local, types), axis=1))
     last = np.zeros(len(first), np.int64)
     last[which] = np.arange(len(ranks))
     found = [_shape(topology, row, shares) for row in ranks[first]]
@@ -196,8 +196,12 @@ def _shape(topology: Topology, ranks: Ints, shares: tuple[float, ...]) -> tuple[
     aligned = even and bool((rows == rows[0]).all())
     shares = checked(shares, len(ranks))
     busiest = _busiest(np.array(shares), counts[at], at * (nic.max() + 1) + nic) if shares else None
-    kinds = tuple(distinct(topology.kind_of(ranks)).tolist()) if topology.pools else ()
-    return Shape(nodes, len(ranks), most, nics, even, aligned, busiest, kinds=kinds), starts
+    return Shape(nodes, len(ranks), most, nics, even, aligned, busiest, types=types_of(topology, ranks)), starts
+
+
+def types_of(topology: Topology, ranks: Ints) -> tuple[int, ...]:
+    """Return the types of the nodes of GPUs, by their place in `Topology.kinds`; none where the cluster has one type."""
+    return tuple(distinct(topology.kind_of(ranks)).tolist()) if topology.pools else ()
 
 
 def _busiest(shares: Floats, beside: Ints, port: Ints) -> SkewedLoads:

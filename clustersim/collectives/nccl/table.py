@@ -84,9 +84,10 @@ def line(
         taken = collective_seconds(own, size, topology.launch)
         return TableLine(size, own, taken, size / taken, size / taken * bus_factor(op, len(ranks)), measured)
     one = shape(topology, ranks, shares)
-    choice = choose(op, size, one, topology.facts(one.kinds))
+    choice = choose(op, size, one, topology.facts(one.types))
     rate = min(
-        choice.rate_bytes_per_s, _links(topology, ranks, op, file_of(choice.algorithm, one, topology.facts(one.kinds)), one, shares)
+        choice.rate_bytes_per_s,
+        _links(topology, ranks, op, file_of(choice.algorithm, one, topology.facts(one.types)), one, shares),
     )
     time = (topology.node.nccl.launch or 0.0) + choice.latency_s + size / rate
     return TableLine(size, choice, time, size / time, size / time * bus_factor(op, one.ranks), measured)
@@ -253,8 +254,8 @@ def considered(topology: Topology, ranks: Ints, op: str, last: TableLine, shares
         rate = scaled(choice.rate_bytes_per_s, "B/s")
         spent = f"launch {seconds(topology.launch)}, hops {seconds(choice.latency_s)}, bytes at {rate}"
         return f"{op} of {last.size} B: {said}, with no protocol of NCCL\n{spent}"
-    file = file_of(choice.algorithm, one, topology.facts(one.kinds))
-    because = why(op, last.size, one, topology.facts(one.kinds))
+    file = file_of(choice.algorithm, one, topology.facts(one.types))
+    because = why(op, last.size, one, topology.facts(one.types))
     rows = [f"{op} of {last.size} B: {because}", *_candidates(topology, op, last.size, one)]
     rows.append(f"kernels take {seconds(choice.latency_s)} before and between the bytes, {file} has the loads on links")
     rows.append(_link(topology, ranks, op, last, one, shares))
@@ -264,7 +265,7 @@ def considered(topology: Topology, ranks: Ints, op: str, last: TableLine, shares
 def _candidates(topology: Topology, op: str, size: int, one: Shape) -> Iterator[str]:
     if op not in TUNED:
         return
-    for e in sorted(tune(op, size, one, topology.facts(one.kinds)), key=lambda e: e.time_s):
+    for e in sorted(tune(op, size, one, topology.facts(one.types)), key=lambda e: e.time_s):
         if e.missing != SIMPLE_ONLY:
             name = f"  {e.algorithm}/{e.protocol}"
             said = e.missing or f"{seconds(e.time_s)}, {e.channels} channels, {scaled(e.rate_bytes_per_s, 'B/s')}"
@@ -274,7 +275,9 @@ def _candidates(topology: Topology, op: str, size: int, one: Shape) -> Iterator[
 def _link(topology: Topology, ranks: Ints, op: str, last: TableLine, one: Shape, shares: tuple[float, ...]) -> str:
     """Return the sentence of the busiest link: how much of it the bytes take as they move, and whether it decides their rate."""
     try:
-        found = busiest(topology, ranks, parts(op, file_of(last.choice.algorithm, one, topology.facts(one.kinds)), one, shares))
+        found = busiest(
+            topology, ranks, parts(op, file_of(last.choice.algorithm, one, topology.facts(one.types)), one, shares)
+        )
     except TooManyRoutesError:
         return "its pairs have too many routes to name the busiest link"
     own = last.choice.rate_bytes_per_s
