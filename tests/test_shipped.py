@@ -48,7 +48,8 @@ def test_the_number_in_a_name_counts_nodes_or_the_gpus_of_a_single_server(name):
         assert cluster["nodes"] == 1
         assert load(name).gpus == int(number)
     else:
-        assert cluster["nodes"] == int(number)
+        pools = cluster.get("pools") or [cluster]
+        assert sum(pool["nodes"] for pool in pools) == int(number)
 
 
 @pytest.mark.parametrize(("old", "new"), shipped.RENAMED.items())

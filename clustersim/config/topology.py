@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from clustersim.config.fabric import Extent
 from clustersim.config.fields import Bandwidth, Count, Fraction, Index, Name, Power, Spec, Time, between
@@ -247,6 +247,8 @@ class NodePool(Spec):
 
 class Cluster(Spec):
     """How many nodes of which type; or of which types, in `pools`."""
+
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["nodes", "node"]}, {"required": ["pools"]}]})
 
     name: Name | None = None
     """Default that of the file."""
