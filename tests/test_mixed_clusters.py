@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from clustersim.optimize.bound import LowerBounds
 from engine_cases import job
 
 from clustersim.config.yaml import parse
 from clustersim.engine.compile import plan
 from clustersim.engine.simulate import simulate
 from clustersim.errors import ConfigError, OutOfMemoryError
+from clustersim.optimization.bound import LowerBounds
 from clustersim.simulation import Simulator, run
 from clustersim.topology.build import build
 from clustersim.topology.describe import describe

@@ -99,12 +99,13 @@ class TraceComparison:
         work = self.result.work
         script = work.scripts[int(roles(work.job)[self.rank])]
         slowdown = float(self.result.topology.slowdown[work.gpus[self.rank]])
+        seconds = work.seconds[int(self.result.topology.kind_of(work.gpus[self.rank]))]
         found: defaultdict[str, float] = defaultdict(float)
         lines: list[tuple[Instruction, ...]] = [script.begin, script.finish]
         lines += [script.special.get(action, script.steps[action.letter, action.stage]) for action in script.row]
         for kernel in (item for own in lines for item in _items(own)):
             name = "optimizer" if kernel.op in UPDATES else CLASS_OF[kernel.kind]
-            found[name] += work.seconds[kernel] * slowdown
+            found[name] += seconds[kernel] * slowdown
         return dict(found)
 
     def _collectives(self) -> dict[str, float]:

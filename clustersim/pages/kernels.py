@@ -21,9 +21,11 @@ PRODUCTS = frozenset({"linear", "bmm", "grouped_gemm", "flash_attention"})
 def kernels(result: StepResult) -> dict[str, Any]:
     """Return the kernels of a step, the most time first: `share` of the mean rank's step, `critical` seconds of the path.
 
-    Rates are FLOP/s and bytes/s of one launch; `low` and `high`: 80 of 100 such kernels take so many times the forecast.
+    Rates are FLOP/s and bytes/s of one launch; `low` and `high`: 80 of 100 such kernels take so many times the forecast. On GPUs
+    of several kinds all of that is of the first that the job is on.
     """
-    gpu, seconds = result.topology.gpu, result.work.seconds
+    kind = int(result.topology.kind_of(result.work.gpus).min())
+    gpu, seconds = result.topology.kinds[kind].gpu, result.work.seconds[kind]
     bounds, critical = result.facts.forecast.bounds.ends(), _critical(result)
     own = [(row, row.step) for row in rows(result.job) if isinstance(row.step, Kernel) and row.step in seconds]
     launches: defaultdict[Kernel, int] = defaultdict(int)
@@ -84,6 +86,6 @@ def _roofs(gpu: Gpu, own: set[Kernel]) -> list[dict[str, Any]]:
 def _critical(result: StepResult) -> dict[Kernel, float]:
     """Return the seconds of each kernel on the critical path."""
     counted = Preparation(result.topology).passes(result.work)
-    each = np.array([result.work.seconds[kernel] for kernel in counted.kernels])
-    found = exposed(result.work, result.plan, result.facts.path, counted, each)
+    each = np.array([[own.get(kernel, np.inf) for kernel in counted.kernels] for own in result.work.seconds])
+    found = exposed(result.work, result.plan, result.facts.path, counted, each).sum(axis=0)
     return dict(zip(counted.kernels, found.tolist(), strict=True))

@@ -22,7 +22,7 @@ class Inside(NamedTuple):
 
 
 def inside(
-    activity: Activity, source: Source | None, seconds: Seconds, ends: Sequence[float] | None = None
+    activity: Activity, source: Source | None, seconds: Sequence[Seconds], ends: Sequence[float] | None = None
 ) -> Iterator[Inside]:
     """Yield what a pass is made of, in order.
 
@@ -45,14 +45,14 @@ def inside(
 
 
 def _run(
-    kernels: Sequence[Kernel], begin: float, end: float, source: Source | None, seconds: Seconds
+    kernels: Sequence[Kernel], begin: float, end: float, source: Source | None, seconds: Sequence[Seconds]
 ) -> Iterator[Inside]:
     """Yield kernels between two times."""
     if source is None:
         if end > begin:
             yield Inside("compute", begin, end)
         return
-    own = [seconds[kernel] * source.slowdown for kernel in kernels]
+    own = [seconds[source.speed.kind][kernel] * source.speed.slowdown for kernel in kernels]
     apart = max((end - begin) / (sum(own) or 1.0), 0.0)
     at = begin
     for kernel, took in zip(kernels, own, strict=True):
