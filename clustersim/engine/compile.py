@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +32,7 @@ from clustersim.engine.program import (
     Task,
     Template,
 )
-from clustersim.engine.script import Script
+from clustersim.engine.script import Script, collectives
 from clustersim.engine.traffic import Family
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective, Steps
@@ -90,7 +91,7 @@ class Draft(NamedTuple):
 
 def draft(works: Sequence[Work], topology: Topology) -> Draft:
     """Return the groups of jobs and what they may put on links."""
-    tenants = [tenant(w.job, topology, w.gpus, [c for s in w.scripts for c in s.collectives()]) for w in works]
+    tenants = [tenant(w.job, topology, w.gpus, collectives(w.scripts)) for w in works]
     return Draft(tuple(works), tuple(one.families for one in tenants), demand(topology, tenants))
 
 
@@ -216,8 +217,10 @@ class _Binder:
 
     def behind(self, lines: Sequence[Instruction]) -> list[int]:
         """Return the places of computations whose launches begin when those before them are done, not when the GPU is free."""
+        if self.launching.mode == "prompt":
+            return []
         places = [place for place, line in enumerate(lines) if isinstance(line, Compute) and line.kind not in UPDATE]
-        return {"prompt": [], "synchronised": places[1:], "ahead": places}[self.launching.mode]
+        return places if self.launching.mode == "ahead" else places[1:]
 
     def computation(self, one: _Bound, waits: tuple[Handle, ...], fresh: bool) -> Task:
         """Return a computation; fresh: its host begins to launch it when it begins."""
@@ -320,6 +323,9 @@ class Activities:
     """What launches them, by type of node; none: they are never late."""
     written: dict[tuple[object, ...], _Written] = field(default_factory=dict)
     known: dict[tuple[object, ...], Activity] = field(default_factory=dict)
+    """By the flows …"""
+    alike: dict[tuple[object, ...], Activity] = field(default_factory=dict)
+    """… and by what those take."""
     sources: dict[Activity, Source] = field(default_factory=dict)
 
     def work(self, items: Steps, speed: Speed, cells: Mapping[str, int], extra: float | None = None) -> Activity:
@@ -330,8 +336,7 @@ class Activities:
         """
         written = self.text(items, speed, frozenset(cells), extra)
         flows = {call: self.network.flows(call, cells[call.group]) for call in written.sizes}
-        times = tuple(tuple((one.family, one.latency, one.size, one.bound) for one in own) for own in flows.values())
-        source = Source(items, speed, frozenset(cells), extra, flows, times)
+        source = Source(items, speed, frozenset(cells), extra, flows)
         carried: Carried = {}
         for call, size in written.sizes.items():
             to = self.network.variant(call, cells[call.group]), cells[call.group]
@@ -356,7 +361,12 @@ class Activities:
         """Return the activity of a source; those with the same flows are one."""
         key = id(source.items), source.speed, source.families, source.extra, *map(id, source.flows.values())
         if key not in self.known:
-            self.known[key] = Activity(self.segments(source))
+            alike = self.alike.get(source.key)
+            if alike is None:
+                self.alike[source.key] = self.known[key] = Activity(self.segments(source))
+            else:
+                calls = (source.flows[part.call] for part in self.text(*source[:4]).parts)
+                self.known[key] = alike.over((*chain.from_iterable(calls), None))
         return self.known[key]
 
     def segments(self, source: Source) -> tuple[Segment, ...]:
@@ -367,7 +377,11 @@ class Activities:
     def transfer(self, call: Collective, cell: int) -> Activity:
         """Return the activity of one collective or one message."""
         flows = self.network.flows(call, cell)
-        return Activity((Segment(0.0, flow) for flow in flows), {(self.network.variant(call, cell), cell): call.size})
+        key = tuple(flow[:4] for flow in flows)
+        alike = self.alike.get(key)
+        if alike is None:
+            alike = self.alike[key] = Activity(Segment(0.0, flow) for flow in flows)
+        return alike.over(flows).carrying({(self.network.variant(call, cell), cell): call.size})
 
 
 class Source(NamedTuple):
@@ -380,8 +394,11 @@ class Source(NamedTuple):
     extra: float | None
     """Seconds of launches besides, where the host begins with the first; None: all is launched in time."""
     flows: Mapping[Collective, tuple[Flow, ...]]
-    times: tuple[tuple[object, ...], ...]
-    """By collective, what tells how long its flows take on an idle fabric: like groups have the same on other links."""
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells how long it takes on an idle fabric: like groups have the same on other links."""
+        return (id(self.items), *self[1:4], *(tuple(flow[:4] for flow in flows) for flows in self.flows.values()))
 
 
 class _Part(NamedTuple):

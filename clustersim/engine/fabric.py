@@ -77,6 +77,11 @@ class Activity:
         return self._segments
 
     @property
+    def launched(self) -> bool:
+        """Whether the host may launch some of it too late."""
+        return any(segment.launched for segment in self._times.segments)
+
+    @property
     def around(self) -> tuple[float, float]:
         """Seconds before its first byte moves, and after its last one has."""
         first, last = self._times.segments[0], self._times.segments[-1]
@@ -100,6 +105,12 @@ class Activity:
             other.idle,
             other.moving,
         )
+        return one
+
+    def over(self, flows: Sequence[Flow | None]) -> Activity:
+        """Return the same with other flows, segment by segment, which take as long on other links."""
+        one = self.carrying(self.carried)
+        one._segments, one._times, one.asked = tuple(Segment(0.0, flow) for flow in flows), self._times, _peaks(flows)
         return one
 
     def carrying(self, carried: Carried) -> Activity:
@@ -133,17 +144,19 @@ def _peaks(flows: Iterable[Flow | None]) -> Asked:
     """Return the links of all flows, each once, and the most bytes/s that one of them asks of it."""
     distinct = {(id(one.links), one.bound): one for one in flows if one is not None and len(one.links)}.values()
     if not distinct:
-        return Asked.of(np.empty(0, np.int64), np.empty(0))
+        return _NOTHING
+    if len(distinct) == 1:
+        [flow] = distinct
+        return Asked.of(flow.links, flow.weights * flow.bound)
     links = np.concatenate([flow.links for flow in distinct])
     peaks = np.concatenate([flow.weights * flow.bound for flow in distinct])
-    if len(distinct) == 1:
-        return Asked.of(links, peaks)
     links, place = np.unique(links, return_inverse=True)
     most = np.zeros(len(links))
     np.maximum.at(most, place, peaks)
     return Asked.of(links, most)
 
 
+_NOTHING = Asked.of(np.empty(0, np.int64), np.empty(0))
 Activity.NONE = Activity(())
 
 

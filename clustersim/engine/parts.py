@@ -67,7 +67,6 @@ class Drift:
         """part: of each node. delayed: the nodes that come after further periods."""
         self.graph, self.part, self.joining = graph, part, part == JOINED
         self.delayed = delayed & ~self.joining
-        self.holders = holders
         self.node, self.slot, self.link, self.share = holders.rows
 
     @cached_property

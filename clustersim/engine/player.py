@@ -53,7 +53,9 @@ class Compiled:
 
     def steady(self, record: Record, further: int) -> Record | None:
         """Return the record of a step with so many further periods; None when it was not steady."""
-        return None if self.periods is None else steady(record, self.periods, further, self.drift)
+        if self.periods is None:
+            return None
+        return steady(record, self.periods, further, self.holders, lambda: self.drift)
 
     @cached_property
     def drift(self) -> Drift:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import itemgetter
 from typing import NamedTuple, cast
 
@@ -41,14 +41,9 @@ class Script(NamedTuple):
     special: Mapping[Action, tuple[Instruction, ...]]
     finish: tuple[Instruction, ...]
 
-    def collectives(self) -> Iterator[Collective]:
-        """Yield all collectives and messages, each at least once."""
-        for lines in (self.begin, *self.steps.values(), *self.special.values(), self.finish):
-            for line in lines:
-                if isinstance(line, Compute):
-                    yield from (item for item in line.items if isinstance(item, Collective))
-                elif isinstance(line, Send | Launch):
-                    yield line.collective
+    def lines(self) -> Iterator[Instruction]:
+        """Yield all lines of all parts."""
+        return chain(self.begin, *self.steps.values(), *self.special.values(), self.finish)
 
 
 def scripts(job: Job, stages: Sequence[Stage], schedule: Schedule) -> tuple[Script, ...]:
@@ -68,6 +63,19 @@ def kernels(written: Sequence[Script]) -> list[Kernel]:
     once = (line for s in written for part in s.special.values() for line in part if isinstance(line, Compute))
     passes |= {id(line.items): line.items for line in once if len(line.items) == 1}  # the rest are parts of the others
     return list(dict.fromkeys(item for items in passes.values() for item in items if isinstance(item, Kernel)))
+
+
+def collectives(written: Sequence[Script]) -> list[Collective]:
+    """Return the distinct collectives and messages of all scripts, in order of appearance."""
+    found: dict[Collective, None] = {}
+    seen: dict[int, Steps] = {}  # those of like stages are one object
+    for line in chain.from_iterable(script.lines() for script in written):
+        if isinstance(line, Send | Launch):
+            found[line.collective] = None
+        elif isinstance(line, Compute) and id(line.items) not in seen:
+            seen[id(line.items)] = line.items
+            found |= dict.fromkeys(item for item in line.items if isinstance(item, Collective))
+    return list(found)
 
 
 def _in_lock_step(item: Collective | Started | Awaited) -> bool:

@@ -11,13 +11,15 @@ of a pipeline that nothing joins before the end of the step may have a period ea
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import cast
 
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask
-from clustersim.engine.contention import Met
+from clustersim.engine.contention import Holders, Met
 from clustersim.engine.graph import Labels, StepGraph
 from clustersim.engine.parts import Drift, parts
 from clustersim.engine.program import TemplateKey
@@ -27,10 +29,11 @@ from clustersim.schedules.action import Action
 _SAME = 1e-12  # of a period, by which delays may differ that are equal but for rounding: so much the whole step is off at most
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Periods:
     """Where a graph repeats itself, whatever its tasks take."""
 
+    graph: StepGraph
     last: Period
     """The last whole one."""
     begin: int
@@ -43,8 +46,11 @@ class Periods:
     """… and beside each of them the other predecessor, which is delayed."""
     follows: Mask
     """The nodes after the last whole period."""
-    part: Ints
-    """By node, its part of the graph: as in engine.parts."""
+
+    @cached_property
+    def part(self) -> Ints:
+        """By node, its part of the graph: as in engine.parts."""
+        return parts(self.graph, self.last.place, self.follows)
 
     @property
     def later(self) -> Mask:
@@ -103,18 +109,23 @@ class Periods:
         return lag
 
 
-def steady(record: Record, periods: Periods, further: int, drift: Drift) -> Record | None:
-    """Return the record of a step with so many further periods; None when it was not steady. drift: of its graph."""
+def steady(
+    record: Record, periods: Periods, further: int, holders: Holders, drift: Callable[[], Drift]
+) -> Record | None:
+    """Return the record of a step with so many further periods; None when it was not steady.
+
+    holders: of its graph. drift: finds how its parts drift apart.
+    """
     met = record.met
     if met is None:
-        met = drift.holders.met(record.tasks.times, record.starts, record.ends)
+        met = holders.met(record.tasks.times, record.starts, record.ends)
     seconds = periods.seconds(record.ends, met)
     if seconds is None:
         return None
     skipped = Skipped(periods.last, further, float(seconds.max()))
     if not seconds.ndim:
         return replace(record, end=record.end + further * skipped.seconds, skipped=skipped)
-    joined = drift.joined(record.starts, record.ends, further * seconds, record.tasks.times)
+    joined = drift().joined(record.starts, record.ends, further * seconds, record.tasks.times)
     if joined is None:
         return None
     skipped = skipped._replace(lateness=joined.lateness)
@@ -148,8 +159,7 @@ def periods(graph: StepGraph, period: int) -> Periods | None:
     fixed, delayed = (np.concatenate([pair[i][row] for pair, row in zip(pairs, rows, strict=True)]) for i in (0, 1))
     if not shifted[delayed].all():
         return None
-    part = parts(graph, place, known)
-    return Periods(Period(first, passes, later, place, offset), begin, lag, fixed, delayed, known, part)
+    return Periods(graph, Period(first, passes, later, place, offset), begin, lag, fixed, delayed, known)
 
 
 def _later(labels: Labels, period: int) -> Ints:

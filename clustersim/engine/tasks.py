@@ -92,7 +92,7 @@ class TaskKinds:
         """The first activity of each kind, and what it is made of if it has kernels."""
         for activity in dict.fromkeys(task.activity for task in tasks):
             source = plan.sources.get(activity)
-            key = _passing(activity) if source is None else (id(source.items), *source[1:4], source.times)
+            key = _passing(activity) if source is None else source.key
             self.of[activity] = number = numbers.setdefault(key, len(numbers))
             if number == len(self.first):
                 self.first.append((activity, source))

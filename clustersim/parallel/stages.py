@@ -60,17 +60,21 @@ class Stage:
     @cached_property
     def parameters(self) -> int:
         """Parameters on one rank."""
-        return self.held(expert=False) + self.experts
+        return self.dense + self.experts
+
+    @cached_property
+    def dense(self) -> int:
+        """Parameters that all data-parallel ranks hold, among `parameters`."""
+        return sum(self.of_layer(layer)[0] * count for layer, count in self.layers)
 
     @cached_property
     def experts(self) -> int:
         """Parameters of experts that only some of the data-parallel ranks hold, among `parameters`."""
-        return self.held(expert=True)
+        return sum(self.of_layer(layer)[1] * count for layer, count in self.layers)
 
     def held(self, expert: bool) -> int:
         """Return the parameters on one rank that all data-parallel ranks hold, or those of experts spread over them."""
-        owned = ((self.owned(op) * count, op.expert) for layer, count in self.layers for op in layer.operators)
-        return sum(parameters for parameters, kind in owned if kind == expert)
+        return self.experts if expert else self.dense
 
     @cached_property
     def tensors(self) -> int:

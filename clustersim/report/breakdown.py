@@ -8,16 +8,12 @@ time; so do those of the critical path, which has no bubble: it is what all othe
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import takewhile
-from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, Mask
+from clustersim.arrays import Floats, Ints, Mask, summed
 from clustersim.engine.fabric import HOST, Activity
 from clustersim.engine.program import COMPUTE, UPDATE, Span, Task, computing
 from clustersim.engine.record import Record
@@ -117,7 +113,7 @@ def _updates(tasks: Sequence[Task]) -> Mask:
 
 def _launched(tasks: Sequence[Task]) -> bool:
     """Return whether some wait for the host, which shares out what is no computation by how long kernels take."""
-    return any(segment.launched for task in tasks for segment in task.activity.segments)
+    return any(task.activity.launched for task in tasks)
 
 
 def _inside(tasks: Sequence[Task]) -> _Inside:
@@ -152,35 +148,38 @@ def _waited(record: Record) -> Iterable[Part]:
     if hosts.any():
         yield HOST, waits.rank[hosts], long[hosts]
     rows = np.flatnonzero(~sends & ~hosts & (end > asked))
-    if len(rows):
-        moved = _moved(record, {(int(waits.rank[i]), waits.kinds[waits.kind[i]]) for i in rows.tolist()})
-    for i in rows.tolist():
-        rank, kind = int(waits.rank[i]), waits.kinds[waits.kind[i]]
-        seconds = _overlap(moved[rank, kind], float(asked[i]), float(end[i])) * float(times[i])
-        yield PART_OF.get(kind, kind), waits.rank[[i]], np.array([seconds])
+    moved = _moved(record, waits.kind[rows], waits.rank[rows], asked[rows], end[rows]) * times[rows]
+    for number, kind in enumerate(waits.kinds):
+        own = waits.kind[rows] == number
+        if own.any():
+            yield PART_OF.get(kind, kind), waits.rank[rows[own]], moved[own]
 
 
-def _moved(record: Record, streams: set[tuple[int, str]]) -> dict[tuple[int, str], list[tuple[float, float]]]:
-    """Return when the collectives of streams, (rank, name) each, began and ended, in the order in which they ran."""
-    parts = record.graph.occurrences
-    wanted = np.array(
-        [
-            (place[0], task.stream) in streams
-            for place, task in zip(record.graph.tasks, record.tasks.alike, strict=True)
-        ],
-        bool,
-    )
-    found: defaultdict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
-    rows = np.flatnonzero(wanted[parts.task])
-    node, task = parts.node[rows], parts.task[rows]
-    columns = (task, parts.rank[rows], record.starts[node], record.ends[node])
-    for number, rank, start, end in zip(*(column.tolist() for column in columns), strict=True):
-        found[rank, record.tasks.alike[number].stream].append((start, end))
-    return found
+def _moved(record: Record, kind: Ints, rank: Ints, begin: Floats, end: Floats) -> Floats:
+    """Return for how many seconds of waits, from `begin` to `end`, a collective that was waited for really moved.
+
+    The rest was waiting for peers. kind, rank: of each wait. The collectives of a stream run one after the other, so that those
+    that may have moved meanwhile stand in a row; one more on either side makes up for the rounding of where that begins.
+    """
+    parts, (names, stream) = record.graph.occurrences, record.tasks.once(_streams)
+    asked = np.array([names.get(name, -1) for name in record.graph.waits.kinds], np.int64)[kind]
+    rows = np.flatnonzero(np.isin(stream, asked)[parts.task])
+    starts, ends = record.starts[parts.node[rows]], record.ends[parts.node[rows]]
+    own, wanted = parts.rank[rows] * len(names) + stream[parts.task[rows]], rank * len(names) + asked
+    order = np.lexsort((ends, own))
+    own, starts, ends = own[order], starts[order], ends[order]
+    share = 0.5 / record.ends.max()
+    first = np.maximum(np.searchsorted(own + share * ends, wanted + share * begin) - 1, 0)
+    last = np.minimum(np.searchsorted(own + share * starts, wanted + share * end) + 1, len(own))
+    count = last - first
+    wait = np.repeat(np.arange(len(count)), count)
+    place = np.arange(len(wait)) + np.repeat(first - np.cumsum(count) + count, count)
+    moved = np.minimum(ends[place], end[wait]) - np.maximum(starts[place], begin[wait])
+    return summed(wait, np.maximum(moved, 0.0) * (own[place] == wanted[wait]), len(count))
 
 
-def _overlap(moved: Sequence[tuple[float, float]], begin: float, end: float) -> float:
-    """Return the seconds between two times in which a collective really moved; the rest was waiting for peers."""
-    first = bisect_right(moved, begin, key=itemgetter(1))
-    during = takewhile(lambda one: one[0] < end, (moved[i] for i in range(first, len(moved))))
-    return math.fsum(max(min(over, end) - max(begun, begin), 0.0) for begun, over in during)
+def _streams(tasks: Sequence[Task]) -> tuple[dict[str, int], Ints]:
+    """Return the numbers of streams by name, and which one each task is on."""
+    names: dict[str, int] = {}
+    found = [names.setdefault(task.stream, len(names)) for task in tasks]
+    return names, np.array(found, np.int64)
