@@ -5,12 +5,20 @@
     return c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
   };
   const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
-  const rgb = (text) => text.match(/[\d.]+/g).map(Number);
+  const dot = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const rgb = (text) => {
+    // any colour that a browser knows, oklab too
+    dot.clearRect(0, 0, 1, 1);
+    dot.fillStyle = text;
+    dot.fillRect(0, 0, 1, 1);
+    const [r, g, b, a] = dot.getImageData(0, 0, 1, 1).data;
+    return [r, g, b, a / 255];
+  };
   const ground = (node) => {
     for (; node; node = node.parentElement) {
       const colour = getComputedStyle(node).backgroundColor,
         parts = rgb(colour);
-      if (parts.length < 4 || parts[3] > 0.99) return parts;
+      if (parts[3] > 0.99) return parts;
     }
     return [255, 255, 255];
   };

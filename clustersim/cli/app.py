@@ -23,6 +23,7 @@ COMMANDS = {
     "plan": "plan:plan",
     "validate": "validate:validate",
     "report": "report:report",
+    "explore": "explore:explore",
     "predict": "predict:predict",
     "import": "importing:app",
     "list": "listing:show_list",

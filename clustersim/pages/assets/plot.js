@@ -19,13 +19,13 @@ function decades(low, high, most = 8) {
   for (let power = first; power <= last; power += apart) found.push(10 ** power);
   return found;
 }
-function scale(low, high, from, to, log = false) {
+function scale(low, high, from, to, log = false, unit = 1) {
   const of = log ? Math.log10 : (x) => x,
     a = of(low),
     b = of(high),
     width = b - a || 1;
   const place = (value) => from + ((of(value) - a) / width) * (to - from);
-  place.ticks = (most) => (log ? decades(low, high, most) : ticks(low, high, most));
+  place.ticks = (most) => (log ? decades(low, high, most) : ticks(low / unit, high / unit, most).map((value) => value * unit));
   place.back = (pixel) => {
     const value = a + ((pixel - from) / (to - from)) * width;
     return log ? 10 ** value : value;

@@ -1,0 +1,112 @@
+"""The page of a sweep: which points are best in what, how two axes play together, and each point with its command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from clustersim.config.shipped import called
+from clustersim.errors import InputError
+from clustersim.pages.shell import page
+from clustersim.parallel.options import OPTIONS as OF_WORKLOAD
+from clustersim.report import store
+from clustersim.report.terminal import NAMES
+from clustersim.sweeps import log
+from clustersim.sweeps.evaluate import COLUMNS, Row
+from clustersim.sweeps.space import Point, varied
+from clustersim.sweeps.table import FRONT, HIGHER
+from clustersim.topology.options import OPTIONS as OF_TOPOLOGY
+
+SCRIPTS = (
+    *("words.js", "common.js", "plot.js", "points.js", "scatter.js", "heat_map.js", "parallel.js", "point_detail.js"),
+    "explorer.js",
+)
+STYLES = ("base.css", "explorer.css")
+MOST_POINTS = 100_000
+DIGITS = 6
+"""Figures of a number in the page; a run of the point says all of them."""
+
+
+def sweep_page(folder: Path) -> str:
+    """Return the page of a folder of `clustersim sweep`. Raises InputError when it is none, or has no points."""
+    manifest = store.manifest(folder)
+    if manifest is None or manifest.get("command") != "sweep":
+        what = f"the result of `clustersim {manifest.get('command')}`" if manifest else "no result"
+        raise InputError(f"{folder}: is {what}; give the folder of a sweep, such as one below results/")
+    points, rows, _ = log.read(folder)
+    if not rows:
+        raise InputError(f"{folder}: has no points yet; run the sweep again, which goes on from there")
+    if len(rows) > MOST_POINTS:
+        raise InputError(
+            f"{folder}: has {len(rows):,} points, and a page at most {MOST_POINTS:,}; sweep fewer axes at once"
+        )
+    found = [(points[name], rows[name]) for name in rows]
+    return page(f"Sweep: {folder.name}", SCRIPTS, STYLES, sweep_data(found, manifest))
+
+
+def sweep_data(found: Sequence[tuple[Point, Row]], manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the page draws: a column for all that differs between points, and once what does not."""
+    space = [point for point, _ in found]
+    axes = [COLUMNS.get(key, key) for key in varied(space)]
+    asked = [{COLUMNS.get(key, key): value for key, value in point.items()} for point in space]
+    table = [
+        row | {name: own[name] for name in axes if name in own} for (_, row), own in zip(found, asked, strict=True)
+    ]
+    names = dict.fromkeys(name for row in table for name in row)
+    columns = {name: [row.get(name) for row in table] for name in names}
+    ok = [row["status"] == "ok" for row in table]
+    same = {name: _only(values, ok) for name, values in columns.items() if name not in axes and _alike(values, ok)}
+    kept = [name for name in columns if name in axes or name in ("status", "reason") or name not in same]
+    return {
+        "command": _command(manifest),
+        "flags": _flags(space),
+        "axes": axes,
+        "columns": {name: _packed(columns[name]) for name in kept},
+        "same": {name: value for name, value in same.items() if value is not None and name not in ("status", "reason")},
+        "points": len(table),
+        "higher": list(HIGHER),
+        "front": list(FRONT.values()),
+        "names": NAMES,
+        "manifest": {key: manifest.get(key) for key in ("clustersim", "inputs", "options", "versions")},
+    }
+
+
+def _alike(values: Sequence[object], ok: Sequence[bool]) -> bool:
+    """Return whether a figure is the same at all points that have a result."""
+    first = _only(values, ok)
+    return all(value == first for value, has in zip(values, ok, strict=True) if has)
+
+
+def _only(values: Sequence[object], ok: Sequence[bool]) -> object:
+    return next((value for value, has in zip(values, ok, strict=True) if has), None)
+
+
+def _packed(values: Sequence[object]) -> dict[str, Any]:
+    """Return a column: numbers as they are, other values once, with their place for each point."""
+    if all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values):
+        return {"numbers": [_rounded(value) for value in values]}
+    texts: dict[str, int] = {}
+    places = [-1 if value is None else texts.setdefault(str(value), len(texts)) for value in values]
+    return {"texts": list(texts), "places": places}
+
+
+def _rounded(value: object) -> object:
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
+def _flags(space: Sequence[Point]) -> list[list[str]]:
+    """Return, by key of the points, its column and the words before its value on a command line."""
+    flags = {option.key: option.flag for option in (*OF_TOPOLOGY, *OF_WORKLOAD)}
+    keys = dict.fromkeys(key for point in space for key in point)
+    shared = {key: str(space[0].get(key)) for key in keys if len({str(point.get(key)) for point in space}) == 1}
+    return [[COLUMNS.get(key, key), flags.get(key, ""), key, shared.get(key, "")] for key in keys]
+
+
+def _command(manifest: Mapping[str, Any]) -> list[str]:
+    """Return the words of the command that all points share."""
+    inputs = manifest.get("inputs", {})
+    places = {part: Path(one["path"]) for part, one in inputs.items() if "path" in one}
+    if not {"topology", "workload"} <= places.keys():
+        raise InputError(f"{store.MANIFEST}: names no inputs; run the sweep again")
+    return ["clustersim", "run", called("topologies", places["topology"]), called("workloads", places["workload"])]

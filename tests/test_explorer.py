@@ -1,0 +1,110 @@
+"""The page of a sweep has every point, with its figures, the reason where there are none, and its command."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from clustersim.pages.shell import ASSETS
+from clustersim.pages.sweep import SCRIPTS, STYLES, sweep_data, sweep_page
+from clustersim.report import store
+from clustersim.sweeps import log
+
+AXES = ["--tp", "1,2,4,8", "--pp", "1,2", "--micro-batch", "1,4", "--set", "model.vocab=50304"]
+
+
+def _command(*words, cwd):
+    return subprocess.run(
+        [sys.executable, "-m", "clustersim", *words], cwd=cwd, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory):
+    place = tmp_path_factory.mktemp("explore")
+    done = _command("sweep", "hgx_h100_8", "llama3_8b", *AXES, "--workers", "1", "--out", "one", "--quiet", cwd=place)
+    assert done.returncode == 0, done.stderr
+    return place / "one"
+
+
+@pytest.fixture(scope="module")
+def found(sweep):
+    points, rows, _ = log.read(sweep)
+    return [(points[name], rows[name]) for name in rows], store.manifest(sweep)
+
+
+def _value(data, name, i):
+    packed = data["columns"].get(name)
+    if packed is None:
+        return data["same"].get(name)
+    if "numbers" in packed:
+        return packed["numbers"][i]
+    return packed["texts"][packed["places"][i]] if packed["places"][i] >= 0 else None
+
+
+def test_every_point_has_its_figures_or_its_reason(found):
+    data = sweep_data(*found)
+    assert data["points"] == len(found[0]) == 16
+    for i, (point, row) in enumerate(found[0]):
+        assert _value(data, "status", i) == row["status"]
+        assert [str(_value(data, name, i)) for name in data["axes"]] == [str(point[key]) for key in _varied(data)]
+        if row["status"] == "ok":
+            for name in ("step_time_s", "tokens_per_s", "mfu", "peak_memory_bytes", "compute_s", "bubble_s"):
+                assert _value(data, name, i) == pytest.approx(row[name], rel=1e-5)
+        else:
+            assert _value(data, "reason", i) == row["reason"]
+    assert {row["status"] for _, row in found[0]} == {"ok", "illegal", "does not fit"}
+
+
+def _varied(data):
+    return [key for name in data["axes"] for column, _, key, _ in data["flags"] if column == name]
+
+
+def test_the_words_of_a_point_are_those_of_the_sweep(sweep, found):
+    import polars as pl
+
+    data = sweep_data(*found)
+    commands = {}
+    for i, (point, _) in enumerate(found[0]):
+        words = list(data["command"])
+        for name, flag, key, shared in data["flags"]:
+            value = shared or str(_value(data, name, i))
+            words += [flag, value] if flag else ["--set", f"{key}={value}"]
+        commands[log.key(point)] = " ".join(words)
+    assert sorted(commands.values()) == sorted(pl.read_parquet(sweep / "points.parquet")["run"].to_list())
+
+
+def test_a_page_is_one_file_that_asks_nobody(sweep):
+    text = sweep_page(sweep)
+    assert text.count("<script") == text.count("</script") == 2
+    assert re.findall(r"""(?:src|href)\s*=\s*["']?(?:https?:)?//""", text) == []
+
+
+@pytest.mark.parametrize("name", sorted({*SCRIPTS, *STYLES}))
+def test_its_files_are_read_by_people(name):
+    text = (ASSETS / name).read_text(encoding="utf-8")
+    assert len(text.splitlines()) < 300
+    assert "innerHTML" not in text and "eval(" not in text
+
+
+def test_it_is_written_and_what_is_no_sweep_is_said_so(sweep, tmp_path):
+    done = _command("explore", str(sweep), "--out", "a.html", cwd=tmp_path)
+    assert done.returncode == 0 and "written to a.html (open it in a browser)" in done.stdout
+    assert (tmp_path / "a.html").read_text(encoding="utf-8") == sweep_page(sweep)
+    done = _command("explore", str(sweep), "--quiet", cwd=tmp_path)
+    assert done.returncode == 0 and (sweep / "report.html").exists()
+    (sweep / "report.html").unlink()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/manifest.json").write_text(json.dumps({"clustersim": "0.1.0", "command": "run"}))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty/manifest.json").write_text(json.dumps({"clustersim": "0.1.0", "command": "sweep"}))
+    (tmp_path / "empty/points.jsonl").write_text("")
+    for name, said in (
+        ("none", "is no result"),
+        ("run", "is the result of `clustersim run`"),
+        ("empty", "has no points yet"),
+    ):
+        done = _command("explore", name, cwd=tmp_path)
+        assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
