@@ -14,7 +14,7 @@ from clustersim.engine.instruction import Launch
 from clustersim.engine.script import scripts
 from clustersim.errors import ClustersimError, ConfigError, InputError
 from clustersim.model.kernel import Kernel
-from clustersim.model.operator import Collective
+from clustersim.model.operator import Awaited, Collective, Started
 from clustersim.model.parameters import parameters
 from clustersim.model.sharding import split, zipf_shares
 from clustersim.parallel.flops import model_flop
@@ -24,7 +24,8 @@ from clustersim.parallel.optimizer import update
 from clustersim.parallel.stages import stages
 from clustersim.report.critical_path import critical_path
 from clustersim.schedules.check import load as schedule
-from clustersim.simulation import run
+from clustersim.simulation import Simulator, run
+from clustersim.topology.build import build as built
 
 MODEL = """\
 name: experts
@@ -451,3 +452,69 @@ def test_errors_point_into_the_file():
         ConfigError, match=r"^w.yaml:10:7: parallelism.ep: 3 does not divide 8 experts; use 1, 2, 4, 8$"
     ):
         job(MODEL + "  ep: 3\n")
+
+
+SHARED = {"model__shared_experts": 2, "ep": 8, "dp": 8, **WIDE}
+
+
+def played(overlap, rate, fold=True, engine="simpy", **more):
+    """Return a step of eight nodes of one GPU, whose NICs have that rate in Gb/s."""
+    node = f"{{extends: hgx-h100, gpus: {{count: 1}}, nics: {{count: 1, rate: {rate}Gb/s}}}}"
+    topology = built(parse(f"cluster: {{nodes: 8, node: {node}}}\nfabric: {{kind: switch}}\n", "t.yaml"))
+    asked = job(parallelism__overlap__ep=overlap, **{**SHARED, **more})
+    return run(topology, asked, fold=fold, ignore_memory=True, engine=engine)
+
+
+def kernels_of(one):
+    return [step for stage in stages(one) for step in (*stage.forward, *stage.backward) if isinstance(step, Kernel)]
+
+
+def beside(result):
+    """Return the seconds of what a microbatch computes between where exchanges are started and where they are waited for."""
+    found, under, [stage] = [], False, stages(result.job)
+    for step in (*stage.forward, *stage.backward):
+        under = isinstance(step, Started) or (under and not isinstance(step, Awaited))
+        found += [step] if under and isinstance(step, Kernel) else []
+    seconds = Simulator(result.topology).preparation.seconds(result.job, found)
+    return sum(seconds[kernel] for kernel in found)
+
+
+def test_exchanges_that_are_longer_hide_all_that_shared_experts_compute_beside_them():
+    apart, together = (played(mode, 10) for mode in ("none", "shared"))
+    saved = apart.summary["step_time_s"] - together.summary["step_time_s"]
+    assert saved == pytest.approx(together.job.microbatches * beside(together), rel=1e-6)
+
+
+def test_exchanges_that_are_shorter_cost_nothing_beside_shared_experts():
+    apart, together = (played(mode, 400, model__shared_ffn=65536) for mode in ("none", "shared"))
+    counted = together.parts[0]["ep"]  # only how many rows there are is still waited for
+    saved = apart.summary["step_time_s"] - together.summary["step_time_s"]
+    assert saved == pytest.approx(apart.parts[0]["ep"] - counted, rel=1e-6)
+    assert counted < 0.2 * apart.parts[0]["ep"]
+
+
+@pytest.mark.parametrize("more", [{}, {"pp": 2, "ep": 4, "dp": 4}, {"tp": 2, "ep": 4, "dp": 4, "expert_tp": 1}])
+def test_shared_experts_beside_exchanges_are_the_same_kernels_for_both_players_folded_or_not(more):
+    more = {**more, "parallelism__tp_across_nodes": True}
+    reference = played("shared", 100, **more)
+    for other in (played("shared", 100, engine="auto", **more), played("shared", 100, fold=False, **more)):
+        assert other.summary["step_time_s"] == pytest.approx(reference.summary["step_time_s"], rel=1e-9)
+    apart = played("none", 100, **more)
+    assert sorted(kernels_of(apart.job)) == sorted(kernels_of(reference.job))
+    assert apart.summary["memory"]["peak_bytes"] == pytest.approx(reference.summary["memory"]["peak_bytes"])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model__shared_experts": 0}, "set model.shared_experts or write none"),
+        ({"ep": 1}, "ep is 1; raise parallelism.ep or write none"),
+        (
+            {"training__recompute": "selective", "training__recompute_modules": ["shared_experts"]},
+            "exclude each other; leave one of them out",
+        ),
+    ],
+)
+def test_what_cannot_run_beside_exchanges_is_said(change, said):
+    with pytest.raises(ConfigError, match=f"overlap.ep: shared.*{said}"):
+        job(parallelism__overlap__ep="shared", **{**SHARED, **change})

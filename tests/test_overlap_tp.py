@@ -72,6 +72,7 @@ def test_two_that_begin_together_on_one_link_take_twice_as_long_and_slow_what_is
     assert played(one, one) == pytest.approx([4.0, 4.0])  # 4 s of moving leave 3 s of computation
 
 
+COLUMNS = ("qkv", "fc1")
 MODES = {"parallelism__tp": 4, "parallelism__dp": 2, "model__hidden": 2048, "training__seq": 1024}
 
 
@@ -80,7 +81,7 @@ def step(mode, fold=True, engine="simpy", **more):
     return run(cluster(2), job(**overrides), fold=fold, ignore_memory=True, engine=engine).summary
 
 
-@pytest.mark.parametrize("mode", ["none", "bulk", "ring"])
+@pytest.mark.parametrize("mode", ["none", "bulk", "ring", "async"])
 @pytest.mark.parametrize("pp", [1, 2])
 def test_both_players_and_folding_agree(mode, pp):
     more = {"parallelism__pp": pp, "parallelism__dp": 2 // pp}
@@ -90,7 +91,7 @@ def test_both_players_and_folding_agree(mode, pp):
     assert sum(reference["breakdown_s"].values()) == pytest.approx(reference["step_time_s"], rel=1e-9)
 
 
-@pytest.mark.parametrize("mode", ["bulk", "ring"])
+@pytest.mark.parametrize("mode", ["bulk", "ring", "async"])
 def test_a_slow_gpu_slows_what_its_peers_compute_beside_communication(mode):
     wide = MODES | {"model__hidden": 8192, "model__heads": 64, "training__seq": 4096, "parallelism__overlap.tp": mode}
     asked = job(**wide, parallelism__sequence_parallel=True)
@@ -115,3 +116,31 @@ def test_chunks_move_and_multiply_what_the_whole_does():
         return products, sum(step.size for step in steps if isinstance(step, Collective))
 
     assert sums("ring") == pytest.approx(sums("none"))
+
+
+def test_async_gathers_the_input_once_and_keeps_it():
+    def sums(mode):
+        placed = job(**MODES, **{"parallelism__overlap.tp": mode}, parallelism__sequence_parallel=True).place(8, 4)
+        [stage] = stages(placed)
+        blocks = [op for layer, count in stage.layers if layer.name == "block" for op in layer.operators * count]
+        steps = [step for op in blocks for step in (*op.forward, *op.backward_input, *op.backward_weight)]
+        products = sum(step.flop for step in steps if isinstance(step, Kernel) and step.kind == "linear")
+        moved = sum(step.size for step in steps if isinstance(step, Collective))
+        again = sum(
+            step.size for op in blocks for step in op.forward if isinstance(step, Collective) and op.name in COLUMNS
+        )
+        kept = sum(op.kept_input for op in blocks if op.name in COLUMNS)
+        return products, moved, again, kept
+
+    (products, moved, gathered, kept), other = sums("none"), sums("async")
+    assert other == pytest.approx((products, moved - gathered, gathered, 4 * kept))
+
+
+def test_async_is_exposed_as_its_chunks_are():
+    """Own chunk first where it gathers, last where it reduces: t products, and of each transfer what is longer than a product."""
+    wide = {"model__hidden": 8192, "model__heads": 64, "training__seq": 4096}
+    asked = step("async", **wide)
+    assert asked["breakdown_s"]["tp"] < step("ring", **wide)["breakdown_s"]["tp"]
+    assert step("async", **wide, parallelism__sequence_parallel=False) == step(
+        "none", **wide, parallelism__sequence_parallel=False
+    )

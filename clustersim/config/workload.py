@@ -180,11 +180,15 @@ class Overlap(Spec):
     """Parameters of the distributed optimizer are gathered during the first forward passes."""
     p2p: bool = False
     """A stage goes on while its activations travel."""
-    tp: Literal["none", "bulk", "ring"] = "none"
+    tp: Literal["none", "bulk", "ring", "async"] = "none"
     """Which tensor-parallel communication runs beside products. `bulk`: in the backward pass of a column-parallel linear, the
     gather of its input under the gradient of the input and the reduction of that under the gradient of the weights (Megatron
     since 2021). `ring`: those, and gathers and reductions in chunks under the chunks of the product that they feed or that feeds
-    them (Transformer Engine's userbuffers; needs sequence_parallel)."""
+    them (Transformer Engine's userbuffers; needs sequence_parallel). `async`: gathers and reductions in as many chunks as
+    ranks, by copy engines; the gathered input is kept for the weights' gradient (PyTorch's async TP; needs sequence_parallel)."""
+    ep: Literal["none", "shared"] = "none"
+    """What runs beside the exchanges of rows between expert-parallel ranks. `shared`: the experts that every token visits, their
+    first linear under the way out and the second under the way back (Megatron's moe_shared_expert_overlap)."""
 
 
 class Fsdp(Spec):

@@ -160,6 +160,8 @@ ALIASES: Mapping[str, Alias] = {
     "overlap_param_gather": (("parallelism", "overlap", "param_gather"), same),
     "overlap_p2p_comm": (("parallelism", "overlap", "p2p"), same),
     "overlap_p2p_communication": (("parallelism", "overlap", "p2p"), same),
+    "tp_comm_overlap": (("parallelism", "overlap", "tp"), only(True, "ring")),
+    "moe_shared_expert_overlap": (("parallelism", "overlap", "ep"), only(True, "shared")),
     "no_overlap_p2p_communication": (("parallelism", "overlap", "p2p"), inverse),
 }
 

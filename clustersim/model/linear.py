@@ -27,17 +27,21 @@ def column(
     whole = (shard.tokens, inputs)
     gather = shard.exchange("all_gather", *whole) if shard.sequence_parallel else ()
     reduce = shard.exchange("reduce_scatter" if shard.sequence_parallel else "all_reduce", *whole)
-    size = input_size(shard)
     forward, gradient = product(shard, inputs, outputs), dgrad(shard, inputs, outputs)
     weight = wgrad(shard, inputs, outputs, bias)
+    back: Steps = (*beside(shard, gather, len(gradient)), *gradient, *beside(shard, reduce, len(weight)))
+    whole_kept = shard.overlap == "async" and chunks
+    if whole_kept:
+        back = scattered(shard, reduce, partial(dgrad, shard, inputs, outputs), inputs)
+    kept = input_size(shard) * (shard.tokens if whole_kept else shard.local) * inputs
     return Operator(
         name,
         gathered(shard, gather, partial(product, shard, inputs, outputs)) if chunks else (*gather, *forward),
-        (*beside(shard, gather, len(gradient)), *gradient, *beside(shard, reduce, len(weight))),
+        back,
         weight,
         parameters=inputs * outputs + (outputs if bias else 0),
-        saved=size * shard.local * inputs + saved,
-        kept_input=size * shard.local * inputs,
+        saved=kept + saved,
+        kept_input=kept,
     )
 
 
@@ -49,7 +53,7 @@ def row(shard: ShardedModel, name: str, inputs: int, outputs: int, *, bias: bool
     replicated = shard.replicated(outputs) if bias else 0
     return Operator(
         name,
-        scattered(shard, reduce, partial(product, shard, inputs, outputs)),
+        scattered(shard, reduce, partial(product, shard, inputs, outputs), outputs),
         gathered(shard, gather, partial(dgrad, shard, inputs, outputs)),
         wgrad(shard, inputs, outputs, bias),
         parameters=inputs * outputs + replicated,
@@ -67,12 +71,14 @@ SPLITS = 4
 
 def beside(shard: ShardedModel, calls: tuple[Collective, ...], kernels: int) -> tuple[Collective, ...]:
     """Return collectives under so many of the kernels that follow, if any runs under products."""
-    return calls if shard.overlap == "none" else tuple(call._replace(over=kernels, sms=SMS) for call in calls)
+    return (
+        calls if shard.overlap in ("none", "async") else tuple(call._replace(over=kernels, sms=SMS) for call in calls)
+    )
 
 
 def gathered(shard: ShardedModel, gather: tuple[Collective, ...], make: Callable[..., tuple[Kernel, ...]]) -> Steps:
     """Return a product of what is gathered: whole, or in chunks, the own one first, under the ring that brings the next."""
-    if shard.overlap != "ring" or not gather or shard.tokens % shard.tp:
+    if shard.overlap not in ("ring", "async") or not gather or shard.tokens % shard.tp:
         return (*gather, *make())
     chunk = make(rows=shard.tokens // shard.tp)
     [call] = gather
@@ -81,8 +87,21 @@ def gathered(shard: ShardedModel, gather: tuple[Collective, ...], make: Callable
     return (*(ring * (shard.tp - 1)), *chunk)
 
 
-def scattered(shard: ShardedModel, reduce: tuple[Collective, ...], make: Callable[..., tuple[Kernel, ...]]) -> Steps:
-    """Return a product whose sums are scattered: whole, or in chunks, each under the product of the next; the last is exposed."""
+def scattered(
+    shard: ShardedModel, reduce: tuple[Collective, ...], make: Callable[..., tuple[Kernel, ...]], columns: int
+) -> Steps:
+    """Return a product of so many columns whose sums are scattered: whole, or in chunks, each under the product of the next.
+
+    The last is exposed; of PyTorch's chunks the last is the rank's own, and the sum of all that arrived follows it
+    (_fused_matmul_reduce_scatter in torch/distributed/_symmetric_memory).
+    """
+    if shard.overlap == "async" and reduce and not shard.tokens % shard.tp:
+        own = make(rows=shard.tokens // shard.tp)
+        [call] = reduce
+        step = call._replace(size=call.size / (shard.tp - 1), over=len(own))
+        total = copy(shard, "sum_chunks", shard.tokens // shard.tp, columns, (shard.tp + 1) * shard.size)
+        sent: Steps = (step, *own)
+        return (*own, *(sent * (shard.tp - 1)), total)
     if shard.overlap != "ring" or not reduce or shard.tokens % SPLITS:
         return (*make(), *reduce)
     chunk = make(rows=shard.tokens // SPLITS)

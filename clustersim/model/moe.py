@@ -6,18 +6,23 @@ tokens then travel (`dispatch`). Rows fall evenly on the experts of a rank.
 
 from __future__ import annotations
 
+from typing import cast
+
 from clustersim.model.attention import residual_part
 from clustersim.model.elementwise import add, copy
 from clustersim.model.kernel import Kernel, gemm
 from clustersim.model.linear import accumulate, dgrad, input_size, product, wgrad
 from clustersim.model.mlp import activation_part, dense
-from clustersim.model.operator import Collective, Operator, Steps
+from clustersim.model.operator import Awaited, Collective, Operator, Started, Steps
 from clustersim.model.sharding import ShardedModel, gated
 
 
 def moe_part(shard: ShardedModel) -> tuple[Operator, ...]:
     """Return the operators of a mixture of experts without its norm."""
-    if shard.spread:
+    if shard.parallelism.overlap.ep == "shared" and shard.ep > 1 and shard.model.shared_experts:
+        first, *between, last = dense_experts(shard)
+        halves = (under(dispatch(shard), (first, *between)), *routed(shard), under(combine(shard), (last,)))
+    elif shard.spread:
         halves = (dispatch(shard), *routed(shard), *dense_experts(shard), combine(shard))
     else:
         halves = (permute(shard), *routed(shard), *shared(shard), unpermute(shard))
@@ -173,6 +178,31 @@ def combine(shard: ShardedModel) -> Operator:
         ),
         saved=z * k * shape[0] * shape[1],
     )
+
+
+def under(exchange: Operator, parts: tuple[Operator, ...]) -> Operator:
+    """Return an exchange over ep with other operators beside it: all of them forward, the gradients of their inputs backward.
+
+    As shared experts are in Megatron (core/transformer/moe/shared_experts.py); the weights' gradients come behind.
+    """
+    forward = tuple(step for part in parts for step in part.forward)
+    backward = tuple(step for part in reversed(parts) for step in part.backward_input)
+    return exchange._replace(
+        forward=_beside(exchange.forward, forward),
+        backward_input=_beside(exchange.backward_input, backward),
+        backward_weight=tuple(step for part in reversed(parts) for step in part.backward_weight),
+        parameters=sum(part.parameters for part in parts),
+        replicated=sum(part.replicated for part in parts),
+        saved=exchange.saved + sum(part.saved for part in parts),
+        kept_input=sum(part.kept_input for part in parts),
+    )
+
+
+def _beside(steps: Steps, others: Steps) -> Steps:
+    """Return steps whose exchange over ep runs beside others."""
+    [place] = (i for i, step in enumerate(steps) if isinstance(step, Collective) and step.group == "ep")
+    call = cast(Collective, steps[place])
+    return (*steps[:place], Started(call), *others, Awaited(call.group), *steps[place + 1 :])
 
 
 def counts(shard: ShardedModel) -> Collective:

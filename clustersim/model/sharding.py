@@ -191,7 +191,8 @@ class ShardedModel:
     def overlap(self) -> str:
         """Which tp collectives run beside products; those in chunks need the sequence split."""
         chosen = self.parallelism.overlap.tp
-        return "none" if self.tp == 1 else "bulk" if chosen == "ring" and not self.sequence_parallel else chosen
+        whole = {"ring": "bulk", "async": "none"}.get(chosen, chosen)
+        return "none" if self.tp == 1 else chosen if self.sequence_parallel else whole
 
     def across(self, op: CollectiveOp) -> tuple[Collective, ...]:
         """Return the exchange of the rows of this rank's tokens with the experts of the ep group, or nothing when ep is 1."""

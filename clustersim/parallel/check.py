@@ -162,6 +162,22 @@ def _between(model: Model, kind: Model) -> bool:
     return model.experts is not None and not kind.experts
 
 
+def expert_overlap(job: Job) -> Iterator[Finding]:
+    """What runs beside the exchanges of rows is there, and runs once."""
+    p, t, key = job.parallelism, job.training, "parallelism.overlap.ep"
+    if p.overlap.ep == "none":
+        return
+    if not any(kind.shared_experts for kind, _ in distinct(job.model)):
+        yield (
+            key,
+            "shared runs experts that every token visits beside the exchanges; set model.shared_experts or write none",
+        )
+    elif p.ep == 1:
+        yield key, "shared runs beside exchanges between ranks, and ep is 1; raise parallelism.ep or write none"
+    elif "shared_experts" in t.recompute_modules:
+        yield key, "shared and training.recompute_modules: shared_experts exclude each other; leave one of them out"
+
+
 def expert_parallel(job: Job) -> Iterator[Finding]:
     """Ep and expert_tp divide the experts and the ranks, come with sequence parallelism, and bound the imbalance."""
     p, experts, busiest = job.parallelism, job.model.experts, job.training.expert_imbalance
@@ -356,6 +372,7 @@ RULES: tuple[Callable[[Job], Iterator[Finding]], ...] = (
     encoder_decoder,
     tensor_parallel,
     expert_parallel,
+    expert_overlap,
     context_parallel,
     pipeline_parallel,
     training_fits,

@@ -117,13 +117,13 @@ _NOT_MODELLED = """
     masked_softmax_fusion memory_efficient_layer_norm microbatch_group_size_per_virtual_pipeline_stage
     microbatch_group_size_per_vp_stage mla_down_proj_fusion moe_deepep_num_sms moe_enable_deepep
     moe_flex_dispatcher_backend moe_grouped_gemm moe_layer_recompute moe_permute_fusion moe_router_fusion
-    moe_shared_expert_overlap moe_token_dispatcher_type nccl_communicator_config_path nccl_ub no_align_param_gather
+    moe_token_dispatcher_type nccl_communicator_config_path nccl_ub no_align_param_gather
     no_bias_dropout_fusion no_bias_gelu_fusion no_bias_swiglu_fusion no_gradient_accumulation_fusion
     no_masked_softmax_fusion no_persist_layer_norm no_rope_fusion optimizer_cuda_graph
     overlap_moe_expert_parallel_comm overlap_p2p_communication_warmup_flush overlap_param_gather_with_optimizer_step
     persist_layer_norm qk_l2_norm reset_attention_mask reuse_grad_buf_for_mxfp8_param_ag
     sharp_enabled_group tp_comm_atomic_ag tp_comm_atomic_rs tp_comm_bootstrap_backend tp_comm_bulk_dgrad
-    tp_comm_bulk_wgrad tp_comm_overlap tp_comm_overlap_ag tp_comm_overlap_cfg tp_comm_overlap_disable_fc1
+    tp_comm_bulk_wgrad tp_comm_overlap_ag tp_comm_overlap_cfg tp_comm_overlap_disable_fc1
     tp_comm_overlap_disable_qkv tp_comm_overlap_rs tp_comm_overlap_rs_dgrad tp_comm_split_ag tp_comm_split_rs
     use_nccl_ub use_precision_aware_optimizer use_ring_exchange_p2p use_sharp use_transformer_engine_op_fuser
     wgrad_deferral_limit
