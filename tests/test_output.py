@@ -145,12 +145,11 @@ def test_every_event_of_the_trace_has_its_fields(stored):
     for event in trace["traceEvents"]:
         assert isinstance(event["pid"], int)
         if event["ph"] == "M":
-            assert event["name"] in ("process_name", "thread_name")
-            assert isinstance(event["args"]["name"], str)
+            [value] = event["args"].values()
+            assert isinstance(value, int if event["name"].endswith("sort_index") else str)
             named.add((event["pid"], event.get("tid")))
-        else:
-            assert event.keys() == {"ph", "pid", "tid", "name", "ts", "dur"}
-            assert event["ph"] == "X"
+        elif event["ph"] == "X":
+            assert event.keys() - {"args"} == {"ph", "pid", "tid", "name", "ts", "dur"}
             assert event["name"]
             assert (event["pid"], event["tid"]) in named
             assert (event["pid"], None) in named
@@ -184,19 +183,20 @@ def test_a_trace_that_is_cut_shows_whole_ranks_and_says_so(tmp_path, monkeypatch
     monkeypatch.setattr(trace, "MAX_EVENTS", 400)
     result = run(*jobs)
     assert trace.left_out(result.summary) == [
-        "trace.json.gz shows 4 of 8 classes of ranks, each of them whole: more than 400 events would be too many for a browser"
+        "trace.json.gz shows 4 of 8 classes of ranks, each of them whole: more than 400 events would be too many for a browser; "
+        "`clustersim trace RESULT --ranks all` cuts nothing"
     ]
     keep(result, tmp_path / "x")
     written = events(tmp_path / "x")
-    assert written["otherData"] == result.summary["trace"] == {**whole, "rank_classes_shown": 4, "ranks_shown": 4}
-    slices = [event for event in written["traceEvents"] if event["ph"] == "X" and event["tid"] == 0]
+    assert result.summary["trace"] == {**whole, "rank_classes_shown": 4, "ranks_shown": 4}
+    assert result.summary["trace"].items() <= written["otherData"].items()
+    slices = [event for event in written["traceEvents"] if event["ph"] == "X" and event["tid"] == 1]
     ranks = pl.read_parquet(tmp_path / "x" / "spans.parquet").filter(pl.col("stream") == "compute")
-    shown = {f"rank {rank}": cell for cell, rank in enumerate(sorted(set(ranks["rank"].to_list())))}
-    lane = [shown[f"rank {rank}"] for rank in (0, 2, 4, 6)]  # dp 0 of each of the 4 pipeline ranks
-    assert sorted({event["pid"] for event in slices}) == sorted(lane)
+    lane = [1, 3, 5, 7]  # dp 0 of each of the 4 pipeline ranks: ranks 0, 2, 4, 6
+    assert sorted({event["pid"] for event in slices}) == lane
     every = ranks.filter(pl.col("rank").is_in([0, 2, 4, 6]), pl.col("end_s") > pl.col("start_s"))
     assert len(slices) == len(every)
-    assert len(slices) <= len(written["traceEvents"]) <= 400 + 100
+    assert len(slices) <= sum(event["ph"] == "X" for event in written["traceEvents"]) <= 400
     monkeypatch.setattr(trace, "MAX_EVENTS", 1)
     assert run(*jobs).summary["trace"]["rank_classes_shown"] == 1
 
@@ -204,7 +204,7 @@ def test_a_trace_that_is_cut_shows_whole_ranks_and_says_so(tmp_path, monkeypatch
 def test_compute_slices_of_the_trace_are_the_spans(stored):
     _, folder = stored
     spans = pl.read_parquet(folder / "spans.parquet").filter(pl.col("stream") == "compute")
-    computed = [e for e in events(folder)["traceEvents"] if e["ph"] == "X" and e["tid"] == 0]
+    computed = [e for e in events(folder)["traceEvents"] if e["ph"] == "X" and e["tid"] == 1]
     assert len(computed) == len(spans.filter(pl.col("end_s") > pl.col("start_s")))
     assert sum(e["dur"] for e in computed) / 1e6 == pytest.approx((spans["end_s"] - spans["start_s"]).sum(), rel=1e-6)
 

@@ -60,3 +60,12 @@ def test_what_transfers_take_from_each_other_stands_apart(up, shared):
     whats = {row["what"] for row in rows if not row["link"]}
     assert COMPUTING in whats
     assert (SHARING in whats) == shared
+
+
+def test_a_slower_type_of_node_is_no_slow_link():
+    from clustersim.simulation import simulate as forecast
+
+    rows = forecast("topologies/mixed_h100_b200_64.yaml", "workloads/llama3_70b.yaml", engine="auto").summary[
+        "critical_path"
+    ]
+    assert not any(row.get("slow") for row in rows["by_link"])

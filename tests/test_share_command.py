@@ -159,7 +159,7 @@ def test_the_trace_has_a_process_a_job_whose_slices_do_not_overlap(call):
     assert set(tracks) <= named
     for slices in tracks.values():
         assert all(a[1] <= b[0] + 1e-9 for a, b in pairwise(sorted(slices)))
-    assert min(begin for (pid, _), slices in tracks.items() if pid == 1 for begin, _ in slices) >= 1000
+    assert min(begin for (pid, _), slices in tracks.items() if pid == 2 for begin, _ in slices) >= 1000
 
 
 def test_the_same_inputs_give_the_same_bytes(call):

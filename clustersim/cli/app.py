@@ -13,6 +13,7 @@ COMMANDS = {
     "run": "run:run",
     "explain": "explain:explain",
     "compare": "compare:compare",
+    "trace": "trace:trace",
     "jobs": "jobs:jobs",
     "show": "show:show",
     "schedule": "schedule:schedule",

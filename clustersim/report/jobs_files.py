@@ -12,7 +12,7 @@ import numpy as np
 from clustersim.report.document import document
 from clustersim.report.jobs_facts import Shared
 from clustersim.report.store import MANIFEST, Question, put, write_json, write_table
-from clustersim.report.trace import slices, streams, write_events
+from clustersim.report.trace import FIRST, slices, streams, write_events
 
 if TYPE_CHECKING:
     import polars as pl
@@ -90,9 +90,9 @@ def links_table(shared: Shared) -> pl.DataFrame:
 
 def _events(shared: Shared) -> Iterator[str]:
     """Yield the trace: one process a job, one track a stream of a rank cell."""
-    for number, one in enumerate(shared.jobs):
+    for number, one in enumerate(shared.jobs, FIRST):
         yield f'{{"ph":"M","pid":{number},"name":"process_name","args":{{"name":{json.dumps(one.name)}}}}}'
-        begun = 0
+        begun = FIRST
         for cell, row in one.traced(len(shared.jobs)).items():
             names = ["compute", *sorted({name for span in row for name in streams(span)} - {"compute"})]
             track = {name: begun + i for i, name in enumerate(names)}

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Ints
+from clustersim.arrays import Floats, Ints
 from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import HOST, Activity
 from clustersim.engine.network import Variant
@@ -26,6 +26,7 @@ COMPUTING = "no transfer: kernels, and waiting for the host"
 LATENCY = "latency, and rates that no link decides"
 SHARING = "links shared with other transfers"
 _SLOW = 1 - 1e-9
+_SEVERAL = 16  # types of nodes at most: what more links than a sixteenth have is the rate of a type
 
 
 class PathShares(NamedTuple):
@@ -149,14 +150,19 @@ def cable(link: str) -> str:
     return link.replace("-up", "").replace("-down", "")
 
 
-def _full(topology: Topology) -> Any:
-    """Return the bytes/s of the fastest link of each tier."""
+def _full(topology: Topology) -> Floats:
+    """Return the bytes/s of a sound link of each tier: the fastest's, or where types of nodes are mixed the slowest type's."""
 
-    def found() -> Any:
-        own = (topology.capacity[tier.first :][: tier.links] for tier in topology.tiers)
-        return np.array([one.max() if len(one) else 0.0 for one in own])
+    def found() -> Floats:
+        own = [topology.capacity[tier.first :][: tier.links] for tier in topology.tiers]
+        return np.array([_sound(one, bool(topology.pools)) if len(one) else 0.0 for one in own])
 
-    return topology.memo.once("fastest of each tier", found)
+    return topology.memo.once("sound links of each tier", found)
+
+
+def _sound(capacity: Floats, mixed: bool) -> float:
+    rates, often = np.unique(capacity, return_counts=True)
+    return float(rates[often >= len(capacity) / _SEVERAL][0] if mixed and len(rates) <= _SEVERAL else rates[-1])
 
 
 def _link(links: list[int], seconds: float, topology: Topology) -> dict[str, Any]:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clustersim.report.document import document
+from clustersim.report.step_trace import StepTrace, TraceDetails, by_class, of_ranks
 from clustersim.report.store import MANIFEST, Question, put, write_columns, write_json
 from clustersim.report.tables import links_table, memory_table, ranks_table, spans_table
-from clustersim.report.trace import write_trace
+from clustersim.report.trace import Spans, chosen, pack_events, write_events
+from clustersim.writing import save as write_file
 from clustersim.writing import write
 
 if TYPE_CHECKING:
+    from clustersim.arrays import Ints
     from clustersim.engine.compile import Plan
+    from clustersim.engine.launching import Seconds
     from clustersim.engine.memory import RankMemory
     from clustersim.engine.record import Record
     from clustersim.topology.model import Topology
@@ -44,15 +50,77 @@ def save(
         write_columns(place / "spans.parquet", spans_table(record, plan))
         write_columns(place / "ranks.parquet", ranks_table(plan, parts, stage_of))
         write_columns(place / "links.parquet", links_table(plan, topology, record.end))
-        write_columns(place / "memory.parquet", memory_table(memory, record, plan, stage_of))
-        write_trace(place / "trace.json.gz", record, plan, width)
+        held = memory_table(memory, record, plan, stage_of)
+        write_columns(place / "memory.parquet", held)
+        spans = chosen(record.spans, plan, width)
+        trace = StepTrace(record, plan, spans, by_class(plan, spans), held, stage_of)
+        write_events(place / "trace.json.gz", trace_facts(summary, asked.digest, summary["trace"]), trace.events())
         for name, text in (pages or {}).items():
             write(place / name, text.encode())
 
     return put(target, asked, fill, force)
 
 
+def whole_trace(
+    path: Path,
+    summary: dict[str, Any],
+    plan: Plan,
+    record: Record,
+    memory: list[RankMemory],
+    ranks: Sequence[int] | None,
+    families: Mapping[str, Ints],
+    seconds: Sequence[Seconds],
+    question: str,
+) -> int:
+    """Write the trace of a step with all that it can show, and return how many events it has.
+
+    ranks: those that are drawn; None: one of each kind. families: the ranks of all groups by family. seconds: of every kernel
+    by type of node; none: kernels are not drawn. question: the digest of what the result answers. Raises InputError when the
+    place cannot be written, DiskFullError when it is full.
+    """
+    width = ranks_per_stage(summary)
+    stage_of = [int(first) // width for first in plan.first]
+    kept = dict.fromkeys(
+        range(len(plan.programs)) if ranks is None else plan.network.cells.ranks.of[list(ranks)].tolist()
+    )
+    spans: Spans = {cell: [] for cell in sorted(kept)}
+    for span in record.spans:
+        if span.rank in spans:
+            spans[span.rank].append(span)
+    processes = by_class(plan, spans) if ranks is None else of_ranks(plan, ranks)
+    shares = summary["predictor"]["clock_shares"].get(summary["parallelism"]["precision"], {})
+    details = TraceDetails(seconds, _links(summary, plan), shares.get("share", 1.0))
+    held = memory_table(memory, record, plan, stage_of)
+    trace = StepTrace(record, plan, spans, processes, held, stage_of, {} if ranks is None else families, details)
+    every = int(plan.size.sum())
+    said = {"ranks": every, "ranks_shown": every if ranks is None else len(ranks), "kernels_shown": bool(seconds)}
+    count = Counter[str]()
+    packed = BytesIO()
+    pack_events(packed, trace_facts(summary, question, said), _counted(trace.events(), count))
+    write_file(path, packed.getvalue())
+    return count["events"]
+
+
+def _counted(events: Iterator[str], count: Counter[str]) -> Iterator[str]:
+    for event in events:
+        count["events"] += 1
+        yield event
+
+
+def _links(summary: dict[str, Any], plan: Plan) -> list[int]:
+    """Return the links that limit the critical path, by number."""
+    names = [row["link"] for row in summary["critical_path"]["by_link"] if row["link"]]
+    tiers = {tier.name: tier.first for tier in plan.network.topology.tiers}
+    return [tiers[name.partition("[")[0]] + int(name.partition("[")[2][:-1]) for name in names]
+
+
+def trace_facts(summary: dict[str, Any], question: str, shown: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metadata of a trace: what was simulated, and how much of it is shown."""
+    said = {key: summary[key] for key in ("name", "cluster", "parallelism", "step_time_s")}
+    return {**document("run", said), "question": question, **shown}
+
+
 def ranks_per_stage(summary: dict[str, Any]) -> int:
-    """Return how many ranks one pipeline rank has: tp·dp."""
+    """Return how many ranks one pipeline rank has: tp·cp·dp."""
     split = summary["parallelism"]
-    return int(split["tp"]) * int(split["dp"])
+    return int(split["tp"]) * int(split["cp"]) * int(split["dp"])

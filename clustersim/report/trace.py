@@ -1,4 +1,4 @@
-"""The timeline as a Chrome trace, which https://ui.perfetto.dev opens: one process a rank cell, one track a stream.
+"""Timelines as Chrome traces, which https://ui.perfetto.dev opens: which spans are shown, and their slices on tracks of streams.
 
 Times are in microseconds, as the format wants. Moves inside a forward or backward pass are on the track of their own stream,
 at the times that they really had (when the activity ran undisturbed, those of its template).
@@ -11,31 +11,30 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from clustersim.engine.compile import Plan
 from clustersim.engine.program import READY, Span
-from clustersim.engine.record import Record
 
 MAX_EVENTS = 2_000_000
 """Slices of one trace at most: what a browser still moves smoothly. Beyond, whole rank classes are left out."""
 
+FIRST = 1
+"""The lowest number of a process and of a thread: 0 is the idle one of a system."""
+ALL = "; `clustersim trace RESULT --ranks all` cuts nothing"
 Spans = dict[int, list[Span]]
 """Spans by rank cell."""
 
 
-def write_trace(path: Path, record: Record, plan: Plan, width: int) -> None:
-    """Write the gzipped trace of a step, of the rank cells that `chosen` takes; the same record gives the same bytes.
-
-    width: ranks of one pipeline rank (tp·dp).
-    """
-    kept = chosen(record.spans, plan, width)
-    write_events(path, shown(kept, plan), _events(kept, plan))
-
-
 def write_events(path: Path, facts: object, lines: Iterator[str]) -> None:
     """Write the gzipped trace of these events, one a line; `facts`, what it shows of the step, are its metadata."""
-    with path.open("wb") as raw, gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0, compresslevel=3) as file:
+    with path.open("wb") as raw:
+        pack_events(raw, facts, lines)
+
+
+def pack_events(raw: IO[bytes], facts: object, lines: Iterator[str]) -> None:
+    """Write the same into an open file."""
+    with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0, compresslevel=3) as file:
         file.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(facts)},"traceEvents":[\n'.encode())
         separator = ""
         while batch := ",\n".join(islice(lines, 20_000)):
@@ -89,23 +88,10 @@ def left_out(summary: Mapping[str, Any]) -> list[str]:
     traces = [(f" of {job['name']}", job["trace"]) for job in summary.get("jobs", ())] or [("", summary["trace"])]
     return [
         f"trace.json.gz shows {facts['rank_classes_shown']:,} of {facts['rank_classes']:,} classes of ranks{whose}, each "
-        f"of them whole: more than {MAX_EVENTS:,} events would be too many for a browser"
+        f"of them whole: more than {MAX_EVENTS:,} events would be too many for a browser{ALL if not whose else ''}"
         for whose, facts in traces
         if facts["rank_classes_shown"] < facts["rank_classes"]
     ]
-
-
-def _events(spans: Spans, plan: Plan) -> Iterator[str]:
-    names = {name for row in spans.values() for span in row for name in streams(span)}
-    track = {name: i for i, name in enumerate(["compute", *sorted(names - {"compute"})])}
-    for cell, row in spans.items():
-        first, size = int(plan.first[cell]), int(plan.size[cell])
-        label = f"rank {first}" + (f" (and {size - 1} like it)" if size > 1 else "")
-        yield f'{{"ph":"M","pid":{cell},"name":"process_name","args":{{"name":"{label}"}}}}'
-        for name, tid in track.items():
-            yield f'{{"ph":"M","pid":{cell},"tid":{tid},"name":"thread_name","args":{{"name":"{name}"}}}}'
-        for span in row:
-            yield from slices(span, cell, track)
 
 
 def streams(span: Span) -> set[str]:
@@ -119,7 +105,7 @@ def slices(span: Span, process: int, track: Mapping[str, int]) -> Iterator[str]:
     if span.kind == READY:
         return
     if span.end > span.start:
-        yield _slice(process, track[span.stream], _name(span), span.start, span.end)
+        yield _slice(process, track[span.stream], name_of(span), span.start, span.end)
     if span.stream != "compute" or span.activity is None:
         return
     ends = span.segment_ends or [span.start + end for end in span.activity.ends]
@@ -129,7 +115,8 @@ def slices(span: Span, process: int, track: Mapping[str, int]) -> Iterator[str]:
             yield _slice(process, track[family], family, ends[2 * i], ends[2 * i + 1])
 
 
-def _name(span: Span) -> str:
+def name_of(span: Span) -> str:
+    """Return what a slice of a span is called: a pass by PyTorch's notation."""
     if span.stream == "compute" and span.stage >= 0:
         return f"{span.stage}{span.kind}{span.microbatch}"
     return f"{span.kind} {span.microbatch}" if span.microbatch >= 0 else span.kind

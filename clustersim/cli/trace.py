@@ -1,0 +1,63 @@
+"""`clustersim trace RESULT`: the trace of a result with all ranks, every kernel, and the load of links."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clustersim.cli.options import Plugins, Quiet
+from clustersim.cli.progress import progressing
+from clustersim.errors import InputError
+
+
+def trace(
+    result: Annotated[Path, typer.Argument(metavar="RESULT", help="The folder that `clustersim run` wrote.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Write it here.", metavar="FILE.json.gz")],
+    ranks: Annotated[
+        str, typer.Option(help="kinds: one rank of each kind; all; or a list, such as 0,8-15.", metavar="RANKS")
+    ] = "kinds",
+    kernels: Annotated[bool, typer.Option("--kernels", help="Draw every kernel inside its pass.")] = False,
+    plugins: Plugins = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write the trace of a result for Perfetto: of as many ranks as asked, with the load of links and the power state.
+
+    Nothing is cut. The trace.json.gz of a result shows one rank of each kind without kernels.
+    """
+    from clustersim.engine.groups import tenant
+    from clustersim.engine.script import collectives
+    from clustersim.report.result import whole_trace
+    from clustersim.rerun import RunQuestion
+    from clustersim.writing import check_output
+
+    check_output("--out", out, (".gz",))
+    with progressing(quiet) as progress:
+        asked = RunQuestion.of(result)
+        found = asked.again(progress)
+        wanted = None if ranks == "kinds" else numbers(ranks, found.job.mesh.size)
+        progress("write the trace")
+        seconds = found.work.seconds if kernels else ()
+        parts = found.summary, found.plan, found.record, found.facts.memory
+        own = tenant(found.job, found.topology, found.work.gpus, collectives(found.work.scripts)).families
+        families = {family.name: family.ranks for family, _ in own}
+        events = whole_trace(out, *parts, wanted, families, seconds, str(asked.manifest.get("question", "")))
+    if not quiet:
+        typer.echo(f"{events:,} events written to {out} (open it at https://ui.perfetto.dev)")
+
+
+def numbers(text: str, ranks: int) -> list[int]:
+    """Return the ranks of `all` or a list such as `0,8-15`. Raises InputError for what is none of the job's."""
+    if text == "all":
+        return list(range(ranks))
+    found: dict[int, None] = {}
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise InputError(f"--ranks {text}: write kinds, all, or numbers such as 0,8-15")
+        low, high = int(first), int(last or first)
+        if not low <= high < ranks:
+            raise InputError(f"--ranks {text}: the job has the ranks 0 to {ranks - 1}; write some of them")
+        found |= dict.fromkeys(range(low, high + 1))
+    return sorted(found)
