@@ -212,6 +212,8 @@ def test_a_sweep_has_the_points_of_its_axes():
     best = cs.simulate("hgx_h100_8", "gpt3_xl", **found.best)
     assert best.tokens_per_s == pytest.approx(found.points["tokens_per_s"][0], rel=1e-12)
     assert "<table" in found._repr_html_()
+    assert repr(found).startswith("SweepResult(")
+    assert len(repr(found)) < 200
 
 
 def test_a_sweep_of_mappings_runs_on_processes():
@@ -243,6 +245,9 @@ def test_a_result_is_frozen_and_has_frames_and_a_table():
     assert low < high
     assert result.links.columns == ["tier", "index", "capacity_bytes_per_s", "bytes", "utilization"]
     assert "<th>step time</th>" in result._repr_html_()
+    assert repr(result).startswith("Result(")
+    assert "step time" in repr(result)
+    assert len(repr(result)) < 200
 
 
 def test_bad_input_is_an_error_of_one_sentence():

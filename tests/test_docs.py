@@ -20,6 +20,7 @@ from documents import (
     rows_of_splits,
     run,
 )
+from gallery import IMAGES, PICTURES
 from yaml_reference import PAGE, reference
 
 from clustersim import plugins
@@ -54,6 +55,11 @@ def test_the_picture_is_the_present_timeline():
 
 def test_the_picture_of_splits_is_the_present_sweep():
     assert SPLITS.read_text(encoding="utf-8") == draw_splits(), "run scripts/update-docs"
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_the_pictures_of_the_gallery_are_the_present_ones(name):
+    assert (IMAGES / f"{name}.svg").read_text(encoding="utf-8") == PICTURES[name](), "run scripts/update-docs"
 
 
 def test_the_first_screen_of_the_readme_is_what_the_sweep_says():

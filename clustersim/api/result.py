@@ -98,17 +98,27 @@ class Result:
 
         return _frame(links_table(self.found.plan, self.found.topology, self.found.record.end))
 
+    def __repr__(self) -> str:
+        """Return the figures in one line; all that the simulation knows would be megabytes."""
+        return f"Result({self._title}: {', '.join(f'{name} {text}' for name, text in self._figures.items())})"
+
     def _repr_html_(self) -> str:
         """Return the figures as a table, which notebooks show."""
-        rows = {
+        cells = "".join(f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in self._figures.items())
+        return f"<table><caption>{escape(self._title)}</caption>{cells}</table>"
+
+    @property
+    def _title(self) -> str:
+        return f"{self.summary['name']} on {self.summary['cluster']['name']}"
+
+    @property
+    def _figures(self) -> dict[str, str]:
+        return {
             "step time": seconds(self.step_time),
             "throughput": f"{self.tokens_per_s:,.0f} tokens/s",
             "MFU": f"{self.mfu:.1%}",
             "memory": f"{scaled(self.memory, 'B')} ({self.summary['memory']['verdict']})",
         }
-        cells = "".join(f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in rows.items())
-        title = f"{self.summary['name']} on {self.summary['cluster']['name']}"
-        return f"<table><caption>{escape(title)}</caption>{cells}</table>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +144,12 @@ class SweepResult:
             raise InputError(f"no point of the sweep has a result; {reason}")
         first = next(i for i, row in enumerate(self.rows) if row is order[0])
         return _keywords(self.asked[first])
+
+    def __repr__(self) -> str:
+        """Return how many points there are, and the best, in one line."""
+        found = ranked(self.rows)
+        best = f", the best {seconds(found[0]['step_time_s'])} with {self.best}" if found else ""
+        return f"SweepResult({len(self.rows)} points, {len(found)} with a result{best})"
 
     def _repr_html_(self) -> str:
         """Return the table, which notebooks show."""

@@ -12,7 +12,19 @@ from clustersim.units import duration
 from clustersim.validate.evaluate import Outcome
 
 COLOURS = 10
-"""Colours of sources, `--c0` to `--c9`; more sources share them."""
+"""Colours of sources, `--c0` to `--c9`; with nine marks 90 sources are told apart."""
+MARKS = (
+    "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",  # circle
+    "m-3.5-3.5h7v7h-7z",  # square
+    "m0-4.9 4.4 8.1h-8.8z",  # triangle
+    "m0-5 4.6 5-4.6 5-4.6-5z",  # diamond
+    "m0 4.9 4.4-8.1h-8.8z",  # triangle, upside down
+    "m-1.5-4.5h3v3h3v3h-3v3h-3v-3h-3v-3h3z",  # plus
+    "m-4.4-2.6 1.8-1.8 2.6 2.6 2.6-2.6 1.8 1.8-2.6 2.6 2.6 2.6-1.8 1.8-2.6-2.6-2.6 2.6-1.8-1.8 2.6-2.6z",  # cross
+    "m-5-2h10v4h-10z",  # bar
+    "m-4-4.5h8l-8 9h8z",  # hourglass
+)
+"""Shapes around a point: a source is told by its mark too, for who cannot tell its colour."""
 MOST_TITLES = 5_000
 """Points that say who they are when the mouse is on them; of more only the place is drawn."""
 MOST_TICKS = 400
@@ -76,17 +88,25 @@ def _diagonals(plot: Square) -> Iterator[str]:
 
 
 def _points(plot: Square, rows: Sequence[Outcome], sources: Sequence[str]) -> Iterator[str]:
-    colour = {name: index % COLOURS for index, name in enumerate(sources)}
+    number = {name: index for index, name in enumerate(sources)}
     for one in rows:
         title = f"<title>{escape(_title(one))}</title>" if len(rows) <= MOST_TITLES else ""
         x, y = plot.across(one["measured_s"]), plot.down(one["predicted_s"])
-        yield f'<circle class="c{colour[one["source"]]}" cx="{x:.1f}" cy="{y:.1f}" r="4">{title}</circle>'
+        yield mark(number[one["source"]], f"{x:.1f}", f"{y:.1f}", title)
+
+
+def mark(number: int, x: str, y: str, title: str = "") -> str:
+    """Return the mark of a source, by its number among them, in its shape and colour."""
+    kind, shape = number % COLOURS, MARKS[number % len(MARKS)]
+    return f'<path class="mark c{kind}" d="M{x} {y}{shape}">{title}</path>'
 
 
 def legend(sources: Sequence[str]) -> str:
-    """Return the names of the sources beside their colours, as HTML."""
-    dot = '<svg viewBox="0 0 10 10" width="10" height="10"><circle class="c{}" cx="5" cy="5" r="4.5"/></svg>'
-    return "".join(f"<span>{dot.format(i % COLOURS)} {escape(name)}</span>" for i, name in enumerate(sources))
+    """Return the names of the sources beside their marks, as HTML."""
+    return "".join(
+        f'<span><svg viewBox="-6 -6 12 12" width="12" height="12">{mark(i, "0", "0")}</svg> {escape(name)}</span>'
+        for i, name in enumerate(sources)
+    )
 
 
 def spread(groups: Mapping[str, Sequence[float]]) -> str:

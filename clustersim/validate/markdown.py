@@ -97,7 +97,7 @@ def picture(found: Found) -> str:
     rows, sources = compared(found["runs"]), list(found["groups"]["source"])
     text = drawing.scatter(rows, sources)
     names = "".join(
-        f'<circle class="c{i % drawing.COLOURS}" cx="84" cy="{30 + 18 * i}" r="4.5"/><text x="96" y="{34 + 18 * i}">{name}</text>'
+        f'{drawing.mark(i, "84", str(30 + 18 * i))}<text x="96" y="{34 + 18 * i}">{name}</text>'
         for i, name in enumerate(sources)
     )
     style = STYLE.read_text(encoding="utf-8")

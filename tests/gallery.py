@@ -1,0 +1,106 @@
+"""The pictures of docs/gallery.md and docs/trust.md: each drawn by what a command of the page draws, from shipped files."""
+
+import csv
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+from documents import ROOT
+
+from clustersim.report.timeline import svg as timeline
+from clustersim.simulation import simulate
+from clustersim.sweeps.drawing import Words
+from clustersim.sweeps.drawing import svg as bars
+from clustersim.sweeps.evaluate import Files, Row, evaluate, load
+from clustersim.validate.markdown import picture
+from clustersim.validate.shipped import TABLE
+
+IMAGES = ROOT / "docs/images"
+SLOW = {"faults": [{"gpu": 2, "slowdown": 1.5}]}
+
+
+def rows(cluster: str, workload: str, points: list[Mapping[str, object]]) -> list[Row]:
+    """Return the rows of a sweep over some points; the files are named from the top of the checkout."""
+    case = load(Files(str(ROOT / cluster), str(ROOT / workload), {}))
+    return [evaluate(case, point) for point in points]
+
+
+def scaling() -> str:
+    """Return what more nodes do to a step of the same batch."""
+    found = rows(
+        "topologies/superpod_h100_128.yaml",
+        "workloads/llama3_70b.yaml",
+        [{"cluster.nodes": n} for n in (32, 64, 128, 256)],
+    )
+    words = Words(
+        "Llama 3 70B, one batch of 8M tokens: what do more nodes bring?",
+        "where a step goes, on the mean of all GPUs; tp 8 · pp 4",
+        lambda row: f"{row['gpus']:,} GPUs",
+    )
+    return bars(found, words)
+
+
+def oversubscription() -> str:
+    """Return what thinner leaves do to a step whose gradients cross them."""
+    points = [{"fabric.tiers.0.oversubscription": n} for n in (1, 2, 4, 8, 16)]
+    found = rows("docs/examples/oversubscribed.yaml", "docs/examples/gradients.yaml", points)
+    ways = iter(points)
+    for row in found:
+        row["ratio"] = next(ways)["fabric.tiers.0.oversubscription"]
+    words = Words(
+        "GPT-3 XL, all data parallel, on 128 H100: how thin may the leaves be?",
+        "ports down over ports up of each leaf; 5.3 GB of gradients cross them at the end of each step",
+        lambda row: f"{row['ratio']} : 1",
+    )
+    return bars(found, words)
+
+
+def gpus() -> str:
+    """Return the same job on nodes of several GPUs."""
+    names = ("a100", "h100", "h200", "b200", "b300")
+    found = rows("topologies/hgx_h100_8.yaml", "workloads/llama3_8b.yaml", [{"cluster.gpu": name} for name in names])
+    words = Words(
+        "Llama 3 8B on one node of 8: which GPU?",
+        "where a step goes; a GPU of your own is one more file of datasheet figures",
+        lambda row: str(row["gpu"]),
+    )
+    return bars(found, words)
+
+
+def slow_gpu() -> str:
+    """Return the timeline of four stages of which one computes on a slow GPU."""
+    files = ROOT / "topologies/nvlink_h100_4.yaml", ROOT / "docs/examples/pipeline.yaml"
+    result = simulate(*files, {"predictor": "roofline", **SLOW})
+    return timeline(result.record, result.plan, "GPU 2 takes 1.5 times as long, and all others wait for it")
+
+
+def trust() -> str:
+    """Return forecasts against measured steps, of the table that is shipped."""
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        table = list(csv.DictReader(file))
+    found = [outcome(row) for row in table]
+    groups: dict[str, dict[str, object]] = defaultdict(dict)
+    for one in found:
+        groups[one["source"]] = {}
+    return picture({"runs": found, "groups": {"source": dict(sorted(groups.items()))}})
+
+
+def outcome(row: Mapping[str, str]) -> dict[str, object]:
+    """Return a row of the shipped table as `validate` returns what it found."""
+    measured, predicted = float(row["sec_per_iter"]), float(row["predicted_s"])
+    return {
+        **{key: row[key] for key in ("id", "gpu", "model", "tp", "pp", "dp", "num_gpus")},
+        "source": row["id"].partition("-")[0],
+        "measured_s": measured,
+        "predicted_s": predicted,
+        "error": predicted / measured - 1,
+    }
+
+
+PICTURES: Mapping[str, Callable[[], str]] = {
+    "scaling": scaling,
+    "oversubscription": oversubscription,
+    "gpus": gpus,
+    "slow_gpu": slow_gpu,
+    "trust": trust,
+}
+"""Name below docs/images → its drawing."""
