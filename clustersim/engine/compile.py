@@ -334,9 +334,10 @@ class Activities:
         speed: of this rank. cells: the rank's group cell by family; collectives of other families are left out.
         extra: seconds of launches besides, where the host begins with the first; None: all is launched in time.
         """
-        written = self.text(items, speed, frozenset(cells), extra)
+        families = frozenset(cells)
+        written = self.text(items, speed, families, extra)
         flows = {call: self.network.flows(call, cells[call.group]) for call in written.sizes}
-        source = Source(items, speed, frozenset(cells), extra, flows)
+        source = Source(items, speed, families, extra, flows)
         carried: Carried = {}
         for call, size in written.sizes.items():
             to = self.network.variant(call, cells[call.group]), cells[call.group]

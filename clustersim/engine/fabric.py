@@ -55,12 +55,13 @@ class Activity:
     computation, and of waiting for the host. asked: the most bytes/s that its flows ask of each link.
     """
 
-    __slots__ = ("_segments", "_times", "asked", "carried", "compute", "ends", "idle", "moving")
+    __slots__ = ("_flows", "_segments", "_times", "asked", "carried", "compute", "ends", "idle", "moving")
 
     NONE: ClassVar[Activity]
 
     def __init__(self, segments: Iterable[Segment], carried: Carried | None = None) -> None:
         self._segments, self._times = tuple(segments), self
+        self._flows: Sequence[Flow | None] = ()  # those of its segments, where it has the times of another
         self.carried = carried or {}
         self.compute = math.fsum(s.compute + s.beside for s in self._segments)
         self.ends, self.moving = _idle(self._segments)
@@ -71,9 +72,9 @@ class Activity:
     def segments(self) -> tuple[Segment, ...]:
         """What it does, one after the other."""
         if self._times is not self:  # few ask for the segments of what has the times of another
-            pairs = zip(self._times.segments, self._segments, strict=True)
-            self._segments = tuple(times._replace(flow=own.flow) for times, own in pairs)
-            self._times = self
+            pairs = zip(self._times.segments, self._flows, strict=True)
+            self._segments = tuple(times._replace(flow=flow) for times, flow in pairs)
+            self._flows, self._times = (), self
         return self._segments
 
     @property
@@ -97,26 +98,22 @@ class Activity:
 
     def like(self, other: Activity) -> Activity:
         """Return the same with the times of another, whose flows are as many and take as long."""
-        one = self.carrying(self.carried)
-        one._times, one.compute, one.ends, one.idle, one.moving = (
-            other,
-            other.compute,
-            other.ends,
-            other.idle,
-            other.moving,
-        )
+        one = other.carrying(self.carried)
+        one._flows = self._flows if self._times is not self else tuple(segment.flow for segment in self._segments)
+        one._times, one.asked = other, self.asked
         return one
 
     def over(self, flows: Sequence[Flow | None]) -> Activity:
         """Return the same with other flows, segment by segment, which take as long on other links."""
         one = self.carrying(self.carried)
-        one._segments, one._times, one.asked = tuple(Segment(0.0, flow) for flow in flows), self._times, _peaks(flows)
+        one._flows, one._times, one.asked = flows, self._times, _peaks(flows)
         return one
 
     def carrying(self, carried: Carried) -> Activity:
         """Return the same with other bytes for the link report."""
         one = Activity.__new__(Activity)
-        one._segments, one._times = self._segments, one if self._times is self else self._times
+        one._segments, one._flows = self._segments, self._flows
+        one._times = one if self._times is self else self._times
         one.compute, one.ends, one.idle = self.compute, self.ends, self.idle
         one.moving, one.asked, one.carried = self.moving, self.asked, carried
         return one

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -13,6 +13,9 @@ from clustersim.engine.graph import Labels, Occurrences, StepGraph, Waits
 from clustersim.engine.pattern import BEGIN, JOIN, LAST, LOCAL, MEETING, NOW, NTH, SENT, Numbers, Pattern
 from clustersim.engine.program import COMPUTE, GroupCell, Launched, Program, Template, TemplateKey
 from clustersim.errors import SimulationError
+
+WIDE = 128
+"""Ranks from which on levels are long enough for arrays."""
 
 
 def build(programs: Sequence[Program], members: Mapping[GroupCell, int]) -> StepGraph:
@@ -231,7 +234,7 @@ class _Instances:
             raise self.stuck(*labels[:2, missing[0]].tolist())
         columns = np.concatenate([[[0], [0], [JOIN], [-1], [-1], [-1], [0]], [a, b, slot, *labels]], axis=1)
         columns = np.concatenate([columns, self.joined(columns)], axis=1)
-        order = _ordered(columns[0], columns[1])
+        order = _ordered(columns[0], columns[1], wide=ranks >= WIDE)
         if len(order) < columns.shape[1]:
             left = np.setdiff1d(np.arange(columns.shape[1]), order)
             raise self.stuck(*columns[3:5, left[0]].tolist())
@@ -313,13 +316,18 @@ class _Instances:
         return SimulationError(f"deadlock: rank cell {rank} cannot begin {what} of microbatch {microbatch}")
 
 
-def _ordered(a: Ints, b: Ints) -> Ints:
-    """Return nodes so that each comes after its predecessors, without those on a circle or behind one."""
+def _ordered(a: Ints, b: Ints, wide: bool) -> Ints:
+    """Return nodes so that each comes after its predecessors, without those on a circle or behind one.
+
+    wide: whether whole levels are gone through at once; the order is the same.
+    """
     count = len(a)
     before = np.concatenate([a, b])
     by_source = np.argsort(before, kind="stable")
-    start = np.searchsorted(before[by_source], np.arange(count + 1)).tolist()
-    after = (by_source % count).tolist()
+    first, following = np.searchsorted(before[by_source], np.arange(count + 1)), by_source % count
+    if wide:
+        return np.concatenate(list(_by_levels(first, following)))
+    start, after = first.tolist(), following.tolist()
     missing = [2] * count
     missing[0] = 0
     order = [0]
@@ -329,3 +337,16 @@ def _ordered(a: Ints, b: Ints) -> Ints:
             if not missing[following]:
                 order.append(following)
     return np.array(order, np.int64)
+
+
+def _by_levels(start: Ints, after: Ints) -> Iterator[Ints]:
+    """Yield the nodes of each level; the successors of node i are after[start[i]] to after[start[i + 1]]."""
+    missing, last = np.full(len(start) - 1, 2), np.empty(len(start) - 1, np.int64)
+    missing[0], level = 0, np.zeros(1, np.int64)
+    while len(level):
+        yield level
+        following = after[entries(start, level)]
+        turn = np.arange(len(following))
+        np.subtract.at(missing, following, 1)
+        last[following] = turn  # a node stands where it is met for the last time
+        level = following[(missing[following] == 0) & (last[following] == turn)]

@@ -8,6 +8,7 @@ replica is there. Skipped periods therefore delay each part by its own seconds, 
 from __future__ import annotations
 
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -31,11 +32,14 @@ def parts(graph: StepGraph, place: Ints, follows: Mask) -> Ints:
     inside = place[before] >= 0
     pairs = np.unique(np.concatenate([rank[own], rank[own]])[inside] * graph.ranks + rank[before[inside]])
     part = _connected(graph.ranks, *np.divmod(pairs, graph.ranks))
-    found = np.where((place >= 0) & ~follows, part[rank], BEGIN).tolist()
-    for node in np.flatnonzero(follows).tolist():
-        one, other = found[graph.a[node]], found[graph.b[node]]
-        found[node] = one if other in (one, BEGIN) else other if one == BEGIN else JOINED
-    return np.array(found, np.int64)
+    found = np.where((place >= 0) | follows, part[rank], BEGIN)
+    joined = np.zeros(len(found), bool)
+    for before in (a, b):
+        joined |= follows & (found[before] != BEGIN) & (found[before] != found)
+    for begin, end in pairwise(graph.levels):
+        level = slice(begin, end)
+        joined[level] |= joined[a[level]] | joined[b[level]]
+    return np.where(joined, JOINED, found)
 
 
 def _connected(count: int, one: Ints, other: Ints) -> Ints:

@@ -32,7 +32,7 @@ class Period(NamedTuple):
 
     def before(self, node: int) -> bool:
         """Return whether a node stands before the period."""
-        return bool(0 <= self.place[node] < self.first)
+        return 0 <= self.place.item(node) < self.first
 
 
 class Lateness(NamedTuple):
@@ -100,13 +100,14 @@ class Record:
         late = self.skipped.lateness if self.skipped else None
         return int(np.argmax(self.ends if late is None else self.ends + late.seconds))
 
-    @property
-    def before(self) -> Ints:
-        """By node, the one that it waited for: of its two predecessors the one that ended later, the first if none did."""
-        a, b, _ = self.graph.arrays
-        nodes = np.arange(len(a))
-        found: Ints = np.where(self.ended(a, nodes) >= self.ended(b, nodes), a, b)
-        return found
+    def before(self, node: int) -> int:
+        """Return the node that one waited for: of its two predecessors the one that ended later, the first if none did."""
+        one, other = self.graph.a[node], self.graph.b[node]
+        first, second = self.ends.item(one), self.ends.item(other)
+        late = self.skipped.lateness if self.skipped else None
+        if late is not None and late.joined.item(node):
+            first, second = first + late.seconds.item(one), second + late.seconds.item(other)
+        return one if first >= second else other
 
     def counts(self, rank: Ints, place: Ints) -> Ints:
         """Return how often passes of ranks occur, given how many came before: more than once if they stand for skipped ones."""

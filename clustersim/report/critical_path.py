@@ -76,8 +76,7 @@ def _nodes(record: Record) -> tuple[list[int], list[int]]:
     earlier period is replaced by its like in the kept one, until all skipped periods are passed. Where a node comes again,
     all that stood between comes again as often as periods are left.
     """
-    before, slot = record.before.tolist(), record.graph.slot
-    skipped = record.skipped
+    before, slot, skipped = record.before, record.graph.slot, record.skipped
     left = skipped.periods if skipped else 0
     node = record.last
     nodes: list[int] = []
@@ -87,7 +86,7 @@ def _nodes(record: Record) -> tuple[list[int], list[int]]:
         if slot[node] != JOIN:
             nodes.append(node)
             times.append(1)
-        node = before[node]
+        node = before(node)
         if not left or skipped is None or not skipped.period.before(node):
             continue
         while left and skipped.period.before(node) and skipped.period.later[node] >= 0:
