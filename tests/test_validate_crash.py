@@ -19,7 +19,7 @@ from clustersim.writing import LOCK
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and streams of POSIX")
 ROOT = Path(__file__).parents[1]
 COMMAND = [sys.executable, "-m", "clustersim", "validate", "runs.csv", "--workers", "1", "--out", "x"]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def table(folder, runs):
