@@ -220,7 +220,7 @@ def test_a_second_run_replaces_the_whole_folder(call):
 
 
 @pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt(), ZeroDivisionError()])
-@pytest.mark.parametrize("victim", ["write_trace", "links_table"])
+@pytest.mark.parametrize("victim", ["write_events", "links_table"])
 def test_an_interrupted_save_leaves_the_old_result(call, monkeypatch, failure, victim):
     assert call(*RUN, "--out", "a/x")[0] == 0
     before = contents("a/x")

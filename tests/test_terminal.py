@@ -7,14 +7,18 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import test_output
 
+from clustersim.cli import answer
 from clustersim.config.yaml import parse
 from clustersim.parallel.load import build as build_workload
-from clustersim.report.terminal import WIDTH, counted, lines
+from clustersim.report import timeline_text
+from clustersim.report.terminal import PLAIN, WIDTH, Look, counted, lines
 from clustersim.simulation import run
+from clustersim.simulation import simulate as forecast
 from clustersim.topology.build import build as build_topology
 from clustersim.units import duration
 
@@ -85,6 +89,56 @@ def test_one_is_singular():
     _, text = shown(training__global_batch=32, training__micro_batch=1)
     assert "32 sequences of 512 tokens, in 1 microbatch of 1 a replica" in "\n".join(text)
     assert (counted(1, "job"), counted(2, "job")) == ("1 job", "2 jobs")
+
+
+def test_brief_is_the_three_numbers_and_warnings():
+    summary, text = shown()
+    brief = lines(summary, 0.0, brief=True)
+    assert brief[:4] == text[:4]
+    assert all(line.startswith(("warning: ", "  ")) for line in brief[4:])
+    with_warning = {**summary, "warnings": ["memory is close"]}
+    assert lines(with_warning, 0.0, brief=True)[4:] == ["warning: memory is close"]
+
+
+def test_a_verdict_has_its_colour():
+    summary, _ = shown()
+    look = Look(good=lambda t: f"<good>{t}", doubtful=lambda t: f"<doubtful>{t}", bad=lambda t: f"<bad>{t}")
+    for verdict, said in (
+        ("fits", "<good>fits"),
+        ("close", "<doubtful>too close"),
+        ("does not fit", "<bad>DOES NOT FIT"),
+    ):
+        memory = {**summary["memory"], "verdict": verdict}
+        assert said in "\n".join(lines({**summary, "memory": memory}, 0.0, look=look))
+
+
+def test_the_text_timeline_has_every_pass_where_it_runs():
+    """Four equal stages: the last one idles at both ends, the first one in the middle."""
+    result = forecast("topologies/nvlink_h100_4.yaml", "docs/examples/pipeline.yaml", {"predictor": "roofline"})
+    head, *rows, legend = timeline_text.lines(result.record, result.plan, [0, 1, 2, 3])
+    assert head == "timeline, a column is 5.497 ms"
+    assert [row[:7] for row in rows] == [f"  pp {stage}  "[:7] for stage in range(4)]
+    drawn = [row[8:] for row in rows]
+    assert {len(row) for row in drawn} == {timeline_text.COLUMNS}
+    for row, parts in zip(drawn, result.parts, strict=True):
+        share = parts["compute"] / result.record.end
+        assert sum(row.count(letter) for letter in "FB") / len(row) == pytest.approx(share, abs=0.06)
+    assert drawn[3].startswith("......")
+    assert drawn[0].startswith("FF")
+    assert all(row.endswith("oo") for row in drawn)
+    assert set("".join(drawn)) <= set(timeline_text.LETTERS)
+    assert "F forward" in legend
+
+
+def test_colours_end_where_the_user_wants_none(monkeypatch):
+    monkeypatch.setattr(answer, "sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert answer.look().strong("x") == "\x1b[1mx\x1b[0m"
+    for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
+        with monkeypatch.context() as other:
+            other.setenv(name, value)
+            assert answer.look() is PLAIN
 
 
 def test_the_three_numbers_are_bold_on_a_terminal_and_plain_in_a_pipe(tmp_path):

@@ -6,20 +6,28 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from clustersim.report.document import document
 
+if TYPE_CHECKING:
+    from clustersim.report.terminal import Look
+
 NO_COLOR = "NO_COLOR"
 """What says that nobody wants emphasis in a terminal (https://no-color.org)."""
 
 
-def emphasis() -> Callable[[str], str]:
-    """Return what puts emphasis on text: bold in a terminal whose user has not said otherwise."""
-    return _bold if sys.stdout.isatty() and not os.environ.get(NO_COLOR) else str
+def look() -> Look:
+    """Return how text looks: bold and colours in a terminal whose user has not said otherwise, plain elsewhere."""
+    from clustersim.report.terminal import PLAIN, Look
+
+    if not sys.stdout.isatty() or os.environ.get(NO_COLOR) or os.environ.get("TERM") == "dumb":
+        return PLAIN
+    return Look(_bold, *(partial(typer.style, fg=colour) for colour in ("green", "yellow", "red")))
 
 
 def _bold(text: str) -> str:

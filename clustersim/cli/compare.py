@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from clustersim.cli.answer import emphasis, print_json
+from clustersim.cli.answer import look, print_json
 from clustersim.cli.options import Json, Plugins, Quiet
 from clustersim.cli.progress import progressing
 from clustersim.errors import InputError
@@ -55,7 +55,7 @@ def _compare(results: list[Path], as_json: bool, quiet: bool) -> None:
     if as_json:
         print_json("compare", found.facts())
     elif not quiet:
-        typer.echo("\n".join(lines(found, emphasis())))
+        typer.echo("\n".join(lines(found, look().strong)))
 
 
 def _beside(folder: Path, trace: Path, rank: int | None, as_json: bool, quiet: bool) -> None:
@@ -71,4 +71,4 @@ def _beside(folder: Path, trace: Path, rank: int | None, as_json: bool, quiet: b
     if as_json:
         print_json("compare", found.facts())
     elif not quiet:
-        typer.echo("\n".join(trace_lines(found, emphasis())))
+        typer.echo("\n".join(trace_lines(found, look().strong)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clustersim.cli.answer import emphasis, print_json
+from clustersim.cli.answer import look, print_json
 from clustersim.cli.options import Json, Plugins, Quiet
 from clustersim.cli.progress import progressing
 from clustersim.cli.sweep_table import change_words, run_line
@@ -72,7 +72,7 @@ class Explained:
         """It as lines for a terminal."""
         from clustersim.explain.text import lines
 
-        return lines(self.found, _flags, emphasis())
+        return lines(self.found, _flags, look())
 
     def _command(self, changes: Mapping[str, object]) -> str:
         asked = self.asked.changed(changes)

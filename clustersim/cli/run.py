@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from clustersim.cli.answer import emphasis, printed
+from clustersim.cli.answer import look, printed
 from clustersim.cli.options import (
     Changes,
     CostsOption,
@@ -67,6 +67,7 @@ def run(
     plugins: Plugins = None,
     as_json: Json = False,
     verbose: Verbose = False,
+    brief: Annotated[bool, typer.Option("--brief", help="Print the three numbers and warnings alone.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Simulate one training step and say how long it takes, why, and whether it fits."""
@@ -79,6 +80,8 @@ def run(
     from clustersim.topology.build import load as load_topology
     from clustersim.writing import check_output
 
+    if brief and verbose:
+        raise InputError("--brief and --verbose exclude each other; give one of them")
     wanted = overrides(changes, settings)
     if timeline:
         check_output("--timeline", timeline, (".svg",), (topology, workload))
@@ -124,7 +127,7 @@ def run(
         _draw(result, timeline)
     summary = result.summary | ({"why": explained.facts} if explained else {})
     more = ["", *explained.text] if explained else []
-    printed("run", summary, lambda: [*_lines(result, verbose), *more], target, as_json, quiet)
+    printed("run", summary, lambda: [*_lines(result, verbose, brief), *more], target, as_json, quiet)
 
 
 def _add_costs(result: StepResult, costs: Path | None, price: float | None) -> None:
@@ -168,10 +171,17 @@ def _draw(result: StepResult, path: Path) -> None:
     write(path, result.record, result.plan, f"{result.job.name} on {result.topology.name}")
 
 
-def _lines(result: StepResult, verbose: bool) -> list[str]:
+def _lines(result: StepResult, verbose: bool, brief: bool) -> list[str]:
     from clustersim.report.terminal import lines
 
-    shown = lines(result.summary, result.seconds, verbose, emphasis())
+    shown = lines(result.summary, result.seconds, verbose, look(), brief)
+    if verbose:
+        from clustersim.report import timeline_text
+        from clustersim.report.result import ranks_per_stage
+
+        width = ranks_per_stage(result.summary)
+        stage_of = [int(first) // width for first in result.plan.first]
+        shown += ["", *timeline_text.lines(result.record, result.plan, stage_of)]
     return [*shown, *_costs(result.summary["costs"])] if "costs" in result.summary else shown
 
 

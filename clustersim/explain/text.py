@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from clustersim.explain.explanation import Bottleneck, Explanation
-from clustersim.report.terminal import NAMES, Emphasis, folded
+from clustersim.report.terminal import NAMES, PLAIN, Emphasis, Look, folded
 from clustersim.units import duration, scaled
 
 WrittenChanges = Callable[[Mapping[str, object]], str]
@@ -17,16 +17,16 @@ _LEAST = 5e-5
 _JOINED = "\N{NO-BREAK SPACE}%"
 
 
-def lines(found: Explanation, flags: WrittenChanges, strong: Emphasis = str) -> list[str]:
-    """Return an explanation as lines of text; strong: puts emphasis on what matters, where the output can show it."""
+def lines(found: Explanation, flags: WrittenChanges, look: Look = PLAIN) -> list[str]:
+    """Return an explanation as lines of text; look: what emphasis the output can show."""
     head = f"{found.summary['name']} on {found.summary['cluster']['name']}: "
-    step = strong(duration(found.step_time))
+    step = look.strong(duration(found.step_time))
     return [
         f"{head}a step of {step}, which is the sum of its critical path:",
         *_path(found),
-        *_bottlenecks(found, strong),
+        *_bottlenecks(found, look.strong),
         "",
-        *_outcomes(found, flags, strong),
+        *_outcomes(found, flags, look),
     ]
 
 
@@ -88,15 +88,15 @@ def _gain(gain: float, step: float) -> str:
     return f" ({-100 * gain / step:+.1f} %)"
 
 
-def _outcomes(found: Explanation, flags: WrittenChanges, strong: Emphasis) -> Iterator[str]:
+def _outcomes(found: Explanation, flags: WrittenChanges, look: Look) -> Iterator[str]:
     step = found.step_time
     had = [(one, one.step_time) for one in found.outcomes if one.step_time is not None]
     width = max((len(one.name) for one, _ in had), default=0)
     yield f"{'what if':<{width + 2}}  {'the step':>9}  {'change':>8}  made by"
     for place, (one, seconds) in enumerate(had):
-        name = strong(f"{one.name:<{width}}") if place == 0 and seconds < step else f"{one.name:<{width}}"
-        change = f"{100 * (seconds / step - 1):+.1f} %"
-        yield f"  {name}  {duration(seconds):>9}  {change:>8}  {flags(one.changes) if one.changes else one.reason}"
+        name = look.strong(f"{one.name:<{width}}") if place == 0 and seconds < step else f"{one.name:<{width}}"
+        change = (look.good if seconds < step else look.bad)(f"{100 * (seconds / step - 1):>+6.1f} %")
+        yield f"  {name}  {duration(seconds):>9}  {change}  {flags(one.changes) if one.changes else one.reason}"
     without = [one for one in found.outcomes if one.step_time is None]
     if without:
         yield from ("", "not to be had")

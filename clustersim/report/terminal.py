@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from textwrap import wrap
-from typing import Any
+from typing import Any, NamedTuple
 
 from clustersim.predictors.uncertainty import between
 from clustersim.units import duration, gibibytes, scaled, seconds
@@ -30,19 +30,39 @@ SOURCES = {
 
 
 Emphasis = Callable[[str], str]
+
+
+class Look(NamedTuple):
+    """What a terminal does to text where a person looks."""
+
+    strong: Emphasis = str
+    """What matters most."""
+    good: Emphasis = str
+    """It fits, or is faster."""
+    doubtful: Emphasis = str
+    """Too close to tell; a warning."""
+    bad: Emphasis = str
+    """It does not fit, or is slower."""
+
+
+PLAIN = Look()
 WIDTH = 100
 """Columns that sentences are folded at."""
 
 
-def lines(summary: dict[str, Any], took: float, verbose: bool = False, strong: Emphasis = str) -> list[str]:
+def lines(
+    summary: dict[str, Any], took: float, verbose: bool = False, look: Look = PLAIN, brief: bool = False
+) -> list[str]:
     """Return the summary as lines of text: the three numbers that matter, where the step goes, and the caveats.
 
     took: wall time of the simulation in seconds. verbose: with memory by kind, links and the errors of kernel times.
-    strong: puts emphasis on the three numbers, where the output can show it.
+    look: what emphasis the output can show. brief: the three numbers and warnings alone.
     """
+    if brief:
+        return [*_head(summary, look, False)[:4], *_warned(summary, look)]
     known = (_memory(summary), _network(summary), _how(summary, took)) if verbose else (_caveats(summary),)
     ignored = [*_assumed(summary.get("assumed", ())), *_ignored(summary.get("ignored_arguments", {}))]
-    parts = (_head(summary, strong, verbose), _warned(summary), _why(summary), *known, ignored)
+    parts = (_head(summary, look, verbose), _warned(summary, look), _why(summary), *known, ignored)
     return [line for part in parts if part for line in (*part, "")][:-1]
 
 
@@ -64,14 +84,14 @@ def _rows(pairs: Iterable[tuple[str, str]]) -> list[str]:
     return [f"  {name:<{width}}  {value}" for name, value in pairs]
 
 
-def _head(summary: dict[str, Any], strong: Emphasis, verbose: bool) -> list[str]:
+def _head(summary: dict[str, Any], look: Look, verbose: bool) -> list[str]:
     cluster = summary["cluster"]
     speed = f"{summary['tokens_per_s']:,.0f} tokens/s, {summary['tokens_per_s_per_gpu']:,.1f} a GPU"
     peak = f"{summary['peak_tflops_per_gpu']:.0f} ({summary['parallelism']['precision']})"
     rows = [
-        ("step time", strong(duration(summary["step_time_s"])) + _between(summary)),
-        ("throughput", f"{strong(speed)}, MFU {100 * summary['mfu']:.1f} %"),
-        ("memory", _fits(summary["memory"], strong)),
+        ("step time", look.strong(duration(summary["step_time_s"])) + _between(summary)),
+        ("throughput", f"{look.strong(speed)}, MFU {100 * summary['mfu']:.1f} %"),
+        ("memory", _fits(summary["memory"], look)),
         *_idle(summary),
         ("batch", _batch(summary["parallelism"])),
         *_clocks(summary),
@@ -104,12 +124,11 @@ def counted(number: int, one: str, several: str = "") -> str:
     return f"{number} {one if number == 1 else several or f'{one}s'}"
 
 
-def _fits(memory: dict[str, Any], strong: Emphasis) -> str:
-    verdict = {"fits": "fits", "close": "too close to tell"}.get(memory["verdict"], "DOES NOT FIT")
+def _fits(memory: dict[str, Any], look: Look) -> str:
+    known = {"fits": look.good("fits"), "close": look.doubtful("too close to tell")}
+    verdict = look.strong(known.get(memory["verdict"], look.bad("DOES NOT FIT")))
     share = 100 * memory["peak_bytes"] / memory["capacity_bytes"]
-    return (
-        f"{strong(verdict)}, {gibibytes(memory['peak_bytes'])} of {gibibytes(memory['capacity_bytes'])} ({share:.0f} %)"
-    )
+    return f"{verdict}, {gibibytes(memory['peak_bytes'])} of {gibibytes(memory['capacity_bytes'])} ({share:.0f} %)"
 
 
 def _idle(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -133,8 +152,8 @@ def _clocks(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "clocks", ", ".join(said)
 
 
-def _warned(summary: dict[str, Any]) -> list[str]:
-    return [line for warning in summary["warnings"] for line in folded(f"warning: {warning}")]
+def _warned(summary: dict[str, Any], look: Look) -> list[str]:
+    return [look.doubtful(line) for warning in summary["warnings"] for line in folded(f"warning: {warning}")]
 
 
 def folded(sentence: str, indent: str = "") -> list[str]:
