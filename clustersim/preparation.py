@@ -28,7 +28,7 @@ from clustersim.parallel.host import Launcher, host
 from clustersim.parallel.job import Job
 from clustersim.parallel.kernels import distinct_kernels
 from clustersim.parallel.memory import Memory
-from clustersim.parallel.stages import Stage, stages
+from clustersim.parallel.stages import Layers, Stage, stages
 from clustersim.predictors import attention_generations, base, clocks
 from clustersim.predictors.forecasts import Forecasts, KnownKernel
 from clustersim.predictors.load import get
@@ -42,8 +42,9 @@ from clustersim.topology.model import Topology
 
 StagesByPosition = tuple[tuple[Stage, ...], ...]
 """All stages of a job, by position in the ep group."""
-SPLITS, ACTIONS, PREDICTORS = 512, 1_000_000, 8
-"""How many splits, actions of schedules (a hundred bytes each) and predictors are kept, the last for each type of node."""
+SPLITS, LAYERS, ACTIONS, PREDICTORS = 512, 64, 1_000_000, 8
+"""How many splits, layers of shards, actions of schedules (a hundred bytes each) and predictors are kept, the last for each type
+of node."""
 
 
 class Written(NamedTuple):
@@ -77,7 +78,18 @@ class Preparation:
     """Prepares jobs for one cluster."""
 
     __slots__ = (
-        *("_bounds", "_distinct", "_moments", "_of_jobs", "_parts", "_passes", "_peaks", "_predictors", "_schedules"),
+        *(
+            "_bounds",
+            "_distinct",
+            "_layers",
+            "_moments",
+            "_of_jobs",
+            "_parts",
+            "_passes",
+            "_peaks",
+            "_predictors",
+            "_schedules",
+        ),
         *("_structures", "_written", "cluster"),
     )
 
@@ -85,6 +97,7 @@ class Preparation:
         self.cluster = cluster
         self._parts, self._peaks, self._moments = Memo(SPLITS), Memo(SPLITS), Memo(SPLITS)
         self._passes, self._bounds, self._distinct = Memo(SPLITS), Memo(SPLITS), Memo(SPLITS)
+        self._layers = Memo(LAYERS)
         self._structures, self._of_jobs = Memo(SPLITS), Memo(SPLITS)
         self._schedules = Memo(ACTIONS, _actions)
         self._written = Memo(ACTIONS, lambda made: _actions(one.row for one in made.scripts))
@@ -104,8 +117,16 @@ class Preparation:
         # what decides neither layers nor their stages
         training = job.training.model_copy(update={"global_batch": 1})
         split = job.parallelism.model_copy(update={"dp": 1, "schedule": "1f1b"})
-        question = job.model, training, split
-        return self._parts.once(question, lambda: tuple(stages(job, place) for place in range(job.positions)))
+        whole = split.model_copy(update={"pp": 1, "vpp": 1, "layout": None, "first_layers": None, "last_layers": None})
+
+        def layers(place: int) -> Layers:
+            question = job.model, training, whole, place
+            return self._layers.once(question, lambda: Layers(job.shard_at(place)))
+
+        def found() -> StagesByPosition:
+            return tuple(stages(job, place, layers(place)) for place in range(job.positions))
+
+        return self._parts.once((job.model, training, split), found)
 
     def schedule(self, job: Job, microbatches: int) -> Schedule:
         """Return the schedule of a job for a number of microbatches. Raises ConfigError."""

@@ -48,9 +48,9 @@ class Script(NamedTuple):
 
 def scripts(job: Job, stages: Sequence[Stage], schedule: Schedule) -> tuple[Script, ...]:
     """Return the script of every pipeline rank of a placed job."""
-    updates: dict[tuple[int, int], tuple[Steps, Steps]] = {}
+    shared = _Shared({}, {})
     return tuple(
-        _Writer(job, tuple(stages), rank, schedule[rank], updates).script() for rank in range(job.parallelism.pp)
+        _Writer(job, tuple(stages), rank, schedule[rank], shared).script() for rank in range(job.parallelism.pp)
     )
 
 
@@ -83,14 +83,22 @@ def _in_lock_step(item: Collective | Started | Awaited) -> bool:
     return isinstance(item, Collective) and item.group == "tp"
 
 
+class _Shared(NamedTuple):
+    """What like ranks have in common: the same objects."""
+
+    passes: dict[tuple[str, int], tuple[Instruction, ...]]
+    """Computed by letter and stage object."""
+    updates: dict[tuple[int, int], tuple[Steps, Steps]]
+    """What follows the passes, by parameters and those of experts."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Writer:
     job: Job
     stages: tuple[Stage, ...]
     rank: int
     row: tuple[Action, ...]
-    updates: dict[tuple[int, int], tuple[Steps, Steps]]
-    """What follows the passes, by parameters and those of experts: like ranks have the same objects."""
+    shared: _Shared
 
     def script(self) -> Script:
         steps: dict[tuple[str, int], tuple[Instruction, ...]] = {}
@@ -104,7 +112,7 @@ class _Writer:
             if self.job.parallelism.reduce_every_microbatch and self.kinds and action.letter in "BW":
                 steps[action.letter, action.stage] = (*before, *self.reduced_at_once(action), *after)
                 continue
-            steps[action.letter, action.stage] = (*before, *self.computed(action, self.items(action)), *after)
+            steps[action.letter, action.stage] = (*before, *self.whole(action), *after)
             if self.job.parallelism.overlap.grad_reduce and self.kinds and action.letter in "BW":
                 special[action] = (*before, *self.reduced(action), *after)
         begin, first = self.gathered() if self.gathers else ((), {})
@@ -115,6 +123,13 @@ class _Writer:
         by_letter = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
         items: Steps = getattr(stage, by_letter[action.letter])
         return items
+
+    def whole(self, action: Action) -> Iterator[Instruction]:
+        """Yield what a whole pass computes."""
+        key, passes = (action.letter, id(self.stages[action.stage])), self.shared.passes
+        if key not in passes:
+            passes[key] = tuple(self.computed(action, self.items(action)))
+        yield from (line if isinstance(line, Wait) else line._replace(stage=action.stage) for line in passes[key])
 
     def computed(self, action: Action, items: Steps) -> Iterator[Instruction]:
         """Yield items in lock-step with the tp group; collectives of experts, which join ranks of different ones, stand between.
@@ -229,7 +244,7 @@ class _Writer:
         if self.job.parallelism.overlap.grad_reduce:
             yield from self.reduced(action)
         else:
-            yield from self.computed(action, self.items(action))
+            yield from self.whole(action)
             for family, expert in self.kinds:
                 yield from self.reduce(family, action.stage, self.stages[action.stage].held(expert))
         yield from (Wait(family) for family, _ in self.kinds)
@@ -271,9 +286,10 @@ class _Writer:
         parameters, experts = (
             sum(getattr(self.stages[s], kind) for s in self.own) for kind in ("parameters", "experts")
         )
-        if (parameters, experts) not in self.updates:
-            self.updates[parameters, experts] = self.update(parameters, experts)
-        norm, optimizer = self.updates[parameters, experts]
+        updates = self.shared.updates
+        if (parameters, experts) not in updates:
+            updates[parameters, experts] = self.update(parameters, experts)
+        norm, optimizer = updates[parameters, experts]
         if norm:
             yield Compute("norm", -1, norm, "model" if isinstance(norm[-1], Collective) else None)
         if optimizer:

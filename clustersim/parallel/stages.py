@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, groupby
@@ -50,7 +50,7 @@ class Stage:
     @cached_property
     def backward_input(self) -> Steps:
         """The part of `backward` that yields the gradient of the stage's input, for schedules that split the two."""
-        return tuple(step for layer, count in reversed(self.layers) for step in self._pass(layer).inputs * count)
+        return tuple(step for layer, count in reversed(self.layers) for step in self._inputs(layer) * count)
 
     @cached_property
     def backward_weight(self) -> tuple[Kernel, ...]:
@@ -107,9 +107,14 @@ class Stage:
 
         Those of equal layers are one object.
         """
-        half = {"B": "steps", "I": "inputs", "W": "weights"}
+        parts: dict[str, Callable[[Layer], Steps]] = {
+            "F": _forward,
+            "B": lambda layer: self._pass(layer).steps,
+            "I": self._inputs,
+            "W": lambda layer: self._pass(layer).weights,
+        }
         for layer, count in self.layers if letter == "F" else reversed(self.layers):
-            part = _forward(layer) if letter == "F" else getattr(self._pass(layer), half[letter])
+            part = parts[letter](layer)
             yield from ((layer, part) for _ in range(count))
 
     def of_layer(self, layer: Layer) -> tuple[int, int]:
@@ -156,17 +161,18 @@ class Stage:
 
     def _pass(self, layer: Layer) -> _Backward:
         """Return the backward pass of one layer: each operator in reverse, after what must be recomputed for it."""
-        steps, inputs = list[OperatorStep](), list[OperatorStep]()
-        weights, ready = list[Kernel](), list[tuple[int, Operator]]()
+        steps, weights, ready = list[OperatorStep](), list[Kernel](), list[tuple[int, Operator]]()
         for place, op in reversed(list(enumerate(layer.operators))):
-            again = [rerun for rerun in layer.reruns if rerun.before == place]
-            forward = [step for rerun in again for i in rerun.operators for step in layer.operators[i].forward]
-            steps += (*forward, *op.backward_input, *op.backward_weight)
-            inputs += (*forward, *alone(op.backward_input))
+            steps += (*_rerun(layer, place), *op.backward_input, *op.backward_weight)
             weights += op.backward_weight
             if self.owned(op):
                 ready.append((len(steps), op))
-        return _Backward(tuple(steps), tuple(inputs), tuple(weights), tuple(ready))
+        return _Backward(tuple(steps), tuple(weights), tuple(ready))
+
+    def _inputs(self, layer: Layer) -> Steps:
+        """Return the part of the backward pass of one layer that yields the gradient of its input."""
+        operators = reversed(list(enumerate(layer.operators)))
+        return tuple(step for place, op in operators for step in (*_rerun(layer, place), *alone(op.backward_input)))
 
 
 def alone(steps: Steps) -> Iterator[OperatorStep]:
@@ -180,22 +186,28 @@ def alone(steps: Steps) -> Iterator[OperatorStep]:
 @dataclass(frozen=True, slots=True)
 class _Backward:
     steps: Steps
-    inputs: Steps
     weights: tuple[Kernel, ...]
     ready: tuple[tuple[int, Operator], ...]
+
+
+def _rerun(layer: Layer, place: int) -> Iterator[OperatorStep]:
+    """Yield what runs again before the backward pass of the operator at a place."""
+    again = (rerun for rerun in layer.reruns if rerun.before == place)
+    return (step for rerun in again for i in rerun.operators for step in layer.operators[i].forward)
 
 
 def _forward(layer: Layer) -> Steps:
     return tuple(step for op in layer.operators for step in op.forward)
 
 
-def stages(job: Job, position: int = 0) -> tuple[Stage, ...]:
+def stages(job: Job, position: int = 0, layers: Layers | None = None) -> tuple[Stage, ...]:
     """Return the pp·vpp global stages of a job in the order that activations pass them, as one ep rank runs them.
 
-    position: of that rank in its group; the first one's experts are the busiest. Stages that are alike are one object, and so
-    are equal layers. Raises ConfigError for a layout that the model does not fill.
+    position: of that rank in its group; the first one's experts are the busiest. layers: those of that rank, where they are
+    known. Stages that are alike are one object, and so are equal layers. Raises ConfigError for a layout that the model does
+    not fill.
     """
-    layers, cut = _Layers(job.shard_at(position)), portions_of(job)
+    layers, cut = layers or Layers(job.shard_at(position)), portions_of(job)
     first = [0, *accumulate(portion.blocks for portion in cut)]
     further = [0, *accumulate(portion.mtp for portion in cut)]
     made: dict[tuple[Hashable, ...], Stage] = {}
@@ -223,7 +235,7 @@ def portions_of(job: Job) -> tuple[Portion, ...]:
         raise job.error(f"parallelism.{key}", str(error)) from error
 
 
-class _Layers:
+class Layers:
     """The layers of a model, of which stages are made: equal ones are one object."""
 
     def __init__(self, shard: ShardedModel) -> None:
