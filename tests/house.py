@@ -25,6 +25,7 @@ WORDS = {
     "predictors": "kernel → seconds",
     "parallel": "mesh, stages, memory",
     "pages": "report.html",
+    "drawing": "SVG, PNG, PDF",
     "api": "import clustersim",
     "rerun": "a result once more",
     "frameworks": "what each one does",

@@ -221,14 +221,14 @@ def test_files_that_inputs_name_count_too(call):
 
 WRONG = [
     (
-        [*RUN, "--timeline", "a.png"],
-        "--timeline a.png: the ending says what is written; write a name that ends in .svg",
+        [*RUN, "--timeline", "a.gif"],
+        "--timeline a.gif: the ending says what is written; write a name that ends in .svg or .png or .pdf",
     ),
     ([*RUN, "--timeline", "job.yaml.svg"], "is read as an input"),
     ([*RUN, "--timeline", "folder.svg"], "is no file"),
     ([*RUN, "--timeline", "file/a.svg"], "cannot be written"),
     ([*RUN, "--timeline", "x/a.svg", "--out", "x"], "lies in the folder of the result"),
-    (["show", NODE, "--draw", "a.pdf"], "write a name that ends in .svg or .png"),
+    (["show", NODE, "--draw", "a.gif"], "write a name that ends in .svg or .png"),
     (["show", NODE, "--draw", "node.svg"], "is read as an input"),
     (
         ["show", NODE, "--export", "ns3", "a.yaml"],

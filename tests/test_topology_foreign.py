@@ -13,11 +13,11 @@ import pytest
 from test_routes import pairs
 
 from clustersim.config.yaml import parse, read
+from clustersim.drawing.canvas import BROKEN, SLOW, Box, Dot, Line, Text
+from clustersim.drawing.canvas import GPU as GREEN
 from clustersim.errors import ConfigError, InputError
 from clustersim.topology.build import build, document_of, load
 from clustersim.topology.describe import describe
-from clustersim.topology.drawing.canvas import BROKEN, SLOW, Box, Dot, Line, Text
-from clustersim.topology.drawing.canvas import GPU as GREEN
 from clustersim.topology.drawing.draw import picture, svg
 from clustersim.topology.export import graphml, ns3
 from clustersim.topology.export.cables import cabled
@@ -297,8 +297,8 @@ def test_show_writes_files(command_line, tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (
-            ["--draw", "a.pdf"],
-            "--draw a.pdf: the ending says what is written; write a name that ends in .svg or .png",
+            ["--draw", "a.gif"],
+            "--draw a.gif: the ending says what is written; write a name that ends in .svg or .png or .pdf",
         ),
         (["--draw", "/proc/none/a.svg"], "/proc/none/a.svg: cannot be written"),
         (["--export", "ns4", "a"], "--export ns4: no such format; did you mean 'ns3'?"),
@@ -312,9 +312,9 @@ def test_show_says_what_cannot_be_written(command_line, arguments: list[str], sa
 
 
 def test_a_png_needs_matplotlib(command_line, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("clustersim.topology.drawing.png.find_spec", lambda name: None)
+    monkeypatch.setattr("clustersim.drawing.image.find_spec", lambda name: None)
     message = (
-        "clustersim: a PNG needs matplotlib, which is not installed; run pip install 'clustersim[plots]', "
+        "clustersim: a PNG or PDF needs matplotlib, which is not installed; run pip install 'clustersim[plots]', "
         "or write a name that ends in .svg\n"
     )
     assert command_line("show", "topologies/explicit_8.yaml", "--draw", str(tmp_path / "a.png")) == (2, "", message)

@@ -25,6 +25,7 @@ COMMANDS = {
     "validate": "validate:validate",
     "report": "report:report",
     "explore": "explore:explore",
+    "plot": "plot:plot",
     "predict": "predict:predict",
     "import": "importing:app",
     "list": "listing:show_list",

@@ -63,7 +63,9 @@ def run(
     html: Annotated[
         bool, typer.Option("--html", help="Write report.html with the result: a page for a browser.")
     ] = False,
-    timeline: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw the timeline.")] = None,
+    timeline: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="Draw the timeline, also as .png or .pdf.")
+    ] = None,
     plugins: Plugins = None,
     as_json: Json = False,
     verbose: Verbose = False,
@@ -73,18 +75,18 @@ def run(
     """Simulate one training step and say how long it takes, why, and whether it fits."""
     from clustersim import simulation
     from clustersim.config.overrides import parted
+    from clustersim.drawing.picture import check
     from clustersim.files import keeping_inputs
     from clustersim.parallel.load import load
     from clustersim.report import names
     from clustersim.report.store import Question, check_target, place
     from clustersim.topology.build import load as load_topology
-    from clustersim.writing import check_output
 
     if brief and verbose:
         raise InputError("--brief and --verbose exclude each other; give one of them")
     wanted = overrides(changes, settings)
     if timeline:
-        check_output("--timeline", timeline, (".svg",), (topology, workload))
+        check("--timeline", timeline, (topology, workload))
     if html and no_save:
         raise InputError("--html: the page lies in the folder of the result; leave --no-save out")
     if out and not no_save:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 FORMATS = {"ns3": (".txt", ".topo", ""), "graphml": (".graphml", ".xml")}
 """Endings of files of other programs."""
-PICTURES = (".svg", ".png")
 
 
 @cluster_options()
@@ -51,7 +50,7 @@ def show(
     microbatches: Annotated[int, typer.Option(min=1, max=4096, hidden=True)] = 8,
     chunks: Annotated[int, typer.Option(min=1, max=64, hidden=True)] = 1,
     draw: Annotated[
-        Path | None, typer.Option(help="Write a picture of the topology to this .svg or .png file.")
+        Path | None, typer.Option(help="Write a picture of the topology to this .svg, .png or .pdf file.")
     ] = None,
     export: Annotated[
         tuple[str, Path] | None,
@@ -71,7 +70,9 @@ def show(
     if (draw or export) and not topology:
         raise InputError("nothing to draw or export; give a topology file first")
     if draw and topology:
-        _drawable(draw, topology)
+        from clustersim.drawing.picture import check
+
+        check("--draw", draw, [topology])
     if export and export[0] not in FORMATS:
         raise InputError(f"--export {export[0]}: no such format; {suggest(export[0], FORMATS)}")
     if export and topology:
@@ -138,21 +139,12 @@ def _cluster(document: Document) -> None:
     typer.echo("\n".join(f"{label:<{width}}  {value}" for label, value in rows))
 
 
-def _drawable(target: Path, topology: Path) -> None:
-    """Raise InputError for a picture of another kind, or one that cannot be drawn here."""
-    from clustersim.topology.drawing import png
-
-    writing.check_output("--draw", target, PICTURES, [topology])
-    if target.suffix.lower() == ".png":
-        png.available()
-
-
 def _draw(document: Document, target: Path) -> None:
-    from clustersim.topology.drawing import png, svg
+    from clustersim.drawing.picture import write
     from clustersim.topology.drawing.draw import picture
 
-    canvas = picture(document)
-    _write(target, png.image(canvas) if target.suffix.lower() == ".png" else svg.text(canvas).encode())
+    write(target, picture(document))
+    typer.echo(f"written to {target}", err=True)
 
 
 def _export(document: Document, form: str, target: Path) -> None:

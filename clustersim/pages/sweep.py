@@ -30,6 +30,16 @@ DIGITS = 6
 
 def sweep_page(folder: Path) -> str:
     """Return the page of a folder of `clustersim sweep`. Raises InputError when it is none, or has no points."""
+    found = sweep_rows(folder)
+    if len(found) > MOST_POINTS:
+        raise InputError(
+            f"{folder}: has {len(found):,} points, and a page at most {MOST_POINTS:,}; sweep fewer axes at once"
+        )
+    return page(f"Sweep: {folder.name}", SCRIPTS, STYLES, sweep_data(found, store.manifest(folder) or {}))
+
+
+def sweep_rows(folder: Path) -> list[tuple[Point, Row]]:
+    """Return the points of a sweep and what became of each. Raises InputError when it is none, or has no points."""
     manifest = store.manifest(folder)
     if manifest is None or manifest.get("command") != "sweep":
         what = f"the result of `clustersim {manifest.get('command')}`" if manifest else "no result"
@@ -37,12 +47,7 @@ def sweep_page(folder: Path) -> str:
     points, rows, _ = log.read(folder)
     if not rows:
         raise InputError(f"{folder}: has no points yet; run the sweep again, which goes on from there")
-    if len(rows) > MOST_POINTS:
-        raise InputError(
-            f"{folder}: has {len(rows):,} points, and a page at most {MOST_POINTS:,}; sweep fewer axes at once"
-        )
-    found = [(points[name], rows[name]) for name in rows]
-    return page(f"Sweep: {folder.name}", SCRIPTS, STYLES, sweep_data(found, manifest))
+    return [(points[name], rows[name]) for name in rows]
 
 
 def sweep_data(found: Sequence[tuple[Point, Row]], manifest: Mapping[str, Any]) -> dict[str, Any]:

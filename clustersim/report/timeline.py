@@ -1,4 +1,4 @@
-"""The timeline of a step as one SVG: a row a rank cell, passes above, communication below in a thin lane.
+"""The timeline of a step as a picture: a row a rank cell, passes above, communication below in a thin lane.
 
 What is blank is bubble. Passes are labelled with their microbatch where there is room.
 """
@@ -9,19 +9,21 @@ import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
-from xml.sax.saxutils import escape
 
+from clustersim.drawing import picture as pictures
+from clustersim.drawing.canvas import Canvas, Coordinates
+from clustersim.drawing.svg import text
 from clustersim.engine.compile import Plan
 from clustersim.engine.program import Span
 from clustersim.engine.record import Record
 from clustersim.units import seconds
-from clustersim.writing import save
 
 ROWS = 64
 """Rank cells drawn at most; the rest is named in the last line."""
 
 WIDTH, LEFT, RIGHT, TOP = 1000.0, 130.0, 16.0, 34.0
 ROW, PASS, LANE = 32.0, 20.0, 5.0
+GROUND = "#f3f3f3"
 COLOURS = {  # Okabe and Ito (2008), which colour-blind readers can tell apart
     "forward": "#56b4e9",
     "backward": "#e69f00",
@@ -55,7 +57,12 @@ class Bar(NamedTuple):
 
 
 def svg(record: Record, plan: Plan, title: str = "") -> str:
-    """Return the drawing of a record; the same record gives the same text.
+    """Return the drawing of a record as SVG; the same record gives the same text."""
+    return text(picture(record, plan, title))
+
+
+def picture(record: Record, plan: Plan, title: str = "") -> Canvas:
+    """Return the drawing of a record.
 
     record, plan: what was simulated. title: stands above, with the step time.
     """
@@ -65,21 +72,24 @@ def svg(record: Record, plan: Plan, title: str = "") -> str:
     for span in record.spans:
         spans[span.rank].append(span)
     kinds: dict[str, None] = {}
-    body: list[str] = [*_axis(record.end, scale, TOP + rows * ROW)]
+    height = TOP + rows * ROW + 52
+    canvas = Canvas(WIDTH, height, title)
+    canvas.text((LEFT, 16), f"{title}{': ' if title else ''}{seconds(record.end)}", 14, anchor="start")
+    _axis(canvas, record.end, scale, TOP + rows * ROW)
     for row in range(rows):
         passes, lane = _merged(_passes(spans[row]), 0.1 / scale), _merged(_flows(spans[row]), 1.0 / scale)
         kinds |= dict.fromkeys(bar.kind for bar in (*passes, *lane))
-        body += _row(row, _name(plan, row), passes, lane, scale)
-    left_out = len(plan.programs) - rows
-    height = TOP + rows * ROW + 52
-    head = _text(LEFT, 20, f"{escape(title)}{': ' if title else ''}{seconds(record.end)}", size=14)
-    foot = _legend(kinds, height - 10, left_out)
-    return "\n".join([_open(height), head, *body, *foot, "</svg>\n"])
+        _row(canvas, row, _name(plan, row), passes, lane, scale)
+    _legend(canvas, kinds, height - 14, len(plan.programs) - rows)
+    return canvas
 
 
 def write(path: Path, record: Record, plan: Plan, title: str = "") -> None:
-    """Write the drawing. Raises InputError when the place cannot be written, DiskFullError when no space is left."""
-    save(path, svg(record, plan, title))
+    """Write the drawing in the form of the ending.
+
+    Raises InputError when the place cannot be written, DiskFullError when no space is left.
+    """
+    pictures.write(path, picture(record, plan, title))
 
 
 def _name(plan: Plan, cell: int) -> str:
@@ -122,54 +132,42 @@ def _merged(bars: Iterable[Bar], gap: float) -> list[Bar]:
     return result
 
 
-def _row(row: int, name: str, passes: Iterable[Bar], lane: Iterable[Bar], scale: float) -> Iterator[str]:
+def _row(canvas: Canvas, row: int, name: str, passes: Iterable[Bar], lane: Iterable[Bar], scale: float) -> None:
     y = TOP + row * ROW
-    yield _text(LEFT - 8, y + 14, escape(name), anchor="end")
-    size = f'width="{WIDTH - LEFT - RIGHT:g}" height="{PASS + 1 + LANE:g}"'
-    yield f'<rect x="{LEFT:g}" y="{y:g}" {size} fill="#888" fill-opacity="0.1"/>'
+    canvas.text((LEFT - 8, y + 10), name, 11, anchor="end")
+    canvas.bar((LEFT, y), (WIDTH - LEFT - RIGHT, PASS + 1 + LANE), GROUND)
     for bar in passes:
-        yield _box(bar, y, PASS, scale)
+        _bar(canvas, bar, y, PASS, scale)
         if (bar.end - bar.start) * scale > 7 * len(bar.label) + 2 and bar.label:
-            yield _text(LEFT + (bar.start + bar.end) / 2 * scale, y + 14, bar.label, anchor="middle")
+            canvas.text((LEFT + (bar.start + bar.end) / 2 * scale, y + 10), bar.label, 11)
     for bar in lane:
-        yield _box(bar, y + PASS + 1, LANE, scale)
+        _bar(canvas, bar, y + PASS + 1, LANE, scale)
 
 
-def _box(bar: Bar, y: float, height: float, scale: float) -> str:
-    x, width = LEFT + bar.start * scale, max((bar.end - bar.start) * scale, 0.2)
-    line = ' stroke="#fff" stroke-width="0.6"' if height == PASS and width > 2 else ""
-    return (
-        f'<rect x="{x:.2f}" y="{y:g}" width="{width:.2f}" height="{height:g}" fill="{COLOURS.get(bar.kind, "#000")}"{line}>'
-        f"<title>{bar.kind} {bar.label}: {seconds(bar.start)} to {seconds(bar.end)}</title></rect>"
-    )
+def _bar(canvas: Canvas, bar: Bar, y: float, height: float, scale: float) -> None:
+    at: Coordinates = (LEFT + bar.start * scale, y)
+    width = max((bar.end - bar.start) * scale, 0.2)
+    edge = "#ffffff" if height == PASS and width > 2 else "none"
+    said = f"{bar.kind} {bar.label}: {seconds(bar.start)} to {seconds(bar.end)}"
+    canvas.bar(at, (width, height), COLOURS.get(bar.kind, "#000000"), edge, said=said)
 
 
-def _axis(end: float, scale: float, y: float) -> Iterator[str]:
-    """Yield ticks at round times, five to twelve of them."""
+def _axis(canvas: Canvas, end: float, scale: float, y: float) -> None:
+    """Draw ticks at round times, five to twelve of them."""
     power = 10.0 ** math.floor(math.log10(end or 1.0))
     step = next(power * k for k in (0.1, 0.2, 0.5, 1) if end / (power * k) <= 12)
     for i in range(int(end / step + 1e-9) + 1):
         x = LEFT + i * step * scale
-        yield f'<line x1="{x:.2f}" y1="{TOP:g}" x2="{x:.2f}" y2="{y:g}" stroke="#000" stroke-opacity="0.12"/>'
-        yield _text(x, y + 12, seconds(i * step), anchor="middle")
+        canvas.line((x, TOP), (x, y), 1.0, "#000000", 0.12)
+        canvas.text((x, y + 9), seconds(i * step), 11)
 
 
-def _legend(kinds: Iterable[str], y: float, left_out: int) -> Iterator[str]:
+def _legend(canvas: Canvas, kinds: Iterable[str], y: float, left_out: int) -> None:
     x = LEFT
     present = set(kinds)
     for kind in (k for k in COLOURS if k in present):
-        yield f'<rect x="{x:g}" y="{y - 10:g}" width="12" height="12" fill="{COLOURS[kind]}"/>'
-        yield _text(x + 17, y, kind)
+        canvas.bar((x, y - 6), (12, 12), COLOURS[kind])
+        canvas.text((x + 17, y), kind, 11, anchor="start")
         x += 34 + 6.6 * len(kind)
-    yield _text(x, y, "blank: bubble" + (f"; {left_out:,} more classes of ranks are not drawn" if left_out else ""))
-
-
-def _text(x: float, y: float, text: str, size: int = 11, anchor: str = "start") -> str:
-    return f'<text x="{x:.2f}" y="{y:g}" font-size="{size}" text-anchor="{anchor}">{text}</text>'
-
-
-def _open(height: float) -> str:
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {height:g}" width="{WIDTH:g}" height="{height:g}" '
-        f'font-family="system-ui, sans-serif" fill="#222">\n<rect width="100%" height="100%" fill="#fff"/>'
-    )
+    more = f"; {left_out:,} more classes of ranks are not drawn" if left_out else ""
+    canvas.text((x, y), f"blank: bubble{more}", 11, anchor="start")

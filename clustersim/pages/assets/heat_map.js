@@ -104,7 +104,7 @@ function heatMap() {
     el(
       "p",
       { class: "small dim" },
-      "In each cell the best of the points that lie there, darker is better, framed the best of all; hatched: none of them has a result. A click shows the point.",
+      "In each cell the best of the points that lie there, stronger is better, framed the best of all; hatched: none of them has a result. A click shows the point.",
     ),
   );
 }

@@ -1,6 +1,7 @@
 // All axes beside each other, a line a point: lines between two values are drawn once, the wider the more points they stand for.
 
 const PARALLEL_HIGH = 340;
+const ROOM = 84; // pixels that an axis needs at least: narrow screens scroll
 const BIN = 8; // pixels of an axis of figures that are one place
 const PARALLEL_HINT = "Drag along an axis to keep a range of it; dashed: points without a result.";
 
@@ -21,7 +22,7 @@ function parallel() {
   const [top, bottom] = [44, PARALLEL_HIGH - 22];
 
   function draw(all = true) {
-    const fit = fitted(canvas, PARALLEL_HIGH);
+    const fit = fitted(canvas, PARALLEL_HIGH, ROOM * names.length);
     wide = fit.wide;
     if (all) paintEvery();
     fit.pen.drawImage(every, 0, 0, wide, PARALLEL_HIGH);
@@ -166,5 +167,5 @@ function parallel() {
   }
   views.push(draw);
   redraws.push(() => draw());
-  return section("parallel", "Parallel coordinates", el("div", {}, canvas), note);
+  return section("parallel", "Parallel coordinates", el("div", { class: "wide" }, canvas), note);
 }

@@ -150,10 +150,10 @@ function selector(id, words, names, chosen, action) {
   return el("label", { for: id }, words, select);
 }
 
-function fitted(canvas, high) {
+function fitted(canvas, high, least = 280) {
   // a canvas as wide as its parent, sharp on fine screens
   const ratio = Math.min(devicePixelRatio || 1, 2);
-  const wide = Math.max(280, Math.floor(canvas.parentElement.clientWidth || 600));
+  const wide = Math.max(least, Math.floor(canvas.parentElement.clientWidth || 600));
   if (canvas.width !== wide * ratio || canvas.height !== high * ratio) {
     canvas.width = wide * ratio;
     canvas.height = high * ratio;

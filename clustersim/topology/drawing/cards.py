@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
+from clustersim.drawing.canvas import FAINT, TIERS, Canvas, Coordinates
 from clustersim.topology.detours import Detours
 from clustersim.topology.drawing import node
-from clustersim.topology.drawing.canvas import FAINT, TIERS, Canvas, Coordinates
 from clustersim.topology.drawing.node import around
 from clustersim.topology.lattice import Dim, Lattice
 from clustersim.topology.model import Topology

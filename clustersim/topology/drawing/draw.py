@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clustersim.config.yaml import Document
+from clustersim.drawing.canvas import BROKEN, FAINT, Canvas
+from clustersim.drawing.svg import text
 from clustersim.topology.build import build
 from clustersim.topology.describe import diameter, faults
 from clustersim.topology.drawing import cards, node, whole
-from clustersim.topology.drawing.canvas import BROKEN, FAINT, Canvas
 from clustersim.topology.drawing.parts import DrawnParts, parts
-from clustersim.topology.drawing.svg import text
 from clustersim.topology.export.cables import cabled
 from clustersim.topology.model import Topology
 from clustersim.units import scaled, seconds

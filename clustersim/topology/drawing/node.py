@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import cos, pi, sin
 
-from clustersim.topology.drawing.canvas import FAINT, GPU, INK, NIC, NODE, NODE_EDGE, SWITCH, Canvas, Coordinates
+from clustersim.drawing.canvas import FAINT, GPU, INK, NIC, NODE, NODE_EDGE, SWITCH, Canvas, Coordinates
 from clustersim.topology.drawing.parts import inner_pairs, rate_inside
 from clustersim.topology.model import Topology
 from clustersim.units import scaled

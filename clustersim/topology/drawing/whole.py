@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from clustersim.topology.drawing.canvas import (
+from clustersim.drawing.canvas import (
     BROKEN,
     DEAD,
     FAINT,

@@ -23,6 +23,8 @@ class Line(NamedTuple):
     """Of the line."""
     opacity: float
     """0 to 1."""
+    dashed: bool = False
+    """Whether it has gaps."""
 
 
 class Box(NamedTuple):
@@ -38,6 +40,8 @@ class Box(NamedTuple):
     """Colour of the border."""
     radius: float
     """Of the corners."""
+    said: str = ""
+    """What it is, shown where a reader can point at it."""
 
 
 class Dot(NamedTuple):
@@ -63,7 +67,7 @@ class Text(NamedTuple):
     colour: str
     """Of the letters."""
     anchor: str
-    """start or middle."""
+    """start, middle or end."""
     bold: bool
     """Whether letters are bold."""
 
@@ -76,10 +80,16 @@ class Canvas:
         self.shapes: list[Line | Box | Dot | Text] = []
 
     def line(
-        self, a: Coordinates, b: Coordinates, width: float = 1.0, colour: str = FAINT, opacity: float = 1.0
+        self,
+        a: Coordinates,
+        b: Coordinates,
+        width: float = 1.0,
+        colour: str = FAINT,
+        opacity: float = 1.0,
+        dashed: bool = False,
     ) -> None:
         """Draw a line."""
-        self.shapes.append(Line((a, b), width, colour, opacity))
+        self.shapes.append(Line((a, b), width, colour, opacity, dashed))
 
     def curve(
         self, points: Sequence[Coordinates], width: float = 1.0, colour: str = FAINT, opacity: float = 1.0
@@ -90,6 +100,12 @@ class Canvas:
     def box(self, at: Coordinates, size: Coordinates, fill: str, edge: str = "none", radius: float = 4) -> None:
         """Draw a rectangle around a centre."""
         self.shapes.append(Box((at[0] - size[0] / 2, at[1] - size[1] / 2), size, fill, edge, radius))
+
+    def bar(
+        self, corner: Coordinates, size: Coordinates, fill: str, edge: str = "none", radius: float = 0.0, said: str = ""
+    ) -> None:
+        """Draw a rectangle from its upper left corner; said: what it is."""
+        self.shapes.append(Box(corner, size, fill, edge, radius, said))
 
     def dot(self, at: Coordinates, radius: float, fill: str) -> None:
         """Draw a disc."""

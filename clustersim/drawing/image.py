@@ -1,4 +1,4 @@
-"""A picture as PNG, drawn by matplotlib, which the extra `plots` installs: the same shapes, text and colours as in SVG."""
+"""A picture as PNG or PDF, drawn by matplotlib, which the extra `plots` installs: the same shapes, text and colours as in SVG."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ from importlib.util import find_spec
 from io import BytesIO
 from typing import Any
 
+from clustersim.drawing.canvas import PAPER, Box, Canvas, Dot, Line, Text
 from clustersim.errors import InputError
-from clustersim.topology.drawing.canvas import PAPER, Box, Canvas, Dot, Line, Text
 
+FORMS: dict[str, tuple[str, dict[str, None]]] = {
+    ".png": ("png", {"Software": None}),
+    ".pdf": ("pdf", {"CreationDate": None, "Producer": None, "Creator": None}),
+}
+"""By ending: what matplotlib calls it, and what it leaves out so that the same picture has the same bytes."""
 _DOTS = 200
 """Dots an inch; a pixel of SVG is a hundredth of an inch, so two dots."""
 _POINTS = 72 / 100
@@ -22,13 +27,13 @@ def available() -> None:
     """Raise InputError when matplotlib is not installed."""
     if find_spec("matplotlib") is None:
         raise InputError(
-            "a PNG needs matplotlib, which is not installed; run pip install 'clustersim[plots]', "
+            "a PNG or PDF needs matplotlib, which is not installed; run pip install 'clustersim[plots]', "
             "or write a name that ends in .svg"
         )
 
 
-def image(canvas: Canvas) -> bytes:
-    """Return the picture as a PNG file, two dots a pixel. Raises InputError without matplotlib."""
+def content(canvas: Canvas, ending: str) -> bytes:
+    """Return the picture as a file of `FORMS`, a PNG with two dots a pixel. Raises InputError without matplotlib."""
     available()
     from matplotlib.figure import Figure
 
@@ -38,7 +43,8 @@ def image(canvas: Canvas) -> bytes:
     for order, shape in enumerate(canvas.shapes):
         axes.add_artist(_artist(shape)).set_zorder(order)
     target = BytesIO()
-    figure.savefig(target, format="png", dpi=_DOTS, metadata={"Software": None})
+    form, undated = FORMS[ending]
+    figure.savefig(target, format=form, dpi=_DOTS, metadata=undated)
     return target.getvalue()
 
 
@@ -53,8 +59,9 @@ def _line(shape: Line) -> Any:
     from matplotlib.path import Path
 
     codes = [Path.MOVETO, Path.LINETO] if len(shape.points) == 2 else [Path.MOVETO, Path.CURVE3, Path.CURVE3]
+    style = (0, (4, 3)) if shape.dashed else "solid"
     look: dict[str, Any] = {"edgecolor": shape.colour, "linewidth": shape.width * _POINTS, "alpha": shape.opacity}
-    return PathPatch(Path(shape.points, codes), facecolor="none", capstyle="butt", **look)
+    return PathPatch(Path(shape.points, codes), facecolor="none", capstyle="butt", linestyle=style, **look)
 
 
 @_artist.register
@@ -80,7 +87,7 @@ def _text(shape: Text) -> Any:
 
     font = next(name for name in _FONTS if name in fontManager.get_font_names())
     look: dict[str, Any] = {"color": shape.colour, "fontfamily": font, "fontsize": shape.size * _POINTS * _FONTS[font]}
-    place: dict[str, Any] = {"ha": "center" if shape.anchor == "middle" else "left", "va": "baseline"}
+    place: dict[str, Any] = {"ha": {"middle": "center", "end": "right"}.get(shape.anchor, "left"), "va": "baseline"}
     weight = "bold" if shape.bold else "normal"
     x, y = shape.at
     return Words(x, y, shape.words, fontweight=weight, parse_math=False, **look, **place)

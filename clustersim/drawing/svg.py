@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import singledispatch
 from xml.sax.saxutils import escape
 
-from clustersim.topology.drawing.canvas import PAPER, Box, Canvas, Dot, Line, Text
+from clustersim.drawing.canvas import PAPER, Box, Canvas, Dot, Line, Text
 
 
 def text(canvas: Canvas) -> str:
@@ -17,7 +17,14 @@ def text(canvas: Canvas) -> str:
     )
     ground = f'<rect width="{w}" height="{h}" fill="{PAPER}"/>'
     return "\n".join(
-        [head, f"<title>{escape(canvas.title)}</title>", ground, *map(_element, canvas.shapes), "</svg>", ""]
+        [
+            head,
+            *([f"<title>{escape(canvas.title)}</title>"] if canvas.title else []),
+            ground,
+            *map(_element, canvas.shapes),
+            "</svg>",
+            "",
+        ]
     )
 
 
@@ -29,6 +36,7 @@ def _element(shape: object) -> str:
 @_element.register
 def _line(shape: Line) -> str:
     style = f'stroke="{shape.colour}" stroke-width="{shape.width:.2g}" stroke-opacity="{shape.opacity:.2g}"'
+    style += ' stroke-dasharray="6 4"' * shape.dashed
     if len(shape.points) == 2:
         a, b = shape.points
         return f'<line x1="{a[0]:.1f}" y1="{a[1]:.1f}" x2="{b[0]:.1f}" y2="{b[1]:.1f}" {style}/>'
@@ -40,7 +48,10 @@ def _line(shape: Line) -> str:
 def _box(shape: Box) -> str:
     (x, y), (wide, high) = shape.corner, shape.size
     place = f'x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" rx="{shape.radius:g}"'
-    return f'<rect {place} fill="{shape.fill}" stroke="{shape.edge}"/>'
+    look = f'fill="{shape.fill}" stroke="{shape.edge}"'
+    return (
+        f"<rect {place} {look}><title>{escape(shape.said)}</title></rect>" if shape.said else f"<rect {place} {look}/>"
+    )
 
 
 @_element.register

@@ -1,0 +1,84 @@
+"""A plot on a canvas: two axes, linear or logarithmic, with ticks at round numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from clustersim.drawing.canvas import FAINT, INK, Canvas, Coordinates
+
+GRID = "#d5dde4"
+
+
+class AxisRange(NamedTuple):
+    """From where to where an axis goes."""
+
+    low: float
+    high: float
+    logarithmic: bool = False
+
+    def share(self, value: float) -> float:
+        """Return how far along a value lies, 0 to 1."""
+        low, high, at = (math.log(v) for v in (self.low, self.high, value)) if self.logarithmic else (*self[:2], value)
+        return (at - low) / ((high - low) or 1.0)
+
+    def ticks(self, most: int) -> list[float]:
+        """Return round numbers along it, `most` at most: powers of ten, or multiples of 1, 2 or 5."""
+        if self.logarithmic:
+            powers = range(math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9) + 1)
+            return [10.0**power for power in powers[:: -(-len(powers) // most) or 1]]
+        power = 10.0 ** math.floor(math.log10((self.high - self.low) / most))
+        step = next(power * k for k in (1, 2, 5, 10) if (self.high - self.low) / (power * k) <= most)
+        return [i * step for i in range(math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9) + 1)]
+
+
+class Plot:
+    """A canvas with two axes; places are values of both."""
+
+    def __init__(
+        self, title: str, x: AxisRange, y: AxisRange, width: float = 1000.0, height: float = 520.0, right: float = 30.0
+    ) -> None:
+        self.canvas, self.x, self.y = Canvas(width, height, title), x, y
+        self.left, self.right, self.top, self.bottom = 100.0, width - right, 66.0, height - 58.0
+        self.canvas.text((24, 26), title, 16, anchor="start", bold=True)
+
+    def at(self, value: Coordinates) -> Coordinates:
+        """Return the pixel of two values."""
+        across, up = self.x.share(value[0]), self.y.share(value[1])
+        return self.left + across * (self.right - self.left), self.bottom - up * (self.bottom - self.top)
+
+    def frame(self, x: str, y: str, x_words: Callable[[float], str], y_words: Callable[[float], str]) -> None:
+        """Draw grid, ticks and the names of both axes."""
+        for value in self.x.ticks(9):
+            across = self.at((value, self.y.low))[0]
+            self.canvas.line((across, self.top), (across, self.bottom), 1.0, GRID)
+            self.canvas.text((across, self.bottom + 14), x_words(value), 12)
+        for value in self.y.ticks(7):
+            down = self.at((self.x.low, value))[1]
+            self.canvas.line((self.left, down), (self.right, down), 1.0, GRID)
+            self.canvas.text((self.left - 8, down), y_words(value), 12, anchor="end")
+        self.canvas.line((self.left, self.bottom), (self.right, self.bottom), 1.2, INK)
+        self.canvas.line((self.left, self.top), (self.left, self.bottom), 1.2, INK)
+        self.canvas.text(((self.left + self.right) / 2, self.bottom + 38), x, 13)
+        self.canvas.text((self.left - 8, self.top - 12), y, 13, anchor="end")
+
+    def line(self, a: Coordinates, b: Coordinates, colour: str = INK, width: float = 1.6, dashed: bool = False) -> None:
+        """Draw a line between two places."""
+        self.canvas.line(self.at(a), self.at(b), width, colour, dashed=dashed)
+
+    def box(self, upper_left: Coordinates, lower_right: Coordinates, fill: str, said: str) -> None:
+        """Draw a rectangle between two places; said: what it is."""
+        (x0, y0), (x1, y1) = self.at(upper_left), self.at(lower_right)
+        self.canvas.bar((x0, y0), (x1 - x0, y1 - y0), fill, said=said)
+
+    def note(self, at: Coordinates, words: str, anchor: str = "start", colour: str = INK) -> None:
+        """Write at a place."""
+        self.canvas.text(self.at(at), words, 12, colour, anchor)
+
+    def name_beside(self, y: float, words: str, above: float, fill: str) -> float:
+        """Write the name of a layer at the right, below the pixel `above`, and return how far down it came."""
+        down = min(self.at((self.x.low, y))[1], above - 17)
+        self.canvas.bar((self.right + 8, down - 6), (12, 12), fill, FAINT)
+        self.canvas.text((self.right + 26, down), words, 12, anchor="start")
+        return down

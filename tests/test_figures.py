@@ -1,0 +1,130 @@
+"""Figures for papers: the picture of what was found, in each form that can be asked for."""
+
+import json
+import subprocess
+import sys
+from importlib import import_module
+from pkgutil import iter_modules
+from xml.etree import ElementTree
+
+import pytest
+
+from clustersim.drawing import image, svg
+from clustersim.drawing.canvas import Box, Canvas, Dot, Text
+from clustersim.drawing.plot import AxisRange, Plot
+from clustersim.errors import InputError
+from clustersim.pages import figures
+from clustersim.pages.figures import breakdown, memory, roofline, scaling
+from clustersim.simulation import simulate
+
+KINDS = {module.name for module in iter_modules(figures.__path__)}
+
+
+@pytest.fixture(scope="module")
+def result():
+    keys = {"parallelism.tp": 2, "parallelism.pp": 4, "training.global_batch": 16, "training.micro_batch": 1}
+    return simulate("topologies/hgx_h100_8.yaml", "workloads/gpt2_large.yaml", keys)
+
+
+def _boxes(canvas):
+    return [shape for shape in canvas.shapes if isinstance(shape, Box) and shape.said]
+
+
+def _words(canvas):
+    return [shape.words for shape in canvas.shapes if isinstance(shape, Text)]
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_every_kind_says_what_it_shows(kind):
+    assert import_module(f"clustersim.pages.figures.{kind}").of in ("run", "sweep")
+    assert {"timeline", "breakdown", "memory", "roofline", "scaling"} == KINDS
+
+
+def test_the_bars_of_a_breakdown_are_the_step(result):
+    canvas = breakdown.draw(result)
+    rows = {}
+    for box in _boxes(canvas):
+        rows.setdefault(box.corner[1], []).append(box.size[0])
+    assert len(rows) == 4
+    whole = breakdown.WIDTH - breakdown.LEFT - breakdown.RIGHT
+    assert [sum(widths) for widths in rows.values()] == pytest.approx([whole] * 4, rel=1e-6)
+    assert {"critical path", "mean of ranks", "pipeline rank 0", "pipeline rank 3"} <= set(_words(canvas))
+
+
+def test_memory_is_as_high_as_its_peak(result):
+    canvas = memory.draw(result)
+    peak = max(one.peak.total for one in result.facts.memory) / 2**30
+    tops = [box.corner[1] for box in _boxes(canvas)]
+    capacity = result.topology.gpu.memory / 2**30
+    plot = Plot("", AxisRange(0.0, result.record.end), AxisRange(0.0, max(capacity, peak) * 1.08), right=190.0)
+    assert min(tops) == pytest.approx(plot.at((0.0, peak))[1], abs=0.5)
+    assert any("GiB" in words and result.topology.gpu.name in words for words in _words(canvas))
+
+
+def test_no_kernel_stands_above_the_roof(result):
+    canvas = roofline.draw(result)
+    assert any(isinstance(shape, Dot) for shape in canvas.shapes)
+    assert any("bf16 matrix units" in words for words in _words(canvas))
+
+
+def _row(ranks, tokens, status="ok"):
+    return {"status": status, "ranks": ranks, "tokens_per_s": tokens} if status == "ok" else {"status": status}
+
+
+def test_scaling_shows_the_best_of_each_size():
+    canvas = scaling.draw([_row(8, 90.0), _row(8, 100.0), _row(16, 150.0), _row(0, 0, "illegal"), _row(32, 400.0)])
+    assert {"8: 100%", "16: 75%", "32: 100%"} <= set(_words(canvas))
+    with pytest.raises(InputError, match="sweep several sizes, such as --nodes"):
+        scaling.draw([_row(8, 90.0), _row(8, 100.0)])
+
+
+def test_ticks_are_round_and_inside():
+    assert AxisRange(0.0, 10.0).ticks(5) == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0][:6]
+    assert AxisRange(0.3, 4000.0, True).ticks(9) == [1.0, 10.0, 100.0, 1000.0]
+    assert all(0.07 <= tick <= 0.093 for tick in AxisRange(0.07, 0.093).ticks(6))
+
+
+def test_a_picture_is_the_same_in_every_form_and_every_time(result):
+    for canvas in (breakdown.draw(result), memory.draw(result), roofline.draw(result)):
+        tree = ElementTree.fromstring(svg.text(canvas))
+        texts = [node.text for node in tree.iter("{http://www.w3.org/2000/svg}text")]
+        assert texts == _words(canvas)
+        pdf, png = image.content(canvas, ".pdf"), image.content(canvas, ".png")
+        assert pdf.startswith(b"%PDF") and png.startswith(b"\x89PNG")
+        assert (pdf, png) == (image.content(canvas, ".pdf"), image.content(canvas, ".png"))
+
+
+def test_hostile_names_are_text():
+    canvas = Canvas(100, 100, "</title><script>alert(1)</script>")
+    canvas.text((10, 10), "<script>'\"&\u202e")
+    canvas.bar((0, 0), (10, 10), "#000000", said="<img>")
+    text = svg.text(canvas)
+    assert "<script" not in text and "<img" not in text
+    ElementTree.fromstring(text)
+
+
+def _command(*words, cwd):
+    return subprocess.run(
+        [sys.executable, "-m", "clustersim", *words], cwd=cwd, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_command_draws_runs_and_sweeps(tmp_path):
+    run = ("run", "nvlink_h100_4", "gpt2_large", "--pp", "2", "--predictor", "roofline", "--quiet")
+    assert _command(*run, "--out", "one", "--timeline", "direct.svg", cwd=tmp_path).returncode == 0
+    done = _command("plot", "one", "--kind", "timeline", "--out", "a.svg", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "written to a.svg\n")
+    assert (tmp_path / "a.svg").read_text() == (tmp_path / "direct.svg").read_text()
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep/manifest.json").write_text(json.dumps({"clustersim": "0.1.0", "command": "sweep"}))
+    rows = [{"point": {"n": n}, "row": {**_row(n, 10.0 * n), "step_time_s": 1.0}} for n in (8, 16)]
+    (tmp_path / "sweep/points.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert _command("plot", "sweep", "--kind", "scaling", "--out", "b.svg", "-q", cwd=tmp_path).returncode == 0
+    for words, said in (
+        (["one", "--kind", "pie", "--out", "a.svg"], "--kind pie: no such figure;"),
+        (["one", "--kind", "memory", "--out", "a.gif"], "--out a.gif: the ending says what is written"),
+        (["one", "--kind", "scaling", "--out", "a.svg"], "one: is the result of `clustersim run`"),
+        (["sweep", "--kind", "memory", "--out", "a.svg"], "sweep: is the result of `clustersim sweep`, not of a run"),
+    ):
+        done = _command("plot", *words, cwd=tmp_path)
+        assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
