@@ -89,12 +89,12 @@ def test_its_files_are_read_by_people(name):
     assert "innerHTML" not in text and "eval(" not in text
 
 
-def test_it_is_written_and_what_is_no_sweep_is_said_so(sweep, tmp_path):
-    done = _command("explore", str(sweep), "--out", "a.html", cwd=tmp_path)
-    assert done.returncode == 0 and "written to a.html (open it in a browser)" in done.stdout
+def test_it_is_written_and_what_is_no_sweep_is_said_so(sweep, tmp_path, call):
+    code, out, err = call("explore", str(sweep), "--out", "a.html")
+    assert code == 0 and "written to a.html (open it in a browser)" in out
     assert (tmp_path / "a.html").read_text(encoding="utf-8") == sweep_page(sweep)
-    done = _command("explore", str(sweep), "--quiet", cwd=tmp_path)
-    assert done.returncode == 0 and (sweep / "report.html").exists()
+    code, out, err = call("explore", str(sweep), "--quiet")
+    assert code == 0 and (sweep / "report.html").exists()
     (sweep / "report.html").unlink()
     (tmp_path / "run").mkdir()
     (tmp_path / "run/manifest.json").write_text(json.dumps({"clustersim": "0.1.0", "command": "run"}))
@@ -106,5 +106,5 @@ def test_it_is_written_and_what_is_no_sweep_is_said_so(sweep, tmp_path):
         ("run", "is the result of `clustersim run`"),
         ("empty", "has no points yet"),
     ):
-        done = _command("explore", name, cwd=tmp_path)
-        assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+        code, out, err = call("explore", name)
+        assert code == 2 and said in err and "Traceback" not in err

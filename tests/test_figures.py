@@ -1,8 +1,6 @@
 """Figures for papers: the picture of what was found, in each form that can be asked for."""
 
 import json
-import subprocess
-import sys
 from importlib import import_module
 from pkgutil import iter_modules
 from xml.etree import ElementTree
@@ -84,14 +82,20 @@ def test_ticks_are_round_and_inside():
     assert all(0.07 <= tick <= 0.093 for tick in AxisRange(0.07, 0.093).ticks(6))
 
 
-def test_a_picture_is_the_same_in_every_form_and_every_time(result):
+def test_a_picture_says_the_same_in_svg(result):
     for canvas in (breakdown.draw(result), memory.draw(result), roofline.draw(result)):
         tree = ElementTree.fromstring(svg.text(canvas))
-        texts = [node.text for node in tree.iter("{http://www.w3.org/2000/svg}text")]
-        assert texts == _words(canvas)
-        pdf, png = image.content(canvas, ".pdf"), image.content(canvas, ".png")
-        assert pdf.startswith(b"%PDF") and png.startswith(b"\x89PNG")
-        assert (pdf, png) == (image.content(canvas, ".pdf"), image.content(canvas, ".png"))
+        assert [node.text for node in tree.iter("{http://www.w3.org/2000/svg}text")] == _words(canvas)
+
+
+def test_a_picture_has_the_same_bytes_every_time():
+    canvas = Canvas(200, 100, "a plot")
+    canvas.line((0, 0), (200, 100), dashed=True)
+    canvas.text((100, 50), "words", anchor="end")
+    canvas.bar((10, 10), (20, 20), "#56b4e9", said="a bar")
+    pdf, png = image.content(canvas, ".pdf"), image.content(canvas, ".png")
+    assert pdf.startswith(b"%PDF") and png.startswith(b"\x89PNG")
+    assert (pdf, png) == (image.content(canvas, ".pdf"), image.content(canvas, ".png"))
 
 
 def test_hostile_names_are_text():
@@ -103,28 +107,22 @@ def test_hostile_names_are_text():
     ElementTree.fromstring(text)
 
 
-def _command(*words, cwd):
-    return subprocess.run(
-        [sys.executable, "-m", "clustersim", *words], cwd=cwd, capture_output=True, text=True, check=False
-    )
-
-
-def test_the_command_draws_runs_and_sweeps(tmp_path):
+def test_the_command_draws_runs_and_sweeps(tmp_path, call):
     run = ("run", "nvlink_h100_4", "gpt2_large", "--pp", "2", "--predictor", "roofline", "--quiet")
-    assert _command(*run, "--out", "one", "--timeline", "direct.svg", cwd=tmp_path).returncode == 0
-    done = _command("plot", "one", "--kind", "timeline", "--out", "a.svg", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, "written to a.svg\n")
+    assert call(*run, "--out", "one", "--timeline", "direct.svg")[0] == 0
+    code, out, err = call("plot", "one", "--kind", "timeline", "--out", "a.svg")
+    assert (code, out) == (0, "written to a.svg\n")
     assert (tmp_path / "a.svg").read_text() == (tmp_path / "direct.svg").read_text()
     (tmp_path / "sweep").mkdir()
     (tmp_path / "sweep/manifest.json").write_text(json.dumps({"clustersim": "0.1.0", "command": "sweep"}))
     rows = [{"point": {"n": n}, "row": {**_row(n, 10.0 * n), "step_time_s": 1.0}} for n in (8, 16)]
     (tmp_path / "sweep/points.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert _command("plot", "sweep", "--kind", "scaling", "--out", "b.svg", "-q", cwd=tmp_path).returncode == 0
+    assert call("plot", "sweep", "--kind", "scaling", "--out", "b.svg", "-q")[0] == 0
     for words, said in (
         (["one", "--kind", "pie", "--out", "a.svg"], "--kind pie: no such figure;"),
         (["one", "--kind", "memory", "--out", "a.gif"], "--out a.gif: the ending says what is written"),
         (["one", "--kind", "scaling", "--out", "a.svg"], "one: is the result of `clustersim run`"),
         (["sweep", "--kind", "memory", "--out", "a.svg"], "sweep: is the result of `clustersim sweep`, not of a run"),
     ):
-        done = _command("plot", *words, cwd=tmp_path)
-        assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+        code, out, err = call("plot", *words)
+        assert code == 2 and said in err and "Traceback" not in err

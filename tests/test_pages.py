@@ -5,8 +5,6 @@ import itertools
 import json
 import math
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -150,27 +148,21 @@ def test_the_files_of_a_page_are_read_by_people(name):
     assert "innerHTML" not in text and "eval(" not in text and "document.write" not in text
 
 
-def _command(*words, cwd):
-    return subprocess.run(
-        [sys.executable, "-m", "clustersim", *words], cwd=cwd, capture_output=True, text=True, check=False
-    )
-
-
-def test_a_report_is_written_with_the_run_or_afterwards_and_is_the_same(tmp_path):
+def test_a_report_is_written_with_the_run_or_afterwards_and_is_the_same(tmp_path, call):
     run = ("run", "nvlink_h100_4", "gpt2_large", "--pp", "2", "--predictor", "roofline", "--out", "one", "--quiet")
-    assert _command(*run, "--html", cwd=tmp_path).returncode == 0
+    assert call(*run, "--html")[0] == 0
     written = (tmp_path / "one/report.html").read_text()
     (tmp_path / "one/report.html").unlink()
-    done = _command("report", "one", cwd=tmp_path)
-    assert done.returncode == 0 and "written to one/report.html (open it in a browser)" in done.stdout
+    code, out, _err = call("report", "one")
+    assert code == 0 and "written to one/report.html (open it in a browser)" in out
     assert (tmp_path / "one/report.html").read_text() == written
-    assert _command("report", "one", "--out", "b.html", "--quiet", cwd=tmp_path).stdout == ""
+    assert call("report", "one", "--out", "b.html", "--quiet")[1] == ""
     assert (tmp_path / "b.html").read_text() == written
-    assert _command(*run, cwd=tmp_path).returncode == 0
+    assert call(*run)[0] == 0
     assert not (tmp_path / "one/report.html").exists()
 
 
-def test_what_cannot_be_a_report_is_said_in_a_sentence(tmp_path):
+def test_what_cannot_be_a_report_is_said_in_a_sentence(tmp_path, call):
     for words, said in (
         (["report", "none"], "none: is no result; give the folder of a run"),
         (["report", "."], ".: is no result"),
@@ -179,7 +171,7 @@ def test_what_cannot_be_a_report_is_said_in_a_sentence(tmp_path):
             "--html: the page lies in the folder of the result",
         ),
     ):
-        done = _command(*words, cwd=tmp_path)
-        assert done.returncode == 2
-        assert said in done.stderr
-        assert "Traceback" not in done.stderr
+        code, _out, err = call(*words)
+        assert code == 2
+        assert said in err
+        assert "Traceback" not in err

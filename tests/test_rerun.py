@@ -3,10 +3,10 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
+from documents import ROOT
 
 from clustersim.errors import InputError
 from clustersim.rerun import RunQuestion
@@ -47,22 +47,22 @@ def test_the_same_answer_to_the_last_bit(folder):
     assert again == {key: kept[key] for key in again}
 
 
-def test_the_command_asks_the_same(folder, tmp_path):
+def test_the_command_asks_the_same(folder, tmp_path, call):
     command = RunQuestion.of(folder).command.split()
     assert command[:4] == ["clustersim", "run", "nvlink_h100_4", "gpt2_large"]
     assert sorted(command[4:]) == sorted(OPTIONS)
-    done = _command(*command[1:], "--out", "result", "--quiet", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    code, _out, err = call(*command[1:], "--out", "result", "--quiet")
+    assert code == 0, err
     questions = [json.loads((one / "manifest.json").read_text())["question"] for one in (folder, tmp_path / "result")]
     assert questions[0] == questions[1]
 
 
-def test_inputs_that_have_changed_are_named(tmp_path):
+def test_inputs_that_have_changed_are_named(tmp_path, call):
     workload = tmp_path / "mine.yaml"
-    data = yaml.safe_load(Path("docs/examples/pipeline.yaml").read_text())
+    data = yaml.safe_load((ROOT / "docs/examples/pipeline.yaml").read_text())
     workload.write_text(yaml.safe_dump(data))
-    done = _command("run", "nvlink_h100_4", "mine.yaml", "--out", "result", "--quiet", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    code, _out, err = call("run", "nvlink_h100_4", "mine.yaml", "--out", "result", "--quiet")
+    assert code == 0, err
     manifest = json.loads((tmp_path / "result/manifest.json").read_text())
     manifest["inputs"]["workload"]["path"] = str(workload)
     (tmp_path / "result/manifest.json").write_text(json.dumps(manifest))
