@@ -28,6 +28,7 @@ COMMANDS = {
     "plot": "plot:plot",
     "predict": "predict:predict",
     "import": "importing:app",
+    "export": "exporting:app",
     "list": "listing:show_list",
     "init": "init:init",
     "schema": "schema:schema",

@@ -26,8 +26,7 @@ def trace(
 
     Nothing is cut. The trace.json.gz of a result shows one rank of each kind without kernels.
     """
-    from clustersim.engine.groups import tenant
-    from clustersim.engine.script import collectives
+    from clustersim.engine.compile import families_of
     from clustersim.report.result import whole_trace
     from clustersim.rerun import RunQuestion
     from clustersim.writing import check_output
@@ -40,8 +39,7 @@ def trace(
         progress("write the trace")
         seconds = found.work.seconds if kernels else ()
         parts = found.summary, found.plan, found.record, found.facts.memory
-        own = tenant(found.job, found.topology, found.work.gpus, collectives(found.work.scripts)).families
-        families = {family.name: family.ranks for family, _ in own}
+        families = families_of(found.work, found.topology)
         events = whole_trace(out, *parts, wanted, families, seconds, str(asked.manifest.get("question", "")))
     if not quiet:
         typer.echo(f"{events:,} events written to {out} (open it at https://ui.perfetto.dev)")

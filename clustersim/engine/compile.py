@@ -95,6 +95,14 @@ def draft(works: Sequence[Work], topology: Topology) -> Draft:
     return Draft(tuple(works), tuple(one.families for one in tenants), demand(topology, tenants))
 
 
+def families_of(work: Work, topology: Topology) -> dict[str, Ints]:
+    """Return the ranks of all groups of a job that communicate, by family (groups, n)."""
+    return {
+        family.name: family.ranks
+        for family, _ in tenant(work.job, topology, work.gpus, collectives(work.scripts)).families
+    }
+
+
 def plan(works: Sequence[Work], topology: Topology, fold: bool = True) -> tuple[Plan, ...]:
     """Return the plan of every job of those that share the cluster. `fold` off gives every rank its own program."""
     drafted = draft(works, topology)
