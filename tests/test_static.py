@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from engine_cases import cluster, job
@@ -10,9 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_folding import FABRICS, FAULTS
 
+from clustersim.engine.compile import draft
 from clustersim.engine.contention import Met, peaks
 from clustersim.engine.fabric import Activity, Segment
-from clustersim.engine.instances import build
+from clustersim.engine.fold.saturation import overfull
+from clustersim.engine.instances import _ordered, build
 from clustersim.engine.program import COMPUTE, Launched, Message, Program, Task
 from clustersim.engine.record import Period
 from clustersim.engine.static import longest
@@ -160,6 +164,33 @@ def test_replicas_that_drift_apart_have_a_period_each_until_the_end_of_the_step_
     assert critical_path(record).computed().sum() == pytest.approx(
         critical_path(whole.record).computed().sum(), rel=1e-9
     )
+
+
+def test_replicas_that_drift_apart_may_meet_on_a_link_at_any_of_their_times():
+    """So no link that they could fill together is left out, whether or not the short step shows them there at once."""
+    simulator = Simulator(cluster(6, fabric=TWO_LEAVES))
+    one = simulator.placed(job(training__global_batch=3 * 4 * 40, parallelism__pp=2, parallelism__tp=4))
+    work, plan, record = simulator._quickly(one, "auto")
+    demand = draft([work], simulator.cluster).demand
+    assert record.skipped is not None and record.skipped.lateness is not None
+    at_once = overfull(demand, plan.network, replace(record, skipped=None))
+    assert (at_once <= overfull(demand, plan.network, record)).all()
+
+
+@pytest.mark.parametrize("nics", [1, 4])
+def test_what_was_compiled_is_timed_anew_also_where_simpy_plays_a_part(nics):
+    topology = cluster(8, nics=nics, attach="per_gpu" if nics == 4 else "shared")
+    slow, fast = (asked((1, 2), "1f1b", 0, False, False, False, 8, 512, clocks) for clocks in (0.6, 0.9))
+    simulator = Simulator(topology)
+    simulator.outline(slow, "auto")
+    same(simulator.outline(fast, "auto"), Simulator(topology).outline(fast, "simpy"))
+
+
+def test_a_graph_has_one_order_however_it_is_gone_through():
+    a, b = np.array([0, 0, 0, 1, 1, 3, 4]), np.array([0, 0, 1, 2, 1, 4, 4])
+    assert _ordered(a, b, wide=True).tolist() == _ordered(a, b, wide=False).tolist()
+    circle = np.array([0, 0, 3, 2])
+    assert _ordered(circle, circle, wide=True).tolist() == _ordered(circle, circle, wide=False).tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("name", ["1f1b", "interleaved", "zero_bubble"])

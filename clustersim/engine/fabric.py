@@ -52,16 +52,17 @@ class Activity:
 
     carried: bytes of the collectives and messages inside, for the link report. ends: idle time at which each segment's
     computation and flow end. moving: idle seconds of its flows by family, without those beside
-    computation, and of waiting for the host. asked: the most bytes/s that its flows ask of each link.
+    computation, and of waiting for the host. asked: the most bytes/s that its flows ask of each link. times: the first one
+    of those that take as long.
     """
 
-    __slots__ = ("_flows", "_segments", "_times", "asked", "carried", "compute", "ends", "idle", "moving")
+    __slots__ = ("_flows", "_segments", "asked", "carried", "compute", "ends", "idle", "moving", "times")
 
     NONE: ClassVar[Activity]
 
     def __init__(self, segments: Iterable[Segment], carried: Carried | None = None) -> None:
-        self._segments, self._times = tuple(segments), self
-        self._flows: Sequence[Flow | None] = ()  # those of its segments, where it has the times of another
+        self._segments, self.times = tuple(segments), self
+        self._flows: Sequence[Flow | None] | None = None  # those of its segments, until these are asked for
         self.carried = carried or {}
         self.compute = math.fsum(s.compute + s.beside for s in self._segments)
         self.ends, self.moving = _idle(self._segments)
@@ -71,27 +72,27 @@ class Activity:
     @property
     def segments(self) -> tuple[Segment, ...]:
         """What it does, one after the other."""
-        if self._times is not self:  # few ask for the segments of what has the times of another
-            pairs = zip(self._times.segments, self._flows, strict=True)
-            self._segments = tuple(times._replace(flow=flow) for times, flow in pairs)
-            self._flows, self._times = (), self
+        if self._flows is not None:  # few ask for the segments of what has the times of another
+            pairs = zip(self.times.segments, self._flows, strict=True)
+            self._segments, self._flows = tuple(times._replace(flow=flow) for times, flow in pairs), None
         return self._segments
 
     @property
     def launched(self) -> bool:
         """Whether the host may launch some of it too late."""
-        return any(segment.launched for segment in self._times.segments)
+        return any(segment.launched for segment in self.times.segments)
 
     @property
     def around(self) -> tuple[float, float]:
         """Seconds before its first byte moves, and after its last one has."""
-        first, last = self._times.segments[0], self._times.segments[-1]
+        first, last = self.times.segments[0], self.times.segments[-1]
         return first.compute + (first.flow.latency if first.flow else 0.0), 0.0 if last.flow else last.compute
 
     def timed(self, segments: Sequence[Segment]) -> Activity:
         """Return the same with other seconds of computation before each flow: `segments` have the flows of this one."""
         one = self.carrying(self.carried)
-        one._segments, one._times, one.compute = tuple(segments), one, math.fsum(s.compute + s.beside for s in segments)
+        one._segments, one._flows, one.times = tuple(segments), None, one
+        one.compute = math.fsum(s.compute + s.beside for s in segments)
         one.ends, one.moving = _idle(one._segments)
         one.idle = one.ends[-1]
         return one
@@ -99,21 +100,20 @@ class Activity:
     def like(self, other: Activity) -> Activity:
         """Return the same with the times of another, whose flows are as many and take as long."""
         one = other.carrying(self.carried)
-        one._flows = self._flows if self._times is not self else tuple(segment.flow for segment in self._segments)
-        one._times, one.asked = other, self.asked
+        one._flows = tuple(segment.flow for segment in self._segments) if self._flows is None else self._flows
+        one.asked = self.asked
         return one
 
     def over(self, flows: Sequence[Flow | None]) -> Activity:
         """Return the same with other flows, segment by segment, which take as long on other links."""
         one = self.carrying(self.carried)
-        one._flows, one._times, one.asked = flows, self._times, _peaks(flows)
+        one._flows, one.asked = flows, _peaks(flows)
         return one
 
     def carrying(self, carried: Carried) -> Activity:
         """Return the same with other bytes for the link report."""
         one = Activity.__new__(Activity)
-        one._segments, one._flows = self._segments, self._flows
-        one._times = one if self._times is self else self._times
+        one._segments, one._flows, one.times = self._segments, self._flows, self.times
         one.compute, one.ends, one.idle = self.compute, self.ends, self.idle
         one.moving, one.asked, one.carried = self.moving, self.asked, carried
         return one

@@ -85,17 +85,15 @@ class TaskKinds:
 
     def __init__(self, plan: Plan, tasks: Tasks) -> None:
         self.plan, self.tasks = plan, tasks
-        numbers: dict[object, int] = {}
+        numbers: dict[Activity, int] = {}
         self.of: dict[Activity, int] = {}
         """Which kind each activity is."""
         self.first: list[tuple[Activity, Source | None]] = []
         """The first activity of each kind, and what it is made of if it has kernels."""
         for activity in dict.fromkeys(task.activity for task in tasks):
-            source = plan.sources.get(activity)
-            key = _passing(activity) if source is None else source.key
-            self.of[activity] = number = numbers.setdefault(key, len(numbers))
+            self.of[activity] = number = numbers.setdefault(activity.times, len(numbers))
             if number == len(self.first):
-                self.first.append((activity, source))
+                self.first.append((activity, plan.sources.get(activity)))
         self.of_task: Ints = np.array([self.of[task.activity] for task in tasks], np.int64)
         merged: dict[tuple[int, ...], int] = {}
         found = self.of_task.tolist()
@@ -140,8 +138,3 @@ class Retimed(Tasks):
         """Seconds of computation, by task."""
         found: Floats = np.array([one.compute for one in self.made])[self.kinds.of_task]
         return found
-
-
-def _passing(activity: Activity) -> tuple[object, ...]:
-    """Return what tells how long an activity without kernels takes."""
-    return tuple((*one[:1], one.flow and one.flow[:4], *one[2:]) for one in activity.segments)
