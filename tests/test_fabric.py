@@ -32,9 +32,13 @@ def play(capacity, starts):
         not any(fabric.reservations.holders)
         and not any(fabric.reservations.asleep)
         and not fabric.sleepers
-        and not fabric.moving
+        and not fabric.transfers.moving
     )
-    assert not any(fabric.flows.used) and not any(fabric.flows.weight) and not any(fabric.flows.crossing)
+    assert (
+        not any(fabric.transfers.flows.used)
+        and not any(fabric.transfers.flows.weight)
+        and not any(fabric.transfers.flows.crossing)
+    )
     return [ends[number][0] for number in range(len(starts))]
 
 
@@ -92,7 +96,7 @@ def test_sleeping_is_exact(jobs):
             before = dict(self.sleepers)
             sleepless(self, act, done)
             for run in [r for r in self.sleepers if r not in before]:
-                self._wake(run)
+                self._wake_all(run.activity.asked.links.tolist())
 
         Fabric.start = start
         assert play([10.0] * 3, started) == pytest.approx(ends, rel=1e-9, abs=1e-9)

@@ -21,6 +21,8 @@ from clustersim.engine.flows import FITS
 from clustersim.engine.graph import StepGraph
 from clustersim.engine.tasks import SlotTimes
 
+MOST = 64
+"""Different meetings that SimPy plays by themselves: with more, each shifts others, and the rounds would not end soon."""
 _ULP = 2.0**-52  # of the step, by which begins may differ that are equal but for rounding
 
 
@@ -159,8 +161,8 @@ class Meetings:
         self.known: dict[Hashable, list[tuple[float, list[float] | None]]] = {}
         self.events = self.solves = 0
 
-    def play(self, groups: Sequence[Sequence[int]], starts: Floats) -> Slowed:
-        """Return what nodes take that meet in these groups; starts: when each node begins."""
+    def play(self, groups: Sequence[Sequence[int]], starts: Floats) -> Slowed | None:
+        """Return what nodes take that meet in these groups, None if these are too many; starts: when each node begins."""
         found, least = Slowed({}, {}), (float(starts.max()) or 1.0) * _ULP
         for nodes in groups:
             begun = starts[nodes]
@@ -168,6 +170,8 @@ class Meetings:
             slots, late = tuple(self.slot[node] for node in nodes), (begun - first).tolist()
             key = slots, tuple(round(seconds / least) for seconds in late)
             if key not in self.known:
+                if len(self.known) == MOST:
+                    return None
                 self.known[key] = self.simulated(slots, late)
             for node, (seconds, ends) in zip(nodes, self.known[key], strict=True):
                 found.seconds[node] = seconds
@@ -191,5 +195,5 @@ class Meetings:
             simpy.Timeout(env, start).callbacks.append(partial(begin, place))
         env.run()
         self.events += next(env._eid)
-        self.solves += fabric.flows.solves
+        self.solves += fabric.transfers.flows.solves
         return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from heapq import heappush
 from itertools import count
 from operator import itemgetter
@@ -19,6 +20,7 @@ import numpy as np
 import simpy
 from simpy.events import NORMAL
 
+from clustersim.arrays import Floats
 from clustersim.engine.flows import Asked, Flow, Flows, Reservations
 
 HOST = "host"
@@ -167,13 +169,13 @@ class Timer(simpy.Event):
         self.callbacks, self.what = callbacks, what
 
 
-class _Run(Timer):
+class Running(Timer):
     """An activity under way, and the timer of its end as long as it sleeps.
 
     `index` counts half segments: even computes, odd flows; -1 while it sleeps.
     """
 
-    __slots__ = ("activity", "begun", "done", "ends", "index", "remaining", "started", "version")
+    __slots__ = ("activity", "begun", "done", "ends", "index", "on_time", "started", "version")
 
     def __init__(
         self,
@@ -187,132 +189,96 @@ class _Run(Timer):
         self.index = -1
         self.ends: list[float] | None = None  # when each half segment ended, once awake
         self.version = 0
-        self.remaining = 0.0
         self.begun = started  # of the half segment
+        self.on_time = (
+            True  # nothing has slowed it yet: each half segment ends when it would end alone, to the last digit
+        )
+
+    def alone(self) -> float:
+        """Return when the half segment would end alone, if nothing has slowed the run before."""
+        return self.started + self.activity.ends[self.index]
 
 
-class Fabric:
-    """The links of a cluster. capacity: bytes/s of each link that can be short."""
+class Transfers:
+    """Activities that go on half segment by half segment, whose bytes move at max-min fair rates. limit: bytes/s by link."""
 
-    def __init__(self, env: simpy.Environment, capacity: Iterable[float]) -> None:
+    def __init__(self, env: simpy.Environment, limit: Floats) -> None:
         self.env = env
-        self.reservations = Reservations(np.array(list(capacity), float))
-        self.sleepers: dict[_Run, None] = {}
-        self.flows = Flows(self.reservations.limit)
-        self.moving: dict[int, tuple[int, _Run]] = {}  # by slot, with a number that grows
+        self.flows = Flows(limit)
+        self.moving: dict[int, tuple[int, Running]] = {}  # by slot, with a number that grows
         self.begun = count()
         self.armed = 0
         self.dirty = False
-        self.slept: list[Callable[[_Run], None]] = [self._over]
 
     def start(self, activity: Activity, done: Callable[[list[float] | None], None]) -> None:
-        """Start `activity` now; call `done` at its end with the ends of its half segments (None: as if idle)."""
-        asked = activity.asked
-        if not len(asked.links):
-            self._after(activity.idle, lambda: done(None))
-            return
-        env = self.env
-        run = _Run(self.slept, activity, env._now, done)
-        tight = self.reservations.sleep(asked)
-        if tight:
-            self._wake_all(tight)
-            run.ends = []
-            self._enter(run, 0)
-        else:  # its links cannot be full, as the peaks of all that hold them fit
-            self.sleepers[run] = None
-            heappush(env._queue, (env._now + activity.idle, NORMAL, next(env._eid), run))
+        """Start `activity` now; call `done` at its end with the ends of its half segments."""
+        run = Running([], activity, self.env.now, done)
+        run.ends = []
+        self._enter(run, 0, self.env.now)
 
-    def _after(self, delay: float, call: Callable[[], None]) -> None:
-        env = self.env
-        heappush(env._queue, (env._now + delay, NORMAL, next(env._eid), Timer([lambda _: call()])))
-
-    def _over(self, run: _Run) -> None:
-        """End what slept until its end; who was woken ends by himself."""
-        if run.index < 0:
-            del self.sleepers[run]
-            self.reservations.leave(run.activity.asked)
-            run.done(None)
-
-    def _rise(self, run: _Run) -> None:
-        """Wake up somebody, who holds his links as before."""
-        del self.sleepers[run]
-        self.reservations.rise(run.activity.asked)
-
-    def _wake_all(self, tight: list[int]) -> None:
-        """Wake whoever sleeps on one of the links."""
-        if not self.reservations.asleep[tight].any():
-            return
-        mark = np.zeros(len(self.reservations.limit), bool)
-        mark[tight] = True
-        short = set(tight)
-        for run in list(self.sleepers):
-            asked = run.activity.asked
-            if any(link in short for link, _ in asked.few) if asked.few else mark[asked.links].any():
-                self._wake(run)
-
-    def _finish(self, run: _Run) -> None:
-        self.reservations.give(run.activity.asked)
-        run.done(run.ends)
-
-    def _wake(self, run: _Run) -> None:
-        """Put a sleeping run where it would be by now and let it go on half segment by half segment."""
-        self._rise(run)
+    def wake(self, run: Running) -> None:
+        """Put a run where it would be by now, if it had run as if alone, and let it go on from there."""
         elapsed = self.env.now - run.started
         ends = run.activity.ends
         index = next((i for i, end in enumerate(ends) if end > elapsed), len(ends) - 1)
         run.ends = [run.started + end for end in ends[:index]]
-        begun = ends[index - 1] if index else 0.0
-        self._enter(run, index, elapsed - begun)
+        self._enter(run, index, run.ends[-1] if index else run.started)
 
-    def _enter(self, run: _Run, index: int, gone: float = 0.0) -> None:
-        """Begin half segment `index`, of which `gone` seconds have already passed at the idle rate."""
+    def _enter(self, run: Running, index: int, begun: float) -> None:
+        """Go on with half segment `index`, which has begun at a time before now or just now."""
         if index == len(run.activity.ends):
-            self._finish(run)
+            run.done(run.ends)
             return
-        run.index, run.begun = index, self.env.now - gone
+        run.index, run.begun = index, begun
         segment = run.activity.segments[index // 2]
-        if index % 2 == 0:
-            late = run.started + segment.launched - self.env.now
-            self._later(run, max(segment.compute - gone, late, 0.0), lambda: self._end(run))
-            return
         flow = segment.flow
-        if flow is None or not flow.size:
-            self._later(run, max((flow.idle if flow else 0.0) - gone, 0.0), lambda: self._landed(run))
-            return
-        if gone >= flow.idle:  # what is computed beside it takes longer
-            self._later(run, max(segment.over(flow.idle) - gone, 0.0), lambda: self._end(run))
-            return
-        run.remaining = flow.size - max(gone - flow.latency, 0.0) * flow.bound
-        if gone >= flow.latency:
-            self._move(run, flow)
+        if index % 2 == 0:
+            self._until(run, max(begun + segment.compute, run.started + segment.launched), self._end)
+        elif flow is None or not flow.size:
+            self._until(run, begun + (flow.idle if flow else 0.0), self._landed)
+        elif self.env.now >= begun + flow.idle:  # what is computed beside it takes longer
+            self._until(run, begun + segment.over(flow.idle), self._end)
+        elif self.env.now >= begun + flow.latency:
+            self._move(run)
         else:
-            self._later(run, flow.latency - gone, lambda: self._move(run, flow))
+            self._at(run, begun + flow.latency, self._move)
 
-    def _later(self, run: _Run, delay: float, call: Callable[[], None]) -> None:
+    def _until(self, run: Running, time: float, call: Callable[[Running], None]) -> None:
+        """Call at the end of a half segment that nothing can slow."""
+        self._at(run, run.alone() if run.on_time else time, call)
+
+    def _at(self, run: Running, time: float, call: Callable[[Running], None]) -> None:
         run.version += 1
         version = run.version
-        self._after(delay, lambda: call() if run.version == version else None)
+        _at(self.env, max(time, self.env.now), lambda: call(run) if run.version == version else None)
 
-    def _landed(self, run: _Run) -> None:
+    def _landed(self, run: Running) -> None:
         """End a flow, when what is computed beside it is over too."""
-        moved = self.env.now - run.begun
-        left = run.activity.segments[run.index // 2].over(moved) - moved
-        if left > 0:
-            self._later(run, left, lambda: self._end(run))
-        else:
+        segment = run.activity.segments[run.index // 2]
+        if not segment.beside:
             self._end(run)
+        elif run.on_time:
+            self._at(run, run.alone(), self._end)
+        else:
+            self._at(run, run.begun + segment.over(self.env.now - run.begun), self._end)
 
-    def _end(self, run: _Run) -> None:
+    def _end(self, run: Running) -> None:
         assert run.ends is not None
         run.ends.append(self.env.now)
-        self._enter(run, run.index + 1)
+        self._enter(run, run.index + 1, self.env.now)
 
-    def _move(self, run: _Run, flow: Flow) -> None:
+    def _move(self, run: Running) -> None:
         """Let the bytes of a flow move, its latency being over."""
+        flow = run.activity.segments[run.index // 2].flow
+        assert flow is not None
+        lands = run.begun + flow.idle
+        if run.on_time and not run.activity.segments[run.index // 2].beside:
+            lands = run.alone()
         if not len(flow.links):
-            self._later(run, run.remaining / flow.bound, lambda: self._landed(run))
+            self._at(run, lands, self._landed)
             return
-        slot = self.flows.add(flow, run.remaining, self.env.now)
+        gone = self.env.now - run.begun - flow.latency
+        slot = self.flows.add(flow, flow.size - max(gone, 0.0) * flow.bound, self.env.now, lands)
         self.moving[slot] = next(self.begun), run
         self._touch()
 
@@ -332,14 +298,77 @@ class Fabric:
         self.armed += 1
         if self.moving:
             version = self.armed
-            self._after(max(first - self.env.now, 0.0), lambda: self._due(first) if self.armed == version else None)
+            _at(self.env, max(first, self.env.now), lambda: self._due(first) if self.armed == version else None)
 
     def _due(self, time: float) -> None:
         slots = self.flows.due(time)
         if not slots:
             return
-        landed = sorted((self.moving.pop(slot) for slot in slots), key=itemgetter(0))  # in the order of their begin
+        late = {slot for slot in slots if not self.flows.on_time(slot)}
+        landed = sorted(
+            [(*self.moving.pop(slot), slot) for slot in slots], key=itemgetter(0)
+        )  # in the order of their begin
         self.flows.remove(*slots)
         self._touch()
-        for _, run in landed:
+        for _, run, slot in landed:
+            run.on_time &= slot not in late
             self._landed(run)
+
+
+def _at(env: simpy.Environment, time: float, call: Callable[[], None]) -> None:
+    heappush(env._queue, (time, NORMAL, next(env._eid), Timer([lambda _: call()])))
+
+
+class Fabric:
+    """The links of a cluster. capacity: bytes/s of each link that can be short."""
+
+    def __init__(self, env: simpy.Environment, capacity: Iterable[float]) -> None:
+        self.env = env
+        self.reservations = Reservations(np.array(list(capacity), float))
+        self.sleepers: dict[Running, None] = {}
+        self.transfers = Transfers(env, self.reservations.limit)
+        self.slept: list[Callable[[Running], None]] = [self._over]
+
+    def start(self, activity: Activity, done: Callable[[list[float] | None], None]) -> None:
+        """Start `activity` now; call `done` at its end with the ends of its half segments (None: as if idle)."""
+        asked = activity.asked
+        if not len(asked.links):
+            _at(self.env, self.env.now + activity.idle, lambda: done(None))
+            return
+        env = self.env
+        tight = self.reservations.sleep(asked)
+        if tight:
+            self._wake_all(tight)
+            self.transfers.start(activity, partial(self._finish, asked, done))
+        else:  # its links cannot be full, as the peaks of all that hold them fit
+            run = Running(self.slept, activity, env._now, done)
+            self.sleepers[run] = None
+            heappush(env._queue, (env._now + activity.idle, NORMAL, next(env._eid), run))
+
+    def _over(self, run: Running) -> None:
+        """End what slept until its end; who was woken ends by himself."""
+        if run.index < 0:
+            del self.sleepers[run]
+            self.reservations.leave(run.activity.asked)
+            run.done(None)
+
+    def _wake_all(self, tight: list[int]) -> None:
+        """Wake whoever sleeps on one of the links; he holds his links as before."""
+        if not self.reservations.asleep[tight].any():
+            return
+        mark = np.zeros(len(self.reservations.limit), bool)
+        mark[tight] = True
+        short = set(tight)
+        for run in list(self.sleepers):
+            asked = run.activity.asked
+            if any(link in short for link, _ in asked.few) if asked.few else mark[asked.links].any():
+                del self.sleepers[run]
+                self.reservations.rise(asked)
+                run.done = partial(self._finish, asked, run.done)
+                self.transfers.wake(run)
+
+    def _finish(
+        self, asked: Asked, done: Callable[[list[float] | None], None], segment_ends: list[float] | None
+    ) -> None:
+        self.reservations.give(asked)
+        done(segment_ends)

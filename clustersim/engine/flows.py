@@ -65,78 +65,119 @@ class Flows:
         """By link, how many flows cross it."""
         self.flow: list[Flow] = []
         self.free: list[int] = []
-        self.rate, self.remaining, self.since, self.lands, self.bound = np.full((5, 0), np.inf)
-        """By slot, with bytes left at `since`; a flow is over when it lands, a free slot never."""
+        self._rows(np.full((6, 0), np.inf))
         self.fresh: list[int] = []
         self.level = np.inf
         self.full = np.zeros(len(limit), bool)  # or nearly so, when last solved
+        rows = (limit, self.used, self.weight, self.crossing, self.full)
+        self.by_link = tuple(cast("memoryview[float]", row.data) for row in rows)
         self.place = np.zeros(len(limit), np.int64)
         self.few: dict[int, tuple[tuple[int, float], ...]] = {}  # (link, weight) of flows that cross few links, by slot
         self.on: dict[int, dict[int, float]] = {}  # of these the slots that cross a link, with their weights
         self.changed: set[int] = set()  # links on which such flows came or went since the last solution
         self.wide = False  # whether another one went since then
 
-    def add(self, flow: Flow, left: float, now: float) -> int:
-        """Return the slot of a flow that has `left` bytes to move; its rate is zero until `solve`."""
+    def _rows(self, rows: Floats) -> None:
+        self.rate, self.remaining, self.since, self.lands, self.bound, self.alone = rows
+        """By slot, with bytes left at `since`; a flow is over when it lands, a free slot never. alone: when it lands if nothing
+        slows it, infinite once that has happened."""
+        self.by_slot = tuple(cast("memoryview[float]", row.data) for row in rows)
+        """The same, one by one."""
+
+    def add(self, flow: Flow, left: float, now: float, alone: float = inf) -> int:
+        """Return the slot of a flow that has `left` bytes to move; its rate is zero until `solve`.
+
+        alone: when it lands if nothing slows it, as far as that is known to the last digit.
+        """
         if not self.free:
             self._grow()
         slot = self.free.pop()
         self.flow[slot] = flow
-        self.rate[slot], self.remaining[slot], self.since[slot], self.bound[slot] = 0.0, left, now, flow.bound
-        self.weight[flow.links] += flow.weights
-        self.crossing[flow.links] += 1
+        rates, remaining, since, _, bound, own = self.by_slot
+        rates[slot], remaining[slot], since[slot], bound[slot], own[slot] = 0.0, left, now, flow.bound, alone
         self.fresh.append(slot)
-        if len(flow.links) <= _FEW:
-            self.few[slot] = loads = tuple(zip(flow.links.tolist(), flow.weights.tolist(), strict=True))
-            for link, weight in loads:
-                self.on.setdefault(link, {})[slot] = weight
-                self.changed.add(link)
+        if len(flow.links) > _FEW:
+            self.weight[flow.links] += flow.weights
+            self.crossing[flow.links] += 1
+            return slot
+        self.few[slot] = loads = tuple(zip(flow.links.tolist(), flow.weights.tolist(), strict=True))
+        _, _, weights, crossing, _ = self.by_link
+        for link, weight in loads:
+            weights[link] += weight
+            crossing[link] += 1
+            self.on.setdefault(link, {})[slot] = weight
+            self.changed.add(link)
         return slot
 
     def remove(self, *slots: int) -> None:
         """Take away flows."""
-        links, weights, lengths = self._joined(list(slots))
-        rates = self.rate[list(slots)]
-        self.level = min(self.level, float(rates.min()))
+        rates, _, _, lands, _, _ = self.by_slot
+        wide = [slot for slot in slots if slot not in self.few]
+        if wide:
+            self._remove(wide)
+        _, used, weights, crossing, _ = self.by_link
+        for slot in slots:
+            rate = rates[slot]
+            self.level = min(self.level, rate)
+            for link, weight in self.few.pop(slot, ()):
+                left = crossing[link] = crossing[link] - 1
+                used[link] = used[link] - weight * rate if left else 0.0
+                weights[link] = weights[link] - weight if left else 0.0
+                del self.on[link][slot]
+                self.changed.add(link)
+            self.flow[slot], lands[slot], rates[slot] = _FREE, inf, inf
+        self.free += slots
+
+    def _remove(self, slots: list[int]) -> None:
+        """Take flows away that cross many links."""
+        links, weights, lengths = self._joined(slots)
         np.subtract.at(self.crossing, links, 1)
-        np.subtract.at(self.used, links, weights * np.repeat(rates, lengths))
+        np.subtract.at(self.used, links, weights * np.repeat(self.rate[slots], lengths))
         np.subtract.at(self.weight, links, weights)
         idle = links[self.crossing[links] == 0]
         self.used[idle] = self.weight[idle] = 0.0
-        for slot in slots:
-            self.flow[slot] = _FREE
-            if slot not in self.few:
-                self.wide = True
-                continue
-            for link, _ in self.few.pop(slot):
-                del self.on[link][slot]
-                self.changed.add(link)
-        self.lands[list(slots)] = self.rate[list(slots)] = np.inf
-        self.free += slots
+        self.wide = True
 
     def solve(self, now: float) -> float:
         """Bring rates up to date and return when the first transfer lands (infinite: none moves)."""
         self.solves += 1
         near = self._near()
-        slots = self._touched() if near is None else np.array(near, np.int64)
-        if len(slots):
-            self._settle(slots, self._rates(slots) if near is None else self._filled(near), now)
+        if near is None:
+            slots = self._touched()
+            if len(slots):
+                self._settle(slots, self._rates(slots), now)
+        elif near:
+            self._settle_few(self._filled(near), now)
         self.fresh.clear()
         self.changed.clear()
         self.level, self.wide = np.inf, False
+        if self._all_few:
+            lands = self.by_slot[3]
+            return min([lands[slot] for slot in self.few], default=inf)
         return float(self.lands.min(initial=np.inf))
 
     def due(self, time: float) -> list[int]:
         """Return the slots of what lands by `time`."""
+        if self._all_few:
+            lands = self.by_slot[3]
+            return sorted(slot for slot in self.few if lands[slot] <= time)
         due: list[int] = np.flatnonzero(self.lands <= time).tolist()
         return due
+
+    def on_time(self, slot: int) -> bool:
+        """Return whether nothing has slowed a flow so far."""
+        return bool(self.by_slot[5][slot] < inf)
+
+    @property
+    def _all_few(self) -> bool:
+        """Whether no flow crosses many links."""
+        return len(self.few) == len(self.flow) - len(self.free)
 
     def _grow(self) -> None:
         count = len(self.flow)
         more = max(64, count)
-        rows = (self.rate, self.remaining, self.since, self.lands, self.bound)
-        grown = np.concatenate([np.array(rows), np.full((5, more), np.inf)], axis=1)
-        self.rate, self.remaining, self.since, self.lands, self.bound = grown
+        rows = (self.rate, self.remaining, self.since, self.lands, self.bound, self.alone)
+        self._rows(np.concatenate([np.array(rows), np.full((6, more), np.inf)], axis=1))
         self.flow += [_FREE] * more
         self.free += range(count + more - 1, count - 1, -1)
 
@@ -150,44 +191,57 @@ class Flows:
 
         What no such chain joins to a change is not touched by it.
         """
-        if self.wide or len(self.few) < len(self.flow) - len(self.free):
+        if self.wide or not self._all_few:
             return None
-        links, found = list(self.changed), dict.fromkeys(self.fresh)
+        links, seen, found = list(self.changed), set(self.changed), dict.fromkeys(self.fresh)
         for link in links:  # grows while it is read
             for slot in self.on[link]:
                 if slot not in found:
                     found[slot] = None
-                    links += [other for other, _ in self.few[slot] if other not in links]
+                    more = [other for other, _ in self.few[slot] if other not in seen]
+                    links += more
+                    seen.update(more)
             if len(found) > _NEAR:
                 return None
         return list(found)
 
-    def _filled(self, slots: list[int]) -> Floats:
+    def _filled(self, slots: list[int]) -> dict[int, float]:
         """Return the rates of a few flows that share links with no others: what rises with all until it is full, by hand."""
-        room = {link: float(self.limit[link]) for slot in slots for link, _ in self.few[slot]}
-        rates: dict[int, float] = {}
-        left = {slot: float(self.bound[slot]) for slot in slots}
+        limits, used, _, _, full = self.by_link
+        bounds = self.by_slot[4]
+        on, few, rates = self.on, self.few, dict[int, float]()
+        room = {link: limits[link] for slot in slots for link, _ in few[slot]}
+        left = {slot: bounds[slot] for slot in slots}
         while left:
             share = {}
             for link, free in room.items():
-                weight = math.fsum(w for slot, w in self.on[link].items() if slot in left)
-                if weight:
-                    share[link] = free / weight
-            most = {slot: min([bound, *(share[link] for link, _ in self.few[slot])]) for slot, bound in left.items()}
+                weights = [weight for slot, weight in on[link].items() if slot in left]
+                if weights:
+                    share[link] = free / (math.fsum(weights) if len(weights) > 1 else weights[0])
+            most = {slot: min([bound, *[share[link] for link, _ in few[slot]]]) for slot, bound in left.items()}
             level = min(most.values()) * _SAME_maxmin
             for slot, rate in most.items():
                 if rate <= level:
                     rates[slot] = rate
                     del left[slot]
-                    for link, weight in self.few[slot]:
+                    for link, weight in few[slot]:
                         room[link] = max(room[link] - weight * rate, 0.0)
         for link in room:
-            limit = float(self.limit[link])
-            self.used[link] = used = math.fsum(weight * rates[slot] for slot, weight in self.on[link].items())
-            self.full[link] = used > _NEARLY * limit
-        old = self.rate[slots]
-        found = np.array([rates[slot] for slot in slots])
-        return np.where(np.abs(found - old) > _SAME * old, found, old)
+            used[link] = taken = math.fsum([weight * rates[slot] for slot, weight in on[link].items()])
+            full[link] = taken > _NEARLY * limits[link]
+        return rates
+
+    def _settle_few(self, found: dict[int, float], now: float) -> None:
+        """Give flows their new rates from now on; what hardly changes stays."""
+        rates, remaining, since, lands, bounds, alone = self.by_slot
+        for slot, rate in found.items():
+            old = rates[slot]
+            if abs(rate - old) > _SAME * old:
+                left = remaining[slot] = remaining[slot] - old * (now - since[slot])
+                rates[slot], since[slot] = rate, now
+                if rate < bounds[slot]:
+                    alone[slot] = inf
+                lands[slot] = now + max(left, 0.0) / rate if alone[slot] == inf else alone[slot]
 
     def _meets(self) -> float:
         """Return a level below which no link of a new transfer is full.
@@ -258,7 +312,9 @@ class Flows:
         slots, rates = slots[changed], rates[changed]
         self.remaining[slots] -= self.rate[slots] * (now - self.since[slots])
         self.rate[slots], self.since[slots] = rates, now
-        self.lands[slots] = now + np.maximum(self.remaining[slots], 0.0) / rates
+        self.alone[slots[rates < self.bound[slots]]] = inf
+        lands = now + np.maximum(self.remaining[slots], 0.0) / rates
+        self.lands[slots] = np.where(self.alone[slots] < inf, self.alone[slots], lands)
 
 
 # Which links activities hold, by how much at most, and which of them are sure not to be full.

@@ -55,7 +55,7 @@ def simulate(
         except RuntimeError as error:
             raise SimulationError(f"deadlock at {env.now} s: {error}") from None
     events = next(env._eid)
-    return tuple([job.record(step, events, fabric.flows.solves) for step in job.steps] for job in jobs)
+    return tuple([job.record(step, events, fabric.transfers.flows.solves) for step in job.steps] for job in jobs)
 
 
 class Meter:

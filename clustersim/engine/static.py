@@ -3,8 +3,8 @@
 Where no task slows another, the times of a step are sums along its longest path: a node ends when the later of its two
 predecessors has ended and its own idle time has passed. Whether nothing was slowed is known afterwards: with the times found,
 the peaks of all that moves bytes over a link at one moment never exceed its capacity, so that no rate is cut. These are the
-times that SimPy finds, float for float; where activities hold a link together but move their bytes one after the other, SimPy
-goes through them piece by piece, and its sums differ in the last digits.
+times that SimPy finds, float for float. Where a few tasks slow each other, `contention` finds what they need; where many do,
+`hybrid` goes through all of them in the order of time.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ import numpy as np
 from clustersim.arrays import Floats
 from clustersim.engine.contention import Holders, Meetings, Met
 from clustersim.engine.graph import StepGraph
+from clustersim.engine.hybrid import SimpyPart, hybrid
 from clustersim.engine.record import Record
 from clustersim.engine.tasks import Tasks
 
 ROUNDS = 6
-"""Rounds until all agree, each of which is right for longer than the one before: with more, SimPy plays the step sooner."""
+"""Rounds until all agree, each of which is right for longer than the one before: with more, event after event is sooner."""
 WIDE = 16
 """Nodes of a level, in the mean, from which on arrays are faster than one node after the other."""
-MOST = 1.0
-"""SimPy's events for tasks that meet, for each node of the graph: with more, it plays the whole step sooner."""
 
 
 def static(
@@ -36,33 +35,35 @@ def static(
     """Return the step of a job that is alone on its fabric; None where tasks may have slowed each other.
 
     capacity: bytes/s of each link that can be short. tasks: those of the graph. meeting: let SimPy play those that may have
-    slowed each other, and return None only where they are too many. holders: of the graph, where they are known.
+    slowed each other. holders: of the graph, where they are known.
     """
     seconds = np.append(tasks.times.idle, 0.0)[graph.arrays[2]]  # the last one is that of joins, slot -1
     ends = longest(graph, seconds)
     holders = holders or Holders(graph, tasks.activities, capacity)
     met = holders.met(tasks.times, _starts(graph, ends), ends)
-    found: Agreed | None = Agreed(ends, {}, met, 0, 0)
-    if len(met.node):
-        found = (
-            _agreed(graph, tasks, holders, Meetings(capacity, tasks.activities, graph.slot), ends) if meeting else None
-        )
-    if found is None:
+    if not len(met.node):
+        return _record(graph, tasks, ends, met, "static", SimpyPart({}, 0, 0))
+    if not meeting:
         return None
-    player = "hybrid" if found.events else "static"
-    starts, end = _starts(graph, found.ends), float(found.ends.max())
+    meetings = Meetings(capacity, tasks.activities, graph.slot)
+    agreed = _agreed(graph, tasks, holders, meetings, ends)
+    if agreed is not None:
+        return _record(
+            graph,
+            tasks,
+            agreed.ends,
+            agreed.met,
+            "hybrid",
+            SimpyPart(agreed.segment_ends, meetings.events, meetings.solves),
+        )
+    ends, played = hybrid(capacity, graph, tasks, ends, float(_starts(graph, ends)[met.node].min()))
+    return _record(graph, tasks, ends, None, "hybrid", played)
+
+
+def _record(graph: StepGraph, tasks: Tasks, ends: Floats, met: Met | None, player: str, played: SimpyPart) -> Record:
+    starts, end = _starts(graph, ends), float(ends.max())
     return Record(
-        graph,
-        tasks,
-        starts,
-        found.ends,
-        found.segment_ends,
-        0.0,
-        end,
-        found.events,
-        found.solves,
-        player,
-        met=found.met,
+        graph, tasks, starts, ends, played.segment_ends, 0.0, end, played.events, played.solves, player, met=met
     )
 
 
@@ -101,12 +102,10 @@ class Agreed(NamedTuple):
     ends: Floats
     segment_ends: Mapping[int, list[float]]
     met: Met
-    events: int
-    solves: int
 
 
 def _agreed(graph: StepGraph, tasks: Tasks, holders: Holders, meetings: Meetings, ends: Floats) -> Agreed | None:
-    """Return the times with which all agree; None where SimPy would play about as much as the whole step.
+    """Return the times with which all agree; None where too many different ones meet, or all others shift again and again.
 
     ends: of the nodes, if nobody slowed anybody.
     """
@@ -116,10 +115,10 @@ def _agreed(graph: StepGraph, tasks: Tasks, holders: Holders, meetings: Meetings
         starts = _starts(graph, ends)
         met = holders.met(tasks.times, starts, ends)
         played = meetings.play(met.together(), starts)
-        if played.seconds == took:
-            return Agreed(ends, played.segment_ends, met, meetings.events, meetings.solves)
-        if meetings.events > MOST * len(graph.slot):
+        if played is None:
             return None
+        if played.seconds == took:
+            return Agreed(ends, played.segment_ends, met)
         nodes = played.seconds.keys() | took.keys()
         changed = min(node for node in nodes if played.seconds.get(node) != took.get(node))
         took, seconds = played.seconds, alone.copy()

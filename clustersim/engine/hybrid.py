@@ -1,0 +1,161 @@
+"""A step of a job whose tasks slow each other here and there: SimPy plays those that do, and all others are sums.
+
+Tasks that hold no link end when the later of their predecessors has ended and their own time has passed, so that nobody has
+to wait for that in simulated time. Those that hold links are gone through in the order in which they begin. Each is taken to
+run as if alone, and what follows from its end is found ahead of time. When another one begins meanwhile with which it could
+overfill a link, what was found ahead is taken back, which nothing that has happened depends on, and SimPy plays both to
+their ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+import numpy as np
+import simpy
+from simpy.events import NORMAL
+
+from clustersim.arrays import Floats
+from clustersim.engine.fabric import Activity, Running, Timer, Transfers
+from clustersim.engine.graph import StepGraph
+from clustersim.engine.occupancy import Occupancy
+from clustersim.engine.tasks import Tasks
+from clustersim.garbage import uncollected
+
+
+class SimpyPart(NamedTuple):
+    """What SimPy did for a step."""
+
+    segment_ends: Mapping[int, list[float]]
+    """As in engine.record.Record."""
+    events: int
+    solves: int
+
+
+def hybrid(capacity: Floats, graph: StepGraph, tasks: Tasks, ends: Floats, quiet: float) -> tuple[Floats, SimpyPart]:
+    """Return when each node ends, and what SimPy did, which plays those that may slow each other.
+
+    capacity: bytes/s of each link that can be short. ends: when nodes end if nobody slows anybody, which is so until `quiet`.
+    """
+    with uncollected():
+        return _Ahead(capacity, graph, tasks, ends, quiet).play()
+
+
+class _Ahead:
+    """A step under way. A node has its time of `ends` as soon as none of its predecessors is missing."""
+
+    def __init__(self, capacity: Floats, graph: StepGraph, tasks: Tasks, ends: Floats, quiet: float) -> None:
+        self.env = simpy.Environment()
+        self.transfers = Transfers(self.env, capacity)
+        self.graph, self.activities = graph, tasks.activities
+        slot = graph.arrays[2]
+        idle, before, after = (np.append(column, 0.0)[slot].tolist() for column in tasks.times)
+        self.seconds: list[float] = idle
+        self.before: list[float] = before
+        self.after: list[float] = after
+        """Seconds before the first byte of a node moves, and after its last one has."""
+        self.holds: list[bool] = np.array([*(len(one.asked.links) > 0 for one in self.activities), False])[
+            slot
+        ].tolist()
+        over = ends <= quiet
+        missing = 2 - over[graph.arrays[0]].astype(np.uint8) - over[graph.arrays[1]]
+        self.missing = bytearray(missing.astype(np.uint8).tobytes())
+        self.ends: list[float] = ends.tolist()
+        self.begins: list[tuple[float, int]] = []
+        """When the first bytes of tasks move that hold links, the first one first …"""
+        self.begin: dict[int, float] = {}
+        """… and by node, unless that was taken back."""
+        self.links = Occupancy(capacity, self.activities, graph.slot)
+        self.segment_ends: dict[int, list[float]] = {}
+        for node in np.flatnonzero((missing == 0) & ~over).tolist():
+            self.ready(node)
+
+    def play(self) -> tuple[Floats, SimpyPart]:
+        """Go through all beginnings, and through SimPy's events between them."""
+        begins, begin, queue = self.begins, self.begin, self.env._queue
+        a, b, ends, seconds, after = self.graph.a, self.graph.b, self.ends, self.seconds, self.after
+        take = self.links.take
+        while begins or queue:
+            if queue and (not begins or queue[0][:2] <= (begins[0][0], NORMAL)):
+                self.env.step()
+                continue
+            time, node = heappop(begins)
+            if begin.get(node) != time:
+                continue
+            del begin[node]
+            one, other = ends[a[node]], ends[b[node]]
+            end = ends[node] = (one if one > other else other) + seconds[node]
+            tight = take(node, time, end - after[node])
+            if tight:
+                call = partial(self.meet, node, tight)
+                heappush(queue, (time, NORMAL, next(self.env._eid), Timer([call])))
+                self.env.step()
+            else:
+                self.ended(node)
+        return np.array(ends), SimpyPart(self.segment_ends, next(self.env._eid), self.transfers.flows.solves)
+
+    def meet(self, node: int, tight: list[int], _: simpy.Event) -> None:
+        """Let SimPy play a task whose bytes begin to move, and those that it wakes, which were alone on a link so far."""
+        for one in self.links.asleep(tight, self.env.now):
+            self.take_back(one)
+            self.links.wake(one)
+            self.wake(one)
+        self.wake(node)
+
+    def wake(self, node: int) -> None:
+        """Let SimPy play a task from where it is by now."""
+        started = max(self.ends[self.graph.a[node]], self.ends[self.graph.b[node]])
+        self.transfers.wake(Running([], self.activity(node), started, partial(self.done, node)))
+
+    def activity(self, node: int) -> Activity:
+        """Return what is done at a node."""
+        return self.activities[self.graph.slot[node]]
+
+    def done(self, node: int, segment_ends: list[float] | None) -> None:
+        """End a task that SimPy played."""
+        if segment_ends is not None:
+            self.segment_ends[node] = segment_ends
+        self.links.give(node, self.env.now)
+        self.ends[node] = self.env.now
+        self.ended(node)
+
+    def ready(self, node: int) -> None:
+        """Go on with a node whose predecessors are over."""
+        if self.holds[node]:
+            started = max(self.ends[self.graph.a[node]], self.ends[self.graph.b[node]])
+            self.begin[node] = time = started + self.before[node]
+            heappush(self.begins, (time, node))
+        else:
+            self.ended(node)
+
+    def ended(self, node: int) -> None:
+        """Find what follows from the end of a node, be it ahead of time."""
+        a, b, after = self.graph.a, self.graph.b, self.graph.after
+        ends, seconds, holds, before, missing = self.ends, self.seconds, self.holds, self.before, self.missing
+        over = [node]
+        for one in over:  # grows while it is read
+            for following in after[one]:
+                if missing[following] > 1:
+                    missing[following] = 1
+                    continue
+                missing[following] = 0
+                first, second = ends[a[following]], ends[b[following]]
+                time = first if first > second else second
+                if holds[following]:
+                    self.begin[following] = time = time + before[following]
+                    heappush(self.begins, (time, following))
+                else:
+                    ends[following] = time + seconds[following]
+                    over.append(following)
+
+    def take_back(self, node: int) -> None:
+        """Forget what was found ahead from the end of a task; none of it has begun in simulated time."""
+        taken = [node]
+        for one in taken:  # grows while it is read
+            for following in self.graph.after[one]:
+                if not self.missing[following] and self.begin.pop(following, None) is None:
+                    taken.append(following)
+                self.missing[following] += 1

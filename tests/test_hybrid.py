@@ -1,0 +1,113 @@
+"""Where SimPy plays only those tasks that may slow each other, the step is the one in which it plays all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import simpy
+from examples import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clustersim.engine.fabric import Activity, Fabric, Segment
+from clustersim.engine.flows import Flow
+from clustersim.engine.graph import StepGraph
+from clustersim.engine.hybrid import hybrid
+from clustersim.engine.static import longest
+from clustersim.engine.tasks import SlotTimes, Tasks
+
+LINKS = 6
+CAPACITY = np.full(LINKS, 10.0)
+
+
+def graph(nodes):
+    """Return a graph from its nodes as (predecessor, other predecessor, slot), the begin of the step being node 0."""
+    a, b, slot = ([0, *column] for column in zip(*nodes, strict=True))
+    return StepGraph(a, b, [-1, *slot[1:]], (), (), None, None, None, 1)
+
+
+def played(graph, activities):
+    """Return when each node ends, every task being a process of its own."""
+    env = simpy.Environment()
+    fabric = Fabric(env, CAPACITY.tolist())
+    over = [env.event() for _ in graph.slot]
+    ends = [0.0] * len(graph.slot)
+
+    def run(node):
+        yield over[graph.a[node]] & over[graph.b[node]]
+        if graph.slot[node] >= 0:
+            done = env.event()
+            fabric.start(activities[graph.slot[node]], lambda _: done.succeed())
+            yield done
+        ends[node] = env.now
+        over[node].succeed()
+
+    for node in range(1, len(graph.slot)):
+        env.process(run(node))
+    over[0].succeed()
+    env.run()
+    return ends
+
+
+def simulated(graph, activities):
+    """Return when each node ends, and what SimPy did where it plays those alone that may slow each other."""
+    tasks = Tasks(graph, ())
+    tasks.activities, tasks.times = activities, SlotTimes.of(activities)
+    alone = longest(graph, np.append(tasks.times.idle, 0.0)[graph.arrays[2]])
+    ends, found = hybrid(CAPACITY, graph, tasks, alone, 0.0)
+    return ends.tolist(), found
+
+
+def moving(links, size, bound, compute=0.0, latency=0.0, weight=1.0):
+    return Activity([Segment(compute, Flow.of("p", latency, size, bound, *((link, weight) for link in links)))])
+
+
+activities = st.one_of(
+    st.builds(lambda seconds: Activity([Segment(seconds, None)]), st.floats(0, 5)),
+    st.builds(
+        moving,
+        st.sets(st.integers(0, LINKS - 1), min_size=1, max_size=LINKS),  # up to four are counted one by one
+        st.floats(1, 50),
+        st.sampled_from([2.5, 5.0, 10.0, 14.0]),  # the last one could overfill a link alone
+        st.floats(0, 2),
+        st.floats(0, 1),
+    ),
+)
+
+
+@st.composite
+def steps(draw):
+    """Return (graph, activities) in which nodes follow others at random."""
+    done = draw(st.lists(activities, min_size=1, max_size=5))
+    count = draw(st.integers(1, 24))
+    nodes = [
+        (draw(st.integers(0, n)), draw(st.integers(max(0, n - 3), n)), draw(st.integers(-1, len(done) - 1)))
+        for n in range(count)
+    ]
+    return graph(nodes), done
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(steps())
+def test_the_step_is_the_one_that_simpy_plays(step):
+    one, done = step
+    ends, _ = simulated(one, done)
+    assert ends == pytest.approx(played(one, done), rel=1e-9, abs=1e-9)
+
+
+def test_two_messages_meet_and_what_was_found_ahead_of_the_first_is_taken_back():
+    send, compute = moving([0], 10.0, 10.0), Activity([Segment(0.5, None)])
+    # 1 sends at 0, 3 at 0.5: the first ends at 1.5 instead of 1, the second at 2; 4 and 5 follow the first
+    one = graph([(0, 0, 0), (0, 0, 1), (2, 2, 0), (1, 1, 1), (4, 4, 0)])
+    ends, found = simulated(one, [send, compute])
+    assert ends == pytest.approx([0.0, 1.5, 0.5, 2.0, 2.0, 3.0])
+    assert sorted(found.segment_ends) == [1, 3]
+
+
+def test_what_ends_makes_room_for_what_begins_then():
+    send = moving([0], 10.0, 10.0)
+    one = graph([(0, 0, 0), (1, 1, 0)])
+    ends, found = simulated(one, [send])
+    assert ends == [0.0, 1.0, 2.0]
+    assert found.segment_ends == {}
+    assert found.events == 0
