@@ -4,6 +4,7 @@ import math
 
 import pytest
 from engine_cases import cluster, job, simulate
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_folding import FABRICS
@@ -119,7 +120,7 @@ def test_a_ring_hides_behind_attention_where_that_is_longer_and_shows_where_it_i
     assert exposed[4096, "p2p"] > 0.3 * exposed[4096, "all_gather"]
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     fabric=st.sampled_from(sorted(FABRICS)),
     kind=st.sampled_from(TYPES),
