@@ -50,6 +50,13 @@ def test_the_page_has_a_row_for_every_public_name():
         _ = cs.simulat
 
 
+def test_the_reference_has_every_public_name():
+    page = (ROOT / "docs/api.md").read_text(encoding="utf-8")
+    shown = {name.rpartition(".")[2] for name in re.findall(r"^::: ([\w.]+)$", page, re.MULTILINE)}
+    shown |= set(re.findall(r"\w+", " ".join(re.findall(r"members: \[(.*)\]", page))))
+    assert sorted(set(cs.__all__) - KINDS - shown) == []
+
+
 def test_names_paths_and_objects_give_what_the_pipeline_gives():
     plain = simulate("hgx_h100_8", "gpt3_xl", {"parallelism.tp": 2, **FAST}).summary
     results = [

@@ -1,6 +1,7 @@
 """A result folder, simulated again from its manifest."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -90,3 +91,26 @@ def test_plugins_are_asked_for(folder, tmp_path):
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(InputError, match=r"add --plugins package\.module:function"):
         RunQuestion.of(tmp_path).again()
+
+
+def test_the_command_says_whether_the_same_comes_out(folder, call, tmp_path):
+    code, out, err = call("rerun", str(folder))
+    assert (code, err) == (0, "")
+    assert out.startswith("clustersim run nvlink_h100_4 gpt2_large")
+    assert "the same comes out: " in out
+    assert json.loads(call("rerun", str(folder), "--json")[1])["same"] is True
+    other = tmp_path / "other"
+    shutil.copytree(folder, other)
+    kept = json.loads((other / "summary.json").read_text())
+    (other / "summary.json").write_text(json.dumps({**kept, "step_time_s": 2 * kept["step_time_s"]}))
+    code, out, _ = call("rerun", str(other))
+    assert code == 1
+    assert "another result comes out: " in out
+    assert out.rstrip().endswith("other than in summary.json: step_time_s")
+    (other / "summary.json").write_text("[")
+    code, _, err = call("rerun", str(other))
+    assert code == 2
+    assert f"{other}/summary.json: is no JSON" in err
+    code, _, err = call("rerun", str(tmp_path))
+    assert code == 2
+    assert "give the folder of a run" in err

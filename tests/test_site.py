@@ -89,6 +89,12 @@ def test_the_notebook_answers_what_it_shows():
     assert sum(cell.cell_type == "code" for cell in stored.cells) >= 5
 
 
+def test_every_page_is_in_the_navigation():
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert sorted(pages - set(re.findall(r": ([\w-]+\.md)$", text, re.MULTILINE))) == []
+
+
 def test_pictures_say_in_words_what_they_show():
     """Each picture of the first pages has a text that a screen reader reads."""
     for page in ("gallery", "trust"):

@@ -14,6 +14,7 @@ COMMANDS = {
     "explain": "explain:explain",
     "compare": "compare:compare",
     "trace": "trace:trace",
+    "rerun": "rerun:rerun",
     "jobs": "jobs:jobs",
     "show": "show:show",
     "schedule": "schedule:schedule",

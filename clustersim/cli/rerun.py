@@ -1,0 +1,51 @@
+"""`clustersim rerun RESULT`: a result simulated again from its manifest, and whether it comes out the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from clustersim.cli.answer import print_json
+from clustersim.cli.options import Json, Plugins, Quiet
+from clustersim.cli.progress import progressing
+from clustersim.units import seconds
+
+
+def rerun(
+    result: Annotated[Path, typer.Argument(metavar="RESULT", help="The folder that `clustersim run` wrote.")],
+    plugins: Plugins = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Simulate a result again from its manifest, and say whether the same comes out.
+
+    The files that it was made of must be as they were; what has changed is named. The exit code is 1 where another result comes
+    out, as of another version. Nothing is written.
+    """
+    from clustersim.report.store import read_summary
+    from clustersim.rerun import RunQuestion
+
+    with progressing(quiet or as_json) as progress:
+        asked = RunQuestion.of(result)
+        found = json.loads(json.dumps(asked.again(progress).summary))
+    stored = read_summary(result)
+    other = [key for key, value in found.items() if stored.get(key) != value]
+    facts = {"question": asked.command, "same": not other, "step_time_s": found["step_time_s"], "differs": other}
+    if as_json:
+        print_json("rerun", facts)
+    elif not quiet:
+        typer.echo(f"{asked.command}\n{_said(found, stored, other, asked.manifest)}")
+    if other:
+        raise typer.Exit(1)
+
+
+def _said(found: dict[str, Any], stored: dict[str, Any], other: list[str], manifest: Any) -> str:
+    now = seconds(found["step_time_s"])
+    if not other:
+        return f"the same comes out: {now}, and all else in summary.json"
+    was, version = stored.get("step_time_s"), manifest.get("clustersim", "another version")
+    before = f"{seconds(was)} as {version} had it" if isinstance(was, int | float) else "nothing there before"
+    return f"another result comes out: {now}, {before}; other than in summary.json: {', '.join(other)}"
