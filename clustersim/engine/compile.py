@@ -434,9 +434,11 @@ def _write(
     parts: list[_Part] = []
     sizes: dict[Collective, float] = {}
     compute, over = 0.0, 0
+    distinct = {id(item): item for item in items}  # layers repeat the same ones
+    known = {key: seconds[item] * slowdown for key, item in distinct.items() if isinstance(item, Kernel)}
     for item in items:
         if isinstance(item, Kernel):
-            took = seconds[item] * slowdown
+            took = known[id(item)]
             if over:
                 parts[-1], over = parts[-1]._replace(beside=parts[-1].beside + took), over - 1
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
 
@@ -28,12 +29,9 @@ def _different(model: Model) -> tuple[Model, ...]:
 
 def distinct(model: Model) -> list[tuple[Model, int]]:
     """Return the kinds of layers in order of appearance as (kind, how many in all)."""
-    counts: dict[int, int] = {}
-    found: dict[int, Model] = {}
-    for one in kinds(model):
-        counts[id(one)] = counts.get(id(one), 0) + 1
-        found[id(one)] = one
-    return [(found[key], count) for key, count in counts.items()]
+    layers = kinds(model)
+    found = {id(one): one for one in layers}
+    return [(found[key], count) for key, count in Counter(map(id, layers)).items()]
 
 
 def _listed(blocks: Sequence[Block]) -> Iterator[Block]:
