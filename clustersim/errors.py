@@ -79,7 +79,9 @@ class DataError(InputError):
 
 
 class OutOfMemoryError(InputError):
-    """The job does not fit into the GPU's memory."""
+    """The job does not fit into the GPU's memory; `advice` says in lines of its own what would."""
+
+    advice = ""
 
 
 @contextmanager

@@ -40,12 +40,12 @@ def main() -> None:
                 raise
             code, sentence = INTERRUPTED  # whatever a library made of it
         if sentence:
-            _say(f"clustersim: {' '.join(sentence.splitlines())}")
+            _say(f"clustersim: {sentence}")
     sys.exit(code)
 
 
 def _call(arguments: Sequence[str]) -> tuple[int, str]:
-    """Return the exit code of a command line, and what there is to say of it."""
+    """Return the exit code of a command line, and what there is to say of it: a sentence, and what may help in lines below it."""
     from clustersim import plugins
     from clustersim.cli.app import Abort, UsageError, app, named
     from clustersim.cli.usage import sentence
@@ -57,9 +57,10 @@ def _call(arguments: Sequence[str]) -> tuple[int, str]:
             code = app(named(arguments))(list(arguments) or ["--help"], standalone_mode=False, prog_name="clustersim")
         sys.stdout.flush()
     except ClustersimError as error:
-        return error.exit_code, str(error)
+        said = " ".join(str(error).splitlines())
+        return error.exit_code, f"{said}\n{help_}" if (help_ := getattr(error, "advice", "")) else said
     except UsageError as error:
-        return 2, sentence(error, list(arguments))
+        return 2, " ".join(sentence(error, list(arguments)).splitlines())
     except (KeyboardInterrupt, Abort):
         return INTERRUPTED
     except (OSError, SystemExit) as error:

@@ -29,12 +29,13 @@ from clustersim.cli.options import (
     workload_options,
 )
 from clustersim.cli.progress import progressing
-from clustersim.errors import InputError
+from clustersim.errors import InputError, OutOfMemoryError
 
 if TYPE_CHECKING:
     from clustersim.cli.explain import Explained
     from clustersim.report.store import Question
     from clustersim.simulation import Progress, StepResult
+    from clustersim.topology.model import Topology
 
 
 @workload_options(lists=False, cluster=True)
@@ -109,15 +110,26 @@ def run(
                 raise InputError(
                     f"--timeline {timeline}: lies in the folder of the result, which is replaced whole; choose another place"
                 )
-        result = simulation.run(
-            cluster,
-            job,
-            fold=not no_fold,
-            ignore_memory=ignore_memory,
-            full_attention=flops == "full",
-            engine=engine,
-            progress=progress,
-        )
+        simulator = simulation.Simulator(cluster)
+
+        def grown(nodes: int) -> Topology:
+            return load_topology(topology, {**of_cluster, "cluster.nodes": nodes})
+
+        try:
+            result = simulator.run(
+                job,
+                fold=not no_fold,
+                ignore_memory=ignore_memory,
+                full_attention=flops == "full",
+                engine=engine,
+                progress=progress,
+            )
+        except OutOfMemoryError as error:
+            from clustersim.optimization.fit import advice, remedies
+
+            progress("fit")
+            error.advice = advice(remedies(simulator, job, grown))
+            raise
         if cost or price is not None or costs:
             _add_costs(result, costs, price)
         if target:
