@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from clustersim.frameworks import everything, load
 from clustersim.hardware.constants import GRAPH_LAUNCH
-from clustersim.model.kernel import Kernel
+from clustersim.model.kernel import Kernel, one_of
 from clustersim.model.operator import Collective
 from clustersim.parallel.job import Job
 from clustersim.parallel.optimizer import UPDATES
@@ -70,7 +70,7 @@ class Launcher:
             return self.collective
         exact = self.launches.get(f"{item.kind}.{item.op}")
         often = self.launches.get(item.kind, 1.0) if exact is None else exact
-        return (self.update if item.op in UPDATES else self.kernel) * often
+        return (self.update if item.op in UPDATES else self.kernel) * often * one_of(item)[1]
 
 
 def host(job: Job, slowdown: float = 1.0) -> Launcher | None:

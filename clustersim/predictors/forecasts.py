@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.config.gpu import Gpu
-from clustersim.model.kernel import Kernel
+from clustersim.model.kernel import Kernel, one_of
 from clustersim.predictors.base import Predictor
 from clustersim.predictors.classes import route
 from clustersim.predictors.clocks import Clocks, applied, derate
@@ -20,7 +20,8 @@ KERNELS, CLOCKS = 50_000, 8
 
 
 class KnownKernel(NamedTuple):
-    """Seconds of a kernel in a short burst, its class, and between what measured / forecast lies."""
+    """Seconds of a kernel in a short burst (of one, where several are launched), its class, and between what measured / forecast
+    lies."""
 
     burst: float
     name: str
@@ -50,7 +51,9 @@ class Forecasts:
             known = self._seconds.setdefault(clocks, {})
             new = [kernel for kernel in self.known if kernel not in known]
             bursts = np.array([self.known[kernel].burst for kernel in new])
-            known.update(zip(new, derate(new, bursts, self.gpu, clocks).tolist(), strict=True))
+            launched, often = (list(part) for part in zip(*map(one_of, new), strict=True)) if new else ([], [])
+            times = np.array(often) * derate(launched, bursts, self.gpu, clocks)
+            known.update(zip(new, times.tolist(), strict=True))
         return known
 
     def bounds(self, kernels: Sequence[Kernel]) -> Bounds:
@@ -68,8 +71,9 @@ class Forecasts:
             new = list(dict.fromkeys(kernels))
         if not new:
             return
-        bursts = self.predictor.predict(new, self.gpu)
-        low, high = self.predictor.interval(new, self.gpu, bursts)
-        names = route(columns(new))
+        launched = [one_of(kernel)[0] for kernel in new]
+        bursts = self.predictor.predict(launched, self.gpu)
+        low, high = self.predictor.interval(launched, self.gpu, bursts)
+        names = route(columns(launched))
         ends = (bursts.tolist(), names.tolist(), low.tolist(), high.tolist())
         self.known.update(zip(new, map(KnownKernel._make, zip(*ends, strict=True)), strict=True))
