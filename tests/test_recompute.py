@@ -58,7 +58,7 @@ MODULES = {
     "mla_up_proj": 8 * (48 + 48 + 24),
     "moe_act": 2 * 256,
     "shared_experts": 3 * 256,
-    "moe": 4 * 8 / Z + 2 * (512 + 3 * 256) + 2 * 512 + 3 * 256,
+    "moe": 4 * 8 / Z + 2 * (512 + 3 * 256) + 3 * 256,  # not the experts' outputs: weights go into the activation before
 }
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 import typer
 
@@ -33,8 +33,9 @@ from clustersim.errors import InputError, OutOfMemoryError
 
 if TYPE_CHECKING:
     from clustersim.cli.explain import Explained
+    from clustersim.parallel.job import Job
     from clustersim.report.store import Question
-    from clustersim.simulation import Progress, StepResult
+    from clustersim.simulation import Progress, Simulator, StepOptions, StepResult
     from clustersim.topology.model import Topology
 
 
@@ -110,26 +111,12 @@ def run(
                 raise InputError(
                     f"--timeline {timeline}: lies in the folder of the result, which is replaced whole; choose another place"
                 )
-        simulator = simulation.Simulator(cluster)
 
         def grown(nodes: int) -> Topology:
             return load_topology(topology, {**of_cluster, "cluster.nodes": nodes})
 
-        try:
-            result = simulator.run(
-                job,
-                fold=not no_fold,
-                ignore_memory=ignore_memory,
-                full_attention=flops == "full",
-                engine=engine,
-                progress=progress,
-            )
-        except OutOfMemoryError as error:
-            from clustersim.optimization.fit import advice, remedies
-
-            progress("fit")
-            error.advice = advice(remedies(simulator, job, grown))
-            raise
+        played = {"fold": not no_fold, "ignore_memory": ignore_memory, "full_attention": flops == "full"}
+        result = _simulated(simulation.Simulator(cluster), job, grown, **played, engine=engine, progress=progress)
         if cost or price is not None or costs:
             _add_costs(result, costs, price)
         if target:
@@ -142,6 +129,20 @@ def run(
     summary = result.summary | ({"why": explained.facts} if explained else {})
     more = ["", *explained.text] if explained else []
     printed("run", summary, lambda: [*_lines(result, verbose, brief), *more], target, as_json, quiet)
+
+
+def _simulated(
+    simulator: Simulator, job: Job, grow: Callable[[int], Topology], **options: Unpack[StepOptions]
+) -> StepResult:
+    """Simulate a job; of one that does not fit, say what would. grow: makes the cluster of more nodes."""
+    try:
+        return simulator.run(job, **options)
+    except OutOfMemoryError as error:
+        from clustersim.optimization.fit import advice, remedies
+
+        options.get("progress", str)("fit")
+        error.advice = advice(remedies(simulator, job, grow))
+        raise
 
 
 def _add_costs(result: StepResult, costs: Path | None, price: float | None) -> None:

@@ -142,6 +142,9 @@ class Training(Spec):
     kernels: Literal["fused", "eager"] = "fused"
     """`fused` merges bias, activation, dropout and residual as Megatron's fused kernels do; `eager` launches each
     element-wise operation by itself."""
+    cross_entropy: Literal["parallel", "fused", "eager"] | None = None
+    """The loss: `parallel` in fp32 over the parts of the vocabulary (Megatron's), `fused` in the place of the logits (Transformer
+    Engine's: cross_entropy_loss_fusion), or `eager`; default: parallel, with eager kernels eager."""
     recompute: Literal["none", "selective", "full"] = "none"
     """Activations recomputed in the backward pass: of whole blocks, or (`selective`) of modules of them."""
     recompute_modules: Annotated[tuple[RecomputeModule, ...], Field(strict=False)] = ()
@@ -157,7 +160,8 @@ class Training(Spec):
     clip_gradients: bool = True
     """The gradient norm is taken over all ranks of a replica, and gradients are scaled."""
     framework: Name | None = None
-    """Whose host launches the kernels: a file of `clustersim/frameworks/`; default: a host that is never late."""
+    """Whose host launches the kernels, and what it keeps in memory beside the model: a file of `clustersim/frameworks/`; default:
+    a host that is never late, and nothing."""
     cuda_graphs: Literal["none", "layer", "full"] = "none"
     """What the framework captures in CUDA graphs: each layer forward and backward (`layer`), or all passes of a step
     (`full`), whose kernels then never wait for the host."""

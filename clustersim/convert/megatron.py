@@ -125,6 +125,10 @@ ALIASES: Mapping[str, Alias] = {
     "attention_backend": (("training", "attention"), attention),
     "optimizer": (("training", "optimizer"), lower),
     "clip_grad": (("training", "clip_gradients"), positive),
+    "cross_entropy_fusion_impl": (
+        ("training", "cross_entropy"),
+        lambda v: {"te": "fused", "native": "parallel"}.get(v, v),
+    ),
     "use_flash_attn": (("training", "attention"), lambda v: {True: "flash", False: "unfused"}.get(v, v)),
     "recompute_granularity": (("training", "recompute"), same),
     "recompute_activations": (("training", "recompute"), only(True, "selective")),
@@ -202,6 +206,7 @@ YIELDS: Mapping[str, frozenset[str]] = {
 
 NEEDS: Mapping[str, frozenset[str]] = {
     "recompute_num_layers": frozenset({"recompute_granularity", "checkpoint_activations", "recompute"}),
+    "cross_entropy_fusion_impl": frozenset({"cross_entropy_loss_fusion"}),
 }
 """Names that say nothing without one of these."""
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from clustersim.arrays import Floats
 from clustersim.parallel.job import Job
-from clustersim.parallel.memory import Memory, at_rest, gathered, gradients, workspace
+from clustersim.parallel.memory import Memory, at_rest, gathered, gradients
 from clustersim.parallel.stages import Stage
 from clustersim.schedules.action import Action, Schedule
 
@@ -29,7 +29,7 @@ class RankMemory(NamedTuple):
     rest: Memory
     """Between steps."""
     activations: Floats
-    """What every microbatch in flight keeps, with what recomputation brings back (actions,)."""
+    """What every microbatch in flight keeps at the fullest moment of the pass, with what recomputation brings back (actions,)."""
     workspace: Floats
     """The largest temporaries of the pass (actions,)."""
     gradients: Floats
@@ -51,21 +51,21 @@ class RankMemory(NamedTuple):
         )
 
 
-def rank_memory(job: Job, stages: Sequence[Stage], row: tuple[Action, ...], position: int = 0) -> RankMemory:
-    """Return what a rank with `stages` holds through its row of a schedule; position: of the rank in its ep group."""
+def rank_memory(job: Job, stages: Sequence[Stage], row: tuple[Action, ...]) -> RankMemory:
+    """Return what a rank with `stages` holds through its row of a schedule."""
     place = {index: i for i, index in enumerate(sorted({action.stage for action in row}))}
     at = np.array([place[action.stage] for action in row], np.int64)
-    change = np.array([KEPT[action.letter] for action in row]) * np.array([s.saved_bytes for s in stages])[at]
+    saved = np.array([s.saved_bytes for s in stages])[at]
+    change = np.array([KEPT[action.letter] for action in row]) * saved
     forward = np.array([action.letter == "F" for action in row], bool)
-    before = np.cumsum(change) - change
-    during = np.where(forward, before + change, before + np.array([s.working_bytes for s in stages])[at])
-    rank = job.shard_at(position)
-    spaces = np.array([[workspace(rank, stage, backward) for stage in stages] for backward in (True, False)])
+    others = np.cumsum(change) - change - np.where(forward, 0.0, saved)
+    peaks = np.array([[s.backward_peak for s in stages], [s.forward_peak for s in stages]])
     whole = np.array([[gathered(job, stage, backward) for stage in stages] for backward in (True, False)])
     rest = at_rest(job, stages)
     more = _unreduced(row, {index: gradients(job, stages[i])[1] for index, i in place.items()})
     side = forward.astype(np.int64)
-    return RankMemory(row, rest, during, spaces[side, at], rest.gradients + more, whole[side, at])
+    kept, spaces = np.moveaxis(peaks[side, at], 1, 0)
+    return RankMemory(row, rest, others + kept, spaces, rest.gradients + more, whole[side, at])
 
 
 def _unreduced(row: Sequence[Action], whole: Mapping[int, float]) -> Floats:
@@ -86,8 +86,5 @@ def _unreduced(row: Sequence[Action], whole: Mapping[int, float]) -> Floats:
 def memory_by_rank(job: Job, parts: Sequence[Sequence[Stage]], schedule: Schedule) -> list[RankMemory]:
     """Return what the fullest GPU of each pipeline rank holds; parts: all stages, by position in the ep group."""
     pp = job.parallelism.pp
-    lanes = (
-        [rank_memory(job, part[r::pp], row, place) for place, part in enumerate(parts)]
-        for r, row in enumerate(schedule)
-    )
+    lanes = ([rank_memory(job, part[r::pp], row) for part in parts] for r, row in enumerate(schedule))
     return [max(lane, key=lambda one: one.peak.total) for lane in lanes]

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Ints, Mask
+from clustersim.arrays import Floats, Ints, Mask
 from clustersim.parallel.job import Job
-from clustersim.parallel.memory import Memory, at_rest, gathered, gradients, workspace
+from clustersim.parallel.memory import Memory, at_rest, gathered, gradients
 from clustersim.parallel.stages import Stage
 from clustersim.schedules.action import Action, Schedule
 
@@ -65,20 +65,19 @@ def peaks(job: Job, parts: Sequence[Sequence[Stage]], found: Moments) -> list[Me
 
     parts: all stages, by position in the ep group. found: the moments of the job's schedule, whose rows are legal.
     """
-    ranks = [_of_position(job, part, place, found) for place, part in enumerate(parts)]
+    ranks = [_of_position(job, part, found) for part in parts]
     return [max(lane, key=lambda one: one.total) for lane in zip(*ranks, strict=True)]
 
 
-def _of_position(job: Job, part: Sequence[Stage], position: int, found: Moments) -> list[Memory]:
-    """Return the peak of each pipeline rank at a position of the ep group."""
-    pp, shard = job.parallelism.pp, job.shard_at(position)
+def _of_position(job: Job, part: Sequence[Stage], found: Moments) -> list[Memory]:
+    """Return the peak of each pipeline rank at a position of the ep group, whose stages are `part`."""
+    pp = job.parallelism.pp
     alike = {id(stage): stage for stage in part}
     facts = {
         key: (
             s.saved_bytes,
-            s.working_bytes,
-            workspace(shard, s, True),
-            workspace(shard, s, False),
+            *s.backward_peak,
+            *s.forward_peak,
             gradients(job, s)[1],
             gathered(job, s, True),
             gathered(job, s, False),
@@ -89,11 +88,15 @@ def _of_position(job: Job, part: Sequence[Stage], position: int, found: Moments)
     lanes = {tuple(map(id, own)): own for own in (part[rank::pp] for rank in range(pp))}
     rest = {key: at_rest(job, own) for key, own in lanes.items()}
     rank = np.repeat(np.arange(pp), np.diff(found.start))
-    saved, working, backward, forward, more, gathered_backward, gathered_forward = np.moveaxis(table[rank], 2, 0)
+    saved, *of_pass, more, gathered_backward, gathered_forward = np.moveaxis(table[rank], 2, 0)
     row = np.arange(len(rank))
-    activations = (found.kept * saved).sum(axis=1) + np.where(found.forward, 0.0, working[row, found.at])
-    spaces = np.where(found.forward, forward[row, found.at], backward[row, found.at])
-    whole = np.where(found.forward, gathered_forward[row, found.at], gathered_backward[row, found.at])
+
+    def running(backward: Floats, forward: Floats) -> Floats:
+        return np.where(found.forward, forward[row, found.at], backward[row, found.at])
+
+    kept, spaces = running(of_pass[0], of_pass[2]), running(of_pass[1], of_pass[3])
+    activations = (found.kept * saved).sum(axis=1) - saved[row, found.at] + kept
+    whole = running(gathered_backward, gathered_forward)
     unreduced = (found.unreduced * more).sum(axis=1)
     result = []
     for r, (begin, end) in enumerate(zip(found.start[:-1].tolist(), found.start[1:].tolist(), strict=True)):

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from clustersim.config.fields import Name, Spec, Time, validate
+from clustersim.config.fields import Name, Size, Spec, Time, validate
 from clustersim.config.yaml import read
 from clustersim.errors import UnknownNameError, suggest
 
@@ -54,6 +54,32 @@ class HostTimes(Spec):
     """How many launches one kernel of ours is, by its kind or kind and op."""
 
 
+class Flag(Spec):
+    """Whether a framework does something, and where that is from."""
+
+    value: bool
+    source: Name
+
+
+class KeptBytes(Spec):
+    """Bytes, and where that figure is from."""
+
+    value: Size
+    source: Name
+
+
+class KeptTensors(Spec):
+    """What a framework keeps on a GPU beside the tensors of the model."""
+
+    dummy_gradients: Flag
+    """A tensor of each shape of weight stays, in the type of the weights: it is handed on as the gradient of those whose products
+    have added it to the main one."""
+    workspaces: KeptBytes
+    """Of the libraries of products, as far as the framework or PyTorch allocates them."""
+    grouped_workspaces: KeptBytes
+    """Those more of grouped products."""
+
+
 class JobRecipe(Spec):
     """What a script of the framework's own repository sets for one job, where a publication of that job leaves it open."""
 
@@ -85,6 +111,8 @@ class Framework(Spec):
     """What no workload can say yet, in words."""
     host: HostTimes | None = None
     """What launching takes; none where nobody has measured it."""
+    memory: KeptTensors | None = None
+    """What it keeps beside the model; none where nobody has read it."""
     recipes: Annotated[tuple[JobRecipe, ...], Field(strict=False)] = ()
     """Of published jobs."""
 

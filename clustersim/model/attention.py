@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clustersim.model.context_attention import Core, context_attention
+from clustersim.model.context_attention import Core, context_attention, context_buffers, context_kept
 from clustersim.model.elementwise import copy, dropout, dropout_backward, pointwise, residual
 from clustersim.model.kernel import Kernel, attention, gemm, vector
 from clustersim.model.linear import accumulate, column, row
@@ -39,6 +39,7 @@ def residual_part(shard: ShardedModel, name: str) -> Operator:
         residual(shard, hidden, late_bias),
         dropout_backward(shard, rows, hidden),
         saved=float(rows * hidden) if shard.model.dropout else 0.0,
+        backward_alive=(2 if shard.model.dropout else 1) * shard.size * rows * hidden,
     )
 
 
@@ -56,6 +57,7 @@ def head_norms(shard: ShardedModel) -> Operator:
         parameters=weights,
         replicated=weights,
         saved=z * sum(rows) * dim,
+        backward_alive=2 * z * sum(rows) * dim,
     )
 
 
@@ -67,7 +69,7 @@ def rotary(shard: ShardedModel, columns: int) -> Operator:
     z, rows = shard.size, shard.tokens
     steps = (("mul", 2), ("rotate_half", 2), ("mul", 2), ("add", 3)) if shard.eager else (("rope", 2),)
     kernels = tuple(pointwise(shard, op, rows, columns, values * z) for op, values in steps)
-    return Operator("rotary", kernels, kernels)
+    return Operator("rotary", kernels, kernels, backward_alive=2 * z * rows * columns)
 
 
 def core(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Operator:
@@ -79,9 +81,12 @@ def core(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Operat
 def flash(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Operator:
     """Return the fused core: keeps only its statistics, 4 bytes a query and head (its output is the projection's input)."""
     kept = 4.0 * shard.heads * shard.tokens
+    one = Core(shard.heads, kv_heads, dim, value_dim)
+    alive = flash_gradients(shard, one)
     if shard.cp > 1:
-        forward, backward = context_attention(shard, Core(shard.heads, kv_heads, dim, value_dim))
-        return Operator(CORE, forward, backward, saved=kept)
+        forward, backward = context_attention(shard, one)
+        alive += context_buffers(shard, one)
+        return Operator(CORE, forward, backward, saved=kept + context_kept(shard, one), backward_alive=alive)
     b, s = shard.training.micro_batch, shard.training.seq
     shape = (shard.product, b, shard.heads, kv_heads, s, s, dim)
     args = (*shape, shard.model.causal, value_dim, shard.model.window)
@@ -91,7 +96,18 @@ def flash(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Opera
         (attention("forward", *args)._replace(generation=named),),
         (attention("backward", *args)._replace(generation=named),),
         saved=kept,
+        backward_alive=alive,
     )
+
+
+def flash_gradients(shard: ShardedModel, core: Core) -> float:
+    """Return the bytes of the gradients of the fused core: of output, queries, keys and values, and sums of the queries' in fp32.
+
+    Blocks of keys run side by side and add to the gradients of the same queries (FlashAttention-2, section 3.2, and cuDNN).
+    """
+    queries = core.heads * core.dim
+    each = core.heads * core.value_dim + queries + core.kv_heads * (core.dim + core.value_dim)
+    return float(shard.tokens * (shard.size * each + 4 * queries))
 
 
 def unfused(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Operator:
@@ -115,7 +131,11 @@ def unfused(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Ope
     )
     repeat, merge = _grouped(shard, kv_heads, dim + value_dim)
     kept = elements * (2 * z + 1 if shard.model.dropout else z)
-    return Operator(CORE, (*repeat, *forward), (*backward, *merge), saved=kept)
+    values = shard.tokens * (shard.heads * (dim + value_dim) + kv_heads * (dim + value_dim))
+    alive = z * (
+        2 * elements + values
+    )  # gradients of probabilities and scores, of the output and of queries, keys and values
+    return Operator(CORE, (*repeat, *forward), (*backward, *merge), saved=kept, backward_alive=alive)
 
 
 def _grouped(shard: ShardedModel, kv_heads: int, width: int) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:

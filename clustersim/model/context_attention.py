@@ -103,19 +103,24 @@ def _both(shard: ShardedModel, core: Core) -> Passes:
     return (into, *forward, out), (out, *backward, into)
 
 
-def context_buffers(shard: ShardedModel) -> float:
+def context_buffers(shard: ShardedModel, core: Core) -> float:
     """Return the bytes that a backward pass holds besides a rank's own tokens.
 
     Keys and values with their gradients: all of them gathered, or one part that is worked on and one on its way; with heads for
     tokens the queries and the output too, in their other form.
     """
-    core = Core(shard.heads, shard.kv_heads, shard.dim, shard.dim)
-    if shard.cp == 1:
-        return 0.0
     kind = shard.parallelism.cp_type
     kv = _kv_bytes(shard, core, shard.training.seq if kind == "all_gather" else shard.context)
-    rest = 2 * shard.size * shard.tokens * shard.heads * shard.dim if "a2a" in kind else 0.0
+    rest = 2 * shard.size * shard.tokens * core.heads * core.dim if "a2a" in kind else 0.0
     return 2 * (kv * (2 if "p2p" in kind else 1) + rest)
+
+
+def context_kept(shard: ShardedModel, core: Core) -> float:
+    """Return the bytes of the core's own output, kept beside the projection's input where that has other heads and tokens.
+
+    Transformer Engine since 2.8: the output before heads return for tokens (context_parallel.py, out_part).
+    """
+    return shard.size * shard.tokens * core.heads * core.value_dim if "a2a" in shard.parallelism.cp_type else 0.0
 
 
 def _heads_for_tokens(shard: ShardedModel, core: Core, group: str) -> tuple[Collective, Collective]:

@@ -36,6 +36,7 @@ def table(shard: ShardedModel) -> Operator:
         lookup_backward(shard, shard.vocab, shard.tokens),
         parameters=weights,
         saved=8.0 * shard.tokens,
+        backward_alive=shard.size * (weights + shard.tokens * hidden),  # a dense gradient of the whole table
     )
 
 
@@ -61,6 +62,7 @@ def positions(shard: ShardedModel) -> Operator:
         lookup_backward(shard, entries, rows),
         parameters=weights,
         replicated=weights,
+        backward_alive=shard.size * (weights + rows * hidden),
     )
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clustersim.config.workload import Model
-from clustersim.model.attention import residual_part, softmax, softmax_backward
+from clustersim.model.attention import flash_gradients, residual_part, softmax, softmax_backward
+from clustersim.model.context_attention import Core
 from clustersim.model.embedding import TABLE, embedding_part
 from clustersim.model.kernel import Kernel, attention, gemm
 from clustersim.model.linear import column, row
@@ -54,7 +55,8 @@ def flash(shard: ShardedModel, encoder: ShardedModel) -> Operator:
     args = (shard.product, b, shard.heads, shard.kv_heads, queries, keys, shard.dim, False)
     named = "" if shard.training.attention == "flash" else shard.training.attention
     forward, backward = (attention(op, *args)._replace(generation=named) for op in ("forward", "backward"))
-    return Operator(CROSS, (forward,), (backward,), saved=4.0 * b * shard.heads * queries)
+    alive = flash_gradients(shard, Core(shard.heads, shard.kv_heads, shard.dim, shard.dim))
+    return Operator(CROSS, (forward,), (backward,), saved=4.0 * b * shard.heads * queries, backward_alive=alive)
 
 
 def unfused(shard: ShardedModel, encoder: ShardedModel) -> Operator:
@@ -75,7 +77,8 @@ def unfused(shard: ShardedModel, encoder: ShardedModel) -> Operator:
         bmm("scores_wgrad", keys, dim, queries),
     )
     kept = float(batch) * queries * keys * (2 * z + 1 if shard.model.dropout else z)
-    return Operator(CROSS, forward, backward, saved=kept)
+    alive = z * (2 * float(batch) * queries * keys + 4 * shard.tokens * shard.heads * dim)
+    return Operator(CROSS, forward, backward, saved=kept, backward_alive=alive)
 
 
 def decoder_entry_part(shard: ShardedModel, own: bool) -> tuple[Operator, ...]:

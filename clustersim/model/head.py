@@ -7,7 +7,7 @@ from clustersim.model.kernel import vector
 from clustersim.model.linear import column, dgrad, input_size, product, wgrad
 from clustersim.model.mlp import activation_part
 from clustersim.model.norm import norm
-from clustersim.model.operator import Operator
+from clustersim.model.operator import Operator, Steps
 from clustersim.model.sharding import ShardedModel
 
 LOGITS = "logits"
@@ -44,6 +44,7 @@ def transform(shard: ShardedModel) -> tuple[Operator, ...]:
         parameters=weights,
         replicated=weights,
         saved=input_size(shard) * rows * hidden,
+        backward_alive=2 * shard.size * rows * hidden,
     )
     return (
         linear,
@@ -53,20 +54,36 @@ def transform(shard: ShardedModel) -> tuple[Operator, ...]:
 
 
 def cross_entropy(shard: ShardedModel) -> Operator:
-    """Return the loss; it keeps the fp32 softmax, 4 bytes a logit (Korthikanti et al. 2022, section 4.3)."""
-    return eager_loss(shard) if shard.eager else parallel_loss(shard)
+    """Return the loss as `training.cross_entropy` says it, by default that of the framework's kernels."""
+    kinds = {"parallel": parallel_loss, "fused": fused_loss, "eager": eager_loss}
+    return kinds[shard.training.cross_entropy or ("eager" if shard.eager else "parallel")](shard)
+
+
+def _loss(shard: ShardedModel, forward: Steps, backward: Steps, *, kept: float, alive: tuple[float, float]) -> Operator:
+    """Return the loss that keeps so many bytes a logit, beside which so many are alive forward and backward."""
+    logits = float(shard.tokens * shard.vocab)
+    return Operator(
+        "cross_entropy",
+        forward,
+        backward,
+        saved=kept * logits,
+        forward_alive=alive[0] * logits,
+        backward_alive=alive[1] * logits,
+    )
 
 
 def parallel_loss(shard: ShardedModel) -> Operator:
     """Return Megatron's vocab-parallel cross-entropy, with three all-reduces of 4 bytes a token.
 
-    They add up the maximum, the target's logit and the sum of exponentials (tensor_parallel/cross_entropy.py).
+    They add up the maximum, the target's logit and the sum of exponentials (tensor_parallel/cross_entropy.py). It keeps the fp32
+    softmax, 4 bytes a logit (Korthikanti et al. 2022, section 4.3), which becomes the gradient in place. Narrow logits are alive
+    beside it, and so is their gradient; nanotron (nn.py, sharded_cross_entropy) subtracts into another fp32 tensor.
     """
     shape, z = (shard.tokens, shard.vocab), shard.size
     small = shard.exchange("all_reduce", shard.tokens, 1, 4.0)
     narrow = z < 4
-    return Operator(
-        "cross_entropy",
+    return _loss(
+        shard,
         (
             *((copy(shard, "to_fp32", *shape, z + 4),) if narrow else ()),
             copy(shard, "max", *shape, 4.0, "fp32"),
@@ -80,16 +97,38 @@ def parallel_loss(shard: ShardedModel) -> Operator:
             copy(shard, "cross_entropy_backward", *shape, 8.0, "fp32"),
             *((copy(shard, "from_fp32", *shape, z + 4),) if narrow else ()),
         ),
-        saved=4.0 * shape[0] * shape[1],
+        kept=4.0,
+        alive=(4.0 if shard.eager else z if narrow else 0.0, z if narrow else 0.0),
+    )
+
+
+def fused_loss(shard: ShardedModel) -> Operator:
+    """Return Transformer Engine's fused cross-entropy (pytorch/triton/cross_entropy.py, 2.x): it keeps nothing but the logits.
+
+    Maximum and sum of exponentials in one pass, 12 bytes a token of which are gathered; the gradient is written over the logits,
+    and multiplied by that of the loss in the backward pass.
+    """
+    shape, z = (shard.tokens, shard.vocab), shard.size
+    gather = shard.exchange("all_gather", shard.tokens * shard.tp, 1, 12.0)
+    return _loss(
+        shard,
+        (copy(shard, "max", *shape, z), *gather, copy(shard, "exp_sum", *shape, 2 * z)),
+        (copy(shard, "cross_entropy_backward", *shape, 2 * z),),
+        kept=z,
+        alive=(0.0, 0.0),
     )
 
 
 def eager_loss(shard: ShardedModel) -> Operator:
-    """Return PyTorch's cross-entropy on shifted logits: copy, log-softmax; backward fill, log-softmax, fill and copy."""
+    """Return PyTorch's cross-entropy on shifted logits: copy, log-softmax; backward fill, log-softmax, fill and copy.
+
+    It keeps the fp32 log-softmax; narrow and shifted logits are alive beside it, and backward the gradients of the loss by
+    log-softmax and logits.
+    """
     shape = (shard.tokens, shard.vocab)
     small = shard.exchange("all_reduce", shard.tokens, 1, 4.0)
-    return Operator(
-        "cross_entropy",
+    return _loss(
+        shard,
         (
             copy(shard, "shift", *shape, shard.size + 4),
             *small,
@@ -102,5 +141,6 @@ def eager_loss(shard: ShardedModel) -> Operator:
             vector("softmax", "log_softmax_backward", "fp32", *shape, 5.0, 12.0),
             copy(shard, "shift_backward", *shape, 4.0 + 2 * shard.size),
         ),
-        saved=4.0 * shape[0] * shape[1],
+        kept=4.0,
+        alive=(4.0 + shard.size, 8.0),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from clustersim.config.workload import LatentAttention
 from clustersim.model.attention import core, residual_part, rotary
 from clustersim.model.elementwise import copy
-from clustersim.model.linear import column, dgrad, input_size, product, row, wgrad
+from clustersim.model.linear import column, dgrad, input_size, made, product, row, wgrad
 from clustersim.model.norm import norm
 from clustersim.model.operator import Operator
 from clustersim.model.sharding import ShardedModel
@@ -55,6 +55,7 @@ def down(shard: ShardedModel, name: str, outputs: int) -> Operator:
         replicated=weights,
         saved=input_size(shard) * rows * hidden,
         kept_input=input_size(shard) * rows * hidden,
+        backward_alive=shard.size * rows * (hidden + outputs) + made(shard, weights),
     )
 
 
@@ -73,4 +74,5 @@ def keys(shard: ShardedModel, latent: LatentAttention) -> Operator:
         "keys",
         (*gather, copy(shard, "concatenate", *shape, traffic)),
         (copy(shard, "concatenate_backward", *shape, traffic), *reduce),
+        backward_alive=traffic * shape[0] * shape[1],
     )

@@ -26,6 +26,8 @@ def column(
     """
     whole = (shard.tokens, inputs)
     gather = shard.exchange("all_gather", *whole) if shard.sequence_parallel else ()
+    # the input gathered, and its gradient scattered
+    both = (shard.tokens + shard.local) * inputs if shard.sequence_parallel else 0
     reduce = shard.exchange("reduce_scatter" if shard.sequence_parallel else "all_reduce", *whole)
     forward, gradient = product(shard, inputs, outputs), dgrad(shard, inputs, outputs)
     weight = wgrad(shard, inputs, outputs, bias)
@@ -42,7 +44,13 @@ def column(
         parameters=inputs * outputs + (outputs if bias else 0),
         saved=kept + saved,
         kept_input=kept,
+        backward_alive=shard.size * (shard.tokens * (inputs + outputs) + both) + made(shard, inputs * outputs),
     )
+
+
+def made(shard: ShardedModel, parameters: int) -> float:
+    """Return the bytes of a weight's gradient until it is added to the main one: none where the product adds it there."""
+    return shard.size * parameters if shard.eager else 0.0
 
 
 def row(shard: ShardedModel, name: str, inputs: int, outputs: int, *, bias: bool) -> Operator:
@@ -60,6 +68,7 @@ def row(shard: ShardedModel, name: str, inputs: int, outputs: int, *, bias: bool
         replicated=replicated,
         saved=input_size(shard) * shard.tokens * inputs,
         kept_input=input_size(shard) * shard.tokens * inputs,
+        backward_alive=shard.size * shard.tokens * (inputs + outputs) + made(shard, inputs * outputs),
     )
 
 

@@ -32,4 +32,5 @@ def activation_part(shard: ShardedModel, name: str, rows: int, columns: int) -> 
         activation(shard, rows, columns),
         activation_backward(shard, rows, columns),
         saved=activation_saved(shard, rows, columns),
+        backward_alive=(3 if gated(shard.model) else 2) * shard.size * rows * columns,
     )

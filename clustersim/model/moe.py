@@ -10,11 +10,14 @@ from typing import cast
 
 from clustersim.model.attention import residual_part
 from clustersim.model.elementwise import add, copy
-from clustersim.model.kernel import Kernel, gemm
-from clustersim.model.linear import accumulate, dgrad, input_size, product, wgrad
+from clustersim.model.kernel import APART, Kernel, gemm
+from clustersim.model.linear import accumulate, dgrad, input_size, made, product, wgrad
 from clustersim.model.mlp import activation_part, dense
 from clustersim.model.operator import Awaited, Collective, Operator, Started, Steps
 from clustersim.model.sharding import ShardedModel, gated
+
+ROUTER = "router"
+"""Name of the operator whose weights are multiplied outside of the framework's linear layers."""
 
 
 def moe_part(shard: ShardedModel) -> tuple[Operator, ...]:
@@ -51,7 +54,7 @@ def router(shard: ShardedModel) -> Operator:
     weights = shard.replicated(n * hidden)
     topk = copy(shard, "softmax_topk", shard.local, n, 12.0, "fp32")
     return Operator(
-        "router",
+        ROUTER,
         (*product(shard, hidden, n, shard.local), topk),
         (copy(shard, "softmax_topk_backward", shard.local, n, 12.0, "fp32"), *dgrad(shard, hidden, n, shard.local)),
         wgrad(shard, hidden, n, False, shard.local),
@@ -59,6 +62,7 @@ def router(shard: ShardedModel) -> Operator:
         replicated=weights,
         saved=shard.local * (shard.size * hidden + 4.0 * n),
         kept_input=shard.local * shard.size * hidden,
+        backward_alive=shard.local * (2 * shard.size * hidden + 8.0 * n) + shard.size * weights,
     )
 
 
@@ -70,7 +74,13 @@ def permute(shard: ShardedModel) -> Operator:
     reduce = shard.exchange("reduce_scatter" if shard.sequence_parallel else "all_reduce", *whole)
     forward = copy(shard, "permute", *whole, (1 + k) * z)
     backward = copy(shard, "permute_backward", *whole, (1 + k) * z)
-    return Operator("permute", (*gather, forward), (backward, *reduce, add(shard, shard.local, hidden)))
+    alive = z * (1 + k) * shard.tokens * hidden
+    return Operator(
+        "permute",
+        (*gather, forward),
+        (backward, *reduce, add(shard, shard.local, hidden)),
+        backward_alive=alive,
+    )
 
 
 def experts(shard: ShardedModel, name: str, inputs: int, outputs: int) -> Operator:
@@ -85,6 +95,7 @@ def experts(shard: ShardedModel, name: str, inputs: int, outputs: int) -> Operat
         parameters=weights,
         saved=input_size(shard) * shard.rows * inputs,
         kept_input=input_size(shard) * shard.rows * inputs,
+        backward_alive=shard.size * shard.rows * (inputs + outputs) + made(shard, weights),
         expert=shard.spread,
     )
 
@@ -102,7 +113,8 @@ def _grouped(shard: ShardedModel, op: str, inputs: int, outputs: int) -> Kernel:
     else:
         kernel = gemm("grouped_gemm", op, shard.matrix, n, each, outputs, inputs, output=written)
         traffic = rows * inputs * z + n * inputs * outputs * z + rows * outputs * written
-    return kernel._replace(flop=exact, bytes=float(traffic))
+    # pytorch/module/grouped_linear.py: one product of cuBLAS an expert, on four streams
+    return kernel._replace(flop=exact, bytes=float(traffic), generation="" if shard.eager else APART)
 
 
 def shared(shard: ShardedModel) -> tuple[Operator, ...]:
@@ -117,7 +129,7 @@ def shared(shard: ShardedModel) -> tuple[Operator, ...]:
 
 
 def unpermute(shard: ShardedModel) -> Operator:
-    """Return the weighted sum of the topk expert outputs and the tp reduction; keeps the outputs that it weighs."""
+    """Return the weighted sum of the topk expert outputs and the tp reduction."""
     k, hidden, z = shard.visits, shard.model.hidden, shard.size
     whole = (shard.tokens, hidden)
     reduce = shard.exchange("reduce_scatter" if shard.sequence_parallel else "all_reduce", *whole)
@@ -127,8 +139,18 @@ def unpermute(shard: ShardedModel) -> Operator:
         "unpermute",
         (copy(shard, "unpermute", *whole, (1 + k) * z), *joined, *reduce),
         (*gather, copy(shard, "unpermute_backward", *whole, (1 + 2 * k) * z)),
-        saved=z * shard.tokens * k * hidden,
+        saved=weighed(shard, shard.tokens),
+        forward_alive=z * (1 + k) * shard.tokens * hidden,
+        backward_alive=z * (1 + k) * shard.tokens * hidden,
     )
+
+
+def weighed(shard: ShardedModel, tokens: int) -> float:
+    """Return the bytes of the experts' outputs that are kept to weigh them: none where weights go into the activation before.
+
+    So Megatron since 2025 (core/transformer/moe/experts.py, weighted_bias_swiglu_impl).
+    """
+    return shard.size * shard.visits * tokens * shard.model.hidden if shard.eager else 0.0
 
 
 # The way of tokens to experts on other ranks and back, as Megatron's all-to-all dispatcher goes it.
@@ -159,11 +181,21 @@ def dispatch(shard: ShardedModel) -> Operator:
             copy(shard, "permute_backward", *shape, traffic),
             *(add(shard, *shape),) * meetings,
         ),
+        forward_alive=travelling(shard),
+        backward_alive=travelling(shard),
     )
 
 
+def travelling(shard: ShardedModel) -> float:
+    """Return the bytes of the rows that a rank sends out and of those that it gets."""
+    return shard.size * shard.model.hidden * (shard.local * shard.visits + shard.rows)
+
+
 def combine(shard: ShardedModel) -> Operator:
-    """Return the way back and the weighted sum of the topk outputs of each token; keeps the outputs that it weighs."""
+    """Return the way back and the weighted sum of the topk outputs of each token.
+
+    What was sent out and got is alive until the layer is over (moe_layer.py, forward holds it), beside what is sent back and got.
+    """
     k, shape, z = shard.visits, (shard.local, shard.model.hidden), shard.size
     joined = (add(shard, *shape),) if shard.model.shared_experts else ()
     back = (*sort(shard), *shard.sliced("reduce_scatter"), *shard.across("combine"))
@@ -176,7 +208,9 @@ def combine(shard: ShardedModel) -> Operator:
             *shard.sliced("all_gather"),
             *sort(shard),
         ),
-        saved=z * k * shape[0] * shape[1],
+        saved=weighed(shard, shape[0]),
+        forward_alive=2 * travelling(shard),
+        backward_alive=travelling(shard) + z * shape[0] * shape[1],
     )
 
 

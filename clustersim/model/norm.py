@@ -30,4 +30,5 @@ def norm(shard: ShardedModel, name: str, *, fork: bool = True, width: int | None
         parameters=weights,
         replicated=weights,
         saved=z * rows * hidden,
+        backward_alive=2 * z * rows * hidden,
     )

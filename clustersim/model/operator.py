@@ -68,6 +68,11 @@ class Operator(NamedTuple):
     """Bytes of activations kept for the backward pass."""
     kept_input: float = 0.0
     """Of the bytes kept, those of its input."""
+    forward_alive: float = 0.0
+    """Bytes alive while its forward pass runs, beside what it and those before it keep; 0: no more than what is kept next."""
+    backward_alive: float = 0.0
+    """Bytes alive while its backward pass runs, beside what it and those before it keep: gradients, gathered
+    inputs, temporaries."""
     expert: bool = False
     """They lie as experts do: the ranks that hold the same experts reduce their gradients."""
 
@@ -94,7 +99,5 @@ class Layer(NamedTuple):
     """In run order."""
     input_bytes: float
     """Bytes of the layer's input on one rank: all that full recomputation keeps."""
-    widest: float = 0.0
-    """Bytes of the gradients alive at its widest point."""
     reruns: tuple[Rerun, ...] = ()
     """What of it runs again before its backward pass."""

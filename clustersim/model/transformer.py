@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from clustersim.model.attention import attention_part
 from clustersim.model.blocks import kinds
-from clustersim.model.context_attention import context_buffers
 from clustersim.model.embedding import embedding_part
 from clustersim.model.encoder import cross_attention_part, decoder_entry_part, encoder_norm, encoder_of
 from clustersim.model.head import further_head_part, head_part
@@ -16,7 +15,7 @@ from clustersim.model.moe import moe_part
 from clustersim.model.norm import norm
 from clustersim.model.operator import Layer, Operator
 from clustersim.model.prediction import prediction_part
-from clustersim.model.sharding import ShardedModel, gated
+from clustersim.model.sharding import ShardedModel
 
 
 def blocks(shard: ShardedModel) -> tuple[Layer, ...]:
@@ -69,8 +68,14 @@ def block(shard: ShardedModel, encoder: ShardedModel | None = None) -> Layer:
     attention = attention_part(shard) if model.mla is None else latent_attention_part(shard, model.mla)
     cross = (("cross_attention", cross_attention_part(shard, encoder)),) if encoder else ()
     halves = (("attention", attention), *cross, ("mlp", moe_part(shard) if model.experts else mlp_part(shard)))
-    operators = tuple(op for half, part in halves for op in _normed(shard, half, part))
-    return Layer("block", operators, hidden_bytes(shard), widest_gradients(shard))
+    operators = tuple(op for half, part in halves for op in _normed(shard, half, _branch(shard, part)))
+    return Layer("block", operators, hidden_bytes(shard))
+
+
+def _branch(shard: ShardedModel, part: Sequence[Operator]) -> tuple[Operator, ...]:
+    """Return a half of a block, beside whose backward pass the residual's gradient is alive up to the sum that ends it."""
+    beside = hidden_bytes(shard)
+    return (*(op._replace(backward_alive=op.backward_alive + beside) for op in part[:-1]), part[-1])
 
 
 def _normed(shard: ShardedModel, name: str, part: Sequence[Operator]) -> tuple[Operator, ...]:
@@ -87,19 +92,3 @@ def _normed(shard: ShardedModel, name: str, part: Sequence[Operator]) -> tuple[O
 def hidden_bytes(shard: ShardedModel) -> float:
     """Return the bytes of the activations between two layers on one rank: b·s·h values, a tp-th under sequence parallelism."""
     return shard.size * shard.local * shard.model.hidden
-
-
-def widest_gradients(shard: ShardedModel) -> float:
-    """Return the bytes of the gradients alive at a block's widest point: MLP inner (in and out) or unfused scores.
-
-    With rows from other ranks, their gradients at the ends of the experts are alive besides.
-    """
-    experts = bool(shard.model.experts)
-    rows, ffn = (shard.rows, shard.expert_ffn) if experts else (shard.tokens, shard.ffn)
-    factor = 3 if gated(shard.model) else 2
-    mlp = factor * rows * ffn
-    square = shard.training.micro_batch * shard.heads * shard.training.seq**2
-    scores = 2 * square if shard.training.attention == "unfused" else 0
-    ends = rows if shard.spread and experts else shard.tokens
-    inside = max(shard.size * max(mlp, scores), context_buffers(shard))
-    return inside + shard.size * 2 * ends * shard.model.hidden

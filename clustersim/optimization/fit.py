@@ -25,6 +25,11 @@ LONGEST = 3
 TOGETHER = 4
 """Values of one kind that take part in lists of several changes, from the mildest to the strongest."""
 
+FINEST = 128
+"""Numbers of recomputed layers that are tried at most."""
+BEYOND = 1000
+"""What needs so many times the memory of a GPU is a slip, which no change mends."""
+
 Values = Mapping[str, object]
 """By dotted key."""
 Grow = Callable[[int], Topology]
@@ -78,6 +83,8 @@ def remedies(simulator: Simulator, job: Job, grow: Grow | None = None, most: int
     grow: makes the cluster of more nodes, if they may be asked for. Each list has been simulated.
     """
     search = _Search(simulator, job, grow)
+    if search.need > BEYOND * simulator.cluster.gpu.memory:
+        return []
     for fitting in search.lists():
         found = sorted(filter(None, map(search.verified, fitting)), key=lambda one: one.step)
         if found:
@@ -184,7 +191,8 @@ def changes(job: Job, gpus_per_node: int, nodes: int) -> list[list[Values]]:
     if training.recompute != "full":
         block = {"training.recompute": "full", "training.recompute_method": "block"}
         layers = -(-job.model.layers // (split.pp * split.vpp))
-        recompute += [block | {"training.recompute_layers": n} for n in range(1, layers)]
+        step = -(-layers // FINEST)
+        recompute += [block | {"training.recompute_layers": n} for n in range(step, layers, step)]
         recompute.append({"training.recompute": "full"})
     zero: list[Values] = [{"parallelism.zero": 1}, {"parallelism.zero": 2, "parallelism.overlap.grad_reduce": True}]
     zero.append({"parallelism.zero": 3})

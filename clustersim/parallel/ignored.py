@@ -107,7 +107,7 @@ NO_EFFECT = frozenset(_NO_EFFECT.split())
 _NOT_MODELLED = """
     align_grad_reduce align_param_gather apply_rope_fusion attention_dropout batch_p2p_comm
     batch_p2p_communication bias_activation_fusion bias_dropout_fusion bias_gelu_fusion bias_swiglu_fusion
-    cross_entropy_fusion_impl cross_entropy_loss_fusion cuda_graph_impl cuda_graph_modules
+    cross_entropy_loss_fusion cuda_graph_impl cuda_graph_modules
     cuda_graph_scope cuda_graph_warmup_steps dataloader_inter_document_masking ddp_average_in_collective
     ddp_num_buckets ddp_pad_buckets_for_high_nccl_busbw deallocate_pipeline_outputs defer_embedding_wgrad_compute
     delay_wgrad_compute disable_jit_fuser distribute_saved_activations enable_cuda_graph exp_avg_dtype

@@ -2,18 +2,20 @@
 
 Parameters, gradients and optimizer state follow from the parameter count (18 bytes a parameter for 16-bit Adam with fp32
 gradients: 2 + 4 + 12; Rajbhandari et al. 2020, section 3.1, with 4-byte gradients as Megatron accumulates them).
-What a pass adds while it runs is here too; engine/memory.py has the activations that a schedule keeps.
+alive.py has what a pass adds while it runs, engine/memory.py the activations that a schedule keeps.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from clustersim.frameworks import load
 from clustersim.hardware.constants import BYTES
-from clustersim.model.operator import Layer
-from clustersim.model.sharding import ShardedModel
+from clustersim.model.kernel import Kernel
+from clustersim.model.moe import ROUTER
+from clustersim.model.operator import Layer, Operator
 from clustersim.parallel.fsdp import BLOCKS, spread
 from clustersim.parallel.job import Job
 from clustersim.parallel.optimizer import state_bytes, weight_bytes
@@ -41,6 +43,8 @@ class Memory(NamedTuple):
     """What no tensor holds: context, workspaces of libraries, NCCL's buffers."""
     gathered: float = 0.0
     """Sharded parameters that are gathered, and their gradients until they are reduced."""
+    buffers: float = 0.0
+    """What the framework keeps beside the model's tensors: gradients that nobody reads, workspaces of libraries."""
 
     @property
     def total(self) -> float:
@@ -64,7 +68,25 @@ def at_rest(job: Job, stages: Sequence[Stage]) -> Memory:
         activations=0.0,
         workspace=0.0,
         framework=FRAMEWORK,
+        buffers=buffers(job, stages),
     )
+
+
+def buffers(job: Job, stages: Sequence[Stage]) -> float:
+    """Return the bytes that the framework of a job keeps beside the model on the rank that holds `stages`."""
+    kept = load(job.training.framework).memory if job.training.framework else None
+    if kept is None:
+        return 0.0
+    products = [k for s in stages for layer, _ in s.layers for op in layer.operators for k in _weight_gradients(op)]
+    shapes = {(one.m, one.n) for one in products} if kept.dummy_gradients.value else set()
+    dummies = weight_bytes(job) * sum(rows * columns for rows, columns in shapes)
+    grouped = any(one.kind == "grouped_gemm" for one in products)
+    return dummies + kept.workspaces.value + (kept.grouped_workspaces.value if grouped else 0.0)
+
+
+def _weight_gradients(op: Operator) -> Iterator[Kernel]:
+    """Yield the products that make the gradients of the weights of a framework's linear layer; a router is none."""
+    return (kernel for kernel in op.backward_weight if kernel.op == "wgrad" and op.name != ROUTER)
 
 
 def gradients(job: Job, stage: Stage) -> tuple[float, float]:
@@ -119,18 +141,3 @@ def gathered(job: Job, stage: Stage, backward: bool) -> float:
 def _gathers(job: Job, stage: Stage, layer: Layer) -> float:
     """Return the parameters of a layer that are gathered before it runs."""
     return float(spread(job, *stage.of_layer(layer)))
-
-
-def workspace(shard: ShardedModel, stage: Stage, backward: bool) -> float:
-    """Return the bytes of the largest temporaries of a pass: logits and their fp32 gradient, or a block's widest gradients.
-
-    Those of a block are alive in its backward pass alone; what its forward pass makes is kept or, recomputed, less than that.
-    """
-    last = stage.layers[-1][0].name == "head"
-    logits = shard.tokens * shard.vocab * (shard.size + 4) if last else 0.0
-    return max(logits, block_temporary(stage)) if backward else logits
-
-
-def block_temporary(stage: Stage) -> float:
-    """Return the bytes of the gradients alive at the widest point of a stage's blocks, 0 without: MLP inner or unfused scores."""
-    return max(layer.widest for layer, _ in stage.layers)

@@ -16,6 +16,7 @@ from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective, Layer, Operator, OperatorStep, Steps
 from clustersim.model.sharding import ShardedModel
 from clustersim.model.transformer import blocks, decoder_entry, embedding, further_head, head, hidden_bytes, prediction
+from clustersim.parallel.alive import Fullest, fullest
 from clustersim.parallel.job import Job
 from clustersim.parallel.layout import Portion, portions
 from clustersim.parallel.recompute import Marker
@@ -95,12 +96,22 @@ class Stage:
     @cached_property
     def saved_bytes(self) -> float:
         """Bytes of activations that each microbatch in flight keeps on one rank."""
-        return math.fsum(self._saved(layer) * count for layer, count in self.layers)
+        return math.fsum(self.saved(layer) * count for layer, count in self.layers)
 
     @cached_property
     def working_bytes(self) -> float:
         """Bytes that recomputation brings back while one layer's backward pass runs."""
         return max((again.working for layer, _ in self.layers for again in layer.reruns), default=0.0)
+
+    @cached_property
+    def forward_peak(self) -> Fullest:
+        """The fullest moment of a forward pass, whatever other microbatches keep."""
+        return fullest(self, backward=False)
+
+    @cached_property
+    def backward_peak(self) -> Fullest:
+        """The fullest moment of a backward pass, the same."""
+        return fullest(self, backward=True)
 
     def passes(self, letter: str) -> Iterator[tuple[Layer, Steps]]:
         """Yield the layers of one pass (`F`, `B`, or its halves `I` and `W`) in run order, each with its kernels and exchanges.
@@ -156,7 +167,8 @@ class Stage:
         """Return the operators of a layer whose forward pass runs again before their backward pass."""
         return tuple(layer.operators[i] for again in layer.reruns for i in again.operators)
 
-    def _saved(self, layer: Layer) -> float:
+    def saved(self, layer: Layer) -> float:
+        """Return the bytes of activations that one layer keeps for each microbatch."""
         return math.fsum(op.saved for op in layer.operators) - math.fsum(again.dropped for again in layer.reruns)
 
     def _pass(self, layer: Layer) -> _Backward:

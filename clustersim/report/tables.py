@@ -83,7 +83,7 @@ def memory_table(memory: list[RankMemory], record: Record, plan: Plan, stage_of:
 
 
 _BY_PASS = ("activations", "workspace", "gradients", "gathered")
-_THROUGHOUT = ("parameters", "optimizer", "framework")
+_THROUGHOUT = ("parameters", "optimizer", "framework", "buffers")
 
 
 def _times(record: Record, cells: set[int]) -> dict[tuple[int, int, str, int], tuple[float, float]]:

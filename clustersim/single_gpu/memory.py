@@ -6,11 +6,13 @@ Inference is one forward pass without a cache of keys and values.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
+from clustersim.model.operator import Layer
 from clustersim.parallel.job import Job
-from clustersim.parallel.memory import Memory, at_rest, block_temporary, workspace
+from clustersim.parallel.memory import Memory, at_rest
 from clustersim.parallel.stages import Stage
 from clustersim.single_gpu.model import OUTSIDE, OperatorCall
 
@@ -35,12 +37,16 @@ def of_nodes(nodes: Sequence[OperatorCall], weights: float, training: bool) -> M
 def of_job(job: Job, stage: Stage, training: bool) -> Memory:
     """Return the bytes of one microbatch of an unsplit workload, with its own gradients and optimizer."""
     rest = at_rest(job, [stage])._replace(framework=FRAMEWORK)
-    shard = job.shard
     if not training:
-        widest = max(shard.tokens * shard.vocab * shard.size, block_temporary(stage))
-        return rest._replace(gradients=0.0, optimizer=0.0, activations=widest)
-    space = workspace(shard, stage, backward=True)
-    return rest._replace(activations=stage.saved_bytes + stage.working_bytes, workspace=space)
+        logits = job.shard.tokens * job.shard.vocab * job.shard.size
+        return rest._replace(gradients=0.0, optimizer=0.0, activations=max(logits, *map(_widest, stage.layers)))
+    fullest = max(stage.forward_peak, stage.backward_peak, key=lambda one: one.total)
+    return rest._replace(activations=fullest.kept, workspace=fullest.temporary)
+
+
+def _widest(run: tuple[Layer, int]) -> float:
+    """Return the most bytes of two neighbouring operators of a layer: what would be kept of the input and the output of one."""
+    return max((one.saved + other.saved for one, other in pairwise(run[0].operators)), default=0.0)
 
 
 def alive(nodes: Sequence[OperatorCall]) -> float:

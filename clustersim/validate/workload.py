@@ -154,11 +154,12 @@ class _Draft:
             self.put(f"training.{key}", getattr(run, key))
         self.default("training.micro_batch", run.micro_batch)
         self.default("training.attention", self.attention())
+        self.default("training.cross_entropy", None)
         self.default("training.recompute", run.recompute)
         self.default("training.gradients", self.wire())
         for key in ("kernels", "optimizer", "clip_gradients"):
             self.default(f"training.{key}", None)
-        if self.framework.host is not None:
+        if self.framework.host is not None or self.framework.memory is not None:
             self.put("training.framework", self.framework.name)
 
     def attention(self) -> str | None:
