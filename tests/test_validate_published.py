@@ -14,6 +14,9 @@ SLACK = 0.005
 UPDATE = "scripts/update-validation records the forecasts anew; the commit says why they got worse"
 
 
+pytestmark = pytest.mark.slow  # a hundred runs are simulated
+
+
 @pytest.fixture(scope="module")
 def found():
     return {one.id: evaluate(one) for one in read(TABLE)}
