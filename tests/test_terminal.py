@@ -100,6 +100,14 @@ def test_brief_is_the_three_numbers_and_warnings():
     assert lines(with_warning, 0.0, brief=True)[4:] == ["warning: memory is close"]
 
 
+@pytest.mark.parametrize("name", ["\u202elive", "<script>", 'quo"te'])
+def test_a_hostile_name_is_text(name):
+    summary, _ = shown()
+    [head, *_] = lines({**summary, "name": name}, 0.0)
+    assert head.isprintable()
+    assert head.startswith(name if name.isprintable() else "\N{REPLACEMENT CHARACTER}live")
+
+
 def test_a_verdict_has_its_colour():
     summary, _ = shown()
     look = Look(good=lambda t: f"<good>{t}", doubtful=lambda t: f"<doubtful>{t}", bad=lambda t: f"<bad>{t}")

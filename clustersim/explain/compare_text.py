@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from clustersim.config.overrides import as_text
 from clustersim.explain.beside_trace import Beside, TraceComparison
 from clustersim.explain.differences import Comparison
-from clustersim.report.terminal import NAMES, Emphasis, counted, folded
+from clustersim.report.terminal import NAMES, Emphasis, counted, folded, printable
 from clustersim.units import duration
 
 WIDE = 44
@@ -18,7 +18,7 @@ _LEAST = 1e-4
 def plain(value: object, most: int = WIDE) -> str:
     """Return a value of a file as text that no terminal takes for more: one line, printable, cut."""
     text = "-" if value is None else as_text(value)
-    text = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+    text = printable(text)
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from clustersim.explain.explanation import Bottleneck, Explanation
-from clustersim.report.terminal import NAMES, PLAIN, Emphasis, Look, folded
+from clustersim.report.terminal import NAMES, PLAIN, Emphasis, Look, folded, printable
 from clustersim.units import duration, scaled
 
 WrittenChanges = Callable[[Mapping[str, object]], str]
@@ -19,7 +19,7 @@ _JOINED = "\N{NO-BREAK SPACE}%"
 
 def lines(found: Explanation, flags: WrittenChanges, look: Look = PLAIN) -> list[str]:
     """Return an explanation as lines of text; look: what emphasis the output can show."""
-    head = f"{found.summary['name']} on {found.summary['cluster']['name']}: "
+    head = f"{printable(found.summary['name'])} on {printable(found.summary['cluster']['name'])}: "
     step = look.strong(duration(found.step_time))
     return [
         f"{head}a step of {step}, which is the sum of its critical path:",
@@ -63,7 +63,7 @@ def link(row: Mapping[str, Any]) -> str:
     others = row["links"] - 1
     like = f" and {others:,} like it" if others and not row["slow"] else ""
     slow = f", slow at {scaled(row['capacity_bytes_per_s'], 'B/s')}" if row["slow"] else ""
-    return f"{row['link']} ({row['from']} to {row['to']}{slow}){like}"
+    return printable(f"{row['link']} ({row['from']} to {row['to']}{slow}){like}")
 
 
 def _rank(row: Mapping[str, Any]) -> str:

@@ -324,7 +324,7 @@ class StepTrace:
 
 def _count(process: int, name: str, time: float, share: float) -> str:
     at = f'"pid":{process},"ts":{round(time * 1e9) / 1e3:.3f}'
-    return f'{{"ph":"C","name":"{name}",{at},"args":{{"share":{share:.6g}}}}}'
+    return f'{{"ph":"C","name":{json.dumps(name)},{at},"args":{{"share":{share:.6g}}}}}'
 
 
 def by_class(plan: Plan, spans: Spans) -> tuple[Process, ...]:

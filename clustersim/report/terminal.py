@@ -99,7 +99,7 @@ def _head(summary: dict[str, Any], look: Look, verbose: bool) -> list[str]:
     if verbose:
         rows.append(("model FLOP", f"{summary['model_tflops_per_gpu']:.1f} TFLOP/s a GPU, of {peak}"))
     return [
-        f"{summary['name']} on {cluster['name']}: {_gpus(summary)}, {_layout(summary['parallelism'])}",
+        f"{printable(summary['name'])} on {printable(cluster['name'])}: {_gpus(summary)}, {_layout(summary['parallelism'])}",
         *_rows(rows),
     ]
 
@@ -154,6 +154,11 @@ def _clocks(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _warned(summary: dict[str, Any], look: Look) -> list[str]:
     return [look.doubtful(line) for warning in summary["warnings"] for line in folded(f"warning: {warning}")]
+
+
+def printable(text: str) -> str:
+    """Return a name of a file as one line in which nothing moves the cursor, or turns the direction of what follows."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def folded(sentence: str, indent: str = "") -> list[str]:
