@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar, cast, overload
 
@@ -45,6 +45,9 @@ class Tasks(Sequence[Task]):
 
     def __len__(self) -> int:
         return len(self.alike)
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self.own)
 
     @overload
     def __getitem__(self, place: int) -> Task: ...
@@ -90,14 +93,17 @@ class TaskKinds:
         """Which kind each activity is."""
         self.first: list[tuple[Activity, Source | None]] = []
         """The first activity of each kind, and what it is made of if it has kernels."""
-        for activity in dict.fromkeys(task.activity for task in tasks):
+        for activity in dict.fromkeys(task.activity for task in tasks.alike):
             self.of[activity] = number = numbers.setdefault(activity.times, len(numbers))
             if number == len(self.first):
                 self.first.append((activity, plan.sources.get(activity)))
-        self.of_task: Ints = np.array([self.of[task.activity] for task in tasks], np.int64)
+        self.of_task: Ints = np.array([self.of[task.activity] for task in tasks.alike], np.int64)
         merged: dict[tuple[int, ...], int] = {}
         found = self.of_task.tolist()
-        slots = [tuple(dict.fromkeys(found[task] for task in slot)) for slot in tasks.graph.slots]
+        slots = [
+            (found[slot[0]],) if len(slot) == 1 else tuple(dict.fromkeys(found[task] for task in slot))
+            for slot in tasks.graph.slots
+        ]
         self.of_slot: Ints = np.array([merged.setdefault(slot, len(merged)) for slot in slots], np.int64)
         self.merged = list(merged)
         """The kinds of the activities that ranks in lock-step do together."""
