@@ -217,6 +217,16 @@ def test_a_framework_keeps_a_gradient_that_nobody_reads_for_each_shape_of_weight
     assert memory(job(parallelism__tp=8), [last], [1]).buffers == 0
 
 
+def test_nanotron_keeps_buckets_of_its_replicas_and_copies_of_keys_and_values():
+    named = {"training__framework": "nanotron", "training__precision": "bf16", "training__recompute": "none"}
+    one, plain = job(**named, parallelism__tp=8), job(parallelism__tp=8, training__precision="bf16")
+    stage = stages(one)[1]
+    assert memory(one, [stage], [1]).buffers == 2 * stage.parameters + 2**25
+    assert saved(one) - saved(plain) == 2 * 2048 * 2 * 12288 / 8
+    alone = job(**named, parallelism__tp=8, parallelism__dp=1, training__global_batch=16)
+    assert memory(alone, [stage], [1]).buffers == 2**25
+
+
 def by_ranks(**overrides):
     one = job(parallelism__dp=1, **DEEP, **overrides)
     split, own = one.parallelism, stages(one)

@@ -57,26 +57,30 @@ class HostTimes(Spec):
 class Flag(Spec):
     """Whether a framework does something, and where that is from."""
 
-    value: bool
-    source: Name
+    value: bool = False
+    source: str = ""
 
 
 class KeptBytes(Spec):
     """Bytes, and where that figure is from."""
 
-    value: Size
-    source: Name
+    value: Size = 0.0
+    source: str = ""
 
 
 class KeptTensors(Spec):
     """What a framework keeps on a GPU beside the tensors of the model."""
 
-    dummy_gradients: Flag
+    reducer_buckets: Flag = Flag()
+    """Gradients in the type of the weights lie in buckets of PyTorch's DistributedDataParallel too, where there are replicas."""
+    stacked_attention: Flag = Flag()
+    """Queries, keys and values of all heads stay in one tensor, and keys and values are copied once more for attention."""
+    dummy_gradients: Flag = Flag()
     """A tensor of each shape of weight stays, in the type of the weights: it is handed on as the gradient of those whose products
     have added it to the main one."""
-    workspaces: KeptBytes
+    workspaces: KeptBytes = KeptBytes()
     """Of the libraries of products, as far as the framework or PyTorch allocates them."""
-    grouped_workspaces: KeptBytes
+    grouped_workspaces: KeptBytes = KeptBytes()
     """Those more of grouped products."""
 
 

@@ -17,7 +17,8 @@ def attention_part(shard: ShardedModel) -> tuple[Operator, ...]:
     """Return the operators of self-attention without its norm."""
     hidden, inner = shard.model.hidden, shard.heads * shard.dim
     outputs = inner + 2 * shard.kv_heads * shard.dim
-    qkv_saved = shard.size * shard.tokens * outputs
+    copied = outputs - inner if shard.stacked and shard.kv_heads == shard.heads else 0
+    qkv_saved = shard.size * shard.tokens * (outputs + copied)
     columns = (shard.heads + shard.kv_heads) * shard.dim
     bias = shard.model.bias if shard.model.qkv_bias is None else shard.model.qkv_bias
     return (

@@ -36,6 +36,8 @@ class ShardedModel:
     """As the workload has it."""
     position: int = 0
     """Place in the expert-parallel group, the first one's experts being the most popular."""
+    stacked: bool = False
+    """Whether queries, keys and values stay in one tensor from which attention has copies of keys and values."""
 
     def of(self, kind: Model) -> ShardedModel:
         """Return the shapes of a layer of one kind."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from clustersim.config.workload import Model, Parallelism, Training, Workload
 from clustersim.config.yaml import Document
 from clustersim.errors import ConfigError, InputError
+from clustersim.frameworks import KeptTensors, load
 from clustersim.model.sharding import ShardedModel, loads, padded_vocab
 from clustersim.parallel.ignored import NOTHING, Ignored
 from clustersim.parallel.mesh import Mesh
@@ -53,7 +54,16 @@ class Job:
 
     def shard_at(self, position: int) -> ShardedModel:
         """Return the shapes of the rank at a position of its expert-parallel group."""
-        return ShardedModel(self.model, self.training, self.parallelism, position)
+        return ShardedModel(self.model, self.training, self.parallelism, position, self.keeps.stacked_attention.value)
+
+    @property
+    def keeps(self) -> KeptTensors:
+        """What the framework of the job keeps in memory beside the model: nothing where none is named. Raises ConfigError."""
+        named = self.training.framework
+        try:
+            return (load(named).memory if named else None) or KeptTensors()
+        except InputError as error:
+            raise self.error("training.framework", str(error)) from error
 
     @property
     def shares(self) -> tuple[float, ...]:

@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from clustersim.frameworks import load
 from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import Kernel
 from clustersim.model.moe import ROUTER
@@ -74,13 +73,13 @@ def at_rest(job: Job, stages: Sequence[Stage]) -> Memory:
 
 def buffers(job: Job, stages: Sequence[Stage]) -> float:
     """Return the bytes that the framework of a job keeps beside the model on the rank that holds `stages`."""
-    kept = load(job.training.framework).memory if job.training.framework else None
-    if kept is None:
-        return 0.0
+    kept = job.keeps
     products = [k for s in stages for layer, _ in s.layers for op in layer.operators for k in _weight_gradients(op)]
     shapes = {(one.m, one.n) for one in products} if kept.dummy_gradients.value else set()
     dummies = weight_bytes(job) * sum(rows * columns for rows, columns in shapes)
     grouped = any(one.kind == "grouped_gemm" for one in products)
+    if kept.reducer_buckets.value and job.copies(False) > 1:
+        dummies += weight_bytes(job) * sum(stage.parameters for stage in stages)
     return dummies + kept.workspaces.value + (kept.grouped_workspaces.value if grouped else 0.0)
 
 
