@@ -10,9 +10,10 @@ from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
-from clustersim.arrays import Ints
+from clustersim.arrays import Floats, Ints
 from clustersim.config.overrides import parted
 from clustersim.engine.compile import Plan, Work
+from clustersim.engine.draws import drawn
 from clustersim.engine.fold.adaptive import play
 from clustersim.engine.memory import RankMemory, memory_by_rank
 from clustersim.engine.player import Engine, Graphs, Player
@@ -25,7 +26,8 @@ from clustersim.preparation import Preparation, check_names, rows
 from clustersim.report.breakdown import breakdown
 from clustersim.report.critical_path import critical_path
 from clustersim.report.interval import step_kernels
-from clustersim.report.summary import Facts, Forecast, outline, summary
+from clustersim.report.summary import Facts, Forecast, jitter_facts, outline, summary
+from clustersim.topology.jitter import factors, still
 from clustersim.topology.model import Topology
 
 Progress = Callable[[str], None]
@@ -150,7 +152,34 @@ class Simulator:
         kernels = step_kernels(work, plan, path, record.end, forecast.bounds, self.preparation.passes(work))
         facts = Facts(memory, forecast, kernels, path, self._nearby(job), full_attention)
         found = summary(self.cluster, work, plan, record, parts, facts)
+        if self.cluster.jitter is not None:
+            found["jitter"] = jitter_facts(self.cluster.jitter, self.draw(job, progress=progress))
         return StepResult(found, self.cluster, work, plan, record, parts, facts, time.perf_counter() - begun)
+
+    def draw(self, job: Job, draws: int | None = None, engine: Engine = "auto", progress: Progress = silent) -> Floats:
+        """Return the seconds of steps of a loaded job whose GPUs compute as the cluster's jitter says (draws,).
+
+        draws: how many; None: as many as the jitter says. Raises InputError where nothing says how steps differ.
+        """
+        jitter = self.cluster.jitter
+        if jitter is None or not jitter.model_fields_set & {"cv", "stragglers"}:
+            how = "cluster.jitter.cv=0.03, or cluster.jitter.stragglers"
+            raise InputError(f"cluster.jitter: nothing says how steps differ; add {how}")
+        job, count = self.placed(job), draws or jitter.draws
+        work = self.preparation.work(job, np.arange(job.mesh.size))
+        player = Player(engine, self.graphs, rows(job))
+        if still(jitter):
+            return np.full(count, _proved(play(work, self.cluster, player=player))[1].end)
+        drawn_factors = (factors(jitter, self.cluster.gpus, number) for number in range(count))
+        found = np.empty(count)
+        anew = self.preparation.runs_on(job)
+        for number, record in enumerate(drawn(work, self.cluster, drawn_factors, player, anew)):
+            if record is None:
+                _proved(None)
+            else:
+                found[number] = record.end
+            progress(f"draw {(number + 1) / count:.0%}")
+        return found
 
     def outline(self, job: Job, engine: Engine = "simpy") -> dict[str, Any]:
         """Simulate one step of a loaded job for the part of its summary that a table of many jobs shows."""

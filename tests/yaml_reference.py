@@ -22,6 +22,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "yaml.md"
 TITLES = {
     topology.Cluster: "cluster",
     topology.NodePool: "One of `cluster.pools`",
+    topology.Jitter: "`cluster.jitter`",
+    topology.Stragglers: "`cluster.jitter.stragglers`",
     topology.Node: "A node: `cluster.node`, `nodes.<name>`",
     topology.Gpus: "gpus",
     topology.ScaleUp: "scale_up",

@@ -56,6 +56,9 @@ def run(
     ] = None,
     force: Force = False,
     no_save: NoSave = False,
+    draws: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Draw N steps whose GPUs differ as cluster.jitter says.")
+    ] = None,
     cost: Annotated[bool, typer.Option("--cost", help="Say what the step costs in dollars, kWh and CO2.")] = False,
     price: RentOption = None,
     costs: CostsOption = None,
@@ -86,7 +89,7 @@ def run(
 
     if brief and verbose:
         raise InputError("--brief and --verbose exclude each other; give one of them")
-    wanted = overrides(changes, settings)
+    wanted = {**overrides(changes, settings), **({"cluster.jitter.draws": draws} if draws else {})}
     if timeline:
         check("--timeline", timeline, (topology, workload))
     if html and no_save:

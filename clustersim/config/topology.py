@@ -245,6 +245,30 @@ class NodePool(Spec):
     """As `cluster.node`."""
 
 
+class Stragglers(Spec):
+    """GPUs that are slow in a step."""
+
+    share: Annotated[float, Field(ge=0, le=1, strict=False)]
+    """The probability that a GPU is one, in each step anew."""
+    slowdown: Annotated[float, Field(ge=1, le=1e6, strict=False)]
+    """How many times as long it computes: hosts of MegaScale's that were slow took 1.1 times as long (NSDI'24, 6)."""
+
+
+class Jitter(Spec):
+    """How the time that each GPU computes differs from step to step; `run` tells the percentiles of the step over many draws."""
+
+    distribution: Literal["lognormal", "gamma"] = "lognormal"
+    """Of the factor by which each GPU's time is multiplied, with mean 1; drawn for each GPU and step."""
+    cv: Annotated[float, Field(ge=0, le=1, strict=False)] = 0.0
+    """Its standard deviation over its mean."""
+    stragglers: Stragglers | None = None
+    """GPUs that are slow besides."""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """The same seed draws the same."""
+    draws: Annotated[int, Field(ge=1, le=100_000)] = 100
+    """Steps that are drawn, unless `run --draws` says how many."""
+
+
 class Cluster(Spec):
     """How many nodes of which type; or of which types, in `pools`."""
 
@@ -259,6 +283,8 @@ class Cluster(Spec):
     pools: Annotated[tuple[NodePool, ...], Field(strict=False), between(1, 64)] | None = None
     """Instead of `nodes` and `node`: nodes of several types, numbered one pool after the other. All have as many GPUs and NICs,
     joined in the same way."""
+    jitter: Jitter | None = None
+    """How steps differ."""
 
 
 class TopologySpec(Spec):

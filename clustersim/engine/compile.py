@@ -48,6 +48,8 @@ class Speed(NamedTuple):
     """How many times as long as a nominal GPU of its type."""
     kind: int = 0
     """The type of its node, by its place in `Topology.kinds`."""
+    rank: int = -1
+    """The rank whose computations are activities of their own; -1: those of equal ranks are one."""
 
 
 class Work(NamedTuple):
@@ -64,6 +66,8 @@ class Work(NamedTuple):
     """The GPU of every rank."""
     hosts: tuple[Launcher, ...] = ()
     """What launches the kernels, by type of node; none: hosts that are never late."""
+    apart: bool = False
+    """No two ranks share an activity, so that each can be given another speed."""
 
 
 class Plan(NamedTuple):
@@ -124,7 +128,10 @@ def _plan(work: Work, uses: Sequence[tuple[Family, Sequence[Collective]]], net: 
     )
     programs = [
         binder.program(
-            work.scripts[role[r]], int(role[r]), Speed(float(slowdown[r]), int(kind[r])), _cells_of(int(r), places, net)
+            work.scripts[role[r]],
+            int(role[r]),
+            Speed(float(slowdown[r]), int(kind[r]), int(r) if work.apart else -1),
+            _cells_of(int(r), places, net),
         )
         for r in net.cells.ranks.first
     ]
@@ -360,14 +367,17 @@ class Activities:
 
     def text(self, items: Steps, speed: Speed, families: frozenset[str], extra: float | None) -> _Written:
         """Return the seconds before each of the collectives of those families, and after the last."""
-        key = id(items), speed, families, extra
+        key = id(items), *speed[:2], families, extra
         if key not in self.written:
             host = None if extra is None or not self.hosts else Launches(self.hosts[speed.kind], items, extra)
             self.written[key] = _write(items, self.seconds[speed.kind], speed.slowdown, families, host)
         return self.written[key]
 
     def made(self, source: Source) -> Activity:
-        """Return the activity of a source; those with the same flows are one."""
+        """Return the activity of a source; those with the same flows are one, but for ranks that are kept apart."""
+        if source.speed.rank >= 0:
+            shared = self.made(source._replace(speed=source.speed._replace(rank=-1)))
+            return shared.timed(shared.segments)
         key = id(source.items), source.speed, source.families, source.extra, *map(id, source.flows.values())
         if key not in self.known:
             alike = self.alike.get(source.key)

@@ -113,25 +113,29 @@ class Player:
         found = None if self.graphs is None or self.engine == "simpy" else self.graphs.compiled.get(self.structure)
         if found is None:
             return None
-        record = self._played(found, found.kinds.timed(seconds))
+        record = self.played(found, found.kinds.timed(seconds))
         return None if record is None else (found.plan, record)
 
     def step(self, plan: Plan, progress: Callable[[float], None] = lambda _: None) -> Record | None:
         """Return one step of a plan that is alone on its fabric; None where the player cannot prove its times."""
         graphs = self.graphs or Graphs()
+        compiled = self.compiled(plan, graphs)
+        record = self.played(compiled, compiled.tasks, progress)
+        if self.structure is not None and record is not None:
+            graphs.compiled.keep(self.structure, compiled)
+        return record
+
+    def compiled(self, plan: Plan, graphs: Graphs) -> Compiled:
+        """Return a plan with its graph."""
         kept = graphs.graph(plan, self.rows)
         repeats = kept.periods(self.steady.period) if self.steady else None
         if self.steady and repeats is None:
             graphs.irregular.add(self.rows)
         tasks = Tasks(kept.graph, kept.graph.found(plan.programs))
         holders = Holders(kept.graph, tasks.activities, plan.network.capacity)
-        compiled = Compiled(plan, kept.graph, tasks, repeats, holders)
-        record = self._played(compiled, compiled.tasks, progress)
-        if self.structure is not None and record is not None:
-            graphs.compiled.keep(self.structure, compiled)
-        return record
+        return Compiled(plan, kept.graph, tasks, repeats, holders)
 
-    def _played(
+    def played(
         self, compiled: Compiled, tasks: Tasks, progress: Callable[[float], None] = lambda _: None
     ) -> Record | None:
         """Return the step by the first player that can tell it; where a short one is to stand for it, if it is steady."""

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, cast, overload
 
 import numpy as np
 
 from clustersim.arrays import Floats, Ints
-from clustersim.engine.compile import Activities, Plan, Source
+from clustersim.engine.compile import Activities, Plan, Source, Speed
 from clustersim.engine.fabric import Activity
 from clustersim.engine.graph import StepGraph, together
 from clustersim.engine.launching import Seconds
 from clustersim.engine.program import Task
 
 Answer = TypeVar("Answer")
+NO_SPEEDS: Mapping[Speed, Speed] = MappingProxyType({})
 
 
 class SlotTimes(NamedTuple):
@@ -68,7 +70,7 @@ class Tasks(Sequence[Task]):
         return self.alike
 
     @cached_property
-    def activities(self) -> list[Activity]:
+    def activities(self) -> Sequence[Activity]:
         """What is done in each slot of the graph."""
         return self.graph.activities(self.own)
 
@@ -108,24 +110,69 @@ class TaskKinds:
         self.merged = list(merged)
         """The kinds of the activities that ranks in lock-step do together."""
 
-    def timed(self, seconds: Sequence[Seconds]) -> Retimed:
-        """Return the tasks with kernels that take these seconds."""
-        return Retimed(self, self._made(seconds))
+    def timed(self, seconds: Sequence[Seconds], speeds: Mapping[Speed, Speed] = NO_SPEEDS) -> Retimed:
+        """Return the tasks with kernels that take these seconds, on GPUs with other speeds where `speeds` has some."""
+        return Retimed(self, self.making(seconds, speeds))
 
-    def _made(self, seconds: Sequence[Seconds]) -> list[Activity]:
-        """Return an activity of each kind."""
+    def making(self, seconds: Sequence[Seconds], speeds: Mapping[Speed, Speed]) -> Callable[[int], Activity]:
+        """Return what makes an activity of a kind."""
         written = Activities(seconds, self.plan.network, self.plan.hosts)
-        return [old if source is None else old.timed(written.segments(source)) for old, source in self.first]
+
+        def make(kind: int) -> Activity:
+            old, source = self.first[kind]
+            if source is None:
+                return old
+            return old.timed(written.segments(source._replace(speed=speeds.get(source.speed, source.speed))))
+
+        return cache(make)
+
+
+class SlotActivities(Sequence[Activity]):
+    """What is done in each slot of a graph, made when it is asked."""
+
+    def __init__(self, tasks: Retimed) -> None:
+        self.tasks, self.slots = tasks, tasks.graph.slots
+        self.known: dict[int, Activity] = {}
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    @overload
+    def __getitem__(self, place: int) -> Activity: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Activity]: ...
+    def __getitem__(self, place: int | slice) -> Activity | Sequence[Activity]:
+        if isinstance(place, slice):
+            return [self[one] for one in range(len(self))[place]]
+        if place not in self.known:
+            self.known[place] = self._made(place)
+        return self.known[place]
+
+    def _made(self, place: int) -> Activity:
+        kinds, alike = self.tasks.kinds, self.tasks.alike
+        # one of each kind is enough: those of one kind take as long
+        own = {kinds.of[one]: one for one in reversed([alike[task].activity for task in self.slots[place]])}
+        return together([old.like(self.tasks.make(kind)) for kind, old in reversed(own.items())], {})
 
 
 class Retimed(Tasks):
     """The tasks of a graph with kernels that take other seconds; what is asked of single tasks is made when it is asked."""
 
-    def __init__(self, kinds: TaskKinds, made: list[Activity]) -> None:
-        """made: an activity of each kind."""
+    def __init__(self, kinds: TaskKinds, make: Callable[[int], Activity], times: SlotTimes | None = None) -> None:
+        """make: makes an activity of each kind. times: of the slots, where they are known without."""
         super().__init__(kinds.tasks.graph, ())
         self.alike, self._known = kinds.tasks.alike, kinds.tasks._known
-        self.kinds, self.made = kinds, made
+        self.kinds, self.make, self._slot_times = kinds, make, times
+
+    @cached_property
+    def made(self) -> list[Activity]:
+        """An activity of each kind."""
+        return list(map(self.make, range(len(self.kinds.first))))
+
+    @cached_property
+    def activities(self) -> Sequence[Activity]:
+        """What is done in each slot of the graph."""
+        return SlotActivities(self) if self._slot_times is not None else self.graph.activities(self.own)
 
     @cached_property
     def own(self) -> list[Task]:
@@ -136,6 +183,8 @@ class Retimed(Tasks):
     @cached_property
     def times(self) -> SlotTimes:
         """What each slot takes."""
+        if self._slot_times is not None:
+            return self._slot_times
         done = SlotTimes.of([together([self.made[kind] for kind in merged], {}) for merged in self.kinds.merged])
         return SlotTimes(*(column[self.kinds.of_slot] for column in done))
 

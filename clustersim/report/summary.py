@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Ints
+from clustersim.arrays import Floats, Ints
+from clustersim.config.topology import Jitter
 from clustersim.engine.compile import Plan, Work
 from clustersim.engine.memory import RankMemory
 from clustersim.engine.record import Record
@@ -142,6 +143,19 @@ def gpu_facts(topology: Topology) -> dict[str, Any]:
     if not topology.pools:
         return {"gpu": names[0]}
     return {"gpu": " + ".join(names), "pools": [{"gpu": gpu.name, "gpus": count} for gpu, count in each]}
+
+
+def jitter_facts(jitter: Jitter, steps: Floats) -> dict[str, Any]:
+    """Return what is said of steps (draws,) in seconds whose GPUs compute as `jitter` says: `p99` is what 99 of 100 keep to."""
+    low, half, most = (float(np.quantile(steps, share, method="inverted_cdf")) for share in (0.1, 0.5, 0.99))
+    return {
+        **jitter.model_dump(exclude={"draws"}),
+        "draws": len(steps),
+        "step_time_mean_s": float(steps.mean()),
+        "step_time_p10_s": low,
+        "step_time_p50_s": half,
+        "step_time_p99_s": most,
+    }
 
 
 def split_facts(job: Job) -> dict[str, Any]:

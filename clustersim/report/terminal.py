@@ -90,6 +90,7 @@ def _head(summary: dict[str, Any], look: Look, verbose: bool) -> list[str]:
     peak = f"{summary['peak_tflops_per_gpu']:.0f} ({summary['parallelism']['precision']})"
     rows = [
         ("step time", look.strong(duration(summary["step_time_s"])) + _between(summary)),
+        *_jitter(summary),
         ("throughput", f"{look.strong(speed)}, MFU {100 * summary['mfu']:.1f} %"),
         ("memory", _fits(summary["memory"], look)),
         *_idle(summary),
@@ -102,6 +103,13 @@ def _head(summary: dict[str, Any], look: Look, verbose: bool) -> list[str]:
         f"{printable(summary['name'])} on {printable(cluster['name'])}: {_gpus(summary)}, {_layout(summary['parallelism'])}",
         *_rows(rows),
     ]
+
+
+def _jitter(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what steps take whose GPUs compute faster or slower, if that was asked."""
+    if found := summary.get("jitter"):
+        half, most = (duration(found[f"step_time_{name}_s"]) for name in ("p50", "p99"))
+        yield "jitter", f"half of {counted(found['draws'], 'step')} take at most {half}, 99 of 100 at most {most}"
 
 
 def _layout(split: dict[str, Any]) -> str:

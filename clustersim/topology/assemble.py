@@ -53,6 +53,7 @@ def assemble(cluster: NodeSpecs, kind: str, network: BuiltFabric | None) -> Topo
         router=router(cluster, inner, network, latency),
         ends=_ClusterEnds(cluster, inner, network),
         host_slowdown=cluster.node.host.slowdown,
+        jitter=cluster.jitter,
         pools=tuple(pools) if several else (),
         pool=_numbers(cluster, [pools.index(one) for one in types]) if several else None,
         reduction=network.reduction if network else "none",

@@ -126,7 +126,7 @@ def _pool(
 ) -> NodeSpecs:
     at = ("nodes", written) if isinstance(written, str) and written in spec.nodes else at
     node = _node_spec(written, document, (), at)
-    return NodeSpecs(document, name, nodes, node, _gpu(node, document, at), spec.nccl, at)
+    return NodeSpecs(document, name, nodes, node, _gpu(node, document, at), spec.nccl, at, spec.cluster.jitter)
 
 
 def _node_spec(

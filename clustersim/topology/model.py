@@ -14,6 +14,7 @@ import numpy as np
 
 from clustersim.arrays import Floats, Ints
 from clustersim.config.gpu import Gpu
+from clustersim.config.topology import Jitter
 from clustersim.memo import Memo, of_arrays
 from clustersim.topology.symmetry import EndpointClasses, no_symmetry
 
@@ -207,6 +208,8 @@ class Topology:
     """`sharp` if the switches between the nodes add up, else `none`."""
     warnings: tuple[str, ...] = ()
     """Sentences on rates of the file that something else cuts."""
+    jitter: Jitter | None = None
+    """How the time that GPUs compute differs from step to step."""
     pools: tuple[Pool, ...] = ()
     """The types of its nodes, if there are several."""
     pool: Ints | None = None

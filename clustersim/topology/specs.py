@@ -10,7 +10,7 @@ import numpy as np
 
 from clustersim.arrays import Floats, Ints
 from clustersim.config.gpu import Gpu
-from clustersim.config.topology import Nccl, Node
+from clustersim.config.topology import Jitter, Nccl, Node
 from clustersim.config.yaml import Document, Loc
 from clustersim.errors import ConfigError
 from clustersim.topology.hops import Hops
@@ -38,6 +38,8 @@ class NodeSpecs:
     """The library that runs on it."""
     at: Loc
     """Where the node stands in the document."""
+    jitter: Jitter | None = None
+    """How the time that GPUs compute differs from step to step."""
     pools: tuple[NodeSpecs, ...] = ()
     """The nodes type by type, where they are not equal; `node` and `gpu` are then those of the first."""
 
