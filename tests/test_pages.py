@@ -94,15 +94,22 @@ def test_links_are_as_the_summary_has_them(result, data):
         assert max(tier["use"]) >= round(one["utilization"], 4)
         if one["link"] in by_name:
             assert by_name[one["link"]]["limits"] == pytest.approx(one["limiting_s"], abs=1e-6)
-    assert {end.partition("[")[0] for end, _ in data["network"]["picture"]["ends"]} == {"node", "leaf", "spine"}
+    assert {end.partition("[")[0] for end, *_ in data["network"]["picture"]["ends"]} == {"node", "leaf", "spine"}
 
 
 def test_faults_are_marked(tmp_path):
     text = Path("topologies/leaf_spine_32.yaml").read_text(encoding="utf-8")
     place = tmp_path / "faulty.yaml"
-    place.write_text(text + "\nfaults:\n  - {link: 'leaf-up[3]', rate: 10GB/s}\n  - {gpu: 5, slowdown: 1.2}\n")
+    place.write_text(
+        text
+        + "\nfaults:\n  - {link: 'leaf-up[3]', rate: 10GB/s}\n  - {gpu: 5, slowdown: 1.2}\n  - {node: 7, dead: true}\n"
+    )
     found = network(simulate(place, "workloads/gpt2_large.yaml", {"predictor": "roofline"}))
     assert found["slow_gpus"] == [5]
+    assert {name: ill for name, _, *ill in found["picture"]["ends"] if ill} == {
+        "node[0]": ["slow"],
+        "node[7]": ["dead"],
+    }
     [tier] = [one for one in found["tiers"] if one["name"] == "leaf-up"]
     assert tier["ill"] == [3]
     assert any(cable["ill"] for cable in found["picture"]["cables"])

@@ -13,6 +13,7 @@ from clustersim.report.links import carried, ends, limiting_seconds, limits, lin
 from clustersim.simulation import StepResult
 from clustersim.topology.describe import describe, faults
 from clustersim.topology.faults import DEAD
+from clustersim.topology.graph import numbers
 from clustersim.topology.model import LinkTier, Topology
 
 MOST_CELLS = 480
@@ -41,7 +42,7 @@ def network(result: StepResult) -> dict[str, Any]:
         "tiers": [_tier(topology, tier, use, holds) for tier in topology.tiers if tier.links],
         "links": _listed(topology, crossed, use, holds),
         "picture": _picture(topology, use, holds),
-        "slow_gpus": np.flatnonzero(topology.slowdown != 1).tolist()[:1000],
+        "slow_gpus": numbers(topology)[topology.slowdown != 1].tolist()[:1000],
     }
 
 
@@ -125,7 +126,7 @@ def _picture(topology: Topology, use: Floats, holds: Floats) -> dict[str, Any] |
     number = {name: i for i, name in enumerate(sorted(names, key=lambda n: (level[n], _order(n))))}
     ill = {tier.first + int(i) for tier in topology.tiers if tier.links for i in np.flatnonzero(_slow(topology, tier))}
     return {
-        "ends": [[name, level[name]] for name in number],
+        "ends": [[name, level[name], *_ills(topology, name)] for name in number],
         "cables": [
             {
                 "a": number[a],
@@ -140,6 +141,16 @@ def _picture(topology: Topology, use: Floats, holds: Floats) -> dict[str, Any] |
             for (a, b), links in cables.items()
         ],
     }
+
+
+def _ills(topology: Topology, name: str) -> list[str]:
+    """Return what is wrong with a node or a GPU, in a word."""
+    kind, _, number = name.partition("[")
+    each = {"node": topology.gpus_per_node, "gpu": 1}.get(kind)
+    if each is None:
+        return []
+    own = numbers(topology) // each == int(number.rstrip("]"))
+    return ["dead"] if not own.any() else ["slow"] if (topology.slowdown[own] != 1).any() else []
 
 
 def _joined(topology: Topology, end: str) -> str:

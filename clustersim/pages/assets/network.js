@@ -111,7 +111,13 @@ function strip(tier, most) {
 }
 function cross(x, wide) {
   const d = `M${x} 4L${x + wide} 30M${x + wide} 4L${x} 30`;
-  return svg("path", { d, stroke: "var(--bad)", "stroke-width": 2.5, "vector-effect": "non-scaling-stroke" });
+  return svg("path", {
+    d,
+    stroke: "var(--bad)",
+    "stroke-width": 2.5,
+    "vector-effect": "non-scaling-stroke",
+    "shape-rendering": "auto",
+  });
 }
 function cellWords(tier, i, ill) {
   const first = Math.floor((i * tier.links) / tier.use.length);
@@ -132,103 +138,5 @@ function tierWords(tier) {
     el("span", { class: "dim" }, `${count(tier.links, "link")} of ${scaled(tier.capacity, "B/s")}`),
     el("br"),
     el("span", { class: "dim" }, `${percent(Math.max(...tier.use))} at most${path}`),
-  );
-}
-
-function picture(p, most) {
-  const levels = [];
-  p.ends.forEach(([name, level], i) => {
-    (levels[level] = levels[level] || []).push(i);
-  });
-  const lowest = new Set(levels[1] || []),
-    flat = p.cables.some((c) => lowest.has(c.a) && lowest.has(c.b));
-  const wide = 1100,
-    places = [],
-    high = flat ? 620 : levels.length * 120 - 30;
-  if (flat) placeAround(levels, places, wide, high);
-  else
-    levels.forEach((own, level) =>
-      own.forEach((i, k) => {
-        places[i] = [90 + ((k + 0.5) * (wide - 110)) / own.length, high - 30 - level * 120];
-      }),
-    );
-  const art = svg("svg", {
-    viewBox: `0 0 ${wide} ${high}`,
-    role: "img",
-    "aria-label": "The cluster: ends and cables; the rows of links below have the same figures",
-  });
-  for (const c of [...p.cables].sort((a, b) => a.use - b.use)) {
-    const [x0, y0] = places[c.a],
-      [x1, y1] = places[c.b],
-      width = 1 + 5 * Math.sqrt(c.use / most),
-      across = y0 === y1 && !flat;
-    const d = across ? `M${x0} ${y0}Q${(x0 + x1) / 2} ${y0 - 70} ${x1} ${y1}` : `M${x0} ${y0}L${x1} ${y1}`;
-    const line = svg(
-      "g",
-      {},
-      svg("path", {
-        d,
-        fill: "none",
-        stroke: c.use > 0 ? loadColour(Math.max(c.use, 0.04)) : "var(--line)",
-        "stroke-width": width,
-        "stroke-dasharray": c.use > 0 ? null : "3 4",
-      }),
-      svg("path", { d, fill: "none", stroke: "transparent", "stroke-width": 9 }),
-    );
-    const middle = [(x0 + x1) / 2, (y0 + y1) / 2 - (across ? 35 : 0)];
-    if (c.limits > 1e-9)
-      line.append(svg("path", { d: `M${middle[0] - 5} ${middle[1] + 5}l5-9 5 9z`, fill: "var(--ink)", stroke: "var(--paper)" }));
-    if (c.ill || c.dead)
-      line.append(
-        svg("path", { d: `M${middle[0] - 6} ${middle[1] - 6}l12 12m0-12l-12 12`, stroke: "var(--bad)", "stroke-width": 3.5 }),
-      );
-    art.append(
-      tipped(
-        line,
-        `${named(p.ends[c.a][0])} – ${named(p.ends[c.b][0])}: ${count(c.links, "directed link")} of ${scaled(c.capacity, "B/s")}\nthe fullest is ${percent(c.use)} full${c.limits > 1e-9 ? `\nsets the rate of the critical path for ${seconds(c.limits)}` : ""}${c.dead ? "\ndead" : c.ill ? "\nslow or partly dead" : ""}`,
-      ),
-    );
-  }
-  p.ends.forEach(([name, level], i) => {
-    const room = flat ? 52 : Math.min(92, (wide - 110) / levels[level].length - 3),
-      [x, y] = places[i],
-      short = (name.match(/\[(\d+)\]/) || [null, name])[1],
-      words = room > 7.2 * name.length ? name : room > 7.5 * short.length ? short : "";
-    art.append(
-      svg("rect", {
-        x: x - room / 2,
-        y: y - 12,
-        width: room,
-        height: 24,
-        rx: 4,
-        fill: level ? "var(--ink)" : "var(--soft)",
-        stroke: "var(--dim)",
-      }),
-    );
-    if (words)
-      art.append(
-        svg("text", { x, y: y + 4, "text-anchor": "middle", style: level ? "fill:var(--paper)" : null }, named(words, 30)),
-      );
-  });
-  if (!flat)
-    levels.forEach((own, level) =>
-      art.append(
-        svg(
-          "text",
-          { x: 0, y: high - 26 - level * 120, "font-weight": 600 },
-          `${own.length} × ${named(p.ends[own[0]][0].replace(/\[.*/, ""), 12)}`,
-        ),
-      ),
-    );
-  return el("div", { class: "picture" }, art);
-}
-function placeAround(levels, places, wide, high) {
-  // networks without levels: switches on a ring, what hangs on them outside
-  levels.forEach((own, level) =>
-    own.forEach((i, k) => {
-      const turn = (2 * Math.PI * k) / own.length - Math.PI / 2,
-        out = level ? 0.66 : 0.96;
-      places[i] = [wide / 2 + Math.cos(turn) * out * (wide / 2 - 60), high / 2 + Math.sin(turn) * out * (high / 2 - 24)];
-    }),
   );
 }

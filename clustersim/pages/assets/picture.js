@@ -1,0 +1,97 @@
+// A small cluster drawn: levels of switches above each other, or around a ring where switches join switches.
+
+const PICTURE_WIDE = 1100;
+
+function picture(p, most) {
+  const levels = [];
+  p.ends.forEach(([, level], i) => (levels[level] = levels[level] || []).push(i));
+  const lowest = new Set(levels[1] || []);
+  const ring = p.cables.some((cable) => lowest.has(cable.a) && lowest.has(cable.b));
+  const high = ring ? 620 : levels.length * 120 - 30;
+  const places = ring ? placesAround(levels, high) : placesInRows(levels, high);
+  const words = "The cluster: ends and cables; the rows of links below have the same figures";
+  const art = svg("svg", { viewBox: `0 0 ${PICTURE_WIDE} ${high}`, role: "img", "aria-label": words });
+  for (const cable of [...p.cables].sort((a, b) => a.ill - b.ill || a.use - b.use))
+    art.append(drawnCable(p, cable, places, most, ring));
+  p.ends.forEach(([name, level, ill], i) => {
+    const room = ring ? 52 : Math.min(92, (PICTURE_WIDE - 110) / levels[level].length - 3);
+    art.append(drawnEnd(name, level, ill, places[i], room));
+  });
+  if (!ring) levels.forEach((own, level) => art.append(levelName(p, own, high - 26 - level * 120)));
+  return el("div", { class: "picture" }, art);
+}
+
+function placesInRows(levels, high) {
+  const places = [];
+  levels.forEach((own, level) => {
+    const apart = (PICTURE_WIDE - 110) / own.length;
+    own.forEach((i, k) => (places[i] = [90 + (k + 0.5) * apart, high - 30 - level * 120]));
+  });
+  return places;
+}
+function placesAround(levels, high) {
+  // switches on a ring, what hangs on them outside
+  const places = [];
+  levels.forEach((own, level) => {
+    const out = level ? 0.66 : 0.96;
+    own.forEach((i, k) => {
+      const turn = (2 * Math.PI * k) / own.length - Math.PI / 2;
+      const across = Math.cos(turn) * out * (PICTURE_WIDE / 2 - 60);
+      places[i] = [PICTURE_WIDE / 2 + across, high / 2 + Math.sin(turn) * out * (high / 2 - 24)];
+    });
+  });
+  return places;
+}
+
+function drawnCable(p, cable, places, most, ring) {
+  const [[x0, y0], [x1, y1]] = [places[cable.a], places[cable.b]];
+  const beside = y0 === y1 && !ring; // two ends of a level: an arc over what is between them
+  const d = beside ? `M${x0} ${y0}Q${(x0 + x1) / 2} ${y0 - 70} ${x1} ${y1}` : `M${x0} ${y0}L${x1} ${y1}`;
+  const [x, y] = [(x0 + x1) / 2, (y0 + y1) / 2 - (beside ? 35 : 0)];
+  const used = cable.use > 0;
+  const ill = cable.ill || cable.dead;
+  const look = used
+    ? { stroke: loadColour(Math.max(cable.use, 0.04)), "stroke-width": 1 + 5 * Math.sqrt(cable.use / most) }
+    : { stroke: "var(--line)", "stroke-width": 1, "stroke-dasharray": "3 4" };
+  const drawn = svg(
+    "g",
+    {},
+    svg("path", { d, fill: "none", ...look }),
+    svg("path", { d, fill: "none", stroke: "transparent", "stroke-width": 9 }),
+  );
+  if (cable.limits > 1e-9) {
+    const [left, down] = ill ? [x + 0.22 * (x1 - x0), y + 0.22 * (y1 - y0)] : [x, y]; // beside the cross
+    drawn.append(svg("path", { d: `M${left - 5} ${down + 5}l5-9 5 9z`, fill: "var(--ink)", stroke: "var(--paper)" }));
+  }
+  if (ill) drawn.append(svg("path", { d: `M${x - 6} ${y - 6}l12 12m0-12l-12 12`, stroke: "var(--bad)", "stroke-width": 3.5 }));
+  return tipped(drawn, cableWords(p, cable));
+}
+function cableWords(p, cable) {
+  const between = `${named(p.ends[cable.a][0])} – ${named(p.ends[cable.b][0])}`;
+  const lines = [
+    `${between}: ${count(cable.links, "directed link")} of ${scaled(cable.capacity, "B/s")}`,
+    `the fullest is ${percent(cable.use)} full`,
+  ];
+  if (cable.limits > 1e-9) lines.push(`sets the rate of the critical path for ${seconds(cable.limits)}`);
+  if (cable.dead) lines.push("dead");
+  else if (cable.ill) lines.push("slow or partly dead");
+  return lines.join("\n");
+}
+
+function drawnEnd(name, level, ill, [x, y], room) {
+  const short = (name.match(/\[(\d+)\]/) || [null, name])[1];
+  const words = room > 7.2 * name.length ? name : room > 7.5 * short.length ? short : "";
+  const fill = level ? "var(--ink)" : ill === "dead" ? "var(--paper)" : "var(--soft)";
+  const box = { x: x - room / 2, y: y - 12, width: room, height: 24, rx: 4, fill, stroke: ill ? "var(--bad)" : "var(--dim)" };
+  const drawn = svg("g", {}, svg("rect", { ...box, "stroke-width": ill ? 2.5 : 1 }));
+  if (words)
+    drawn.append(
+      svg("text", { x, y: y + 4, "text-anchor": "middle", style: level ? "fill:var(--paper)" : null }, named(words, 30)),
+    );
+  if (ill) drawn.append(svg("text", { x, y: y + 25, "text-anchor": "middle", class: "halo" }, ill));
+  return ill ? tipped(drawn, `${named(name)}: ${ill}`) : drawn;
+}
+function levelName(p, own, y) {
+  const kind = p.ends[own[0]][0].replace(/\[.*/, "");
+  return svg("text", { x: 0, y, "font-weight": 600 }, `${own.length} × ${named(kind, 12)}`);
+}
