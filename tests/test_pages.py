@@ -12,10 +12,12 @@ import pytest
 
 from clustersim.engine.program import COMPUTE
 from clustersim.model.kernel import Kernel
+from clustersim.pages.memory import KINDS
 from clustersim.pages.network import network
 from clustersim.pages.published import nearest
 from clustersim.pages.run import SCRIPTS, STYLES, run_data, run_page
 from clustersim.pages.shell import ASSETS, embedded
+from clustersim.parallel.memory import Memory
 from clustersim.report.inside import inside
 from clustersim.simulation import simulate
 from clustersim.validate.shipped import TABLE
@@ -77,6 +79,10 @@ def test_memory_over_time_peaks_where_the_summary_says(result, data):
         assert float(np.max(sum(held))) * 2**20 == pytest.approx(peak["total_bytes"], abs=8 * 2**20)
         assert sum(rank["peak"].values()) * 2**20 == pytest.approx(peak["total_bytes"], abs=8 * 2**20)
         assert len(rank["start"]) == 2 * result.job.microbatches
+
+
+def test_every_kind_of_memory_is_drawn():
+    assert sorted(KINDS) == sorted(Memory._fields)
 
 
 def test_every_rank_has_its_class(result, data):

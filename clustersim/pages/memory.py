@@ -11,7 +11,7 @@ from clustersim.report.result import ranks_per_stage
 from clustersim.report.tables import memory_table
 from clustersim.simulation import StepResult
 
-KINDS = ("framework", "parameters", "optimizer", "gradients", "gathered", "activations", "workspace")
+KINDS = ("framework", "buffers", "parameters", "optimizer", "gradients", "gathered", "activations", "workspace")
 """From the ground up: what stays all the time first."""
 UNIT = 2**20
 """Bytes of a unit of the page's memory."""

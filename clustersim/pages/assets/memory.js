@@ -2,6 +2,7 @@
 
 const MEMORY_LOOK = {
   framework: "optimizer",
+  buffers: "tp",
   parameters: "pp",
   optimizer: "host",
   gradients: "dp",
@@ -11,6 +12,7 @@ const MEMORY_LOOK = {
 };
 const MEMORY_WORDS = {
   framework: "CUDA, NCCL and the framework",
+  buffers: "buffers that the framework keeps",
   parameters: "parameters",
   optimizer: "optimizer state",
   gradients: "gradients",

@@ -17,7 +17,9 @@ from clustersim.simulation import StepResult
 from clustersim.units import gibibytes, seconds
 
 of = "run"
-COLOURS = dict(zip(KINDS, ("#b0b0b0", "#8fb8de", "#b9a4f5", "#2bb58a", "#b59a5b", "#56b4e9", "#e69f00"), strict=True))
+COLOURS = dict(
+    zip(KINDS, ("#b0b0b0", "#cc79a7", "#8fb8de", "#b9a4f5", "#2bb58a", "#b59a5b", "#56b4e9", "#e69f00"), strict=True)
+)
 GIB = 2.0**30
 
 
