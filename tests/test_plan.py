@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from clustersim.cli.main import main
 from clustersim.config.workload import Workload
 from clustersim.errors import InputError
+from clustersim.planning.answer import filling
 from clustersim.planning.planner import NEAR, Planner
 from clustersim.planning.reliability import (
     DAY,
@@ -234,6 +235,23 @@ def test_a_question_without_an_answer_is_one_sentence(monkeypatch, capsys, words
     assert (code, out) == (2, "")
     assert sentence in err
     assert len(err.splitlines()) == 1
+
+
+def test_racks_fail_as_often_as_their_gpus_do():
+    nodes, racks = goodput(load(), 72, 576, 70e9, 8), goodput(load(), 8, 576, 70e9, 8)
+    assert nodes.mtti == racks.mtti
+    assert nodes.spares == nodes.standing_by == racks.standing_by
+    assert racks.spares == math.ceil(nodes.spares / 9)
+    assert nodes.whole == racks.whole
+
+
+@pytest.mark.parametrize(
+    ("batch", "gpus", "filled"), [(2048, 72, 2304), (2304, 72, 2304), (2048, 8, 2048), (12, 72, 12), (1024, 24, 1536)]
+)
+def test_a_batch_lets_replicas_use_all_gpus_of_a_rack(batch, gpus, filled):
+    found = filling(batch, gpus)
+    assert found == filled
+    assert found >= batch
 
 
 def test_the_parameters_of_a_checkpoint_are_those_of_the_model(planner):

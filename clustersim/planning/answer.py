@@ -84,6 +84,8 @@ def _order(asked: PlanRequest, plan: TrainingPlan) -> tuple[float, float]:
 def _first(planner: Planner, asked: PlanRequest, kind: Point, batches: Sequence[float]) -> TrainingPlan | str:
     """Return the plan of the smallest batch with one, or why there is none."""
     own = int(planner.case.job(kind).training.global_batch)
+    if len(batches) > 1:
+        own = filling(own, planner.case.cluster({**kind, "cluster.nodes": 1}).simulator.cluster.gpus)
     fastest = math.inf
     for factor in batches:
         with_batch = {**kind, "training.global_batch": int(own * factor)}
@@ -91,6 +93,17 @@ def _first(planner: Planner, asked: PlanRequest, kind: Point, batches: Sequence[
             return found
         fastest = min(fastest, planner.fastest(asked, with_batch))
     return _without(planner, asked, kind, int(own * batches[-1]), fastest)
+
+
+def filling(batch: int, gpus: int) -> int:
+    """Return the batch near `batch`, at least as large, whose replicas can use all GPUs of nodes of `gpus`.
+
+    Tensor and pipeline degrees are mostly powers of two, so dp has to bring what else divides a node: racks of 72 = 8 · 9 are full
+    with batches of 9 · 2^k. 2,048 becomes 2,304.
+    """
+    odd = gpus // (gpus & -gpus)
+    low = 1 << (odd.bit_length() - 1)
+    return batch if batch % odd == 0 or batch % low else batch // low * odd
 
 
 def _without(planner: Planner, asked: PlanRequest, kind: Point, batch: int, fastest: float) -> str:
@@ -118,7 +131,7 @@ def simulated(planner: Planner, plan: TrainingPlan, seeds: int) -> Simulated | N
     work = plan.days * DAY * share.share
     repair = planner.how.repair.value * DAY
     timing = (share.mtti, share.checkpoint.blocking, share.restart, share.interval)
-    runs = [play(work, *timing, repair, share.spares, seed) for seed in range(seeds)]
+    runs = [play(work, *timing, repair, share.standing_by, seed) for seed in range(seeds)]
     days = np.array([run.seconds for run in runs]) / DAY
     return Simulated(float(days.mean()), float(days.std()), float(np.mean([run.failures for run in runs])))
 

@@ -24,13 +24,15 @@ from clustersim.costs.figures import PositiveFigure, merged
 
 DEFAULTS = Path(__file__).with_name("reliability.yaml")
 DAY = 86400.0
+COUNTED = 8
+"""GPUs of the nodes whose failures are counted; nodes of more fail as much more often."""
 
 
 class Reliability(Spec):
     """How a cluster fails and comes back."""
 
     failures: PositiveFigure
-    """In 1,000 node-days."""
+    """In 1,000 days of eight GPUs, which are a node of most clusters."""
     detect: PositiveFigure
     """Seconds until one is seen."""
     init: PositiveFigure
@@ -94,8 +96,10 @@ class Goodput(NamedTuple):
     """What is written then."""
     restart: float
     """Seconds from a failure to the next step, and of work that was not yet on storage."""
+    standing_by: int
+    """Machines of eight GPUs more than the job needs: what fails and is repaired at once, a node or a part of a rack."""
     spares: int
-    """Nodes more than the job needs."""
+    """The same in nodes."""
     slowest: float
     """How many times a replica's step the slowest of them takes."""
 
@@ -114,13 +118,15 @@ def goodput(
     was not on storage yet when a node fails is done again, which counts as restart.
     """
     checkpoint = _checkpoint(how, parameters, gpus, asynchronous)
-    mtti = DAY * 1000 / (how.failures.value * nodes)
+    mtti = DAY * 1000 / (how.failures.value * gpus / COUNTED)
     unsaved = checkpoint.write if asynchronous else 0.0
     restart = how.detect.value + how.init.value + checkpoint.read + unsaved
     best = max(interval(checkpoint.blocking, mtti), checkpoint.write if asynchronous else 0.0)
     share = progress(mtti, checkpoint.blocking, restart, best)
     slowest = 1 + how.jitter.value * expected_maximum(replicas)
-    return Goodput(share, mtti, best, checkpoint, restart, spares(how, nodes), slowest)
+    standing_by = spares(how, mtti)
+    racks = math.ceil(standing_by * COUNTED * nodes / gpus)
+    return Goodput(share, mtti, best, checkpoint, restart, standing_by, racks, slowest)
 
 
 def _checkpoint(how: Reliability, parameters: float, gpus: int, asynchronous: bool) -> Checkpoint:
@@ -160,13 +166,12 @@ def _lambert(x: float) -> float:
     return w
 
 
-def spares(how: Reliability, nodes: int) -> int:
-    """Return the least number of spare nodes of which a failure finds none free with the probability that is allowed.
+def spares(how: Reliability, mtti: float) -> int:
+    """Return the least number of spare machines of which a failure finds none free with the probability that is allowed.
 
-    Nodes in repair are Poisson with rate × nodes × repair time, whatever the law of the repair (Palm).
+    Machines in repair are Poisson with repair time over `mtti`, the seconds between failures, whatever the law of the repair (Palm).
     """
-    mean = how.failures.value / 1000 * nodes * how.repair.value
-    return _least_spares(mean, how.short.value)
+    return _least_spares(how.repair.value * DAY / mtti, how.short.value)
 
 
 def _least_spares(mean: float, short: float) -> int:
