@@ -17,3 +17,9 @@ def need_ray(what: str) -> None:
     """Raise InputError when Ray is not installed; `what` needs it and begins the sentence."""
     if find_spec("ray") is None:
         raise InputError(f'{what} needs Ray, which is not installed; run pip install "clustersim[ray]"')
+
+
+def need_optuna(what: str) -> None:
+    """Raise InputError when optuna is not installed; `what` needs it and begins the sentence."""
+    if find_spec("optuna") is None:
+        raise InputError(f'{what} needs optuna, which is not installed; run pip install "clustersim[search]"')

@@ -122,6 +122,13 @@ def test_a_node_that_says_no_power_draws_what_is_usual_around_its_gpus():
     assert rates(load("mi300x_16"), figures.load()).capex is None
 
 
+def test_routers_of_a_dragonfly_are_switches_that_cost_something():
+    found = {one.what: one for one in bill(load("dragonfly_132"), figures.load())}
+    assert (found["switches"].number, found["cables"].number) == (264, 2508)
+    assert found["modules at NICs"].number + found["modules at switches"].number == 2 * 2508
+    assert all(one.usd > 0 for one in found.values())
+
+
 def test_a_run_says_what_its_step_costs_if_it_is_asked(monkeypatch, capsys):
     call = ["clustersim", "run", "hgx_h100_8", "gpt3_xl", "--predictor", "roofline", "--no-save"]
     found = {}

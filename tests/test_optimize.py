@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 from clustersim.cli.main import main
 from clustersim.errors import InputError, for_command
 from clustersim.optimization.bound import LowerBounds
+from clustersim.optimization.sampling import sampled
 from clustersim.optimization.search import objective, search
 from clustersim.optimization.why import why
 from clustersim.parallel.options import KEYS
 from clustersim.sweeps import evaluate
 from clustersim.sweeps.axes import space
 from clustersim.sweeps.legal import legal
+from clustersim.sweeps.space import SweepSpace
 
 ROOT = Path(__file__).parents[1]
 FREE = ("tp", "pp", "ep", "micro_batch", "recompute", "schedule", "vpp", "zero")
@@ -195,3 +197,20 @@ def test_collectives_between_kernels_count_unless_they_run_beside_them():
         bounds.step(simulator.placed(case.job({**fixed, "parallelism.overlap.tp": kind}))) for kind in ("ring", "none")
     )
     assert between > 1.1 * beside
+
+
+def test_a_sampler_finds_what_the_bounds_prove_to_be_the_best():
+    """On a space that is small enough for both; what the sampler draws twice is simulated once."""
+    pytest.importorskip("optuna", reason="optuna is not installed (extra `search`)")
+    inputs = evaluate.load(
+        evaluate.Files(str(ROOT / "topologies/hgx_h100_8.yaml"), str(ROOT / "workloads/gpt3_xl.yaml"), {})
+    )
+    fixed = {"predictor": "roofline", "parallelism.pp": 1}
+    axes = {"training.recompute": ["none", "full"], "training.global_batch": [32, 64]}
+    asked = SweepSpace(axes, fixed, frozenset(), ("parallelism.tp", "training.micro_batch"))
+    proved = search(inputs, legal(inputs, asked), objective("step"), 3)
+    drawn = sampled(inputs, asked, objective("step"), 150, 3)
+    assert drawn.best[0].row == proved.best[0].row
+    assert drawn.points <= proved.points
+    assert drawn.simulated + drawn.bounded + sum(drawn.out.values()) == drawn.points
+    assert sampled(inputs, asked, objective("step"), 30, 3) == sampled(inputs, asked, objective("step"), 30, 3)

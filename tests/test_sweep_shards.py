@@ -94,15 +94,15 @@ def test_other_sweeps_are_not_merged(whole, tmp_path, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_sweep_that_is_killed_at_any_moment_goes_on(whole, tmp_path, how):
-    """Ten times at random: what was done stays, nothing is torn, and the end is that of a sweep that was left alone."""
+    """Twenty times at random: what was done stays, nothing is torn, and the end is that of a sweep that was left alone."""
     moments = random.Random(int(how))
     folder = tmp_path / "x"
     command = [sys.executable, "-m", "clustersim", *SWEEP, *AXES, "--out", str(folder)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = 0
-    for _ in range(10):
+    for _ in range(20):
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(moments.uniform(0.2, 2.5))
+        time.sleep(moments.uniform(0.2, 2.0))
         process.send_signal(how)
         process.wait()
         if (folder / "points.jsonl").exists():

@@ -133,7 +133,7 @@ def test_ranges_multiply():
         (
             {"tp": "1-1000", "pp": "1-1000", "micro_batch": "1-1000", "vpp": "1-1000"},
             {},
-            "1,000,000,000,000 points are too many for one sweep; give shorter lists, at most 100,000 combinations, or",
+            "1,000,000,000,000 points are too many; give shorter lists, at most 100,000 combinations, or",
         ),
     ],
 )

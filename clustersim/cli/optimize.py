@@ -49,6 +49,10 @@ def optimize(
         float | None, typer.Option(help="Tokens/s that --objective gpus must reach.", metavar="TOKENS/S")
     ] = None,
     top: Annotated[int, typer.Option(min=1, max=1000, help="How many of the best are found.")] = 5,
+    trials: Annotated[
+        int | None,
+        typer.Option(min=1, max=1_000_000, help="Draw so many points by optuna (extra search) where all are too many."),
+    ] = None,
     engine: EngineName = "auto",
     price: RentOption = None,
     costs: CostsOption = None,
@@ -59,9 +63,11 @@ def optimize(
     """Find the best split of a model on a cluster, over all legal degrees and options, and say why it is the best.
 
     Tried are all legal values of tp, pp, ep, micro-batch, recompute, schedule, vpp and zero; options fix one or list some, as in
-    sweep. What a lower bound proves to be worse is not simulated.
+    sweep. What a lower bound proves to be worse is not simulated. With --trials points are drawn, and nothing is
+    proved of others.
     """
     from clustersim.files import keeping_inputs
+    from clustersim.optimization.sampling import sampled
     from clustersim.optimization.search import free, search
     from clustersim.optimization.search import objective as objective_of
     from clustersim.sweeps.axes import space
@@ -76,12 +82,17 @@ def optimize(
     with progressing(quiet or as_json) as progress, keeping_inputs() as read:
         progress("load")
         case = load(Files(str(topology), str(workload), read, engine, figures(costs, price)))
-        points = legal(case, asked)
-        check(case, points)
-        progress(f"bound {len(points):,} points")
-        found = search(
-            case, points, wanted, top, lambda done, left: progress(f"simulate: {done} done, at most {left:,} left")
-        )
+
+        def tell(done: int, left: int) -> None:
+            progress(f"simulate: {done} done, at most {left:,} left")
+
+        if trials:
+            found = sampled(case, asked, wanted, trials, top, tell)
+        else:
+            points = legal(case, asked)
+            check(case, points)
+            progress(f"bound {len(points):,} points")
+            found = search(case, points, wanted, top, tell)
     if as_json:
         print_json("optimize", _fields(found, topology, workload, asked, objective))
     elif not quiet:

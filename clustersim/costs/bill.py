@@ -29,7 +29,8 @@ class Item(NamedTuple):
 def bill(cluster: Topology, figures: Figures) -> list[Item]:
     """Return the nodes, and what joins them: switches by their ports, two modules a cable, and the cables."""
     nodes = Item("nodes", cluster.nodes, _node_price(cluster, figures), node_power(cluster, figures))
-    switches = cluster.counts.get("switches", 0.0)
+    # a dragonfly and a torus call theirs routers
+    switches = cluster.counts.get("switches") or cluster.counts.get("routers", 0.0)
     if not switches or cluster.nodes == 1:
         return [nodes]
     rate = cluster.node.wire * 8 / 1e9

@@ -166,7 +166,7 @@ def _candidates(
             key = repr(parted(point)[0])
             if key not in bounds:
                 bounds[key] = LowerBounds(cluster.simulator.preparation)
-            _may_fit(bounds[key], job, cluster)
+            may_fit(bounds[key], job, cluster)
         except OutOfMemoryError:
             out["does not fit"] = out.get("does not fit", 0) + 1
         except InputError:
@@ -178,7 +178,8 @@ def _candidates(
         yield Candidate(wanted.value(cluster, job, own.step(job)), place, point, job)
 
 
-def _may_fit(bounds: LowerBounds, job: Job, cluster: SweepCluster) -> None:
+def may_fit(bounds: LowerBounds, job: Job, cluster: SweepCluster) -> None:
+    """Raise OutOfMemoryError where a lower bound of a job's memory is more than the GPU has."""
     if verdict(bounds.memory(job), cluster.simulator.cluster.memory) == "does not fit":
         raise OutOfMemoryError("a lower bound of its memory is more than the GPU has")
 

@@ -98,8 +98,8 @@ def _first(planner: Planner, asked: PlanRequest, kind: Point, batches: Sequence[
 def filling(batch: int, gpus: int) -> int:
     """Return the batch near `batch`, at least as large, whose replicas can use all GPUs of nodes of `gpus`.
 
-    Tensor and pipeline degrees are mostly powers of two, so dp has to bring what else divides a node: racks of 72 = 8 · 9 are full
-    with batches of 9 · 2^k. 2,048 becomes 2,304.
+    Tensor and pipeline degrees are mostly powers of two, so dp has to bring what else divides a node: racks of 72 = 8 · 9 are
+    full with batches of 9 · 2^k. 2,048 becomes 2,304.
     """
     odd = gpus // (gpus & -gpus)
     low = 1 << (odd.bit_length() - 1)

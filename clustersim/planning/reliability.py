@@ -169,7 +169,7 @@ def _lambert(x: float) -> float:
 def spares(how: Reliability, mtti: float) -> int:
     """Return the least number of spare machines of which a failure finds none free with the probability that is allowed.
 
-    Machines in repair are Poisson with repair time over `mtti`, the seconds between failures, whatever the law of the repair (Palm).
+    Machines in repair are Poisson with repair time over `mtti`, the seconds between failures, whatever the law of repairs (Palm).
     """
     return _least_spares(how.repair.value * DAY / mtti, how.short.value)
 

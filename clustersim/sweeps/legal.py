@@ -7,7 +7,7 @@ they let through. Degrees use all GPUs of the cluster.
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,10 +33,9 @@ def legal(case: SweepInputs, asked: SweepSpace) -> list[Point]:
 
     Raises InputError when they are too many, or when a key has no list of legal values.
     """
-    keys = sorted(asked.auto, key=lambda key: _ORDER.index(key) if key in _ORDER else len(_ORDER) - 2)
+    keys = in_order(asked.auto)
     if not keys:
         return asked.space()
-    _check(keys)
     found: list[Point] = []
     for point in asked.space():
         for one in _filled(case, point, keys):
@@ -45,12 +44,26 @@ def legal(case: SweepInputs, asked: SweepSpace) -> list[Point]:
     return found
 
 
+def in_order(keys: Collection[str]) -> list[str]:
+    """Return keys that are `auto` in the order in which they get their values: each rule looks at those before it.
+
+    Raises InputError when a key has no list of legal values.
+    """
+    _check(keys)
+    return sorted(keys, key=lambda key: _ORDER.index(key) if key in _ORDER else len(_ORDER) - 2)
+
+
+def allowed(case: SweepInputs, point: Point, key: str) -> Sequence[object]:
+    """Return the legal values of a key at a point that has those before it."""
+    return _RULES[key](PointValues(case, point)) if key in _RULES else _alternatives(key)
+
+
 def _place(key: str) -> int:
     """Return where an option stands among all: those of the cluster first, then those of the workload, then other keys."""
     return _PLACES.index(key) if key in _PLACES else len(_PLACES)
 
 
-def _check(keys: Sequence[str]) -> None:
+def _check(keys: Collection[str]) -> None:
     for key in keys:
         if key not in _RULES and not _alternatives(key):
             raise InputError(f"{key}=auto: nothing says which values are legal; write a list with commas between")
@@ -61,9 +74,7 @@ def _filled(case: SweepInputs, point: Point, keys: Sequence[str]) -> Iterator[Po
         yield point
         return
     key, *rest = keys
-    seen = PointValues(case, point)
-    values = _RULES[key](seen) if key in _RULES else _alternatives(key)
-    for value in values:
+    for value in allowed(case, point, key):
         yield from _filled(case, {**point, key: value}, rest)
 
 

@@ -76,8 +76,8 @@ def _product(axes: Mapping[str, Sequence[object]]) -> Iterator[Point]:
 def bounded(count: int) -> None:
     """Raise InputError when a sweep would have too many points."""
     if count > MOST:
-        most = f"at most {MOST:,} combinations, or `clustersim optimize`, which need not simulate them all"
-        raise InputError(f"{count:,} points are too many for one sweep; give shorter lists, {most}")
+        most = f"at most {MOST:,} combinations, or `clustersim optimize --trials 1000`, which draws so many of them"
+        raise InputError(f"{count:,} points are too many; give shorter lists, {most}")
 
 
 def _chunks(schedule: str, asked: Sequence[object] | None) -> dict[str, tuple[object, ...]]:

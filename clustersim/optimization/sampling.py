@@ -1,0 +1,116 @@
+"""The best of spaces that are too large to list: optuna proposes points, lower bounds and simulations judge them.
+
+Nothing is proved here of points that nobody proposed. The sampler is optuna's tree-structured Parzen estimator (Bergstra et al.
+2011) with a fixed seed, so the same question has the same answer. A point whose lower bound is worse than what is known already
+is not simulated; its bound is what the sampler learns of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clustersim import extras
+from clustersim.config.overrides import parted
+from clustersim.errors import InputError, OutOfMemoryError
+from clustersim.optimization.bound import LowerBounds
+from clustersim.optimization.search import Best, Objective, ObjectiveValue, SearchProgress, SearchResult, may_fit
+from clustersim.sweeps.evaluate import SweepInputs, evaluate
+from clustersim.sweeps.legal import allowed, in_order
+from clustersim.sweeps.space import Point, SweepSpace
+
+SEED = 1
+
+
+def sampled(
+    case: SweepInputs,
+    asked: SweepSpace,
+    wanted: Objective,
+    trials: int,
+    top: int = 5,
+    show: SearchProgress = lambda *_: None,
+) -> SearchResult:
+    """Return the best of `trials` points of a space that a sampler proposes, and what became of the others.
+
+    Raises InputError where optuna is not installed, or a key has no list of legal values.
+    """
+    extras.need_optuna("--trials")
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=SEED))
+    judge = _Judge(case, wanted, top)
+    keys = in_order(asked.auto)
+    for number in range(trials):
+        show(judge.simulated, trials - number)
+        trial = study.ask()
+        point = _drawn(case, asked, keys, trial)
+        value = judge.value(point) if point else None
+        if value is None:
+            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+        else:
+            study.tell(trial, value[0])
+    return SearchResult(judge.best, len(judge.seen), judge.simulated, judge.bounded, judge.out)
+
+
+def _drawn(case: SweepInputs, asked: SweepSpace, keys: list[str], trial: Any) -> Point | None:
+    """Return the point of a trial, None where what it has leaves no legal value for another key."""
+    point: Point = dict(asked.fixed)
+    for key, values in asked.axes.items():
+        point[key] = values[trial.suggest_int(key, 0, len(values) - 1)]
+    for key in keys:
+        values = allowed(case, point, key)
+        if not values:
+            return None
+        point[key] = values[min(int(trial.suggest_float(key, 0.0, 1.0) * len(values)), len(values) - 1)]
+    return point
+
+
+class _Judge:
+    """What is known of the points so far."""
+
+    def __init__(self, case: SweepInputs, wanted: Objective, top: int) -> None:
+        self.case, self.wanted, self.top = case, wanted, top
+        self.seen: dict[str, ObjectiveValue | None] = {}
+        self.best: list[Best] = []
+        self.out: dict[str, int] = {}
+        self.bounds: dict[str, LowerBounds] = {}
+        self.simulated = self.bounded = 0
+
+    def value(self, point: Point) -> ObjectiveValue | None:
+        """Return what is minimized at a point, or its lower bound; None where there is no such step."""
+        key = repr(sorted(point.items()))
+        if key not in self.seen:
+            self.seen[key] = self._judged(point)
+        return self.seen[key]
+
+    def _judged(self, point: Point) -> ObjectiveValue | None:
+        try:
+            least = self._least(point)
+        except OutOfMemoryError:
+            return self._out("does not fit")
+        except InputError:
+            return self._out("illegal")
+        if len(self.best) == self.top and least > self.best[-1].value:
+            self.bounded += 1
+            return least
+        row = evaluate(self.case, point)
+        if row["status"] != "ok":
+            return self._out(row["status"])
+        self.simulated += 1
+        job = self.case.cluster(point).simulator.placed(self.case.job(point))
+        value = self.wanted.value(self.case.cluster(point), job, row["step_time_s"])
+        if value[0] == float("inf"):
+            return None
+        self.best = sorted([*self.best, Best(value, point, row)], key=lambda one: one.value)[: self.top]
+        return value
+
+    def _least(self, point: Point) -> ObjectiveValue:
+        cluster = self.case.cluster(point)
+        job = cluster.simulator.placed(self.case.job(point))
+        own = self.bounds.setdefault(repr(parted(point)[0]), LowerBounds(cluster.simulator.preparation))
+        may_fit(own, job, cluster)
+        return self.wanted.value(cluster, job, own.step(job))
+
+    def _out(self, why: str) -> ObjectiveValue | None:
+        self.out[why] = self.out.get(why, 0) + 1
+        return None
