@@ -212,5 +212,5 @@ def test_a_sampler_finds_what_the_bounds_prove_to_be_the_best():
     drawn = sampled(inputs, asked, objective("step"), 150, 3)
     assert drawn.best[0].row == proved.best[0].row
     assert drawn.points <= proved.points
-    assert drawn.simulated + drawn.bounded + sum(drawn.out.values()) == drawn.points
+    assert drawn.simulated + drawn.bounded + sum(drawn.reasons.values()) == drawn.points
     assert sampled(inputs, asked, objective("step"), 30, 3) == sampled(inputs, asked, objective("step"), 30, 3)
