@@ -501,7 +501,10 @@ def test_shared_experts_beside_exchanges_are_the_same_kernels_for_both_players_f
         assert other.summary["step_time_s"] == pytest.approx(reference.summary["step_time_s"], rel=1e-9)
     apart = played("none", 100, **more)
     assert sorted(kernels_of(apart.job)) == sorted(kernels_of(reference.job))
-    assert apart.summary["memory"]["peak_bytes"] == pytest.approx(reference.summary["memory"]["peak_bytes"])
+    # as much is kept; what only lives while they run, lives beside the rows that travel
+    kept, beside_rows = ([stage.saved_bytes for stage in stages(one.job)] for one in (apart, reference))
+    assert kept == pytest.approx(beside_rows, rel=1e-12)
+    assert apart.summary["memory"]["peak_bytes"] <= reference.summary["memory"]["peak_bytes"] * (1 + 1e-12)
 
 
 @pytest.mark.parametrize(

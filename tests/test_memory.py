@@ -88,6 +88,23 @@ def test_the_distributed_optimizer_divides_the_state_only():
     assert other[:2] == one[:2]
 
 
+@pytest.mark.parametrize("dp", [2, 4, 8])
+@pytest.mark.parametrize(
+    ("zero", "whole", "shared"),
+    [(0, 16, 0), (1, 4, 12), (2, 2, 14), (3, 0, 16)],
+)
+def test_states_of_the_model_under_zero_figure_1(zero, whole, shared, dp):
+    """(2 + 2 + K)Ψ bytes, of which ZeRO-1, 2 and 3 share K, 2 + K and all (Rajbhandari et al. 2020, section 5; K = 12)."""
+    overlap = {"grad_reduce": zero in (1, 2)}
+    split = {"parallelism__zero": zero, "parallelism__dp": dp, "parallelism__tp": 1, "parallelism__overlap": overlap}
+    one = job("gpt2_large", **split, training__precision="bf16", training__gradients="bf16", training__global_batch=64)
+    [stage] = stages(one)
+    rest = rank_memory(one, [stage], ()).rest
+    assert rest.parameters + rest.gradients + rest.optimizer == pytest.approx(
+        stage.parameters * (whole + shared / dp), rel=1e-12
+    )
+
+
 @pytest.mark.parametrize(
     "precision, gradients, optimizer, total",
     [

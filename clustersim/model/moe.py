@@ -228,6 +228,7 @@ def under(exchange: Operator, parts: tuple[Operator, ...]) -> Operator:
         parameters=sum(part.parameters for part in parts),
         replicated=sum(part.replicated for part in parts),
         saved=exchange.saved + sum(part.saved for part in parts),
+        backward_alive=exchange.backward_alive + max((part.backward_alive for part in parts), default=0.0),
         kept_input=sum(part.kept_input for part in parts),
     )
 
