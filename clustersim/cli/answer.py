@@ -39,6 +39,17 @@ def print_json(command: str, fields: Mapping[str, Any]) -> None:
     typer.echo(json.dumps(document(command, fields), indent=2))
 
 
+def written_out(made: Mapping[str, Any]) -> str:
+    """Return a document that is a file of its own as JSON, such as a schema."""
+    return json.dumps(made, indent=1)
+
+
+def read_back(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a reader of JSON finds in fields: lists for tuples, keys that are text."""
+    found: dict[str, Any] = json.loads(json.dumps(fields))
+    return found
+
+
 def printed(
     command: str,
     summary: dict[str, Any],

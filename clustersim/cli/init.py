@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from clustersim.cli.answer import written_out
 from clustersim.cli.schema import FileKind, document
 from clustersim.errors import InputError
 
@@ -28,7 +28,7 @@ def init(
     if schemas:
         for what, name in FILES.items():
             made[name] = f"# yaml-language-server: $schema={what}.schema.json\n{made[name]}"
-            made[f"{what}.schema.json"] = json.dumps(document(what), indent=1) + "\n"
+            made[f"{what}.schema.json"] = written_out(document(what)) + "\n"
     _write(folder, made, force)
     beside = "" if folder == Path() else f"{folder}/"
     typer.echo(f"written: {', '.join(beside + name for name in made)}")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from clustersim.cli.answer import print_json
+from clustersim.cli.answer import print_json, read_back
 from clustersim.cli.options import Json, Plugins, Quiet
 from clustersim.cli.progress import progressing
 from clustersim.units import seconds
@@ -30,7 +29,7 @@ def rerun(
 
     with progressing(quiet or as_json) as progress:
         asked = RunQuestion.of(result)
-        found = json.loads(json.dumps(asked.again(progress).summary))
+        found = read_back(asked.again(progress).summary)
     stored = read_summary(result)
     other = [key for key, value in found.items() if stored.get(key) != value]
     facts = {"question": asked.command, "same": not other, "step_time_s": found["step_time_s"], "differs": other}

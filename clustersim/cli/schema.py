@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 import typer
+
+from clustersim.cli.answer import written_out
 
 FileKind = Literal["cluster", "workload", "jobs", "gpu"]
 JsonSchema = dict[str, Any]
@@ -18,7 +19,7 @@ def schema(
     ],
 ) -> None:
     """Print the JSON Schema of a kind of YAML file, for editors: every key, its values, its unit and what it means."""
-    typer.echo(json.dumps(document(what), indent=1))
+    typer.echo(written_out(document(what)))
 
 
 def document(what: FileKind) -> JsonSchema:

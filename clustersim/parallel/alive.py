@@ -6,12 +6,11 @@ the loss, with the activations of all its blocks, or in the backward pass of its
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from clustersim.model.operator import Layer
-    from clustersim.parallel.stages import Stage
+from clustersim.model.operator import Layer
 
 
 class Fullest(NamedTuple):
@@ -28,11 +27,14 @@ class Fullest(NamedTuple):
         return self.kept + self.temporary
 
 
-def fullest(stage: Stage, *, backward: bool) -> Fullest:
-    """Return the fullest moment of a pass of a stage: of a run of like layers the last one, below which most is kept."""
+def fullest(layers: Iterable[tuple[Layer, float]], *, backward: bool) -> Fullest:
+    """Return the fullest moment of a pass of a stage: of a run of like layers the last one, below which most is kept.
+
+    layers: one of each run of like layers, with the bytes that all of the run keep.
+    """
     below, found = 0.0, [Fullest(0.0, 0.0)]
-    for layer, count in stage.layers:
-        below += stage.saved(layer) * count
+    for layer, kept in layers:
+        below += kept
         again = max((rerun.working for rerun in layer.reruns), default=0.0) if backward else 0.0
         found.append(Fullest(below + again, beside(layer, backward=backward)))
     return max(found, key=lambda one: one.total)

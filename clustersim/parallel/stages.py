@@ -106,12 +106,12 @@ class Stage:
     @cached_property
     def forward_peak(self) -> Fullest:
         """The fullest moment of a forward pass, whatever other microbatches keep."""
-        return fullest(self, backward=False)
+        return fullest(self._kept(), backward=False)
 
     @cached_property
     def backward_peak(self) -> Fullest:
         """The fullest moment of a backward pass, the same."""
-        return fullest(self, backward=True)
+        return fullest(self._kept(), backward=True)
 
     def passes(self, letter: str) -> Iterator[tuple[Layer, Steps]]:
         """Yield the layers of one pass (`F`, `B`, or its halves `I` and `W`) in run order, each with its kernels and exchanges.
@@ -170,6 +170,9 @@ class Stage:
     def saved(self, layer: Layer) -> float:
         """Return the bytes of activations that one layer keeps for each microbatch."""
         return math.fsum(op.saved for op in layer.operators) - math.fsum(again.dropped for again in layer.reruns)
+
+    def _kept(self) -> list[tuple[Layer, float]]:
+        return [(layer, self.saved(layer) * count) for layer, count in self.layers]
 
     def _pass(self, layer: Layer) -> _Backward:
         """Return the backward pass of one layer: each operator in reverse, after what must be recomputed for it."""
