@@ -42,7 +42,7 @@ CASES = {
     "no cluster": ("nodes: {}", 1, "cluster is missing"),
     "no nodes": ("cluster: {node: hgx-h100}", 1, "cluster.nodes is missing"),
     "negative": ("cluster: {nodes: -1, node: hgx-h100}", 1, "cluster.nodes: -1 must be at least 1"),
-    "ten million": ("cluster: {nodes: 10000000, node: hgx-h100}", 1, "80000000 GPUs; at most 1000000"),
+    "ten million": ("cluster: {nodes: 10000000, node: hgx-h100}", 1, "80000000 GPUs; at most 2097152"),
     "no such node": ("cluster: {nodes: 1, node: hgx-h10}", 1, "unknown node type 'hgx-h10'; did you mean 'hgx-h100'?"),
     "node is a list": ("cluster: {nodes: 1, node: [1]}", 1, "must be the name of a node type"),
     "extends itself": (

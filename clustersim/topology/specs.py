@@ -15,7 +15,7 @@ from clustersim.config.yaml import Document, Loc
 from clustersim.errors import ConfigError
 from clustersim.topology.hops import Hops
 
-MAX_GPUS = 1_000_000
+MAX_GPUS = 2**21
 MAX_LINKS = 10_000_000
 _CUT = 0.98  # PCIe gets through 48 GB/s of the 48.5 of a 400 Gb/s NIC, which is not worth a word
 
