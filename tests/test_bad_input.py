@@ -181,7 +181,7 @@ CLUSTERS: dict[str, tuple[str | tuple[str, str], str, str]] = {
     "impossible radix": (("radix: 64", "radix: 1"), "8:27", "must be at least 2"),
     "radix too small": (("radix: 64", "radix: 8"), "8:5", "add a tier"),
     "ports beyond the radix": (("radix: 64", "radix: 4, down: 8"), "8:27", "radix 4"),
-    "ten million nodes": (("nodes: 2", "nodes: 10000000"), "3:10", "at most 1000000 can be simulated"),
+    "ten million nodes": (("nodes: 2", "nodes: 10000000"), "3:10", "at most 2097152 can be simulated"),
     "10**40 nodes": (("nodes: 2", f"nodes: {HUGE}"), "3:10", "40 digits"),
     "slowdown of nobody": (("cluster:", "faults: [{node: 7, slowdown: 2}]\ncluster:"), "1:", "there is no node 7"),
     "self link": (edit(EXPLICIT, "a: s0, b: s1", "a: s0, b: s0"), "8:", "a cable from 's0' to itself"),

@@ -56,7 +56,7 @@ def test_a_gigabyte_of_astra_sim_is_two_to_the_thirty() -> None:
         ("topology: [Ring]\nnpus_count: [4]\nbandwidth: [0]\nlatency: [1]", 3, "0 must be greater than 0"),
         ("topology: [Ring]\nnpus_count: [4]\nbandwidth: [1]", 1, "latency is missing"),
         ("topology: [Switch, Ring]\nnpus_count: [8, 9000]\nbandwidth: [1, 1]\nlatency: [1, 1]", 1, "a ring of 9000 is too"),
-        ("topology: [Ring, Ring]\nnpus_count: [99999, 99999]\nbandwidth: [1, 1]\nlatency: [1, 1]", 2, "at most 1000000"),
+        ("topology: [Ring, Ring]\nnpus_count: [99999, 99999]\nbandwidth: [1, 1]\nlatency: [1, 1]", 2, "at most 2097152"),
         ("topology: [Ring]\nnpus_count: [1]\nbandwidth: [1]\nlatency: [1]\ngpu: h200", 5, "h200"),
     ],
 )  # fmt: skip
