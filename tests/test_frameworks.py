@@ -56,7 +56,7 @@ def test_gradients_go_by_the_precision_of_the_training():
 def test_recipes_name_columns_of_runs_and_keys_that_have_defaults():
     columns = {field.name for field in fields(Run)}
     found = [(one, recipe) for one in everything() for recipe in one.recipes]
-    assert len(found) == 10
+    assert len(found) == 14
     for one, recipe in found:
         assert set(recipe.of) <= columns
         assert set(recipe.values) <= set(one.defaults)
