@@ -6,6 +6,7 @@ time. Points that a worker had when its node was lost go to others. Nodes that j
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections import Counter, deque
 from collections.abc import Generator, Iterator, Sequence
@@ -81,7 +82,7 @@ def _connected(address: str) -> Iterator[Any]:
         yield ray
         return
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except KeyboardInterrupt:
         raise
     except (Exception, SystemExit) as error:  # Ray ends the process where a cluster answers and does not let it in
