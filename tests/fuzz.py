@@ -457,6 +457,8 @@ def judged(arguments: list[str], main: Callable[[], object]) -> tuple[int, Findi
         return -1, Finding("traceback", arguments, traceback.format_exc()[-1500:])
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - peak
     said = [line for line in err.getvalue().splitlines() if line]
+    if len(said) > 1 and said[1].startswith("what fits by "):  # below a job that does not fit: changes, a line each
+        said = said[:1] + [line for line in said[2:] if not line.startswith("  ")]
     if code not in (0, 2):
         return -1, Finding(f"exit code {code}", arguments, err.getvalue()[-500:])
     if code == 2 and (len(said) != 1 or not said[0].startswith("clustersim: ")):

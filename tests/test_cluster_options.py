@@ -105,7 +105,7 @@ def test_run_and_show_take_them(monkeypatch, capsys, tmp_path):
     [
         ({"cluster.gpu": "rtx-4090"}, "no shipped type of node has rtx-4090"),
         ({"cluster.gpu": "h1000"}, "unknown GPU 'h1000'; did you mean"),
-        ({"cluster.foo": 1}, "(command line): unknown key 'foo'; known: name, node, nodes"),
+        ({"cluster.foo": 1}, "(command line): unknown key 'foo'; known: jitter, name, node, nodes, pools"),
         ({"cluster.nodes": 0}, "(command line): cluster.nodes"),
         ({"cluster.nodes.x": 3}, "nodes is a single value and has no keys"),
         ({"parallelism.tp": 2}, "parallelism.tp: is no key of a topology"),

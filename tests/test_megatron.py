@@ -127,7 +127,7 @@ def test_arguments_without_effect_are_ignored_and_listed_once(tmp_path, monkeypa
     more = "lr: 1e-4\ntrain-iters: 100\nuse-mcore-models: true\nrotary-base: 500000\nattention-softmax-in-fp32: true\n"
     more += "transformer-impl: local\ngroup-query-attention: true\nnum-query-groups: 8\ntraining: {weight-decay: 0.1}\n"
     path = tmp_path / "t.yaml"
-    path.write_text(f"{PLAIN}{more}tp-comm-overlap: true\n", encoding="utf-8")
+    path.write_text(f"{PLAIN}{more}tp-comm-split-ag: true\n", encoding="utf-8")
     outputs = []
     for form in ([], ["--json"]):
         arguments = ["run", "hgx_h100_8", str(path), "--no-save", "--predictor", "roofline", *form]
@@ -141,10 +141,10 @@ def test_arguments_without_effect_are_ignored_and_listed_once(tmp_path, monkeypa
         *("lr", "train-iters", "use-mcore-models", "rotary-base", "attention-softmax-in-fp32"),
         *("transformer-impl", "group-query-attention", "weight-decay"),
     ]
-    assert said["not_modelled"] == ["tp-comm-overlap"]
+    assert said["not_modelled"] == ["tp-comm-split-ag"]
     text = " ".join(outputs[0].split())  # long lists are folded
     assert f"ignored, no effect on the time of a step: {', '.join(said['no_effect'])} ignored, not modelled" in text
-    assert "ignored, not modelled: tp-comm-overlap\n" in outputs[0]
+    assert "ignored, not modelled: tp-comm-split-ag\n" in outputs[0]
 
 
 def test_an_override_may_be_ignored_too():

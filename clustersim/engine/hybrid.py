@@ -4,7 +4,8 @@ Tasks that hold no link end when the later of their predecessors has ended and t
 to wait for that in simulated time. Those that hold links are gone through in the order in which they begin. Each is taken to
 run as if alone, and what follows from its end is found ahead of time. When another one begins meanwhile with which it could
 overfill a link, what was found ahead is taken back, which nothing that has happened depends on, and SimPy plays both to
-their ends.
+their ends. A task holds its links from begin to end, latencies included, as it does where SimPy plays all: so both have the
+same sums, where a last digit would grow from one meeting to the next.
 """
 
 from __future__ import annotations
@@ -52,11 +53,7 @@ class _Ahead:
         self.transfers = Transfers(self.env, capacity)
         self.graph, self.activities = graph, tasks.activities
         slot = graph.arrays[2]
-        idle, before, after = (np.append(column, 0.0)[slot].tolist() for column in tasks.times)
-        self.seconds: list[float] = idle
-        self.before: list[float] = before
-        self.after: list[float] = after
-        """Seconds before the first byte of a node moves, and after its last one has."""
+        self.seconds: list[float] = np.append(tasks.times.idle, 0.0)[slot].tolist()
         self.holds: list[bool] = np.array([*(len(one.asked.links) > 0 for one in self.activities), False])[
             slot
         ].tolist()
@@ -65,7 +62,7 @@ class _Ahead:
         self.missing = bytearray(missing.astype(np.uint8).tobytes())
         self.ends: list[float] = ends.tolist()
         self.begins: list[tuple[float, int]] = []
-        """When the first bytes of tasks move that hold links, the first one first …"""
+        """When tasks begin that hold links, the first one first …"""
         self.begin: dict[int, float] = {}
         """… and by node, unless that was taken back."""
         self.links = Occupancy(capacity, self.activities, graph.slot)
@@ -76,8 +73,7 @@ class _Ahead:
     def play(self) -> tuple[Floats, SimpyPart]:
         """Go through all beginnings, and through SimPy's events between them."""
         begins, begin, queue = self.begins, self.begin, self.env._queue
-        a, b, ends, seconds, after = self.graph.a, self.graph.b, self.ends, self.seconds, self.after
-        take = self.links.take
+        ends, seconds, take = self.ends, self.seconds, self.links.take
         while begins or queue:
             if queue and (not begins or queue[0][:2] <= (begins[0][0], NORMAL)):
                 self.env.step()
@@ -86,9 +82,8 @@ class _Ahead:
             if begin.get(node) != time:
                 continue
             del begin[node]
-            one, other = ends[a[node]], ends[b[node]]
-            end = ends[node] = (one if one > other else other) + seconds[node]
-            tight = take(node, time, end - after[node])
+            end = ends[node] = time + seconds[node]
+            tight = take(node, time, end)
             if tight:
                 call = partial(self.meet, node, tight)
                 heappush(queue, (time, NORMAL, next(self.env._eid), Timer([call])))
@@ -98,7 +93,7 @@ class _Ahead:
         return np.array(ends), SimpyPart(self.segment_ends, next(self.env._eid), self.transfers.flows.solves)
 
     def meet(self, node: int, tight: list[int], _: simpy.Event) -> None:
-        """Let SimPy play a task whose bytes begin to move, and those that it wakes, which were alone on a link so far."""
+        """Let SimPy play a task that begins, and those that it wakes, which were alone on a link so far."""
         for one in self.links.asleep(tight, self.env.now):
             self.take_back(one)
             self.links.wake(one)
@@ -125,8 +120,7 @@ class _Ahead:
     def ready(self, node: int) -> None:
         """Go on with a node whose predecessors are over."""
         if self.holds[node]:
-            started = max(self.ends[self.graph.a[node]], self.ends[self.graph.b[node]])
-            self.begin[node] = time = started + self.before[node]
+            self.begin[node] = time = max(self.ends[self.graph.a[node]], self.ends[self.graph.b[node]])
             heappush(self.begins, (time, node))
         else:
             self.ended(node)
@@ -134,7 +128,7 @@ class _Ahead:
     def ended(self, node: int) -> None:
         """Find what follows from the end of a node, be it ahead of time."""
         a, b, after = self.graph.a, self.graph.b, self.graph.after
-        ends, seconds, holds, before, missing = self.ends, self.seconds, self.holds, self.before, self.missing
+        ends, seconds, holds, missing = self.ends, self.seconds, self.holds, self.missing
         over = [node]
         for one in over:  # grows while it is read
             for following in after[one]:
@@ -145,7 +139,7 @@ class _Ahead:
                 first, second = ends[a[following]], ends[b[following]]
                 time = first if first > second else second
                 if holds[following]:
-                    self.begin[following] = time = time + before[following]
+                    self.begin[following] = time
                     heappush(self.begins, (time, following))
                 else:
                     ends[following] = time + seconds[following]

@@ -7,6 +7,7 @@ the links, or what it loses to others on shared links.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -66,7 +67,7 @@ def _cut(span: Span) -> Iterator[tuple[str, float]]:
         yield span.stream, took
         return
     work = min(activity.compute, took)
-    total = sum(activity.moving.values()) or 1.0
+    total = math.fsum(activity.moving.values()) or 1.0
     yield COMPUTE, work
     yield from ((family, (took - work) * seconds / total) for family, seconds in activity.moving.items())
 
@@ -99,7 +100,7 @@ def _exposed(path: Path) -> _Exposed:
     sizes: defaultdict[tuple[Variant, int], float] = defaultdict(float)
     visible: dict[Activity, dict[str, float]] = {}
     for span, times in path:
-        seconds = sum(s for stream, s in _cut(span) if stream not in (COMPUTE, HOST))
+        seconds = math.fsum(s for stream, s in _cut(span) if stream not in (COMPUTE, HOST))
         total += seconds * times
         if span.activity is None:
             continue
@@ -123,14 +124,14 @@ def _visible(activity: Activity) -> dict[str, float]:
 
 def _by_link(path: Path, topology: Topology, limits: Iterable[Limit]) -> list[dict[str, Any]]:
     exposed = _exposed(path)
-    step = sum((span.end - span.start) * times for span, times in path)
+    step = math.fsum((span.end - span.start) * times for span, times in path)
     found: dict[tuple[object, ...], tuple[float, set[int]]] = {}
     for one in limits:
         key = _key(one.links, topology)
         seconds, links = found.get(key, (0.0, set()))
         found[key] = seconds + exposed.sizes[one.call] * one.seconds, links | set(one.links.tolist())
     rows = [_link(sorted(links), seconds, topology) for seconds, links in found.values()]
-    rest = exposed.seconds - exposed.shared - sum(row["path_s"] for row in rows)
+    rest = exposed.seconds - exposed.shared - math.fsum(row["path_s"] for row in rows)
     others = {COMPUTING: step - exposed.seconds, LATENCY: rest, SHARING: exposed.shared}
     rows += [{"link": None, "what": what, "path_s": seconds} for what, seconds in others.items() if seconds]
     return sorted(rows, key=lambda row: -row["path_s"])

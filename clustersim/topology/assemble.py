@@ -6,6 +6,7 @@ Links: those inside nodes (`nvlink-up[g]`, `nvlink-down[g]` of GPU g, `pcie-…`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -127,7 +128,7 @@ def _counts(cluster: NodeSpecs, network: BuiltFabric | None, links: int) -> dict
     gpus = cluster.nodes * cluster.node.gpus.count
     head = {"nodes": cluster.nodes, "gpus": gpus, "nics": cluster.endpoints}
     drawn = [own.nodes * own.node.power.max for own in cluster.parts if own.node.power]
-    power = {"power": sum(drawn)} if len(drawn) == len(cluster.parts) else {}
+    power = {"power": math.fsum(drawn)} if len(drawn) == len(cluster.parts) else {}
     return {**head, **(limited(cluster, network) if network else {}), "links": links, **power}
 
 
