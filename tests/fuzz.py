@@ -27,12 +27,13 @@ from typing import Any, NamedTuple
 
 from clustersim import files
 from clustersim.collectives import model
+from clustersim.topology.specs import MAX_GPUS
 
 SECONDS = 10
 WORK = ("steps", "global_batch")
 """Numbers that ask for as much real work as they say."""
-MEMORY = 512 * 2**20
-"""Bytes by which one input may raise the peak of the process."""
+MEMORY = 512 * MAX_GPUS
+"""Bytes by which one input may raise the peak of the process: so many for each GPU of the largest cluster that there may be."""
 
 CLUSTER = {
     "cluster": {"name": "two", "nodes": 2, "node": {"extends": "hgx-h100", "gpus": {"count": 4}, "nics": {"count": 4}}},
