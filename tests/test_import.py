@@ -45,6 +45,13 @@ SHELL = {
     "not": ("if [ ! 1 = 2 ]; then\nA=1\nfi\nrun ${A:-2}", "run 1"),
     "loops": ("A=1\nfor x in 1 2; do\n  A=2\ndone\nrun $A", "run 1"),
     "functions": ("f() {\n  A=2\n}\nA=1\nrun $A", "run 1"),
+    "functions that run something": ("run 1\nf() {\n  run 2\n}\nfunction g {\n  run 3\n}", "run 1"),
+    "functions whose body is on the next line": ("f()\n{\n  A=2\n}\nA=1\nrun $A", "run 1"),
+    "a default of what is set to nothing": ("A=\nrun x${A-1} x${A:-2}", "run x x2"),
+    "a pipe": ("run --x 1 2>&1 | tee --y log", "run --x 1"),
+    "redirections": ("run --x 1 >> out.txt 2>err.txt --y < in.txt &", "run --x 1 --y"),
+    "what runs otherwise": ("run --x || exit 1", "run --x"),
+    "a quoted pipe": ("run --x '|' --y \">\"", "run --x | --y >"),
     "what programs print": ("A=$(hostname)x\nrun --a $A", "run --a x"),
     "two on a line": ("A=1; B=2; run $A $B", "run 1 2"),
 }

@@ -1,8 +1,9 @@
 """What a launch script would run, read and never run: variables, arrays, continued lines, sums and simple conditions of bash.
 
 Known are assignments (`A=1`, `A=(…)`, `A+=…`, export, local, declare), `$A`, `${A}`, `${A:-default}`, `${A[@]}`, `$((…))`,
-quotes, comments, `if` with `[ … ]` or `[[ … ]]`, and commands. Loops, functions, `case` and what other programs print
-(`$(…)`) are left out; a variable that only they or the environment would set is one that nobody sets.
+quotes, comments, `if` with `[ … ]` or `[[ … ]]`, and commands up to a pipe, without redirections. Loops, functions, groups,
+`case` and what other programs print (`$(…)`) are left out; a variable that only they or the environment would set is one that
+nobody sets.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ _VARIABLE = re.compile(
 )
 _BRACED = re.compile(r"(?P<name>\w+)(?P<all>\[[@*]\])?(?:(?P<how>:?[-=])(?P<default>.*))?$", re.DOTALL)
 _KEYWORDS = {"export", "local", "declare", "readonly"}
+_FUNCTION = re.compile(r"(function\s+\w+\s*(\(\s*\))?|\w+\s*\(\s*\))\s*(\{.*)?", re.DOTALL)
+_REDIRECTION = re.compile(r"(?:\d*|&)(?:>>?|<{1,3})(?P<target>.*)", re.DOTALL)
+_AFTER = {"|", "|&", "||", "&"}
+"""Words behind which another command begins."""
 _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -58,11 +63,11 @@ class Shell:
         skipped = 0
         for statement in statements(self.path, text):
             first = statement.split(None, 1)[0] if statement.split() else ""
-            if first in ("for", "while", "until", "case") or re.match(r"(function\s+)?\w+\s*\(\s*\)\s*\{?$", statement):
+            if first in ("for", "while", "until", "case"):
                 skipped += 1
-            elif first in ("done", "esac", "}") and skipped:
+            elif first in ("done", "esac") and skipped:
                 skipped -= 1
-            elif skipped:
+            elif skipped or first.startswith("{") or _FUNCTION.fullmatch(statement):
                 continue
             elif first in ("if", "elif", "else", "fi"):
                 self._branch(first, statement, branches)
@@ -119,7 +124,7 @@ class Shell:
             return
         while words and _ASSIGN.fullmatch(words[0]):
             words = words[1:]
-        if found := self.expand(" ".join(words)):
+        if found := self.expand(" ".join(_own(words))):
             self.commands.append(found)
 
     def _assign(self, word: str) -> None:
@@ -160,15 +165,12 @@ class Shell:
             return self._sum(found["sum"], depth)
         inner = _BRACED.fullmatch(found["brace"]) if found["brace"] is not None else None
         name = inner["name"] if inner else found["name"] or ""
-        value = " ".join(self.variables.get(name, []))
-        if value or name in self.variables:
-            return value or (
-                self._replaced(_unquoted(inner["default"] or ""), depth + 1) if inner and inner["how"] else ""
-            )
-        if inner and inner["how"]:
+        value, known = " ".join(self.variables.get(name, [])), name in self.variables
+        if inner and inner["how"] and not (value if inner["how"].startswith(":") else known):
             return self._replaced(_unquoted(inner["default"]), depth + 1)
-        self.unset[name] = None
-        return ""
+        if not known:
+            self.unset[name] = None
+        return value
 
     def _sum(self, text: str, depth: int) -> str:
         """Return a sum of whole numbers, nothing where it has none."""
@@ -187,6 +189,18 @@ def _number(node: ast.expr) -> int:
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
         return _OPERATORS[type(node.op)](_number(node.left), _number(node.right)) % 10**18
     raise ValueError("no sum of whole numbers")
+
+
+def _own(words: Sequence[str]) -> Iterator[str]:
+    """Yield the words of a command up to a pipe or the next one, without redirections and their targets."""
+    targets = 0
+    for word in words:
+        if word in _AFTER:
+            return
+        found = _REDIRECTION.fullmatch(word)
+        if found is None and not targets:
+            yield word
+        targets = int(found is not None and not found["target"])
 
 
 def _quoted(word: str) -> bool:
@@ -227,10 +241,9 @@ def statements(path: str, text: str) -> Iterator[str]:
     """Yield the statements of a script, comments and continued lines gone; an array or a quote may span lines."""
     found, quote, depth = "", "", 0
     joined = text.replace("\r\n", "\n").replace("\\\n", " ")
-    place, line = 0, 1
+    place = 0
     while place < len(joined):
         letter = joined[place]
-        line += letter == "\n"
         if quote:
             quote = "" if letter == quote and joined[place - 1] != "\\" else quote
         elif letter in "\"'":
