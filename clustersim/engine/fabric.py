@@ -190,9 +190,8 @@ class Running(Timer):
         self.ends: list[float] | None = None  # when each half segment ended, once awake
         self.version = 0
         self.begun = started  # of the half segment
-        self.on_time = (
-            True  # nothing has slowed it yet: each half segment ends when it would end alone, to the last digit
-        )
+        # nothing has slowed it yet: each half segment ends when it would end alone, to the last digit
+        self.on_time = True
 
     def alone(self) -> float:
         """Return when the half segment would end alone, if nothing has slowed the run before."""
@@ -209,12 +208,6 @@ class Transfers:
         self.begun = count()
         self.armed = 0
         self.dirty = False
-
-    def start(self, activity: Activity, done: Callable[[list[float] | None], None]) -> None:
-        """Start `activity` now; call `done` at its end with the ends of its half segments."""
-        run = Running([], activity, self.env.now, done)
-        run.ends = []
-        self._enter(run, 0, self.env.now)
 
     def wake(self, run: Running) -> None:
         """Put a run where it would be by now, if it had run as if alone, and let it go on from there."""
@@ -255,12 +248,10 @@ class Transfers:
     def _landed(self, run: Running) -> None:
         """End a flow, when what is computed beside it is over too."""
         segment = run.activity.segments[run.index // 2]
-        if not segment.beside:
-            self._end(run)
-        elif run.on_time:
-            self._at(run, run.alone(), self._end)
+        if segment.beside:
+            self._until(run, run.begun + segment.over(self.env.now - run.begun), self._end)
         else:
-            self._at(run, run.begun + segment.over(self.env.now - run.begun), self._end)
+            self._end(run)
 
     def _end(self, run: Running) -> None:
         assert run.ends is not None
@@ -305,9 +296,7 @@ class Transfers:
         if not slots:
             return
         late = {slot for slot in slots if not self.flows.on_time(slot)}
-        landed = sorted(
-            [(*self.moving.pop(slot), slot) for slot in slots], key=itemgetter(0)
-        )  # in the order of their begin
+        landed = sorted([(*self.moving.pop(slot), slot) for slot in slots], key=itemgetter(0))  # as they began
         self.flows.remove(*slots)
         self._touch()
         for _, run, slot in landed:
@@ -339,7 +328,7 @@ class Fabric:
         tight = self.reservations.sleep(asked)
         if tight:
             self._wake_all(tight)
-            self.transfers.start(activity, partial(self._finish, asked, done))
+            self._awake(Running(self.slept, activity, env._now, done))
         else:  # its links cannot be full, as the peaks of all that hold them fit
             run = Running(self.slept, activity, env._now, done)
             self.sleepers[run] = None
@@ -364,8 +353,11 @@ class Fabric:
             if any(link in short for link, _ in asked.few) if asked.few else mark[asked.links].any():
                 del self.sleepers[run]
                 self.reservations.rise(asked)
-                run.done = partial(self._finish, asked, run.done)
-                self.transfers.wake(run)
+                self._awake(run)
+
+    def _awake(self, run: Running) -> None:
+        run.done = partial(self._finish, run.activity.asked, run.done)
+        self.transfers.wake(run)
 
     def _finish(
         self, asked: Asked, done: Callable[[list[float] | None], None], segment_ends: list[float] | None
