@@ -141,6 +141,14 @@ def _levels(row: Ints, change: Floats) -> Floats:
     return held
 
 
+class Uncontended(NamedTuple):
+    """A step if nobody slows anybody: what nodes take, when they end, and who would meet."""
+
+    seconds: Floats
+    ends: Floats
+    met: Met
+
+
 class Slowed(NamedTuple):
     """What SimPy found of tasks that meet, by node."""
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Ints
+from clustersim.arrays import Floats, Ints
 from clustersim.engine.fabric import Activity, Segment
 from clustersim.engine.program import Program, Task, TemplateKey
 
@@ -93,6 +93,12 @@ class StepGraph:
     def arrays(self) -> tuple[Ints, Ints, Ints]:
         """The columns `a`, `b` and `slot` as arrays."""
         return np.array(self.a), np.array(self.b), np.array(self.slot)
+
+    def starts(self, ends: Floats) -> Floats:
+        """Return when nodes begin, given when they end."""
+        a, b, _ = self.arrays
+        found: Floats = np.maximum(ends[a], ends[b])
+        return found
 
     @cached_property
     def levels(self) -> list[int]:

@@ -10,9 +10,10 @@ same sums, where a last digit would grow from one meeting to the next.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -20,10 +21,10 @@ import simpy
 from simpy.events import NORMAL
 
 from clustersim.arrays import Floats
+from clustersim.engine.contention import Holders, Uncontended
 from clustersim.engine.fabric import Activity, Running, Timer, Transfers
 from clustersim.engine.graph import StepGraph
 from clustersim.engine.occupancy import Occupancy
-from clustersim.engine.tasks import Tasks
 from clustersim.garbage import uncollected
 
 
@@ -36,36 +37,44 @@ class SimpyPart(NamedTuple):
     solves: int
 
 
-def hybrid(capacity: Floats, graph: StepGraph, tasks: Tasks, ends: Floats, quiet: float) -> tuple[Floats, SimpyPart]:
+def hybrid(
+    capacity: Floats, graph: StepGraph, activities: Sequence[Activity], holders: Holders, alone: Uncontended
+) -> tuple[Floats, SimpyPart]:
     """Return when each node ends, and what SimPy did, which plays those that may slow each other.
 
-    capacity: bytes/s of each link that can be short. ends: when nodes end if nobody slows anybody, which is so until `quiet`.
+    capacity: bytes/s of each link that can be short. activities: of each slot. alone: right until the first two meet.
     """
     with uncollected():
-        return _Ahead(capacity, graph, tasks, ends, quiet).play()
+        return _Ahead(capacity, graph, activities, holders, alone).play()
 
 
 class _Ahead:
     """A step under way. A node has its time of `ends` as soon as none of its predecessors is missing."""
 
-    def __init__(self, capacity: Floats, graph: StepGraph, tasks: Tasks, ends: Floats, quiet: float) -> None:
+    def __init__(
+        self,
+        capacity: Floats,
+        graph: StepGraph,
+        activities: Sequence[Activity],
+        holders: Holders,
+        alone: Uncontended,
+    ) -> None:
         self.env = simpy.Environment()
         self.transfers = Transfers(self.env, capacity)
-        self.graph, self.activities = graph, tasks.activities
-        slot = graph.arrays[2]
-        self.seconds: list[float] = np.append(tasks.times.idle, 0.0)[slot].tolist()
-        self.holds: list[bool] = np.array([*(len(one.asked.links) > 0 for one in self.activities), False])[
-            slot
-        ].tolist()
-        over = ends <= quiet
+        self.graph, self.activities = graph, activities
+        self.seconds: list[float] = alone.seconds.tolist()
+        self.holds = bytearray(len(self.seconds))
+        for node in holders.node.tolist():
+            self.holds[node] = True
+        over = alone.ends <= graph.starts(alone.ends)[alone.met.node].min(initial=inf)
         missing = 2 - over[graph.arrays[0]].astype(np.uint8) - over[graph.arrays[1]]
-        self.missing = bytearray(missing.astype(np.uint8).tobytes())
-        self.ends: list[float] = ends.tolist()
+        self.missing = bytearray(missing)
+        self.ends: list[float] = alone.ends.tolist()
         self.begins: list[tuple[float, int]] = []
         """When tasks begin that hold links, the first one first …"""
         self.begin: dict[int, float] = {}
         """… and by node, unless that was taken back."""
-        self.links = Occupancy(capacity, self.activities, graph.slot)
+        self.links = Occupancy(capacity, activities, graph.slot, holders)
         self.segment_ends: dict[int, list[float]] = {}
         for node in np.flatnonzero((missing == 0) & ~over).tolist():
             self.ready(node)

@@ -9,7 +9,8 @@ from typing import cast
 
 import numpy as np
 
-from clustersim.arrays import Floats
+from clustersim.arrays import Floats, distinct
+from clustersim.engine.contention import Holders
 from clustersim.engine.fabric import Activity
 from clustersim.engine.flows import FITS, Asked
 
@@ -18,17 +19,19 @@ class Occupancy:
     """Which nodes of a graph hold links.
 
     Most tasks hold a few links that nobody else holds: for them it is known by link until when that is so, and nothing is
-    done when they end. What tasks ask that hold many links is added up by arrays.
+    done when they end, other than with the fabric's reservations, where each end is an event. What tasks ask that hold many
+    links is added up by arrays.
     """
 
-    def __init__(self, capacity: Floats, activities: Sequence[Activity], slot: Sequence[int]) -> None:
+    def __init__(self, capacity: Floats, activities: Sequence[Activity], slot: Sequence[int], holders: Holders) -> None:
         """capacity: bytes/s by link. activities: by slot, slot: by node."""
-        self.asked = [activity.asked for activity in activities]
+        self.asked: dict[int, Asked] = {place: activities[place].asked for place in distinct(holders.slot).tolist()}
+        """By slot, of those that hold links."""
         self.slot = slot
         self.ends = [0.0] * len(slot)
         """By node, when it needs its links no more; infinite while that is not known."""
         self.most = capacity * FITS
-        self.fits = [bool((asked.peaks <= self.most[asked.links]).all()) for asked in self.asked]
+        self.fits = {place: bool((one.peaks <= self.most[one.links]).all()) for place, one in self.asked.items()}
         """By slot, whether what is done there cannot overfill a link alone."""
         self.users: list[tuple[int, ...]] = [()] * len(capacity)
         """By link, those that hold it and few others …"""

@@ -10,14 +10,14 @@ times that SimPy finds, float for float. Where a few tasks slow each other, `con
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from clustersim.arrays import Floats
-from clustersim.engine.contention import Holders, Meetings, Met
+from clustersim.engine.contention import Holders, Meetings, Met, Uncontended
 from clustersim.engine.graph import StepGraph
 from clustersim.engine.hybrid import SimpyPart, hybrid
 from clustersim.engine.record import Record
@@ -40,36 +40,24 @@ def static(
     seconds = np.append(tasks.times.idle, 0.0)[graph.arrays[2]]  # the last one is that of joins, slot -1
     ends = longest(graph, seconds)
     holders = holders or Holders(graph, tasks.activities, capacity)
-    met = holders.met(tasks.times, _starts(graph, ends), ends)
+    met = holders.met(tasks.times, graph.starts(ends), ends)
     if not len(met.node):
         return _record(graph, tasks, ends, met, "static", SimpyPart({}, 0, 0))
     if not meeting:
         return None
-    meetings = Meetings(capacity, tasks.activities, graph.slot)
-    agreed = _agreed(graph, tasks, holders, meetings, ends)
+    alone = Uncontended(seconds, ends, met)
+    agreed = _agreed(graph, tasks, holders, Meetings(capacity, tasks.activities, graph.slot), alone)
     if agreed is not None:
-        return _record(
-            graph,
-            tasks,
-            agreed.ends,
-            agreed.met,
-            "hybrid",
-            SimpyPart(agreed.segment_ends, meetings.events, meetings.solves),
-        )
-    ends, played = hybrid(capacity, graph, tasks, ends, float(_starts(graph, ends)[met.node].min()))
+        return _record(graph, tasks, agreed.ends, agreed.met, "hybrid", agreed.played)
+    ends, played = hybrid(capacity, graph, tasks.activities, holders, alone)
     return _record(graph, tasks, ends, None, "hybrid", played)
 
 
 def _record(graph: StepGraph, tasks: Tasks, ends: Floats, met: Met | None, player: str, played: SimpyPart) -> Record:
-    starts, end = _starts(graph, ends), float(ends.max())
+    starts, end = graph.starts(ends), float(ends.max())
     return Record(
         graph, tasks, starts, ends, played.segment_ends, 0.0, end, played.events, played.solves, player, met=met
     )
-
-
-def _starts(graph: StepGraph, ends: Floats) -> Floats:
-    a, b, _ = graph.arrays
-    return np.maximum(ends[a], ends[b])
 
 
 def longest(graph: StepGraph, seconds: Floats, known: Sequence[float] = (0.0,)) -> Floats:
@@ -100,28 +88,23 @@ class Agreed(NamedTuple):
     """Times of a step with which all agree: who meets whom, and what those who meet take."""
 
     ends: Floats
-    segment_ends: Mapping[int, list[float]]
     met: Met
+    played: SimpyPart
 
 
-def _agreed(graph: StepGraph, tasks: Tasks, holders: Holders, meetings: Meetings, ends: Floats) -> Agreed | None:
-    """Return the times with which all agree; None where too many different ones meet, or all others shift again and again.
-
-    ends: of the nodes, if nobody slowed anybody.
-    """
-    alone = np.append(tasks.times.idle, 0.0)[graph.arrays[2]]
-    took: dict[int, float] = {}
+def _agreed(graph: StepGraph, tasks: Tasks, holders: Holders, meetings: Meetings, alone: Uncontended) -> Agreed | None:
+    """Return the times with which all agree; None where too many different ones meet, or all others shift again and again."""
+    ends, met, took = alone.ends, alone.met, dict[int, float]()
     for _ in range(ROUNDS):
-        starts = _starts(graph, ends)
-        met = holders.met(tasks.times, starts, ends)
-        played = meetings.play(met.together(), starts)
+        played = meetings.play(met.together(), graph.starts(ends))
         if played is None:
             return None
         if played.seconds == took:
-            return Agreed(ends, played.segment_ends, met)
+            return Agreed(ends, met, SimpyPart(played.segment_ends, meetings.events, meetings.solves))
         nodes = played.seconds.keys() | took.keys()
         changed = min(node for node in nodes if played.seconds.get(node) != took.get(node))
-        took, seconds = played.seconds, alone.copy()
+        took, seconds = played.seconds, alone.seconds.copy()
         seconds[list(took)] = list(took.values())
         ends = longest(graph, seconds, ends[:changed].tolist())
+        met = holders.met(tasks.times, graph.starts(ends), ends)
     return None
