@@ -52,6 +52,21 @@ class Flow(NamedTuple):
 _FREE = Flow.of("", 0.0, 0.0, np.inf)
 
 
+class SlotRows(NamedTuple):
+    """Rows by slot, one number at a time."""
+
+    rate: memoryview[float]
+    remaining: memoryview[float]
+    """Bytes left …"""
+    since: memoryview[float]
+    """… at this time."""
+    lands: memoryview[float]
+    """When it is over; a free slot never is."""
+    bound: memoryview[float]
+    alone: memoryview[float]
+    """When it lands if nothing slows it, infinite once that has happened."""
+
+
 class Flows:
     """Flows under way, by slot."""
 
@@ -79,10 +94,7 @@ class Flows:
 
     def _rows(self, rows: Floats) -> None:
         self.rate, self.remaining, self.since, self.lands, self.bound, self.alone = rows
-        """By slot, with bytes left at `since`; a flow is over when it lands, a free slot never. alone: when it lands if nothing
-        slows it, infinite once that has happened."""
-        self.by_slot = tuple(cast("memoryview[float]", row.data) for row in rows)
-        """The same, one by one."""
+        self.by_slot = SlotRows(*(cast("memoryview[float]", row.data) for row in rows))
 
     def add(self, flow: Flow, left: float, now: float, alone: float = inf) -> int:
         """Return the slot of a flow that has `left` bytes to move; its rate is zero until `solve`.
@@ -111,7 +123,7 @@ class Flows:
 
     def remove(self, *slots: int) -> None:
         """Take away flows."""
-        rates, _, _, lands, _, _ = self.by_slot
+        rates, lands = self.by_slot.rate, self.by_slot.lands
         wide = [slot for slot in slots if slot not in self.few]
         if wide:
             self._remove(wide)
@@ -152,21 +164,21 @@ class Flows:
         self.changed.clear()
         self.level, self.wide = np.inf, False
         if self._all_few:
-            lands = self.by_slot[3]
+            lands = self.by_slot.lands
             return min([lands[slot] for slot in self.few], default=inf)
         return float(self.lands.min(initial=np.inf))
 
     def due(self, time: float) -> list[int]:
         """Return the slots of what lands by `time`."""
         if self._all_few:
-            lands = self.by_slot[3]
+            lands = self.by_slot.lands
             return sorted(slot for slot in self.few if lands[slot] <= time)
         due: list[int] = np.flatnonzero(self.lands <= time).tolist()
         return due
 
     def on_time(self, slot: int) -> bool:
         """Return whether nothing has slowed a flow so far."""
-        return bool(self.by_slot[5][slot] < inf)
+        return bool(self.by_slot.alone[slot] < inf)
 
     @property
     def _all_few(self) -> bool:
@@ -208,7 +220,7 @@ class Flows:
     def _filled(self, slots: list[int]) -> dict[int, float]:
         """Return the rates of a few flows that share links with no others: what rises with all until it is full, by hand."""
         limits, used, _, _, full = self.by_link
-        bounds = self.by_slot[4]
+        bounds = self.by_slot.bound
         on, few, rates = self.on, self.few, dict[int, float]()
         room = {link: limits[link] for slot in slots for link, _ in few[slot]}
         left = {slot: bounds[slot] for slot in slots}
