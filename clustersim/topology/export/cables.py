@@ -17,15 +17,14 @@ def cabled(document: Document) -> Topology:
 
     Raises ConfigError as `build` does.
     """
-    built = build(document)
     if is_astra(document) or ((document.data.get("fabric") or {}).get("routing") or {}).get("mode", BUNDLES) != BUNDLES:
-        return built
+        return build(document)
     data = deep_merge(document.data, {"fabric": {"routing": {"mode": "dmodk"}}})
     data["faults"] = [f for f in data.get("faults") or [] if not _bundle(f.get("link"))]
     try:
         return build(Document(document.path, data, document.positions))
     except ConfigError:
-        return built  # of a kind that has no such routing and bundles nothing
+        return build(document)  # of a kind that has no such routing and bundles nothing, or wrong anyway
 
 
 def _bundle(link: str | None) -> bool:
