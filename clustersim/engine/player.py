@@ -1,4 +1,4 @@
-"""Who plays the graph of a step: SimPy, or the longest path where that is proved to be the same."""
+"""Who plays the graph of a step: SimPy, or the longest path where that is proved to be the same, or both."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from clustersim.engine.tasks import TaskKinds, Tasks
 from clustersim.memo import Memo
 
 Engine = Literal["simpy", "auto", "static"]
-"""Who plays a step: SimPy; the static player where it is proved to be exact, else SimPy; or the static player alone."""
+"""Who plays a step: SimPy; the longest path where that is proved to be exact, with SimPy for tasks that slow each other; or the
+longest path alone."""
 NODES = 2_000_000
 """Nodes of all graphs that are kept, of some hundred bytes each."""
 TASKS = 10
@@ -145,7 +146,7 @@ class Player:
         capacity, graph = compiled.plan.network.capacity, compiled.graph
         record = None
         if self.engine != "simpy":
-            record = static(capacity, graph, tasks, self.engine == "auto", compiled.holders)
+            record = static(capacity, graph, tasks, compiled.holders, meeting=self.engine == "auto")
         if record is None and self.engine != "static":
             [[record]] = simulate([compiled.plan], progress, graphs=[graph], tasks=[tasks])
         if record is None or compiled.periods is None:

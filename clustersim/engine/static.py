@@ -29,17 +29,14 @@ WIDE = 16
 """Nodes of a level, in the mean, from which on arrays are faster than one node after the other."""
 
 
-def static(
-    capacity: Floats, graph: StepGraph, tasks: Tasks, meeting: bool = False, holders: Holders | None = None
-) -> Record | None:
+def static(capacity: Floats, graph: StepGraph, tasks: Tasks, holders: Holders, meeting: bool = False) -> Record | None:
     """Return the step of a job that is alone on its fabric; None where tasks may have slowed each other.
 
-    capacity: bytes/s of each link that can be short. tasks: those of the graph. meeting: let SimPy play those that may have
-    slowed each other. holders: of the graph, where they are known.
+    capacity: bytes/s of each link that can be short. tasks, holders: those of the graph. meeting: let SimPy play tasks that
+    may have slowed each other.
     """
     seconds = np.append(tasks.times.idle, 0.0)[graph.arrays[2]]  # the last one is that of joins, slot -1
     ends = longest(graph, seconds)
-    holders = holders or Holders(graph, tasks.activities, capacity)
     met = holders.met(tasks.times, graph.starts(ends), ends)
     if not len(met.node):
         return _record(graph, tasks, ends, met, "static", SimpyPart({}, 0, 0))
