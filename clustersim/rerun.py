@@ -12,16 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from clustersim import plugins, simulation
-from clustersim.config.overrides import as_text, parted
+from clustersim.config.overrides import parted
 from clustersim.config.shipped import called
 from clustersim.errors import InputError
 from clustersim.files import Inputs, digest, keeping_inputs
 from clustersim.parallel.load import load as load_workload
-from clustersim.parallel.options import OPTIONS as OF_WORKLOAD
+from clustersim.parallel.options import change_words
 from clustersim.report import store
 from clustersim.simulation import Progress, StepResult, silent
 from clustersim.topology.build import load as load_topology
-from clustersim.topology.options import OPTIONS as OF_TOPOLOGY
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +73,7 @@ class RunQuestion:
         return shlex.join(["clustersim", "run", *words, *self._words()])
 
     def _words(self) -> Iterator[str]:
-        flags = {option.key: option.flag for option in (*OF_TOPOLOGY, *OF_WORKLOAD)}
-        for key, value in self.overrides.items():
-            text = as_text(value)
-            yield from (flags[key], text) if key in flags else ("--set", f"{key}={text}")
+        yield from change_words(self.overrides)
         yield from ["--no-fold"] * (not self.options.get("fold", True))
         yield from ["--ignore-memory"] * bool(self.options.get("ignore_memory"))
         yield from ["--flops", "full"] * (self.options.get("flops") == "full")

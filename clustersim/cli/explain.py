@@ -13,7 +13,8 @@ import typer
 from clustersim.cli.answer import look, print_json
 from clustersim.cli.options import Json, Plugins, Quiet
 from clustersim.cli.progress import progressing
-from clustersim.cli.sweep_table import change_words, run_line
+from clustersim.cli.sweep_table import run_line
+from clustersim.parallel.options import change_words
 
 if TYPE_CHECKING:
     from clustersim.explain.explanation import Explanation

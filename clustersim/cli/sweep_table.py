@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from clustersim import plugins
 from clustersim.config.shipped import called
 from clustersim.errors import InputError, suggest
-from clustersim.parallel.options import KEYS
-from clustersim.parallel.options import OPTIONS as OF_WORKLOAD
+from clustersim.parallel.options import KEYS, RUN_OPTIONS, change_words
 from clustersim.topology.options import OPTIONS as OF_TOPOLOGY
 from clustersim.units import duration, gibibytes
 
@@ -27,7 +26,6 @@ SHOWN, WIDTH = 20, 100
 REASONS = 5
 """Kinds of reasons that the text names."""
 ALWAYS = ("tp", "pp", "dp")
-OPTIONS = (*OF_TOPOLOGY, *OF_WORKLOAD)
 CLUSTER = {option.key for option in OF_TOPOLOGY}
 FRONT = ("step", "memory", "gpus", "cost", "energy")
 """What a Pareto front can weigh."""
@@ -145,7 +143,7 @@ def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool) -> li
     keys = [key for key in varied(space) if key not in {KEYS[name] for name in ALWAYS}]
     names = [*(COLUMNS[key] for key in keys if key in CLUSTER), *ALWAYS]
     names += [COLUMNS.get(key, key) for key in keys if key not in CLUSTER]
-    dashed = {option.name: option.dashed for option in OPTIONS}
+    dashed = {option.name: option.dashed for option in RUN_OPTIONS}
     owned = {row["gpus"] for row in rows}
     gpus = f"GPUs of {owned.pop()}" if len(owned) == 1 else "GPUs"
     head = ["", "tokens/s", "step", gpus, *(dashed.get(n, n) for n in names), "MFU", "bubble", "memory"]
@@ -161,18 +159,6 @@ def run_line(topology: Path, workload: Path, point: Mapping[str, object], by_set
     words = ["clustersim", "run", called("topologies", topology), called("workloads", workload)]
     permits = [word for permit in plugins.permits() for word in ("--plugins", permit)]
     return [*words, *change_words(point, by_set), *permits]
-
-
-def change_words(point: Mapping[str, object], by_set: frozenset[str] = frozenset()) -> list[str]:
-    """Return the words of a command that give keys their values: options of their own, or `--set`, as for all in `by_set`."""
-    from clustersim.config.overrides import as_text
-
-    flags = {option.key: option.flag for option in OPTIONS}
-    words: list[str] = []
-    for key, value in point.items():
-        text = as_text(value)
-        words += ["--set", f"{key}={text}"] if key in by_set or key not in flags else [flags[key], text]
-    return words
 
 
 def _cells(place: int, row: Row, names: Sequence[str], priced: bool) -> list[str]:

@@ -11,10 +11,11 @@ from dataclasses import replace
 from itertools import combinations, product
 from typing import NamedTuple
 
+from clustersim.config.overrides import as_text
 from clustersim.errors import ClustersimError, ConfigError
 from clustersim.parallel.check import check
 from clustersim.parallel.job import Job, divisors
-from clustersim.parallel.options import OPTIONS
+from clustersim.parallel.options import change_words
 from clustersim.report.verdicts import verdict
 from clustersim.simulation import Simulator
 from clustersim.topology.model import Topology
@@ -51,21 +52,12 @@ class Remedy(NamedTuple):
     @property
     def options(self) -> str:
         """The changes as options of a command."""
-        flags = {option.key: option.flag for option in OPTIONS} | {"cluster.nodes": "--nodes"}
-        said = [f"{flags[k]} {_text(v)}" if k in flags else f"--set {self._pair(k)}" for k, v in self.changes.items()]
-        return " ".join(said)
+        return " ".join(change_words(self.changes))
 
     @property
     def keys(self) -> str:
         """The changes as keys of the files."""
-        return ", ".join(f"{key}: {_text(value)}" for key, value in self.changes.items())
-
-    def _pair(self, key: str) -> str:
-        return f"{key}={_text(self.changes[key])}"
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+        return ", ".join(f"{key}: {as_text(value)}" for key, value in self.changes.items())
 
 
 class _Trial(NamedTuple):

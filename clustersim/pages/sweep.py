@@ -9,14 +9,13 @@ from typing import Any
 from clustersim.config.shipped import called
 from clustersim.errors import InputError
 from clustersim.pages.shell import page
-from clustersim.parallel.options import OPTIONS as OF_WORKLOAD
+from clustersim.parallel.options import FLAGS
 from clustersim.report import store
 from clustersim.report.terminal import NAMES
 from clustersim.sweeps import log
 from clustersim.sweeps.evaluate import COLUMNS, Row
 from clustersim.sweeps.space import Point, varied
 from clustersim.sweeps.table import FRONT, HIGHER
-from clustersim.topology.options import OPTIONS as OF_TOPOLOGY
 
 SCRIPTS = (
     *("words.js", "common.js", "plot.js", "points.js", "scatter.js", "heat_map.js", "parallel.js", "point_detail.js"),
@@ -102,10 +101,9 @@ def _rounded(value: object) -> object:
 
 def _flags(space: Sequence[Point]) -> list[list[str]]:
     """Return, by key of the points, its column and the words before its value on a command line."""
-    flags = {option.key: option.flag for option in (*OF_TOPOLOGY, *OF_WORKLOAD)}
     keys = dict.fromkeys(key for point in space for key in point)
     shared = {key: str(space[0].get(key)) for key in keys if len({str(point.get(key)) for point in space}) == 1}
-    return [[COLUMNS.get(key, key), flags.get(key, ""), key, shared.get(key, "")] for key in keys]
+    return [[COLUMNS.get(key, key), FLAGS.get(key, ""), key, shared.get(key, "")] for key in keys]
 
 
 def _command(manifest: Mapping[str, Any]) -> list[str]:

@@ -11,13 +11,7 @@ from typing import NamedTuple
 from clustersim.errors import ConfigError
 from clustersim.parallel.check import check
 from clustersim.parallel.job import Job, least_dp
-
-OPTIONS = {
-    "parallelism.tp": "--tp",
-    "parallelism.pp": "--pp",
-    "parallelism.dp": "--dp",
-    "training.global_batch": "--global-batch",
-}
+from clustersim.parallel.options import change_words
 
 
 class Nearby(NamedTuple):
@@ -30,7 +24,7 @@ class Nearby(NamedTuple):
     @property
     def options(self) -> str:
         """The changes as options of `clustersim run`."""
-        return " ".join(f"{OPTIONS[key]} {value}" for key, value in self.changes.items())
+        return " ".join(change_words(self.changes))
 
 
 def nearby(job: Job, gpus: int, gpus_per_node: int) -> list[Nearby]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from clustersim.config.options import Option
+from clustersim.topology.options import OPTIONS as OF_TOPOLOGY
 
 OPTIONS = (
     Option("tp", "parallelism.tp", "count", "1,2,4", "Tensor-parallel degree."),
@@ -35,3 +38,20 @@ NAMES = {option.key: option.name for option in OPTIONS}
 
 KEYS = {option.name: option.key for option in OPTIONS}
 """Name of an option → dotted key of the workload."""
+
+RUN_OPTIONS = (*OF_TOPOLOGY, *OPTIONS)
+"""The options of `clustersim run` that set a key, those of the topology first."""
+
+FLAGS = {option.key: option.flag for option in RUN_OPTIONS}
+"""Dotted key of a topology or a workload → option of a command."""
+
+
+def change_words(changes: Mapping[str, object], by_set: Collection[str] = ()) -> list[str]:
+    """Return the words of a command that give keys their values: options of their own, or `--set`, as for all in `by_set`."""
+    from clustersim.config.overrides import as_text
+
+    words: list[str] = []
+    for key, value in changes.items():
+        text = as_text(value)
+        words += ["--set", f"{key}={text}"] if key in by_set or key not in FLAGS else [FLAGS[key], text]
+    return words

@@ -9,28 +9,25 @@ from typing import Any
 from clustersim.config.options import Option
 from clustersim.config.yaml import read
 from clustersim.errors import InputError
-from clustersim.parallel.options import OPTIONS as OF_WORKLOAD
+from clustersim.parallel.options import RUN_OPTIONS
 from clustersim.sweeps.legal import AUTO
 from clustersim.sweeps.space import SweepSpace, degrees, listed, numbers, words
-from clustersim.topology.options import OPTIONS as OF_TOPOLOGY
 
-OPTIONS: tuple[Option, ...] = (*OF_TOPOLOGY, *OF_WORKLOAD)
-"""Every option that can be an axis, those of the cluster first: what they share is built once."""
-_NAMED = {option.name: option for option in OPTIONS} | {option.key: option for option in OPTIONS}
+_NAMED = {option.name: option for option in RUN_OPTIONS} | {option.key: option for option in RUN_OPTIONS}
 
 
 def space(changes: Mapping[str, str | None], settings: Mapping[str, str], file: Path | None = None) -> SweepSpace:
     """Return what is swept and what is fixed: options by key, `--set` by key, and a file of both. Raises InputError."""
-    given = {option.key: changes[option.key] for option in OPTIONS if changes.get(option.key) is not None}
+    given = {option.key: changes[option.key] for option in RUN_OPTIONS if changes.get(option.key) is not None}
     written = _written(file) if file else {}
     for key in written.keys() & (given.keys() | settings.keys()):
         raise InputError(f"{file}: {key} is on the command line too; give one of the two")
     for key in settings.keys() & given.keys():
         raise InputError(f"--set {key} is also an axis of the sweep; give one of the two")
-    values = {option.key: _values(option, str(given[option.key])) for option in OPTIONS if option.key in given}
+    values = {option.key: _values(option, str(given[option.key])) for option in RUN_OPTIONS if option.key in given}
     values |= {key: _several(key, value) for key, value in written.items()}
     values |= {key: _parts(key, value) for key, value in settings.items()}
-    single = {option.key for option in OPTIONS if not option.swept} | {k for k in settings if len(values[k]) == 1}
+    single = {option.key for option in RUN_OPTIONS if not option.swept} | {k for k in settings if len(values[k]) == 1}
     auto = tuple(key for key, found in values.items() if found == [AUTO] and key != "parallelism.dp")
     fixed = {key: found[0] for key, found in values.items() if key in single and key not in auto}
     axes = {key: found for key, found in values.items() if key not in fixed and key not in auto}
