@@ -7,11 +7,10 @@ kind, a loss in place, narrower gradients, more nodes. One change alone comes fi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import combinations, product
 from typing import NamedTuple
 
-from clustersim.config.overrides import as_text
+from clustersim.config.overrides import as_text, parted
 from clustersim.errors import ClustersimError, ConfigError
 from clustersim.parallel.check import check
 from clustersim.parallel.job import Job, divisors
@@ -156,17 +155,8 @@ def _spread(values: list[Values]) -> list[Values]:
 
 def changed(job: Job, values: Values) -> Job | None:
     """Return a job with other values of its training and its split, None where they are illegal."""
-    sections: dict[str, dict[str, object]] = {"training": {}, "parallelism": {}}
-    for key, value in values.items():
-        section, _, field = key.partition(".")
-        if section in sections:
-            sections[section][field] = value
-    overlap = {"grad_reduce": True} if sections["parallelism"].pop("overlap.grad_reduce", False) else {}
-    split = job.parallelism.model_copy(update=sections["parallelism"])
-    split = split.model_copy(update={"overlap": split.overlap.model_copy(update=overlap)})
-    training = job.training.model_copy(update=sections["training"])
     try:
-        return check(replace(job, spec=job.spec.model_copy(update={"training": training, "parallelism": split})))
+        return check(job.changed(parted(values)[1]))
     except ConfigError:
         return None
 
@@ -189,15 +179,14 @@ def changes(job: Job, gpus_per_node: int, nodes: int) -> list[list[Values]]:
     zero: list[Values] = [{"parallelism.zero": 1}, {"parallelism.zero": 2, "parallelism.overlap.grad_reduce": True}]
     zero.append({"parallelism.zero": 3})
     batches = [n for n in reversed(divisors(training.micro_batch)) if n < training.micro_batch]
-    widths = ((training.cross_entropy != "fused", "training.cross_entropy", "fused"),)
     return [
         recompute,
         zero[split.zero :],
         [{"training.micro_batch": n} for n in batches],
         [{"parallelism.sequence_parallel": True}] if split.tp > 1 and not split.sequence_parallel else [],
-        *([_more(job, name, limit) for name, limit in (("tp", gpus_per_node), ("pp", job.model.layers), ("cp", 64))]),
+        *(_more(job, name, limit) for name, limit in (("tp", gpus_per_node), ("pp", job.model.layers), ("cp", 64))),
         _more(job, "ep", job.model.experts or 1),
-        [{key: value} for wanted, key, value in widths if wanted],
+        [{"training.cross_entropy": "fused"}] if training.cross_entropy != "fused" else [],
         [{"training.gradients": "bf16"}]
         if training.gradients == "fp32" and training.precision in ("bf16", "fp8")
         else [],

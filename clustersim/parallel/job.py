@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
+from clustersim.config.fields import Spec
 from clustersim.config.workload import Model, Parallelism, Training, Workload
 from clustersim.config.yaml import Document
 from clustersim.errors import ConfigError, InputError
@@ -123,6 +126,10 @@ class Job:
         """Return a ConfigError at a dotted key such as `parallelism.tp`."""
         return self.document.error(tuple(key.split(".")), f"{key}: {message}")
 
+    def changed(self, values: Mapping[str, object]) -> Job:
+        """Return the job with other values by dotted key, such as `parallelism.overlap.p2p`; nothing is checked."""
+        return replace(self, spec=_changed(self.spec, values))
+
     def place(self, gpus: int, gpus_per_node: int) -> Job:
         """Return the job with dp resolved for a cluster of `gpus`.
 
@@ -137,6 +144,22 @@ class Job:
         _check_rounds(placed)
         _check_shard(placed)
         return placed
+
+
+S = TypeVar("S", bound=Spec)
+
+
+def _changed(spec: S, values: Mapping[str, object]) -> S:
+    """Return a spec with other values by dotted key."""
+    own: dict[str, object] = {}
+    inner: dict[str, dict[str, object]] = {}
+    for key, value in values.items():
+        section, _, rest = key.partition(".")
+        if rest:
+            inner.setdefault(section, {})[rest] = value
+        else:
+            own[key] = value
+    return spec.model_copy(update=own | {name: _changed(getattr(spec, name), some) for name, some in inner.items()})
 
 
 def _check_nodes(job: Job, gpus_per_node: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from math import log
 from typing import NamedTuple
 
@@ -68,16 +67,8 @@ def _batches(job: Job, most: int, tp: int, pp: int) -> Iterator[int]:
 
 def _placed(job: Job, changes: dict[str, object], gpus: int, gpus_per_node: int) -> Nearby | None:
     """Return the job with these values and dp auto, or None where that is illegal."""
-    split = {"dp": "auto"} | {k.partition(".")[2]: v for k, v in changes.items() if k.startswith("parallelism.")}
-    training = {k.partition(".")[2]: v for k, v in changes.items() if k.startswith("training.")}
-    spec = job.spec.model_copy(
-        update={
-            "parallelism": job.parallelism.model_copy(update=split),
-            "training": job.training.model_copy(update=training),
-        }
-    )
     try:
-        placed = check(replace(job, spec=spec)).place(gpus, gpus_per_node)
+        placed = check(job.changed({"parallelism.dp": "auto"} | changes)).place(gpus, gpus_per_node)
     except ConfigError:
         return None
     return Nearby(changes, placed, placed.mesh.size)
