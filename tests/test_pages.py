@@ -64,6 +64,14 @@ def test_the_timeline_has_every_span_and_marks_the_critical_path(result, data):
     assert sum(t["took"][:compute]) <= t["step"]
 
 
+def test_what_links_carry_is_drawn_over_the_launches_of_the_host():
+    keys = {"predictor": "roofline", "parallelism.cp": 2, "training.framework": "megatron-2020"}
+    t = run_data(simulate("topologies/leaf_spine_32.yaml", "workloads/gpt2_large.yaml", keys), "", {})["timeline"]
+    order = [t["streams"][stream] for row, stream, _ in t["lanes"] if row == 0]
+    assert order[:2] == ["compute", "host"]
+    assert {"cp", "dp"} <= set(order)
+
+
 def test_the_shares_of_kernels_are_the_compute_of_the_mean_rank(result, data):
     rows = [row for row in data["kernels"]["rows"] if row["layer"] != "optimizer"]
     share = math.fsum(row["share"] for row in rows)

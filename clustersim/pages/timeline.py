@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from clustersim.arrays import Ints, Mask
-from clustersim.engine.fabric import Activity
+from clustersim.engine.fabric import HOST, Activity
 from clustersim.engine.program import COMPUTE, READY, Span
 from clustersim.model.kernel import Kernel
 from clustersim.report.folded_time import NOT_FOLDED, FoldedTime, folded_time
@@ -50,7 +50,7 @@ def timeline(result: StepResult) -> dict[str, Any]:
     order = _rows(result, spans)
     row_of = {cell: row for row, cell in enumerate(order)}
     kept = [(span, often) for span, often in zip(spans, critical, strict=True) if span.rank in row_of]
-    kept.sort(key=lambda one: (row_of[one[0].rank], one[0].stream != COMPUTE, one[0].stream, one[0].start, one[0].end))
+    kept.sort(key=lambda one: (row_of[one[0].rank], _above(one[0].stream), one[0].stream, one[0].start, one[0].end))
     streams, kinds = NumberedTexts(), NumberedTexts()
     passes = _Passes(result)
     lanes, columns = [], _columns(kept, kinds, passes, fold)
@@ -68,6 +68,11 @@ def timeline(result: StepResult) -> dict[str, Any]:
         "passes": passes.found,
         "inside": passes.words.list(),
     }
+
+
+def _above(stream: str) -> int:
+    """Return the place of a stream among those that are drawn over each other: launches do not hide what links carry."""
+    return (COMPUTE, HOST).index(stream) if stream in (COMPUTE, HOST) else 2
 
 
 def _fold(fold: FoldedTime) -> dict[str, Any] | None:
