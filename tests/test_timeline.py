@@ -55,6 +55,22 @@ def test_a_pass_that_is_cut_by_buckets_is_one_bar():
     assert any(t.startswith("data parallel") for t in found)
 
 
+@pytest.mark.parametrize(
+    ("keys", "carried"),
+    [
+        ({"parallelism.zero": 3, "training.framework": "torchtitan"}, {"data parallel"}),
+        ({"parallelism.cp": 2, "training.framework": "megatron-2020"}, {"context parallel", "data parallel"}),
+    ],
+)
+def test_lanes_say_what_links_carry(keys, carried):
+    """One stage sends no messages, and what the host launches crosses no link."""
+    files = ROOT / "topologies/leaf_spine_32.yaml", ROOT / "workloads/gpt2_large.yaml"
+    tree = drawn(simulate(*files, {"predictor": "roofline", "parallelism.tp": 1, "parallelism.pp": 1, **keys}))
+    kinds = {title.partition(":")[0].rstrip("0123456789 ") for title in titles(tree)}
+    assert kinds == {"forward", "backward", "optimizer"} | carried
+    assert kinds <= {text.text for text in tree.iter(f"{SVG}text")}
+
+
 def test_a_title_is_escaped_and_what_is_left_out_is_said():
     files = ROOT / "topologies/superpod_h100_128.yaml", ROOT / "workloads/gpt3_xl.yaml"
     result = simulate(*files, {"predictor": "roofline", "training.global_batch": 1024}, fold=False)

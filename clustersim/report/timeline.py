@@ -14,8 +14,10 @@ from clustersim.drawing import picture as pictures
 from clustersim.drawing.canvas import Canvas, Coordinates
 from clustersim.drawing.svg import text
 from clustersim.engine.compile import Plan
+from clustersim.engine.fabric import HOST
 from clustersim.engine.program import Span
 from clustersim.engine.record import Record
+from clustersim.report.breakdown import PART_OF
 from clustersim.units import seconds
 
 ROWS = 64
@@ -33,18 +35,17 @@ COLOURS = {  # Okabe and Ito (2008), which colour-blind readers can tell apart
     "pipeline": "#0072b2",
     "data parallel": "#009e73",
     "expert parallel": "#d55e00",
+    "context parallel": "#b59a5b",
 }
 PASSES = {"F": "forward", "B": "backward", "I": "backward", "W": "weight gradients"}
 LANES = {
     "tp": "tensor parallel",
-    "etp": "tensor parallel",
     "ep": "expert parallel",
-    "tp_ep": "expert parallel",
     "dp": "data parallel",
-    "edp": "data parallel",
-    "embedding": "data parallel",
+    "cp": "context parallel",
     "model": "optimizer",
 }
+"""By part of the step, as in a breakdown; messages between stages are what has none."""
 
 
 class Bar(NamedTuple):
@@ -109,15 +110,19 @@ def _passes(spans: Iterable[Span]) -> Iterator[Bar]:
 def _flows(spans: Iterable[Span]) -> Iterator[Bar]:
     """Yield what the links carried for a rank: messages and collectives, those inside its passes included."""
     for span in spans:
-        if span.activity is None:
+        if span.activity is None or span.stream == HOST:
             continue
         if span.stream != "compute":
-            yield Bar(LANES.get(span.stream, "pipeline"), span.start, span.end)
+            yield Bar(_lane(span.stream), span.start, span.end)
             continue
         ends = span.segment_ends or [span.start + end for end in span.activity.ends]
         for i, segment in enumerate(span.activity.segments):
             if segment.flow:
-                yield Bar(LANES.get(segment.flow.family, segment.flow.family), ends[2 * i], ends[2 * i + 1])
+                yield Bar(_lane(segment.flow.family), ends[2 * i], ends[2 * i + 1])
+
+
+def _lane(family: str) -> str:
+    return LANES.get(PART_OF.get(family, family), "pipeline")
 
 
 def _merged(bars: Iterable[Bar], gap: float) -> list[Bar]:
@@ -149,7 +154,7 @@ def _bar(canvas: Canvas, bar: Bar, y: float, height: float, scale: float) -> Non
     width = max((bar.end - bar.start) * scale, 0.2)
     edge = "#ffffff" if height == PASS and width > 2 else "none"
     said = f"{bar.kind} {bar.label}: {seconds(bar.start)} to {seconds(bar.end)}"
-    canvas.bar(at, (width, height), COLOURS.get(bar.kind, "#000000"), edge, said=said)
+    canvas.bar(at, (width, height), COLOURS[bar.kind], edge, said=said)
 
 
 def _axis(canvas: Canvas, end: float, scale: float, y: float) -> None:
