@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,14 @@ from clustersim.costs import figures
 from clustersim.errors import InputError
 from clustersim.optimization.search import free, objective, search
 from clustersim.parallel.load import unbuilt
-from clustersim.planning.answer import BATCHES, answer
+from clustersim.planning.answer import answer
 from clustersim.planning.planner import Planner
 from clustersim.planning.reliability import load as load_reliability
-from clustersim.planning.request import PlanRequest
+from clustersim.planning.request import TOPOLOGY, plan_request
 from clustersim.sweeps.evaluate import SweepInputs
 from clustersim.sweeps.legal import AUTO, legal
 from clustersim.sweeps.run import check
-from clustersim.sweeps.space import Point, SweepSpace
-
-PLANNED = "rail_optimized"
-"""The topology whose nodes are counted anew where a plan names none."""
+from clustersim.sweeps.space import SweepSpace
 
 
 def optimize(
@@ -47,7 +43,7 @@ def optimize(
     if not isinstance(top, int) or top < 1:
         raise InputError(f"top={top!r}: write a whole number of 1 or more")
     document = workload_document(workload)
-    money = figures.load(costs, price) if costs or price is not None else figures.load()
+    money = figures.load(costs, price)
     case = SweepInputs(cluster_document(cluster), unbuilt(document), places=places(document, axes), costs=money)
     points = legal(case, _space(axes))
     check(case, points)
@@ -77,7 +73,7 @@ def plan(
     gpu: str | Sequence[str] = "h100",
     nic: str | Sequence[str] | None = None,
     oversubscription: float | Sequence[float] | None = None,
-    topology: ClusterLike = PLANNED,
+    topology: ClusterLike = TOPOLOGY,
     blocking: bool = False,
     reliability: str | Path | None = None,
     price: float | None = None,
@@ -94,21 +90,13 @@ def plan(
     for name, value in (("tokens", tokens), ("days", days), ("budget", budget)):
         if value is not None and not (isinstance(value, int | float) and 0 < value < 1e18):
             raise InputError(f"{name}={value!r}: write a number above 0")
-    if days is None and budget is None:
-        raise InputError("nothing bounds the plan; give days=, budget=, or both")
-    document = workload_document(workload)
-    money = figures.load(costs, price) if costs or price is not None else figures.load()
-    case = SweepInputs(cluster_document(topology), unbuilt(document), places=places(document, overrides), costs=money)
-    fixed = by_key(overrides)
-    asked = PlanRequest(float(tokens), days, budget, _kinds(fixed, gpu, nic, oversubscription), not blocking)
-    batches = (1,) if "training.global_batch" in fixed else BATCHES
-    return PlanResult(answer(Planner(case, load_reliability(reliability)), asked, batches))
-
-
-def _kinds(fixed: Point, gpu: object, nic: object, oversubscription: object) -> tuple[Point, ...]:
     axes = {"cluster.gpu": gpu, "cluster.nic": nic, "fabric.oversubscription": oversubscription}
     several = {key: _listed(value) for key, value in axes.items() if value is not None}
-    return tuple({**fixed, **dict(zip(several, values, strict=True))} for values in product(*several.values()))
+    asked = plan_request(float(tokens), days, budget, by_key(overrides), several, blocking)
+    document = workload_document(workload)
+    money = figures.load(costs, price)
+    case = SweepInputs(cluster_document(topology), unbuilt(document), places=places(document, overrides), costs=money)
+    return PlanResult(answer(Planner(case, load_reliability(reliability)), asked))
 
 
 def _listed(value: object) -> list[object]:

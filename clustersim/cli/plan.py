@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from clustersim.planning.answer import Answer, Change
     from clustersim.planning.planner import TrainingPlan
 
-TOPOLOGY = "rail_optimized"
-
 
 def plan(
     workload: WorkloadFile,
@@ -55,34 +53,27 @@ def plan(
 
     Every kind of cluster is sized for itself. Steps are simulated, failures are played event by event.
     """
-    from itertools import product
-
     from clustersim.config.shipped import find
     from clustersim.files import keeping_inputs
-    from clustersim.planning.answer import BATCHES, answer
+    from clustersim.planning.answer import answer
     from clustersim.planning.planner import Planner
     from clustersim.planning.reliability import load as load_reliability
-    from clustersim.planning.request import PlanRequest, amount
+    from clustersim.planning.request import TOPOLOGY, amount, plan_request
     from clustersim.sweeps.evaluate import Files, load
 
-    if days is None and budget is None:
-        raise InputError("nothing bounds the plan; give --days, --budget, or both")
     if days is not None and not 0 < days < 1e5:
         raise InputError(f"--days {days:g}: write a number of days above 0, such as 30")
     fixed: dict[str, object] = dict(map(setting, settings or ()))
     fixed |= {"training.global_batch": global_batch} if global_batch else {}
     axes = {"cluster.gpu": gpu, "cluster.nic": nic, "fabric.oversubscription": oversubscription}
     given = {key: words(key.rpartition(".")[2], text) for key, text in axes.items() if text is not None}
-    kinds = tuple({**fixed, **dict(zip(given, values, strict=True))} for values in product(*given.values()))
-    asked = PlanRequest(
-        amount("--tokens", tokens), days, amount("--budget", budget) if budget else None, kinds, not blocking
-    )
+    usd = amount("--budget", budget) if budget else None
+    asked = plan_request(amount("--tokens", tokens), days, usd, fixed, given, blocking)
     with progressing(quiet or as_json) as progress, keeping_inputs() as read:
         progress("plan")
         where = find("topologies", topology or TOPOLOGY)
         case = load(Files(str(where), str(workload), read, "auto", figures(costs, price)))
-        planner = Planner(case, load_reliability(reliability))
-        found = answer(planner, asked, (1,) if global_batch else BATCHES)
+        found = answer(Planner(case, load_reliability(reliability)), asked)
     if as_json:
         print_json("plan", _fields(found, where, workload))
     elif not quiet:
@@ -100,7 +91,7 @@ def _fields(found: Answer, topology: Path, workload: Path) -> dict[str, Any]:
         "budget_usd": found.asked.budget,
         "plans": [_plan_fields(one, topology, workload) for _, one in found.plans],
         "without": [{**kind, "why": why} for kind, why in found.without],
-        "played_days": None if found.played is None else found.played._asdict(),
+        "played_days": found.played._asdict(),
         "changes": [
             {"what": one.what, "plan": _plan_fields(one.plan, topology, workload) if one.plan else None}
             for one in found.changes
@@ -207,9 +198,8 @@ def _details(found: Answer, best: TrainingPlan) -> list[str]:
         f"a checkpoint of {scaled(point.size, 'B')} every {seconds(share.interval)} stops the step for {seconds(point.blocking)}",
         f"the slowest replica of {best.row['dp']} takes {share.slowest - 1:.2%} longer than their mean",
     ]
-    if found.played:
-        mean, deviation, failures = found.played
-        lines.append(f"played with its {failures:,.0f} failures: {mean:.2f} days, ± {deviation:.2f}")
+    mean, deviation, failures = found.played
+    lines.append(f"played with its {failures:,.0f} failures: {mean:.2f} days, ± {deviation:.2f}")
     lines.append(f"{best.tried} of {plural(best.screened, 'split', 'splits')} on all numbers of nodes were simulated")
     return [*lines, ""]
 

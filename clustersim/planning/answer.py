@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from clustersim.config.overrides import parted
 from clustersim.errors import InputError, option
-from clustersim.planning.planner import Planner, TrainingPlan
+from clustersim.planning.planner import BATCH, NODES, Planner, TrainingPlan
 from clustersim.planning.reliability import DAY
 from clustersim.planning.renewal import play
 from clustersim.planning.request import PlanRequest
@@ -19,7 +18,7 @@ from clustersim.sweeps.space import Point
 from clustersim.units import scaled
 
 BATCHES = (1, 1.5, 2, 3, 4, 6, 8)
-"""Times the batch of the workload, tried in turn until a plan is in time."""
+"""Times the batch of the workload, tried in turn until a plan is in time; one that is asked for is the only one."""
 WEEK = 7.0
 SEEDS = 40
 """Runs that are played with failures drawn at random."""
@@ -49,21 +48,18 @@ class Answer:
     plans: tuple[tuple[Point, TrainingPlan], ...]
     without: tuple[tuple[Point, str], ...]
     """Kinds of cluster that cannot, with one sentence each."""
-    played: Simulated | None
+    played: Simulated
     """The first plan, its failures played event by event."""
     changes: tuple[Change, ...]
     """Of the first plan."""
 
 
-def answer(planner: Planner, asked: PlanRequest, batches: Sequence[float] = BATCHES, seeds: int = SEEDS) -> Answer:
-    """Return the cheapest plans, one a kind of cluster. Raises InputError when no kind can do it, with what would do.
-
-    batches: times the workload's own that are tried in turn.
-    """
+def answer(planner: Planner, asked: PlanRequest) -> Answer:
+    """Return the cheapest plans, one a kind of cluster. Raises InputError when no kind can do it, with what would do."""
     plans: list[tuple[Point, TrainingPlan]] = []
     without: list[tuple[Point, str]] = []
     for kind in asked.candidates:
-        found = _first(planner, asked, kind, batches)
+        found = _first(planner, asked, kind)
         if isinstance(found, str):
             without.append((kind, found))
         else:
@@ -73,7 +69,7 @@ def answer(planner: Planner, asked: PlanRequest, batches: Sequence[float] = BATC
     plans.sort(key=lambda one: _order(asked, one[1]))
     best = plans[0][1]
     changes = tuple(_changes(planner, asked, *plans[0]))
-    return Answer(asked, tuple(plans), tuple(without), simulated(planner, best, seeds), changes)
+    return Answer(asked, tuple(plans), tuple(without), simulated(planner, best), changes)
 
 
 def _order(asked: PlanRequest, plan: TrainingPlan) -> tuple[float, float]:
@@ -81,18 +77,25 @@ def _order(asked: PlanRequest, plan: TrainingPlan) -> tuple[float, float]:
     return (plan.days, usd) if asked.days is None else (usd, float(plan.nodes))
 
 
-def _first(planner: Planner, asked: PlanRequest, kind: Point, batches: Sequence[float]) -> TrainingPlan | str:
+def _first(planner: Planner, asked: PlanRequest, kind: Point) -> TrainingPlan | str:
     """Return the plan of the smallest batch with one, or why there is none."""
-    own = int(planner.case.job(kind).training.global_batch)
-    if len(batches) > 1:
-        own = filling(own, planner.case.cluster({**kind, "cluster.nodes": 1}).simulator.cluster.gpus)
+    batches = _batches(planner, kind)
     fastest = math.inf
-    for factor in batches:
-        with_batch = {**kind, "training.global_batch": int(own * factor)}
+    for batch in batches:
+        with_batch = {**kind, BATCH: batch}
         if (found := planner.plan(asked, with_batch)) is not None:
             return found
         fastest = min(fastest, planner.fastest(asked, with_batch))
-    return _without(planner, asked, kind, int(own * batches[-1]), fastest)
+    return _without(planner, asked, kind, batches[-1], fastest)
+
+
+def _batches(planner: Planner, kind: Point) -> list[int]:
+    """Return the batches that are tried in turn: the one that is asked for, else that of the workload and larger ones."""
+    own = int(planner.case.job(kind).training.global_batch)
+    if BATCH in kind:
+        return [own]
+    own = filling(own, planner.case.cluster({**kind, NODES: 1}).simulator.cluster.gpus)
+    return [int(own * factor) for factor in BATCHES]
 
 
 def filling(batch: int, gpus: int) -> int:
@@ -107,7 +110,7 @@ def filling(batch: int, gpus: int) -> int:
 
 
 def _without(planner: Planner, asked: PlanRequest, kind: Point, batch: int, fastest: float) -> str:
-    gpu = planner.case.cluster({**kind, "cluster.nodes": 1}).simulator.cluster.gpu.name
+    gpu = planner.case.cluster({**kind, NODES: 1}).simulator.cluster.gpu.name
     limit = f"{gpu} with batches of up to {batch} sequences"
     days, sequences = option("--days", "days"), option("--global-batch", "global_batch")
     if asked.days is not None and fastest > asked.days:
@@ -123,15 +126,13 @@ def _without(planner: Planner, asked: PlanRequest, kind: Point, batch: int, fast
     return f"{limit} has no split that is in time once it is simulated; give more {days}"
 
 
-def simulated(planner: Planner, plan: TrainingPlan, seeds: int) -> Simulated | None:
-    """Return the days of a plan's run with its failures played one by one; None where nothing is asked."""
-    if not seeds:
-        return None
+def simulated(planner: Planner, plan: TrainingPlan) -> Simulated:
+    """Return the days of a plan's run with its failures played one by one."""
     share = plan.goodput
     work = plan.days * DAY * share.share
     repair = planner.how.repair.value * DAY
     timing = (share.mtti, share.checkpoint.blocking, share.restart, share.interval)
-    runs = [play(work, *timing, repair, share.standing_by, seed) for seed in range(seeds)]
+    runs = [play(work, *timing, repair, share.standing_by, seed) for seed in range(SEEDS)]
     days = np.array([run.seconds for run in runs]) / DAY
     return Simulated(float(days.mean()), float(days.std()), float(np.mean([run.failures for run in runs])))
 
@@ -139,7 +140,7 @@ def simulated(planner: Planner, plan: TrainingPlan, seeds: int) -> Simulated | N
 def _changes(planner: Planner, asked: PlanRequest, kind: Point, best: TrainingPlan) -> list[Change]:
     """Return what a week, a slower network and a slower fabric are worth."""
     found = []
-    with_batch = {**kind, "training.global_batch": best.point["training.global_batch"]}
+    with_batch = {**kind, BATCH: best.point[BATCH]}
     if asked.days is not None:
         for days, what in ((asked.days + WEEK, "a week more"), (asked.days - WEEK, "a week less")):
             if days > 0:

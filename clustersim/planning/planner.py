@@ -27,8 +27,9 @@ from clustersim.sweeps.legal import legal
 from clustersim.sweeps.space import Point, SweepSpace
 
 TP, PP, DP, VPP = (f"parallelism.{name}" for name in ("tp", "pp", "dp", "vpp"))
-SCHEDULE, MICRO_BATCH, RECOMPUTE, NODES = (
+SCHEDULE, BATCH, MICRO_BATCH, RECOMPUTE, NODES = (
     "parallelism.schedule",
+    "training.global_batch",
     "training.micro_batch",
     "training.recompute",
     "cluster.nodes",
