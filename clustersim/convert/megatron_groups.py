@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from itertools import groupby
 from typing import Any, NamedTuple
 
 from clustersim.config.yaml import Loc
+from clustersim.convert.blocks import runs
 from clustersim.errors import InputError, shown
 
 LATENT: Mapping[str, int | None] = {
@@ -59,28 +59,12 @@ def _experts(given: Mapping[str, Any]) -> list[Joined]:
     if said in (None, False, 0, 1, "1") or not isinstance(layers, int):
         return []
     flags = frequency(said, layers)
-    runs = [(flag, len(list(several))) for flag, several in groupby(flags)]
     width = given.get("ffn_hidden_size")
-    dense = {"experts": 0, **({"ffn": width} if width else {})}
-    if [flag for flag, _ in runs] == [0, 1]:
+    if flags == sorted(flags) and len(set(flags)) == 2:
         more = [Joined("moe_layer_freq", ("model", "dense_ffn"), width)] if width else []
-        return [Joined("moe_layer_freq", ("model", "dense_layers"), runs[0][1]), *more]
-    blocks = [{"count": count, **({} if flag else dense)} for flag, count in _shortest(runs)]
-    return [Joined("moe_layer_freq", ("model", "blocks"), blocks)]
-
-
-def _shortest(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the first runs, of which the others are repetitions."""
-    for length in range(1, len(runs)):
-        repeated = (runs[:length] * len(runs))[: len(runs)]
-        if (
-            repeated[:-1] == runs[:-1]
-            and repeated[-1][0] == runs[-1][0]
-            and repeated[-1][1] >= runs[-1][1]
-            and length % 2 == 0
-        ):
-            return runs[:length]
-    return runs
+        return [Joined("moe_layer_freq", ("model", "dense_layers"), flags.count(0)), *more]
+    kinds: tuple[dict[str, Any], ...] = ({"experts": 0, **({"ffn": width} if width else {})}, {})
+    return [Joined("moe_layer_freq", ("model", "blocks"), runs([kinds[flag] for flag in flags]))]
 
 
 def frequency(said: Any, layers: int) -> list[int]:

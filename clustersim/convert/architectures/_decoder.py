@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import Any
 
+from clustersim.convert.blocks import runs
 from clustersim.convert.hugging_face import Config
 from clustersim.errors import InputError
 
@@ -58,12 +58,3 @@ def sliding(config: Config, layers: int) -> dict[str, Any]:
 
 
 TYPES = ("full_attention", "sliding_attention")
-
-
-def runs(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return blocks of a workload for a list of layers: the shortest ones that repeat to all, equal neighbours counted."""
-    for length in range(1, len(layers) + 1):
-        if all(layer == layers[i % length] for i, layer in enumerate(layers)):
-            found = [(block, len(list(several))) for block, several in groupby(layers[:length])]
-            return [{**block, **({"count": count} if count > 1 else {})} for block, count in found]
-    return []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from clustersim.convert.architectures._decoder import experts, llama, runs
+from clustersim.convert.architectures._decoder import experts, llama
+from clustersim.convert.blocks import runs
 from clustersim.convert.hugging_face import Config
 from clustersim.errors import InputError, shown
 
