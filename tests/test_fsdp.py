@@ -294,3 +294,40 @@ def test_what_does_not_go_together_is_one_sentence(options, message):
     with pytest.raises(ConfigError) as error:
         run(cluster(2), job(**options), ignore_memory=True)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("under", [False, True])
+def test_copies_of_the_optimizer_reduce_inside_a_node_and_shards_across(under):
+    """4 nodes of 4, so 4 copies: fp32 gradients of P parameters as shards of P / 4 over NICs, the rest over NVLink."""
+    overlap = {"parallelism__overlap__grad_reduce": under, "parallelism__overlap__param_gather": under}
+    split = {"parallelism__zero": 1, "parallelism__algorithms__dp": "ring", "parallelism__optimizer_instances": 4}
+    one, simulator = job(training__global_batch=32, **split, **overlap), Simulator(cluster(4, gpus=4, nics=4))
+    result = simulator.run(one, ignore_memory=True)
+    parameters = sum(parameters_of(result.job))
+    assert sent(result) == pytest.approx(2 * 3 / 4 * 4 * parameters / 4, rel=1e-12)
+    inside = 3 / 4 * (4 + 2) * parameters + sent(result)  # to the NICs it crosses no NVLink that the others do not
+    assert inside - sent(result) <= sent(result, "nvlink") <= inside * (1 + 1e-12)
+    ends = [simulator.run(one, ignore_memory=True, **how).record.end for how in ({"engine": "auto"}, {"fold": False})]
+    assert ends == pytest.approx([result.record.end] * 2, rel=1e-9)
+
+
+def test_each_copy_of_the_optimizer_holds_all_of_its_state():
+    one, four = (job(parallelism__zero=1, parallelism__optimizer_instances=n).place(8, 8) for n in (1, 4))
+    (kept, more) = (at_rest(each, stages(each)).optimizer for each in (one, four))
+    assert more == pytest.approx(4 * kept, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ({"parallelism__optimizer_instances": 2}, "are copies of what zero shards, and zero is 0"),
+        ({"parallelism__optimizer_instances": 3, "parallelism__zero": 1}, "3 does not divide the 8 ranks"),
+        (
+            {"parallelism__optimizer_instances": 2, "parallelism__zero": 3, "parallelism__fsdp__shard": 2},
+            "say the same; keep one of them",
+        ),
+    ],
+)
+def test_copies_of_the_optimizer_that_cannot_be(said, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        job(**said).place(8, 8)

@@ -290,6 +290,9 @@ class Parallelism(Spec):
     reduce_every_microbatch: bool = False
     """Gradients are reduced after the backward pass of every microbatch, under it with overlap.grad_reduce, as DeepSpeed's ZeRO-2
     does; each pass waits for its own. Without a pipeline."""
+    optimizer_instances: Count = 1
+    """Copies of what `zero` shards (num_distributed_optimizer_instances): neighbours of the dp group share one, and each
+    all-reduces its shard of the gradients with its likes of the other copies."""
     fsdp: Fsdp = Fsdp()
     """How `zero: 3` gathers parameters and reduces gradients."""
     bucket: Count | None = None

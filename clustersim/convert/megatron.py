@@ -155,6 +155,7 @@ ALIASES: Mapping[str, Alias] = {
     "expert_model_parallel_size": (("parallelism", "ep"), same),
     "expert_tensor_parallel_size": (("parallelism", "expert_tp"), same),
     "use_distributed_optimizer": (("parallelism", "zero"), lambda v: int(v) if isinstance(v, bool) else v),
+    "num_distributed_optimizer_instances": (("parallelism", "optimizer_instances"), same),
     "context_parallel_size": (("parallelism", "cp"), same),
     "cp_comm_type": (("parallelism", "cp_type"), context),
     "hierarchical_context_parallel_sizes": (("parallelism", "cp_inner"), inner),
@@ -171,12 +172,11 @@ ALIASES: Mapping[str, Alias] = {
 
 REMEDIES: Mapping[str, str] = {
     "num_layers_per_virtual_pipeline_stage": "write virtual_pipeline_model_parallel_size, the chunks of a pipeline rank",
-    "gated_linear_unit": "write swiglu, other gates are not modelled",
-    "window_size": "leave it out, sliding windows are not modelled",
+    "gated_linear_unit": "write model.activation: swiglu or geglu",
+    "window_size": "write model.window, the first of its numbers and one more",
     "no_position_embedding": "write position_embedding_type: none",
     "use_megatron_fsdp": "write parallelism.zero: 3 if data_parallel_sharding_strategy is optim_grads_params, else 0 to 2",
     "use_custom_fsdp": "write parallelism.zero: 3 if data_parallel_sharding_strategy is optim_grads_params, else 0 to 2",
-    "num_distributed_optimizer_instances": "write 1 or leave it out, optimizer states are sharded over all replicas",
     "cpu_offloading": "leave it out, offloading is not modelled",
     "optimizer_cpu_offload": "leave it out, offloading is not modelled",
     "fine_grained_activation_offloading": "leave it out, offloading is not modelled",
@@ -186,11 +186,6 @@ REMEDIES: Mapping[str, str] = {
     "fp4_format": "leave it out, fp4 is not modelled",
 }
 """Names that have no counterpart, and what to write instead."""
-
-NEUTRAL: Mapping[str, Any] = {
-    "num_distributed_optimizer_instances": 1,
-}
-"""Values with which a name that has no counterpart changes nothing, beside false, 0 and none at all."""
 
 YIELDS: Mapping[str, frozenset[str]] = {
     "bf16": frozenset({"fp8", "fp8_format"}),
@@ -217,6 +212,6 @@ def find(key: str) -> Alias | None:
 
 
 def refused(key: str, value: Any) -> str | None:
-    """Return what to write instead of a name that has no counterpart; None for other names, and where it changes nothing."""
+    """Return what to write instead of a name that has no counterpart; None for other names, and where it is off."""
     remedy = REMEDIES.get(key)
-    return None if remedy is None or value in (None, False, 0, NEUTRAL.get(key)) else remedy
+    return None if remedy is None or value in (None, False, 0) else remedy

@@ -44,7 +44,7 @@ def tenant(job: Job, topology: Topology, gpus: Ints, collectives: Iterable[Colle
     split = job.parallelism
     algorithms = tuple((key, plugins.spelled(ROOM, name)) for key, name in split.algorithms if name != NCCL)
     late = not split.overlap.param_gather
-    shards = (job.shards(False), job.shards(True)) if job.sharded else ()
+    shards = (job.shards(False), job.shards(True))
     shape = (
         job.mesh,
         job.expert_mesh,
@@ -73,13 +73,15 @@ def families(
 
     Eras: the gradient norm needs the reduced gradients of a whole replica, and those need the backward passes of every
     replica; the parameters are gathered after every norm, unless that is put off to the next forward passes. So the three
-    never meet on a link.
+    never meet on a link. Where shards are reduced over their copies, those of other replicas may still be under way at a norm.
     """
     wanted = dict(ops)
     late = 2 if "model" in wanted and not job.parallelism.overlap.param_gather else 0
-    eras = {"dp": {"all_gather": late}, "edp": {"all_gather": late}, "model": {"all_reduce": 1}}
+    several = job.parallelism.optimizer_instances > 1
+    gathers = {"all_gather": 0 if job.sharded else late}
+    eras = {**dict.fromkeys(("dp", "edp", "fsdp", "efsdp"), gathers), "model": {"all_reduce": 0 if several else 1}}
     ranks = _ranks(job.mesh, job.expert_mesh, job.parallelism.vpp)
-    if job.sharded:
+    if job.sharded or several:
         ranks |= _shard_groups(job)
     if job.parallelism.cp_inner:
         ranks |= _context_groups(job.mesh, job.parallelism.cp_inner)

@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import NamedTuple, cast
 
 from clustersim.engine.instruction import Compute, Instruction, Launch, Recv, Send, Wait
-from clustersim.engine.sharded import ShardedPass
+from clustersim.engine.sharded import SHARED, ShardedPass
 from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Awaited, Collective, Started, Steps
@@ -219,15 +219,22 @@ class _Writer:
         """Whether the parameters of the last update are gathered during the first forward passes."""
         return bool(self.job.parallelism.zero in (1, 2) and self.job.parallelism.overlap.param_gather and self.kinds)
 
+    def sharing(self, family: str) -> str:
+        """Return the family that shares one copy of the optimizer: that of equal parameters, or one of several inside it."""
+        return SHARED[family] if self.job.parallelism.optimizer_instances > 1 else family
+
     def reduce(self, family: str, stage: int, parameters: float) -> tuple[Instruction, ...]:
-        """Return the reduction of gradients over the ranks that hold the same parameters."""
-        op = "reduce_scatter" if self.job.parallelism.zero else "all_reduce"
-        size = parameters * BYTES[self.job.training.gradients]
-        return (Launch(stage, Collective(family, op, size)),) if size else ()
+        """Return the reduction of gradients over the ranks that hold the same parameters: of shards, then over their copies."""
+        size, sharing = parameters * BYTES[self.job.training.gradients], self.sharing(family)
+        shards = self.job.shards(expert=family == "edp")
+        scatter = Launch(stage, Collective(sharing, "reduce_scatter", size))
+        copies = Launch(stage, Collective(family, "all_reduce", size / shards), Wait(sharing) if shards > 1 else None)
+        return ((scatter,) * (shards > 1) + (copies,) * (shards == 1 or sharing != family)) if size else ()
 
     def gather(self, family: str, stage: int, parameters: float) -> tuple[Instruction, ...]:
-        size = parameters * weight_bytes(self.job)
-        return (Launch(stage, Collective(family, "all_gather", size)),) if size else ()
+        """Return the gathering of parameters by the ranks that share one copy of the optimizer."""
+        size = parameters * weight_bytes(self.job) * (self.job.shards(expert=family == "edp") > 1)
+        return (Launch(stage, Collective(self.sharing(family), "all_gather", size)),) if size else ()
 
     def reduced(self, action: Action) -> Iterator[Instruction]:
         """Yield the last backward pass of a stage in parts, and the reduction of each bucket as it fills."""
@@ -259,7 +266,7 @@ class _Writer:
             for family, expert in self.kinds:
                 for bucket in first_reads(stage.parameters_used(expert), self.bucket):
                     starts[family] += self.gather(family, action.stage, bucket.parameters)
-                    marks.append((bucket.position, Wait(family, len(starts[family]))))
+                    marks.append((bucket.position, Wait(self.sharing(family), len(starts[family]))))
             special[action] = (*self.take(action), *self.marked(action, stage.forward, marks), *self.give(action))
         return tuple(line for lines in starts.values() for line in lines), special
 
@@ -309,7 +316,7 @@ class _Writer:
         for family, expert in self.kinds:
             for stage in self.own:
                 yield from self.gather(family, stage, self.stages[stage].held(expert))
-            yield Wait(family)
+            yield Wait(self.sharing(family))
             yield from self.unflattened(expert)
 
     def unflattened(self, expert: bool) -> Iterator[Instruction]:
@@ -317,4 +324,4 @@ class _Writer:
         held = sum(self.stages[stage].held(expert) for stage in self.own)
         if held and unflattens(self.job):
             tensors = sum(self.stages[stage].tensors_held(expert) for stage in self.own)
-            yield Compute("optimizer", -1, (put_back(self.job, held),), None, tensors * self.job.copies(expert))
+            yield Compute("optimizer", -1, (put_back(self.job, held),), None, tensors * self.job.shards(expert))

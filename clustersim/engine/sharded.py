@@ -18,6 +18,10 @@ from clustersim.parallel.job import Job
 from clustersim.parallel.optimizer import weight_bytes
 from clustersim.schedules.action import Action
 
+SHARED = {"dp": "fsdp", "edp": "efsdp"}
+"""The family that shares one copy of what is sharded, by that of all who hold the same parameters (of several copies: the same
+shard of them)."""
+
 
 @dataclass(slots=True)
 class ShardedPass:
@@ -48,7 +52,7 @@ class ShardedPass:
 
     def kinds(self, unit: Unit) -> Iterator[tuple[str, str, int, bool]]:
         """Yield of each kind of parameters the family that shares them, that of their copies, how many, and whether experts'."""
-        kinds = (("fsdp", "dp", unit.dense, False), ("efsdp", "edp", unit.experts, True))
+        kinds = ((SHARED["dp"], "dp", unit.dense, False), (SHARED["edp"], "edp", unit.experts, True))
         yield from (kind for kind in kinds if kind[2] and self.job.shards(kind[3]) > 1)
 
     def gather(self, place: int, unit: Unit) -> Iterator[Instruction]:

@@ -340,6 +340,13 @@ def sharded_parameters(job: Job) -> Iterator[Finding]:
             "parallelism.fsdp",
             f"needs sharded parameters, and zero is {p.zero}; set parallelism.zero: 3 or leave it out",
         )
+    if p.optimizer_instances > 1 and not p.zero:
+        yield (
+            "parallelism.optimizer_instances",
+            f"{p.optimizer_instances} are copies of what zero shards, and zero is 0; set parallelism.zero: 1 or leave it out",
+        )
+    if p.optimizer_instances > 1 and p.fsdp.shard:
+        yield "parallelism.fsdp.shard", "and parallelism.optimizer_instances say the same; keep one of them"
 
 
 def recomputed(job: Job) -> Iterator[Finding]:

@@ -98,7 +98,7 @@ class Job:
     def shards(self, expert: bool) -> int:
         """Return among how many ranks one copy of the optimizer's state is spread, and with zero: 3 of the parameters too."""
         p = self.parallelism
-        whole = self.copies(expert) if p.zero else 1
+        whole = self.copies(expert) // p.optimizer_instances if p.zero else 1
         return min(p.fsdp.shard or whole, whole) if p.zero == 3 else whole
 
     @property
@@ -242,12 +242,17 @@ def _check_rounds(job: Job) -> None:
 
 
 def _check_shard(job: Job) -> None:
-    shard = job.parallelism.fsdp.shard
+    shard, instances = job.parallelism.fsdp.shard, job.parallelism.optimizer_instances
     for expert in (False, True) if job.parallelism.spread else (False,):
         copies = job.copies(expert)
+        ranks = f"{copies} ranks that hold the same {'experts' if expert else 'parameters'}"
+        if copies % instances:
+            raise job.error(
+                "parallelism.optimizer_instances",
+                f"{instances} does not divide the {ranks}; use {listed(divisors(copies))}",
+            )
         if shard is None or copies % (shard if not expert else min(shard, copies)) == 0:
             continue
-        ranks = f"{copies} ranks that hold the same {'experts' if expert else 'parameters'}"
         what = f"is more than the {ranks}" if shard > copies else f"does not divide the {ranks}"
         raise job.error("parallelism.fsdp.shard", f"{shard} {what}; use {listed(divisors(copies)[1:])}")
 

@@ -101,7 +101,7 @@ def gradients(job: Job, stage: Stage) -> tuple[float, float]:
         return 4.0 * _own(job, stage), whole if job.parallelism.no_sync else 0.0
     if job.parallelism.zero < 2:
         return whole, 0.0
-    share = math.fsum(stage.held(kind) * width / job.copies(kind) for kind in (False, True))
+    share = math.fsum(stage.held(kind) * width / job.shards(kind) for kind in (False, True))
     return share, whole - share
 
 
