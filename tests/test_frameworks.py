@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from clustersim.errors import UnknownNameError
-from clustersim.frameworks import everything, find, load
+from clustersim.frameworks import everything, find, load, unseen
 from clustersim.validate.runs import Run
 
 KEYS = {
@@ -61,6 +61,14 @@ def test_recipes_name_columns_of_runs_and_keys_that_have_defaults():
         assert set(recipe.of) <= columns
         assert set(recipe.values) <= set(one.defaults)
         assert recipe.source
+
+
+def test_what_a_launch_takes_had_nobody_seen_the_source_it_was_read_from():
+    own, other = (load(name).host.kernel for name in ("megatron-deepspeed", "nanotron"))
+    assert unseen(load("megatron-deepspeed"), "VTRAINS") == pytest.approx(other.value / own.value)
+    assert unseen(load("nanotron"), "ULTRA") == pytest.approx(own.value / other.value)
+    assert unseen(load("megatron-deepspeed"), "ULTRA") is None  # its figure is not from there
+    assert unseen(load("maxtext"), "VTRAINS") is None
 
 
 def test_an_unknown_framework_is_named_with_the_nearest():

@@ -14,6 +14,8 @@ from validate_cases import ROW, write
 from clustersim.config.yaml import parse
 from clustersim.errors import InputError, InterruptedSweepError
 from clustersim.files import digest
+from clustersim.frameworks import load as framework
+from clustersim.frameworks import unseen
 from clustersim.hardware.gpus import load
 from clustersim.parallel.load import build
 from clustersim.report import calibration
@@ -271,7 +273,7 @@ def test_a_run_that_was_measured_is_simulated_though_it_would_not_fit(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change", ["predictor=roofline", "predictor=linear", "clocks=boost", "fabric=ideal", "nccl=ring"]
+    "change", ["predictor=roofline", "predictor=linear", "clocks=boost", "fabric=ideal", "host=ideal", "nccl=ring"]
 )
 def test_one_part_can_be_changed(tmp_path, change):
     [(part, value)] = run.ablations([change])
@@ -279,6 +281,22 @@ def test_one_part_can_be_changed(tmp_path, change):
     assert changed["status"] == "ok"
     faster = changed["predicted_s"] <= plain["predicted_s"]
     assert faster or change in ("predictor=linear", "nccl=ring")
+
+
+def test_a_source_that_a_host_was_read_from_is_judged_by_the_other_sources_too(tmp_path):
+    path = write(tmp_path / "runs.csv", {"id": "MINE-1"}, {"id": "VTRAINS-1", "framework": "Megatron-DeepSpeed"})
+    with log.opened(tmp_path / "out", asked(path)) as kept:
+        found = run.simulate(run.load([path]), [], 1, kept)
+    [own] = [one for one in found[None] if one["id"] == "VTRAINS-1"]
+    [left] = found[run.UNSEEN]
+    slower = str(unseen(framework("megatron-deepspeed"), "VTRAINS"))
+    assert left == evaluate(run.load([path])[1], {"host": slower})
+    assert left["predicted_s"] > own["predicted_s"]
+    figures = report(found[None], unseen=found[run.UNSEEN])
+    assert figures["left_out"]["VTRAINS"]["as_is"]["bias"] == own["error"]
+    assert figures["left_out"]["VTRAINS"]["left_out"]["bias"] == left["error"]
+    text = page.page(figures, found[None], "runs.csv")
+    assert "VTRAINS: read from the other sources" in text
 
 
 def test_ablations_are_checked_before_any_work():
@@ -291,6 +309,7 @@ def test_ablations_are_checked_before_any_work():
         ("weather=bad", "write one of"),
         ("clocks=slow", "clocks=boost"),
         ("fabric=real", "fabric=ideal"),
+        ("host=slow", "host=ideal"),
     ):
         with pytest.raises(InputError, match=said):
             run.ablations([wrong])

@@ -24,7 +24,7 @@ def validate(
         typer.Option(
             metavar="PART=VALUE|…",
             help="Also with one part changed: predictor=roofline|linear|habitat (neusight-paper once trained), "
-            "fabric=ideal, clocks=boost, nccl=ring|tree.",
+            "fabric=ideal, host=ideal, clocks=boost, nccl=ring|tree.",
         ),
     ] = None,
     memory: Annotated[
@@ -48,7 +48,7 @@ def validate(
     from clustersim.validate import log, peaks
     from clustersim.validate.page import page
     from clustersim.validate.report import report
-    from clustersim.validate.run import ablations, load, simulate
+    from clustersim.validate.run import UNSEEN, ablations, load, simulate
     from clustersim.validate.shipped import TABLE
 
     paths, changes = files or [TABLE], ablations(ablate or ())
@@ -67,7 +67,8 @@ def validate(
             found = simulate(runs, changes, workers or cores(), kept, show, engine)
             outcomes = found[None]
             changed = {"=".join(change): found[change] for change in changes}
-            figures = report(outcomes, changed, peaks.compare(memory, outcomes) if memory else None)
+            peak = peaks.compare(memory, outcomes) if memory else None
+            figures = report(outcomes, changed, peak, found[UNSEEN])
             title = " ".join(path.name for path in paths)
             kept.finish(outcomes, page(figures, outcomes, title))
     if calibrate:

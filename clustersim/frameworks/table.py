@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from math import exp, fsum, log
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,6 +28,8 @@ class LaunchTime(Spec):
 
     value: Time
     source: Name
+    read_from: Annotated[tuple[Name, ...], Field(strict=False)] = ()
+    """Sources of measured steps that it was chosen on, as `clustersim validate` names them."""
 
 
 class Habit(Spec):
@@ -149,6 +152,19 @@ def load(name: str) -> Framework:
 def everything() -> tuple[Framework, ...]:
     """Return all frameworks, by name."""
     return tuple(validate(Framework, read(path)) for path in sorted(FOLDER.glob("*.yaml")))
+
+
+def unseen(framework: Framework, source: str) -> float | None:
+    """Return how many times as long a kernel's launch would be said to take, had nobody seen a source of measured steps.
+
+    That is what other sources of steps say of other hosts, their geometric mean; None where the figure is not from that source.
+    """
+    own = None if framework.host is None else framework.host.kernel
+    if own is None or source not in own.read_from:
+        return None
+    known = {one.host.kernel.read_from: one.host.kernel.value for one in everything() if one.host is not None}
+    others = [log(value / own.value) for sources, value in known.items() if sources and source not in sources]
+    return exp(fsum(others) / len(others)) if others else None
 
 
 def find(words: str, year: int | None = None) -> Framework | None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 IDEAL = 1e9
 """Bytes a nanosecond of a link that is never in the way."""
+NEVER_LATE = 1e-9
+"""How many times as long a host takes that is never in the way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,5 +88,11 @@ def _fabric(machine: dict[str, Any], _: dict[str, Any], value: str) -> None:
         machine["fabric"] = {"kind": "switch"}
 
 
-ABLATIONS = {"predictor": _predictor, "clocks": _clocks, "nccl": _nccl, "fabric": _fabric}
+def _host(machine: dict[str, Any], _: dict[str, Any], value: str) -> None:
+    """A host that is never late, or one that takes so many times as long."""
+    slowdown = NEVER_LATE if value == "ideal" else float(value)
+    machine["cluster"]["node"].setdefault("host", {})["slowdown"] = slowdown
+
+
+ABLATIONS = {"predictor": _predictor, "clocks": _clocks, "nccl": _nccl, "fabric": _fabric, "host": _host}
 """What `--ablate` can change, and how."""

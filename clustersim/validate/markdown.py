@@ -7,7 +7,7 @@ from typing import Any
 
 from clustersim.report.calibration import WORDS
 from clustersim.validate import drawing
-from clustersim.validate.page import HEAD, STYLE, figures, sentence, tables
+from clustersim.validate.page import HEAD, LEFT_OUT, STYLE, figures, sentence, tables
 from clustersim.validate.statistics import compared
 
 Found = Mapping[str, Any]
@@ -25,6 +25,7 @@ def summary(found: Found) -> str:
     }
     parts = [sentence(found)]
     parts += [_errors(title, found["groups"][name]) for name, title in names.items()]
+    parts += [_only(found, LEFT_OUT)] if found["left_out"] else []
     refused = ", ".join(f"{count} {kind}" for kind, count in found["refused"].items())
     parts += [f"Not simulated: {refused}."] if refused else []
     return "\n\n".join(parts)
@@ -48,7 +49,7 @@ def ablations(found: Found) -> str:
 def mappings(found: Found) -> str:
     """Return the answer, the errors by parallelism, the ranking of mappings and the verdicts whether they fit."""
     parts = [sentence(found), _errors("number of GPUs", found["groups"]["gpus"])]
-    parts += [_only(found, "Ranking of mappings"), _only(found, "Does it fit?")]
+    parts += [_only(found, "Ranking of mappings"), _only(found, LEFT_OUT), _only(found, "Does it fit?")]
     fit = found["fit"]
     if fit and fit["memory_mean_error"] is not None:
         size, bias = 100 * fit["memory_mean_error"], 100 * fit["memory_bias"]

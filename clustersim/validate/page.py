@@ -88,6 +88,8 @@ def _pictures(found: Mapping[str, Any], rows: Sequence[Outcome]) -> Iterator[str
         yield _table(HEAD, [[group, *figures(found["groups"][name][group])] for group in shown])
 
 
+LEFT_OUT = "One source left out"
+"""Of the constants that were read from measured steps, those of hosts."""
 HEAD = ("", "runs", "mean", "median", "90th", "bias", "inside the interval")
 
 
@@ -136,6 +138,13 @@ def tables(found: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str], Table
             *([name, *figures(e), _moved(e)] for name, e in found["ablations"].items() if e["runs"]),
         ]
         yield "What each part buys", ("one part changed", *HEAD[1:], "forecasts moved"), rows
+    if found["left_out"]:
+        rows = [
+            [f"{source}: {words}", *figures(one[key])[:-1]]
+            for source, one in found["left_out"].items()
+            for key, words in (("as_is", "read from it"), ("left_out", "read from the other sources"))
+        ]
+        yield LEFT_OUT, ("its host's figures", *HEAD[1:-1]), rows
     if found["peers"]:
         rows = [
             [name, str(one["runs"]), *(f"{100 * one[key]:.1f} %" for key in ("mean_error", "ours"))]

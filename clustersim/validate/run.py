@@ -10,16 +10,19 @@ from pathlib import Path
 
 from clustersim.engine.player import Engine
 from clustersim.errors import ClustersimError, ConfigError, DiskFullError, InputError, InterruptedSweepError
+from clustersim.frameworks import find, unseen
 from clustersim.report.store import ELSEWHERE
 from clustersim.sweeps.runner import spread
 from clustersim.validate import log
 from clustersim.validate.adapt import ABLATIONS
-from clustersim.validate.evaluate import Outcome, evaluate
+from clustersim.validate.evaluate import Outcome, evaluate, source_of
 from clustersim.validate.runs import Run, read
 from clustersim.writing import unwritable
 
 Ablation = tuple[str, str]
 """What is changed and to what: ("predictor", "roofline")."""
+UNSEEN: Ablation = ("host", "unseen")
+"""Runs whose host was read from their own source are simulated with what other sources say of hosts too."""
 Tracked = Iterator[tuple[int, Outcome]]
 ShowOutcomes = Callable[[Tracked, int], Tracked]
 """Passes outcomes on as they come in, and may show progress of so many."""
@@ -56,7 +59,7 @@ def ablations(given: Sequence[str]) -> list[Ablation]:
 
 
 def _check(part: str, value: str) -> None:
-    known = {"clocks": ("boost", "sustained"), "fabric": ("ideal",)}.get(part)
+    known = {"clocks": ("boost", "sustained"), "fabric": ("ideal",), "host": ("ideal",)}.get(part)
     if known and value not in known:
         raise InputError(f"--ablate {part}={value}: write {' or '.join(f'{part}={name}' for name in known)}")
     if part == "predictor":
@@ -80,13 +83,14 @@ def simulate(
 ) -> dict[Ablation | None, list[Outcome]]:
     """Simulate every run as it is and under each change, on `workers` processes; return the outcomes in order.
 
-    What the log knows already is not simulated again. Raises InterruptedSweepError on Ctrl-C, with everything kept, and
-    ClustersimError when a worker dies.
+    Under UNSEEN are those of the runs alone that it concerns. What the log knows already is not simulated again. Raises
+    InterruptedSweepError on Ctrl-C, with everything kept, and ClustersimError when a worker dies.
     """
-    versions: list[Ablation | None] = [None, *changes]
+    versions: dict[Ablation | None, Sequence[Run]] = dict.fromkeys((None, *changes), runs)
+    versions[UNSEEN] = [run for run in runs if _unseen(run) is not None]
     found = dict(kept.known)
-    tasks = [(version, run) for version in versions for run in runs if (_name(version), run.id) not in found]
-    total = len(versions) * len(runs)
+    asked = [(version, run) for version, concerned in versions.items() for run in concerned]
+    tasks = [(version, run) for version, run in asked if (_name(version), run.id) not in found]
     try:
         with closing(show(_each(tasks, workers, engine), len(tasks))) as outcomes:  # type: ignore[type-var]
             for index, outcome in outcomes:
@@ -94,7 +98,7 @@ def simulate(
                 kept.append(_name(version), outcome)
                 found[_name(version), run.id] = outcome
     except KeyboardInterrupt:
-        done = f"{len(found)} of {total} are kept in {kept.shown}, and the same command goes on from there"
+        done = f"{len(found)} of {len(asked)} are kept in {kept.shown}, and the same command goes on from there"
         raise InterruptedSweepError(f"interrupted; {done}") from None
     except OSError as error:
         raise unwritable(kept.shown, error, ELSEWHERE) from error
@@ -102,7 +106,13 @@ def simulate(
         raise
     except ClustersimError as error:
         raise ClustersimError(f"{error}; {len(found)} others are kept in {kept.shown}, try fewer --workers") from error
-    return {version: [found[_name(version), run.id] for run in runs] for version in versions}
+    return {version: [found[_name(version), run.id] for run in concerned] for version, concerned in versions.items()}
+
+
+def _unseen(run: Run) -> float | None:
+    """Return how many times as long other sources say that a run's host takes; None where no figure of it is from its own."""
+    framework = find(run.framework, run.year)
+    return None if framework is None else unseen(framework, source_of(run))
 
 
 def _name(version: Ablation | None) -> str:
@@ -128,4 +138,5 @@ def _each(tasks: Sequence[tuple[Ablation | None, Run]], workers: int, engine: En
 
 def _evaluate(task: tuple[Ablation | None, Run], engine: Engine) -> Outcome:
     version, run = task
-    return evaluate(run, dict([version]) if version else None, engine)
+    change = (UNSEEN[0], str(_unseen(run))) if version == UNSEEN else version
+    return evaluate(run, dict([change]) if change else None, engine)

@@ -86,6 +86,15 @@ def peers(outcomes: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
     return found
 
 
+def left_out(outcomes: Sequence[Outcome], unseen: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
+    """Return, by source, the errors of the same runs as they are and as if nobody had seen their source."""
+    own = {one["id"]: one for one in outcomes}
+    as_is = grouped([own[one["id"]] for one in unseen], GROUPS["source"])
+    return {
+        name: {"as_is": as_is[name], "left_out": errors} for name, errors in grouped(unseen, GROUPS["source"]).items()
+    }
+
+
 def refusals(outcomes: Sequence[Outcome]) -> dict[str, int]:
     """Return how many runs were refused or failed, by kind of reason, most first."""
     return dict(Counter(one["reason_kind"] for one in outcomes if one["status"] != "ok").most_common())
