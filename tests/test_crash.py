@@ -36,7 +36,7 @@ COMMANDS = {
     "predictor show": ["predictor", "show"],
     "--help": ["--help"],
 }
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and streams of POSIX")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="signals and streams of POSIX")]
 
 
 def command(*arguments: str) -> list[str]:
@@ -81,7 +81,6 @@ def test_a_disk_that_is_full_is_one_sentence_and_leaves_the_old_result(tmp_path,
     }
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
 def test_a_full_file_system(tmp_path):
     small = tmp_path / "small"
@@ -185,7 +184,6 @@ def moments(folder: Path, arguments: list[str], count: int) -> list[float]:
     return [took * draw.uniform(0.5, 1.1) for _ in range(count)]
 
 
-@pytest.mark.slow
 def test_kill_9_of_a_run_keeps_the_old_or_the_new_result(tmp_path):
     a, b = [*RUN, "--out", "x", "--force"], [*RUN, "--micro-batch", "2", "--out", "x", "--force"]
     assert done([*b, "-q"], tmp_path).returncode == 0
@@ -200,7 +198,6 @@ def test_kill_9_of_a_run_keeps_the_old_or_the_new_result(tmp_path):
         assert done([*a, "-q"], tmp_path).returncode == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_kill_9_of_a_sweep_loses_no_point(tmp_path, workers):
     sweep = [*SWEEP, "--workers", workers]

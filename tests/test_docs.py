@@ -31,12 +31,8 @@ from clustersim.simulation import simulate
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 
 
-LONG = ("gallery", "planning", "predict", "tutorial", "validation")
-"""Pages whose commands take seconds: sweeps, plans, published runs."""
-BLOCKS = [pytest.param(page, marks=[pytest.mark.slow] * (page.stem in LONG)) for page in PAGES]
-
-
-@pytest.mark.parametrize("page", BLOCKS, ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_block_of_a_page_does_what_the_page_says(page, tmp_path, monkeypatch):
     monkeypatch.chdir(prepare(tmp_path))
     monkeypatch.syspath_prepend(str(tmp_path))
