@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -121,49 +121,45 @@ def bound(drafted: Draft, cells: Partition, kept: Mask) -> tuple[Plan, ...]:
 
 
 def _plan(work: Work, uses: Sequence[tuple[Family, Sequence[Collective]]], net: Network, topology: Topology) -> Plan:
-    role, slowdown, kind = roles(work.job), topology.slowdown[work.gpus], topology.kind_of(work.gpus)
-    places = _places(uses, len(work.gpus))
+    ranks, families = net.cells.ranks, tuple(family for family, _ in uses)
+
+    def found() -> tuple[Ints, dict[str, Ints], dict[GroupCell, int]]:
+        return roles(work.job)[ranks.first], _places(families, net), _members(families, net)
+
+    role, places, members = topology.memo.once(("ranks", net.cells.key), found)
+    speeds = topology.slowdown[work.gpus[ranks.first]], topology.kind_of(work.gpus[ranks.first])
+    apart = ranks.first.tolist() if work.apart else [-1] * len(ranks.first)
     binder = _Binder(
         Activities(work.seconds, net, work.hosts), {}, launching(work.job, work.scripts, work.seconds, work.hosts)
     )
-    programs = [
-        binder.program(
-            work.scripts[role[r]],
-            int(role[r]),
-            Speed(float(slowdown[r]), int(kind[r]), int(r) if work.apart else -1),
-            _cells_of(int(r), places, net),
-        )
-        for r in net.cells.ranks.first
-    ]
-    ranks = net.cells.ranks
-    return Plan(programs, net, _members(uses, net), ranks.first, ranks.size, binder.activities.sources, work.hosts)
+    columns = role.tolist(), map(Speed, *(column.tolist() for column in speeds), apart), _cells_of(places, len(role))
+    programs = [binder.program(work.scripts[own], speed, cells) for own, speed, cells in zip(*columns, strict=True)]
+    return Plan(programs, net, members, ranks.first, ranks.size, binder.activities.sources, work.hosts)
 
 
-def _places(uses: Sequence[tuple[Family, Sequence[Collective]]], ranks: int) -> dict[str, Ints]:
-    """Return, by name, the group of every rank; pairs are asked by who sends and by who receives."""
-    result = {}
-    for family, _ in uses:
-        if family.name.startswith("p2p"):
-            result[f"{family.name}/send"] = group_of(family, ranks, 0)
-            result[f"{family.name}/receive"] = group_of(family, ranks, 1)
-        else:
-            result[family.name] = group_of(family, ranks)
+def _places(families: Iterable[Family], net: Network) -> dict[str, Ints]:
+    """Return, by name, the group cell of every rank cell, -1 for none; pairs are asked by who sends and by who receives."""
+    ranks, result = net.cells.ranks, {}
+    for family in families:
+        cells = np.append(net.cells.groups[family.name].of, -1)
+        p2p = family.name.startswith("p2p")
+        sides = {f"{family.name}/send": 0, f"{family.name}/receive": 1} if p2p else {family.name: None}
+        for place, side in sides.items():
+            result[place] = cells[group_of(family, len(ranks.of), side)[ranks.first]]
     return result
 
 
-def _cells_of(rank: int, places: Mapping[str, Ints], net: Network) -> dict[str, int]:
-    """Return the group cell of a rank by place; places where it has no group are left out."""
-    return {
-        place: int(net.cells.groups[place.split("/")[0]].of[groups[rank]])
-        for place, groups in places.items()
-        if groups[rank] >= 0
-    }
+def _cells_of(places: Mapping[str, Ints], count: int) -> Iterator[dict[str, int]]:
+    """Yield the group cells of each of so many rank cells by place; places where it has no group are left out."""
+    columns = [[(place, cell) for cell in cells.tolist()] for place, cells in places.items()]
+    rows = zip(*columns, strict=True) if columns else repeat((), count)
+    return ({place: cell for place, cell in row if cell >= 0} for row in rows)
 
 
-def _members(uses: Sequence[tuple[Family, Sequence[Collective]]], net: Network) -> dict[GroupCell, int]:
+def _members(families: Iterable[Family], net: Network) -> dict[GroupCell, int]:
     """Count the rank cells in the first group of every group cell."""
     result: dict[GroupCell, int] = {}
-    for family, _ in uses:
+    for family in families:
         cells = np.sort(net.cells.ranks.of[family.ranks[net.cells.groups[family.name].first]], axis=1)
         different = (np.diff(cells, axis=1) > 0).sum(axis=1) + 1
         result |= {(family.name, cell): count for cell, count in enumerate(different.tolist())}
@@ -175,20 +171,21 @@ class _Binder:
     """Binds scripts to network cells; equal activities are one object."""
 
     activities: Activities
-    known: dict[tuple[object, ...], Activity]
+    known: dict[float, Activity]
+    """What hosts do, by seconds."""
     launching: Launching
     """How the host launches passes."""
 
-    def program(self, script: Script, role: int, speed: Speed, cells: Mapping[str, int]) -> Program:
-        def bound(lines: Sequence[Instruction], *where: object) -> Template:
-            return tuple(self.tasks(lines, (role, *where), speed, cells))
+    def program(self, script: Script, speed: Speed, cells: Mapping[str, int]) -> Program:
+        def bound(lines: Sequence[Instruction]) -> Template:
+            return tuple(self.tasks(lines, speed, cells))
 
         return Program(
-            (*self.started(), *bound(script.begin, "begin")),
+            (*self.started(), *bound(script.begin)),
             script.row,
-            {key: bound(lines, "steps", key) for key, lines in script.steps.items()},
-            {action: bound(lines, "special", action) for action, lines in script.special.items()},
-            bound(script.finish, "finish"),
+            {key: bound(lines) for key, lines in script.steps.items()},
+            {action: bound(lines) for action, lines in script.special.items()},
+            bound(script.finish),
         )
 
     def started(self) -> Iterator[Task]:
@@ -197,10 +194,8 @@ class _Binder:
             yield Task(HOST, READY, -1, None, (), None, self.alone(self.launching.start))
             yield _waiting([Ready()])
 
-    def tasks(
-        self, lines: Sequence[Instruction], key: tuple[object, ...], speed: Speed, cells: Mapping[str, int]
-    ) -> Iterator[Task]:
-        """Yield the tasks of a pass, bound to the cells of a rank; `key` says where in the scripts it stands.
+    def tasks(self, lines: Sequence[Instruction], speed: Speed, cells: Mapping[str, int]) -> Iterator[Task]:
+        """Yield the tasks of a pass, bound to the cells of a rank.
 
         What is waited for belongs to the next computation; before a launch, and at the end, a task waits and does nothing else.
         """
@@ -212,7 +207,7 @@ class _Binder:
             elif isinstance(line, Recv):
                 waits.append(Message((line.family, cells[f"{line.family}/receive"]), line.stage))
             elif isinstance(line, Compute):
-                one = _Bound(line, (*key, place), speed, cells, calls)
+                one = _Bound(line, speed, cells, calls)
                 if place in behind:
                     yield from self.following(one, tuple(waits))
                 elif place < max(behind, default=0):
@@ -241,7 +236,7 @@ class _Binder:
         """Return a computation; fresh: its host begins to launch it when it begins."""
         line, cells = one.line, one.cells
         group = (line.family, cells[line.family]) if line.family else None
-        activity = self.compute(one, group, fresh)
+        activity = self.compute(one, fresh)
         return Task(COMPUTE, line.kind, line.stage, group, waits, None, activity)
 
     def leading(self, one: _Bound, waits: tuple[Handle, ...]) -> Iterator[Task]:
@@ -259,7 +254,7 @@ class _Binder:
         is over at max(D + G, H + K): as if it could not begin before H + K - G.
         """
         task = self.computation(one, (*waits, Ready()), fresh=False)
-        lead = self.compute(one, task.group, fresh=True).idle - task.activity.idle
+        lead = self.compute(one, fresh=True).idle - task.activity.idle
         yield Task(HOST, READY, one.line.stage, None, (), None, self.alone(lead))
         yield task
         yield self.busy(one)
@@ -278,30 +273,21 @@ class _Binder:
 
     def alone(self, seconds: float) -> Activity:
         """Return an activity of so many seconds; equal ones are one."""
-        return self.known.setdefault((HOST, seconds), Activity((Segment(seconds, None),)))
+        return self.known.setdefault(seconds, Activity((Segment(seconds, None),)))
 
-    def compute(self, one: _Bound, group: GroupCell | None, fresh: bool) -> Activity:
-        key = (*one.key, one.speed, group, fresh)
-        if key not in self.known:
-            extra = self.extra(one) if fresh else None
-            self.known[key] = self.activities.work(one.line.items, one.speed, one.cells, extra)
-        return self.known[key]
+    def compute(self, one: _Bound, fresh: bool) -> Activity:
+        return self.activities.work(one.line.items, one.speed, one.cells, self.extra(one) if fresh else None)
 
     def launched(self, line: Send | Launch, cells: Mapping[str, int]) -> Task:
         family = line.collective.group
         if isinstance(line, Send):
             pair = (family, cells[f"{family}/send"])
-            activity = self.transfer(line.collective, pair)
+            activity = self.activities.transfer(line.collective, pair[1])
             return Task(family, "send", line.stage, None, (), Message(pair, line.stage), activity)
         group = (family, cells[family])
         waits = (_launched(line.after),) if line.after else ()
-        return Task(family, line.collective.op, line.stage, group, waits, None, self.transfer(line.collective, group))
-
-    def transfer(self, call: Collective, group: GroupCell) -> Activity:
-        key = (call, group)
-        if key not in self.known:
-            self.known[key] = self.activities.transfer(call, group[1])
-        return self.known[key]
+        activity = self.activities.transfer(line.collective, group[1])
+        return Task(family, line.collective.op, line.stage, group, waits, None, activity)
 
 
 def _launched(wait: Wait) -> Launched:
@@ -312,8 +298,6 @@ class _Bound(NamedTuple):
     """A computation on a rank."""
 
     line: Compute
-    key: tuple[object, ...]
-    """Where it stands in the scripts."""
     speed: Speed
     cells: Mapping[str, int]
     calls: int
@@ -337,8 +321,10 @@ class Activities:
     hosts: Sequence[Launcher] = ()
     """What launches them, by type of node; none: they are never late."""
     written: dict[tuple[object, ...], _Written] = field(default_factory=dict)
+    bound: dict[tuple[object, ...], Activity] = field(default_factory=dict)
+    """By what is written or called, and where …"""
     known: dict[tuple[object, ...], Activity] = field(default_factory=dict)
-    """By the flows …"""
+    """… by the flows …"""
     alike: dict[tuple[object, ...], Activity] = field(default_factory=dict)
     """… and by what those take."""
     sources: dict[Activity, Source] = field(default_factory=dict)
@@ -351,13 +337,16 @@ class Activities:
         """
         families = frozenset(cells)
         written = self.text(items, speed, families, extra)
-        flows = {call: self.network.flows(call, cells[call.group]) for call in written.sizes}
-        source = Source(items, speed, families, extra, flows)
-        carried: Carried = {}
+        key = id(written), speed.rank, *[cells[family] for family in written.families]
+        if (known := self.bound.get(key)) is not None:
+            return known
+        flows, carried = {}, Carried()
         for call, size in written.sizes.items():
-            to = self.network.variant(call, cells[call.group]), cells[call.group]
-            carried[to] = carried.get(to, 0.0) + size
-        made = self.made(source).carrying(carried)
+            cell = cells[call.group]
+            to = self.network.variant(call, cell), cell
+            carried[to], flows[call] = carried.get(to, 0.0) + size, self.network.flows(call, cell)
+        source = Source(items, speed, families, extra, flows)
+        self.bound[key] = made = self.made(source).carrying(carried)
         self.sources[made] = source
         return made
 
@@ -385,7 +374,7 @@ class Activities:
                 self.alike[source.key] = self.known[key] = Activity(self.segments(source))
             else:
                 calls = (source.flows[part.call] for part in self.text(*source[:4]).parts)
-                self.known[key] = alike.over((*chain.from_iterable(calls), None))
+                self.known[key] = alike.over((*chain.from_iterable(calls), None), {})
         return self.known[key]
 
     def segments(self, source: Source) -> tuple[Segment, ...]:
@@ -395,12 +384,15 @@ class Activities:
 
     def transfer(self, call: Collective, cell: int) -> Activity:
         """Return the activity of one collective or one message."""
-        flows = self.network.flows(call, cell)
-        key = tuple(flow[:4] for flow in flows)
-        alike = self.alike.get(key)
-        if alike is None:
-            alike = self.alike[key] = Activity(Segment(0.0, flow) for flow in flows)
-        return alike.over(flows).carrying({(self.network.variant(call, cell), cell): call.size})
+        if (call, cell) not in self.bound:
+            flows = self.network.flows(call, cell)
+            key = tuple(flow[:4] for flow in flows)
+            alike = self.alike.get(key)
+            if alike is None:
+                alike = self.alike[key] = Activity(Segment(0.0, flow) for flow in flows)
+            carried = {(self.network.variant(call, cell), cell): call.size}
+            self.bound[call, cell] = alike.over(flows, carried)
+        return self.bound[call, cell]
 
 
 class Source(NamedTuple):
@@ -435,6 +427,8 @@ class _Written(NamedTuple):
     parts: tuple[_Part, ...]
     rest: tuple[float, float]
     sizes: Mapping[Collective, float]
+    families: tuple[str, ...]
+    """Of the calls, each once."""
     launching: float = 0.0
 
 
@@ -459,9 +453,10 @@ def _write(
             parts.append(_Part(compute, host.call(item) if host else 0.0, item))
             sizes[item] = sizes.get(item, 0.0) + item.size
             compute, over = 0.0, item.over
+    called = tuple(dict.fromkeys(call.group for call in sizes))
     if host is None:
-        return _Written(tuple(parts), (compute, 0.0), sizes)
-    return _Written(tuple(parts), (compute, host.queue.over), sizes, host.queue.launched)
+        return _Written(tuple(parts), (compute, 0.0), sizes, called)
+    return _Written(tuple(parts), (compute, host.queue.over), sizes, called, host.queue.launched)
 
 
 def _segments(written: _Written, flows: Mapping[Collective, Sequence[Flow]], sms: float) -> Iterator[Segment]:

@@ -54,22 +54,27 @@ class Activity:
 
     carried: bytes of the collectives and messages inside, for the link report. ends: idle time at which each segment's
     computation and flow end. moving: idle seconds of its flows by family, without those beside
-    computation, and of waiting for the host. asked: the most bytes/s that its flows ask of each link. times: the first one
-    of those that take as long.
+    computation, and of waiting for the host. asked: the most bytes/s that its flows ask of each link.
     """
 
-    __slots__ = ("_flows", "_segments", "asked", "carried", "compute", "ends", "idle", "moving", "times")
+    __slots__ = ("_flows", "_segments", "_times", "asked", "carried", "compute", "ends", "idle", "moving")
 
     NONE: ClassVar[Activity]
 
     def __init__(self, segments: Iterable[Segment], carried: Carried | None = None) -> None:
-        self._segments, self.times = tuple(segments), self
+        self._segments = tuple(segments)
+        self._times: Activity | None = None  # itself; it would keep itself alive
         self._flows: Sequence[Flow | None] | None = None  # those of its segments, until these are asked for
         self.carried = carried or {}
         self.compute = math.fsum(s.compute + s.beside for s in self._segments)
         self.ends, self.moving = _idle(self._segments)
         self.idle = self.ends[-1] if self.ends else 0.0
         self.asked = _peaks(s.flow for s in self._segments)
+
+    @property
+    def times(self) -> Activity:
+        """The first one of those that take as long."""
+        return self._times or self
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -93,7 +98,7 @@ class Activity:
     def timed(self, segments: Sequence[Segment]) -> Activity:
         """Return the same with other seconds of computation before each flow: `segments` have the flows of this one."""
         one = self.carrying(self.carried)
-        one._segments, one._flows, one.times = tuple(segments), None, one
+        one._segments, one._flows, one._times = tuple(segments), None, None
         one.compute = math.fsum(s.compute + s.beside for s in segments)
         one.ends, one.moving = _idle(one._segments)
         one.idle = one.ends[-1]
@@ -106,16 +111,16 @@ class Activity:
         one.asked = self.asked
         return one
 
-    def over(self, flows: Sequence[Flow | None]) -> Activity:
+    def over(self, flows: Sequence[Flow | None], carried: Carried) -> Activity:
         """Return the same with other flows, segment by segment, which take as long on other links."""
-        one = self.carrying(self.carried)
+        one = self.carrying(carried)
         one._flows, one.asked = flows, _peaks(flows)
         return one
 
     def carrying(self, carried: Carried) -> Activity:
         """Return the same with other bytes for the link report."""
         one = Activity.__new__(Activity)
-        one._segments, one._flows, one.times = self._segments, self._flows, self.times
+        one._segments, one._flows, one._times = self._segments, self._flows, self.times
         one.compute, one.ends, one.idle = self.compute, self.ends, self.idle
         one.moving, one.asked, one.carried = self.moving, self.asked, carried
         return one

@@ -50,6 +50,9 @@ class Network:
     """By family, the types of nodes on which the groups of each group cell are, if the cluster has several types."""
     known: dict[tuple[Collective, int], tuple[Flow, ...]] = field(default_factory=dict)
     distinct: dict[tuple[object, ...], tuple[Flow, ...]] = field(default_factory=dict)
+    cell_rows: dict[Variant, list[tuple[list[float], list[float], Mapping[int, LinkLoads]]]] = field(
+        default_factory=dict
+    )
 
     def phases(self, variant: Variant) -> tuple[Traffic, ...]:
         """Return the traffic of a variant on all links."""
@@ -77,14 +80,22 @@ class Network:
         return self.known[call, cell]
 
     def _flows(self, call: Collective, cell: int) -> Iterator[Flow]:
-        own, variant = self.plan(call, cell), self.variant(call, cell)
-        group = self.cells.groups[call.group].first[cell]
+        own = self.plan(call, cell)
         start = self.topology.launch if own.latency is None else own.latency
-        for phase, loads in zip(self.traffic[variant], self.loads[variant], strict=True):
-            hops = float(phase.latency[group]) if own.latency is None else 0.0
-            bound = min(float(phase.bound[group]), own.rate)
-            yield Flow(call.group, start + hops, call.size, bound, *loads.get(cell, _NOWHERE))
+        for latency, bound, loads in self.by_cell((call.group, call.op, own.algorithm)):
+            hops = latency[cell] if own.latency is None else 0.0
+            yield Flow(call.group, start + hops, call.size, min(bound[cell], own.rate), *loads.get(cell, _NOWHERE))
             start = 0.0
+
+    def by_cell(self, variant: Variant) -> Sequence[tuple[list[float], list[float], Mapping[int, LinkLoads]]]:
+        """Return the latency and the bound of each phase of a variant, and its loads, by group cell."""
+        if variant not in self.cell_rows:
+            first = self.cells.groups[variant[0]].first
+            both = zip(self.traffic[variant], self.loads[variant], strict=True)
+            self.cell_rows[variant] = [
+                (one.latency[first].tolist(), one.bound[first].tolist(), own) for one, own in both
+            ]
+        return self.cell_rows[variant]
 
     def bytes_by_link(self, sizes: Mapping[tuple[Variant, int], float]) -> Floats:
         """Return the bytes over every link, given those of the collectives of each group by variant and group cell."""
