@@ -14,6 +14,8 @@ import pytest
 from engine_cases import ROOT, cluster, job
 
 from clustersim.collectives.nccl.table import line
+from clustersim.engine.fabric import Activity, Segment
+from clustersim.garbage import uncollected
 from clustersim.memo import Memo, fingerprint, frozen, of_arrays
 from clustersim.simulation import run
 
@@ -133,3 +135,25 @@ def test_memory_is_flat_over_a_hundred_runs(topology, workload):
     inputs = ROOT / "topologies" / f"{topology}.yaml", ROOT / "workloads" / f"{workload}.yaml"
     done = subprocess.run([sys.executable, "-c", GROWTH, *inputs], capture_output=True, text=True, check=True, cwd=ROOT)
     assert float(done.stdout) <= 5  # MiB
+
+
+def test_what_ran_without_a_search_for_cycles_is_not_searched_at_its_end_either() -> None:
+    before = gc.isenabled()
+    gc.enable()
+    try:
+        with uncollected():
+            made: list[list[int]] = [[] for _ in range(50_000)]
+        assert gc.isenabled()
+        assert gc.get_count()[0] < len(made) / 10
+        assert not gc.get_freeze_count()
+    finally:
+        if not before:
+            gc.disable()
+
+
+def test_an_activity_is_gone_with_the_last_who_refers_to_it() -> None:
+    with uncollected():
+        gc.collect()
+        for _ in range(100):
+            Activity((Segment(1.0, None),)).carrying({}).timed((Segment(2.0, None),))
+        assert gc.collect() == 0
