@@ -54,6 +54,11 @@ SHELL = {
     "a quoted pipe": ("run --x '|' --y \">\"", "run --x | --y >"),
     "what programs print": ("A=$(hostname)x\nrun --a $A", "run --a x"),
     "two on a line": ("A=1; B=2; run $A $B", "run 1 2"),
+    "a shell in a command": ('A="--x 1"\nC="cd /tmp; run $A"\nsrun -l bash -x -c "${C}" 2>&1 | tee log', "run --x 1"),
+    "a shell in a job that is submitted": ("sbatch <<EOF\n#SBATCH -N 2\nsrun sh -c 'run --x 1'\nEOF\n", "EOF"),
+    "eval": ('C="run --x 1"\neval $C', "run --x 1"),
+    "a comment that ends in a backslash": ("# run no \\\nrun yes", "run yes"),
+    "an argument and text": ("run ${1}x$2_y", "run x_y"),
 }
 
 
@@ -152,6 +157,59 @@ def test_every_other_layer_slides():
     ] * 4
 
 
+PUBLISHED = {
+    "one module": (
+        "--recompute-granularity selective --recompute-modules mlp",
+        {"recompute_modules": ["mlp"]},
+    ),
+    "Megatron-FSDP": ("--use-megatron-fsdp --use-distributed-optimizer", {"zero": 3}),
+    "its strategy": ("--use-megatron-fsdp --data-parallel-sharding-strategy optim", {"zero": 1}),
+    "its two buffers": (
+        "--use-megatron-fsdp --fsdp-double-buffer",
+        {"fsdp": {"copy_out": False, "copy_in": False, "forward_prefetch": 1}},
+    ),
+    "copies of the optimizer": (
+        "--use-distributed-optimizer --num-distributed-optimizer-instances 2",
+        {"optimizer_instances": 2, "zero": 1},
+    ),
+    "its reductions": ("--use-megatron-fsdp --megatron-fsdp-grad-comm-dtype bf16", {"gradients": "bf16"}),
+    "DeepSpeed's ZeRO-2": (
+        "--deepspeed --zero-stage 2",
+        {"zero": 2, "reduce_every_microbatch": True, "attention": "unfused"},
+    ),
+    "DeepSpeed-Ulysses": ("--ds-sequence-parallel-size 4", {"cp": 4, "cp_type": "a2a"}),
+    "DeepSpeed's dense models": ("--deepspeed --num-experts 1 --moe-train-capacity-factor 1.0", {"zero": None}),
+    "BLOOM's division of layers": (
+        "--pp-partition-method 'type:transformer|embedding'",
+        {"account_for_embedding": True, "account_for_loss": True},
+    ),
+    "ALiBi": ("--position-embedding-type alibi", {"positions": "none"}),
+    "a gate": ("--glu-activation geglu", {"activation": "geglu"}),
+    "a padded vocabulary": ("--pad-vocab-size-to 32768", {"vocab": 32768}),
+    "a layout kept from the shell": (
+        "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*4\\\\|t*4L",
+        {"vpp": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PUBLISHED)
+def test_arguments_of_published_scripts(case):
+    more, said = PUBLISHED[case]
+    found, _ = read(more)
+    flat = {key: value for part in ("model", "training", "parallelism") for key, value in found.workload[part].items()}
+    assert {key: flat.get(key) for key in said} == said
+    assert not found.unknown
+
+
+def test_every_second_layer_of_deepspeeds_mixtures_has_experts():
+    _, job = read(
+        "--deepspeed --num-experts 16 --topk 2 --mlp-type residual --moe-expert-parallel-size 4 --disable-moe-token-dropping"
+    )
+    assert [kind.experts for kind in kinds(job.model)] == [None, 16] * 4
+    assert (job.model.topk, job.model.shared_experts, job.parallelism.ep) == (2, 1, 4)
+
+
 def test_a_script_of_deepseek_is_its_model():
     text = """
 MODEL_ARGS=" \\
@@ -194,8 +252,18 @@ WRONG = {
     "no batch": (BASE.replace("--micro-batch-size 2", ""), "lacks --micro-batch-size; give the script that has it"),
     "a variable that nobody sets": (
         BASE.replace("--hidden-size 1024", "--hidden-size $HIDDEN"),
-        "--hidden-size has no value; nobody sets $HIDDEN, give --var HIDDEN=…",
+        "--hidden-size has no value; nobody sets $HIDDEN, give --var HIDDEN=… or --set model.hidden=…",
     ),
+    "an argument of the script": (
+        "A=$4\nB=${A}\n" + BASE.replace("--micro-batch-size 2", "--micro-batch-size $B"),
+        "--micro-batch-size has no value; nobody sets $4 (an argument of the script), give --var 4=… or "
+        "--set training.micro_batch=…",
+    ),
+    "a strategy": (
+        f"{BASE} --use-megatron-fsdp --data-parallel-sharding-strategy all",
+        "data_parallel_sharding_strategy 'all' is none; write no_shard, optim",
+    ),
+    "a shell that runs itself": ('A=(\'eval "$A"\')\neval "$A"', "runs itself without end"),
     "a tokenizer of files": (
         BASE.replace("--vocab-size 32000", "--tokenizer-type SentencePieceTokenizer"),
         "lacks --vocab-size, and the vocabulary of 'SentencePieceTokenizer' lies in its files; give --set model.vocab=…",

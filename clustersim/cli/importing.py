@@ -27,7 +27,10 @@ def megatron(
         Path | None, typer.Option("--out", "-o", help="Write it here; default: print it.", metavar="FILE.yaml")
     ] = None,
     variables: Annotated[
-        list[str] | None, typer.Option("--var", help="A variable of the environment.", metavar="NAME=VALUE")
+        list[str] | None,
+        typer.Option(
+            "--var", help="A variable of the environment, or an argument by its number.", metavar="NAME=VALUE"
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A key of the workload that decides.", metavar="KEY=VALUE")
@@ -67,8 +70,10 @@ def megatron(
 def _variable(text: str) -> tuple[str, str]:
     """Return name and value of `--var NAME=VALUE`. Raises InputError."""
     name, equals, value = text.partition("=")
-    if not equals or not name.isidentifier():
-        raise InputError(f"--var {text!r}: write NAME=VALUE, such as NNODES=16")
+    if not equals or not (name.isidentifier() or name.isdecimal()):
+        raise InputError(
+            f"--var {text!r}: write NAME=VALUE, such as NNODES=16, or 1=dlc for the script's first argument"
+        )
     return name, value
 
 

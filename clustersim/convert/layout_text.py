@@ -17,7 +17,7 @@ REPEATED = (re.compile(r"\(([^()]+)\)\*(\d+)"), re.compile(r"([^()*])\*(\d+)"))
 
 def written_out(layout: str) -> str:
     """Return a layout without repetitions: `E(t|)*2,L` is `Et|t|L`. Raises InputError for what is not understood."""
-    text = "".join(layout.replace(",", "").split())
+    text = "".join(layout.replace(",", "").replace("\\", "").split())  # shells keep | and ( by a backslash
     for pattern in REPEATED:
         if sum(len(part) * int(times[:9]) for part, times in pattern.findall(text)) > LONGEST:
             raise InputError(f"{layout!r} is too long; name at most {LONGEST} layers")

@@ -38,7 +38,7 @@ def lower(value: Any) -> Any:
 
 def positions(value: Any) -> Any:
     """Return this project's word for Megatron's position_embedding_type."""
-    words = {"learned_absolute": "learned", "rope": "rotary"}
+    words = {"learned_absolute": "learned", "rope": "rotary", "yarn": "rotary", "mrope": "rotary", "alibi": "none"}
     return words.get(value, value) if isinstance(value, str) else value
 
 
@@ -70,6 +70,22 @@ def or_none(value: Any) -> Any:
     return value or None
 
 
+def partition(value: Any) -> Any:
+    """Return the keys of BigScience's division of layers, which counts the embedding and the head where it names them."""
+    ends = isinstance(value, str) and "embedding" in value
+    return {"account_for_embedding": True, "account_for_loss": True} if ends else None
+
+
+def several(value: Any) -> Any:
+    """Return a list of one for a single word."""
+    return [value] if isinstance(value, str) else value
+
+
+def ulysses(value: Any) -> Any:
+    """Return the keys of DeepSpeed's sequence parallelism among so many ranks, which exchange heads for tokens."""
+    return {"cp": value, "cp_type": "a2a"} if value != 1 else None
+
+
 def context(value: Any) -> Any:
     """Return how context-parallel ranks see the whole sequence, of which Megatron takes one for all layers or one for each."""
     return value[0] if isinstance(value, list) and len(set(map(str, value))) == 1 else value
@@ -87,10 +103,12 @@ ALIASES: Mapping[str, Alias] = {
     "hidden_size": (("model", "hidden"), same),
     "num_attention_heads": (("model", "heads"), same),
     "num_query_groups": (("model", "kv_heads"), same),
+    "num_key_value_heads": (("model", "kv_heads"), same),
     "kv_channels": (("model", "head_dim"), same),
     "ffn_hidden_size": (("model", "ffn"), same),
     "vocab_size": (("model", "vocab"), same),
     "padded_vocab_size": (("model", "vocab"), same),
+    "pad_vocab_size_to": (("model", "vocab"), same),
     "make_vocab_size_divisible_by": (("model", "vocab_multiple"), same),
     "max_position_embeddings": (("model", "max_positions"), same),
     "position_embedding_type": (("model", "positions"), positions),
@@ -108,9 +126,11 @@ ALIASES: Mapping[str, Alias] = {
     "moe_ffn_hidden_size": (("model", "ffn"), same),
     "moe_router_topk": (("model", "topk"), same),
     "moe_expert_capacity_factor": (("training", "capacity_factor"), real),
+    "moe_train_capacity_factor": (("training", "capacity_factor"), real),
     "moe_pad_expert_input_to_capacity": (("training", "pad_to_capacity"), same),
     "moe_shared_expert_intermediate_size": (("model",), shared_expert),
     "mtp_num_layers": (("model", "mtp_layers"), or_none),
+    "glu_activation": (("model", "activation"), same),
     "squared_relu": (("model", "activation"), only(True, "squared_relu")),
     "qk_layernorm": (("model", "qk_norm"), same),
     "add_qkv_bias": (("model", "qkv_bias"), only(True, True)),
@@ -130,18 +150,24 @@ ALIASES: Mapping[str, Alias] = {
         lambda v: {"te": "fused", "native": "parallel"}.get(v, v),
     ),
     "use_flash_attn": (("training", "attention"), lambda v: {True: "flash", False: "unfused"}.get(v, v)),
+    "use_flash_attn_v1": (("training", "attention"), only(True, "flash1")),
+    "use_flash_attn_v2": (("training", "attention"), only(True, "flash2")),
+    "use_flash_attn_triton": (("training", "attention"), only(True, "triton")),
     "recompute_granularity": (("training", "recompute"), same),
     "recompute_activations": (("training", "recompute"), only(True, "selective")),
-    "recompute_modules": (("training", "recompute_modules"), same),
+    "recompute_modules": (("training", "recompute_modules"), several),
     "recompute_method": (("training", "recompute_method"), same),
     "recompute_num_layers": (("training", "recompute_layers"), same),
     "checkpoint_activations": (("training", "recompute"), only(True, "full")),
+    "activations_checkpoint_method": (("training", "recompute"), lambda v: "full" if isinstance(v, str) else v),
     "grad_reduce_in_bf16": (("training", "gradients"), only(True, "bf16")),
     "main_grads_dtype": (("training", "gradients"), same),
+    "megatron_fsdp_grad_comm_dtype": (("training", "gradients"), lambda v: None if v == "auto" else v),
     "accumulate_allreduce_grads_in_fp32": (("training", "gradients"), only(True, "fp32")),
     "tensor_model_parallel_size": (("parallelism", "tp"), same),
     "pipeline_model_parallel_size": (("parallelism", "pp"), same),
     "virtual_pipeline_model_parallel_size": (("parallelism", "vpp"), same),
+    "pp_partition_method": (("parallelism",), partition),
     "account_for_embedding_in_pipeline_split": (("parallelism", "account_for_embedding"), same),
     "account_for_loss_in_pipeline_split": (("parallelism", "account_for_loss"), same),
     "num_virtual_stages_per_pipeline_rank": (("parallelism", "vpp"), same),
@@ -154,10 +180,13 @@ ALIASES: Mapping[str, Alias] = {
     "data_parallel_size": (("parallelism", "dp"), same),
     "expert_model_parallel_size": (("parallelism", "ep"), same),
     "expert_tensor_parallel_size": (("parallelism", "expert_tp"), same),
+    "moe_expert_parallel_size": (("parallelism", "ep"), same),
     "use_distributed_optimizer": (("parallelism", "zero"), lambda v: int(v) if isinstance(v, bool) else v),
+    "zero_stage": (("parallelism", "zero"), same),
     "num_distributed_optimizer_instances": (("parallelism", "optimizer_instances"), same),
     "context_parallel_size": (("parallelism", "cp"), same),
     "cp_comm_type": (("parallelism", "cp_type"), context),
+    "ds_sequence_parallel_size": (("parallelism",), ulysses),
     "hierarchical_context_parallel_sizes": (("parallelism", "cp_inner"), inner),
     "use_torch_fsdp2": (("parallelism", "zero"), only(True, 3)),
     "ddp_bucket_size": (("parallelism", "bucket"), same),
@@ -175,12 +204,12 @@ REMEDIES: Mapping[str, str] = {
     "gated_linear_unit": "write model.activation: swiglu or geglu",
     "window_size": "write model.window, the first of its numbers and one more",
     "no_position_embedding": "write position_embedding_type: none",
-    "use_megatron_fsdp": "write parallelism.zero: 3 if data_parallel_sharding_strategy is optim_grads_params, else 0 to 2",
-    "use_custom_fsdp": "write parallelism.zero: 3 if data_parallel_sharding_strategy is optim_grads_params, else 0 to 2",
     "cpu_offloading": "leave it out, offloading is not modelled",
+    "cpu_optimizer": "leave it out, offloading is not modelled",
     "optimizer_cpu_offload": "leave it out, offloading is not modelled",
     "fine_grained_activation_offloading": "leave it out, offloading is not modelled",
     "rampup_batch_size": "write the global_batch_size of the step that you ask about",
+    "step_batch_size_schedule": "write the global_batch_size of the step that you ask about",
     "use_tp_pp_dp_mapping": "leave it out, ranks are numbered tp, ep, dp, pp",
     "fp4": "leave it out, fp4 is not modelled",
     "fp4_format": "leave it out, fp4 is not modelled",
@@ -194,7 +223,8 @@ YIELDS: Mapping[str, frozenset[str]] = {
     "accumulate_allreduce_grads_in_fp32": frozenset({"grad_reduce_in_bf16", "main_grads_dtype"}),
     "recompute_activations": frozenset({"recompute_granularity"}),
     "use_flash_attn": frozenset({"attention_backend"}),
-    "use_distributed_optimizer": frozenset({"use_torch_fsdp2"}),
+    "use_distributed_optimizer": frozenset({"use_torch_fsdp2", "use_megatron_fsdp", "use_custom_fsdp"}),
+    "main_grads_dtype": frozenset({"use_megatron_fsdp"}),
 }
 """Names that Megatron takes together with a more precise one, which decides."""
 

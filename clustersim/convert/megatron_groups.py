@@ -1,7 +1,8 @@
-"""Megatron's arguments that say something only together: latent attention, and which layers have experts.
+"""Megatron's arguments that say something only together: latent attention, which layers have experts, and Megatron-FSDP.
 
-Sources: megatron/training/arguments.py (`moe_freq_type`), megatron/core/models/gpt/gpt_layer_specs.py (`moe_layer_pattern`),
-megatron/core/transformer/transformer_config.py (MLATransformerConfig).
+Sources: megatron/training/arguments.py (`moe_freq_type`, `data_parallel_sharding_strategy`),
+megatron/core/models/gpt/gpt_layer_specs.py (`moe_layer_pattern`), megatron/core/transformer/transformer_config.py
+(MLATransformerConfig).
 """
 
 from __future__ import annotations
@@ -22,7 +23,22 @@ LATENT: Mapping[str, int | None] = {
     "v_head_dim": 128,
 }
 """Widths of latent attention and their defaults; without `multi_latent_attention` they say nothing."""
-GROUPED = frozenset({*LATENT, "multi_latent_attention", "moe_layer_freq"})
+STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+"""What Megatron-FSDP shards by its data_parallel_sharding_strategy, of which the last is the default, as parallelism.zero."""
+IN_PLACE = {"copy_out": False, "copy_in": False}
+"""Megatron-FSDP gathers into the parameters' own buffers, and reduces those of gradients (core/distributed/fsdp, README)."""
+SHARDED = frozenset({"use_megatron_fsdp", "use_custom_fsdp"})
+"""Megatron-FSDP by its names."""
+GROUPED = frozenset(
+    {
+        *LATENT,
+        *SHARDED,
+        "multi_latent_attention",
+        "moe_layer_freq",
+        "data_parallel_sharding_strategy",
+        "fsdp_double_buffer",
+    }
+)
 UNDER_LATENT = frozenset({"kv_channels", "qk_layernorm", "num_query_groups"})
 """Arguments that latent attention has no use for: it has widths and norms of its own."""
 LONGEST = 10_000
@@ -43,7 +59,7 @@ def silent(name: str, given: Mapping[str, Any]) -> bool:
 
 def joined(given: Mapping[str, Any]) -> list[Joined]:
     """Return what those of `given`, by name with underscores, say together. Raises InputError for a pattern that is none."""
-    return [*_latent(given), *_experts(given)]
+    return [*_latent(given), *_experts(given), *_sharded(given)]
 
 
 def _latent(given: Mapping[str, Any]) -> list[Joined]:
@@ -51,6 +67,21 @@ def _latent(given: Mapping[str, Any]) -> list[Joined]:
         return []
     widths = {name: given.get(name, default) for name, default in LATENT.items()}
     return [Joined("multi_latent_attention", ("model", "mla"), widths)]
+
+
+def _sharded(given: Mapping[str, Any]) -> list[Joined]:
+    """Return what Megatron-FSDP shards; with two buffers one block is gathered while another runs."""
+    name = next((one for one in sorted(SHARDED) if given.get(one)), None)
+    if name is None:
+        return []
+    said = given.get("data_parallel_sharding_strategy", "optim_grads_params")
+    if said not in STRATEGIES:
+        raise InputError(f"data_parallel_sharding_strategy {shown(said)} is none; write {', '.join(STRATEGIES)}")
+    found = [Joined(name, ("parallelism", "zero"), STRATEGIES[said])]
+    if said == "optim_grads_params":
+        ahead = {"forward_prefetch": 1} if given.get("fsdp_double_buffer") else {}
+        found.append(Joined(name, ("parallelism", "fsdp"), {**IN_PLACE, **ahead}))
+    return found
 
 
 def _experts(given: Mapping[str, Any]) -> list[Joined]:

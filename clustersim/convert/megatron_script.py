@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from clustersim.config.overrides import replace
 from clustersim.convert import megatron
 from clustersim.convert.layout_text import stages_of
+from clustersim.convert.megatron_deepspeed import implied, translated
 from clustersim.convert.megatron_groups import GROUPED, joined, silent
 from clustersim.convert.shell import Shell, commands
 from clustersim.errors import InputError, shown
@@ -70,8 +71,29 @@ def imported(path: str, text: str, asked: ImportRequest) -> Imported:
     """Return the workload of a script. Raises InputError for what it lacks, with the variable that nobody sets."""
     shell = commands(path, text, asked.variables)
     program, launcher, words = _program(path, shell)
+    given = arguments(words)
+    for name, value in given.items():
+        number = name.startswith("num_") or name.endswith(("_size", "_length"))
+        if value is True and number and _key(name) not in asked.settings:
+            raise _valueless(path, text, asked.variables, shell, name)
     gpus = {name: count for name, count in arguments(launcher).items() if name in GPUS}
-    return _Import(path, program, {**arguments(words), **gpus}, shell).result(asked)
+    return _Import(path, program, {**translated(given), **gpus}).result(asked)
+
+
+def _valueless(path: str, text: str, variables: Mapping[str, str], shell: Shell, name: str) -> InputError:
+    """Return the error of a number that is none, with the variables that would set it, as a second reading finds."""
+    marked = commands(path, text, {**variables, **{one: f"@{one}@" for one in shell.unset}})
+    found = re.findall(r"@(\w+)@", str(arguments(_program(path, marked)[2]).get(name)))
+    unset = list(dict.fromkeys(found)) or list(shell.unset)[:5]
+    names = ", ".join(f"${one}" + " (an argument of the script)" * one.isdecimal() for one in unset)
+    why = f"; nobody sets {names}, give --var {unset[0]}=… or --set {_key(name)}=…" if unset else ""
+    return InputError(f"{path}: --{_dashed(name)} has no value{why}")
+
+
+def _key(name: str) -> str:
+    """Return the dotted key of a workload that an argument sets, KEY for one that sets none."""
+    alias = megatron.find(name)
+    return ".".join(map(str, alias[0])) if alias else "KEY"
 
 
 def _program(path: str, shell: Shell) -> tuple[str, list[str], list[str]]:
@@ -111,8 +133,8 @@ def _value(text: str) -> int | float | str:
 class _Import:
     """An import under way."""
 
-    def __init__(self, path: str, program: str, given: dict[str, Any], shell: Shell) -> None:
-        self.path, self.program, self.given, self.shell = path, program, given, shell
+    def __init__(self, path: str, program: str, given: dict[str, Any]) -> None:
+        self.path, self.program, self.given = path, program, given
         self.spec: dict[str, Any] = {"name": PurePath(path).stem[:200], "model": {}, "training": {}, "parallelism": {}}
         self.assumed: list[str] = []
         self.dropped: list[str] = []
@@ -163,17 +185,8 @@ class _Import:
             return
         if (remedy := megatron.refused(name, value)) is not None:
             self._drop(name, remedy)
-        elif (alias := megatron.find(name)) is not None:
-            self._check(name, value)
-            if (converted := alias[1](value)) is not None:
-                self.put(alias[0], converted)
-
-    def _check(self, name: str, value: Any) -> None:
-        """Raise InputError for a number that is none: a variable that nobody sets leaves an argument without its value."""
-        if value is True and (name.startswith("num_") or name.endswith(("_size", "_length"))):
-            unset = [f"${one}" for one in self.shell.unset if not one.isdecimal()]
-            why = f"; nobody sets {', '.join(unset[:5])}, give --var {unset[0][1:]}=…" if unset else ""
-            raise InputError(f"{self.path}: --{_dashed(name)} has no value{why}")
+        elif (alias := megatron.find(name)) is not None and (converted := alias[1](value)) is not None:
+            self.put(alias[0], converted)
 
     def _drop(self, name: str, why: str) -> None:
         self.dropped.append(f"--{_dashed(name)} ({why})")
@@ -255,6 +268,8 @@ class _Import:
         if "micro_batch" not in training or "seq" not in training:
             missing = "--micro-batch-size" if "micro_batch" not in training else "--seq-length"
             raise InputError(f"{self.path}: lacks {missing}; give the script that has it")
+        for key, (value, why) in implied(self.given, self.spec["parallelism"].get("pp", 1)).items():
+            self.default(key, value, why)
         self.default("training.precision", "fp32", "Megatron's without --bf16, --fp16 and --fp8-format")
         half = training["precision"] == "fp16" and "accumulate_allreduce_grads_in_fp32" not in self.given
         self.default("training.gradients", "fp16" if half else "fp32", "Megatron's main gradients")

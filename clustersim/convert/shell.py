@@ -1,9 +1,9 @@
 """What a launch script would run, read and never run: variables, arrays, continued lines, sums and simple conditions of bash.
 
 Known are assignments (`A=1`, `A=(…)`, `A+=…`, export, local, declare), `$A`, `${A}`, `${A:-default}`, `${A[@]}`, `$((…))`,
-quotes, comments, `if` with `[ … ]` or `[[ … ]]`, and commands up to a pipe, without redirections. Loops, functions, groups,
-`case` and what other programs print (`$(…)`) are left out; a variable that only they or the environment would set is one that
-nobody sets.
+quotes, comments, `if` with `[ … ]` or `[[ … ]]`, commands up to a pipe, without redirections, and what `eval` or `bash -c "…"`
+would run. Loops, functions, groups, `case` and what other programs print (`$(…)`) are left out; a variable that only they, the
+environment or the arguments of the script (`$1`) would set is one that nobody sets.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from clustersim.errors import InputError
 
 DEEPEST = 20
-"""Levels of defaults inside defaults."""
+"""Levels of defaults inside defaults, and of shells inside shells."""
 LONGEST = 100_000
 """Words of one array, and values that expansions may reach."""
 _ASSIGN = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(
-    r"\$(?:\(\((?P<sum>[^()]*(?:\([^()]*\)[^()]*)*)\)\)|\{(?P<brace>(?:[^{}]|\{[^{}]*\})*)\}|(?P<name>\w+|[@*#?]))"
+    r"\$(?:\(\((?P<sum>[^()]*(?:\([^()]*\)[^()]*)*)\)\)|\{(?P<brace>(?:[^{}]|\{[^{}]*\})*)\}|(?P<name>[A-Za-z_]\w*|\d|[@*#?]))"
 )
 _BRACED = re.compile(r"(?P<name>\w+)(?P<all>\[[@*]\])?(?:(?P<how>:?[-=])(?P<default>.*))?$", re.DOTALL)
 _KEYWORDS = {"export", "local", "declare", "readonly"}
+_SHELLS = {"bash", "sh"}
 _FUNCTION = re.compile(r"(function\s+\w+\s*(\(\s*\))?|\w+\s*\(\s*\))\s*(\{.*)?", re.DOTALL)
 _REDIRECTION = re.compile(r"(?:\d*|&)(?:>>?|<{1,3})(?P<target>.*)", re.DOTALL)
 _AFTER = {"|", "|&", "||", "&"}
@@ -56,9 +58,12 @@ class Shell:
     variables: dict[str, list[str]]
     commands: list[list[str]] = field(default_factory=list)
     unset: dict[str, None] = field(default_factory=dict)
+    depth: int = 0
 
     def run(self, text: str) -> None:
         """Read a script to its end. Raises InputError for a quote or parenthesis that is never closed."""
+        if self.depth > DEEPEST:
+            raise InputError(f"{self.path}: runs itself without end; give the script that launches the training")
         branches: list[list[bool]] = []  # of each `if`: whether one of its branches was taken, whether this one is
         skipped = 0
         for statement in statements(self.path, text):
@@ -124,7 +129,12 @@ class Shell:
             return
         while words and _ASSIGN.fullmatch(words[0]):
             words = words[1:]
-        if found := self.expand(" ".join(_own(words))):
+        found = self.expand(" ".join(_own(words)))
+        if inner := _inner(found):
+            self.depth += 1
+            self.run(inner)
+            self.depth -= 1
+        elif found:
             self.commands.append(found)
 
     def _assign(self, word: str) -> None:
@@ -168,7 +178,7 @@ class Shell:
         value, known = " ".join(self.variables.get(name, [])), name in self.variables
         if inner and inner["how"] and not (value if inner["how"].startswith(":") else known):
             return self._replaced(_unquoted(inner["default"]), depth + 1)
-        if not known:
+        if name and not known:
             self.unset[name] = None
         return value
 
@@ -201,6 +211,19 @@ def _own(words: Sequence[str]) -> Iterator[str]:
         if found is None and not targets:
             yield word
         targets = int(found is not None and not found["target"])
+
+
+def _inner(words: Sequence[str]) -> str:
+    """Return what `eval` or a shell among the words would run (`srun … bash -x -c "…"`), nothing where there is none."""
+    if words[:1] == ["eval"]:
+        return " ".join(words[1:])
+    for at, word in enumerate(words):
+        if word.rsplit("/", 1)[-1] in _SHELLS:
+            flags = list(takewhile(lambda one: one.startswith("-"), words[at + 1 :]))
+            after = at + 1 + len(flags)
+            if flags and flags[-1].endswith("c") and after < len(words):
+                return words[after]
+    return ""
 
 
 def _quoted(word: str) -> bool:
@@ -240,10 +263,14 @@ def split(text: str) -> list[str]:
 def statements(path: str, text: str) -> Iterator[str]:
     """Yield the statements of a script, comments and continued lines gone; an array or a quote may span lines."""
     found, quote, depth = "", "", 0
-    joined = text.replace("\r\n", "\n").replace("\\\n", " ")
+    joined = text.replace("\r\n", "\n")
     place = 0
     while place < len(joined):
         letter = joined[place]
+        if letter == "\\" and joined[place + 1 : place + 2] == "\n":  # no line goes on behind a comment
+            found += " "
+            place += 2
+            continue
         if quote:
             quote = "" if letter == quote and joined[place - 1] != "\\" else quote
         elif letter in "\"'":
