@@ -15,9 +15,10 @@ from engine_cases import ROOT, cluster, job
 
 from clustersim.collectives.nccl.table import line
 from clustersim.engine.fabric import Activity, Segment
-from clustersim.garbage import uncollected
+from clustersim.garbage import aged, uncollected
 from clustersim.memo import Memo, fingerprint, frozen, of_arrays
 from clustersim.simulation import run
+from clustersim.sweeps.evaluate import Files, evaluate, load
 
 GROWTH = """
 import sys
@@ -137,12 +138,13 @@ def test_memory_is_flat_over_a_hundred_runs(topology, workload):
     assert float(done.stdout) <= 5  # MiB
 
 
-def test_what_ran_without_a_search_for_cycles_is_not_searched_at_its_end_either() -> None:
+def test_what_is_old_is_not_searched_for_cycles_at_once() -> None:
     before = gc.isenabled()
     gc.enable()
     try:
         with uncollected():
             made: list[list[int]] = [[] for _ in range(50_000)]
+            aged()
         assert gc.isenabled()
         assert gc.get_count()[0] < len(made) / 10
         assert not gc.get_freeze_count()
@@ -157,3 +159,15 @@ def test_an_activity_is_gone_with_the_last_who_refers_to_it() -> None:
         for _ in range(100):
             Activity((Segment(1.0, None),)).carrying({}).timed((Segment(2.0, None),))
         assert gc.collect() == 0
+
+
+def test_points_that_the_longest_path_tells_leave_no_cycles() -> None:
+    files = (str(ROOT / "topologies" / "superpod_h100_128.yaml"), str(ROOT / "workloads" / "gpt3_xl.yaml"))
+    case = load(Files(*files, {}, "auto"))
+    points = [{"parallelism.tp": tp, "parallelism.pp": pp} for tp in (1, 2) for pp in (1, 2)]
+    for clocks in (0.8, 0.7):
+        with uncollected():
+            gc.collect()
+            rows = [evaluate(case, {**point, "clocks": clocks}) for point in points]
+            assert {row["player"] for row in rows} == {"static"}
+            assert gc.collect() == 0
