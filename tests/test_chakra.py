@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +12,7 @@ import pytest
 import test_output
 
 from clustersim.config.yaml import parse
+from clustersim.convert.chakra import encoded
 from clustersim.engine.compile import families_of
 from clustersim.parallel.load import build as build_workload
 from clustersim.report.chakra import RankTrace, groups
@@ -30,10 +32,14 @@ def varint(data, at):
 
 
 def fields(data):
-    """Yield number and value of the fields of a message: whole numbers and bytes are all that a trace has."""
+    """Yield number and value of the fields of a message: whole numbers, bytes and doubles are all that a trace has."""
     at = 0
     while at < len(data):
         key, at = varint(data, at)
+        if key & 7 == 1:
+            yield key >> 3, struct.unpack("<d", data[at : at + 8])[0]
+            at += 8
+            continue
         value, at = varint(data, at)
         if key & 7 == 2:
             value, at = data[at : at + value], at + value
@@ -66,7 +72,7 @@ def node(message):
                 one["deps"].append(dep)
         elif number == 10:
             attribute = dict(fields(value))
-            kept = [attribute[place] for place in (9, 27, 29) if place in attribute]
+            kept = [attribute[place] for place in (3, 7, 9, 13, 27, 29) if place in attribute]
             one[attribute[1].decode()] = kept[0].decode() if isinstance(kept[0], bytes) else kept[0]
     return one
 
@@ -96,8 +102,7 @@ def exported(request):
     result = run(build_topology(parse(cluster)), build_workload(parse(test_output.JOB), request.param))
     families = families_of(result.work, result.topology)
     traces = {
-        rank: read(RankTrace(result.plan, rank, families, result.work.seconds).encoded())
-        for rank in range(result.job.mesh.size)
+        rank: read(encoded(RankTrace(result.plan, rank, families).written())) for rank in range(result.job.mesh.size)
     }
     return Exported(traces, groups(families), result)
 
@@ -110,6 +115,22 @@ def test_nodes_come_after_what_they_need_and_compute_as_long_as_forecast(exporte
         nodes = [one for one in exported.nodes[rank] if one["type"] == COMP]
         took = sum(one["duration"] for one in nodes) / 1e6
         assert took == pytest.approx(parts["compute"] + parts["optimizer"], abs=1e-6 * len(nodes) + 1e-4)
+
+
+def test_what_microseconds_round_stands_beside_them(exported):
+    nodes = [one for nodes in exported.nodes.values() for one in nodes if one["type"] == COMP]
+    assert all(abs(one["seconds"] - one["duration"] / 1e6) <= 0.5e-6 for one in nodes)
+    assert any(one["seconds"] != one["duration"] / 1e6 for one in nodes)
+
+
+def test_a_rank_puts_its_shard_into_an_all_gather_and_the_whole_into_the_others(exported):
+    """As Chakra's converter counts, and ASTRA-sim's Ring.cc: `msg_size = data_size` of all-gathers, / n of others."""
+    ops = {0: "all_reduce", 2: "all_gather", 7: "reduce_scatter"}
+    known = exported.result.plan.network.plans
+    for one in (one for nodes in exported.nodes.values() for one in nodes if one["type"] == COLL):
+        op, n = ops[one["comm_type"]], len(exported.groups[one["pg_name"]])
+        whole = one.get("bytes", one["comm_size"]) * (n if op == "all_gather" else 1)
+        assert any(whole == pytest.approx(call.size) for call in known if (call.group, call.op) == (one["pg_desc"], op))
 
 
 def test_every_message_that_is_sent_is_received(exported):

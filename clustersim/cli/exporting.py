@@ -32,6 +32,7 @@ def chakra(
 
     Kernels between two collectives are one node with the seconds that are forecast for them.
     """
+    from clustersim.convert.chakra import GROUPS, encoded
     from clustersim.engine.compile import families_of
     from clustersim.report.chakra import RankTrace, groups
     from clustersim.report.store import write_json
@@ -48,8 +49,8 @@ def chakra(
             out.mkdir(parents=True, exist_ok=True)
             for rank in wanted:
                 progress(f"rank {rank}")
-                save(out / f"step.{rank}.et", RankTrace(found.plan, rank, families, found.work.seconds).encoded())
-            write_json(out / "comm_groups.json", groups(families))
+                save(out / f"step.{rank}.et", encoded(RankTrace(found.plan, rank, families).written()))
+            write_json(out / GROUPS, groups(families))
         except OSError as error:
             raise unwritable(out, error) from error
     if not quiet:

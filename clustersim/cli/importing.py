@@ -1,4 +1,4 @@
-"""`clustersim import megatron train.sh`: a launch script of Megatron-LM as a workload file."""
+"""`clustersim import`: a launch script of Megatron-LM as a workload, and execution traces of Chakra, played on a cluster."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
-from clustersim.cli.options import setting
+from clustersim.cli.answer import look, print_json
+from clustersim.cli.options import Json, Quiet, TopologyFile, setting
+from clustersim.cli.progress import progressing
 from clustersim.errors import ConfigError, InputError
 
-app = typer.Typer(help="Write a workload from what a training framework is launched with.")
+app = typer.Typer(help="Take a step from another tool: a launch script as a workload, or execution traces to play.")
 
 
 @app.callback()
@@ -65,6 +67,50 @@ def megatron(
         typer.echo("\n".join([*said, f"written to {out}"]))
     else:
         typer.echo("".join(f"# {line}\n" for line in said) + text, nl=False)
+
+
+@app.command()
+def chakra(
+    traces: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER", help="Chakra execution traces NAME.RANK.et of all ranks, with comm_groups.json."
+        ),
+    ],
+    topology: TopologyFile,
+    roofline: Annotated[
+        bool,
+        typer.Option("--roofline", help="Computations take what their FLOP and bytes need on this cluster's GPUs."),
+    ] = False,
+    trace: Annotated[Path | None, typer.Option(help="Write a trace for Perfetto.", metavar="FILE.json.gz")] = None,
+    no_fold: Annotated[bool, typer.Option("--no-fold", help="Simulate every rank, also those that are alike.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Play Chakra execution traces on a cluster, rank i on GPU i, and say how long the step takes and why."""
+    from clustersim.convert.chakra import read
+    from clustersim.engine.chakra import replay_tasks
+    from clustersim.engine.replay import replay
+    from clustersim.report.replay import facts, lines, write_trace
+    from clustersim.topology.build import load
+    from clustersim.writing import check_output
+
+    if trace:
+        check_output("--trace", trace, (".gz",))
+    with progressing(quiet or as_json) as progress:
+        progress("load")
+        cluster = load(topology)
+        read_traces = read(traces)
+        asked = replay_tasks(read_traces, cluster, roofline)
+        progress("simulate")
+        found = replay(cluster, asked.tasks, asked.families, fold=not no_fold)
+        summary = facts(cluster, read_traces, asked, found)
+        if trace:
+            write_trace(trace, summary, found)
+    if as_json:
+        print_json("import chakra", summary)
+    elif not quiet:
+        typer.echo("\n".join(lines(summary, look())))
 
 
 def _variable(text: str) -> tuple[str, str]:

@@ -234,7 +234,7 @@ class _Instances:
             raise self.stuck(*labels[:2, missing[0]].tolist())
         columns = np.concatenate([[[0], [0], [JOIN], [-1], [-1], [-1], [0]], [a, b, slot, *labels]], axis=1)
         columns = np.concatenate([columns, self.joined(columns)], axis=1)
-        order = _ordered(columns[0], columns[1], wide=ranks >= WIDE)
+        order = ordered(columns[0], columns[1], wide=ranks >= WIDE)
         if len(order) < columns.shape[1]:
             left = np.setdiff1d(np.arange(columns.shape[1]), order)
             raise self.stuck(*columns[3:5, left[0]].tolist())
@@ -316,7 +316,7 @@ class _Instances:
         return SimulationError(f"deadlock: rank cell {rank} cannot begin {what} of microbatch {microbatch}")
 
 
-def _ordered(a: Ints, b: Ints, wide: bool) -> Ints:
+def ordered(a: Ints, b: Ints, wide: bool) -> Ints:
     """Return nodes so that each comes after its predecessors, without those on a circle or behind one.
 
     wide: whether whole levels are gone through at once; the order is the same.

@@ -1,156 +1,190 @@
-"""A step as execution traces of Chakra (mlcommons/chakra, schema/protobuf/et_def.proto): one file a rank.
-
-A file is a row of protobuf messages, each behind its length: one `GlobalMetadata`, then `Node` after `Node`. A node computes, is
-part of a collective, sends or receives; `data_deps` are those that must be over before it. Ranks of a collective are named by
-`pg_name`, whose members stand in `comm_groups.json`; `comm_size` are the bytes of the whole buffer.
-"""
+"""A step as Chakra's execution traces (convert/chakra.py): each rank's nodes, in the order in which it launches them."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 
 from clustersim.arrays import Ints
-from clustersim.engine.compile import Plan
-from clustersim.engine.launching import Seconds
-from clustersim.engine.program import COMPUTE, Handle, Launched, Message, Task
+from clustersim.convert.chakra import BYTES, OPS, SECONDS, TYPES, AttributeValue, NodeType, TraceNode
+from clustersim.engine.compile import Plan, Source
+from clustersim.engine.fabric import HOST
+from clustersim.engine.program import COMPUTE, READY, SYNCHRONISE, Handle, Launched, Message, Ready, Task
 from clustersim.errors import InputError
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective
 
-VERSION = "0.0.4"
-"""Of the schema."""
-Attribute = tuple[str, int | bool | str]
-
-
-class NodeType(IntEnum):
-    """What a node is."""
-
-    COMP = 4
-    SEND = 5
-    RECV = 6
-    COLL = 7
-
-
-TYPES = {
-    "all_reduce": 0,
-    "all_gather": 2,
-    "broadcast": 5,
-    "all_to_all": 6,
-    "dispatch": 6,
-    "combine": 6,
-    "reduce_scatter": 7,
-}
-"""Collective → `CollectiveCommType`."""
+Attributes = dict[str, AttributeValue]
 
 
 @dataclass
 class RankTrace:
-    """Writes the nodes of one rank, in the order in which it launches them."""
+    """Writes the nodes of one rank."""
 
     plan: Plan
     rank: int
     families: Mapping[str, Ints]
     """The ranks of all groups by family (groups, n)."""
-    seconds: Sequence[Seconds]
-    """Of each kernel on a nominal GPU, by type of node."""
-    nodes: list[bytes] = field(default_factory=list)
+    nodes: list[TraceNode] = field(default_factory=list)
     last: int | None = None
     """The last node on the compute stream."""
+    ready: int | None = None
+    """What the host has launched so much at that the next computation may begin."""
     launched: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     """Those on other streams."""
 
-    def encoded(self) -> bytes:
-        """Return the file. Raises InputError for what Chakra has no word for."""
+    def written(self) -> list[TraceNode]:
+        """Return the nodes. Raises InputError for what Chakra has no word for."""
         program = self.plan.programs[int(self.plan.network.cells.ranks.of[self.rank])]
         for _, template, microbatch in program.passes():
             for task in template:
                 self._task(task, microbatch)
-        return b"".join(_delimited(one) for one in (_text(1, VERSION), *self.nodes))
+        return self.nodes
 
     def _task(self, task: Task, microbatch: int) -> None:
         if task.stream == COMPUTE:
             before = [node for handle in task.waits for node in self._awaited(handle, microbatch)]
-            self._computes(task, microbatch, before)
+            self._computes(task, microbatch, [*self._now(), *before])
+        elif task.stream == HOST:
+            self._host(task)
         elif task.gives is not None:
             pairs = self.families[task.stream]
             peer = int(pairs[pairs[:, 0] == self.rank, 1][0])
-            size = int(sum(task.activity.carried.values()))
-            to = ("comm_dst", peer), ("comm_tag", _tag(task.gives, microbatch)), ("comm_size", size)
-            self._launch(task, NodeType.SEND, f"send {task.stream}", (("comm_src", self.rank), *to))
+            size = sum(task.activity.carried.values())
+            ends = {"comm_src": self.rank, "comm_dst": peer, "comm_tag": _tag(task.gives, microbatch)}
+            self._launch(task, NodeType.SEND, {**ends, **_sized(size), "pg_desc": task.stream})
         elif task.activity.carried:
-            (variant, _), moved = next(iter(task.activity.carried.items()))
-            attributes = self._collective(variant[0], variant[1], moved)
-            self._launch(task, NodeType.COLL, f"{variant[1]} {variant[0]}", attributes)
+            ((family, op, _), _), moved = next(iter(task.activity.carried.items()))
+            self._launch(task, NodeType.COLL, self._collective(family, op, moved))
 
-    def _launch(self, task: Task, kind: NodeType, name: str, attributes: Sequence[Attribute]) -> None:
+    def _now(self) -> list[int]:
+        return [] if self.last is None else [self.last]
+
+    def _launch(self, task: Task, kind: NodeType, attributes: Attributes) -> None:
         stream = self.launched[task.stream]
-        before = [*([] if self.last is None else [self.last]), *stream[-1:]]
+        before = [*self._now(), *stream[-1:]]
         before += [node for handle in task.waits for node in self._awaited(handle, -1)]
-        stream.append(self._node(kind, name, before, 0.0, attributes))
+        stream.append(self._node(kind, f"{task.kind} {task.stream}", before, 0.0, attributes))
+
+    def _host(self, task: Task) -> None:
+        """Write what the host launches, or where it stands still until its GPU is idle."""
+        stream = self.launched[HOST]
+        if task.kind == SYNCHRONISE:
+            stream += self._now()
+            return
+        node = self._node(NodeType.COMP, f"launch {task.kind}", stream[-1:] or self._now(), task.activity.idle, CPU)
+        if task.kind == READY:
+            self.ready = node
+        else:
+            stream.append(node)
 
     def _awaited(self, handle: Handle, microbatch: int) -> Iterator[int]:
         """Yield the nodes that a handle stands for; a message is received by a node of its own."""
         if isinstance(handle, Message):
-            pairs = self.families[handle.group[0]]
+            family = handle.group[0]
+            pairs = self.families[family]
             peer = int(pairs[pairs[:, 1] == self.rank, 0][0])
-            tag, size = ("comm_tag", _tag(handle, microbatch)), self._sizes[handle.group[0]]
-            found = (("comm_src", peer), ("comm_dst", self.rank), tag, ("comm_size", size))
-            yield self._node(NodeType.RECV, f"receive {handle.group[0]}", [], 0.0, found)
+            ends = {"comm_src": peer, "comm_dst": self.rank, "comm_tag": _tag(handle, microbatch)}
+            attributes = {**ends, **_sized(self._sizes[family]), "pg_desc": family}
+            yield self._node(NodeType.RECV, f"receive {family}", [], 0.0, attributes)
         elif isinstance(handle, Launched):
             own = self.launched[handle.stream]
             done = own[: handle.first] if handle.first is not None else own[: len(own) - handle.but]
             yield from done[-1:]
+        elif isinstance(handle, Ready) and self.ready is not None:
+            yield self.ready
 
     @property
-    def _sizes(self) -> dict[str, int]:
+    def _sizes(self) -> dict[str, float]:
         """The bytes of a message, by family."""
-        calls = self.plan.network.plans
-        return {call.group: int(call.size) for call in calls if call.op == "send"}
+        return {call.group: call.size for call in self.plan.network.plans if call.op == "send"}
 
-    def _computes(self, task: Task, microbatch: int, before: list[int]) -> None:
-        """Write the kernels of a pass between its collectives, each run as one node."""
+    def _computes(self, task: Task, microbatch: int, waits: list[int]) -> None:
+        """Write the kernels of a pass between its collectives, each run as one node, and what its host launches too late."""
         source = self.plan.sources.get(task.activity)
-        name = f"{task.stage}{task.kind}{microbatch}" if task.stage >= 0 else task.kind
-        run: list[Kernel] = []
-        waits = [*([] if self.last is None else [self.last]), *before]
-        if source is None:
-            self.last = self._node(NodeType.COMP, name or "wait", waits, task.activity.idle)
-            return
-        own = self.seconds[source.speed.kind]
-        for item in (*source.items, None):
-            if isinstance(item, Kernel):
-                run.append(item)
-            elif item is None or (isinstance(item, Collective) and source.flows.get(item)):
-                work = ("num_ops", int(sum(k.flop for k in run))), ("tensor_size", int(sum(k.bytes for k in run)))
-                took = sum(own[kernel] for kernel in run) * source.speed.slowdown
-                if run or waits != [self.last]:
-                    self.last = self._node(NodeType.COMP, name, waits, took, work)
-                if item is not None:
-                    found = self._collective(item.group, item.op, item.size)
-                    self.last = self._node(NodeType.COLL, f"{item.op} {item.group}", [self.last or 0], 0.0, found)
-                run, waits = [], [] if self.last is None else [self.last]
+        name = f"{task.stage}{task.kind}{microbatch}" if task.stage >= 0 else task.kind or "wait"
+        segments, host, begun = iter(task.activity.segments), 0.0, waits
+        for before, call, phases, beside in _runs(source) if source else ():
+            segment = next(segments)
+            if segment.launched:
+                begun = [self._node(NodeType.COMP, f"launch {name}", begun, segment.launched - host, CPU)]
+                host = segment.launched
+            if segment.compute or before:
+                waits = [self._node(NodeType.COMP, name, waits, segment.compute, _work(before))]
+            waits += begun if segment.launched else []
+            if call is None:
+                break
+            hidden = segment.beside + sum(next(segments).beside for _ in range(1, phases))
+            moved = self._node(NodeType.COLL, f"{call.op} {call.group}", waits, 0.0, self._called(call))
+            waits = [self._node(NodeType.COMP, name, waits, hidden, _work(beside))] if hidden else []
+            waits.append(moved)
+        if source is None and task.activity.idle:
+            waits = [self._node(NodeType.COMP, name, waits, task.activity.idle, {})]
+        if len(waits) > 1:
+            waits = [self._node(NodeType.COMP, "wait", waits, 0.0, {})]
+        self.last = waits[0] if waits else None
 
-    def _collective(self, family: str, op: str, size: float) -> tuple[Attribute, ...]:
+    def _called(self, call: Collective) -> Attributes:
+        return self._collective(call.group, call.op, call.size)
+
+    def _collective(self, family: str, op: str, size: float) -> Attributes:
         if op not in TYPES:
             raise InputError(f"Chakra has no collective like {op} (of {family}); export a job without it")
-        group = int(np.flatnonzero((self.families[family] == self.rank).any(axis=1))[0])
-        return ("comm_type", TYPES[op]), ("comm_size", int(size)), ("pg_name", group_name(self.families, family, group))
+        ranks = self.families[family]
+        group = int(np.flatnonzero((ranks == self.rank).any(axis=1))[0])
+        put_in = size / ranks.shape[1] if op == "all_gather" else size
+        return {
+            "comm_type": TYPES[op],
+            **({} if OPS[TYPES[op]] == op else {"op": op}),
+            **_sized(put_in),
+            "pg_name": group_name(self.families, family, group),
+            "pg_desc": family,
+        }
 
-    def _node(
-        self, kind: NodeType, name: str, before: Sequence[int], seconds: float, attributes: Sequence[Attribute] = ()
-    ) -> int:
+    def _node(self, kind: NodeType, name: str, before: Sequence[int], seconds: float, said: Attributes) -> int:
         number = len(self.nodes) + 1
-        parts = [_number(1, number), _text(2, name), _number(3, kind)]
-        if before:
-            parts.append(_message(5, b"".join(map(_varint, dict.fromkeys(before)))))
-        parts += [_number(7, round(seconds * 1e6)), _message(10, _attribute(("is_cpu_op", False)))]
-        self.nodes.append(b"".join([*parts, *(_message(10, _attribute(one)) for one in attributes)]))
+        exact = {SECONDS: seconds} if kind == NodeType.COMP else {}
+        attributes = {"is_cpu_op": False, **said, **exact}
+        self.nodes.append(TraceNode(number, name, kind, tuple(dict.fromkeys(before)), round(seconds * 1e6), attributes))
         return number
+
+
+CPU: Attributes = {"is_cpu_op": True}
+
+
+class _Run(NamedTuple):
+    """The kernels before a collective, the collective and its phases, and the kernels beside it; the last has kernels alone."""
+
+    before: list[Kernel]
+    call: Collective | None
+    phases: int
+    beside: list[Kernel]
+
+
+def _runs(source: Source) -> list[_Run]:
+    """Cut the items of a computation at the collectives that move something."""
+    runs, before, over = list[_Run](), list[Kernel](), 0
+    for item in source.items:
+        if isinstance(item, Kernel):
+            (runs[-1].beside if over else before).append(item)
+            over = max(over - 1, 0)
+        elif isinstance(item, Collective) and (flows := source.flows.get(item)):
+            runs.append(_Run(before, item, len(flows), []))
+            before, over = [], item.over
+    return [*runs, _Run(before, None, 0, [])]
+
+
+def _work(kernels: Sequence[Kernel]) -> Attributes:
+    return {"num_ops": int(sum(k.flop for k in kernels)), "tensor_size": int(sum(k.bytes for k in kernels))}
+
+
+def _sized(size: float) -> Attributes:
+    """Return the bytes that a rank puts in, and as they are where they are no whole number."""
+    return {"comm_size": round(size), **({} if float(size).is_integer() else {BYTES: size})}
 
 
 def _tag(message: Message, microbatch: int) -> int:
@@ -172,39 +206,3 @@ def groups(families: Mapping[str, Ints]) -> dict[str, list[int]]:
         if not family.startswith("p2p")
         for i, ranks in enumerate(families[family].tolist())
     }
-
-
-# protobuf's wire format (https://protobuf.dev/programming-guides/encoding)
-
-
-def _varint(value: int) -> bytes:
-    found = bytearray()
-    value &= (1 << 64) - 1
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*found, value])
-
-
-def _number(place: int, value: int) -> bytes:
-    return _varint(place << 3) + _varint(value)
-
-
-def _message(place: int, content: bytes) -> bytes:
-    return _varint(place << 3 | 2) + _varint(len(content)) + content
-
-
-def _text(place: int, value: str) -> bytes:
-    return _message(place, value.encode())
-
-
-def _delimited(content: bytes) -> bytes:
-    return _varint(len(content)) + content
-
-
-def _attribute(one: Attribute) -> bytes:
-    """Return an `AttributeProto`: bool_val is its field 27, int64_val 9, string_val 29."""
-    name, value = one
-    if isinstance(value, bool):
-        return _text(1, name) + _number(27, value)
-    return _text(1, name) + (_text(29, value) if isinstance(value, str) else _number(9, value))

@@ -60,9 +60,9 @@ def lines(
     """
     if brief:
         return [*_head(summary, look, False)[:4], *_warned(summary, look)]
-    known = (_memory(summary), _network(summary), _how(summary, took)) if verbose else (_caveats(summary),)
+    known = (_memory(summary), link_lines(summary), _how(summary, took)) if verbose else (_caveats(summary),)
     ignored = [*_assumed(summary.get("assumed", ())), *_ignored(summary.get("ignored_arguments", {}))]
-    parts = (_head(summary, look, verbose), _warned(summary, look), _why(summary), *known, ignored)
+    parts = (_head(summary, look, verbose), _warned(summary, look), where_it_goes(summary), *known, ignored)
     return [line for part in parts if part for line in (*part, "")][:-1]
 
 
@@ -185,7 +185,7 @@ def _gpus(summary: dict[str, Any]) -> str:
     return used + " + ".join(f"{pool['gpus']} × {pool['gpu']}" for pool in pools)
 
 
-def _why(summary: dict[str, Any]) -> list[str]:
+def where_it_goes(summary: dict[str, Any]) -> list[str]:
     """Show where the step goes: the mean of all ranks, and the critical path, which alone makes the step shorter."""
     mean, path, total = summary["breakdown_s"], summary["critical_path_s"], summary["step_time_s"]
     names = [k for k in dict.fromkeys([*mean, *path]) if max(mean.get(k, 0.0), path.get(k, 0.0)) > 1e-9 * total]
@@ -208,7 +208,8 @@ def _memory(summary: dict[str, Any]) -> list[str]:
     return [f"memory of pipeline rank {ranks.index(peak)}, the fullest", *_rows(kinds)]
 
 
-def _network(summary: dict[str, Any]) -> list[str]:
+def link_lines(summary: dict[str, Any]) -> list[str]:
+    """Return the busiest link of each tier, those first that limit the critical path."""
     links = summary["busiest_links"]
     if not links:
         return ["no link carried anything"]

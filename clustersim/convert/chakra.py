@@ -1,0 +1,331 @@
+"""Chakra's execution traces (mlcommons/chakra, schema/protobuf/et_def.proto) as nodes, and back: one file a rank.
+
+A file is a row of protobuf messages, each behind its length: one `GlobalMetadata`, then `Node` after `Node`. A node computes, is
+part of a collective, sends or receives; its dependencies must be over before it. Ranks of a collective are named by `pg_name`,
+whose members stand in `comm_groups.json`. `comm_size` are the bytes that a rank puts in, as Chakra's converter of PyTorch's
+traces writes them and ASTRA-sim reads them: of an all-gather the shard of one rank.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import IntEnum
+from pathlib import Path
+from typing import NamedTuple
+
+from clustersim.errors import InputError
+from clustersim.files import DESCRIPTION, TABLE, read_bytes, read_text
+
+VERSION = "0.0.4"
+"""Of the schema."""
+GROUPS = "comm_groups.json"
+"""The file that has the ranks of every group by its name."""
+WHAT = "a Chakra execution trace"
+
+
+class NodeType(IntEnum):
+    """What a node is."""
+
+    INVALID = 0
+    METADATA = 1
+    MEM_LOAD = 2
+    MEM_STORE = 3
+    COMP = 4
+    SEND = 5
+    RECV = 6
+    COLL = 7
+
+
+TYPES = {
+    "all_reduce": 0,
+    "reduce": 1,
+    "all_gather": 2,
+    "broadcast": 5,
+    "all_to_all": 6,
+    "dispatch": 6,
+    "combine": 6,
+    "reduce_scatter": 7,
+}
+"""Collective → `CollectiveCommType`."""
+OPS = {number: op for op, number in reversed(TYPES.items())} | {8: "reduce_scatter", 9: "barrier"}
+"""The collective of each `CollectiveCommType` that can be played; an attribute `op` says which of several of one type it is."""
+SECONDS, BYTES = "seconds", "bytes"
+"""Attributes of our own: what `duration_micros` and `comm_size` round, as it is."""
+
+AttributeValue = int | float | bool | str | tuple[bool, ...]
+
+
+class TraceNode(NamedTuple):
+    """A node of a trace."""
+
+    id: int
+    name: str
+    type: int
+    """A NodeType."""
+    before: tuple[int, ...]
+    """The nodes that must be over before it: of data and of control."""
+    micros: int
+    """Its duration in microseconds; 0: not said."""
+    attributes: Mapping[str, AttributeValue]
+    inputs: str = ""
+    """The values of its inputs."""
+
+    @property
+    def seconds(self) -> float:
+        """Its duration."""
+        return self.number(SECONDS, self.micros / 1e6)
+
+    @property
+    def bytes(self) -> float:
+        """What a rank puts into it."""
+        return self.number(BYTES, self.number("comm_size"))
+
+    def number(self, name: str, otherwise: float = 0.0) -> float:
+        """Return an attribute that is a number of 0 or more, `otherwise` where there is none."""
+        value = self.attributes.get(name, otherwise)
+        return float(value) if isinstance(value, int | float) and 0 <= value < float("inf") else otherwise
+
+
+class TraceSet(NamedTuple):
+    """The traces of all ranks of a job."""
+
+    name: str
+    nodes: list[list[TraceNode]]
+    """By rank."""
+    groups: dict[str, tuple[int, ...]]
+    """The ranks of each group by its name."""
+
+
+def read(folder: Path) -> TraceSet:
+    """Return the traces NAME.RANK.et of a folder and its comm_groups.json. Raises InputError for what is no complete set."""
+    files = _files(folder)
+    nodes = [list(decoded(read_bytes(path, WHAT, TABLE), str(path))) for path in files]
+    groups = {**_groups(folder / GROUPS), **_said(row for one in nodes for row in one)}
+    for name, ranks in groups.items():
+        if not ranks or not 0 <= min(ranks) <= max(ranks) < len(nodes) or len(set(ranks)) < len(ranks):
+            raise InputError(
+                f"{folder}: group {name} has the ranks {list(ranks)[:8]}; they must differ and have a trace"
+            )
+    return TraceSet(files[0].name.rsplit(".", 2)[0], nodes, groups)
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the files of all ranks."""
+    found: dict[int, Path] = {}
+    for path in sorted(folder.glob("*.et")) if folder.is_dir() else ():
+        _, _, rank = path.stem.rpartition(".")
+        if not rank.isdecimal():
+            raise InputError(f"{path}: says no rank; name it NAME.RANK.et, such as step.0.et")
+        if (other := found.setdefault(int(rank), path)) != path:
+            raise InputError(
+                f"{folder}: {other.name} and {path.name} are both of rank {int(rank)}; leave one job there"
+            )
+    if not found:
+        raise InputError(f"{folder}: has no file NAME.RANK.et; give the folder of a job's Chakra execution traces")
+    missing = next((rank for rank in range(len(found)) if rank not in found), None)
+    if missing is not None:
+        raise InputError(f"{folder}: rank {missing} has no trace, rank {max(found)} has; give those of all ranks")
+    return [found[rank] for rank in range(len(found))]
+
+
+def _groups(path: Path) -> dict[str, tuple[int, ...]]:
+    """Return the groups of a file {name: [rank, …]}; none where there is no such file."""
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(read_text(path, "a JSON file", DESCRIPTION))
+        return {str(name): tuple(int(rank) for rank in ranks) for name, ranks in found.items()}
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError(f'{path}: is no list of groups ({error}); write {{"1": [0, 1], …}}') from error
+
+
+def _said(nodes: Iterable[TraceNode]) -> dict[str, tuple[int, ...]]:
+    """Return the groups that the traces of PyTorch say themselves, in metadata nodes."""
+    found: dict[str, tuple[int, ...]] = {}
+    for node in nodes:
+        if node.type == NodeType.METADATA and "pg_name" in node.inputs:
+            start, end = node.inputs.find("["), node.inputs.rfind("]")
+            try:
+                for one in json.loads(node.inputs[start : end + 1].removeprefix("['").removesuffix("']")):
+                    if one["ranks"]:
+                        found[str(one["pg_name"])] = tuple(int(rank) for rank in one["ranks"])
+            except (ValueError, TypeError, KeyError, RecursionError):
+                continue  # a group that is used and not known is named where it is used
+    return found
+
+
+# protobuf's wire format (https://protobuf.dev/programming-guides/encoding)
+
+_INT32, _INT64, _UINT64, _DOUBLE, _BOOL, _TEXT = 7, 9, 13, 3, 27, 29
+_KINDS = {"comm_src": _INT32, "comm_dst": _INT32, "comm_tag": _INT32, "tensor_size": _UINT64}
+"""The fields that Chakra's feeder reads these whole numbers from; all others are int64."""
+
+
+def encoded(nodes: Sequence[TraceNode]) -> bytes:
+    """Return the file of a rank."""
+    return b"".join(_delimited(one) for one in (_text(1, VERSION), *map(_node, nodes)))
+
+
+def _node(node: TraceNode) -> bytes:
+    parts = [_number(1, node.id), _text(2, node.name), _number(3, node.type)]
+    if node.before:
+        parts.append(_message(5, b"".join(map(_varint, node.before))))
+    parts += [_number(7, node.micros), *(_message(10, _attribute(*one)) for one in node.attributes.items())]
+    return b"".join(parts)
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    value &= (1 << 64) - 1
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*found, value])
+
+
+def _number(place: int, value: int) -> bytes:
+    return _varint(place << 3) + _varint(value)
+
+
+def _message(place: int, content: bytes) -> bytes:
+    return _varint(place << 3 | 2) + _varint(len(content)) + content
+
+
+def _text(place: int, value: str) -> bytes:
+    return _message(place, value.encode())
+
+
+def _delimited(content: bytes) -> bytes:
+    return _varint(len(content)) + content
+
+
+def _attribute(name: str, value: AttributeValue) -> bytes:
+    """Return an `AttributeProto`."""
+    if isinstance(value, bool):
+        return _text(1, name) + _number(_BOOL, value)
+    if isinstance(value, float):
+        return _text(1, name) + _varint(_DOUBLE << 3 | 1) + struct.pack("<d", value)
+    if isinstance(value, int):
+        return _text(1, name) + _number(_KINDS.get(name, _INT64), value)
+    return _text(1, name) + _text(_TEXT, str(value))
+
+
+def decoded(data: bytes, where: str) -> Iterator[TraceNode]:
+    """Yield the nodes of a file. Raises InputError, which names the file `where`, for what is none."""
+    try:
+        messages = _messages(data)
+        next(messages, None)  # of the file
+        for message in messages:
+            yield _read_node(message)
+    except (IndexError, ValueError, struct.error, OverflowError) as error:
+        raise InputError(
+            f"{where}: is no Chakra execution trace ({error}); give files of its protobuf schema"
+        ) from error
+
+
+def _messages(data: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(data):
+        size, at = _read_varint(data, at)
+        if size > len(data) - at:
+            raise ValueError("it ends within a message")
+        yield data[at : at + size]
+        at += size
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value, shift, at = value | (byte & 0x7F) << shift, shift + 7, at + 1
+        if byte < 0x80:
+            return value, at
+        if shift > 63:
+            raise ValueError("a number has more than 64 bits")
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Yield the fields of a message by number: whole numbers, or bytes of what is none."""
+    at = 0
+    while at < len(data):
+        key, at = _read_varint(data, at)
+        kind = key & 7
+        if kind == 0:
+            value, at = _read_varint(data, at)
+            yield key >> 3, value
+            continue
+        if kind == 2:
+            size, at = _read_varint(data, at)
+        elif kind in (1, 5):
+            size = 8 if kind == 1 else 4
+        else:
+            raise ValueError(f"a field is of the unknown wire type {kind}")
+        if size > len(data) - at:
+            raise ValueError("it ends within a field")
+        yield key >> 3, data[at : at + size]
+        at += size
+
+
+def _read_node(message: bytes) -> TraceNode:
+    number, name, kind, micros, inputs = 0, "", 0, 0, ""
+    before: dict[int, None] = {}
+    attributes: dict[str, AttributeValue] = {}
+    for place, value in _fields(message):
+        if place in (4, 5):
+            before |= dict.fromkeys(_packed(value))
+        elif isinstance(value, int):
+            number, kind, micros = (
+                value if place == own else old for own, old in ((1, number), (3, kind), (7, micros))
+            )
+        elif place == 2:
+            name = value.decode()
+        elif place == 8:
+            inputs = next((text.decode() for own, text in _fields(value) if own == 1 and isinstance(text, bytes)), "")
+        elif place == 10:
+            attributes |= _read_attribute(value)
+    return TraceNode(number, name, kind, tuple(before), micros, attributes, inputs)
+
+
+def _packed(value: int | bytes) -> Iterator[int]:
+    """Yield whole numbers that stand in a row, or one."""
+    if isinstance(value, int):
+        yield value
+        return
+    at = 0
+    while at < len(value):
+        found, at = _read_varint(value, at)
+        yield found
+
+
+_FIXED = {3: "<d", 5: "<f", 19: "<I", 21: "<Q", 23: "<i", 25: "<q"}
+_SIGNED, _ZIGZAG, _BOOLS = (7, 9), (15, 17), 28
+
+
+def _read_attribute(message: bytes) -> dict[str, AttributeValue]:
+    name, found = "", dict[str, AttributeValue]()
+    for place, value in _fields(message):
+        if place == 1 and isinstance(value, bytes):
+            name = value.decode()
+        elif place > 2 and (read := _value(place, value)) is not None:
+            found = {name: read}
+    return found
+
+
+def _value(place: int, value: int | bytes) -> AttributeValue | None:
+    """Return the value of an attribute; None for lists of what is no truth value, which nothing here asks for."""
+    if isinstance(value, int):
+        if place == _BOOL:
+            return bool(value)
+        if place in _ZIGZAG:
+            return value >> 1 ^ -(value & 1)
+        return value - (1 << 64) if place in _SIGNED and value >> 63 else value
+    found: AttributeValue | None = None
+    if place in _FIXED:
+        found = struct.unpack(_FIXED[place], value)[0]
+    elif place == _TEXT:
+        found = value.decode()
+    elif place == _BOOLS:
+        found = tuple(bool(one) for _, row in _fields(value) for one in _packed(row))
+    return found

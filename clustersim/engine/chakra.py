@@ -1,0 +1,289 @@
+"""Chakra's execution traces as tasks that a cluster can be asked to replay."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+import numpy as np
+
+from clustersim.arrays import Ints
+from clustersim.convert.chakra import OPS, TYPES, NodeType, TraceNode, TraceSet
+from clustersim.engine.replay import ReplayTask
+from clustersim.errors import InputError
+from clustersim.model.operator import Collective
+from clustersim.topology.model import Topology
+
+BARRIER = 4.0
+"""Bytes: PyTorch's barrier reduces one number."""
+PRECISION = "bf16"
+"""As which matrix products run that a node says FLOP of and nothing else."""
+
+
+class ReplayTasks(NamedTuple):
+    """What all ranks do."""
+
+    tasks: list[list[ReplayTask]]
+    families: dict[str, Ints]
+    """As `engine.replay.replay` takes them."""
+    notes: list[str]
+    """What had to be assumed, in words."""
+
+
+def replay_tasks(traces: TraceSet, topology: Topology, roofline: bool = False) -> ReplayTasks:
+    """Return the tasks of traces on a cluster, rank i on GPU i.
+
+    roofline: whether computations take what their FLOP and bytes need at least on the cluster's GPUs, not as long as the traces
+    say. Raises InputError for traces that no cluster can play, or that need more GPUs.
+    """
+    if len(traces.nodes) > topology.gpus:
+        raise InputError(f"{traces.name}: {len(traces.nodes)} ranks, and {topology.name} has {topology.gpus} GPUs")
+    ordered = [_ordered(nodes, rank) for rank, nodes in enumerate(traces.nodes)]
+    groups = _Groups(traces, ordered)
+    binder = _TraceBinder(topology, roofline, groups)
+    tasks = [binder.tasks(nodes, rank) for rank, nodes in enumerate(ordered)]
+    _check_calls(tasks, groups)
+    return ReplayTasks(tasks, {name: np.array(one, np.int64) for name, one in groups.families.items()}, binder.notes())
+
+
+def _ordered(nodes: Sequence[TraceNode], rank: int) -> list[TraceNode]:
+    """Return the nodes of a rank so that each comes after what it needs, by their numbers where that is free."""
+    of = {node.id: node for node in nodes}
+    if len(of) < len(nodes):
+        twice = next(number for number, often in Counter(node.id for node in nodes).items() if often > 1)
+        raise InputError(f"rank {rank}: two nodes have the number {twice}; number the nodes of a rank differently")
+    after: defaultdict[int, list[int]] = defaultdict(list)
+    missing = {node.id: sum(one in of for one in node.before) for node in nodes}
+    for node in nodes:
+        for one in node.before:
+            after[one].append(node.id)
+    free = [number for number, count in missing.items() if not count]
+    heapify(free)
+    found = []
+    while free:
+        number = heappop(free)
+        found.append(of[number])
+        for following in after[number]:
+            missing[following] -= 1
+            if not missing[following]:
+                heappush(free, following)
+    if len(found) < len(nodes):
+        stuck = next(node for node in nodes if missing[node.id])
+        raise InputError(f"rank {rank}: node {stuck.id} ({stuck.name}) waits for nodes that wait for it")
+    return found
+
+
+class _Place(NamedTuple):
+    """A group or a pair: its family, and which it is of that."""
+
+    family: str
+    group: int
+
+
+class _Groups:
+    """The groups that collectives run in and the pairs that messages go between, as families in which no rank is twice."""
+
+    def __init__(self, traces: TraceSet, ordered: Sequence[Sequence[TraceNode]]) -> None:
+        self.traces = traces
+        self.families: dict[str, list[tuple[int, ...]]] = {}
+        self.taken: defaultdict[str, set[tuple[int, int]]] = defaultdict(set)
+        """By family, the ranks that are in it; of pairs with their place in it, which may be both."""
+        used: dict[str, tuple[tuple[int, ...], str]] = {}
+        pairs: dict[tuple[int, int, str], None] = {}
+        self.messages: defaultdict[tuple[int, int, int], list[tuple[_Place, int, float]]] = defaultdict(list)
+        """By sender, receiver and tag, what was sent: between which pair, how many before it, bytes."""
+        for rank, nodes in enumerate(ordered):
+            for node in _on_gpu(nodes):
+                if node.type == NodeType.COLL:
+                    found = self.ranks(node, rank), str(node.attributes.get("pg_desc", ""))
+                    used.setdefault(_group_name(node), found)
+                elif node.type == NodeType.SEND:
+                    pairs[(rank, self.peer(node, rank, "comm_dst"), str(node.attributes.get("pg_desc", "")))] = None
+        self.places = {
+            name: self.place(desc or f"groups of {len(ranks)}", ranks) for name, (ranks, desc) in used.items()
+        }
+        self.pairs = {one: self.place(_pair_name(*one), one[:2], apart=True) for one in pairs}
+        self.sent(ordered)
+
+    def ranks(self, node: TraceNode, rank: int) -> tuple[int, ...]:
+        """Return the ranks of the group of a collective."""
+        name, every = _group_name(node), tuple(range(len(self.traces.nodes)))
+        if name not in self.traces.groups and name not in ("", "0"):
+            raise InputError(f"rank {rank}: node {node.id} runs in the group {name}, of which no file says the ranks")
+        dims = node.attributes.get("involved_dim", ())
+        if name not in self.traces.groups and isinstance(dims, tuple) and not all(dims):
+            raise InputError(f"rank {rank}: node {node.id} says dimensions of a network; name its group by pg_name")
+        found = self.traces.groups.get(name, every)
+        if rank not in found:
+            raise InputError(f"rank {rank}: node {node.id} runs in the group {name}, to which the rank does not belong")
+        return found
+
+    def peer(self, node: TraceNode, rank: int, which: str) -> int:
+        """Return the rank that a message goes to, or is from."""
+        found = node.attributes.get(which, -1)
+        if not isinstance(found, int) or not 0 <= found < len(self.traces.nodes) or found == rank:
+            raise InputError(f"rank {rank}: node {node.id} ({node.name}) has the {which} {found}; name another rank")
+        return found
+
+    def place(self, base: str, ranks: tuple[int, ...], apart: bool = False) -> _Place:
+        """Put a group into the first family of a name in which none of its ranks is; apart: in the same place."""
+        keys = {(rank, place * apart) for place, rank in enumerate(ranks)}
+        number = 1
+        while True:
+            name = base if number == 1 else f"{base} ({number})"
+            own = self.families.setdefault(name, [])
+            if not own or (len(own[0]) == len(ranks) and not keys & self.taken[name]):
+                own.append(ranks)
+                self.taken[name] |= keys
+                return _Place(name, len(own) - 1)
+            number += 1
+
+    def sent(self, ordered: Sequence[Sequence[TraceNode]]) -> None:
+        """Count the messages of each pair."""
+        often = Counter[_Place]()
+        for rank, nodes in enumerate(ordered):
+            for node in (one for one in _on_gpu(nodes) if one.type == NodeType.SEND):
+                to = self.peer(node, rank, "comm_dst")
+                place = self.pairs[rank, to, str(node.attributes.get("pg_desc", ""))]
+                self.messages[rank, to, _tag(node)].append((place, often[place], node.bytes))
+                often[place] += 1
+
+
+def _on_gpu(nodes: Sequence[TraceNode]) -> list[TraceNode]:
+    """Return the nodes that are not what a CPU does, such as to call for a collective that has a node of its own."""
+    return [node for node in nodes if node.attributes.get("is_cpu_op") is not True]
+
+
+def _group_name(node: TraceNode) -> str:
+    """Return the name of the group of a collective: two groups of the same ranks are two, whose collectives do not wait."""
+    return str(node.attributes.get("pg_name", ""))
+
+
+def _pair_name(source: int, target: int, desc: str) -> str:
+    return desc if desc.startswith("p2p") else f"p2p {desc or f'{target - source:+d}'}"
+
+
+def _tag(node: TraceNode) -> int:
+    found = node.attributes.get("comm_tag", 0)
+    return found if isinstance(found, int) else 0
+
+
+class _TraceBinder:
+    """Turns nodes into tasks, with the seconds of computations and the group of everything that is communicated."""
+
+    def __init__(self, topology: Topology, roofline: bool, groups: _Groups) -> None:
+        self.topology, self.roofline, self.groups = topology, roofline, groups
+        self.guessed = self.memory = self.timeless = self.absent = 0
+
+    def tasks(self, nodes: Sequence[TraceNode], rank: int) -> list[ReplayTask]:
+        """Return the tasks of a rank."""
+        place = {node.id: i for i, node in enumerate(nodes)}
+        calls, taken = Counter[str](), Counter[tuple[int, int, int]]()
+        found = []
+        for node in nodes:
+            before = tuple(place[one] for one in node.before if one in place)
+            self.absent += len(node.before) - len(before)
+            if node.attributes.get("is_cpu_op") is True:
+                found.append(ReplayTask("host", node.name, before, node.seconds))
+            elif node.type == NodeType.COLL:
+                found.append(self.collective(node, before, calls[_group_name(node)], rank))
+                calls[_group_name(node)] += 1
+            elif node.type in (NodeType.SEND, NodeType.RECV):
+                found.append(self.message(node, before, taken, rank))
+            else:
+                found.append(self.work(node, before, rank))
+        return found
+
+    def collective(self, node: TraceNode, before: tuple[int, ...], number: int, rank: int) -> ReplayTask:
+        """Return a collective; that of a single rank has nothing to do."""
+        ranks = self.groups.ranks(node, rank)
+        kind = node.attributes.get("comm_type", 0)
+        if kind not in OPS:
+            raise InputError(
+                f"rank {rank}: node {node.id} ({node.name}) is of comm_type {kind}; give one of {sorted(OPS)}"
+            )
+        if len(ranks) == 1:
+            return ReplayTask("wait", node.name, before)
+        said = str(node.attributes.get("op", ""))
+        op = said if TYPES.get(said, -1) == kind else OPS[int(kind)]
+        size = node.bytes * (len(ranks) if op == "all_gather" else 1)
+        at = self.groups.places[_group_name(node)]
+        call = Collective(at.family, "all_reduce", BARRIER) if op == "barrier" else Collective(at.family, op, size)
+        return ReplayTask("collective", node.name, before, 0.0, call, at.group, number)
+
+    def message(
+        self, node: TraceNode, before: tuple[int, ...], taken: Counter[tuple[int, int, int]], rank: int
+    ) -> ReplayTask:
+        """Return a message where it is sent, or received: the first with that tag that was not received yet."""
+        sends = node.type == NodeType.SEND
+        peer = self.groups.peer(node, rank, "comm_dst" if sends else "comm_src")
+        key = (rank, peer, _tag(node)) if sends else (peer, rank, _tag(node))
+        known = self.groups.messages[key]
+        if taken[key] == len(known):
+            raise InputError(
+                f"rank {rank}: node {node.id} ({node.name}) receives from rank {peer} what that never sends"
+            )
+        at, number, size = known[taken[key]]
+        taken[key] += 1
+        call = Collective(at.family, "send", size)
+        return ReplayTask("send" if sends else "receive", node.name, before, 0.0, call, at.group, number)
+
+    def work(self, node: TraceNode, before: tuple[int, ...], rank: int) -> ReplayTask:
+        """Return a computation, what a CPU does, or a node that does nothing."""
+        if node.type not in (NodeType.COMP, NodeType.MEM_LOAD, NodeType.MEM_STORE):
+            return ReplayTask("wait", node.name, before)
+        self.memory += node.type != NodeType.COMP
+        return ReplayTask("compute", node.name, before, self.seconds(node, rank))
+
+    def seconds(self, node: TraceNode, rank: int) -> float:
+        """Return how long a computation takes: as the trace says, or at the peak rates of the rank's GPU."""
+        if node.seconds and not self.roofline:
+            return node.seconds
+        flop, size = node.number("num_ops"), node.number("tensor_size")
+        if not flop and not size:
+            self.timeless += self.roofline and node.seconds > 0
+            return node.seconds
+        self.guessed += 1
+        gpu = self.topology.kinds[self.topology.kind_of(np.array([rank]))[0]].gpu
+        slowest = max(flop / gpu.matrix_peak(PRECISION), size / gpu.memory_bandwidth)
+        return float(slowest * self.topology.slowdown[rank])
+
+    def notes(self) -> list[str]:
+        """Return what was assumed."""
+        said = {
+            f"computations take what their FLOP ({PRECISION}) and bytes need at least on the GPU": self.guessed,
+            "computations say neither FLOP nor bytes and take as long as the traces say": self.timeless,
+            "dependencies are on nodes that are not there, and count as met": self.absent,
+            "loads and stores of remote memory take as long as the traces say": self.memory,
+        }
+        return [f"{count:,} {what}" for what, count in said.items() if count]
+
+
+def _check_calls(tasks: Sequence[Sequence[ReplayTask]], groups: _Groups) -> None:
+    """Raise InputError unless all ranks of each group run the same collectives in the same order."""
+    rows: dict[tuple[str, int], dict[int, list[Collective]]] = {}
+    for rank, row in enumerate(tasks):
+        for one in row:
+            if one.kind == "collective" and one.call is not None:
+                rows.setdefault((one.call.group, one.group), {}).setdefault(rank, []).append(one.call)
+    for (family, group), of_ranks in rows.items():
+        members = groups.families[family][group]
+        first = of_ranks.get(members[0], [])
+        for rank in members:
+            own = of_ranks.get(rank, [])
+            if own != first:
+                which = next(
+                    (i for i, (a, b) in enumerate(zip(own, first, strict=False)) if a != b), min(len(own), len(first))
+                )
+                both = " and ".join(
+                    f"rank {r} {_told(calls, which)}" for r, calls in ((members[0], first), (rank, own))
+                )
+                raise InputError(
+                    f"collective {which} of the group {list(members)[:8]}: {both}; ranks of a group run the same"
+                )
+
+
+def _told(calls: Sequence[Collective], which: int) -> str:
+    return f"runs {calls[which].op} of {calls[which].size:g} bytes" if which < len(calls) else "runs none"

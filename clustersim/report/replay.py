@@ -1,0 +1,91 @@
+"""What replayed traces took, and why: the summary of an import as plain data, as text, and as a trace for Perfetto."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from clustersim.arrays import Floats
+from clustersim.convert.chakra import NodeType, TraceSet
+from clustersim.engine.chakra import ReplayTasks
+from clustersim.engine.replay import Replay
+from clustersim.report.breakdown import breakdown, mean, of_path
+from clustersim.report.critical_path import critical_path
+from clustersim.report.links import busiest, carried, limiting_seconds, limits
+from clustersim.report.path_shares import path_shares
+from clustersim.report.step_trace import StepTrace, by_class
+from clustersim.report.summary import cluster_facts
+from clustersim.report.terminal import Look, counted, folded, link_lines, printable, where_it_goes
+from clustersim.report.trace import Spans, write_events
+from clustersim.topology.model import Topology
+from clustersim.units import duration
+
+
+def facts(topology: Topology, traces: TraceSet, asked: ReplayTasks, found: Replay) -> dict[str, Any]:
+    """Return the summary; keys carry their units."""
+    plan, record = found
+    path = critical_path(record)
+    sizes = carried(path)
+    limiting = limits(sizes, plan.network)
+    shares = path_shares(path, plan, topology, limiting, len(traces.nodes))
+    return {
+        "name": traces.name,
+        "cluster": cluster_facts(topology),
+        "step_time_s": record.end,
+        "breakdown_s": mean(breakdown(record), plan.size.tolist()),
+        "critical_path_s": of_path(path),
+        "critical_path": {"by_stream_s": shares.by_stream, "by_link": shares.by_link},
+        "busiest_links": busiest(topology, _crossed(found), limiting_seconds(sizes, limiting, topology), record.end),
+        "traces": {
+            "ranks": len(traces.nodes),
+            "nodes": sum(map(len, traces.nodes)),
+            **dict(sorted(_counts(traces).items())),
+        },
+        "assumed": asked.notes,
+        "simulated": {
+            "rank_classes": len(plan.first),
+            "player": record.player,
+            "events": record.events,
+            "maxmin_solves": record.solves,
+        },
+    }
+
+
+def _counts(traces: TraceSet) -> Counter[str]:
+    known = {int(kind): kind.name.lower() for kind in NodeType}
+    return Counter(known.get(node.type, "unknown") for nodes in traces.nodes for node in nodes)
+
+
+def _crossed(found: Replay) -> Floats:
+    """Return the bytes that crossed every link."""
+    parts, tasks = found.record.graph.occurrences, found.record.tasks
+    sizes = Counter[Any]()
+    for task in dict(zip(parts.node.tolist(), parts.task.tolist(), strict=True)).values():
+        sizes.update(tasks[task].activity.carried)
+    return found.plan.network.bytes_by_link(dict(sizes))
+
+
+def lines(summary: dict[str, Any], look: Look) -> list[str]:
+    """Return the summary as lines of text."""
+    said, cluster = summary["traces"], summary["cluster"]
+    head = f"{counted(said['ranks'], 'execution trace')}, {counted(said['nodes'], 'node')}"
+    return [
+        f"{printable(summary['name'])} on {printable(cluster['name'])}: {head}, {cluster['gpu']}",
+        f"  step time  {look.strong(duration(summary['step_time_s']))}",
+        "",
+        *map(printable, where_it_goes(summary)),
+        "",
+        *link_lines(summary),
+        *(line for note in summary["assumed"] for line in folded(note)),
+    ]
+
+
+def write_trace(path: Path, summary: dict[str, Any], found: Replay) -> None:
+    """Write the step as a trace that Perfetto opens, with one rank of each kind."""
+    spans: Spans = {cell: [] for cell in range(len(found.plan.first))}
+    for span in found.record.spans:
+        spans[span.rank].append(span)
+    trace = StepTrace(found.record, found.plan, spans, by_class(found.plan, spans))
+    said = {key: summary[key] for key in ("name", "cluster", "step_time_s", "simulated")}
+    write_events(path, said, trace.events())
