@@ -193,7 +193,7 @@ def test_a_file_that_is_cut_or_is_none_is_refused(call, cut):
 
 
 def test_the_command_plays_what_export_wrote(call):
-    code, _, err = call("run", "hgx_h100_8", "gpt2_large", "--tp", "2", "--predictor", "roofline", "--out", "r", "-q")
+    code, _, err = call("run", "hgx_h100_8", "gpt2_large", "--predictor", "roofline", "--out", "r", "-q")
     assert (code, err) == (0, "")
     assert call("export", "chakra", "r", "--out", "et", "-q")[0] == 0
     code, out, err = call("import", "chakra", "et", "hgx_h100_8", "--json", "--trace", "t.json.gz")
@@ -203,7 +203,7 @@ def test_the_command_plays_what_export_wrote(call):
     assert Path("t.json.gz").stat().st_size
     code, out, _ = call("import", "chakra", "et", "hgx_h100_8")
     assert code == 0
-    assert out.splitlines()[0] == "step on hgx-h100-8: 8 execution traces, 38304 nodes, h100-sxm"
+    assert out.startswith("step on hgx-h100-8: 8 execution traces, 152 nodes, h100-sxm\n")
 
 
 def test_a_folder_without_all_ranks_is_refused(call):
