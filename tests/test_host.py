@@ -69,18 +69,43 @@ CASES = {
     },
     "buckets": {"parallelism__dp": 8, "parallelism__overlap.grad_reduce": True, "parallelism__bucket": 100_000},
     "all": {"parallelism__tp": 2, "parallelism__pp": 2, "parallelism__dp": 2, "parallelism__sequence_parallel": True},
+    "loss": {"training__framework": "megatron-core", "parallelism__tp": 2},
+    "loss of chunks": {
+        "training__framework": "megatron-core",
+        "parallelism__pp": 2,
+        "parallelism__vpp": 2,
+        "parallelism__schedule": "interleaved",
+        "parallelism__overlap.p2p": True,
+    },
+    "experts": {
+        "training__framework": "megatron-core",
+        "model__experts": 4,
+        "model__topk": 2,
+        "parallelism__ep": 2,
+        "parallelism__dp": 4,
+    },
+    "experts in a pipeline": {
+        "training__framework": "megatron-core",
+        "training__recompute": "full",
+        "model__experts": 4,
+        "model__topk": 2,
+        "parallelism__ep": 2,
+        "parallelism__pp": 2,
+        "parallelism__dp": 2,
+    },
+    "sharded": {"training__framework": "fsdp", "parallelism__zero": 3, "parallelism__dp": 4},
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_fast_host_changes_nothing(case):
-    without = seconds(step(training__framework=None, **CASES[case]))
+    without = seconds(step(**CASES[case] | {"training__framework": None}))
     assert seconds(step(1e-9, **CASES[case])) == pytest.approx(without, rel=1e-6)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_graphs_of_all_passes_leave_the_launches_of_the_update(case):
-    without = step(training__framework=None, **CASES[case])
+    without = step(**CASES[case] | {"training__framework": None})
     captured = step(training__cuda_graphs="full", **CASES[case])
     more = seconds(captured) - seconds(without)
     update = captured.summary["breakdown_s"]["optimizer"] - without.summary["breakdown_s"]["optimizer"]
@@ -120,6 +145,53 @@ def test_a_host_that_runs_on_ends_as_one_row_of_all_passes():
                     queue.run(work.hosts[0].seconds(kernel), work.seconds[0][kernel])
         passes = seconds(result) - result.summary["breakdown_s"]["optimizer"]
         assert passes == pytest.approx(queue.over, rel=1e-9)
+
+
+@pytest.mark.parametrize("slowdown", [0.02, 0.1, 0.3, 3.0])
+def test_a_host_that_reads_the_loss_begins_anew_behind_each_forward_pass(slowdown):
+    result = step(slowdown, parallelism__dp=1, training__check_nan=True)
+    work = Simulator(result.topology).preparation.work(result.job, np.arange(1))
+    [script] = work.scripts
+    queue = LaunchQueue()
+    for action in script.row:
+        for line in script.steps[action.letter, action.stage]:
+            for kernel in getattr(line, "items", ()):
+                queue.run(work.hosts[0].seconds(kernel), work.seconds[0][kernel])
+        if action.letter == "F":
+            queue.launched = queue.over
+    passes = seconds(result) - result.summary["breakdown_s"]["optimizer"]
+    assert passes == pytest.approx(queue.over, rel=1e-9)
+
+
+def test_whether_the_loss_is_read_is_the_frameworks_habit_unless_a_job_says_so():
+    def late(**options):
+        return seconds(step(0.5, parallelism__dp=1, **options))
+
+    never, always = ({"training__check_nan": value} for value in (False, True))
+    core, deepspeed = ({"training__framework": name} for name in ("megatron-core", "megatron-deepspeed"))
+    assert late(**core) == late(**core, **always) > late(**core, **never)
+    assert late(**deepspeed) == late(**deepspeed, **never) < late(**deepspeed, **always)
+    graphs = {"training__cuda_graphs": "full"}  # have no place to read it
+    assert late(**core, **graphs) == late(**core, **graphs, **never)
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_a_host_in_time_costs_one_launch_behind_each_count_of_rows(recompute):
+    """The host reads how many rows go where: the kernel behind that begins one launch later, and no other does."""
+    options = {
+        "training__framework": "nemo",
+        "training__recompute": recompute,
+        "model__experts": 4,
+        "model__topk": 2,
+        "parallelism__ep": 2,
+        "parallelism__dp": 2,
+    }
+    known = {"training__capacity_factor": 1.0, "training__pad_to_capacity": True}  # as many rows, whose number is known
+    counted, padded = step(1e-3, **options), step(1e-3, **options, **known)
+    often = counted.job.microbatches * 8 * (2 if recompute == "full" else 1)
+    launch = 1e-3 * load("nemo").host.kernel.value
+    waited = counted.summary["breakdown_s"]["host"] - padded.summary["breakdown_s"].get("host", 0.0)
+    assert waited == pytest.approx(often * launch, rel=1e-6)
 
 
 def test_a_host_that_waits_at_every_message_begins_each_pass_anew():

@@ -398,18 +398,25 @@ def test_a_forecast_lies_in_its_own_interval_which_grows_with_the_launching_shar
 KNOWN = Kind("hopper", "bf16", 64, 0.02)
 
 
+def fared_worst(*groups):
+    """Return what an interval says of the group of which the smallest part lies inside; groups: (grouping, group)."""
+    table = calibration.shipped()["groups"]
+    named = [(*table[grouping][group], calibration.WORDS[grouping].format(group)) for grouping, group in groups]
+    runs, inside, words = min(named, key=lambda one: one[1] / one[0])
+    return f"{inside} of the {runs} {words}"
+
+
 def test_an_interval_says_what_it_rests_on():
     low, high, note = calibration.interval(2.0, KNOWN)
     assert low < 2.0 < high
     assert note.startswith("80 % of ")
     assert "published steps" in note
-    assert "191 of the 229 host-bound below 4 %" in note
+    rare, few, law = ("launching", "below 4 %"), ("gpus", "9 to 64"), ("clocks", "clocks from their power")
+    assert fared_worst(("machine", "hopper 16-bit"), rare, few, law) in note
     measured = calibration.interval(2.0, Kind("blackwell", "bf16", 64, 0.02, "measured"))
-    assert "191 of the 229 host-bound below 4 %" in measured.note, "Blackwell fares better by now"
+    assert fared_worst(("machine", "blackwell 16-bit"), rare, few) in measured.note, "Blackwell fares better by now"
     worse = calibration.interval(2.0, Kind("hopper", "bf16", 64, 0.2))
-    assert "275 of the 325 with clocks from their power" in worse.note, (
-        "of the groups of a step, the one that fared worst"
-    )
+    assert fared_worst(("machine", "hopper 16-bit"), ("launching", "12 to 30 %"), few, law) in worse.note
     assert worse.high > high
 
 

@@ -144,6 +144,8 @@ ALIASES: Mapping[str, Alias] = {
     "fp8_format": (("training", "precision"), fp8),
     "attention_backend": (("training", "attention"), attention),
     "optimizer": (("training", "optimizer"), lower),
+    "check_for_nan_in_loss_and_grad": (("training", "check_nan"), same),
+    "no_check_for_nan_in_loss_and_grad": (("training", "check_nan"), inverse),
     "clip_grad": (("training", "clip_gradients"), positive),
     "cross_entropy_fusion_impl": (
         ("training", "cross_entropy"),

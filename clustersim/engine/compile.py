@@ -15,7 +15,7 @@ from clustersim.engine.fabric import HOST, Activity, Carried, Segment
 from clustersim.engine.flows import Flow
 from clustersim.engine.fold.refinement import Partition
 from clustersim.engine.groups import group_of, roles, tenant
-from clustersim.engine.instruction import Compute, Instruction, Launch, Recv, Send, Wait
+from clustersim.engine.instruction import Compute, Drain, Instruction, Launch, Recv, Send, Wait
 from clustersim.engine.launching import Launches, Launching, Seconds, launching
 from clustersim.engine.network import Demand, Network, demand, folded, networks
 from clustersim.engine.program import (
@@ -216,6 +216,12 @@ class _Binder:
                     fresh = self.launching.mode == "synchronised" or line.kind in UPDATE
                     yield self.computation(one, tuple(waits), fresh and bool(self.activities.hosts))
                 waits, calls = [], 0
+            elif isinstance(line, Drain):
+                if self.launching.mode == "ahead" or place < max(
+                    behind, default=0
+                ):  # else the next pass begins so anyway
+                    yield from self.drained(waits)
+                    waits, calls = [], 0
             else:
                 if waits:
                     yield _waiting(waits)
@@ -239,11 +245,15 @@ class _Binder:
         activity = self.compute(one, fresh)
         return Task(COMPUTE, line.kind, line.stage, group, waits, None, activity)
 
-    def leading(self, one: _Bound, waits: tuple[Handle, ...]) -> Iterator[Task]:
-        """Yield a computation at which the host waits for its GPU, and goes on to others from there."""
+    def drained(self, waits: Sequence[Handle]) -> Iterator[Task]:
+        """Yield that the host waits for its GPU, which waits for these."""
         if waits:
             yield _waiting(waits)
         yield Task(HOST, SYNCHRONISE, -1, None, (), None, Activity.NONE)
+
+    def leading(self, one: _Bound, waits: tuple[Handle, ...]) -> Iterator[Task]:
+        """Yield a computation at which the host waits for its GPU, and goes on to others from there."""
+        yield from self.drained(waits)
         yield self.computation(one, (), fresh=True)
         yield self.busy(one)
 

@@ -50,4 +50,10 @@ class Launch(NamedTuple):
     after: Wait | None = None
 
 
-Instruction = Compute | Send | Recv | Launch | Wait
+class Drain(NamedTuple):
+    """The host waits here until its GPU is idle."""
+
+    stage: int
+
+
+Instruction = Compute | Send | Recv | Launch | Wait | Drain

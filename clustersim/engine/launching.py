@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Literal, NamedTuple
 
-from clustersim.engine.instruction import Compute, Instruction, Launch, Send
+from clustersim.engine.instruction import Compute, Drain, Instruction, Launch, Send
 from clustersim.engine.program import UPDATE
 from clustersim.engine.script import Script
 from clustersim.model.kernel import Kernel
@@ -51,11 +51,14 @@ class _Row(NamedTuple):
 def _start(script: Script, seconds: Seconds, host: Launcher) -> float | None:
     """Return by how much a host delays the first pass of a rank; None where it may delay others.
 
-    A GPU takes at least what the kernels take. When no pass takes longer to launch than to run, the lead that the host has after
-    the first pass only grows, and a pass waits for it only if it would be delayed by more than that lead.
+    Where it waits for its GPU inside of passes, it does. Else, as a GPU takes at least what the kernels take: when no pass takes
+    longer to launch than to run, the lead that the host has after the first pass only grows, and a pass waits for it only if it
+    would be delayed by more than that lead.
     """
     if not script.row:
         return 0.0
+    if any(isinstance(line, Drain) for line in script.lines()):
+        return None
     first = script.row[0]
     own = script.special.get(first) or script.steps[first.letter, first.stage]
     rows = [_row(lines, seconds, host) for lines in chain(script.steps.values(), script.special.values())]

@@ -12,14 +12,15 @@ from itertools import chain, pairwise
 from operator import itemgetter
 from typing import NamedTuple, cast
 
-from clustersim.engine.instruction import Compute, Instruction, Launch, Recv, Send, Wait
+from clustersim.engine.instruction import Compute, Drain, Instruction, Launch, Recv, Send, Wait
 from clustersim.engine.sharded import SHARED, ShardedPass
 from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import Kernel
+from clustersim.model.moe import COUNTS
 from clustersim.model.operator import Awaited, Collective, Started, Steps
 from clustersim.parallel.data_parallel import first_reads, last_ready
 from clustersim.parallel.fsdp import backward_units, forward_units
-from clustersim.parallel.host import unflattens
+from clustersim.parallel.host import reads_counts, reads_loss, unflattens
 from clustersim.parallel.job import Job
 from clustersim.parallel.optimizer import put_back, update, weight_bytes
 from clustersim.parallel.stages import Stage
@@ -150,6 +151,8 @@ class _Writer:
                     yield Launch(action.stage, one.collective if isinstance(one, Started) else cast(Collective, one))
                 if not isinstance(one, Started):
                     yield Wait(cast(Collective, one).group)
+                if isinstance(one, Collective) and one.group == COUNTS and reads_counts(self.job):
+                    yield Drain(action.stage)
 
     def marked(self, action: Action, items: Steps, marks: Sequence[Mark]) -> Iterator[Instruction]:
         """Yield items with the line of each mark at its position."""
@@ -170,6 +173,8 @@ class _Writer:
         return ()
 
     def give(self, action: Action) -> tuple[Instruction, ...]:
+        if action.letter == "F" and action.stage == len(self.stages) - 1 and reads_loss(self.job):
+            return (Drain(action.stage),)
         wait = not self.job.parallelism.overlap.p2p
         if action.letter == "F" and action.stage < len(self.stages) - 1:
             size = self.stages[action.stage].output_bytes

@@ -50,6 +50,10 @@ class HostTimes(Spec):
     """Each parameter tensor at the update of the weights."""
     drains: Habit
     """Whether it waits until its GPU is idle at each message of a pipeline."""
+    reads_loss: Habit | None = None
+    """Whether it reads the loss of each microbatch (to see whether it is a number), and waits for its GPU there; default: not."""
+    reads_counts: Habit | None = None
+    """Whether it reads how many rows go to each expert before it exchanges them, and waits for its GPU there; default: not."""
     unflattens: Habit | None = None
     """Whether it copies gathered parameters back into place, tensor by tensor and rank by rank (ZeRO-1); default: they lie in one
     buffer, as Megatron's do."""

@@ -18,6 +18,8 @@ from clustersim.model.sharding import ShardedModel, gated
 
 ROUTER = "router"
 """Name of the operator whose weights are multiplied outside of the framework's linear layers."""
+COUNTS = "tp_ep"
+"""The ranks that tell each other how many rows they have for each expert, and nothing else."""
 
 
 def moe_part(shard: ShardedModel) -> tuple[Operator, ...]:
@@ -242,7 +244,7 @@ def _beside(steps: Steps, others: Steps) -> Steps:
 
 def counts(shard: ShardedModel) -> Collective:
     """Return the gathering of everyone's rows by expert, 8 bytes each, over the ranks that share all experts."""
-    return Collective("tp_ep", "all_gather", 8.0 * (shard.model.experts or 1) * shard.ep * shard.parallelism.etp)
+    return Collective(COUNTS, "all_gather", 8.0 * (shard.model.experts or 1) * shard.ep * shard.parallelism.etp)
 
 
 def sort(shard: ShardedModel) -> Steps:

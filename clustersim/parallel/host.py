@@ -95,5 +95,25 @@ def host(job: Job, slowdown: float = 1.0) -> Launcher | None:
 
 def unflattens(job: Job) -> bool:
     """Return whether a job's framework copies gathered parameters back into place, tensor by tensor and rank by rank."""
-    own = (one.host for one in everything() if one.name == job.training.framework)
-    return any(host is not None and host.unflattens is not None and host.unflattens.value for host in own)
+    return _does(job, "unflattens")
+
+
+def reads_loss(job: Job) -> bool:
+    """Return whether a job's host waits for the loss of each microbatch; a graph of all passes has no place for that."""
+    said = job.training.check_nan
+    return job.training.cuda_graphs != "full" and (_does(job, "reads_loss") if said is None else said)
+
+
+def reads_counts(job: Job) -> bool:
+    """Return whether a job's host waits for the counts of rows before it sends these to their experts.
+
+    Where each expert gets as many rows as its capacity, the counts are known.
+    """
+    return not job.training.pad_to_capacity and _does(job, "reads_counts")
+
+
+def _does(job: Job, habit: str) -> bool:
+    """Return whether a job names a framework whose host has a habit."""
+    name = job.training.framework
+    own = (getattr(one.host, habit, None) for one in everything() if one.name == name) if name else ()
+    return any(found is not None and found.value for found in own)

@@ -75,7 +75,7 @@ _NO_EFFECT = """
     moe_router_score_function moe_router_topk_limited_devices moe_router_topk_scaling_factor
     moe_routing_trace_capture_hidden_states moe_routing_trace_capture_logits moe_routing_trace_dump_weights
     moe_routing_trace_max_training_iters moe_routing_trace_path moe_z_loss_coeff most_recent_k mscale mscale_all_dim
-    mtp_loss_scaling_factor no_barrier_with_level_1_timing no_check_for_nan_in_loss_and_grad no_ckpt_fully_parallel_save
+    mtp_loss_scaling_factor no_barrier_with_level_1_timing no_ckpt_fully_parallel_save
     no_create_attention_mask_in_dataloader no_data_sharding no_initialization no_load_lr_state no_load_optim no_load_rng
     no_mmap_bin_files no_one_logger no_pin_cpu_grads no_pin_cpu_params no_pipeline_parallel no_query_key_layer_scaling
     no_rope_freq no_save_optim no_save_rng no_weight_decay_cond_type no_yarn_correction_range_round_to_int
