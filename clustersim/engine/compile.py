@@ -32,7 +32,7 @@ from clustersim.engine.program import (
     Task,
     Template,
 )
-from clustersim.engine.script import Script, collectives
+from clustersim.engine.script import Script, collectives, once_each
 from clustersim.engine.traffic import Family
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective, Steps
@@ -448,8 +448,7 @@ def _write(
     parts: list[_Part] = []
     sizes: dict[Collective, float] = {}
     compute, over = 0.0, 0
-    distinct = {id(item): item for item in items}  # layers repeat the same ones
-    known = {key: seconds[item] * slowdown for key, item in distinct.items() if isinstance(item, Kernel)}
+    known = {id(item): seconds[item] * slowdown for item in once_each(items) if isinstance(item, Kernel)}
     for item in items:
         if isinstance(item, Kernel):
             took = known[id(item)]

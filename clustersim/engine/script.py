@@ -6,7 +6,7 @@ collectives of a job, with their sizes, on which the choice of an algorithm depe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from operator import itemgetter
@@ -17,7 +17,7 @@ from clustersim.engine.sharded import SHARED, ShardedPass
 from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import Kernel
 from clustersim.model.moe import COUNTS
-from clustersim.model.operator import Awaited, Collective, Started, Steps
+from clustersim.model.operator import Awaited, Collective, OperatorStep, Started, Steps
 from clustersim.parallel.data_parallel import first_reads, last_ready
 from clustersim.parallel.fsdp import backward_units, forward_units
 from clustersim.parallel.host import reads_counts, reads_loss, unflattens
@@ -27,7 +27,7 @@ from clustersim.parallel.stages import Stage
 from clustersim.schedules.action import Action, Schedule
 
 FORWARD, BACKWARD = "p2p-forward", "p2p-backward"
-
+_PASS = itemgetter(Action._fields.index("letter"), Action._fields.index("stage"))
 
 Mark = tuple[int, Instruction]
 """A position in a pass, and what happens there."""
@@ -63,7 +63,14 @@ def kernels(written: Sequence[Script]) -> list[Kernel]:
     }  # those of like stages are one object
     once = (line for s in written for part in s.special.values() for line in part if isinstance(line, Compute))
     passes |= {id(line.items): line.items for line in once if len(line.items) == 1}  # the rest are parts of the others
-    return list(dict.fromkeys(item for items in passes.values() for item in items if isinstance(item, Kernel)))
+    items = chain.from_iterable(passes.values())
+    return list(dict.fromkeys(item for item in once_each(items) if isinstance(item, Kernel)))
+
+
+def once_each(items: Iterable[OperatorStep]) -> Collection[OperatorStep]:
+    """Return items without those that stand there again, as layers repeat them: the same objects, as few as these are."""
+    same = list(items)
+    return dict(zip(map(id, same), same, strict=True)).values()
 
 
 def collectives(written: Sequence[Script]) -> list[Collective]:
@@ -75,7 +82,7 @@ def collectives(written: Sequence[Script]) -> list[Collective]:
             found[line.collective] = None
         elif isinstance(line, Compute) and id(line.items) not in seen:
             seen[id(line.items)] = line.items
-            found |= dict.fromkeys(item for item in line.items if isinstance(item, Collective))
+            found |= dict.fromkeys(item for item in once_each(line.items) if isinstance(item, Collective))
     return list(found)
 
 
@@ -104,7 +111,9 @@ class _Writer:
     def script(self) -> Script:
         steps: dict[tuple[str, int], tuple[Instruction, ...]] = {}
         special: dict[Action, tuple[Instruction, ...]] = {}
-        for action in {(a.letter, a.stage): a for a in self.row}.values():  # the last of each letter and stage
+        for action in dict(
+            zip(map(_PASS, self.row), self.row, strict=True)
+        ).values():  # the last of each letter and stage
             before, after = self.take(action), self.give(action)
             if self.job.sharded:
                 steps[action.letter, action.stage] = (*before, *self.sharded(action), *after)
@@ -130,7 +139,11 @@ class _Writer:
         key, passes = (action.letter, id(self.stages[action.stage])), self.shared.passes
         if key not in passes:
             passes[key] = tuple(self.computed(action, self.items(action)))
-        yield from (line if isinstance(line, Wait) else line._replace(stage=action.stage) for line in passes[key])
+        for line in passes[key]:
+            if isinstance(line, Compute):
+                yield Compute(line.kind, action.stage, *line[2:])
+            else:
+                yield line if isinstance(line, Wait) else line._replace(stage=action.stage)
 
     def computed(self, action: Action, items: Steps) -> Iterator[Instruction]:
         """Yield items in lock-step with the tp group; collectives of experts, which join ranks of different ones, stand between.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from clustersim.engine.compile import Plan, Work
 from clustersim.engine.fabric import HOST
 from clustersim.engine.groups import roles
 from clustersim.engine.instruction import Compute
-from clustersim.engine.script import Script
+from clustersim.engine.script import Script, once_each
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Steps
 from clustersim.predictors.uncertainty import Bounds, Margin
@@ -58,7 +59,11 @@ def pass_kernels(scripts: Sequence[Script], positions: int, kernels: tuple[Kerne
         same = tuple(map(id, text))  # many passes are the same, of other stages
         row[key] = rows.setdefault(same, len(rows))
         if row[key] == len(which):
-            found = Counter(number[item] for items in text for item in items if isinstance(item, Kernel))
+            again = Counter(map(id, chain.from_iterable(text)))  # layers repeat the same ones
+            found = Counter[int]()
+            for item in once_each(chain.from_iterable(text)):
+                if isinstance(item, Kernel):
+                    found[number[item]] += again[id(item)]
             which.append(np.array(list(found), np.int64))
             counts.append(np.array(list(found.values()), np.int64))
     return PassKernels(kernels, row, tuple(which), tuple(counts))
