@@ -16,7 +16,7 @@ from clustersim.engine.compile import draft
 from clustersim.engine.contention import Met, peaks
 from clustersim.engine.fabric import Activity, Segment
 from clustersim.engine.fold.saturation import overfull
-from clustersim.engine.instances import _ordered, build
+from clustersim.engine.instances import build, ordered
 from clustersim.engine.program import COMPUTE, Launched, Message, Program, Task
 from clustersim.engine.record import Period
 from clustersim.engine.static import longest
@@ -191,9 +191,9 @@ def test_what_was_compiled_is_timed_anew_also_where_simpy_plays_a_part(nics):
 
 def test_a_graph_has_one_order_however_it_is_gone_through():
     a, b = np.array([0, 0, 0, 1, 1, 3, 4]), np.array([0, 0, 1, 2, 1, 4, 4])
-    assert _ordered(a, b, wide=True).tolist() == _ordered(a, b, wide=False).tolist()
+    assert ordered(a, b, wide=True).tolist() == ordered(a, b, wide=False).tolist()
     circle = np.array([0, 0, 3, 2])
-    assert _ordered(circle, circle, wide=True).tolist() == _ordered(circle, circle, wide=False).tolist() == [0, 1]
+    assert ordered(circle, circle, wide=True).tolist() == ordered(circle, circle, wide=False).tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("name", ["1f1b", "interleaved", "zero_bubble"])
