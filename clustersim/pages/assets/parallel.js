@@ -2,7 +2,7 @@
 
 const PARALLEL_HIGH = 340;
 const ROOM = 84; // pixels that an axis needs at least: narrow screens scroll
-const BIN = 8; // pixels of an axis of figures that are one place
+const BIN = 12; // pixels of an axis of figures that are one place
 const PARALLEL_HINT = "Drag along an axis to keep a range of it; dashed: points without a result.";
 
 function parallel() {
@@ -16,10 +16,12 @@ function parallel() {
   });
   const note = el("p", { class: "small dim", role: "status" });
   const every = document.createElement("canvas"); // all lines, which a choice leaves as they are
-  let scales = [];
   let wide = 0;
   const at = (k) => 60 + (k * (wide - 120)) / Math.max(1, names.length - 1);
   const [top, bottom] = [44, PARALLEL_HIGH - 22];
+  const scales = names.map((name) => axisScale(columns[name]));
+  const places = names.map((name, k) => placesOf(columns[name], scales[k])); // of every point, whatever is shown
+  const many = new Uint32Array(PARALLEL_HIGH * PARALLEL_HIGH); // points by places on two axes; all 0 between uses
 
   function draw(all = true) {
     const fit = fitted(canvas, PARALLEL_HIGH, ROOM * names.length);
@@ -37,7 +39,6 @@ function parallel() {
     every.height = canvas.height;
     const pen = every.getContext("2d");
     pen.scale(canvas.width / wide, canvas.width / wide);
-    scales = names.map((name) => axisScale(columns[name]));
     for (let k = 0; k + 1 < names.length; k++) {
       paintLines(pen, k, 0, styled("--dim"), [3, 3]);
       paintLines(pen, k, 1, styled("--accent"), []);
@@ -58,36 +59,34 @@ function parallel() {
   }
   function paintLines(pen, k, wanted, colour, dash) {
     // lines between the same places of two axes are one line: wider and darker, the more points it stands for
-    const [a, b] = [columns[names[k]], columns[names[k + 1]]];
-    const [from, to] = [placesOf(a, scales[k]), placesOf(b, scales[k + 1])];
+    const [from, to] = [places[k], places[k + 1]];
     const high = PARALLEL_HIGH;
-    const many = new Uint32Array(high * high);
     const keys = [];
     let most = 1;
     for (let i = 0; i < POINTS; i++) {
-      if (!shown.mask[i] || wanted !== ok[i] || Number.isNaN(a.values[i]) || Number.isNaN(b.values[i])) continue;
-      const key = from(a.values[i]) * high + to(b.values[i]);
+      if (!shown.mask[i] || wanted !== ok[i] || from[i] < 0 || to[i] < 0) continue;
+      const key = from[i] * high + to[i];
       if (!many[key]) keys.push(key);
       most = Math.max(most, ++many[key]);
     }
-    const paths = [new Path2D(), new Path2D(), new Path2D()]; // few, some, many points
-    for (const key of keys) {
-      const path = paths[Math.min(2, Math.floor((3 * Math.log(many[key] + 1)) / Math.log(most + 2)))];
-      path.moveTo(at(k), Math.floor(key / high));
-      path.lineTo(at(k + 1), key % high);
-    }
     pen.strokeStyle = colour;
     pen.setLineDash(dash);
-    paths.forEach((path, level) => {
+    const levels = [[], [], []]; // few, some, many points
+    for (const key of keys) {
+      levels[Math.min(2, Math.floor((3 * Math.log(many[key] + 1)) / Math.log(most + 2)))].push(key);
+      many[key] = 0;
+    }
+    levels.forEach((own, level) => {
       pen.globalAlpha = [0.12, 0.3, 0.75][level];
       pen.lineWidth = [0.8, 1.2, 2.2][level];
-      pen.stroke(path);
+      for (const key of own) line(pen, at(k), Math.floor(key / high), at(k + 1), key % high); // many in one path take longer
     });
     pen.globalAlpha = 1;
     pen.setLineDash([]);
   }
   function placesOf(column, place) {
-    return column.discrete ? (value) => Math.round(place(value)) : (value) => Math.round(place(value) / BIN) * BIN;
+    const step = column.discrete ? 1 : BIN;
+    return Int16Array.from(column.values, (value) => (Number.isNaN(value) ? -1 : Math.round(place(value) / step) * step));
   }
   function paintChosen(pen) {
     pen.strokeStyle = styled("--ink");

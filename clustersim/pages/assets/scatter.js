@@ -66,7 +66,9 @@ function scatter() {
     pen.fillText("no result", box.right + 12 + GUTTER / 2, box.bottom + 13);
   }
   function paintPoints(pen, box, wide, x, y, a, b) {
-    const paths = { ok: new Path2D(), "does not fit": new Path2D(), illegal: new Path2D(), failed: new Path2D() };
+    const paths = { "does not fit": new Path2D(), illegal: new Path2D(), failed: new Path2D() };
+    pen.globalAlpha = POINTS > 2000 ? 0.55 : 0.85;
+    pen.fillStyle = styled("--accent");
     const drawn = { "does not fit": 0, illegal: 0, failed: 0 };
     for (let i = 0; i < POINTS; i++) {
       places.x[i] = NaN;
@@ -74,12 +76,9 @@ function scatter() {
       if (!shown.mask[i] || (!ok[i] && drawn[status]++ >= MOST_MARKS)) continue;
       const px = (places.x[i] = ok[i] ? x(a.values[i]) : box.right + 20 + spread(i, 0.7548776662) * (GUTTER - 16));
       const py = (places.y[i] = ok[i] ? y(b.values[i]) : box.top + spread(i, 0.569840291) * (box.bottom - box.top));
-      if (ok[i]) paths.ok.rect(px - 2, py - 2, 4, 4);
+      if (ok[i]) pen.fillRect(px - 2, py - 2, 4, 4);
       else mark(paths[status] || paths.failed, status, px, py);
     }
-    pen.globalAlpha = POINTS > 2000 ? 0.55 : 0.85;
-    pen.fillStyle = styled("--accent");
-    pen.fill(paths.ok);
     pen.lineWidth = 1.2;
     pen.strokeStyle = styled("--bad");
     pen.stroke(paths["does not fit"]);
