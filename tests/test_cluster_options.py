@@ -68,6 +68,12 @@ def test_a_nic_takes_the_cables_with_it():
     assert load("rail_optimized", {"cluster.gpu": "b300"}).node.nic_line == 100e9
 
 
+def test_a_nic_is_changed_in_every_pool_and_a_key_in_one():
+    changed = load("mixed_h100_b200_64", {"cluster.nic": "200Gb/s", "cluster.pools.1.node.host.slowdown": 2})
+    assert [pool.facts.nic_line for pool in changed.kinds] == [25e9, 25e9]
+    assert [pool.host_slowdown for pool in changed.kinds] == [1.0, 2.0]
+
+
 def test_a_change_on_the_command_line_is_one_in_the_file(tmp_path):
     file = tmp_path / "c.yaml"
     file.write_text("cluster: {nodes: 16, node: hgx-b200}\nfabric: {kind: rail_optimized, radix: 32, tiers: 2}\n")

@@ -126,6 +126,27 @@ def test_a_nic_gets_the_slot_that_it_needs(files):
     assert nic.changes["cluster.node.host.pcie"] == "gen6x16"
 
 
+MIXED = """\
+cluster: {name: mixed, pools: [{nodes: 2, node: hgx-h100}, {nodes: 1, node: hgx-h100}, {nodes: 1, node: NODE}]}
+fabric: {kind: fat_tree, rails: optimized, radix: 16, link: {rate: 400Gb/s}}
+nodes:
+  slow_nics: {extends: hgx-h200, nics: {rate: 200Gb/s}}
+"""
+
+
+@pytest.mark.parametrize("node", ["hgx-b200", "slow_nics"])
+def test_what_ifs_of_a_mixed_cluster_change_every_type_of_node(files, tmp_path, node):
+    (tmp_path / "mixed.yaml").write_text(MIXED.replace("NODE", node))
+    asked = tmp_path / "mixed.yaml", files[1]
+    outcomes = {one.name: one for one in explain(RunInputs(*asked, SPLIT)).outcomes}
+    for name in ("host twice as fast", "NIC × 2", "NVLink × 2"):
+        one = outcomes[name]
+        assert {key.split(".")[2] for key in one.changes if key.startswith("cluster.pools")} >= {"0", "1", "2"}
+        assert one.step_time == pytest.approx(forecast(*asked, {**SPLIT, **one.changes}).record.end, rel=1e-12)
+        assert one.step_time <= forecast(*asked, SPLIT).record.end
+    assert ("cluster.nic" in outcomes["NIC × 2"].changes) == (node == "hgx-b200")
+
+
 GUILTY = """\
 cluster: {name: faulty-512, nodes: 64, node: hgx-h100}
 fabric:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
-from clustersim.config.topology import Fault, Host, Node
+from clustersim.config.topology import Fault, Host, Node, TopologySpec
 from clustersim.config.yaml import Document
 from clustersim.parallel.host import host
 from clustersim.parallel.job import Job
 from clustersim.topology.build import described
+from clustersim.topology.specs import NodeSpecs
 from clustersim.units import parse, scaled
 
 _PCIE = 6
@@ -32,11 +35,12 @@ class WhatIf(NamedTuple):
 def what_ifs(document: Document, job: Job) -> list[WhatIf]:
     """Return all that keys can change of a placed job on the cluster of a document."""
     spec, specs = described(document)
+    types = _types(spec, specs)
     return [
         *_healed(document.data.get("faults") or [], spec.faults),
-        _host(job, specs.node),
-        _nic(specs.node, specs.nodes),
-        _nvlink(specs.node),
+        _host(job, types),
+        _nic(document, types, specs.nodes),
+        _nvlink(types),
         *_overlaps(job),
         _recompute(job),
         _micro_batch(job),
@@ -59,41 +63,79 @@ def said(fault: Fault) -> str:
     return f"{name} dead{cables}" if fault.dead else f"{name} {fault.slowdown:g} times as slow"
 
 
-def _host(job: Job, node: Node) -> WhatIf:
+class _NodeType(NamedTuple):
+    """A type of node, and the key below which it stands in the file."""
+
+    key: str
+    node: Node
+
+
+def _types(spec: TopologySpec, specs: NodeSpecs) -> list[_NodeType]:
+    """Return the types of nodes as they are written: one, or one a pool."""
+    if not spec.cluster.pools:
+        return [_NodeType("cluster.node", specs.node)]
+    ends = list(accumulate(part.nodes for part in specs.parts))
+    begins = accumulate((pool.nodes for pool in spec.cluster.pools[:-1]), initial=0)
+    return [
+        _NodeType(f"cluster.pools.{i}.node", specs.parts[bisect_right(ends, begin)].node)
+        for i, begin in enumerate(begins)
+    ]
+
+
+def _host(job: Job, types: Sequence[_NodeType]) -> WhatIf:
     name = "host twice as fast"
-    if host(job, node.host.slowdown) is None:
+    if host(job, types[0].node.host.slowdown) is None:
         return WhatIf(name, {}, "no training.framework is named, so the host is never late")
-    return WhatIf(name, {"cluster.node.host.slowdown": node.host.slowdown / 2})
+    return WhatIf(name, {f"{one.key}.host.slowdown": one.node.host.slowdown / 2 for one in types})
 
 
-def _nic(node: Node, nodes: int) -> WhatIf:
-    """Return NICs and cables of twice the rate, in the slot that such a NIC needs."""
-    name, nics = "NIC × 2", node.nics
-    if nics is None or nodes == 1:
+def _nic(document: Document, types: Sequence[_NodeType], nodes: int) -> WhatIf:
+    """Return NICs and cables of twice the rate, in the slots that such NICs need."""
+    name = "NIC × 2"
+    rates = [one.node.nics.rate for one in types if one.node.nics]
+    if not rates or nodes == 1:
         return WhatIf(name, {}, "one node sends nothing through a NIC")
-    changes: dict[str, object] = {"cluster.nic": _rate(2 * nics.rate)}
-    if nics.attach == "integrated":
-        return WhatIf(name, changes)
+    if len(set(rates)) == 1:
+        changes: dict[str, object] = {"cluster.nic": _rate(2 * rates[0])}
+    else:
+        changes = {f"{one.key}.nics.rate": _rate(2 * rate) for one, rate in zip(types, rates, strict=True)}
+        link = (document.data.get("fabric") or {}).get("link")
+        if isinstance(link, Mapping) and "rate" in link:
+            changes["fabric.link.rate"] = _rate(2 * parse(link["rate"], "bandwidth"))
+    for one, rate in zip(types, rates, strict=True):
+        slot = _slot(one, rate)
+        if slot is None:
+            return WhatIf(name, {}, f"no slot up to PCIe generation {_PCIE} carries {_rate(2 * rate)}")
+        changes |= slot
+    return WhatIf(name, changes)
+
+
+def _slot(one: _NodeType, rate: float) -> dict[str, object] | None:
+    """Return the changes of a node whose NICs are to have twice a rate; None where no slot carries that."""
+    node, nics = one.node, one.node.nics
+    if nics is None or nics.attach == "integrated":
+        return {}
     generation, lanes = node.host.pcie.removeprefix("gen").split("x")
     for slot in (Host(pcie=f"gen{g}x{lanes}") for g in range(int(generation), _PCIE + 1)):
-        if slot.raw >= 2 * nics.rate and slot.usable >= _CUT * 2 * nics.rate * nics.efficiency:
-            wider = {"cluster.node.host.pcie": slot.pcie} if slot.pcie != node.host.pcie else {}
-            return WhatIf(name, {**changes, **wider, **_effective(node.host)})
-    return WhatIf(name, {}, f"no slot up to PCIe generation {_PCIE} carries {_rate(2 * nics.rate)}")
+        if slot.raw >= 2 * rate and slot.usable >= _CUT * 2 * rate * nics.efficiency:
+            wider = {f"{one.key}.host.pcie": slot.pcie} if slot.pcie != node.host.pcie else {}
+            return {**wider, **_effective(one)}
+    return None
 
 
-def _effective(found: Host) -> dict[str, object]:
+def _effective(one: _NodeType) -> dict[str, object]:
     """Return twice what transfers reach, where a file says that."""
-    return {"cluster.node.host.effective": _rate(2 * found.effective)} if found.effective else {}
+    found = one.node.host.effective
+    return {f"{one.key}.host.effective": _rate(2 * found)} if found else {}
 
 
-def _nvlink(node: Node) -> WhatIf:
-    name, link = "NVLink × 2", node.scale_up.link
-    if node.gpus.count == 1:
+def _nvlink(types: Sequence[_NodeType]) -> WhatIf:
+    name = "NVLink × 2"
+    if types[0].node.gpus.count == 1:
         return WhatIf(name, {}, "a node has one GPU")
-    if node.scale_up.kind == "none" or link is None:
-        return WhatIf(name, {}, "nothing but PCIe joins the GPUs of a node")
-    return WhatIf(name, {"cluster.node.scale_up.link": _rate(2 * link)})
+    links = {one.key: one.node.scale_up.link for one in types if one.node.scale_up.kind != "none"}
+    changes = {f"{key}.scale_up.link": _rate(2 * link) for key, link in links.items() if link is not None}
+    return WhatIf(name, changes, "" if changes else "nothing but PCIe joins the GPUs of a node")
 
 
 def _rate(value: float) -> str:

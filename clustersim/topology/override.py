@@ -1,7 +1,7 @@
 """A topology's file with values replaced by dotted key: `cluster.nodes`, `fabric.tiers.0.radix`, `cluster.node.nics.rate`.
 
 Two keys are short for others. `cluster.gpu` is the shipped type of node that has this GPU. `cluster.nic` is the line rate of
-every NIC, and of the cables of a fabric that says one.
+every NIC, and of the cables of a fabric that says one. Of a cluster of several types of nodes, `cluster.pools.0.node` is one.
 """
 
 from __future__ import annotations
@@ -40,20 +40,30 @@ def _targets(data: Mapping[str, Any], key: str, value: object) -> list[tuple[Loc
     if key == "cluster.nic":
         link = (data.get("fabric") or {}).get("link")
         cables = [(("fabric", "link", "rate"), value)] if isinstance(link, Mapping) and "rate" in link else []
-        return [(("cluster", "node", "nics", "rate"), value), *cables]
+        return [*(((*node, "nics", "rate"), value) for node in _nodes(data)), *cables]
     return [(tuple(int(part) if part.isdecimal() else part for part in key.split(".")), value)]
+
+
+def _nodes(data: Mapping[str, Any]) -> list[Loc]:
+    """Return where types of nodes stand: one, or one a pool."""
+    pools = (data.get("cluster") or {}).get("pools")
+    return (
+        [("cluster", "pools", i, "node") for i in range(len(pools))]
+        if isinstance(pools, list)
+        else [("cluster", "node")]
+    )
 
 
 def _put(data: Any, target: Loc, value: object, key: str) -> None:
     """Put a value in its place: into lists by number, and into a type of node, called by its name, as one that extends it."""
-    here = data
+    here, nodes = data, _nodes(data)
     for depth, part in enumerate(target[:-1]):
         if isinstance(here, list):
             here[_index(here, part, key)] = copied(here[_index(here, part, key)])
             here = here[_index(here, part, key)]
             continue
         inner = here.get(part)
-        if target[: depth + 1] == ("cluster", "node") and isinstance(inner, str):
+        if target[: depth + 1] in nodes and isinstance(inner, str):
             here[part] = {"extends": inner}
         elif isinstance(inner, list):
             here[part] = list(inner)
