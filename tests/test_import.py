@@ -177,6 +177,7 @@ PUBLISHED = {
         "--deepspeed --zero-stage 2",
         {"zero": 2, "reduce_every_microbatch": True, "attention": "unfused"},
     ),
+    "DeepSpeed's ZeRO-3": ("--deepspeed --zero-stage 3", {"zero": 3, "zero3": {}}),
     "DeepSpeed-Ulysses": ("--ds-sequence-parallel-size 4", {"cp": 4, "cp_type": "a2a"}),
     "DeepSpeed's dense models": ("--deepspeed --num-experts 1 --moe-train-capacity-factor 1.0", {"zero": None}),
     "BLOOM's division of layers": (

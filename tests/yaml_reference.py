@@ -55,6 +55,7 @@ TITLES = {
     workload.Training: "training",
     workload.Parallelism: "parallelism",
     workload.Fsdp: "parallelism.fsdp",
+    workload.DeepSpeed: "parallelism.zero3",
     workload.Overlap: "parallelism.overlap",
     workload.Algorithms: "parallelism.algorithms",
     jobs.Jobs: "The top level of a file of jobs",

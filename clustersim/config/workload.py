@@ -226,6 +226,25 @@ class Fsdp(Spec):
     """Gradients are copied into the collective's buffer, in the type in which they are reduced, on the compute stream."""
 
 
+WeightCount = Annotated[int, Field(ge=0, le=10**15)]
+
+
+class DeepSpeed(Spec):
+    """How DeepSpeed's ZeRO-3 gathers parameters and reduces gradients: module by module, by buckets. Names and defaults are those
+    of its `zero_optimization`, where most begin with `stage3_`; numbers are parameters."""
+
+    prefetch_bucket_size: WeightCount = 50_000_000
+    """So many of those to come are asked for each time that a module runs, and the rest of their module."""
+    param_persistence_threshold: WeightCount = 100_000
+    """Weights of at most so many stay on every rank: norms."""
+    max_live_parameters: WeightCount = 1_000_000_000
+    """More than these are not gathered ahead."""
+    max_reuse_distance: WeightCount = 1_000_000_000
+    """Parameters are kept behind a module if fewer than so many are needed before they are needed again."""
+    reduce_bucket_size: WeightCount = 500_000_000
+    """Gradients are reduced when there would be more than so many, and behind the backward pass."""
+
+
 class Algorithms(Spec):
     """The collective algorithm of each group: `nccl`, or a file of `clustersim/collectives/algorithms/`."""
 
@@ -298,6 +317,8 @@ class Parallelism(Spec):
     all-reduces its shard of the gradients with its likes of the other copies."""
     fsdp: Fsdp = Fsdp()
     """How `zero: 3` gathers parameters and reduces gradients."""
+    zero3: DeepSpeed | None = None
+    """As DeepSpeed does it, in the place of fsdp: `{}` for its defaults; without a pipeline."""
     bucket: Count | None = None
     """Parameters a gradient bucket; default: 40 million or 1 million times dp, whichever is more, as in Megatron."""
     overlap: Overlap = Overlap()

@@ -51,4 +51,6 @@ def implied(given: Mapping[str, Any], pp: int) -> dict[str, tuple[Any, str]]:
     }
     if given.get("zero_stage") == 2 and pp == 1:
         found["parallelism.reduce_every_microbatch"] = True, "DeepSpeed's of ZeRO-2"
+    if given.get("zero_stage") == 3:
+        found["parallelism.zero3"] = {}, "DeepSpeed's buckets, as its zero_optimization has them by default"
     return found

@@ -19,7 +19,8 @@ from clustersim.model.kernel import Kernel
 from clustersim.model.moe import COUNTS
 from clustersim.model.operator import Awaited, Collective, OperatorStep, Started, Steps
 from clustersim.parallel.data_parallel import first_reads, last_ready
-from clustersim.parallel.fsdp import backward_units, forward_units
+from clustersim.parallel.deepspeed import persistent
+from clustersim.parallel.fsdp import block_by_block, by_buckets
 from clustersim.parallel.host import reads_counts, reads_loss, unflattens
 from clustersim.parallel.job import Job
 from clustersim.parallel.optimizer import put_back, update, weight_bytes
@@ -203,12 +204,16 @@ class _Writer:
         once: it is the one of a step that does what the others leave out.
         """
         job, stage, forward = self.job, self.stages[action.stage], action.letter == "F"
-        units = forward_units(stage) if forward else backward_units(stage, action.letter)
         gathers = (
             job.parallelism.reshard_after_forward or (forward and (once or job.parallelism.pp == 1))
         ) and action.letter != "W"
         reduces = action.letter in "BW" and (once or not job.parallelism.no_sync)
-        yield from ShardedPass(job, action, self.computed).lines(units, gathers, reduces)
+        events = (
+            by_buckets(job, stage, action.letter)
+            if job.parallelism.zero3
+            else block_by_block(job, stage, action.letter, gathers, reduces)
+        )
+        yield from ShardedPass(job, action, self.computed).lines(events, reduces)
 
     def sharded_once(self, action: Action) -> Iterator[tuple[Action, tuple[Instruction, ...]]]:
         """Yield the pass of a letter and stage that gathers or reduces for all microbatches, if there is one.
@@ -329,6 +334,8 @@ class _Writer:
 
     def gather_all(self) -> Iterator[Instruction]:
         """Yield the gathering of the updated parameters, unless the next forward passes do it."""
+        if self.job.sharded:
+            yield from self.gather_small()
         if not self.job.parallelism.zero or self.gathers or self.job.sharded:
             return
         for family, expert in self.kinds:
@@ -336,6 +343,14 @@ class _Writer:
                 yield from self.gather(family, stage, self.stages[stage].held(expert))
             yield Wait(self.sharing(family))
             yield from self.unflattened(expert)
+
+    def gather_small(self) -> Iterator[Instruction]:
+        """Yield the gathering of updated parameters that are sharded at the update alone."""
+        setting = self.job.parallelism.zero3
+        size = persistent(self.stages[0], setting) * weight_bytes(self.job) if setting else 0.0
+        if size:
+            yield Launch(0, Collective(SHARED["dp"], "all_gather", size))
+            yield Wait(SHARED["dp"])
 
     def unflattened(self, expert: bool) -> Iterator[Instruction]:
         """Yield the copies of gathered parameters out of each rank's part into place, if the framework makes them."""

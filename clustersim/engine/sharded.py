@@ -1,4 +1,4 @@
-"""A pass over parameters that are sharded: gathers ahead of the units of a stage, reductions behind them, copies between.
+"""A pass over parameters that are sharded: gathers ahead of what runs, reductions behind it, copies between.
 
 Gathers and reductions of a unit are on one stream, that of their NCCL communicator, in the order in which they are launched.
 """
@@ -6,14 +6,15 @@ Gathers and reductions of a unit are on one stream, that of their NCCL communica
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from clustersim.engine.instruction import Compute, Instruction, Launch, Wait
 from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective, Steps
-from clustersim.parallel.fsdp import Unit, copy_in, copy_out, order, spread
+from clustersim.parallel.deepspeed import IN_FLIGHT
+from clustersim.parallel.fsdp import Events, Unit, copy_in, copy_out, spread
 from clustersim.parallel.job import Job
 from clustersim.parallel.optimizer import weight_bytes
 from clustersim.schedules.action import Action
@@ -38,15 +39,10 @@ class ShardedPass:
     """The computation of units by their items; those of equal blocks are one."""
     copies: dict[Kernel, Steps] = field(default_factory=dict)
 
-    def lines(self, units: Sequence[Unit], gathers: bool, reduces: bool) -> Iterator[Instruction]:
-        """Yield the instructions; gathers, reduces: whether the pass does."""
-        setting, forward = self.job.parallelism.fsdp, self.action.letter == "F"
-        root = 0 if forward else len(units) - 1
-        held = [bool(unit.dense or unit.experts) for unit in units]
-        gathered = [gathers and own and (forward or i != root) for i, own in enumerate(held)]
-        ahead = setting.forward_prefetch if forward else setting.backward_prefetch
-        for what, i in order(gathered, [reduces and own for own in held], ahead):
-            yield from getattr(self, what)(i, units[i])
+    def lines(self, events: Events, reduces: bool) -> Iterator[Instruction]:
+        """Yield the instructions of a pass; reduces: whether it waits for reductions at its end."""
+        for what, place, unit in events:
+            yield from getattr(self, what)(place, unit)
         for stream in self.launched if reduces else ():
             yield Wait(stream)
 
@@ -64,7 +60,7 @@ class ShardedPass:
     def arrive(self, place: int, unit: Unit) -> Iterator[Instruction]:
         """Wait for the gathers of a unit and copy its parameters out."""
         for family, *_ in self.kinds(unit):
-            yield Wait(family, but=self.launched[family] - self.gathers[family, place] - 1)
+            yield Wait(family, but=self.launched[family] - self.gathers.get((family, place), -1) - 1)
         if self.job.parallelism.fsdp.copy_out:
             yield self.copy(copy_out, unit)
 
@@ -78,7 +74,7 @@ class ShardedPass:
         """Wait for older reductions, copy the gradients of a unit in and launch their reduction."""
         setting = self.job.parallelism.fsdp
         own = list(self.kinds(unit))
-        most = setting.reduce_in_flight
+        most = IN_FLIGHT if self.job.parallelism.zero3 else setting.reduce_in_flight
         for family, *_ in own:
             done = self.reductions.setdefault(family, [])
             if most and len(done) >= most:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from clustersim.config.workload import Block, Fsdp, Model
+from clustersim.config.workload import Block, Fsdp, Model, Parallelism
 from clustersim.errors import InputError
 from clustersim.model.blocks import distinct
 from clustersim.model.sharding import width
@@ -340,6 +340,8 @@ def sharded_parameters(job: Job) -> Iterator[Finding]:
             "parallelism.fsdp",
             f"needs sharded parameters, and zero is {p.zero}; set parallelism.zero: 3 or leave it out",
         )
+    if p.zero3 is not None:
+        yield from _deepspeed(p)
     if p.optimizer_instances > 1 and not p.zero:
         yield (
             "parallelism.optimizer_instances",
@@ -347,6 +349,17 @@ def sharded_parameters(job: Job) -> Iterator[Finding]:
         )
     if p.optimizer_instances > 1 and p.fsdp.shard:
         yield "parallelism.fsdp.shard", "and parallelism.optimizer_instances say the same; keep one of them"
+
+
+def _deepspeed(p: Parallelism) -> Iterator[Finding]:
+    excluded = (
+        (p.zero < 3, f"shards parameters, and zero is {p.zero}; set parallelism.zero: 3 or leave it out"),
+        (p.pp > 1, f"has no pipeline with ZeRO-3, and pp is {p.pp}; write pp 1 or leave it out"),
+        (p.fsdp != Fsdp(), "and parallelism.fsdp exclude each other; keep one of them"),
+        (p.optimizer_instances > 1, "has one copy of the parameters; write optimizer_instances: 1"),
+        (p.spread, "keeps experts whole with ZeRO-3; write ep 1 and expert_tp as tp"),
+    )
+    yield from (("parallelism.zero3", sentence) for wrong, sentence in excluded if wrong)
 
 
 def recomputed(job: Job) -> Iterator[Finding]:

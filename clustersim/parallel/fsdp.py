@@ -9,12 +9,14 @@ Events come in the order in which the host issues them. That is also their order
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
+from clustersim.config.workload import DeepSpeed
 from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import Kernel, vector
 from clustersim.model.operator import Layer, Steps
+from clustersim.parallel.deepspeed import moments
 from clustersim.parallel.job import Job
 from clustersim.parallel.optimizer import weight_bytes
 from clustersim.parallel.stages import Stage
@@ -32,6 +34,10 @@ class Unit(NamedTuple):
     """Parameters on one rank before they are sharded, without experts that are spread over ranks."""
     experts: int
     """Those of experts that are spread over ranks."""
+
+
+Events = Iterable[tuple[str, int, Unit]]
+"""What happens, the place of a gather by which it is waited for, and to which parameters, or what runs."""
 
 
 class Event(NamedTuple):
@@ -87,6 +93,23 @@ def order(gathered: Sequence[bool], reduced: Sequence[bool], ahead: int) -> Iter
             yield Event("reduce", unit)
 
 
+def block_by_block(job: Job, stage: Stage, letter: str, gathers: bool, reduces: bool) -> Events:
+    """Yield the events of a pass of a stage that FSDP shards; gathers, reduces: whether the pass does."""
+    forward, setting = letter == "F", job.parallelism.fsdp
+    units = forward_units(stage) if forward else backward_units(stage, letter)
+    root = 0 if forward else len(units) - 1
+    held = [bool(unit.dense or unit.experts) for unit in units]
+    gathered = [gathers and own and (forward or i != root) for i, own in enumerate(held)]
+    ahead = setting.forward_prefetch if forward else setting.backward_prefetch
+    return ((what, i, units[i]) for what, i in order(gathered, [reduces and own for own in held], ahead))
+
+
+def by_buckets(job: Job, stage: Stage, letter: str) -> Events:
+    """Yield the events of a pass that DeepSpeed's ZeRO-3 shards; each wait is one for all gathers before it."""
+    setting = job.parallelism.zero3 or DeepSpeed()
+    return ((one.what, 0, Unit(one.steps, one.parameters, 0)) for one in moments(stage, setting, letter))
+
+
 def copy_out(job: Job, parameters: int) -> Kernel:
     """Return the copy of gathered parameters from the collective's buffer into their places: reads and writes them."""
     return vector("memory", "all_gather_copy_out", "bf16", 1, parameters, 0.0, 2 * weight_bytes(job))
@@ -104,6 +127,11 @@ def copy_in(job: Job, parameters: int) -> Kernel:
 
 def copies(job: Job, stage: Stage) -> Iterator[Kernel]:
     """Yield the copies of the parameters of a stage and of their gradients, those of equal units once."""
+    if job.parallelism.zero3:
+        found = dict.fromkeys((what, unit.dense) for letter in "FB" for what, _, unit in by_buckets(job, stage, letter))
+        yield from (copy_out(job, parameters) for what, parameters in found if what == "arrive")
+        yield from (copy_in(job, parameters) for what, parameters in found if what == "reduce")
+        return
     for unit in dict.fromkeys((unit.dense, unit.experts) for unit in forward_units(stage)):
         parameters = spread(job, *unit)
         if parameters and job.parallelism.fsdp.copy_out:

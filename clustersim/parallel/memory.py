@@ -11,10 +11,12 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from clustersim.config.workload import DeepSpeed
 from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import Kernel
 from clustersim.model.moe import ROUTER
 from clustersim.model.operator import Layer, Operator
+from clustersim.parallel.deepspeed import moments, persistent
 from clustersim.parallel.fsdp import BLOCKS, spread
 from clustersim.parallel.job import Job
 from clustersim.parallel.optimizer import state_bytes, weight_bytes
@@ -123,6 +125,8 @@ def gathered(job: Job, stage: Stage, backward: bool) -> float:
     """
     if not job.sharded:
         return 0.0
+    if job.parallelism.zero3:
+        return _in_buckets(job, stage, job.parallelism.zero3, backward)
     split, setting = job.parallelism, job.parallelism.fsdp
     blocks = {id(layer): (_gathers(job, stage, layer), count) for layer, count in stage.layers if layer.name in BLOCKS}
     root = math.fsum(_gathers(job, stage, layer) for layer, _ in stage.layers if layer.name not in BLOCKS)
@@ -136,6 +140,20 @@ def gathered(job: Job, stage: Stage, backward: bool) -> float:
         flying = min(count, setting.reduce_in_flight or 1)
         gradients = (root + largest) * weight_bytes(job) + flying * largest * BYTES[job.training.gradients]
     return held * weight_bytes(job) + gradients
+
+
+def _in_buckets(job: Job, stage: Stage, setting: DeepSpeed, backward: bool) -> float:
+    """Return the same of DeepSpeed's ZeRO-3: small weights stay, and so does a buffer of one bucket of gradients.
+
+    In a backward pass the gradients that a module makes, and the partitions of a bucket in the order of the ranks
+    (runtime/comm/coalesced_collectives.py).
+    """
+    found = moments(stage, setting, "B" if backward else "F")
+    wire = BYTES[job.training.gradients]
+    held = (max(one.held for one in found) + persistent(stage, setting)) * weight_bytes(job)
+    made = max(stage.owned(op) for layer, _ in stage.layers for op in layer.operators) * weight_bytes(job)
+    largest = max((one.parameters for one in found if one.what == "reduce"), default=0)
+    return held + setting.reduce_bucket_size * wire + (made + largest * wire if backward else 0.0)
 
 
 def _gathers(job: Job, stage: Stage, layer: Layer) -> float:

@@ -190,6 +190,18 @@ class Stage:
         return tuple(step for place, op in operators for step in (*_rerun(layer, place), *alone(op.backward_input)))
 
 
+def modules(layer: Layer, letter: str) -> Iterator[tuple[int, Steps, bool]]:
+    """Yield the place of each operator that runs in a forward (`F`) or backward (`B`) pass of a layer, what it runs, and whether
+    its gradients are complete then; in a backward pass also those that run again."""
+    if letter == "F":
+        yield from ((place, op.forward, False) for place, op in enumerate(layer.operators))
+        return
+    for place, op in reversed(list(enumerate(layer.operators))):
+        again = (i for rerun in layer.reruns if rerun.before == place for i in rerun.operators)
+        yield from ((i, layer.operators[i].forward, False) for i in again)
+        yield place, (*op.backward_input, *op.backward_weight), True
+
+
 def alone(steps: Steps) -> Iterator[OperatorStep]:
     """Yield steps without what follows them: a collective that ran beside it is waited for."""
     for place, step in enumerate(steps):

@@ -210,7 +210,7 @@ class _Draft:
     def sharded(self) -> None:
         """How sharded parameters are gathered: as the framework does where it shards them, else as FSDP2."""
         self.spec["parallelism"]["fsdp"] = {}
-        own = [key for key in self.framework.defaults if key.startswith("parallelism.fsdp.")]
+        own = [key for key in self.framework.defaults if key.startswith(("parallelism.fsdp.", "parallelism.zero3."))]
         for key in own:
             self.default(key, None)
         if not own:
