@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -18,6 +19,7 @@ from clustersim.engine.fold.adaptive import play
 from clustersim.engine.memory import RankMemory, memory_by_rank
 from clustersim.engine.player import Engine, Graphs, Player
 from clustersim.engine.record import Record
+from clustersim.engine.whole import whole
 from clustersim.errors import ClustersimError, InputError, option
 from clustersim.memo import Memo
 from clustersim.parallel.job import Job
@@ -66,7 +68,7 @@ class StepOptions(PlayOptions, total=False):
     """Who plays the step; usually SimPy."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StepResult:
     """All that one simulation found."""
 
@@ -76,7 +78,8 @@ class StepResult:
     work: Work
     """What the job does, with the seconds of every kernel."""
     plan: Plan
-    record: Record
+    played: Record
+    """What was played: of a steady pipeline not every period."""
     parts: list[dict[str, float]]
     facts: Facts
     seconds: float
@@ -86,6 +89,11 @@ class StepResult:
     def job(self) -> Job:
         """The job, placed."""
         return self.work.job
+
+    @cached_property
+    def record(self) -> Record:
+        """The whole step, with what every rank did in every period; made when it is asked for."""
+        return whole(self.played)
 
 
 def simulate(
@@ -144,8 +152,8 @@ class Simulator:
         progress("predict")
         work, memory, forecast = self.prepare(job, np.arange(job.mesh.size), ignore_memory=ignore_memory)
         progress("plan")
-        player = Player(engine, self.graphs, rows(job))
-        plan, record = _proved(play(work, self.cluster, fold, lambda share: progress(f"simulate {share:.0%}"), player))
+        _, plan, record = self._quickly(job, engine, fold, lambda share: progress(f"simulate {share:.0%}"), anew=True)
+        plan = plan.lengthened(work)
         progress("summarize")
         parts = breakdown(record)
         path = critical_path(record)
@@ -193,10 +201,23 @@ class Simulator:
         peak = max(one.total for one in self.preparation.peaks(job))
         return outline(self.cluster, work, plan, record, parts, kernels, peak)
 
-    def _quickly(self, job: Job, engine: Engine) -> tuple[Work, Plan, Record]:
-        """Play a step; where it is steady, one of fewer microbatches in its place."""
+    def _quickly(
+        self,
+        job: Job,
+        engine: Engine,
+        fold: bool = True,
+        progress: Callable[[float], None] = lambda _: None,
+        *,
+        anew: bool = False,
+    ) -> tuple[Work, Plan, Record]:
+        """Play a step; where it is steady, one of fewer microbatches in its place.
+
+        anew: nothing compiled for another job is used, whose plan has other activities than the record.
+        """
         gpus, structure = np.arange(job.mesh.size), self.preparation.structure(job)
-        kept = not self.preparation.runs_on(job)  # else times decide what waits for the host, and nothing serves others
+        kept = not anew and not self.preparation.runs_on(
+            job
+        )  # else times decide what waits for the host, and nothing serves others
         for microbatches, steady in self.preparation.short(job) if engine != "simpy" else ():
             asked = structure, microbatches
             if asked in self._unsteady or rows(job, microbatches) in self.graphs.irregular:
@@ -204,14 +225,14 @@ class Simulator:
             work = self.preparation.work(job, gpus, microbatches)
             one: Engine = engine if PAYS * microbatches < job.microbatches else "static"
             player = Player(one, self.graphs, rows(job, microbatches), steady, asked if kept else None)
-            if (found := play(work, self.cluster, player=player)) is not None:
+            if (found := play(work, self.cluster, fold, progress, player)) is not None:
                 return work, *found
             self._unsteady[asked] = None
             while len(self._unsteady) > UNSTEADY:
                 del self._unsteady[next(iter(self._unsteady))]
         work = self.preparation.work(job, gpus)
         player = Player(engine, self.graphs, rows(job), None, (structure, None) if kept else None)
-        return work, *_proved(play(work, self.cluster, player=player))
+        return work, *_proved(play(work, self.cluster, fold, progress, player))
 
     def placed(self, job: Job) -> Job:
         """Return a job with dp resolved for the cluster. Raises ConfigError, also for names that nothing has."""

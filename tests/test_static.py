@@ -66,6 +66,12 @@ def same(one, other, rel=1e-12):
             assert one[key][part] == pytest.approx(seconds, rel=rel, abs=rel * scale), (key, part)
 
 
+def by_label(record):
+    """The begins and ends of nodes in the order of what tells them from each other."""
+    order = np.lexsort(record.graph.labels)
+    return record.starts[order], record.ends[order]
+
+
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(**OPTIONS)
 def test_where_it_is_proved_the_longest_path_is_what_simpy_plays(nodes, fabric, fault, **options):
@@ -78,8 +84,9 @@ def test_where_it_is_proved_the_longest_path_is_what_simpy_plays(nodes, fabric, 
     found = simulator.run(one, ignore_memory=True, engine="auto")
     assert found.record.player in ("static", "hybrid", "simpy")
     same(found.summary, played.summary)
-    if not played.record.solves:  # nothing met on a link: float for float
+    if not played.record.solves:  # nothing met on a link: float for float, but for periods that were counted
         assert found.record.player == "static"
+    if not played.record.solves and found.played.skipped is None:
         assert found.record.end == played.record.end
         assert [s[:8] for s in sorted(found.record.spans)] == [s[:8] for s in sorted(played.record.spans)]
 
@@ -94,7 +101,9 @@ def test_where_few_tasks_meet_all_agree_on_what_simpy_plays(nodes, fabric, fault
     played = simulator.run(one, ignore_memory=True)
     found = simulator.run(one, ignore_memory=True, engine="auto")
     same(found.summary, played.summary)
-    assert found.record.ends == pytest.approx(played.record.ends, rel=1e-12, abs=1e-12 * played.record.end)
+    assert by_label(found.record)[1] == pytest.approx(
+        by_label(played.record)[1], rel=1e-12, abs=1e-12 * played.record.end
+    )
 
 
 def test_simpy_plays_what_could_overfill_a_link_and_nothing_else():

@@ -84,6 +84,16 @@ class Plan(NamedTuple):
     hosts: tuple[Launcher, ...] = ()
     """What launches the kernels, by type of node."""
 
+    def lengthened(self, work: Work) -> Plan:
+        """Return the plan of a step with more microbatches, given the work of that: what passes do stays."""
+        role = roles(work.job)
+        scripts = [work.scripts[role[rank]] for rank in self.first]
+        programs = [
+            one._replace(row=script.row, special=dict(zip(script.special, one.special.values(), strict=True)))
+            for one, script in zip(self.programs, scripts, strict=True)
+        ]
+        return self._replace(programs=programs)
+
 
 class Draft(NamedTuple):
     """Jobs on the cluster that they share, before they are folded."""

@@ -15,6 +15,8 @@ from clustersim.engine.graph import Occurrences, StepGraph
 from clustersim.engine.program import COMPUTE, Span
 from clustersim.engine.tasks import Tasks
 
+_ROUNDING = 1e-12  # of the step: a shorter wait is what two sums differ by
+
 
 class Period(NamedTuple):
     """The last whole period of a graph that repeats itself."""
@@ -118,6 +120,13 @@ class Record:
             times[(aligned >= 0) & (aligned < period.passes)] += self.skipped.periods
         return times
 
+    @cached_property
+    def waited(self) -> Ints:
+        """The rows of the graph's waits that had some length."""
+        waits = self.graph.waits
+        long = self.ends[waits.awaited] - self.ended(waits.asked, waits.awaited)
+        return np.flatnonzero(long > _ROUNDING * self.end)
+
     def done(self, rows: Ints) -> list[Span]:
         """Return the spans of some rows of the graph's occurrences."""
         some = Occurrences(*(column[rows] for column in self.graph.occurrences))
@@ -132,10 +141,9 @@ class Record:
         return Span(rank, stream, kind, stage, which, asked, start, end, activity, self.segment_ends.get(node))
 
     def _waited(self) -> list[Span]:
-        waits = self.graph.waits
+        waits, long = self.graph.waits, self.waited
         asked, end = self.ends[waits.asked], self.ends[waits.awaited]
         start = np.where(waits.stage >= 0, np.maximum(asked, self.ends[waits.sent]), asked)
-        long = np.flatnonzero(end > asked)
         which = np.where(waits.stage >= 0, waits.microbatch, -1)
         rows = (waits.rank, waits.stage, which, asked, np.minimum(start, end), end)
         columns = zip(long.tolist(), *(row[long].tolist() for row in rows), strict=True)

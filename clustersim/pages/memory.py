@@ -37,12 +37,10 @@ def memory(result: StepResult, fold: FoldedTime) -> dict[str, Any]:
                 "peak": {kind: round(value / UNIT) for kind, value in own.peak._asdict().items() if value},
             }
         )
-    whole = result.record.skipped is None
     return {
         "capacity": round(result.topology.gpu.memory / UNIT),
         "ranks": series,
         "kinds": list(KINDS),
-        "played": whole,
     }
 
 

@@ -12,6 +12,7 @@ from clustersim.arrays import Ints, Mask
 from clustersim.engine.fabric import HOST, Activity
 from clustersim.engine.program import COMPUTE, READY, Span
 from clustersim.model.kernel import Kernel
+from clustersim.report.critical_path import critical_path
 from clustersim.report.folded_time import NOT_FOLDED, FoldedTime, folded_time
 from clustersim.report.inside import inside
 from clustersim.report.result import ranks_per_stage
@@ -78,13 +79,11 @@ def _above(stream: str) -> int:
 def _fold(fold: FoldedTime) -> dict[str, Any] | None:
     if fold == NOT_FOLDED:
         return None
-    counted = fold.periods - fold.played
     return {
         "cut": _ticks(fold.cut),
         "period": fold.period / TICK,
         "count": fold.periods,
         "microbatches": fold.microbatches,
-        "counted": counted,
     }
 
 
@@ -93,7 +92,8 @@ def _spans(result: StepResult, fold: FoldedTime) -> tuple[list[Span], list[int]]
     record = result.record
     rows = len(record.graph.occurrences.rank)
     often = np.zeros(rows, np.int64)
-    often[result.facts.path.rows] = result.facts.path.times
+    path = critical_path(record)
+    often[path.rows] = path.times
     done, waited = record.done(np.arange(rows)), [span for span in record.spans if span.stream == "wait"]
     every = [*done, *waited]
     critical: Ints = np.concatenate([often, np.zeros(len(waited), np.int64)])

@@ -34,8 +34,6 @@ class FoldedTime(NamedTuple):
     """Periods that are left out; what they were like is the period before the cut."""
     microbatches: int
     """By how many a period moves each rank on."""
-    played: int
-    """Of the periods left out, how many have times of their own in the record: the others were counted and not played."""
 
     @property
     def left_out(self) -> float:
@@ -44,15 +42,15 @@ class FoldedTime(NamedTuple):
 
     def shown(self, start: Floats) -> Mask:
         """Return which of the things that begin at `start` in the record are shown."""
-        hidden: Mask = (start > self.cut) & (start <= self.cut + self.played * self.period)
+        hidden: Mask = (start > self.cut) & (start <= self.cut + self.left_out)
         return ~hidden
 
     def folded(self, start: Floats) -> Floats:
         """Return when what is shown begins in the folded step."""
-        return np.where(start > self.cut, start - self.played * self.period, start)
+        return np.where(start > self.cut, start - self.left_out, start)
 
 
-NOT_FOLDED = FoldedTime(np.inf, 0.0, 0, 0, 0)
+NOT_FOLDED = FoldedTime(np.inf, 0.0, 0, 0)
 
 
 def folded_time(record: Record, pipeline: int) -> FoldedTime:
@@ -109,7 +107,5 @@ def _window(
     if not len(inside):
         return NOT_FOLDED
     first = (odd[place] + float(inside.min())) / 2  # between two begins, so that no sum of floats decides a side
-    played = max(int((odd[place + 1] + period - off - first) / period) - 2, 0)
-    skipped = record.skipped
-    counted = round(skipped.periods * skipped.seconds / period) if skipped else 0
-    return FoldedTime(first + period, period, played + counted, moved, played)
+    periods = max(int((odd[place + 1] + period - off - first) / period) - 2, 0)
+    return FoldedTime(first + period, period, periods, moved)

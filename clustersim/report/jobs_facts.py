@@ -15,7 +15,7 @@ from clustersim.engine.record import Record
 from clustersim.parallel.job import Job
 from clustersim.report.links import link_bytes
 from clustersim.report.summary import Forecast
-from clustersim.report.trace import Spans, chosen
+from clustersim.report.trace import chosen
 from clustersim.topology.model import Topology
 
 
@@ -50,10 +50,9 @@ class JobSteps(NamedTuple):
         """Mean seconds of a step beside the others."""
         return float(np.mean([step.end - step.begin for step in self.counted]))
 
-    def traced(self, jobs: int) -> Spans:
-        """Return what the trace of so many jobs shows of this one: rank cells whole, with all their steps."""
-        spans = (span for step in self.steps for span in step.spans)
-        return chosen(spans, self.plan, self.job.mesh.size // self.job.parallelism.pp, jobs)
+    def traced(self, jobs: int) -> list[int]:
+        """Return the rank cells of this job that the trace of so many jobs shows, whole and with all their steps."""
+        return chosen(self.steps, self.plan, self.job.mesh.size // self.job.parallelism.pp, jobs)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 from clustersim.report.document import document
 from clustersim.report.jobs_facts import Shared
 from clustersim.report.store import MANIFEST, Question, put, write_json, write_table
-from clustersim.report.trace import FIRST, slices, streams, write_events
+from clustersim.report.trace import FIRST, by_cell, slices, streams, write_events
 
 if TYPE_CHECKING:
     import polars as pl
@@ -93,7 +93,8 @@ def _events(shared: Shared) -> Iterator[str]:
     for number, one in enumerate(shared.jobs, FIRST):
         yield f'{{"ph":"M","pid":{number},"name":"process_name","args":{{"name":{json.dumps(one.name)}}}}}'
         begun = FIRST
-        for cell, row in one.traced(len(shared.jobs)).items():
+        every = (span for step in one.steps for span in step.spans)
+        for cell, row in by_cell(every, one.traced(len(shared.jobs))).items():
             names = ["compute", *sorted({name for span in row for name in streams(span)} - {"compute"})]
             track = {name: begun + i for i, name in enumerate(names)}
             begun += len(names)

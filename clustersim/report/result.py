@@ -12,7 +12,7 @@ from clustersim.report.document import document
 from clustersim.report.step_trace import StepTrace, TraceDetails, by_class, of_ranks
 from clustersim.report.store import MANIFEST, Question, put, write_columns, write_json
 from clustersim.report.tables import links_table, memory_table, ranks_table, spans_table
-from clustersim.report.trace import Spans, chosen, pack_events, write_events
+from clustersim.report.trace import by_cell, chosen, pack_events, write_events
 from clustersim.writing import save as write_file
 from clustersim.writing import write
 
@@ -52,7 +52,7 @@ def save(
         write_columns(place / "links.parquet", links_table(plan, topology, record.end))
         held = memory_table(memory, record, plan, stage_of)
         write_columns(place / "memory.parquet", held)
-        spans = chosen(record.spans, plan, width)
+        spans = by_cell(record.spans, chosen([record], plan, width))
         trace = StepTrace(record, plan, spans, by_class(plan, spans), held, stage_of)
         write_events(place / "trace.json.gz", trace_facts(summary, asked.digest, summary["trace"]), trace.events())
         for name, text in (pages or {}).items():
@@ -83,10 +83,7 @@ def whole_trace(
     kept = dict.fromkeys(
         range(len(plan.programs)) if ranks is None else plan.network.cells.ranks.of[list(ranks)].tolist()
     )
-    spans: Spans = {cell: [] for cell in sorted(kept)}
-    for span in record.spans:
-        if span.rank in spans:
-            spans[span.rank].append(span)
+    spans = by_cell(record.spans, sorted(kept))
     processes = by_class(plan, spans) if ranks is None else of_ranks(plan, ranks)
     shares = summary["predictor"]["clock_shares"].get(summary["parallelism"]["precision"], {})
     details = TraceDetails(seconds, _links(summary, plan), shares.get("share", 1.0))

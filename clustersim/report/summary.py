@@ -91,7 +91,7 @@ def summary(
         **({"assumed": list(work.job.assumed)} if work.job.assumed else {}),
         **({"ignored_arguments": work.job.ignored._asdict()} if any(work.job.ignored) else {}),
         "simulated": _simulated(topology, work, plan, record),
-        "trace": shown(chosen(record.spans, plan, width), plan),
+        "trace": shown(chosen([record], plan, width), plan),
     }
 
 

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import accumulate, islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+
+from clustersim.arrays import Ints
 from clustersim.engine.compile import Plan
-from clustersim.engine.program import READY, Span
+from clustersim.engine.program import COMPUTE, READY, Span, Task
+from clustersim.engine.record import Record
 
 MAX_EVENTS = 2_000_000
 """Slices of one trace at most: what a browser still moves smoothly. Beyond, whole rank classes are left out."""
@@ -43,43 +47,61 @@ def pack_events(raw: IO[bytes], facts: object, lines: Iterator[str]) -> None:
         file.write(b"\n]}\n")
 
 
-def chosen(spans: Iterable[Span], plan: Plan, width: int, share: int = 1) -> Spans:
-    """Return the spans of the rank cells that a trace shows, in the order of cells, every cell whole.
+def chosen(steps: Sequence[Record], plan: Plan, width: int, share: int = 1) -> list[int]:
+    """Return the rank cells of which a trace of steps shows all, ascending.
 
     They are taken lane by lane: first one tensor- and data-parallel position through the whole pipeline, so that what waits
     for what can be seen, then the next, until `MAX_EVENTS` slices (a `share`-th of them where jobs share a trace) are
     full. The first cell is always there.
     """
-    by_cell: Spans = {cell: [] for cell in range(len(plan.programs))}
-    flows: dict[int, int] = {}
-    slices_of = dict.fromkeys(by_cell, 0)
+    order = np.lexsort((plan.first, plan.first % width))
+    slices = np.cumsum(sum(map(_slices, steps), np.zeros(len(order), np.int64))[order])
+    fits = np.append(True, slices[1:] <= MAX_EVENTS // share)
+    found: list[int] = np.sort(order[fits]).tolist()
+    return found
+
+
+def _slices(record: Record) -> Ints:
+    """Return how many slices each rank cell has: one a span, and one a flow inside."""
+    parts, waits = record.graph.occurrences, record.graph.waits
+    each = np.bincount(
+        parts.rank, record.counts(parts.rank, parts.place) * record.tasks.once(_pieces)[parts.task], record.graph.ranks
+    )
+    rank = waits.rank[record.waited]
+    found: Ints = (each + np.bincount(rank, record.counts(rank, waits.place[record.waited]), len(each))).astype(
+        np.int64
+    )
+    return found
+
+
+def _pieces(tasks: Sequence[Task]) -> Ints:
+    """Return, by task, the slice of its span and those of the flows inside."""
+    flows = {
+        one: sum(segment.flow is not None for segment in one.segments) for one in {t.activity.times for t in tasks}
+    }
+    return np.array([1 + flows[task.activity.times] * (task.stream == COMPUTE) for task in tasks], np.int64)
+
+
+def by_cell(spans: Iterable[Span], cells: Iterable[int]) -> Spans:
+    """Return the spans of some rank cells."""
+    found: Spans = {cell: [] for cell in cells}
     for span in spans:
-        by_cell[span.rank].append(span)
-        slices_of[span.rank] += 1 + _flows(span, flows)
-    order = sorted(by_cell, key=lambda cell: (int(plan.first[cell]) % width, int(plan.first[cell])))
-    room = MAX_EVENTS // share
-    taken = {cell for cell, sums in zip(order, accumulate(slices_of[c] for c in order), strict=True) if sums <= room}
-    return {cell: row for cell, row in by_cell.items() if cell in taken or cell == order[0]}
+        if span.rank in found:
+            found[span.rank].append(span)
+    return found
 
 
-def _flows(span: Span, known: dict[int, int]) -> int:
-    """Return how many flows a span has inside, counted once for each activity."""
-    if span.stream != "compute" or span.activity is None:
-        return 0
-    key = id(span.activity)
-    if key not in known:
-        known[key] = sum(segment.flow is not None for segment in span.activity.segments)
-    return known[key]
+def shown(kept: Sequence[int], plan: Plan) -> dict[str, int]:
+    """Return how much of a step a trace shows: classes of ranks that are alike, and ranks they stand for, of how many.
 
-
-def shown(kept: Spans, plan: Plan) -> dict[str, int]:
-    """Return how much of a step a trace shows: classes of ranks that are alike, and ranks they stand for, of how many."""
+    kept: the rank cells that it shows.
+    """
     size = plan.size
     return {
         "rank_classes": len(plan.programs),
         "rank_classes_shown": len(kept),
         "ranks": int(size.sum()),
-        "ranks_shown": int(size[list(kept)].sum()),
+        "ranks_shown": int(size[kept].sum()),
     }
 
 

@@ -39,15 +39,7 @@ function memoryOverTime() {
   );
   function show() {
     const chosen = Number(select.value);
-    picture.replaceChildren(
-      m.played && m.ranks[chosen].start.length
-        ? overTime(m.ranks[chosen], chosen)
-        : el(
-            "p",
-            {},
-            "Periods of this step were counted and not played, so what is held over time is not known; --engine simpy plays all of it.",
-          ),
-    );
+    picture.replaceChildren(overTime(m.ranks[chosen], chosen));
     peaks.replaceChildren(byRank(chosen));
   }
   function overTime(rank, chosen) {

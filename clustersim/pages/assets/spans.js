@@ -43,7 +43,7 @@ function unfolded(rows, fold) {
     const found = [];
     for (const span of row) {
       if (span.start > fold.cut) {
-        found.push(moved(span, fold.count, fold.counted * fold.microbatches));
+        found.push(moved(span, fold.count, 0));
         continue;
       }
       found.push(span);
