@@ -259,6 +259,13 @@ def test_a_period_is_not_skipped_when_what_follows_waits_as_long_for_what_no_per
     assert found.seconds(np.array([2.0, 1.0, 2.0, 3.0, 4.0]), nobody) is None
 
 
+def test_periods_are_not_skipped_in_which_a_last_digit_grows():
+    """Here by a factor of four a period: after twenty the step has another period, in both players."""
+    simulator = Simulator(cluster(2, fabric=FABRICS["4 to 1"], extra=FAULTS["slow NIC"]))
+    one = asked((1, 2), "interleaved", 0, False, False, True, 16, 4 * 4 * 18)
+    same(simulator.outline(one, "auto"), simulator.outline(one, "simpy"))
+
+
 def test_schedules_that_do_not_repeat_are_played_whole():
     assert period("gpipe", 4) is None
     simulator = Simulator(cluster(1))

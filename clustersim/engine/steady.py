@@ -27,6 +27,12 @@ from clustersim.engine.record import Period, Record, Skipped
 from clustersim.schedules.action import Action
 
 _SAME = 1e-12  # of a period, by which delays may differ that are equal but for rounding: so much the whole step is off at most
+_MEETING = (
+    4  # periods that must be equal where tasks meet in them: a small difference may grow from one meeting to the next …
+)
+_ROUNDING = (
+    64 * 2.0**-52
+)  # … which shows at once, as sums of times are off by a few last digits of the step and no more
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,8 @@ class Periods:
         checked = self.since(lag)
         delay = ends[self.last.later[checked]] - ends[checked]
         seconds: Floats = delay.mean()
-        if np.abs(delay - seconds).max() <= _SAME * seconds:
+        off = np.abs(delay - seconds).max()
+        if off <= (_SAME * seconds if lag <= self.lag else min(_SAME * seconds, _ROUNDING * ends.max())):
             return seconds
         of = self.part[checked]
         count = np.bincount(of, minlength=len(ends))
@@ -94,9 +101,11 @@ class Periods:
         groups = []
         for nodes in met.together():
             which, follows = place[nodes], self.follows[nodes]
-            if follows.any() or ((which >= first) & (which < end)).any():
+            inside = ((which >= first) & (which < end)).any()
+            if follows.any() or inside:
                 groups.append(np.array(nodes))
-                lag = max(lag, first - int(which[~follows].min(initial=first)))
+                before = first - int(which[~follows].min(initial=first))
+                lag = max(lag, before, (_MEETING - 1) * self.last.passes * int(inside))
         if first - lag < self.begin:
             return None
         checked, alike = (np.zeros(len(place), bool) for _ in range(2))
