@@ -193,9 +193,11 @@ class Overlap(Spec):
     since 2021). `ring`: those, and gathers and reductions in chunks under the chunks of the product that they feed or that feeds
     them (Transformer Engine's userbuffers; needs sequence_parallel). `async`: gathers and reductions in as many chunks as
     ranks, by copy engines; the gathered input is kept for the weights' gradient (PyTorch's async TP; needs sequence_parallel)."""
-    ep: Literal["none", "shared"] = "none"
+    ep: Literal["none", "shared", "microbatch"] = "none"
     """What runs beside the exchanges of rows between expert-parallel ranks. `shared`: the experts that every token visits, their
-    first linear under the way out and the second under the way back (Megatron's moe_shared_expert_overlap)."""
+    first linear under the way out and the second under the way back (Megatron's moe_shared_expert_overlap). `microbatch`: a
+    backward pass and the forward pass behind it take turns from exchange to exchange: what one exchanges moves while the other
+    computes (Megatron's overlap_moe_expert_parallel_comm; needs schedule interleaved, or pp 1)."""
 
 
 class Fsdp(Spec):

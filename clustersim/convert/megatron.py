@@ -198,6 +198,7 @@ ALIASES: Mapping[str, Alias] = {
     "overlap_p2p_communication": (("parallelism", "overlap", "p2p"), same),
     "tp_comm_overlap": (("parallelism", "overlap", "tp"), only(True, "ring")),
     "moe_shared_expert_overlap": (("parallelism", "overlap", "ep"), only(True, "shared")),
+    "overlap_moe_expert_parallel_comm": (("parallelism", "overlap", "ep"), only(True, "microbatch")),
     "no_overlap_p2p_communication": (("parallelism", "overlap", "p2p"), inverse),
 }
 

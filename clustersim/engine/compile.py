@@ -196,6 +196,7 @@ class _Binder:
             {key: bound(lines) for key, lines in script.steps.items()},
             {action: bound(lines) for action, lines in script.special.items()},
             bound(script.finish),
+            script.exchanges,
         )
 
     def started(self) -> Iterator[Task]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from clustersim.arrays import Ints, Mask, distinct_rows, entries
 from clustersim.engine.graph import Labels, Occurrences, StepGraph, Waits
-from clustersim.engine.pattern import BEGIN, JOIN, LAST, LOCAL, MEETING, NOW, NTH, SENT, Numbers, Pattern
+from clustersim.engine.pattern import BEFORE, BEGIN, JOIN, LAST, LOCAL, MEETING, NOW, NTH, SENT, Numbers, Pattern
 from clustersim.engine.program import COMPUTE, GroupCell, Launched, Program, Template, TemplateKey
 from clustersim.errors import SimulationError
 
@@ -65,11 +65,13 @@ class _Templates:
         self.groups.append(own)
         begin = number(("begin", None), program.begin)
         steps = {key: number(("steps", key), tasks) for key, tasks in program.steps.items()}
-        row = [steps.get((letter, stage), -1) for stage, letter, _ in program.row]
-        for action, tasks in program.special.items():
-            row[program.row.index(action)] = number(("special", action), tasks)
+        turns = program.turns()
+        row = [steps.get(key, -1) for key, _ in turns]
+        special = {action: number(("special", action), tasks) for action, tasks in program.special.items()}
+        if special:
+            row = [special.get(action, one) for one, (_, action) in zip(row, turns, strict=True)]
         finish = number(("finish", None), program.finish)
-        return [begin, *row, finish], [-1, *(action.microbatch for action in program.row), -1]
+        return [begin, *row, finish], [-1, *(action.microbatch for _, action in turns), -1]
 
     def before(self, each: Ints) -> Ints:
         """Return, by pass, the sums of the columns of `each` over the earlier passes of its rank."""
@@ -85,8 +87,8 @@ def _column(rows: Iterable[Iterable[int]]) -> Ints:
 def _patterns(templates: _Templates) -> tuple[list[Pattern], Ints, Numbers]:
     """Return the patterns of all passes, the one of each pass, and the numbers of what is in them.
 
-    Passes of a template have one pattern if the rank has launched as much before, so far as that matters: anything at all, and
-    as many tasks as somebody waits for the first ones of.
+    Passes of a template have one pattern if the rank has launched as much before, so far as that matters: anything at all, as
+    many tasks as somebody waits for the first ones of, and more than somebody leaves out who waits.
     """
     numbers = Numbers()
     streams = numbers.streams
@@ -100,7 +102,8 @@ def _patterns(templates: _Templates) -> tuple[list[Pattern], Ints, Numbers]:
                 launched[-1][task.stream] = launched[-1].get(task.stream, 0) + 1
             for handle in task.waits:
                 if isinstance(handle, Launched):
-                    enough[rank][handle.stream] = max(enough[rank].get(handle.stream, 1), handle.first or 1)
+                    more = handle.but - launched[-1].get(handle.stream, 0) + 1
+                    enough[rank][handle.stream] = max(enough[rank].get(handle.stream, 1), handle.first or 1, more)
     names = list(streams)
     count = np.array([[own.get(name, 0) for name in names] for own in launched], np.int64)
     most = np.array([[own.get(name, 1) for name in names] for own in enough], np.int64)
@@ -154,6 +157,8 @@ class _Instances:
             own = [pattern.own.get(name, [0])[-1] for pattern in self.patterns]
             self.found[rows] = self.end(own, -1)[of_pass[rows]]
         self.launched(np.flatnonzero(what == NTH), one, other, of_pass)
+        rows = np.flatnonzero(what == BEFORE)
+        self.launched(rows, one, self.counted(rows, one, of_pass) - other, of_pass)
         self.sent = self.messages(np.flatnonzero(what == SENT), one, of_pass)
 
     def rows(self, tables: Sequence[Sequence[tuple[int, ...]]], width: int) -> tuple[Ints, Ints]:
@@ -213,6 +218,15 @@ class _Instances:
         begin = np.searchsorted(key[order], self.templates.rank_of_pass[of_pass[rows]] * len(names) + stream[rows])
         taken = order[begin + which[rows] - 1]
         self.found[rows] = self.nodes(own[taken], passes[taken])
+
+    def counted(self, rows: Ints, stream: Ints, of_pass: Ints) -> Ints:
+        """Return, by reference, how many tasks of a stream the rank has launched before the pass, if it is one of `rows`."""
+        found = np.zeros(len(stream), np.int64)
+        if len(rows):
+            own = [[len(one.own.get(name, ())) for name in self.numbers.streams] for one in self.patterns]
+            before = self.templates.before(np.array(own, np.int64)[self.pattern])
+            found[rows] = before[of_pass[rows], stream[rows]]
+        return found
 
     def messages(self, rows: Ints, message: Ints, of_pass: Ints) -> Ints:
         """Find the messages to which some rows of the references are; return the nodes at whose ends all were asked for."""

@@ -39,7 +39,7 @@ class Wait(NamedTuple):
     family: str
     first: int | None = None
     but: int = 0
-    """So many of the last ones are left out, at most those that the pass itself has launched."""
+    """So many of the last ones are left out."""
 
 
 class Launch(NamedTuple):

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats
+from clustersim.engine.turns import memory_order
 from clustersim.parallel.job import Job
 from clustersim.parallel.memory import Memory, at_rest, gathered, gradients
 from clustersim.parallel.stages import Stage
@@ -86,5 +87,7 @@ def _unreduced(row: Sequence[Action], whole: Mapping[int, float]) -> Floats:
 def memory_by_rank(job: Job, parts: Sequence[Sequence[Stage]], schedule: Schedule) -> list[RankMemory]:
     """Return what the fullest GPU of each pipeline rank holds; parts: all stages, by position in the ep group."""
     pp = job.parallelism.pp
+    if job.parallelism.overlap.ep == "microbatch":
+        schedule = tuple(map(memory_order, schedule))
     lanes = ([rank_memory(job, part[r::pp], row) for part in parts] for r, row in enumerate(schedule))
     return [max(lane, key=lambda one: one.peak.total) for lane in lanes]

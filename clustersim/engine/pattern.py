@@ -25,9 +25,10 @@ from clustersim.engine.program import (
 
 JOIN = -1
 """The slot of a node that takes no time."""
-LOCAL, NOW, LAST, NTH, SENT, MEETING = range(6)
-"""What a reference is to: a node of the pass; the end of the compute stream, or of another, before the pass; the n-th task of a
-stream in the step; a message of this microbatch; a task that ranks start together, counted from the first of the pass."""
+LOCAL, NOW, LAST, BEFORE, NTH, SENT, MEETING = range(7)
+"""What a reference is to: a node of the pass; the end of the compute stream, or of another, before the pass; the task of a stream
+that so many others follow before the pass; the n-th one in the step; a message of this microbatch; a task that ranks start
+together, counted from the first of the pass."""
 BEGIN = -1
 """In place of a reference: the begin of the task itself."""
 
@@ -205,9 +206,12 @@ class Pattern:
     def so_far(self, handle: Launched) -> int | None:
         """Return the last task that a handle waits for, None where there is none."""
         own, before = self.own.get(handle.stream, []), self.launched.get(handle.stream, 0)
-        own = own[: len(own) - handle.but]
-        if not before and not own:
+        if before + len(own) <= handle.but:
             return None
+        earlier = handle.but - len(own)
+        if earlier > 0:
+            return self.reference(BEFORE, self.stream(handle.stream), earlier)
+        own = own[: len(own) - handle.but]
         if not handle.first:
             return own[-1] if own else self.reference(LAST, self.stream(handle.stream))
         which = min(handle.first, before + len(own))

@@ -16,6 +16,7 @@ import numpy as np
 
 from clustersim.arrays import Mask
 from clustersim.engine.fabric import HOST, Activity, Carried
+from clustersim.engine.turns import StepKey, Turn, turns
 from clustersim.schedules.action import Action
 
 COMPUTE = "compute"
@@ -46,7 +47,7 @@ class Launched(NamedTuple):
     stream: str
     first: int | None = None
     but: int = 0
-    """So many of the last ones are left out, at most those that the pass itself has launched."""
+    """So many of the last ones are left out."""
 
     @property
     def kind(self) -> str:
@@ -97,7 +98,7 @@ Template = tuple[Task, ...]
 """The tasks of a pass, in the order in which a rank launches them."""
 
 TemplateKey = tuple[str, object]
-"""Where a template stands in a program: `begin`, `finish`, (`steps`, letter and stage) or (`special`, action)."""
+"""Where a template stands in a program: `begin`, `finish`, (`steps`, StepKey) or (`special`, action)."""
 
 
 class Program(NamedTuple):
@@ -107,22 +108,28 @@ class Program(NamedTuple):
     """What comes before the first action."""
     row: tuple[Action, ...]
     """The actions, in order."""
-    steps: Mapping[tuple[str, int], Template]
-    """What an action does, by its letter and stage."""
+    steps: Mapping[StepKey, Template]
+    """What an action does, or a part of it."""
     special: Mapping[Action, Template]
     """What single actions do instead."""
     finish: Template
     """What comes after the last action."""
+    exchanges: Mapping[tuple[str, int], int] = {}
+    """Of actions that may run in parts, as in engine.turns."""
+
+    def turns(self) -> list[Turn]:
+        """Return the actions, those in parts once for each."""
+        return turns(self.row, self.exchanges)
 
     def passes(self) -> Iterator[tuple[TemplateKey, Template, int]]:
         """Yield every pass: where its template stands, the template, and the microbatch (-1 outside the actions)."""
         yield ("begin", None), self.begin, -1
         steps = {key: (("steps", key), template) for key, template in self.steps.items()}
-        for action in self.row:
+        for key, action in self.turns():
             if action in self.special:
                 yield ("special", action), self.special[action], action.microbatch
             else:
-                yield *steps[action.letter, action.stage], action.microbatch
+                yield *steps[key], action.microbatch
         yield ("finish", None), self.finish, -1
 
     def templates(self) -> Iterator[tuple[TemplateKey, Template]]:
@@ -134,7 +141,7 @@ class Program(NamedTuple):
 
     def carried(self) -> Carried:
         """Return the bytes of all its collectives and messages by variant and group cell."""
-        often = Counter((action.letter, action.stage) for action in self.row if action not in self.special)
+        often = Counter(key for key, action in self.turns() if action not in self.special)
         total: Carried = {}
         for (part, key), template in self.templates():
             count = often[key] if part == "steps" else 1  # type: ignore[index]

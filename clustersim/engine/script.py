@@ -14,6 +14,7 @@ from typing import NamedTuple, cast
 
 from clustersim.engine.instruction import Compute, Drain, Instruction, Launch, Recv, Send, Wait
 from clustersim.engine.sharded import SHARED, ShardedPass
+from clustersim.engine.turns import StepKey, launched_between, turns
 from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import Kernel
 from clustersim.model.moe import COUNTS
@@ -28,6 +29,9 @@ from clustersim.parallel.stages import Stage
 from clustersim.schedules.action import Action, Schedule
 
 FORWARD, BACKWARD = "p2p-forward", "p2p-backward"
+EXCHANGE = "ep"
+"""The group over which rows travel to experts on other ranks and back."""
+
 _PASS = itemgetter(Action._fields.index("letter"), Action._fields.index("stage"))
 
 Mark = tuple[int, Instruction]
@@ -39,9 +43,10 @@ class Script(NamedTuple):
 
     begin: tuple[Instruction, ...]
     row: tuple[Action, ...]
-    steps: Mapping[tuple[str, int], tuple[Instruction, ...]]
+    steps: Mapping[StepKey, tuple[Instruction, ...]]
     special: Mapping[Action, tuple[Instruction, ...]]
     finish: tuple[Instruction, ...]
+    exchanges: Mapping[tuple[str, int], int] = {}
 
     def lines(self) -> Iterator[Instruction]:
         """Yield all lines of all parts."""
@@ -92,6 +97,11 @@ def _in_lock_step(item: Collective | Started | Awaited) -> bool:
     return isinstance(item, Collective) and item.group == "tp"
 
 
+def _exchanges(items: Steps) -> list[int]:
+    """Return the places of the exchanges with experts on other ranks."""
+    return [i for i, item in enumerate(items) if isinstance(item, Collective) and item.group == EXCHANGE]
+
+
 class _Shared(NamedTuple):
     """What like ranks have in common: the same objects."""
 
@@ -110,7 +120,7 @@ class _Writer:
     shared: _Shared
 
     def script(self) -> Script:
-        steps: dict[tuple[str, int], tuple[Instruction, ...]] = {}
+        steps: dict[StepKey, tuple[Instruction, ...]] = {}
         special: dict[Action, tuple[Instruction, ...]] = {}
         for action in dict(
             zip(map(_PASS, self.row), self.row, strict=True)
@@ -127,7 +137,32 @@ class _Writer:
             if self.job.parallelism.overlap.grad_reduce and self.kinds and action.letter in "BW":
                 special[action] = (*before, *self.reduced(action), *after)
         begin, first = self.gathered() if self.gathers else ((), {})
-        return Script(begin, self.row, steps, special | first, (*self.reduce_all(), *self.end(), *self.gather_all()))
+        exchanges = self.exchanges()
+        for key, action in dict(turns(self.row, exchanges)).items() if exchanges else ():
+            if len(key) == 4:
+                steps[key] = tuple(self.part(action, key))
+        finish = (*self.reduce_all(), *self.end(), *self.gather_all())
+        return Script(begin, self.row, steps, special | first, finish, exchanges)
+
+    def exchanges(self) -> dict[tuple[str, int], int]:
+        """Return how many exchanges with experts on other ranks each pass has, if those of two run beside each other."""
+        if self.job.parallelism.overlap.ep != "microbatch":
+            return {}
+        once = {(action.letter, action.stage): action for action in self.row}
+        return {key: len(_exchanges(self.items(action))) for key, action in once.items()}
+
+    def part(self, action: Action, key: tuple[str, int, int, int]) -> Iterator[Instruction]:
+        """Yield a part of a pass: from where its last exchange is over up to where the next one begins."""
+        items, which = self.items(action), key[2]
+        places = [-1, *_exchanges(items), len(items)]
+        begin, end = places[which], places[which + 1]
+        yield from (Wait(EXCHANGE, but=launched_between(key)),) if which else self.take(action)
+        if end > begin + 1:
+            yield from self.computed(action, items[begin + 1 : end])
+        if end < len(items):
+            yield Launch(action.stage, cast(Collective, items[end]))
+        else:
+            yield from self.give(action)
 
     def items(self, action: Action) -> Steps:
         stage = self.stages[action.stage]

@@ -24,6 +24,7 @@ from clustersim.engine.graph import Labels, StepGraph
 from clustersim.engine.parts import Drift, parts
 from clustersim.engine.program import TemplateKey
 from clustersim.engine.record import Period, Record, Skipped
+from clustersim.engine.turns import StepKey
 from clustersim.schedules.action import Action
 
 _SAME = 1e-12  # of a period, by which delays may differ that are equal but for rounding: so much the whole step is off at most
@@ -201,7 +202,8 @@ def _aligned(graph: StepGraph, period: int) -> tuple[Ints, int]:
     first = np.full(graph.ranks, np.iinfo(np.int64).max)
     np.minimum.at(first, graph.node_rank[1:][backward], graph.labels.place[1:][backward])
     first[first == np.iinfo(np.int64).max] = 0
-    own = {where for rank, where, _ in graph.tasks if rank == 0 and where[0] == "steps"}
+    middle = graph.labels.microbatch.max() // 2
+    own = np.unique(graph.labels.place[(graph.node_rank == 0) & (graph.labels.microbatch == middle)])
     return first.max() - first, len(own) * period
 
 
@@ -210,7 +212,7 @@ def _backward(where: TemplateKey) -> bool:
     part, key = where
     if part not in ("steps", "special"):
         return False
-    letter, _ = cast("tuple[str, int]", key) if part == "steps" else (cast(Action, key).letter, 0)
+    letter = cast(StepKey, key)[0] if part == "steps" else cast(Action, key).letter
     return letter in ("B", "I")
 
 

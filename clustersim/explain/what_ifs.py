@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from clustersim.config.topology import Fault, Host, Node, TopologySpec
 from clustersim.config.yaml import Document
+from clustersim.parallel.check import beside_microbatch
 from clustersim.parallel.host import host
 from clustersim.parallel.job import Job
 from clustersim.topology.build import described
@@ -152,6 +153,7 @@ def _overlaps(job: Job) -> Iterator[WhatIf]:
         "param_gather": (split.zero in (1, 2) and max(job.copies(False), job.copies(True)) > 1, True),
         "p2p": (split.pp > 1, True),
         "tp": (split.tp > 1, "ring" if split.sequence_parallel else "bulk"),
+        "ep": (not list(beside_microbatch(job)), "microbatch"),
     }
     found = {f"parallelism.overlap.{key}": value for key, (of_use, value) in wanted.items() if of_use}
     off = {

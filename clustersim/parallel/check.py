@@ -167,7 +167,9 @@ def expert_overlap(job: Job) -> Iterator[Finding]:
     p, t, key = job.parallelism, job.training, "parallelism.overlap.ep"
     if p.overlap.ep == "none":
         return
-    if not any(kind.shared_experts for kind, _ in distinct(job.model)):
+    if p.overlap.ep == "microbatch":
+        yield from beside_microbatch(job)
+    elif not any(kind.shared_experts for kind, _ in distinct(job.model)):
         yield (
             key,
             "shared runs experts that every token visits beside the exchanges; set model.shared_experts or write none",
@@ -176,6 +178,27 @@ def expert_overlap(job: Job) -> Iterator[Finding]:
         yield key, "shared runs beside exchanges between ranks, and ep is 1; raise parallelism.ep or write none"
     elif "shared_experts" in t.recompute_modules:
         yield key, "shared and training.recompute_modules: shared_experts exclude each other; leave one of them out"
+
+
+def beside_microbatch(job: Job) -> Iterator[Finding]:
+    """What one microbatch exchanges can move while another computes (Megatron's core/transformer/transformer_config.py)."""
+    p, t, key = job.parallelism, job.training, "parallelism.overlap.ep"
+    if p.ep == 1:
+        yield key, "microbatch runs beside exchanges between ranks, and ep is 1; raise parallelism.ep or write none"
+    if p.schedule != "interleaved" and (p.schedule != "1f1b" or p.pp > 1):
+        yield (
+            key,
+            f"microbatch needs schedule interleaved with vpp of 2 or more, or 1f1b with pp 1, not {p.schedule} with pp {p.pp}",
+        )
+    if t.recompute == "full" or "moe" in t.recompute_modules:
+        what = "full" if t.recompute == "full" else "moe"
+        yield (
+            key,
+            f"microbatch cannot run beside exchanges that are recomputed ({what}); recompute other modules or write none",
+        )
+    if job.sharded or p.reduce_every_microbatch:
+        what = "parallelism.zero: 3" if job.sharded else "parallelism.reduce_every_microbatch"
+        yield key, f"microbatch and {what} exclude each other; leave one of them out"
 
 
 def expert_parallel(job: Job) -> Iterator[Finding]:

@@ -126,7 +126,7 @@ _NOT_MODELLED = """
     moe_permute_fusion moe_router_fusion moe_token_dispatcher_type nccl_communicator_config_path nccl_ub
     no_align_param_gather no_bias_dropout_fusion no_bias_gelu_fusion no_bias_swiglu_fusion
     no_gradient_accumulation_fusion no_masked_softmax_fusion no_persist_layer_norm no_rope_fusion optimizer_cuda_graph
-    outer_dp_sharding_strategy overlap_moe_expert_parallel_comm overlap_p2p_communication_warmup_flush
+    outer_dp_sharding_strategy overlap_p2p_communication_warmup_flush
     overlap_param_gather_with_optimizer_step persist_layer_norm qk_l2_norm reset_attention_mask
     reuse_grad_buf_for_mxfp8_param_ag sharp_enabled_group softmax_type suggested_communication_unit_size
     tp_comm_atomic_ag tp_comm_atomic_rs tp_comm_bootstrap_backend tp_comm_bulk_dgrad tp_comm_bulk_wgrad

@@ -113,7 +113,8 @@ def _passes(scripts: Sequence[Script], positions: int) -> dict[Pass, list[Steps]
     result: dict[Pass, list[Steps]] = {}
     for role, script in enumerate(scripts):
         place = role % positions
-        for line in (line for lines in (*script.steps.values(), script.finish) for line in lines):
+        whole = (lines for key, lines in script.steps.items() if len(key) == 2)
+        for line in chain.from_iterable((*whole, script.finish)):
             if isinstance(line, Compute):
                 result.setdefault((place, line.kind, line.stage), []).append(line.items)
     return result
