@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import Literal
 
 from clustersim.errors import InputError
 
-
-def need_torch(what: str) -> None:
-    """Raise InputError when PyTorch is not installed; `what` needs it and begins the sentence."""
-    if find_spec("torch") is None:
-        raise InputError(f'{what} needs PyTorch, which is not installed; run pip install "clustersim[torch]"')
-
-
-def need_ray(what: str) -> None:
-    """Raise InputError when Ray is not installed; `what` needs it and begins the sentence."""
-    if find_spec("ray") is None:
-        raise InputError(f'{what} needs Ray, which is not installed; run pip install "clustersim[ray]"')
+Library = Literal["torch", "ray", "optuna", "uvicorn"]
+_EXTRAS: dict[Library, tuple[str, str]] = {
+    "torch": ("PyTorch", "torch"),
+    "ray": ("Ray", "ray"),
+    "optuna": ("optuna", "search"),
+    "uvicorn": ("uvicorn", "serve"),
+}
+"""What each is called, and the extra that has it."""
 
 
-def need_optuna(what: str) -> None:
-    """Raise InputError when optuna is not installed; `what` needs it and begins the sentence."""
-    if find_spec("optuna") is None:
-        raise InputError(f'{what} needs optuna, which is not installed; run pip install "clustersim[search]"')
+def need(library: Library, what: str) -> None:
+    """Raise InputError when a library is not installed; `what` needs it and begins the sentence."""
+    if find_spec(library) is None:
+        name, extra = _EXTRAS[library]
+        raise InputError(f'{what} needs {name}, which is not installed; run pip install "clustersim[{extra}]"')

@@ -33,7 +33,7 @@ def sampled(
 
     Raises InputError where optuna is not installed, or a key has no list of legal values.
     """
-    extras.need_optuna("--trials")
+    extras.need("optuna", "--trials")
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from clustersim.errors import InputError, shown
-from clustersim.extras import need_torch
+from clustersim.extras import need
 from clustersim.single_gpu.model import Graph
 from clustersim.single_gpu.request import EAGER, Request
 
@@ -20,7 +20,7 @@ def load(model: str, request: Request) -> Graph:
     """Return the graph of the module that a function returns. Raises InputError for whatever goes wrong on the way."""
     from clustersim.single_gpu import exported
 
-    need_torch(f"{model}: tracing a module")
+    need("torch", f"{model}: tracing a module")
     import torch
 
     make = _found(model)

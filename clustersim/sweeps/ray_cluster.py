@@ -95,7 +95,7 @@ def _connected(address: str) -> Iterator[Any]:
 
 def check(address: str) -> None:
     """Raise InputError where Ray is not installed, or nothing listens at an address: Ray itself would try for minutes."""
-    extras.need_ray("--ray")
+    extras.need("ray", "--ray")
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if address == "auto":
         return

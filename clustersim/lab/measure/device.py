@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clustersim.errors import InputError, UnknownNameError
-from clustersim.extras import need_torch
+from clustersim.extras import need
 from clustersim.hardware import gpus
 from clustersim.lab.measure.case import Unavailable
 
@@ -69,7 +69,7 @@ def cuda(gpu: str | None = None) -> Device:
 
     Raises InputError without a GPU, or with one that has no description.
     """
-    need_torch("`lab profile`")
+    need("torch", "`lab profile`")
     import torch
 
     if not torch.cuda.is_available():
@@ -87,7 +87,7 @@ def cuda(gpu: str | None = None) -> Device:
 
 def cpu(gpu: str | None = None) -> Device:
     """Return the CPU under the name of a GPU: to test that every case runs, not to measure."""
-    need_torch("`lab profile`")
+    need("torch", "`lab profile`")
     import torch
 
     torch.manual_seed(0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from clustersim.arrays import Floats
-from clustersim.extras import need_torch
+from clustersim.extras import need
 from clustersim.lab.data.samples import Samples
 from clustersim.lab.data.sources import Data
 from clustersim.lab.train.dataset import dataset, expected_dispatch, forget, lone, nuisance
@@ -45,5 +45,5 @@ def train(
     data: Data | Path, seed: int = 0, progress: TrainingProgress = silent, scratch: Path | None = None
 ) -> Weights:
     """Return weights learned from measured kernels; `scratch` makes it resumable. Raises DataError for what is missing."""
-    need_torch("training habitat")
+    need("torch", "training habitat")
     return learn(LEARNER, data, seed, progress, scratch)

@@ -10,7 +10,7 @@ import numpy as np
 
 from clustersim.arrays import Floats
 from clustersim.errors import InputError
-from clustersim.extras import need_torch
+from clustersim.extras import need
 from clustersim.hardware import gpus
 from clustersim.lab.data import sources, tables
 from clustersim.lab.data.samples import Samples, gpus_of, pick
@@ -31,7 +31,7 @@ def train(
 
     Raises DataError for missing tables and InputError for GPUs to leave out, which the published split knows.
     """
-    need_torch("training neusight-paper")
+    need("torch", "training neusight-paper")
     if sources.left_out(data):
         raise InputError(
             f"{NAME} learns from the published split, which leaves H100, L4 and A100-80GB out; drop --leave-out"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from clustersim.arrays import Floats
-from clustersim.extras import need_torch
+from clustersim.extras import need
 from clustersim.hardware.constants import LAUNCH
 from clustersim.lab.data.samples import Samples
 from clustersim.lab.data.sources import Data
@@ -52,5 +52,5 @@ def train(
     data: Data | Path, seed: int = 0, progress: TrainingProgress = silent, scratch: Path | None = None
 ) -> Weights:
     """Return weights learned from measured kernels; `scratch` makes it resumable. Raises DataError for what is missing."""
-    need_torch("training neusight")
+    need("torch", "training neusight")
     return learn(LEARNER, data, seed, progress, scratch)
