@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,24 +13,36 @@ from xml.sax.saxutils import escape
 from clustersim.version import __version__
 
 ASSETS = Path(__file__).parent / "assets"
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
-"""What a browser may load: what stands in the file, and nothing else."""
 
 
-def page(title: str, scripts: Sequence[str], styles: Sequence[str], data: Mapping[str, Any]) -> str:
-    """Return a page; scripts, styles: names of files in `assets/`, in the order in which they are read."""
+def policy(scripts: Sequence[str], more: str = "") -> str:
+    """Return what a browser may load and run: what stands in the file, and of scripts only those of the page itself.
+
+    more: directives for a page that is served, such as `connect-src 'self'`.
+    """
+    script = base64.b64encode(hashlib.sha256(_script(scripts).encode()).digest()).decode()
+    own = f"script-src 'sha256-{script}'; style-src 'unsafe-inline'; img-src data: blob:"
+    return "; ".join(filter(None, ("default-src 'none'", own, more)))
+
+
+def page(title: str, scripts: Sequence[str], styles: Sequence[str], data: Mapping[str, Any], more: str = "") -> str:
+    """Return a page; scripts, styles: names of files in `assets/`, in the order in which they are read; more: of its policy."""
     style = "\n".join(_asset(name) for name in styles)
-    script = "\n".join(_asset(name) for name in scripts)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy(scripts, more)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta name="generator" content="clustersim {__version__}">\n'
         f"<title>{escape(_printable(title))}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
         "<noscript><p>This page draws its data with scripts, which this browser does not run.</p></noscript>\n"
         f'<main id="page"></main>\n<script type="application/json" id="data">{embedded(data)}</script>\n'
-        f'<script>\n"use strict";\n{{\n{script}}}\n</script>\n</body>\n</html>\n'
+        f"<script>{_script(scripts)}</script>\n</body>\n</html>\n"
     )
+
+
+def _script(names: Sequence[str]) -> str:
+    text = "\n".join(_asset(name) for name in names)
+    return f'\n"use strict";\n{{\n{text}}}\n'
 
 
 def embedded(data: Mapping[str, Any]) -> str:
