@@ -20,15 +20,13 @@ CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
 
 
 class Opened:
-    """A page that was opened; `said`: what its console said and what it asked the network for."""
+    """A page that was opened; `said`: what its console said and what it asked others for than `own`."""
 
-    def __init__(self, page: Any) -> None:
+    def __init__(self, page: Any, own: str = "file:") -> None:
         self.page, self.said = page, list[str]()
         page.on("console", lambda message: self.said.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: self.said.append(f"error: {error}"))
-        page.on(
-            "request", lambda request: request.url.startswith("file:") or self.said.append(f"request: {request.url}")
-        )
+        page.on("request", lambda request: request.url.startswith(own) or self.said.append(f"request: {request.url}"))
 
     def cpu(self) -> float:
         """Return the seconds of CPU that the page's process has had: on a machine that does nothing else, the time it takes."""
@@ -57,6 +55,22 @@ def opened(browser: Any, path: Path, width: int = 1400, scheme: str = "light") -
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
     found = Opened(context.new_page())
     found.page.goto(path.resolve().as_uri())
-    found.page.wait_for_selector("html[data-ready]", state="attached")
+    drawn(found.page)
     yield found
     context.close()
+
+
+@contextmanager
+def visiting(browser: Any, url: str, width: int = 1400, scheme: str = "light") -> Iterator[Opened]:
+    """Yield a page of a server of our own, likewise; what it asks anyone else for is `said`."""
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    found = Opened(context.new_page(), "/".join(url.split("/")[:3]))
+    found.page.goto(url)
+    drawn(found.page)
+    yield found
+    context.close()
+
+
+def drawn(page: Any) -> None:
+    """Wait until a page has drawn all that it draws."""
+    page.wait_for_selector("html[data-ready]", state="attached")

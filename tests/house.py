@@ -24,6 +24,7 @@ WORDS = {
     "schedules": "order of passes",
     "predictors": "kernel → seconds",
     "parallel": "mesh, stages, memory",
+    "serve": "results in a browser",
     "pages": "report.html",
     "drawing": "SVG, PNG, PDF",
     "api": "import clustersim",
@@ -40,7 +41,10 @@ WORDS = {
 COLUMN = {
     "cli": 4.0,
     "lab": 0.9,
+    "api": 8.2,
+    "drawing": 8.2,
     "validate": 8.2,
+    "serve": 7.7,
     "pages": 6.4,
     "jobs": 2.8,
     "planning": 5.4,

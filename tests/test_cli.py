@@ -35,7 +35,19 @@ FILES = [
 
 
 UNUSED = {
-    *("torch", "networkx", "optuna", "matplotlib", "plotly", "ray", "pandas", "scipy", "polars"),
+    *(
+        "torch",
+        "networkx",
+        "optuna",
+        "matplotlib",
+        "plotly",
+        "ray",
+        "pandas",
+        "scipy",
+        "polars",
+        "starlette",
+        "uvicorn",
+    ),
     *(f"clustersim.cli.{other}" for other in ("sweep", "lab", "validate", "predict", "collective", "listing", "show")),
 }
 """What a run has no use for."""

@@ -27,6 +27,7 @@ COMMANDS = {
     "report": "report:report",
     "explore": "explore:explore",
     "plot": "plot:plot",
+    "serve": "serve:serve",
     "predict": "predict:predict",
     "import": "importing:app",
     "export": "exporting:app",

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
+from clustersim.serve import PROGRESS, PROGRESS_LINE
+
 if TYPE_CHECKING:
     from clustersim.simulation import Progress
 
@@ -32,7 +34,10 @@ def tracked(items: Iterator[Item], count: int, silent: bool) -> Iterator[Item]:
 
 @contextmanager
 def progressing(silent: bool) -> Iterator[Progress]:
-    """Show the step under way while standard error is a terminal."""
+    """Show the step under way while standard error is a terminal, or as lines for a program that asks for them."""
+    if os.environ.get(PROGRESS):
+        yield lambda step: print(f"{PROGRESS_LINE}{step}", file=sys.stderr, flush=True)
+        return
     if silent or not sys.stderr.isatty():
         yield lambda _: None
         return

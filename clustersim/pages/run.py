@@ -18,8 +18,8 @@ from clustersim.report.terminal import NAMES
 from clustersim.simulation import StepResult
 
 SCRIPTS = (
-    *("words.js", "common.js", "plot.js", "headline.js", "breakdown.js", "spans.js", "timeline_view.js"),
-    *("timeline_paint.js", "step_timeline.js", "memory.js", "picture.js", "network.js"),
+    *("words.js", "common.js", "plot.js", "headline.js", "stacked.js", "breakdown.js", "spans.js"),
+    *("timeline_view.js", "timeline_paint.js", "step_timeline.js", "memory.js", "picture.js", "network.js"),
     *("kernels.js", "report.js"),
 )
 STYLES = ("base.css", "report.css")

@@ -1,34 +1,12 @@
 // The three numbers first, how sure they are, and the published runs that are most like this one.
 
 function headline() {
-  const s = DATA.summary,
-    split = s.parallelism,
-    memory = s.memory;
-  const ranks = s.simulated.ranks,
-    gpus =
-      ranks === s.cluster.gpus
-        ? ranks.toLocaleString("en")
-        : `${ranks.toLocaleString("en")} of ${s.cluster.gpus.toLocaleString("en")}`;
-  const cut =
-    ["tp", "cp", "pp", "dp"]
-      .filter((name) => name !== "cp" || split.cp > 1)
-      .map((name) => `${name} ${split[name]}`)
-      .join(" × ") + (split.ep > 1 ? ` (ep ${split.ep})` : "");
-  const verdict = { fits: "fits", close: "too close to tell" }[memory.verdict] || "does not fit";
+  const s = DATA.summary;
   return [
     el(
       "header",
       {},
-      el(
-        "div",
-        {},
-        el("h1", {}, named(s.name), " on ", named(s.cluster.name)),
-        el(
-          "p",
-          { class: "dim" },
-          `${gpus} × ${named(s.cluster.gpu)}, ${cut}, ${named(split.schedule)}${split.vpp > 1 ? ` × ${split.vpp} chunks` : ""}; ${count(split.global_batch, "sequence")} of ${count(split.seq, "token")} a step, ${count(split.microbatches, "microbatch", "microbatches")} of ${split.micro_batch} a replica, ${named(split.precision)}`,
-        ),
-      ),
+      el("div", {}, titleOf(s)),
       themeButton(),
     ),
     el(
@@ -45,33 +23,61 @@ function headline() {
       ].map(([id, words]) => el("a", { href: `#${id}` }, words)),
     ),
     s.warnings.map((warning) => el("p", { class: "warning" }, el("strong", {}, "Warning: "), named(warning, 2000))),
-    el(
-      "div",
-      { class: "cards" },
-      el("div", { class: "card" }, el("h2", {}, "Step time"), el("div", { class: "big" }, seconds(s.step_time_s)), interval(s)),
-      el(
-        "div",
-        { class: "card" },
-        el("h2", {}, "Throughput"),
-        el("div", { class: "big" }, `${Math.round(s.tokens_per_s).toLocaleString("en")} tokens/s`),
-        el("p", {}, `${figure(s.tokens_per_s_per_gpu)} a GPU, ${figure(s.model_tflops_per_gpu)} TFLOP/s a GPU`),
-        el("p", {}, `MFU ${percent(s.mfu)} of ${figure(s.peak_tflops_per_gpu)} TFLOP/s${s.hfu ? `, HFU ${percent(s.hfu)}` : ""}`),
-      ),
-      el(
-        "div",
-        { class: "card" },
-        el("h2", {}, "Memory"),
-        el("div", { class: "big" }, `${gib(memory.peak_bytes / 2 ** 20)}, ${verdict}`),
-        gauge(memory),
-        el(
-          "p",
-          {},
-          `${percent(memory.peak_bytes / memory.capacity_bytes, 0)} of ${gib(memory.capacity_bytes / 2 ** 20)} on the fullest GPU`,
-        ),
-      ),
-    ),
+    threeNumbers(s),
     published(),
   ];
+}
+
+function titleOf(s) {
+  const split = s.parallelism,
+    ranks = s.simulated.ranks,
+    gpus =
+      ranks === s.cluster.gpus
+        ? ranks.toLocaleString("en")
+        : `${ranks.toLocaleString("en")} of ${s.cluster.gpus.toLocaleString("en")}`;
+  const cut =
+    ["tp", "cp", "pp", "dp"]
+      .filter((name) => name !== "cp" || split.cp > 1)
+      .map((name) => `${name} ${split[name]}`)
+      .join(" × ") + (split.ep > 1 ? ` (ep ${split.ep})` : "");
+  return [
+    el("h1", {}, named(s.name), " on ", named(s.cluster.name)),
+    el(
+      "p",
+      { class: "dim" },
+      `${gpus} × ${named(s.cluster.gpu)}, ${cut}, ${named(split.schedule)}${split.vpp > 1 ? ` × ${split.vpp} chunks` : ""}; ${count(split.global_batch, "sequence")} of ${count(split.seq, "token")} a step, ${count(split.microbatches, "microbatch", "microbatches")} of ${split.micro_batch} a replica, ${named(split.precision)}`,
+    ),
+  ];
+}
+
+function threeNumbers(s) {
+  const memory = s.memory,
+    verdict = { fits: "fits", close: "too close to tell" }[memory.verdict] || "does not fit";
+  return el(
+    "div",
+    { class: "cards" },
+    el("div", { class: "card" }, el("h2", {}, "Step time"), el("div", { class: "big" }, seconds(s.step_time_s)), interval(s)),
+    el(
+      "div",
+      { class: "card" },
+      el("h2", {}, "Throughput"),
+      el("div", { class: "big" }, `${Math.round(s.tokens_per_s).toLocaleString("en")} tokens/s`),
+      el("p", {}, `${figure(s.tokens_per_s_per_gpu)} a GPU, ${figure(s.model_tflops_per_gpu)} TFLOP/s a GPU`),
+      el("p", {}, `MFU ${percent(s.mfu)} of ${figure(s.peak_tflops_per_gpu)} TFLOP/s${s.hfu ? `, HFU ${percent(s.hfu)}` : ""}`),
+    ),
+    el(
+      "div",
+      { class: "card" },
+      el("h2", {}, "Memory"),
+      el("div", { class: "big" }, `${gib(memory.peak_bytes / 2 ** 20)}, ${verdict}`),
+      gauge(memory),
+      el(
+        "p",
+        {},
+        `${percent(memory.peak_bytes / memory.capacity_bytes, 0)} of ${gib(memory.capacity_bytes / 2 ** 20)} on the fullest GPU`,
+      ),
+    ),
+  );
 }
 
 function interval(s) {

@@ -1,0 +1,65 @@
+"""`clustersim serve [FOLDER]`: results in a browser, and runs from a form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clustersim.cli.progress import cores
+from clustersim.errors import InputError
+from clustersim.extras import need
+
+LEAST = 1 << 30
+"""Bytes of address space that Python and its libraries take."""
+
+
+def serve(
+    results: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder that results are in.")] = Path(
+        "results"
+    ),
+    host: Annotated[
+        str, typer.Option(help="The address to listen at; others than this machine's need a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0: any that is free.")] = 8765,
+    token: Annotated[
+        str,
+        typer.Option(
+            envvar="CLUSTERSIM_TOKEN", help="What a client has to know; better in CLUSTERSIM_TOKEN, which nobody sees."
+        ),
+    ] = "",
+    topologies: Annotated[
+        list[Path] | None,
+        typer.Option("--topology", metavar="FILE", help="A topology that the form lists too; several times."),
+    ] = None,
+    workloads: Annotated[
+        list[Path] | None,
+        typer.Option("--workload", metavar="FILE", help="A workload that it lists too; several times."),
+    ] = None,
+    at_once: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Runs at one time; default: one a core. Others wait.")
+    ] = None,
+    waiting: Annotated[int, typer.Option(min=0, max=1000, help="Runs that may wait; more are refused.")] = 20,
+    memory: Annotated[str, typer.Option(help="The most memory of a run.")] = "8GiB",
+    seconds: Annotated[int, typer.Option(min=1, help="The most seconds of a run.")] = 600,
+) -> None:
+    """Show results in a browser: reports and explorers, runs from a form with their progress, comparisons. Ctrl-C ends it.
+
+    Only this machine reaches it, unless there is a token. It runs nothing but commands of clustersim on files that it lists.
+    """
+    need("uvicorn", "`clustersim serve`")
+    from clustersim import units
+    from clustersim.serve.children import ChildLimits
+    from clustersim.serve.form import RunForm
+    from clustersim.serve.server import Address, serve
+
+    def say(url: str) -> None:
+        typer.echo(f"{results}/ at {url} (Ctrl-C ends it)")
+
+    size = int(units.parse(memory, "size"))
+    if size < LEAST:
+        raise InputError(f"--memory {memory}: a run needs {LEAST >> 30} GiB to begin with; give as much or more")
+    limits = ChildLimits(at_once or cores(), waiting, size, seconds)
+    form = RunForm.of(topologies or (), workloads or ())
+    serve(results, Address(host, port, token), form, limits, say)

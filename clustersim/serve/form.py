@@ -1,0 +1,126 @@
+"""The form of a run: what can be chosen, and the command that it becomes. What is chosen reaches the command as text alone."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from clustersim import plugins
+from clustersim.config import shipped
+from clustersim.config.options import Option
+from clustersim.config.shipped import Room
+from clustersim.errors import InputError
+from clustersim.parallel.options import OPTIONS as OF_WORKLOAD
+from clustersim.topology.options import OPTIONS as OF_TOPOLOGY
+
+FIRST = ("nodes", "tp", "pp", "dp", "micro_batch", "schedule", "recompute")
+"""The options that a form begins with; the others can be unfolded."""
+LETTERS, KEYS = 500, 50
+"""Of a value, and keys beside the options."""
+_KEY = re.compile(r"[A-Za-z_][\w.\[\]-]{0,199}")
+_ELSEWHERE = re.compile(r"(?:^|[^\w.])(?:[/~]|\.\.(?:/|$))|\\")
+"""Where a value may begin to name a file elsewhere: `/…`, `~…`, `../…`, or letters that YAML would write otherwise."""
+
+
+class RunCommand(NamedTuple):
+    """A run as it was asked for in a form."""
+
+    words: tuple[str, ...]
+    """After `clustersim`."""
+    shown: str
+    """As a person writes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunForm:
+    """The files that may be simulated, by the name that a form has for them."""
+
+    files: Mapping[Room, Mapping[str, str]]
+    """The word of the command line for each: a name that is shipped, or the path of a file that was named with the server."""
+
+    @classmethod
+    def of(cls, topologies: Iterable[Path], workloads: Iterable[Path]) -> RunForm:
+        """Return the form of the shipped files, and those beside them. Raises InputError for a file that is not there."""
+        return cls({"topologies": _files("topologies", topologies), "workloads": _files("workloads", workloads)})
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a page needs to draw it."""
+        options = {option.name: option for option in (*OF_TOPOLOGY, *OF_WORKLOAD)}
+        order = [*FIRST, *(name for name in options if name not in FIRST)]
+        return {
+            **{room: list(names) for room, names in self.files.items()},
+            "options": [_field(options[name]) for name in order],
+            "first": len(FIRST),
+        }
+
+    def command(self, asked: object) -> RunCommand:
+        """Return the command of a form: {topology, workload, options: {name: text}, set: [key=value]}. Raises InputError."""
+        if not isinstance(asked, dict):
+            raise InputError("a run is asked for by an object with topology and workload")
+        topology = self._file("topologies", "topology", asked.get("topology"))
+        workload = self._file("workloads", "workload", asked.get("workload"))
+        pairs = [*_options(asked.get("options", {})), *_settings(asked.get("set", []))]
+        shown = shlex.join(["clustersim", "run", topology, workload, *(word for pair in pairs for word in pair)])
+        return RunCommand(("run", topology, workload, *(f"{flag}={text}" for flag, text in pairs), "--html"), shown)
+
+    def _file(self, room: Room, what: str, name: object) -> str:
+        found = self.files[room].get(name) if isinstance(name, str) else None
+        if found is None:
+            raise InputError(f"{what}: none of that name is listed here; choose one of the form")
+        return found
+
+
+def _files(room: Room, more: Iterable[Path]) -> dict[str, str]:
+    found = {name: name for name in shipped.files(room)}
+    for path in more:
+        if not path.is_file():
+            raise InputError(f"{path}: no such file; give a YAML file, which the form then lists")
+        found[str(path)] = str(path.resolve())
+    return found
+
+
+def _field(option: Option) -> dict[str, Any]:
+    values = list(plugins.names("clustersim.schedules")) if option.name == "schedule" else []
+    return {"name": option.name, "flag": option.flag, "what": option.what, "values": values, "form": option.form}
+
+
+def _options(given: object) -> list[tuple[str, str]]:
+    flags = {option.name: option.flag for option in (*OF_TOPOLOGY, *OF_WORKLOAD)}
+    if not isinstance(given, dict) or not given.keys() <= flags.keys():
+        raise InputError("options: an object with names of options of `clustersim run`, such as tp")
+    return [(flags[name], _value(name, value)) for name, value in given.items() if value != ""]
+
+
+def _settings(given: object) -> list[tuple[str, str]]:
+    if not isinstance(given, list) or len(given) > KEYS:
+        raise InputError(f"set: a list of at most {KEYS} texts, each key=value")
+    return [("--set", _setting(text)) for text in given]
+
+
+def _setting(text: object) -> str:
+    key, equals, value = text.partition("=") if isinstance(text, str) else ("", "", "")
+    if not equals or not _KEY.fullmatch(key.strip()):
+        raise InputError("further keys: each line is key=value, such as training.clip_gradients=false")
+    return f"{key.strip()}={_value(key.strip(), value.strip())}"
+
+
+def _value(key: str, value: object) -> str:
+    if not isinstance(value, str) or not value.isprintable() or len(value) > LETTERS:
+        raise InputError(f"{key}: write at most {LETTERS} letters in one line")
+    if _ELSEWHERE.search(value):
+        raise InputError(
+            f"{key}: names a file elsewhere, which no form may; name the file with --topology or --workload"
+        )
+    return value
+
+
+def asked_names(given: object, most: int) -> Sequence[str]:
+    """Return the results that a page names. Raises InputError when these are no texts, none, or too many."""
+    names = given.get("results") if isinstance(given, dict) else None
+    if not isinstance(names, list) or not 0 < len(names) <= most or not all(isinstance(name, str) for name in names):
+        raise InputError(f"results: a list of 1 to {most} names")
+    return names

@@ -1,0 +1,210 @@
+"""What a server refuses before it answers: other hosts and origins, whoever lacks the token, floods, and large bodies.
+
+A page of another site can make a browser send requests to this machine. So the `Host` must be a name of this server (a
+foreign name that was made to point here is refused), `Origin` and `Sec-Fetch-Site` must say that a page of this server
+asks, and what changes anything is sent as JSON, which no form of another site can do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http.cookies import CookieError, SimpleCookie
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+BODY = 64 << 10
+"""The most bytes of a request's body."""
+BODY_SECONDS = 10.0
+"""In which a body must have come."""
+REQUESTS = 20.0, 100
+"""Requests a second of one client, and how many more at once."""
+FAILURES = 0.2, 5
+"""Wrong tokens, likewise."""
+CLIENTS = 1000
+"""Whose requests are counted."""
+LOGIN = "/login"
+"""Where a page sends the token: the one place that answers who has not shown it."""
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+    "Cache-Control": "no-store",
+}
+"""Of every answer."""
+NOTHING = "default-src 'none'; frame-ancestors 'none'"
+"""What an answer may load that says nothing else."""
+
+
+class RateLimiter:
+    """So many events a second for each client, and a few more at once."""
+
+    def __init__(self, per_second: float, burst: int) -> None:
+        self.per_second, self.burst = per_second, burst
+        self._left: dict[str, tuple[float, float]] = {}
+
+    def left(self, client: str) -> float:
+        """Return how many events a client may have now."""
+        left, seen = self._left.get(client, (float(self.burst), 0.0))
+        return min(float(self.burst), left + (time.monotonic() - seen) * self.per_second)
+
+    def count(self, client: str) -> bool:
+        """Count an event, and return whether it is one too many."""
+        left = self.left(client)
+        self._left.pop(client, None)
+        while len(self._left) >= CLIENTS:
+            del self._left[next(iter(self._left))]
+        self._left[client] = max(0.0, left - 1), time.monotonic()
+        return left < 1
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Answers in the place of `app` what is refused."""
+
+    app: ASGIApp
+    hosts: frozenset[str] | None
+    """The names of this server; None: any address of a machine, and the name of this one."""
+    token: str = ""
+    """What a client has to know; empty: nothing."""
+    cookie: str = "clustersim"
+    """The name of the cookie that a browser shows for the token."""
+    door: Response | None = None
+    """The page that asks for the token."""
+    requests: RateLimiter = field(default_factory=lambda: RateLimiter(*REQUESTS))
+    failures: RateLimiter = field(default_factory=lambda: RateLimiter(*FAILURES))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, as ASGI has it."""
+        if scope["type"] != "http":
+            return
+        headers, client = Headers(scope=scope), (scope.get("client") or ("",))[0]
+
+        async def secured(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                out = MutableHeaders(scope=message)
+                for name, value in {**HEADERS, "Content-Security-Policy": NOTHING}.items():
+                    out.setdefault(name, value)
+            await send(message)
+
+        refused = self._refused(scope["method"], headers, client) or self._unknown(scope, headers, client)
+        body = refused or await _body(headers, receive)
+        if isinstance(body, bytes):
+            await self.app(scope, _replayed(body, receive), secured)
+        else:
+            await body(scope, receive, secured)
+
+    def _refused(self, method: str, headers: Headers, client: str) -> Response | None:
+        host = headers.get("host", "")
+        if self.requests.count(client):
+            return PlainTextResponse("Too many requests; wait a second.", 429, {"Retry-After": "1"})
+        if not self._is_here(host):
+            return PlainTextResponse("This server has another name; open the address that it printed.", 403)
+        if headers.get("origin", f"http://{host}") not in (f"http://{host}", f"https://{host}"):
+            return PlainTextResponse("Only pages of this server may ask it.", 403)
+        opened = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not (
+            opened and headers.get("sec-fetch-dest") == "document"
+        ):
+            return PlainTextResponse("Only pages of this server may ask it.", 403)
+        if method == "POST" and headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+            return PlainTextResponse("Send JSON, as application/json.", 415)
+        return None
+
+    def _is_here(self, host: str) -> bool:
+        """Return whether a `Host` is a name of this server."""
+        name = host.partition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
+        name = name.lower()
+        if self.hosts is not None:
+            return name in self.hosts
+        return name in LOOPBACK or name == socket.gethostname().lower() or _is_address(name)
+
+    def _unknown(self, scope: Scope, headers: Headers, client: str) -> Response | None:
+        """Return what a client gets that has not shown the token: for a page that which asks for it."""
+        if not self.token or scope["path"] == LOGIN or self._knows(headers, client):
+            return None
+        pages = scope["method"] == "GET" and self.door and "text/html" in headers.get("accept", "")
+        return self.door if pages else PlainTextResponse("Show the token: Authorization: Bearer TOKEN.", 401)
+
+    def _knows(self, headers: Headers, client: str) -> bool:
+        """Return whether a client has shown the token, in its cookie or as `Authorization: Bearer`."""
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            return self.admits(given.strip(), client)
+        return hmac.compare_digest(_cookies(headers).get(self.cookie, "").encode(), self.proof.encode())
+
+    def admits(self, given: str, client: str) -> bool:
+        """Return whether a token is right; who was wrong too often has to wait. It takes the same time for any token."""
+        if self.failures.left(client) < 1:
+            return False
+        right = hmac.compare_digest(given.encode(), self.token.encode())
+        if not right:
+            self.failures.count(client)
+        return right
+
+    @property
+    def proof(self) -> str:
+        """What the cookie holds: it shows that a browser had the token, and does not give it away."""
+        return hmac.new(self.token.encode(), b"clustersim serve", "sha256").hexdigest()
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _cookies(headers: Headers) -> Mapping[str, str]:
+    try:
+        return {name: one.value for name, one in SimpleCookie(headers.get("cookie", "")).items()}
+    except CookieError:
+        return {}
+
+
+async def _body(headers: Headers, receive: Receive) -> bytes | Response:
+    """Return the body of a request, or why it is refused."""
+    if "transfer-encoding" not in headers and headers.get("content-length", "0") == "0":
+        return b""
+    too_large = PlainTextResponse(f"Too large: at most {BODY // 1024} KiB are read.", 413, {"Connection": "close"})
+    length = headers.get("content-length", "0")
+    if not length.isdecimal() or int(length[:12]) > BODY:
+        return too_large
+    kept = b""
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            more = True
+            while more:
+                message = await receive()
+                kept += message.get("body", b"")
+                more = message.get("more_body", False)
+                if len(kept) > BODY:
+                    return too_large
+    except TimeoutError:
+        return PlainTextResponse("The request did not come to its end.", 408, {"Connection": "close"})
+    return kept
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """Return what gives a body that was read once more, and afterwards what else comes."""
+    given = False
+
+    async def replay() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay

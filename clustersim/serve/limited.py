@@ -1,0 +1,39 @@
+"""`python -m clustersim.serve.limited BYTES SECONDS ARGUMENT …`: a command line of clustersim with limits of its own.
+
+The limits hold for this process, which does nothing else; where the system has none, the server's own clock stays.
+"""
+
+from __future__ import annotations
+
+import runpy
+import signal
+import sys
+from contextlib import suppress
+
+
+def limit(memory: int, seconds: int) -> None:
+    """Limit the address space of this process to so many bytes, and its CPU to so many seconds."""
+    with suppress(ImportError):  # no POSIX
+        import resource
+
+        for what, most in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, seconds), (resource.RLIMIT_CORE, 0)):
+            _, hard = resource.getrlimit(what)
+            resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
+def main() -> None:
+    """Run a command line of clustersim with limits."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # who started the server may have Ctrl-C ignored
+    memory, seconds, *arguments = sys.argv[1:]
+    limit(int(memory), int(seconds))
+    sys.argv = ["clustersim", *arguments]
+    try:
+        runpy.run_module("clustersim", run_name="__main__", alter_sys=True)
+    except MemoryError:
+        sys.exit(
+            f"clustersim: needs more than the {int(memory) / 2**30:.3g} GiB that the server allows; raise --memory"
+        )
+
+
+if __name__ == "__main__":
+    main()

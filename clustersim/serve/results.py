@@ -1,0 +1,151 @@
+"""The results below one folder: what there is, and the way to one of them, which never leads out of the folder."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clustersim.errors import InputError
+from clustersim.report import store
+from clustersim.writing import unfinished
+
+PAGE = "report.html"
+DEPTH = 4
+"""How many folders deep results are looked for."""
+MOST = 1000
+"""How many are listed, the newest."""
+_FIGURES = ("step_time_s", "tokens_per_s", "mfu")
+
+
+@dataclass(frozen=True, slots=True)
+class ResultsFolder:
+    """A folder with results in it."""
+
+    root: Path
+    """Without links."""
+    _known: dict[Path, tuple[tuple[int, int], dict[str, Any]]] = field(default_factory=dict)
+    """What was read of a result, by its folder, and when its manifest was written and how long it is."""
+
+    @classmethod
+    def of(cls, path: Path) -> ResultsFolder:
+        """Return the results of a folder. Raises InputError when it is none."""
+        if not path.is_dir():
+            what = "is no folder" if path.exists() else "no such folder"
+            raise InputError(f"{path}: {what}; give the folder that results are in, or make it with mkdir")
+        if _is_result(path):
+            raise InputError(f"{path}: is one result; give the folder that it lies in: {path.resolve().parent}")
+        return cls(path.resolve())
+
+    def find(self, name: str) -> Path | None:
+        """Return the folder of a result by its path below this one; None where none is, or the way leads out of here."""
+        parts = name.split("/")
+        if {"", ".", ".."} & {*parts} or (os.sep != "/" and os.sep in name):
+            return None
+        try:
+            name.encode()
+            path = self.root.joinpath(*parts).resolve(strict=True)
+        except (OSError, RuntimeError, ValueError):  # not there, links in a ring, a zero byte, no Unicode
+            return None
+        return path if self.root in path.parents and _is_result(path) else None
+
+    def file(self, name: str, file: str) -> Path | None:
+        """Return a file of a result; None for what a result does not have, and for links."""
+        folder = self.find(name) if file in store.NAMES else None
+        return folder / file if folder and _is_file(folder / file) else None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return what there is, the newest first, at most `MOST`."""
+        folders = list(_results(self.root, DEPTH))
+        for gone in self._known.keys() - {*folders}:
+            self._known.pop(gone, None)
+        found = [row for folder in folders if (row := self.row(folder))]
+        return sorted(found, key=lambda row: -row["written"])[:MOST]
+
+    def row(self, folder: Path) -> dict[str, Any] | None:
+        """Return what a list says of a result; None where it has just gone, or has a name that no address can have."""
+        name = folder.relative_to(self.root).as_posix()
+        try:
+            seen = (folder / store.MANIFEST).stat()
+            name.encode()
+        except (OSError, UnicodeEncodeError):
+            return None
+        key = seen.st_mtime_ns, seen.st_size
+        known = self._known.get(folder)
+        if known is None or known[0] != key:
+            known = self._known[folder] = key, _described(folder)
+        return {"name": name, "written": seen.st_mtime, "report": _is_file(folder / PAGE), **known[1]}
+
+
+def _results(folder: Path, depth: int) -> Iterator[Path]:
+    """Yield the results in a folder and in those below it; links are not followed."""
+    try:
+        with os.scandir(folder) as entries:
+            below = [Path(one) for one in entries if one.is_dir(follow_symlinks=False)]
+    except OSError:
+        return
+    for path in sorted(below):
+        if _is_result(path):
+            yield path
+        elif depth > 1 and not unfinished(path.name):
+            yield from _results(path, depth - 1)
+
+
+def _is_result(folder: Path) -> bool:
+    """Return whether a folder is a result of plain files: a link may lead anywhere, and a FIFO may keep its reader waiting."""
+    try:
+        with os.scandir(folder) as entries:
+            files = {one.name: one.is_file(follow_symlinks=False) for one in entries if one.name in store.NAMES}
+    except OSError:
+        return False
+    return store.MANIFEST in files and all(files.values())
+
+
+def _is_file(path: Path) -> bool:
+    """Return whether a plain file is there."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def _described(folder: Path) -> dict[str, Any]:
+    """Return what stands in a result, as far as it can be read."""
+    manifest: Mapping[str, Any] = {}
+    with suppress(OSError):
+        manifest = store.manifest(folder) or {}
+    command = _text(manifest.get("command", "?"))
+    if command == "sweep":
+        points = manifest.get("points")
+        count = len(points) if isinstance(points, list) else 0
+        return {"command": command, "points": count, "complete": manifest.get("complete") is True}
+    return {"command": command, **_figures(folder)} if _is_file(folder / "summary.json") else {"command": command}
+
+
+def _figures(folder: Path) -> dict[str, Any]:
+    """Return the figures of a summary that a list has; what is no number, or no text, is left out."""
+    try:
+        summary = store.read_summary(folder)
+    except InputError:
+        return {}
+    found: dict[str, Any] = {key: summary[key] for key in _FIGURES if _is_number(summary.get(key))}
+    split, cluster = summary.get("parallelism"), summary.get("cluster")
+    if isinstance(split, dict):
+        found["split"] = {k: v for k in ("tp", "cp", "pp", "dp", "ep") if isinstance(v := split.get(k), int)}
+    if isinstance(cluster, dict):
+        found["gpus"] = gpus if _is_number(gpus := cluster.get("gpus")) else None
+        found["gpu"] = _text(cluster.get("gpu", ""))
+    return found
+
+
+def _text(value: object) -> str:
+    """Return what a file says as text that is short and Unicode."""
+    return str(value)[:80].encode(errors="replace").decode()
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300

@@ -1,0 +1,139 @@
+"""The server itself: its address, its token, its limits, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import shutil
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from clustersim.errors import InputError
+from clustersim.serve.children import ChildLimits, Children, working_folder
+from clustersim.serve.form import RunForm
+from clustersim.serve.guard import LOOPBACK, Guard
+from clustersim.serve.results import ResultsFolder
+from clustersim.serve.site import Site, door_page, login
+
+CONNECTIONS = 100
+"""At one time; more are refused."""
+HEAD = 32 << 10
+"""The most bytes of the head of a request."""
+LEAST = 16
+"""Letters of a token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server listens."""
+
+    host: str
+    port: int
+    token: str
+
+    def check(self) -> None:
+        """Raise InputError for a token that is none, and for an address that others reach where there is no token."""
+        if self.token and (len(self.token) < LEAST or not (self.token.isascii() and self.token.isprintable())):
+            raise InputError(
+                f"the token has to be {LEAST} or more printable ASCII letters; openssl rand -hex 16 makes one"
+            )
+        if not self.token and not all(one.is_loopback for one in self._addresses()):
+            raise InputError(
+                f"--host {self.host}: others could start runs here; set a token in CLUSTERSIM_TOKEN, or leave --host out"
+            )
+
+    def listen(self) -> socket.socket:
+        """Return a socket that listens. Raises InputError where none can."""
+        [family, kind, protocol, _, place] = self._found()[0]
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind(place)
+            listening.listen(CONNECTIONS)
+        except OSError as error:
+            listening.close()
+            if error.errno == errno.EADDRINUSE:
+                raise InputError(f"--port {self.port}: is taken on {self.host}; give another, or 0 for any") from error
+            raise InputError(
+                f"{self.host}:{self.port}: nobody may listen there ({error.strerror}); give another --host or --port"
+            ) from error
+        return listening
+
+    @property
+    def names(self) -> frozenset[str] | None:
+        """The hosts that requests may name; None: any address."""
+        every = any(one.is_unspecified for one in self._addresses())
+        return None if every else LOOPBACK | {self.host.lower(), *map(str, self._addresses())}
+
+    def _addresses(self) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+        return [ipaddress.ip_address(str(found[4][0]).partition("%")[0]) for found in self._found()]
+
+    def _found(self) -> list[Any]:
+        try:
+            return socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            raise InputError(
+                f"--host {self.host}: is no address of this machine; leave it out for 127.0.0.1"
+            ) from error
+
+
+class _Server(uvicorn.Server):
+    """A server that ends quietly at Ctrl-C or SIGTERM, and its commands with it."""
+
+    def __init__(self, config: uvicorn.Config, children: Children, started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._children, self._said = children, started
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.force_exit, self.should_exit = self.should_exit, True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._said()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._children.close()
+        await super().shutdown(sockets)
+
+
+def serve(results: Path, address: Address, form: RunForm, limits: ChildLimits, say: Callable[[str], None]) -> None:
+    """Serve the results of a folder until Ctrl-C or SIGTERM; say: gets the address. Raises InputError."""
+    folder = ResultsFolder.of(results)
+    address.check()
+    listening = address.listen()
+    place = working_folder(folder.root)
+    try:
+        asyncio.run(_serve(folder, str(results), address, form, limits, listening, place, say))
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+async def _serve(
+    folder: ResultsFolder,
+    shown: str,
+    address: Address,
+    form: RunForm,
+    limits: ChildLimits,
+    listening: socket.socket,
+    place: Path,
+    say: Callable[[str], None],
+) -> None:
+    host, port = address.host, listening.getsockname()[1]
+    children = Children(limits)
+    app = Site(folder, shown, form, children, place).app()
+    guard = Guard(app, address.names, address.token, f"clustersim-{port}", door_page() if address.token else None)
+    if address.token:
+        app.router.routes.append(login(guard))
+    options: dict[str, Any] = {"lifespan": "off", "ws": "none", "http": "h11", "proxy_headers": False}
+    options |= {"log_config": None, "log_level": "error", "access_log": False, "server_header": False}
+    options |= {"limit_concurrency": CONNECTIONS, "h11_max_incomplete_event_size": HEAD}
+    config = uvicorn.Config(guard, timeout_keep_alive=5, timeout_graceful_shutdown=3, **options)
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    await _Server(config, children, lambda: say(url)).serve([listening])

@@ -1,0 +1,252 @@
+"""The pages of a server and what they ask it: results, runs under way, a form, comparisons.
+
+Pages are those of `pages/shell.py`. A report is shown in a sandbox of its own, so that no file of a folder can act as one
+of these pages. Whatever computes is a command in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from clustersim.errors import InputError
+from clustersim.pages.shell import page, policy
+from clustersim.report import store
+from clustersim.serve.children import Child, Children
+from clustersim.serve.form import RunForm, asked_names
+from clustersim.serve.guard import LOGIN, Guard
+from clustersim.serve.results import PAGE, ResultsFolder
+
+COMMON = ("words.js", "common.js", "serve.js")
+HOME = (*COMMON, "serve_children.js", "serve_form.js", "serve_home.js")
+RESULT = ("words.js", "common.js", "plot.js", "headline.js", "serve.js", "serve_children.js", "serve_result.js")
+COMPARE = ("words.js", "common.js", "stacked.js", "serve.js", "serve_compare.js")
+DOOR = (*COMMON, "serve_login.js")
+STYLES = ("base.css", "report.css", "serve.css")
+OWN = "connect-src 'self'; base-uri 'none'; form-action 'none'"
+"""What pages of the server may beside what every page may."""
+SANDBOX = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+"""Of a report: it may draw, and neither ask the server nor anyone else."""
+MOST = 8
+"""Results that are compared at once."""
+_WRITTEN = re.compile(r"^written to results/(.+)/(?: |$)", re.MULTILINE)
+_WRITERS = {"run": "report", "sweep": "explore"}
+"""The command that writes the page of a result, by the command that wrote the result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What a server shows, and to whom."""
+
+    folder: ResultsFolder
+    shown: str
+    """The folder as the user wrote it."""
+    form: RunForm
+    children: Children
+    place: Path
+    """Where runs work: a folder in which `results` leads to the folder."""
+
+    def app(self) -> Starlette:
+        """Return the application."""
+        get, post = ["GET", "HEAD"], ["POST"]
+        routes = [
+            Route("/", self.home, methods=get),
+            Route("/result/{name:path}", self.result, methods=get),
+            Route("/compare", self.compare_page, methods=get),
+            Route("/file/{name:path}/{file}", self.file, methods=get),
+            Route("/api/state", self.state, methods=get),
+            Route("/api/run", self.run, methods=post),
+            Route("/api/page", self.write_page, methods=post),
+            Route("/api/compare", self.compare, methods=post),
+            Route("/api/stop", self.stop, methods=post),
+        ]
+        return Starlette(routes=routes, exception_handlers={InputError: _wrong})
+
+    def home(self, _: Request) -> Response:
+        """Show the form, what runs, and all results."""
+        limits = self.children.limits._asdict()
+        data = {"folder": self.shown, "form": self.form.facts(), "limits": limits, "most": MOST, **self._state()}
+        return _page(f"Results in {self.shown}", HOME, data)
+
+    def result(self, request: Request) -> Response:
+        """Show a result: its three numbers, its command, its pages and files."""
+        folder = self._folder(request.path_params["name"])
+        row = self.folder.row(folder) or {}
+        files = [(name, (folder / name).stat().st_size) for name in sorted(store.NAMES) if self._has(folder, name)]
+        data = {"row": row, "files": files, "writer": _WRITERS.get(row.get("command", "")), **_answer(folder)}
+        return _page(str(row.get("name", "")), RESULT, {**data, "children": self._state()["children"]})
+
+    def compare_page(self, request: Request) -> Response:
+        """Show what differs between results, which the page asks for."""
+        names = asked_names({"results": request.query_params.getlist("of")}, MOST)
+        from clustersim.report.terminal import NAMES
+
+        return _page("Compare", COMPARE, {"results": list(names), "names": NAMES})
+
+    def file(self, request: Request) -> Response:
+        """Send a file of a result; its page is shown, all others are saved."""
+        name, file = request.path_params["name"], request.path_params["file"]
+        path = self.folder.file(name, file)
+        descriptor = _opened(path) if path else None
+        if descriptor is None:
+            raise HTTPException(404, "No such file.")
+        headers = {"Content-Length": str(os.fstat(descriptor).st_size)}
+        if file == PAGE:
+            headers["Content-Security-Policy"] = SANDBOX
+            return StreamingResponse(_chunks(descriptor), media_type="text/html", headers=headers)
+        headers["Content-Disposition"] = f'attachment; filename="{file}"'
+        return StreamingResponse(_chunks(descriptor), media_type="application/octet-stream", headers=headers)
+
+    def state(self, _: Request) -> Response:
+        """Say what there is and what runs."""
+        return JSONResponse(self._state())
+
+    async def run(self, request: Request) -> Response:
+        """Begin a run."""
+        asked = self.form.command(await _json(request))
+        return self._begun(list(asked.words), asked.shown, self.place)
+
+    async def write_page(self, request: Request) -> Response:
+        """Begin to write the page of a result."""
+        [name] = asked_names(await _json(request), 1)
+        folder = self._folder(name)
+        writer = _WRITERS.get(str((store.manifest(folder) or {}).get("command")))
+        if writer is None:
+            raise InputError(f"{name}: only runs and sweeps have a page")
+        shown = shlex.join(["clustersim", writer, f"{self.shown.rstrip('/')}/{name}"])
+        return self._begun([writer, "--", str(folder)], shown)
+
+    async def compare(self, request: Request) -> Response:
+        """Say what differs between results, and where the seconds went."""
+        names = asked_names(await _json(request), MOST)
+        folders = [str(self._folder(name)) for name in names]
+        shown = shlex.join(["clustersim", "compare", *(f"{self.shown.rstrip('/')}/{name}" for name in names)])
+        child = self._start(["compare", "--json", "--", *folders], shown)
+        await child.over.wait()
+        if child.state != "done":
+            raise InputError(child.error or "stopped")
+        return JSONResponse({**json.loads(child.out), "shown": shown})
+
+    async def stop(self, request: Request) -> Response:
+        """Stop a run, or one that waits."""
+        asked = await _json(request)
+        number = asked.get("number") if isinstance(asked, dict) else None
+        child = self.children.all.get(number) if isinstance(number, int) else None
+        if child is None:
+            raise HTTPException(404, "No such run.")
+        child.stopping.set()
+        return JSONResponse({})
+
+    def _begun(self, words: list[str], shown: str, cwd: Path | None = None) -> Response:
+        return JSONResponse({"number": self._start(words, shown, cwd).number}, 202)
+
+    def _start(self, words: list[str], shown: str, cwd: Path | None = None) -> Child:
+        if self.children.full:
+            most = self.children.limits
+            said = f"{most.at_once} run and {most.waiting} wait already; stop one, or wait for one to end."
+            raise HTTPException(429, said, {"Retry-After": "5"})
+        return self.children.start(words, shown, cwd)
+
+    def _state(self) -> dict[str, Any]:
+        asked = [one for one in list(self.children.all.values()) if one.words[0] != "compare"]
+        children = [{**one.facts, "result": self._result_of(one)} for one in reversed(asked)]
+        return {"results": self.folder.rows(), "children": children}
+
+    def _result_of(self, child: Child) -> str | None:
+        """Return the result that a command has written, by its name."""
+        if child.state != "done":
+            return None
+        if child.words[0] in _WRITERS.values():
+            return Path(child.words[-1]).relative_to(self.folder.root).as_posix()
+        found = _WRITTEN.search(child.out)
+        return found[1] if found else None
+
+    def _folder(self, name: str) -> Path:
+        found = self.folder.find(name)
+        if found is None:
+            raise HTTPException(404, "No such result.")
+        return found
+
+    def _has(self, folder: Path, file: str) -> bool:
+        return self.folder.file(folder.relative_to(self.folder.root).as_posix(), file) is not None
+
+
+def login(guard: Guard) -> Route:
+    """Return what takes the token from the page that asks for it, and gives a cookie."""
+
+    async def admit(request: Request) -> Response:
+        asked, client = await _json(request), request.client.host if request.client else ""
+        given = asked.get("token") if isinstance(asked, dict) else None
+        if guard.failures.left(client) < 1:
+            raise HTTPException(429, "Too many wrong tokens; wait a few seconds.")
+        if not isinstance(given, str) or not guard.admits(given, client):
+            raise HTTPException(401, "That is not the token.")
+        answer = JSONResponse({})
+        answer.set_cookie(guard.cookie, guard.proof, httponly=True, samesite="strict", path="/")
+        return answer
+
+    return Route(LOGIN, admit, methods=["POST"])
+
+
+def door_page() -> Response:
+    """Return the page that asks for the token."""
+    return _page("Token", DOOR, {}, 401)
+
+
+def _page(title: str, scripts: tuple[str, ...], data: Mapping[str, Any], status: int = 200) -> Response:
+    own = f"{policy(scripts, OWN)}; frame-ancestors 'none'"
+    return HTMLResponse(page(title, scripts, STYLES, data, OWN), status, {"Content-Security-Policy": own})
+
+
+def _answer(folder: Path) -> dict[str, Any]:
+    """Return the summary and the command of a run, as far as they can be read: any program may have written them."""
+    from clustersim.rerun import RunQuestion
+
+    try:
+        found = {"summary": store.read_summary(folder), "asked": RunQuestion.of(folder).command}
+        json.dumps(found, allow_nan=False)
+    except (InputError, ValueError, TypeError, AttributeError, KeyError):
+        return {}
+    return found
+
+
+async def _json(request: Request) -> Any:
+    try:
+        return json.loads(await request.body())
+    except (ValueError, RecursionError) as error:
+        raise InputError("the request is no JSON") from error
+
+
+async def _wrong(_: Request, error: Exception) -> Response:
+    return PlainTextResponse(str(error), 400)
+
+
+def _opened(path: Path) -> int | None:
+    """Open a plain file for reading; None where a link or anything else has come into its place."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _chunks(descriptor: int) -> Iterator[bytes]:
+    with os.fdopen(descriptor, "rb") as file:
+        while chunk := file.read(1 << 18):
+            yield chunk
