@@ -87,6 +87,8 @@ def _check_kind(document: Document) -> None:
         if key in document.data:
             what = "this is a topology, not a workload; the topology comes first, then the workload"
             raise document.error((key, KEY), what)
+    if document.path.endswith(".json") and not document.data.keys() & {"model_type", "model"}:
+        raise document.error((), "lacks model_type; a Hugging Face config.json has it, a workload has model")
     if "jobs" in document.data:
         raise document.error(("jobs", KEY), "this is a file of jobs, not a workload; `clustersim jobs` plays it")
 
