@@ -95,7 +95,7 @@ SOUND = CONFIGS["qwen3_30b_a3b"]
 WRONG = {
     "no type": ({"model_type": ""}, "config.json: model_type '' is not built in; known: bert, deepseek_v2,"),
     "unknown type": ({"model_type": "qwen3_mo"}, "model_type 'qwen3_mo' is not built in; did you mean 'qwen3_moe'?"),
-    "no type": ({"model_type": None}, "lacks model_type; a Hugging Face config.json has it"),
+    "without a type": ({"model_type": None}, "lacks model_type; a Hugging Face config.json has it"),
     "missing": ({"hidden_size": None}, "lacks hidden_size; a config.json of model_type 'qwen3_moe' has it"),
     "missing experts": ({"num_experts": None}, "lacks num_experts; a config.json of model_type 'qwen3_moe' has it"),
     "negative": ({"num_hidden_layers": -1}, "num_hidden_layers is -1; it must be a whole number of at least 1"),
