@@ -6,6 +6,7 @@ import re
 
 import pytest
 import typer
+from browser import browsing, needs_browser, opened
 from documents import (
     NAMES,
     PAGES,
@@ -21,6 +22,7 @@ from documents import (
     run,
 )
 from gallery import IMAGES, PICTURES
+from screenshots import MOST, RUN, SCREENSHOTS, made, written
 from yaml_reference import PAGE, reference
 
 from clustersim import plugins
@@ -61,6 +63,30 @@ def test_the_picture_of_splits_is_the_present_sweep():
 @pytest.mark.parametrize("name", PICTURES)
 def test_the_pictures_of_the_gallery_are_the_present_ones(name):
     assert (IMAGES / f"{name}.svg").read_text(encoding="utf-8") == PICTURES[name](), "run scripts/update-docs"
+
+
+@pytest.mark.parametrize("name", SCREENSHOTS)
+def test_a_picture_of_a_page_is_small_and_shown_with_words(name):
+    raw = (IMAGES / f"{name}.webp").read_bytes()
+    assert (raw[:4], raw[8:12]) == (b"RIFF", b"WEBP"), "run scripts/update-screenshots"
+    assert len(raw) <= MOST
+    shown = [
+        page
+        for page in PAGES
+        if re.search(rf"!\[[^\]]{{40,}}\]\([a-z/]*{name}\.webp\)", page.read_text(encoding="utf-8"))
+    ]
+    assert shown, "a page shows it, and says what is in it"
+
+
+@pytest.mark.slow
+@needs_browser
+def test_the_parts_of_a_report_that_pictures_show_are_there(tmp_path):
+    made(RUN, tmp_path)
+    with browsing() as browser:
+        for name, shot in SCREENSHOTS.items():
+            if shot.commands == RUN:
+                with opened(browser, tmp_path / shot.page, shot.width) as found:
+                    assert written(found.page, name, tmp_path).stat().st_size <= MOST
 
 
 def test_the_first_screen_of_the_readme_is_what_the_sweep_says():

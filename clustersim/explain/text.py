@@ -85,7 +85,13 @@ def _wins(one: Bottleneck, step: float) -> str:
 
 
 def _gain(gain: float, step: float) -> str:
-    return f" ({-100 * gain / step:+.1f} %)"
+    return f" ({_signed(-gain / step)} %)"
+
+
+def _signed(share: float) -> str:
+    """Return a change in percent; one that cannot be seen has no sign."""
+    text = f"{100 * share:+.1f}"
+    return text if float(text) else "0.0"
 
 
 def _outcomes(found: Explanation, flags: WrittenChanges, look: Look) -> Iterator[str]:
@@ -95,7 +101,7 @@ def _outcomes(found: Explanation, flags: WrittenChanges, look: Look) -> Iterator
     yield f"{'what if':<{width + 2}}  {'the step':>9}  {'change':>8}  made by"
     for place, (one, seconds) in enumerate(had):
         name = look.strong(f"{one.name:<{width}}") if place == 0 and seconds < step else f"{one.name:<{width}}"
-        change = (look.good if seconds < step else look.bad)(f"{100 * (seconds / step - 1):>+6.1f} %")
+        change = (look.good if seconds < step else look.bad)(f"{_signed(seconds / step - 1):>6} %")
         yield f"  {name}  {duration(seconds):>9}  {change}  {flags(one.changes) if one.changes else one.reason}"
     without = [one for one in found.outcomes if one.step_time is None]
     if without:

@@ -27,6 +27,7 @@ COMPUTING = "no transfer: kernels, and waiting for the host"
 LATENCY = "latency, and rates that no link decides"
 SHARING = "links shared with other transfers"
 _SLOW = 1 - 1e-9
+_ROUNDING = 1e-12  # of the step: less is what sums are off
 _SEVERAL = 16  # types of nodes at most: what more links than a sixteenth have is the rate of a type
 
 
@@ -133,7 +134,11 @@ def _by_link(path: Path, topology: Topology, limits: Iterable[Limit]) -> list[di
     rows = [_link(sorted(links), seconds, topology) for seconds, links in found.values()]
     rest = exposed.seconds - exposed.shared - math.fsum(row["path_s"] for row in rows)
     others = {COMPUTING: step - exposed.seconds, LATENCY: rest, SHARING: exposed.shared}
-    rows += [{"link": None, "what": what, "path_s": seconds} for what, seconds in others.items() if seconds]
+    rows += [
+        {"link": None, "what": what, "path_s": seconds}
+        for what, seconds in others.items()
+        if abs(seconds) > _ROUNDING * step
+    ]
     return sorted(rows, key=lambda row: -row["path_s"])
 
 

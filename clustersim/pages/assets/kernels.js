@@ -107,7 +107,7 @@ function kernels() {
     const rows = k.rows.filter((row) => row.flop > 0 && row.bytes > 0);
     if (!rows.length) return chart.replaceChildren();
     const wide = Math.max(320, Math.min(900, chart.clientWidth || 700)),
-      box = { left: 78, right: wide - 12, top: 10, bottom: 300 };
+      box = { left: 92, right: wide - 12, top: 10, bottom: 300 };
     const xs = rows.map((r) => r.flop / r.bytes),
       ys = rows.map((r) => r.flop / r.seconds),
       peak = Math.max(...k.roofs.map((r) => r.peak));

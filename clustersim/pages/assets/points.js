@@ -22,6 +22,7 @@ const TITLES = {
   kwh_per_1t_tokens: "kWh for 10^12 tokens",
   bubble_s: "bubble",
   ranks: "GPUs used",
+  gpus: "GPUs",
 };
 const title = (name) => TITLES[name] || named(name, 40).replaceAll("_", " ");
 
