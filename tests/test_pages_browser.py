@@ -1,6 +1,7 @@
 """The page of a run in a browser, from a file and with the network cut: what it says, and that hands and keys move it."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from browser import CONTRAST, SCHEMES, WIDTHS, browsing, needs_browser, opened
@@ -169,7 +170,7 @@ def test_hostile_names_are_text(chromium, result, tmp_path):
     summary["cluster"]["name"] = HOSTILE
     for link in summary["critical_path"]["by_link"]:
         link["what"] = HOSTILE
-    other = type(result)(summary, *(getattr(result, name) for name in result.__slots__[1:]))
+    other = replace(result, summary=summary)
     place = tmp_path / "hostile.html"
     place.write_text(
         run_page(other, HOSTILE, {"inputs": {HOSTILE: {"path": HOSTILE, "sha256": HOSTILE}}}), encoding="utf-8"
