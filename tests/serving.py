@@ -90,9 +90,8 @@ class Served:
 
     def processes(self) -> list[int]:
         """Return the processes that it has started and that are there."""
-        command = ["ps", "-o", "pid=", "--ppid", str(self.process.pid)]
-        found = subprocess.run(command, capture_output=True, text=True, check=False)
-        return [int(one) for one in found.stdout.split()]
+        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")
+        return [int(one) for task in tasks for one in task.read_text().split()]
 
 
 @contextmanager

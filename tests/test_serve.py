@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from serving import CLUSTER, JOB, LONG, filled, served
@@ -25,7 +26,7 @@ from clustersim.serve.form import RunForm
 from clustersim.serve.guard import Guard, RateLimiter
 from clustersim.serve.results import ResultsFolder
 
-pytestmark = [pytest.mark.skipif(os.name != "posix", reason="processes of POSIX")]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits and processes of Linux")
 TOKEN = "0123456789abcdef-token"
 SHORT = {"topology": CLUSTER, "workload": str(JOB), "set": ["predictor=roofline"], "options": {"global_batch": "12"}}
 REFUSED = "Only pages of this server may ask it."
@@ -335,6 +336,19 @@ def test_bodies_are_limited(server):
         assert sent.recv(100).startswith(b"HTTP/1.1 413")
 
 
+@pytest.mark.slow
+def test_who_says_nothing_is_not_waited_for(server):
+    """Half a request, or none, on more connections than there may be: after ten seconds all are gone."""
+    silent = [socket.create_connection(("127.0.0.1", server.port), 15) for _ in range(120)]
+    for one in silent[::2]:
+        one.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX:")
+    assert server.once("/nothing").status == 503  # too many at once
+    for one in silent:
+        with one:
+            assert one.recv(1) == b""
+    assert server.ask("/nothing").status == 404
+
+
 def test_what_is_no_request_is_refused(server):
     for body in (
         b"",
@@ -507,6 +521,7 @@ def test_a_run_has_memory(monkeypatch):
 
     monkeypatch.setattr(limited.runpy, "run_module", exhausted)
     monkeypatch.setattr(limited, "limit", lambda *_: None)
+    monkeypatch.setattr(limited, "_end_with_the_server", lambda: None)
     monkeypatch.setattr(limited.signal, "signal", lambda *_: None)
     monkeypatch.setattr(sys, "argv", ["", str(1 << 30), "9", "run"])
     with pytest.raises(
@@ -518,7 +533,7 @@ def test_a_run_has_memory(monkeypatch):
 # how it ends
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_it_ends_with_all_that_it_has_begun(tmp_path, number):
     with served(tmp_path, TMPDIR=str(tmp_path / "..")) as server:
         run = server.begin()
@@ -531,6 +546,17 @@ def test_it_ends_with_all_that_it_has_begun(tmp_path, number):
             os.kill(child, 0)
     assert list(tmp_path.iterdir()) == []
     assert not list(tmp_path.parent.glob("clustersim-serve-*"))
+
+
+def test_a_server_that_is_killed_takes_its_runs_with_it(tmp_path):
+    with served(tmp_path) as server:
+        server.wait(server.begin(), "running")
+        [child] = server.processes()
+        server.process.kill()
+        end = time.monotonic() + 10
+        while Path(f"/proc/{child}").exists():
+            assert time.monotonic() < end
+            time.sleep(0.05)
 
 
 def test_a_port_that_is_taken_is_one_sentence(call, tmp_path):

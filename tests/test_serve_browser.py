@@ -80,7 +80,7 @@ def test_a_run_from_the_form_to_its_report(chromium, server, results):
         name = page.locator(".child a").nth(1).inner_text()
         step = store.read_summary(results / name)["step_time_s"]
         assert f"{1000 * step:.1f} ms" in page.inner_text(".child")
-        assert name in page.inner_text("#results")
+        assert name in page.inner_text("#results") and page.inner_text("h1").startswith("4 results in ")
         page.click(".child a:has-text('Open the page')")
         drawn(page)
         assert "where the step goes" in page.inner_text("main").lower()

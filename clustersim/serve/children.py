@@ -83,11 +83,12 @@ class Children:
         self._slots = asyncio.Semaphore(limits.at_once)
         self._lives: set[asyncio.Task[None]] = set()
         self._count = 0
+        self._closed = False
 
     @property
     def full(self) -> bool:
-        """Whether as many run and wait as may."""
-        return len(self._lives) >= self.limits.at_once + self.limits.waiting
+        """Whether as many run and wait as may; none may once the server ends."""
+        return self._closed or len(self._lives) >= self.limits.at_once + self.limits.waiting
 
     def start(self, words: Sequence[str], shown: str, cwd: Path | None = None) -> Child:
         """Begin a command, or let it wait for its turn. Only where not `full`."""
@@ -104,6 +105,7 @@ class Children:
 
     async def close(self) -> None:
         """Stop all, and wait until none is left."""
+        self._closed = True
         for child in self.all.values():
             child.stopping.set()
         await asyncio.gather(*self._lives)
@@ -147,7 +149,7 @@ class Children:
         limits = str(self.limits.memory), str(self.limits.seconds)
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "clustersim.serve.limited", *limits, *child.words),
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             cwd=child.cwd,

@@ -40,6 +40,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Frame-Options": "DENY",
     "Cache-Control": "no-store",
+    "Connection": "close",
 }
 """Of every answer."""
 NOTHING = "default-src 'none'; frame-ancestors 'none'"
@@ -177,7 +178,7 @@ async def _body(headers: Headers, receive: Receive) -> bytes | Response:
     """Return the body of a request, or why it is refused."""
     if "transfer-encoding" not in headers and headers.get("content-length", "0") == "0":
         return b""
-    too_large = PlainTextResponse(f"Too large: at most {BODY // 1024} KiB are read.", 413, {"Connection": "close"})
+    too_large = PlainTextResponse(f"Too large: at most {BODY // 1024} KiB are read.", 413)
     length = headers.get("content-length", "0")
     if not length.isdecimal() or int(length[:12]) > BODY:
         return too_large
@@ -192,7 +193,7 @@ async def _body(headers: Headers, receive: Receive) -> bytes | Response:
                 if len(kept) > BODY:
                     return too_large
     except TimeoutError:
-        return PlainTextResponse("The request did not come to its end.", 408, {"Connection": "close"})
+        return PlainTextResponse("The request did not come to its end.", 408)
     return kept
 
 

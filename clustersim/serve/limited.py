@@ -1,13 +1,16 @@
 """`python -m clustersim.serve.limited BYTES SECONDS ARGUMENT …`: a command line of clustersim with limits of its own.
 
-The limits hold for this process, which does nothing else; where the system has none, the server's own clock stays.
+The limits hold for this process, which does nothing else; where the system has none, the server's own clock stays. Standard
+input is a pipe that the server holds: it ends with the server, however that ends, and the command with it.
 """
 
 from __future__ import annotations
 
+import os
 import runpy
 import signal
 import sys
+import threading
 from contextlib import suppress
 
 
@@ -21,11 +24,17 @@ def limit(memory: int, seconds: int) -> None:
             resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
+def _end_with_the_server() -> None:
+    os.read(0, 1)  # nothing comes, until the server has gone
+    os.kill(os.getpid(), signal.SIGINT)
+
+
 def main() -> None:
     """Run a command line of clustersim with limits."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # who started the server may have Ctrl-C ignored
     memory, seconds, *arguments = sys.argv[1:]
     limit(int(memory), int(seconds))
+    threading.Thread(target=_end_with_the_server, daemon=True).start()
     sys.argv = ["clustersim", *arguments]
     try:
         runpy.run_module("clustersim", run_name="__main__", alter_sys=True)

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import ipaddress
 import shutil
+import signal
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from clustersim.errors import InputError
 from clustersim.serve.children import ChildLimits, Children, working_folder
@@ -26,6 +28,8 @@ CONNECTIONS = 100
 """At one time; more are refused."""
 HEAD = 32 << 10
 """The most bytes of the head of a request."""
+HEAD_SECONDS = 10.0
+"""In which it must have come."""
 LEAST = 16
 """Letters of a token."""
 
@@ -84,8 +88,20 @@ class Address:
             ) from error
 
 
+class _Protocol(H11Protocol):
+    """A connection, for one request, that is closed where none comes: else whoever says nothing keeps others out."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        asyncio.get_running_loop().call_later(HEAD_SECONDS, self._close_unasked)
+
+    def _close_unasked(self) -> None:
+        if self.cycle is None:
+            self.transport.close()
+
+
 class _Server(uvicorn.Server):
-    """A server that ends quietly at Ctrl-C or SIGTERM, and its commands with it."""
+    """A server that ends quietly at Ctrl-C, SIGTERM or SIGHUP, and its commands with it."""
 
     def __init__(self, config: uvicorn.Config, children: Children, started: Callable[[], None]) -> None:
         super().__init__(config)
@@ -95,6 +111,8 @@ class _Server(uvicorn.Server):
         self.force_exit, self.should_exit = self.should_exit, True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # its terminal is closed
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.handle_exit, signal.SIGHUP, None)
         await super().startup(sockets)
         self._said()
 
@@ -131,9 +149,9 @@ async def _serve(
     guard = Guard(app, address.names, address.token, f"clustersim-{port}", door_page() if address.token else None)
     if address.token:
         app.router.routes.append(login(guard))
-    options: dict[str, Any] = {"lifespan": "off", "ws": "none", "http": "h11", "proxy_headers": False}
+    options: dict[str, Any] = {"lifespan": "off", "ws": "none", "http": _Protocol, "proxy_headers": False}
     options |= {"log_config": None, "log_level": "error", "access_log": False, "server_header": False}
     options |= {"limit_concurrency": CONNECTIONS, "h11_max_incomplete_event_size": HEAD}
-    config = uvicorn.Config(guard, timeout_keep_alive=5, timeout_graceful_shutdown=3, **options)
+    config = uvicorn.Config(guard, timeout_graceful_shutdown=3, **options)
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     await _Server(config, children, lambda: say(url)).serve([listening])

@@ -71,14 +71,15 @@ function resultsTable() {
 }
 
 const runs = section("runs", "Runs of this server", childList());
-const showRuns = () => (runs.hidden = !live.children.length);
-live.changed.push(showRuns);
-showRuns();
+const heading = el("h1", {});
+function showCounts() {
+  runs.hidden = !live.children.length;
+  heading.textContent = `${count(live.results.length, "result")} in ${named(DATA.folder.replace(/\/*$/, "/"))}`;
+}
+live.changed.push(showCounts);
+showCounts();
 shownAt(
-  head(
-    el("h1", {}, `${count(DATA.results.length, "result")} in ${named(DATA.folder.replace(/\/*$/, "/"))}`),
-    el("p", { class: "dim" }, "Training steps that were simulated: open one, compare some, or simulate another."),
-  ),
+  head(heading, el("p", { class: "dim" }, "Training steps that were simulated: open one, compare some, or simulate another.")),
   runForm(),
   runs,
   resultsTable(),

@@ -47,14 +47,15 @@ function numbers() {
 const row = DATA.row;
 const found = DATA.summary ? numbers() : null;
 const mine = (child) => child.command.endsWith(`/${row.name}`) && ACTIVE.includes(child.state);
-const title = found ? found[0] : [el("h1", {}, named(row.name, 300)), el("p", { class: "dim" }, `of clustersim ${named(row.command)}`)];
+const what =
+  row.command === "sweep"
+    ? `A sweep of ${count(row.points, "point")}${row.complete ? "" : "; it has not come to its end"}`
+    : `Of clustersim ${named(row.command)}`;
+const title = found ? found[0] : [el("h1", {}, named(row.name, 300)), el("p", { class: "dim" }, what)];
 shownAt(
   back(),
   head(title),
   found ? found[1] : null,
-  row.command === "sweep"
-    ? el("p", {}, `${count(row.points, "point")}${row.complete ? "" : "; the sweep has not come to its end"}.`)
-    : null,
   el("div", { class: "go" }, toPage(row)),
   childList(mine),
   DATA.asked
