@@ -81,6 +81,8 @@ class Plan(NamedTuple):
     """Of each rank cell, its first rank and the number of its ranks."""
     sources: Mapping[Activity, Source]
     """What the activities with kernels are made of."""
+    calls: Mapping[Activity, tuple[Collective, int]]
+    """Which collective or message the others are, and in which group cell."""
     hosts: tuple[Launcher, ...] = ()
     """What launches the kernels, by type of node."""
 
@@ -144,7 +146,8 @@ def _plan(work: Work, uses: Sequence[tuple[Family, Sequence[Collective]]], net: 
     )
     columns = role.tolist(), map(Speed, *(column.tolist() for column in speeds), apart), _cells_of(places, len(role))
     programs = [binder.program(work.scripts[own], speed, cells) for own, speed, cells in zip(*columns, strict=True)]
-    return Plan(programs, net, members, ranks.first, ranks.size, binder.activities.sources, work.hosts)
+    made = binder.activities
+    return Plan(programs, net, members, ranks.first, ranks.size, made.sources, made.calls, work.hosts)
 
 
 def _places(families: Iterable[Family], net: Network) -> dict[str, Ints]:
@@ -349,6 +352,7 @@ class Activities:
     alike: dict[tuple[object, ...], Activity] = field(default_factory=dict)
     """… and by what those take."""
     sources: dict[Activity, Source] = field(default_factory=dict)
+    calls: dict[Activity, tuple[Collective, int]] = field(default_factory=dict)
 
     def work(self, items: Steps, speed: Speed, cells: Mapping[str, int], extra: float | None = None) -> Activity:
         """Return the activity of kernels and collectives in the order given.
@@ -366,7 +370,7 @@ class Activities:
             cell = cells[call.group]
             to = self.network.variant(call, cell), cell
             carried[to], flows[call] = carried.get(to, 0.0) + size, self.network.flows(call, cell)
-        source = Source(items, speed, families, extra, flows)
+        source = Source(items, speed, families, extra, flows, cells)
         self.bound[key] = made = self.made(source).carrying(carried)
         self.sources[made] = source
         return made
@@ -412,7 +416,8 @@ class Activities:
             if alike is None:
                 alike = self.alike[key] = Activity(Segment(0.0, flow) for flow in flows)
             carried = {(self.network.variant(call, cell), cell): call.size}
-            self.bound[call, cell] = alike.over(flows, carried)
+            self.bound[call, cell] = made = alike.over(flows, carried)
+            self.calls[made] = call, cell
         return self.bound[call, cell]
 
 
@@ -426,6 +431,8 @@ class Source(NamedTuple):
     extra: float | None
     """Seconds of launches besides, where the host begins with the first; None: all is launched in time."""
     flows: Mapping[Collective, tuple[Flow, ...]]
+    cells: Mapping[str, int]
+    """The group cell of its rank, by family."""
 
     @property
     def key(self) -> tuple[object, ...]:

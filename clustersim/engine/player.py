@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from clustersim.engine.compile import Plan
+from clustersim.engine.compile import Plan, Work
 from clustersim.engine.contention import Holders
+from clustersim.engine.form import Form, Rebinding
 from clustersim.engine.graph import StepGraph, structure
 from clustersim.engine.instances import build
 from clustersim.engine.launching import Seconds
+from clustersim.engine.network import Network
 from clustersim.engine.parts import Drift
 from clustersim.engine.record import Record
 from clustersim.engine.simulate import simulate
 from clustersim.engine.static import static
 from clustersim.engine.steady import Periods, periods, steady
-from clustersim.engine.tasks import TaskKinds, Tasks
+from clustersim.engine.tasks import Retimed, TaskKinds, Tasks
 from clustersim.memo import Memo
 
 Engine = Literal["simpy", "auto", "static"]
@@ -50,7 +52,11 @@ class Compiled:
     @cached_property
     def kinds(self) -> TaskKinds:
         """Which tasks take as long as each other, whatever the job."""
-        return TaskKinds(self.plan, self.tasks)
+        return self.tasks.kinds if isinstance(self.tasks, Retimed) else TaskKinds(self.plan, self.tasks)
+
+    def rebound(self, rebinding: Rebinding) -> Compiled:
+        """Return the same for another job of one form: it loads links at the same peaks."""
+        return replace(self, plan=rebinding.plan, tasks=self.kinds.rebound(rebinding.plan, rebinding).made)
 
     def steady(self, record: Record, further: int) -> Record | None:
         """Return the record of a step with so many further periods; None when it was not steady."""
@@ -81,11 +87,13 @@ class KeptGraph(NamedTuple):
 class Graphs:
     """The graphs of the jobs of a sweep, and what was compiled for jobs of one structure: the newest, up to a number of nodes."""
 
-    __slots__ = ("compiled", "graphs", "irregular")
+    __slots__ = ("compiled", "forms", "graphs", "irregular")
 
     def __init__(self, most: int = NODES) -> None:
         self.graphs = Memo(most, lambda kept: len(kept.graph.slot))
         self.compiled = Memo(most // TASKS, lambda compiled: len(compiled.tasks))
+        self.forms = Memo(most // TASKS, lambda kept: len(kept[0].tasks))
+        """What was compiled for the first job of a form, with that."""
         self.irregular: set[Hashable] = set()
         """What tells schedules from others (`Player.rows`) that have too few microbatches to repeat themselves."""
 
@@ -117,14 +125,36 @@ class Player:
         record = self.played(found, found.kinds.timed(seconds))
         return None if record is None else (found.plan, record)
 
-    def step(self, plan: Plan, progress: Callable[[float], None] = lambda _: None) -> Record | None:
-        """Return one step of a plan that is alone on its fabric; None where the player cannot prove its times."""
+    def step(
+        self, plan: Plan, progress: Callable[[float], None] = lambda _: None, own: Form | None = None
+    ) -> Record | None:
+        """Return one step of a plan that is alone on its fabric; None where the player cannot prove its times.
+
+        own: the form of the job, if others of it may come.
+        """
         graphs = self.graphs or Graphs()
         compiled = self.compiled(plan, graphs)
         record = self.played(compiled, compiled.tasks, progress)
         if self.structure is not None and record is not None:
             graphs.compiled.keep(self.structure, compiled)
+            if own is not None:
+                graphs.forms.keep((self.rows, self.steady and self.steady.period, own.key), (compiled, own))
         return record
+
+    def alike(self, work: Work, network: Network, own: Form | None) -> tuple[Plan, Record] | None:
+        """Play what was compiled for another job of the form of this one; None where there is none, or no proof."""
+        if own is None or self.graphs is None or self.engine == "simpy":
+            return None
+        found = self.graphs.forms.get((self.rows, self.steady and self.steady.period, own.key))
+        if found is None:
+            return None
+        rebinding = Rebinding(found[0].plan, found[1], work, network, own)
+        compiled = found[0].rebound(rebinding)
+        record = self.played(compiled, compiled.tasks) if rebinding.fits else None
+        if record is None:
+            return None
+        self.graphs.compiled.keep(self.structure, compiled)
+        return compiled.plan, record
 
     def compiled(self, plan: Plan, graphs: Graphs) -> Compiled:
         """Return a plan with its graph."""

@@ -88,7 +88,7 @@ def replay(
     every = np.ones(len(asked.links), bool)
     [network] = networks(asked, folded(asked, every, fold), every)
     cells = network.cells.ranks
-    plan = Plan([], network, {}, cells.first, cells.size, {})
+    plan = Plan([], network, {}, cells.first, cells.size, {}, {})
     writer = _GraphWriter(network)
     graph = writer.written([tasks[rank] for rank in cells.first.tolist()])
     own = Tasks(graph, writer.tasks)

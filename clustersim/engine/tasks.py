@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import cache, cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, cast, overload
@@ -89,7 +90,8 @@ class TaskKinds:
     """What tasks of a plan take as long as each other, whatever the seconds of kernels."""
 
     def __init__(self, plan: Plan, tasks: Tasks) -> None:
-        self.plan, self.tasks = plan, tasks
+        self.plan, self.tasks, self.compiled = plan, tasks, tasks
+        self.rebind: Callable[[Activity], Activity] = _itself
         numbers: dict[Activity, int] = {}
         self.of: dict[Activity, int] = {}
         """Which kind each activity is."""
@@ -110,6 +112,21 @@ class TaskKinds:
         self.merged = list(merged)
         """The kinds of the activities that ranks in lock-step do together."""
 
+    def rebound(self, plan: Plan, rebind: Callable[[Activity], Activity]) -> TaskKinds:
+        """Return the same of another job of one form; rebind: returns its activity in the place of one of these."""
+        one = copy(self)
+        one.plan, one.rebind = plan, rebind
+        one.first = [(made := rebind(activity), plan.sources.get(made)) for activity, _ in self.first]
+        again = [activity for activity, _ in one.first]
+        pairs = zip(self.compiled.alike, self.of_task.tolist(), strict=True)
+        one.tasks = Tasks(self.tasks.graph, (Task(*task[:-1], again[kind]) for task, kind in pairs))
+        return one
+
+    @property
+    def made(self) -> Retimed:
+        """The tasks as they were compiled."""
+        return Retimed(self, lambda kind: self.first[kind][0])
+
     def timed(self, seconds: Sequence[Seconds], speeds: Mapping[Speed, Speed] = NO_SPEEDS) -> Retimed:
         """Return the tasks with kernels that take these seconds, on GPUs with other speeds where `speeds` has some."""
         return Retimed(self, self.making(seconds, speeds))
@@ -125,6 +142,10 @@ class TaskKinds:
             return old.timed(written.segments(source._replace(speed=speeds.get(source.speed, source.speed))))
 
         return cache(make)
+
+
+def _itself(activity: Activity) -> Activity:
+    return activity
 
 
 class SlotActivities(Sequence[Activity]):
@@ -149,7 +170,7 @@ class SlotActivities(Sequence[Activity]):
         return self.known[place]
 
     def _made(self, place: int) -> Activity:
-        kinds, alike = self.tasks.kinds, self.tasks.alike
+        kinds, alike = self.tasks.kinds, self.tasks.kinds.compiled.alike
         # one of each kind is enough: those of one kind take as long
         own = {kinds.of[one]: one for one in reversed([alike[task].activity for task in self.slots[place]])}
         return together([old.like(self.tasks.make(kind)) for kind, old in reversed(own.items())], {})
@@ -177,8 +198,8 @@ class Retimed(Tasks):
     @cached_property
     def own(self) -> list[Task]:
         """The tasks with their times."""
-        again = {old: old.like(self.made[kind]) for old, kind in self.kinds.of.items()}
-        return [Task(*task[:-1], again[task.activity]) for task in self.alike]
+        again = {old: self.kinds.rebind(old).like(self.made[kind]) for old, kind in self.kinds.of.items()}
+        return [Task(*task[:-1], again[task.activity]) for task in self.kinds.compiled.alike]
 
     @cached_property
     def times(self) -> SlotTimes:

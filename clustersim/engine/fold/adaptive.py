@@ -17,7 +17,8 @@ from clustersim.arrays import Mask
 from clustersim.engine.compile import Draft, Plan, Work, bound, draft
 from clustersim.engine.fold.refinement import Partition
 from clustersim.engine.fold.saturation import overfull
-from clustersim.engine.network import folded
+from clustersim.engine.form import form
+from clustersim.engine.network import folded, networks
 from clustersim.engine.player import SIMPY, Player
 from clustersim.engine.record import Record
 from clustersim.topology.model import Topology
@@ -70,6 +71,10 @@ def _worth(whole: Partition, kept: Mask) -> bool:
 def _simulated(
     drafted: Draft, cells: Partition, kept: Mask, progress: Callable[[float], None], player: Player
 ) -> tuple[Plan, Record] | None:
+    [work], [network] = drafted.works, networks(drafted.demand, cells, kept)
+    own = form(work, network) if player.structure is not None else None
+    if (known := player.alike(work, network, own)) is not None:
+        return known
     [planned] = bound(drafted, cells, kept)
-    record = player.step(planned, progress)
+    record = player.step(planned, progress, own)
     return None if record is None else (planned, record)

@@ -1,0 +1,76 @@
+"""Jobs of one form share what was compiled for the first: each takes what it takes where nobody was before it."""
+
+from __future__ import annotations
+
+import pytest
+from engine_cases import cluster, job
+from examples import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clustersim.errors import ClustersimError
+from clustersim.simulation import Simulator
+
+TAPERED = "{kind: fat_tree, rails: none, tiers: [{radix: 5, down: 4, oversubscription: 4}, {radix: 8}], link: {rate: 400Gb/s}}"
+EXPERTS = {"model__experts": 4, "model__topk": 2, "model__ffn": 512}
+SPLITS = st.fixed_dictionaries(
+    {
+        "parallelism__tp": st.sampled_from([1, 2, 4]),
+        "parallelism__pp": st.sampled_from([1, 2, 4]),
+        "parallelism__zero": st.sampled_from([0, 1, 3]),
+        "parallelism__schedule": st.sampled_from(["1f1b", "gpipe", "zero_bubble"]),
+        "parallelism__overlap": st.sampled_from([{}, {"grad_reduce": True, "p2p": True}]),
+    }
+)
+SIZES = st.fixed_dictionaries(
+    {
+        "training__micro_batch": st.sampled_from([1, 2, 4]),
+        "training__seq": st.sampled_from([64, 256, 4096]),
+        "training__recompute": st.sampled_from(["none", "full"]),
+        "training__global_batch": st.just(128),
+    }
+)
+
+
+def _outline(simulator, **spec):
+    try:
+        return simulator.outline(job(**spec), "auto")
+    except ClustersimError as error:
+        return str(error)
+
+
+@settings(max_examples=examples(12), deadline=None)
+@given(
+    split=SPLITS,
+    sizes=st.lists(SIZES, min_size=2, max_size=3),
+    experts=st.sampled_from([{}, EXPERTS, {**EXPERTS, "parallelism__ep": 2}]),
+    extra=st.sampled_from(["", "faults: [{gpu: 3, slowdown: 1.5}]"]),
+    tapered=st.booleans(),
+)
+def test_other_sizes_take_what_they_take_alone(split, sizes, experts, extra, tapered):
+    def fresh():
+        return Simulator(cluster(8, extra=extra, **({"fabric": TAPERED} if tapered else {})))
+
+    known = fresh()
+    for one in sizes:
+        spec = {**split, **one, **experts, "parallelism__sequence_parallel": split["parallelism__tp"] > 1}
+        assert _outline(known, **spec) == _outline(fresh(), **spec)
+
+
+@pytest.mark.parametrize("tapered", [False, True])
+def test_spans_of_other_sizes_are_those_of_their_own_graph(tapered):
+    def fresh():
+        return Simulator(cluster(8, **({"fabric": TAPERED} if tapered else {})))
+
+    def spans(simulator, size):
+        split = {"parallelism__tp": 2, "parallelism__pp": 2, "training__global_batch": 512}
+        spec = simulator.placed(job(**split, training__micro_batch=size))
+        record = simulator._quickly(spec, "auto")[2]
+        told = [(*span[:8], span.segment_ends, span.activity) for span in record.spans]
+        return [(*rest, one and (one.carried, one.segments, one.moving)) for *rest, one in told]
+
+    known = fresh()
+    for size in (1, 2, 4):
+        assert repr(spans(known, size)) == repr(spans(fresh(), size))
+    assert len(known.graphs.compiled) == 3
+    assert len(known.graphs.forms) == 1 + tapered  # of which one takes a longer step to become steady
