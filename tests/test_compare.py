@@ -41,6 +41,16 @@ def test_differences_are_the_keys_that_were_changed_and_no_default(results):
     }
 
 
+def test_results_whose_names_begin_alike_are_told_apart_above_columns(results, call):
+    names = [f"results-of-a-long-night-{split}" for split in "ab"]
+    results(names[0], "--tp", "4", "--pp", "2")
+    results(names[1], *FASTER)
+    code, out, _ = call("compare", *names)
+    first, second, *rest = out.splitlines()
+    assert (code, first.split()[:2], second.split()[:2]) == (0, ["1", names[0]], ["2", names[1]])
+    assert [line.split()[-3:] for line in rest if line.startswith("where")] == [["1", "2", "change"]] * 2
+
+
 def test_what_parts_change_adds_up_to_what_the_step_changes(results):
     found = compared([results("a", "--tp", "4", "--pp", "2"), results("b", *FASTER), results("c", "--tp", "2")])
     steps = [one.summary["step_time_s"] for one in found.results]

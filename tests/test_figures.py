@@ -79,6 +79,8 @@ def test_scaling_shows_the_best_of_each_size():
 def test_ticks_are_round_and_inside():
     assert AxisRange(0.0, 10.0).ticks(5) == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0][:6]
     assert AxisRange(0.3, 4000.0, True).ticks(9) == [1.0, 10.0, 100.0, 1000.0]
+    assert AxisRange(190.0, 1400.0, True).ticks(9) == [200.0, 500.0, 1000.0]  # less than two powers of ten
+    assert AxisRange(300.0, 700.0, True).ticks(9) == [300.0, 400.0, 500.0, 600.0, 700.0]
     assert all(0.07 <= tick <= 0.093 for tick in AxisRange(0.07, 0.093).ticks(6))
 
 

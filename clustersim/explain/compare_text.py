@@ -12,6 +12,8 @@ from clustersim.units import duration
 
 WIDE = 44
 """Letters of a value at most."""
+COLUMN = 20
+"""Letters of a name above a column at most."""
 _LEAST = 1e-4
 
 
@@ -25,11 +27,12 @@ def plain(value: object, most: int = WIDE) -> str:
 def lines(found: Comparison, strong: Emphasis = str) -> list[str]:
     """Return results beside the first as lines: the step, what differs, where the seconds went."""
     times = [one.summary["step_time_s"] for one in found.results]
-    width = max(len(plain(one.name)) for one in found.results)
-    said = []
-    for one, time in zip(found.results, times, strict=True):
+    names, labels = [plain(one.name) for one in found.results], _labels(found)
+    whole = names if labels == names else [f"{a}  {b}" for a, b in zip(labels, names, strict=True)]
+    width, said = max(map(len, whole)), []
+    for name, time in zip(whole, times, strict=True):
         change = "" if time == times[0] else f"  {100 * (time / times[0] - 1):+.1f} %"
-        said.append(f"{plain(one.name):<{width}}  {strong(duration(time))}{change}")
+        said.append(f"{name:<{width}}  {strong(duration(time))}{change}")
     return [*said, "", *_differences(found), *_seconds(found)]
 
 
@@ -67,8 +70,14 @@ def _changes(values: Sequence[float]) -> list[float]:
     return [value - values[0] for value in values[1:]]
 
 
+def _labels(found: Comparison) -> list[str]:
+    """Return what columns are called: the results' names, or numbers where these are too long to stand above a column."""
+    names = [plain(one.name) for one in found.results]
+    return names if max(map(len, names)) <= COLUMN else [str(i) for i in range(1, len(names) + 1)]
+
+
 def _head(found: Comparison) -> list[str]:
-    names = [plain(one.name, 20) for one in found.results]
+    names = _labels(found)
     return [names[0], *(cell for name in names[1:] for cell in (name, "change"))]
 
 
