@@ -1,7 +1,8 @@
 """Points of a sweep for each second of CPU: GPT-3 175B over splits, schedules and microbatches, the first time and again.
 
 The second pass asks for other clocks, so that no answer can be looked up. `--calculon FOLDER` puts a checkout of Calculon
-(calculon-ai/calculon, a closed form) beside it on the same splits. Workers play no part: CPU is what their sum would be.
+(calculon-ai/calculon, a closed form) beside it on the same splits. Workers play no part: CPU is what their sum would be. Bytecode
+is kept, as where the package is installed: what only points need is imported in the first pass.
 """
 
 from __future__ import annotations
@@ -104,6 +105,7 @@ def main() -> None:
     parser.add_argument("--engine", default="auto", choices=("auto", "simpy", "static"))
     parser.add_argument("--small", action="store_true", help="1,024 GPUs alone")
     asked = parser.parse_args()
+    sys.dont_write_bytecode = False
     clustersim("superpod_h100_128.yaml", 1024, asked.engine)
     if not asked.small:
         clustersim("fattree_3840.yaml", 30_720, asked.engine)

@@ -91,12 +91,13 @@ class Preparation:
             "_predictors",
             "_schedules",
         ),
-        *("_structures", "_written", "cluster"),
+        *("_splits", "_structures", "_written", "cluster"),
     )
 
     def __init__(self, cluster: Topology) -> None:
         self.cluster = cluster
         self._parts, self._peaks, self._moments = Memo(SPLITS), Memo(SPLITS), Memo(SPLITS)
+        self._splits = Memo(SPLITS)
         self._passes, self._bounds, self._distinct = Memo(SPLITS), Memo(SPLITS), Memo(SPLITS)
         self._layers = Memo(LAYERS)
         self._structures, self._of_jobs = Memo(SPLITS), Memo(SPLITS)
@@ -115,17 +116,22 @@ class Preparation:
 
     def parts(self, job: Job) -> StagesByPosition:
         """Return the stages of a job; those of one shape are the same objects."""
+        return self._splits.once(self.structure(job), lambda: self._parts_of_shape(job))
+
+    def _parts_of_shape(self, job: Job) -> StagesByPosition:
         # what decides neither layers nor their stages
         training = job.training.model_copy(update={"global_batch": 1})
         split = job.parallelism.model_copy(update={"dp": 1, "schedule": "1f1b"})
-        whole = split.model_copy(update={"pp": 1, "vpp": 1, "layout": None, "first_layers": None, "last_layers": None})
-
-        def layers(place: int) -> Layers:
-            question = job.model, training, whole, place
-            return self._layers.once(question, lambda: Layers(job.shard_at(place)))
+        cut = {"pp": 1, "vpp": 1, "layout": None, "first_layers": None, "last_layers": None}
 
         def found() -> StagesByPosition:
-            return tuple(stages(job, place, layers(place)) for place in range(job.positions))
+            whole = split.model_copy(update=cut)
+            each = range(job.positions)
+            alike = [
+                self._layers.once((job.model, training, whole, place), partial(Layers, job.shard_at(place)))
+                for place in each
+            ]
+            return tuple(stages(job, place, alike[place]) for place in each)
 
         return self._parts.once((job.model, training, split), found)
 

@@ -76,7 +76,9 @@ def at_rest(job: Job, stages: Sequence[Stage]) -> Memory:
 def buffers(job: Job, stages: Sequence[Stage]) -> float:
     """Return the bytes that the framework of a job keeps beside the model on the rank that holds `stages`."""
     kept = job.keeps
-    products = [k for s in stages for layer, _ in s.layers for op in layer.operators for k in _weight_gradients(op)]
+    layers = {id(layer): layer for stage in stages for layer, _ in stage.layers}.values()  # stages repeat the same ones
+    asked = layers if kept.dummy_gradients.value or kept.grouped_workspaces.value else ()
+    products = [product for layer in asked for op in layer.operators for product in _weight_gradients(op)]
     shapes = {(one.m, one.n) for one in products} if kept.dummy_gradients.value else set()
     dummies = weight_bytes(job) * sum(rows * columns for rows, columns in shapes)
     grouped = any(one.kind == "grouped_gemm" for one in products)

@@ -113,11 +113,12 @@ def _updates(tasks: Sequence[Task]) -> Mask:
 
 def _launched(tasks: Sequence[Task]) -> bool:
     """Return whether some wait for the host, which shares out what is no computation by how long kernels take."""
-    return any(task.activity.launched for task in tasks)
+    return any(one.launched for one in {task.activity.times for task in tasks})
 
 
 def _inside(tasks: Sequence[Task]) -> _Inside:
-    found = [_shares(one.activity) if one.stream == COMPUTE and one.kind not in UPDATE else {} for one in tasks]
+    known = {times: _shares(times) for times in {task.activity.times for task in tasks}}
+    found = [known[one.activity.times] if one.stream == COMPUTE and one.kind not in UPDATE else {} for one in tasks]
     names = dict.fromkeys(name for share in found for name in share)
     shares = {name: np.array([share.get(name, 0.0) for share in found]) for name in names}
     return _Inside(np.array([bool(share) for share in found], bool), shares)
