@@ -208,6 +208,16 @@ def test_gathered_parameters_are_waited_for_where_they_are_read(gather):
     assert sum(c.size for c in calls(one, "edp") if c.op == "all_gather") == 2 * stages(one)[0].experts
 
 
+def test_the_chunk_that_runs_first_has_its_parameters_gathered_first():
+    """Megatron begins with the first chunk of a rank (start_param_sync in its interleaved schedule)."""
+    flags = {"parallelism__overlap__param_gather": True, "zero": 1, "dp": 2, "pp": 2, "parallelism__vpp": 2}
+    one = job(**flags, parallelism__schedule="interleaved").place(4, 8)
+    rows = schedule("interleaved", 2, one.microbatches, 2)
+    for script, row in zip(scripts(one, stages(one), rows), rows, strict=True):
+        gathered = [line.stage for line in script.begin if isinstance(line, Launch)]
+        assert list(dict.fromkeys(gathered)) == list(dict.fromkeys(a.stage for a in row if a.letter == "F"))
+
+
 @given(st.integers(0, 100_000), st.integers(2, 64), st.floats(0, 1))
 def test_rows_are_split_without_loss(rows, n, part):
     shares = zipf_shares(n, n**part)

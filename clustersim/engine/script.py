@@ -19,7 +19,7 @@ from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import Kernel
 from clustersim.model.moe import COUNTS
 from clustersim.model.operator import Awaited, Collective, OperatorStep, Started, Steps
-from clustersim.parallel.data_parallel import first_reads, last_ready
+from clustersim.parallel.data_parallel import bucket, copied, first_reads, last_ready
 from clustersim.parallel.deepspeed import persistent
 from clustersim.parallel.fsdp import block_by_block, by_buckets
 from clustersim.parallel.host import reads_counts, reads_loss, unflattens
@@ -262,15 +262,9 @@ class _Writer:
             yield action, tuple(self.sharded(action, once=True))
 
     @property
-    def bucket(self) -> int:
-        """Parameters of a bucket; the default is Megatron's (megatron/core/distributed/distributed_data_parallel.py)."""
-        return self.job.parallelism.bucket or max(40_000_000, 1_000_000 * self.job.copies(expert=False))
-
-    @property
     def kinds(self) -> list[tuple[str, bool]]:
-        """The families over which parameters have copies, and whether it is those of experts that are spread over ranks."""
-        found = [("dp", False), ("edp", True)] if self.job.parallelism.spread else [("dp", False)]
-        return [(family, expert) for family, expert in found if self.job.copies(expert) > 1]
+        """As `copied` of the job."""
+        return copied(self.job)
 
     @property
     def gathers(self) -> bool:
@@ -300,8 +294,8 @@ class _Writer:
         marks: list[Mark] = []
         for family, expert in self.kinds:
             ready = stage.gradient_ready(expert) if action.letter == "B" else ((len(items), stage.held(expert)),)
-            for bucket in last_ready(ready, self.bucket):
-                marks += [(bucket.position, line) for line in self.reduce(family, action.stage, bucket.parameters)]
+            for one in last_ready(ready, bucket(self.job)):
+                marks += [(one.position, line) for line in self.reduce(family, action.stage, one.parameters)]
         return self.marked(action, items, marks)
 
     def reduced_at_once(self, action: Action) -> Iterator[Instruction]:
@@ -318,13 +312,14 @@ class _Writer:
         """Launch all gathers at once; the first forward pass of each stage waits for each bucket where it reads it."""
         starts: dict[str, list[Instruction]] = {family: [] for family, _ in self.kinds}
         special: dict[Action, tuple[Instruction, ...]] = {}
-        for action in {a.stage: a for a in reversed(self.row) if a.letter == "F"}.values():
+        firsts = {one.stage: one for one in reversed(self.row) if one.letter == "F"}
+        for action in reversed(firsts.values()):  # what is needed first, first
             stage = self.stages[action.stage]
             marks: list[Mark] = []
             for family, expert in self.kinds:
-                for bucket in first_reads(stage.parameters_used(expert), self.bucket):
-                    starts[family] += self.gather(family, action.stage, bucket.parameters)
-                    marks.append((bucket.position, Wait(self.sharing(family), len(starts[family]))))
+                for one in first_reads(stage.parameters_used(expert), bucket(self.job)):
+                    starts[family] += self.gather(family, action.stage, one.parameters)
+                    marks.append((one.position, Wait(self.sharing(family), len(starts[family]))))
             special[action] = (*self.take(action), *self.marked(action, stage.forward, marks), *self.give(action))
         return tuple(line for lines in starts.values() for line in lines), special
 

@@ -5,6 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from clustersim.parallel.job import Job
+
+
+def copied(job: Job) -> list[tuple[str, bool]]:
+    """Return the families over which parameters have copies, and whether it is those of experts that are spread over ranks."""
+    found = [("dp", False), ("edp", True)] if job.parallelism.spread else [("dp", False)]
+    return [(family, expert) for family, expert in found if job.copies(expert) > 1]
+
 
 class Bucket(NamedTuple):
     """Parameters whose gradients are reduced together, or that are gathered together."""
@@ -13,6 +21,11 @@ class Bucket(NamedTuple):
     """Where in a pass they are ready, or first read."""
     parameters: float
     """How many they are."""
+
+
+def bucket(job: Job) -> float:
+    """Return the parameters of a bucket; the default is Megatron's (megatron/core/distributed/distributed_data_parallel.py)."""
+    return job.parallelism.bucket or max(40_000_000, 1_000_000 * job.copies(expert=False))
 
 
 def last_ready(ready: Sequence[tuple[int, float]], size: float) -> list[Bucket]:
