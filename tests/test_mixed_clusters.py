@@ -208,7 +208,7 @@ def test_no_step_is_shorter_than_its_bound(split):
     mixed = pools((2, "h100"), (2, "b200"))
     simulator = Simulator(mixed)
     placed = simulator.placed(job(**LARGE, **split))
-    bound = LowerBounds(simulator.preparation).step(placed)
+    bound = LowerBounds(simulator.preparation).of(placed).step(placed)
     assert bound <= simulator.run(placed, ignore_memory=True).summary["step_time_s"]
 
 

@@ -2,33 +2,35 @@
 
 Let f and b be the seconds of a stage's forward and backward pass, kernels and tensor-parallel collectives at the rate that
 their protocol reaches alone, and m the microbatches. All that runs on a rank runs in turn, so a rank is busy for m times the sum
-of f + b of its stages. Its first pass waits for one forward pass of every stage before it. Its last backward pass is one of
-its lowest stage, as every other backward pass of that microbatch comes before it, and the stages before that follow with
-one each. All gradients are there before their norm is, and the norm before the update:
+of f + b of its stages. Its first pass waits for one forward pass of every stage before it, and for the parameters that are
+gathered meanwhile (`exposed.py`). Its last backward pass is one of its lowest stage, as every other backward pass of that
+microbatch comes before it, and the stages before that follow with one each. All gradients are reduced before their norm is
+taken, every norm comes before any update, and an update before its parameters are gathered:
 
-    step >= max over ranks r of (f before r + m · busy of r + b before r) + update
+    passes of r  = f before r + m · busy of r
+    gradients    = max over ranks q <= r of (passes of r + b between r and q + reduction of q)
+    step        >= gradients + norm + max over ranks of (update + gather)
 
 A message to another node takes its bytes over a NIC's rate, and a rank waits until it is away (unless `overlap.p2p`). Where a
 schedule splits backward passes, weight gradients may come last, and what follows a rank's last pass is left out. What shares
-links, gradient reductions and the host only add to it. So does a slow GPU.
+links and the host only add to it. So does a slow GPU.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Sequence
-from functools import lru_cache
-from itertools import accumulate
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.collectives.model import Group
-from clustersim.collectives.nccl.shape import shapes
-from clustersim.collectives.plan import NCCL, plan
+from clustersim.arrays import Floats
+from clustersim.errors import ClustersimError
 from clustersim.model.kernel import Kernel
-from clustersim.model.operator import Collective, Steps
+from clustersim.optimization.exposed import DataParallelSeconds, Exposed, exposed
+from clustersim.optimization.passes import LayerSteps, LeastPasses
 from clustersim.parallel.job import Job
 from clustersim.parallel.memory import at_rest
 from clustersim.parallel.optimizer import update
@@ -36,143 +38,206 @@ from clustersim.parallel.stages import Stage
 from clustersim.preparation import Preparation
 from clustersim.schedules.check import load as load_schedule
 
-SERIAL = frozenset({"grad_reduce", "param_gather", "p2p"})
-"""Kinds of overlap that leave the collectives of a pass between its kernels."""
 
-OFF = (False, None, "none")
-"""What says that a kind of overlap is not used."""
+class Pipeline(NamedTuple):
+    """Least seconds of one microbatch by pipeline rank (pp,)."""
 
-
-class PassSeconds(NamedTuple):
-    """Least seconds of a stage for one microbatch."""
-
-    forward: float
-    backward: float
+    forward: Floats
+    """Of the forward pass of its lowest stage, and the message after it."""
+    backward: Floats
+    """Of the backward pass of that stage."""
+    message: Floats
+    """Of the message after that."""
+    busy: Floats
+    """Of both passes of all its stages, with the messages that are waited for."""
 
 
 class LowerBounds:
-    """Lower bounds of jobs on one cluster; stages that are alike, and their kernels, are looked at once."""
+    """Lower bounds of jobs on one cluster; layers that are alike, and their kernels, are looked at once."""
 
     def __init__(self, preparation: Preparation) -> None:
         self.preparation = preparation
-        self._counts: dict[int, tuple[Stage, Counter[Kernel | Collective], Counter[Kernel | Collective]]] = {}
-        self._passes: dict[tuple[object, ...], PassSeconds] = {}
-        self._collectives: dict[tuple[int, Collective], float] = {}
+        self.data_parallel = DataParallelSeconds(preparation.cluster)
+        self.passes = LeastPasses(preparation)
+        self._splits: dict[tuple[object, ...], SplitBounds] = {}
+
+    def of(self, job: Job) -> SplitBounds:
+        """Return the bounds of a job and of all that differ in what `SplitBounds` share alone."""
+        zero = 3 if job.parallelism.zero == 3 else 0
+        split = job.parallelism.model_copy(update={"dp": 1, "schedule": "1f1b", "zero": zero})
+        training = job.training.model_copy(update={"global_batch": 1, "micro_batch": 1, "recompute": "none"})
+        key = job.model, training, split, job.spec.predictor, job.spec.clocks
+        if key not in self._splits:
+            self._splits[key] = SplitBounds(self, job.parallelism.pp)
+        return self._splits[key]
+
+    def learn(self, asked: Iterable[tuple[SplitBounds, Job]]) -> None:
+        """Forecast what the bounds of jobs ask for, in one call a predictor; what is wrong with one, its own bound says."""
+        found: dict[tuple[object, ...], tuple[Job, dict[int, LayerSteps], dict[Kernel, None]]] = {}
+        for own, job in asked:
+            key = job.spec.predictor, job.spec.clocks, job.training.attention
+            _, layers, kernels = found.setdefault(key, (job, {}, {}))
+            kernels.update(dict.fromkeys(kernel for part in own.updates(job).values() for kernel in part))
+            for stage in own.stages(job):
+                layers.update((id(layer), self.passes.steps(stage, layer)) for layer, _ in stage.layers)
+        for job, layers, kernels in found.values():
+            kernels.update(dict.fromkeys(kernel for one in layers.values() for kernel in one.kernels))
+            with suppress(ClustersimError):
+                self.preparation.seconds(job, tuple(kernels))
+
+
+class SplitBounds:
+    """Lower bounds of jobs that differ in global batch, micro-batch, recompute, dp, schedule, and zero below 3 alone."""
+
+    def __init__(self, bounds: LowerBounds, pp: int) -> None:
+        self.bounds, self.pp = bounds, pp
         self._parts: dict[tuple[object, ...], Sequence[Stage]] = {}
-        self._needed: dict[int, tuple[Kernel, ...]] = {}
+        self._held: list[tuple[int, int]] = []
+        self._rest: dict[tuple[int, ...], Floats] = {}
+        self._saved: dict[tuple[int, str], Floats] = {}
+        self._updates: dict[tuple[int, ...], dict[tuple[int, int], tuple[Kernel, ...]]] = {}
+        self._updating: dict[tuple[int, ...], Floats] = {}
+        self._pipelines: dict[tuple[object, ...], Pipeline] = {}
+        self._exposed: dict[tuple[object, ...], Exposed] = {}
 
     def part(self, job: Job) -> Sequence[Stage]:
         """Return the stages of a job, those of the first position of its ep groups."""
-        split = job.parallelism.model_copy(
-            update={"dp": 1, "schedule": "1f1b", "zero": 0 if job.parallelism.zero < 3 else job.parallelism.zero}
-        )
-        key = job.model, job.training.model_copy(update={"global_batch": 1}), split
-        if key not in self._parts:
-            self._parts[key] = self.preparation.parts(job)[0]
+        if (key := _microbatch(job)) not in self._parts:
+            self._parts[key] = self.bounds.preparation.parts(job)[0]
         return self._parts[key]
 
-    def _kernels(self, stage: Stage) -> tuple[Kernel, ...]:
-        if id(stage) not in self._needed:
-            both = self._counted(stage)[1:]
-            self._needed[id(stage)] = tuple({item: None for one in both for item in one if isinstance(item, Kernel)})
-        return self._needed[id(stage)]
+    def stages(self, job: Job) -> Iterable[Stage]:
+        """Return the different stages of a job."""
+        return {id(stage): stage for stage in self.part(job)}.values()
 
-    def memory(self, job: Job) -> float:
-        """Return bytes that the fullest GPU of a placed job holds at least: one microbatch, and what lies there between steps."""
-        pp = job.parallelism.pp
-        part = self.part(job)
-        lanes = {tuple(map(id, part[r::pp])): part[r::pp] for r in range(pp)}
-        return max(at_rest(job, own).total + sum(stage.saved_bytes for stage in own) for own in lanes.values())
+    def memory(self, job: Job, most: float = math.inf) -> float:
+        """Return bytes that the fullest GPU of a placed job holds at least: one microbatch, and what lies there between steps.
 
-    def kernels(self, job: Job) -> dict[Kernel, None]:
-        """Return the kernels that `step` asks for."""
-        found: dict[Kernel, None] = {}
-        for stage in {id(stage): stage for stage in self.part(job)}.values():
-            found |= dict.fromkeys(self._kernels(stage))
-        return found | dict.fromkeys(kernel for own in self._own(job) for kernel in own)
+        A larger microbatch keeps no less: where that of a smaller one is more than `most`, it is returned.
+        """
+        if (copies := _copies(job)) not in self._rest:
+            self._rest[copies] = self._at_rest(job, self.part(job))
+        size, recompute = key = job.training.micro_batch, job.training.recompute
+        if key not in self._saved:
+            smaller = (saved for (other, how), saved in self._saved.items() if other < size and how == recompute)
+            if (least := max((float((self._rest[copies] + saved).max()) for saved in smaller), default=0.0)) > most:
+                return least
+            self._saved[key] = self._activations(job, self.part(job))
+        return float((self._rest[copies] + self._saved[key]).max())
+
+    def _activations(self, job: Job, part: Sequence[Stage]) -> Floats:
+        steps = self.bounds.passes.steps
+        saved = {id(s): sum(steps(s, layer).saved * n for layer, n in s.layers) for s in self.stages(job)}
+        kept: Floats = np.array([saved[id(stage)] for stage in part]).reshape(-1, self.pp).sum(axis=0)
+        return kept
+
+    def _at_rest(self, job: Job, part: Sequence[Stage]) -> Floats:
+        lanes = [part[rank :: self.pp] for rank in range(self.pp)]
+        different = {tuple(map(id, own)): own for own in lanes}
+        rest = {key: at_rest(job, own).total for key, own in different.items()}
+        return np.array([rest[tuple(map(id, own))] for own in lanes])
+
+    def held(self, job: Job) -> list[tuple[int, int]]:
+        """Return the parameters of each pipeline rank, and those of experts among them."""
+        if not self._held:
+            part = self.part(job)
+            lanes = [part[rank :: self.pp] for rank in range(self.pp)]
+            self._held = [(sum(s.parameters for s in own), sum(s.experts for s in own)) for own in lanes]
+        return self._held
+
+    def updates(self, job: Job) -> dict[tuple[int, int], tuple[Kernel, ...]]:
+        """Return the kernels that update so many parameters, and those of experts among them, of each pipeline rank."""
+        if (key := _copies(job)) not in self._updates:
+            self._updates[key] = {one: update(job, *one) for one in set(self.held(job))}
+        return self._updates[key]
 
     def step(self, job: Job) -> float:
         """Return seconds that no step of a placed job is shorter than."""
-        own = self._own(job)
-        seconds = self.preparation.seconds(job, [kernel for one in own for kernel in one])
-        part = self.part(job)
-        stages = [self._pass(job, stage) for stage in part]
-        sends = self._sends(job, part)
-        pp, m, beside = job.parallelism.pp, job.microbatches, job.parallelism.overlap.p2p
-        fill = [0.0, *accumulate(one.forward + send.forward for one, send in zip(stages, sends, strict=True))]
-        drain = [0.0, *accumulate(one.backward + send.backward for one, send in zip(stages, sends, strict=True))]
-        whole = [sum(one) + (0.0 if beside else sum(send)) for one, send in zip(stages, sends, strict=True)]
-        split = _splits(job.parallelism.schedule, job.parallelism.vpp)
-        busy = [m * math.fsum(whole[rank::pp]) for rank in range(pp)]
-        passes = max(fill[rank] + busy[rank] + (0.0 if split else drain[rank]) for rank in range(pp))
-        ends = [math.fsum(seconds[kernel] for kernel in one) for one in own]
-        last = max(ends) if job.training.clip_gradients else min(ends)
-        return (passes + last) * (1 - 1e-9)  # sums in another order end in other digits
+        one, traffic = self.pipeline(job), self.exposed(job)
+        waits, split = not job.parallelism.overlap.p2p, splits(job.parallelism.schedule, job.parallelism.vpp)
+        done = _begun(one.forward, traffic.before) + job.microbatches * one.busy
+        if not split:
+            last = _followed(done - one.message * waits, one)
+            done, behind = last + one.message * waits, last + traffic.behind
+        if not job.parallelism.overlap.grad_reduce:
+            behind = done + traffic.behind
+        elif split:
+            behind = done
+        return self._updated(job, np.maximum(done, behind), traffic.after) * (1 - 1e-9)  # other sums, other digits
 
-    def _sends(self, job: Job, part: Sequence[Stage]) -> list[PassSeconds]:
-        """Return least seconds that the messages of a stage take to the next one and to the one before, at a NIC's rate.
+    def _updated(self, job: Job, ready: Floats, gather: Floats) -> float:
+        """Return the seconds until all parameters are updated and gathered, of ranks whose gradients are `ready`."""
+        if (key := _copies(job)) not in self._updating:
+            self._updating[key] = self._update_seconds(job)
+        norm, rest = self._updating[key]
+        ready = ready + norm
+        if job.training.clip_gradients:
+            ready = ready.max()
+        return float((ready + rest + gather).max())
 
-        Neighbours are on other nodes where a stage fills at least one; else nothing is counted.
-        """
-        cluster = self.preparation.cluster
-        nic = max(kind.facts.nic for kind in cluster.kinds)
-        if job.mesh.size // job.parallelism.pp < cluster.gpus_per_node or not nic:
-            return [PassSeconds(0.0, 0.0)] * len(part)
-        last = len(part) - 1
-        return [
-            PassSeconds(one.output_bytes / nic * (i < last), one.input_bytes / nic * (i > 0))
-            for i, one in enumerate(part)
-        ]
+    def _update_seconds(self, job: Job) -> Floats:
+        """Return the seconds to the norm of a rank's gradients, and those of the rest of its update (2, pp)."""
+        made = self.updates(job)
+        seconds = self.bounds.preparation.seconds(job, [kernel for own in made.values() for kernel in own])
+        found = {}
+        for one, own in made.items():
+            norm = next((i + 1 for i, kernel in enumerate(own) if kernel.op == "gradient_norm"), 0)
+            found[one] = [math.fsum(seconds[kernel] for kernel in part) for part in (own[:norm], own[norm:])]
+        seconds_of: Floats = np.array([found[one] for one in self.held(job)]).T
+        return seconds_of
 
-    def _own(self, job: Job) -> list[tuple[Kernel, ...]]:
-        """Return the kernels of the update, by pipeline rank; equal ones once."""
-        pp, part = job.parallelism.pp, self.part(job)
-        held = {(sum(s.parameters for s in part[r::pp]), sum(s.experts for s in part[r::pp])) for r in range(pp)}
-        return [update(job, *one) for one in held]
+    def pipeline(self, job: Job) -> Pipeline:
+        """Return the least seconds of the passes and messages of a placed job."""
+        cluster = self.bounds.preparation.cluster
+        # neighbours are on other nodes where a stage fills at least one; else messages count nothing
+        far = job.mesh.size // self.pp >= cluster.gpus_per_node
+        if (key := (far, *_microbatch(job))) not in self._pipelines:
+            part, known = (
+                self.part(job),
+                {id(stage): self.bounds.passes.seconds(job, stage) for stage in self.stages(job)},
+            )
+            passes = np.array([known[id(stage)] for stage in part])
+            nic = max(kind.facts.nic for kind in cluster.kinds)
+            sends = np.array([(one.output_bytes, one.input_bytes) for one in part]) / (nic or math.inf) * far
+            sends[-1, 0] = sends[0, 1] = 0.0
+            whole = (passes if job.parallelism.overlap.p2p else passes + sends).sum(axis=1)
+            busy = whole.reshape(-1, self.pp).sum(axis=0)
+            lowest, messages = passes[: self.pp], sends[: self.pp]
+            self._pipelines[key] = Pipeline((lowest + messages)[:, 0], lowest[:, 1], messages[:, 1], busy)
+        return self._pipelines[key]
 
-    def _pass(self, job: Job, stage: Stage) -> PassSeconds:
-        serial = not any(value not in OFF for name, value in job.parallelism.overlap if name not in SERIAL)
-        algorithm = job.parallelism.algorithms.tp
-        key = id(stage), job.spec.predictor, job.spec.clocks, serial, algorithm
-        if key not in self._passes:
-            _, *both = self._counted(stage)
-            known = self.preparation.seconds(job, self._kernels(stage))
-
-            def least(item: Kernel | Collective) -> float:
-                if isinstance(item, Kernel):
-                    return known[item]
-                alone = serial and algorithm == NCCL and item.group == "tp"
-                return self._collective(job.parallelism.tp, item) if alone else 0.0
-
-            self._passes[key] = PassSeconds(*(math.fsum(n * least(item) for item, n in one.items()) for one in both))
-        return self._passes[key]
-
-    def _counted(self, stage: Stage) -> tuple[Stage, Counter[Kernel | Collective], Counter[Kernel | Collective]]:
-        """Return how often each kernel and collective stands in the passes of a stage, which is kept with them."""
-        if id(stage) not in self._counts:
-            self._counts[id(stage)] = stage, _counter(stage.forward), _counter(stage.backward)
-        return self._counts[id(stage)]
-
-    def _collective(self, tp: int, call: Collective) -> float:
-        """Return seconds that a collective of the first tp group takes alone; NCCL's choice for others is never faster.
-
-        Of nodes of several types, the first group on each.
-        """
-        key = tp, call
-        if key not in self._collectives:
-            topology = self.preparation.cluster
-            firsts = [0] if topology.pool is None else np.unique(topology.pool, return_index=True)[1].tolist()
-            kinds, _ = shapes(topology, np.array([min(first, topology.gpus - tp) + np.arange(tp) for first in firsts]))
-            found = [plan(topology, NCCL, [kind], Group(tp, (tp,)), call) for kind in kinds]
-            self._collectives[key] = min((one.latency or 0.0) + call.size / one.rate for one in found)
-        return self._collectives[key]
+    def exposed(self, job: Job) -> Exposed:
+        """Return what data-parallel traffic adds at least to the step of a placed job."""
+        overlap = job.parallelism.overlap
+        beside = overlap.grad_reduce or overlap.param_gather
+        if (key := (*_copies(job), *(_microbatch(job) if beside else ()))) not in self._exposed:
+            elapsed = partial(self.bounds.passes.elapsed, job)
+            self._exposed[key] = exposed(job, self.part(job), elapsed, self.bounds.data_parallel)
+        return self._exposed[key]
 
 
-def _counter(steps: Steps) -> Counter[Kernel | Collective]:
-    return Counter(step for step in steps if isinstance(step, Kernel | Collective))
+def _copies(job: Job) -> tuple[int, ...]:
+    return job.parallelism.zero, job.copies(False), job.copies(True)
+
+
+def _microbatch(job: Job) -> tuple[int, str]:
+    return job.training.micro_batch, job.training.recompute
+
+
+def _begun(forward: Floats, before: Floats) -> Floats:
+    """Return when each rank begins at the earliest: after the forward passes before it, and when its parameters are there."""
+    fill = np.cumsum(forward) - forward
+    return fill + np.maximum.accumulate(before - fill)
+
+
+def _followed(last: Floats, one: Pipeline) -> Floats:
+    """Return when each rank's last backward pass ends at the earliest: after its own work, or those of all ranks behind."""
+    between = np.cumsum([0.0, *(one.backward[:-1] + one.message[1:])])
+    ends: Floats = np.maximum.accumulate((last + between)[::-1])[::-1] - between
+    return ends
 
 
 @lru_cache(maxsize=256)
-def _splits(schedule: str, chunks: int) -> bool:
+def splits(schedule: str, chunks: int) -> bool:
     """Return whether a schedule runs the gradients of weights as passes of their own."""
     return any(action.letter in "IW" for row in load_schedule(schedule, 2, 2, chunks) for action in row)

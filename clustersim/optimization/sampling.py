@@ -11,11 +11,11 @@ from typing import Any
 
 from clustersim import extras
 from clustersim.config.overrides import parted
-from clustersim.errors import InputError, OutOfMemoryError
+from clustersim.errors import InputError
 from clustersim.optimization.bound import LowerBounds
 from clustersim.optimization.search import Best, Objective, ObjectiveValue, SearchProgress, SearchResult, may_fit
 from clustersim.sweeps.evaluate import SweepInputs, evaluate
-from clustersim.sweeps.legal import allowed, in_order
+from clustersim.sweeps.legal import LegalValues, in_order
 from clustersim.sweeps.space import Point, SweepSpace
 
 SEED = 1
@@ -38,12 +38,12 @@ def sampled(
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=SEED))
-    judge = _Judge(case, wanted, top)
+    judge, legal = _Judge(case, wanted, top), LegalValues(case)
     keys = in_order(asked.auto)
     for number in range(trials):
         show(judge.simulated, trials - number)
         trial = study.ask()
-        point = _drawn(case, asked, keys, trial)
+        point = _drawn(legal, asked, keys, trial)
         value = judge.value(point) if point else None
         if value is None:
             study.tell(trial, state=optuna.trial.TrialState.PRUNED)
@@ -52,13 +52,13 @@ def sampled(
     return SearchResult(judge.best, len(judge.seen), judge.simulated, judge.bounded, judge.out)
 
 
-def _drawn(case: SweepInputs, asked: SweepSpace, keys: list[str], trial: Any) -> Point | None:
+def _drawn(legal: LegalValues, asked: SweepSpace, keys: list[str], trial: Any) -> Point | None:
     """Return the point of a trial, None where what it has leaves no legal value for another key."""
     point: Point = dict(asked.fixed)
     for key, values in asked.axes.items():
         point[key] = values[trial.suggest_int(key, 0, len(values) - 1)]
     for key in keys:
-        values = allowed(case, point, key)
+        values = legal.of(point, key)
         if not values:
             return None
         point[key] = values[min(int(trial.suggest_float(key, 0.0, 1.0) * len(values)), len(values) - 1)]
@@ -86,10 +86,10 @@ class _Judge:
     def _judged(self, point: Point) -> ObjectiveValue | None:
         try:
             least = self._least(point)
-        except OutOfMemoryError:
-            return self._out("does not fit")
         except InputError:
             return self._out("illegal")
+        if least is None:
+            return self._out("does not fit")
         if len(self.best) == self.top and least > self.best[-1].value:
             self.bounded += 1
             return least
@@ -104,12 +104,12 @@ class _Judge:
         self.best = sorted([*self.best, Best(value, point, row)], key=lambda one: one.value)[: self.top]
         return value
 
-    def _least(self, point: Point) -> ObjectiveValue:
+    def _least(self, point: Point) -> ObjectiveValue | None:
+        """Return the lower bound of what is minimized at a point, None where its memory is proved to be too much."""
         cluster = self.case.cluster(point)
         job = cluster.simulator.placed(self.case.job(point))
-        own = self.bounds.setdefault(repr(parted(point)[0]), LowerBounds(cluster.simulator.preparation))
-        may_fit(own, job, cluster)
-        return self.wanted.value(cluster, job, own.step(job))
+        own = self.bounds.setdefault(repr(parted(point)[0]), LowerBounds(cluster.simulator.preparation)).of(job)
+        return self.wanted.value(cluster, job, own.step(job)) if may_fit(own, job, cluster) else None
 
     def _out(self, why: str) -> ObjectiveValue | None:
         self.out[why] = self.out.get(why, 0) + 1

@@ -6,21 +6,21 @@ search ends when the next bound is worse than the worst of the best that are ask
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from heapq import heapify, heappop
 from typing import NamedTuple
 
 from clustersim.config.overrides import parted
-from clustersim.errors import ClustersimError, InputError, OutOfMemoryError, option
-from clustersim.model.kernel import Kernel
-from clustersim.optimization.bound import LowerBounds
+from clustersim.errors import InputError, option
+from clustersim.garbage import uncollected
+from clustersim.optimization.bound import LowerBounds, SplitBounds, splits
 from clustersim.parallel.job import Job
 from clustersim.parallel.options import KEYS
-from clustersim.report.verdicts import verdict
+from clustersim.report.verdicts import CLOSE, verdict
 from clustersim.sweeps.evaluate import Row, SweepCluster, SweepInputs, evaluate
-from clustersim.sweeps.space import Point
+from clustersim.sweeps.space import SCHEDULE, Point
 
 ObjectiveValue = tuple[float, ...]
 """What is minimized: the first number, then the next."""
@@ -28,6 +28,10 @@ SearchProgress = Callable[[int, int], None]
 """Is told how many points were simulated, and how many more could be better than what is known."""
 
 
+ZERO = KEYS["zero"]
+MICRO_BATCH = KEYS["micro_batch"]
+SHARED = {SCHEDULE: str, ZERO: int, MICRO_BATCH: int, KEYS["recompute"]: str}
+"""Keys in which points with the same `SplitBounds` may differ, and the type of their values."""
 FREE = tuple(KEYS[name] for name in ("tp", "pp", "ep", "micro_batch", "recompute", "schedule", "vpp", "zero"))
 """Keys of which all legal values are tried where nobody gives any."""
 
@@ -51,9 +55,6 @@ class Candidate(NamedTuple):
     place: int
     point: Point
     job: Job
-
-
-_Kept = tuple[int, Point, Job, SweepCluster, LowerBounds]
 
 
 class Best(NamedTuple):
@@ -124,9 +125,10 @@ def search(
 
     Raises InputError where the objective cannot be told.
     """
-    out: dict[str, int] = {}
-    heap = list(_candidates(case, points, wanted, out))
-    heapify(heap)
+    out = Counter[str]()
+    with uncollected():
+        heap = list(_candidates(case, points, wanted, out))
+        heapify(heap)
     best: list[tuple[ObjectiveValue, int, Best]] = []
     simulated = 0
     while heap and (len(best) < top or heap[0].value <= best[top - 1][0]):
@@ -144,52 +146,96 @@ def search(
     return SearchResult(reached, len(points), simulated, len(heap), out)
 
 
-def _simulated(case: SweepInputs, one: Candidate, out: dict[str, int]) -> Row | None:
+def _simulated(case: SweepInputs, one: Candidate, out: Counter[str]) -> Row | None:
     """Return the row of a candidate, None where it does not fit, which is known before anything is simulated."""
     row = evaluate(case, one.point)
     if row["status"] == "ok":
         return row
-    out[row["status"]] = out.get(row["status"], 0) + 1
+    out[row["status"]] += 1
     return None
 
 
+class _Alike(NamedTuple):
+    """Points with one lower bound, that of a job."""
+
+    places: list[int]
+    job: Job
+    cluster: SweepCluster
+    bounds: SplitBounds
+
+
 def _candidates(
-    case: SweepInputs, points: Sequence[Point], wanted: Objective, out: dict[str, int]
+    case: SweepInputs, points: Sequence[Point], wanted: Objective, out: Counter[str]
 ) -> Iterator[Candidate]:
-    """Yield the points that are legal and may fit, with their bounds."""
-    bounds: dict[str, LowerBounds] = {}
-    kept: list[_Kept] = []
+    """Yield the points that may be legal and fit, with their bounds."""
+    known: dict[str, LowerBounds] = {}
+    kept: list[_Alike] = []
+    for places in _groups(points):
+        for one in _alike(case, points, places, known, out):
+            if may_fit(one.bounds, one.job, one.cluster):
+                kept.append(one)
+            else:
+                out["does not fit"] += len(one.places)
+    for own in known.values():
+        own.learn((one.bounds, one.job) for one in kept if one.bounds.bounds is own)
+    for one in kept:
+        value = wanted.value(one.cluster, one.job, one.bounds.step(one.job))
+        for place in one.places:
+            yield Candidate(value, place, points[place], one.job)
+
+
+def _groups(points: Sequence[Point]) -> list[list[int]]:
+    """Return the places of points by all that is not in `SHARED`, those of like layers next to each other."""
+    found: dict[tuple[object, ...], list[int]] = {}
     for place, point in enumerate(points):
+        own = (key if key in SHARED and _shared(key, value) else (key, str(value)) for key, value in point.items())
+        found.setdefault(tuple(own), []).append(place)
+    return list(found.values())
+
+
+def _shared(key: str, value: object) -> bool:
+    """Return whether a value may stand in a job unread, and leaves it with the `SplitBounds` of the others."""
+    return type(value) is SHARED[key] and value != 3 if key == ZERO else type(value) is SHARED[key]
+
+
+def _alike(
+    case: SweepInputs, points: Sequence[Point], places: Sequence[int], known: dict[str, LowerBounds], out: Counter[str]
+) -> Iterator[_Alike]:
+    """Yield the points of a group by their bounds. The first legal one stands for all; others are checked when simulated."""
+    first: tuple[Job, SweepCluster, SplitBounds] | None = None
+    placed: dict[object, Job] = {}
+    found: dict[tuple[object, ...], _Alike] = {}
+    for place in places:
+        point = points[place]
         try:
-            cluster = case.cluster(point)
-            job = cluster.simulator.placed(case.job(point))
-            key = repr(parted(point)[0])
-            if key not in bounds:
-                bounds[key] = LowerBounds(cluster.simulator.preparation)
-            may_fit(bounds[key], job, cluster)
-        except OutOfMemoryError:
-            out["does not fit"] = out.get("does not fit", 0) + 1
+            first = first or _first(case, point, known)
+            job, cluster, bounds = first
+            changes = {key: point[key] for key in SHARED if key in point}
+            size, schedule = changes.pop(MICRO_BATCH, None), changes.pop(SCHEDULE, job.parallelism.schedule)
+            if size not in placed:  # dp follows from it
+                own = job if size is None else job.changed({MICRO_BATCH: size})
+                placed[size] = cluster.simulator.placed(own)
+            kind = size, splits(str(schedule), job.parallelism.vpp), *changes.values()
+            if kind not in found:
+                one = placed[size].changed({**changes, SCHEDULE: schedule})
+                found[kind] = _Alike([], one, cluster, bounds)
+            found[kind].places.append(place)
         except InputError:
-            out["illegal"] = out.get("illegal", 0) + 1
-        else:
-            kept.append((place, point, job, cluster, bounds[key]))
-    _learn(kept)
-    for place, point, job, cluster, own in kept:
-        yield Candidate(wanted.value(cluster, job, own.step(job)), place, point, job)
+            out["illegal"] += 1
+    yield from found.values()
 
 
-def may_fit(bounds: LowerBounds, job: Job, cluster: SweepCluster) -> None:
-    """Raise OutOfMemoryError where a lower bound of a job's memory is more than the GPU has."""
-    if verdict(bounds.memory(job), cluster.simulator.cluster.memory) == "does not fit":
-        raise OutOfMemoryError("a lower bound of its memory is more than the GPU has")
+def _first(case: SweepInputs, point: Point, known: dict[str, LowerBounds]) -> tuple[Job, SweepCluster, SplitBounds]:
+    """Return the job of a point, its cluster and its bounds. Raises InputError where it is illegal."""
+    job, cluster = case.job(point), case.cluster(point)
+    cluster.simulator.placed(job)
+    key = repr(parted(point)[0])
+    if key not in known:
+        known[key] = LowerBounds(cluster.simulator.preparation)
+    return job, cluster, known[key].of(job)
 
 
-def _learn(kept: Sequence[_Kept]) -> None:
-    """Forecast the kernels of all candidates of a cluster in one call a predictor and clocks."""
-    asked: dict[tuple[int, str, object], tuple[LowerBounds, Job, dict[Kernel, None]]] = {}
-    for _, _, job, _, own in kept:
-        key = id(own), job.spec.predictor, job.spec.clocks
-        asked.setdefault(key, (own, job, {}))[2].update(own.kernels(job))
-    for own, job, kernels in asked.values():
-        with suppress(ClustersimError):
-            own.preparation.seconds(job, tuple(kernels))
+def may_fit(bounds: SplitBounds, job: Job, cluster: SweepCluster) -> bool:
+    """Return whether a lower bound of a job's memory is no more than the GPU has."""
+    have = cluster.simulator.cluster.memory
+    return verdict(bounds.memory(job, (1 + CLOSE) * have), have) != "does not fit"

@@ -75,6 +75,8 @@ def at_rest(job: Job, stages: Sequence[Stage]) -> Memory:
 
 def buffers(job: Job, stages: Sequence[Stage]) -> float:
     """Return the bytes that the framework of a job keeps beside the model on the rank that holds `stages`."""
+    if not job.training.framework:
+        return 0.0
     kept = job.keeps
     layers = {id(layer): layer for stage in stages for layer, _ in stage.layers}.values()  # stages repeat the same ones
     asked = layers if kept.dummy_gradients.value or kept.grouped_workspaces.value else ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, groupby
@@ -118,15 +118,18 @@ class Stage:
 
         Those of equal layers are one object.
         """
-        parts: dict[str, Callable[[Layer], Steps]] = {
-            "F": _forward,
-            "B": lambda layer: self._pass(layer).steps,
-            "I": self._inputs,
-            "W": lambda layer: self._pass(layer).weights,
-        }
         for layer, count in self.layers if letter == "F" else reversed(self.layers):
-            part = parts[letter](layer)
+            part = self.steps(layer, letter)
             yield from ((layer, part) for _ in range(count))
+
+    def steps(self, layer: Layer, letter: str) -> Steps:
+        """Return the kernels and exchanges of one layer in a pass, as in `passes`."""
+        if letter == "F":
+            return _forward(layer)
+        if letter == "I":
+            return self._inputs(layer)
+        whole = self._pass(layer)
+        return whole.steps if letter == "B" else whole.weights
 
     def of_layer(self, layer: Layer) -> tuple[int, int]:
         """Return the parameters of one layer that all data-parallel ranks hold, and those of experts spread over them."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop
 from typing import NamedTuple
 
 from clustersim.config.overrides import parted
 from clustersim.errors import InputError
-from clustersim.model.kernel import Kernel
 from clustersim.model.parameters import parameters
 from clustersim.optimization.bound import LowerBounds
 from clustersim.parallel.flops import model_flop
@@ -25,6 +25,7 @@ from clustersim.report.verdicts import verdict
 from clustersim.sweeps.evaluate import Row, SweepInputs, evaluate
 from clustersim.sweeps.legal import legal
 from clustersim.sweeps.space import Point, SweepSpace
+from clustersim.topology.model import Topology
 
 TP, PP, DP, VPP = (f"parallelism.{name}" for name in ("tp", "pp", "dp", "vpp"))
 SCHEDULE, BATCH, MICRO_BATCH, RECOMPUTE, NODES = (
@@ -102,6 +103,8 @@ class Planner:
     """What was simulated, by point."""
     spaces: dict[str, list[SizedSplit]] = field(default_factory=dict)
     """Splits by kind of cluster."""
+    shares: dict[tuple[object, ...], Goodput] = field(default_factory=dict)
+    """Shares of progress, by nodes, GPUs, replicas and kind of checkpoints."""
     bounds: dict[str, LowerBounds] = field(default_factory=dict)
     """Lower bounds by kind of cluster, whatever the batch."""
 
@@ -128,7 +131,13 @@ class Planner:
 
     def fastest(self, asked: PlanRequest, kind: Point) -> float:
         """Return days that no cluster of a kind is faster than, of those that are looked at."""
-        return min((self._days(asked, one, one.step) for one in self.space(asked, kind)), default=math.inf)
+        return min(
+            (
+                _days(asked, one.job, one.step, self._share(asked, one.job, one.nodes))
+                for one in self.space(asked, kind)
+            ),
+            default=math.inf,
+        )
 
     def other(self, asked: PlanRequest, plan: TrainingPlan, changes: Mapping[str, object]) -> TrainingPlan | None:
         """Return the plan on a cluster with other keys, of the same nodes and split; None where that does not run."""
@@ -144,45 +153,40 @@ class Planner:
         key = repr((kind, asked.tokens, asked.days))
         shared = next((k for k in self.spaces if k.startswith(repr((kind, asked.tokens))[:-1])), key)
         if shared not in self.spaces:
-            self.spaces[key] = list(self._space(asked, kind))
+            self.spaces[key] = self._space(asked, kind)
             shared = key
         return self.spaces[shared]
 
-    def _space(self, asked: PlanRequest, kind: Point) -> Iterator[SizedSplit]:
+    def _space(self, asked: PlanRequest, kind: Point) -> list[SizedSplit]:
         one = self.case.cluster({**kind, NODES: 1}).simulator
         bounds = self.bounds.setdefault(repr(parted(kind)[0]), LowerBounds(one.preparation))
         fits = [
-            found
-            for found in self._fitting(asked, kind)
-            if verdict(bounds.memory(found.job), one.cluster.memory) != "does not fit"
+            (own, sized)
+            for own, sizes in ((bounds.of(job), sizes) for job, sizes in self._sized(asked, kind) if sizes)
+            for sized in sizes
+            if verdict(own.memory(sized.job), one.cluster.memory) != "does not fit"
         ]
-        kernels: dict[Kernel, None] = {}
-        for found in fits:
-            kernels |= bounds.kernels(found.job)
-        if fits:
-            one.preparation.seconds(fits[0].job, tuple(kernels))
-        for found in fits:
-            yield found._replace(step=bounds.step(found.job))
+        bounds.learn((own, sized.job) for own, sized in fits)
+        return [sized._replace(step=own.step(sized.job)) for own, sized in fits]
 
-    def _fitting(self, asked: PlanRequest, kind: Point) -> Iterator[SizedSplit]:
-        """Yield the splits of all numbers of nodes between the fewest and the most, each with dp written out."""
+    def _sized(self, asked: PlanRequest, kind: Point) -> Iterator[tuple[Job, list[SizedSplit]]]:
+        """Yield the legal splits, each on all numbers of nodes between the fewest and the most that it fills, dp written out."""
         node = self.case.cluster({**kind, NODES: 1}).simulator.cluster
         for point in self._splits(kind):
-            try:
+            with suppress(InputError):
                 job = self.case.job(point)
-            except InputError:
+                yield job, list(self._sizes(asked, point, job, node))
+
+    def _sizes(self, asked: PlanRequest, point: Point, job: Job, node: Topology) -> Iterator[SizedSplit]:
+        low, high = self._nodes(asked, job, node.gpus, node.gpu.matrix_peak(job.training.precision))
+        lanes = job.parallelism.lanes
+        share, uneven = divmod(job.training.global_batch, job.training.micro_batch)
+        for dp in divisors(share) if not uneven else ():
+            nodes, idle = divmod(lanes * dp, node.gpus)
+            if idle or not low <= nodes <= high:
                 continue
-            low, high = self._nodes(asked, job, node.gpus, node.gpu.matrix_peak(job.training.precision))
-            lanes = job.parallelism.tp * job.parallelism.pp
-            share, uneven = divmod(job.training.global_batch, job.training.micro_batch)
-            for dp in divisors(share) if not uneven else ():
-                nodes, idle = divmod(lanes * dp, node.gpus)
-                if idle or not low <= nodes <= high:
-                    continue
-                try:
-                    placed = job.place(lanes * dp, node.gpus)
-                except InputError:
-                    continue
+            with suppress(InputError):
+                placed = job.place(lanes * dp, node.gpus)
                 if placed.mesh.size == lanes * dp:
                     yield SizedSplit(0.0, {**point, NODES: nodes}, placed, nodes)
 
@@ -216,19 +220,19 @@ class Planner:
 
     def _least(self, asked: PlanRequest, one: SizedSplit) -> float:
         """Return what is minimized at the lower bound of a step, infinite where even that is too late or too dear."""
-        days = self._days(asked, one, one.step)
         share = self._share(asked, one.job, one.nodes)
+        days = _days(asked, one.job, one.step, share)
         cluster = self.case.cluster({**one.point, NODES: 1}).simulator.cluster
         price = self.case.costs.rent.get(cluster.gpu.name)
         hours = days * 24 * (one.nodes + share.spares) * cluster.gpus
         return _cost(asked, days, price.price * hours if price else None, one.nodes)
 
     def _share(self, asked: PlanRequest, job: Job, nodes: int) -> Goodput:
-        held = float(parameters(job.model))
-        return goodput(self.how, nodes, job.mesh.size, held, job.dp, asked.asynchronous)
-
-    def _days(self, asked: PlanRequest, one: SizedSplit, step: float) -> float:
-        return _days(asked, one.job, step, self._share(asked, one.job, one.nodes))
+        key = nodes, job.mesh.size, job.dp, asked.asynchronous
+        if key not in self.shares:
+            held = float(parameters(job.model))
+            self.shares[key] = goodput(self.how, nodes, job.mesh.size, held, job.dp, asked.asynchronous)
+        return self.shares[key]
 
     def _of(self, asked: PlanRequest, point: Point, job: Job, nodes: int, row: Row) -> TrainingPlan:
         """Return what a run with a simulated step comes to; spare nodes are paid for as the others are."""

@@ -7,13 +7,14 @@ they let through. Degrees use all GPUs of the cluster.
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from clustersim import plugins
 from clustersim.config.fields import Spec
-from clustersim.config.overrides import of_topology
+from clustersim.config.overrides import of_topology, parted
 from clustersim.config.workload import Workload
 from clustersim.errors import InputError
 from clustersim.parallel.check import expert_parallel, pipeline_parallel, tensor_parallel
@@ -33,14 +34,16 @@ def legal(case: SweepInputs, asked: SweepSpace) -> list[Point]:
 
     Raises InputError when they are too many, or when a key has no list of legal values.
     """
-    keys = in_order(asked.auto)
-    if not keys:
+    if not asked.auto:
         return asked.space()
+    values = LegalValues(case)
+    points: Iterator[Point] = iter(asked.space())
+    for key in in_order(asked.auto):
+        points = values.filled(points, key)
     found: list[Point] = []
-    for point in asked.space():
-        for one in _filled(case, point, keys):
-            found.append({key: one[key] for key in sorted(one, key=_place)})
-            bounded(len(found))
+    for point in points:
+        found.append({key: point[key] for key in _sorted(tuple(point))})
+        bounded(len(found))
     return found
 
 
@@ -53,9 +56,34 @@ def in_order(keys: Collection[str]) -> list[str]:
     return sorted(keys, key=lambda key: _ORDER.index(key) if key in _ORDER else len(_ORDER) - 2)
 
 
-def allowed(case: SweepInputs, point: Point, key: str) -> Sequence[object]:
-    """Return the legal values of a key at a point that has those before it."""
-    return _RULES[key](PointValues(case, point)) if key in _RULES else _alternatives(key)
+class LegalValues:
+    """The legal values of keys that are `auto`; what a rule finds is kept by the values of the keys that it looked at."""
+
+    def __init__(self, case: SweepInputs) -> None:
+        self.case, self.base = case, case.base
+        self._known: dict[str, dict[tuple[str, ...], dict[tuple[object, ...], Sequence[object]]]] = {}
+
+    def filled(self, points: Iterable[Point], key: str) -> Iterator[Point]:
+        """Yield points with each legal value of a key."""
+        return ({**point, key: value} for point in points for value in self.of(point, key))
+
+    def of(self, point: Point, key: str) -> Sequence[object]:
+        """Return the legal values of a key at a point that has those before it."""
+        if key not in _RULES:
+            return _alternatives(key)
+        known = self._known.setdefault(key, {})
+        for keys, answers in known.items():
+            if (found := answers.get(tuple(map(point.get, keys)))) is not None:
+                return found
+        seen = PointValues(self.case, self.base, point)
+        found = _RULES[key](seen)
+        known.setdefault(tuple(seen.keys), {})[tuple(map(point.get, seen.keys))] = found
+        return found
+
+
+@cache
+def _sorted(keys: tuple[str, ...]) -> list[str]:
+    return sorted(keys, key=_place)
 
 
 def _place(key: str) -> int:
@@ -69,43 +97,47 @@ def _check(keys: Collection[str]) -> None:
             raise InputError(f"{key}=auto: nothing says which values are legal; write a list with commas between")
 
 
-def _filled(case: SweepInputs, point: Point, keys: Sequence[str]) -> Iterator[Point]:
-    if not keys:
-        yield point
-        return
-    key, *rest = keys
-    for value in allowed(case, point, key):
-        yield from _filled(case, {**point, key: value}, rest)
-
-
 @dataclass(frozen=True, slots=True)
 class PointValues:
     """A point that is not whole yet: what the keys say that have a value, and what the workload says of the others."""
 
     case: SweepInputs
+    base: Job
     point: Point
+    keys: dict[str, None] = field(default_factory=dict)
+    """Those that were looked at."""
+
+    def __contains__(self, key: str) -> bool:
+        """Return whether the point says what a key is."""
+        self.keys[key] = None
+        return key in self.point
 
     def __call__(self, key: str) -> Any:
         """Return the value of a dotted key."""
-        if key in self.point:
+        if key in self:
             value = self.point[key]
             return int(value) if isinstance(value, str) and value.isdecimal() else _word(value)
-        found: Any = self.case.base.spec
+        found: Any = self.base.spec
         for part in key.split("."):
             found = getattr(found, part)
         return found
 
+    def having(self, key: str, value: object) -> PointValues:
+        """Return the same with a value of one more key."""
+        return replace(self, point={**self.point, key: value})
+
     def job(self, **values: object) -> Job:
         """Return the workload with the degrees of the point, and these in their place, unchecked."""
         own = {key: self(f"parallelism.{key}") for key in ("tp", "cp", "pp", "ep", "sequence_parallel", "expert_tp")}
-        split = self.case.base.parallelism.model_copy(update=own | values)
-        training = self.case.base.training.model_copy(update={"seq": int(self("training.seq"))})
-        spec = self.case.base.spec.model_copy(update={"parallelism": split, "training": training})
-        return replace(self.case.base, spec=spec)
+        split = self.base.parallelism.model_copy(update=own | values)
+        training = self.base.training.model_copy(update={"seq": int(self("training.seq"))})
+        spec = self.base.spec.model_copy(update={"parallelism": split, "training": training})
+        return replace(self.base, spec=spec)
 
     @property
     def cluster(self) -> Topology:
         """The cluster of the point."""
+        self.keys.update(dict.fromkeys(parted(self.point)[0]))
         return self.case.cluster(self.point).simulator.cluster
 
     @property
@@ -128,7 +160,7 @@ class PointValues:
     @property
     def least(self) -> int:
         """The least dp, of which all others are multiples, that holds whole experts."""
-        split = self.case.base.parallelism
+        split = self.base.parallelism
         changed = {"tp": self.tp, "cp": int(self("parallelism.cp")), "expert_tp": self("parallelism.expert_tp")}
         return least_dp(split.model_copy(update=changed), int(self("parallelism.ep")))
 
@@ -164,13 +196,13 @@ def _let_through(
 
 def _tp(seen: PointValues) -> list[int]:
     cluster, across = seen.cluster, bool(seen("parallelism.tp_across_nodes"))
-    found = [d for d in divisors(seen.case.base.model.heads) if cluster.gpus % d == 0]
+    found = [d for d in divisors(seen.base.model.heads) if cluster.gpus % d == 0]
     found = [d for d in found if across or cluster.gpus_per_node % d == 0]
     return _let_through(seen, tensor_parallel, found, "tp")
 
 
 def _pp(seen: PointValues) -> list[int]:
-    chunks = int(seen(VPP)) if VPP in seen.point else 1
+    chunks = int(seen(VPP)) if VPP in seen else 1
     dp = seen("parallelism.dp")
     inner = seen.tp * int(seen("parallelism.cp"))
     most = seen.cluster.gpus // inner // (int(dp) if isinstance(dp, int) else 1)
@@ -181,10 +213,10 @@ def _pp(seen: PointValues) -> list[int]:
 def _ep(seen: PointValues) -> list[int]:
     def whole(job: Job) -> Iterator[object]:
         yield from expert_parallel(job)
-        if not PointValues(seen.case, {**seen.point, "parallelism.ep": job.parallelism.ep}).microbatches:
+        if not seen.having("parallelism.ep", job.parallelism.ep).microbatches:
             yield "no replicas"
 
-    return _let_through(seen, whole, divisors(seen.case.base.model.experts or 1), "ep", dp="auto")
+    return _let_through(seen, whole, divisors(seen.base.model.experts or 1), "ep", dp="auto")
 
 
 def _micro_batch(seen: PointValues) -> list[int]:
@@ -236,6 +268,7 @@ _ORDER = (
 """Keys in the order in which they get their values: each rule looks at those before it."""
 
 
+@cache
 def _alternatives(key: str) -> list[object]:
     """Return the values of a key that has a few: true and false, or the words that its type lists."""
     if of_topology(key):

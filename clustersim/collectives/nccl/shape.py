@@ -177,7 +177,6 @@ def shape(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> Sh
 
 
 def _shape(topology: Topology, ranks: Ints, shares: tuple[float, ...]) -> tuple[Shape, Ints]:
-    """Return the shape of a communicator without its extra latency, and where its nodes begin."""
     if not len(ranks):
         raise InputError("a communicator needs one GPU or more; name some")
     if ranks.min() < 0 or ranks.max() >= topology.gpus:
@@ -186,6 +185,14 @@ def _shape(topology: Topology, ranks: Ints, shares: tuple[float, ...]) -> tuple[
         )
     if len(distinct(ranks)) < len(ranks):
         raise InputError("a communicator has one GPU twice; name each once")
+    return layout(topology, ranks, shares)
+
+
+def layout(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> tuple[Shape, Ints]:
+    """Return the shape of a communicator without its extra latency, and where its nodes begin; as `shape`, unchecked.
+
+    Where all nodes are of one type, ranks may be on more nodes than there are.
+    """
     node, local = np.divmod(ranks, topology.gpus_per_node)
     _, starts, at, counts = np.unique(node, return_index=True, return_inverse=True, return_counts=True)
     nodes, most = len(counts), int(counts.max())
