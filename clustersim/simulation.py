@@ -19,6 +19,7 @@ from clustersim.engine.fold.adaptive import play
 from clustersim.engine.memory import RankMemory, memory_by_rank
 from clustersim.engine.player import Engine, Graphs, Player
 from clustersim.engine.record import Record
+from clustersim.engine.script import lines
 from clustersim.engine.whole import whole
 from clustersim.errors import ClustersimError, InputError, option
 from clustersim.memo import Memo
@@ -223,7 +224,9 @@ class Simulator:
             if asked in self._unsteady or rows(job, microbatches) in self.graphs.irregular:
                 continue
             work = self.preparation.work(job, gpus, microbatches)
-            one: Engine = engine if PAYS * microbatches < job.microbatches else "static"
+            once, each = lines(work.scripts)
+            pays = PAYS * (once + each * microbatches) < once + each * job.microbatches
+            one: Engine = engine if pays else "static"
             player = Player(one, self.graphs, rows(job, microbatches), steady, asked if kept else None)
             if (found := play(work, self.cluster, fold, progress, player)) is not None:
                 return work, *found

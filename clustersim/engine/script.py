@@ -61,6 +61,15 @@ def scripts(job: Job, stages: Sequence[Stage], schedule: Schedule) -> tuple[Scri
     )
 
 
+def lines(scripts: Iterable[Script]) -> tuple[int, int]:
+    """Return how many instructions scripts have once a step, and how many for each microbatch: what a step takes to be played."""
+    once = each = 0
+    for script in scripts:
+        once += sum(map(len, (script.begin, *script.special.values(), script.finish)))
+        each += sum(map(len, script.steps.values()))
+    return once, each
+
+
 def kernels(written: Sequence[Script]) -> list[Kernel]:
     """Return the distinct kernels of all scripts, in order of appearance."""
     lines = (line for s in written for part in (*s.steps.values(), s.finish) for line in part)

@@ -59,6 +59,8 @@ def play(
         short = overfull(drafted.demand, found[0].network, found[1]) & ~kept
         if not short.any():
             return found
+        if player.engine == "static" and player.steady is not None:
+            return None  # at the times that it would prove some meet; the whole step is played instead
         kept |= short
     return _simulated(drafted, whole, every, progress, player)
 
