@@ -75,20 +75,18 @@ def _times(job: Job, found: list[KernelRow], name: str) -> Times:
     from clustersim.hardware import gpus
     from clustersim.model.kernel import Kernel
     from clustersim.plugins import named_by
-    from clustersim.predictors.clocks import applied, derate
+    from clustersim.predictors.forecasts import Forecasts
     from clustersim.predictors.load import get
-    from clustersim.predictors.uncertainty import bounds
 
     gpu = gpus.load(name)
     own = list(dict.fromkeys(row.step for row in found if isinstance(row.step, Kernel)))
     with named_by(lambda text: job.error("predictor", text)):
         predictor = get(job.spec.predictor)
-        bursts = predictor.predict(own, gpu)
-        seconds = derate(own, bursts, gpu, applied(predictor, job.spec.clocks))
-        ends = bounds(predictor, own, gpu, bursts).ends().values()
+        forecasts = Forecasts(predictor, gpu)
+        seconds, ends = forecasts.seconds(own, job.spec.clocks), forecasts.bounds(own).ends().values()
     return {
-        kernel: (one, low and one * low, high and one * high)
-        for kernel, one, (low, high) in zip(own, seconds.tolist(), ends, strict=True)
+        kernel: (seconds[kernel], low and seconds[kernel] * low, high and seconds[kernel] * high)
+        for kernel, (low, high) in zip(own, ends, strict=True)
     }
 
 

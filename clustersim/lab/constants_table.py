@@ -190,7 +190,7 @@ CONSTANTS: tuple[StatedConstant, ...] = (
     ),
     *_of(
         "predictors.kinds.neusight.gemm",
-        ("WGRAD", "", "4 % on A100, 6 to 8 % on B200", "MooreThreads/SimuMax, configs/system"),
+        ("WGRAD", "", "4 % on A100; Blackwell's are counted by bytes", "MooreThreads/SimuMax, configs/system"),
         (
             "OVERLAP",
             "",

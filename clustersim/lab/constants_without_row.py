@@ -6,7 +6,13 @@ from collections.abc import Mapping
 
 OTHER: Mapping[str, tuple[str, ...]] = {
     "a definition, a unit or a count of operations": (
-        *("hardware.constants.BYTES", "single_gpu.tensor.BYTES", "single_gpu.memory.MOMENTS", "single_gpu.opt.OFFSET"),
+        *(
+            "predictors.sums.WIDTH",
+            "hardware.constants.BYTES",
+            "single_gpu.tensor.BYTES",
+            "single_gpu.memory.MOMENTS",
+            "single_gpu.opt.OFFSET",
+        ),
         *("model.elementwise.FORWARD", "model.elementwise.BACKWARD", "model.elementwise.KEPT"),
         *("collectives.nccl.constants.US", "collectives.nccl.constants.GB", "collectives.nccl.request._SCALE"),
         *(

@@ -13,6 +13,7 @@ from clustersim.predictors.base import Predictor
 from clustersim.predictors.classes import route
 from clustersim.predictors.clocks import Clocks, applied, derate
 from clustersim.predictors.features import columns
+from clustersim.predictors.sums import apart
 from clustersim.predictors.uncertainty import Bounds
 
 KERNELS, CLOCKS = 50_000, 8
@@ -20,10 +21,11 @@ KERNELS, CLOCKS = 50_000, 8
 
 
 class KnownKernel(NamedTuple):
-    """Seconds of a kernel in a short burst (of one, where several are launched), its class, and between what measured / forecast
-    lies."""
+    """Seconds of a kernel in a short burst (of one, where several are launched), without those of further sums, its class, and
+    between what measured / forecast lies."""
 
     burst: float
+    sums: float
     name: str
     low: float
     high: float
@@ -50,9 +52,9 @@ class Forecasts:
             # all that are known, as those of the next point are likely among them
             known = self._seconds.setdefault(clocks, {})
             new = [kernel for kernel in self.known if kernel not in known]
-            bursts = np.array([self.known[kernel].burst for kernel in new])
-            launched, often = (list(part) for part in zip(*map(one_of, new), strict=True)) if new else ([], [])
-            times = np.array(often) * derate(launched, bursts, self.gpu, clocks)
+            bursts, sums = np.array([self.known[kernel][:2] for kernel in new]).reshape(-1, 2).T
+            often = np.array([one_of(kernel)[1] for kernel in new])
+            times = often * (derate([self._launched(kernel)[0] for kernel in new], bursts, self.gpu, clocks) + sums)
             known.update(zip(new, times.tolist(), strict=True))
         return known
 
@@ -63,6 +65,11 @@ class Forecasts:
         low, high = np.array([(one.low, one.high) for one in found]).reshape(-1, 2).T
         return Bounds(tuple(kernels), tuple(one.name for one in found), low, high)
 
+    def _launched(self, kernel: Kernel) -> tuple[Kernel, float]:
+        """Return the kernel that is launched, and the seconds of its sums beside it; bounds at datasheet rates hold them."""
+        one = one_of(kernel)[0]
+        return apart(one, self.gpu) if self.predictor.burst else (one, 0.0)
+
     def _learn(self, kernels: Iterable[Kernel]) -> None:
         """Forecast those that are not known, in one call."""
         new = [kernel for kernel in dict.fromkeys(kernels) if kernel not in self.known]
@@ -71,9 +78,9 @@ class Forecasts:
             new = list(dict.fromkeys(kernels))
         if not new:
             return
-        launched = [one_of(kernel)[0] for kernel in new]
+        launched, sums = (list(part) for part in zip(*map(self._launched, new), strict=True))
         bursts = self.predictor.predict(launched, self.gpu)
         low, high = self.predictor.interval(launched, self.gpu, bursts)
         names = route(columns(launched))
-        ends = (bursts.tolist(), names.tolist(), low.tolist(), high.tolist())
+        ends = (bursts.tolist(), sums, names.tolist(), low.tolist(), high.tolist())
         self.known.update(zip(new, map(KnownKernel._make, zip(*ends, strict=True)), strict=True))

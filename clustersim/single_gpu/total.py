@@ -7,15 +7,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
-from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.hardware.constants import CALL, PRODUCT_CALL, VIEW_CALL
 from clustersim.model.kernel import Kernel
 from clustersim.parallel.host import LaunchQueue
 from clustersim.predictors.base import Predictor
-from clustersim.predictors.clocks import Clocks, applied, derate
+from clustersim.predictors.clocks import Clocks
+from clustersim.predictors.forecasts import Forecasts
 from clustersim.single_gpu.fuse import apart
 from clustersim.single_gpu.model import Graph, OperatorCall, PassPhase
 
@@ -57,9 +55,7 @@ def total(graph: Graph, predictor: Predictor, gpu: Gpu, eager: bool = True, cloc
     counts: dict[Kernel, int] = {}
     for kernel in graph.kernels:
         counts[kernel] = counts.get(kernel, 0) + 1
-    distinct, rates = list(counts), applied(predictor, clocks)
-    seconds: Floats = derate(distinct, predictor.predict(distinct, gpu), gpu, rates) if counts else np.zeros(0)
-    each = dict(zip(counts, seconds.tolist(), strict=True))
+    each = Forecasts(predictor, gpu).seconds(list(counts), clocks) if counts else {}
     parts = tuple(_part(phase, nodes, each) for phase in PHASES if (nodes := _of(graph, phase)))
     kernels = tuple((kernel, count, each[kernel]) for kernel, count in counts.items())
     waits, first = _waits(graph.nodes, each) if eager else (0.0, 0)
@@ -77,7 +73,7 @@ def _of(graph: Graph, phase: PassPhase) -> list[OperatorCall]:
     return [node for node in graph.nodes if node.phase == phase]
 
 
-def _part(phase: PassPhase, nodes: Sequence[OperatorCall], each: dict[Kernel, float]) -> PhaseTime:
+def _part(phase: PassPhase, nodes: Sequence[OperatorCall], each: Mapping[Kernel, float]) -> PhaseTime:
     kernels = [kernel for node in nodes for kernel in node.kernels]
     return PhaseTime(phase, math.fsum(each[kernel] for kernel in kernels), math.fsum(map(cpu, nodes)), len(kernels))
 

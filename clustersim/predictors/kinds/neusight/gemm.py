@@ -27,6 +27,7 @@ from clustersim.predictors.features import Columns, Flags, peak
 from clustersim.predictors.kinds.neusight.attainable import share_in_tile, table_slowdown
 from clustersim.predictors.kinds.neusight.cores import cores
 from clustersim.predictors.mlp import Parameters
+from clustersim.predictors.sums import shown
 
 SPLITS = (1, 2, 4)
 LEAST = 256
@@ -34,8 +35,8 @@ LEAST = 256
 CANDIDATES = 81
 """Most that an architecture has: tiles times splits."""
 WGRAD = 1.05
-"""Time of a weight-gradient product that is added to fp32 gradients, over that of a forward one of the same bytes: its operands
-lie transposed. 4 % on A100 and 6 to 8 % on B200 (MooreThreads/SimuMax, configs/system)."""
+"""Time of a weight-gradient product that is added to fp32 gradients, over that of a forward one of the same bytes: 4 % on A100
+(MooreThreads/SimuMax, configs/system). On Blackwell sums are counted by their bytes (predictors/sums.py)."""
 CLOCK = 1.9e9
 """The clock, in Hz, at which the learned start of a kernel counts."""
 OVERLAP = 6.0, 1.6
@@ -108,7 +109,7 @@ def uniform(table: Columns, gpu: Gpu) -> dict[str, Floats]:
     shape, size = cores(gpu, dtype, str(table.kind[0])), table.size[:1]
     rate = peak(table, gpu)[:1] / gpu.sms * share_in_tile(gpu, dtype)
     return _grid(table, gpu.sms, shape.tiles, shape.asynchronous) | {
-        "flop": 2 / rate * np.where((table.op == "wgrad") & (units(dtype) == "tensor"), WGRAD, 1.0),
+        "flop": 2 / rate * np.where((table.op == "wgrad") & (units(dtype) == "tensor") & (not shown(gpu)), WGRAD, 1.0),
         "fetch": size / gpu.clock,
         "clock": np.array([1 / gpu.clock]),
         "asynchronous": np.array([float(shape.asynchronous)]),
