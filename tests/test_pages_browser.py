@@ -164,6 +164,28 @@ def test_it_prints_in_light_colours_without_controls(chromium, report):
         assert pdf.startswith(b"%PDF") and len(pdf) > 20_000
 
 
+def test_paper_has_every_row_and_no_button(chromium, tmp_path):
+    """On a screen 17 rows are seen at once, and the picture scrolls."""
+    every = simulate("topologies/hgx_h100_8.yaml", "workloads/gpt2_large.yaml", {"parallelism.pp": 4}, fold=False)
+    wider = simulate(
+        "topologies/rail_optimized.yaml",
+        "workloads/gpt2_large.yaml",
+        {"cluster.nodes": 4, "parallelism.pp": 4},
+        fold=False,
+    )
+    for result, rows in ((every, 8), (wider, 32)):
+        place = tmp_path / f"{rows}.html"
+        place.write_text(run_page(result, "clustersim run", {}), encoding="utf-8")
+        with opened(chromium, place, width=800) as found:
+            screen = found.page.locator("#stage canvas").bounding_box()["height"]
+            found.page.emulate_media(media="print")
+            found.page.wait_for_timeout(100)
+            paper = found.page.locator("#stage canvas").bounding_box()["height"]
+            assert paper == screen if rows == 8 else paper > 1.7 * screen
+            assert paper >= 40 * rows
+            assert found.page.locator("button:visible:not(th button)").count() == 0
+
+
 def test_hostile_names_are_text(chromium, result, tmp_path):
     summary = json.loads(json.dumps(result.summary))
     summary |= {"name": HOSTILE, "warnings": [HOSTILE], "not_modelled": [HOSTILE]}

@@ -157,6 +157,7 @@ function themeButton() {
   return button;
 }
 let screenTheme = null;
+const onPaper = () => screenTheme !== null;
 function forPaper(printing) {
   const root = document.documentElement;
   if (printing && screenTheme === null) {

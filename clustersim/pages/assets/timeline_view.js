@@ -4,7 +4,8 @@ const ROW = 40; // pixels of a row, with its passes above and its links' lane be
 const PASS = 21;
 const LANE = 6;
 const AXIS = DATA.timeline.fold ? 52 : 30;
-const MOST_HIGH = 710;
+const MOST_HIGH = 710; // on a screen, where it scrolls; on paper it is a page or two
+const MOST_PRINTED = 2000;
 const MOST_PASSES = 400000; // that are drawn unfolded
 
 class TimelineView {
@@ -112,7 +113,7 @@ class TimelineView {
     const ratio = Math.min(devicePixelRatio || 1, 2);
     this.width = Math.max(280, this.stage.clientWidth || 1000);
     this.left = this.width < 640 ? 64 : 120;
-    this.height = Math.min(MOST_HIGH, this.total);
+    this.height = Math.min(onPaper() ? MOST_PRINTED : MOST_HIGH, this.total);
     const [wide, high] = [Math.round(this.width * ratio), Math.round(this.height * ratio)];
     if (this.canvas.width !== wide || this.canvas.height !== high) {
       this.canvas.width = wide;
@@ -120,7 +121,7 @@ class TimelineView {
       this.canvas.style.width = `${this.width}px`;
       this.canvas.style.height = `${this.height}px`;
     }
-    this.spacer.style.height = `${this.total - this.height}px`;
+    this.spacer.style.height = onPaper() ? 0 : `${this.total - this.height}px`;
     this.pen.setTransform(ratio, 0, 0, ratio, 0, 0);
   }
   draw() {
