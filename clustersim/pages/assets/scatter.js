@@ -49,7 +49,7 @@ function scatter() {
     pen.fillStyle = styled("--ink");
     pen.lineWidth = 1;
     pen.textAlign = "center";
-    for (const value of x.ticks(Math.floor((box.right - box.left) / 90))) {
+    for (const value of x.ticks(Math.max(4, Math.floor((box.right - box.left) / 90)))) {
       line(pen, x(value), box.top, x(value), box.bottom);
       pen.fillText(a.words(value), x(value), box.bottom + 13);
     }
