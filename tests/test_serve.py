@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -13,6 +14,8 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from serving import CLUSTER, JOB, LONG, filled, served
 
 pytest.importorskip("uvicorn", reason='no uvicorn here; pip install "clustersim[serve]"')
@@ -21,10 +24,11 @@ from clustersim import extras
 from clustersim.errors import InputError
 from clustersim.report import store
 from clustersim.serve import limited
-from clustersim.serve.children import SECRET, _environment
+from clustersim.serve.children import SECRET, ChildLimits, Children, _environment
 from clustersim.serve.form import RunForm
-from clustersim.serve.guard import Guard, RateLimiter
+from clustersim.serve.guard import LOOPBACK, Guard, RateLimiter
 from clustersim.serve.results import ResultsFolder
+from clustersim.serve.site import Site, login
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits and processes of Linux")
 TOKEN = "0123456789abcdef-token"
@@ -364,6 +368,95 @@ def test_what_is_no_request_is_refused(server):
         assert server.ask("/api/compare", {"results": names}).status == 400
     for number in (None, "1", -1, 99, [1], {}):
         assert server.ask("/api/stop", {"number": number}).status in (400, 404)
+
+
+WORDS = (
+    "/",
+    "..",
+    "%2e",
+    "file",
+    "result",
+    "api",
+    "run",
+    "one",
+    "deep",
+    "compare",
+    "summary.json",
+    "report.html",
+    "\0",
+    "\\",
+    "é",
+    "\udc80",
+)
+PATHS = (
+    "/",
+    "/api/run",
+    "/api/page",
+    "/api/compare",
+    "/api/stop",
+    "/api/state",
+    "/login",
+    "/compare",
+    "/result/one",
+    "/file/one/summary.json",
+)
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters(), max_size=8)
+    | st.sampled_from(["one", CLUSTER, "tp=2"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["tp", "number", "x"]), inner, max_size=2)
+    ),
+    max_leaves=5,
+)
+KEYS = ("topology", "workload", "options", "set", "results", "number", "token")
+
+
+@given(
+    method=st.sampled_from(["GET", "POST", "HEAD", "PUT"]),
+    path=st.sampled_from(PATHS) | st.lists(st.sampled_from(WORDS), max_size=6).map(lambda words: "/" + "".join(words)),
+    query=st.sampled_from([b"", b"of=one&of=x", b"of=%ff&of=%00", b"=&&of"]),
+    body=st.dictionaries(st.sampled_from(KEYS), VALUES).map(lambda body: json.dumps(body).encode())
+    | st.binary(max_size=30),
+    header=st.sampled_from(["cookie", "authorization", "origin", "range", "accept", "x"]),
+    value=st.binary(max_size=20) | st.sampled_from([b"Bearer \xff", b"bytes=1-2", b"http://localhost", b"text/html"]),
+    token=st.sampled_from(["", TOKEN]),
+)
+def test_nothing_that_is_asked_is_an_error_of_the_server(results, method, path, query, body, header, value, token):
+    """Whatever is sent, the answer is one that is meant; and what lies beside the folder is in none."""
+    children = Children(ChildLimits(0, 0, 0, 0))  # no run may begin
+    app = Site(ResultsFolder.of(results), "results", RunForm.of((), ()), children, results).app()
+    guard = Guard(app, LOOPBACK, token)
+    app.router.routes.append(login(guard))
+    sent = [
+        ("host", b"localhost"),
+        ("content-type", b"application/json"),
+        ("content-length", b"%d" % len(body)),
+        (header, value),
+    ]
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "query_string": query,
+        "client": ("::1", 1),
+        "root_path": "",
+    }
+    scope |= {"headers": [(name.encode(), text) for name, text in sent], "scheme": "http", "server": ("localhost", 80)}
+    asked, answered = [{"type": "http.request", "body": body}], []
+
+    async def receive():
+        return asked.pop() if asked else await asyncio.sleep(60)
+
+    async def send(message):
+        answered.append(message)
+
+    asyncio.run(guard(scope, receive, send))
+    assert answered[0]["status"] in (200, 400, 401, 403, 404, 405, 429)
+    assert b"SECRET" not in b"".join(message.get("body", b"") for message in answered)
 
 
 # what a form may say

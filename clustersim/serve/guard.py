@@ -142,13 +142,13 @@ class Guard:
         kind, _, given = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
             return self.admits(given.strip(), client)
-        return hmac.compare_digest(_cookies(headers).get(self.cookie, "").encode(), self.proof.encode())
+        return hmac.compare_digest(_cookies(headers).get(self.cookie, "").encode(errors="replace"), self.proof.encode())
 
     def admits(self, given: str, client: str) -> bool:
         """Return whether a token is right; who was wrong too often has to wait. It takes the same time for any token."""
         if self.failures.left(client) < 1:
             return False
-        right = hmac.compare_digest(given.encode(), self.token.encode())
+        right = hmac.compare_digest(given.encode(errors="replace"), self.token.encode())
         if not right:
             self.failures.count(client)
         return right

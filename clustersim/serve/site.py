@@ -73,7 +73,9 @@ class Site:
             Route("/api/compare", self.compare, methods=post),
             Route("/api/stop", self.stop, methods=post),
         ]
-        return Starlette(routes=routes, exception_handlers={InputError: _wrong})
+        made = Starlette(routes=routes, exception_handlers={InputError: _wrong})
+        made.router.redirect_slashes = False
+        return made
 
     def home(self, _: Request) -> Response:
         """Show the form, what runs, and all results."""
