@@ -24,7 +24,7 @@ CAPACITY = np.full(LINKS, 10.0)
 def graph(nodes):
     """Return a graph from its nodes as (predecessor, other predecessor, slot), the begin of the step being node 0."""
     a, b, slot = ([0, *column] for column in zip(*nodes, strict=True))
-    return StepGraph(a, b, [-1, *slot[1:]], (), (), None, None, None, 1)
+    return StepGraph(tuple(map(np.array, (a, b, [-1, *slot[1:]]))), (), (), None, None, None, 1)
 
 
 def played(graph, activities):

@@ -76,9 +76,8 @@ class Labels(NamedTuple):
 class StepGraph:
     """All nodes of a step, and what ranks do and wait for at them."""
 
-    a: list[int]
-    b: list[int]
-    slot: list[int]
+    arrays: tuple[Ints, Ints, Ints]
+    """The columns `a`, `b` and `slot` of all nodes."""
     slots: tuple[tuple[int, ...], ...]
     """The tasks of each slot, one of each rank that takes part, by their place in `tasks`."""
     tasks: tuple[tuple[int, TemplateKey, int], ...]
@@ -89,10 +88,26 @@ class StepGraph:
     """By node."""
     ranks: int
 
+    def __len__(self) -> int:
+        return len(self.arrays[0])
+
     @cached_property
-    def arrays(self) -> tuple[Ints, Ints, Ints]:
-        """The columns `a`, `b` and `slot` as arrays."""
-        return np.array(self.a), np.array(self.b), np.array(self.slot)
+    def a(self) -> list[int]:
+        """The first predecessor of each node, for who goes from node to node."""
+        found: list[int] = self.arrays[0].tolist()
+        return found
+
+    @cached_property
+    def b(self) -> list[int]:
+        """The second one."""
+        found: list[int] = self.arrays[1].tolist()
+        return found
+
+    @cached_property
+    def slot(self) -> list[int]:
+        """The slot of each node, JOIN where it has none."""
+        found: list[int] = self.arrays[2].tolist()
+        return found
 
     def starts(self, ends: Floats) -> Floats:
         """Return when nodes begin, given when they end."""
@@ -118,12 +133,12 @@ class StepGraph:
     def by_node(self) -> tuple[Ints, Ints]:
         """The rows of `occurrences` in the order of their nodes, and where those of each node begin there."""
         order = np.argsort(self.occurrences.node, kind="stable")
-        return order, np.searchsorted(self.occurrences.node[order], np.arange(len(self.slot) + 1))
+        return order, np.searchsorted(self.occurrences.node[order], np.arange(len(self) + 1))
 
     @cached_property
     def after(self) -> list[list[int]]:
         """The successors of each node, twice where it is both of its predecessors."""
-        before, count = np.concatenate(self.arrays[:2]), len(self.slot)
+        before, count = np.concatenate(self.arrays[:2]), len(self)
         order = np.argsort(before, kind="stable")
         start = np.searchsorted(before[order], np.arange(count + 1)).tolist()
         following = (order % count).tolist()

@@ -254,16 +254,14 @@ class _Instances:
             raise self.stuck(*columns[3:5, left[0]].tolist())
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
-        a, b, slot = columns[:3, order]
+        a, b, slot, *told = columns.take(order, axis=1)  # which has rows of its own, and columns[:, order] has not
         return StepGraph(
-            place[a].tolist(),
-            place[b].tolist(),
-            slot.tolist(),
+            (place[a], place[b], slot),
             tuple(self.numbers.slots),
             tuple(self.numbers.tasks),
             self.occurrences(place),
             self.waits(place),
-            Labels(*columns[3:, order]),
+            Labels(*told),
             ranks,
         )
 

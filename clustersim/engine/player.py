@@ -90,7 +90,7 @@ class Graphs:
     __slots__ = ("compiled", "forms", "graphs", "irregular")
 
     def __init__(self, most: int = NODES) -> None:
-        self.graphs = Memo(most, lambda kept: len(kept.graph.slot))
+        self.graphs = Memo(most, lambda kept: len(kept.graph))
         self.compiled = Memo(most // TASKS, lambda compiled: len(compiled.tasks))
         self.forms = Memo(most // TASKS, lambda kept: len(kept[0].tasks))
         """What was compiled for the first job of a form, with that."""

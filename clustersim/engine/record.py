@@ -104,7 +104,7 @@ class Record:
 
     def before(self, node: int) -> int:
         """Return the node that one waited for: of its two predecessors the one that ended later, the first if none did."""
-        one, other = self.graph.a[node], self.graph.b[node]
+        one, other = (column.item(node) for column in self.graph.arrays[:2])
         first, second = self.ends.item(one), self.ends.item(other)
         late = self.skipped.lateness if self.skipped else None
         if late is not None and late.joined.item(node):

@@ -192,13 +192,11 @@ class _GraphWriter:
             raise SimulationError(f"deadlock: task {place} of rank {rank} waits for what waits for it")
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
-        a, b, slot, task, before = columns[:, order]
+        a, b, slot, task, before = columns.take(order, axis=1)
         none = np.full(len(order), -1)
         labels = Labels(task, none, none, before)
         parts = self.done(place), self.waited(place), labels, cells
-        return StepGraph(
-            place[a].tolist(), place[b].tolist(), slot.tolist(), tuple(self.slots), tuple(self.places), *parts
-        )
+        return StepGraph((place[a], place[b], slot), tuple(self.slots), tuple(self.places), *parts)
 
     def done(self, place: Ints) -> Occurrences:
         """Return what rank cells do at which nodes; place: of each node in the order of the graph."""

@@ -40,7 +40,7 @@ def simulate(
     fabric = Fabric(env, plans[0].network.capacity.tolist())
     graphs = graphs or [build(plan.programs, plan.members) for plan in plans]
     tasks = tasks or [Tasks(graph, graph.found(plan.programs)) for graph, plan in zip(graphs, plans, strict=True)]
-    meter = Meter(steps * sum(len(graph.slot) for graph in graphs), progress)
+    meter = Meter(steps * sum(map(len, graphs)), progress)
     stop = simpy.Event(env)
     target = _Target(stop, max(starts, default=0.0), dict.fromkeys(range(len(plans)), steps))
     jobs = [
@@ -128,7 +128,7 @@ class _Repeated:
 
     def begin(self) -> None:
         """Begin a step."""
-        self.step = _Step(len(self.graph.slot), self.env.now)
+        self.step = _Step(len(self.graph), self.env.now)
         self.over(0)
 
     def over(self, node: int) -> None:

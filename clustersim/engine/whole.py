@@ -113,9 +113,7 @@ class _Copies:
         task, microbatch, place, before = (column[row] for column in short.labels)
         return replace(
             short,
-            a=self.referred(a[row], turn).tolist(),
-            b=self.referred(b[row], turn).tolist(),
-            slot=slot[row].tolist(),
+            arrays=(self.referred(a[row], turn), self.referred(b[row], turn), slot[row]),
             occurrences=self._occurrences(),
             waits=self._waits(),
             labels=Labels(task, self._microbatch(microbatch, turn), place + turn * self.period.passes, before),

@@ -76,14 +76,14 @@ def _nodes(record: Record) -> tuple[list[int], list[int]]:
     earlier period is replaced by its like in the kept one, until all skipped periods are passed. Where a node comes again,
     all that stood between comes again as often as periods are left.
     """
-    before, slot, skipped = record.before, record.graph.slot, record.skipped
+    before, slot, skipped = record.before, record.graph.arrays[2], record.skipped
     left = skipped.periods if skipped else 0
     node = record.last
     nodes: list[int] = []
     times: list[int] = []
     seen: dict[int, tuple[int, int]] = {}
     while node:
-        if slot[node] != JOIN:
+        if slot.item(node) != JOIN:
             nodes.append(node)
             times.append(1)
         node = before(node)
