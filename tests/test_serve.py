@@ -642,7 +642,7 @@ def test_it_ends_with_all_that_it_has_begun(tmp_path, number):
 
 
 def test_a_server_that_is_killed_takes_its_runs_with_it(tmp_path):
-    with served(tmp_path) as server:
+    with served(tmp_path, TMPDIR=str(tmp_path)) as server:
         server.wait(server.begin(), "running")
         [child] = server.processes()
         server.process.kill()
