@@ -217,6 +217,10 @@ class Preparation:
         """Return what a placed job does on `gpus`, one a rank, in its step or one of so many microbatches. Raises ConfigError."""
         written = self.written(job, microbatches)
         used, none = self.kinds(gpus), dict[Kernel, float]()
+        taken, gpu = job.sms_beside or 0, min((self.cluster.kinds[kind].gpu for kind in used), key=lambda one: one.sms)
+        if taken >= gpu.sms:
+            what = f"{taken} leave none of the {gpu.sms} SMs of {gpu.name} to passes; write fewer, or nccl"
+            raise job.error("parallelism.overlap.sms", what)
         with blaming(job, "predictor", base.ROOM, job.spec.predictor):
             seconds = tuple(
                 self._forecasts(job, kind).seconds(written.kernels, job.spec.clocks) if kind in used else none

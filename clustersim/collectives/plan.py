@@ -17,6 +17,8 @@ NCCL = "nccl"
 """The algorithm that stands for what NCCL's tuner would choose."""
 MESSAGES = frozenset({"send", "ring_exchange"})
 """What is no collective: messages between two ranks, which no algorithm carries."""
+MESSAGE_CHANNELS = 2
+"""Channels of a pair of GPUs across nodes: NCCL's ncclTopoGetNchannels up to 2.28 (src/graph/paths.cc), two for one NIC."""
 
 
 class CollectivePlan(NamedTuple):
@@ -34,6 +36,8 @@ class CollectivePlan(NamedTuple):
     """Bytes/s of the collective's size that the protocol reaches at most."""
     phases: tuple[Phase | AllPairs, ...]
     """One after the other; none for a single rank."""
+    channels: int = 0
+    """NCCL's channels, each of which holds an SM; 0 where it chooses none."""
 
 
 def plan(
@@ -48,7 +52,7 @@ def plan(
     op = collective.op
     if op in MESSAGES:
         messages = (_message(),) if op == "send" else ring_exchange(group.n)
-        return CollectivePlan(algorithm, "", group.levels, None, float("inf"), messages)
+        return CollectivePlan(algorithm, "", group.levels, None, float("inf"), messages, MESSAGE_CHANNELS)
     if algorithm != NCCL:
         return CollectivePlan(algorithm, "", group.levels, None, float("inf"), _phases(algorithm, op, group))
     launch = topology.node.nccl.launch or 0.0
@@ -57,7 +61,8 @@ def plan(
     file = file_of(choice.algorithm, kind, topology.facts(kind.types))
     levels = kind.group.levels
     parts = _phases(file, op, group._replace(levels=levels))
-    return CollectivePlan(file, choice.protocol, levels, launch + choice.latency_s, choice.rate_bytes_per_s, parts)
+    rate, latency = choice.rate_bytes_per_s, launch + choice.latency_s
+    return CollectivePlan(file, choice.protocol, levels, latency, rate, parts, choice.channels)
 
 
 def _phases(algorithm: str, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:

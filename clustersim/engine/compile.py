@@ -142,7 +142,9 @@ def _plan(work: Work, uses: Sequence[tuple[Family, Sequence[Collective]]], net: 
     speeds = topology.slowdown[work.gpus[ranks.first]], topology.kind_of(work.gpus[ranks.first])
     apart = ranks.first.tolist() if work.apart else [-1] * len(ranks.first)
     binder = _Binder(
-        Activities(work.seconds, net, work.hosts), {}, launching(work.job, work.scripts, work.seconds, work.hosts)
+        Activities(work.seconds, net, work.hosts, work.job.sms_beside),
+        {},
+        launching(work.job, work.scripts, work.seconds, work.hosts),
     )
     columns = role.tolist(), map(Speed, *(column.tolist() for column in speeds), apart), _cells_of(places, len(role))
     programs = [binder.program(work.scripts[own], speed, cells) for own, speed, cells in zip(*columns, strict=True)]
@@ -344,6 +346,8 @@ class Activities:
     network: Network
     hosts: Sequence[Launcher] = ()
     """What launches them, by type of node; none: they are never late."""
+    sms: int | None = 0
+    """SMs that communication on streams of its own takes from passes; None: one a channel of NCCL."""
     written: dict[tuple[object, ...], _Written] = field(default_factory=dict)
     bound: dict[tuple[object, ...], Activity] = field(default_factory=dict)
     """By what is written or called, and where …"""
@@ -411,10 +415,12 @@ class Activities:
         """Return the activity of one collective or one message."""
         if (call, cell) not in self.bound:
             flows = self.network.flows(call, cell)
-            key = tuple(flow[:4] for flow in flows)
+            taken = self.network.plan(call, cell).channels if self.sms is None else self.sms
+            share = taken / min(kind.gpu.sms for kind in self.network.topology.kinds)
+            key = share, *[flow[:4] for flow in flows]
             alike = self.alike.get(key)
             if alike is None:
-                alike = self.alike[key] = Activity(Segment(0.0, flow) for flow in flows)
+                alike = self.alike[key] = Activity(Segment(0.0, flow, share=share) for flow in flows)
             carried = {(self.network.variant(call, cell), cell): call.size}
             self.bound[call, cell] = made = alike.over(flows, carried)
             self.calls[made] = call, cell
@@ -493,7 +499,9 @@ def _segments(written: _Written, flows: Mapping[Collective, Sequence[Flow]], sms
         compute, launched = compute + before, max(launched, begun)
         idle = math.fsum(flow.idle for flow in flows[call]) or 1.0
         for flow in flows[call]:
-            yield Segment(compute, flow, launched, beside * flow.idle / idle, call.sms / sms)  # over all of its phases
+            yield Segment(
+                compute, flow, launched, beside * flow.idle / idle, (call.sms or 0) / sms
+            )  # over all of its phases
             compute = launched = 0.0
         if not flows[call]:
             compute += beside

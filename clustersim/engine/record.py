@@ -82,6 +82,8 @@ class Record:
     """What `end` has and the nodes have not."""
     met: Met | None = None
     """Who met on links that they could fill; None: nobody has looked."""
+    slowed: Floats | None = None
+    """By how much longer each node took because communication beside it took SMs; None: none did."""
 
     @cached_property
     def spans(self) -> list[Span]:

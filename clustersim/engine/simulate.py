@@ -16,6 +16,7 @@ from clustersim.engine.graph import StepGraph
 from clustersim.engine.instances import build
 from clustersim.engine.pattern import JOIN
 from clustersim.engine.record import Record
+from clustersim.engine.slowing import Done, SlowedFabric, Slowing
 from clustersim.engine.tasks import Tasks
 from clustersim.errors import SimulationError
 from clustersim.garbage import uncollected
@@ -91,13 +92,14 @@ class _Target:
 class _Step:
     """One step under way: when nodes began and ended, and how many of their predecessors are not over."""
 
-    __slots__ = ("begin", "ends", "left", "missing", "segment_ends", "starts")
+    __slots__ = ("begin", "ends", "left", "missing", "segment_ends", "slowed", "starts")
 
     def __init__(self, nodes: int, begin: float) -> None:
         self.begin, self.left = begin, nodes
         self.starts, self.ends = [begin] * nodes, [begin] * nodes
         self.missing = [2] * nodes
         self.segment_ends: dict[int, list[float]] = {}
+        self.slowed: dict[int, float] = {}
 
 
 class _Repeated:
@@ -114,7 +116,12 @@ class _Repeated:
     ) -> None:
         self.env, self.fabric, self.graph, self.meter, self.enough = env, fabric, graph, meter, enough
         self.tasks, self.activities = tasks, tasks.activities
-        self.alone = [None if len(one.asked.links) else one.idle for one in self.activities]
+        slowing = Slowing(graph, tasks)
+        self.slowed = SlowedFabric(env, slowing) if slowing else None
+        own = {graph.slot[node] for node in self.slowed.nodes} if self.slowed else ()
+        self.alone = [
+            None if len(one.asked.links) or slot in own else one.idle for slot, one in enumerate(self.activities)
+        ]
         self.ended = [lambda end: self.over(end.what)]
         self.steps: list[_Step] = []
         self.step = _Step(0, 0.0)
@@ -151,7 +158,10 @@ class _Repeated:
                 elif (seconds := alone[slot]) is not None:
                     heappush(queue, (now + seconds, NORMAL, next(number), Timer(called, following)))
                 else:
-                    self.fabric.start(self.activities[slot], partial(self.done, following))
+                    done: Done = partial(self.done, following)
+                    if self.slowed is not None:
+                        done = self.slowed.begin(following, done)
+                    self.fabric.start(self.activities[slot], done)
         self.meter.tick(len(ended))
         step.left -= len(ended)
         if not step.left:
@@ -163,11 +173,16 @@ class _Repeated:
         """End a task; segment_ends: the ends of its half segments where it shared a link."""
         if segment_ends is not None:
             self.step.segment_ends[node] = segment_ends
+        if self.slowed is not None and node in self.slowed.more:
+            self.step.slowed[node] = self.slowed.more.pop(node)
         self.over(node)
 
     def record(self, step: _Step, events: int, solves: int) -> Record:
         """Return what a complete step leaves behind."""
-        ends = np.array(step.ends)
+        ends, slowed = np.array(step.ends), None
+        if self.slowed is not None:
+            slowed = np.zeros(len(ends))
+            slowed[list(step.slowed)] = list(step.slowed.values())
         return Record(
             self.graph,
             self.tasks,
@@ -178,4 +193,5 @@ class _Repeated:
             float(ends.max()),
             events,
             solves,
+            slowed=slowed,
         )

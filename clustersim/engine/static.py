@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from clustersim.engine.contention import Holders, Meetings, Met, Uncontended
 from clustersim.engine.graph import StepGraph
 from clustersim.engine.hybrid import SimpyPart, hybrid
 from clustersim.engine.record import Record
+from clustersim.engine.slowing import Slowing
 from clustersim.engine.tasks import Tasks
 
 ROUNDS = 6
@@ -36,11 +38,15 @@ def static(capacity: Floats, graph: StepGraph, tasks: Tasks, holders: Holders, m
     may have slowed each other.
     """
     seconds = np.append(tasks.times.idle, 0.0)[graph.arrays[2]]  # the last one is that of joins, slot -1
+    slowing, more = Slowing(graph, tasks), None
+    if slowing:
+        more = slowing.found(seconds, partial(longest, graph), graph.starts)
+        seconds += more
     ends = longest(graph, seconds)
     met = holders.met(tasks.times, graph.starts(ends), ends)
     if not len(met.node):
-        return _record(graph, tasks, ends, met, "static", SimpyPart({}, 0, 0))
-    if not meeting:
+        return _record(graph, tasks, ends, met, "static", SimpyPart({}, 0, 0), more)
+    if not meeting or slowing:
         return None
     alone = Uncontended(seconds, ends, met)
     agreed = _agreed(graph, tasks, holders, Meetings(capacity, tasks.activities, graph.slot), alone)
@@ -50,11 +56,18 @@ def static(capacity: Floats, graph: StepGraph, tasks: Tasks, holders: Holders, m
     return _record(graph, tasks, ends, None, "hybrid", played)
 
 
-def _record(graph: StepGraph, tasks: Tasks, ends: Floats, met: Met | None, player: str, played: SimpyPart) -> Record:
+def _record(
+    graph: StepGraph,
+    tasks: Tasks,
+    ends: Floats,
+    met: Met | None,
+    player: str,
+    played: SimpyPart,
+    slowed: Floats | None = None,
+) -> Record:
     starts, end = graph.starts(ends), float(ends.max())
-    return Record(
-        graph, tasks, starts, ends, played.segment_ends, 0.0, end, played.events, played.solves, player, met=met
-    )
+    counted = played.events, played.solves
+    return Record(graph, tasks, starts, ends, played.segment_ends, 0.0, end, *counted, player, met=met, slowed=slowed)
 
 
 def longest(graph: StepGraph, seconds: Floats, known: Sequence[float] = (0.0,)) -> Floats:

@@ -126,6 +126,8 @@ def steady(
 
     holders: of its graph. drift: finds how its parts drift apart.
     """
+    if record.slowed is not None:
+        return None  # what slows a pass is no predecessor of it
     met = record.met
     if met is None:
         met = holders.met(record.tasks.times, record.starts, record.ends)

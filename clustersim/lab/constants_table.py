@@ -86,6 +86,10 @@ CONSTANTS: tuple[StatedConstant, ...] = (
     ),
     *_of("topology.specs", ("_CUT", "", "48 of 48.5 GB/s are no limit worth a word", NOTHING)),
     *_of(
+        "collectives.plan",
+        ("MESSAGE_CHANNELS", "", "NVIDIA/nccl, src/graph/paths.cc; only with overlap.sms: nccl", NOTHING),
+    ),
+    *_of(
         "collectives.nccl.constants",
         ("V2_30", "us, GB/s", NCCL, NOTHING),
         ("TREE_CORRECTION", "", NCCL, NOTHING),

@@ -69,6 +69,12 @@ class Job:
             raise self.error("training.framework", str(error)) from error
 
     @property
+    def sms_beside(self) -> int | None:
+        """SMs that communication on streams of its own takes from passes; None: one a channel of NCCL."""
+        own = self.parallelism.overlap.sms
+        return None if own == "nccl" else own
+
+    @property
     def shares(self) -> tuple[float, ...]:
         """The share of all rows that the experts of each ep rank receive, () when all receive as many."""
         return loads(self.parallelism.ep, self.training)[0]

@@ -89,7 +89,8 @@ def _computed(record: Record) -> Iterable[Part]:
     took = record.ends[node] - record.starts[node]
     update, inside = tasks.once(_updates)[task], _inside(tasks) if tasks.once(_launched) else tasks.once(_inside)
     most = np.where(inside.any, tasks.compute, np.inf)
-    work: Floats = np.minimum(most[task], took)
+    alone = most[task] if record.slowed is None else most[task] + record.slowed[node]
+    work: Floats = np.minimum(alone, took)
     yield "optimizer", rank[update], (took * times)[update]
     rank, task, busy, rest = rank[~update], task[~update], (work * times)[~update], ((took - work) * times)[~update]
     yield "compute", rank, busy

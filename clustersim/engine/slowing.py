@@ -1,0 +1,212 @@
+"""Computation that communication beside it slows: as long as both run, it goes at the part of its GPU that is left.
+
+A collective or message on a stream of its own takes a share s of its rank's SMs while it runs. With I the integral of those
+shares over time, and f the part of a pass that is computation, a pass that began at t and would end at n ends at e, where
+
+    e = n + f · (I(e) - I(t)).
+
+The computation of a pass is taken to be spread evenly over it. Ranks in lock-step end with the slowest of them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import simpy
+
+from clustersim.arrays import Floats, Ints, distinct
+from clustersim.engine.fabric import HOST
+from clustersim.engine.graph import StepGraph
+from clustersim.engine.program import COMPUTE, UPDATE, Task, computing
+from clustersim.engine.tasks import Tasks
+
+_SAME = 1e-14  # of the step, by which its times may still change when they are taken to be found
+ROUNDS = 100
+"""Each round is right for longer than the one before, and leaves a share of the change elsewhere: some ten are enough."""
+MOST = 1 - 1 / 128
+"""Of a GPU's SMs that may be taken at one time: a pass keeps about one."""
+Done = Callable[[list[float] | None], None]
+
+
+class SmRows(NamedTuple):
+    """Ranks and nodes, a row each, and a share."""
+
+    rank: Ints
+    node: Ints
+    share: Floats
+
+
+_NOBODY = SmRows(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
+
+
+class Slowing:
+    """Who takes SMs from whom in a graph, by the times of its tasks. takers: what communicates; slowed: what computes."""
+
+    def __init__(self, graph: StepGraph, tasks: Tasks) -> None:
+        self.nodes, shares = len(graph.slot), tasks.once(_shares)
+        if not shares.any():
+            self.takers = self.slowed = _NOBODY
+            return
+        rank, node, _, task, *_ = graph.occurrences
+        taken = shares[task]
+        some = np.flatnonzero(taken > 0)
+        self.takers = SmRows(rank[some], node[some], taken[some])
+        passes = tasks.once(computing) & np.array([one.kind not in UPDATE for one in tasks.alike], bool)
+        own = np.flatnonzero(passes[task] & np.isin(rank, rank[some]))
+        seconds = tasks.times.idle[graph.arrays[2][node[own]]]
+        part = np.divide(tasks.compute[task[own]], seconds, out=np.zeros(len(own)), where=seconds > 0)
+        self.slowed = SmRows(rank[own], node[own], np.minimum(part, 1.0))
+
+    def __bool__(self) -> bool:
+        return len(self.takers.node) > 0 and len(self.slowed.node) > 0
+
+    def more(self, seconds: Floats, starts: Floats, ends: Floats) -> Floats:
+        """Return by how much longer than `seconds` each node takes, given when all begin, and when what communicates ends."""
+        found = np.zeros(self.nodes)
+        takers, slowed = self.takers, self.slowed
+        for rank in distinct(takers.rank).tolist():
+            mine, own = takers.rank == rank, slowed.rank == rank
+            time = np.concatenate([starts[takers.node[mine]], ends[takers.node[mine]]])
+            order = np.argsort(time, kind="stable")
+            level = np.minimum(np.cumsum(np.concatenate([takers.share[mine], -takers.share[mine]])[order]), MOST)
+            time = time[order]
+            taken = np.append(0.0, np.cumsum(level[:-1] * np.diff(time)))
+            for part in distinct(slowed.share[own]).tolist():
+                nodes = slowed.node[own & (slowed.share == part)]
+                begun, alone = starts[nodes], starts[nodes] + seconds[nodes]
+                done = alone - part * np.interp(begun, time, taken)
+                np.maximum.at(found, nodes, _inverse(done, time - part * taken, time) - alone)
+        return found
+
+    def found(self, seconds: Floats, ends: Callable[[Floats], Floats], starts: Callable[[Floats], Floats]) -> Floats:
+        """Return by how much longer each node takes than `seconds`. ends: of nodes, by what they take; starts: by their ends."""
+        more = np.zeros(len(seconds))
+        for _ in range(ROUNDS):
+            over = ends(seconds + more)
+            before, more = more, self.more(seconds, starts(over), over)
+            if np.abs(more - before).max(initial=0.0) <= _SAME * over.max(initial=0.0):
+                break
+        return more
+
+
+def _inverse(value: Floats, values: Floats, times: Floats) -> Floats:
+    """Return when a function has a value that has these at these times, grows between them, and by 1 a second outside."""
+    before, after = np.minimum(value - values[0], 0.0), np.maximum(value - values[-1], 0.0)
+    found: Floats = np.interp(value, values, times) + before + after
+    return found
+
+
+class _LatePass:
+    """A pass under way on a rank: what it has lost of its SMs, and since it would have ended alone, what is left to do."""
+
+    __slots__ = ("begun", "left", "node", "part", "version")
+
+    def __init__(self, node: int, part: float, begun: float) -> None:
+        self.node, self.part, self.begun = node, part, begun
+        self.left, self.version = 0.0, 0
+
+
+class _RankSms:
+    """The share of a rank's SMs that is taken, its integral, and the passes that make up for what they have lost."""
+
+    __slots__ = ("asked", "integral", "late", "share", "time")
+
+    def __init__(self) -> None:
+        self.asked = self.share = self.integral = self.time = 0.0
+        self.late: dict[int, _LatePass] = {}
+
+    def until(self, now: float) -> float:
+        """Return the integral up to now."""
+        past, self.time = now - self.time, now
+        for one in self.late.values():
+            one.left -= (1.0 - one.part * self.share) * past
+        self.integral += self.share * past
+        return self.integral
+
+
+class SlowedFabric:
+    """Makes computation longer in SimPy's time while communication of its rank takes SMs."""
+
+    def __init__(self, env: simpy.Environment, slowing: Slowing) -> None:
+        self.env = env
+        self.ranks: dict[int, _RankSms] = defaultdict(_RankSms)
+        self.takes, self.loses = _by_node(slowing.takers), _by_node(slowing.slowed)
+        self.more: dict[int, float] = {}
+        """By node, how much longer it took."""
+        self.waiting: dict[int, tuple[int, float, Callable[[], None]]] = {}
+        """Of nodes that make up for it: of how many ranks, since when, and what follows."""
+
+    @property
+    def nodes(self) -> Iterable[int]:
+        """The nodes that take SMs or lose them."""
+        return self.takes.keys() | self.loses.keys()
+
+    def begin(self, node: int, done: Done) -> Done:
+        """Begin a node, and return what is to be called when it would be over alone; `done` is called when it is over."""
+        now, loses = self.env.now, self.loses.get(node, ())
+        for rank, share in self.takes.get(node, ()):
+            self.change(self.ranks[rank], share)
+        passes = [(self.ranks[rank], part, self.ranks[rank].until(now)) for rank, part in loses]
+
+        def over(segment_ends: list[float] | None) -> None:
+            for number, share in self.takes.get(node, ()):
+                self.change(self.ranks[number], -share)
+            late = []
+            for rank, part, before in passes:
+                lost = part * (rank.until(self.env.now) - before)
+                if lost > 0.0:
+                    late.append((rank, part, lost))
+            if not late:
+                done(segment_ends)
+                return
+            self.waiting[node] = len(late), self.env.now, lambda: done(segment_ends)
+            for rank, part, lost in late:
+                one = rank.late[node] = _LatePass(node, part, now)
+                one.left = lost
+                self.schedule(rank, one)
+
+        return over
+
+    def change(self, rank: _RankSms, share: float) -> None:
+        """Take SMs of a rank, or give them back."""
+        rank.until(self.env.now)
+        rank.asked += share
+        rank.share = min(rank.asked, MOST) if rank.asked > _SAME else 0.0
+        for one in rank.late.values():
+            self.schedule(rank, one)
+
+    def schedule(self, rank: _RankSms, one: _LatePass) -> None:
+        """Let a pass end when it has made up for what it lost, if nothing changes."""
+        one.version += 1
+        version = one.version
+        seconds = max(one.left, 0.0) / (1.0 - one.part * rank.share)
+        simpy.Timeout(self.env, seconds).callbacks.append(
+            lambda _: self.made_up(rank, one) if one.version == version else None
+        )
+
+    def made_up(self, rank: _RankSms, one: _LatePass) -> None:
+        """End a pass on one of its ranks; it is over when all have."""
+        rank.until(self.env.now)
+        del rank.late[one.node]
+        ranks, since, follows = self.waiting.pop(one.node)
+        if ranks > 1:
+            self.waiting[one.node] = ranks - 1, since, follows
+            return
+        self.more[one.node] = self.env.now - since
+        follows()
+
+
+def _shares(tasks: Sequence[Task]) -> Floats:
+    """Return which share of the SMs each task takes from the passes beside it."""
+    own = [one.activity.times.segments if one.stream not in (COMPUTE, HOST) else () for one in tasks]
+    return np.array([max((segment.share for segment in segments), default=0.0) for segments in own])
+
+
+def _by_node(rows: SmRows) -> dict[int, list[tuple[int, float]]]:
+    found: dict[int, list[tuple[int, float]]] = {}
+    for rank, node, share in zip(*(column.tolist() for column in rows), strict=True):
+        found.setdefault(node, []).append((rank, share))
+    return found
