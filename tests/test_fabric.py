@@ -27,13 +27,10 @@ def play(capacity, starts):
     for number, (at, activity) in enumerate(starts):
         env.process(begin(number, at, activity))
     env.run()
-    assert all(reserved == 0 for reserved in fabric.reservations.reserved)
-    assert (
-        not any(fabric.reservations.holders)
-        and not any(fabric.reservations.asleep)
-        and not fabric.sleepers
-        and not fabric.transfers.moving
-    )
+    assert all(until <= env.now for until in fabric.links.until)
+    assert all(one.until <= env.now for one in fabric.links.wide)
+    assert not fabric.running
+    assert not fabric.transfers.moving
     assert (
         not any(fabric.transfers.flows.used)
         and not any(fabric.transfers.flows.weight)
@@ -93,10 +90,8 @@ def test_sleeping_is_exact(jobs):
     try:
 
         def start(self, act, done):  # every activity is woken as it starts
-            before = dict(self.sleepers)
             sleepless(self, act, done)
-            for run in [r for r in self.sleepers if r not in before]:
-                self._wake_all(run.activity.asked.links.tolist())
+            self._wake(act.asked.links.tolist())
 
         Fabric.start = start
         assert play([10.0] * 3, started) == pytest.approx(ends, rel=1e-9, abs=1e-9)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from heapq import heappush
 from itertools import count
 from operator import itemgetter
@@ -21,7 +20,8 @@ import simpy
 from simpy.events import NORMAL
 
 from clustersim.arrays import Floats
-from clustersim.engine.flows import Asked, Flow, Flows, Reservations
+from clustersim.engine.flows import Asked, Flow, Flows
+from clustersim.engine.occupancy import Holder, Occupancy
 
 HOST = "host"
 """What waiting for the host is called among the families of flows."""
@@ -180,17 +180,18 @@ class Running(Timer):
     `index` counts half segments: even computes, odd flows; -1 while it sleeps.
     """
 
-    __slots__ = ("activity", "begun", "done", "ends", "index", "on_time", "started", "version")
+    __slots__ = ("activity", "begun", "done", "ends", "holder", "index", "on_time", "started", "version")
 
     def __init__(
         self,
         callbacks: list[Callable[[Any], None]],
         activity: Activity,
         started: float,
-        done: Callable[[list[float] | None], None],
+        holder: Holder,
+        done: Callable[[list[float] | None], None] | None = None,
     ) -> None:
         self.callbacks = callbacks
-        self.activity, self.started, self.done = activity, started, done
+        self.activity, self.started, self.holder, self.done = activity, started, holder, done
         self.index = -1
         self.ends: list[float] | None = None  # when each half segment ended, once awake
         self.version = 0
@@ -204,11 +205,12 @@ class Running(Timer):
 
 
 class Transfers:
-    """Activities that go on half segment by half segment, whose bytes move at max-min fair rates. limit: bytes/s by link."""
+    """Activities that go on half segment by half segment, whose bytes move at max-min fair rates."""
 
-    def __init__(self, env: simpy.Environment, limit: Floats) -> None:
-        self.env = env
-        self.flows = Flows(limit)
+    def __init__(self, env: simpy.Environment, capacity: Floats, over: Callable[[Running], None]) -> None:
+        """capacity: bytes/s by link. over: called with each at its end."""
+        self.env, self.over = env, over
+        self.flows = Flows(capacity)
         self.moving: dict[int, tuple[int, Running]] = {}  # by slot, with a number that grows
         self.begun = count()
         self.armed = 0
@@ -225,7 +227,7 @@ class Transfers:
     def _enter(self, run: Running, index: int, begun: float) -> None:
         """Go on with half segment `index`, which has begun at a time before now or just now."""
         if index == len(run.activity.ends):
-            run.done(run.ends)
+            self.over(run)
             return
         run.index, run.begun = index, begun
         segment = run.activity.segments[index // 2]
@@ -317,55 +319,44 @@ class Fabric:
     """The links of a cluster. capacity: bytes/s of each link that can be short."""
 
     def __init__(self, env: simpy.Environment, capacity: Iterable[float]) -> None:
-        self.env = env
-        self.reservations = Reservations(np.array(list(capacity), float))
-        self.sleepers: dict[Running, None] = {}
-        self.transfers = Transfers(env, self.reservations.limit)
+        limit = np.array(list(capacity), float)
+        self.env, self.links = env, Occupancy(limit)
+        self.transfers = Transfers(env, limit, self._landed)
+        self.running: dict[Holder, Running] = {}
+        self.started = count()
         self.slept: list[Callable[[Running], None]] = [self._over]
 
     def start(self, activity: Activity, done: Callable[[list[float] | None], None]) -> None:
         """Start `activity` now; call `done` at its end with the ends of its half segments (None: as if idle)."""
-        asked = activity.asked
+        env, asked = self.env, activity.asked
         if not len(asked.links):
-            _at(self.env, self.env.now + activity.idle, lambda: done(None))
+            _at(env, env.now + activity.idle, lambda: done(None))
             return
-        env = self.env
-        tight = self.reservations.sleep(asked)
-        if tight:
-            self._wake_all(tight)
-            self._awake(Running(self.slept, activity, env._now, done))
-        else:  # its links cannot be full, as the peaks of all that hold them fit
-            run = Running(self.slept, activity, env._now, done)
-            self.sleepers[run] = None
-            heappush(env._queue, (env._now + activity.idle, NORMAL, next(env._eid), run))
+        holder = Holder(next(self.started), asked, env._now + activity.idle)
+        run = self.running[holder] = Running(self.slept, activity, env._now, holder, done)
+        tight = self.links.take(holder, env._now)
+        if not tight:  # its links cannot be full, as the peaks of all that hold them fit
+            heappush(env._queue, (holder.until, NORMAL, next(env._eid), run))
+            return
+        self._wake(tight)
+        self.transfers.wake(run)
+
+    def _wake(self, links: Sequence[int]) -> None:
+        """Wake whoever sleeps on one of the links; he holds his links as before."""
+        for one in self.links.asleep(links, self.env.now):
+            self.links.wake(one)
+            self.transfers.wake(self.running[one])
 
     def _over(self, run: Running) -> None:
         """End what slept until its end; who was woken ends by himself."""
         if run.index < 0:
-            del self.sleepers[run]
-            self.reservations.leave(run.activity.asked)
-            run.done(None)
+            self._end(run, None)
 
-    def _wake_all(self, tight: list[int]) -> None:
-        """Wake whoever sleeps on one of the links; he holds his links as before."""
-        if not self.reservations.asleep[tight].any():
-            return
-        mark = np.zeros(len(self.reservations.limit), bool)
-        mark[tight] = True
-        short = set(tight)
-        for run in list(self.sleepers):
-            asked = run.activity.asked
-            if any(link in short for link, _ in asked.few) if asked.few else mark[asked.links].any():
-                del self.sleepers[run]
-                self.reservations.rise(asked)
-                self._awake(run)
+    def _landed(self, run: Running) -> None:
+        self.links.give(run.holder, self.env.now)
+        self._end(run, run.ends)
 
-    def _awake(self, run: Running) -> None:
-        run.done = partial(self._finish, run.activity.asked, run.done)
-        self.transfers.wake(run)
-
-    def _finish(
-        self, asked: Asked, done: Callable[[list[float] | None], None], segment_ends: list[float] | None
-    ) -> None:
-        self.reservations.give(asked)
-        done(segment_ends)
+    def _end(self, run: Running, segment_ends: list[float] | None) -> None:
+        del self.running[run.holder]
+        assert run.done is not None
+        run.done(segment_ends)

@@ -329,11 +329,6 @@ class Flows:
         self.lands[slots] = np.where(self.alone[slots] < inf, self.alone[slots], lands)
 
 
-# Which links activities hold, by how much at most, and which of them are sure not to be full.
-#
-# Most activities hold one link or two, where an array costs more than what it does. So these are counted one by one, in
-# the same memory.
-
 FITS = 1 + 1e-9
 _FEW = 4  # links that are counted sooner one by one
 
@@ -353,94 +348,6 @@ class Asked(NamedTuple):
         """Return what is asked of `links`."""
         few = zip(links.tolist(), peaks.tolist(), strict=True) if len(links) <= _FEW else ()
         return cls(links, peaks, tuple(few))
-
-
-class Reservations:
-    """Links of `capacity` bytes/s, and what activities reserve of them."""
-
-    def __init__(self, capacity: Floats) -> None:
-        self.capacity, self.limit = capacity.copy(), capacity.copy()
-        """The limit is the capacity, or infinite as long as somebody sleeps on a link, since then it cannot be full."""
-        self.most = capacity * FITS
-        self.reserved = np.zeros(len(capacity))
-        """The sum of the peaks of all that hold a link."""
-        self.holders, self.asleep = np.zeros((2, len(capacity)), np.int64)
-        """How many hold a link, and how many of them sleep."""
-        rows: tuple[Floats | Ints, ...] = (
-            self.capacity,
-            self.limit,
-            self.most,
-            self.reserved,
-            self.holders,
-            self.asleep,
-        )
-        self.scalars = tuple(cast("memoryview[float]", row.data) for row in rows)
-
-    def take(self, asked: Asked) -> list[int]:
-        """Hold links; return those that all that hold them could overfill."""
-        links = asked.links
-        self.reserved[links] += asked.peaks
-        self.holders[links] += 1
-        tight: list[int] = links[self.reserved[links] > self.most[links]].tolist()
-        return tight
-
-    def sleep(self, asked: Asked) -> list[int]:
-        """Hold links and fall asleep on them, unless all that hold one of them could overfill it: these are returned."""
-        if not asked.few:
-            tight = self.take(asked)
-            if not tight:
-                self.rest(asked)
-            return tight
-        _, limit, most, reserved, holders, asleep = self.scalars
-        short = []
-        for link, peak in asked.few:
-            reserved[link] += peak
-            holders[link] += 1
-            if reserved[link] > most[link]:
-                short.append(link)
-        if not short:
-            for link, _ in asked.few:
-                asleep[link] += 1
-                limit[link] = inf
-        return short
-
-    def leave(self, asked: Asked) -> None:
-        """Wake up from links and hold them no more."""
-        if not asked.few:
-            self.rise(asked)
-            self.give(asked)
-            return
-        capacity, limit, _, reserved, holders, asleep = self.scalars
-        for link, peak in asked.few:
-            left = holders[link] = holders[link] - 1
-            reserved[link] = reserved[link] - peak if left else 0.0
-            left = asleep[link] = asleep[link] - 1
-            if not left:
-                limit[link] = capacity[link]
-
-    def give(self, asked: Asked) -> None:
-        """Hold links no more."""
-        if not asked.few:
-            links = asked.links
-            self.holders[links] -= 1
-            self.reserved[links] = np.where(self.holders[links] > 0, self.reserved[links] - asked.peaks, 0.0)
-            return
-        _, _, _, reserved, holders, _ = self.scalars
-        for link, peak in asked.few:
-            left = holders[link] = holders[link] - 1
-            reserved[link] = reserved[link] - peak if left else 0.0
-
-    def rest(self, asked: Asked) -> None:
-        """Fall asleep on links."""
-        self.asleep[asked.links] += 1
-        self.limit[asked.links] = np.inf
-
-    def rise(self, asked: Asked) -> None:
-        """Wake up from links."""
-        links = asked.links
-        self.asleep[links] -= 1
-        awake = links[self.asleep[links] == 0]
-        self.limit[awake] = self.capacity[awake]
 
 
 # Weighted max-min fair rates.

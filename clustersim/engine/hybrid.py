@@ -24,7 +24,7 @@ from clustersim.arrays import Floats
 from clustersim.engine.contention import Holders, Uncontended
 from clustersim.engine.fabric import Activity, Running, Timer, Transfers
 from clustersim.engine.graph import StepGraph
-from clustersim.engine.occupancy import Occupancy
+from clustersim.engine.occupancy import Holder, Occupancy
 from clustersim.garbage import uncollected
 
 
@@ -60,7 +60,7 @@ class _Ahead:
         alone: Uncontended,
     ) -> None:
         self.env = simpy.Environment()
-        self.transfers = Transfers(self.env, capacity)
+        self.transfers = Transfers(self.env, capacity, self.done)
         self.graph, self.activities = graph, activities
         self.seconds: list[float] = alone.seconds.tolist()
         self.holds = bytearray(len(self.seconds))
@@ -74,7 +74,7 @@ class _Ahead:
         """When tasks begin that hold links, the first one first …"""
         self.begin: dict[int, float] = {}
         """… and by node, unless that was taken back."""
-        self.links = Occupancy(capacity, activities, graph.slot, holders)
+        self.links = Occupancy(capacity)
         self.segment_ends: dict[int, list[float]] = {}
         for node in np.flatnonzero((missing == 0) & ~over).tolist():
             self.ready(node)
@@ -83,6 +83,7 @@ class _Ahead:
         """Go through all beginnings, and through SimPy's events between them."""
         begins, begin, queue = self.begins, self.begin, self.env._queue
         ends, seconds, take = self.ends, self.seconds, self.links.take
+        activities, slot = self.activities, self.graph.slot
         while begins or queue:
             if queue and (not begins or queue[0][:2] <= (begins[0][0], NORMAL)):
                 self.env.step()
@@ -92,37 +93,36 @@ class _Ahead:
                 continue
             del begin[node]
             end = ends[node] = time + seconds[node]
-            tight = take(node, time, end)
+            holder = Holder(node, activities[slot[node]].asked, end)
+            tight = take(holder, time)
             if tight:
-                call = partial(self.meet, node, tight)
+                call = partial(self.meet, holder, tight)
                 heappush(queue, (time, NORMAL, next(self.env._eid), Timer([call])))
                 self.env.step()
             else:
                 self.ended(node)
         return np.array(ends), SimpyPart(self.segment_ends, next(self.env._eid), self.transfers.flows.solves)
 
-    def meet(self, node: int, tight: list[int], _: simpy.Event) -> None:
+    def meet(self, holder: Holder, tight: list[int], _: simpy.Event) -> None:
         """Let SimPy play a task that begins, and those that it wakes, which were alone on a link so far."""
         for one in self.links.asleep(tight, self.env.now):
-            self.take_back(one)
+            self.take_back(one.number)
             self.links.wake(one)
             self.wake(one)
-        self.wake(node)
+        self.wake(holder)
 
-    def wake(self, node: int) -> None:
+    def wake(self, holder: Holder) -> None:
         """Let SimPy play a task from where it is by now."""
-        started = max(self.ends[self.graph.a[node]], self.ends[self.graph.b[node]])
-        self.transfers.wake(Running([], self.activity(node), started, partial(self.done, node)))
+        node, graph = holder.number, self.graph
+        started = max(self.ends[graph.a[node]], self.ends[graph.b[node]])
+        self.transfers.wake(Running([], self.activities[graph.slot[node]], started, holder))
 
-    def activity(self, node: int) -> Activity:
-        """Return what is done at a node."""
-        return self.activities[self.graph.slot[node]]
-
-    def done(self, node: int, segment_ends: list[float] | None) -> None:
+    def done(self, run: Running) -> None:
         """End a task that SimPy played."""
-        if segment_ends is not None:
-            self.segment_ends[node] = segment_ends
-        self.links.give(node, self.env.now)
+        node = run.holder.number
+        assert run.ends is not None
+        self.segment_ends[node] = run.ends
+        self.links.give(run.holder, self.env.now)
         self.ends[node] = self.env.now
         self.ended(node)
 
