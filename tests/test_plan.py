@@ -221,10 +221,10 @@ def test_the_command_answers_with_a_run_that_has_its_step(monkeypatch, capsys, t
         (["--tokens", "15T"], "nothing bounds the plan; give --days, --budget, or both"),
         (["--tokens", "15T", "--days", "0"], "--days 0: write a number of days above 0, such as 30"),
         (["--tokens", "-5", "--days", "30"], "--tokens '-5': write a number above 0 such as 15T, 300B or 2.5M"),
-        (["--tokens", "15T", "--days", "0.01"], "no plan: h100-sxm with batches of up to"),
+        (["--tokens", "15T", "--days", "0.01"], "days at least; give more --days or a larger --global-batch"),
         (
             ["--tokens", "1T", "--days", "30", "--budget", "10", "--global-batch", "512"],
-            "costs more than 10 USD; give a larger --budget, more --days or a lower",
+            " USD at least; give a larger --budget, more --days or a lower --price",
         ),
         (["--tokens", "1T", "--days", "30", "--price", "0"], "--price: rent."),
         (["--tokens", "1T", "--days", "30", "--gpu", "h1000"], "unknown GPU 'h1000'"),

@@ -113,16 +113,19 @@ def _without(planner: Planner, asked: PlanRequest, kind: Point, batch: int, fast
     gpu = planner.case.cluster({**kind, NODES: 1}).simulator.cluster.gpu.name
     limit = f"{gpu} with batches of up to {batch} sequences"
     days, sequences = option("--days", "days"), option("--global-batch", "global_batch")
+    with_batch = {**kind, BATCH: batch}
+    if math.isinf(fastest):  # nothing of the sizes that could be in time
+        fastest = planner.fastest(replace(asked, days=None), with_batch)
+    if math.isinf(fastest):
+        return f"{limit} has no split that fits into memory; give other GPUs or a smaller model"
     if asked.days is not None and fastest > asked.days:
-        if math.isinf(fastest):
-            none = "has no split that fits into memory and could be in time"
-            return f"{limit} {none}; give more {days} or a larger {sequences}"
         return f"{limit} needs {fastest:.3g} days at least; give more {days} or a larger {sequences}"
     if asked.budget is not None:
-        dear = f"{limit} costs more than {asked.budget:,.0f} USD"
-        return (
-            f"{dear}; give a larger {option('--budget', 'budget')}, more {days} or a lower {option('--price', 'price')}"
-        )
+        price, budget = option("--price", "price"), option("--budget", "budget")
+        least = planner.cheapest(asked, with_batch)
+        if least is None:
+            return f"{limit}: nobody says what {gpu} costs; add {price}, in USD a GPU-hour, or leave out {budget}"
+        return f"{limit} costs {least:,.0f} USD at least; give a larger {budget}, more {days} or a lower {price}"
     return f"{limit} has no split that is in time once it is simulated; give more {days}"
 
 

@@ -131,13 +131,17 @@ class Planner:
 
     def fastest(self, asked: PlanRequest, kind: Point) -> float:
         """Return days that no cluster of a kind is faster than, of those that are looked at."""
+        space = self.space(asked, kind)
+        shares = (self._share(asked, one.job, one.nodes) for one in space)
         return min(
-            (
-                _days(asked, one.job, one.step, self._share(asked, one.job, one.nodes))
-                for one in self.space(asked, kind)
-            ),
-            default=math.inf,
+            (_days(asked, one.job, one.step, own) for one, own in zip(space, shares, strict=True)), default=math.inf
         )
+
+    def cheapest(self, asked: PlanRequest, kind: Point) -> float | None:
+        """Return USD that no plan of a kind in time rents for less than, infinite where none is in time; None without a price."""
+        found = [self._bound(asked, one) for one in self.space(asked, kind)]
+        usd = [usd for days, usd in found if asked.days is None or days <= asked.days]
+        return min((one for one in usd if one is not None), default=None if usd else math.inf)
 
     def other(self, asked: PlanRequest, plan: TrainingPlan, changes: Mapping[str, object]) -> TrainingPlan | None:
         """Return the plan on a cluster with other keys, of the same nodes and split; None where that does not run."""
@@ -151,7 +155,8 @@ class Planner:
     def space(self, asked: PlanRequest, kind: Point) -> list[SizedSplit]:
         """Return the splits that may be in time on clusters of a kind, of all numbers of nodes that they fill."""
         key = repr((kind, asked.tokens, asked.days))
-        shared = next((k for k in self.spaces if k.startswith(repr((kind, asked.tokens))[:-1])), key)
+        known = (k for k, found in self.spaces.items() if found and k.startswith(repr((kind, asked.tokens))[:-1]))
+        shared = next(known, key)
         if shared not in self.spaces:
             self.spaces[key] = self._space(asked, kind)
             shared = key
@@ -220,12 +225,16 @@ class Planner:
 
     def _least(self, asked: PlanRequest, one: SizedSplit) -> float:
         """Return what is minimized at the lower bound of a step, infinite where even that is too late or too dear."""
+        return _cost(asked, *self._bound(asked, one), one.nodes)
+
+    def _bound(self, asked: PlanRequest, one: SizedSplit) -> tuple[float, float | None]:
+        """Return days and USD at the lower bound of a step; no USD where nobody says what a GPU costs."""
         share = self._share(asked, one.job, one.nodes)
         days = _days(asked, one.job, one.step, share)
         cluster = self.case.cluster({**one.point, NODES: 1}).simulator.cluster
         price = self.case.costs.rent.get(cluster.gpu.name)
         hours = days * 24 * (one.nodes + share.spares) * cluster.gpus
-        return _cost(asked, days, price.price * hours if price else None, one.nodes)
+        return days, hours * price.price if price else None
 
     def _share(self, asked: PlanRequest, job: Job, nodes: int) -> Goodput:
         key = nodes, job.mesh.size, job.dp, asked.asynchronous
