@@ -92,6 +92,22 @@ def test_other_sweeps_are_not_merged(whole, tmp_path, capsys):
 
 
 @pytest.mark.slow
+def test_writers_of_one_folder_wait_for_nobody_and_corrupt_nothing(whole, tmp_path):
+    """Three at once: one simulates, the others are refused, or come so late that all is there; the table is that of one alone."""
+    folder = tmp_path / "x"
+    command = [sys.executable, "-m", "clustersim", *SWEEP, *AXES, "--out", str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    for _ in range(3):
+        writers = [subprocess.Popen(command, env=environment, **pipes) for _ in range(3)]
+        ends = [(writer.communicate()[1], writer.returncode) for writer in writers]
+        assert any(code == 0 for _, code in ends), ends
+        assert all(code == 0 or (code == 2 and "is being written by process" in said) for said, code in ends), ends
+        assert same(folder, whole)
+        shutil.rmtree(folder)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_sweep_that_is_killed_at_any_moment_goes_on(whole, tmp_path, how):
     """Twenty times at random: what was done stays, nothing is torn, and the end is that of a sweep that was left alone."""
