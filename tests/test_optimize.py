@@ -164,6 +164,18 @@ def test_the_answer_is_that_of_trying_every_point(cases, tried, wanted):
     assert found.simulated + found.bounded + sum(found.reasons.values()) == found.points == len(points)
 
 
+def test_values_are_the_same_as_text():
+    """`--set parallelism.zero=1` is text where `--zero 1` is a number."""
+    files = evaluate.Files(str(ROOT / "topologies/nvlink_h100_4.yaml"), str(ROOT / "workloads/gpt3_xl.yaml"), {})
+    case = evaluate.load(files)
+    axes = {KEYS["tp"]: "auto", KEYS["micro_batch"]: "1,2", KEYS["zero"]: "1"}
+    given = {key: value for key, value in axes.items() if value != "auto"} | {"predictor": "roofline"}
+    numbers = search(case, legal(case, space(axes, {"predictor": "roofline"})), objective("step"), 1)
+    text = search(case, legal(case, space({KEYS["tp"]: "auto"}, given)), objective("step"), 1)
+    assert text.best[0].row["step_time_s"] == numbers.best[0].row["step_time_s"]
+    assert text.points == numbers.points
+
+
 def test_the_fewest_gpus_for_a_speed_are_that_and_reach_it():
     case = evaluate.load(
         evaluate.Files(str(ROOT / "topologies/rail_optimized.yaml"), str(ROOT / "workloads/llama3_8b.yaml"), {})

@@ -210,7 +210,7 @@ def _alike(
         try:
             first = first or _first(case, point, known)
             job, cluster, bounds = first
-            changes = {key: point[key] for key in SHARED if key in point}
+            changes = {key: point[key] for key in SHARED if key in point and _shared(key, point[key])}
             size, schedule = changes.pop(MICRO_BATCH, None), changes.pop(SCHEDULE, job.parallelism.schedule)
             if size not in placed:  # dp follows from it
                 own = job if size is None else job.changed({MICRO_BATCH: size})
