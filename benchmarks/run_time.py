@@ -30,13 +30,33 @@ def measure(*arguments: str) -> tuple[float, float, float, dict[str, Any]]:
     return wall, cpu, usage.ru_maxrss / 1024, json.loads(out) if out.startswith(b"{") else {}
 
 
+def contended() -> dict[str, tuple[str, ...]]:
+    """Return the commands whose ranks differ or slow each other, played by `--engine auto`."""
+
+    def run(topology: str, workload: str, *options: str) -> tuple[str, ...]:
+        files = str(ROOT / f"topologies/{topology}.yaml"), str(ROOT / f"workloads/{workload}.yaml")
+        return ("run", *files, "--json", "--no-save", "--ignore-memory", "--engine", "auto", *options)
+
+    hashed = ("--set", "fabric.routing={mode: ecmp, seed: 1}", "--set", "faults=[{link: 'nic-up[1]', rate: 100Gb/s}]")
+    return {
+        "gpt3 x dgx_a100_140": run("dgx_a100_140", "gpt3"),
+        "gpt3 x leaf_spine_32": run("leaf_spine_32", "gpt3"),
+        "gpt3, 1,024 GPUs, --no-fold": run("superpod_h100_128", "gpt3", "--no-fold"),
+        "llama3_70b, 512, slow NIC": run("superpod_h100_128", "llama3_70b", "--nodes", "64", *hashed),
+        "gpt3, pp 8": run("superpod_h100_128", "gpt3", "--pp", "8"),
+        "gpt3, pp 8, vpp 12": run("superpod_h100_128", "gpt3", "--pp", "8", "--schedule", "interleaved", "--vpp", "12"),
+        "llama3_405b x nvl72_16": run("nvl72_16", "llama3_405b"),
+        "llama3_70b x roce_1152": run("oversubscribed_roce_1152", "llama3_70b"),
+    }
+
+
 def counted(summary: dict[str, Any]) -> tuple[int, int]:
     """Return the classes of ranks and the events of the run that a summary is of."""
     return summary["simulated"]["rank_classes"], summary["simulated"]["events"]
 
 
 def main() -> None:
-    """Print one line a command."""
+    """Print one line a command; with --contended, those whose ranks differ or slow each other."""
     cases = {
         "--help": ("--help",),
         "run, 30,720 GPUs": ("run", str(ROOT / "topologies/fattree_3840.yaml"), GPT3, "--json"),
@@ -66,6 +86,8 @@ def main() -> None:
             str(ROOT / "topologies/fattree_3840.yaml"),
         ),
     }
+    if "--contended" in sys.argv[1:]:
+        cases = contended()
     print(f"{'command':<30}  {'wall s':>7}  {'CPU s':>7}  {'MB':>6}  {'step s':>9}  {'classes':>7}  {'events':>9}")
     for name, arguments in cases.items():
         wall, cpu, memory, summary = measure(*arguments)
