@@ -201,6 +201,8 @@ def test_the_command_plays_what_export_wrote(call):
     step = json.loads(Path("r/summary.json").read_text())["step_time_s"]
     assert json.loads(out)["step_time_s"] == pytest.approx(step, rel=1e-9)
     assert Path("t.json.gz").stat().st_size
+    code, out, _ = call("import", "chakra", "et", "hgx_h100_8", "--set", "cluster.node.scale_up.link=400Gb/s", "--json")
+    assert json.loads(out)["step_time_s"] < step
     code, out, _ = call("import", "chakra", "et", "hgx_h100_8")
     assert code == 0
     assert out.startswith("step on hgx-h100-8: 8 execution traces, 152 nodes, h100-sxm\n")

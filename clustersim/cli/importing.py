@@ -8,7 +8,17 @@ from typing import Annotated
 import typer
 
 from clustersim.cli.answer import look, print_json
-from clustersim.cli.options import Json, Quiet, TopologyFile, setting
+from clustersim.cli.options import (
+    Changes,
+    Json,
+    Plugins,
+    Quiet,
+    Setting,
+    TopologyFile,
+    cluster_options,
+    overrides,
+    setting,
+)
 from clustersim.cli.progress import progressing
 from clustersim.errors import ConfigError, InputError
 
@@ -70,6 +80,7 @@ def megatron(
 
 
 @app.command()
+@cluster_options()
 def chakra(
     traces: Annotated[
         Path,
@@ -84,6 +95,9 @@ def chakra(
     ] = False,
     trace: Annotated[Path | None, typer.Option(help="Write a trace for Perfetto.", metavar="FILE.json.gz")] = None,
     no_fold: Annotated[bool, typer.Option("--no-fold", help="Simulate every rank, also those that are alike.")] = False,
+    changes: Changes = None,  # type: ignore[assignment]  # the options of a cluster
+    settings: Setting = None,
+    plugins: Plugins = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -99,7 +113,7 @@ def chakra(
         check_output("--trace", trace, (".gz",))
     with progressing(quiet or as_json) as progress:
         progress("load")
-        cluster = load(topology)
+        cluster = load(topology, overrides(changes, settings))
         read_traces = read(traces)
         asked = replay_tasks(read_traces, cluster, roofline)
         progress("simulate")
