@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim.config.yaml import parse
-from clustersim.engine.instruction import Compute, Wait
+from clustersim.engine.instruction import Compute, Drain, Launch, Wait
 from clustersim.engine.launching import launching
 from clustersim.errors import ConfigError
 from clustersim.frameworks import load
@@ -70,6 +70,12 @@ CASES = {
     "buckets": {"parallelism__dp": 8, "parallelism__overlap.grad_reduce": True, "parallelism__bucket": 100_000},
     "all": {"parallelism__tp": 2, "parallelism__pp": 2, "parallelism__dp": 2, "parallelism__sequence_parallel": True},
     "loss": {"training__framework": "megatron-core", "parallelism__tp": 2},
+    "loss and buckets": {
+        "training__framework": "megatron-core",
+        "parallelism__dp": 8,
+        "parallelism__overlap.grad_reduce": True,
+        "parallelism__bucket": 100_000,
+    },
     "loss of chunks": {
         "training__framework": "megatron-core",
         "parallelism__pp": 2,
@@ -173,6 +179,18 @@ def test_whether_the_loss_is_read_is_the_frameworks_habit_unless_a_job_says_so()
     assert late(**deepspeed) == late(**deepspeed, **never) < late(**deepspeed, **always)
     graphs = {"training__cuda_graphs": "full"}  # have no place to read it
     assert late(**core, **graphs) == late(**core, **graphs, **never)
+
+
+def test_a_host_that_reads_the_norm_of_each_bucket_begins_anew_before_its_reduction():
+    options = {"parallelism__dp": 8, "parallelism__overlap.grad_reduce": True, "parallelism__bucket": 100_000}
+    result = step(0.05, **options, training__check_nan=True)
+    [script] = Simulator(result.topology).preparation.work(result.job, np.arange(8)).scripts
+    [last] = script.special.values()
+    launched = [place for place, line in enumerate(last) if isinstance(line, Launch)]
+    assert len(launched) > 10
+    assert all(isinstance(last[place - 1], Drain) for place in launched)
+    unread = step(0.05, **options, training__check_nan=False)
+    assert seconds(result) > seconds(unread)
 
 
 @pytest.mark.parametrize("recompute", ["none", "full"])

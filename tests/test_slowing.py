@@ -45,6 +45,8 @@ CASES = {
     "everything": {
         **LARGE,
         **BUCKET,
+        "model__layers": 4,
+        "training__global_batch": 8,
         "training__framework": "megatron-core",
         "model__experts": 4,
         "model__topk": 2,

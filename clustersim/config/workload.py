@@ -166,8 +166,8 @@ class Training(Spec):
     """What the framework captures in CUDA graphs: each layer forward and backward (`layer`), or all passes of a step
     (`full`), whose kernels then never wait for the host."""
     check_nan: bool | None = None
-    """The host reads the loss of each microbatch, to see whether it is a number (check_for_nan_in_loss_and_grad), and waits for
-    its GPU there; default: as the framework does."""
+    """The host reads the loss of each microbatch and the norm of each bucket of gradients, to see whether they are numbers
+    (check_for_nan_in_loss_and_grad), and waits for its GPU there; default: as the framework does."""
     capacity_factor: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] | None = None
     """An expert takes at most so many times the mean of rows, and drops the others (moe_expert_capacity_factor); default: none is
     dropped."""

@@ -290,7 +290,8 @@ class _Writer:
         shards = self.job.shards(expert=family == "edp")
         scatter = Launch(stage, Collective(sharing, "reduce_scatter", size))
         copies = Launch(stage, Collective(family, "all_reduce", size / shards), Wait(sharing) if shards > 1 else None)
-        return ((scatter,) * (shards > 1) + (copies,) * (shards == 1 or sharing != family)) if size else ()
+        read = (Drain(stage),) * reads_loss(self.job)  # and the norm of each bucket
+        return (read + (scatter,) * (shards > 1) + (copies,) * (shards == 1 or sharing != family)) if size else ()
 
     def gather(self, family: str, stage: int, parameters: float) -> tuple[Instruction, ...]:
         """Return the gathering of parameters by the ranks that share one copy of the optimizer."""

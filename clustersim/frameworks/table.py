@@ -51,7 +51,8 @@ class HostTimes(Spec):
     drains: Habit
     """Whether it waits until its GPU is idle at each message of a pipeline."""
     reads_loss: Habit | None = None
-    """Whether it reads the loss of each microbatch (to see whether it is a number), and waits for its GPU there; default: not."""
+    """Whether it reads the loss of each microbatch and the norm of each bucket of gradients, to see whether they are numbers,
+    and waits for its GPU there; default: not."""
     reads_counts: Habit | None = None
     """Whether it reads how many rows go to each expert before it exchanges them, and waits for its GPU there; default: not."""
     unflattens: Habit | None = None

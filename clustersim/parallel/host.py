@@ -99,7 +99,10 @@ def unflattens(job: Job) -> bool:
 
 
 def reads_loss(job: Job) -> bool:
-    """Return whether a job's host waits for the loss of each microbatch; a graph of all passes has no place for that."""
+    """Return whether a job's host waits for the loss of each microbatch and the norm of each bucket of gradients.
+
+    A graph of all passes has no place for that.
+    """
     said = job.training.check_nan
     return job.training.cuda_graphs != "full" and (_does(job, "reads_loss") if said is None else said)
 
