@@ -139,10 +139,13 @@ class Program(NamedTuple):
         yield from ((("special", action), template) for action, template in self.special.items())
         yield ("finish", None), self.finish
 
-    def carried(self) -> Carried:
-        """Return the bytes of all its collectives and messages by variant and group cell."""
-        often = Counter(key for key, action in self.turns() if action not in self.special)
-        total: Carried = {}
+    def often(self) -> Counter[StepKey]:
+        """Return how often each of the steps is run."""
+        return Counter(key for key, action in self.turns() if action not in self.special)
+
+    def carried(self, often: Mapping[StepKey, int] | None = None) -> Carried:
+        """Return the bytes of all its collectives and messages by variant and group cell; often: where it is known."""
+        often, total = self.often() if often is None else often, Carried()
         for (part, key), template in self.templates():
             count = often[key] if part == "steps" else 1  # type: ignore[index]
             for task in template:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -9,8 +10,10 @@ import numpy as np
 
 from clustersim.arrays import Floats, Ints
 from clustersim.engine.compile import Plan
+from clustersim.engine.fabric import Carried
 from clustersim.engine.network import Network, Variant
 from clustersim.engine.traffic import Traffic
+from clustersim.engine.turns import StepKey
 from clustersim.report.critical_path import Path
 from clustersim.topology.model import Topology
 
@@ -19,7 +22,14 @@ _SAME = 1 + 1e-9
 
 def link_bytes(plan: Plan) -> Floats:
     """Return the bytes that crossed every link in the step."""
-    return plan.network.bytes_by_link(dict(one for program in plan.programs for one in program.carried().items()))
+    known: dict[tuple[object, ...], Counter[StepKey]] = {}  # ranks of one stage run their steps equally often
+    total: Carried = {}
+    for program in plan.programs:
+        own = id(program.row), *program.special
+        if own not in known:
+            known[own] = program.often()
+        total |= program.carried(known[own])
+    return plan.network.bytes_by_link(total)
 
 
 class Limit(NamedTuple):
