@@ -20,7 +20,6 @@ from clustersim.engine.record import Record
 
 PART_OF = {
     "embedding": "dp",
-    "model": "optimizer",
     "edp": "dp",
     "fsdp": "dp",
     "efsdp": "dp",

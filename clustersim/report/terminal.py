@@ -17,6 +17,7 @@ NAMES = {
     "ep": "expert-parallel communication",
     "cp": "context-parallel communication",
     "optimizer": "gradient norm and optimizer",
+    "model": "reduction of the gradient norm",
     "host": "waiting for the host",
     "bubble": "bubble (waiting for other ranks)",
 }
