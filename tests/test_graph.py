@@ -10,11 +10,13 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clustersim.config.yaml import Document
 from clustersim.convert.hugging_face import Config
 from clustersim.errors import InputError
 from clustersim.hardware import gpus
+from clustersim.parallel.load import build
 from clustersim.predictors.load import get
-from clustersim.single_gpu import eager, exported, models
+from clustersim.single_gpu import eager, exported, job, models
 from clustersim.single_gpu.aten import price
 from clustersim.single_gpu.fuse import fuse
 from clustersim.single_gpu.tape import Tape
@@ -218,6 +220,39 @@ def test_a_large_mask_is_read_for_every_head_and_a_small_one_once():
     wide = tensor((8, 16, 2048, 2048), "fp32")
     [each] = price("add", [wide, large], [wide])
     assert each.bytes == 3 * wide.bytes
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_blocks_and_operators_price_the_same_model_alike(training):
+    """GPT-2 in blocks (eager kernels, unfused attention) and call by call: the same products, norms and softmaxes; all else moves
+    as many bytes but for heads that are put in order and masks, which blocks leave out."""
+    keys = {"n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "vocab_size": 50257}
+    shapes = {"layers": 12, "hidden": 768, "heads": 12, "vocab": 50257, "max_positions": 1024, "activation": "gelu_new"}
+    run = {
+        "global_batch": 8,
+        "micro_batch": 8,
+        "seq": 1024,
+        "precision": "fp32",
+        "kernels": "eager",
+        "attention": "unfused",
+    }
+    spec = {"name": "gpt2", "model": {**shapes, "vocab_multiple": 1, "dropout": training}, "training": run}
+    called = moved(models.build(config("gpt2", **keys), 8, 1024, "fp32", training))
+    told = moved(job.graph(build(Document("gpt2.yaml", spec, {}), job.ALONE), training))
+    assert {kind: told[kind] for kind in ("linear", "bmm", "layernorm")} == pytest.approx(
+        {kind: called[kind] for kind in ("linear", "bmm", "layernorm")}, rel=1e-3
+    )
+    assert told["softmax"] == pytest.approx(called["softmax"], rel=1e-3)
+    assert 0.94 < told["vector"] / called["vector"] < 1
+
+
+def moved(graph):
+    """Return the bytes of forward and backward passes by kind, element-wise kernels and copies together."""
+    found = Counter()
+    for node in graph.nodes:
+        for kernel in node.kernels if node.phase != "accumulate" else ():
+            found["vector" if kernel.kind in ("elementwise", "memory") else kernel.kind] += kernel.bytes
+    return found
 
 
 def test_an_unknown_operator_moves_its_operands_and_is_named():

@@ -161,7 +161,9 @@ def softmax(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
 def softmax_backward(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
     """Return the gradients of `softmax` in reverse order."""
     z = shard.size
-    fused = (vector("softmax", "softmax_backward", shard.dtype, rows, columns, 5.0, 3 * z),)
+    # PyTorch multiplies gradient and output in a kernel of its own (SoftMax.cu); Megatron's fused softmax does not
+    product = (pointwise(shard, "mul", rows, columns, 3 * z),) if not shard.fused_softmax else ()
+    fused = (*product, vector("softmax", "softmax_backward", shard.dtype, rows, columns, 5.0, 3 * z))
     mask = (copy(shard, "mask", rows, columns, 2 * z),) if shard.model.causal else ()
     after = (*mask, pointwise(shard, "scale", rows, columns, 2 * z))
     return (*dropout_backward(shard, rows, columns), *fused, *(() if shard.fused_softmax else after))

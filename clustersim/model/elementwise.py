@@ -32,14 +32,8 @@ def dropout(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
 
 
 def dropout_backward(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
-    """Return dropout backward: one kernel, or eager PyTorch's three (mask to float, scale it, multiply): 6z + 1 bytes."""
-    z = shard.size
-    if not shard.model.dropout:
-        return ()
-    if not shard.eager:
-        return (copy(shard, "dropout_backward", rows, columns, 2 * z + 1),)
-    steps = (("mask_cast", 1 + z), ("mask_scale", 2 * z), ("mask_mul", 3 * z))
-    return tuple(copy(shard, op, rows, columns, traffic) for op, traffic in steps)
+    """Return dropout backward: reads values and mask, writes values (native_dropout_backward, eager PyTorch's too)."""
+    return (copy(shard, "dropout_backward", rows, columns, 2 * shard.size + 1),) if shard.model.dropout else ()
 
 
 def residual(shard: ShardedModel, columns: int, late_bias: bool) -> tuple[Kernel, ...]:

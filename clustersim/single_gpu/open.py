@@ -67,6 +67,7 @@ def _workload(path: str, request: Request) -> Graph:
         "training.seq": request.seq,
         "training.precision": request.dtype,
         "training.kernels": "fused" if request.fusion else None,
+        "model.dropout": None if request.training else False,
     }
     changes = {**job.ALONE, **{key: value for key, value in asked.items() if value is not None}}
     batch = request.batch or read(path, changes).training.micro_batch
