@@ -226,7 +226,7 @@ class Preparation:
                 self._forecasts(job, kind).seconds(written.kernels, job.spec.clocks) if kind in used else none
                 for kind in range(len(self.cluster.kinds))
             )
-        return Work(job, written.scripts, seconds, gpus, self.hosts(job))
+        return Work(job, written.scripts, written.kernels, seconds, gpus, self.hosts(job))
 
     def kinds(self, gpus: Ints) -> list[int]:
         """Return the types of nodes of `gpus`; of none, all that the cluster has."""
@@ -264,7 +264,7 @@ class Preparation:
         """Return the kernels of the passes of a placed job, counted."""
 
         def counted() -> PassKernels:
-            return pass_kernels(work.scripts, work.job.positions, tuple(kernels(work.scripts)))
+            return pass_kernels(work.scripts, work.job.positions, work.kernels)
 
         return self._passes.once(self.structure(work.job), counted)
 

@@ -60,6 +60,8 @@ class Work(NamedTuple):
 
     job: Job
     scripts: tuple[Script, ...]
+    kernels: tuple[Kernel, ...]
+    """The distinct ones of all scripts, in order of appearance."""
     seconds: tuple[Seconds, ...]
     """By type of node of the cluster; those of types that the job is not on are empty."""
     gpus: Ints
