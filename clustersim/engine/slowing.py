@@ -81,15 +81,20 @@ class Slowing:
                 np.maximum.at(found, nodes, _inverse(done, time - part * taken, time) - alone)
         return found
 
-    def found(self, seconds: Floats, ends: Callable[[Floats], Floats], starts: Callable[[Floats], Floats]) -> Floats:
-        """Return by how much longer each node takes than `seconds`. ends: of nodes, by what they take; starts: by their ends."""
+    def found(
+        self, seconds: Floats, ends: Callable[[Floats], Floats], starts: Callable[[Floats], Floats]
+    ) -> Floats | None:
+        """Return by how much longer each node takes than `seconds`, None if the rounds do not end.
+
+        ends: of nodes, by what they take; starts: by their ends.
+        """
         more = np.zeros(len(seconds))
         for _ in range(ROUNDS):
             over = ends(seconds + more)
             before, more = more, self.more(seconds, starts(over), over)
             if np.abs(more - before).max(initial=0.0) <= _SAME * over.max(initial=0.0):
-                break
-        return more
+                return more
+        return None
 
 
 def _inverse(value: Floats, values: Floats, times: Floats) -> Floats:
@@ -100,13 +105,13 @@ def _inverse(value: Floats, values: Floats, times: Floats) -> Floats:
 
 
 class _LatePass:
-    """A pass under way on a rank: what it has lost of its SMs, and since it would have ended alone, what is left to do."""
+    """A pass that would be over on a rank, had it not lost SMs: the seconds that are left to do alone."""
 
-    __slots__ = ("begun", "left", "node", "part", "version")
+    __slots__ = ("left", "node", "part", "version")
 
-    def __init__(self, node: int, part: float, begun: float) -> None:
-        self.node, self.part, self.begun = node, part, begun
-        self.left, self.version = 0.0, 0
+    def __init__(self, node: int, part: float, left: float) -> None:
+        self.node, self.part, self.left = node, part, left
+        self.version = 0
 
 
 class _RankSms:
@@ -164,8 +169,7 @@ class SlowedFabric:
                 return
             self.waiting[node] = len(late), self.env.now, lambda: done(segment_ends)
             for rank, part, lost in late:
-                one = rank.late[node] = _LatePass(node, part, now)
-                one.left = lost
+                one = rank.late[node] = _LatePass(node, part, lost)
                 self.schedule(rank, one)
 
         return over

@@ -41,6 +41,8 @@ def static(capacity: Floats, graph: StepGraph, tasks: Tasks, holders: Holders, m
     slowing, more = Slowing(graph, tasks), None
     if slowing:
         more = slowing.found(seconds, partial(longest, graph), graph.starts)
+        if more is None:
+            return None
         seconds += more
     ends = longest(graph, seconds)
     met = holders.met(tasks.times, graph.starts(ends), ends)
