@@ -61,14 +61,17 @@ def _both(shared: Shared, link: int, a: int, b: int) -> float | None:
 def _active(one: JobSteps, link: int) -> set[Interval]:
     """Return when a transfer of a job that crosses a link was under way."""
     wanted = _flows(one.plan.network, link)
-    places: dict[int, list[int]] = {}
     found: set[Interval] = set()
-    for span in (span for step in one.counted for span in step.spans if span.activity):
-        activity = span.activity
-        assert activity is not None
-        if id(activity) not in places:
-            places[id(activity)] = [i for i, segment in enumerate(activity.segments) if id(segment.flow) in wanted]
-        found.update(_intervals(span, activity, places[id(activity)]))
+    for step in one.counted:
+        tasks = step.tasks.own
+        places = {
+            activity: [i for i, segment in enumerate(activity.segments) if id(segment.flow) in wanted]
+            for activity in {task.activity for task in tasks}
+        }
+        crosses = np.array([bool(places[task.activity]) for task in tasks])
+        for span in step.done(np.flatnonzero(crosses[step.graph.occurrences.task])):
+            assert span.activity is not None
+            found.update(_intervals(span, span.activity, places[span.activity]))
     return found
 
 
