@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -28,10 +29,10 @@ ENVIRONMENT = {
 WITH_RAY = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 
 
-def begun(*words: str) -> subprocess.Popen[str]:
+def begun(*words: str, environment: Mapping[str, str] = ENVIRONMENT) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, *words],
-        env=ENVIRONMENT,
+        env=environment,
         text=True,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -46,8 +47,8 @@ def points(folder: Path) -> int:
 class Nodes:
     """A cluster in a process of its own."""
 
-    def __init__(self, count: int) -> None:
-        self.process = begun(str(ROOT / "tests/ray_nodes.py"), str(count))
+    def __init__(self, count: int, environment: Mapping[str, str] = ENVIRONMENT) -> None:
+        self.process = begun(str(ROOT / "tests/ray_nodes.py"), str(count), environment=environment)
         self.address = self._line()
 
     def tell(self, word: str) -> str:
@@ -91,6 +92,58 @@ def test_a_killed_node_loses_nothing(tmp_path):
     assert err == "1 worker died; others simulated the points again\n"
     assert (folder / "points.parquet").read_bytes() == (tmp_path / "alone" / "points.parquet").read_bytes()
     assert (folder / "points.jsonl").read_bytes() == (tmp_path / "alone" / "points.jsonl").read_bytes()
+
+
+WAITING = """
+import sys, time
+from clustersim.schedules.kinds import gpipe
+
+def build(stages, microbatches, chunks=1):
+    if "default_worker" in sys.argv[0] and microbatches > 2:  # a worker of Ray
+        time.sleep(0.4)
+    return gpipe.build(stages, microbatches, chunks)
+"""
+
+
+@pytest.mark.slow
+@WITH_RAY
+def test_two_workers_do_at_least_1_6_times_as_many_points_a_second(tmp_path):
+    """Points of 0.4 s, which they wait for, so that it is no matter how many cores this machine has to spare."""
+    (tmp_path / "waiting.py").write_text(WAITING, encoding="utf-8")
+    environment = {**ENVIRONMENT, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    batches = [4 * count for count in range(3, 27)]
+    sweep = [
+        "sweep",
+        "hgx_h100_8",
+        "gpt3_xl",
+        "--pp",
+        "2",
+        "--micro-batch",
+        "1",
+        "--global-batch",
+        ",".join(map(str, batches)),
+        "--quiet",
+    ]
+    sweep += ["--schedule", "waiting:build", "--plugins", "waiting:build", "--set", "predictor=roofline"]
+
+    def pace(address: str, folder: Path) -> float:
+        """Return points a second, from the third to the last."""
+        process = begun("-m", "clustersim", *sweep, "--ray", address, "--out", str(folder), environment=environment)
+        while points(folder) < 3 and process.poll() is None:
+            time.sleep(0.02)
+        first, done = time.monotonic(), points(folder)
+        assert process.communicate(timeout=300)[1] == ""
+        return (points(folder) - done) / (time.monotonic() - first)
+
+    nodes = Nodes(1, environment)
+    try:
+        one = pace(nodes.address, tmp_path / "one")
+        nodes.tell("add")
+        two = pace(nodes.address, tmp_path / "two")
+    finally:
+        nodes.end()
+    assert two >= 1.6 * one
+    assert (tmp_path / "one/points.parquet").read_bytes() == (tmp_path / "two/points.parquet").read_bytes()
 
 
 def call(monkeypatch, capsys, *words):
