@@ -16,6 +16,7 @@ from clustersim.cli.options import (
     Plugins,
     Quiet,
     RentOption,
+    Settings,
     TopologyFile,
     WorkloadFile,
     figures,
@@ -35,12 +36,7 @@ def optimize(
     topology: TopologyFile,
     workload: WorkloadFile,
     changes: Changes,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", help="Override a key, or several values of it; auto is all legal ones.", metavar="KEY=VALUE"
-        ),
-    ] = None,
+    settings: Settings = None,
     objective: Annotated[
         Literal["step", "cost", "energy", "gpus"],
         typer.Option(help="What is least: time, dollars or energy a token, or the GPUs that reach --target."),

@@ -97,6 +97,14 @@ Setting = Annotated[
         "--set", help="Override a key, such as training.clip_gradients=false or cluster.nodes=64.", metavar="KEY=VALUE"
     ),
 ]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="Override a key; several values with commas between are tried, auto is all legal ones.",
+        metavar="KEY=VALUE",
+    ),
+]
 RentOption = Annotated[
     float | None, typer.Option(help="Rent, in USD a GPU-hour; default by GPU (docs/planning.md).", metavar="USD")
 ]

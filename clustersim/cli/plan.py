@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clustersim.cli.answer import print_json
-from clustersim.cli.options import CostsOption, Json, Plugins, Quiet, RentOption, WorkloadFile, figures, setting, words
+from clustersim.cli.options import (
+    CostsOption,
+    Json,
+    Plugins,
+    Quiet,
+    RentOption,
+    Setting,
+    WorkloadFile,
+    figures,
+    setting,
+    words,
+)
 from clustersim.cli.progress import progressing
 from clustersim.cli.sweep_table import best_lines, run_line
 from clustersim.errors import InputError
@@ -30,10 +41,7 @@ def plan(
     topology: Annotated[
         Path | None, typer.Option(help="A topology whose nodes are counted anew; default rail_optimized.")
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Override a key of the workload or the topology.", metavar="KEY=VALUE"),
-    ] = None,
+    settings: Setting = None,
     global_batch: Annotated[
         int | None,
         typer.Option(min=1, help="Sequences of a step; default the workload's, doubled until a plan is in time."),

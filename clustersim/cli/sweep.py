@@ -19,6 +19,7 @@ from clustersim.cli.options import (
     Plugins,
     Quiet,
     RentOption,
+    Settings,
     TopologyFile,
     WorkloadFile,
     figures,
@@ -40,14 +41,7 @@ def sweep(
     topology: TopologyFile,
     workload: WorkloadFile,
     changes: Changes,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="Override a key; several values with commas between are an axis.",
-            metavar="KEY=VALUE",
-        ),
-    ] = None,
+    settings: Settings = None,
     axes: Annotated[
         Path | None, typer.Option(help="A YAML file of axes, such as tp: [4, 8] and nodes: 64..1024x2.", metavar="FILE")
     ] = None,
