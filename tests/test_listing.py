@@ -74,7 +74,7 @@ def completed(words: str) -> list[str]:
 
 
 def test_a_shell_completes_commands_and_names():
-    assert completed("clustersim s") == ["show", "schedule", "sweep", "schema"]
+    assert completed("clustersim s") == ["show", "schedule", "sweep", "serve", "schema"]
     assert completed("clustersim j") == ["jobs"]
     assert completed("clustersim run super") == ["superpod_h100_128"]
     assert completed("clustersim run superpod_h100_128 llama3_7") == ["llama3_70b"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heappop, heappush
-from math import inf
+from math import fsum, inf
 from typing import cast
 
 import numpy as np
@@ -112,7 +112,7 @@ class Occupancy:
 
     def _asked(self, link: int, live: Sequence[Holder]) -> float:
         """Return what is asked of a link, `live` being those that hold few others."""
-        few = sum([peak for one in live for other, peak in one.asked.few if other == link])
+        few = fsum([peak for one in live for other, peak in one.asked.few if other == link])
         return self.reserved[link] + few
 
     def _take_many(self, holder: Holder, time: float) -> list[int]:

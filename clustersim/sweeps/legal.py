@@ -41,8 +41,11 @@ def legal(case: SweepInputs, asked: SweepSpace) -> list[Point]:
     for key in in_order(asked.auto):
         points = values.filled(points, key)
     found: list[Point] = []
+    ordered: dict[tuple[str, ...], list[str]] = {}
     for point in points:
-        found.append({key: point[key] for key in _sorted(tuple(point))})
+        if (keys := tuple(point)) not in ordered:
+            ordered[keys] = sorted(keys, key=_place)
+        found.append({key: point[key] for key in ordered[keys]})
         bounded(len(found))
     return found
 
@@ -79,11 +82,6 @@ class LegalValues:
         found = _RULES[key](seen)
         known.setdefault(tuple(seen.keys), {})[tuple(map(point.get, seen.keys))] = found
         return found
-
-
-@cache
-def _sorted(keys: tuple[str, ...]) -> list[str]:
-    return sorted(keys, key=_place)
 
 
 def _place(key: str) -> int:
