@@ -180,7 +180,7 @@ class Running(Timer):
     `index` counts half segments: even computes, odd flows; -1 while it sleeps.
     """
 
-    __slots__ = ("activity", "begun", "done", "ends", "holder", "index", "on_time", "started", "version")
+    __slots__ = ("activity", "begun", "done", "ends", "holder", "index", "on_time", "over", "started", "version")
 
     def __init__(
         self,
@@ -188,10 +188,11 @@ class Running(Timer):
         activity: Activity,
         started: float,
         holder: Holder,
+        over: Callable[[Running], None],
         done: Callable[[list[float] | None], None] | None = None,
     ) -> None:
-        self.callbacks = callbacks
-        self.activity, self.started, self.holder, self.done = activity, started, holder, done
+        self.callbacks, self.over, self.done = callbacks, over, done
+        self.activity, self.started, self.holder = activity, started, holder
         self.index = -1
         self.ends: list[float] | None = None  # when each half segment ended, once awake
         self.version = 0
@@ -207,9 +208,9 @@ class Running(Timer):
 class Transfers:
     """Activities that go on half segment by half segment, whose bytes move at max-min fair rates."""
 
-    def __init__(self, env: simpy.Environment, capacity: Floats, over: Callable[[Running], None]) -> None:
-        """capacity: bytes/s by link. over: called with each at its end."""
-        self.env, self.over = env, over
+    def __init__(self, env: simpy.Environment, capacity: Floats) -> None:
+        """capacity: bytes/s by link."""
+        self.env = env
         self.flows = Flows(capacity)
         self.moving: dict[int, tuple[int, Running]] = {}  # by slot, with a number that grows
         self.begun = count()
@@ -227,7 +228,7 @@ class Transfers:
     def _enter(self, run: Running, index: int, begun: float) -> None:
         """Go on with half segment `index`, which has begun at a time before now or just now."""
         if index == len(run.activity.ends):
-            self.over(run)
+            run.over(run)
             return
         run.index, run.begun = index, begun
         segment = run.activity.segments[index // 2]
@@ -321,10 +322,9 @@ class Fabric:
     def __init__(self, env: simpy.Environment, capacity: Iterable[float]) -> None:
         limit = np.array(list(capacity), float)
         self.env, self.links = env, Occupancy(limit)
-        self.transfers = Transfers(env, limit, self._landed)
+        self.transfers = Transfers(env, limit)
         self.running: dict[Holder, Running] = {}
         self.started = count()
-        self.slept: list[Callable[[Running], None]] = [self._over]
 
     def start(self, activity: Activity, done: Callable[[list[float] | None], None]) -> None:
         """Start `activity` now; call `done` at its end with the ends of its half segments (None: as if idle)."""
@@ -333,7 +333,7 @@ class Fabric:
             _at(env, env.now + activity.idle, lambda: done(None))
             return
         holder = Holder(next(self.started), asked, env._now + activity.idle)
-        run = self.running[holder] = Running(self.slept, activity, env._now, holder, done)
+        run = self.running[holder] = Running([self._over], activity, env._now, holder, self._landed, done)
         tight = self.links.take(holder, env._now)
         if not tight:  # its links cannot be full, as the peaks of all that hold them fit
             heappush(env._queue, (holder.until, NORMAL, next(env._eid), run))

@@ -60,7 +60,7 @@ class _Ahead:
         alone: Uncontended,
     ) -> None:
         self.env = simpy.Environment()
-        self.transfers = Transfers(self.env, capacity, self.done)
+        self.transfers = Transfers(self.env, capacity)
         self.graph, self.activities = graph, activities
         self.seconds: list[float] = alone.seconds.tolist()
         self.holds = bytearray(len(self.seconds))
@@ -115,7 +115,7 @@ class _Ahead:
         """Let SimPy play a task from where it is by now."""
         node, graph = holder.number, self.graph
         started = max(self.ends[graph.a[node]], self.ends[graph.b[node]])
-        self.transfers.wake(Running([], self.activities[graph.slot[node]], started, holder))
+        self.transfers.wake(Running([], self.activities[graph.slot[node]], started, holder, self.done))
 
     def done(self, run: Running) -> None:
         """End a task that SimPy played."""
