@@ -59,7 +59,8 @@ def plan(
 ) -> None:
     """Find the cheapest cluster and split that train on so many tokens in time, failures, checkpoints and spares included.
 
-    Every kind of cluster is sized for itself. Steps are simulated, failures are played event by event.
+    Every kind of cluster is sized for itself, with the smallest batch that is in time. Steps are simulated, failures are played
+    event by event.
     """
     from clustersim.config.shipped import find
     from clustersim.files import keeping_inputs
@@ -143,7 +144,11 @@ def _lines(found: Answer, topology: Path, workload: Path) -> list[str]:
     best = found.plans[0][1]
     lines += [*_details(found, best), *best_lines(_run(best, topology, workload))]
     if found.changes:
-        lines += ["what a change is worth:", *(f"  {_change(best, one)}" for one in found.changes)]
+        batch = best.row["global_batch"]
+        lines += [
+            f"what a change is worth, with batches of {batch} as well:",
+            *(f"  {_change(best, one)}" for one in found.changes),
+        ]
     return lines
 
 
