@@ -18,7 +18,7 @@ from clustersim.arrays import Ints, distinct
 from clustersim.collectives.plan import NCCL
 from clustersim.engine.compile import Work
 from clustersim.engine.launching import launching
-from clustersim.engine.peaks import Moments, moments, peaks
+from clustersim.engine.peaks import moments, peaks
 from clustersim.engine.player import Steady
 from clustersim.engine.script import Script, kernels, scripts
 from clustersim.engine.turns import memory_order
@@ -156,12 +156,8 @@ class Preparation:
         def fullest() -> list[Memory]:
             enough = schedules.settled(split.schedule, split.pp, job.microbatches, split.vpp)
             beside = split.overlap.ep == "microbatch"
-
-            def found() -> Moments:
-                schedule = self.schedule(job, enough)
-                return moments(tuple(map(memory_order, schedule)) if beside else schedule)
-
-            known = self._moments.once((split.schedule, split.pp, enough, split.vpp, beside), found)
+            question = split.schedule, split.pp, enough, split.vpp, beside
+            known = self._moments.once(question, lambda: moments(memory_order(self.schedule(job, enough), beside)))
             return peaks(job, self.parts(job), known)
 
         return self._peaks.once(self.structure(job), fullest)

@@ -87,7 +87,6 @@ def _unreduced(row: Sequence[Action], whole: Mapping[int, float]) -> Floats:
 def memory_by_rank(job: Job, parts: Sequence[Sequence[Stage]], schedule: Schedule) -> list[RankMemory]:
     """Return what the fullest GPU of each pipeline rank holds; parts: all stages, by position in the ep group."""
     pp = job.parallelism.pp
-    if job.parallelism.overlap.ep == "microbatch":
-        schedule = tuple(map(memory_order, schedule))
-    lanes = ([rank_memory(job, part[r::pp], row) for part in parts] for r, row in enumerate(schedule))
+    rows = memory_order(schedule, job.parallelism.overlap.ep == "microbatch")
+    lanes = ([rank_memory(job, part[r::pp], row) for part in parts] for r, row in enumerate(rows))
     return [max(lane, key=lambda one: one.peak.total) for lane in lanes]

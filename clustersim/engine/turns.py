@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, pairwise, zip_longest
 
-from clustersim.schedules.action import Action
+from clustersim.schedules.action import Action, Schedule
 
 StepKey = tuple[str, int] | tuple[str, int, int, int]
 """A pass by its letter and stage; of one in parts also which part, and how many exchanges the pass beside it has."""
@@ -49,8 +49,12 @@ def launched_between(key: tuple[str, int, int, int]) -> int:
     return int(part <= beside if letter == "B" else part < beside)
 
 
-def memory_order(row: Sequence[Action]) -> tuple[Action, ...]:
-    """Return a row as memory sees it where passes run beside each other: what the forward one keeps comes on top."""
+def memory_order(schedule: Schedule, beside: bool) -> Schedule:
+    """Return a schedule as memory sees it. beside: passes run beside each other, and what the forward one keeps comes on top."""
+    return tuple(map(_on_top, schedule)) if beside else schedule
+
+
+def _on_top(row: Sequence[Action]) -> tuple[Action, ...]:
     found = list(row)
     for i, (one, other) in enumerate(pairwise(row)):
         if one.letter == "B" and other.letter == "F":
