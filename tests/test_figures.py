@@ -46,7 +46,9 @@ def test_the_bars_of_a_breakdown_are_the_step(result):
     assert len(rows) == 4
     whole = breakdown.WIDTH - breakdown.LEFT - breakdown.RIGHT
     assert [sum(widths) for widths in rows.values()] == pytest.approx([whole] * 4, rel=1e-6)
-    assert {"critical path", "mean of ranks", "pipeline rank 0", "pipeline rank 3"} <= set(_words(canvas))
+    assert {"critical path", "mean of ranks", "rank 0 (pipeline rank 0)", "rank 6 (pipeline rank 3)"} <= set(
+        _words(canvas)
+    )
 
 
 def test_memory_is_as_high_as_its_peak(result):

@@ -1,4 +1,4 @@
-"""Where the step goes: the critical path, the mean of all ranks, and the first and last pipeline rank."""
+"""Where the step goes: the critical path, the mean of all ranks, and a rank of the first and of the last pipeline rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clustersim.simulation import StepResult
 from clustersim.units import duration
 
 of = "run"
-WIDTH, LEFT, RIGHT, TOP, ROW, BAR = 1000.0, 150.0, 24.0, 52.0, 46.0, 28.0
+WIDTH, LEFT, RIGHT, TOP, ROW, BAR = 1000.0, 220.0, 24.0, 52.0, 46.0, 28.0
 COLOURS = {  # Okabe and Ito (2008); every piece that has room says what it is
     "compute": "#56b4e9",
     "tp": "#cc79a7",
@@ -39,13 +39,14 @@ def draw(result: StepResult) -> Canvas:
 
 
 def _bars(result: StepResult) -> dict[str, Mapping[str, float]]:
-    """Return the parts by what they are of."""
+    """Return the parts by what they are of; ranks of one pipeline rank differ, so that a bar says whose it is."""
     summary, width = result.summary, ranks_per_stage(result.summary)
     found = {"critical path": summary["critical_path_s"], "mean of ranks": summary["breakdown_s"]}
     if result.job.parallelism.pp > 1:
         stages = [int(first) // width for first in result.plan.first]
         for stage in (0, max(stages)):
-            found[f"pipeline rank {stage}"] = result.parts[stages.index(stage)]
+            cell = stages.index(stage)
+            found[f"rank {result.plan.first[cell]} (pipeline rank {stage})"] = result.parts[cell]
     return found
 
 
