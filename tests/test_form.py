@@ -57,6 +57,26 @@ def test_other_sizes_take_what_they_take_alone(split, sizes, experts, extra, tap
         assert _outline(known, **spec) == _outline(fresh(), **spec)
 
 
+LARGE = {"model__hidden": 4096, "training__global_batch": 512, "parallelism__pp": 2}
+TAKING = {**LARGE, "parallelism__overlap.grad_reduce": True}
+
+
+@pytest.mark.parametrize(
+    ("split", "name", "values"),
+    [
+        # gradients of two bytes are reduced with as many bytes as parameters are gathered, those of four with twice as many
+        ({**LARGE, "parallelism__zero": 1}, "training__gradients", ["bf16", "fp32"]),
+        ({**TAKING, "training__seq": 8192}, "parallelism__overlap.sms", [0, 24, "nccl", 12]),
+        ({**TAKING, "parallelism__overlap.sms": 24}, "training__seq", [8192, 4096]),
+        ({**TAKING, "parallelism__overlap.sms": "nccl"}, "training__seq", [8192, 4096]),
+    ],
+)
+def test_only_what_differs_alike_has_one_form(split, name, values):
+    known = Simulator(cluster(8))
+    for value in values:
+        assert _outline(known, **split, **{name: value}) == _outline(Simulator(cluster(8)), **split, **{name: value})
+
+
 @pytest.mark.parametrize("tapered", [False, True])
 def test_spans_of_other_sizes_are_those_of_their_own_graph(tapered):
     def fresh():

@@ -144,7 +144,7 @@ def _plan(work: Work, uses: Sequence[tuple[Family, Sequence[Collective]]], net: 
     speeds = topology.slowdown[work.gpus[ranks.first]], topology.kind_of(work.gpus[ranks.first])
     apart = ranks.first.tolist() if work.apart else [-1] * len(ranks.first)
     binder = _Binder(
-        Activities(work.seconds, net, work.hosts, work.job.sms_beside),
+        Activities.of(work, net),
         {},
         launching(work.job, work.scripts, work.seconds, work.hosts),
     )
@@ -359,6 +359,11 @@ class Activities:
     """… and by what those take."""
     sources: dict[Activity, Source] = field(default_factory=dict)
     calls: dict[Activity, tuple[Collective, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, work: Work, network: Network) -> Activities:
+        """Return what makes the activities of a job on its network."""
+        return cls(work.seconds, network, work.hosts, work.job.sms_beside)
 
     def work(self, items: Steps, speed: Speed, cells: Mapping[str, int], extra: float | None = None) -> Activity:
         """Return the activity of kernels and collectives in the order given.

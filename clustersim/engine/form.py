@@ -52,8 +52,16 @@ def form(work: Work, network: Network) -> Form | None:
         )
         for one in work.scripts
     )
-    carried = tuple((call.group, call.op, _carried(plans)) for call, plans in network.plans.items())
-    return Form((network.cells.key, scripts, carried), tuple(own for _, own in items.values()), tuple(calls))
+    sizes: dict[tuple[str, float], int] = {}  # two of one size may take as long, and not of two
+    carried = tuple(
+        (call.group, call.op, sizes.setdefault((call.group, call.size), len(sizes)), _carried(plans))
+        for call, plans in network.plans.items()
+    )
+    return Form(
+        (network.cells.key, work.job.sms_beside, scripts, carried),
+        tuple(own for _, own in items.values()),
+        tuple(calls),
+    )
 
 
 def _carried(plans: NodePlans) -> tuple[tuple[object, ...], ...]:
@@ -70,7 +78,7 @@ class Rebinding:
     def __init__(self, plan: Plan, before: Form, work: Work, network: Network, now: Form) -> None:
         """plan, before: of the other job. work, network, now: of this one."""
         self.before = plan
-        self.activities = Activities(work.seconds, network)
+        self.activities = Activities.of(work, network)
         self.items: Mapping[int, Steps] = dict(zip(map(id, before.items), now.items, strict=True))
         self.calls: Mapping[Collective, Collective] = dict(zip(before.calls, now.calls, strict=True))
         self.plan = plan._replace(network=network, sources=self.activities.sources, calls=self.activities.calls)
