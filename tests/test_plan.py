@@ -181,6 +181,14 @@ def test_more_time_is_never_dearer_and_a_budget_is_kept(planner):
     assert spent.usd <= usd[0] * 1.5
 
 
+def test_a_much_earlier_deadline_is_asked_of_larger_clusters(planner):
+    late = planner.plan(PlanRequest(2e12, 8.0, None, (KIND,)), KIND)
+    soon = planner.plan(PlanRequest(2e12, 1.5, None, (KIND,)), KIND)
+    assert soon.days <= 1.5 < late.days <= 8
+    assert soon.nodes > late.nodes
+    assert planner.plan(PlanRequest(2e12, 16.0, None, (KIND,)), KIND).usd <= late.usd
+
+
 def call(monkeypatch, capsys, *words):
     monkeypatch.setattr(sys, "argv", ["clustersim", *words])
     with pytest.raises(SystemExit) as end:

@@ -17,11 +17,11 @@ from clustersim.config.overrides import parted
 from clustersim.errors import InputError
 from clustersim.model.parameters import parameters
 from clustersim.optimization.bound import LowerBounds
+from clustersim.optimization.search import may_fit
 from clustersim.parallel.flops import model_flop
 from clustersim.parallel.job import Job, divisors
 from clustersim.planning.reliability import DAY, Goodput, Reliability, goodput
 from clustersim.planning.request import PlanRequest
-from clustersim.report.verdicts import verdict
 from clustersim.sweeps.evaluate import Row, SweepInputs, evaluate
 from clustersim.sweeps.legal import legal
 from clustersim.sweeps.space import Point, SweepSpace
@@ -101,8 +101,8 @@ class Planner:
     how: Reliability
     rows: dict[str, Row] = field(default_factory=dict)
     """What was simulated, by point."""
-    spaces: dict[str, list[SizedSplit]] = field(default_factory=dict)
-    """Splits by kind of cluster."""
+    spaces: dict[tuple[str, float], dict[float | None, list[SizedSplit]]] = field(default_factory=dict)
+    """Splits by kind of cluster and tokens, then by the deadline that their sizes were looked for."""
     shares: dict[tuple[object, ...], Goodput] = field(default_factory=dict)
     """Shares of progress, by nodes, GPUs, replicas and kind of checkpoints."""
     bounds: dict[str, LowerBounds] = field(default_factory=dict)
@@ -154,22 +154,20 @@ class Planner:
 
     def space(self, asked: PlanRequest, kind: Point) -> list[SizedSplit]:
         """Return the splits that may be in time on clusters of a kind, of all numbers of nodes that they fill."""
-        key = repr((kind, asked.tokens, asked.days))
-        known = (k for k, found in self.spaces.items() if found and k.startswith(repr((kind, asked.tokens))[:-1]))
-        shared = next(known, key)
-        if shared not in self.spaces:
-            self.spaces[key] = self._space(asked, kind)
-            shared = key
-        return self.spaces[shared]
+        known = self.spaces.setdefault((repr(kind), asked.tokens), {})
+        days = next((days for days, found in known.items() if found and _at_hand(days, asked.days)), asked.days)
+        if days not in known:
+            known[days] = self._space(asked, kind)
+        return known[days]
 
     def _space(self, asked: PlanRequest, kind: Point) -> list[SizedSplit]:
-        one = self.case.cluster({**kind, NODES: 1}).simulator
-        bounds = self.bounds.setdefault(repr(parted(kind)[0]), LowerBounds(one.preparation))
+        one = self.case.cluster({**kind, NODES: 1})
+        bounds = self.bounds.setdefault(repr(parted(kind)[0]), LowerBounds(one.simulator.preparation))
         fits = [
             (own, sized)
             for own, sizes in ((bounds.of(job), sizes) for job, sizes in self._sized(asked, kind) if sizes)
             for sized in sizes
-            if verdict(own.memory(sized.job), one.cluster.memory) != "does not fit"
+            if may_fit(own, sized.job, one)
         ]
         bounds.learn((own, sized.job) for own, sized in fits)
         return [sized._replace(step=own.step(sized.job)) for own, sized in fits]
@@ -249,6 +247,14 @@ class Planner:
         days = _days(asked, job, row["step_time_s"], share)
         found = self.case.cluster(point).rates.of(days * DAY * (nodes + share.spares) / nodes)
         return TrainingPlan(point, row, nodes, share, days, **found)
+
+
+def _at_hand(days: float | None, asked: float | None) -> bool:
+    """Return whether the sizes that were looked at for a deadline do for the one that is asked for too.
+
+    For later ones they do, so that more time is never dearer: what was in time still is.
+    """
+    return days is None or (asked is not None and asked >= SOONER * days)
 
 
 def _days(asked: PlanRequest, job: Job, step: float, share: Goodput) -> float:
