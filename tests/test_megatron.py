@@ -124,6 +124,25 @@ def test_a_pattern_that_is_none_gets_one_sentence(said):
         job(f'num-experts: 8\nmoe-layer-freq: "{said}"')
 
 
+@pytest.mark.parametrize("said", ["[[0], [1], 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]", "[0, 1]"])
+def test_a_list_of_layers_that_is_none_gets_one_sentence(said):
+    with pytest.raises(ConfigError, match=r"^t.yaml:11:17: moe_layer_freq .* is no list of 12 zeros and ones"):
+        job(f"num-experts: 8\nmoe-layer-freq: {said}")
+
+
+@pytest.mark.parametrize("said", ["all", "[optim]", "3"])
+def test_a_strategy_of_megatron_fsdp_that_is_none_gets_one_sentence(said):
+    with pytest.raises(
+        ConfigError, match=r"^t.yaml:11:34: data_parallel_sharding_strategy .* is none; write no_shard, "
+    ):
+        job(f"use-megatron-fsdp: true\ndata_parallel_sharding_strategy: {said}")
+
+
+def test_two_buffers_of_megatron_fsdp_are_not_said_to_be_left_out():
+    found = job("use-megatron-fsdp: true\nfsdp-double-buffer: true")
+    assert (found.parallelism.fsdp.forward_prefetch, found.ignored.not_modelled) == (1, ())
+
+
 def test_arguments_without_effect_are_ignored_and_listed_once(tmp_path, monkeypatch, capsys):
     more = "lr: 1e-4\ntrain-iters: 100\nuse-mcore-models: true\nrotary-base: 500000\nattention-softmax-in-fp32: true\n"
     more += "transformer-impl: local\ngroup-query-attention: true\nnum-query-groups: 8\ntraining: {weight-decay: 0.1}\n"
@@ -155,7 +174,7 @@ def test_an_override_may_be_ignored_too():
 
 
 def test_no_name_is_in_two_lists_or_one_of_ours():
-    lists = [set(ALIASES), set(REMEDIES), NO_EFFECT, NOT_MODELLED]
+    lists = [set(ALIASES), set(REMEDIES), GROUPED, NO_EFFECT, NOT_MODELLED]
     assert sum(map(len, lists)) == len(set().union(*lists))
     ours = {
         key for kind in (Workload, Model, Training, Parallelism, Overlap, Algorithms, Jobs) for key in kind.model_fields

@@ -44,6 +44,14 @@ UNDER_LATENT = frozenset({"kv_channels", "qk_layernorm", "num_query_groups"})
 LONGEST = 10_000
 
 
+class GroupError(InputError):
+    """What is wrong with one of the arguments; name: which, by which errors find the place."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"{name} {why}")
+        self.name = name
+
+
 class Joined(NamedTuple):
     """What arguments say together: the name of one of them, by which errors find the place, a key of a workload, its value."""
 
@@ -58,7 +66,7 @@ def silent(name: str, given: Mapping[str, Any]) -> bool:
 
 
 def joined(given: Mapping[str, Any]) -> list[Joined]:
-    """Return what those of `given`, by name with underscores, say together. Raises InputError for a pattern that is none."""
+    """Return what those of `given`, by name with underscores, say together. Raises GroupError for one that cannot be."""
     return [*_latent(given), *_experts(given), *_sharded(given)]
 
 
@@ -75,8 +83,8 @@ def _sharded(given: Mapping[str, Any]) -> list[Joined]:
     if name is None:
         return []
     said = given.get("data_parallel_sharding_strategy", "optim_grads_params")
-    if said not in STRATEGIES:
-        raise InputError(f"data_parallel_sharding_strategy {shown(said)} is none; write {', '.join(STRATEGIES)}")
+    if not isinstance(said, str) or said not in STRATEGIES:
+        raise GroupError("data_parallel_sharding_strategy", f"{shown(said)} is none; write {', '.join(STRATEGIES)}")
     found = [Joined(name, ("parallelism", "zero"), STRATEGIES[said])]
     if said == "optim_grads_params":
         ahead = {"forward_prefetch": 1} if given.get("fsdp_double_buffer") else {}
@@ -99,16 +107,16 @@ def _experts(given: Mapping[str, Any]) -> list[Joined]:
 
 
 def frequency(said: Any, layers: int) -> list[int]:
-    """Return for each layer 1 where it has experts, else 0. Raises InputError."""
+    """Return for each layer 1 where it has experts, else 0. Raises GroupError."""
     number = int(said) if isinstance(said, str) and said.strip().isdecimal() else said
     if isinstance(number, int) and not isinstance(number, bool) and number > 0:
         return [int(layer % number == 0) for layer in range(layers)]
     try:
         flags = list(said) if isinstance(said, list) else _value(ast.parse(str(said).strip(), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise InputError(f"moe_layer_freq {shown(said)} is no pattern; write a number or ([0]*3+[1]*58)") from error
-    if not isinstance(flags, list) or len(flags) != layers or set(flags) - {0, 1}:
-        raise InputError(f"moe_layer_freq {shown(said)} is no list of {layers} zeros and ones, one for each layer")
+        raise GroupError("moe_layer_freq", f"{shown(said)} is no pattern; write a number or ([0]*3+[1]*58)") from error
+    if not isinstance(flags, list) or len(flags) != layers or any(flag not in (0, 1) for flag in flags):
+        raise GroupError("moe_layer_freq", f"{shown(said)} is no list of {layers} zeros and ones, one for each layer")
     return flags
 
 

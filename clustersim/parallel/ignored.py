@@ -118,7 +118,7 @@ _NOT_MODELLED = """
     distribute_saved_activations embed_layernorm enable_cuda_graph exp_avg_dtype exp_avg_sq_dtype
     export_force_local_attention external_cuda_graph flash_attention_version fp16_lm_cross_entropy
     fp32_residual_connection fp8_dot_product_attention fp8_multi_head_attention fp8_param fp8_param_gather fp8_wgrad
-    fsdp_double_buffer glu_linear_offset gradient_accumulation_fusion high_priority_stream_groups
+    glu_linear_offset gradient_accumulation_fusion high_priority_stream_groups
     keep_fp8_transpose_cache main_params_dtype masked_softmax_fusion
     megatron_fsdp_main_grads_dtype megatron_fsdp_main_params_dtype memory_efficient_layer_norm
     microbatch_group_size_per_virtual_pipeline_stage microbatch_group_size_per_vp_stage mla_down_proj_fusion

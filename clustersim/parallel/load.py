@@ -13,7 +13,7 @@ from clustersim.config.workload import Workload
 from clustersim.config.yaml import KEY, Document, Loc, Position, read
 from clustersim.convert.hugging_face_workload import converted, defaults, is_config, left_out
 from clustersim.convert.megatron import NEEDS, REMEDIES, YIELDS, find, refused
-from clustersim.convert.megatron_groups import Joined, joined, silent
+from clustersim.convert.megatron_groups import GroupError, Joined, joined, silent
 from clustersim.errors import InputError
 from clustersim.parallel.check import check
 from clustersim.parallel.ignored import NO_EFFECT, NOT_MODELLED, sorted_out
@@ -129,8 +129,8 @@ def _joined(document: Document, names: Mapping[str, tuple[Loc, Any]]) -> list[Jo
     """Return what some of Megatron's arguments say together. Raises ConfigError."""
     try:
         return joined({name: value for name, (_, value) in names.items()})
-    except InputError as error:
-        raise document.error(names["moe_layer_freq"][0], str(error)) from error
+    except GroupError as error:
+        raise document.error(names[error.name][0], str(error)) from error
 
 
 def _dropped(key: str) -> bool:
