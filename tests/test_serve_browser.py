@@ -6,7 +6,7 @@ import time
 
 import pytest
 from browser import CONTRAST, SCHEMES, WIDTHS, browsing, drawn, needs_browser, visiting
-from serving import CLUSTER, JOB, LONG, filled, served
+from serving import CLUSTER, JOB, LONG, command, filled, served
 
 from clustersim.report import store
 
@@ -156,6 +156,38 @@ def test_the_page_of_a_result_is_written_on_request(chromium, server, results):
         drawn(found.page)
         assert "2 points" in found.page.inner_text("main") and found.said == []
     (results / "sweep/report.html").unlink()
+
+
+def test_why_a_page_is_not_written_stays_on_it(chromium, server, results, tmp_path):
+    """Its workload has changed since: the page keeps the sentence, and can be asked for again."""
+    job = tmp_path / "job.yaml"
+    shutil.copy(JOB, job)
+    command("run", CLUSTER, str(job), "--predictor", "roofline", "--out", str(results / "changed"), "--quiet")
+    job.write_text(job.read_text() + "\n")
+    with visiting(chromium, f"{server.url}/result/changed") as found:
+        for times in (1, 2):
+            found.page.click("#write:enabled")
+            until(lambda often=times: len(_reports_of(server, "changed", "failed")) == often)
+            found.page.wait_for_selector(".child .error:has-text('has changed since')")
+            assert found.page.locator(".child").count() == 1
+    shutil.rmtree(results / "changed")
+
+
+def _reports_of(server, name, state):
+    children = server.ask("/api/state").json["children"]
+    return [one for one in children if one["command"].endswith(f"/{name}") and one["state"] == state]
+
+
+def test_runs_that_others_begin_are_listed_newest_first(chromium, server):
+    with visiting(chromium, server.url) as found:
+        numbers = [server.begin({**LONG, "options": {**LONG["options"], "tp": tp}}) for tp in ("2", "4")]
+        for number in numbers:
+            found.page.wait_for_selector(f"[data-number='{number}']")
+        shown = found.page.eval_on_selector_all(".child", "all => all.map((one) => Number(one.dataset.number))")
+        assert shown == sorted(shown, reverse=True)
+        for number in numbers:
+            server.ask("/api/stop", {"number": number})
+            server.wait(number, "stopped")
 
 
 def test_a_report_cannot_act_as_a_page_of_the_server(chromium, server, results):

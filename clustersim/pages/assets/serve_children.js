@@ -17,12 +17,14 @@ async function poll() {
     live.lost = error.message;
   }
   for (const draw of live.changed) draw();
+  pollLater();
 }
-async function keepPolling() {
+let timer = 0;
+function pollLater() {
+  // soon while anything runs; one that is polled at once is not waited for
   const busy = live.children.some((child) => ACTIVE.includes(child.state));
-  await new Promise((done) => setTimeout(done, busy ? 500 : 5000));
-  if (!document.hidden) await poll();
-  keepPolling();
+  clearTimeout(timer);
+  timer = setTimeout(() => (document.hidden ? pollLater() : poll()), busy ? 500 : 5000);
 }
 
 const WORDS = { waiting: "waits for its turn", running: "starts", done: "done", failed: "no result", stopped: "stopped" };
@@ -77,7 +79,7 @@ function childList(of = () => true, none = "") {
   const lost = el("p", { class: "error", role: "alert" });
   function draw() {
     lost.textContent = live.lost;
-    const some = live.children.filter(of);
+    const some = live.children.filter(of).reverse(); // each that is new comes on top, the newest last
     for (const child of some) {
       if (!rows.has(child.number)) {
         const row = childRow(child);
@@ -95,10 +97,6 @@ function childList(of = () => true, none = "") {
   }
   const empty = el("p", { class: "dim" }, none);
   live.changed.push(draw);
-  // the newest is on top
-  const ordered = live.children;
-  live.children = [...ordered].reverse();
   draw();
-  live.children = ordered;
   return el("div", {}, lost, empty, list);
 }

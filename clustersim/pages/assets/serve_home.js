@@ -84,4 +84,4 @@ shownAt(
   runs,
   resultsTable(),
 );
-keepPolling();
+pollLater();

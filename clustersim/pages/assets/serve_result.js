@@ -4,6 +4,7 @@ function toPage(row) {
   if (row.report) return el("a", { class: "main", id: "open", href: fileAt(row.name, REPORT) }, `Open the ${word(row)}`);
   if (!DATA.writer) return null;
   const error = el("span", { class: "error", role: "alert" });
+  let asked = 0;
   const button = el(
     "button",
     {
@@ -14,15 +15,8 @@ function toPage(row) {
         button.disabled = true;
         error.textContent = "";
         try {
-          const { number } = await ask("/api/page", { results: [row.name] });
+          asked = (await ask("/api/page", { results: [row.name] })).number;
           await poll();
-          live.changed.push(() => {
-            const mine = live.children.find((child) => child.number === number);
-            if (!mine) return;
-            if (mine.state === "done") location.assign(fileAt(row.name, REPORT));
-            if (["failed", "stopped"].includes(mine.state)) button.disabled = false;
-          });
-          keepPolling();
         } catch (wrong) {
           error.textContent = wrong.message;
           button.disabled = false;
@@ -31,6 +25,12 @@ function toPage(row) {
     },
     `Write the ${word(row)}`,
   );
+  live.changed.push(() => {
+    const child = live.children.find((one) => one.number === asked);
+    if (!child) return;
+    if (child.state === "done") location.assign(fileAt(row.name, REPORT));
+    if (["failed", "stopped"].includes(child.state)) button.disabled = false;
+  });
   return [button, error];
 }
 const word = (row) => (row.command === "sweep" ? "explorer" : "report");
@@ -46,7 +46,8 @@ function numbers() {
 
 const row = DATA.row;
 const found = DATA.summary ? numbers() : null;
-const mine = (child) => child.command.endsWith(`/${row.name}`) && ACTIVE.includes(child.state);
+// the last that was to write this page, under way or with why it did not
+const mine = (child) => child.state !== "done" && child === live.children.find((one) => one.command.endsWith(`/${row.name}`));
 const what =
   row.command === "sweep"
     ? `A sweep of ${count(row.points, "point")}${row.complete ? "" : "; it has not come to its end"}`
@@ -77,3 +78,4 @@ shownAt(
     ),
   ),
 );
+pollLater();
