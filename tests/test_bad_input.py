@@ -262,6 +262,14 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
     "sweep of an unknown predictor": (["sweep", "C", "J", "--tp", "1", "--predictor", "tarot"], "'tarot' is none"),
     "sweep of no workers": (["sweep", "C", "J", "--tp", "1", "--workers", "0"], "--workers"),
     "sweep of an absent topology": (["sweep", "absent.yaml", "J", "--tp", "1"], "no such file"),
+    "an option given twice": (["run", "C", "J", "--out", "a", "--out=b"], "--out is given twice; keep one of them"),
+    "an axis given twice": (["sweep", "C", "J", "--tp", "1", "--tp", "2"], "all values in one, such as --tp 1,2,4"),
+    "an option of a group given twice": (["lab", "train", "x", "--seed", "1", "--seed", "2"], "--seed is given twice"),
+    "a key given twice": (["run", "C", "J", "--set", "x=1", "--set", "x=2"], "--set x is given twice, as 1 and as 2"),
+    "a key given in two ways": (
+        ["run", "C", "J", "--tp", "1", "--set", "parallelism.tp=2"],
+        "--tp 1 and --set parallelism.tp=2 set the same key; give one of the two",
+    ),
     "sweep into a file": (["sweep", "C", "J", "--tp", "1", "--out", "J"], "is a file, not a folder"),
 }
 

@@ -7,6 +7,7 @@ from importlib import import_module
 
 import typer
 
+from clustersim.cli.commands import CommandGroup
 from clustersim.version import __version__
 
 COMMANDS = {
@@ -51,7 +52,7 @@ def named(arguments: Sequence[str]) -> tuple[str, ...]:
 
 def app(names: Iterable[str] = named(())) -> typer.Typer:
     """Return the program with these commands."""
-    made = typer.Typer(
+    made = CommandGroup(
         context_settings={"help_option_names": ["-h", "--help"]},
         rich_markup_mode=None,
         pretty_exceptions_enable=False,

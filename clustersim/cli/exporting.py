@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
+from clustersim.cli.commands import CommandGroup
 from clustersim.cli.options import Plugins, Quiet
 from clustersim.cli.progress import progressing
 from clustersim.cli.trace import numbers
 from clustersim.errors import InputError
 
-app = typer.Typer(help="Write a result in the format of another tool.")
+app = CommandGroup(help="Write a result in the format of another tool.")
 
 
 @app.callback()

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from clustersim.cli.answer import look, print_json
+from clustersim.cli.commands import CommandGroup
 from clustersim.cli.options import (
     Changes,
     Json,
@@ -15,14 +16,14 @@ from clustersim.cli.options import (
     Quiet,
     Setting,
     TopologyFile,
+    by_key,
     cluster_options,
     overrides,
-    setting,
 )
 from clustersim.cli.progress import progressing
 from clustersim.errors import ConfigError, InputError
 
-app = typer.Typer(help="Take a step from another tool: a launch script as a workload, or execution traces to play.")
+app = CommandGroup(help="Take a step from another tool: a launch script as a workload, or execution traces to play.")
 
 
 @app.callback()
@@ -63,7 +64,7 @@ def megatron(
 
     if out:
         check_output("--out", out, (".yaml", ".yml"), (script,))
-    given = {key: scalar(key, value) for key, value in map(setting, settings or ())}
+    given = {key: scalar(key, value) for key, value in by_key(settings).items()}
     asked = ImportRequest(dict(map(_variable, variables or ())), given, NO_EFFECT, NOT_MODELLED)
     found = imported(str(script), read_text(script, "a shell script"), asked)
     text = _written(found.workload)

@@ -10,6 +10,7 @@ import typer
 
 from clustersim.cli import lab_tables, whole_models
 from clustersim.cli.answer import print_json
+from clustersim.cli.commands import CommandGroup
 from clustersim.cli.options import Plugins, naming
 from clustersim.errors import InputError
 
@@ -35,7 +36,7 @@ LeaveOut = Annotated[
 ]
 Names = Annotated[list[str] | None, typer.Option("--predictor", "-p", help="A predictor; default: all of them.")]
 
-app = typer.Typer(help="Train, evaluate and describe the predictors of kernel times.", no_args_is_help=True)
+app = CommandGroup(help="Train, evaluate and describe the predictors of kernel times.", no_args_is_help=True)
 
 
 @app.command()

@@ -19,8 +19,8 @@ from clustersim.cli.options import (
     Settings,
     TopologyFile,
     WorkloadFile,
+    by_key,
     figures,
-    setting,
     workload_options,
 )
 from clustersim.cli.progress import progressing
@@ -71,9 +71,9 @@ def optimize(
     from clustersim.sweeps.legal import legal
     from clustersim.sweeps.run import check
 
-    by_key = dict(map(setting, settings or ()))
-    given = {key for key, value in changes.items() if value is not None} | by_key.keys()
-    asked = space({**changes, **dict.fromkeys(free(given), "auto")}, by_key)
+    written = by_key(settings)
+    given = {key for key, value in changes.items() if value is not None} | written.keys()
+    asked = space({**changes, **dict.fromkeys(free(given), "auto")}, written)
     wanted = objective_of(objective, target)
     with progressing(quiet or as_json) as progress, keeping_inputs() as read:
         progress("load")

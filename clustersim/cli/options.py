@@ -15,7 +15,7 @@ from clustersim import plugins
 from clustersim.config.options import Option
 from clustersim.config.shipped import Room, files, find, renamed
 from clustersim.errors import InputError
-from clustersim.parallel.options import OPTIONS
+from clustersim.parallel.options import FLAGS, OPTIONS
 from clustersim.topology import options as cluster_keys
 
 if TYPE_CHECKING:
@@ -205,8 +205,14 @@ Plugins = Annotated[
 
 
 def overrides(changes: Mapping[str, object | None], settings: Sequence[str] | None) -> dict[str, object]:
-    """Return the overrides of a command line: options that were given, then every `--set key=value`."""
-    return {key: value for key, value in changes.items() if value is not None} | dict(map(setting, settings or ()))
+    """Return the overrides of a command line: options that were given, then every `--set key=value`. Raises InputError."""
+    given = {key: value for key, value in changes.items() if value is not None}
+    found = by_key(settings)
+    for key in given.keys() & found.keys():
+        raise InputError(
+            f"{FLAGS[key]} {given[key]} and --set {key}={found[key]} set the same key; give one of the two"
+        )
+    return given | found
 
 
 def figures(costs: Path | None, price: float | None) -> Figures | None:
@@ -224,9 +230,14 @@ def words(option: str, text: str) -> tuple[str, ...]:
     return parts
 
 
-def setting(text: str) -> tuple[str, str]:
-    """Return key and value of `--set key=value`. Raises InputError."""
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise InputError(f"--set {text!r} has no value; write key=value, such as training.recompute=full")
-    return key.strip(), value.strip()
+def by_key(settings: Sequence[str] | None) -> dict[str, str]:
+    """Return the value of each key of `--set key=value`. Raises InputError for other text, and for a key given twice."""
+    found: dict[str, str] = {}
+    for text in settings or ():
+        key, equals, value = (part.strip() for part in text.partition("="))
+        if not equals or not key:
+            raise InputError(f"--set {text!r} has no value; write key=value, such as training.recompute=full")
+        if key in found:
+            raise InputError(f"--set {key} is given twice, as {found[key]} and as {value}; keep one of them")
+        found[key] = value
+    return found

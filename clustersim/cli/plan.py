@@ -17,7 +17,7 @@ from clustersim.cli.options import (
     Setting,
     WorkloadFile,
     figures,
-    setting,
+    overrides,
     words,
 )
 from clustersim.cli.progress import progressing
@@ -72,8 +72,7 @@ def plan(
 
     if days is not None and not 0 < days < 1e5:
         raise InputError(f"--days {days:g}: write a number of days above 0, such as 30")
-    fixed: dict[str, object] = dict(map(setting, settings or ()))
-    fixed |= {"training.global_batch": global_batch} if global_batch else {}
+    fixed = overrides({"training.global_batch": global_batch}, settings)
     axes = {"cluster.gpu": gpu, "cluster.nic": nic, "fabric.oversubscription": oversubscription}
     given = {key: words(key.rpartition(".")[2], text) for key, text in axes.items() if text is not None}
     usd = amount("--budget", budget) if budget else None

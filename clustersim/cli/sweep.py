@@ -22,8 +22,8 @@ from clustersim.cli.options import (
     Settings,
     TopologyFile,
     WorkloadFile,
+    by_key,
     figures,
-    setting,
     words,
     workload_options,
 )
@@ -88,7 +88,7 @@ def sweep(
     from clustersim.sweeps.axes import space
     from clustersim.sweeps.run import Shard, run
 
-    asked = space(changes, dict(map(setting, settings or ())), axes)
+    asked = space(changes, by_key(settings), axes)
     view = View(words("sort", sort), words("pareto", pareto) if pareto else ())
     if out:
         check_target(out)
