@@ -355,7 +355,8 @@ def _largest(memory: Memory) -> str:
 
 
 def check_names(job: Job) -> None:
-    """Raise ConfigError, at its place in the workload, for the first name that no predictor, schedule or algorithm has."""
+    """Raise ConfigError, at its place in the workload, for the first name that nothing has."""
+    _ = job.keeps
     split = job.parallelism
     wanted = [("parallelism.schedule", schedules.ROOM, split.schedule, "build")]
     wanted += [

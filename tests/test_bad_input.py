@@ -262,6 +262,24 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
     "sweep of an unknown predictor": (["sweep", "C", "J", "--tp", "1", "--predictor", "tarot"], "'tarot' is none"),
     "sweep of no workers": (["sweep", "C", "J", "--tp", "1", "--workers", "0"], "--workers"),
     "sweep of an absent topology": (["sweep", "absent.yaml", "J", "--tp", "1"], "no such file"),
+    "sweep of a rate that is none": (
+        ["sweep", "C", "J", "--nic", "200Gb/s,-4Gb/s"],
+        "'-4Gb/s' must be a finite bandwidth",
+    ),
+    "sweep of an unknown GPU": (["sweep", "C", "J", "--gpu", "h100,h101"], "unknown GPU 'h101'; did you mean 'h100'?"),
+    "sweep of an unknown node": (
+        ["sweep", "C", "J", "--set", "cluster.node=hgx-b200,hgx-b2"],
+        "unknown node type 'hgx-b2'; did you mean 'hgx-b200'?",
+    ),
+    "sweep of an unknown word": (["sweep", "C", "J", "--recompute", "none,ful"], "write 'none', 'selective' or 'full'"),
+    "sweep of a word for a number": (
+        ["sweep", "C", "J", "--set", "parallelism.pp=1,x"],
+        "pp: x must be a whole number",
+    ),
+    "sweep of an unknown framework": (
+        ["sweep", "C", "J", "--set", "training.framework=nemo,nemu"],
+        "(command line): training.framework: 'nemu' is none of the frameworks; did you mean 'nemo'?",
+    ),
     "an option given twice": (["run", "C", "J", "--out", "a", "--out=b"], "--out is given twice; keep one of them"),
     "an axis given twice": (["sweep", "C", "J", "--tp", "1", "--tp", "2"], "all values in one, such as --tp 1,2,4"),
     "an option of a group given twice": (["lab", "train", "x", "--seed", "1", "--seed", "2"], "--seed is given twice"),

@@ -143,6 +143,20 @@ def test_a_space_that_cannot_be_is_one_sentence(options, settings, sentence):
     assert sentence in str(error.value)
 
 
+def test_a_value_that_does_not_go_with_others_makes_points_that_say_so(tmp_path):
+    """As many of them as there are, before the first that is legal too; a cluster that cannot be leaves the others alone."""
+    root = Path(__file__).parents[1]
+    files = root / "topologies/rail_optimized.yaml", root / "workloads/gpt3_xl.yaml"
+    one = {"parallelism.tp": "3,8", "training.micro_batch": "1-256", "cluster.nodes": "1", "predictor": "roofline"}
+    found = run.run(*files, asked(one).space()[:300], 1, tmp_path / "x")
+    assert {row["status"] for row in found.rows[:256]} == {"illegal"}
+    assert "ok" in {row["status"] for row in found.rows[256:]}
+    two = asked({"cluster.nic": "400Gb/s,2000Gb/s", "tp": "auto", "cluster.nodes": "1", "predictor": "roofline"})
+    rows = run.run(*files, two, 1, tmp_path / "y").rows
+    assert [row["status"] for row in rows] == ["ok"] * 4 + ["illegal"]
+    assert "250 GB/s is more than the 63.01 GB/s of host.pcie gen5x16; use a wider slot" in rows[-1]["reason"]
+
+
 def test_a_sweep_over_clusters_has_the_numbers_of_their_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     axes = [

@@ -19,8 +19,8 @@ from clustersim.api.result import Result, SweepResult
 from clustersim.errors import InputError
 from clustersim.parallel.load import unbuilt
 from clustersim.sweeps import runner
+from clustersim.sweeps.check import check
 from clustersim.sweeps.evaluate import SweepInputs
-from clustersim.sweeps.run import check
 from clustersim.sweeps.space import Point, SweepSpace
 
 

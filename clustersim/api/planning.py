@@ -16,9 +16,9 @@ from clustersim.planning.answer import answer
 from clustersim.planning.planner import Planner
 from clustersim.planning.reliability import load as load_reliability
 from clustersim.planning.request import TOPOLOGY, plan_request
+from clustersim.sweeps.check import check
 from clustersim.sweeps.evaluate import SweepInputs
 from clustersim.sweeps.legal import AUTO, legal
-from clustersim.sweeps.run import check
 from clustersim.sweeps.space import SweepSpace
 
 

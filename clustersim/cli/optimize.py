@@ -67,9 +67,9 @@ def optimize(
     from clustersim.optimization.search import free, search
     from clustersim.optimization.search import objective as objective_of
     from clustersim.sweeps.axes import space
+    from clustersim.sweeps.check import check
     from clustersim.sweeps.evaluate import Files, load
     from clustersim.sweeps.legal import legal
-    from clustersim.sweeps.run import check
 
     written = by_key(settings)
     given = {key for key, value in changes.items() if value is not None} | written.keys()

@@ -113,10 +113,11 @@ S = TypeVar("S", bound=Spec)
 def validate(kind: type[S], document: Document, data: Mapping[str, Any] | None = None, at: Loc = ()) -> S:
     """Return the spec of class `kind` that `data` (default: the whole document) holds.
 
-    `at` is where `data` sits in the document. Raises ConfigError for the first thing wrong, in the order of the file.
+    `at` is where `data` sits in the document. Raises ConfigError for the first thing wrong, in the order of the file;
+    its cause is pydantic's error.
     """
     given = document.data if data is None else data
     try:
         return kind.model_validate(given)
     except ValidationError as error:
-        raise first(kind, document, given, error.errors(include_url=False), at) from None
+        raise first(kind, document, given, error.errors(include_url=False), at) from error

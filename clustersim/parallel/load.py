@@ -50,10 +50,16 @@ class Unbuilt(NamedTuple):
         self, overrides: Mapping[str, object] | None = None, places: Mapping[str, SourcePlace] | None = None
     ) -> Job:
         """Return the job with values replaced by dotted key, as `build` does."""
+        return check(self.unchecked(overrides, places))
+
+    def unchecked(
+        self, overrides: Mapping[str, object] | None = None, places: Mapping[str, SourcePlace] | None = None
+    ) -> Job:
+        """Return the same where each value is one that its key can have, whether or not they go together."""
         given = overrides or {}
         merged = override(self.document, given, places or {})
         assumed = self._completed(merged)
-        return check(Job(validate(Workload, merged), merged, sorted_out([*self.keys, *given]), assumed))
+        return Job(validate(Workload, merged), merged, sorted_out([*self.keys, *given]), assumed)
 
     def _completed(self, merged: Overridden) -> tuple[str, ...]:
         """Give a workload made of a config.json what nobody has said, and return that in words."""

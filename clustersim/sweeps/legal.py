@@ -67,8 +67,14 @@ class LegalValues:
         self._known: dict[str, dict[tuple[str, ...], dict[tuple[object, ...], Sequence[object]]]] = {}
 
     def filled(self, points: Iterable[Point], key: str) -> Iterator[Point]:
-        """Yield points with each legal value of a key."""
-        return ({**point, key: value} for point in points for value in self.of(point, key))
+        """Yield points with each legal value of a key; one whose cluster cannot be stays as it is, and its row says why."""
+        for point in points:
+            try:
+                values = self.of(point, key)
+            except InputError:
+                yield point
+                continue
+            yield from ({**point, key: value} for value in values)
 
     def of(self, point: Point, key: str) -> Sequence[object]:
         """Return the legal values of a key at a point that has those before it."""

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,10 +14,10 @@ from clustersim.costs.figures import Figures
 from clustersim.engine.player import Engine
 from clustersim.errors import ClustersimError, DiskFullError, InputError, InterruptedSweepError
 from clustersim.files import keeping_inputs
-from clustersim.preparation import check_names
 from clustersim.report import names
 from clustersim.report.store import ELSEWHERE, Question, place
 from clustersim.sweeps import log, ray_cluster, runner
+from clustersim.sweeps.check import check
 from clustersim.sweeps.evaluate import Files, Row, SweepInputs, load
 from clustersim.sweeps.legal import legal
 from clustersim.sweeps.space import Point, SweepSpace
@@ -158,23 +157,3 @@ def _rows(
         remedy = "the same command goes on from there" if crew else "try fewer --workers"
         raise ClustersimError(f"{error}; {done}, {remedy}") from error
     return ordered
-
-
-def check(case: SweepInputs, space: Sequence[Point]) -> None:
-    """Raise the InputError that would be the fate of every point."""
-    first: InputError | None = None
-    seen: set[tuple[str, str]] = set()
-    for point in islice(space, 200):
-        try:
-            if not seen:
-                case.cluster(point)
-            job = case.job(point)
-        except InputError as error:
-            first = first or error
-            continue
-        found = job.parallelism.schedule, job.spec.predictor
-        if found not in seen:
-            check_names(job)
-            seen.add(found)
-    if first is not None and not seen:
-        raise first

@@ -14,7 +14,7 @@ from clustersim.config.overrides import Overrides
 from clustersim.config.topology import KINDS_OF, Node, TopologySpec
 from clustersim.config.yaml import KEY, Document, Loc, read
 from clustersim.convert.astra_sim import is_astra, translated
-from clustersim.errors import ConfigError, InputError, suggest
+from clustersim.errors import ConfigError, InputError, UnknownNameError, suggest
 from clustersim.hardware import gpus
 from clustersim.topology import node
 from clustersim.topology.faults import apply
@@ -155,7 +155,8 @@ def _merged(node: object, document: Document, at: Loc, seen: tuple[str, ...]) ->
     if name in seen:
         raise document.error(at, f"{name!r} extends itself; extend one of the presets {', '.join(presets())}")
     hint = suggest(name, {*types, *presets()})
-    raise document.error(at, f"unknown node type {name!r}; {hint}, or define it in `nodes:`")
+    text = f"unknown node type {name!r}; {hint}, or define it in `nodes:`"
+    raise document.error(at, text) from UnknownNameError(text)
 
 
 def _fitting(inner: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,7 +189,7 @@ def _gpu(node: Node, document: Document, at: Loc) -> Gpu:
     except ConfigError:
         raise  # at its own place in the GPU's file
     except InputError as error:
-        raise document.error((*at, "gpus", "model"), f"gpus.model: {error}") from None
+        raise document.error((*at, "gpus", "model"), f"gpus.model: {error}") from error
 
 
 def _check(cluster: NodeSpecs) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from clustersim.config.overrides import Overridden, Overrides, SourcePlace, copied, of_topology, scalar
 from clustersim.config.yaml import Document, Loc, own
-from clustersim.errors import InputError, suggest
+from clustersim.errors import InputError, UnknownNameError, suggest
 from clustersim.hardware import gpus
 
 PRESETS = Path(__file__).parents[1] / "hardware" / "nodes"
@@ -104,4 +104,4 @@ def node_with(gpu: str) -> str:
     if wanted in has:
         return has[wanted]
     own_file = "or write nodes of your own in a topology's file"
-    raise InputError(f"cluster.gpu: no shipped type of node has {wanted}; {suggest(wanted, has)}, {own_file}")
+    raise UnknownNameError(f"cluster.gpu: no shipped type of node has {wanted}; {suggest(wanted, has)}, {own_file}")

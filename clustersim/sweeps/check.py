@@ -1,0 +1,62 @@
+"""What is wrong with a sweep before any point is simulated: a value that no point can have, or points that are all illegal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from pydantic import ValidationError
+
+from clustersim.config.overrides import parted
+from clustersim.errors import InputError, UnknownNameError
+from clustersim.preparation import check_names
+from clustersim.sweeps.evaluate import SweepInputs
+from clustersim.sweeps.space import Point
+
+
+def check(case: SweepInputs, space: Sequence[Point]) -> None:
+    """Raise the InputError of a value that is wrong in every point that has it, or else that of every point.
+
+    Wrong is what its key cannot be, such as a negative rate or an unknown name. A number that does not go with the others, such
+    as a tp that divides no heads, makes its points illegal, and they say so.
+    """
+    _values(map(_of_cluster, space), case.cluster)
+    _values(map(_of_workload, space), lambda changes: check_names(case.workload.unchecked(changes, case.places)))
+    first: InputError | None = None
+    for point in space:
+        try:
+            case.cluster(point)
+            case.job(point)
+        except InputError as error:
+            first = first or error
+        else:
+            return
+    if first:
+        raise first
+
+
+def _of_cluster(point: Point) -> Mapping[str, object]:
+    return parted(point)[0]
+
+
+def _of_workload(point: Point) -> Mapping[str, object]:
+    return parted(point)[1]
+
+
+def _values(points: Iterable[Mapping[str, object]], read: Callable[[Mapping[str, object]], object]) -> None:
+    """Raise the first error of a value with which nothing could be read."""
+    sound: set[tuple[str, str]] = set()
+    wrong: dict[tuple[str, str], InputError] = {}
+    for changes in points:
+        new = [pair for key, value in changes.items() if (pair := (key, repr(value))) not in sound]
+        if not new:
+            continue
+        try:
+            read(changes)
+        except InputError as error:
+            if isinstance(error, UnknownNameError) or isinstance(error.__cause__, ValidationError | UnknownNameError):
+                wrong = dict.fromkeys(new, error) | wrong
+                continue
+        sound.update(new)
+    first = next((error for pair, error in wrong.items() if pair not in sound), None)
+    if first:
+        raise first
