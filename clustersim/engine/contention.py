@@ -9,7 +9,7 @@ its end alone, so that there is only one way for the times to agree, and each ro
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -56,6 +56,98 @@ class Met(NamedTuple):
         return list(found.values())
 
 
+class Holdings:
+    """Which links are held by whom, and what share of each: one row a holder and link.
+
+    What was found is kept with the order in which links were taken and given then. As long as that order is the same, so is
+    who meets; where it changed on some links, these alone are looked at anew.
+    """
+
+    def __init__(self, of: Ints, link: Ints, share: Floats) -> None:
+        """By row, whose it is, the link, and its share of that at most."""
+        self.of = of
+        self.link = np.concatenate([link, link])
+        """By change, first those of rows that begin, then those of the same that end …"""
+        self.change = np.concatenate([share, -share])
+        """… what it adds to what is held of the link."""
+        self.order: Ints | None = None
+        """Changes link after link, those of a link in the order of time …"""
+        self.moments: tuple[Ints, Mask] | None = None
+        """… when each is, as a place among `over` and `begun` of all, and where another link follows …"""
+        self.tight = np.empty(0, bool)
+        """… and whether what is held after it does not fit …"""
+        self.crowded = False
+        """… anywhere."""
+        self.found: Met | None = None
+
+    def met(self, over: Floats, begun: Floats) -> Met:
+        """Return which holders meet, given when each ends and begins; what ends makes room for what begins then."""
+        moments = np.concatenate([over, begun])
+        if self.order is None:
+            self._sort(moments)
+        else:
+            self._sort_again(self.order, moments)
+        if self.found is None:
+            self.found = self._met()
+        return self.found
+
+    def _sort(self, moments: Floats) -> None:
+        turn = np.empty(len(moments), np.int64)  # in which all holders end and begin
+        turn[np.argsort(moments, kind="stable")] = np.arange(len(moments))
+        half = len(moments) // 2
+        self.order = np.argsort(self.link * len(moments) + np.concatenate([turn[half:][self.of], turn[self.of]]))
+        self.tight = _levels(self.link[self.order], self.change[self.order]) > FITS
+        self.crowded = bool(self.tight.any())
+
+    def _sort_again(self, order: Ints, moments: Floats) -> None:
+        """Sort the changes of those links again where they are not in order any more."""
+        if self.moments is None:
+            own = np.concatenate([self.of + len(moments) // 2, self.of])[order]
+            self.moments = own, np.diff(self.link[order]) > 0
+        moment, next_link = self.moments
+        time = moments[moment]
+        late = time[1:] < time[:-1]
+        if self.crowded:  # else nobody meets even if those that end at a moment do so after others begin
+            late |= (time[1:] == time[:-1]) & (moment[1:] < moment[:-1])
+        late &= ~next_link
+        if not late.any():
+            return
+        places = _links(np.append(False, late), next_link)
+        own = order[places]
+        again = np.lexsort((moment[places], time[places], self.link[own]))
+        order[places], moment[places] = own[again], moment[places[again]]
+        own = own[again]
+        tight = _levels(self.link[own], self.change[own]) > FITS
+        if tight.any() or self.crowded:
+            self.tight[places], self.found = tight, None
+            self.crowded = bool(self.tight.any())
+
+    def _met(self) -> Met:
+        if self.order is None or not self.crowded:
+            return Met(*[self.of[:0]] * 3)
+        places = _links(self.tight, np.diff(self.link[self.order]) > 0)
+        own, tight = self.order[places], self.tight[places]
+        until, begins = np.append(0, np.cumsum(tight)), own < len(self.of)  # how many tight moments are before each
+        row, first = _by(own[begins], until[np.flatnonzero(begins)])
+        _, last = _by(own[~begins], until[np.flatnonzero(~begins)])
+        some, moments = np.flatnonzero(last > first), np.flatnonzero(tight)
+        time = np.cumsum(tight & ~np.append(False, tight[:-1]))[moments]
+        return Met(self.of[row[some]], time[first[some]], time[last[some] - 1])
+
+
+def _links(some: Mask, next_link: Mask) -> Ints:
+    """Return the places of all changes of links of which `some` are."""
+    link = np.append(0, np.cumsum(next_link))
+    wanted = np.zeros(link[-1] + 1, bool)
+    wanted[link[some]] = True
+    return np.flatnonzero(wanted[link])
+
+
+def _by(key: Ints, values: Ints) -> tuple[Ints, Ints]:
+    order = np.argsort(key)
+    return key[order], values[order]
+
+
 class Holders:
     """Which links the nodes of a graph hold, and what share of each they take at most, whatever their times."""
 
@@ -66,59 +158,23 @@ class Holders:
         slot = graph.arrays[2]
         self.node = np.flatnonzero((slot >= 0) & (count[slot] > 0))
         self.slot = slot[self.node]
-        self.of = np.repeat(np.arange(len(self.node)), count[self.slot])
-        """By row, one a node and link, which of `node` holds the link."""
-        if len(self.node):
-            held = entries(np.append(0, np.cumsum(count)), self.slot)
-            link = np.concatenate([one.links for one in asked])
-            row, share = link[held], (np.concatenate([one.peaks for one in asked]) / capacity[link])[held]
-            self.row, self.change = np.concatenate([row, row]), np.concatenate([share, -share])
-        self.alone: Ints | None = None
-        """Moments at which nodes end and begin, link after link in an order in which nobody met."""
+        of = np.repeat(np.arange(len(self.node)), count[self.slot])
+        held = entries(np.append(0, np.cumsum(count)), self.slot)
+        link = np.concatenate([one.links for one in asked] or [held])
+        peak = np.concatenate([one.peaks for one in asked] or [np.empty(0)])
+        self.holdings = Holdings(of, link[held], (peak / capacity[link])[held])
 
     @property
     def rows(self) -> tuple[Ints, Ints, Ints, Floats]:
         """Nodes, their slots, the links that they hold, and what share of each: one row a node and link."""
-        count = len(self.of)
-        if not count:
-            return self.of, self.of, self.of, np.empty(0)
-        return self.node[self.of], self.slot[self.of], self.row[:count], self.change[:count]
+        own, count = self.holdings, len(self.holdings.of)
+        return self.node[own.of], self.slot[own.of], own.link[:count], own.change[:count]
 
     def met(self, times: SlotTimes, starts: Floats, ends: Floats) -> Met:
-        """Return who meets, given when each node begins and ends; what ends makes room for what begins then."""
-        nodes, count = len(self.node), len(self.of)
-        if not nodes:
-            return Met(self.node, self.node, self.node)
+        """Return who meets, given when each node begins and ends."""
         over, begun = ends[self.node] - times.after[self.slot], starts[self.node] + times.before[self.slot]
-        moments = np.concatenate([over, begun])
-        if self.alone is not None and self._in_order(moments[self.alone]):
-            return Met(*[self.node[:0]] * 3)
-        order = np.argsort(moments, kind="stable")
-        turn = np.empty(2 * nodes, np.int64)  # in which all nodes end and begin
-        turn[order] = np.arange(2 * nodes)
-        order = np.argsort(self.row * 2 * nodes + np.concatenate([turn[nodes:][self.of], turn[self.of]]))
-        tight = _levels(self.row[order], self.change[order]) > FITS
-        if not tight.any():
-            self.alone = np.concatenate([nodes + self.of, self.of])[order]
-            return Met(*[self.node[:0]] * 3)
-        place = np.empty(2 * count, np.int64)
-        place[order] = np.arange(2 * count)
-        until = np.append(0, np.cumsum(tight))  # how many tight moments there are before each place
-        first, last = until[place[:count]], until[place[count:]]
-        some = np.flatnonzero(last > first)
-        moments = np.flatnonzero(tight)
-        time = np.cumsum(tight & ~np.append(False, tight[:-1]))[moments]
-        return Met(self.node[self.of[some]], time[first[some]], time[last[some] - 1])
-
-    def _in_order(self, moments: Floats) -> bool:
-        """Return whether the moments of each link, one link after the other, still come one after the other."""
-        return bool(((moments[1:] >= moments[:-1]) | self.next_link).all())
-
-    @cached_property
-    def next_link(self) -> Mask:
-        """Whether the next moment, link after link, is the first one of another link."""
-        found: Mask = np.diff(np.sort(self.row)) > 0
-        return found
+        holder, first, last = self.holdings.met(over, begun)
+        return Met(self.node[holder], first, last)
 
 
 def peaks(row: Ints, begun: Floats, over: Floats, share: Floats, rows: int) -> Floats:
