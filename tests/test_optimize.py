@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -212,12 +213,85 @@ def test_a_runner_up_is_told_what_costs_it_time():
     best = {"global_batch": 8, "seq": 1, "step_time_s": 10.0, "compute_s": 8.0, "bubble_s": 2.0}
     other = {"global_batch": 16, "seq": 1, "step_time_s": 24.0, "compute_s": 14.0, "bubble_s": 4.0, "tp_s": 6.0}
     assert why(best, other) == "+20.0% a token: 3 s more tensor-parallel communication, against 1 s less compute"
-    assert why(best, best) == "+0.0% a token: no part stands out"
+    assert why(best, other | {"zero": 2}) == why(best, other)
+    assert why(best | {"zero": 1}, best | {"zero": 2}) == "the same with zero 2"
+
+
+def test_a_runner_up_in_dollars_is_told_what_costs_dollars():
+    """Twice the GPUs, half the time: the parts are those of all GPUs, and of those without a rank."""
+    best = {"global_batch": 8, "seq": 1, "step_time_s": 10.0, "compute_s": 8.0, "bubble_s": 2.0, "ranks": 8, "gpus": 8}
+    other = best | {"step_time_s": 6.0, "compute_s": 4.0, "ranks": 12, "gpus": 16}
+    dollars = best | {"usd_per_1t_tokens": 100.0}, other | {"usd_per_1t_tokens": 120.0}
+    # 120 dollars of 16 GPUs: a quarter idle, and of the rest two thirds compute and a third bubble
+    assert why(*dollars, "cost") == (
+        "+20.0% USD a token: 30 USD more idle GPUs and 10 USD more bubble, against 20 USD less compute, for 10^12 tokens"
+    )
+    assert why(best, other, "gpus") == "4 GPUs more"
+    assert why(dollars[0], dollars[0] | {"zero": 2}, "cost") == "the same with zero 2"
+
+
+NONE = {
+    "too slow": (
+        ["hgx_h100_8", "gpt3_xl", "--objective", "gpus", "--target", "1e12", "--tp", "1,2"],
+        "--target: no point is so fast; the fastest of ",
+    ),
+    "too large": (
+        ["superpod_h100_128", "llama3_70b", "--nodes", "1", "--tp", "4,8"],
+        " GiB, and h100-sxm has 79.65 GiB; give ",
+    ),
+    "no cluster": (["superpod_h100_128", "gpt3_xl", "--gpu", "h1000,b2000"], "unknown GPU '"),
+    "unasked target": (
+        ["hgx_h100_8", "gpt3_xl", "--target", "5"],
+        "--target: is the speed that the fewest GPUs must reach; add --objective gpus, or leave it out",
+    ),
+}
+
+
+def call(monkeypatch, capsys, *words):
+    monkeypatch.setattr(sys, "argv", ["clustersim", *words])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return end.value.code or 0, *capsys.readouterr()
+
+
+FEW = ["--schedule", "1f1b", "--zero", "1", "--vpp", "1", "--predictor", "roofline"]
+
+
+@pytest.mark.parametrize("name", NONE)
+def test_a_search_without_an_answer_says_what_would_be_one(monkeypatch, capsys, name):
+    words, sentence = NONE[name]
+    code, out, err = call(monkeypatch, capsys, "optimize", *words, *FEW)
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert err.startswith("clustersim: ")
+
+
+def test_what_a_refusal_names_is_an_answer(monkeypatch, capsys):
+    words, _ = NONE["too slow"]
+    _, _, err = call(monkeypatch, capsys, "optimize", *words, *FEW)
+    would = re.search(r"ask for --target (\d+)", err)[1]
+    code, out, _ = call(monkeypatch, capsys, "optimize", *words[:5], would, *words[6:], *FEW, "--json")
+    assert code == 0
+    assert json.loads(out)["rows"][0]["tokens_per_s"] >= float(would)
+    words, _ = NONE["too large"]
+    _, _, err = call(monkeypatch, capsys, "optimize", *words, *FEW)
+    fits = re.search(r"give \d+ nodes \((.*) fits there\)", err)[1]
+    code, out, _ = call(monkeypatch, capsys, "run", *words[:2], *shlex.split(fits), "--json", "--no-save")
+    assert code == 0
+    assert json.loads(out)["memory"]["verdict"] == "fits"
+
+
+def test_clusters_that_are_none_are_counted_beside_those_that_are(monkeypatch, capsys):
+    few = [*FEW, "--global-batch", "16", "--micro-batch", "1", "--recompute", "none"]
+    code, out, _ = call(monkeypatch, capsys, "optimize", "hgx_h100_8", "gpt3_xl", "--nodes", "2,1", *few)
+    assert code == 0
+    assert "1 illegal\n  illegal, such as: " in out
+    assert "2 nodes need a network between them" in out
 
 
 def test_the_command_gives_the_best_as_a_run(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
-    call = [
+    words = [
         "nvlink_h100_4",
         "gpt3_xl",
         "--global-batch",
@@ -229,7 +303,7 @@ def test_the_command_gives_the_best_as_a_run(monkeypatch, capsys, tmp_path):
         "--predictor",
         "roofline",
     ]
-    monkeypatch.setattr(sys, "argv", ["clustersim", "optimize", *call, "--json", "--top", "3"])
+    monkeypatch.setattr(sys, "argv", ["clustersim", "optimize", *words, "--json", "--top", "3"])
     with pytest.raises(SystemExit):
         main()
     found = json.loads(capsys.readouterr().out)
@@ -241,7 +315,7 @@ def test_the_command_gives_the_best_as_a_run(monkeypatch, capsys, tmp_path):
     assert json.loads(capsys.readouterr().out)["step_time_s"] == pytest.approx(
         found["rows"][0]["step_time_s"], rel=1e-12
     )
-    monkeypatch.setattr(sys, "argv", ["clustersim", "optimize", *call])
+    monkeypatch.setattr(sys, "argv", ["clustersim", "optimize", *words])
     with pytest.raises(SystemExit):
         main()
     text = capsys.readouterr().out

@@ -10,15 +10,15 @@ from clustersim.api.inputs import ClusterLike, WorkloadLike, by_key, cluster_doc
 from clustersim.api.result import OptimizeResult, PlanResult
 from clustersim.costs import figures
 from clustersim.errors import InputError
-from clustersim.optimization.search import free, objective, search
+from clustersim.optimization.answer import answer as best_of
+from clustersim.optimization.search import free, objective
 from clustersim.parallel.load import unbuilt
 from clustersim.planning.answer import answer
 from clustersim.planning.planner import Planner
 from clustersim.planning.reliability import load as load_reliability
 from clustersim.planning.request import TOPOLOGY, plan_request
-from clustersim.sweeps.check import check
 from clustersim.sweeps.evaluate import SweepInputs
-from clustersim.sweeps.legal import AUTO, legal
+from clustersim.sweeps.legal import AUTO
 from clustersim.sweeps.space import SweepSpace
 
 
@@ -45,9 +45,7 @@ def optimize(
     document = workload_document(workload)
     money = figures.load(costs, price)
     case = SweepInputs(cluster_document(cluster), unbuilt(document), places=places(document, axes), costs=money)
-    points = legal(case, _space(axes))
-    check(case, points)
-    return OptimizeResult(search(case, points, objective(goal, target), top))
+    return OptimizeResult(best_of(case, _space(axes), objective(goal, target), top))
 
 
 def _space(axes: Mapping[str, object]) -> SweepSpace:

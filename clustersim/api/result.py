@@ -165,8 +165,8 @@ class OptimizeResult:
     @property
     def rows(self) -> list[Row]:
         """The best, in order, with the columns of a sweep and `why` each is behind the first."""
-        best = self.found.best
-        return [{**one.row, "why": why(best[0].row, one.row) if place else ""} for place, one in enumerate(best)]
+        best, goal = self.found.best, self.found.goal
+        return [{**one.row, "why": why(best[0].row, one.row, goal) if place else ""} for place, one in enumerate(best)]
 
     @property
     def points(self) -> pl.DataFrame:
@@ -175,12 +175,7 @@ class OptimizeResult:
 
     @property
     def best(self) -> dict[str, Any]:
-        """The keywords of the best point, for `cs.simulate`. Raises InputError when no point has a result."""
-        if not self.found.best:
-            reasons = ", ".join(f"{count} {name}" for name, count in self.found.reasons.items())
-            raise InputError(
-                f"no point has a result: of {self.found.points} points {reasons or 'none reaches the target'}"
-            )
+        """The keywords of the best point, for `cs.simulate`."""
         return _keywords(self.found.best[0].point)
 
     def _repr_html_(self) -> str:

@@ -63,13 +63,11 @@ def optimize(
     proved of others.
     """
     from clustersim.files import keeping_inputs
-    from clustersim.optimization.sampling import sampled
-    from clustersim.optimization.search import free, search
+    from clustersim.optimization.answer import answer
+    from clustersim.optimization.search import free
     from clustersim.optimization.search import objective as objective_of
     from clustersim.sweeps.axes import space
-    from clustersim.sweeps.check import check
     from clustersim.sweeps.evaluate import Files, load
-    from clustersim.sweeps.legal import legal
 
     written = by_key(settings)
     given = {key for key, value in changes.items() if value is not None} | written.keys()
@@ -82,20 +80,14 @@ def optimize(
         def tell(done: int, left: int) -> None:
             progress(f"simulate: {done} done, at most {left:,} left")
 
-        if trials:
-            found = sampled(case, asked, wanted, trials, top, tell)
-        else:
-            points = legal(case, asked)
-            check(case, points)
-            progress(f"bound {len(points):,} points")
-            found = search(case, points, wanted, top, tell)
+        found = answer(case, asked, wanted, top, trials, tell)
     if as_json:
-        print_json("optimize", _fields(found, topology, workload, asked, objective))
+        print_json("optimize", _fields(found, topology, workload, asked))
     elif not quiet:
         typer.echo("\n".join(_lines(found, topology, workload, asked)))
 
 
-def _fields(found: SearchResult, topology: Path, workload: Path, asked: SweepSpace, objective: str) -> dict[str, Any]:
+def _fields(found: SearchResult, topology: Path, workload: Path, asked: SweepSpace) -> dict[str, Any]:
     import shlex
 
     from clustersim.optimization.why import why
@@ -104,29 +96,29 @@ def _fields(found: SearchResult, topology: Path, workload: Path, asked: SweepSpa
         {
             **one.row,
             "run": shlex.join(run_line(topology, workload, one.point, asked.by_set)),
-            "why": "" if place == 0 else why(found.best[0].row, one.row),
+            "why": "" if place == 0 else why(found.best[0].row, one.row, found.goal),
         }
         for place, one in enumerate(found.best)
     ]
     counts = {"points": found.points, "points_simulated": found.simulated, "points_bounded": found.bounded}
     reasons = {f"points_{name.replace('does not fit', 'not_fitting')}": n for name, n in found.reasons.items()}
-    return {"objective": objective, **counts, **reasons, "best_run": rows[0]["run"] if rows else None, "rows": rows}
+    return {"objective": found.goal, **counts, **reasons, "best_run": rows[0]["run"], "rows": rows}
 
 
 def _lines(found: SearchResult, topology: Path, workload: Path, asked: SweepSpace) -> list[str]:
     from clustersim.optimization.why import why
 
     rows, points = [one.row for one in found.best], [one.point for one in found.best]
-    lines = []
-    if rows:
-        lines += [
-            *point_table(rows, points, priced=True),
-            *best_lines(run_line(topology, workload, points[0], asked.by_set)),
-        ]
-        lines += ["why it is the best:"] * (len(rows) > 1)
-        lines += [f"  {place}. {why(rows[0], row)}" for place, row in enumerate(rows[1:], 2)] + [""] * (len(rows) > 1)
+    lines = [
+        *point_table(rows, points, priced=True),
+        *best_lines(run_line(topology, workload, points[0], asked.by_set)),
+    ]
+    if len(rows) > 1:
+        lines += ["why it is the best:"]
+        lines += [f"  {place}. {why(rows[0], row, found.goal)}" for place, row in enumerate(rows[1:], 2)] + [""]
     counts = (
         f"{found.simulated:,} of {found.points:,} points were simulated; {found.bounded:,} are worse by a lower bound"
     )
     out = [f"{n:,} {'do not fit' if name == 'does not fit' else name}" for name, n in found.reasons.items()]
-    return [*lines, ", ".join([counts, *out])]
+    such = [f"  {kind}, such as: {why}" for kind, why in found.refused.examples.items() if kind != "does not fit"]
+    return [*lines, ", ".join([counts, *out]), *such]

@@ -13,7 +13,15 @@ from clustersim import extras
 from clustersim.config.overrides import parted
 from clustersim.errors import InputError
 from clustersim.optimization.bound import LowerBounds
-from clustersim.optimization.search import Best, Objective, ObjectiveValue, SearchProgress, SearchResult, may_fit
+from clustersim.optimization.search import (
+    Best,
+    Objective,
+    ObjectiveValue,
+    Refused,
+    SearchProgress,
+    SearchResult,
+    may_fit,
+)
 from clustersim.sweeps.evaluate import SweepInputs, evaluate
 from clustersim.sweeps.legal import LegalValues, in_order
 from clustersim.sweeps.space import Point, SweepSpace
@@ -49,7 +57,7 @@ def sampled(
             study.tell(trial, state=optuna.trial.TrialState.PRUNED)
         else:
             study.tell(trial, value[0])
-    return SearchResult(judge.best, len(judge.seen), judge.simulated, judge.bounded, judge.out)
+    return SearchResult(judge.best, len(judge.seen), judge.simulated, judge.bounded, judge.out, wanted.name)
 
 
 def _drawn(legal: LegalValues, asked: SweepSpace, keys: list[str], trial: Any) -> Point | None:
@@ -58,7 +66,10 @@ def _drawn(legal: LegalValues, asked: SweepSpace, keys: list[str], trial: Any) -
     for key, values in asked.axes.items():
         point[key] = values[trial.suggest_int(key, 0, len(values) - 1)]
     for key in keys:
-        values = legal.of(point, key)
+        try:
+            values = legal.of(point, key)
+        except InputError:  # no cluster, whatever the others are
+            return point
         if not values:
             return None
         point[key] = values[min(int(trial.suggest_float(key, 0.0, 1.0) * len(values)), len(values) - 1)]
@@ -72,7 +83,7 @@ class _Judge:
         self.case, self.wanted, self.top = case, wanted, top
         self.seen: dict[str, ObjectiveValue | None] = {}
         self.best: list[Best] = []
-        self.out: dict[str, int] = {}
+        self.out = Refused()
         self.bounds: dict[str, LowerBounds] = {}
         self.simulated = self.bounded = 0
 
@@ -86,16 +97,19 @@ class _Judge:
     def _judged(self, point: Point) -> ObjectiveValue | None:
         try:
             least = self._least(point)
-        except InputError:
-            return self._out("illegal")
+        except InputError as error:
+            self.out.add("illegal", str(error))
+            return None
         if least is None:
-            return self._out("does not fit")
+            self.out.add("does not fit")
+            return None
         if len(self.best) == self.top and least > self.best[-1].value:
             self.bounded += 1
             return least
         row = evaluate(self.case, point)
         if row["status"] != "ok":
-            return self._out(row["status"])
+            self.out.add(row["status"], row["reason"])
+            return None
         self.simulated += 1
         job = self.case.cluster(point).simulator.placed(self.case.job(point))
         value = self.wanted.value(self.case.cluster(point), job, row["step_time_s"])
@@ -110,7 +124,3 @@ class _Judge:
         job = cluster.simulator.placed(self.case.job(point))
         own = self.bounds.setdefault(repr(parted(point)[0]), LowerBounds(cluster.simulator.preparation)).of(job)
         return self.wanted.value(cluster, job, own.step(job)) if may_fit(own, job, cluster) else None
-
-    def _out(self, why: str) -> ObjectiveValue | None:
-        self.out[why] = self.out.get(why, 0) + 1
-        return None

@@ -6,9 +6,10 @@ search ends when the next bound is worse than the worst of the best that are ask
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heapify, heappop
 from typing import NamedTuple
 
@@ -66,6 +67,21 @@ class Best(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """Points that were out before or when they would have been simulated, by kind: illegal, does not fit, failed."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
+    """Why the first of a kind is, where that was asked."""
+
+    def add(self, kind: str, why: str = "", count: int = 1) -> None:
+        """Count points of a kind, and keep why the first is out."""
+        self.counts[kind] += count
+        if why:
+            self.examples.setdefault(kind, why)
+
+
+@dataclass(frozen=True, slots=True)
 class SearchResult:
     """What a search came to."""
 
@@ -77,21 +93,28 @@ class SearchResult:
     """How many were simulated."""
     bounded: int
     """How many no simulation needs, as their lower bound is no better than the best."""
-    reasons: Mapping[str, int]
-    """Points that were out before or when they would have been simulated: illegal, does not fit, failed."""
+    refused: Refused
+    """All others."""
+    goal: str
+    """The name of the objective."""
+
+    @property
+    def reasons(self) -> Mapping[str, int]:
+        """How many points were out, by kind."""
+        return self.refused.counts
 
 
 def objective(name: str, target: float | None = None) -> Objective:
     """Return what `--objective` names: step, cost, energy or gpus. target: tokens/s that gpus must reach. Raises InputError."""
+    asked, speed = option("--objective gpus", "goal='gpus'"), option("--target", "target=")
     if name == "gpus":
-        if target is None or target <= 0:
-            asked = option("--objective gpus", "goal='gpus'")
-            raise InputError(
-                f"{asked}: needs a speed to reach; add {option('--target', 'target=')}, in tokens/s above 0"
-            )
+        if target is None or not 0 < target < math.inf:
+            raise InputError(f"{asked}: needs a speed to reach; add {speed}, in tokens/s above 0")
         return Objective(name, lambda _, job, step: _fewest(job, step, target))
     if name not in _OBJECTIVES:
         raise InputError(f"{option(f'--objective {name}', f'goal={name!r}')}: is none; use step, cost, energy or gpus")
+    if target is not None:
+        raise InputError(f"{speed}: is the speed that the fewest GPUs must reach; add {asked}, or leave it out")
     return Objective(name, _OBJECTIVES[name])
 
 
@@ -100,7 +123,7 @@ def _tokens(job: Job) -> float:
 
 
 def _fewest(job: Job, step: float, target: float) -> ObjectiveValue:
-    return (float(job.mesh.size) if _tokens(job) / step >= target else float("inf"), step)
+    return (float(job.mesh.size) if _tokens(job) / step >= target else math.inf, step)
 
 
 def _cost(cluster: SweepCluster, job: Job, step: float) -> ObjectiveValue:
@@ -125,14 +148,14 @@ def search(
 
     Raises InputError where the objective cannot be told.
     """
-    out = Counter[str]()
+    out = Refused()
     with uncollected():
         heap = list(_candidates(case, points, wanted, out))
         heapify(heap)
     best: list[tuple[ObjectiveValue, int, Best]] = []
     simulated = 0
     while heap and (len(best) < top or heap[0].value <= best[top - 1][0]):
-        if heap[0].value[0] == float("inf"):
+        if heap[0].value[0] == math.inf:
             break
         one = heappop(heap)
         show(simulated, len(heap))
@@ -142,20 +165,20 @@ def search(
         simulated += 1
         value = wanted.value(case.cluster(one.point), one.job, row["step_time_s"])
         best = sorted([*best, (value, one.place, Best(value, one.point, row))])[:top]
-    reached = [found for value, _, found in best if value[0] < float("inf")]
-    return SearchResult(reached, len(points), simulated, len(heap), out)
+    reached = [found for value, _, found in best if value[0] < math.inf]
+    return SearchResult(reached, len(points), simulated, len(heap), out, wanted.name)
 
 
-def _simulated(case: SweepInputs, one: Candidate, out: Counter[str]) -> Row | None:
+def _simulated(case: SweepInputs, one: Candidate, out: Refused) -> Row | None:
     """Return the row of a candidate, None where it does not fit, which is known before anything is simulated."""
     row = evaluate(case, one.point)
     if row["status"] == "ok":
         return row
-    out[row["status"]] += 1
+    out.add(row["status"], row["reason"])
     return None
 
 
-class _Alike(NamedTuple):
+class Alike(NamedTuple):
     """Points with one lower bound, that of a job."""
 
     places: list[int]
@@ -164,19 +187,22 @@ class _Alike(NamedTuple):
     bounds: SplitBounds
 
 
-def _candidates(
-    case: SweepInputs, points: Sequence[Point], wanted: Objective, out: Counter[str]
-) -> Iterator[Candidate]:
-    """Yield the points that may be legal and fit, with their bounds."""
+def alike(case: SweepInputs, points: Sequence[Point], out: Refused) -> Iterator[Alike]:
+    """Yield the points that may be legal by their bounds; out: counts those that are not."""
     known: dict[str, LowerBounds] = {}
-    kept: list[_Alike] = []
     for places in _groups(points):
-        for one in _alike(case, points, places, known, out):
-            if may_fit(one.bounds, one.job, one.cluster):
-                kept.append(one)
-            else:
-                out["does not fit"] += len(one.places)
-    for own in known.values():
+        yield from _alike(case, points, places, known, out)
+
+
+def _candidates(case: SweepInputs, points: Sequence[Point], wanted: Objective, out: Refused) -> Iterator[Candidate]:
+    """Yield the points that may be legal and fit, with their bounds."""
+    kept: list[Alike] = []
+    for one in alike(case, points, out):
+        if may_fit(one.bounds, one.job, one.cluster):
+            kept.append(one)
+        else:
+            out.add("does not fit", count=len(one.places))
+    for own in dict.fromkeys(one.bounds.bounds for one in kept):
         own.learn((one.bounds, one.job) for one in kept if one.bounds.bounds is own)
     for one in kept:
         value = wanted.value(one.cluster, one.job, one.bounds.step(one.job))
@@ -199,12 +225,12 @@ def _shared(key: str, value: object) -> bool:
 
 
 def _alike(
-    case: SweepInputs, points: Sequence[Point], places: Sequence[int], known: dict[str, LowerBounds], out: Counter[str]
-) -> Iterator[_Alike]:
+    case: SweepInputs, points: Sequence[Point], places: Sequence[int], known: dict[str, LowerBounds], out: Refused
+) -> Iterator[Alike]:
     """Yield the points of a group by their bounds. The first legal one stands for all; others are checked when simulated."""
     first: tuple[Job, SweepCluster, SplitBounds] | None = None
     placed: dict[object, Job] = {}
-    found: dict[tuple[object, ...], _Alike] = {}
+    found: dict[tuple[object, ...], Alike] = {}
     for place in places:
         point = points[place]
         try:
@@ -218,10 +244,10 @@ def _alike(
             kind = size, splits(str(schedule), job.parallelism.vpp), *changes.values()
             if kind not in found:
                 one = placed[size].changed({**changes, SCHEDULE: schedule})
-                found[kind] = _Alike([], one, cluster, bounds)
+                found[kind] = Alike([], one, cluster, bounds)
             found[kind].places.append(place)
-        except InputError:
-            out["illegal"] += 1
+        except InputError as error:
+            out.add("illegal", str(error))
     yield from found.values()
 
 

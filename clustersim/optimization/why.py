@@ -1,31 +1,85 @@
-"""Why the best of a search is the best: one sentence for each that comes behind it, from where the steps differ."""
+"""Why the best of a search is the best: one sentence for each that comes behind it, in what was minimized.
+
+What a token takes is that of a step: seconds, or dollars or kWh of all GPUs of the cluster. The parts of a step share it, as
+means of all ranks, and GPUs that have no rank.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
 from clustersim.report.terminal import NAMES
-from clustersim.sweeps.evaluate import Row
-from clustersim.units import seconds
+from clustersim.sweeps.evaluate import COLUMNS, Row
+from clustersim.units import plural, seconds
 
-PARTS = ("compute", "tp", "pp", "dp", "ep", "cp", "optimizer", "bubble")
 LEAST = 0.002
-"""Share of a step from which on a difference is worth a word."""
+"""Share of what is minimized from which on a difference is worth a word."""
+SAME = 1e-9
+"""Relative difference up to which two points are alike."""
 
 
-def why(best: Row, other: Row) -> str:
-    """Return how much longer another takes than the best a token, and what it spends more and less on.
+class Measure(NamedTuple):
+    """What a token takes."""
 
-    Parts are the means of all ranks, for as many tokens as the best takes in a step.
+    column: str
+    """Of a row, for 10^12 tokens."""
+    name: str
+    """Before `a token`."""
+    said: Callable[[float], str]
+    """Writes an amount for 10^12 tokens."""
+
+
+COST = Measure("usd_per_1t_tokens", " USD", lambda usd: f"{usd:,.0f} USD")
+ENERGY = Measure("kwh_per_1t_tokens", " kWh", lambda kwh: f"{kwh:,.0f} kWh")
+
+
+def why(best: Row, other: Row, goal: str = "step") -> str:
+    """Return how much more of what is minimized another takes than the best, and what it spends more and less on.
+
+    goal: as in `objective`. Seconds are for as many tokens as the best takes in a step, dollars and kWh for 10^12 tokens.
     """
-    scale = (best["global_batch"] * best["seq"]) / (other["global_batch"] * other["seq"])
-    more = {part: other.get(f"{part}_s", 0.0) * scale - best.get(f"{part}_s", 0.0) for part in PARTS}
-    step = best["step_time_s"]
-    slower = other["step_time_s"] * scale / step - 1
-    order = sorted((part for part in PARTS if abs(more[part]) > LEAST * step), key=lambda part: -more[part])
-    costs = [f"{seconds(more[part])} more {_name(part)}" for part in order if more[part] > 0][:2]
-    saves = [f"{seconds(-more[part])} less {_name(part)}" for part in reversed(order) if more[part] < 0][:2]
-    said = " and ".join(costs) or "no part stands out"
-    against = f", against {' and '.join(saves)}" if saves and costs else ""
-    return f"{slower:+.1%} a token: {said}{against}"
+    if goal == "gpus" and other["ranks"] != best["ranks"]:
+        return f"{plural(other['ranks'] - best['ranks'], 'GPU', 'GPUs')} more"
+    if goal in ("cost", "energy"):
+        measure = COST if goal == "cost" else ENERGY
+        first, second = best[measure.column], other[measure.column]
+        if abs(second - first) > SAME * first:
+            text = _difference(_shared(best, first), _shared(other, second), measure.said)
+            return f"{second / first - 1:+.1%}{measure.name} a token: {text}, for 10^12 tokens"
+    step, tokens = best["step_time_s"], best["global_batch"] * best["seq"]
+    longer = other["step_time_s"] * tokens / (other["global_batch"] * other["seq"])
+    if abs(longer - step) <= SAME * step:
+        return f"the same with {_changed(best, other)}"
+    text = _difference(_parts(best, step), _parts(other, longer), seconds)
+    return f"{longer / step - 1:+.1%} a token: {text}"
+
+
+def _parts(row: Row, whole: float) -> dict[str, float]:
+    """Return how the parts of a step share what the whole takes."""
+    return {_name(part): row.get(f"{part}_s", 0.0) / row["step_time_s"] * whole for part in NAMES}
+
+
+def _shared(row: Row, whole: float) -> dict[str, float]:
+    """Return how the parts of a step share what all GPUs take, with that of GPUs without a rank."""
+    used = row["ranks"] / row["gpus"]
+    return {**_parts(row, whole * used), "idle GPUs": whole * (1 - used)}
+
+
+def _difference(best: Mapping[str, float], other: Mapping[str, float], said: Callable[[float], str]) -> str:
+    """Return the two largest parts that another takes more of, and the two that it takes less of."""
+    whole, more = sum(best.values()), {part: other[part] - own for part, own in best.items()}
+    least = min(LEAST * whole, abs(sum(more.values())) / 4)
+    order = sorted((part for part in more if abs(more[part]) > least), key=lambda part: -more[part])
+    costs = [f"{said(more[part])} more {part}" for part in order if more[part] > 0][:2]
+    saves = [f"{said(-more[part])} less {part}" for part in reversed(order) if more[part] < 0][:2]
+    return f"{' and '.join(costs)}{', against ' if saves and costs else ''}{' and '.join(saves)}"
+
+
+def _changed(best: Row, other: Row) -> str:
+    """Return the values in which another differs from the best."""
+    names = (name for name in COLUMNS.values() if name in other and str(other[name]) != str(best.get(name)))
+    return ", ".join(f"{name} {other[name]}" for name in names) or "other values"
 
 
 def _name(part: str) -> str:

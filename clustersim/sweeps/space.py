@@ -14,7 +14,7 @@ from clustersim.parallel.options import KEYS
 from clustersim.topology import options as cluster_options
 
 Point = dict[str, object]
-SCHEDULE, VPP = KEYS["schedule"], KEYS["vpp"]
+NODES, SCHEDULE, VPP = "cluster.nodes", KEYS["schedule"], KEYS["vpp"]
 MOST = 100_000
 """Points of one sweep."""
 

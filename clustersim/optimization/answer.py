@@ -1,0 +1,134 @@
+"""The best points of a space; where none is an answer, why, and what would be one: each figure that is named was simulated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from clustersim.errors import ClustersimError, InputError, OutOfMemoryError, SimulationError, option
+from clustersim.optimization.fit import advice, remedies
+from clustersim.optimization.search import Objective, Refused, SearchProgress, SearchResult, alike, objective, search
+from clustersim.parallel.options import change_words
+from clustersim.sweeps.check import check
+from clustersim.sweeps.evaluate import SweepInputs, evaluate
+from clustersim.sweeps.legal import legal
+from clustersim.sweeps.space import NODES, Point, SweepSpace
+from clustersim.units import gibibytes, plural
+
+DOUBLED = 8
+"""Times that the nodes are doubled to find how many would do."""
+
+
+def answer(
+    case: SweepInputs,
+    asked: SweepSpace,
+    wanted: Objective,
+    top: int = 5,
+    trials: int | None = None,
+    show: SearchProgress = lambda *_: None,
+) -> SearchResult:
+    """Return the `top` points of a space that minimize an objective, of all points or of `trials` that are drawn.
+
+    Raises InputError where no point is an answer, with what would be one.
+    """
+    if trials:
+        from clustersim.optimization.sampling import sampled
+
+        found = sampled(case, asked, wanted, trials, top, show)
+        if not found.best:
+            out = ", ".join(f"{count:,} {name}" for name, count in found.reasons.items())
+            more = option("--trials", "trials")
+            raise InputError(f"no point of {found.points:,} that were drawn is an answer ({out}); give more {more}")
+        return found
+    points = legal(case, asked)
+    check(case, points)
+    show(0, len(points))
+    found = search(case, points, wanted, top, show)
+    if not found.best:
+        raise _refusal(case, asked, points, found)
+    return found
+
+
+def _refusal(case: SweepInputs, asked: SweepSpace, points: Sequence[Point], found: SearchResult) -> ClustersimError:
+    if found.points > sum(found.reasons.values()):  # what is left was too slow for the target
+        fastest = search(case, points, objective("step"), 1)
+        if fastest.best:
+            return _too_slow(fastest)
+    return _too_large(case, asked, points) or _wrong(case, points)
+
+
+def _too_slow(fastest: SearchResult) -> InputError:
+    speed = fastest.best[0].row["tokens_per_s"]
+    less = option(f"--target {_rounded_down(speed):.0f}", f"target={_rounded_down(speed):.0f}")
+    return InputError(
+        f"{option('--target', 'target=')}: no point is so fast; the fastest of {plural(fastest.points, 'point', 'points')} has "
+        f"{speed:,.0f} tokens/s ({_said(fastest.best[0].point)}); ask for {less}, or give more GPUs"
+    )
+
+
+def _rounded_down(value: float) -> float:
+    """Return a number of three digits that is no larger."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return math.floor(value / unit) * unit
+
+
+def _wrong(case: SweepInputs, points: Sequence[Point]) -> ClustersimError:
+    """Return what is wrong with the first point, which is legal for all that it needs, or is not."""
+    row = evaluate(case, points[0])
+    kind = SimulationError if row["status"] == "failed" else InputError
+    return kind(f"none of {plural(len(points), 'point', 'points')} has a result, such as the first: {row['reason']}")
+
+
+def _too_large(case: SweepInputs, asked: SweepSpace, points: Sequence[Point]) -> OutOfMemoryError | None:
+    """Return how much even the smallest point needs, and what would fit; None where no point is legal."""
+    found = _smallest(case, points)
+    if found is None:
+        return None
+    need, point = found
+    simulator = case.cluster(point).simulator
+    have, gpu = simulator.cluster.memory, simulator.cluster.gpu.name
+    error = OutOfMemoryError(
+        f"none of {plural(len(points), 'point', 'points')} fits: the smallest ({_said(point)}) needs {gibibytes(need)}, "
+        f"and {gpu} has {gibibytes(have)}; give {_nodes(case, asked, simulator.cluster.nodes)}"
+    )
+    error.advice = advice(remedies(simulator, case.job(point)))
+    return error
+
+
+def _nodes(case: SweepInputs, asked: SweepSpace, nodes: int) -> str:
+    """Return on how many nodes the smallest point of the space fits, and what else to give."""
+    other = "GPUs with more memory or a smaller model"
+    axes = {key: values for key, values in asked.axes.items() if key != NODES}
+    for count in (nodes * 2**power for power in range(1, DOUBLED + 1)):
+        with suppress(InputError):
+            grown = legal(case, replace(asked, axes=axes, fixed={**asked.fixed, NODES: count}))
+            found = _smallest(case, grown)
+            if found and evaluate(case, found[1])["status"] == "ok":
+                return f"{count} nodes ({_said(found[1])} fits there), {other}"
+    return other
+
+
+def _said(point: Point) -> str:
+    return " ".join(change_words(point))
+
+
+def _smallest(case: SweepInputs, points: Sequence[Point]) -> tuple[float, Point] | None:
+    """Return the point that needs least memory, and the bytes of its fullest GPU."""
+    kinds = sorted(alike(case, points, Refused()), key=lambda one: one.bounds.memory(one.job))
+    best: tuple[float, Point] | None = None
+    for one in kinds:
+        if best and one.bounds.memory(one.job) >= best[0]:
+            break
+        for place in one.places:
+            if (need := _peak(case, points[place])) < (best[0] if best else math.inf):
+                best = need, points[place]
+    return best
+
+
+def _peak(case: SweepInputs, point: Point) -> float:
+    simulator = case.cluster(point).simulator
+    with suppress(InputError):
+        return max(one.total for one in simulator.preparation.peaks(simulator.placed(case.job(point))))
+    return math.inf
