@@ -35,7 +35,7 @@ from clustersim.predictors.forecasts import Forecasts, KnownKernel
 from clustersim.predictors.load import get
 from clustersim.predictors.uncertainty import Bounds
 from clustersim.report.interval import PassKernels, pass_kernels
-from clustersim.report.summary import Forecast
+from clustersim.report.summary import Forecast, fullest
 from clustersim.report.verdicts import verdict
 from clustersim.schedules import check as schedules
 from clustersim.schedules.action import Action, Schedule
@@ -182,18 +182,16 @@ class Preparation:
         ignorable: whether who asks has an option to go on.
         """
         memory = self.peaks(job)
-        smallest = self.cluster.smallest(np.arange(job.mesh.size) if gpus is None else gpus, len(memory))
-        worst = max(
-            range(len(memory)), key=lambda rank: (memory[rank].total / smallest[rank].memory, memory[rank].total)
-        )
-        need, have = memory[worst].total, smallest[worst].memory
+        gpus = np.arange(job.mesh.size) if gpus is None else gpus
+        worst, need, have = fullest(self.cluster, gpus, memory)
         if verdict(need, have) == "does not fit":
             degrees = "tp, pp or ep" if (job.model.experts or 1) > job.parallelism.ep else "tp or pp"
             remedies = [f"raise {degrees}", "lower micro_batch", "recompute activations"]
             if ignorable:
                 remedies.append(f"pass {option('--ignore-memory', 'ignore_memory=True')}")
+            name = self.cluster.smallest(gpus, len(memory))[worst].name
             what = (
-                f"pipeline rank {worst} needs {need / 2**30:.1f} GiB and {smallest[worst].name} has {have / 2**30:.1f} GiB "
+                f"pipeline rank {worst} needs {need / 2**30:.1f} GiB and {name} has {have / 2**30:.1f} GiB "
                 f"({_largest(memory[worst])}); {', '.join(remedies[:-1])}, or {remedies[-1]}"
             )
             raise OutOfMemoryError(str(job.error("parallelism", what)))

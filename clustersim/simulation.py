@@ -29,7 +29,7 @@ from clustersim.preparation import Preparation, check_names, rows
 from clustersim.report.breakdown import breakdown
 from clustersim.report.critical_path import critical_path
 from clustersim.report.interval import step_kernels
-from clustersim.report.summary import Facts, Forecast, jitter_facts, outline, summary
+from clustersim.report.summary import Facts, Forecast, fullest, jitter_facts, outline, summary
 from clustersim.topology.jitter import factors, still
 from clustersim.topology.model import Topology
 
@@ -199,8 +199,7 @@ class Simulator:
         path = critical_path(record)
         bounds, passes = self.preparation.bounds(work), self.preparation.passes(work)
         kernels = step_kernels(work, plan, path, record.end, bounds, passes)
-        peak = max(one.total for one in self.preparation.peaks(job))
-        return outline(self.cluster, work, plan, record, parts, kernels, peak)
+        return outline(self.cluster, work, plan, record, parts, kernels, self.preparation.peaks(job))
 
     def _quickly(
         self,
@@ -266,11 +265,10 @@ class Simulator:
 
     def _fits(self, job: Job) -> bool:
         try:
-            peaks = self.preparation.peaks(job)
-            smallest = self.cluster.smallest(np.arange(job.mesh.size), len(peaks))
-            return all(one.total <= gpu.memory for one, gpu in zip(peaks, smallest, strict=True))
+            _, need, have = fullest(self.cluster, np.arange(job.mesh.size), self.preparation.peaks(job))
         except ClustersimError:
             return False
+        return need <= have
 
 
 def _proved(found: tuple[Plan, Record] | None) -> tuple[Plan, Record]:

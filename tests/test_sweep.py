@@ -16,6 +16,7 @@ import polars as pl
 import pytest
 
 from clustersim.cli.main import main
+from clustersim.cli.sweep_table import point_table
 from clustersim.errors import ClustersimError, InputError, InterruptedSweepError
 from clustersim.parallel import options as workload_options
 from clustersim.simulation import simulate
@@ -171,6 +172,28 @@ def test_the_command_prints_json(place, done, monkeypatch, capsys):
     assert keys == [log.key({k: row[k] for k in AXES}) for row in best]
     assert (found["points"], found["points_simulated"]) == (len(SPACE), len(best))
     assert found["evaluation_cpu_s"] > 0
+
+
+def test_rows_whose_memory_is_too_close_to_tell_are_marked(done):
+    rows = [{**row, "run": ""} for row in ranked(done[0])]
+    table = point_table(rows, SPACE, priced=False)
+    assert "!" not in "".join(table)
+    assert {row["memory_verdict"] for row in rows} == {"fits"}
+    rows[1] |= {"peak_memory_bytes": 1.01 * rows[1]["gpu_memory_bytes"], "memory_verdict": "close"}
+    table = point_table(rows, SPACE, priced=True)
+    assert [line[0:1] == "!" or " ! 80.4" in line for line in table] == [
+        i in (2, len(rows) + 1) for i in range(len(table))
+    ]
+    assert table[len(rows) + 1].endswith("too close to tell whether it fits")
+
+
+def test_every_row_of_json_has_the_command_of_its_point(place, monkeypatch, capsys):
+    _, out, _ = command(monkeypatch, capsys, *OPTIONS, "--workers", "1", "--json")
+    found = json.loads(out)
+    assert found["best_run"] == found["rows"][0]["run"]
+    for row in found["rows"]:
+        split = f"--tp {row['tp']} --pp {row['pp']} --micro-batch {row['micro_batch']}"
+        assert row["run"].endswith(f" {split}")
 
 
 def test_no_legal_point_is_said(place, monkeypatch, capsys):

@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 SHOWN, WIDTH = 20, 100
 REASONS = 5
 """Kinds of reasons that the text names."""
+DOUBTFUL = "! within 3 % of the GPU's memory, or above it by less: too close to tell whether it fits"
 ALWAYS = ("tp", "pp", "dp")
 CLUSTER = {option.key for option in OF_TOPOLOGY}
 FRONT = ("step", "memory", "gpus", "cost", "energy")
 """What a Pareto front can weigh."""
-_NUMBER = re.compile(r"[0-9]+(?:[.,][0-9]+)*")
+_DETAIL = re.compile(r"\(.*?\)|[0-9]+(?:[.,][0-9]+)*")
+"""What a kind of reason may differ in: its numbers, and what is in parentheses."""
 
 
 class View(NamedTuple):
@@ -68,9 +70,7 @@ class Shown:
         """Return the table of all points as CSV, with the command of each."""
         from clustersim.sweeps.table import frame
 
-        lines = (shlex.join(run_line(self.topology, self.workload, p, self.asked.by_set)) for p in self.found.space)
-        rows = [{**row, "run": line} for row, line in zip(self.rows, lines, strict=True)]
-        return str(frame(rows).write_csv())
+        return str(frame(self.rows).write_csv())
 
     @property
     def rows(self) -> Sequence[Row]:
@@ -78,23 +78,24 @@ class Shown:
         return self.found.rows
 
     def fields(self, top: int | None) -> dict[str, Any]:
-        """Return counts, the kinds of reasons, the command of the best point and the `top` best rows (all: None)."""
+        """Return counts, the kinds of reasons, the command of the best point and the `top` best rows; None: all."""
         from clustersim.sweeps.table import counts
 
+        best = self.best()
         reasons = [{"status": s, "points": n, "reason": why} for s, n, why in self._reasons()]
         return {
             **counts(self.rows),
             "points_resumed": self.found.resumed,
             "evaluation_cpu_s": self.found.cpu,
             "reasons": reasons,
-            "best_run": self.best_run(),
-            "rows": self.best()[:top],
+            "best_run": best[0]["run"] if best else None,
+            "rows": best[:top],
         }
 
     def text(self, top: int) -> str:
         """Return the `top` best rows as a table, the command of the first, and the reasons of points without a result."""
         best, many = self.best(), len(self.rows)
-        lines = [*self._table(best[:top]), *best_lines(self._best())] if best else []
+        lines = [*self._table(best[:top]), *best_lines(shlex.split(best[0]["run"]))] if best else []
         done = sum(row["status"] == "ok" for row in self.rows)
         verb = "was" if done == 1 else "were"
         resumed = f", {self.found.resumed} of them before" if self.found.resumed else ""
@@ -107,24 +108,13 @@ class Shown:
         lines.append(f"every point{more}: {self.found.folder}/points.parquet")
         return "\n".join(lines)
 
-    def best_run(self) -> str | None:
-        """Return the command that simulates the best point alone and gives the same numbers; None when there is none."""
-        return shlex.join(self._best()) or None
-
-    def _best(self) -> list[str]:
-        best = self.best()
-        if not best:
-            return []
-        where = next(i for i, row in enumerate(self.rows) if row is best[0])
-        return run_line(self.topology, self.workload, self.found.space[where], self.asked.by_set)
-
     def _reasons(self) -> list[tuple[str, int, str]]:
-        """Return status, points and an example of each kind of reason, the commonest first; kinds differ by more than numbers."""
+        """Return status, points and an example of each kind of reason, the commonest first; kinds differ by more than details."""
         kinds: dict[tuple[str, str], list[str]] = {}
         for row in self.rows:
             if row["status"] != "ok":
                 why = _placeless(row["reason"], self.workload)
-                kinds.setdefault((row["status"], _NUMBER.sub("#", why)), []).append(why)
+                kinds.setdefault((row["status"], _DETAIL.sub("#", why)), []).append(why)
         found = [(status, len(reasons), reasons[0]) for (status, _), reasons in kinds.items()]
         return sorted(found, key=lambda one: -one[1])
 
@@ -151,7 +141,7 @@ def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool) -> li
     cells = [head, *(_cells(place, row, names, priced) for place, row in enumerate(rows, 1))]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells]
-    return [*lines, ""]
+    return [*lines, *([DOUBTFUL] if any(map(_doubtful, rows)) else []), ""]
 
 
 def run_line(topology: Path, workload: Path, point: Mapping[str, object], by_set: frozenset[str]) -> list[str]:
@@ -171,9 +161,13 @@ def _cells(place: int, row: Row, names: Sequence[str], priced: bool) -> list[str
         *(str(row[name]) for name in names),
         f"{row['mfu']:.1%}",
         f"{row['bubble_s'] / row['step_time_s']:.1%}",
-        gibibytes(row["peak_memory_bytes"]),
+        ("! " if _doubtful(row) else "") + gibibytes(row["peak_memory_bytes"]),
         *([] if not priced else ["-" if dollars is None else f"{dollars:,.0f}"]),
     ]
+
+
+def _doubtful(row: Row) -> bool:
+    return row.get("memory_verdict") == "close"
 
 
 def best_lines(words: Sequence[str]) -> list[str]:

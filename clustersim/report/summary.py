@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from clustersim.engine.record import Record
 from clustersim.hardware.constants import CALL
 from clustersim.parallel.flops import hardware_flop, model_flop
 from clustersim.parallel.job import Job
+from clustersim.parallel.memory import Memory
 from clustersim.parallel.nearby import Nearby
 from clustersim.predictors.clocks import source
 from clustersim.predictors.uncertainty import Bounds, Margin
@@ -103,14 +105,14 @@ def outline(
     record: Record,
     parts: list[dict[str, float]],
     kernels: StepKernels,
-    peak: float,
+    peaks: Sequence[Memory],
 ) -> dict[str, Any]:
-    """Return the part of a summary that a table of many jobs shows; kernels: as in Facts; peak: bytes of the fullest GPU."""
+    """Return the part of a summary that a table of many jobs shows; kernels: as in Facts; peaks: by pipeline rank."""
     return {
         "parallelism": split_facts(work.job),
         **_speed(topology, work, record.end, kernels, full_attention=False),
         "breakdown_s": mean(parts, plan.size.tolist()),
-        "memory": {"peak_bytes": peak},
+        "memory": _verdict(*fullest(topology, work.gpus, peaks)[1:]),
         "simulated": _ranks(topology, work.job, plan, record),
     }
 
@@ -248,19 +250,34 @@ def memory_facts(topology: Topology, gpus: Ints, memory: list[RankMemory]) -> di
     Where GPUs have different memories, what is said in all is that of the rank that fills its GPU most.
     """
     peaks = [one.peak for one in memory]
-    smallest = topology.smallest(gpus, len(peaks))
-    peak, have = max(
-        ((m.total, gpu.memory) for m, gpu in zip(peaks, smallest, strict=True)), key=lambda x: (x[0] / x[1], x)
-    )
     stages = [{f"{kind}_bytes": value for kind, value in m._asdict().items()} | {"total_bytes": m.total} for m in peaks]
     return {
-        "fits": peak <= have,
-        "verdict": verdict(peak, have),
-        "peak_bytes": peak,
-        "capacity_bytes": have,
+        **_verdict(*fullest(topology, gpus, peaks)[1:]),
         "by_pipeline_rank": stages,
         **({"gpu_by_pipeline_rank": _gpus_by_rank(topology, gpus, len(peaks))} if topology.pools else {}),
     }
+
+
+class Fullest(NamedTuple):
+    """The pipeline rank that fills its GPU most."""
+
+    rank: int
+    """Its number."""
+    need: float
+    """Bytes that it needs."""
+    have: float
+    """Bytes that its GPU has, of several the least."""
+
+
+def fullest(topology: Topology, gpus: Ints, peaks: Sequence[Memory]) -> Fullest:
+    """Return which pipeline rank of a job on `gpus` fills its GPU most."""
+    each = zip(peaks, topology.smallest(gpus, len(peaks)), strict=True)
+    filled = (Fullest(rank, peak.total, gpu.memory) for rank, (peak, gpu) in enumerate(each))
+    return max(filled, key=lambda one: (one.need / one.have, one.need))
+
+
+def _verdict(need: float, have: float) -> dict[str, Any]:
+    return {"fits": need <= have, "verdict": verdict(need, have), "peak_bytes": need, "capacity_bytes": have}
 
 
 def _gpus_by_rank(topology: Topology, gpus: Ints, ranks: int) -> list[str]:

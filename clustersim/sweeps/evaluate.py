@@ -35,6 +35,7 @@ _SPEED = (
     *("step_time_s", "step_time_low_s", "step_time_high_s"),
     *("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_s_per_owned_gpu", "model_tflops_per_gpu", "mfu"),
 )
+_MEMORY = {"peak_bytes": "peak_memory_bytes", "capacity_bytes": "gpu_memory_bytes", "verdict": "memory_verdict"}
 
 JOBS = 1024
 """Jobs that are kept: each is asked for by the check of the space, by the forecast of all kernels, and by its own row."""
@@ -199,4 +200,5 @@ def flat(summary: dict[str, Any]) -> Row:
     speed = {k: summary[k] for k in _SPEED if summary[k] is not None}
     parts = {f"{k}_s": v for k, v in summary["breakdown_s"].items()}
     counts = {k: summary["simulated"][k] for k in ("gpus", "ranks", "idle_gpus", "rank_classes", "player")}
-    return {**split, **speed, **parts, "peak_memory_bytes": summary["memory"]["peak_bytes"], **counts}
+    memory = {column: summary["memory"][key] for key, column in _MEMORY.items()}
+    return {**split, **speed, **parts, **memory, **counts}

@@ -59,17 +59,18 @@ class SweepLog:
         with (self.target / LOG).open("a", encoding="utf-8") as file:
             file.write(line(point, row))
 
-    def finish(self, space: Sequence[Point], rows: Sequence[Row], command: Command = lambda _: None) -> None:
-        """Write the table of all points, and put the log into order: those of this sweep, then those of earlier ones.
+    def finish(self, space: Sequence[Point], rows: Sequence[Row], command: Command = lambda _: None) -> list[Row]:
+        """Write the table of all points, put the log into order, those of earlier sweeps last, and return the rows of `space`.
 
-        command: the line that simulates a point alone, for the column `run`; None for none.
+        command: the line that simulates a point alone, for the column `run`, which they then have too; None for none.
         """
         found = {key(point): (point, row) for point, row in zip(space, rows, strict=True)}
         found |= {name: (self.points[name], row) for name, row in self.known.items() if name not in found}
         write(self.target / LOG, "".join(line(point, row) for point, row in found.values()).encode())
-        table = [row | ({"run": run} if (run := command(point)) else {}) for point, row in found.values()]
-        store.write_table(self.target / TABLE, frame(table))
+        table = {name: row | ({"run": run} if (run := command(point)) else {}) for name, (point, row) in found.items()}
+        store.write_table(self.target / TABLE, frame(list(table.values())))
         self._write_manifest(space, complete=True)
+        return [table[key(point)] for point in space]
 
     def _write_manifest(self, space: Sequence[Point], complete: bool) -> None:
         asked = {key(point): point for point in space}

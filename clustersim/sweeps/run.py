@@ -145,8 +145,7 @@ def _rows(
             for number, row in coming:
                 kept.append(space[open_points[number]], row)
                 found[open_points[number]] = row
-        ordered = [found[index] for index in range(len(space))]
-        kept.finish(space, ordered, command)
+        return kept.finish(space, [found[index] for index in range(len(space))], command)
     except KeyboardInterrupt:
         done = f"points.jsonl in {kept.shown} has the {len(found)} of {len(space)} points that are done"
         raise InterruptedSweepError(f"interrupted; {done}, and the same command goes on from there") from None
@@ -156,4 +155,3 @@ def _rows(
         done = f"points.jsonl in {kept.shown} has the {len(found)} others"
         remedy = "the same command goes on from there" if crew else "try fewer --workers"
         raise ClustersimError(f"{error}; {done}, {remedy}") from error
-    return ordered

@@ -249,12 +249,12 @@ class Topology:
 
     def smallest(self, gpus: Ints, parts: int) -> list[Gpu]:
         """Return, for each of so many equal parts of `gpus` one after the other, the GPU with the least memory."""
+        if not self.pools:
+            return [self.gpu] * parts
         kinds, rows = self.kinds, self.kind_of(gpus).reshape(parts, -1)
         order = np.argsort([kind.gpu.memory for kind in kinds], kind="stable")
         rank = np.argsort(order)  # by memory
-        return (
-            [kinds[order[place]].gpu for place in rank[rows].min(axis=1).tolist()] if self.pools else [self.gpu] * parts
-        )
+        return [kinds[order[place]].gpu for place in rank[rows].min(axis=1).tolist()]
 
     def facts(self, kinds: Iterable[int] = ()) -> NodeFacts:
         """Return what NCCL knows of a communicator on nodes of these types; of none, on any."""
