@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from clustersim.errors import ClustersimError, DiskFullError, InputError
 
@@ -184,11 +185,15 @@ def settled(parent: Path) -> Iterator[None]:
         yield
 
 
-def write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all; a link is followed, and a device or FIFO gets the bytes as they are. Raises OSError."""
+@contextmanager
+def writing(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that appears whole or not at all; a link is followed, and a device or FIFO gets the bytes as they come.
+
+    Raises OSError.
+    """
     if streams(path):
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND), "wb") as stream:
-            stream.write(content)
+            yield stream
         return
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -196,19 +201,34 @@ def write(path: Path, content: bytes) -> None:
     temporary = Path(tempfile.mktemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=path.parent))
     handle = _take(temporary, wait=True, flags=os.O_CREAT | os.O_EXCL)
     try:
-        temporary.write_bytes(content)
+        with temporary.open("wb") as file:
+            yield file
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
         os.close(handle)
 
 
-def save(path: Path, content: bytes | str) -> None:
-    """Write a file as `write` does, text as UTF-8. Raises InputError when the place cannot be written, DiskFullError."""
+def write(path: Path, content: bytes) -> None:
+    """Write a file as `writing` does."""
+    with writing(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def saving(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file as `writing` does. Raises InputError when the place cannot be written, DiskFullError."""
     try:
-        write(path, content.encode() if isinstance(content, str) else content)
+        with writing(path) as file:
+            yield file
     except OSError as error:
         raise unwritable(path, error) from error
+
+
+def save(path: Path, content: bytes | str) -> None:
+    """Write a file as `saving` does, text as UTF-8."""
+    with saving(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
 
 
 def streams(path: Path) -> bool:

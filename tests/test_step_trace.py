@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections import Counter, defaultdict
 from itertools import pairwise
 from pathlib import Path
@@ -126,11 +127,32 @@ def test_arguments_say_what_a_slice_does(result):
 
 
 def whole(call, *options):
-    code, out, err = call("trace", "r", "--out", "whole.json.gz", *options)
+    code, out, err = call("trace", "r", *options)
     assert (code, err) == (0, "")
-    events, metadata = read(Path("whole.json.gz"))
-    assert out == f"{len(events):,} events written to whole.json.gz (open it at https://ui.perfetto.dev)\n"
+    events, metadata = read(Path("r/trace-detailed.json.gz"))
+    assert out == f"{len(events):,} events written to r/trace-detailed.json.gz (open it at https://ui.perfetto.dev)\n"
     return events, metadata
+
+
+def test_a_large_trace_is_announced_before_it_is_written(result, call, monkeypatch):
+    result(*SPLIT)
+    monkeypatch.setattr("clustersim.report.trace.MAX_EVENTS", 1000)
+    monkeypatch.setenv("CLUSTERSIM_PROGRESS", "1")
+    code, _, err = call("trace", "r", "--ranks", "all", "--out", "whole.json.gz")
+    assert code == 0
+    lines = err.splitlines()
+    events, _ = read(Path("whole.json.gz"))
+    (said,) = [line for line in lines if not line.startswith("progress: ")]
+    about = re.fullmatch(
+        r"about ([\d,]+) events, ([\d.]+) MB packed: a browser moves 1,000 smoothly; --ranks 0,8-15 draws fewer ranks",
+        said,
+    )
+    assert about, said
+    assert int(about[1].replace(",", "")) == pytest.approx(len(events), rel=0.15)
+    assert float(about[2]) * 1e6 == pytest.approx(Path("whole.json.gz").stat().st_size, abs=1e5)
+    steps = lines[lines.index(said) + 1 :]
+    assert steps[0] == "progress: write 0%"
+    assert steps[-2:] == ["progress: write 97%", "progress: write arrows"]
 
 
 def test_all_ranks_are_those_of_a_run_without_folding(result, call):

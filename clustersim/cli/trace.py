@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,10 +11,19 @@ from clustersim.cli.options import Plugins, Quiet
 from clustersim.cli.progress import progressing
 from clustersim.errors import InputError
 
+if TYPE_CHECKING:
+    from clustersim.report.step_trace import TraceSize
+
+
+NAME = "trace-detailed.json.gz"
+
 
 def trace(
     result: Annotated[Path, typer.Argument(metavar="RESULT", help="The folder that `clustersim run` wrote.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Write it here.", metavar="FILE.json.gz")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE.json.gz", help=f"Where to write it; default: {NAME} in that folder."),
+    ] = None,
     ranks: Annotated[
         str, typer.Option(help="kinds: one rank of each kind; all; or a list, such as 0,8-15.", metavar="RANKS")
     ] = "kinds",
@@ -27,22 +36,34 @@ def trace(
     Nothing is cut. The trace.json.gz of a result shows one rank of each kind without kernels.
     """
     from clustersim.engine.compile import families_of
-    from clustersim.report.result import whole_trace
+    from clustersim.report.result import detailed_trace, write_trace
     from clustersim.rerun import RunQuestion
     from clustersim.writing import check_output
 
-    check_output("--out", out, (".gz",))
+    asked, target = RunQuestion.of(result), out or result / NAME
+    check_output("--out", target, (".gz",))
     with progressing(quiet) as progress:
-        asked = RunQuestion.of(result)
         found = asked.again(progress)
         wanted = None if ranks == "kinds" else numbers(ranks, found.job.mesh.size)
-        progress("write the trace")
+        progress("draw")
         seconds = found.work.seconds if kernels else ()
         parts = found.summary, found.plan, found.record, found.facts.memory
-        families = families_of(found.work, found.topology)
-        events = whole_trace(out, *parts, wanted, families, seconds, str(asked.manifest.get("question", "")))
+        drawn = detailed_trace(*parts, wanted, families_of(found.work, found.topology), seconds)
+        if not quiet and (large := _large(drawn.size())):
+            typer.echo(large, err=True)
+        events = write_trace(target, drawn, found.summary, str(asked.manifest.get("question", "")), progress)
     if not quiet:
-        typer.echo(f"{events:,} events written to {out} (open it at https://ui.perfetto.dev)")
+        typer.echo(f"{events:,} events written to {target} (open it at https://ui.perfetto.dev)")
+
+
+def _large(size: TraceSize) -> str:
+    """Return what to say of a trace before it is written, when no browser moves it smoothly."""
+    from clustersim.report.trace import MAX_EVENTS
+
+    if size.events <= MAX_EVENTS:
+        return ""
+    about = f"about {float(f'{size.events:.2g}'):,.0f} events, {size.packed / 1e6:,.1f} MB packed"
+    return f"{about}: a browser moves {MAX_EVENTS:,} smoothly; --ranks 0,8-15 draws fewer ranks"
 
 
 def numbers(text: str, ranks: int) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,8 @@ import numpy as np
 from clustersim.report.document import document
 from clustersim.report.jobs_facts import Shared
 from clustersim.report.store import MANIFEST, Question, put, write_json, write_table
-from clustersim.report.trace import FIRST, by_cell, slices, streams, write_events
+from clustersim.report.trace import by_cell, slices, streams
+from clustersim.report.trace_events import FIRST, said_of, write_events
 
 if TYPE_CHECKING:
     import polars as pl
@@ -91,7 +91,7 @@ def links_table(shared: Shared) -> pl.DataFrame:
 def _events(shared: Shared) -> Iterator[str]:
     """Yield the trace: one process a job, one track a stream of a rank cell."""
     for number, one in enumerate(shared.jobs, FIRST):
-        yield f'{{"ph":"M","pid":{number},"name":"process_name","args":{{"name":{json.dumps(one.name)}}}}}'
+        yield said_of(number, None, "process_name", "name", one.name)
         begun = FIRST
         every = (span for step in one.steps for span in step.spans)
         for cell, row in by_cell(every, one.traced(len(shared.jobs))).items():
@@ -100,7 +100,6 @@ def _events(shared: Shared) -> Iterator[str]:
             begun += len(names)
             label = f"rank {int(one.plan.first[cell])}"
             for name, tid in track.items():
-                thread = f'"thread_name","args":{{"name":"{label} {name}"}}'
-                yield f'{{"ph":"M","pid":{number},"tid":{tid},"name":{thread}}}'
+                yield said_of(number, tid, "thread_name", "name", f"{label} {name}")
             for span in row:
                 yield from slices(span, number, track)

@@ -14,10 +14,11 @@ from clustersim.report.breakdown import breakdown, mean, of_path
 from clustersim.report.critical_path import critical_path
 from clustersim.report.links import busiest, carried, limiting_seconds, limits
 from clustersim.report.path_shares import path_shares
-from clustersim.report.step_trace import StepTrace, by_class
+from clustersim.report.step_trace import StepTrace
 from clustersim.report.summary import cluster_facts
 from clustersim.report.terminal import Look, counted, folded, link_lines, printable, where_it_goes
-from clustersim.report.trace import Spans, write_events
+from clustersim.report.trace import Spans, by_class
+from clustersim.report.trace_events import write_events
 from clustersim.topology.model import Topology
 from clustersim.units import duration
 

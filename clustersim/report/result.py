@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from io import BytesIO
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clustersim.report.document import document
-from clustersim.report.step_trace import StepTrace, TraceDetails, by_class, of_ranks
+from clustersim.report.step_trace import StepTrace, TraceDetails
 from clustersim.report.store import MANIFEST, Question, put, write_columns, write_json
 from clustersim.report.tables import links_table, memory_table, ranks_table, spans_table
-from clustersim.report.trace import by_cell, chosen, pack_events, write_events
-from clustersim.writing import save as write_file
-from clustersim.writing import write
+from clustersim.report.trace import by_cell, by_class, chosen, of_ranks
+from clustersim.report.trace_events import pack_events, write_events
+from clustersim.writing import saving, write
 
 if TYPE_CHECKING:
     from clustersim.arrays import Ints
@@ -61,8 +59,7 @@ def save(
     return put(target, asked, fill, force)
 
 
-def whole_trace(
-    path: Path,
+def detailed_trace(
     summary: dict[str, Any],
     plan: Plan,
     record: Record,
@@ -70,13 +67,11 @@ def whole_trace(
     ranks: Sequence[int] | None,
     families: Mapping[str, Ints],
     seconds: Sequence[Seconds],
-    question: str,
-) -> int:
-    """Write the trace of a step with all that it can show, and return how many events it has.
+) -> StepTrace:
+    """Return the trace of a step with all that it can show.
 
     ranks: those that are drawn; None: one of each kind. families: the ranks of all groups by family. seconds: of every kernel
-    by type of node; none: kernels are not drawn. question: the digest of what the result answers. Raises InputError when the
-    place cannot be written, DiskFullError when it is full.
+    by type of node; none: kernels are not drawn.
     """
     width = ranks_per_stage(summary)
     stage_of = [int(first) // width for first in plan.first]
@@ -84,24 +79,26 @@ def whole_trace(
         range(len(plan.programs)) if ranks is None else plan.network.cells.ranks.of[list(ranks)].tolist()
     )
     spans = by_cell(record.spans, sorted(kept))
-    processes = by_class(plan, spans) if ranks is None else of_ranks(plan, ranks)
+    drawn = by_class(plan, spans) if ranks is None else of_ranks(plan, ranks)
     shares = summary["predictor"]["clock_shares"].get(summary["parallelism"]["precision"], {})
     details = TraceDetails(seconds, _links(summary, plan), shares.get("share", 1.0))
     held = memory_table(memory, record, plan, stage_of)
-    trace = StepTrace(record, plan, spans, processes, held, stage_of, {} if ranks is None else families, details)
-    every = int(plan.size.sum())
-    said = {"ranks": every, "ranks_shown": every if ranks is None else len(ranks), "kernels_shown": bool(seconds)}
-    count = Counter[str]()
-    packed = BytesIO()
-    pack_events(packed, trace_facts(summary, question, said), _counted(trace.events(), count))
-    write_file(path, packed.getvalue())
-    return count["events"]
+    return StepTrace(record, plan, spans, drawn, held, stage_of, {} if ranks is None else families, details)
 
 
-def _counted(events: Iterator[str], count: Counter[str]) -> Iterator[str]:
-    for event in events:
-        count["events"] += 1
-        yield event
+def write_trace(
+    path: Path, trace: StepTrace, summary: dict[str, Any], question: str, progress: Callable[[str], None]
+) -> int:
+    """Write a trace as it is drawn, and return how many events it has.
+
+    question: the digest of what the result answers. Raises InputError when the place cannot be written, DiskFullError when it
+    is full.
+    """
+    kernels = trace.details is not None and bool(trace.details.seconds)
+    shown = {"ranks": int(trace.plan.size.sum()), "ranks_shown": sum(one.ranks for one in trace.drawn)}
+    facts = trace_facts(summary, question, {**shown, "kernels_shown": kernels})
+    with saving(path) as file:
+        return pack_events(file, facts, trace.events(progress))
 
 
 def _links(summary: dict[str, Any], plan: Plan) -> list[int]:

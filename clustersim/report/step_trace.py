@@ -1,15 +1,12 @@
-"""The trace of one step: ranks as processes, streams as threads, in order; what each slice does, who waits for whom, memory.
-
-An arrow goes from a message to the pass that waits for it, and along the ranks of a collective or of passes in lock-step.
-Where one rank stands for all that are alike, arrows join the ranks that stand for others.
-"""
+"""The trace of one step: ranks as processes, streams as threads, in order; what each slice does, who waits for whom, memory."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,28 +16,29 @@ from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import Activity
 from clustersim.engine.launching import Seconds
 from clustersim.engine.network import Variant
-from clustersim.engine.program import COMPUTE, READY, GroupCell, Span, computing
+from clustersim.engine.program import COMPUTE, READY, Span
 from clustersim.engine.record import Record
 from clustersim.model.kernel import Kernel
 from clustersim.report.inside import inside
 from clustersim.report.links import limits
 from clustersim.report.parquet import TableColumns
-from clustersim.report.trace import FIRST, Spans, name_of, streams
+from clustersim.report.trace import DrawnRank, Spans, name_of, streams
+from clustersim.report.trace_arrows import Arrows
 from clustersim.report.trace_details import link_load, power_state
+from clustersim.report.trace_events import FIRST, LEVEL, NUMBER, SEPARATOR, count_of, counted, said_of, slice_of
+
+_LOOKED_AT = 16
+"""Ranks by which the size of a trace is told before it is written."""
+_KEPT = 64
+"""Rank cells whose events are kept for the next rank of theirs."""
 
 
-class Process(NamedTuple):
-    """A rank as the trace draws it."""
+class TraceSize(NamedTuple):
+    """How large a trace is."""
 
-    rank: int
-    cell: int
-    ranks: int
-    """So many it stands for."""
-
-    @property
-    def number(self) -> int:
-        """Its number among the processes of the trace."""
-        return self.rank + FIRST
+    events: int
+    packed: int
+    """Bytes of its file."""
 
 
 class TraceDetails(NamedTuple):
@@ -62,7 +60,7 @@ class StepTrace:
     plan: Plan
     spans: Spans
     """Of the rank cells that are drawn."""
-    processes: tuple[Process, ...]
+    drawn: Sequence[DrawnRank]
     """In the order in which they are drawn."""
     memory: TableColumns = field(default_factory=dict)
     """As `tables.memory_table` has it; none: no memory is drawn."""
@@ -73,16 +71,30 @@ class StepTrace:
     details: TraceDetails | None = None
     """What is drawn besides, on request."""
 
-    def events(self) -> Iterator[str]:
-        """Yield every event, one line each."""
-        yield from self._metadata()
-        for process in self.processes:
-            for span in self.spans[process.cell]:
-                yield from self._slices(span, process.number)
-        yield from self._messages()
-        yield from self._together()
-        yield from self._memory()
-        yield from self._counters()
+    def events(self, progress: Callable[[str], None] = lambda _: None) -> Iterator[str]:
+        """Yield every event, those of one rank at once: but for its number, ranks of one cell have the same."""
+        yield from self._metadata(self.drawn)
+        text_of, percent = lru_cache(_KEPT)(self._text_of), -(-len(self.drawn) // 100)
+        for place, one in enumerate(self.drawn):
+            if place % percent == 0:
+                progress(f"write {place / len(self.drawn):.0%}")
+            if text := text_of(one.cell):
+                yield text.replace(NUMBER, str(one.number))
+        progress("write arrows")
+        yield from self._arrows.events()
+        yield from self._loads()
+
+    def size(self) -> TraceSize:
+        """Return about how large the trace will be, without writing it: what some of its ranks have, evenly taken."""
+        some = self.drawn[:: -(-len(self.drawn) // _LOOKED_AT)]
+        text = SEPARATOR.join([*self._metadata(some), *(self._text_of(one.cell) for one in some)])
+        looked, arrows = counted(text), self._arrows.ends[[one.cell for one in some]].sum()
+        share = len(self.drawn) / len(some) * (looked + arrows) / looked
+        return TraceSize(round(looked * share), round(len(zlib.compress(text.encode(), LEVEL)) * share))
+
+    @property
+    def _arrows(self) -> Arrows:
+        return Arrows(self.record, self.plan, self.drawn, self.families, self.tracks)
 
     @cached_property
     def tracks(self) -> dict[str, int]:
@@ -90,38 +102,51 @@ class StepTrace:
         names = {name for row in self.spans.values() for span in row for name in streams(span)}
         return {name: i for i, name in enumerate([COMPUTE, *sorted(names - {COMPUTE})], FIRST)}
 
-    def _metadata(self) -> Iterator[str]:
-        for place, (rank, cell, ranks) in enumerate(self.processes):
-            like = f" (and {ranks - 1} like it)" if ranks > 1 else ""
-            stage = f", pipeline rank {self.stage_of[cell]}" if self.stage_of else ""
-            yield _meta(rank + FIRST, None, "process_name", "name", f"rank {rank}{like}")
-            yield _meta(rank + FIRST, None, "process_labels", "labels", f"stands for {ranks}{stage}")
-            yield _meta(rank + FIRST, None, "process_sort_index", "sort_index", place)
+    def _metadata(self, drawn: Sequence[DrawnRank]) -> Iterator[str]:
+        for place, one in enumerate(drawn):
+            like = f" (and {one.ranks - 1} like it)" if one.ranks > 1 else ""
+            stage = f", pipeline rank {self.stage_of[one.cell]}" if self.stage_of else ""
+            yield said_of(one.number, None, "process_name", "name", f"rank {one.rank}{like}")
+            yield said_of(one.number, None, "process_labels", "labels", f"stands for {one.ranks}{stage}")
+            yield said_of(one.number, None, "process_sort_index", "sort_index", place)
             for name, tid in self.tracks.items():
-                yield _meta(rank + FIRST, tid, "thread_name", "name", name)
-                yield _meta(rank + FIRST, tid, "thread_sort_index", "sort_index", tid)
+                yield said_of(one.number, tid, "thread_name", "name", name)
+                yield said_of(one.number, tid, "thread_sort_index", "sort_index", tid)
 
-    # slices
+    # ranks
 
-    def _slices(self, span: Span, process: int) -> Iterator[str]:
+    def _text_of(self, cell: int) -> str:
+        return SEPARATOR.join(self._events_of(cell))
+
+    def _events_of(self, cell: int) -> Iterator[str]:
+        """Yield the slices and counters of the ranks of a cell."""
+        for span in self.spans[cell]:
+            yield from self._slices(span)
+        if self.memory and (self.families or cell in self._first_of_stage):
+            yield from self._memory(cell)
+        if self.details and self.details.clock < 1:
+            for time, clock in power_state(self.spans[cell], self.details.clock):
+                yield count_of(NUMBER, "clock of products", time, [("share", clock)])
+
+    def _slices(self, span: Span) -> Iterator[str]:
         """Yield the slice of a span, and of the collectives inside it on the tracks of their streams."""
         if span.kind == READY:
             return
         if span.end > span.start:
             said = self._said(span)
-            yield _slice(process, self.tracks[span.stream], name_of(span), span.start, span.end, said)
+            yield slice_of(NUMBER, self.tracks[span.stream], name_of(span), span.start, span.end, said)
         if span.stream != COMPUTE or span.activity is None:
             return
         if self.details and self.details.seconds:
-            yield from self._kernels(span, process, self.details.seconds)
+            yield from self._kernels(span, self.details.seconds)
         ends = span.segment_ends or [span.start + end for end in span.activity.ends]
         for i, segment in enumerate(span.activity.segments):
             if segment.flow and ends[2 * i + 1] > ends[2 * i]:
                 family = segment.flow.family
                 inside = self._inside(span.activity, family, segment.flow.size)
-                yield _slice(process, self.tracks[family], family, ends[2 * i], ends[2 * i + 1], inside)
+                yield slice_of(NUMBER, self.tracks[family], family, ends[2 * i], ends[2 * i + 1], inside)
 
-    def _kernels(self, span: Span, process: int, seconds: Sequence[Seconds]) -> Iterator[str]:
+    def _kernels(self, span: Span, seconds: Sequence[Seconds]) -> Iterator[str]:
         """Yield the kernels of a pass, inside its slice."""
         source = self.plan.sources.get(span.activity) if span.activity else None
         if span.activity is None or source is None:
@@ -135,7 +160,7 @@ class StepTrace:
                 work = f'"FLOP":{kernel.flop:.10g},"memory bytes":{kernel.bytes:.10g}'
                 said = f'{work},"shape":"{shape}","data type":"{kernel.dtype}"'
                 start, end = span.start + one.start, min(span.start + one.end, span.end)
-                yield _slice(process, self.tracks[COMPUTE], f"{kernel.kind} {kernel.op}", start, end, said)
+                yield slice_of(NUMBER, self.tracks[COMPUTE], f"{kernel.kind} {kernel.op}", start, end, said)
 
     def _said(self, span: Span) -> str:
         """Return the arguments of a slice as JSON without its braces."""
@@ -197,155 +222,38 @@ class StepTrace:
         topology = self.plan.network.topology
         return {one.call: topology.link_name(int(one.links[0])) for one in limits(calls, self.plan.network)}
 
-    # arrows
-
-    @cached_property
-    def _drawn(self) -> dict[int, list[Process]]:
-        """By rank cell, the ranks that are drawn of it."""
-        found: dict[int, list[Process]] = {}
-        for process in self.processes:
-            found.setdefault(process.cell, []).append(process)
-        return found
-
-    @cached_property
-    def _numbers(self) -> dict[int, int]:
-        """The process of each rank that is drawn."""
-        return {one.rank: one.number for one in self.processes}
-
-    def _messages(self) -> Iterator[str]:
-        """Yield an arrow from each message to the pass that waits for it."""
-        record, waits = self.record, self.record.graph.waits
-        order, start = record.graph.by_node
-        parts, begins = record.graph.occurrences, self._begins()
-        ready = np.maximum(record.ends[waits.asked], record.ends[waits.awaited])
-        for i in np.flatnonzero(waits.stage >= 0).tolist():
-            row, receiver = int(order[start[waits.awaited[i]]]), int(waits.rank[i])
-            sent, sender = float(record.starts[parts.node[row]]), int(parts.rank[row])
-            if receiver not in begins or record.ends[parts.node[row]] <= sent:
-                continue
-            place = int(np.searchsorted(begins[receiver], ready[i]))
-            stream = record.tasks[int(parts.task[row])].stream
-            for one, other in self._pairs(sender, receiver, stream) if place < len(begins[receiver]) else ():
-                ends = [(one, stream, sent), (other, COMPUTE, float(begins[receiver][place]))]
-                yield from self._arrow("message", f"{i}.{other}", ends)
-
-    def _pairs(self, sender: int, receiver: int, stream: str) -> Iterator[tuple[int, int]]:
-        """Yield the processes of sender and receiver of a message between rank cells, of all ranks that are drawn."""
-        if not self.families:
-            if sender in self._drawn and receiver in self._drawn:
-                yield self._drawn[sender][0].number, self._drawn[receiver][0].number
-            return
-        ranks = self.families[stream]
-        for one in self._drawn.get(receiver, ()):
-            for rank in ranks[ranks[:, 1] == one.rank, 0].tolist():
-                if rank in self._numbers:
-                    yield self._numbers[rank], one.number
-
-    def _begins(self) -> dict[int, Floats]:
-        """Return when the computations of each rank cell begin, ascending."""
-        parts, tasks, record = self.record.graph.occurrences, self.record.tasks, self.record
-        some = tasks.once(computing)[parts.task] & (record.ends[parts.node] > record.starts[parts.node])
-        rank, begun = parts.rank[some], record.starts[parts.node[some]]
-        return {cell: np.sort(begun[rank == cell]) for cell in self._drawn}
-
-    def _together(self) -> Iterator[str]:
-        """Yield arrows along the ranks of each collective, and of passes in lock-step."""
-        record = self.record
-        order, start = record.graph.by_node
-        parts, starts = record.graph.occurrences, record.starts.tolist()
-        for node in np.flatnonzero(record.ends > record.starts).tolist():
-            rows = order[start[node] : start[node + 1]]
-            tasks = [record.tasks[int(task)] for task in parts.task[rows].tolist()]
-            group = tasks[0].group if tasks else None
-            if group is None:
-                continue
-            kind = "collective" if len(tasks[0].kind) > 1 else "lock-step"
-            for number, ranks in enumerate(self._groups(group, parts.rank[rows].tolist())):
-                ends = [(one, tasks[0].stream, starts[node]) for one in sorted(ranks)]
-                if len(ends) > 1:
-                    yield from self._arrow(kind, f"n{node}.{number}", ends)
-
-    def _groups(self, group: GroupCell, cells: Sequence[int]) -> Iterator[list[int]]:
-        """Yield the processes of each group of a cell that are drawn; cells: the rank cells of its first group."""
-        if not self.families:
-            yield [self._drawn[cell][0].number for cell in cells if cell in self._drawn]
-            return
-        family, own = group
-        of = self.plan.network.cells.groups[family].of
-        for ranks in self.families[family][np.flatnonzero(of == own)].tolist():
-            yield [self._numbers[rank] for rank in ranks if rank in self._numbers]
-
-    def _arrow(self, kind: str, number: object, ends: Sequence[tuple[int, str, float]]) -> Iterator[str]:
-        """Yield an arrow from slice to slice, which begin at these times on these streams of processes."""
-        for place, (process, stream, time) in enumerate(ends):
-            phase = "s" if place == 0 else "f" if place == len(ends) - 1 else "t"
-            at = f'"pid":{process},"tid":{self.tracks[stream]},"ts":{round(time * 1e9) / 1e3:.3f}'
-            bound = ',"bp":"e"' if place else ""
-            yield f'{{"ph":"{phase}","cat":"{kind}","name":"{kind}","id":"{number}",{at}{bound}}}'
-
     # counters
 
-    def _memory(self) -> Iterator[str]:
-        """Yield the memory of each pipeline rank, by kind, as its passes begin."""
-        if not self.memory:
-            return
+    @cached_property
+    def _first_of_stage(self) -> set[int]:
+        """The first rank cell of each pipeline rank: where one of each kind is drawn, memory is shown there."""
+        return set(dict(reversed([(self.stage_of[one.cell], one.cell) for one in self.drawn])).values())
+
+    @cached_property
+    def _held(self) -> tuple[Ints, Floats, dict[str, Floats]]:
+        """By pass: its pipeline rank, when it begins, and the memory of each kind that changes over the step."""
         ranks, begun = (np.asarray(self.memory[name]) for name in ("pipeline_rank", "start_s"))
         kinds = {
             name.removesuffix("_bytes"): np.asarray(self.memory[name])
             for name in self.memory
             if name.endswith("_bytes")
         }
-        varying = {kind: column for kind, column in kinds.items() if np.ptp(column) > 0}
-        shown = dict(reversed([(self.stage_of[one.cell], one) for one in self.processes]))
-        each = self.processes if self.families else shown.values()
-        for process in sorted(each):
-            stage = self.stage_of[process.cell]
-            rows = np.flatnonzero((ranks == stage) & ~np.isnan(begun))
-            for i in rows.tolist():
-                said = ",".join(f'"{kind}":{column[i] / 2**30:.6g}' for kind, column in varying.items())
-                at = f'"pid":{process.number},"ts":{round(float(begun[i]) * 1e9) / 1e3:.3f}'
-                yield f'{{"ph":"C","name":"memory (GiB)",{at},"args":{{{said}}}}}'
+        return ranks, begun, {kind: column for kind, column in kinds.items() if np.ptp(column) > 0}
 
-    def _counters(self) -> Iterator[str]:
-        """Yield the load of links, on a process of their own behind the ranks, and the power state of each rank."""
-        if self.details is None:
+    def _memory(self, cell: int) -> Iterator[str]:
+        """Yield the memory of the pipeline rank of a cell, by kind, as its passes begin."""
+        ranks, begun, kinds = self._held
+        for i in np.flatnonzero((ranks == self.stage_of[cell]) & ~np.isnan(begun)).tolist():
+            values = [(kind, column[i] / 2**30) for kind, column in kinds.items()]
+            yield count_of(NUMBER, "memory (GiB)", float(begun[i]), values)
+
+    def _loads(self) -> Iterator[str]:
+        """Yield the load of links, on a process of their own behind the ranks."""
+        if self.details is None or not self.details.links:
             return
-        topology, number = self.plan.network.topology, max(one.number for one in self.processes) + 1
-        if self.details.links:
-            yield _meta(number, None, "process_name", "name", "links")
-            yield _meta(number, None, "process_sort_index", "sort_index", len(self.processes))
+        topology, number = self.plan.network.topology, max(one.number for one in self.drawn) + 1
+        yield said_of(number, None, "process_name", "name", "links")
+        yield said_of(number, None, "process_sort_index", "sort_index", len(self.drawn))
         for link in self.details.links:
             for time, load in link_load(self.record, self.plan, link):
-                yield _count(number, f"load of {topology.link_name(link)}", time, load)
-        for process in self.processes if self.details.clock < 1 else ():
-            for time, clock in power_state(self.spans[process.cell], self.details.clock):
-                yield _count(process.number, "clock of products", time, clock)
-
-
-def _count(process: int, name: str, time: float, share: float) -> str:
-    at = f'"pid":{process},"ts":{round(time * 1e9) / 1e3:.3f}'
-    return f'{{"ph":"C","name":{json.dumps(name)},{at},"args":{{"share":{share:.6g}}}}}'
-
-
-def by_class(plan: Plan, spans: Spans) -> tuple[Process, ...]:
-    """Return one process for each rank cell that has spans: its first rank."""
-    return tuple(Process(int(plan.first[cell]), cell, int(plan.size[cell])) for cell in spans)
-
-
-def _meta(process: int, thread: int | None, name: str, key: str, value: object) -> str:
-    tid = "" if thread is None else f'"tid":{thread},'
-    return f'{{"ph":"M","pid":{process},{tid}"name":"{name}","args":{{"{key}":{json.dumps(value)}}}}}'
-
-
-def _slice(pid: int, tid: int, name: str, start: float, end: float, said: str) -> str:
-    """Return a slice cut to whole nanoseconds at both ends, so that slices that meet do not overlap."""
-    begin, last = round(start * 1e9), round(end * 1e9)
-    times = f'"ts":{begin / 1e3:.3f},"dur":{(last - begin) / 1e3:.3f}'
-    args = f',"args":{{{said}}}' if said else ""
-    return f'{{"ph":"X","pid":{pid},"tid":{tid},"name":"{name}",{times}{args}}}'
-
-
-def of_ranks(plan: Plan, ranks: Sequence[int]) -> tuple[Process, ...]:
-    """Return a process for each of some ranks, in order."""
-    of = plan.network.cells.ranks.of
-    return tuple(Process(rank, int(of[rank]), 1) for rank in ranks)
+                yield count_of(number, f"load of {topology.link_name(link)}", time, [("share", load)])

@@ -31,7 +31,7 @@ MANIFEST = "manifest.json"
 NAMES = frozenset(
     {
         *(MANIFEST, "summary.json", "trace.json.gz"),  # a run, or several jobs
-        *("spans.parquet", "ranks.parquet", "links.parquet", "memory.parquet"),  # a run
+        *("spans.parquet", "ranks.parquet", "links.parquet", "memory.parquet", "trace-detailed.json.gz"),  # a run
         *("jobs.parquet", "steps.parquet"),  # several jobs
         *("points.jsonl", "points.parquet", LOCK),  # a sweep
         *("runs.jsonl", "runs.parquet", "report.html"),  # a validation

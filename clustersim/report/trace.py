@@ -1,17 +1,13 @@
-"""Timelines as Chrome traces, which https://ui.perfetto.dev opens: which spans are shown, and their slices on tracks of streams.
+"""Timelines as traces: which spans are shown, and their slices on tracks of streams.
 
-Times are in microseconds, as the format wants. Moves inside a forward or backward pass are on the track of their own stream,
+Moves inside a forward or backward pass are on the track of their own stream,
 at the times that they really had (when the activity ran undisturbed, those of its template).
 """
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
-from pathlib import Path
-from typing import IO, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,32 +15,39 @@ from clustersim.arrays import Ints
 from clustersim.engine.compile import Plan
 from clustersim.engine.program import COMPUTE, READY, Span, Task
 from clustersim.engine.record import Record
+from clustersim.report.trace_events import FIRST, slice_of
 
 MAX_EVENTS = 2_000_000
 """Slices of one trace at most: what a browser still moves smoothly. Beyond, whole rank classes are left out."""
 
-FIRST = 1
-"""The lowest number of a process and of a thread: 0 is the idle one of a system."""
 ALL = "; `clustersim trace RESULT --ranks all` cuts nothing"
 Spans = dict[int, list[Span]]
 """Spans by rank cell."""
 
 
-def write_events(path: Path, facts: object, lines: Iterator[str]) -> None:
-    """Write the gzipped trace of these events, one a line; `facts`, what it shows of the step, are its metadata."""
-    with path.open("wb") as raw:
-        pack_events(raw, facts, lines)
+class DrawnRank(NamedTuple):
+    """A rank as a trace draws it."""
+
+    rank: int
+    cell: int
+    ranks: int
+    """So many it stands for."""
+
+    @property
+    def number(self) -> int:
+        """Its number among the processes of the trace."""
+        return self.rank + FIRST
 
 
-def pack_events(raw: IO[bytes], facts: object, lines: Iterator[str]) -> None:
-    """Write the same into an open file."""
-    with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0, compresslevel=3) as file:
-        file.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(facts)},"traceEvents":[\n'.encode())
-        separator = ""
-        while batch := ",\n".join(islice(lines, 20_000)):
-            file.write(f"{separator}{batch}".encode())
-            separator = ",\n"
-        file.write(b"\n]}\n")
+def by_class(plan: Plan, spans: Spans) -> tuple[DrawnRank, ...]:
+    """Return one rank for each rank cell that has spans: its first."""
+    return tuple(DrawnRank(int(plan.first[cell]), cell, int(plan.size[cell])) for cell in spans)
+
+
+def of_ranks(plan: Plan, ranks: Sequence[int]) -> tuple[DrawnRank, ...]:
+    """Return each of some ranks, in order."""
+    of = plan.network.cells.ranks.of
+    return tuple(DrawnRank(rank, int(of[rank]), 1) for rank in ranks)
 
 
 def chosen(steps: Sequence[Record], plan: Plan, width: int, share: int = 1) -> list[int]:
@@ -127,14 +130,14 @@ def slices(span: Span, process: int, track: Mapping[str, int]) -> Iterator[str]:
     if span.kind == READY:
         return
     if span.end > span.start:
-        yield _slice(process, track[span.stream], name_of(span), span.start, span.end)
+        yield slice_of(process, track[span.stream], name_of(span), span.start, span.end)
     if span.stream != "compute" or span.activity is None:
         return
     ends = span.segment_ends or [span.start + end for end in span.activity.ends]
     for i, segment in enumerate(span.activity.segments):
         if segment.flow and ends[2 * i + 1] > ends[2 * i]:
             family = segment.flow.family
-            yield _slice(process, track[family], family, ends[2 * i], ends[2 * i + 1])
+            yield slice_of(process, track[family], family, ends[2 * i], ends[2 * i + 1])
 
 
 def name_of(span: Span) -> str:
@@ -142,10 +145,3 @@ def name_of(span: Span) -> str:
     if span.stream == "compute" and span.stage >= 0:
         return f"{span.stage}{span.kind}{span.microbatch}"
     return f"{span.kind} {span.microbatch}" if span.microbatch >= 0 else span.kind
-
-
-def _slice(pid: int, tid: int, name: str, start: float, end: float) -> str:
-    """Return a slice cut to whole nanoseconds at both ends, so that slices that meet do not overlap."""
-    begin, last = round(start * 1e9), round(end * 1e9)
-    times = f'"ts":{begin / 1e3:.3f},"dur":{(last - begin) / 1e3:.3f}'
-    return f'{{"ph":"X","pid":{pid},"tid":{tid},"name":"{name}",{times}}}'
