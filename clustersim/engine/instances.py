@@ -1,17 +1,18 @@
-"""The graph of a step from the programs of its ranks: the pattern of each pass, copied to all its microbatches by arrays."""
+"""The graph of a step from the programs of its ranks: the pattern of a pass, copied to all ranks and microbatches by arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Ints, Mask, distinct_rows, entries
+from clustersim.arrays import Ints, Mask, entries
 from clustersim.engine.graph import Labels, Occurrences, StepGraph, Waits
-from clustersim.engine.pattern import BEFORE, BEGIN, JOIN, LAST, LOCAL, MEETING, NOW, NTH, SENT, Numbers, Pattern
-from clustersim.engine.program import COMPUTE, GroupCell, Launched, Program, Template, TemplateKey
+from clustersim.engine.pattern import BEFORE, BEGIN, JOIN, LAST, LOCAL, MEETING, NOW, NTH, SENT
+from clustersim.engine.program import GroupCell, Program
+from clustersim.engine.templates import Templates, numbered, patterns
 from clustersim.errors import SimulationError
 
 WIDE = 128
@@ -23,102 +24,7 @@ def build(programs: Sequence[Program], members: Mapping[GroupCell, int]) -> Step
 
     Raises SimulationError at a deadlock, which names a rank and what it cannot begin.
     """
-    return _Instances(_Templates(programs, members)).graph(len(programs))
-
-
-class _Templates:
-    """All templates of all ranks, and their passes, rank after rank."""
-
-    def __init__(self, programs: Sequence[Program], members: Mapping[GroupCell, int]) -> None:
-        self.members = members
-        self.rank: list[int] = []
-        """By template."""
-        self.where: list[TemplateKey] = []
-        self.tasks: list[Template] = []
-        self.groups: list[dict[GroupCell, tuple[int, bool]]] = []
-        """By rank, the groups that several start tasks in: which of them each is, and whether this is the first of its ranks."""
-        self.group_numbers: dict[GroupCell, int] = {}
-        rows = [self.add(rank, program) for rank, program in enumerate(programs)]
-        count = np.array([len(own) for own, _ in rows])
-        self.of_pass = _column(own for own, _ in rows)
-        self.microbatch = _column(microbatch for _, microbatch in rows)
-        self.rank_of_pass = np.repeat(np.arange(len(programs)), count)
-        self.first_pass = np.repeat(np.cumsum(count) - count, count)
-        """By pass, the first one of its rank."""
-        self.place = np.arange(len(self.of_pass)) - self.first_pass
-        """By pass, how many of its rank came before."""
-
-    def add(self, rank: int, program: Program) -> tuple[list[int], list[int]]:
-        """Add the templates of a rank; return the template and the microbatch of each of its passes."""
-
-        def number(where: TemplateKey, tasks: Template) -> int:
-            self.rank.append(rank)
-            self.where.append(where)
-            self.tasks.append(tasks)
-            for task in tasks:
-                if task.group is not None and task.group not in own and self.members[task.group] > 1:
-                    own[task.group] = len(own), task.group not in self.group_numbers
-                    self.group_numbers.setdefault(task.group, len(self.group_numbers))
-            return len(self.rank) - 1
-
-        own: dict[GroupCell, tuple[int, bool]] = {}
-        self.groups.append(own)
-        begin = number(("begin", None), program.begin)
-        steps = {key: number(("steps", key), tasks) for key, tasks in program.steps.items()}
-        turns = program.turns()
-        row = [steps.get(key, -1) for key, _ in turns]
-        special = {action: number(("special", action), tasks) for action, tasks in program.special.items()}
-        if special:
-            row = [special.get(action, one) for one, (_, action) in zip(row, turns, strict=True)]
-        finish = number(("finish", None), program.finish)
-        return [begin, *row, finish], [-1, *(action.microbatch for _, action in turns), -1]
-
-    def before(self, each: Ints) -> Ints:
-        """Return, by pass, the sums of the columns of `each` over the earlier passes of its rank."""
-        total = np.cumsum(each, axis=0) - each
-        found: Ints = total - total[self.first_pass]
-        return found
-
-
-def _column(rows: Iterable[Iterable[int]]) -> Ints:
-    return np.fromiter(chain.from_iterable(rows), np.int64)
-
-
-def _patterns(templates: _Templates) -> tuple[list[Pattern], Ints, Numbers]:
-    """Return the patterns of all passes, the one of each pass, and the numbers of what is in them.
-
-    Passes of a template have one pattern if the rank has launched as much before, so far as that matters: anything at all, as
-    many tasks as somebody waits for the first ones of, and more than somebody leaves out who waits.
-    """
-    numbers = Numbers()
-    streams = numbers.streams
-    launched: list[dict[str, int]] = []
-    enough: list[dict[str, int]] = [{} for _ in templates.groups]
-    for rank, tasks in zip(templates.rank, templates.tasks, strict=True):
-        launched.append({})
-        for task in tasks:
-            if task.stream != COMPUTE:
-                streams.setdefault(task.stream, len(streams))
-                launched[-1][task.stream] = launched[-1].get(task.stream, 0) + 1
-            for handle in task.waits:
-                if isinstance(handle, Launched):
-                    more = handle.but - launched[-1].get(handle.stream, 0) + 1
-                    enough[rank][handle.stream] = max(enough[rank].get(handle.stream, 1), handle.first or 1, more)
-    names = list(streams)
-    count = np.array([[own.get(name, 0) for name in names] for own in launched], np.int64)
-    most = np.array([[own.get(name, 1) for name in names] for own in enough], np.int64)
-    states = np.minimum(templates.before(count[templates.of_pass]), most[templates.rank_of_pass])
-    first, kind = distinct_rows(np.column_stack([templates.of_pass, states]))
-    order = np.argsort(first)
-    made = []
-    for one in first[order].tolist():
-        own = int(templates.of_pass[one])
-        rank = templates.rank[own]
-        so_far = dict(zip(names, states[one].tolist(), strict=True))
-        made.append(
-            Pattern(so_far, templates.groups[rank], numbers).write(rank, templates.where[own], templates.tasks[own])
-        )
-    return made, np.argsort(order)[kind], numbers
+    return _Instances(Templates(programs, members)).graph(len(programs))
 
 
 class _Meetings(NamedTuple):
@@ -137,9 +43,12 @@ class _Meetings(NamedTuple):
 class _Instances:
     """All passes of a step as arrays: what references stand for is found in the order in which they depend on each other."""
 
-    def __init__(self, templates: _Templates) -> None:
+    def __init__(self, templates: Templates) -> None:
         self.templates, self.microbatch = templates, templates.microbatch
-        self.patterns, self.pattern, self.numbers = _patterns(templates)
+        self.patterns, self.pattern, self.numbers = patterns(templates)
+        self.numbered = numbered(templates, self.patterns, self.pattern)
+        self.first_task = self.numbered.task[templates.of_pass]
+        """The first task of each pass."""
         count = np.array([len(one.nodes) for one in self.patterns])[self.pattern]
         self.begin = 1 + np.cumsum(count) - count
         """The first node of each pass."""
@@ -149,6 +58,7 @@ class _Instances:
         self.found = np.where(what == LOCAL, self.begin[of_pass] + one, -1)
         """The node of each reference."""
         self.arrivals = self.rows([pattern.arrivals for pattern in self.patterns], 6)
+        self.arrivals[0][3] += self.first_task[self.arrivals[1]]
         self.meetings = self.met(what == MEETING, one, other, of_pass)
         now, last = what == NOW, what == LAST
         self.found[now] = self.end([pattern.now for pattern in self.patterns], 0)[of_pass[now]]
@@ -232,16 +142,24 @@ class _Instances:
         """Find the messages to which some rows of the references are; return the nodes at whose ends all were asked for."""
         count = int(self.microbatch.max(initial=-1)) + 2  # microbatch -1 is the last column
         (number, node, asked), passes = self.rows([one.sent for one in self.patterns], 3)
-        nodes, sent = (np.full((len(self.numbers.messages), count), -1) for _ in range(2))
+        nodes, sent = (np.full((len(self.numbered.stage), count), -1) for _ in range(2))
+        number = self.message(number, passes)
         nodes[number, self.microbatch[passes]] = self.nodes(node, passes)
         sent[number, self.microbatch[passes]] = self.nodes(asked, passes)
-        self.found[rows] = nodes[message[rows], self.microbatch[of_pass[rows]]]
+        self.found[rows] = nodes[self.message(message[rows], of_pass[rows]), self.microbatch[of_pass[rows]]]
         return sent
+
+    def message(self, which: Ints, of_pass: Ints) -> Ints:
+        """Return the numbers of messages that are counted from the first of their templates."""
+        found: Ints = self.numbered.message[self.numbered.first[self.templates.of_pass[of_pass]] + which]
+        return found
 
     def graph(self, ranks: int) -> StepGraph:
         """Return all nodes, in an order in which every one comes after those before it. Raises SimulationError."""
         (a, b, slot, task, count), of_pass = self.rows([one.nodes for one in self.patterns], 5)
         a, b = self.nodes(a, of_pass), self.nodes(b, of_pass)
+        task += self.first_task[of_pass]
+        slot = np.where(slot == JOIN, JOIN, slot + self.numbered.slot[self.templates.of_pass[of_pass]])
         labels = np.array([task, self.microbatch[of_pass], self.templates.place[of_pass], count])
         self.complete(labels)
         if len(missing := np.flatnonzero((a < 0) | (b < 0))):
@@ -257,8 +175,8 @@ class _Instances:
         a, b, slot, *told = columns.take(order, axis=1)  # which has rows of its own, and columns[:, order] has not
         return StepGraph(
             (place[a], place[b], slot),
-            tuple(self.numbers.slots),
-            tuple(self.numbers.tasks),
+            tuple(self.numbered.slots),
+            tuple(self.numbered.tasks),
             self.occurrences(place),
             self.waits(place),
             Labels(*told),
@@ -296,25 +214,29 @@ class _Instances:
 
     def shared_slots(self, task: Ints, start: Ints) -> list[int]:
         """Return the slots of tasks that ranks start together, those of task i being start[i] to start[i + 1] of `task`."""
-        slots, own = self.numbers.slots, task.tolist()
-        pairs = zip(start[:-1].tolist(), start[1:].tolist(), strict=True)
-        return [slots.setdefault(tuple(own[begin:end]), len(slots)) for begin, end in pairs]
+        slots, own = self.numbered.slots, task.tolist()
+        first, numbers = len(slots), dict[tuple[int, ...], int]()
+        pairs = pairwise(start.tolist())
+        found = [first + numbers.setdefault(tuple(own[begin:end]), len(numbers)) for begin, end in pairs]
+        slots += numbers
+        return found
 
     def occurrences(self, place: Ints) -> Occurrences:
         """Return what ranks do at nodes; place: where each node is in the order of the graph."""
         (node, asked, task), of_pass = self.rows([one.occurrences for one in self.patterns], 3)
         own = np.where(asked == BEGIN, -1, place[self.nodes(np.maximum(asked, 0), of_pass)])
-        rank = self.templates.rank_of_pass[of_pass]
+        rank, task = self.templates.rank_of_pass[of_pass], task + self.first_task[of_pass]
         passes = self.microbatch[of_pass], self.templates.place[of_pass]
         return Occurrences(rank, place[self.nodes(node, of_pass)], own, task, *passes)
 
     def waits(self, place: Ints) -> Waits:
         """Return what ranks wait for, as `occurrences` does."""
-        (kind, stage, asked, awaited, message), of_pass = self.rows([one.waits for one in self.patterns], 5)
+        (kind, asked, awaited, message), of_pass = self.rows([one.waits for one in self.patterns], 4)
         which = self.microbatch[of_pass]
-        sent = np.zeros(len(kind), np.int64)
+        stage, sent = np.full(len(kind), -1), np.zeros(len(kind), np.int64)
         of_messages = np.flatnonzero(message >= 0)
-        sent[of_messages] = self.sent[message[of_messages], which[of_messages]]
+        number = self.message(message[of_messages], of_pass[of_messages])
+        stage[of_messages], sent[of_messages] = self.numbered.stage[number], self.sent[number, which[of_messages]]
         wanted, over = self.nodes(asked, of_pass), self.nodes(awaited, of_pass)
         rank, kinds = self.templates.rank_of_pass[of_pass], tuple(self.numbers.kinds)
         return Waits(
@@ -323,7 +245,7 @@ class _Instances:
 
     def stuck(self, task: int, microbatch: int) -> SimulationError:
         """Return the error of a step that cannot end, as a task cannot begin."""
-        rank, (part, key), _ = list(self.numbers.tasks)[task]
+        rank, (part, key), _ = self.numbered.tasks[task]
         what = f"{part} {key}" if key is not None else part
         return SimulationError(f"deadlock: rank cell {rank} cannot begin {what} of microbatch {microbatch}")
 

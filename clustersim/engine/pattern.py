@@ -1,7 +1,8 @@
-"""What a pass leaves in the graph of a step, written once for all microbatches of its template.
+"""What a pass leaves in the graph of a step, written once for all microbatches and all ranks whose templates have one form.
 
 Nodes are given by references: to a node of the pass itself, or to one that another pass writes and that depends on the
-microbatch. `instances.py` finds the nodes that references of all passes stand for, at once.
+microbatch and the rank. `instances.py` finds the nodes that references of all passes stand for, at once. Tasks, slots and
+messages are counted from the first of the template.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from clustersim.engine.program import (
     Ready,
     Task,
     Template,
-    TemplateKey,
 )
 
 JOIN = -1
@@ -55,7 +55,6 @@ class PatternWait(NamedTuple):
     """A row of `graph.Waits` with references."""
 
     kind: int
-    stage: int
     asked: int
     awaited: int
     message: int
@@ -87,28 +86,30 @@ class Sending(NamedTuple):
 
 
 class Numbers:
-    """The numbers of things, in order of appearance."""
+    """The numbers of things that all patterns know, in order of appearance."""
 
     def __init__(self) -> None:
-        self.tasks: dict[tuple[int, TemplateKey, int], int] = {}
-        self.slots: dict[tuple[int, ...], int] = {}
-        self.messages: dict[Message, int] = {}
         self.streams: dict[str, int] = {}
         self.kinds: dict[str, int] = {}
         """Of waits."""
 
 
 class Pattern:
-    """A pass of one rank by one template."""
+    """A pass by one template."""
 
     def __init__(
-        self, launched: Mapping[str, int], groups: Mapping[GroupCell, tuple[int, bool]], numbers: Numbers
+        self,
+        launched: Mapping[str, int],
+        groups: Mapping[GroupCell, tuple[int, bool]],
+        messages: Mapping[Message, int],
+        numbers: Numbers,
     ) -> None:
         """Begin a pass before which the rank has launched so many tasks on streams, as far as that matters.
 
         groups: those that the rank shares with others: which of them it is, and whether the rank is the first in it.
+        messages: the numbers of those of the template.
         """
-        self.launched, self.groups, self.numbers = launched, groups, numbers
+        self.launched, self.groups, self.messages, self.numbers = launched, groups, messages, numbers
         self.references: dict[tuple[int, int, int], int] = {}
         self.nodes: list[PatternNode] = []
         self.occurrences: list[PatternOccurrence] = []
@@ -118,14 +119,15 @@ class Pattern:
         self.own: dict[str, list[int]] = {}
         """What the pass itself launches, by stream."""
         self.calls: dict[int, int] = {}
+        self.alone: list[int] = []
+        """The tasks that the rank starts alone: each has a slot."""
         self.task, self.count, self.ready = -1, 0, -1
         self.now = self.reference(NOW)
 
-    def write(self, rank: int, where: TemplateKey, template: Template) -> Pattern:
+    def write(self, template: Template) -> Pattern:
         """Write all tasks of a template, and return the pass."""
-        tasks = self.numbers.tasks
         for place, task in enumerate(template):
-            self.task, self.count = tasks.setdefault((rank, where, place), len(tasks)), 0
+            self.task, self.count = place, 0
             if task.stream == COMPUTE:
                 self.compute(task)
             elif task.stream == HOST:
@@ -167,7 +169,7 @@ class Pattern:
         self.occurrences.append(PatternOccurrence(node, self.now, self.task))
         own.append(node)
         if task.gives is not None:
-            self.sent.append(Sending(self.message(task.gives), node, self.now))
+            self.sent.append(Sending(self.messages[task.gives], node, self.now))
 
     def host(self, task: Task) -> None:
         """Write what the host does, or mark how far it is: its stream goes on whatever the others do."""
@@ -175,8 +177,8 @@ class Pattern:
             self.own.setdefault(HOST, []).append(self.now)
             return
         found = self.so_far(Launched(HOST))
-        last, slots = self.reference(NOW) if found is None else found, self.numbers.slots
-        node = self.node(last, last, slots.setdefault((self.task,), len(slots)))
+        last = self.reference(NOW) if found is None else found
+        node = self.node(last, last, self.slot())
         self.occurrences.append(PatternOccurrence(node, last, self.task))
         if task.kind == READY:
             self.ready = node
@@ -187,9 +189,9 @@ class Pattern:
         """Return what must be over before a task of the compute stream; several waits follow each other."""
         other, kinds = self.now, self.numbers.kinds
         for handle in task.waits:
-            message, stage = -1, -1
+            message = -1
             if isinstance(handle, Message):
-                message, stage = self.message(handle), handle.stage
+                message = self.messages[handle]
                 awaited = self.reference(SENT, message)
             elif isinstance(handle, Ready):
                 awaited = self.ready
@@ -199,7 +201,7 @@ class Pattern:
                 continue  # this rank has launched nothing there
             self.now = other = self.node(self.now, other)
             kind = kinds.setdefault(handle.kind, len(kinds))
-            self.waits.append(PatternWait(kind, stage, self.now, awaited, message))
+            self.waits.append(PatternWait(kind, self.now, awaited, message))
             other = awaited
         return self.now, other
 
@@ -220,8 +222,7 @@ class Pattern:
     def started(self, task: Task, a: int, b: int) -> tuple[int, int]:
         """Write a task, and return its node and the one at whose end it was asked for."""
         if task.group is None or task.group not in self.groups:
-            slots = self.numbers.slots
-            return self.node(a, b, slots.setdefault((self.task,), len(slots))), BEGIN
+            return self.node(a, b, self.slot()), BEGIN
         arrived = self.node(a, b)
         group, writes = self.groups[task.group]
         call = self.calls[group] = self.calls.get(group, -1) + 1
@@ -231,9 +232,10 @@ class Pattern:
         self.arrivals.append(Arrival(group, call, arrived, self.task, local, self.count))
         return node, arrived
 
-    def message(self, message: Message) -> int:
-        """Return the number of a message."""
-        return self.numbers.messages.setdefault(message, len(self.numbers.messages))
+    def slot(self) -> int:
+        """Return the slot of a task that the rank starts alone."""
+        self.alone.append(self.task)
+        return len(self.alone) - 1
 
     def stream(self, name: str) -> int:
         """Return the number of a stream."""
