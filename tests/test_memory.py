@@ -55,6 +55,20 @@ def test_activations_under_sequence_parallelism_table_2(t):
     assert saved(one) == pytest.approx(s * h / t * (34 + 5 * a * s / h), rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("heads", "micro_batch", "fused"), [(32, 1, True), (16, 1, False), (16, 2, True), (8, 2, False)]
+)
+def test_scores_that_megatrons_kernel_does_not_take_are_normalized_in_fp32(heads, micro_batch, fused):
+    """fused_softmax.py: scores of a multiple of four heads and sequences; else cast, scale, mask, softmax, cast and back."""
+    sizes = {"model__heads": heads, "parallelism__tp": 8, "training__micro_batch": micro_batch}
+    one = job(**sizes, **UNFUSED)
+    core = next(op for op in block(one.shard).operators if op.name == "attention")
+    apart = ["to_fp32", "scale", "mask", "softmax", "from_fp32"]
+    assert [kernel.op for kernel in core.forward[1:-2]] == (["softmax"] if fused else apart)
+    scores = micro_batch * heads / 8 * 2048**2
+    assert core.saved == (5 if fused else 7) * scores
+
+
 def test_selective_recompute_drops_the_square_term_and_full_keeps_the_input():
     kept = {
         kind: stages(job(training__recompute=kind, parallelism__tp=8, **UNFUSED))[1].saved_bytes / 6

@@ -131,7 +131,8 @@ def unfused(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Ope
         bmm("scores_wgrad", s, dim, s),
     )
     repeat, merge = _grouped(shard, kv_heads, dim + value_dim)
-    kept = elements * (2 * z + 1 if shard.model.dropout else z)
+    wide, drop = _scores(shard)[0], shard.model.dropout
+    kept = elements * (wide + (z if drop or wide > z else 0) + drop)
     values = shard.tokens * (shard.heads * (dim + value_dim) + kv_heads * (dim + value_dim))
     alive = z * (
         2 * elements + values
@@ -151,19 +152,36 @@ def _grouped(shard: ShardedModel, kv_heads: int, width: int) -> tuple[tuple[Kern
 
 
 def softmax(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
-    """Return scale, mask, softmax and dropout of the scores: scale and mask ride on the softmax when fused."""
-    z = shard.size
-    fused = (vector("softmax", "softmax", shard.dtype, rows, columns, 5.0, 2 * z),)
-    before = (pointwise(shard, "scale", rows, columns, 2 * z), copy(shard, "mask", rows, columns, 2 * z))
-    return (*(() if shard.fused_softmax else before), *fused, *dropout(shard, rows, columns))
+    """Return scale, mask, softmax and dropout of the scores: scale and mask ride on the softmax when fused.
+
+    Scores of a shape that Megatron's fused kernel does not take are scaled, masked and normalized in fp32
+    (forward_torch_softmax).
+    """
+    wide, dtype = _scores(shard)
+    one = (vector("softmax", "softmax", dtype, rows, columns, 5.0, 2 * wide),)
+    before = (pointwise(shard, "scale", rows, columns, 2 * wide), copy(shard, "mask", rows, columns, 2 * wide))
+    apart = (*_cast(shard, "to_fp32", rows, columns), *before, *one, *_cast(shard, "from_fp32", rows, columns))
+    return (*(one if shard.fused_softmax else apart), *dropout(shard, rows, columns))
 
 
 def softmax_backward(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
     """Return the gradients of `softmax` in reverse order."""
-    z = shard.size
+    wide, dtype = _scores(shard)
+    one = (vector("softmax", "softmax_backward", dtype, rows, columns, 5.0, 3 * wide),)
     # PyTorch multiplies gradient and output in a kernel of its own (SoftMax.cu); Megatron's fused softmax does not
-    product = (pointwise(shard, "mul", rows, columns, 3 * z),) if not shard.fused_softmax else ()
-    fused = (*product, vector("softmax", "softmax_backward", shard.dtype, rows, columns, 5.0, 3 * z))
-    mask = (copy(shard, "mask", rows, columns, 2 * z),) if shard.model.causal else ()
-    after = (*mask, pointwise(shard, "scale", rows, columns, 2 * z))
-    return (*dropout_backward(shard, rows, columns), *fused, *(() if shard.fused_softmax else after))
+    before = (*_cast(shard, "to_fp32", rows, columns), pointwise(shard, "mul", rows, columns, 3 * wide))
+    mask = (copy(shard, "mask", rows, columns, 2 * wide),) if shard.model.causal else ()
+    after = (*mask, pointwise(shard, "scale", rows, columns, 2 * wide), *_cast(shard, "from_fp32", rows, columns))
+    return (*dropout_backward(shard, rows, columns), *(one if shard.fused_softmax else (*before, *one, *after)))
+
+
+def _scores(shard: ShardedModel) -> tuple[float, str]:
+    """Return bytes and type of a score in the softmax: the activation's, or fp32 where Megatron's kernel does not take it."""
+    own = shard.eager or shard.fused_softmax or shard.size >= 4
+    return (shard.size, shard.dtype) if own else (4.0, "fp32")
+
+
+def _cast(shard: ShardedModel, op: str, rows: int, columns: int) -> tuple[Kernel, ...]:
+    """Return the cast of scores to or from fp32, none where they are as wide."""
+    wide, z = _scores(shard)[0], shard.size
+    return (copy(shard, op, rows, columns, z + wide),) if wide > z else ()

@@ -175,11 +175,13 @@ class ShardedModel:
 
     @property
     def fused_softmax(self) -> bool:
-        """Whether scale and mask ride on the softmax of unfused attention; Megatron's kernel for it takes 16-bit scores only.
+        """Whether scale and mask ride on the softmax of unfused attention.
 
-        Source: megatron/core/fusions/fused_softmax.py, `is_kernel_available`.
+        Megatron's kernel for it takes 16-bit scores, sequences of 17 to 4,096 tokens in fours and a multiple of four heads and
+        sequences. Source: megatron/core/fusions/fused_softmax.py, `is_kernel_available` (v2.6: up to 2,048 tokens).
         """
-        return not self.eager and self.size <= 2
+        seq, batch = self.training.seq, self.training.micro_batch * self.heads
+        return not self.eager and self.size <= 2 and 16 < seq <= 4096 and seq % 4 == 0 and batch % 4 == 0
 
     def replicated(self, parameters: int) -> int:
         """Return how many of `parameters` that Megatron replicates over tp this rank holds."""
