@@ -121,6 +121,24 @@ def test_elastic_fabric_adapters_are_as_late_as_their_plugin_says(mebibytes, mic
     assert collective_seconds(choice, mebibytes * MIB) == pytest.approx(microseconds * 1e-6, rel=0.04)
 
 
+@pytest.mark.parametrize(
+    ("node", "nodes", "gbps"),
+    [("jean-zay-v100", 1, 992.7), ("jean-zay-v100", 4, 84.7), ("jean-zay-a100", 4, 40.5)],
+)
+def test_the_nodes_of_jean_zay_reach_what_was_measured_on_them(node, nodes, gbps):
+    """BigScience's all_reduce_bench of 4 GB (experiments/bandwidth), best of five: busbw in Gb/s."""
+    found = cluster(node, nodes, "{kind: switch}")
+    line = table.line(found, np.arange(found.gpus), "all_reduce", 4e9)
+    assert 8 * line.busbw / 1e9 == pytest.approx(gbps, rel=0.1)
+
+
+def test_two_gpus_of_jean_zay_share_two_links():
+    """A full mesh: rings of all four pass over every pair's links, those of two GPUs have 2 of 25 GB/s, 20 of them payload."""
+    node = cluster("jean-zay-v100")
+    four, two = (table.line(node, np.arange(gpus), "all_reduce", 4e9).busbw for gpus in (4, 2))
+    assert two < 40e9 < four == pytest.approx(3 * two, rel=0.06)
+
+
 def test_releases_decide_differently():
     """NVLSTree on several nodes of B200: its cap rose from 43.8 to 80 GB/s a channel with 2.30."""
     text = "{{version: '{}'}}"

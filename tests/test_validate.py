@@ -122,11 +122,19 @@ def test_gpus_share_the_usual_nics_of_their_node_where_a_row_gives_each_less(tmp
     assert tuple(cluster["cluster"]["node"]["nics"].values()) == nics
 
 
-def test_a_cloud_that_the_source_names_has_its_own_node(tmp_path):
-    two = {"num_gpus": "16", "dp": "4", "gpu": "h100-sxm", "nic_gbps_per_gpu": "400"}
+@pytest.mark.parametrize(
+    ("gpu", "rate", "said", "nodes"),
+    [
+        ("h100-sxm", "400", "AWS EFA", ["hgx-h100", "aws-p5"]),
+        ("v100-sxm2-32gb", "100", "Omni-Path 4x100 Gb/s per 4-GPU node", ["dgx1-v100", "jean-zay-v100"]),
+        ("a100-sxm-80gb", "50", "Omni-Path 4x100 Gb/s per 8-GPU node", ["hgx-a100", "jean-zay-a100"]),
+    ],
+)
+def test_a_cloud_that_the_source_names_has_its_own_node(tmp_path, gpu, rate, said, nodes):
+    two = {"num_gpus": "16", "dp": "4", "gpu": gpu, "nic_gbps_per_gpu": rate}
     usual, _ = specs(adapt(row(tmp_path, **two)))
-    cloud, _ = specs(adapt(row(tmp_path, **two, original_interconnect="AWS EFA")))
-    assert [one["cluster"]["node"]["extends"] for one in (usual, cloud)] == ["hgx-h100", "aws-p5"]
+    cloud, _ = specs(adapt(row(tmp_path, **two, original_interconnect=said)))
+    assert [one["cluster"]["node"]["extends"] for one in (usual, cloud)] == nodes
 
 
 def test_a_gpu_may_be_called_by_an_alias(tmp_path):
@@ -430,7 +438,7 @@ def test_an_interval_says_what_it_rests_on():
         ({"predictor": "linear"}, "predictor neusight"),
         ({"clocks": "boost"}, "sustained clocks"),
         ({"launching": 3.0}, "no published step host-bound above 30 % has been compared"),
-        ({"architecture": "volta"}, "on volta 16-bit GPUs are unlike others; of 37, intervals of others held 4"),
+        ({"architecture": "volta"}, "on volta 16-bit GPUs are unlike others; of 37, intervals of others held 7"),
     ],
 )
 def test_there_is_no_interval_where_no_published_step_supports_one(change, said):

@@ -27,6 +27,8 @@ PRESETS: Mapping[str, str] = {
 """The shipped node of each GPU."""
 NICS: Mapping[str, float] = {
     "dgx1-v100": 100.0,
+    "jean-zay-v100": 100.0,
+    "jean-zay-a100": 100.0,
     "dgx-a100-40gb": 200.0,
     "hgx-a100": 200.0,
     "hgx-h100": 400.0,
@@ -38,8 +40,12 @@ NICS: Mapping[str, float] = {
     "mi300x": 400.0,
 }
 """Gb/s of the NICs of each node: those of the shipped presets."""
-CLOUDS: Mapping[tuple[str, str], str] = {("aws efa", "hgx-h100"): "aws-p5"}
-"""The shipped node of a cloud, by words of the source (in small letters) and the node without them."""
+CLOUDS: Mapping[tuple[str, str], str] = {
+    ("aws efa", "hgx-h100"): "aws-p5",
+    ("omni-path", "dgx1-v100"): "jean-zay-v100",
+    ("omni-path", "hgx-a100"): "jean-zay-a100",
+}
+"""The shipped node of a cloud or site, by words of the source (in small letters) and the node without them."""
 RACK = 64
 """GPUs that a job takes of an NVL72 rack when it spans several: 72 has no large power of two."""
 
