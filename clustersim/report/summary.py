@@ -258,7 +258,7 @@ def memory_facts(topology: Topology, gpus: Ints, memory: list[RankMemory]) -> di
     }
 
 
-class Fullest(NamedTuple):
+class FullestGpu(NamedTuple):
     """The pipeline rank that fills its GPU most."""
 
     rank: int
@@ -269,10 +269,10 @@ class Fullest(NamedTuple):
     """Bytes that its GPU has, of several the least."""
 
 
-def fullest(topology: Topology, gpus: Ints, peaks: Sequence[Memory]) -> Fullest:
+def fullest(topology: Topology, gpus: Ints, peaks: Sequence[Memory]) -> FullestGpu:
     """Return which pipeline rank of a job on `gpus` fills its GPU most."""
     each = zip(peaks, topology.smallest(gpus, len(peaks)), strict=True)
-    filled = (Fullest(rank, peak.total, gpu.memory) for rank, (peak, gpu) in enumerate(each))
+    filled = (FullestGpu(rank, peak.total, gpu.memory) for rank, (peak, gpu) in enumerate(each))
     return max(filled, key=lambda one: (one.need / one.have, one.need))
 
 
