@@ -79,6 +79,62 @@ def test_auto_is_all_that_is_legal_and_uses_all_gpus(workload, chunks, ep):
     assert {one for one in mine if one[names.index("vpp")] in chunks} == expected
 
 
+def test_auto_of_nodes_is_the_parts_of_the_cluster_that_replicas_fill():
+    inputs = case("rail_optimized", "gpt3_xl")  # 32 nodes of 8 GPUs
+    whole = legal(inputs, asked({"cluster.nodes": "auto", "tp": "8"}))
+    assert [point["cluster.nodes"] for point in whole] == [1, 2, 4, 8, 16, 32]
+    large = legal(inputs, asked({"cluster.nodes": "auto", "tp": "8", "pp": "4"}))
+    assert [point["cluster.nodes"] for point in large] == [4, 8, 16, 32]
+    split = legal(inputs, asked({"cluster.nodes": "auto", "tp": "8", "pp": "auto"}))
+    assert {(p["cluster.nodes"], p["parallelism.pp"]) for p in split} == {
+        (nodes, pp) for nodes in (1, 2, 4, 8, 16, 32) for pp in divisors(nodes) if pp <= 24
+    }
+
+
+def test_auto_of_cp_cuts_the_sequence_evenly_and_uses_all_gpus():
+    inputs = case("rail_optimized", "gpt3_xl")
+    points = legal(
+        inputs, asked({"cluster.nodes": "3", "tp": "auto", "training.seq": "2048", "parallelism.cp": "auto"})
+    )
+    mine = {(p["parallelism.tp"], p["parallelism.cp"]) for p in points}
+    assert mine == {(tp, cp) for tp in (1, 2, 4, 8) for cp in divisors(24 // tp) if cp == 1 or 2048 % (2 * cp) == 0}
+    for point in points:
+        inputs.job({**point, "training.global_batch": 24})
+
+
+def test_auto_of_a_batch_is_the_nearest_that_uses_all_gpus():
+    inputs = case("rail_optimized", "gpt3_xl")  # whose batch is 512
+    options = {"cluster.nodes": "3,4", "tp": "1,8", "global_batch": "auto", "micro_batch": "2"}
+    points = legal(inputs, asked(options | {"training.global_batch": options.pop("global_batch")}))
+    found: dict[tuple[object, object], list[object]] = {}
+    for point in points:
+        found.setdefault((point["cluster.nodes"], point["parallelism.tp"]), []).append(point["training.global_batch"])
+    assert found == {(3, 1): [480, 528], (3, 8): [510, 516], (4, 1): [512], (4, 8): [512]}
+    for point in points:
+        job = inputs.cluster(point).simulator.placed(inputs.job(point))
+        assert job.mesh.size == inputs.cluster(point).simulator.cluster.gpus
+
+
+def test_auto_of_gpus_and_nodes_are_those_shipped_that_the_cluster_can_have(tmp_path):
+    inputs = case("rail_optimized", "gpt3_xl")
+    by_gpu = legal(inputs, asked({"cluster.gpu": "auto", "cluster.nodes": "2"}))
+    gpus = [inputs.cluster(point).simulator.cluster.gpu.name for point in by_gpu]
+    assert gpus == [point["cluster.gpu"] for point in by_gpu] == sorted({*gpus})
+    assert {"a100-sxm-80gb", "b200-sxm", "gb200", "h100-sxm", "mi300x"} <= {*gpus}
+    by_node = legal(inputs, asked({"cluster.nodes": "2"}, {"cluster.node": "auto"}))
+    assert {inputs.cluster(point).simulator.cluster.gpu.name for point in by_node} == {*gpus}
+    assert len(by_node) > len(gpus)  # two have an H100
+
+
+def test_a_written_value_with_which_nothing_is_legal_says_why(tmp_path):
+    root = Path(__file__).parents[1]
+    two = asked({"training.seq": "1024,1001", "tp": "auto", "cluster.nodes": "1", "predictor": "roofline"})
+    rows = run.run(root / "topologies/rail_optimized.yaml", root / "workloads/llama3_8b.yaml", two, 1, tmp_path).rows
+    assert {row["status"] for row in rows[:-1]} == {"ok"}
+    assert (rows[-1]["seq"], rows[-1]["status"]) == (1001, "illegal")
+    assert "1001 is not a multiple of tp 2, as sequence parallelism needs" in rows[-1]["reason"]
+
+
 def test_auto_grows_with_the_cluster():
     inputs = case("rail_optimized", "gpt3")
     points = legal(inputs, asked({"cluster.nodes": "8..64x2", "tp": "auto", "pp": "auto"}))
@@ -128,7 +184,9 @@ def test_ranges_multiply():
             {},
             "training.seq=auto: nothing says which values are legal; write a list with commas between",
         ),
-        ({}, {"cluster.nodes": "auto"}, "cluster.nodes=auto: nothing says which values are legal"),
+        ({"training.seq": "auto"}, {}, "write a list with commas between, such as --seq 2048,4096"),
+        ({"cluster.nic": "auto"}, {}, "with commas between, such as --nic 200Gb/s,400Gb/s"),
+        ({"cluster.nodes": "auto"}, {"parallelism.tp": "3"}, "cluster.nodes=auto: no value is legal with the others"),
         ({}, {}, "nothing to sweep"),
         (
             {"tp": "1-1000", "pp": "1-1000", "micro_batch": "1-1000", "vpp": "1-1000"},

@@ -11,10 +11,10 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clustersim import plugins
+from clustersim.config.overrides import of_topology
 from clustersim.config.shipped import called
 from clustersim.errors import InputError, suggest
 from clustersim.parallel.options import KEYS, RUN_OPTIONS, change_words
-from clustersim.topology.options import OPTIONS as OF_TOPOLOGY
 from clustersim.units import duration, gibibytes
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ REASONS = 5
 """Kinds of reasons that the text names."""
 DOUBTFUL = "! within 3 % of the GPU's memory, or above it by less: too close to tell whether it fits"
 ALWAYS = ("tp", "pp", "dp")
-CLUSTER = {option.key for option in OF_TOPOLOGY}
 FRONT = ("step", "memory", "gpus", "cost", "energy")
 """What a Pareto front can weigh."""
 _DETAIL = re.compile(r"\(.*?\)|[0-9]+(?:[.,][0-9]+)*")
@@ -121,7 +120,7 @@ class Shown:
     def _table(self, rows: Sequence[Row]) -> list[str]:
         from clustersim.sweeps.space import varied
 
-        priced = self.view != DEFAULT or any(key in CLUSTER for key in varied(self.found.space))
+        priced = self.view != DEFAULT or any(map(of_topology, varied(self.found.space)))
         return point_table(rows, self.found.space, priced)
 
 
@@ -131,14 +130,14 @@ def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool) -> li
     from clustersim.sweeps.space import varied
 
     keys = [key for key in varied(space) if key not in {KEYS[name] for name in ALWAYS}]
-    names = [*(COLUMNS[key] for key in keys if key in CLUSTER), *ALWAYS]
-    names += [COLUMNS.get(key, key) for key in keys if key not in CLUSTER]
+    names = [*(COLUMNS.get(key, key) for key in keys if of_topology(key)), *ALWAYS]
+    names += [COLUMNS.get(key, key) for key in keys if not of_topology(key)]
     dashed = {option.name: option.dashed for option in RUN_OPTIONS}
     owned = {row["gpus"] for row in rows}
-    gpus = f"GPUs of {owned.pop()}" if len(owned) == 1 else "GPUs"
+    gpus = f"GPUs of {max(owned)}" if len(owned) == 1 else "GPUs"
     head = ["", "tokens/s", "step", gpus, *(dashed.get(n, n) for n in names), "MFU", "bubble", "memory"]
     head += ["USD/1T tokens"] if priced else []
-    cells = [head, *(_cells(place, row, names, priced) for place, row in enumerate(rows, 1))]
+    cells = [head, *(_cells(place, row, names, priced, len(owned) > 1) for place, row in enumerate(rows, 1))]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells]
     return [*lines, *([DOUBTFUL] if any(map(_doubtful, rows)) else []), ""]
@@ -151,13 +150,14 @@ def run_line(topology: Path, workload: Path, point: Mapping[str, object], by_set
     return [*words, *change_words(point, by_set), *permits]
 
 
-def _cells(place: int, row: Row, names: Sequence[str], priced: bool) -> list[str]:
+def _cells(place: int, row: Row, names: Sequence[str], priced: bool, clusters: bool) -> list[str]:
+    used = f"{row['ranks']} of {row['gpus']}" if clusters and row["idle_gpus"] else str(row["ranks"])
     dollars = row["usd_per_1t_tokens"]
     return [
         f"{place}.",
         f"{row['tokens_per_s']:,.0f}",
         duration(row["step_time_s"]),
-        str(row["ranks"]),
+        used,
         *(str(row[name]) for name in names),
         f"{row['mfu']:.1%}",
         f"{row['bubble_s'] / row['step_time_s']:.1%}",

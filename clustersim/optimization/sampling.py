@@ -46,7 +46,7 @@ def sampled(
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=SEED))
-    judge, legal = _Judge(case, wanted, top), LegalValues(case)
+    judge, legal = _Judge(case, wanted, top), LegalValues(case, asked.auto)
     keys = in_order(asked.auto)
     for number in range(trials):
         show(judge.simulated, trials - number)

@@ -62,7 +62,12 @@ def _batches(job: Job, most: int, tp: int, pp: int) -> Iterator[int]:
     least = least_dp(p.model_copy(update={"tp": tp}), p.ep)
     unit = most // least * least * job.training.micro_batch * (pp if p.vpp > 1 else 1)
     if unit:
-        yield from {max(batch // unit, 1) * unit, -(-batch // unit) * unit} - {batch}
+        yield from around(batch, unit) - {batch}
+
+
+def around(batch: int, unit: int) -> set[int]:
+    """Return the multiples of `unit` next to a batch, below and above; the batch alone where it is one."""
+    return {max(batch // unit, 1) * unit, -(-batch // unit) * unit}
 
 
 def _placed(job: Job, changes: dict[str, object], gpus: int, gpus_per_node: int) -> Nearby | None:

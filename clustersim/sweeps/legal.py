@@ -8,35 +8,46 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
+from math import prod
 from typing import Any
 
 from clustersim import plugins
 from clustersim.config.fields import Spec
 from clustersim.config.overrides import of_topology, parted
 from clustersim.config.workload import Workload
+from clustersim.config.yaml import Document
 from clustersim.errors import InputError
-from clustersim.parallel.check import expert_parallel, pipeline_parallel, tensor_parallel
+from clustersim.parallel.check import (
+    context_parallel,
+    encoder_decoder,
+    expert_parallel,
+    pipeline_parallel,
+    tensor_parallel,
+)
 from clustersim.parallel.job import Job, divisors, least_dp
-from clustersim.parallel.options import NAMES
+from clustersim.parallel.nearby import around
+from clustersim.parallel.options import NAMES, RUN_OPTIONS
 from clustersim.schedules import check as schedules
 from clustersim.sweeps.evaluate import COLUMNS, SweepInputs
 from clustersim.sweeps.space import SCHEDULE, VPP, Point, SweepSpace, bounded, takes
 from clustersim.topology.model import Topology
+from clustersim.topology.override import nodes_by_gpu, presets
 
 AUTO = "auto"
 _PLACES = list(COLUMNS)[len(NAMES) :] + list(NAMES)
 
 
 def legal(case: SweepInputs, asked: SweepSpace) -> list[Point]:
-    """Return all points of a sweep, with every legal value of the keys that are `auto`.
+    """Return all points of a sweep, with every legal value of the keys that are `auto`; where there is none, the workload's.
 
     Raises InputError when they are too many, or when a key has no list of legal values.
     """
     if not asked.auto:
         return asked.space()
-    values = LegalValues(case)
+    values = LegalValues(case, asked.auto)
     points: Iterator[Point] = iter(asked.space())
     for key in in_order(asked.auto):
         points = values.filled(points, key)
@@ -47,7 +58,17 @@ def legal(case: SweepInputs, asked: SweepSpace) -> list[Point]:
             ordered[keys] = sorted(keys, key=_place)
         found.append({key: point[key] for key in ordered[keys]})
         bounded(len(found))
+    found += _without(asked, found)
+    if not found:
+        named = " and ".join(f"{key}=auto" for key in asked.auto)
+        raise InputError(f"{named}: no value is legal with the others; write some, and the points say why")
     return found
+
+
+def _without(asked: SweepSpace, found: Sequence[Point]) -> list[Point]:
+    """Return the combinations of a written value that no point has: with the workload's own values, they say why."""
+    has = {(key, str(point[key])) for point in found for key in asked.axes}
+    return [point for point in asked.space() if any((key, str(point[key])) not in has for key in asked.axes)]
 
 
 def in_order(keys: Collection[str]) -> list[str]:
@@ -62,8 +83,8 @@ def in_order(keys: Collection[str]) -> list[str]:
 class LegalValues:
     """The legal values of keys that are `auto`; what a rule finds is kept by the values of the keys that it looked at."""
 
-    def __init__(self, case: SweepInputs) -> None:
-        self.case, self.base = case, case.base
+    def __init__(self, case: SweepInputs, auto: Collection[str]) -> None:
+        self.case, self.base, self.auto = case, case.base, frozenset(auto)
         self._known: dict[str, dict[tuple[str, ...], dict[tuple[object, ...], Sequence[object]]]] = {}
 
     def filled(self, points: Iterable[Point], key: str) -> Iterator[Point]:
@@ -84,7 +105,7 @@ class LegalValues:
         for keys, answers in known.items():
             if (found := answers.get(tuple(map(point.get, keys)))) is not None:
                 return found
-        seen = PointValues(self.case, self.base, point)
+        seen = PointValues(self.case, self.base, point, self.auto - point.keys())
         found = _RULES[key](seen)
         known.setdefault(tuple(seen.keys), {})[tuple(map(point.get, seen.keys))] = found
         return found
@@ -98,7 +119,9 @@ def _place(key: str) -> int:
 def _check(keys: Collection[str]) -> None:
     for key in keys:
         if key not in _RULES and not _alternatives(key):
-            raise InputError(f"{key}=auto: nothing says which values are legal; write a list with commas between")
+            option = next((one for one in RUN_OPTIONS if one.key == key), None)
+            such = f", such as {option.flag} {option.values}" if option else ""
+            raise InputError(f"{key}=auto: nothing says which values are legal; write a list with commas between{such}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +131,8 @@ class PointValues:
     case: SweepInputs
     base: Job
     point: Point
+    open: frozenset[str]
+    """Keys that are `auto` and have no value yet."""
     keys: dict[str, None] = field(default_factory=dict)
     """Those that were looked at."""
 
@@ -151,8 +176,12 @@ class PointValues:
 
     @property
     def lanes(self) -> int:
-        """GPUs of a replica."""
-        return self.tp * int(self("parallelism.cp")) * int(self("parallelism.pp"))
+        """GPUs of a replica; degrees that are open count as 1."""
+        return prod(self.degree(f"parallelism.{name}") for name in ("tp", "cp", "pp"))
+
+    def degree(self, key: str) -> int:
+        """Return the value of a key, 1 while it is open."""
+        return 1 if key in self.open else int(self(key))
 
     @property
     def layers(self) -> int:
@@ -161,12 +190,21 @@ class PointValues:
         more += bool(self("parallelism.partition") == "compute")
         return int(self("model.layers")) + int(self("model.encoder_layers")) + more
 
+    def clusters(self, key: str, values: Iterable[object]) -> list[object]:
+        """Return the values of a key of the cluster with which there can be one."""
+        found = []
+        for value in values:
+            with suppress(InputError):
+                self.case.cluster({**self.point, key: value})
+                found.append(value)
+        return found
+
     @property
     def least(self) -> int:
         """The least dp, of which all others are multiples, that holds whole experts."""
         split = self.base.parallelism
         changed = {"tp": self.tp, "cp": int(self("parallelism.cp")), "expert_tp": self("parallelism.expert_tp")}
-        return least_dp(split.model_copy(update=changed), int(self("parallelism.ep")))
+        return least_dp(split.model_copy(update=changed), self.degree("parallelism.ep"))
 
     def replicas(self, micro_batch: int) -> int:
         """Return the dp that the point gets with so many sequences in a microbatch, 0 where there is none."""
@@ -203,6 +241,37 @@ def _tp(seen: PointValues) -> list[int]:
     found = [d for d in divisors(seen.base.model.heads) if cluster.gpus % d == 0]
     found = [d for d in found if across or cluster.gpus_per_node % d == 0]
     return _let_through(seen, tensor_parallel, found, "tp")
+
+
+def _gpu(seen: PointValues) -> list[object]:
+    return seen.clusters("cluster.gpu", sorted(nodes_by_gpu()))
+
+
+def _node(seen: PointValues) -> list[object]:
+    own = seen.case.topology.data.get("nodes", {}) if isinstance(seen.case.topology, Document) else {}
+    return seen.clusters("cluster.node", [*own, *presets()])
+
+
+def _nodes(seen: PointValues) -> list[object]:
+    """Return the parts of the cluster that replicas fill: divisors of its nodes."""
+    cluster = seen.cluster
+    counts = [n for n in divisors(cluster.nodes) if n * cluster.gpus_per_node % seen.lanes == 0]
+    return seen.clusters("cluster.nodes", counts)
+
+
+def _cp(seen: PointValues) -> list[int]:
+    def rules(job: Job) -> Iterator[object]:
+        for rule in (context_parallel, tensor_parallel, encoder_decoder):
+            yield from rule(job)
+
+    return _let_through(seen, rules, divisors(seen.cluster.gpus // seen.tp), "cp")
+
+
+def _global_batch(seen: PointValues) -> list[int]:
+    """Return the workload's batch if it gives every replica the cluster holds equally many microbatches, else those around it."""
+    most = seen.cluster.gpus // seen.lanes
+    unit = most // seen.least * seen.least * seen.degree("training.micro_batch")
+    return sorted(around(seen.base.training.global_batch, unit)) if unit else []
 
 
 def _pp(seen: PointValues) -> list[int]:
@@ -256,6 +325,11 @@ def _param_gather(seen: PointValues) -> list[bool]:
 
 
 _RULES: dict[str, Callable[[PointValues], Sequence[object]]] = {
+    "cluster.gpu": _gpu,
+    "cluster.node": _node,
+    "cluster.nodes": _nodes,
+    "parallelism.cp": _cp,
+    "training.global_batch": _global_batch,
     "parallelism.tp": _tp,
     "parallelism.pp": _pp,
     "parallelism.ep": _ep,
@@ -266,7 +340,15 @@ _RULES: dict[str, Callable[[PointValues], Sequence[object]]] = {
     VPP: _vpp,
 }
 _ORDER = (
-    *("parallelism.sequence_parallel", "parallelism.tp", "parallelism.pp", "parallelism.ep", "training.micro_batch"),
+    *(
+        "cluster.gpu",
+        "cluster.node",
+        "cluster.nodes",
+        "parallelism.sequence_parallel",
+        "parallelism.tp",
+        "parallelism.cp",
+    ),
+    *("parallelism.pp", "training.global_batch", "parallelism.ep", "training.micro_batch"),
     *("parallelism.overlap.grad_reduce", "parallelism.zero", "parallelism.overlap.param_gather", SCHEDULE, VPP),
 )
 """Keys in the order in which they get their values: each rule looks at those before it."""

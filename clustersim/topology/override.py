@@ -94,13 +94,17 @@ def preset(name: str) -> dict[str, Any]:
 
 
 @cache
+def nodes_by_gpu() -> dict[str, str]:
+    """Return the shipped type of node of each GPU that one has."""
+    return {str(preset(name)["gpus"]["model"]): name for name in presets()}
+
+
+@cache
 def node_with(gpu: str) -> str:
     """Return the shipped type of node that has a GPU, or that is called so. Raises InputError when there is none."""
-    known = presets()
-    if gpu in known:
+    if gpu in presets():
         return gpu
-    wanted = gpus.load(gpu).name
-    has = {str(preset(name)["gpus"]["model"]): name for name in known}
+    wanted, has = gpus.load(gpu).name, nodes_by_gpu()
     if wanted in has:
         return has[wanted]
     own_file = "or write nodes of your own in a topology's file"
