@@ -58,8 +58,11 @@ def test_a_pass_that_is_cut_by_buckets_is_one_bar():
 @pytest.mark.parametrize(
     ("keys", "carried"),
     [
-        ({"parallelism.zero": 3, "training.framework": "torchtitan"}, {"data parallel"}),
-        ({"parallelism.cp": 2, "training.framework": "megatron-2020"}, {"context parallel", "data parallel"}),
+        ({"parallelism.zero": 3, "training.framework": "torchtitan"}, {"dp": "data parallel"}),
+        (
+            {"parallelism.cp": 2, "training.framework": "megatron-2020"},
+            {"cp": "context parallel", "dp": "data parallel"},
+        ),
     ],
 )
 def test_lanes_say_what_links_carry(keys, carried):
@@ -67,8 +70,27 @@ def test_lanes_say_what_links_carry(keys, carried):
     files = ROOT / "topologies/leaf_spine_32.yaml", ROOT / "workloads/gpt2_large.yaml"
     tree = drawn(simulate(*files, {"predictor": "roofline", "parallelism.tp": 1, "parallelism.pp": 1, **keys}))
     kinds = {title.partition(":")[0].rstrip("0123456789 ") for title in titles(tree)}
-    assert kinds == {"forward", "backward", "optimizer"} | carried
-    assert kinds <= {text.text for text in tree.iter(f"{SVG}text")}
+    passes = {"forward", "backward", "optimizer"}
+    assert kinds == passes | set(carried.values())
+    texts = [text.text for text in tree.iter(f"{SVG}text")]
+    assert passes | {f"{short}: {kind}" for short, kind in carried.items()} <= set(texts)
+    assert {texts.count(short) for short in carried} == {sum(text.startswith("rank ") for text in texts)}
+
+
+def test_kinds_are_told_apart_without_colour():
+    """A kind of pass by its height and place in the row, a kind of communication by its lane."""
+    files = ROOT / "topologies/hgx_h100_8.yaml", ROOT / "workloads/gpt3_xl.yaml"
+    split = {"parallelism.tp": 2, "parallelism.pp": 2, "parallelism.schedule": "zero_bubble"}
+    tree = drawn(simulate(*files, {"predictor": "roofline", "training.global_batch": 16, **split}))
+    first = next(float(b.get("y")) for b in tree.iter(f"{SVG}rect") if len(b))
+    found = {}
+    for box in tree.iter(f"{SVG}rect"):
+        if len(box) and float(box.get("y")) < first + 40:
+            kind = box[0].text.partition(":")[0].rstrip("0123456789 ")
+            found.setdefault(kind, set()).add((box.get("y"), box.get("height")))
+    assert found.keys() >= {"forward", "backward", "weight gradients", "tensor parallel", "pipeline", "data parallel"}
+    assert all(len(places) == 1 for places in found.values())
+    assert len(set.union(*found.values())) == len(found)
 
 
 def test_a_title_is_escaped_and_what_is_left_out_is_said():

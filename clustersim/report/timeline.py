@@ -1,12 +1,13 @@
-"""The timeline of a step as a picture: a row a rank cell, passes above, communication below in a thin lane.
+"""The timeline of a step as a picture: a row a rank cell, passes above, communication below in thin lanes.
 
-What is blank is bubble. Passes are labelled with their microbatch where there is room.
+What is blank is bubble. Passes are labelled with their microbatch where there is room. Nothing is told by colour alone: kinds of
+passes are of different height, and each kind of communication has a lane of its own, with its name beside it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,8 +24,9 @@ from clustersim.units import seconds
 ROWS = 64
 """Rank cells drawn at most; the rest is named in the last line."""
 
-WIDTH, LEFT, RIGHT, TOP = 1000.0, 130.0, 16.0, 34.0
-ROW, PASS, LANE = 32.0, 20.0, 5.0
+WIDTH, LEFT, RIGHT, TOP = 1000.0, 130.0, 32.0, 34.0
+PASS, LANE, GAP, BETWEEN = 20.0, 6.0, 2.0, 7.0
+"""Heights of passes, of a lane, of what is between lanes, and of what is between rows."""
 GROUND = "#f3f3f3"
 COLOURS = {  # Okabe and Ito (2008), which colour-blind readers can tell apart
     "forward": "#56b4e9",
@@ -36,6 +38,7 @@ COLOURS = {  # Okabe and Ito (2008), which colour-blind readers can tell apart
     "data parallel": "#009e73",
     "expert parallel": "#d55e00",
     "context parallel": "#b59a5b",
+    "gradient norm": "#999999",
 }
 PASSES = {"F": "forward", "B": "backward", "I": "backward", "W": "weight gradients"}
 LANES = {
@@ -43,9 +46,15 @@ LANES = {
     "ep": "expert parallel",
     "dp": "data parallel",
     "cp": "context parallel",
-    "model": "optimizer",
+    "model": "gradient norm",
 }
 """By part of the step, as in a breakdown; messages between stages are what has none."""
+SHORT = {kind: part for part, kind in LANES.items()} | {"gradient norm": "norm", "pipeline": "pp"}
+"""What a lane is called beside it."""
+BANDS = {"backward": (0.0, 1.0), "weight gradients": (0.4, 1.0), "optimizer": (0.3, 0.7)}
+"""From where to where a kind of pass reaches, as shares of the height from above; others as _UPPER."""
+_UPPER = 0.0, 0.65
+_LEGEND = 22.0
 
 
 class Bar(NamedTuple):
@@ -72,16 +81,18 @@ def picture(record: Record, plan: Plan, title: str = "") -> Canvas:
     spans: list[list[Span]] = [[] for _ in plan.programs]
     for span in record.spans:
         spans[span.rank].append(span)
-    kinds: dict[str, None] = {}
-    height = TOP + rows * ROW + 52
+    passes = [_merged(_passes(row), 0.1 / scale) for row in spans[:rows]]
+    flows = [_merged(_flows(row), 1.0 / scale) for row in spans[:rows]]
+    ran, moved = ({bar.kind for row in bars for bar in row} for bars in (passes, flows))
+    lanes = {kind: PASS + GAP + i * (LANE + GAP) for i, kind in enumerate(kind for kind in COLOURS if kind in moved)}
+    pitch = PASS + GAP + len(lanes) * (LANE + GAP) + BETWEEN
+    height = TOP + rows * pitch + 50 + _LEGEND * bool(lanes)
     canvas = Canvas(WIDTH, height, title)
     canvas.text((LEFT, 16), f"{title}{': ' if title else ''}{seconds(record.end)}", 14, anchor="start")
-    _axis(canvas, record.end, scale, TOP + rows * ROW)
+    _axis(canvas, record.end, scale, TOP + rows * pitch)
     for row in range(rows):
-        passes, lane = _merged(_passes(spans[row]), 0.1 / scale), _merged(_flows(spans[row]), 1.0 / scale)
-        kinds |= dict.fromkeys(bar.kind for bar in (*passes, *lane))
-        _row(canvas, row, _name(plan, row), passes, lane, scale)
-    _legend(canvas, kinds, height - 14, len(plan.programs) - rows)
+        _row(canvas, TOP + row * pitch, _name(plan, row), passes[row], flows[row], lanes, scale)
+    _legend(canvas, ran, lanes, TOP + rows * pitch + 36, len(plan.programs) - rows)
     return canvas
 
 
@@ -137,22 +148,34 @@ def _merged(bars: Iterable[Bar], gap: float) -> list[Bar]:
     return result
 
 
-def _row(canvas: Canvas, row: int, name: str, passes: Iterable[Bar], lane: Iterable[Bar], scale: float) -> None:
-    y = TOP + row * ROW
-    canvas.text((LEFT - 8, y + 10), name, 11, anchor="end")
-    canvas.bar((LEFT, y), (WIDTH - LEFT - RIGHT, PASS + 1 + LANE), GROUND)
+def _row(
+    canvas: Canvas,
+    y: float,
+    name: str,
+    passes: Iterable[Bar],
+    flows: Iterable[Bar],
+    lanes: Mapping[str, float],
+    scale: float,
+) -> None:
+    canvas.text((LEFT - 8, y + PASS / 2), name, 11, anchor="end")
+    wide = WIDTH - LEFT - RIGHT
+    canvas.bar((LEFT, y), (wide, PASS), GROUND)
+    for kind, down in lanes.items():
+        canvas.bar((LEFT, y + down), (wide, LANE), GROUND)
+        canvas.text((WIDTH - RIGHT + 4, y + down + LANE / 2), SHORT[kind], 8, anchor="start")
     for bar in passes:
-        _bar(canvas, bar, y, PASS, scale)
+        top, bottom = BANDS.get(bar.kind, _UPPER)
+        _bar(canvas, bar, y + top * PASS, (bottom - top) * PASS, scale)
         if (bar.end - bar.start) * scale > 7 * len(bar.label) + 2 and bar.label:
-            canvas.text((LEFT + (bar.start + bar.end) / 2 * scale, y + 10), bar.label, 11)
-    for bar in lane:
-        _bar(canvas, bar, y + PASS + 1, LANE, scale)
+            canvas.text((LEFT + (bar.start + bar.end) / 2 * scale, y + (top + bottom) / 2 * PASS), bar.label, 11)
+    for bar in flows:
+        _bar(canvas, bar, y + lanes[bar.kind], LANE, scale)
 
 
 def _bar(canvas: Canvas, bar: Bar, y: float, height: float, scale: float) -> None:
     at: Coordinates = (LEFT + bar.start * scale, y)
     width = max((bar.end - bar.start) * scale, 0.2)
-    edge = "#ffffff" if height == PASS and width > 2 else "none"
+    edge = "#ffffff" if height > LANE and width > 2 else "none"
     said = f"{bar.kind} {bar.label}: {seconds(bar.start)} to {seconds(bar.end)}"
     canvas.bar(at, (width, height), COLOURS[bar.kind], edge, said=said)
 
@@ -167,12 +190,21 @@ def _axis(canvas: Canvas, end: float, scale: float, y: float) -> None:
         canvas.text((x, y + 9), seconds(i * step), 11)
 
 
-def _legend(canvas: Canvas, kinds: Iterable[str], y: float, left_out: int) -> None:
-    x = LEFT
-    present = set(kinds)
-    for kind in (k for k in COLOURS if k in present):
-        canvas.bar((x, y - 6), (12, 12), COLOURS[kind])
-        canvas.text((x + 17, y), kind, 11, anchor="start")
-        x += 34 + 6.6 * len(kind)
+def _legend(canvas: Canvas, passes: Collection[str], lanes: Collection[str], y: float, left_out: int) -> None:
+    """Draw what stands for what: passes as high as they are drawn, and below them lanes with the names beside them."""
+    ran = [(kind, kind, *BANDS.get(kind, _UPPER)) for kind in COLOURS if kind in passes]
+    thin = LANE / PASS / 2
+    x = _entries(canvas, ran, y)
     more = f"; {left_out:,} more classes of ranks are not drawn" if left_out else ""
     canvas.text((x, y), f"blank: bubble{more}", 11, anchor="start")
+    _entries(canvas, [(kind, f"{SHORT[kind]}: {kind}", 0.5 - thin, 0.5 + thin) for kind in lanes], y + _LEGEND)
+
+
+def _entries(canvas: Canvas, entries: Iterable[tuple[str, str, float, float]], y: float) -> float:
+    """Draw a line of the legend: kinds, their words, and from where to where they reach; return where it ends."""
+    x = LEFT
+    for kind, words, top, bottom in entries:
+        canvas.bar((x, y + (top - 0.5) * PASS), (12, (bottom - top) * PASS), COLOURS[kind])
+        canvas.text((x + 17, y), words, 11, anchor="start")
+        x += 34 + 6.1 * len(words)
+    return x

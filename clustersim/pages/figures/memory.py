@@ -54,6 +54,7 @@ def _layers(plot: Plot, start: Floats, held: dict[str, Floats]) -> None:
         for first, end in _level(top, ground):
             box = (float(start[first]), float(top[first])), (float(start[end]), float(ground[first]))
             plot.box(*box, COLOURS[kind], f"{kind}: {values[first]:.2f} GiB")
+            plot.line(box[0], (box[1][0], box[0][1]), width=0.6)
         last = plot.name_beside(float((top[-1] + ground[-1]) / 2), kind, last, COLOURS[kind])
         ground = top
 

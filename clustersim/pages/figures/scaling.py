@@ -38,9 +38,8 @@ def _plot(points: Sequence[tuple[int, float]]) -> Canvas:
     )
     plot.frame("GPUs", "tokens/s", lambda value: f"{value:,.0f}", lambda value: scaled(value, ""))
     plot.line((first, rate), (last, ideal * last), "#7b8794", dashed=True)
-    plot.canvas.text(
-        (plot.right - 8, plot.bottom - 16), "dashed: as many tokens/s a GPU as the smallest", 12, anchor="end"
-    )
+    said = f"dashed, 100 %: as many tokens/s a GPU as {first:,} GPUs have"
+    plot.canvas.text((plot.left + 14, plot.top + 14), said, 12, anchor="start")
     for (a, one), (b, other) in itertools.pairwise(points):
         plot.line((a, one), (b, other), "#0b5cad", 2.4)
     for gpus, tokens in points:
