@@ -11,7 +11,6 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clustersim import plugins
-from clustersim.config.overrides import of_topology
 from clustersim.config.shipped import called
 from clustersim.errors import InputError, suggest
 from clustersim.parallel.options import KEYS, RUN_OPTIONS, change_words
@@ -118,6 +117,7 @@ class Shown:
         return sorted(found, key=lambda one: -one[1])
 
     def _table(self, rows: Sequence[Row]) -> list[str]:
+        from clustersim.config.overrides import of_topology
         from clustersim.sweeps.space import varied
 
         priced = self.view != DEFAULT or any(map(of_topology, varied(self.found.space)))
@@ -126,6 +126,7 @@ class Shown:
 
 def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool) -> list[str]:
     """Return rows as a table with a column for each key that varies in a space; priced: with what 10^12 tokens cost."""
+    from clustersim.config.overrides import of_topology
     from clustersim.sweeps.evaluate import COLUMNS
     from clustersim.sweeps.space import varied
 
