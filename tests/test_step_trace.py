@@ -67,6 +67,9 @@ def test_every_event_is_one_of_the_format(result, options):
         wanted = PHASES[event["ph"]]
         assert wanted <= event.keys() <= wanted | {"args", "tid"}
     boxes = slices(events)
+    begun = [event["id"] for event in events if event["ph"] == "s"]
+    assert len(set(begun)) == len(begun)
+    assert all(isinstance(number, int) for number in begun)  # Perfetto drops others
     for event in events:
         if event["ph"] in "stf":
             begin = [start for start, end in boxes[event["pid"], event["tid"]] if start <= event["ts"] < end]

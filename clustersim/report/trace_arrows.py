@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from clustersim.engine.program import COMPUTE, GroupCell, Task, computing
 from clustersim.engine.record import Record
 from clustersim.report.trace import DrawnRank
 from clustersim.report.trace_events import arrow_of
+
+Arrow = tuple[str, list[tuple[int, int, float]]]
+"""Its kind, and its ends: process, thread, and when the slice there begins, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,8 @@ class Arrows:
 
     def events(self) -> Iterator[str]:
         """Yield every arrow."""
-        yield from self._messages()
-        yield from self._together()
+        for number, (kind, ends) in enumerate(chain(self._messages(), self._together()), 1):
+            yield arrow_of(kind, number, ends)
 
     @property
     def ends(self) -> Ints:
@@ -57,7 +61,7 @@ class Arrows:
         """The process of each rank that is drawn."""
         return {one.rank: one.number for one in self.drawn}
 
-    def _messages(self) -> Iterator[str]:
+    def _messages(self) -> Iterator[Arrow]:
         """Yield an arrow from each message to the pass that waits for it."""
         record, waits = self.record, self.record.graph.waits
         order, start = record.graph.by_node
@@ -72,7 +76,7 @@ class Arrows:
             stream = record.tasks[int(parts.task[row])].stream
             for one, other in self._pairs(sender, receiver, stream) if place < len(begins[receiver]) else ():
                 ends = [(one, self.tracks[stream], sent), (other, computation, float(begins[receiver][place]))]
-                yield arrow_of("message", f"{i}.{one}.{other}", ends)
+                yield "message", ends
 
     def _pairs(self, sender: int, receiver: int, stream: str) -> Iterator[tuple[int, int]]:
         """Yield the processes of sender and receiver of a message between rank cells, of all ranks that are drawn."""
@@ -108,7 +112,7 @@ class Arrows:
         ends = zip(cells.tolist(), first.tolist(), last.tolist(), strict=True)
         return {cell: begun[order[low:high]] for cell, low, high in ends}
 
-    def _together(self) -> Iterator[str]:
+    def _together(self) -> Iterator[Arrow]:
         """Yield arrows along the ranks of each collective, and of passes in lock-step."""
         record = self.record
         order, start = record.graph.by_node
@@ -120,10 +124,10 @@ class Arrows:
             if group is None:
                 continue
             kind = "collective" if len(tasks[0].kind) > 1 else "lock-step"
-            for number, ranks in enumerate(self._groups(group, parts.rank[rows].tolist())):
+            for ranks in self._groups(group, parts.rank[rows].tolist()):
                 if len(ranks) > 1:
                     ends = [(one, self.tracks[tasks[0].stream], starts[node]) for one in sorted(ranks)]
-                    yield arrow_of(kind, f"n{node}.{number}", ends)
+                    yield kind, ends
 
     def _groups(self, group: GroupCell, cells: Sequence[int]) -> Iterator[list[int]]:
         """Yield the processes of each group of a cell that are drawn; cells: the rank cells of its first group."""

@@ -79,10 +79,13 @@ def count_of(process: Process, name: str, time: float, values: Iterable[tuple[st
     return f'{{"ph":"C","name":{json.dumps(name)},{at},"args":{{{said}}}}}'
 
 
-def arrow_of(kind: str, number: object, ends: Sequence[tuple[Process, int, float]]) -> str:
-    """Return an arrow through slices, which begin at these times on these threads of processes."""
+def arrow_of(kind: str, number: int, ends: Sequence[tuple[Process, int, float]]) -> str:
+    """Return an arrow through slices, which begin at these times on these threads of processes.
+
+    number: its own among all arrows; Perfetto drops arrows whose `id` is no number.
+    """
     phases = ["s", *["t"] * (len(ends) - 2), "f"]
-    name = f'"cat":"{kind}","name":"{kind}","id":"{number}"'
+    name = f'"cat":"{kind}","name":"{kind}","id":{number}'
     return SEPARATOR.join(
         f'{{"ph":"{phase}",{name},"pid":{process},"tid":{thread},"ts":{round(time * 1e9) / 1e3:.3f}{_BOUND[phase]}}}'
         for phase, (process, thread, time) in zip(phases, ends, strict=True)
