@@ -22,6 +22,7 @@ from clustersim.engine.record import Record
 from clustersim.engine.script import lines
 from clustersim.engine.whole import whole
 from clustersim.errors import ClustersimError, InputError, option
+from clustersim.garbage import uncollected
 from clustersim.memo import Memo
 from clustersim.parallel.job import Job
 from clustersim.parallel.nearby import Nearby, nearby
@@ -137,6 +138,7 @@ class Simulator:
     def __reduce__(self) -> tuple[type[Simulator], tuple[Topology]]:
         return Simulator, (self.cluster,)  # what another process keeps, it finds itself
 
+    @uncollected()
     def run(
         self,
         job: Job,

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from clustersim.engine.compile import Plan, Work
-from clustersim.engine.contention import Holders
+from clustersim.engine.contention import Holders, Met
 from clustersim.engine.form import Form, Rebinding
 from clustersim.engine.graph import StepGraph, structure
 from clustersim.engine.instances import build
@@ -57,6 +57,10 @@ class Compiled:
     def rebound(self, rebinding: Rebinding) -> Compiled:
         """Return the same for another job of one form: it loads links at the same peaks."""
         return replace(self, plan=rebinding.plan, tasks=self.kinds.rebound(rebinding.plan, rebinding).made)
+
+    def may_be_steady(self, met: Met) -> bool:
+        """Return whether a step could be proved steady in which these meet; a step that stands for itself need not be."""
+        return self.periods is None or self.periods.meeting(met) is not None
 
     def steady(self, record: Record, further: int) -> Record | None:
         """Return the record of a step with so many further periods; None when it was not steady."""
@@ -176,8 +180,8 @@ class Player:
         capacity, graph = compiled.plan.network.capacity, compiled.graph
         record = None
         if self.engine != "simpy":
-            record = static(capacity, graph, tasks, compiled.holders, meeting=self.engine == "auto")
-        if record is None and self.engine != "static":
+            record = static(capacity, graph, tasks, compiled.holders, self.engine == "auto", compiled.may_be_steady)
+        if record is None and self.engine != "static" and compiled.periods is None:
             [[record]] = simulate([compiled.plan], progress, graphs=[graph], tasks=[tasks])
         if record is None or compiled.periods is None:
             return record

@@ -10,7 +10,7 @@ times that SimPy finds, float for float. Where a few tasks slow each other, `con
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -31,11 +31,18 @@ WIDE = 16
 """Nodes of a level, in the mean, from which on arrays are faster than one node after the other."""
 
 
-def static(capacity: Floats, graph: StepGraph, tasks: Tasks, holders: Holders, meeting: bool = False) -> Record | None:
+def static(
+    capacity: Floats,
+    graph: StepGraph,
+    tasks: Tasks,
+    holders: Holders,
+    meeting: bool = False,
+    worth: Callable[[Met], bool] = lambda _: True,
+) -> Record | None:
     """Return the step of a job that is alone on its fabric; None where tasks may have slowed each other.
 
     capacity: bytes/s of each link that can be short. tasks, holders: those of the graph. meeting: let SimPy play tasks that
-    may have slowed each other.
+    may have slowed each other. worth: whether it is of use to go through all of them, given who would meet.
     """
     seconds = np.append(tasks.times.idle, 0.0)[graph.arrays[2]]  # the last one is that of joins, slot -1
     slowing, more = Slowing(graph, tasks), None
@@ -54,6 +61,8 @@ def static(capacity: Floats, graph: StepGraph, tasks: Tasks, holders: Holders, m
     agreed = _agreed(graph, tasks, holders, Meetings(capacity, tasks.activities, graph.slot), alone)
     if agreed is not None:
         return _record(graph, tasks, agreed.ends, agreed.met, "hybrid", agreed.played)
+    if not worth(met):
+        return None
     ends, played = hybrid(capacity, graph, tasks.activities, holders, alone)
     return _record(graph, tasks, ends, None, "hybrid", played)
 
