@@ -253,6 +253,10 @@ def test_nanotron_keeps_buckets_of_its_replicas_and_copies_of_keys_and_values():
     one, plain = job(**named, parallelism__tp=8), job(parallelism__tp=8, training__precision="bf16")
     stage = stages(one)[1]
     assert memory(one, [stage], [1]).buffers == 2 * stage.parameters + 2**25
+    sharded = job(
+        **named, parallelism__tp=8, parallelism__zero=1
+    )  # gathers through one flat tensor in place of the buckets
+    assert memory(sharded, [stage], [1]).buffers == 2 * stage.parameters + 2**25
     assert saved(one) - saved(plain) == 2 * 2048 * 2 * 12288 / 8
     alone = job(**named, parallelism__tp=8, parallelism__dp=1, training__global_batch=16)
     assert memory(alone, [stage], [1]).buffers == 2**25

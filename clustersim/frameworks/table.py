@@ -81,6 +81,9 @@ class KeptTensors(Spec):
 
     reducer_buckets: Flag = Flag()
     """Gradients in the type of the weights lie in buckets of PyTorch's DistributedDataParallel too, where there are replicas."""
+    flat_gathers: Flag = Flag()
+    """Parameters that a sharded optimizer gathers pass through one tensor of all of them. It lives at the update alone, but
+    PyTorch's allocator keeps it, as no block that activations leave behind is as large."""
     stacked_attention: Flag = Flag()
     """Queries, keys and values of all heads stay in one tensor, and keys and values are copied once more for attention."""
     dummy_gradients: Flag = Flag()

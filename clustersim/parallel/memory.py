@@ -84,8 +84,10 @@ def buffers(job: Job, stages: Sequence[Stage]) -> float:
     shapes = {(one.m, one.n) for one in products} if kept.dummy_gradients.value else set()
     dummies = weight_bytes(job) * sum(rows * columns for rows, columns in shapes)
     grouped = any(one.kind == "grouped_gemm" for one in products)
-    wrapped = not job.parallelism.zero and job.copies(False) > 1  # a sharded optimizer reduces by itself
-    if kept.reducer_buckets.value and wrapped:
+    copied = (
+        kept.flat_gathers if job.parallelism.zero else kept.reducer_buckets
+    )  # a sharded optimizer reduces by itself
+    if copied.value and job.copies(False) > 1:
         dummies += weight_bytes(job) * sum(stage.parameters for stage in stages)
     return dummies + kept.workspaces.value + (kept.grouped_workspaces.value if grouped else 0.0)
 
