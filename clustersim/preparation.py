@@ -18,6 +18,7 @@ from clustersim.arrays import Ints, distinct
 from clustersim.collectives.plan import NCCL
 from clustersim.engine.compile import Work
 from clustersim.engine.launching import launching
+from clustersim.engine.memory import side_by_side
 from clustersim.engine.peaks import moments, peaks
 from clustersim.engine.player import Steady
 from clustersim.engine.script import Script, kernels, scripts
@@ -121,7 +122,7 @@ class Preparation:
     def _parts_of_shape(self, job: Job) -> StagesByPosition:
         # what decides neither layers nor their stages
         training = job.training.model_copy(update={"global_batch": 1})
-        split = job.parallelism.model_copy(update={"dp": 1, "schedule": "1f1b"})
+        split = job.parallelism.model_copy(update={"dp": 1, "schedule": job.order_of_stages})
         cut = {"pp": 1, "vpp": 1, "layout": None, "first_layers": None, "last_layers": None}
 
         def found() -> StagesByPosition:
@@ -155,7 +156,7 @@ class Preparation:
 
         def fullest() -> list[Memory]:
             enough = schedules.settled(split.schedule, split.pp, job.microbatches, split.vpp)
-            beside = split.overlap.ep == "microbatch"
+            beside = side_by_side(job)
             question = split.schedule, split.pp, enough, split.vpp, beside
             known = self._moments.once(question, lambda: moments(memory_order(self.schedule(job, enough), beside)))
             return peaks(job, self.parts(job), known)

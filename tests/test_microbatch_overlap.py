@@ -10,7 +10,7 @@ from test_folding import same
 
 from clustersim.config.yaml import parse
 from clustersim.engine.script import scripts
-from clustersim.engine.turns import turns
+from clustersim.engine.turns import Pairing, turns
 from clustersim.errors import ConfigError
 from clustersim.parallel.stages import stages
 from clustersim.schedules.action import parse as action
@@ -100,7 +100,7 @@ def test_every_part_runs_once_and_pairs_are_as_many_as_megatrons(pp, vpp):
     name, microbatches = ("interleaved" if vpp > 1 else "1f1b"), 4 * pp
     for rank, row in enumerate(schedule(name, pp, microbatches, vpp)):
         exchanges = {(letter, stage): 4 for letter in "FB" for stage in range(rank, pp * vpp, pp)}
-        found = turns(row, exchanges)
+        found = turns(row, Pairing(exchanges))
         parts = [(key, one) for key, one in found if len(key) == 4]
         warmup = min(microbatches * vpp, 2 * (pp - 1 - rank) + (vpp - 1) * pp + 1)
         assert len(parts) == 2 * 5 * (microbatches * vpp - warmup)
@@ -110,14 +110,14 @@ def test_every_part_runs_once_and_pairs_are_as_many_as_megatrons(pp, vpp):
 
 def test_what_one_pass_has_more_than_the_other_follows_alone():
     row = [action(text) for text in ("0F0", "0B0", "0F1", "0B1")]
-    found = [(one.letter, key[2]) for key, one in turns(row, {("F", 0): 0, ("B", 0): 2}) if len(key) == 4]
+    found = [(one.letter, key[2]) for key, one in turns(row, Pairing({("F", 0): 0, ("B", 0): 2})) if len(key) == 4]
     assert found == [("B", 0), ("F", 0), ("B", 1), ("B", 2)]
 
 
 def test_what_is_not_asked_stays_as_it_was():
     one = job(**ONE)
     [script] = scripts(one.place(8, 1), stages(one.place(8, 1)), schedule("1f1b", 1, 8))
-    assert not script.exchanges
+    assert not script.pairing
     assert all(len(key) == 2 for key in script.steps)
 
 
@@ -125,7 +125,10 @@ def test_what_is_not_asked_stays_as_it_was():
     ("change", "said"),
     [
         ({"ep": 1}, "ep is 1; raise parallelism.ep or write none"),
-        ({"pp": 2, "ep": 4, "dp": 4}, "interleaved with vpp of 2 or more, or 1f1b with pp 1, not 1f1b with pp 2"),
+        (
+            {"pp": 2, "ep": 4, "dp": 4},
+            "interleaved with vpp of 2 or more, dualpipe, dualpipev, or 1f1b with pp 1, not 1f1b with pp 2",
+        ),
         ({"training__recompute": "full"}, "recomputed .full.; recompute other modules or write none"),
         (
             {"training__recompute": "selective", "training__recompute_modules": ["moe"]},

@@ -15,6 +15,7 @@ from clustersim.engine.peaks import moments
 from clustersim.errors import InputError, SimulationError, UnknownNameError
 from clustersim.schedules import check, draw
 from clustersim.schedules.action import Action, Schedule, parse
+from clustersim.schedules.pipeline import Pipeline, together
 from clustersim.schedules.play import play
 
 NAMES = sorted(plugins.names(check.ROOM))
@@ -51,7 +52,7 @@ ZB_H1 = """\
 def span(schedule: Schedule, chunks: int = 1, forward: float = FORWARD, backward: float = BACKWARD) -> float:
     """The makespan when the chunks of a rank together take `forward` and `backward` a microbatch."""
     cost = {"F": forward / chunks, "B": backward / chunks, "I": backward / 2 / chunks, "W": backward / 2 / chunks}
-    return max(row[-1].end for row in play(schedule, len(schedule) * chunks - 1, cost))
+    return max(row[-1].end for row in play(schedule, Pipeline(len(schedule), chunks), cost))
 
 
 def test_diagrams() -> None:
@@ -66,13 +67,13 @@ def test_every_schedule_is_legal_at_every_size(name: str) -> None:
     """Runs rely on this proof; a schedule may refuse a size only by an InputError."""
     done = 0
     for stages in range(1, 9):
-        for microbatches in range(1, 17):
+        for microbatches in (*range(1, 17), *range(18, 33, 2)):
             for chunks in (1, 2, 3):
                 try:
                     schedule = check.load(name, stages, microbatches, chunks)
                 except InputError:
                     continue
-                check.check(schedule, stages, microbatches, chunks)
+                check.check(schedule, check.pipeline(name, stages, chunks), microbatches)
                 assert draw.parse_rows(draw.rows(schedule)) == schedule
                 done += 1
     assert done >= 40
@@ -83,12 +84,15 @@ def test_every_schedule_is_legal_at_every_size(name: str) -> None:
 @settings(max_examples=examples(20), deadline=None)
 def test_large_schedules_are_legal(name: str, stages: int, microbatches: int, chunks: int) -> None:
     rounds = -(-microbatches // stages) * stages if chunks > 1 else microbatches
+    if check.pipeline(name, stages).paired:
+        stages, chunks = stages + stages % 2, 1 + (name == "dualpipev")
+        rounds = 2 * (stages + microbatches)
     try:
         schedule = check.load(name, stages, rounds, chunks)
     except InputError:
         chunks = 1 if chunks > 1 else 2
         schedule = check.load(name, stages, rounds := -(-rounds // stages) * stages, chunks)
-    check.check(schedule, stages, rounds, chunks)
+    check.check(schedule, check.pipeline(name, stages, chunks), rounds)
 
 
 @pytest.mark.parametrize("stages", range(1, 9))
@@ -120,6 +124,42 @@ def test_zero_bubble(stages: int, more: int) -> None:
     assert max(map(check.in_flight, schedule)) <= stages
 
 
+# DeepSeek-V3, figure 5, as deepseek-ai/DualPipe draws it for 8 ranks and 20 microbatches: forward, whole backward or gradients of
+# inputs (one or two of b), and of weights; the second half of the ranks mirrors the first.
+DUALPIPE = """\
+FFFFFFFFbWFbWFbWFFbb...FbbFbbFbbFbbFbb.bbFbb.bbFbb.bbFbbbbbWbWbWbW
+.FFFFFFFFbWFbWFFbb..FbbFbbFbbFbbFbbFbbFbb.bbFbb.bbFbb.bbbbbbWbWbWW
+..FFFFFFFFbWFFbb.FbbFbbFbbFbbFbbFbbFbbFbbFbb.bbFbb.bb.bbbbbbbWbWWW
+...FFFFFFFFFbbFbbFbbFbbFbbFbbFbbFbbFbbFbbFbbFbb.bb.bb.bbbbbbbbWWWW"""
+
+
+def test_dualpipe_is_as_it_is_drawn() -> None:
+    """In a cell of two the figure has the forward pass first; where a rank idles between two needs it draws it idle earlier."""
+    drawn = DUALPIPE.splitlines()
+    schedule, pipeline = check.load("dualpipe", 8, 20), check.pipeline("dualpipe", 8)
+    for row, played, figure in zip(schedule, play(schedule, pipeline), [*drawn, *drawn[::-1]], strict=True):
+        units = together(row, pipeline.paired)
+        signs = {"F": "F", "B": "bb", "I": "b", "W": "W"}
+        text = "".join(signs[action.letter] for unit in units for action in reversed(unit))
+        assert text == figure.replace(".", "")
+        assert max(one.end for one in played) <= len(figure)
+    assert max(row[-1].end for row in play(schedule, pipeline)) == len(drawn[0]) == 66
+
+
+@pytest.mark.parametrize(("ranks", "microbatches"), [(2, 4), (4, 8), (6, 14), (8, 20), (16, 32), (16, 50)])
+@pytest.mark.parametrize("weights", [0.5, 0.8, 1.0])
+def test_dualpipe_has_the_published_bubble_and_memory(ranks: int, microbatches: int, weights: float) -> None:
+    """(p/2-1)(f&b+b-3w) and p + 1 microbatches, with input gradients as long as a forward; both halves have them."""
+    cost = {"F": 1.0, "B": 1.0 + weights, "I": 1.0, "W": weights}
+    bubble = (ranks / 2 - 1) * (1 + 2 * (1 + weights) - 3 * weights)
+    half = check.load("dualpipev", ranks // 2, microbatches // 2, 2), check.pipeline("dualpipev", ranks // 2, 2)
+    for schedule, pipeline in ((check.load("dualpipe", ranks, microbatches), check.pipeline("dualpipe", ranks)), half):
+        end = max(row[-1].end for row in play(schedule, pipeline, cost))
+        assert end == pytest.approx(microbatches * (2 + weights) + bubble)
+        kept = [check.in_flight(row, pipeline.paired) for row in schedule]
+        assert kept == [ranks + 1] * len(schedule)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "pytorch"),
@@ -144,6 +184,12 @@ REFUSED = {
     ("interleaved", 4, 8, 1): "interleaved needs 2 or more model chunks a rank; set vpp to 2 or more, or use 1f1b",
     ("interleaved", 4, 10, 2): "interleaved: 10 microbatches are no multiple of 4 pipeline stages; use, say, 8",
     ("zero_bubble", 4, 3, 2): "zero_bubble: 3 microbatches are no multiple of 4 pipeline stages; use, say, 4",
+    ("dualpipe", 3, 8, 1): "dualpipe needs an even number of pipeline stages, not 3; use 4",
+    ("dualpipe", 4, 6, 1): "dualpipe needs an even number of microbatches, 2 or more a stage, not 6 on 4; use 8",
+    ("dualpipe", 4, 9, 1): "dualpipe needs an even number of microbatches, 2 or more a stage, not 9 on 4; use 10",
+    ("dualpipe", 4, 8, 2): "dualpipe has one model chunk a rank, not 2; set vpp to 1 or use interleaved",
+    ("dualpipev", 4, 8, 1): "dualpipev has 2 model chunks a rank, not 1; set vpp to 2",
+    ("dualpipev", 4, 7, 2): "dualpipev needs 2 or more microbatches for each of 4 pipeline ranks, not 7; use 8",
     ("1f1b", 0, 8, 1): "a schedule needs 1 or more stages, not 0",
     ("1f1b", 4, 0, 1): "a schedule needs 1 or more microbatches, not 0",
     ("1f1b", 4, 8, -1): "a schedule needs 1 or more chunks, not -1",
@@ -184,13 +230,13 @@ ILLEGAL = {
 @pytest.mark.parametrize("text", ILLEGAL)
 def test_illegal_schedules_name_rank_and_action(text: str) -> None:
     with pytest.raises(SimulationError) as caught:
-        check.check(draw.parse_rows(text), 2, 1)
+        check.check(draw.parse_rows(text), Pipeline(2), 1)
     assert str(caught.value) == ILLEGAL[text]
 
 
 def test_a_wait_for_what_nobody_runs() -> None:
     with pytest.raises(SimulationError, match="rank 0 is at 1F0 and waits for 0F0, which no rank runs"):
-        play(((Action(1, "F", 0),),), 1)
+        play(((Action(1, "F", 0),),), Pipeline(2))
 
 
 @given(st.data())
@@ -199,11 +245,11 @@ def test_any_order_either_plays_or_is_a_deadlock(data: st.DataObject) -> None:
     rows = [[Action(s, letter, i) for letter in ("F", "B") for i in range(3)] for s in range(3)]
     schedule = tuple(tuple(data.draw(st.permutations(row))) for row in rows)
     try:
-        check.check(schedule, 3, 3)
+        check.check(schedule, Pipeline(3), 3)
     except SimulationError as error:
         assert "deadlocks: rank" in str(error)
         return
-    spans = {played.action: played for row in play(schedule, 2) for played in row}
+    spans = {played.action: played for row in play(schedule, Pipeline(3)) for played in row}
     for (stage, letter, i), played in ((p.action, p) for p in spans.values()):
         if letter == "F" and stage:
             assert spans[Action(stage - 1, "F", i)].end <= played.start

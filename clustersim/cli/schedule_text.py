@@ -6,8 +6,9 @@ import math
 from typing import Any
 
 from clustersim.schedules.action import Schedule
-from clustersim.schedules.check import in_flight, load
+from clustersim.schedules.check import in_flight, load, pipeline
 from clustersim.schedules.draw import LEGEND, draw, rows
+from clustersim.schedules.pipeline import Pipeline
 from clustersim.schedules.play import UNIT, play
 from clustersim.units import plural
 
@@ -18,15 +19,16 @@ def schedule_text(name: str, stages: int, microbatches: int, chunks: int = 1) ->
     A forward takes one unit of time, a backward two; transfers are free. Raises InputError for what it cannot build.
     """
     schedule = load(name, stages, microbatches, chunks)
-    makespan, work = _units(schedule, stages * chunks)
+    on = pipeline(name, stages, chunks)
+    makespan, work = _units(schedule, on)
     parts = plural(stages, "stage", "stages") + (f" of {chunks} chunks" if chunks > 1 else "")
     parts += f", {plural(microbatches, 'microbatch', 'microbatches')}"
-    kept = ", ".join(str(in_flight(row)) for row in schedule)
+    kept = ", ".join(str(in_flight(row, on.paired)) for row in schedule)
     return "\n".join(
         (
             f"{name}: {parts}",
             "",
-            draw(schedule),
+            draw(schedule, on),
             "",
             LEGEND,
             f"bubble: {makespan - work:g} of {makespan:g} units ({(makespan - work) / makespan:.1%})",
@@ -40,7 +42,8 @@ def schedule_text(name: str, stages: int, microbatches: int, chunks: int = 1) ->
 def schedule_facts(name: str, stages: int, microbatches: int, chunks: int = 1) -> dict[str, Any]:
     """Return what `schedule_text` says as plain data; units are those of a forward. Raises InputError."""
     schedule = load(name, stages, microbatches, chunks)
-    makespan, work = _units(schedule, stages * chunks)
+    on = pipeline(name, stages, chunks)
+    makespan, work = _units(schedule, on)
     return {
         "name": name,
         "stages": stages,
@@ -48,13 +51,13 @@ def schedule_facts(name: str, stages: int, microbatches: int, chunks: int = 1) -
         "chunks": chunks,
         "makespan_units": makespan,
         "bubble_units": makespan - work,
-        "in_flight_by_rank": [in_flight(row) for row in schedule],
+        "in_flight_by_rank": [in_flight(row, on.paired) for row in schedule],
         "actions_by_rank": [[str(action) for action in row] for row in schedule],
     }
 
 
-def _units(schedule: Schedule, stages: int) -> tuple[float, float]:
+def _units(schedule: Schedule, on: Pipeline) -> tuple[float, float]:
     """Return how long a schedule takes and how long its busiest rank works, in units of a forward."""
-    timeline = play(schedule, stages - 1)
+    timeline = play(schedule, on)
     makespan = max(row[-1].end for row in timeline)
     return makespan, max(math.fsum(UNIT[action.letter] for action in row) for row in schedule)

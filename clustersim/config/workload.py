@@ -197,7 +197,7 @@ class Overlap(Spec):
     """What runs beside the exchanges of rows between expert-parallel ranks. `shared`: the experts that every token visits, their
     first linear under the way out and the second under the way back (Megatron's moe_shared_expert_overlap). `microbatch`: a
     backward pass and the forward pass behind it take turns from exchange to exchange: what one exchanges moves while the other
-    computes (Megatron's overlap_moe_expert_parallel_comm; needs schedule interleaved, or pp 1)."""
+    computes (Megatron's overlap_moe_expert_parallel_comm; needs schedule interleaved or dualpipe, or pp 1)."""
     sms: Literal["nccl"] | Index = 0
     """SMs that gradients, parameters, messages and rows of experts take on their way from the passes beside, as long as both run.
     `nccl`: one for each channel that NCCL has for them, such as 24 in a node of A100 or H100 and 2 for a message."""

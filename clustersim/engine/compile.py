@@ -203,7 +203,7 @@ class _Binder:
             {key: bound(lines) for key, lines in script.steps.items()},
             {action: bound(lines) for action, lines in script.special.items()},
             bound(script.finish),
-            script.exchanges,
+            script.pairing,
         )
 
     def started(self) -> Iterator[Task]:

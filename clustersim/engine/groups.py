@@ -21,6 +21,7 @@ from clustersim.memo import fingerprint
 from clustersim.model.operator import Collective
 from clustersim.parallel.job import Job
 from clustersim.parallel.mesh import Mesh
+from clustersim.schedules.pipeline import Pipeline
 from clustersim.topology.model import Topology
 
 
@@ -48,7 +49,7 @@ def tenant(job: Job, topology: Topology, gpus: Ints, collectives: Iterable[Colle
     shape = (
         job.mesh,
         job.expert_mesh,
-        split.vpp > 1,
+        job.pipeline,
         job.shares,
         job.positions,
         algorithms,
@@ -80,7 +81,7 @@ def families(
     several = job.parallelism.optimizer_instances > 1
     gathers = {"all_gather": 0 if job.sharded else late}
     eras = {**dict.fromkeys(("dp", "edp", "fsdp", "efsdp"), gathers), "model": {"all_reduce": 0 if several else 1}}
-    ranks = _ranks(job.mesh, job.expert_mesh, job.parallelism.vpp)
+    ranks = _ranks(job.mesh, job.expert_mesh, job.pipeline)
     if job.sharded or several:
         ranks |= _shard_groups(job)
     if job.parallelism.cp_inner:
@@ -117,21 +118,33 @@ def _setting(family: str) -> str:
     )
 
 
-def _ranks(mesh: Mesh, experts: Mesh, chunks: int) -> dict[str, Callable[[], Ints]]:
+def _ranks(mesh: Mesh, experts: Mesh, pipeline: Pipeline) -> dict[str, Callable[[], Ints]]:
     """Return what finds the groups of each family as (groups, n) ranks."""
     return {
         "tp": lambda: mesh.groups("tp"),
-        "dp": lambda: mesh.groups("dp", "cp"),
+        "dp": lambda: _holders(mesh, pipeline),
         "cp": lambda: mesh.groups("cp"),
         "etp": lambda: experts.groups("tp"),
         "ep": lambda: experts.groups("ep"),
         "tp_ep": lambda: experts.groups("ep", "tp"),
-        "edp": lambda: experts.groups("dp"),
+        "edp": lambda: _holders(experts, pipeline),
         "embedding": mesh.embedding,
         "model": lambda: experts.groups("pp", "ep", "cp", "tp"),
-        FORWARD: lambda: _neighbours(mesh, chunks),
-        BACKWARD: lambda: np.flip(_neighbours(mesh, chunks), axis=1).copy(),
+        FORWARD: lambda: _neighbours(mesh, pipeline),
+        BACKWARD: lambda: np.flip(_neighbours(mesh, pipeline), axis=1).copy(),
     }
+
+
+def _holders(mesh: Mesh, pipeline: Pipeline) -> Ints:
+    """Return the groups of ranks that hold the same parameters.
+
+    With two copies of the model both ranks at one distance from the ends of a pipeline hold the same two stages.
+    """
+    found = mesh.groups("dp", "cp")
+    if pipeline.copies == 1:
+        return found
+    near, far = np.split(found.reshape(mesh.pp, -1, found.shape[1]), 2)
+    return np.concatenate([near, far[::-1]], axis=2).reshape(-1, 2 * found.shape[1])
 
 
 def _context_groups(mesh: Mesh, inner: int) -> dict[str, Callable[[], Ints]]:
@@ -150,7 +163,7 @@ def _shard_groups(job: Job) -> dict[str, Callable[[], Ints]]:
     """Return what finds the groups that share one copy of the parameters, neighbours, and those of equal shards of the copies."""
 
     def cut(mesh: Mesh, expert: bool) -> Ints:
-        return mesh.groups("dp", "cp").reshape(-1, job.copies(expert) // job.shards(expert), job.shards(expert))
+        return _holders(mesh, job.pipeline).reshape(-1, job.copies(expert) // job.shards(expert), job.shards(expert))
 
     def copies(mesh: Mesh, expert: bool) -> Ints:
         found = cut(mesh, expert)
@@ -178,11 +191,11 @@ def _fitted(
     return family._replace(levels=group.levels)
 
 
-def _neighbours(mesh: Mesh, chunks: int) -> Ints:
-    """Return the (source, destination) pairs of neighbouring pipeline ranks; the last meets the first with chunks > 1."""
+def _neighbours(mesh: Mesh, pipeline: Pipeline) -> Ints:
+    """Return (source, destination) pairs of neighbouring pipeline ranks; the last meets the first where chunks begin there."""
     stages = mesh.ranks.reshape(mesh.pp, -1)
     following = np.roll(stages, -1, axis=0)
-    last = mesh.pp if chunks > 1 and mesh.pp > 1 else mesh.pp - 1
+    last = mesh.pp if pipeline.chunks > 1 and not pipeline.folded and mesh.pp > 1 else mesh.pp - 1
     return np.stack([stages[:last].ravel(), following[:last].ravel()], axis=1)
 
 

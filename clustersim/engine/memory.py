@@ -86,7 +86,11 @@ def _unreduced(row: Sequence[Action], whole: Mapping[int, float]) -> Floats:
 
 def memory_by_rank(job: Job, parts: Sequence[Sequence[Stage]], schedule: Schedule) -> list[RankMemory]:
     """Return what the fullest GPU of each pipeline rank holds; parts: all stages, by position in the ep group."""
-    pp = job.parallelism.pp
-    rows = memory_order(schedule, job.parallelism.overlap.ep == "microbatch")
-    lanes = ([rank_memory(job, part[r::pp], row) for part in parts] for r, row in enumerate(rows))
+    rows, of_part = memory_order(schedule, side_by_side(job)), [job.lanes(part) for part in parts]
+    lanes = ([rank_memory(job, own[r], row) for own in of_part] for r, row in enumerate(rows))
     return [max(lane, key=lambda one: one.peak.total) for lane in lanes]
+
+
+def side_by_side(job: Job) -> bool:
+    """Return whether a backward pass and the forward pass behind it run beside each other."""
+    return job.parallelism.overlap.ep == "microbatch" or job.pipeline.paired

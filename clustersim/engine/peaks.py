@@ -71,7 +71,7 @@ def peaks(job: Job, parts: Sequence[Sequence[Stage]], found: Moments) -> list[Me
 
 def _of_position(job: Job, part: Sequence[Stage], found: Moments) -> list[Memory]:
     """Return the peak of each pipeline rank at a position of the ep group, whose stages are `part`."""
-    pp = job.parallelism.pp
+    lanes = job.lanes(part)
     alike = {id(stage): stage for stage in part}
     facts = {
         key: (
@@ -84,10 +84,9 @@ def _of_position(job: Job, part: Sequence[Stage], found: Moments) -> list[Memory
         )
         for key, s in alike.items()
     }
-    table = np.array([[facts[id(stage)] for stage in part[rank::pp]] for rank in range(pp)])
-    lanes = {tuple(map(id, own)): own for own in (part[rank::pp] for rank in range(pp))}
-    rest = {key: at_rest(job, own) for key, own in lanes.items()}
-    rank = np.repeat(np.arange(pp), np.diff(found.start))
+    table = np.array([[facts[id(stage)] for stage in own] for own in lanes])
+    rest = {key: at_rest(job, own) for key, own in {tuple(map(id, own)): own for own in lanes}.items()}
+    rank = np.repeat(np.arange(len(lanes)), np.diff(found.start))
     saved, *of_pass, more, gathered_backward, gathered_forward = np.moveaxis(table[rank], 2, 0)
     row = np.arange(len(rank))
 
@@ -100,7 +99,7 @@ def _of_position(job: Job, part: Sequence[Stage], found: Moments) -> list[Memory
     unreduced = (found.unreduced * more).sum(axis=1)
     result = []
     for r, (begin, end) in enumerate(zip(found.start[:-1].tolist(), found.start[1:].tolist(), strict=True)):
-        own = rest[tuple(map(id, part[r::pp]))]
+        own = rest[tuple(map(id, lanes[r]))]
         held = own.gradients + unreduced[begin:end]
         most = int((activations[begin:end] + spaces[begin:end] + held + whole[begin:end]).argmax())
         at = begin + most

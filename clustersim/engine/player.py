@@ -15,6 +15,7 @@ from clustersim.engine.instances import build
 from clustersim.engine.launching import Seconds
 from clustersim.engine.network import Network
 from clustersim.engine.parts import Drift
+from clustersim.engine.program import Program
 from clustersim.engine.record import Record
 from clustersim.engine.simulate import simulate
 from clustersim.engine.static import static
@@ -81,10 +82,12 @@ class KeptGraph(NamedTuple):
     graph: StepGraph
     known: dict[int, Periods | None]
 
-    def periods(self, period: int) -> Periods | None:
-        """Return where the graph repeats itself every `period` microbatches."""
+    def periods(self, period: int, program: Program) -> Periods | None:
+        """Return where the graph repeats itself every `period` microbatches; program: of its first rank."""
         if period not in self.known:
-            self.known[period] = periods(self.graph, period)
+            middle = int(self.graph.labels.microbatch.max()) // 2
+            passes = sum(middle <= action.microbatch < middle + period for _, action in program.turns())
+            self.known[period] = periods(self.graph, period, passes)
         return self.known[period]
 
 
@@ -163,7 +166,7 @@ class Player:
     def compiled(self, plan: Plan, graphs: Graphs) -> Compiled:
         """Return a plan with its graph."""
         kept = graphs.graph(plan, self.rows)
-        repeats = kept.periods(self.steady.period) if self.steady else None
+        repeats = kept.periods(self.steady.period, plan.programs[0]) if self.steady else None
         if self.steady and repeats is None:
             graphs.irregular.add(self.rows)
         tasks = Tasks(kept.graph, kept.graph.found(plan.programs))

@@ -16,7 +16,7 @@ import numpy as np
 
 from clustersim.arrays import Mask
 from clustersim.engine.fabric import HOST, Activity, Carried
-from clustersim.engine.turns import StepKey, Turn, turns
+from clustersim.engine.turns import ALONE, Pairing, StepKey, Turn, turns
 from clustersim.schedules.action import Action
 
 COMPUTE = "compute"
@@ -114,12 +114,12 @@ class Program(NamedTuple):
     """What single actions do instead."""
     finish: Template
     """What comes after the last action."""
-    exchanges: Mapping[tuple[str, int], int] = {}
-    """Of actions that may run in parts, as in engine.turns."""
+    pairing: Pairing = ALONE
+    """Which of the actions run in parts beside each other."""
 
     def turns(self) -> list[Turn]:
         """Return the actions, those in parts once for each."""
-        return turns(self.row, self.exchanges)
+        return turns(self.row, self.pairing)
 
     def passes(self) -> Iterator[tuple[TemplateKey, Template, int]]:
         """Yield every pass: where its template stands, the template, and the microbatch (-1 outside the actions)."""

@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 
 from clustersim.engine.instruction import Compute, Drain, Instruction, Launch, Recv, Send, Wait
 from clustersim.engine.sharded import SHARED, ShardedPass
-from clustersim.engine.turns import StepKey, launched_between, turns
+from clustersim.engine.turns import ALONE, Pairing, StepKey, launched_between, turns
 from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import Kernel
 from clustersim.model.moe import COUNTS
@@ -27,6 +27,7 @@ from clustersim.parallel.job import Job
 from clustersim.parallel.optimizer import put_back, update, weight_bytes
 from clustersim.parallel.stages import Stage
 from clustersim.schedules.action import Action, Schedule
+from clustersim.schedules.pipeline import Pipeline
 
 FORWARD, BACKWARD = "p2p-forward", "p2p-backward"
 EXCHANGE = "ep"
@@ -46,7 +47,7 @@ class Script(NamedTuple):
     steps: Mapping[StepKey, tuple[Instruction, ...]]
     special: Mapping[Action, tuple[Instruction, ...]]
     finish: tuple[Instruction, ...]
-    exchanges: Mapping[tuple[str, int], int] = {}
+    pairing: Pairing = ALONE
 
     def lines(self) -> Iterator[Instruction]:
         """Yield all lines of all parts."""
@@ -57,7 +58,8 @@ def scripts(job: Job, stages: Sequence[Stage], schedule: Schedule) -> tuple[Scri
     """Return the script of every pipeline rank of a placed job."""
     shared = _Shared({}, {})
     return tuple(
-        _Writer(job, tuple(stages), rank, schedule[rank], shared).script() for rank in range(job.parallelism.pp)
+        _Writer(job, tuple(stages), rank, schedule[rank], shared, job.pipeline).script()
+        for rank in range(job.parallelism.pp)
     )
 
 
@@ -127,6 +129,7 @@ class _Writer:
     rank: int
     row: tuple[Action, ...]
     shared: _Shared
+    pipeline: Pipeline
 
     def script(self) -> Script:
         steps: dict[StepKey, tuple[Instruction, ...]] = {}
@@ -146,12 +149,12 @@ class _Writer:
             if self.job.parallelism.overlap.grad_reduce and self.kinds and action.letter in "BW":
                 special[action] = (*before, *self.reduced(action), *after)
         begin, first = self.gathered() if self.gathers else ((), {})
-        exchanges = self.exchanges()
-        for key, action in dict(turns(self.row, exchanges)).items() if exchanges else ():
+        pairing = Pairing(self.exchanges(), self.pipeline.paired)
+        for key, action in dict(turns(self.row, pairing)).items() if pairing else ():
             if len(key) == 4:
                 steps[key] = tuple(self.part(action, key))
         finish = (*self.reduce_all(), *self.end(), *self.gather_all())
-        return Script(begin, self.row, steps, special | first, finish, exchanges)
+        return Script(begin, self.row, steps, special | first, finish, pairing)
 
     def exchanges(self) -> dict[tuple[str, int], int]:
         """Return how many exchanges with experts on other ranks each pass has, if those of two run beside each other."""
@@ -161,16 +164,24 @@ class _Writer:
         return {key: len(_exchanges(self.items(action))) for key, action in once.items()}
 
     def part(self, action: Action, key: tuple[str, int, int, int]) -> Iterator[Instruction]:
-        """Yield a part of a pass: from where its last exchange is over up to where the next one begins."""
-        items, which = self.items(action), key[2]
-        places = [-1, *_exchanges(items), len(items)]
+        """Yield a part of a pass: from where its last exchange is over up to where the next one begins, or what it hands on."""
+        items, which, paired = self.items(action), key[2], self.pipeline.paired
+        places = [-1, *(_exchanges(items) if self.exchanges() else ()), len(items)]
+        if which == len(places) - 1:
+            yield from self.give(action)
+            return
+        if which < 1 and (which < 0) == paired:
+            yield from self.take(action)
+        if which < 0:
+            return
         begin, end = places[which], places[which + 1]
-        yield from (Wait(EXCHANGE, but=launched_between(key)),) if which else self.take(action)
+        if which:
+            yield Wait(EXCHANGE, but=launched_between(key))
         if end > begin + 1:
             yield from self.computed(action, items[begin + 1 : end])
         if end < len(items):
             yield Launch(action.stage, cast(Collective, items[end]))
-        else:
+        elif not paired:
             yield from self.give(action)
 
     def items(self, action: Action) -> Steps:
@@ -224,23 +235,29 @@ class _Writer:
             yield from self.computed(action, items[done:])
 
     def take(self, action: Action) -> tuple[Instruction, ...]:
-        if action.letter == "F" and action.stage > 0:
-            return (Recv(action.stage, FORWARD),)
-        if action.letter in "BI" and action.stage < len(self.stages) - 1:
-            return (Recv(action.stage, BACKWARD),)
-        return ()
+        """Return what waits for the result of another rank."""
+        return (Recv(action.stage, self.way(action)),) if self.beyond(action, action.letter != "F") is not None else ()
 
     def give(self, action: Action) -> tuple[Instruction, ...]:
-        if action.letter == "F" and action.stage == len(self.stages) - 1 and reads_loss(self.job):
+        """Return what hands the result of a pass on."""
+        forward, stage = action.letter == "F", self.stages[action.stage]
+        if forward and self.pipeline.after(action.stage) is None and reads_loss(self.job):
             return (Drain(action.stage),)
-        wait = not self.job.parallelism.overlap.p2p
-        if action.letter == "F" and action.stage < len(self.stages) - 1:
-            size = self.stages[action.stage].output_bytes
-            return (Send(action.stage + 1, Collective(FORWARD, "send", size), wait),)
-        if action.letter in "BI" and action.stage > 0:
-            size = self.stages[action.stage].input_bytes
-            return (Send(action.stage - 1, Collective(BACKWARD, "send", size), wait),)
-        return ()
+        to = self.beyond(action, forward)
+        if to is None:
+            return ()
+        size, wait = stage.output_bytes if forward else stage.input_bytes, not self.job.parallelism.overlap.p2p
+        return (Send(to, Collective(self.way(action), "send", size), wait),)
+
+    def beyond(self, action: Action, onwards: bool) -> int | None:
+        """Return the stage after that of a pass, or before, if there is one on another rank and the two exchange messages."""
+        other = self.pipeline.after(action.stage) if onwards else self.pipeline.before(action.stage)
+        alone = action.letter == "W" or other is None or self.pipeline.rank(other) == self.rank
+        return None if alone else other
+
+    def way(self, action: Action) -> str:
+        """Return the family of the messages of a pass: those to the next pipeline rank, or to the one before."""
+        return FORWARD if (action.letter == "F") != self.pipeline.back(action.stage) else BACKWARD
 
     def sharded(self, action: Action, once: bool = False) -> Iterator[Instruction]:
         """Yield a pass that gathers its parameters, and reduces their gradients behind it.
@@ -334,8 +351,8 @@ class _Writer:
         return tuple(line for lines in starts.values() for line in lines), special
 
     @property
-    def own(self) -> range:
-        return range(self.rank, len(self.stages), self.job.parallelism.pp)
+    def own(self) -> tuple[int, ...]:
+        return self.pipeline.own(self.rank)
 
     def reduce_all(self) -> Iterator[Instruction]:
         """Yield the reduction of what is not reduced yet, then that of the tied embedding."""

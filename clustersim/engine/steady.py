@@ -144,10 +144,13 @@ def steady(
     return replace(record, starts=joined.starts, ends=joined.ends, end=joined.end, skipped=skipped)
 
 
-def periods(graph: StepGraph, period: int) -> Periods | None:
-    """Return where a graph repeats itself every `period` microbatches, None when it does nowhere long enough."""
+def periods(graph: StepGraph, period: int, passes: int) -> Periods | None:
+    """Return where a graph repeats itself every `period` microbatches, None when it does nowhere long enough.
+
+    passes: those of a rank in a period.
+    """
     a, b, slot = graph.arrays
-    offset, passes = _aligned(graph, period)
+    offset = _aligned(graph)
     place = np.where(graph.labels.microbatch < 0, -1, graph.labels.place + offset[graph.node_rank])
     later = _later(graph.labels, period)
     regular = (later >= 0) & (slot[later] == slot) & (place[later] - place == passes)
@@ -197,16 +200,15 @@ def _last_run(good: Mask) -> tuple[int, int] | None:
     return (int(bad[-1]) + 1 if len(bad) else 0), end
 
 
-def _aligned(graph: StepGraph, period: int) -> tuple[Ints, int]:
-    """Return what aligns the places of passes of ranks: the first backward passes of all have one; and the passes of a period."""
+def _aligned(graph: StepGraph) -> Ints:
+    """Return what aligns the places of passes of ranks: the first backward passes of all have one."""
     number = graph.labels.task[1:]
     backward = np.array([_backward(where) for _, where, _ in graph.tasks], bool)[number]
     first = np.full(graph.ranks, np.iinfo(np.int64).max)
     np.minimum.at(first, graph.node_rank[1:][backward], graph.labels.place[1:][backward])
     first[first == np.iinfo(np.int64).max] = 0
-    middle = graph.labels.microbatch.max() // 2
-    own = np.unique(graph.labels.place[(graph.node_rank == 0) & (graph.labels.microbatch == middle)])
-    return first.max() - first, len(own) * period
+    aligned: Ints = first.max() - first
+    return aligned
 
 
 def _backward(where: TemplateKey) -> bool:

@@ -3,44 +3,66 @@
 A pass that exchanges rows with experts on other ranks stands still at each exchange. Where `overlap.ep: microbatch` asks for it,
 a backward pass and the forward pass behind it are cut at their exchanges, and their parts take turns: what the one exchanges
 moves while the other computes. So Megatron's overlap_moe_expert_parallel_comm, with this order on both streams
-(core/models/common/model_chunk_schedule_plan.py, core/pipeline_parallel/combined_1f1b.py).
+(core/models/common/model_chunk_schedule_plan.py, core/pipeline_parallel/combined_1f1b.py). In a schedule of pairs
+(`Pipeline.paired`) both have received before either computes, and neither sends before both are over, as in DualPipe.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, pairwise, zip_longest
+from typing import NamedTuple
 
 from clustersim.schedules.action import Action, Schedule
+from clustersim.schedules.pipeline import together
 
 StepKey = tuple[str, int] | tuple[str, int, int, int]
-"""A pass by its letter and stage; of one in parts also which part, and how many exchanges the pass beside it has."""
+"""A pass by its letter and stage; of one in parts also which part, and how many exchanges the pass beside it has. Part -1
+of a pair receives, and the part behind the last one sends."""
 Turn = tuple[StepKey, Action]
 
 
-def turns(row: Sequence[Action], exchanges: Mapping[tuple[str, int], int]) -> list[Turn]:
-    """Return what a rank does, in order. exchanges: of a pass that may run in parts, by letter and stage; none: all run whole."""
-    if not exchanges:
+class Pairing(NamedTuple):
+    """Which passes run beside each other: a backward pass and a forward pass right behind it, or none."""
+
+    exchanges: Mapping[tuple[str, int], int] = {}
+    """Of passes that are cut there, by letter and stage."""
+    paired: bool = False
+
+    def __bool__(self) -> bool:
+        return self.paired or bool(self.exchanges)
+
+
+ALONE = Pairing()
+
+
+def turns(row: Sequence[Action], pairing: Pairing) -> list[Turn]:
+    """Return what a rank does, in order."""
+    if not pairing:
         return [((action.letter, action.stage), action) for action in row]
-    left, found = list(reversed(row)), list[Turn]()
-    while left:
-        action = left.pop()
-        if action.letter == "B" and left and left[-1].letter == "F":
-            found += _beside(action, left.pop(), exchanges)
+    found = list[Turn]()
+    for unit in together(row, True):
+        if len(unit) == 2:
+            found += _side_by_side(*unit, pairing)
         else:
-            found.append(((action.letter, action.stage), action))
+            found.append(((unit[0].letter, unit[0].stage), unit[0]))
     return found
 
 
-def _beside(backward: Action, forward: Action, exchanges: Mapping[tuple[str, int], int]) -> Iterator[Turn]:
+def _side_by_side(backward: Action, forward: Action, pairing: Pairing) -> Iterator[Turn]:
     """Yield the parts of two passes, the backward one's first."""
-    one, other = (exchanges[action.letter, action.stage] for action in (backward, forward))
-    pairs = zip_longest(_parts(backward, one, other), _parts(forward, other, one))
+    one, other = (pairing.exchanges.get((action.letter, action.stage), 0) for action in (backward, forward))
+    both = (backward, one, other), (forward, other, one)
+    if pairing.paired:
+        yield from (_part(*own, -1) for own in both)
+    pairs = zip_longest(*([_part(*own, i) for i in range(own[1] + 1)] for own in both))
     yield from (turn for turn in chain.from_iterable(pairs) if turn is not None)
+    if pairing.paired:
+        yield from (_part(*own, own[1] + 1) for own in both)
 
 
-def _parts(action: Action, exchanges: int, beside: int) -> Iterator[Turn]:
-    yield from (((action.letter, action.stage, part, beside), action) for part in range(exchanges + 1))
+def _part(action: Action, exchanges: int, beside: int, which: int) -> Turn:
+    return (action.letter, action.stage, which, beside), action
 
 
 def launched_between(key: tuple[str, int, int, int]) -> int:

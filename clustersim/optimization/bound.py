@@ -37,9 +37,10 @@ from clustersim.parallel.optimizer import update
 from clustersim.parallel.stages import Stage
 from clustersim.preparation import Preparation
 from clustersim.schedules.check import load as load_schedule
+from clustersim.schedules.pipeline import Pipeline
 
 
-class Pipeline(NamedTuple):
+class MicrobatchSeconds(NamedTuple):
     """Least seconds of one microbatch by pipeline rank (pp,)."""
 
     forward: Floats
@@ -64,11 +65,11 @@ class LowerBounds:
     def of(self, job: Job) -> SplitBounds:
         """Return the bounds of a job and of all that differ in what `SplitBounds` share alone."""
         zero = 3 if job.parallelism.zero == 3 else 0
-        split = job.parallelism.model_copy(update={"dp": 1, "schedule": "1f1b", "zero": zero})
+        split = job.parallelism.model_copy(update={"dp": 1, "schedule": job.order_of_stages, "zero": zero})
         training = job.training.model_copy(update={"global_batch": 1, "micro_batch": 1, "recompute": "none"})
         key = job.model, training, split, job.spec.predictor, job.spec.clocks
         if key not in self._splits:
-            self._splits[key] = SplitBounds(self, job.parallelism.pp)
+            self._splits[key] = SplitBounds(self, job.pipeline)
         return self._splits[key]
 
     def learn(self, asked: Iterable[tuple[SplitBounds, Job]]) -> None:
@@ -89,15 +90,17 @@ class LowerBounds:
 class SplitBounds:
     """Lower bounds of jobs that differ in global batch, micro-batch, recompute, dp, schedule, and zero below 3 alone."""
 
-    def __init__(self, bounds: LowerBounds, pp: int) -> None:
-        self.bounds, self.pp = bounds, pp
+    def __init__(self, bounds: LowerBounds, pipeline: Pipeline) -> None:
+        self.bounds, self.pipeline, self.pp = bounds, pipeline, pipeline.ranks
+        self.own = np.array([pipeline.own(rank) for rank in range(self.pp)]).T
+        """The stages of each rank (stages, pp)."""
         self._parts: dict[tuple[object, ...], Sequence[Stage]] = {}
         self._held: list[tuple[int, int]] = []
         self._rest: dict[tuple[int, ...], Floats] = {}
         self._saved: dict[tuple[int, str], Floats] = {}
         self._updates: dict[tuple[int, ...], dict[tuple[int, int], tuple[Kernel, ...]]] = {}
         self._updating: dict[tuple[int, ...], Floats] = {}
-        self._pipelines: dict[tuple[object, ...], Pipeline] = {}
+        self._pipelines: dict[tuple[object, ...], MicrobatchSeconds] = {}
         self._exposed: dict[tuple[object, ...], Exposed] = {}
 
     def part(self, job: Job) -> Sequence[Stage]:
@@ -128,11 +131,11 @@ class SplitBounds:
     def _activations(self, job: Job, part: Sequence[Stage]) -> Floats:
         steps = self.bounds.passes.steps
         saved = {id(s): sum(steps(s, layer).saved * n for layer, n in s.layers) for s in self.stages(job)}
-        kept: Floats = np.array([saved[id(stage)] for stage in part]).reshape(-1, self.pp).sum(axis=0)
+        kept: Floats = np.array([saved[id(stage)] for stage in part])[self.own].sum(axis=0)
         return kept
 
     def _at_rest(self, job: Job, part: Sequence[Stage]) -> Floats:
-        lanes = [part[rank :: self.pp] for rank in range(self.pp)]
+        lanes = job.lanes(part)
         different = {tuple(map(id, own)): own for own in lanes}
         rest = {key: at_rest(job, own).total for key, own in different.items()}
         return np.array([rest[tuple(map(id, own))] for own in lanes])
@@ -140,8 +143,7 @@ class SplitBounds:
     def held(self, job: Job) -> list[tuple[int, int]]:
         """Return the parameters of each pipeline rank, and those of experts among them."""
         if not self._held:
-            part = self.part(job)
-            lanes = [part[rank :: self.pp] for rank in range(self.pp)]
+            lanes = job.lanes(self.part(job))
             self._held = [(sum(s.parameters for s in own), sum(s.experts for s in own)) for own in lanes]
         return self._held
 
@@ -153,9 +155,9 @@ class SplitBounds:
 
     def step(self, job: Job) -> float:
         """Return seconds that no step of a placed job is shorter than."""
-        one, traffic = self.pipeline(job), self.exposed(job)
+        one, traffic = self.seconds(job), self.exposed(job)
         waits, split = not job.parallelism.overlap.p2p, splits(job.parallelism.schedule, job.parallelism.vpp)
-        done = _begun(one.forward, traffic.before) + job.microbatches * one.busy
+        done = _begun(one.forward, traffic.before) + job.microbatches / self.pipeline.copies * one.busy
         if not split:
             last = _followed(done - one.message * waits, one)
             done, behind = last + one.message * waits, last + traffic.behind
@@ -186,7 +188,7 @@ class SplitBounds:
         seconds_of: Floats = np.array([found[one] for one in self.held(job)]).T
         return seconds_of
 
-    def pipeline(self, job: Job) -> Pipeline:
+    def seconds(self, job: Job) -> MicrobatchSeconds:
         """Return the least seconds of the passes and messages of a placed job."""
         cluster = self.bounds.preparation.cluster
         # neighbours are on other nodes where a stage fills at least one; else messages count nothing
@@ -200,10 +202,14 @@ class SplitBounds:
             nic = max(kind.facts.nic for kind in cluster.kinds)
             sends = np.array([(one.output_bytes, one.input_bytes) for one in part]) / (nic or math.inf) * far
             sends[-1, 0] = sends[0, 1] = 0.0
+            if self.pipeline.folded:
+                sends[self.pp - 1, 0] = sends[self.pp, 1] = 0.0  # the last rank hands on to itself
             whole = (passes if job.parallelism.overlap.p2p else passes + sends).sum(axis=1)
-            busy = whole.reshape(-1, self.pp).sum(axis=0)
+            busy = whole[self.own].sum(axis=0)
             lowest, messages = passes[: self.pp], sends[: self.pp]
-            self._pipelines[key] = Pipeline((lowest + messages)[:, 0], lowest[:, 1], messages[:, 1], busy)
+            if self.pipeline.copies > 1:  # microbatches come from both ends
+                lowest, messages = np.zeros_like(lowest), np.zeros_like(messages)
+            self._pipelines[key] = MicrobatchSeconds((lowest + messages)[:, 0], lowest[:, 1], messages[:, 1], busy)
         return self._pipelines[key]
 
     def exposed(self, job: Job) -> Exposed:
@@ -230,7 +236,7 @@ def _begun(forward: Floats, before: Floats) -> Floats:
     return fill + np.maximum.accumulate(before - fill)
 
 
-def _followed(last: Floats, one: Pipeline) -> Floats:
+def _followed(last: Floats, one: MicrobatchSeconds) -> Floats:
     """Return when each rank's last backward pass ends at the earliest: after its own work, or those of all ranks behind."""
     between = np.cumsum([0.0, *(one.backward[:-1] + one.message[1:])])
     ends: Floats = np.maximum.accumulate((last + between)[::-1])[::-1] - between
@@ -240,4 +246,4 @@ def _followed(last: Floats, one: Pipeline) -> Floats:
 @lru_cache(maxsize=256)
 def splits(schedule: str, chunks: int) -> bool:
     """Return whether a schedule runs the gradients of weights as passes of their own."""
-    return any(action.letter in "IW" for row in load_schedule(schedule, 2, 2, chunks) for action in row)
+    return any(action.letter in "IW" for row in load_schedule(schedule, 2, 4, chunks) for action in row)

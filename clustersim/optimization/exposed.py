@@ -78,17 +78,17 @@ class DataParallelSeconds:
 def exposed(job: Job, part: Sequence[Stage], elapsed: Elapsed, seconds: DataParallelSeconds) -> Exposed:
     """Return what data-parallel traffic adds to the step of a placed job, whose stages are `part`.
 
-    Nothing where it is not NCCL's, where parameters are sharded or the optimizer has several copies, or on nodes of several
-    types: these are not bounded.
+    Nothing where it is not NCCL's, where parameters are sharded or the model or its optimizer has several copies, or on nodes of
+    several types: these are not bounded.
     """
     split = job.parallelism
     none = np.zeros(split.pp)
     kinds = [kind for _, kind in copied(job)]
-    bounded = split.algorithms.dp == NCCL and not job.sharded and split.optimizer_instances == 1
+    bounded = split.algorithms.dp == NCCL and not job.sharded and split.optimizer_instances == job.pipeline.copies == 1
     if not kinds or not bounded or seconds.cluster.pools:
         return Exposed(none, none, none)
     one = _Traffic(job, elapsed, seconds)
-    lanes = [part[rank :: split.pp] for rank in range(split.pp)]
+    lanes = job.lanes(part)
     known: dict[tuple[int, ...], tuple[float, float, float]] = {}
     for lane in lanes:
         key = tuple(map(id, lane))

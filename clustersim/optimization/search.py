@@ -20,6 +20,7 @@ from clustersim.optimization.bound import LowerBounds, SplitBounds, splits
 from clustersim.parallel.job import Job
 from clustersim.parallel.options import KEYS
 from clustersim.report.verdicts import CLOSE, verdict
+from clustersim.schedules.check import pipeline
 from clustersim.sweeps.evaluate import Row, SweepCluster, SweepInputs, evaluate
 from clustersim.sweeps.space import SCHEDULE, Point
 
@@ -221,7 +222,9 @@ def _groups(points: Sequence[Point]) -> list[list[int]]:
 
 def _shared(key: str, value: object) -> bool:
     """Return whether a value may stand in a job unread, and leaves it with the `SplitBounds` of the others."""
-    return type(value) is SHARED[key] and value != 3 if key == ZERO else type(value) is SHARED[key]
+    if type(value) is not SHARED[key]:
+        return False
+    return value != 3 if key == ZERO else key != SCHEDULE or not pipeline(str(value), 2).folded
 
 
 def _alike(

@@ -185,10 +185,11 @@ def beside_microbatch(job: Job) -> Iterator[Finding]:
     p, t, key = job.parallelism, job.training, "parallelism.overlap.ep"
     if p.ep == 1:
         yield key, "microbatch runs beside exchanges between ranks, and ep is 1; raise parallelism.ep or write none"
-    if p.schedule != "interleaved" and (p.schedule != "1f1b" or p.pp > 1):
+    if not job.pipeline.paired and p.schedule != "interleaved" and (p.schedule != "1f1b" or p.pp > 1):
         yield (
             key,
-            f"microbatch needs schedule interleaved with vpp of 2 or more, or 1f1b with pp 1, not {p.schedule} with pp {p.pp}",
+            f"microbatch needs schedule interleaved with vpp of 2 or more, dualpipe, dualpipev, or 1f1b with pp 1, "
+            f"not {p.schedule} with pp {p.pp}",
         )
     if t.recompute == "full" or "moe" in t.recompute_modules:
         what = "full" if t.recompute == "full" else "moe"
@@ -296,6 +297,8 @@ def pipeline_parallel(job: Job) -> Iterator[Finding]:
         yield "parallelism.vpp", f"{p.pp} stages × {p.vpp} chunks > {layers} layers; use at most {layers // p.pp}"
     if p.vpp > 1 and p.schedule in ("gpipe", "1f1b"):
         yield "parallelism.vpp", f"{p.vpp} chunks need an interleaved schedule, not {p.schedule}; use vpp 1"
+    if job.pipeline.paired and p.zero == 3:
+        yield "parallelism.zero", f"3 gathers parameters for each pass, which {p.schedule} runs two by two; use zero: 1"
     if p.vpp > 1 and p.pp == 1:
         yield "parallelism.vpp", f"{p.vpp} chunks need a pipeline; set parallelism.pp above 1 or vpp 1"
 

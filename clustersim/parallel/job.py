@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -15,6 +15,11 @@ from clustersim.frameworks import KeptTensors, load
 from clustersim.model.sharding import ShardedModel, loads, padded_vocab
 from clustersim.parallel.ignored import NOTHING, Ignored
 from clustersim.parallel.mesh import Mesh
+from clustersim.schedules.check import pipeline
+from clustersim.schedules.pipeline import Pipeline
+
+S = TypeVar("S", bound=Spec)
+T = TypeVar("T")
 
 MAX_PASSES = 1_000_000
 """Forward passes of one replica that a simulation plays one by one."""
@@ -96,10 +101,29 @@ class Job:
             raise InputError(f"{self.document.path}: parallelism.dp is auto; place the job on a cluster first")
         return self.parallelism.dp
 
+    @property
+    def pipeline(self) -> Pipeline:
+        """The pipeline that its schedule runs on."""
+        return pipeline(self.parallelism.schedule, self.parallelism.pp, self.parallelism.vpp)
+
+    def lanes(self, stages: Sequence[T]) -> list[list[T]]:
+        """Return what the stages of each pipeline rank have; stages: of all global ones."""
+        return [[stages[stage] for stage in self.pipeline.own(rank)] for rank in range(self.parallelism.pp)]
+
+    @property
+    def order_of_stages(self) -> str:
+        """The name of a schedule that has the same stages on each rank: its own where they are folded, else 1f1b."""
+        return self.parallelism.schedule if self.pipeline.folded else "1f1b"
+
     def copies(self, expert: bool) -> int:
         """Return how many ranks hold the same dense parameters, or the same slices of experts."""
+        return self.pipeline.copies * (self.replicas_of_experts if expert else self.dp * self.parallelism.cp)
+
+    @property
+    def replicas_of_experts(self) -> int:
+        """The ranks at one place of a pipeline that hold the same slices of experts."""
         p = self.parallelism
-        return self.dp * p.cp * p.tp // (p.ep * p.etp) if expert else self.dp * p.cp
+        return self.dp * p.cp * p.tp // (p.ep * p.etp)
 
     def shards(self, expert: bool) -> int:
         """Return among how many ranks one copy of the optimizer's state is spread, and with zero: 3 of the parameters too."""
@@ -126,7 +150,7 @@ class Job:
     def expert_mesh(self) -> Mesh:
         """The same ranks as the experts see them; a tp rank of it holds a slice of an expert."""
         p = self.parallelism
-        return Mesh(p.etp, p.pp, self.copies(expert=True), ep=p.ep)
+        return Mesh(p.etp, p.pp, self.replicas_of_experts, ep=p.ep)
 
     def error(self, key: str, message: str) -> ConfigError:
         """Return a ConfigError at a dotted key such as `parallelism.tp`."""
@@ -150,9 +174,6 @@ class Job:
         _check_rounds(placed)
         _check_shard(placed)
         return placed
-
-
-S = TypeVar("S", bound=Spec)
 
 
 def _changed(spec: S, values: Mapping[str, object]) -> S:
@@ -239,7 +260,7 @@ def _check_rounds(job: Job) -> None:
             f"{job.training.global_batch} makes {job.microbatches} microbatches on {p.pp * p.vpp} stages, too many to play "
             f"({MAX_PASSES} passes); lower it or raise micro_batch",
         )
-    if p.vpp > 1 and job.microbatches % p.pp:
+    if p.vpp > 1 and not job.pipeline.folded and job.microbatches % p.pp:
         raise job.error(
             "parallelism.vpp",
             f"interleaving needs microbatches in multiples of pp {p.pp}, there are {job.microbatches} with dp {job.dp}; "

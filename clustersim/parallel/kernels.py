@@ -18,8 +18,7 @@ def distinct_kernels(job: Job, parts: Sequence[Sequence[Stage]]) -> list[Kernel]
     found = dict.fromkeys(kernel for layer in layers.values() for kernel in _of_layer(layer))
     kinds = {id(stage): stage for part in parts for stage in part} if job.sharded else {}
     found |= dict.fromkeys(kernel for stage in kinds.values() for kernel in copies(job, stage))
-    pp = job.parallelism.pp
-    lanes = {tuple(map(id, own)): own for part in parts for own in (part[rank::pp] for rank in range(pp))}
+    lanes = {tuple(map(id, own)): own for part in parts for own in job.lanes(part)}
     return list(found | dict.fromkeys(kernel for own in lanes.values() for kernel in _of_update(job, own)))
 
 

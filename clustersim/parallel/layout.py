@@ -15,6 +15,7 @@ from clustersim.convert.layout_text import written_out
 from clustersim.errors import InputError
 from clustersim.model.blocks import kinds
 from clustersim.model.products import block_products
+from clustersim.schedules.check import pipeline
 
 
 class Portion(NamedTuple):
@@ -59,6 +60,7 @@ def cut(layers: int, split: Parallelism) -> tuple[int, ...]:
     Those of the first and the last pipeline rank are spread over its chunks where they are given. Raises InputError.
     """
     stages = split.pp * split.vpp
+    rank = pipeline(split.schedule, split.pp, split.vpp).rank
     given = {0: split.first_layers, split.pp - 1: split.last_layers}
     fixed = {rank: count for rank, count in given.items() if count is not None}
     if not fixed:
@@ -70,7 +72,7 @@ def cut(layers: int, split: Parallelism) -> tuple[int, ...]:
             f"ranks of {split.vpp} chunks; give other numbers"
         )
     between = iter(share(left, free) if free else ())
-    return tuple(fixed[i % split.pp] // split.vpp if i % split.pp in fixed else next(between) for i in range(stages))
+    return tuple(fixed[rank(i)] // split.vpp if rank(i) in fixed else next(between) for i in range(stages))
 
 
 def share(layers: int, stages: int, first: bool = False, last: bool = False) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ from clustersim.parallel.recompute import Marker
 
 @dataclass(frozen=True)
 class Stage:
-    """One of the pp·vpp global stages, or several that are alike, as one rank runs them; stage i is on pipeline rank i % pp."""
+    """One of the global stages, or several that are alike, as the rank runs them that `Job.pipeline` says."""
 
     layers: tuple[tuple[Layer, int], ...]
     """(layer, how many in a row), in run order."""
@@ -231,7 +231,7 @@ def _forward(layer: Layer) -> Steps:
 
 
 def stages(job: Job, position: int = 0, layers: Layers | None = None) -> tuple[Stage, ...]:
-    """Return the pp·vpp global stages of a job in the order that activations pass them, as one ep rank runs them.
+    """Return the global stages of a job as one ep rank runs them: copy by copy of the model, in the order that activations pass.
 
     position: of that rank in its group; the first one's experts are the busiest. layers: those of that rank, where they are
     known. Stages that are alike are one object, and so are equal layers. Raises ConfigError for a layout that the model does
@@ -250,9 +250,9 @@ def stages(job: Job, position: int = 0, layers: Layers | None = None) -> tuple[S
         key = (portion, start <= layers.encoder < end, received, sent, layers.order[start:end])
         if key not in made:
             own = layers.entered(portion, layers.blocks[start:end], start)
-            made[key] = layers.stage(portion, own, received, sent)
+            made[key] = layers.stage(portion, own, received, sent, job.pipeline.closed)
         found.append(made[key])
-    return tuple(found)
+    return tuple(found) * job.pipeline.copies
 
 
 def portions_of(job: Job) -> tuple[Portion, ...]:
@@ -295,16 +295,16 @@ class Layers:
         held = portion.embedding or (self.tied and portion.loss)
         return [*found[:place], decoder_entry(self.shard, not held), *found[place:]]
 
-    def stage(self, portion: Portion, own: list[Layer], received: float, sent: float) -> Stage:
-        """Return a stage of these blocks, which receives and hands on so many bytes."""
-        held = portion.embedding or (self.tied and portion.loss)
+    def stage(self, portion: Portion, own: list[Layer], received: float, sent: float, closed: bool) -> Stage:
+        """Return a stage of these blocks, which receives and hands on so many bytes; closed: as of `Pipeline`."""
+        held = portion.embedding or ((self.tied or closed) and portion.loss)
         # predictions and a decoder look up in tables that are told to be of the last pipeline rank
         joined = self.tied or self.shard.model.mtp_layers or self.shard.model.encoder_layers
-        shared = joined and portion.embedding != portion.loss
+        shared = joined and portion.embedding != portion.loss and not closed
         return Stage(
             self.layers(portion, own, held),
             shared=self.table if shared else 0,
-            borrowed=self.table if self.tied and portion.embedding and portion.loss else 0,
+            borrowed=self.table if self.tied and portion.loss and (portion.embedding or closed) else 0,
             input_bytes=received,
             output_bytes=sent,
         )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from itertools import islice, product
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, lru_cache
+from itertools import islice
 from operator import index
-from typing import cast
+from typing import Any, cast
 
 from clustersim import plugins
 from clustersim.errors import InputError, SimulationError, shown
 from clustersim.schedules.action import Action, Schedule, ScheduleKind
+from clustersim.schedules.pipeline import Pipeline, together
 from clustersim.schedules.play import play
 
 ROOM = "clustersim.schedules"
@@ -30,8 +32,26 @@ def load(name: str, stages: int, microbatches: int, chunks: int = 1) -> Schedule
         schedule = build(stages, microbatches, chunks)
         if plugins.outside(ROOM, name):
             schedule = _actions(schedule, 4 * microbatches * chunks)
-            check(schedule, stages, microbatches, chunks)
+            check(schedule, Pipeline(stages, chunks), microbatches)
     return schedule
+
+
+def possible(name: str, stages: int, microbatches: int, chunks: int = 1) -> bool:
+    """Return whether a built-in schedule can do these sizes, as far as it says so without being made."""
+    sizes = _stated(name, "sizes")
+    try:
+        if sizes:
+            sizes(stages, microbatches, chunks)
+    except InputError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=1024)
+def pipeline(name: str, stages: int, chunks: int = 1) -> Pipeline:
+    """Return the pipeline of `stages` ranks that a schedule runs on: without a word of it, each chunk begins on rank 0."""
+    made = _stated(name, "pipeline")
+    return made(stages, chunks) if made else Pipeline(stages, chunks)
 
 
 def settled(name: str, stages: int, microbatches: int, chunks: int = 1) -> int:
@@ -39,7 +59,7 @@ def settled(name: str, stages: int, microbatches: int, chunks: int = 1) -> int:
 
     All of them for a schedule that does not say, such as one from outside.
     """
-    least = _stated(name, "settled")
+    least: Callable[[int, int], int] | None = _stated(name, "settled")
     return min(microbatches, least(stages, chunks)) if least else microbatches
 
 
@@ -48,15 +68,16 @@ def period(name: str, stages: int, chunks: int = 1) -> int | None:
 
     With so many microbatches more, every rank does the same between the first ones and the last, once more.
     """
-    found = _stated(name, "period")
+    found: Callable[[int, int], int] | None = _stated(name, "period")
     return found(stages, chunks) if found else None
 
 
-def _stated(name: str, what: str) -> Callable[[int, int], int] | None:
+@cache
+def _stated(name: str, what: str) -> Callable[..., Any] | None:
     """Return what a built-in schedule says of itself beside `build`."""
     if plugins.outside(ROOM, name):
         return None
-    return cast("Callable[[int, int], int] | None", plugins.load(ROOM, name, "__dict__").get(what))
+    return cast("Callable[..., Any] | None", plugins.load(ROOM, name, "__dict__").get(what))
 
 
 def _actions(rows: Iterable[Iterable[Action]], most: int) -> Schedule:
@@ -70,22 +91,23 @@ def _action(stage: int, letter: str, microbatch: int) -> Action:
     return Action(index(stage), letter, index(microbatch))  # type: ignore[arg-type]
 
 
-def check(schedule: Schedule, stages: int, microbatches: int, chunks: int = 1) -> None:
+def check(schedule: Schedule, pipeline: Pipeline, microbatches: int) -> None:
     """Prove that every rank runs each of its actions once and that all of them can end.
 
-    Every stage needs F, and B or both I and W, of every microbatch. Raises SimulationError with the first wrong rank and
-    action, or with the stuck rank, its action and what it waits for.
+    Every stage needs F, and B or both I and W, of every microbatch of its copy of the model. Raises SimulationError with the
+    first wrong rank and action, or with the stuck rank, its action and what it waits for.
     """
-    if len(schedule) != stages:
+    if len(schedule) != pipeline.ranks:
         raise SimulationError(
-            f"the schedule has {len(schedule)} rows for {stages} pipeline ranks; write one row a rank"
+            f"the schedule has {len(schedule)} rows for {pipeline.ranks} pipeline ranks; write one row a rank"
         )
     for rank, row in enumerate(schedule):
-        _check_row(row, rank, range(rank, stages * chunks, stages), microbatches)
-    play(schedule, stages * chunks - 1)
+        _check_row(row, rank, pipeline, microbatches)
+    play(schedule, pipeline)
 
 
-def _check_row(row: tuple[Action, ...], rank: int, own: range, microbatches: int) -> None:
+def _check_row(row: tuple[Action, ...], rank: int, pipeline: Pipeline, microbatches: int) -> None:
+    own = pipeline.own(rank)
     work: dict[tuple[int, int], str] = {}
     for action in row:
         stage, letter, i = action
@@ -96,9 +118,15 @@ def _check_row(row: tuple[Action, ...], rank: int, own: range, microbatches: int
         if letter in (done := work.get((stage, i), "")):
             raise SimulationError(f"rank {rank} runs {action} more than once; once is right")
         work[stage, i] = done + letter
-    for place in product(own, range(microbatches)):
+    for place in _places(own, pipeline, microbatches):
         if set(work.get(place, "")) not in _WHOLE:
             raise SimulationError(_incomplete(rank, *place, work.get(place, "")))
+
+
+def _places(own: Iterable[int], pipeline: Pipeline, microbatches: int) -> Iterator[tuple[int, int]]:
+    """Yield the stages of a rank with each microbatch that runs through them."""
+    for stage in own:
+        yield from ((stage, i) for i in range(stage // pipeline.stages, microbatches, pipeline.copies))
 
 
 def _incomplete(rank: int, stage: int, microbatch: int, letters: str) -> str:
@@ -112,10 +140,14 @@ def _listed(values: Iterable[int]) -> str:
     return ", ".join(map(str, values))
 
 
-def in_flight(row: Iterable[Action]) -> int:
-    """Return the peak number of microbatches that a rank keeps: forwarded on a stage, and not yet through B (or W)."""
+def in_flight(row: Sequence[Action], paired: bool = False) -> int:
+    """Return the peak number of microbatches that a rank keeps: forwarded on a stage, and not yet through B (or W).
+
+    paired: as of `Pipeline`; what the forward pass of a pair keeps comes on top of what the backward one lets go.
+    """
     kept = peak = 0
-    for action in row:
-        kept += {"F": 1, "I": 0}.get(action.letter, -1)
+    for unit in together(row, paired):
+        kept += sum(action.letter == "F" for action in unit)
         peak = max(peak, kept)
+        kept -= sum(action.letter in "BW" for action in unit)
     return peak

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from clustersim.errors import InputError
 from clustersim.schedules.action import Action, Schedule, parse
+from clustersim.schedules.pipeline import Pipeline
 from clustersim.schedules.play import Played, play
 
 LEGEND = "digit: forward of that microbatch; small letter: backward (a = 0); capital: weight gradients; dot: bubble"
 _FIRST = {"B": "a", "I": "a", "W": "A"}
 
 
-def draw(schedule: Schedule, forward: int = 1, backward: int = 2) -> str:
+def draw(schedule: Schedule, pipeline: Pipeline | None = None, forward: int = 1, backward: int = 2) -> str:
     """Return the timeline, one row a rank and one character a unit of time.
 
-    `forward` and `backward` are the units that F and B take; I takes half of `backward`, W the rest, each at least one.
-    Microbatch i is the digit i mod 10 going forward and the letter number i mod 10 (a = 0) going backward, or a capital
-    letter where only weight gradients are computed; a dot is a bubble. Raises SimulationError at a deadlock.
+    pipeline: what it runs on, by default one stage a rank. `forward` and `backward` are the units that F and B take; I takes half
+    of `backward`, W the rest, each at least one. Microbatch i is the digit i mod 10 going forward and the letter number i mod 10
+    (a = 0) going backward, or a capital letter where only weight gradients are computed; a dot is a bubble. Raises
+    SimulationError at a deadlock.
     """
     inputs = max(backward // 2, 1)
     cost = {"F": forward, "B": backward, "I": inputs, "W": max(backward - inputs, 1)}
-    last = max((action.stage for row in schedule for action in row), default=0)
-    timeline = play(schedule, last, cost)
+    timeline = play(schedule, pipeline or Pipeline(len(schedule)), cost)
     width = round(max((row[-1].end for row in timeline if row), default=0))
     return "\n".join(_line(row, width) for row in timeline)
 

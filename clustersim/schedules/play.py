@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from clustersim.errors import SimulationError
 from clustersim.schedules.action import Action, Schedule
+from clustersim.schedules.pipeline import Pipeline, together
 
 UNIT: Mapping[str, float] = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
-
-
-_AT_ONCE = 64  # actions of a rank before the next one's turn; without a bound a slice copies the whole row each time
 
 
 class Played(NamedTuple):
@@ -22,56 +22,60 @@ class Played(NamedTuple):
     end: float
 
 
-def needs(action: Action, last: int) -> tuple[Action, ...]:
+def needs(action: Action, pipeline: Pipeline) -> tuple[Action, ...]:
     """Return what must end before `action` may start, B standing for I where the backward pass is split.
 
-    `last` is the last global stage. A forward needs the forward of the stage before; a backward (B, I) its own forward
-    and the backward of the stage after; a weight gradient (W) its own input gradient.
+    A forward needs the forward of the stage before; a backward (B, I) its own forward and the backward of the stage after; a
+    weight gradient (W) its own input gradient.
     """
     stage, letter, microbatch = action
     if letter == "F":
-        return (Action(stage - 1, "F", microbatch),) if stage else ()
+        before = pipeline.before(stage)
+        return () if before is None else (Action(before, "F", microbatch),)
     if letter == "W":
         return (Action(stage, "B", microbatch),)
-    own = Action(stage, "F", microbatch)
-    return (own, Action(stage + 1, "B", microbatch)) if stage < last else (own,)
+    own, after = Action(stage, "F", microbatch), pipeline.after(stage)
+    return (own,) if after is None else (own, Action(after, "B", microbatch))
 
 
-def play(schedule: Schedule, last: int, cost: Mapping[str, float] = UNIT) -> tuple[tuple[Played, ...], ...]:
+def play(schedule: Schedule, pipeline: Pipeline, cost: Mapping[str, float] = UNIT) -> tuple[tuple[Played, ...], ...]:
     """Return the timeline of each rank, every action starting as early as its rank and its needs allow.
 
-    `last` is the last global stage; `cost` is the duration of each letter. Raises SimulationError at a deadlock, which
-    names the first stuck rank, its action and what it waits for.
+    `cost` is the duration of each letter; two that are paired take one after the other, and are over together. Raises
+    SimulationError at a deadlock, which names the first stuck rank, its action and what it waits for.
     """
     ends: dict[Action, float] = {}
     rows: list[list[Played]] = [[] for _ in schedule]
+    left = [deque(together(row, pipeline.paired)) for row in schedule]
     moved = True
     while moved:
-        advanced = [_advance(row, played, ends, last, cost) for row, played in zip(schedule, rows, strict=True)]
+        advanced = [_advance(*rank, ends, pipeline, cost) for rank in zip(left, rows, strict=True)]
         moved = any(advanced)
-    for rank, (row, played) in enumerate(zip(schedule, rows, strict=True)):
-        if len(played) < len(row):
-            raise SimulationError(_stuck(schedule, rows, rank, ends, last))
-    return tuple(tuple(row) for row in rows)
+    for rank, waiting in enumerate(left):
+        if waiting:
+            raise SimulationError(_stuck(left, rank, ends, pipeline))
+    return tuple(map(tuple, rows))
 
 
 def _advance(
-    row: tuple[Action, ...],
+    left: deque[tuple[Action, ...]],
     played: list[Played],
     ends: dict[Action, float],
-    last: int,
+    pipeline: Pipeline,
     cost: Mapping[str, float],
 ) -> bool:
     before = len(played)
-    for action in row[before : before + _AT_ONCE]:
+    while left:
         start = played[-1].end if played else 0.0
-        for need in needs(action, last):
+        for need in chain.from_iterable(needs(action, pipeline) for action in left[0]):
             if need not in ends:
                 return len(played) > before
             start = max(start, ends[need])
-        end = start + cost[action.letter]
-        ends[_as_needed(action)] = end
-        played.append(Played(action, start, end))
+        unit = left.popleft()
+        for action in unit:
+            played.append(Played(action, start, start + cost[action.letter]))
+            start = played[-1].end
+        ends.update((_as_needed(action), start) for action in unit)
     return len(played) > before
 
 
@@ -80,17 +84,14 @@ def _as_needed(action: Action) -> Action:
 
 
 def _stuck(
-    schedule: Schedule,
-    rows: list[list[Played]],
-    rank: int,
-    ends: Mapping[Action, float],
-    last: int,
+    left: Sequence[Sequence[tuple[Action, ...]]], rank: int, ends: Mapping[Action, float], pipeline: Pipeline
 ) -> str:
-    action = schedule[rank][len(rows[rank])]
-    missing = next(need for need in needs(action, last) if need not in ends)
-    holders = ((r, found) for r, row in enumerate(schedule) for found in row if _as_needed(found) == missing)
-    holder, awaited = next(holders, (None, missing))
+    action, missing = next(
+        (action, need) for action in left[rank][0] for need in needs(action, pipeline) if need not in ends
+    )
+    each = ((r, found) for r, units in enumerate(left) for unit in units for found in unit)
+    holder, awaited = next(((r, found) for r, found in each if _as_needed(found) == missing), (None, missing))
     if holder is None:
         return f"the schedule deadlocks: rank {rank} is at {action} and waits for {awaited}, which no rank runs"
-    at = schedule[holder][len(rows[holder])]
+    at = left[holder][0][0]
     return f"the schedule deadlocks: rank {rank} is at {action} and waits for {awaited}, but rank {holder} is at {at}"

@@ -308,13 +308,26 @@ def _schedule(seen: PointValues) -> list[str]:
     if int(seen("parallelism.pp")) == 1:
         return ["1f1b"]
     known = sorted(name for name in plugins.names(schedules.ROOM) if not plugins.outside(schedules.ROOM, name))
-    return [name for name in known if VPP not in seen.point or takes(name, int(seen(VPP)))]
+    return [
+        name
+        for name in known
+        if any(_takes(seen, name, v) for v in ([int(seen(VPP))] if VPP in seen.point else (1, 2)))
+    ]
+
+
+def _takes(seen: PointValues, name: str, chunks: int) -> bool:
+    """Return whether a schedule can have the ranks and microbatches of a point, and so many chunks."""
+    pp = int(seen("parallelism.pp"))
+    if not takes(name, chunks) or not schedules.possible(name, pp, seen.microbatches, chunks):
+        return False
+    return seen("parallelism.zero") != 3 or not schedules.pipeline(name, pp, chunks).paired
 
 
 def _vpp(seen: PointValues) -> list[int]:
     pp, schedule = int(seen("parallelism.pp")), str(seen(SCHEDULE))
     one = [1] if takes(schedule, 1) else []
-    if pp == 1 or schedule in ("gpipe", "1f1b") or not seen.microbatches or seen.microbatches % pp:
+    rounds = seen.microbatches % pp == 0 or schedules.pipeline(schedule, pp, 2).folded
+    if pp == 1 or schedule in ("gpipe", "1f1b") or not seen.microbatches or not rounds:
         return one
     even = [v for v in range(2, seen.layers // pp + 1) if seen.layers % (pp * v) == 0 and takes(schedule, v)]
     return one + _let_through(seen, pipeline_parallel, even, "vpp", schedule=schedule)

@@ -103,7 +103,7 @@ def _tried(schedule: str, chunks: int) -> bool:
     from clustersim.schedules.check import load
 
     try:
-        load(schedule, 2, 2, chunks)
+        load(schedule, 2, 4, chunks)
     except ClustersimError:
         return False
     return True

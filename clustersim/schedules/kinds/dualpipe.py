@@ -1,0 +1,63 @@
+"""DualPipe: microbatches enter at both ends, into two copies of the model (DeepSeek-V3, section 3.2.1 and figure 5).
+
+Rank r holds stage r of one copy and stage p-1-r of the other. The order is that of deepseek-ai/DualPipe (dualpipe/dualpipe.py).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from clustersim.errors import InputError
+from clustersim.schedules.action import Action, Letter, Schedule, one_chunk
+from clustersim.schedules.dual import row
+from clustersim.schedules.pipeline import Pipeline
+
+
+def build(stages: int, microbatches: int, chunks: int = 1) -> Schedule:
+    """Return the schedule of `stages` ranks with one stage of each of two copies; even microbatches enter at rank 0.
+
+    Bubble: (p/2-1)(f&b+b-3w) seconds for times f, b and w of forward, whole backward and weight gradients, f&b being that of a
+    forward beside a backward pass. A rank keeps p + 1 microbatches. Raises InputError for other sizes than even ones with two
+    microbatches or more for each rank.
+    """
+    sizes(stages, microbatches, chunks)
+    return tuple(
+        row(min(rank, stages - 1 - rank), stages // 2, microbatches // 2, partial(_action, stages, rank))
+        for rank in range(stages)
+    )
+
+
+def sizes(stages: int, microbatches: int, chunks: int = 1) -> None:
+    """Raise InputError for sizes that it cannot do."""
+    one_chunk("dualpipe", chunks)
+    if stages % 2:
+        raise InputError(f"dualpipe needs an even number of pipeline stages, not {stages}; use {stages + 1}")
+    if microbatches % 2 or microbatches < 2 * stages:
+        least = max(microbatches + microbatches % 2, 2 * stages)
+        raise InputError(
+            f"dualpipe needs an even number of microbatches, 2 or more a stage, not {microbatches} on {stages}; use {least}"
+        )
+
+
+def pipeline(stages: int, chunks: int = 1) -> Pipeline:
+    """Return the pipeline that it runs on."""
+    return Pipeline(stages, chunks, copies=2, folded=True, paired=True)
+
+
+def settled(stages: int, chunks: int = 1) -> int:
+    """Return as many microbatches as fill the memory of every rank as much as any number more do."""
+    return 2 * stages + 2
+
+
+def period(stages: int, chunks: int = 1) -> int:
+    """Return after how many microbatches every rank repeats itself, however many there are.
+
+    Two of each phase: where messages are long, neighbours wait for each other by turns.
+    """
+    return 4
+
+
+def _action(stages: int, rank: int, phase: int, letter: Letter, number: int) -> Action:
+    """Return an action of a rank: phase 0 is of the copy whose microbatches enter at the nearer end."""
+    copy = phase ^ (rank >= stages // 2)
+    return Action(2 * stages - 1 - rank if copy else rank, letter, 2 * number + copy)
