@@ -147,6 +147,30 @@ def test_what_ifs_of_a_mixed_cluster_change_every_type_of_node(files, tmp_path, 
     assert ("cluster.nic" in outcomes["NIC × 2"].changes) == (node == "hgx-b200")
 
 
+def test_a_bottleneck_that_nccl_reads_its_rates_from_is_the_what_if_of_faster_ones(tmp_path):
+    """Also on a mixed cluster, whose older nodes have slower links that are no fault."""
+    (tmp_path / "mixed.yaml").write_text(MIXED.replace("NODE", "hgx-b200"))
+    split = {"parallelism.tp": 4, "parallelism.pp": 2, "training.global_batch": 32}
+    found = explain(RunInputs(tmp_path / "mixed.yaml", find("workloads", "gpt2_large"), split))
+    steps = {one.name: one.step_time for one in found.outcomes}
+    by_tier = {one.share["link"].partition("-")[0]: one for one in found.bottlenecks}
+    assert by_tier["nvlink"].what_if == "NVLink × 2"
+    assert found.bottlenecks[0].step_time < found.step_time
+    for one in found.bottlenecks:
+        assert not one.share["slow"]
+        assert one.what_if in ("NVLink × 2", "NIC × 2")
+        assert one.step_time == steps[one.what_if]
+
+
+def test_less_from_all_overlaps_than_from_one_is_said():
+    asked = RunInputs(find("topologies", "fattree_3840"), find("workloads", "gpt3"))
+    found = {one.name: one for one in explain(asked).outcomes}
+    assert found["all overlap on"].step_time > found["overlap of tp on"].step_time
+    assert found["all overlap on"].reason == (
+        "less than overlap of tp on alone: overlap of grad_reduce on makes the step longer"
+    )
+
+
 GUILTY = """\
 cluster: {name: faulty-512, nodes: 64, node: hgx-h100}
 fabric:

@@ -21,10 +21,10 @@ from clustersim.engine.player import Engine, Player
 from clustersim.engine.script import Script
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError
 from clustersim.explain.inputs import RunInputs
-from clustersim.explain.what_ifs import WhatIf, what_ifs
+from clustersim.explain.what_ifs import ALL_OVERLAP, NIC, NVLINK, OVERLAP, WhatIf, what_ifs
 from clustersim.parallel.job import Job
 from clustersim.preparation import rows
-from clustersim.report.path_shares import cable
+from clustersim.report.path_shares import cable, sound_rates
 from clustersim.simulation import Progress, Simulator, StepResult, silent
 from clustersim.topology.build import build
 from clustersim.topology.model import Topology
@@ -33,6 +33,8 @@ ENOUGH = 1e6
 """How many times its rate a link gets that is never to be short."""
 BOTTLENECKS = 3
 """Links whose limit is lifted at most, those that limit the critical path longest."""
+FASTER = {"nic": NIC, "nvlink": NVLINK}
+"""The what-if of faster links, by tier, of those that NCCL reads its own rates from."""
 _SOUND = 1 - 1e-9
 _PLACE = re.compile(r"^.{1,4096}?(:\d+:\d+| \(command line\)): ", re.DOTALL)
 
@@ -50,12 +52,14 @@ class PlayedWhatIf(NamedTuple):
 
 
 class Bottleneck(NamedTuple):
-    """A link that limits the critical path, and the step without that limit."""
+    """A link that limits the critical path, and the step if it and those counted with it did not."""
 
     share: Mapping[str, Any]
     """As in the critical path by link."""
     step_time: float
-    """Seconds if neither it nor those counted with it were ever short."""
+    """Seconds of that step."""
+    what_if: str = ""
+    """The what-if that makes that step: NCCL's own rates follow its NICs and NVLinks. Empty: the links are never short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,7 @@ class Explanation:
             **{key: self.summary[key] for key in ("name", "cluster", "parallelism", "step_time_s")},
             **{key: self.summary[key] for key in ("critical_path_s", "critical_path")},
             "bottlenecks": [
-                {**one.share, "step_time_without_s": one.step_time, "gain_s": step - one.step_time}
+                {**one.share, "what_if": one.what_if, "step_time_s": one.step_time, "gain_s": step - one.step_time}
                 for one in self.bottlenecks
             ],
             "what_ifs": [_facts(one, step) for one in self.outcomes],
@@ -108,11 +112,13 @@ def explain(asked: RunInputs, progress: Progress = silent, known: StepResult | N
     progress("the run as it is")
     simulator = Simulator(known.topology if known else build(document))
     result = known or simulator.run(asked.job, **asked.options)
-    links = list(_bottlenecks(asked, result, simulator, progress))
     found = [
         _no_bubble(asked, simulator, result.job, progress),
-        *(_played(asked, one, simulator, progress) for one in what_ifs(document, result.job)),
+        *_overlaps_said(
+            [_played(asked, one, simulator, progress) for one in what_ifs(document, result.job)], result.record.end
+        ),
     ]
+    links = list(_bottlenecks(asked, result, simulator, found, progress))
     return Explanation(
         result.summary,
         tuple(sorted(links, key=lambda one: one.step_time)),
@@ -195,11 +201,20 @@ def _unawaited(script: Script) -> Script:
 
 
 def _bottlenecks(
-    asked: RunInputs, result: StepResult, simulator: Simulator, progress: Progress
+    asked: RunInputs, result: StepResult, simulator: Simulator, played: Iterable[PlayedWhatIf], progress: Progress
 ) -> Iterator[Bottleneck]:
-    """Yield the step without the limit of each of the links that limit it longest."""
+    """Yield the step without the limit of each of the links that limit it longest.
+
+    Of a tier that NCCL reads its rates from, that is the what-if of faster ones, as links alone would change nothing.
+    """
+    faster = {one.name: one.step_time for one in played if one.step_time is not None}
     shares = [one for one in result.summary["critical_path"]["by_link"] if one["link"]]
     for share in shares[:BOTTLENECKS]:
+        tiers = {} if share["slow"] else {cable(name) for name in share["tiers"]}
+        name = next((name for tier, name in FASTER.items() if tier in tiers and name in faster), "")
+        if name:
+            yield Bottleneck(share, faster[name], name)
+            continue
         progress(f"without the limit of {share['link']}")
         yield Bottleneck(share, _seconds(_like(simulator, _unlimited(result.topology, share)), asked))
 
@@ -208,10 +223,24 @@ def _unlimited(topology: Topology, share: Mapping[str, Any]) -> Topology:
     """Return a cluster whose links that a share counts are never short: those that are slow, both ways, or those like it."""
     capacity = topology.capacity.copy()
     slow, tiers = ({cable(name) for name in share[key]} for key in ("slow_links", "tiers"))
-    for tier in topology.tiers:
+    for tier, sound in zip(topology.tiers, sound_rates(topology).tolist(), strict=True):
         own = capacity[tier.first :][: tier.links]
         if slow:
             own[[cable(f"{tier.name}[{i}]") in slow for i in range(tier.links)]] *= ENOUGH
         elif cable(tier.name) in tiers:
-            own[own >= _SOUND * own.max()] *= ENOUGH
+            own[own >= _SOUND * sound] *= ENOUGH
     return replace(topology, capacity=capacity)
+
+
+def _overlaps_said(played: list[PlayedWhatIf], step: float) -> list[PlayedWhatIf]:
+    """Return what-ifs; where all overlaps together win less than one of them alone, that is said."""
+    parts = {one.name: one.step_time for one in played if one.name.startswith(OVERLAP) and one.step_time is not None}
+    best = min(parts, key=parts.__getitem__, default="")
+    worse = [name for name, seconds in parts.items() if seconds > step * (1 + 1e-9)]
+    why = f"{' and '.join(worse)} makes the step longer" if worse else "what overlaps slows each other"
+    return [
+        one._replace(reason=f"less than {best} alone: {why}")
+        if one.name == ALL_OVERLAP and best and (one.step_time or 0.0) > parts[best] * (1 + 1e-9)
+        else one
+        for one in played
+    ]

@@ -76,8 +76,13 @@ def _bottlenecks(found: Explanation, strong: Emphasis) -> list[str]:
         return folded("bottleneck no link decides how fast bytes of the critical path move", "  ")
     first, *others = found.bottlenecks
     more = f"; then {', '.join(_wins(one, found.step_time) for one in others)}" if others else ""
-    said = f"{strong(link(first.share))}: without its limit the step takes {duration(first.step_time)}"
+    said = f"{strong(link(first.share))}: {lifted(first)} the step takes {duration(first.step_time)}"
     return _whole(f"bottleneck {said}{_gain(found.step_time - first.step_time, found.step_time)}{more}")
+
+
+def lifted(one: Bottleneck) -> str:
+    """Return in words what of a link is otherwise: `with NIC × 2`, or that it is never short."""
+    return f"with {one.what_if}" if one.what_if else "were it never short,"
 
 
 def _wins(one: Bottleneck, step: float) -> str:
@@ -103,6 +108,9 @@ def _outcomes(found: Explanation, flags: WrittenChanges, look: Look) -> Iterator
         name = look.strong(f"{one.name:<{width}}") if place == 0 and seconds < step else f"{one.name:<{width}}"
         change = (look.good if seconds < step else look.bad)(f"{_signed(seconds / step - 1):>6} %")
         yield f"  {name}  {duration(seconds):>9}  {change}  {flags(one.changes) if one.changes else one.reason}"
+    for one, _ in had:
+        if one.changes and one.reason:
+            yield from folded(f"{one.name}: {one.reason}", "  ")
     without = [one for one in found.outcomes if one.step_time is None]
     if without:
         yield from ("", "not to be had")

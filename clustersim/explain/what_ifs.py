@@ -16,6 +16,7 @@ from clustersim.topology.build import described
 from clustersim.topology.specs import NodeSpecs
 from clustersim.units import parse, scaled
 
+NIC, NVLINK, ALL_OVERLAP, OVERLAP = "NIC × 2", "NVLink × 2", "all overlap on", "overlap of "
 _PCIE = 6
 """The last generation of PCIe that a host may have."""
 _CUT = 0.98
@@ -92,7 +93,7 @@ def _host(job: Job, types: Sequence[_NodeType]) -> WhatIf:
 
 def _nic(document: Document, types: Sequence[_NodeType], nodes: int) -> WhatIf:
     """Return NICs and cables of twice the rate, in the slots that such NICs need."""
-    name = "NIC × 2"
+    name = NIC
     rates = [one.node.nics.rate for one in types if one.node.nics]
     if not rates or nodes == 1:
         return WhatIf(name, {}, "one node sends nothing through a NIC")
@@ -131,7 +132,7 @@ def _effective(one: _NodeType) -> dict[str, object]:
 
 
 def _nvlink(types: Sequence[_NodeType]) -> WhatIf:
-    name = "NVLink × 2"
+    name = NVLINK
     if types[0].node.gpus.count == 1:
         return WhatIf(name, {}, "a node has one GPU")
     links = {one.key: one.node.scale_up.link for one in types if one.node.scale_up.kind != "none"}
@@ -162,9 +163,9 @@ def _overlaps(job: Job) -> Iterator[WhatIf]:
     if not off:
         why = "all of it is on" if found else "there is no communication that could run beside computation"
         yield WhatIf("overlap on", {}, why)
-    yield from (WhatIf(f"overlap of {key.rpartition('.')[2]} on", {key: value}) for key, value in off.items())
+    yield from (WhatIf(f"{OVERLAP}{key.rpartition('.')[2]} on", {key: value}) for key, value in off.items())
     if len(off) > 1:
-        yield WhatIf("all overlap on", off)
+        yield WhatIf(ALL_OVERLAP, off)
 
 
 def _recompute(job: Job) -> WhatIf:

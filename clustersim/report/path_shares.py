@@ -145,7 +145,7 @@ def _by_link(path: Path, topology: Topology, limits: Iterable[Limit]) -> list[di
 def _key(links: Ints, topology: Topology) -> tuple[object, ...]:
     """Return what links that limit together are counted by: the cables that are slower than their like, else their tiers."""
     tiers = np.searchsorted([tier.first for tier in topology.tiers], links, side="right") - 1
-    slow = topology.capacity[links] < _SLOW * _full(topology)[tiers]
+    slow = topology.capacity[links] < _SLOW * sound_rates(topology)[tiers]
     if slow.any():
         return tuple(sorted({cable(topology.link_name(link)) for link in links[slow].tolist()}))
     return (*sorted({cable(topology.tiers[tier].name) for tier in np.unique(tiers).tolist()}), 0)
@@ -156,7 +156,7 @@ def cable(link: str) -> str:
     return link.replace("-up", "").replace("-down", "")
 
 
-def _full(topology: Topology) -> Floats:
+def sound_rates(topology: Topology) -> Floats:
     """Return the bytes/s of a sound link of each tier: the fastest's, or where types of nodes are mixed the slowest type's."""
 
     def found() -> Floats:
@@ -174,7 +174,7 @@ def _sound(capacity: Floats, mixed: bool) -> float:
 def _link(links: list[int], seconds: float, topology: Topology) -> dict[str, Any]:
     """Return a row of links that are alike: the first, or one that is slower than its like."""
     tiers = np.searchsorted([tier.first for tier in topology.tiers], links, side="right") - 1
-    behind = topology.capacity[links] < _SLOW * _full(topology)[tiers]
+    behind = topology.capacity[links] < _SLOW * sound_rates(topology)[tiers]
     slow = [topology.link_name(link) for link, late in zip(links, behind, strict=True) if late]
     named = links[int(np.argmax(behind))]
     source, target = ends(topology, named)
