@@ -48,6 +48,15 @@ def test_every_framework_says_the_same_things_each_with_its_source(one):
     assert load(one.name) == one
 
 
+def test_a_framework_has_what_it_extends_but_for_the_keys_that_it_writes():
+    base, own, release = (load(name) for name in ("fsdp", "llm-foundry", "llm-foundry-2023"))
+    assert own.host.kernel == base.host.kernel
+    assert own.host.parameter.value == 9 * base.host.parameter.value
+    assert own.facts.keys() > base.facts.keys()
+    assert {key for key in own.defaults if own.defaults[key] != release.defaults[key]} == {"training.attention"}
+    assert (release.since, release.until, release.stages) == (0, 2024, "any")
+
+
 def test_gradients_go_by_the_precision_of_the_training():
     assert load("megatron-2020").value("training.gradients", "fp16") == "fp16"
     assert load("megatron-core").value("training.gradients", "bf16") == "fp32"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from math import exp, fsum, log
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from clustersim.config.fields import Name, Size, Spec, Time, validate
-from clustersim.config.yaml import read
+from clustersim.config.yaml import Document, read
 from clustersim.errors import UnknownNameError, suggest
 
 FOLDER = Path(__file__).parent
+INHERITED = ("defaults", "facts", "host", "memory")
+"""Parts of a file whose keys stand for all that extend it."""
 
 
 class Default(Spec):
@@ -113,6 +116,8 @@ class Framework(Spec):
     title: Name
     match: Annotated[tuple[Name, ...], Field(strict=False)]
     """Words of its name as people write it, in small letters."""
+    extends: Name | None = None
+    """The framework whose defaults, facts, host and memory it has too, but for the keys that it writes itself."""
     over: Annotated[tuple[Name, ...], Field(strict=False)] = ()
     """Those that it is built on, whose names stand beside its own."""
     since: int = 0
@@ -159,7 +164,18 @@ def load(name: str) -> Framework:
 @cache
 def everything() -> tuple[Framework, ...]:
     """Return all frameworks, by name."""
-    return tuple(validate(Framework, read(path)) for path in sorted(FOLDER.glob("*.yaml")))
+    return tuple(validate(Framework, _document(path)) for path in sorted(FOLDER.glob("*.yaml")))
+
+
+def _document(path: Path) -> Document:
+    """Return a file of the folder, with the keys that it has from the framework which it extends."""
+    own = read(path)
+    base = own.data.get("extends")
+    if base is None:
+        return own
+    inner = _document(FOLDER / f"{base}.yaml").data
+    inherited = {part: {**inner[part], **own.data.get(part, {})} for part in INHERITED if part in inner}
+    return replace(own, data={"stages": inner.get("stages", "even"), **own.data, **inherited})
 
 
 def unseen(framework: Framework, source: str) -> float | None:
