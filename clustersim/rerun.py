@@ -34,15 +34,7 @@ class RunQuestion:
     @classmethod
     def of(cls, folder: Path) -> RunQuestion:
         """Return the question of a folder. Raises InputError when it holds no result of `clustersim run`."""
-        found = store.manifest(folder)
-        if found is None:
-            what = "a file" if folder.is_file() else "no result"
-            raise InputError(f"{folder}: is {what}; give the folder of a run, such as one below results/")
-        if found.get("command") != "run":
-            raise InputError(
-                f"{folder}: is the result of `clustersim {found.get('command')}`, not of a run; give that of one"
-            )
-        return cls(folder, found)
+        return cls(folder, store.manifest_of(folder, "run"))
 
     @property
     def overrides(self) -> Mapping[str, object]:

@@ -199,6 +199,31 @@ def test_what_cannot_be_compared_is_one_sentence(call, arguments, sentence):
     assert call("compare", *arguments) == (2, "", f"clustersim: {sentence}\n")
 
 
+@pytest.mark.parametrize("manifest", ['{"clustersim": "0.1.0", "comm', "", "{}", "[]"])
+def test_a_manifest_that_is_cut_off_is_one_sentence(call, manifest):
+    Path("a").mkdir()
+    Path("a/manifest.json").write_text(manifest)
+    said = "clustersim: a/manifest.json: is cut off or damaged, so that nothing says what was run; run the simulation again\n"
+    for words in (
+        ("explain", "a"),
+        ("report", "a"),
+        ("trace", "a"),
+        ("rerun", "a"),
+        ("compare", "a", "a"),
+        ("explore", "a"),
+    ):
+        assert call(*words) == (2, "", said), words
+
+
+def test_a_forecast_is_no_measured_trace(call):
+    run = ("run", "nvlink_h100_4", "gpt2_large", "--tp", "2", "--pp", "2", "--out", "a", "--quiet")
+    assert call(*run)[0] == 0
+    said = (
+        "clustersim: a/trace.json.gz: is a forecast, which clustersim wrote; give a measured trace, of torch.profiler\n"
+    )
+    assert call("compare", "a", "a/trace.json.gz") == (2, "", said)
+
+
 @pytest.mark.slow
 def test_a_real_trace_of_a_cpu(tmp_path):
     """PyTorch's own profiler: two steps of a small network, operators without what they call."""

@@ -92,6 +92,8 @@ def measured(path: Path) -> MeasuredStep:
     ran = _ran(events)
     on_gpu = bool(ran)
     ran = ran or _operators(events)
+    if not ran and isinstance(said := data.get("otherData"), dict) and "clustersim" in said:
+        raise InputError(f"{path}: is a forecast, which clustersim wrote; give a measured trace, of torch.profiler")
     if not ran:
         raise InputError(
             f"{path}: has neither kernels (cat: kernel) nor operators (cat: cpu_op); profile with torch.profiler"

@@ -39,10 +39,7 @@ def sweep_page(folder: Path) -> str:
 
 def sweep_rows(folder: Path) -> list[tuple[Point, Row]]:
     """Return the points of a sweep and what became of each. Raises InputError when it is none, or has no points."""
-    manifest = store.manifest(folder)
-    if manifest is None or manifest.get("command") != "sweep":
-        what = f"the result of `clustersim {manifest.get('command')}`" if manifest else "no result"
-        raise InputError(f"{folder}: is {what}; give the folder of a sweep, such as one below results/")
+    store.manifest_of(folder, "sweep")
     points, rows, _ = log.read(folder)
     if not rows:
         raise InputError(f"{folder}: has no points yet; run the sweep again, which goes on from there")

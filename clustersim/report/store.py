@@ -145,6 +145,24 @@ def manifest(folder: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and isinstance(found.get("clustersim"), str) else None
 
 
+def manifest_of(folder: Path, command: str) -> dict[str, Any]:
+    """Return the manifest of a result of a command. Raises InputError where there is none, with what is there instead."""
+    found = manifest(folder)
+    wanted = f"give the folder of a {command}, such as one below results/"
+    if found is None and _is_file(folder / MANIFEST):
+        raise InputError(
+            f"{folder}/{MANIFEST}: is cut off or damaged, so that nothing says what was run; run the simulation again"
+        )
+    if found is None:
+        what = "a file" if folder.is_file() else "no result"
+        raise InputError(f"{folder}: is {what}; {wanted}")
+    if found.get("command") != command:
+        raise InputError(
+            f"{folder}: is the result of `clustersim {found.get('command')}`, not of a {command}; {wanted}"
+        )
+    return found
+
+
 def _stands(folder: Path) -> bool:
     """Return whether a folder is the working folder or a mount, which no other may replace; another process may take it away."""
     try:
