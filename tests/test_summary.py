@@ -193,3 +193,17 @@ def test_the_share_in_json_is_what_products_lost():
         "share": 1.0,
         "source": "boost",
     }
+
+
+def test_what_is_left_out_follows_the_files():
+    taken = "that communication takes from computation beside it"
+    assert simulate().summary["not_modelled"] == [
+        "packet loss, PFC and incast",
+        f"memory bandwidth and SMs {taken}",
+        "the CPU that launches kernels, data loading and checkpoints",
+    ]
+    keys = {"parallelism__overlap__sms": "nccl", "training__framework": "megatron-core"}
+    assert simulate(**keys).summary["not_modelled"][1:] == [
+        f"memory bandwidth {taken}",
+        "CPU overhead beyond the launch of kernels, data loading and checkpoints",
+    ]

@@ -14,8 +14,9 @@ from clustersim.engine.record import Record
 from clustersim.report.breakdown import breakdown, mean
 from clustersim.report.jobs_facts import JobSteps, Shared
 from clustersim.report.shared_links import meeting
-from clustersim.report.summary import NOT_MODELLED, cluster_facts, memory_facts, predictor_facts, split_facts
+from clustersim.report.summary import cluster_facts, memory_facts, predictor_facts, split_facts
 from clustersim.report.trace import shown
+from clustersim.report.verdicts import not_modelled
 
 COMMUNICATION = ("tp", "pp", "dp", "ep", "cp")
 
@@ -30,7 +31,7 @@ def summary(shared: Shared) -> dict[str, Any]:
         "steps": shared.steps,
         "jobs": [_job(shared, one) for one in shared.jobs],
         "meetings": [meeting(shared, a, b) for a, b in combinations(range(len(shared.jobs)), 2)],
-        "not_modelled": list(NOT_MODELLED),
+        "not_modelled": not_modelled([one.job for one in shared.jobs]),
         "simulated": _simulated(shared),
     }
 

@@ -26,15 +26,8 @@ from clustersim.report.interval import StepKernels
 from clustersim.report.links import busiest, carried, limiting_seconds, limits, link_bytes
 from clustersim.report.path_shares import path_shares
 from clustersim.report.trace import chosen, shown
-from clustersim.report.verdicts import idle_facts, verdict, warnings
+from clustersim.report.verdicts import idle_facts, not_modelled, verdict, warnings
 from clustersim.topology.model import Topology
-
-SHARED_SMS = "the interference of communication kernels with computation on the SMs"
-NOT_MODELLED = (
-    "packet loss, PFC and incast",
-    SHARED_SMS,
-    "CPU overhead beyond the launch of kernels, data loading and checkpoints",
-)
 
 
 class Forecast(NamedTuple):
@@ -90,7 +83,7 @@ def summary(
         "memory": memory,
         "busiest_links": busiest(topology, link_bytes(plan), limiting, record.end),
         "predictor": predictor_facts(work.job, facts.forecast),
-        "not_modelled": [one for one in NOT_MODELLED if one != SHARED_SMS or work.job.sms_beside == 0],
+        "not_modelled": not_modelled([work.job]),
         **({"assumed": list(work.job.assumed)} if work.job.assumed else {}),
         **({"ignored_arguments": work.job.ignored._asdict()} if any(work.job.ignored) else {}),
         "simulated": _simulated(topology, work, plan, record),

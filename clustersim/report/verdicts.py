@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from clustersim.parallel.host import host
 from clustersim.parallel.job import Job
 from clustersim.parallel.nearby import Nearby
 from clustersim.units import gibibytes
@@ -36,6 +38,18 @@ def warnings(job: Job, need: float, have: float) -> list[str]:
             "set parallelism.overlap.p2p: true (Megatron: --overlap-p2p-communication) if sends run beside computation"
         )
     return found
+
+
+def not_modelled(jobs: Sequence[Job]) -> list[str]:
+    """Return what the answer leaves out, as the files of the jobs are."""
+    taken = "memory bandwidth" if all(job.sms_beside != 0 for job in jobs) else "memory bandwidth and SMs"
+    launched = all(host(job) for job in jobs)
+    cpu = "CPU overhead beyond the launch of kernels" if launched else "the CPU that launches kernels"
+    return [
+        "packet loss, PFC and incast",
+        f"{taken} that communication takes from computation beside it",
+        f"{cpu}, data loading and checkpoints",
+    ]
 
 
 def idle_facts(gpus: int, used: int, nearby: Nearby | None) -> dict[str, Any]:
