@@ -128,3 +128,14 @@ def test_memory_has_what_is_live_a_bucket_and_what_a_module_makes():
 def test_what_cannot_be_is_said(said, sentence):
     with pytest.raises(ConfigError, match=sentence):
         job(**{"parallelism__zero": 3, "parallelism__zero3": {}, **said})
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_its_pipelines_shard_the_optimizer_alone(zero):
+    named = {"training__framework": "megatron-deepspeed", "parallelism__overlap__grad_reduce": True}
+    with pytest.raises(
+        ConfigError, match=f"megatron-deepspeed has no pipeline with zero {zero}, and pp is 2; write zero 1 or pp 1"
+    ):
+        job(**named, parallelism__zero=zero, parallelism__pp=2)
+    assert job(**named, parallelism__zero=zero).parallelism.zero == zero
+    assert job(**named, parallelism__zero=1, parallelism__pp=2).parallelism.zero == 1

@@ -109,6 +109,10 @@ WRONG = {
     "sparse layers": ({"mlp_only_layers": 3}, "mlp_only_layers is 3; it is a list of numbers of layers"),
     "flag": ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'; it must be true or false"),
     "no layer with experts": ({"decoder_sparse_step": 999}, "model.blocks: leaves no layer with experts of 48"),
+    "a dense type": (
+        {"model_type": "qwen3"},
+        "num_experts is 128, and model_type 'qwen3' has no experts; write that of a mixture",
+    ),
 }
 
 

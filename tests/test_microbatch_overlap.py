@@ -135,6 +135,7 @@ def test_what_is_not_asked_stays_as_it_was():
             "recomputed .moe.; recompute other modules or write none",
         ),
         ({"zero": 3}, "zero: 3 exclude each other; leave one of them out"),
+        ({"zero": 3, "dp": "auto"}, "zero: 3 exclude each other; leave one of them out"),
     ],
 )
 def test_what_cannot_run_beside_exchanges_is_said(change, said):

@@ -19,6 +19,9 @@ SEQ = 4096
 DTYPES = {"float32": "bf16", "float16": "fp16", "bfloat16": "bf16"}
 """torch_dtype → precision; weights that are published in FP32 are trained in BF16."""
 
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+"""Keys by which configs of mixtures say how many experts they have."""
+
 
 class Assumption(NamedTuple):
     """A key that neither file nor command line said, the value that it has instead, and why."""
@@ -45,6 +48,13 @@ def converted(path: str, data: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError(
             f"{path}: first_k_dense_replace {model['dense_layers']} leaves none of {layers} layers with experts"
         )
+    kinds = [model, *model.get("blocks", ())]
+    for name in EXPERTS:
+        if config.index(name, 0) > 1 and not any(kind.get("experts") for kind in kinds):
+            raise InputError(
+                f"{path}: {name} is {config.keys[name]}, and model_type {config.kind!r} has no experts; write that of a "
+                "mixture, such as mixtral, or leave it out"
+            )
     return {"name": _name(path, config), "model": model}
 
 

@@ -125,6 +125,8 @@ class Framework(Spec):
     """The years that these defaults hold."""
     stages: Literal["even", "any"] = "even"
     """Whether the layers must divide over pipeline stages."""
+    zero_with_pipeline: Default | None = None
+    """The highest `parallelism.zero` that it runs with a pipeline; none: any."""
     defaults: dict[str, Default]
     """By dotted key of a workload, each with its source; `training.gradients` by the precision of the training."""
     facts: dict[str, Default] = Field(default_factory=dict)

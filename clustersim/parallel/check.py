@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from clustersim.config.workload import Block, Fsdp, Model, Parallelism
 from clustersim.errors import InputError
+from clustersim.frameworks import everything
 from clustersim.model.blocks import distinct
 from clustersim.model.sharding import width
 from clustersim.parallel.job import Job, degrees, divisors, least_dp, listed
@@ -197,8 +198,8 @@ def beside_microbatch(job: Job) -> Iterator[Finding]:
             key,
             f"microbatch cannot run beside exchanges that are recomputed ({what}); recompute other modules or write none",
         )
-    if job.sharded or p.reduce_every_microbatch:
-        what = "parallelism.zero: 3" if job.sharded else "parallelism.reduce_every_microbatch"
+    if p.zero == 3 or p.reduce_every_microbatch:
+        what = "parallelism.zero: 3" if p.zero == 3 else "parallelism.reduce_every_microbatch"
         yield key, f"microbatch and {what} exclude each other; leave one of them out"
 
 
@@ -368,6 +369,8 @@ def sharded_parameters(job: Job) -> Iterator[Finding]:
         )
     if p.zero3 is not None:
         yield from _deepspeed(p)
+    if p.zero > 1 and p.pp > 1 and job.training.framework:
+        yield from _with_pipeline(job, p)
     if p.optimizer_instances > 1 and not p.zero:
         yield (
             "parallelism.optimizer_instances",
@@ -375,6 +378,14 @@ def sharded_parameters(job: Job) -> Iterator[Finding]:
         )
     if p.optimizer_instances > 1 and p.fsdp.shard:
         yield "parallelism.fsdp.shard", "and parallelism.optimizer_instances say the same; keep one of them"
+
+
+def _with_pipeline(job: Job, p: Parallelism) -> Iterator[Finding]:
+    limits = {one.name: one.zero_with_pipeline for one in everything()}
+    most = limits.get(job.training.framework or "")
+    if most is not None and p.zero > most.value:
+        sentence = f"{job.training.framework} has no pipeline with zero {p.zero}, and pp is {p.pp}"
+        yield "parallelism.zero", f"{sentence}; write zero {most.value} or pp 1"
 
 
 def _deepspeed(p: Parallelism) -> Iterator[Finding]:
