@@ -122,6 +122,37 @@ def test_a_node_that_says_no_power_draws_what_is_usual_around_its_gpus():
     assert rates(load("mi300x_16"), figures.load()).capex is None
 
 
+def test_a_node_costs_in_proportion_to_its_gpus_unless_its_price_is_given():
+    own = load("rail_optimized", {"cluster.nodes": 2, "cluster.node.gpus.count": 4, "cluster.node.nics.count": 4})
+    assert bill(own, figures.load())[0].price == figures.load().node["h100-sxm"].price / 2
+    given = figures.load().model_copy(update={"node": {"h100-sxm": figures.NodePrice(price=200_000)}})
+    assert bill(own, given)[0].price == 200_000
+
+
+def test_what_is_faster_than_all_that_is_sold_has_no_price():
+    found = bill(load("torus_4096"), figures.load())  # 2,400 Gb/s
+    assert [one.what for one in found if one.price is None] == ["switches", "modules at NICs", "modules at switches"]
+    assert rates(load("torus_4096"), figures.load()).owned is None
+
+
+def test_show_prints_the_bill_and_its_sums(monkeypatch, capsys, tmp_path):
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("node: {h100-sxm: 200000}\n")
+    for words in ([], ["--costs", str(prices)]):
+        monkeypatch.setattr(sys, "argv", ["clustersim", "show", "superpod_h100_128", *words, "--json"])
+        with pytest.raises(SystemExit):
+            main()
+        items = json.loads(capsys.readouterr().out)["bill"]
+        assert [one["what"] for one in items] == [one.what for one in bill(load("superpod_h100_128"), figures.load())]
+        assert all(one["date"] for one in items)
+        assert items[0]["usd_each"] == (200_000 if words else 310_000)
+        monkeypatch.setattr(sys, "argv", ["clustersim", "show", "superpod_h100_128", *words])
+        with pytest.raises(SystemExit):
+            main()
+        *_, last = capsys.readouterr().out.splitlines()
+        assert last.split()[:3] == ["in", "all", f"{sum(one['number'] * one['usd_each'] for one in items):,.0f}"]
+
+
 def test_routers_of_a_dragonfly_are_switches_that_cost_something():
     found = {one.what: one for one in bill(load("dragonfly_132"), figures.load())}
     assert (found["switches"].number, found["cables"].number) == (264, 2508)

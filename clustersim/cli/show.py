@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,7 @@ from clustersim.cli import schedule as schedules
 from clustersim.cli.answer import print_json
 from clustersim.cli.options import (
     Changes,
+    CostsOption,
     Json,
     Plugins,
     Setting,
@@ -27,6 +28,7 @@ from clustersim.files import keeping_inputs
 
 if TYPE_CHECKING:
     from clustersim.config.yaml import Document
+    from clustersim.costs.bill import Item
 
 FORMATS = {"ns3": (".txt", ".topo", ""), "graphml": (".graphml", ".xml")}
 """Endings of files of other programs."""
@@ -58,10 +60,11 @@ def show(
             help="Write the topology for another program: ns3 (SimAI, ASTRA-sim) or graphml.", metavar="FORMAT FILE"
         ),
     ] = None,
+    costs: CostsOption = None,
     plugins: Plugins = None,
     as_json: Json = False,
 ) -> None:
-    """Print what a topology file describes, or what it would with other nodes: switches, cables, bisection.
+    """Print what a topology file describes, or what it would with other nodes: switches, cables, bisection, and its bill.
 
     ASTRA-sim's network.yml and the XML of NCCL_TOPO_DUMP_FILE are topology files too.
     """
@@ -80,7 +83,7 @@ def show(
     with keeping_inputs():
         wanted = overrides(changes or {}, settings)
         document = _document(topology, wanted) if topology else None
-        _show(document, schedule, stages, microbatches, chunks, draw, export, as_json)
+        _show(document, schedule, stages, microbatches, chunks, draw, export, costs, as_json)
 
 
 def _document(path: Path, wanted: Mapping[str, object]) -> Document:
@@ -97,6 +100,7 @@ def _show(
     chunks: int,
     draw: Path | None,
     export: tuple[str, Path] | None,
+    costs: Path | None,
     as_json: bool,
 ) -> None:
     if topology and draw:
@@ -107,16 +111,18 @@ def _show(
         raise InputError("nothing to show; give a topology file (`clustersim schedule 1f1b` draws a schedule)")
     if as_json:
         drawn = schedules.facts(schedule, stages, microbatches, chunks) if schedule else {}
-        print_json("show", drawn | (_cluster_facts(topology) if topology else {}))
+        print_json("show", drawn | (_cluster_facts(topology, costs) if topology else {}))
         return
     if schedule:
         with naming("--schedule"):
             typer.echo(schedules.text(schedule, stages, microbatches, chunks))
     if topology:
-        _cluster(topology)
+        _cluster(topology, costs)
 
 
-def _cluster_facts(document: Document) -> dict[str, Any]:
+def _cluster_facts(document: Document, costs: Path | None) -> dict[str, Any]:
+    from clustersim.costs.bill import bill
+    from clustersim.costs.figures import load
     from clustersim.report.summary import gpu_facts
     from clustersim.topology.build import build
     from clustersim.topology.describe import diameter
@@ -127,16 +133,46 @@ def _cluster_facts(document: Document) -> dict[str, Any]:
     reach = {"diameter_links": longest.hops, "diameter_latency_s": longest.latency, "reduction": topology.reduction}
     units = {"bisection": "bisection_bytes_per_s", "power": "power_w"}
     counts = {units.get(key, key): number for key, number in topology.counts.items() if key != "ends"}
-    return {**head, **counts, **reach, "warnings": list(topology.warnings)}
+    items = [
+        {
+            "what": i.what,
+            "each": i.each,
+            "number": i.number,
+            "usd_each": i.price,
+            "power_w_each": i.power,
+            "date": i.date,
+        }
+        for i in bill(topology, load(costs))
+    ]
+    return {**head, **counts, **reach, "bill": items, "warnings": list(topology.warnings)}
 
 
-def _cluster(document: Document) -> None:
+def _cluster(document: Document, costs: Path | None) -> None:
+    from clustersim.costs.bill import bill
+    from clustersim.costs.figures import load
     from clustersim.topology.build import build
     from clustersim.topology.describe import describe
 
-    rows = describe(build(document))
+    topology = build(document)
+    rows = describe(topology)
     width = max(len(label) for label, _ in rows)
     typer.echo("\n".join(f"{label:<{width}}  {value}" for label, value in rows))
+    typer.echo("\n".join(["", *_bill(bill(topology, load(costs)))]))
+
+
+def _bill(items: Sequence[Item]) -> list[str]:
+    """Return a bill as a table with its sums; what has no price is left out of them, and that is said."""
+    cells = [("what it takes", "", "number", "USD each", "USD", "kW", "prices of")]
+    for one in items:
+        each, usd = ("-", "-") if one.price is None else (f"{one.price:,.0f}", f"{one.usd:,.0f}")
+        power = f"{one.number * one.power / 1e3:,.1f}" if one.power else ""
+        cells.append((one.what, one.each, f"{one.number:,.0f}", each, usd, power, one.date))
+    dollars, watts = sum(one.usd or 0.0 for one in items), sum(one.number * one.power for one in items)
+    label = "in all that has a price" if any(one.price is None for one in items) else "in all"
+    cells.append((label, "", "", "", f"{dollars:,.0f}" if dollars else "-", f"{watts / 1e3:,.1f}", ""))
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    side = "<<>>>><"
+    return ["  ".join(f"{c:{s}{w}}" for c, s, w in zip(line, side, widths, strict=True)).rstrip() for line in cells]
 
 
 def _draw(document: Document, target: Path) -> None:

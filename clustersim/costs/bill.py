@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from clustersim.costs.figures import Figures
+from clustersim.costs.figures import Figures, NodePrice, UnitPrice
 from clustersim.topology.model import Topology
+from clustersim.units import plural
 
 
 class Item(NamedTuple):
@@ -19,6 +20,10 @@ class Item(NamedTuple):
     """USD of one; None where nobody says."""
     power: float
     """W of one at its maximum."""
+    each: str = ""
+    """What one is, such as `64 × 400 Gb/s`."""
+    date: str = ""
+    """When the price held."""
 
     @property
     def usd(self) -> float | None:
@@ -28,32 +33,53 @@ class Item(NamedTuple):
 
 def bill(cluster: Topology, figures: Figures) -> list[Item]:
     """Return the nodes, and what joins them: switches by their ports, two modules a cable, and the cables."""
-    nodes = Item("nodes", cluster.nodes, _node_price(cluster, figures), node_power(cluster, figures))
+    price, power = _node_price(cluster, figures), node_power(cluster, figures)
+    nodes = Item(
+        "nodes", cluster.nodes, price, power, plural(cluster.gpus_per_node, "GPU", "GPUs"), _node_date(cluster, figures)
+    )
     # a dragonfly and a torus call theirs routers
     switches = cluster.counts.get("switches") or cluster.counts.get("routers", 0.0)
     if not switches or cluster.nodes == 1:
         return [nodes]
     rate = cluster.node.wire * 8 / 1e9
-    switch = next((one for one in figures.switch if one.rate >= cluster.node.wire * (1 - 1e-9)), figures.switch[-1])
+    fit = [one for one in figures.switch if one.rate >= cluster.node.wire * (1 - 1e-9)]
+    switch = fit[0] if fit else figures.switch[-1]
     ends, cables = _ends(cluster), cluster.counts["cables"]
-    ports = cluster.counts.get("switch_ports", ends.switch) / switches * rate
-    nic, at_switch = figures.optics.nic, figures.optics.switch
+    ports = cluster.counts.get("switch_ports", ends.switch) / switches
+    speed = f"{rate:.4g} Gb/s"
+    nic, at_switch, cable = figures.optics.nic, figures.optics.switch, figures.cable
+
+    def sold(what: str, number: float, by_rate: UnitPrice, size: float, each: str) -> Item:
+        price = by_rate.price * size if fit else None  # nobody has a price for what is faster than all
+        return Item(what, number, price, by_rate.power * size, each, by_rate.date)
+
+    about = "" if ports.is_integer() else "about "
     return [
         nodes,
-        Item("switches", switches, switch.price * ports, switch.power * ports),
-        Item("modules at NICs", ends.nic, nic.price * rate, nic.power * rate),
-        Item("modules at switches", ends.switch, at_switch.price * rate, at_switch.power * rate),
-        Item("cables", cables, figures.cable.price, 0.0),
+        sold("switches", switches, switch, ports * rate, f"{about}{ports:.0f} × {speed}"),
+        sold("modules at NICs", ends.nic, nic, rate, speed),
+        sold("modules at switches", ends.switch, at_switch, rate, speed),
+        Item("cables", cables, cable.price, 0.0, "fibre", cable.date),
     ]
 
 
 def _node_price(cluster: Topology, figures: Figures) -> float | None:
     """Return the USD of a node, of several types the mean; None where one has no price."""
     each = [(figures.node.get(gpu.name), count) for gpu, count in cluster.counted()]
-    known = [(node.price, count) for node, count in each if node]
+    known = [(_as_large(node, cluster.gpus_per_node), count) for node, count in each if node]
     if len(known) < len(each):
         return None
     return known[0][0] if len(known) == 1 else sum(price * count for price, count in known) / cluster.gpus
+
+
+def _node_date(cluster: Topology, figures: Figures) -> str:
+    """Return when the prices of the nodes held, of several types each date once."""
+    known = (figures.node.get(gpu.name) for gpu, _ in cluster.counted())
+    return ", ".join(dict.fromkeys(node.date for node in known if node))
+
+
+def _as_large(node: NodePrice, gpus: int) -> float:
+    return node.price * (gpus / node.gpus if node.gpus else 1.0)
 
 
 class _Ends(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from clustersim.config.fields import Bandwidth, Spec, validate
+from clustersim.config.fields import Bandwidth, Count, Spec, validate
 from clustersim.config.overrides import Overridden
 from clustersim.config.yaml import Document, own, read
 
@@ -34,6 +34,13 @@ class UnitPrice(Spec):
     """When it held."""
     source: str = "given"
     """Who says so."""
+
+
+class NodePrice(UnitPrice):
+    """What one node costs."""
+
+    gpus: Count | None = None
+    """GPUs of that node; one with others costs in proportion. None: a node costs this, whatever it has."""
 
 
 class SwitchPrice(UnitPrice):
@@ -118,7 +125,7 @@ class Figures(Spec):
 
     rent: dict[str, UnitPrice]
     """A GPU-hour, by GPU."""
-    node: dict[str, UnitPrice]
+    node: dict[str, NodePrice]
     """A node, by GPU."""
     switch: Annotated[tuple[SwitchPrice, ...], Field(strict=False, min_length=1)]
     """Switches, the slowest first."""
