@@ -11,6 +11,7 @@ from clustersim.cli.main import main
 from clustersim.errors import InputError
 from clustersim.simulation import simulate
 from clustersim.topology.build import load
+from clustersim.topology.override import node_with
 
 REFERENCE = {  # NVIDIA DGX SuperPOD reference architectures: nodes → leaf, spine and core switches
     ("b200", 64): {64: (16, 8), 128: (32, 16), 256: (64, 32), 512: (128, 128, 64), 2048: (512, 512, 256)},
@@ -66,6 +67,15 @@ def test_a_nic_takes_the_cables_with_it():
     assert not written.warnings
     assert (written.capacity == grown.capacity).all()
     assert load("rail_optimized", {"cluster.gpu": "b300"}).node.nic_line == 100e9
+
+
+@pytest.mark.parametrize(
+    ("gpu", "node"),
+    [("h100", "hgx-h100"), ("a100", "hgx-a100"), ("v100-sxm2-32gb", "dgx1-v100"), ("gb200", "gb200-nvl72")],
+)
+def test_a_gpu_stands_for_the_node_of_its_maker(gpu, node):
+    """Not for what one cloud or one laboratory has built of it."""
+    assert node_with(gpu) == node
 
 
 def test_a_nic_is_changed_in_every_pool_and_a_key_in_one():

@@ -15,6 +15,7 @@ from clustersim.config.overrides import Overridden, Overrides, SourcePlace, copi
 from clustersim.config.yaml import Document, Loc, own
 from clustersim.errors import InputError, UnknownNameError, suggest
 from clustersim.hardware import gpus
+from clustersim.units import parse
 
 PRESETS = Path(__file__).parents[1] / "hardware" / "nodes"
 
@@ -95,13 +96,19 @@ def preset(name: str) -> dict[str, Any]:
 
 @cache
 def nodes_by_gpu() -> dict[str, str]:
-    """Return the shipped type of node of each GPU that one has."""
-    return {str(preset(name)["gpus"]["model"]): name for name in presets()}
+    """Return the shipped type of node of each GPU that one has, of several that with the fastest NICs in all."""
+    order = sorted(presets(), key=lambda name: (_wire(preset(name)), name))
+    return {str(preset(name)["gpus"]["model"]): name for name in order}
+
+
+def _wire(node: Mapping[str, Any]) -> float:
+    nics = node["nics"]
+    return float(nics["count"] * parse(nics["rate"], "bandwidth") * nics["efficiency"])
 
 
 @cache
 def node_with(gpu: str) -> str:
-    """Return the shipped type of node that has a GPU, or that is called so. Raises InputError when there is none."""
+    """Return the shipped type of node that has a GPU, or that is called so. Raises UnknownNameError when there is none."""
     if gpu in presets():
         return gpu
     wanted, has = gpus.load(gpu).name, nodes_by_gpu()
