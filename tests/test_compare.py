@@ -11,6 +11,7 @@ import pytest
 import test_output
 
 from clustersim.errors import InputError
+from clustersim.explain import compare_text
 from clustersim.explain.compare_text import plain
 from clustersim.explain.differences import compared
 from clustersim.explain.gpu_trace import measured
@@ -213,6 +214,16 @@ def test_a_manifest_that_is_cut_off_is_one_sentence(call, manifest):
         ("explore", "a"),
     ):
         assert call(*words) == (2, "", said), words
+
+
+def test_long_values_are_shown_from_where_they_differ():
+    shared = "[" + ", ".join(f'{{"name": "tier{i}", "radix": 64}}' for i in range(4))
+    one, other = compare_text._values((f"{shared}, 1]", f"{shared}, 22]"))
+    assert one != other
+    assert one.startswith("…")
+    assert one.endswith(", 1]")
+    assert max(len(one), len(other)) <= compare_text.WIDE
+    assert compare_text._values(("a", "b")) == ["a", "b"]
 
 
 def test_a_forecast_is_no_measured_trace(call):

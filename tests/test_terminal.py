@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -149,11 +150,11 @@ def test_colours_end_where_the_user_wants_none(monkeypatch):
             assert answer.look() is PLAIN
 
 
-def test_the_three_numbers_are_bold_on_a_terminal_and_plain_in_a_pipe(tmp_path):
-    command = [sys.executable, "-m", "clustersim", "run", "nvlink_h100_4", str(ROOT / "docs/examples/pipeline.yaml")]
-    command += ["--predictor", "roofline", "--no-save"]
+def on_a_terminal(command, folder, **environment):
+    """Return what a command writes to a terminal."""
     master, slave = pty.openpty()
-    with subprocess.Popen(command, cwd=tmp_path, stdout=slave, stderr=subprocess.DEVNULL) as process:
+    known = {**os.environ, **environment}
+    with subprocess.Popen(command, cwd=folder, env=known, stdout=slave, stderr=subprocess.DEVNULL) as process:
         os.close(slave)
         seen = b""
         while True:
@@ -166,6 +167,33 @@ def test_the_three_numbers_are_bold_on_a_terminal_and_plain_in_a_pipe(tmp_path):
             seen += part
         assert process.wait() == 0
     os.close(master)
-    assert seen.count(b"\x1b[1m") == 3
+    return seen
+
+
+def test_the_three_numbers_are_bold_on_a_terminal_and_plain_in_a_pipe(tmp_path):
+    command = [sys.executable, "-m", "clustersim", "run", "nvlink_h100_4", str(ROOT / "docs/examples/pipeline.yaml")]
+    command += ["--predictor", "roofline", "--no-save"]
+    assert on_a_terminal(command, tmp_path).count(b"\x1b[1m") == 3
     plain = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True).stdout
     assert b"\x1b" not in plain
+
+
+def test_lines_are_folded_at_the_width_of_a_narrow_terminal(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "clustersim",
+        "run",
+        "hgx_h100_8",
+        "gpt3_xl",
+        "--tp",
+        "2",
+        "--no-save",
+        "--verbose",
+    ]
+    seen = on_a_terminal(command, tmp_path, COLUMNS="72", LINES="40")
+    lines = re.sub(rb"\x1b\[[0-9;]*m", b"", seen).decode().splitlines()
+    drawn = next(i for i, line in enumerate(lines) if line.startswith("timeline"))
+    assert [line for line in lines[:drawn] if len(line) > 72] == []
+    clocks = next(i for i, line in enumerate(lines) if line.startswith("  clocks"))
+    assert lines[clocks + 1].startswith(" " * 14)

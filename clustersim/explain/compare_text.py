@@ -14,6 +14,8 @@ WIDE = 44
 """Letters of a value at most."""
 COLUMN = 20
 """Letters of a name above a column at most."""
+_BEFORE, _LONG = 12, 10_000
+"""Letters that are shown before values differ, and of a value that are looked at."""
 _LEAST = 1e-4
 
 
@@ -37,10 +39,21 @@ def lines(found: Comparison, strong: Emphasis = str) -> list[str]:
 
 
 def _differences(found: Comparison) -> list[str]:
-    rows = [(plain(key, 2 * WIDE), [plain(value) for value in values]) for key, values in found.differences.items()]
+    rows = [(plain(key, 2 * WIDE), _values(values)) for key, values in found.differences.items()]
     if not rows:
         return ["nothing in the inputs differs"]
     return ["what differs", *_table([(f"  {key}", values) for key, values in rows], str.ljust)]
+
+
+def _values(values: Sequence[object]) -> list[str]:
+    """Return values as text; where the beginnings of long ones are the same, from where they differ."""
+    cut = [plain(value) for value in values]
+    if len(set(cut)) > 1:
+        return cut
+    whole = [plain(value, _LONG) for value in values]
+    differ = next((i for i, letters in enumerate(zip(*whole, strict=False)) if len(set(letters)) > 1), len(whole[0]))
+    same = max(differ - _BEFORE, 0)
+    return [f"…{text[same : same + WIDE - 2]}{'…' if len(text) > same + WIDE - 2 else ''}" for text in whole]
 
 
 def _seconds(found: Comparison) -> Iterator[str]:

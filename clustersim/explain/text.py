@@ -22,7 +22,7 @@ def lines(found: Explanation, flags: WrittenChanges, look: Look = PLAIN) -> list
     head = f"{printable(found.summary['name'])} on {printable(found.summary['cluster']['name'])}: "
     step = look.strong(duration(found.step_time))
     return [
-        f"{head}a step of {step}, which is the sum of its critical path:",
+        *folded(f"{head}a step of {step}, which is the sum of its critical path:"),
         *_path(found),
         *_bottlenecks(found, look.strong),
         "",

@@ -121,7 +121,7 @@ def _meeting(summary: dict[str, Any], meeting: dict[str, Any]) -> list[str]:
 
 def _caveats(summary: dict[str, Any]) -> list[str]:
     names = dict.fromkeys(job["predictor"]["name"] for job in summary["jobs"])
-    return [f"kernel times by {' and '.join(names)}", left_out(summary)]
+    return [f"kernel times by {' and '.join(names)}", *left_out(summary)]
 
 
 def _how(summary: dict[str, Any], took: float) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Any, NamedTuple
 
@@ -48,7 +50,8 @@ class Look(NamedTuple):
 
 PLAIN = Look()
 WIDTH = 100
-"""Columns that sentences are folded at."""
+"""Columns that sentences are folded at, where the terminal is not narrower."""
+_NARROWEST = 40
 
 
 def lines(
@@ -82,7 +85,8 @@ def _ignored(arguments: dict[str, tuple[str, ...]]) -> list[str]:
 def _rows(pairs: Iterable[tuple[str, str]]) -> list[str]:
     pairs = list(pairs)
     width = max(len(name) for name, _ in pairs)
-    return [f"  {name:<{width}}  {value}" for name, value in pairs]
+    under = " " * (width + 2)
+    return [line for name, value in pairs for line in folded(f"{name:<{width}}  {value}", "  ", under)]
 
 
 def _head(summary: dict[str, Any], look: Look, verbose: bool) -> list[str]:
@@ -170,9 +174,14 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
-def folded(sentence: str, indent: str = "") -> list[str]:
-    """Return a sentence in lines of at most `WIDTH` columns, those after the first indented by two more."""
-    return wrap(sentence, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
+def columns() -> int:
+    """Return the columns that text may have: those of the terminal, `WIDTH` at most and where the output is none."""
+    return max(min(WIDTH, get_terminal_size().columns), _NARROWEST) if sys.stdout.isatty() else WIDTH
+
+
+def folded(sentence: str, indent: str = "", under: str = "  ") -> list[str]:
+    """Return a sentence in lines of at most `columns()`, those after the first indented by `under` more."""
+    return wrap(sentence, columns(), initial_indent=indent, subsequent_indent=indent + under, break_on_hyphens=False)
 
 
 def _between(summary: dict[str, Any]) -> str:
@@ -222,7 +231,7 @@ def link_lines(summary: dict[str, Any]) -> list[str]:
         for one in links
     ]
     return [
-        "busiest link of each tier, and its share of the step; those first that limit the critical path",
+        *folded("busiest link of each tier, and its share of the step; those first that limit the critical path"),
         *_rows(rows),
     ]
 
@@ -234,14 +243,14 @@ def _limits(time: float) -> str:
 def _caveats(summary: dict[str, Any]) -> list[str]:
     """Return in two lines what the numbers rest on and what they leave out; --verbose has what stands in brackets here."""
     interval = summary["step_time_interval"].split(" (")[0].split("; ")[0]
-    return [*folded(f"kernels: {summary['predictor']['name']}; interval: {interval}"), left_out(summary)]
+    return [*folded(f"kernels: {summary['predictor']['name']}; interval: {interval}"), *left_out(summary)]
 
 
-def left_out(summary: dict[str, Any]) -> str:
-    """Return the line that names the first of what is not modelled and says how to see the rest."""
+def left_out(summary: dict[str, Any]) -> list[str]:
+    """Return the lines that name the first of what is not modelled and say how to see the rest."""
     first, *others = summary["not_modelled"]
     more = f", and {len(others)} more" if others else ""
-    return f"not modelled: {first}{more}; --verbose has these and the errors of kernels"
+    return folded(f"not modelled: {first}{more}; --verbose has these and the errors of kernels")
 
 
 def _how(summary: dict[str, Any], took: float) -> list[str]:
