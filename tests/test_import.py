@@ -257,8 +257,24 @@ WRONG = {
     ),
     "an argument of the script": (
         "A=$4\nB=${A}\n" + BASE.replace("--micro-batch-size 2", "--micro-batch-size $B"),
-        "--micro-batch-size has no value; nobody sets $4 (an argument of the script), give --var 4=… or "
-        "--set training.micro_batch=…",
+        "--micro-batch-size has no value; nobody sets $4 (an argument of the script), give the script's arguments behind its "
+        "name, --var 4=… or --set training.micro_batch=…",
+    ),
+    "what a program prints": (
+        "EP=$(($(nvidia-smi -L | wc -l)-2))\n" + BASE + " --num-experts 4 --expert-model-parallel-size $EP",
+        "--expert-model-parallel-size has no value that is known without running the script; give --set parallelism.ep=…",
+    ),
+    "no tokenizer": (
+        BASE.replace("--vocab-size 32000", ""),
+        "lacks --vocab-size, and the script names no tokenizer; give --set model.vocab=…",
+    ),
+    "a tokenizer of Megatron-Patch": (
+        BASE.replace("--vocab-size 32000", "--patch-tokenizer-type Qwen2Tokenizer"),
+        "the vocabulary of 'Qwen2Tokenizer' lies in its files; give --set model.vocab=…",
+    ),
+    "layers of another kind": (
+        f"{BASE} --is-hybrid-model --hybrid-override-pattern M*M-",
+        "--is-hybrid-model: layers without attention (Mamba, linear attention) are not built",
     ),
     "a strategy": (
         f"{BASE} --use-megatron-fsdp --data-parallel-sharding-strategy all",
@@ -290,6 +306,20 @@ def command(monkeypatch, capsys, *arguments):
     with pytest.raises(SystemExit) as end:
         main()
     return end.value.code or 0, *capsys.readouterr()
+
+
+def test_the_script_is_called_with_its_own_arguments(tmp_path, monkeypatch, capsys):
+    script = tmp_path / "train.sh"
+    text = BASE.replace("--hidden-size 1024", "--hidden-size $((${HEADS} * ${2} ))").replace(
+        "--micro-batch-size 2", "--micro-batch-size ${1}"
+    )
+    script.write_text(f"HEADS=16\n{text}\n", encoding="utf-8")
+    code, said, _ = command(monkeypatch, capsys, "import", "megatron", script, "4", "128")
+    assert code == 0
+    assert "micro_batch: 4" in said
+    assert "hidden: 2048" in said
+    code, said, _ = command(monkeypatch, capsys, "import", "megatron", script, "4", "128", "--var", "2=64")
+    assert "hidden: 1024" in said
 
 
 def test_the_command_writes_a_workload_that_loads(tmp_path, monkeypatch, capsys):

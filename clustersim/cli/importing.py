@@ -36,6 +36,13 @@ def megatron(
     script: Annotated[
         Path, typer.Argument(metavar="SCRIPT", help="A shell script that launches pretrain_gpt.py or its kin.")
     ],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="ARGUMENT …",
+            help="The script's own arguments, as it would be called with; -- before one that begins with a dash.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write it here; default: print it.", metavar="FILE.yaml")
     ] = None,
@@ -65,7 +72,8 @@ def megatron(
     if out:
         check_output("--out", out, (".yaml", ".yml"), (script,))
     given = {key: scalar(key, value) for key, value in by_key(settings).items()}
-    asked = ImportRequest(dict(map(_variable, variables or ())), given, NO_EFFECT, NOT_MODELLED)
+    called = {str(number): value for number, value in enumerate(arguments or (), 1)}
+    asked = ImportRequest({**called, **dict(map(_variable, variables or ()))}, given, NO_EFFECT, NOT_MODELLED)
     found = imported(str(script), read_text(script, "a shell script"), asked)
     text = _written(found.workload)
     try:

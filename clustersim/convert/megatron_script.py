@@ -37,6 +37,15 @@ OWN = frozenset(
 PROGRAMS = {"pretrain_bert": {"causal": False, "head_transform": True}}
 """What the program says of the model: BERT sees all tokens, and its head transforms first (core/models/bert)."""
 
+HYBRID = (
+    "is_hybrid_model",
+    "hybrid_override_pattern",
+    "hybrid_layer_pattern",
+    "hybrid_attention_ratio",
+    "linear_attention_freq",
+)
+"""Arguments of models that mix attention with other layers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Imported:
@@ -83,10 +92,14 @@ def imported(path: str, text: str, asked: ImportRequest) -> Imported:
 def _valueless(path: str, text: str, variables: Mapping[str, str], shell: Shell, name: str) -> InputError:
     """Return the error of a number that is none, with the variables that would set it, as a second reading finds."""
     marked = commands(path, text, {**variables, **{one: f"@{one}@" for one in shell.unset}})
-    found = re.findall(r"@(\w+)@", str(arguments(_program(path, marked)[2]).get(name)))
-    unset = list(dict.fromkeys(found)) or list(shell.unset)[:5]
+    unset = list(dict.fromkeys(re.findall(r"@(\w+)@", str(arguments(_program(path, marked)[2]).get(name)))))
+    if not unset:
+        return InputError(
+            f"{path}: --{_dashed(name)} has no value that is known without running the script; give --set {_key(name)}=…"
+        )
     names = ", ".join(f"${one}" + " (an argument of the script)" * one.isdecimal() for one in unset)
-    why = f"; nobody sets {names}, give --var {unset[0]}=… or --set {_key(name)}=…" if unset else ""
+    called = "the script's arguments behind its name, " if any(map(str.isdecimal, unset)) else ""
+    why = f"; nobody sets {names}, give {called}--var {unset[0]}=… or --set {_key(name)}=…"
     return InputError(f"{path}: --{_dashed(name)} has no value{why}")
 
 
@@ -219,6 +232,12 @@ class _Import:
 
     def _model(self) -> None:
         model = self.spec["model"]
+        for name in HYBRID:
+            if self.given.get(name):
+                raise InputError(
+                    f"{self.path}: --{_dashed(name)}: layers without attention (Mamba, linear attention) are not built; "
+                    "give the script of a transformer"
+                )
         model.update(PROGRAMS.get(self.program, {}))
         for name, key in (("num_layers", "layers"), ("hidden_size", "hidden"), ("num_attention_heads", "heads")):
             if key not in model:
@@ -237,16 +256,16 @@ class _Import:
         self._windows()
 
     def _vocabulary(self) -> None:
-        kind = self.given.get("tokenizer_type", "")
+        kind = self.given.get("tokenizer_type") or self.given.get("patch_tokenizer_type", "")
         known = TOKENIZERS.get(str(kind))
         if known is not None:
             self.default("model.vocab", known, f"{kind}'s")
         elif "vocab" not in self.spec["model"] and "bert" in self.program:
             self.default("model.vocab", 30522, "BERT's")
-        elif "vocab" not in self.spec["model"] and not kind:
+        elif "vocab" not in self.spec["model"] and not kind and "vocab_file" in self.given:
             self.default("model.vocab", 50257, "GPT-2's, whose vocabulary the script names")
         elif "vocab" not in self.spec["model"]:
-            what = f"the vocabulary of {shown(kind)} lies in its files"
+            what = f"the vocabulary of {shown(kind)} lies in its files" if kind else "the script names no tokenizer"
             raise InputError(f"{self.path}: lacks --vocab-size, and {what}; give --set model.vocab=…")
 
     def _windows(self) -> None:

@@ -30,6 +30,8 @@ _KEYWORDS = {"export", "local", "declare", "readonly"}
 _SHELLS = {"bash", "sh"}
 _FUNCTION = re.compile(r"(function\s+\w+\s*(\(\s*\))?|\w+\s*\(\s*\))\s*(\{.*)?", re.DOTALL)
 _REDIRECTION = re.compile(r"(?:\d*|&)(?:>>?|<{1,3})(?P<target>.*)", re.DOTALL)
+_PRINTED = "\0"
+"""Stands for what another program prints, until all variables are replaced."""
 _AFTER = {"|", "|&", "||", "&"}
 """Words behind which another command begins."""
 _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
@@ -167,8 +169,8 @@ class Shell:
     def _replaced(self, text: str, depth: int) -> str:
         if depth > DEEPEST:
             raise InputError(f"{self.path}: variables hold each other without end; write one of them out")
-        text = re.sub(r"\$\((?!\()[^()]*\)|`[^`]*`", "", text)
-        return _VARIABLE.sub(lambda found: self._value(found, depth), text)
+        text = re.sub(r"\$\((?!\()[^()]*\)|`[^`]*`", _PRINTED, text)
+        return _VARIABLE.sub(lambda found: self._value(found, depth), text).replace(_PRINTED, "")
 
     def _value(self, found: re.Match[str], depth: int) -> str:
         if found["sum"] is not None:
@@ -183,8 +185,10 @@ class Shell:
         return value
 
     def _sum(self, text: str, depth: int) -> str:
-        """Return a sum of whole numbers, nothing where it has none."""
-        bare = re.sub(r"(?<![\w$}])([A-Za-z_]\w*)", r"$\1", text)
+        """Return a sum of whole numbers, nothing where it has none or what a program prints is in it."""
+        if _PRINTED in text:
+            return ""
+        bare = re.sub(r"(?<![\w${}])([A-Za-z_]\w*)", r"$\1", text)
         try:
             return str(_number(ast.parse(self._replaced(bare, depth + 1).strip(), mode="eval").body))
         except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
