@@ -25,7 +25,7 @@ class Screenshot(NamedTuple):
     clicks: tuple[str, ...] = ()
 
 
-RUN = ("clustersim run superpod_h100_128 llama3_70b --html --out step",)
+RUN = ("clustersim run superpod_h100_128 llama3_70b --why --html --out step",)
 SLOW = (
     "clustersim run rail_optimized llama3_8b --nodes 4 --tp 2 --pp 2 --global-batch 128 "
     "--set 'faults=[{link: \"nic[13]\", rate: 3GB/s}]' --out slow --quiet",
@@ -37,7 +37,7 @@ SWEEP = (
     "clustersim explore sweep",
 )
 SCREENSHOTS = {
-    "report": Screenshot(RUN, "step/report.html", ("header", "#where .bars")),
+    "report": Screenshot(RUN, "step/report.html", ("header", "#answer"), 1200),
     "report-timeline": Screenshot(RUN, "step/report.html", ("#timeline",)),
     "report-kernels": Screenshot(RUN, "step/report.html", ("#kernels",), 1300),
     "report-links": Screenshot(SLOW, "slow/report.html", ("#network",)),

@@ -172,7 +172,7 @@ def test_the_files_of_a_page_are_read_by_people(name):
 
 def test_a_report_is_written_with_the_run_or_afterwards_and_is_the_same(tmp_path, call):
     run = ("run", "nvlink_h100_4", "gpt2_large", "--pp", "2", "--predictor", "roofline", "--out", "one", "--quiet")
-    assert call(*run, "--html")[0] == 0
+    assert call(*run, "--why", "--html")[0] == 0
     written = (tmp_path / "one/report.html").read_text()
     (tmp_path / "one/report.html").unlink()
     code, out, _err = call("report", "one")
@@ -182,6 +182,23 @@ def test_a_report_is_written_with_the_run_or_afterwards_and_is_the_same(tmp_path
     assert (tmp_path / "b.html").read_text() == written
     assert call(*run)[0] == 0
     assert not (tmp_path / "one/report.html").exists()
+
+
+def test_a_report_has_the_what_ifs_of_explain_where_they_are_asked_for(tmp_path, call):
+    run = ("run", "nvlink_h100_4", "gpt2_large", "--pp", "2", "--predictor", "roofline", "--out", "one", "--quiet")
+    page = tmp_path / "one/report.html"
+
+    def shown():
+        return json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)[1])["why"]
+
+    assert call(*run, "--html")[0] == 0
+    assert shown() is None
+    _code, out, _err = call("explain", "one", "--json")
+    assert call("report", "one", "--quiet")[0] == 0
+    found = json.loads(out)
+    assert shown() == {"bottlenecks": found["bottlenecks"], "what_ifs": found["what_ifs"]}
+    for one in found["what_ifs"]:
+        assert bool(one["flags"]) == bool(one["run"])
 
 
 def test_what_cannot_be_a_report_is_said_in_a_sentence(tmp_path, call):

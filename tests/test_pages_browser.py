@@ -6,11 +6,15 @@ from dataclasses import replace
 import pytest
 from browser import CONTRAST, SCHEMES, WIDTHS, browsing, needs_browser, opened
 
+from clustersim.cli.explain import Explained
+from clustersim.config.shipped import find
+from clustersim.explain.inputs import RunInputs
 from clustersim.pages.run import run_page
-from clustersim.simulation import simulate
+from clustersim.simulation import silent, simulate
 from clustersim.units import duration
 
 pytestmark = [pytest.mark.slow, needs_browser]
+KEYS = {"parallelism.pp": 4, "training.global_batch": 4096}
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u202e\u2066" + "x" * 10_000
 
 
@@ -22,15 +26,21 @@ def chromium():
 
 @pytest.fixture(scope="module")
 def result():
-    keys = {"parallelism.pp": 4, "training.global_batch": 4096}
-    return simulate("topologies/superpod_h100_128.yaml", "workloads/llama3_70b.yaml", keys)
+    return simulate("topologies/superpod_h100_128.yaml", "workloads/llama3_70b.yaml", KEYS)
 
 
 @pytest.fixture(scope="module")
-def report(result, tmp_path_factory):
+def why(result):
+    asked = RunInputs(find("topologies", "superpod_h100_128"), find("workloads", "llama3_70b"), KEYS)
+    return Explained.of(asked, silent, result).facts
+
+
+@pytest.fixture(scope="module")
+def report(result, why, tmp_path_factory):
     place = tmp_path_factory.mktemp("pages") / "report.html"
     manifest = {"inputs": {"topology": {"path": "topologies/superpod_h100_128.yaml", "sha256": "ab" * 32}}}
-    place.write_text(run_page(result, "clustersim run superpod_h100_128 llama3_70b --pp 4", manifest), encoding="utf-8")
+    command = "clustersim run superpod_h100_128 llama3_70b --pp 4"
+    place.write_text(run_page(result, command, manifest, why), encoding="utf-8")
     return place
 
 
@@ -44,7 +54,8 @@ def test_it_opens_quietly_fits_and_can_be_read(chromium, report, width, scheme):
         text = found.page.inner_text("main")
         for words in (
             "step time",
-            "where the step goes",
+            "where the step goes, and what would change it",
+            "where the step goes, rank by rank",
             "timeline",
             "memory",
             "cluster and links",
@@ -65,6 +76,46 @@ def test_the_numbers_are_those_of_the_run(chromium, report, result):
         assert f"{result.summary['tokens_per_s']:,.0f} tokens/s" in text
         assert f"MFU {100 * result.summary['mfu']:.1f} %" in text
         assert "clustersim run superpod_h100_128 llama3_70b --pp 4" in text
+
+
+def test_the_answer_is_seen_first(chromium, report, why):
+    """Where the step goes, the bottleneck link and the best what-ifs stand in the first window."""
+    with opened(chromium, report) as found:
+        rows = found.page.locator("#what-ifs tbody tr")
+        for i, one in enumerate(row for row in why["what_ifs"] if row["step_time_s"] is not None):
+            text = rows.nth(i).inner_text()
+            assert one["name"] in text and duration(one["step_time_s"]) in text
+            assert one["flags"] in " ".join(text.split()) and (one["flags"] or one["note"]) in " ".join(text.split())
+        first = why["bottlenecks"][0]
+        said = found.page.inner_text("#answer p:has-text('Bottleneck link')")
+        assert f"{first['link']} ({first['from']} to {first['to']})" in said
+        assert duration(first["step_time_s"]) in said
+        assert rows.first.bounding_box()["y"] < 900
+        assert found.page.locator("#answer .bars svg").bounding_box()["y"] < 900
+
+
+def test_a_page_without_what_ifs_says_how_to_have_them(chromium, result, tmp_path):
+    place = tmp_path / "report.html"
+    place.write_text(run_page(result, "clustersim run", {}), encoding="utf-8")
+    with opened(chromium, place) as found:
+        assert "clustersim report RESULT" in found.page.inner_text("#answer")
+        assert found.page.locator("#what-ifs").count() == 0
+
+
+def test_a_table_that_is_wider_than_the_window_says_so(chromium, report):
+    for width in WIDTHS:
+        with opened(chromium, report, width) as found:
+            for box in found.page.locator(".scrolled:visible").all():
+                wider = box.locator(".wide").evaluate("one => one.scrollWidth > one.clientWidth + 1")
+                assert box.locator(".hint").is_visible() == wider
+
+
+def test_a_rank_that_is_not_there_is_said(chromium, report):
+    with opened(chromium, report) as found:
+        found.page.fill("#rank", "5000")
+        assert "there is no rank 5000; this is rank 1023" in found.page.inner_text("#where .tools")
+        found.page.fill("#rank", "7")
+        assert "there is no" not in found.page.inner_text("#where .tools")
 
 
 def test_any_rank_can_be_asked(chromium, report, result):

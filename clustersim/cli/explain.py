@@ -62,9 +62,10 @@ class Explained:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """It as plain data, each what-if with its command."""
+        """It as plain data, each what-if with its flags and its command."""
         plain = self.found.facts()
         for one in plain["what_ifs"]:
+            one["flags"] = _flags(one["changes"])
             one["run"] = self._command(one["changes"]) if one["changes"] else None
         return plain
 

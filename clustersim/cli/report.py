@@ -21,10 +21,14 @@ def report(
     plugins: Plugins = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write the result of a run as one HTML file: where the step goes, timeline, memory, links, kernels.
+    """Write the result of a run as one HTML file: where the step goes, what would change it, timeline, memory, links, kernels.
 
-    The run is simulated once more from its manifest, which gives the same numbers. The page asks no other computer for anything.
+    The run is simulated once more from its manifest, which gives the same numbers, and then each what-if.
+    The page asks no other computer for anything.
     """
+    from clustersim.cli.explain import Explained
+    from clustersim.explain.inputs import of_result
+    from clustersim.files import keeping_inputs
     from clustersim.pages.run import run_page
     from clustersim.rerun import RunQuestion
     from clustersim.writing import check_output, save
@@ -33,10 +37,11 @@ def report(
     target = out or result / PAGE
     if out:
         check_output("--out", out, (".html", ".htm"), [path for path, _ in asked.inputs.values()])
-    with progressing(quiet) as progress:
+    with progressing(quiet) as progress, keeping_inputs():
         found = asked.again(progress)
+        why = Explained.of(of_result(asked), progress, found).facts
         progress("draw")
-        text = run_page(found, asked.command, asked.manifest)
+        text = run_page(found, asked.command, asked.manifest, why)
     save(target, text)
     if not quiet:
         typer.echo(f"written to {target} (open it in a browser)")

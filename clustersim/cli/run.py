@@ -66,7 +66,8 @@ def run(
         bool, typer.Option("--why", help="Say what its critical path is, and what would make the step shorter.")
     ] = False,
     html: Annotated[
-        bool, typer.Option("--html", help="Write report.html with the result: a page for a browser.")
+        bool,
+        typer.Option("--html", help="Write report.html with the result: a page for a browser; --why adds what-ifs."),
     ] = False,
     timeline: Annotated[
         Path | None, typer.Option(metavar="FILE.svg", help="Draw the timeline, also as .png or .pdf.")
@@ -122,11 +123,11 @@ def run(
         result = _simulated(simulation.Simulator(cluster), job, grown, **played, engine=engine, progress=progress)
         if cost or price is not None or costs:
             _add_costs(result, costs, price)
+        explained = _explained(result, topology, workload, options, progress) if why else None
         if target:
             progress("save")
-            pages = {"report.html": _page(result, target, asked)} if html else None
+            pages = {"report.html": _page(result, target, asked, explained)} if html else None
             target = _save(result, target, asked, force, pages)
-        explained = _explained(result, topology, workload, options, progress) if why else None
     if timeline:
         _draw(result, timeline)
     summary = result.summary | ({"why": explained.facts} if explained else {})
@@ -175,12 +176,12 @@ def _save(
     return save(target, *found, asked, force, pages)
 
 
-def _page(result: StepResult, target: Path, asked: Question) -> str:
+def _page(result: StepResult, target: Path, asked: Question, explained: Explained | None) -> str:
     from clustersim.pages.run import run_page
     from clustersim.rerun import RunQuestion
 
     manifest = asked.manifest()
-    return run_page(result, RunQuestion(target, manifest).command, manifest)
+    return run_page(result, RunQuestion(target, manifest).command, manifest, explained.facts if explained else None)
 
 
 def _draw(result: StepResult, path: Path) -> None:

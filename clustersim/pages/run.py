@@ -18,25 +18,33 @@ from clustersim.report.terminal import NAMES
 from clustersim.simulation import StepResult
 
 SCRIPTS = (
-    *("words.js", "common.js", "plot.js", "headline.js", "stacked.js", "breakdown.js", "spans.js"),
+    *("words.js", "common.js", "plot.js", "headline.js", "stacked.js", "breakdown.js", "what_ifs.js", "spans.js"),
     *("timeline_view.js", "timeline_paint.js", "step_timeline.js", "memory.js", "picture.js", "network.js"),
     *("kernels.js", "report.js"),
 )
 STYLES = ("base.css", "report.css")
 
 
-def run_page(result: StepResult, command: str, manifest: Mapping[str, Any]) -> str:
-    """Return the page. command: what asks for this result. manifest: of the result, for its inputs and versions."""
+def run_page(
+    result: StepResult, command: str, manifest: Mapping[str, Any], why: Mapping[str, Any] | None = None
+) -> str:
+    """Return the page. command: what asks for this result. manifest: of the result, for its inputs and versions.
+
+    why: what `clustersim explain --json` says of it; without it the page says which command adds its what-ifs.
+    """
     title = f"{result.summary['name']} on {result.summary['cluster']['name']}"
-    return page(title, SCRIPTS, STYLES, run_data(result, command, manifest))
+    return page(title, SCRIPTS, STYLES, run_data(result, command, manifest, why))
 
 
-def run_data(result: StepResult, command: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
+def run_data(
+    result: StepResult, command: str, manifest: Mapping[str, Any], why: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return what the page draws."""
     summary = result.summary
     return {
         "summary": {key: value for key, value in summary.items() if key != "trace"},
         "names": NAMES,
+        "why": why and {key: why[key] for key in ("bottlenecks", "what_ifs")},
         "published": nearest(result.topology, result.job),
         "ranks": _ranks(result),
         "timeline": timeline(result),

@@ -1,4 +1,4 @@
-// Where the step goes: the critical path, the mean of all ranks, and any rank, as bars and as figures.
+// Where the step goes on any rank beside the critical path and the mean, as bars and as figures.
 
 function classOf(rank) {
   let seen = 0;
@@ -18,18 +18,19 @@ function breakdown() {
   const picture = el("div", { class: "bars" }),
     figures = el("div", {});
   const input = el("input", { type: "number", min: 0, max: ranks - 1, value: all.first[worstClass()], id: "rank" });
+  const beyond = el("span", { role: "alert", class: "small" });
   function show() {
-    const rank = Math.max(0, Math.min(ranks - 1, Math.floor(Number(input.value) || 0))),
+    const asked = Math.floor(Number(input.value) || 0),
+      rank = Math.max(0, Math.min(ranks - 1, asked)),
       cell = classOf(rank),
       like = all.size[cell];
+    beyond.textContent = asked === rank ? "" : `there is no rank ${asked}; this is rank ${rank}`;
     const bars = [
       ["critical path", s.critical_path_s],
       ["mean of ranks", s.breakdown_s],
       [`rank ${rank}`, partsOf(cell)],
     ];
-    const names = Object.keys(DATA.names).filter((name) => bars.some(([, parts]) => (parts[name] || 0) > 1e-9 * step));
-    for (const [, parts] of bars)
-      for (const name of Object.keys(parts)) if (!names.includes(name) && parts[name] > 1e-9 * step) names.push(name);
+    const names = partNames(bars);
     picture.replaceChildren(stacked(bars, names, step));
     const cells = (parts, name) => (parts[name] === undefined ? ["", ""] : [seconds(parts[name]), percent(parts[name] / step)]);
     figures.replaceChildren(
@@ -72,7 +73,7 @@ function breakdown() {
     );
   return section(
     "where",
-    "Where the step goes",
+    "Where the step goes, rank by rank",
     el(
       "p",
       { class: "dim" },
@@ -81,14 +82,15 @@ function breakdown() {
     el(
       "div",
       { class: "tools" },
-      el("label", { for: "rank" }, "rank"),
+      el("label", { for: "rank" }, `rank, 0 to ${(ranks - 1).toLocaleString("en")}`),
       input,
+      beyond,
       choose("most bubble", worstClass()),
       choose("least bubble", worstClass(-1)),
     ),
     picture,
     figures,
-    pathParts(),
+    pathByRank(),
   );
   function worstClass(sign = 1) {
     const place = all.names.indexOf("bubble");
@@ -96,45 +98,32 @@ function breakdown() {
   }
 }
 
-function pathParts() {
-  const path = DATA.summary.critical_path,
-    step = DATA.summary.step_time_s;
-  if (!path) return null;
-  const share = (value) => [seconds(value), percent(value / step)];
-  const link = (one) =>
-    one.link
-      ? `${named(one.link)}, ${named(one.from)} to ${named(one.to)}${one.links > 1 ? `, and ${count(one.links - 1, "link")} like it` : ""}${one.slow ? " (slow)" : ""}`
-      : named(one.what);
-  return el(
-    "div",
-    { class: "columns" },
-    el(
-      "div",
-      {},
-      el("h3", {}, "The critical path by link"),
-      table(
-        ["what its bytes wait for", "seconds", "of the step"],
-        path.by_link.slice(0, 8).map((one) => [link(one), ...share(one.path_s)]),
-        [0],
-        { label: "Critical path by link", free: [0] },
-      ),
-    ),
-    el(
-      "div",
-      {},
-      el("h3", {}, "The critical path by rank"),
-      table(
-        ["rank", "pipeline rank", "seconds", "of the step"],
-        path.by_rank
-          .slice(0, 8)
-          .map((one) => [
-            `${one.rank}${one.ranks > 1 ? ` (one of ${one.ranks.toLocaleString("en")} alike)` : ""}`,
-            String(one.pipeline_rank),
-            ...share(one.path_s),
-          ]),
-        [0],
-        { label: "Critical path by rank" },
-      ),
-    ),
+// The two other cuts of the critical path: by the links that its bytes wait for, and by whose work it is.
+const ofStep = (value) => [seconds(value), percent(value / DATA.summary.step_time_s)];
+
+function pathByLink() {
+  return cutOfPath(
+    "The critical path by link",
+    ["what its bytes wait for", "seconds", "of the step"],
+    DATA.summary.critical_path.by_link.map((one) => [linkWords(one), ...ofStep(one.path_s)]),
   );
+}
+function pathByRank() {
+  return cutOfPath(
+    "The critical path by rank",
+    ["rank", "seconds", "of the step", "pipeline rank"],
+    DATA.summary.critical_path.by_rank.map((one) => [
+      `${one.rank}${one.ranks > 1 ? ` (one of ${one.ranks.toLocaleString("en")} alike)` : ""}`,
+      ...ofStep(one.path_s),
+      String(one.pipeline_rank),
+    ]),
+  );
+}
+function cutOfPath(title, head, rows) {
+  const most = 8;
+  return [
+    el("h3", {}, title),
+    table(head, rows.slice(0, most), [0], { label: title, free: [0] }),
+    rows.length > most ? el("p", { class: "dim small" }, `and ${count(rows.length - most, "smaller part")}`) : null,
+  ];
 }

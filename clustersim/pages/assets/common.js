@@ -181,12 +181,19 @@ function watch() {
   });
 }
 
+// What may be wider than the page scrolls sideways, and says so where it does.
+function scrolled(label, content) {
+  const hint = el("p", { class: "hint screen small", hidden: true }, "wider than this window: scroll it sideways \u2192");
+  const box = el("div", { class: "wide", tabindex: 0, role: "region", "aria-label": label }, content);
+  new ResizeObserver(() => (hint.hidden = box.scrollWidth <= box.clientWidth + 1)).observe(box);
+  return el("div", { class: "scrolled" }, hint, box);
+}
+
 function table(head, rows, texts = [0], labels = {}) {
   // cells are texts or elements; texts: columns that are words
   const side = (i) => (texts.includes(i) ? "text" : null);
-  return el(
-    "div",
-    { class: "wide", tabindex: 0, role: "region", "aria-label": labels.label || "table" },
+  return scrolled(
+    labels.label || "table",
     el(
       "table",
       {},

@@ -13,7 +13,8 @@ function headline() {
       "nav",
       { "aria-label": "Parts of this page" },
       [
-        ["where", "Where the step goes"],
+        ["answer", "What would change it"],
+        ["where", "Rank by rank"],
         ["timeline", "Timeline"],
         ["memory", "Memory"],
         ["network", "Cluster and links"],
@@ -24,7 +25,6 @@ function headline() {
     ),
     s.warnings.map((warning) => el("p", { class: "warning" }, el("strong", {}, "Warning: "), named(warning, 2000))),
     threeNumbers(s),
-    published(),
   ];
 }
 

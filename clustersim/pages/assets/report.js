@@ -68,7 +68,7 @@ patterns();
 document
   .getElementById("page")
   .append(
-    ...[headline(), breakdown(), stepTimeline(), memoryOverTime(), cluster(), kernels(), assumed(), again()]
+    ...[headline(), answer(), published(), breakdown(), stepTimeline(), memoryOverTime(), cluster(), kernels(), assumed(), again()]
       .flat()
       .filter(Boolean),
   );

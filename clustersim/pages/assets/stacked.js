@@ -13,9 +13,15 @@ const PART = (name) =>
     bubble: "bubble",
   })[name] || "other";
 
+// The parts that any of some bars has, in the order of the summary.
+function partNames(bars) {
+  const all = new Set([...Object.keys(DATA.names), ...bars.flatMap(([, parts]) => Object.keys(parts))]);
+  return [...all].filter((name) => bars.some(([, parts]) => (parts[name] || 0) > 1e-9 * DATA.summary.step_time_s));
+}
+
 // bars: [words, seconds by part, the whole that shares are of]; step: the seconds that are as wide as the picture.
-function stacked(bars, names, step) {
-  const wide = Math.max(320, Math.min(1200, document.getElementById("page").clientWidth || 1200)),
+function stacked(bars, names, step, room = document.getElementById("page").clientWidth) {
+  const wide = Math.max(320, Math.min(1200, room || 1200)),
     left = wide < 640 ? 0 : 120,
     high = wide < 640 ? 62 : 44;
   const picture = svg("svg", {
