@@ -139,6 +139,21 @@ def test_the_text_timeline_has_every_pass_where_it_runs():
     assert "F forward" in legend
 
 
+def test_the_text_timeline_shows_the_steady_state_once():
+    """Of 128 microbatches on four stages both ends are drawn, and between them one period with how many are like it."""
+    files = "topologies/nvlink_h100_4.yaml", "docs/examples/pipeline.yaml"
+    result = forecast(*files, {"predictor": "roofline", "training.global_batch": 128})
+    head, *rows, _ = timeline_text.lines(result.record, result.plan, [0, 1, 2, 3])
+    count = re.fullmatch(r"timeline, a column is .* ms; at \| (\d+) microbatches like those before are left out", head)
+    assert count
+    assert 100 < int(count[1]) < 128
+    assert {(len(row) - 8, row.index("|")) for row in rows} == {(timeline_text.COLUMNS + 1, rows[0].index("|"))}
+    assert rows[0][8:].startswith("FFFF")
+    assert rows[3][8:].startswith("..")
+    bubble = [row[8:].count(".") for row in rows]
+    assert max(bubble) - min(bubble) <= 4  # every stage waits as long for the first and the last microbatch
+
+
 def test_colours_end_where_the_user_wants_none(monkeypatch):
     monkeypatch.setattr(answer, "sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
     monkeypatch.setenv("TERM", "xterm")

@@ -1,4 +1,4 @@
-"""The timeline of a step as text: a row a pipeline rank, a column an equal part of the step."""
+"""The timeline of a step as text: a row a pipeline rank, a column an equal part of the step, whose steady state is folded."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from clustersim.arrays import Floats
 from clustersim.engine.compile import Plan
 from clustersim.engine.program import COMPUTE, UPDATE, Span
 from clustersim.engine.record import Record
+from clustersim.report.folded_time import FoldedTime, folded_time
 from clustersim.units import duration
 
 COLUMNS, ROWS = 72, 16
@@ -29,25 +30,31 @@ def lines(record: Record, plan: Plan, stage_of: Sequence[int]) -> list[str]:
     for span in record.spans:
         if span.rank in spans:
             spans[span.rank].append(span)
-    width = record.end / COLUMNS
+    fold = folded_time(record, len(stages))
+    width = (record.end - fold.left_out) / COLUMNS
     count = f", {len(shown)} of {len(stages)} pipeline ranks" if len(shown) < len(stages) else ""
+    alike = f"; at | {fold.periods * fold.microbatches:,} microbatches like those before are left out"
     name = max(len(str(stage)) for stage in shown.values())
     rows = sorted(shown.items(), key=lambda one: one[1])
     return [
-        f"timeline, a column is {duration(width)}{count}",
-        *(f"  pp {stage:>{name}}  {_row(spans[cell], width)}" for cell, stage in rows),
+        f"timeline, a column is {duration(width)}{count}{alike if fold.periods else ''}",
+        *(f"  pp {stage:>{name}}  {_row(spans[cell], width, fold)}" for cell, stage in rows),
         f"  {LEGEND}",
     ]
 
 
-def _row(spans: Sequence[Span], width: float) -> str:
+def _row(spans: Sequence[Span], width: float, fold: FoldedTime) -> str:
     spent = np.zeros((len(LETTERS), COLUMNS))
-    for span in spans:
+    starts = np.array([span.start for span in spans])
+    moved = (starts - fold.folded(starts)).tolist()
+    for span, shown, by in zip(spans, fold.shown(starts).tolist(), moved, strict=True):
         kind = _kind(span)
-        if kind and width:
-            _add(spent[kind], span.start / width, span.end / width)
+        if kind and width and shown:
+            _add(spent[kind], (span.start - by) / width, (span.end - by) / width)
     spent[0] = np.maximum(1.0 - spent[1:].sum(axis=0), 0.0)
-    return "".join(LETTERS[kind] for kind in spent.argmax(axis=0).tolist())
+    found = "".join(LETTERS[kind] for kind in spent.argmax(axis=0).tolist())
+    at = int(fold.cut / width) if fold.periods else COLUMNS
+    return f"{found[:at]}{'|' * bool(fold.periods)}{found[at:]}"
 
 
 def _kind(span: Span) -> int:
