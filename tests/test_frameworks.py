@@ -62,6 +62,12 @@ def test_gradients_go_by_the_precision_of_the_training():
     assert load("megatron-core").value("training.gradients", "bf16") == "fp32"
 
 
+def test_transformer_engine_takes_cudnns_attention_from_hopper_on():
+    for name in ("megatron-core", "nemo"):
+        found = {gpu: load(name).value("training.attention", "bf16", gpu) for gpu in ("ampere", "hopper", "blackwell")}
+        assert found == {"ampere": "flash", "hopper": "cudnn", "blackwell": "cudnn"}
+
+
 def test_recipes_name_columns_of_runs_and_keys_that_have_defaults():
     columns = {field.name for field in fields(Run)}
     found = [(one, recipe) for one in everything() for recipe in one.recipes]

@@ -128,7 +128,8 @@ class Framework(Spec):
     zero_with_pipeline: Default | None = None
     """The highest `parallelism.zero` that it runs with a pipeline; none: any."""
     defaults: dict[str, Default]
-    """By dotted key of a workload, each with its source; `training.gradients` by the precision of the training."""
+    """By dotted key of a workload, each with its source; `training.gradients` by the precision of the training, and where a
+    framework takes another on each, `training.attention` by the architecture of the GPU."""
     facts: dict[str, Default] = Field(default_factory=dict)
     """What no workload can say yet, in words."""
     host: HostTimes | None = None
@@ -143,11 +144,11 @@ class Framework(Spec):
         """The name that its releases share: the first word of its title."""
         return self.title.split()[0].strip(",")
 
-    def value(self, key: str, precision: str = "") -> Any:
-        """Return the default of a dotted key, None where there is none; a mapping is read at `precision`."""
+    def value(self, key: str, *of: str) -> Any:
+        """Return the default of a dotted key, None where there is none; a mapping is read `of` a precision or architecture."""
         found = self.defaults.get(key)
         value = None if found is None else found.value
-        return value.get(precision) if isinstance(value, dict) else value
+        return next((value[one] for one in of if one in value), None) if isinstance(value, dict) else value
 
     def recipe(self, job: object) -> JobRecipe | None:
         """Return the recipe of a job that has attributes such as layers and tp; None where no script is known."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
+from clustersim.errors import UnknownNameError
 from clustersim.frameworks import Framework, find
+from clustersim.hardware import gpus
 from clustersim.validate.models import ModelFamily, family, tied
 from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run
@@ -114,7 +117,7 @@ class _Draft:
     def _elsewhere(self, key: str, name: str) -> tuple[Any, str]:
         if self.recipe and key in self.recipe.values:
             return self.recipe.values[key], f"{self.framework.name}, {self.recipe.source}"
-        return self.framework.value(name, self.run.precision), self.framework.name
+        return self.framework.value(name, self.run.precision, self.architecture), self.framework.name
 
     def model(self, found: ModelFamily) -> None:
         """The shapes: of the row, and of the family of models that its name says."""
@@ -162,11 +165,18 @@ class _Draft:
         if self.framework.host is not None or self.framework.memory is not None:
             self.put("training.framework", self.framework.name)
 
+    @property
+    def architecture(self) -> str:
+        """Of the GPU; empty for one that is not shipped, which its cluster refuses."""
+        with suppress(UnknownNameError):
+            return gpus.load(self.run.gpu).architecture
+        return ""
+
     def attention(self) -> str | None:
         """Return the attention that a row says: of those that are fused, the framework's own."""
         if self.run.flash_attention is None:
             return None
-        own = self.framework.value("training.attention") or "flash"
+        own = self.framework.value("training.attention", self.architecture) or "flash"
         return "unfused" if not self.run.flash_attention else "flash" if own == "unfused" else own
 
     def wire(self) -> str | None:
