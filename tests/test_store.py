@@ -152,6 +152,18 @@ def test_a_sweep_goes_on_from_its_points(call):
     assert len(list(Path("results").iterdir())) == 2
 
 
+def test_an_axis_that_is_new_asks_for_nothing_new_at_the_value_it_had(call):
+    """The rows are those of a sweep from nothing; a key that was said before and no longer is likewise."""
+    assert call(*SWEEP, "--tp", "1,2", "-q")[0] == 0
+    more = [*SWEEP, "--tp", "1,2,4", "--recompute", "none,full", "--nodes", "1"]
+    again, fresh = (json.loads(call(*more, "--json", *out)[1]) for out in ([], ["--out", "fresh"]))
+    assert (again["points"], again["points_resumed"], fresh["points_resumed"]) == (6, 2, 0)
+    assert again["rows"] == fresh["rows"]
+    less = json.loads(call(*SWEEP, "--tp", "1,4", "--json")[1])
+    assert (less["points"], less["points_resumed"]) == (2, 2)
+    assert json.loads(call(*SWEEP, "--tp", "1", "--seq", "512", "--json")[1])["points_resumed"] == 0
+
+
 def test_damaged_lines_of_a_log_are_left_out_and_simulated_again(call):
     assert call(*SWEEP, "--tp", "1,2,4", "--out", "x", "-q")[0] == 0
     path = Path("x/points.jsonl")

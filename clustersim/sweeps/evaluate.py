@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -124,6 +125,16 @@ class SweepInputs:
         simulator.preparation.know(self.forecasts)
         return SweepCluster(simulator, rates(built, self.costs))
 
+    def resolved(self, point: Point) -> str | None:
+        """Return all that is asked at a point, which is the same however the point says it; None where it is illegal."""
+        if not isinstance(self.topology, Document):
+            return None
+        try:
+            asked = overridden(self.topology, parted(point)[0]).data, self.job(point).spec.model_dump(mode="json")
+        except InputError:
+            return None
+        return json.dumps(asked, sort_keys=True)
+
     def know(self, known: Known) -> None:
         """Take over what was forecast elsewhere, by GPU."""
         self.forecasts.update(known)
@@ -169,9 +180,14 @@ def learn(case: SweepInputs, points: Iterable[Point]) -> None:
         case.know(case.known())
 
 
+def named(point: Point) -> Row:
+    """Return what a point says, by column."""
+    return {COLUMNS.get(key, key): value for key, value in point.items()}
+
+
 def evaluate(case: SweepInputs, point: Point) -> Row:
     """Simulate one point. `status` is ok, illegal or does not fit; `reason` says why a point has no result."""
-    row: Row = {COLUMNS.get(key, key): value for key, value in point.items()}
+    row = named(point)
     try:
         with plugins.answering():
             cluster = case.cluster(point)

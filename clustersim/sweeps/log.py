@@ -14,7 +14,7 @@ from pathlib import Path
 from clustersim.errors import InputError
 from clustersim.report import store
 from clustersim.report.store import MANIFEST, Question
-from clustersim.sweeps.evaluate import Row
+from clustersim.sweeps.evaluate import Row, SweepInputs, named
 from clustersim.sweeps.space import Point
 from clustersim.sweeps.table import frame
 from clustersim.writing import LOCK, LockedError, clear, locked, settled, write
@@ -53,6 +53,25 @@ class SweepLog:
         self.points |= {name: points[name] for name in new}
         self.known |= new
         self.damaged += damaged
+
+    def found(self, case: SweepInputs, space: Sequence[Point]) -> dict[int, Row]:
+        """Return the rows of points that are known, by place in `space`; also of those that other keys have said before.
+
+        A key that is new, at the value that it had unsaid, asks for nothing new.
+        """
+        found = {i: self.known[name] for i, point in enumerate(space) if (name := key(point)) in self.known}
+        left = [i for i in range(len(space)) if i not in found]
+        said = {frozenset(space[i]) for i in left}
+        others: dict[str | None, Row] = {}
+        for name, row in self.known.items():
+            if row["status"] == "ok" and said - {
+                frozenset(self.points[name])
+            }:  # those of the same keys have other values
+                others[case.resolved(self.points[name])] = row
+        for i in left if others else ():
+            if (same := others.get(case.resolved(space[i]))) is not None:
+                found[i] = named(space[i]) | same
+        return found
 
     def append(self, point: Point, row: Row) -> None:
         """Add one row, so that a crash loses at most the row being written. Raises OSError."""

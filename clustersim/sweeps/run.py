@@ -116,10 +116,12 @@ def run(
                 for folder in merge:
                     kept.take(folder)
                 spent = runner.Spent()
-                rows = _rows(files, case, space, workers, kept, show, spent, command, ray)
+                kept.begin(space)
+                found = kept.found(case, space)
+                resumed = len(found)
+                rows = _rows(files, case, space, workers, kept, found, show, spent, command, ray)
             except OSError as error:
                 raise unwritable(target, error, ELSEWHERE) from error
-            resumed = sum(log.key(point) in kept.known for point in space)
             return Sweep(rows, target, resumed, kept.damaged, spent.seconds, space, spent.lost)
 
 
@@ -129,14 +131,13 @@ def _rows(
     space: Sequence[Point],
     workers: int,
     kept: log.SweepLog,
+    found: dict[int, Row],
     show: Show,
     spent: runner.Spent,
     command: log.Command,
     ray: str | None,
 ) -> list[Row]:
-    """Return the rows of all points, those of which the log has none simulated."""
-    kept.begin(space)
-    found = {index: kept.known[name] for index, point in enumerate(space) if (name := log.key(point)) in kept.known}
+    """Return the rows of all points, those that are not found simulated."""
     open_points = [index for index in range(len(space)) if index not in found]
     crew = partial(ray_cluster.rows, ray) if ray else None
     rows = runner.rows(files, case, [space[index] for index in open_points], workers, spent, crew)
