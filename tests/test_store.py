@@ -132,6 +132,8 @@ def test_default_names_fit_every_file_system():
         names.default(["share", Path("a.b.yaml")], {"p.tp": 4, "p.schedule": "1f1b"}, {})
         == "share-a.b-tp4-schedule-1f1b"
     )
+    faults = {"faults": [{"link": "nic[13]", "rate": "3GB/s"}]}
+    assert names.default([Path("a.yaml")], faults, {}) == "a-faults-_link_nic_13_rate_3GB_s_"
 
 
 def test_a_sweep_goes_on_from_its_points(call):

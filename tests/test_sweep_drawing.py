@@ -32,8 +32,9 @@ def test_bars_are_as_long_as_steps_and_the_fastest_is_first():
     assert [lengths[y] for y in sorted(lengths)] == pytest.approx([(WIDTH - LEFT - RIGHT) / 2, WIDTH - LEFT - RIGHT])
     texts = [one.text for one in tree.iter(f"{SVG}text")]
     assert texts.index("tp 2 · pp 1 · dp 2") < texts.index("tp 1 · pp 1 · dp 2") < texts.index("tp 4 · pp 1")
-    assert {"a < b", "small", "1.000 s", "1,000", "does not fit into memory", "tensor parallel"} <= set(texts)
-    assert "pipeline" not in texts
+    assert {"a < b", "small", "1.000 s", "1,000", "does not fit into memory", "tp: tensor parallel"} <= set(texts)
+    assert texts.count("tp") == texts.count("bubble") == 1  # in the parts that have room
+    assert "pp: pipeline" not in texts
     assert not any("tp 3" in text for text in texts)
 
 

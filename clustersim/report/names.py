@@ -10,7 +10,7 @@ from clustersim.files import digest
 
 STEM, ALL = 80, 160
 """Bytes of one part of a name, and of the whole."""
-_UNSAFE = re.compile(r"[^\w.+=-]")
+_UNSAFE = re.compile(r"[^\w.+=-]+")
 
 
 def default(parts: Sequence[str | Path], overrides: Mapping[str, object], flags: Mapping[str, bool]) -> str:

@@ -16,6 +16,8 @@ from clustersim.units import duration
 
 MOST = 24
 """Bars drawn at most, of those with a result and of those without together."""
+TIME = 62.0
+"""Pixels that the step time takes at the begin of a bar."""
 WIDTH, LEFT, RIGHT, TOP, ROW, BAR = 900.0, 170.0, 150.0, 76.0, 30.0, 20.0
 PARTS = {  # kind in a row: name and colour, of Okabe and Ito (2008), which colour-blind readers can tell apart
     "compute": ("compute", "#56b4e9"),
@@ -27,6 +29,8 @@ PARTS = {  # kind in a row: name and colour, of Okabe and Ito (2008), which colo
     "optimizer": ("optimizer", "#777777"),
     "bubble": ("bubble: waiting for other ranks", "#e3e3e3"),
 }
+LETTERS = {"pp": "#fff", "ep": "#fff"}
+"""Colours of letters on dark parts: a part that has room says what it is, so that black and white is enough."""
 
 
 def split(row: Row) -> str:
@@ -79,16 +83,19 @@ def _columns() -> list[str]:
 
 def _bar(row: Row, top: float, scale: float, label: str, first: bool) -> list[str]:
     """Return the bar of a row with its name before it, its step time in it and its tokens/s behind."""
-    weight, middle, left = 600 if first else 400, top + 15, LEFT
+    weight, middle, left, lettered = 600 if first else 400, top + 15, LEFT, list[str]()
     lines = [_text(LEFT - 10, middle, label, anchor="end", weight=weight)]
     for kind, (name, colour) in PARTS.items():
         width = row.get(f"{kind}_s", 0.0) * scale
         if width > 0.05:
             what = f"<title>{name}: {duration(row[f'{kind}_s'])}</title>"
-            lines.append(
-                f'<rect x="{left:.1f}" y="{top:g}" width="{width:.1f}" height="{BAR:g}" fill="{colour}">{what}</rect>'
-            )
+            place = f'x="{left:.1f}" y="{top:g}" width="{width:.1f}" height="{BAR:g}"'
+            lines.append(f'<rect {place} fill="{colour}" stroke="#fff">{what}</rect>')
+        if left > LEFT + TIME and width > 7 * len(kind) + 6:
+            fill = LETTERS.get(kind, "#222")
+            lettered.append(_text(left + width / 2, middle - 1, kind, size=11, anchor="middle", fill=fill))
         left += width
+    lines += lettered
     lines.append(_text(LEFT + 8, middle, duration(row["step_time_s"]), weight=weight))
     lines.append(_text(WIDTH - 16, middle, f"{row['tokens_per_s']:,.0f}", anchor="end", weight=weight))
     return lines
@@ -98,6 +105,7 @@ def _legend(kinds: Sequence[str], y: float) -> list[str]:
     x, lines = LEFT, []
     for kind in kinds:
         name, colour = PARTS[kind]
+        name = f"{kind}: {name}" if len(kind) == 2 else name
         lines.append(f'<rect x="{x:g}" y="{y - 10:g}" width="11" height="11" fill="{colour}"/>')
         lines.append(_text(x + 16, y, name, size=12))
         x += 34 + 6.3 * len(name)
