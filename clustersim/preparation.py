@@ -164,7 +164,10 @@ class Preparation:
         return self._peaks.once(self.structure(job), fullest)
 
     def short(self, job: Job) -> Iterator[tuple[int, Steady]]:
-        """Yield numbers of microbatches that may do for those of a job, the fewest first, and what repeats in between."""
+        """Yield numbers of microbatches that may do for those of a job, the fewest first, and what repeats in between.
+
+        More than half of them are not worth it: such a step may prove not to be steady.
+        """
         split = job.parallelism
         period = schedules.period(split.schedule, split.pp, split.vpp)
         if period is None or (self.runs_on(job) and self.ahead(job)):  # how late a host is depends on all passes before
@@ -173,7 +176,7 @@ class Preparation:
         many = 3 * settled + 2 * period + 2
         for least in (settled + 2 * period, many, 2 * many):
             further = (job.microbatches - least) // period
-            if further < 1:
+            if further < 1 or 2 * least > job.microbatches:
                 return
             yield job.microbatches - further * period, Steady(period, further)
 

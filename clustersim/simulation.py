@@ -40,7 +40,7 @@ PLACED = 1024
 """Jobs whose placement is kept: a sweep asks for each twice."""
 TRIED = 12
 """Ways to use more GPUs whose memory is looked at, the best first."""
-PAYS = 2
+PAYS = 4
 """A step so many times shorter is worth it to play tasks that meet: it may prove not to be steady."""
 UNSTEADY = 512
 """So many steps that are not steady are remembered."""
