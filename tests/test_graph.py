@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from clustersim.config.yaml import Document
 from clustersim.convert.hugging_face import Config
+from clustersim.convert.hugging_face_workload import converted
 from clustersim.errors import InputError
 from clustersim.hardware import gpus
 from clustersim.parallel.load import build
@@ -244,6 +245,47 @@ def test_blocks_and_operators_price_the_same_model_alike(training):
     )
     assert told["softmax"] == pytest.approx(called["softmax"], rel=1e-3)
     assert 0.94 < told["vector"] / called["vector"] < 1
+
+
+SMALL = {
+    "opt": {
+        "hidden_size": 768,
+        "ffn_dim": 3072,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 12,
+        "vocab_size": 50272,
+        "max_position_embeddings": 1024,
+        "word_embed_proj_dim": 768,
+    },
+    "bert": {
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 12,
+        "vocab_size": 30522,
+        "max_position_embeddings": 1024,
+        "architectures": ["BertForMaskedLM"],
+    },
+}
+
+
+@pytest.mark.parametrize("kind", SMALL)
+@pytest.mark.parametrize("training", [False, True])
+def test_blocks_made_of_a_config_multiply_and_normalize_what_its_operators_do(kind, training):
+    """The same FLOP and parameters (BERT's operators also its types of tokens); only queries, keys and values are one product."""
+    read = config(kind, **SMALL[kind])
+    model = {**converted(read.path, read.keys)["model"], "vocab_multiple": 1, "dropout": training}
+    run = {"global_batch": 4, "micro_batch": 4, "seq": 512, "precision": "fp32", "kernels": "eager"}
+    spec = {"name": kind, "model": model, "training": {**run, "attention": "unfused"}}
+    called = models.build(read, 4, 512, "fp32", training)
+    told = job.graph(build(Document(f"{kind}.yaml", spec, {}), job.ALONE), training)
+    assert told.flop == pytest.approx(called.flop, rel=1e-3)
+    assert told.parameters == pytest.approx(called.parameters, rel=1e-4)
+    ours, theirs = moved(told), moved(called)
+    assert {kind: ours[kind] for kind in ("bmm", "layernorm", "softmax")} == pytest.approx(
+        {kind: theirs[kind] for kind in ("bmm", "layernorm", "softmax")}, rel=2e-3
+    )
+    assert 0.75 < ours["vector"] / theirs["vector"] < 1.02
 
 
 def moved(graph):

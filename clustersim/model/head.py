@@ -120,17 +120,21 @@ def fused_loss(shard: ShardedModel) -> Operator:
 
 
 def eager_loss(shard: ShardedModel) -> Operator:
-    """Return PyTorch's cross-entropy on shifted logits: copy, log-softmax; backward fill, log-softmax, fill and copy.
+    """Return PyTorch's cross-entropy: copy, log-softmax; backward fill, log-softmax, fill and copy.
 
-    It keeps the fp32 log-softmax; narrow and shifted logits are alive beside it, and backward the gradients of the loss by
+    The copy shifts the logits of a decoder by a token; encoders and T5, whose labels lie as its outputs, copy narrow ones alone.
+    It keeps the fp32 log-softmax; narrow and copied logits are alive beside it, and backward the gradients of the loss by
     log-softmax and logits.
     """
-    shape = (shard.tokens, shard.vocab)
+    shape, z = (shard.tokens, shard.vocab), shard.size
     small = shard.exchange("all_reduce", shard.tokens, 1, 4.0)
+    shifts = shard.model.causal and not shard.model.encoder_layers
+    name, filled = ("shift", z) if shifts else ("cast", 0.0)
+    copies = shifts or z < 4
     return _loss(
         shard,
         (
-            copy(shard, "shift", *shape, shard.size + 4),
+            *((copy(shard, name, *shape, z + 4),) if copies else ()),
             *small,
             *small,
             vector("softmax", "log_softmax", "fp32", *shape, 5.0, 8.0),
@@ -139,8 +143,8 @@ def eager_loss(shard: ShardedModel) -> Operator:
         (
             copy(shard, "fill", *shape, 4.0, "fp32"),
             vector("softmax", "log_softmax_backward", "fp32", *shape, 5.0, 12.0),
-            copy(shard, "shift_backward", *shape, 4.0 + 2 * shard.size),
+            *((copy(shard, f"{name}_backward", *shape, 4.0 + z + filled),) if copies else ()),
         ),
         kept=4.0,
-        alive=(4.0 + shard.size, 8.0),
+        alive=(z + (4.0 if copies else 0.0), 8.0),
     )
