@@ -109,7 +109,7 @@ def test_links_are_as_the_summary_has_them(result, data):
         assert max(tier["use"]) >= round(one["utilization"], 4)
         if one["link"] in by_name:
             assert by_name[one["link"]]["limits"] == pytest.approx(one["limiting_s"], abs=1e-6)
-    assert {end.partition("[")[0] for end, *_ in data["network"]["picture"]["ends"]} == {"node", "leaf", "spine"}
+    assert {end["name"].partition("[")[0] for end in data["network"]["picture"]["ends"]} == {"node", "leaf", "spine"}
 
 
 def test_faults_are_marked(tmp_path):
@@ -121,13 +121,46 @@ def test_faults_are_marked(tmp_path):
     )
     found = network(simulate(place, "workloads/gpt2_large.yaml", {"predictor": "roofline"}))
     assert found["slow_gpus"] == [5]
-    assert {name: ill for name, _, *ill in found["picture"]["ends"] if ill} == {
-        "node[0]": ["slow"],
-        "node[7]": ["dead"],
+    assert {end["name"]: end["ill"] for end in found["picture"]["ends"] if end["ill"]} == {
+        "node[0]": "slow",
+        "node[7]": "dead",
     }
     [tier] = [one for one in found["tiers"] if one["name"] == "leaf-up"]
     assert tier["ill"] == [3]
     assert any(cable["ill"] for cable in found["picture"]["cables"])
+
+
+def test_a_large_cluster_is_drawn_with_what_is_alike_as_one():
+    """Nodes on the same leaves are one; every link between a node and a leaf stands for itself in a count."""
+    result = simulate("topologies/superpod_h100_128.yaml", "workloads/llama3_70b.yaml", {"predictor": "roofline"})
+    drawn = network(result)["picture"]
+    kinds = {kind: [end for end in drawn["ends"] if end["name"].startswith(kind)] for kind in ("node", "leaf", "spine")}
+    assert [end["many"] for end in kinds["node"]] == [32] * 4
+    assert len(kinds["leaf"]) == 32 and sum(end["many"] for end in kinds["leaf"]) == 32
+    of_nodes = [one for one in drawn["cables"] if drawn["ends"][min(one["a"], one["b"])]["level"] == 0]
+    assert sum(one["links"] for one in of_nodes) == 2 * 1024
+    longest = max(one["limiting_s"] for one in result.summary["busiest_links"])
+    assert max(one["limits"] for one in drawn["cables"]) == pytest.approx(longest, abs=1e-6)
+
+
+def test_the_largest_cluster_is_drawn_by_kind_and_its_faults_stand_alone():
+    keys = {"predictor": "roofline", "faults": [{"link": "nic[137]", "rate": "6GB/s"}, {"gpu": 4000, "slowdown": 1.2}]}
+    drawn = network(simulate("topologies/fattree_3840.yaml", "workloads/gpt3.yaml", keys))["picture"]
+    ends = {end["name"]: end for end in drawn["ends"]}
+    counts = {"node": 3838, "node[17]": 1, "node[500]": 1, "leaf": 959, "leaf[1]": 1, "spine": 30, "core": 1}
+    assert {name: end["many"] for name, end in ends.items()} == counts
+    assert ends["node[500]"]["ill"] == "slow"
+    [bad] = [one for one in drawn["cables"] if one["ill"]]
+    assert {drawn["ends"][bad[end]]["name"] for end in "ab"} == {"node[17]", "leaf[1]"}
+    assert bad["limits"] == max(one["limits"] for one in drawn["cables"]) > 0
+    assert sum(one["links"] for one in drawn["cables"]) == 2 * (30720 + 960 + 30)
+
+
+def test_the_slower_links_of_an_older_type_of_node_are_no_fault():
+    keys = {"predictor": "roofline", "parallelism.tp": 8, "parallelism.pp": 4}
+    found = network(simulate("topologies/mixed_h100_b200_64.yaml", "workloads/llama3_70b.yaml", keys))
+    assert not any(tier["ill"] for tier in found["tiers"])
+    assert not any(end["ill"] for end in found["picture"]["ends"])
 
 
 def test_the_nearest_published_run_of_a_published_setup_is_that_run(result):

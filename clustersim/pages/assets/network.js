@@ -14,7 +14,10 @@ function cluster() {
     el(
       "p",
       { class: "dim" },
-      "How full each link is over the step (bytes ÷ capacity ÷ step time), and for how many seconds of the critical path it sets the rate. A busy link off the critical path slows nothing.",
+      "How full each link is over the step (bytes ÷ capacity ÷ step time), and for how many seconds of the critical path it sets the rate. A busy link off the critical path slows nothing." +
+        (n.picture && n.picture.ends.some((end) => end.many > 1)
+          ? " What is alike is drawn once, with a count; what is slow or dead stands alone."
+          : ""),
     ),
     n.faults.length
       ? el(
@@ -26,9 +29,9 @@ function cluster() {
         )
       : null,
     n.picture ? picture(n.picture, most) : null,
+    legendOfLinks(most),
     el("h3", {}, "Every link, by tier"),
     n.tiers.map((tier) => strip(tier, most)),
-    legendOfLinks(most),
     el("h3", {}, "The links that matter most"),
     table(
       ["link", "from", "to", "capacity", "carried", "load", "sets the rate of the critical path"],
