@@ -88,7 +88,9 @@ def test_other_sweeps_are_not_merged(whole, tmp_path, capsys):
         == 0
     )
     assert sweep(*AXES, "--merge", str(tmp_path / "y"), "--out", str(tmp_path / "z")) == 2
-    assert "is no sweep of the same inputs, fixed options and version" in capsys.readouterr().err
+    assert "is a result of other inputs, fixed options or another version; give folders" in capsys.readouterr().err
+    assert sweep(*AXES, "--merge", str(tmp_path / "none"), "--out", str(tmp_path / "z")) == 2
+    assert "none: is no folder of a sweep; give folders of this very sweep" in capsys.readouterr().err
 
 
 @pytest.mark.slow

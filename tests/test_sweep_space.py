@@ -166,6 +166,35 @@ def test_a_file_of_axes_says_what_options_say(tmp_path):
         asked({"tp": "4"}, {}, file)
 
 
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("tp: {a: 1}\n", "axes.yaml:1:5: tp takes a value, or a list of values, such as [1, 2]"),
+        ("seq: 1024\ntq: [1, 2]\n", "axes.yaml:2:1: unknown key 'tq'; "),
+        (
+            "micro_bach: 2\n",
+            "axes.yaml:1:1: unknown key 'micro_bach'; did you mean 'micro_batch'? known: clocks, cluster, cp",
+        ),
+        ("tp: [1, 2]\nparallelism: {tp: 4}\n", "axes.yaml:2:15: parallelism.tp is given twice, under two names; keep"),
+        ("tp: []\n", "parallelism.tp: no value; write a list of at least one"),
+        ("tp: [auto, 2]\n", "parallelism.tp: auto is all legal values already; give it alone"),
+    ],
+)
+def test_a_file_of_axes_that_cannot_be_is_one_sentence(tmp_path, text, sentence):
+    (tmp_path / "axes.yaml").write_text(text)
+    with pytest.raises(InputError) as error:
+        asked({}, {}, tmp_path / "axes.yaml")
+    assert sentence in str(error.value)
+
+
+def test_a_file_of_axes_takes_the_names_of_options_and_of_megatron(tmp_path):
+    (tmp_path / "axes.yaml").write_text("global-batch: [8, 16]\nseq_length: [128, 256]\n")
+    assert dict(asked({}, {}, tmp_path / "axes.yaml").axes) == {
+        "training.global_batch": [8, 16],
+        "seq_length": [128, 256],
+    }
+
+
 def test_ranges_multiply():
     assert numbers("nodes", "64..4096x2") == [64, 128, 256, 512, 1024, 2048, 4096]
     assert numbers("nodes", "3..30x3,5") == [3, 9, 27, 5]

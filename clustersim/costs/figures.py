@@ -11,12 +11,20 @@ from pydantic import BeforeValidator, Field
 from clustersim.config.fields import Bandwidth, Count, Spec, validate
 from clustersim.config.overrides import Overridden
 from clustersim.config.yaml import Document, own, read
+from clustersim.errors import shown
+
+
+def _alone(value: object) -> object:
+    if isinstance(value, str):
+        raise ValueError(f"{shown(value)} must be a number alone, in the unit of the default")
+    return value
+
 
 DEFAULTS = Path(__file__).with_name("defaults.yaml")
-Money = Annotated[float, Field(strict=False, gt=0, le=1e12)]
+Money = Annotated[float, Field(strict=False, gt=0, le=1e12), BeforeValidator(_alone)]
 Date = Annotated[str, BeforeValidator(str)]
-_Part = Annotated[float, Field(strict=False, gt=0, le=1)]
-_Share = Annotated[float, Field(strict=False, ge=0, lt=1)]
+_Part = Annotated[float, Field(strict=False, gt=0, le=1), BeforeValidator(_alone)]
+_Share = Annotated[float, Field(strict=False, ge=0, lt=1), BeforeValidator(_alone)]
 
 
 class UnitPrice(Spec):
@@ -28,7 +36,7 @@ class UnitPrice(Spec):
     """The least that someone asks."""
     high: Money | None = None
     """The most."""
-    power: Annotated[float, Field(strict=False, ge=0, le=1e6)] = 0.0
+    power: Annotated[float, Field(strict=False, ge=0, le=1e6), BeforeValidator(_alone)] = 0.0
     """W a Gb/s, of switches and optics."""
     date: Date = "given"
     """When it held."""
@@ -67,7 +75,7 @@ class _Figure(Spec):
 class PositiveFigure(_Figure):
     """A number above zero with its source."""
 
-    value: Annotated[float, Field(strict=False, gt=0, le=1e6)]
+    value: Annotated[float, Field(strict=False, gt=0, le=1e6), BeforeValidator(_alone)]
     """The number."""
 
 
@@ -81,7 +89,7 @@ class PartFigure(_Figure):
 class OverheadFigure(_Figure):
     """A factor of one or more with its source."""
 
-    value: Annotated[float, Field(strict=False, ge=1, le=10)]
+    value: Annotated[float, Field(strict=False, ge=1, le=10), BeforeValidator(_alone)]
     """The factor."""
 
 
@@ -168,13 +176,13 @@ def _gpus() -> list[str]:
 
 
 def merged(base: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Return the defaults with the given keys in their place; a bare number stands for the figure's value or price."""
+    """Return the defaults with the given keys in their place; a bare one stands for the figure's value or price."""
     result = dict(base)
     for key, value in given.items():
         old = result.get(key)
         if isinstance(old, dict) and isinstance(value, dict):
             result[key] = merged(old, value)
-        elif isinstance(old, dict) and isinstance(value, int | float):
+        elif isinstance(old, dict) and isinstance(value, int | float | str):
             result[key] = {("value" if "value" in old else "price"): value}
         else:
             result[key] = value

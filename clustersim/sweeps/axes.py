@@ -7,13 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from clustersim.config.options import Option
-from clustersim.config.yaml import read
-from clustersim.errors import InputError
+from clustersim.config.overrides import of_topology
+from clustersim.config.workload import Workload
+from clustersim.config.yaml import KEY, Loc, read
+from clustersim.convert.megatron import find
+from clustersim.errors import InputError, suggest
 from clustersim.parallel.options import RUN_OPTIONS
 from clustersim.sweeps.legal import AUTO
 from clustersim.sweeps.space import SweepSpace, degrees, listed, numbers, words
 
 _NAMED = {option.name: option for option in RUN_OPTIONS} | {option.key: option for option in RUN_OPTIONS}
+
+_KNOWN = sorted({*(option.name for option in RUN_OPTIONS), *Workload.model_fields, "cluster", "fabric"})
+"""What may stand at the top of a file of axes, aliases aside."""
 
 
 def space(changes: Mapping[str, str | None], settings: Mapping[str, str], file: Path | None = None) -> SweepSpace:
@@ -57,23 +63,41 @@ def _parts(key: str, text: str) -> list[object]:
 def _written(file: Path) -> dict[str, Any]:
     """Return the values of a file by dotted key: `tp: [1, 2]`, `nodes: 64..4096x2`, `training.recompute: auto`."""
     flat: dict[str, Any] = {}
+    document = read(file)
 
-    def add(prefix: str, data: Mapping[str, Any]) -> None:
+    def add(at: Loc, data: Mapping[str, Any]) -> None:
         for name, value in data.items():
-            whole = f"{prefix}{name}"
-            if isinstance(value, Mapping):
-                add(f"{whole}.", value)
+            here = (*at, name)
+            whole = ".".join(map(str, here))
+            option = _NAMED.get(whole.replace("-", "_"))
+            key = option.key if option else whole
+            if not (at or key in _NAMED or _known(key)):
+                raise document.error((*here, KEY), f"unknown key {name!r}; {suggest(whole, _KNOWN)}")
+            if isinstance(value, Mapping) and key not in _NAMED:
+                add(here, value)
+            elif isinstance(value, Mapping):
+                raise document.error(here, f"{whole} takes a value, or a list of values, such as [1, 2]")
+            elif key in flat:
+                raise document.error((*here, KEY), f"{whole} is given twice, under two names; keep one of them")
             else:
-                flat[_NAMED[whole].key if whole in _NAMED else whole] = value
+                flat[key] = value
 
-    add("", read(file).data)
+    add((), document.data)
     return flat
+
+
+def _known(key: str) -> bool:
+    """Return whether a key at the top of a file begins one of a topology or a workload, by Megatron's name too."""
+    first = key.partition(".")[0]
+    return of_topology(key) or first in Workload.model_fields or find(key.replace("-", "_")) is not None
 
 
 def _several(key: str, value: object) -> list[object]:
     if isinstance(value, list):
         if not value:
             raise InputError(f"{key}: no value; write a list of at least one")
+        if AUTO in value and len(value) > 1 and key != "parallelism.dp":
+            raise InputError(f"{key}: auto is all legal values already; give it alone")
         return _unique(value)
     option = _NAMED.get(key)
     return _values(option, value) if option and isinstance(value, str) else [value]

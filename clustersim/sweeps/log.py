@@ -45,8 +45,10 @@ class SweepLog:
 
     def take(self, folder: Path) -> None:
         """Take over the rows of another folder of the same inputs and options. Raises InputError when it is none, and OSError."""
-        if store.question(folder) != self.asked.digest:
-            what = "is no sweep of the same inputs, fixed options and version"
+        if (theirs := store.question(folder)) != self.asked.digest:
+            what = (
+                "is a result of other inputs, fixed options or another version" if theirs else "is no folder of a sweep"
+            )
             raise InputError(f"--merge {folder}: {what}; give folders of this very sweep, such as those of its shards")
         points, known, damaged = read(folder)
         new = {name: row for name, row in known.items() if name not in self.known}
