@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from heapq import heappush
 from itertools import count
 from operator import itemgetter
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 import simpy
@@ -250,8 +250,12 @@ class Transfers:
 
     def _at(self, run: Running, time: float, call: Callable[[Running], None]) -> None:
         run.version += 1
-        version = run.version
-        _at(self.env, max(time, self.env.now), lambda: call(run) if run.version == version else None)
+        _at(self.env, time, self._called, (run, run.version, call))
+
+    def _called(self, timer: Timer) -> None:
+        run, version, call = timer.what
+        if run.version == version:
+            call(run)
 
     def _landed(self, run: Running) -> None:
         """End a flow, when what is computed beside it is over too."""
@@ -285,24 +289,21 @@ class Transfers:
         """Solve once, after all that happens at this time."""
         if not self.dirty:
             self.dirty = True
-            event = simpy.Event(self.env)
-            event._ok, event._value = True, None
-            event.callbacks.append(lambda _: self._solve())
-            self.env.schedule(event, priority=_LAST)  # type: ignore[arg-type]
+            _at(self.env, self.env._now, self._solve, priority=_LAST)
 
-    def _solve(self) -> None:
+    def _solve(self, _: simpy.Event) -> None:
         """Bring the rates up to date, and set the one timer of all moving flows to the first that lands."""
         self.dirty = False
         first = self.flows.solve(self.env.now)
         self.armed += 1
         if self.moving:
-            version = self.armed
-            _at(self.env, max(first, self.env.now), lambda: self._due(first) if self.armed == version else None)
+            _at(self.env, first, self._due, (self.armed, first))
 
-    def _due(self, time: float) -> None:
-        slots = self.flows.due(time)
-        if not slots:
+    def _due(self, timer: Timer) -> None:
+        armed, time = timer.what
+        if self.armed != armed:
             return
+        slots = self.flows.due(time)
         late = {slot for slot in slots if not self.flows.on_time(slot)}
         landed = sorted([(*self.moving.pop(slot), slot) for slot in slots], key=itemgetter(0))  # as they began
         self.flows.remove(*slots)
@@ -312,8 +313,10 @@ class Transfers:
             self._landed(run)
 
 
-def _at(env: simpy.Environment, time: float, call: Callable[[], None]) -> None:
-    heappush(env._queue, (time, NORMAL, next(env._eid), Timer([lambda _: call()])))
+def _at(
+    env: simpy.Environment, time: float, call: Callable[[Any], None], what: object = None, priority: int = NORMAL
+) -> None:
+    heappush(env._queue, (max(time, env._now), cast("Any", priority), next(env._eid), Timer([call], what)))
 
 
 class Fabric:
@@ -330,7 +333,7 @@ class Fabric:
         """Start `activity` now; call `done` at its end with the ends of its half segments (None: as if idle)."""
         env, asked = self.env, activity.asked
         if not len(asked.links):
-            _at(env, env.now + activity.idle, lambda: done(None))
+            _at(env, env.now + activity.idle, lambda _: done(None))
             return
         holder = Holder(next(self.started), asked, env._now + activity.idle)
         run = self.running[holder] = Running([self._over], activity, env._now, holder, self._landed, done)

@@ -222,6 +222,13 @@ class Flows:
         limits, used, _, _, full = self.by_link
         bounds = self.by_slot.bound
         on, few, rates = self.on, self.few, dict[int, float]()
+        if len(slots) == 1:  # half of all solutions: one begins before it meets another, or goes on behind it
+            [slot] = slots
+            rates[slot] = rate = min([bounds[slot], *[limits[link] / weight for link, weight in few[slot]]])
+            for link, weight in few[slot]:
+                used[link] = taken = weight * rate
+                full[link] = taken > _NEARLY * limits[link]
+            return rates
         room = {link: limits[link] for slot in slots for link, _ in few[slot]}
         left = {slot: bounds[slot] for slot in slots}
         while left:
