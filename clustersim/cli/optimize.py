@@ -107,6 +107,7 @@ def _fields(found: SearchResult, topology: Path, workload: Path, asked: SweepSpa
 
 def _lines(found: SearchResult, topology: Path, workload: Path, asked: SweepSpace) -> list[str]:
     from clustersim.optimization.why import why
+    from clustersim.report.terminal import folded
 
     rows, points = [one.row for one in found.best], [one.point for one in found.best]
     lines = [
@@ -115,7 +116,8 @@ def _lines(found: SearchResult, topology: Path, workload: Path, asked: SweepSpac
     ]
     if len(rows) > 1:
         lines += ["why it is the best:"]
-        lines += [f"  {place}. {why(rows[0], row, found.goal)}" for place, row in enumerate(rows[1:], 2)] + [""]
+        said = (f"{place}. {why(rows[0], row, found.goal)}" for place, row in enumerate(rows[1:], 2))
+        lines += [*(line for one in said for line in folded(one, "  ", "   ")), ""]
     counts = (
         f"{found.simulated:,} of {found.points:,} points were simulated; {found.bounded:,} are worse by a lower bound"
     )

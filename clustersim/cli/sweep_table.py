@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clustersim import plugins
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from clustersim.sweeps.run import Sweep
     from clustersim.sweeps.space import Point, SweepSpace
 
-SHOWN, WIDTH = 20, 100
+SHOWN = 20
 REASONS = 5
 """Kinds of reasons that the text names."""
 DOUBTFUL = "! within 3 % of the GPU's memory, or above it by less: too close to tell whether it fits"
@@ -173,9 +172,11 @@ def _doubtful(row: Row) -> bool:
 
 def best_lines(words: Sequence[str]) -> list[str]:
     """Return a command in lines that a shell reads as one, no word cut and no option without its value."""
+    from clustersim.report.terminal import columns
+
     lines = [f"  {shlex.join(words[:4])}"]
     for option in zip(words[4::2], words[5::2], strict=True):
-        if len(lines[-1]) + len(text := f" {shlex.join(option)}") > WIDTH - 2:
+        if len(lines[-1]) + len(text := f" {shlex.join(option)}") > columns() - 2:
             lines[-1] += " \\"
             lines.append("   ")
         lines[-1] += text
@@ -188,10 +189,12 @@ def _points(count: int) -> str:
 
 def _reason(status: str, count: int, why: str) -> str:
     """Return one kind of reason with its count, in lines that a terminal shows whole."""
+    from clustersim.report.terminal import folded
+
     one = {"does not fit": "does not fit", "illegal": "is illegal", "failed": "failed"}[status]
     several = {"does not fit": "do not fit", "illegal": "are illegal", "failed": "failed"}[status]
     such = f"1 {one}: " if count == 1 else f"{count} {several}, such as: "
-    return fill(such + why, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+    return "\n".join(folded(such + why, "  "))
 
 
 def _placeless(reason: str, workload: Path) -> str:
