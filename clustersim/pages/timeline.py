@@ -16,6 +16,7 @@ from clustersim.report.critical_path import critical_path
 from clustersim.report.folded_time import NOT_FOLDED, FoldedTime, folded_time
 from clustersim.report.inside import inside
 from clustersim.report.result import ranks_per_stage
+from clustersim.report.timeline import band
 from clustersim.simulation import StepResult
 
 MOST_SPANS, MOST_PARTS = 40_000, 60_000
@@ -43,7 +44,7 @@ def timeline(result: StepResult) -> dict[str, Any]:
     """Return the timeline: times are whole nanoseconds, columns have a value a span, ordered by row, stream and begin.
 
     `start` is what begins after the one before it on its stream began; `parts` is an index into the passes of different
-    content, whose own times count from their begin.
+    content, whose own times count from their begin; `bands` from where to where a kind of pass reaches.
     """
     record, plan = result.record, result.plan
     fold = folded_time(record, result.job.parallelism.pp)
@@ -64,6 +65,7 @@ def timeline(result: StepResult) -> dict[str, Any]:
         "left_out": len(plan.programs) - len(order),
         "streams": streams.list(),
         "kinds": kinds.list(),
+        "bands": [band(kind) for kind in kinds.list()],
         "lanes": lanes,
         **columns,
         "passes": passes.found,

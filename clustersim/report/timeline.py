@@ -57,6 +57,11 @@ _UPPER = 0.0, 0.65
 _LEGEND = 22.0
 
 
+def band(letter: str) -> tuple[float, float]:
+    """Return from where to where a pass reaches, as shares of the height from above; letter: as schedules write it."""
+    return BANDS.get(PASSES.get(letter, "optimizer"), _UPPER)
+
+
 class Bar(NamedTuple):
     """From `start` to `end` seconds, something of the kind `kind`."""
 

@@ -25,7 +25,7 @@ function picture(p, most) {
     art.append(drawnEnd(end, places[i], room));
   });
   if (!ring) levels.forEach((own, level) => art.append(levelName(p, own, high - 26 - level * 120)));
-  return el("div", { class: "picture" }, art);
+  return scrolled("The cluster, drawn", el("div", { class: "picture" }, art));
 }
 
 function placesInRows(levels, high) {

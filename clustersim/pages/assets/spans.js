@@ -19,6 +19,7 @@ function decoded() {
       rows[row].push({
         stream: t.streams[stream],
         kind: t.kinds[t.kind[i]],
+        band: t.bands[t.kind[i]],
         stage: t.stage[i],
         microbatch: t.microbatch[i],
         start,

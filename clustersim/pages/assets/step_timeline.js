@@ -84,7 +84,7 @@ function stepTimeline() {
       "p",
       { class: "dim" },
       `A row for each class of ranks that are alike${more ? ` (${more.toLocaleString("en")} more are not in this page)` : ""}: `,
-      "passes above, what its links carry below; blank is waiting. A bar above or below marks the critical path. ",
+      "passes above (a backward pass fills its row, a forward pass the upper part of it), what its links carry below; blank is waiting. A bar above or below marks the critical path. ",
       "Drag to move, scroll with Ctrl (or after a click) to zoom, double-click a pass for its kernels.",
       v.total > MOST_HIGH ? el("span", { class: "screen" }, ` There are ${v.rows.length} rows: scroll in the picture.`) : "",
     ),

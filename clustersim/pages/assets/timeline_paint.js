@@ -111,11 +111,12 @@ function paintSpan(v, span, from, to, y) {
   const { pen } = v;
   const computes = span.stream === "compute";
   const wide = to - from;
-  const [top, high] = computes ? [y + 4, PASS] : [y + 5 + PASS, LANE];
+  const [begin, end] = span.band;
+  const [top, high] = computes ? [y + 4 + begin * PASS, (end - begin) * PASS] : [y + 5 + PASS, LANE];
   const kind = computes ? KIND[span.kind] || "optimizer" : laneOf(span.stream);
   pen.fillStyle = wide > 5 ? tile(pen, kind) : plainly(kind);
   pen.fillRect(from, top, wide, high);
-  if (computes) paintInside(v, span, from, to, top);
+  if (computes) paintInside(v, span, from, to, top, high);
   if (wide > 3) {
     pen.strokeStyle = styled(computes ? "--paper" : "--dim");
     pen.lineWidth = computes ? 1 : 0.5;
@@ -132,13 +133,13 @@ function paintSpan(v, span, from, to, y) {
   }
 }
 
-function paintInside(v, span, from, to, y) {
+function paintInside(v, span, from, to, y, high) {
   const name = span.microbatch >= 0 ? `${span.kind}${span.microbatch}` : span.kind;
-  if (v.apart(span, to - from)) paintParts(v, span, from, to, y);
-  else if (to - from > 24) paintLabel(v, [name], from, to, y + 15);
+  if (v.apart(span, to - from)) paintParts(v, span, from, to, y, high);
+  else if (to - from > 24) paintLabel(v, [name], from, to, y + high / 2 + 4.5);
 }
 
-function paintParts(v, span, begin, end, y) {
+function paintParts(v, span, begin, end, y, high) {
   const { pen } = v;
   const parts = partsOf(span.parts);
   const stretch = (end - begin) / (parts.length ? parts[parts.length - 1].end : 1);
@@ -149,11 +150,11 @@ function paintParts(v, span, begin, end, y) {
     if (to < v.left || from > v.width || (to - from < 1 && from - last < 0.7)) continue;
     last = from;
     pen.fillStyle = to - from > 5 ? tile(pen, part.kind) : plainly(part.kind);
-    pen.fillRect(from, y, Math.max(to - from, 0.7), PASS);
+    pen.fillRect(from, y, Math.max(to - from, 0.7), high);
     if (to - from > 3) {
       pen.strokeStyle = "#00000066";
       pen.lineWidth = 0.6;
-      pen.strokeRect(from, y + 0.5, to - from, PASS - 1);
+      pen.strokeRect(from, y + 0.5, to - from, high - 1);
     }
     const words = part.words.split(" ");
     if (to - from > 30)
@@ -162,7 +163,7 @@ function paintParts(v, span, begin, end, y) {
         [4, 3, 2, 1].map((many) => words.slice(0, many).join(" ")),
         from,
         to,
-        y + 15,
+        y + high / 2 + 4.5,
       );
   }
 }
