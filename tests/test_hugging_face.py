@@ -116,6 +116,13 @@ WRONG = {
 }
 
 
+def test_a_broken_file_is_no_json(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "llama",\n "hidden_size": ', encoding="utf-8")
+    with pytest.raises(ClustersimError, match=r"config.json:\d+:\d+: not valid JSON: "):
+        load(path)
+
+
 @pytest.mark.parametrize("case", WRONG)
 def test_what_is_wrong_gets_one_sentence(case, tmp_path):
     change, message = WRONG[case]

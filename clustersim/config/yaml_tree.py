@@ -52,7 +52,8 @@ def _events(text: str, path: str) -> Iterator[pyyaml.Event]:
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         problem = str(error.problem or error.context)
         message = "; ".join(filter(None, (problem, _REMEDIES.get(problem))))
-        raise ConfigError(path, line, column, f"not valid YAML: {message}") from error
+        language = "JSON" if path.endswith(".json") else "YAML"
+        raise ConfigError(path, line, column, f"not valid {language}: {message}") from error
     except pyyaml.reader.ReaderError as error:
         before = text[: error.position]
         line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
