@@ -378,7 +378,9 @@ def solve(variable: Ints, link: Ints, weight: Floats, bound: Floats, capacity: F
     rate, level = bound.copy(), bound.copy()
     free = capacity.astype(float)
     while len(variable):
-        start = np.append(0, np.flatnonzero(variable[1:] != variable[:-1]) + 1)
+        first = np.ones(len(variable), bool)
+        np.not_equal(variable[1:], variable[:-1], out=first[1:])
+        [start] = first.nonzero()
         owner, entry = variable[start], _shares(link, weight, free)[link]
         most = bound[owner]
         limit = level[owner] = np.minimum(most, np.minimum.reduceat(entry, start))
