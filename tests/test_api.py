@@ -305,7 +305,7 @@ def test_a_plan_from_python_is_that_of_the_command():
 @pytest.mark.parametrize(
     ("ask", "sentence"),
     [
-        (lambda: cs.plan("gpt3_xl", tokens=1e12), "nothing bounds the plan; give days=, budget=, or both"),
+        (lambda: cs.plan("gpt3_xl", tokens=1e12), "nothing bounds the plan; give days=, budget=, nodes=, or several"),
         (lambda: cs.plan("gpt3_xl", tokens=-1, days=3), "tokens=-1: write a number above 0"),
         (lambda: cs.plan("gpt3_xl", tokens=1e12, days=0), "days=0: write a number above 0"),
         (lambda: cs.plan("gpt3_xl", tokens=1e12, days="soon"), "days='soon': write a number above 0"),

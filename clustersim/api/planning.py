@@ -68,6 +68,7 @@ def plan(
     tokens: float,
     days: float | None = None,
     budget: float | None = None,
+    nodes: int | None = None,
     gpu: str | Sequence[str] = "h100",
     nic: str | Sequence[str] | None = None,
     oversubscription: float | Sequence[float] | None = None,
@@ -80,17 +81,15 @@ def plan(
 ) -> PlanResult:
     """Find the cheapest cluster and split that train on so many tokens in time, as `clustersim plan` does.
 
-    tokens: of the whole run. days: in which it must be over. budget: USD that it may cost; one of the two is given. gpu, nic,
-    oversubscription: kinds of cluster that are compared, each a value or a list. topology: whose nodes are counted anew.
+    tokens: of the whole run. days: in which it must be over. budget: USD that it may cost. nodes: that it may use at most, spares
+    beside them. One of the three is given. gpu, nic, oversubscription: kinds of cluster that are compared, each a value or a
+    list. topology: whose nodes are counted anew.
     blocking: steps wait while a checkpoint is written. reliability, costs: files in place of the defaults. price: USD a GPU-hour.
     overrides: keys of both that are the same for all. Raises ClustersimError, which says what is wrong, or what would do.
     """
-    for name, value in (("tokens", tokens), ("days", days), ("budget", budget)):
-        if value is not None and not (isinstance(value, int | float) and 0 < value < 1e18):
-            raise InputError(f"{name}={value!r}: write a number above 0")
     axes = {"cluster.gpu": gpu, "cluster.nic": nic, "fabric.oversubscription": oversubscription}
     several = {key: _listed(value) for key, value in axes.items() if value is not None}
-    asked = plan_request(float(tokens), days, budget, by_key(overrides), several, blocking)
+    asked = plan_request(tokens, days, budget, nodes, by_key(overrides), several, blocking)
     document = workload_document(workload)
     money = figures.load(costs, price)
     case = SweepInputs(cluster_document(topology), unbuilt(document), places=places(document, overrides), costs=money)

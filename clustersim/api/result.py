@@ -217,7 +217,7 @@ class PlanResult:
                 "days": one.days,
                 "nodes": one.nodes,
                 "spares": one.goodput.spares,
-                "goodput": one.goodput.whole,
+                "goodput": one.goodput.share,
                 "usd": one.usd,
                 "usd_owned": one.usd_owned,
                 "kwh": one.kwh,

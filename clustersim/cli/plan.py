@@ -22,12 +22,14 @@ from clustersim.cli.options import (
 )
 from clustersim.cli.progress import progressing
 from clustersim.cli.sweep_table import best_lines, run_line
-from clustersim.errors import InputError
 from clustersim.units import plural, scaled, seconds
 
 if TYPE_CHECKING:
     from clustersim.planning.answer import Answer, Change
     from clustersim.planning.planner import TrainingPlan
+
+_BEYOND = {"days": "too late", "budget": "too dear", "nodes": "too large"}
+"""How a change is marked that misses a limit."""
 
 
 def plan(
@@ -35,6 +37,9 @@ def plan(
     tokens: Annotated[str, typer.Option(help="Tokens of the run, such as 15T.", metavar="N")],
     days: Annotated[float | None, typer.Option(help="Days in which it must be over.")] = None,
     budget: Annotated[str | None, typer.Option(help="USD that it may cost, such as 20M.", metavar="USD")] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Nodes that it may use at most; spares are beside them.")
+    ] = None,
     gpu: Annotated[str, typer.Option(help="GPUs to compare: types of node.", metavar="h100,b200")] = "h100",
     nic: Annotated[str | None, typer.Option(help="Line rates of NICs to compare.", metavar="200Gb/s,400Gb/s")] = None,
     oversubscription: Annotated[str | None, typer.Option(help="Of the leaves, to compare.", metavar="1,2,4")] = None,
@@ -70,13 +75,11 @@ def plan(
     from clustersim.planning.request import TOPOLOGY, amount, plan_request
     from clustersim.sweeps.evaluate import Files, load
 
-    if days is not None and not 0 < days < 1e5:
-        raise InputError(f"--days {days:g}: write a number of days above 0, such as 30")
     fixed = overrides({"training.global_batch": global_batch}, settings)
     axes = {"cluster.gpu": gpu, "cluster.nic": nic, "fabric.oversubscription": oversubscription}
     given = {key: words(key.rpartition(".")[2], text) for key, text in axes.items() if text is not None}
     usd = amount("--budget", budget) if budget else None
-    asked = plan_request(amount("--tokens", tokens), days, usd, fixed, given, blocking)
+    asked = plan_request(amount("--tokens", tokens), days, usd, nodes, fixed, given, blocking)
     with progressing(quiet or as_json) as progress, keeping_inputs() as read:
         progress("plan")
         where = find("topologies", topology or TOPOLOGY)
@@ -97,11 +100,16 @@ def _fields(found: Answer, topology: Path, workload: Path) -> dict[str, Any]:
         "tokens": found.asked.tokens,
         "days": found.asked.days,
         "budget_usd": found.asked.budget,
+        "nodes": found.asked.nodes,
         "plans": [_plan_fields(one, topology, workload) for _, one in found.plans],
         "without": [{**kind, "why": why} for kind, why in found.without],
         "played_days": found.played._asdict(),
         "changes": [
-            {"what": one.what, "plan": _plan_fields(one.plan, topology, workload) if one.plan else None}
+            {
+                "what": one.what,
+                "plan": _plan_fields(one.plan, topology, workload) if one.plan else None,
+                "misses": one.misses,
+            }
             for one in found.changes
         ],
     }
@@ -121,6 +129,7 @@ def _plan_fields(found: TrainingPlan, topology: Path, workload: Path) -> dict[st
         "kwh": found.kwh,
         "co2_kg": found.co2_kg,
         "goodput": share.share,
+        "progress": share.progress,
         "mtti_s": share.mtti,
         "checkpoint_interval_s": share.interval,
         "checkpoint_bytes": share.checkpoint.size,
@@ -135,9 +144,7 @@ def _plan_fields(found: TrainingPlan, topology: Path, workload: Path) -> dict[st
 
 
 def _lines(found: Answer, topology: Path, workload: Path) -> list[str]:
-    limits = [f"{found.asked.days:g} days"] if found.asked.days else []
-    limits += [f"{found.asked.budget:,.0f} USD"] if found.asked.budget else []
-    lines = [f"{workload.stem}, {scaled(found.asked.tokens, '').strip()} tokens, within {' and '.join(limits)}", ""]
+    lines = [f"{workload.stem}, {scaled(found.asked.tokens, '').strip()} tokens, within {found.asked.said}", ""]
     lines += [*_table(found), ""]
     lines += [f"  {why}" for _, why in found.without]
     best = found.plans[0][1]
@@ -187,7 +194,7 @@ def _cells(place: int, one: TrainingPlan) -> list[str]:
             str(one.goodput.spares),
             split,
         ),
-        *(str(row["global_batch"]), seconds(row["step_time_s"]), f"{row['mfu']:.1%}", f"{one.goodput.whole:.1%}"),
+        *(str(row["global_batch"]), seconds(row["step_time_s"]), f"{row['mfu']:.1%}", f"{one.goodput.share:.1%}"),
         *(
             f"{one.days:.1f}",
             _money(one.usd),
@@ -218,14 +225,15 @@ def _details(found: Answer, best: TrainingPlan) -> list[str]:
 
 def _change(best: TrainingPlan, one: Change) -> str:
     if one.plan is None:
-        return f"{one.what}: no plan"
+        return f"{one.what}: no plan with this batch"
     other = one.plan
     said = f"{one.what}: {other.nodes:,} nodes, {other.days:.1f} days"
     if other.usd is not None and best.usd is not None:
         said += f", {_signed(other.usd - best.usd)} USD"
     step = other.row["step_time_s"] / best.row["step_time_s"] - 1
     same = other.nodes == best.nodes and other.row["tp"] == best.row["tp"] and other.row["pp"] == best.row["pp"]
-    return said + (f", step {step:+.1%}" if same else "")
+    said += f", step {step:+.1%}" if same else ""
+    return said + "".join(f", {_BEYOND[name]}" for name in one.misses)
 
 
 def _signed(usd: float) -> str:

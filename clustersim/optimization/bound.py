@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats
+from clustersim.arrays import Floats, Ints
 from clustersim.errors import ClustersimError
 from clustersim.model.kernel import Kernel
 from clustersim.optimization.exposed import DataParallelSeconds, Exposed, exposed
@@ -153,19 +153,31 @@ class SplitBounds:
             self._updates[key] = {one: update(job, *one) for one in set(self.held(job))}
         return self._updates[key]
 
+    def passes(self, job: Job, microbatches: Sequence[int]) -> Floats:
+        """Return seconds that so many microbatches take at least, of a placed job or with more replicas (n,): part of `step`."""
+        done, _ = self._passed(job, np.array(microbatches)[:, None], np.zeros(self.pp))
+        least: Floats = done.max(axis=-1) * (1 - 1e-9)
+        return least
+
     def step(self, job: Job) -> float:
         """Return seconds that no step of a placed job is shorter than."""
-        one, traffic = self.seconds(job), self.exposed(job)
-        waits, split = not job.parallelism.overlap.p2p, splits(job.parallelism.schedule, job.parallelism.vpp)
-        done = _begun(one.forward, traffic.before) + job.microbatches / self.pipeline.copies * one.busy
-        if not split:
-            last = _followed(done - one.message * waits, one)
-            done, behind = last + one.message * waits, last + traffic.behind
+        traffic, split = self.exposed(job), splits(job.parallelism.schedule, job.parallelism.vpp)
+        done, last = self._passed(job, job.microbatches, traffic.before)
+        behind = last + traffic.behind
         if not job.parallelism.overlap.grad_reduce:
             behind = done + traffic.behind
         elif split:
             behind = done
         return self._updated(job, np.maximum(done, behind), traffic.after) * (1 - 1e-9)  # other sums, other digits
+
+    def _passed(self, job: Job, microbatches: int | Ints, before: Floats) -> tuple[Floats, Floats]:
+        """Return when each rank is done with its passes, and when the last of them ends: a message may follow (…, pp)."""
+        one, waits = self.seconds(job), not job.parallelism.overlap.p2p
+        done = _begun(one.forward, before) + microbatches / self.pipeline.copies * one.busy
+        if splits(job.parallelism.schedule, job.parallelism.vpp):
+            return done, done
+        last = _followed(done - one.message * waits, one)
+        return last + one.message * waits, last
 
     def _updated(self, job: Job, ready: Floats, gather: Floats) -> float:
         """Return the seconds until all parameters are updated and gathered, of ranks whose gradients are `ready`."""
@@ -239,7 +251,7 @@ def _begun(forward: Floats, before: Floats) -> Floats:
 def _followed(last: Floats, one: MicrobatchSeconds) -> Floats:
     """Return when each rank's last backward pass ends at the earliest: after its own work, or those of all ranks behind."""
     between = np.cumsum([0.0, *(one.backward[:-1] + one.message[1:])])
-    ends: Floats = np.maximum.accumulate((last + between)[::-1])[::-1] - between
+    ends: Floats = np.maximum.accumulate((last + between)[..., ::-1], axis=-1)[..., ::-1] - between
     return ends
 
 

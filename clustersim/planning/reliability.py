@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from clustersim.arrays import Floats
 from clustersim.config.fields import Spec, validate
 from clustersim.config.overrides import Overridden
 from clustersim.config.yaml import own, read
@@ -84,10 +85,10 @@ class Checkpoint(NamedTuple):
 
 
 class Goodput(NamedTuple):
-    """How much of the time is progress, and why."""
+    """How much of a run's time its steps would take if nothing disturbed them, and why."""
 
-    share: float
-    """Of the time, from 0 to 1."""
+    progress: float
+    """Share of the time that is neither a checkpoint, a restart nor work that is lost, from 0 to 1."""
     mtti: float
     """Mean seconds between interruptions."""
     interval: float
@@ -104,15 +105,15 @@ class Goodput(NamedTuple):
     """How many times a replica's step the slowest of them takes."""
 
     @property
-    def whole(self) -> float:
-        """Work of a step that nothing disturbs, over the time that it takes."""
-        return self.share / self.slowest
+    def share(self) -> float:
+        """The goodput: `progress`, at the pace of the slowest replica."""
+        return self.progress / self.slowest
 
 
 def goodput(
     how: Reliability, nodes: int, gpus: int, parameters: float, replicas: int, asynchronous: bool = True
 ) -> Goodput:
-    """Return the share of progress of a job on `nodes` at the best interval.
+    """Return the goodput of a job on `nodes` at the best interval.
 
     gpus: of all nodes. parameters: of the whole model. asynchronous: checkpoints are written while the next steps run; what
     was not on storage yet when a node fails is done again, which counts as restart.
@@ -191,6 +192,12 @@ def expected_maximum(count: int) -> float:
     """Return the mean of the largest of `count` standard normal numbers."""
     if count <= 1:
         return 0.0
-    x = np.linspace(-9, 9, 36001)
-    cumulative = 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+    x, cumulative = _normal()
     return float(9 - np.trapezoid(cumulative**count, x))
+
+
+@cache
+def _normal() -> tuple[Floats, Floats]:
+    """Return numbers and how often a standard normal one is no larger."""
+    x = np.linspace(-9, 9, 36001)
+    return x, 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 from clustersim.errors import InputError, option
-from clustersim.sweeps.space import Point
+from clustersim.sweeps.space import NODES, Point
+from clustersim.units import plural
 
 TOPOLOGY = "rail_optimized"
 """The topology whose nodes are counted anew where nobody names one."""
+LIMITS = ("days", "budget", "nodes")
+MOST = 1e18
+"""Of tokens, days and dollars."""
 _SCALE = {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 _NUMBER = re.compile(r"([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([kMBGT]?)")
 
@@ -30,31 +35,71 @@ class PlanRequest:
     """Keys of a topology, one mapping a kind of cluster; nodes are found."""
     asynchronous: bool = True
     """Checkpoints are written while the next steps run."""
+    nodes: int | None = None
+    """That the job may use; spares are beside them."""
+
+    least: str | None = None
+    """What is minimized: days or usd; by default usd within a deadline, else days."""
+
+    @property
+    def said(self) -> str:
+        """The limits in words."""
+        limits = [f"{self.days:g} days"] if self.days else []
+        limits += [f"{self.budget:,.0f} USD"] if self.budget else []
+        limits += [plural(self.nodes, "node", "nodes")] if self.nodes else []
+        return " and ".join(limits)
+
+    def cost(self, days: float, usd: float | None, nodes: int) -> float:
+        """Return what is minimized, nodes in the place of USD where nobody says what they cost; infinite beyond a limit."""
+        if self.misses(days, usd, nodes):
+            return math.inf
+        least = self.least or ("days" if self.days is None else "usd")
+        return days if least == "days" else float(nodes) if usd is None else usd
+
+    def without(self, names: Collection[str]) -> PlanRequest:
+        """Return the request without some of the limits: days, budget, nodes."""
+        kept = {name: None if name in names else getattr(self, name) for name in LIMITS}
+        return PlanRequest(self.tokens, candidates=self.candidates, asynchronous=self.asynchronous, **kept)
+
+    def misses(self, days: float, usd: float | None, nodes: int) -> list[str]:
+        """Return the limits that a plan is beyond: days, budget, nodes."""
+        late = self.days is not None and days > self.days
+        dear = self.budget is not None and (usd is None or usd > self.budget)
+        large = self.nodes is not None and nodes > self.nodes
+        return [name for name, beyond in (("days", late), ("budget", dear), ("nodes", large)) if beyond]
 
 
 def plan_request(
     tokens: float,
     days: float | None,
     budget: float | None,
+    nodes: int | None,
     fixed: Point,
     axes: Mapping[str, Sequence[object]],
     blocking: bool,
 ) -> PlanRequest:
     """Return a request for every combination of the values of a cluster's keys. fixed: keys that are the same for all.
 
-    Raises InputError where neither a deadline nor a budget bounds it.
+    Raises InputError where nothing bounds it, where a limit cannot be, and for a number of nodes, which is found.
     """
-    if days is None and budget is None:
-        limits = f"{option('--days', 'days=')}, {option('--budget', 'budget=')}"
-        raise InputError(f"nothing bounds the plan; give {limits}, or both")
+    if days is None and budget is None and nodes is None:
+        limits = ", ".join(option(f"--{name}", f"{name}=") for name in LIMITS)
+        raise InputError(f"nothing bounds the plan; give {limits}, or several")
+    for name, value in (("tokens", tokens), ("days", days), ("budget", budget), ("nodes", nodes)):
+        if value is not None and not (isinstance(value, int | float) and 0 < value <= MOST):
+            raise InputError(f"{option(f'--{name} {value}', f'{name}={value!r}')}: write a number above 0")
+    if NODES in fixed:
+        raise InputError(
+            f"{NODES}: is what a plan finds; give the most that there are by {option('--nodes', 'nodes=')}"
+        )
     kinds = tuple({**fixed, **dict(zip(axes, values, strict=True))} for values in product(*axes.values()))
-    return PlanRequest(tokens, days, budget, kinds, not blocking)
+    return PlanRequest(tokens, days, budget, kinds, not blocking, nodes)
 
 
 def amount(flag: str, text: str) -> float:
     """Return a number above zero such as `15T`, `300B` or `2.5M`. Raises InputError."""
     match = _NUMBER.fullmatch(text.strip())
     value = float(match[1]) * _SCALE[match[2]] if match else 0.0
-    if value <= 0 or value > 1e18:
+    if value <= 0 or value > MOST:
         raise InputError(f"{flag} {text!r}: write a number above 0 such as 15T, 300B or 2.5M")
     return value

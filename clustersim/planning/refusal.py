@@ -1,0 +1,102 @@
+"""Why a kind of cluster has no plan, and which limits would let it have one: each that is named has been planned with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from clustersim.errors import option
+from clustersim.planning.planner import BATCH, Planner, TrainingPlan
+from clustersim.planning.request import LIMITS, PlanRequest
+from clustersim.planning.splits import MOST_GPUS
+from clustersim.sweeps.space import Point
+from clustersim.units import plural
+
+DIGITS = 3
+"""Of a limit that would do, rounded up."""
+LARGER = (2, 4, 8)
+"""Times a batch that was asked for which are tried."""
+SIZES = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
+
+
+class _Other(NamedTuple):
+    """What is asked for in another way, and the plan that there is then."""
+
+    names: Sequence[str]
+    plan: TrainingPlan
+
+    def said(self) -> str:
+        """Return how it is asked for, and what the plan comes to."""
+        asked, plan = " ".join(_FORMS[name](self.plan) for name in self.names), self.plan
+        usd = "" if plan.usd is None else f", {plan.usd / 1e6:,.2f} M USD"
+        days = f"{plan.days:,.1f}" if plan.days >= 10 else f"{plan.days:.3g}"
+        return f"{asked} ({plural(plan.nodes, 'node', 'nodes')}, {days} days{usd})"
+
+
+def why_none(planner: Planner, asked: PlanRequest, batches: Sequence[Point]) -> str:
+    """Return one sentence of a kind of cluster that has no plan with any of these batches: what it has plans for."""
+    clusters, most = planner.clusters(batches[0]), batches[-1][BATCH]
+    gpu = clusters.node.simulator.cluster.gpu.name
+    what = f"{gpu}, with batches of {'' if len(batches) == 1 else 'up to '}{most} sequences,"
+    if asked.budget is not None and clusters.node.rates.rent is None:
+        price, budget = option("--price", "price"), option("--budget", "budget")
+        return f"nobody says what {gpu} costs; add {price}, in USD a GPU-hour, or leave out {budget}"
+    if found := list(_others(planner, asked, batches)):
+        return f"{what} has one with {' or '.join(one.said() for one in found)}"
+    nodes = plural(asked.nodes or MOST_GPUS // clusters.gpus, "node", "nodes")
+    return f"{what} does not fit into memory on up to {nodes}; give GPUs with more memory or a smaller model"
+
+
+def _others(planner: Planner, asked: PlanRequest, batches: Sequence[Point]) -> Iterator[_Other]:
+    """Yield each limit that would do in the place of one that was asked for, or else of all of them; and a batch."""
+    given = [name for name in LIMITS if getattr(asked, name) is not None]
+    single = [_without(planner, asked, [name], batches) for name in given]
+    whole = any(single) or len(given) == 1
+    yield from filter(None, single if whole else [_without(planner, asked, given, batches)])
+    if len(batches) == 1 and asked.days is not None:
+        own = int(str(batches[0][BATCH]))
+        larger = ({**batches[0], BATCH: own * times} for times in LARGER)
+        if found := next(filter(None, (planner.plan(asked, one) for one in larger)), None):
+            yield _Other([BATCH], found)
+
+
+def _without(planner: Planner, asked: PlanRequest, names: Sequence[str], batches: Sequence[Point]) -> _Other | None:
+    """Return the plan without some limits that takes least days, where these are all, or else dollars; None where there is none.
+
+    The largest batch is looked at first, which needs least of both; for nodes the one of the workload.
+    """
+    open_ = replace(asked.without(names), least="days" if names == ["days"] else "usd")
+    order = batches if "nodes" in names else batches[::-1]
+    found = next(filter(None, (planner.plan(open_, batch) for batch in order)), None)
+    return _Other(names, found) if found else None
+
+
+def _rounded_up(value: float) -> float:
+    """Return a number of so many digits that is no smaller."""
+    unit = 10.0 ** (math.floor(math.log10(value)) + 1 - DIGITS)
+    return math.ceil(value / unit) * unit
+
+
+def _days(plan: TrainingPlan) -> str:
+    days = f"{_rounded_up(plan.days):.10g}"
+    return option(f"--days {days}", f"days={days}")
+
+
+def _budget(plan: TrainingPlan) -> str:
+    usd = _rounded_up(plan.usd or 0.0)
+    size, letter = next(((size, letter) for size, letter in SIZES if usd >= size), (1.0, ""))
+    return option(f"--budget {usd / size:.10g}{letter}", f"budget={usd:.10g}")
+
+
+def _nodes(plan: TrainingPlan) -> str:
+    return option(f"--nodes {plan.nodes}", f"nodes={plan.nodes}")
+
+
+def _batch(plan: TrainingPlan) -> str:
+    size = plan.row["global_batch"]
+    return option(f"--global-batch {size}", f"global_batch={size}")
+
+
+_FORMS = {"days": _days, "budget": _budget, "nodes": _nodes, BATCH: _batch}
