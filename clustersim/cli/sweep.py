@@ -28,7 +28,7 @@ from clustersim.cli.options import (
     workload_options,
 )
 from clustersim.cli.progress import cores, tracked
-from clustersim.cli.sweep_table import FRONT, SHOWN, Shown, View, run_line
+from clustersim.cli.sweep_table import FRONT, SHOWN, Shown, View, run_lines
 from clustersim.units import plural
 from clustersim.writing import check_output, save
 
@@ -99,6 +99,7 @@ def sweep(
     def show(rows: Iterator[tuple[int, Row]], count: int) -> Iterator[tuple[int, Row]]:
         return tracked(rows, count, silent)
 
+    words_of = run_lines(topology, workload, asked.by_set)
     found = run(
         topology,
         workload,
@@ -113,7 +114,7 @@ def sweep(
         shard=Shard.read(shard) if shard else None,
         merge=merge or (),
         ray=ray,
-        command=lambda point: shlex.join(run_line(topology, workload, point, asked.by_set)),
+        command=lambda point: shlex.join(words_of(point)),
     )
     shown = Shown(topology, workload, asked, found, view)
     if csv:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -143,11 +143,16 @@ def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool) -> li
     return [*lines, *([DOUBTFUL] if any(map(_doubtful, rows)) else []), ""]
 
 
-def run_line(topology: Path, workload: Path, point: Mapping[str, object], by_set: frozenset[str]) -> list[str]:
-    """Return the words of the command of one point; keys in `by_set` stay as they were given to `--set`."""
+def run_lines(topology: Path, workload: Path, by_set: frozenset[str]) -> Callable[[Mapping[str, object]], list[str]]:
+    """Return what gives the words of the command of a point; keys in `by_set` stay as they were given to `--set`."""
     words = ["clustersim", "run", called("topologies", topology), called("workloads", workload)]
     permits = [word for permit in plugins.permits() for word in ("--plugins", permit)]
-    return [*words, *change_words(point, by_set), *permits]
+    return lambda point: [*words, *change_words(point, by_set), *permits]
+
+
+def run_line(topology: Path, workload: Path, point: Mapping[str, object], by_set: frozenset[str]) -> list[str]:
+    """Return the words of the command of one point, as `run_lines` does."""
+    return run_lines(topology, workload, by_set)(point)
 
 
 def _cells(place: int, row: Row, names: Sequence[str], priced: bool, clusters: bool) -> list[str]:
