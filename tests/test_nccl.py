@@ -122,6 +122,20 @@ def test_elastic_fabric_adapters_are_as_late_as_their_plugin_says(mebibytes, mic
 
 
 @pytest.mark.parametrize(
+    ("nodes", "mebibytes", "milliseconds"),
+    [(2, 24, 0.70), (2, 48, 0.82), (2, 96, 0.99), (2, 384, 1.55), (4, 24, 1.46), (4, 384, 2.38), (4, 768, 3.12)],
+)
+def test_a_late_adapter_is_waited_for_by_every_two_parts_of_a_ring(nodes, mebibytes, milliseconds):
+    """What layers of nanotron with tp 16 and 32 on AWS took beside their computation, a tenth for each of ten collectives."""
+    late = cluster("aws-p5", nodes, "{kind: switch}", nccl="{proto: Simple}")
+    choice = choose("all_gather", mebibytes * MIB, of(late), late.node)
+    assert collective_seconds(choice, mebibytes * MIB) == pytest.approx(milliseconds * 1e-3, rel=0.11)
+    usual = cluster("{extends: aws-p5, nics: {latency: 14us}}", nodes, "{kind: switch}", nccl="{proto: Simple}")
+    alone, before = (choose("all_gather", 0, of(one), one.node).latency_s for one in (late, usual))
+    assert alone - before == pytest.approx((8 * nodes - 1) / 2 * 75e-6)
+
+
+@pytest.mark.parametrize(
     ("node", "nodes", "gbps"),
     [("jean-zay-v100", 1, 992.7), ("jean-zay-v100", 4, 84.7), ("jean-zay-a100", 4, 40.5)],
 )

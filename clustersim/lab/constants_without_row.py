@@ -37,6 +37,7 @@ OTHER: Mapping[str, tuple[str, ...]] = {
         *(f"predictors.kinds.neusight.cores.{name}" for name in ("SIMT", "WARP", "GROUP", "TENSOR_MEMORY", "BATCHED")),
         *(f"collectives.nccl.graphs.{name}" for name in ("HEADS", "MOST_CHANNELS")),
         *("collectives.nccl.measured_latency._SHRINK", "model.kernel.QUERY_BLOCK"),
+        "collectives.nccl.measured_latency.CHUNKS_IN_FLIGHT",
     ),
     "a published chart, as it is": tuple(
         f"predictors.attention_generations.{name}"

@@ -46,6 +46,9 @@ CLOUDS: Mapping[tuple[str, str], str] = {
     ("omni-path", "hgx-a100"): "jean-zay-a100",
 }
 """The shipped node of a cloud or site, by words of the source (in small letters) and the node without them."""
+LIBRARIES: Mapping[str, dict[str, str]] = {"aws-p5": {"proto": "Simple"}}
+"""What a cloud's plugin sets of NCCL. AWS's sets NCCL_PROTO=simple where adapters do not say that they write 128 bytes in order,
+and asks P5 or not by its release (aws/aws-ofi-nccl, src/platform-aws.c). ULTRA's steps with tp 16 and 32 say that it was set."""
 RACK = 64
 """GPUs that a job takes of an NVL72 rack when it spans several: 72 has no large power of two."""
 
@@ -72,6 +75,9 @@ def cluster(run: Run) -> tuple[dict[str, Any], list[str]]:
     spec: dict[str, Any] = {"cluster": {"name": run.id, "nodes": nodes, "node": node}}
     if nodes > 1:
         spec["fabric"] = {"kind": "switch"}
+        if preset in LIBRARIES:
+            spec["nccl"] = LIBRARIES[preset]
+            assumed.append(f"nccl.proto: {LIBRARIES[preset]['proto']} ({preset})")
     return spec, assumed
 
 

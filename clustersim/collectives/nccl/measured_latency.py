@@ -28,6 +28,7 @@ from clustersim.collectives.nccl.constants import (
 from clustersim.collectives.nccl.graphs import nvls
 from clustersim.collectives.nccl.model import ROOTED, TuningCase, bandwidth, chain, detour, latency
 from clustersim.collectives.nccl.shape import Shape
+from clustersim.hardware.constants import LEAF_LATENCY
 from clustersim.topology.model import NodeFacts
 
 MIB = 1 << 20
@@ -115,10 +116,29 @@ def _kernel(op: str, shape: Shape, node: NodeFacts, algorithm: str, p: int) -> t
     constants = measured_constants(node)
     case = TuningCase(op, shape, node, measured(constants))
     delay = chain(case, p) if op in ROOTED and algorithm == "ring" else latency(case, algorithm, p)
-    delay, rate = delay + detour(case, algorithm), bandwidth(case, algorithm, p)
+    delay, rate = delay + detour(case, algorithm) + late_chunks(case, algorithm, p), bandwidth(case, algorithm, p)
     if algorithm == "ring" and p == 2 and shape.nodes == 1 and op not in ROOTED:
         rate = 1 / (1 / rate + 1 / (shape.ranks * constants.copy))
     return delay, rate
+
+
+CHUNKS_IN_FLIGHT = 2
+"""Parts of a ring that one connection carries at once by Simple: a part takes 4 of its 8 slots (NVIDIA/nccl,
+src/include/collectives.h: ALLGATHER_CHUNKSTEPS, src/include/device.h: NCCL_STEPS)."""
+
+
+def late_chunks(case: TuningCase, algorithm: str, p: int) -> float:
+    """Return the seconds by which parts of a ring wait for a NIC that is later than NCCL's figures have it.
+
+    A connection between nodes carries every part but one, two at a time, and each pair waits for the NIC. NCCL's form counts a
+    hop once for each node, which is less where nodes are few and GPUs many.
+    """
+    nodes = case.shape.nodes
+    if algorithm != "ring" or p != 2 or nodes == 1 or case.op in ROOTED:
+        return 0.0
+    times = 2 if case.op == "all_reduce" else 1
+    more = (case.shape.ranks - 1) / CHUNKS_IN_FLIGHT - (nodes - 1)
+    return times * max(0.0, more) * max(0.0, case.node.net_latency - LEAF_LATENCY)
 
 
 # Bytes that NVLSTree has in flight at once: channels × heads × chunk, as NCCL cuts them (calcCollChunking, src/enqueue.cc).
