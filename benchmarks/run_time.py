@@ -37,6 +37,7 @@ def contended() -> dict[str, tuple[str, ...]]:
         files = str(ROOT / f"topologies/{topology}.yaml"), str(ROOT / f"workloads/{workload}.yaml")
         return ("run", *files, "--json", "--no-save", "--ignore-memory", "--engine", "auto", *options)
 
+    files = str(ROOT / "topologies/dgx_a100_140.yaml"), GPT3
     hashed = ("--set", "fabric.routing={mode: ecmp, seed: 1}", "--set", "faults=[{link: 'nic-up[1]', rate: 100Gb/s}]")
     return {
         "gpt3 x dgx_a100_140": run("dgx_a100_140", "gpt3"),
@@ -47,6 +48,7 @@ def contended() -> dict[str, tuple[str, ...]]:
         "gpt3, pp 8, vpp 12": run("superpod_h100_128", "gpt3", "--pp", "8", "--schedule", "interleaved", "--vpp", "12"),
         "llama3_405b x nvl72_16": run("nvl72_16", "llama3_405b"),
         "llama3_70b x roce_1152": run("oversubscribed_roce_1152", "llama3_70b"),
+        "two gpt3 at random": ("jobs", *files, GPT3, "--placement", "random", "--json", "--no-save"),
     }
 
 

@@ -155,8 +155,7 @@ class Simulator:
         progress("predict")
         work, memory, forecast = self.prepare(job, np.arange(job.mesh.size), ignore_memory=ignore_memory)
         progress("plan")
-        _, plan, record = self._quickly(job, engine, fold, lambda share: progress(f"simulate {share:.0%}"), anew=True)
-        plan = plan.lengthened(work)
+        plan, record = self.alone(work, engine, fold, progress)
         progress("summarize")
         parts = breakdown(record)
         path = critical_path(record)
@@ -166,6 +165,13 @@ class Simulator:
         if self.cluster.jitter is not None:
             found["jitter"] = jitter_facts(self.cluster.jitter, self.draw(job, progress=progress))
         return StepResult(found, self.cluster, work, plan, record, parts, facts, time.perf_counter() - begun)
+
+    def alone(self, work: Work, engine: Engine, fold: bool = True, progress: Progress = silent) -> tuple[Plan, Record]:
+        """Return the plan of a job's step, with all that its ranks do, and what was played of it with nobody else around."""
+        _, plan, record = self._quickly(
+            work.job, engine, fold, lambda share: progress(f"simulate {share:.0%}"), gpus=work.gpus, anew=True
+        )
+        return plan.lengthened(work), record
 
     def draw(self, job: Job, draws: int | None = None, engine: Engine = "auto", progress: Progress = silent) -> Floats:
         """Return the seconds of steps of a loaded job whose GPUs compute as the cluster's jitter says (draws,).
@@ -210,13 +216,16 @@ class Simulator:
         fold: bool = True,
         progress: Callable[[float], None] = lambda _: None,
         *,
+        gpus: Ints | None = None,
         anew: bool = False,
     ) -> tuple[Work, Plan, Record]:
         """Play a step; where it is steady, one of fewer microbatches in its place.
 
-        anew: nothing compiled for another job is used, whose plan has other activities than the record.
+        gpus: of each rank, if not the first ones. anew: nothing compiled for another job is used, whose plan has other
+        activities than the record.
         """
-        gpus, structure = np.arange(job.mesh.size), self.preparation.structure(job)
+        gpus = np.arange(job.mesh.size) if gpus is None else gpus
+        structure = self.preparation.structure(job)
         kept = not anew and not self.preparation.runs_on(
             job
         )  # else times decide what waits for the host, and nothing serves others

@@ -70,16 +70,16 @@ def test_overfull_finds_every_link_that_could_be_short(fabric, monkeypatch):
     """Against the definition: at the beginning of each transfer, add up what all that is under way asks for."""
     seen = []
 
-    def look(demand, net, record):
-        seen.append((demand, net, record))
-        return overfull(demand, net, record)
+    def look(demand, nets, records):
+        seen.append((demand, nets[0], records[0][0]))
+        return overfull(demand, nets, records)
 
     monkeypatch.setattr(adaptive, "overfull", look)
     options = {"parallelism__tp": 2, "parallelism__pp": 2, MANY: True}
     simulate(cluster(8, fabric=FABRICS[fabric]), **options)
     assert seen
     for demand, net, record in seen:
-        found = overfull(demand, net, record)
+        found = overfull(demand, [net], [[record]])
         asked = largest(demand, net, record) / demand.topology.capacity[demand.links]
         assert (found == (asked > 1 + 1e-9)).all()
 

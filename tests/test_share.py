@@ -23,11 +23,13 @@ from clustersim.engine.fabric import Fabric
 from clustersim.engine.network import Tenant
 from clustersim.engine.record import Record
 from clustersim.engine.traffic import Family
+from clustersim.jobs import simulate as shared_cluster
 from clustersim.jobs.request import PlacementRequest, Wanted
 from clustersim.jobs.simulate import JobsResult, share
 from clustersim.model.operator import Collective
 from clustersim.report.links import link_bytes
 from clustersim.report.shared_links import merged, overlaps
+from clustersim.simulation import run
 from clustersim.topology.model import Topology
 
 NARROW = (
@@ -62,15 +64,24 @@ def timeline(record: Record) -> list[object]:
     return [record.end, *(span[:8] for span in record.spans)]
 
 
+def assert_same(one: list[object], other: list[object]) -> None:
+    """Assert that two timelines have the same spans at the same times, but for the last digits of sums."""
+    end, spans = one[0], (sorted(own[1:], key=lambda span: (*span[:5], span[7])) for own in (one, other))
+    assert end == pytest.approx(other[0], rel=1e-12)
+    for mine, its in zip(*spans, strict=True):
+        assert mine[:5] == its[:5]
+        assert mine[5:] == pytest.approx(its[5:], rel=1e-12, abs=1e-12 * end)
+
+
 @pytest.mark.parametrize("split", [{}, {"parallelism__tp": 2, "parallelism__pp": 2, "parallelism__zero": 1}])
 @pytest.mark.parametrize("fabric", [NARROW, WIDE])
 def test_one_job_is_a_run_repeated(fabric, split):
     topology = cluster(4, fabric=fabric)
-    alone = simulate(topology, **split)
+    by_simpy, alone = (run(topology, job(**split), ignore_memory=True, engine=one) for one in ("simpy", "auto"))
     result = together(topology, request("one", **split), steps=3)
     [tenant] = result.shared.jobs
     assert timeline(tenant.alone.record) == timeline(alone.record)
-    assert timeline(tenant.steps[0]) == timeline(alone.record)
+    assert_same(timeline(tenant.steps[0]), timeline(by_simpy.record))
     assert times(result)["one"] == pytest.approx([alone.record.end] * 3, rel=1e-12)
     assert result.summary["meetings"] == []
 
@@ -266,6 +277,46 @@ def test_links_that_are_left_out_never_matter(fabric, placement, monkeypatch):
     assert whole.summary["simulated"]["links_that_can_be_short"] == len(topology.capacity)
     for name, found in times(left_out).items():
         assert found == pytest.approx(times(whole)[name], rel=1e-9)
+
+
+SPLITS = (
+    {"parallelism__zero": 1},
+    {"parallelism__tp": 2, "parallelism__pp": 2, "training__global_batch": 64},
+    {"parallelism__pp": 2, "parallelism__zero": 1, "model__hidden": 512},
+    {"parallelism__tp": 4, **RING},
+)
+
+
+@settings(max_examples=examples(16), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_sums_with_what_meets_are_what_simpy_plays(data, monkeypatch):
+    """Jobs of all kinds, which meet often, seldom or never: the same steps, in which as much of each is waited for."""
+    fabric = data.draw(st.sampled_from([NARROW, WIDE, FABRICS["hashed"]]))
+    splits = data.draw(st.lists(st.sampled_from(SPLITS), min_size=1, max_size=3))
+    starts = data.draw(st.lists(st.sampled_from([0.0, 0.0005, 0.004]), min_size=len(splits), max_size=len(splits)))
+    placement, steps = data.draw(st.sampled_from(["packed", "spread", "random:3"])), data.draw(st.integers(1, 3))
+    jobs = [request(f"{i}", 2, start, **split) for i, (split, start) in enumerate(zip(splits, starts, strict=True))]
+
+    def played(by_simpy):
+        with monkeypatch.context() as patch:
+            if by_simpy:
+                patch.setattr(shared_cluster, "together", lambda *_: None)
+            return together(cluster(8, fabric=fabric), *jobs, placement=placement, steps=steps).summary
+
+    sums, simpy_alone = played(False), played(True)
+    for one, other in zip(sums["jobs"], simpy_alone["jobs"], strict=True):
+        assert len(one["steps"]) == len(other["steps"])
+        for mine, its in zip(one["steps"], other["steps"], strict=True):
+            assert (mine["begin_s"], mine["step_s"]) == pytest.approx((its["begin_s"], its["step_s"]), rel=1e-12)
+            assert mine["counted"] == its["counted"]
+        for what, seconds in other["breakdown_together_s"].items():
+            assert one["breakdown_together_s"][what] == pytest.approx(seconds, rel=1e-9, abs=1e-12)
+    for one, other in zip(sums["meetings"], simpy_alone["meetings"], strict=True):
+        assert [tier["tier"] for tier in one["tiers"]] == [tier["tier"] for tier in other["tiers"]]
+        for mine, its in zip(one["tiers"], other["tiers"], strict=True):
+            assert mine["utilization"] == pytest.approx(its["utilization"], rel=1e-9)
+            if mine["busiest"] == its["busiest"]:  # of several that are equally busy it may be another
+                assert mine["both"] == pytest.approx(its["both"], rel=1e-6, abs=1e-9)
 
 
 def test_only_steps_that_begin_when_all_jobs_run_are_counted():

@@ -185,8 +185,8 @@ def test_replicas_that_drift_apart_may_meet_on_a_link_at_any_of_their_times():
     work, plan, record = simulator._quickly(one, "auto")
     demand = draft([work], simulator.cluster).demand
     assert record.skipped is not None and record.skipped.lateness is not None
-    at_once = overfull(demand, plan.network, replace(record, skipped=None))
-    assert (at_once <= overfull(demand, plan.network, record)).all()
+    at_once = overfull(demand, [plan.network], [[replace(record, skipped=None)]])
+    assert (at_once <= overfull(demand, [plan.network], [[record]])).all()
 
 
 @pytest.mark.parametrize("nics", [1, 4])

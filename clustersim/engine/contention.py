@@ -36,6 +36,10 @@ class Met(NamedTuple):
     first: Ints
     last: Ints
 
+    def shifted(self, nodes: int, times: int) -> Met:
+        """Return the same with so much higher numbers of nodes and times."""
+        return Met(self.node + nodes, self.first + times, self.last + times)
+
     def together(self) -> list[list[int]]:
         """Return the nodes that meet each other, each list sorted; of different lists none meets another."""
         known: dict[int, int] = {}  # of each time the first one that it belongs with
@@ -172,9 +176,12 @@ class Holders:
 
     def met(self, times: SlotTimes, starts: Floats, ends: Floats) -> Met:
         """Return who meets, given when each node begins and ends."""
-        over, begun = ends[self.node] - times.after[self.slot], starts[self.node] + times.before[self.slot]
-        holder, first, last = self.holdings.met(over, begun)
+        holder, first, last = self.holdings.met(*self.held(times, starts, ends))
         return Met(self.node[holder], first, last)
+
+    def held(self, times: SlotTimes, starts: Floats, ends: Floats) -> tuple[Floats, Floats]:
+        """Return until when and from when on each of `node` holds its links, given when nodes begin and end."""
+        return ends[self.node] - times.after[self.slot], starts[self.node] + times.before[self.slot]
 
 
 def peaks(row: Ints, begun: Floats, over: Floats, share: Floats, rows: int) -> Floats:
@@ -217,31 +224,40 @@ class Slowed(NamedTuple):
 class Meetings:
     """Lets SimPy play tasks that meet, each group by itself; what it played once it knows.
 
-    slot: of each node, its place in activities. events, solves: as in engine.record.Record.
+    activities: of each slot. most: how many different groups it plays. events, solves: as in engine.record.Record.
     """
 
-    def __init__(self, capacity: Floats, activities: Sequence[Activity], slot: Sequence[int]) -> None:
-        self.capacity, self.activities, self.slot = capacity, activities, slot
+    def __init__(self, capacity: Floats, activities: Sequence[Activity], most: int = MOST) -> None:
+        self.capacity, self.activities, self.most = capacity, activities, most
         self.known: dict[Hashable, list[tuple[float, list[float] | None]]] = {}
         self.events = self.solves = 0
 
-    def play(self, groups: Sequence[Sequence[int]], starts: Floats) -> Slowed | None:
+    def play(self, groups: Sequence[Sequence[int]], graph: StepGraph, starts: Floats) -> Slowed | None:
         """Return what nodes take that meet in these groups, None if these are too many; starts: when each node begins."""
-        found, least = Slowed({}, {}), (float(starts.max()) or 1.0) * _ULP
+        found, last = Slowed({}, {}), float(starts.max())
         for nodes in groups:
-            begun = starts[nodes]
-            first = float(begun.min())
-            slots, late = tuple(self.slot[node] for node in nodes), (begun - first).tolist()
-            key = slots, tuple(round(seconds / least) for seconds in late)
-            if key not in self.known:
-                if len(self.known) == MOST:
-                    return None
-                self.known[key] = self.simulated(slots, late)
-            for node, (seconds, ends) in zip(nodes, self.known[key], strict=True):
+            played = self.group([graph.slot[node] for node in nodes], starts[nodes], last)
+            if played is None:
+                return None
+            for node, (seconds, ends) in zip(nodes, played, strict=True):
                 found.seconds[node] = seconds
                 if ends is not None:
-                    found.segment_ends[node] = [first + end for end in ends]
+                    found.segment_ends[node] = ends
         return found
+
+    def group(self, slots: Sequence[int], begun: Floats, last: float) -> list[tuple[float, list[float] | None]] | None:
+        """Return what tasks take that meet, and when their half segments end if they shared a link; None: too many groups.
+
+        begun: when each begins. last: the last begin of all tasks, which tells what their times are rounded to.
+        """
+        first, least = float(begun.min()), (last or 1.0) * _ULP
+        late = (begun - first).tolist()
+        key = tuple(slots), tuple(round(seconds / least) for seconds in late)
+        if key not in self.known:
+            if len(self.known) == self.most:
+                return None
+            self.known[key] = self.simulated(slots, late)
+        return [(seconds, ends and [first + end for end in ends]) for seconds, ends in self.known[key]]
 
     def simulated(self, slots: Sequence[int], late: Sequence[float]) -> list[tuple[float, list[float] | None]]:
         """Return of each activity its seconds, and when its half segments end if it shared a link; late: when it begins."""

@@ -10,7 +10,7 @@ times that SimPy finds, float for float. Where a few tasks slow each other, `con
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -58,7 +58,7 @@ def static(
     if not meeting or slowing:
         return None
     alone = Uncontended(seconds, ends, met)
-    agreed = _agreed(graph, tasks, holders, Meetings(capacity, tasks.activities, graph.slot), alone)
+    agreed = _agreed(graph, tasks, holders, Meetings(capacity, tasks.activities), alone)
     if agreed is not None:
         return _record(graph, tasks, agreed.ends, agreed.met, "hybrid", agreed.played)
     if not worth(met):
@@ -81,7 +81,10 @@ def _record(
     return Record(graph, tasks, starts, ends, played.segment_ends, 0.0, end, *counted, player, met=met, slowed=slowed)
 
 
-def longest(graph: StepGraph, seconds: Floats, known: Sequence[float] = (0.0,)) -> Floats:
+_BEGIN = np.zeros(1)
+
+
+def longest(graph: StepGraph, seconds: Floats, known: Floats = _BEGIN) -> Floats:
     """Return when each node ends, in seconds from the begin of the step; seconds: of each node. known: ends of the first ones."""
     first, levels = len(known), graph.levels
     if len(seconds) < WIDE * len(levels):
@@ -96,8 +99,9 @@ def longest(graph: StepGraph, seconds: Floats, known: Sequence[float] = (0.0,)) 
     return ends
 
 
-def _node_by_node(graph: StepGraph, seconds: Floats, known: Sequence[float]) -> list[float]:
-    ends, first = list(known), len(known)
+def _node_by_node(graph: StepGraph, seconds: Floats, known: Floats) -> list[float]:
+    ends: list[float] = known.tolist()
+    first = len(ends)
     append = ends.append
     for a, b, took in zip(graph.a[first:], graph.b[first:], seconds[first:].tolist(), strict=True):
         one, other = ends[a], ends[b]
@@ -117,7 +121,7 @@ def _agreed(graph: StepGraph, tasks: Tasks, holders: Holders, meetings: Meetings
     """Return the times with which all agree; None where too many different ones meet, or all others shift again and again."""
     ends, met, took = alone.ends, alone.met, dict[int, float]()
     for _ in range(ROUNDS):
-        played = meetings.play(met.together(), graph.starts(ends))
+        played = meetings.play(met.together(), graph, graph.starts(ends))
         if played is None:
             return None
         if played.seconds == took:
@@ -126,6 +130,6 @@ def _agreed(graph: StepGraph, tasks: Tasks, holders: Holders, meetings: Meetings
         changed = min(node for node in nodes if played.seconds.get(node) != took.get(node))
         took, seconds = played.seconds, alone.seconds.copy()
         seconds[list(took)] = list(took.values())
-        ends = longest(graph, seconds, ends[:changed].tolist())
+        ends = longest(graph, seconds, ends[:changed])
         met = holders.met(tasks.times, graph.starts(ends), ends)
     return None

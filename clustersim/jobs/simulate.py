@@ -9,13 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
-from clustersim.engine.compile import Plan, plan
+import numpy as np
+
+from clustersim.arrays import Mask
+from clustersim.engine.compile import Plan, Work, bound, draft
+from clustersim.engine.fold.adaptive import PlayedJobs, adapted
+from clustersim.engine.fold.refinement import Partition
+from clustersim.engine.player import Graphs, Player
 from clustersim.engine.record import Record
+from clustersim.engine.simulate import simulate as play_all
+from clustersim.engine.together import complete, together
 from clustersim.errors import InputError
 from clustersim.jobs.placement import PlacedJob, place_jobs
 from clustersim.jobs.request import Wanted, load
 from clustersim.parallel.job import MAX_PASSES
-from clustersim.preparation import check_names
+from clustersim.preparation import check_names, rows
 from clustersim.report.jobs_facts import Alone, JobSteps, Shared
 from clustersim.report.jobs_summary import summary
 from clustersim.simulation import PlayOptions, Progress, Simulator, silent
@@ -68,8 +76,6 @@ def share(
     progress: Progress = silent,
 ) -> JobsResult:
     """Simulate loaded jobs on a built cluster; the rest is in PlayOptions."""
-    from clustersim.engine.simulate import simulate as play
-
     begun = time.perf_counter()
     for request in wanted.requests:
         check_names(request.job)
@@ -79,18 +85,47 @@ def share(
         progress(f"predict {one.name}")
         work, memory, forecast = simulator.prepare(one.job, one.gpus, ignore_memory=ignore_memory)
         progress(f"simulate {one.name} alone")
-        [planned] = plan([work], cluster, fold)
-        [[record]] = play([planned])
+        plan, record = simulator.alone(work, "auto", fold)
         works.append(work)
-        alone.append(Alone(planned, record, memory, forecast))
+        alone.append(Alone(plan, record, memory, forecast))
     _check_length(placed, alone, wanted.steps)
     progress("plan")
-    plans = plan(works, cluster, fold)
     starts = [one.start for one in placed]
-    records = play(plans, lambda share: progress(f"simulate together {share:.0%}"), wanted.steps, starts)
+    found = _together(works, cluster, simulator.graphs, wanted.steps, starts, fold, progress)
     progress("summarize")
-    shared = Shared(cluster, wanted.placement, wanted.steps, _job_steps(placed, alone, plans, records))
+    shared = Shared(cluster, wanted.placement, wanted.steps, _job_steps(placed, alone, found.plans, found.records))
     return JobsResult(summary(shared), shared, wanted.inputs, time.perf_counter() - begun)
+
+
+def _together(
+    works: Sequence[Work],
+    cluster: Topology,
+    graphs: Graphs,
+    steps: int,
+    starts: Sequence[float],
+    fold: bool,
+    progress: Progress,
+) -> PlayedJobs:
+    """Play the jobs on the links that prove to be short: as sums where they seldom slow each other, else all by SimPy."""
+    drafted = draft(works, cluster)
+    every = np.ones(len(drafted.demand.links), bool)
+    players = [Player("auto", graphs, rows(work.job)) for work in works]
+
+    def told(share: float) -> None:
+        progress(f"simulate together {share:.0%}")
+
+    def simulated(cells: Partition, kept: Mask) -> PlayedJobs | None:
+        plans = bound(drafted, cells, kept)
+        jobs = [player.compiled(plan, graphs) for player, plan in zip(players, plans, strict=True)]
+        records = together(jobs, steps, starts, told)
+        if records is None and kept is every:
+            own = [job.graph for job in jobs], [job.tasks for job in jobs]
+            records = play_all(plans, told, steps, starts, *own)
+        return None if records is None else PlayedJobs(plans, records)
+
+    found = adapted(drafted, every, simulated, fold)
+    assert found is not None  # on all links SimPy tells the times where nobody else does
+    return found._replace(records=complete(found.records, steps, starts))
 
 
 def _check_length(placed: Sequence[PlacedJob], alone: Sequence[Alone], steps: int) -> None:

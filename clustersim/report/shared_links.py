@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from clustersim.engine.fabric import Activity
 from clustersim.engine.network import Network
-from clustersim.engine.program import Span
+from clustersim.engine.record import Record
 from clustersim.report.jobs_facts import JobSteps, Shared
 
 Interval = tuple[float, float]
@@ -68,10 +67,10 @@ def _active(one: JobSteps, link: int) -> set[Interval]:
             activity: [i for i, segment in enumerate(activity.segments) if id(segment.flow) in wanted]
             for activity in {task.activity for task in tasks}
         }
-        crosses = np.array([bool(places[task.activity]) for task in tasks])
-        for span in step.done(np.flatnonzero(crosses[step.graph.occurrences.task])):
-            assert span.activity is not None
-            found.update(_intervals(span, span.activity, places[span.activity]))
+        crosses, done = np.array([bool(places[task.activity]) for task in tasks]), step.graph.occurrences
+        rows = np.flatnonzero(crosses[done.task])
+        for node, task in zip(done.node[rows].tolist(), done.task[rows].tolist(), strict=True):
+            found.update(_intervals(step, node, places[tasks[task].activity]))
     return found
 
 
@@ -86,8 +85,12 @@ def _flows(network: Network, link: int) -> set[int]:
     return result
 
 
-def _intervals(span: Span, activity: Activity, places: Iterable[int]) -> Iterator[Interval]:
-    ends = span.segment_ends or [span.start + end for end in activity.ends]
+def _intervals(step: Record, node: int, places: Iterable[int]) -> Iterator[Interval]:
+    """Yield when some of the transfers at a node were under way: those of all ranks that were in lock-step there."""
+    ends = step.segment_ends.get(node)
+    if ends is None:
+        begun, activity = step.starts.item(node), step.tasks.activities[step.graph.slot[node]]
+        ends = [begun + end for end in activity.ends]
     for i in places:
         yield ends[2 * i], ends[2 * i + 1]
 

@@ -8,8 +8,9 @@ and the ranks of a class stay alike. If some could, they come in, and the step i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,18 @@ GAIN = 2
 """How many times fewer classes and links are worth a simulation that may prove wrong."""
 
 
+class PlayedJobs(NamedTuple):
+    """Steps of jobs that were simulated on some links."""
+
+    plans: tuple[Plan, ...]
+    records: tuple[Sequence[Record], ...]
+    """Of each job, all steps that were under way, in which links are looked for that could have been short."""
+
+
+JobsPlayer = Callable[[Partition, Mask], PlayedJobs | None]
+"""Simulates jobs on the cells that they fold to with some of `Demand.links`; None where their times cannot be proved."""
+
+
 def play(
     work: Work,
     topology: Topology,
@@ -45,24 +58,39 @@ def play(
         return known
     drafted = draft([work], topology)
     every: Mask = np.ones(len(drafted.demand.links), bool)
+
+    def simulated(cells: Partition, kept: Mask) -> PlayedJobs | None:
+        own = player if kept is every else replace(player, structure=None)  # else it holds for these times alone
+        return _simulated(drafted, cells, kept, progress, own)
+
+    found = adapted(drafted, every, simulated, fold, once=player.engine == "static" and player.steady is not None)
+    return None if found is None else (found.plans[0], found.records[0][0])
+
+
+def adapted(
+    drafted: Draft, every: Mask, simulated: JobsPlayer, fold: bool = True, once: bool = False
+) -> PlayedJobs | None:
+    """Simulate jobs on the links that prove to be short, or on all of them where that is sooner done.
+
+    every: all of the links. once: return None where those at the first look were too few. Returns None also where no times
+    could be proved.
+    """
     whole = folded(drafted.demand, every, fold)
     kept = ~every
     while fold and _worth(whole, kept):
         cells = folded(drafted.demand, kept)
         if GAIN * len(cells.ranks.first) > len(whole.ranks.first):
             break
-        found = _simulated(
-            drafted, cells, kept, progress, replace(player, structure=None)
-        )  # holds for these times alone
+        found = simulated(cells, kept)
         if found is None:
             break
-        short = overfull(drafted.demand, found[0].network, found[1]) & ~kept
+        short = overfull(drafted.demand, [plan.network for plan in found.plans], found.records) & ~kept
         if not short.any():
             return found
-        if player.engine == "static" and player.steady is not None:
+        if once:
             return None  # at the times that it would prove some meet; the whole step is played instead
-        kept |= short
-    return _simulated(drafted, whole, every, progress, player)
+        kept = kept | short
+    return simulated(whole, every)
 
 
 def _worth(whole: Partition, kept: Mask) -> bool:
@@ -72,11 +100,15 @@ def _worth(whole: Partition, kept: Mask) -> bool:
 
 def _simulated(
     drafted: Draft, cells: Partition, kept: Mask, progress: Callable[[float], None], player: Player
-) -> tuple[Plan, Record] | None:
+) -> PlayedJobs | None:
     [work], [network] = drafted.works, networks(drafted.demand, cells, kept)
     own = form(work, network) if player.structure is not None else None
     if (known := player.alike(work, network, own)) is not None:
-        return known
+        return _found(*known)
     [planned] = bound(drafted, cells, kept)
     record = player.step(planned, progress, own)
-    return None if record is None else (planned, record)
+    return None if record is None else _found(planned, record)
+
+
+def _found(plan: Plan, record: Record) -> PlayedJobs:
+    return PlayedJobs((plan,), ((record,),))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -34,23 +34,22 @@ class _Times(NamedTuple):
     over: Floats
 
 
-def overfull(demand: Demand, net: Network, record: Record) -> Mask:
+def overfull(demand: Demand, nets: Sequence[Network], records: Sequence[Sequence[Record]]) -> Mask:
     """Return the mask of `demand.links` that all that was under way at one time could fill at its bounds.
 
-    demand: of one job. net, record: of a simulation of it, whether or not that knew these links.
+    nets, records: of each of its jobs, from a simulation of them, whether or not that knew these links; each has all steps.
     """
-    number, shares = _numbers(net), _shares(demand, net)
-    if (
-        record.skipped is not None and record.skipped.lateness is not None
-    ):  # parts that drift apart meet at all their times
+    number, shares = _numbers(nets), _shares(demand, nets)
+    skipped = [record.skipped for steps in records for record in steps]
+    if any(one is not None and one.lateness is not None for one in skipped):  # parts that drift apart meet at all times
         together: Mask = (
             summed(np.repeat(np.arange(len(demand.links)), np.diff(shares.start)), shares.share, len(demand.links))
             > FITS
         )
         return together
-    asking = np.zeros(number[""], bool)
+    asking = np.zeros(number[-1][""], bool)
     asking[shares.cell] = True
-    times = _times(record, number, asking)
+    times = _times(records, number, asking)
     link = np.repeat(np.arange(len(demand.links)), np.diff(shares.start))
     first, of = alike(len(demand.links), link, shares.cell, shares.share)
     most = [_peaks(shares, times, part) for part in _parts(shares, times, first)]
@@ -58,24 +57,30 @@ def overfull(demand: Demand, net: Network, record: Record) -> Mask:
     return short
 
 
-def _numbers(net: Network) -> dict[str, int]:
-    """Return where the group cells of each family begin when they are numbered through; the last entry is their number."""
-    number, result = 0, {}
-    for family, own in net.cells.groups.items():
-        result[family] = number
-        number += len(own.first)
-    return {**result, "": number}
+def _numbers(nets: Sequence[Network]) -> list[dict[str, int]]:
+    """Return, by job, where the group cells of each family begin when those of all are numbered through, and where they end."""
+    number, result = 0, []
+    for net in nets:
+        own = {}
+        for family, cells in net.cells.groups.items():
+            own[family] = number
+            number += len(cells.first)
+        result.append({**own, "": number})
+    return result
 
 
-def _shares(demand: Demand, net: Network) -> _Shares:
+def _shares(demand: Demand, nets: Sequence[Network]) -> _Shares:
     """Return what each group cell takes of each link: the most of its phases, of which one runs at a time."""
-    number = _numbers(net)
     keys: list[Ints] = [np.empty(0, np.int64)]
     shares: list[Floats] = [np.empty(0)]
-    flat = [(variant[0], t) for variant, parts in net.traffic.items() for t in parts]
-    for (family, t), loads in zip(flat, demand.loads, strict=True):
-        cell = number[family] + net.cells.groups[family].of[loads.group]
-        key, inverse = np.unique((loads.link << _CELL) + cell, return_inverse=True)
+    flat = [
+        (number[variant[0]], net.cells.groups[variant[0]].of, t)
+        for number, net in zip(_numbers(nets), nets, strict=True)
+        for variant, parts in net.traffic.items()
+        for t in parts
+    ]
+    for (number, of, t), loads in zip(flat, demand.loads, strict=True):
+        key, inverse = np.unique((loads.link << _CELL) + number + of[loads.group], return_inverse=True)
         keys.append(key)
         taken = np.bincount(inverse, loads.weight * t.bound[loads.group], len(key))
         shares.append(taken.astype(float, copy=False))
@@ -87,8 +92,18 @@ def _shares(demand: Demand, net: Network) -> _Shares:
     return _Shares(start, key & ((1 << _CELL) - 1), most / demand.topology.capacity[demand.links[link]])
 
 
-def _times(record: Record, number: dict[str, int], asking: Mask) -> _Times:
+def _times(records: Sequence[Sequence[Record]], numbers: Sequence[dict[str, int]], asking: Mask) -> _Times:
     """Return when each group cell was under way, of those that ask for any link; ranks of one group say so several times."""
+    every = [_moved(record, own, asking) for steps, own in zip(records, numbers, strict=True) for record in steps]
+    columns = np.concatenate(every, axis=1)
+    columns = columns[:, np.lexsort(columns[::-1])]
+    new = np.append(True, (columns[:, 1:] != columns[:, :-1]).any(axis=0))[: columns.shape[1]]
+    start = np.searchsorted(columns[0, new], np.arange(numbers[-1][""] + 1))
+    return _Times(start, columns[1, new], columns[2, new])
+
+
+def _moved(record: Record, number: dict[str, int], asking: Mask) -> Floats:
+    """Return of a step the group cells that were under way, from when, and until when: three rows."""
     cells = [
         [one for variant, c in task.activity.carried if asking[one := number[variant[0]] + c]]
         for task in record.tasks.alike
@@ -96,11 +111,7 @@ def _times(record: Record, number: dict[str, int], asking: Mask) -> _Times:
     first = np.cumsum([0, *map(len, cells)])
     cell, parts = np.array([c for own in cells for c in own], np.int64), record.graph.occurrences
     node = np.repeat(parts.node, np.diff(first)[parts.task])
-    columns = np.array([cell[entries(first, parts.task)], record.starts[node], record.ends[node]])
-    columns = columns[:, np.lexsort(columns[::-1])]
-    new = np.append(True, (columns[:, 1:] != columns[:, :-1]).any(axis=0))[: columns.shape[1]]
-    start = np.searchsorted(columns[0, new], np.arange(number[""] + 1))
-    return _Times(start, columns[1, new], columns[2, new])
+    return np.array([cell[entries(first, parts.task)], record.starts[node], record.ends[node]])
 
 
 def _parts(shares: _Shares, times: _Times, links: Ints) -> Iterator[Ints]:
