@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from engine_cases import cluster
 from test_experts import WIDE, job, played
 from test_folding import same
 from test_laws import even, free
@@ -94,6 +95,40 @@ def test_both_copies_reduce_their_gradients_together():
         {frozenset({0, 1, 6, 7}), frozenset({2, 3, 4, 5})},
         {*map(frozenset, ((0, 6), (1, 7), (2, 4), (3, 5)))},
     ]
+
+
+MUCH = {"model__vocab": 65_536}  # which makes the first stage and the last one larger than the others
+
+
+@pytest.mark.parametrize("case", BESIDE)
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"zero": 1},
+        {"zero": 1, "parallelism__overlap__grad_reduce": True, "parallelism__overlap__param_gather": True},
+        {"ep": 1, "zero": 1, "parallelism__optimizer_instances": 2},
+    ],
+)
+def test_all_ranks_of_a_group_reduce_and_gather_the_same_stage_at_once(case, more):
+    simulator = Simulator(free(8))
+    _, plan, record = simulator._quickly(simulator.placed(job(**{**case, **MUCH, **more})), "auto")
+    activities = [[record.tasks[task].activity for task in slot] for slot in record.graph.slots]
+    called = [{plan.calls[one] for one in slot} for slot in activities if slot[0] in plan.calls]
+    assert any(len(slot) > 1 for slot in activities)
+    assert {len(calls) for calls in called} == {1}
+
+
+@pytest.mark.parametrize("case", BESIDE)
+@pytest.mark.parametrize("zero", [0, 1])
+def test_a_step_takes_the_same_whatever_was_simulated_before(case, zero):
+    known = Simulator(cluster(2))
+    for recompute in ("none", "full", "none"):
+        one = job(**{**case, **MUCH, "zero": zero, "training__recompute": recompute})
+        new = Simulator(known.cluster)
+        found = known.outline(one, "auto")
+        assert found == new.outline(one, "auto")
+        assert found["step_time_s"] == pytest.approx(new.outline(one)["step_time_s"], rel=1e-12)
 
 
 @pytest.mark.parametrize("case", BESIDE)

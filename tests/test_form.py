@@ -18,7 +18,7 @@ SPLITS = st.fixed_dictionaries(
         "parallelism__tp": st.sampled_from([1, 2, 4]),
         "parallelism__pp": st.sampled_from([1, 2, 4]),
         "parallelism__zero": st.sampled_from([0, 1, 3]),
-        "parallelism__schedule": st.sampled_from(["1f1b", "gpipe", "zero_bubble"]),
+        "parallelism__schedule": st.sampled_from(["1f1b", "gpipe", "zero_bubble", "dualpipe", "dualpipev"]),
         "parallelism__overlap": st.sampled_from([{}, {"grad_reduce": True, "p2p": True}]),
     }
 )
@@ -54,6 +54,7 @@ def test_other_sizes_take_what_they_take_alone(split, sizes, experts, extra, tap
     known = fresh()
     for one in sizes:
         spec = {**split, **one, **experts, "parallelism__sequence_parallel": split["parallelism__tp"] > 1}
+        spec["parallelism__vpp"] = 2 if split["parallelism__schedule"] == "dualpipev" else 1
         assert _outline(known, **spec) == _outline(fresh(), **spec)
 
 

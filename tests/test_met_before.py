@@ -19,6 +19,7 @@ SPLITS = st.fixed_dictionaries(
     {
         "parallelism__tp": st.sampled_from([1, 2, 4]),
         "parallelism__pp": st.sampled_from([1, 2, 4]),
+        "parallelism__schedule": st.sampled_from(["1f1b", "dualpipe", "dualpipev"]),
         "parallelism__zero": st.sampled_from([0, 1]),
         "parallelism__algorithms": st.sampled_from([{}, {"dp": "ring"}, {"tp": "hierarchical", "model": "tree"}]),
         "training__micro_batch": st.sampled_from([1, 2]),
@@ -30,8 +31,9 @@ SPLITS = st.fixed_dictionaries(
 def _steps(topology, fold, splits):
     found = []
     for split in splits:
+        chunks = 2 if split["parallelism__schedule"] == "dualpipev" else 1
         try:
-            result = run(topology, job(**split), fold=fold, ignore_memory=True)
+            result = run(topology, job(**split, parallelism__vpp=chunks), fold=fold, ignore_memory=True)
         except ConfigError as error:
             found.append(str(error))
             continue

@@ -32,7 +32,7 @@ OPTIONS = {
     "fabric": st.sampled_from(sorted(FABRICS)),
     "fault": st.sampled_from(sorted(FAULTS)),
     "split": st.sampled_from([(1, 1), (1, 4), (2, 2), (4, 2), (1, 2), (2, 4)]),
-    "schedule": st.sampled_from(["1f1b", "gpipe", "zero_bubble", "interleaved"]),
+    "schedule": st.sampled_from(["1f1b", "gpipe", "zero_bubble", "interleaved", "dualpipe", "dualpipev"]),
     "zero": st.sampled_from([0, 1]),
     "reduce": st.booleans(),
     "gather": st.booleans(),
@@ -42,14 +42,16 @@ OPTIONS = {
 
 
 def asked(split, schedule, zero, reduce, gather, p2p, layers, batch, clocks=0.8):
+    if split[1] == 1 and schedule in ("interleaved", "dualpipe", "dualpipev"):
+        schedule = "1f1b"
     return job(
         clocks=clocks,
         model__layers=layers,
         training__global_batch=batch,
         parallelism__tp=split[0],
         parallelism__pp=split[1],
-        parallelism__vpp=2 if schedule == "interleaved" else 1,
-        parallelism__schedule=schedule if split[1] > 1 or schedule != "interleaved" else "1f1b",
+        parallelism__vpp=2 if schedule in ("interleaved", "dualpipev") else 1,
+        parallelism__schedule=schedule,
         parallelism__zero=zero,
         parallelism__overlap__grad_reduce=reduce,
         parallelism__overlap__param_gather=bool(gather and zero),
@@ -75,8 +77,6 @@ def by_label(record):
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(**OPTIONS)
 def test_where_it_is_proved_the_longest_path_is_what_simpy_plays(nodes, fabric, fault, **options):
-    if options["split"][1] == 1 and options["schedule"] == "interleaved":
-        options["schedule"] = "1f1b"
     simulator = Simulator(cluster(nodes, fabric=FABRICS[fabric], extra=FAULTS[fault]))
     one = asked(**options, batch=8 * nodes * 4)
     played = simulator.run(one, ignore_memory=True)
@@ -94,8 +94,6 @@ def test_where_it_is_proved_the_longest_path_is_what_simpy_plays(nodes, fabric, 
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(**OPTIONS)
 def test_where_few_tasks_meet_all_agree_on_what_simpy_plays(nodes, fabric, fault, **options):
-    if options["split"][1] == 1 and options["schedule"] == "interleaved":
-        options["schedule"] = "1f1b"
     simulator = Simulator(cluster(nodes, fabric=FABRICS[fabric], extra=FAULTS[fault], nics=1, attach="shared"))
     one = asked(**options, batch=8 * nodes * 4)
     played = simulator.run(one, ignore_memory=True)

@@ -351,8 +351,9 @@ class _Writer:
         return tuple(line for lines in starts.values() for line in lines), special
 
     @property
-    def own(self) -> tuple[int, ...]:
-        return self.pipeline.own(self.rank)
+    def own(self) -> list[int]:
+        """The stages of this rank in the order of the model: so all ranks that hold the same ones go through them alike."""
+        return sorted(self.pipeline.own(self.rank), key=lambda stage: stage % self.pipeline.stages)
 
     def reduce_all(self) -> Iterator[Instruction]:
         """Yield the reduction of what is not reduced yet, then that of the tied embedding."""
