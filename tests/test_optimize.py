@@ -110,6 +110,30 @@ def test_a_pipeline_that_waits_for_nothing_is_its_bound():
     )
 
 
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_a_pipeline_that_splits_backward_passes_is_bound_by_those_of_inputs(recompute):
+    """One microbatch on eight stages goes there and back: the bound is within 15 % of its step, not half of it."""
+    files = evaluate.Files(str(ROOT / "topologies/hgx_h100_8.yaml"), str(ROOT / "workloads/mixtral_8x7b.yaml"), {})
+    case = evaluate.load(files)
+    point = {KEYS["tp"]: 1, KEYS["pp"]: 8, KEYS["ep"]: 1, KEYS["schedule"]: "zero_bubble", KEYS["recompute"]: recompute}
+    point |= {KEYS["micro_batch"]: 4, "training.global_batch": 4, "model.layers": 8, "predictor": "roofline"}
+    simulator = case.cluster(point).simulator
+    job = simulator.placed(case.job(point))
+    step = evaluate.evaluate(case, point)["step_time_s"]
+    assert 0.85 * step < LowerBounds(simulator.preparation).of(job).step(job) <= step
+
+
+@pytest.mark.parametrize("schedule", ["dualpipe", "dualpipev", "zero_bubble"])
+def test_the_answer_among_splits_of_a_schedule_is_that_of_trying_each(cases, schedule):
+    """Those that split backward passes, or enter at both ends, have bounds of their own."""
+    case, points = cases["experts"]
+    points = [point for point in points if point[KEYS["schedule"]] == schedule][::4]
+    rows = [evaluate.evaluate(case, point) for point in points]
+    done = [(row["step_time_s"], place) for place, row in enumerate(rows) if row["status"] == "ok"]
+    found = search(case, points, objective("step"), 2)
+    assert [one.point for one in found.best] == [points[place] for _, place in sorted(done)[:2]]
+
+
 @pytest.mark.parametrize("beside", [False, True])
 def test_what_replicas_exchange_is_in_the_bound(beside):
     """One microbatch on 16 nodes: gradients and parameters on the wire take much of the step; the bound is within 5 % of it."""

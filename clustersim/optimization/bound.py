@@ -12,8 +12,9 @@ taken, every norm comes before any update, and an update before its parameters a
     step        >= gradients + norm + max over ranks of (update + gather)
 
 A message to another node takes its bytes over a NIC's rate, and a rank waits until it is away (unless `overlap.p2p`). Where a
-schedule splits backward passes, weight gradients may come last, and what follows a rank's last pass is left out. What shares
-links and the host only add to it. So does a slow GPU.
+schedule splits backward passes, those of inputs alone follow each other like that: each waits for no weight gradients, its rank's
+own of that microbatch come after it. Where microbatches enter at both ends, what follows a rank's last pass is left out. What
+shares links and the host only add to it. So does a slow GPU.
 """
 
 from __future__ import annotations
@@ -49,8 +50,12 @@ class MicrobatchSeconds(NamedTuple):
     """Of the backward pass of that stage."""
     message: Floats
     """Of the message after that."""
+    weights: Floats
+    """Of the weight gradients of that stage, part of `backward`."""
     busy: Floats
     """Of both passes of all its stages, with the messages that are waited for."""
+    all_weights: Floats
+    """Of the weight gradients of all its stages, part of `busy`."""
 
 
 class LowerBounds:
@@ -173,11 +178,14 @@ class SplitBounds:
     def _passed(self, job: Job, microbatches: int | Ints, before: Floats) -> tuple[Floats, Floats]:
         """Return when each rank is done with its passes, and when the last of them ends: a message may follow (…, pp)."""
         one, waits = self.seconds(job), not job.parallelism.overlap.p2p
-        done = _begun(one.forward, before) + microbatches / self.pipeline.copies * one.busy
-        if splits(job.parallelism.schedule, job.parallelism.vpp):
+        begun, share = _begun(one.forward, before), microbatches / self.pipeline.copies
+        done = begun + share * one.busy
+        if self.pipeline.copies > 1:
             return done, done
-        last = _followed(done - one.message * waits, one)
-        return last + one.message * waits, last
+        split, message = splits(job.parallelism.schedule, job.parallelism.vpp), one.message * waits
+        inputs = begun + share * (one.busy - split * one.all_weights)
+        last = _followed(inputs - message, one.backward - split * one.weights, one.message)
+        return np.maximum(done, last + message + split * one.weights), last
 
     def _updated(self, job: Job, ready: Floats, gather: Floats) -> float:
         """Return the seconds until all parameters are updated and gathered, of ranks whose gradients are `ready`."""
@@ -210,7 +218,8 @@ class SplitBounds:
                 self.part(job),
                 {id(stage): self.bounds.passes.seconds(job, stage) for stage in self.stages(job)},
             )
-            passes = np.array([known[id(stage)] for stage in part])
+            found = np.array([known[id(stage)] for stage in part])
+            passes, weights = found[:, :2], found[:, 2]
             nic = max(kind.facts.nic for kind in cluster.kinds)
             sends = np.array([(one.output_bytes, one.input_bytes) for one in part]) / (nic or math.inf) * far
             sends[-1, 0] = sends[0, 1] = 0.0
@@ -219,9 +228,15 @@ class SplitBounds:
             whole = (passes if job.parallelism.overlap.p2p else passes + sends).sum(axis=1)
             busy = whole[self.own].sum(axis=0)
             lowest, messages = passes[: self.pp], sends[: self.pp]
-            if self.pipeline.copies > 1:  # microbatches come from both ends
-                lowest, messages = np.zeros_like(lowest), np.zeros_like(messages)
-            self._pipelines[key] = MicrobatchSeconds((lowest + messages)[:, 0], lowest[:, 1], messages[:, 1], busy)
+            fills = self.pipeline.copies == 1  # else microbatches come from both ends
+            self._pipelines[key] = MicrobatchSeconds(
+                (lowest + messages)[:, 0] * fills,
+                lowest[:, 1],
+                messages[:, 1],
+                weights[: self.pp],
+                busy,
+                weights[self.own].sum(axis=0),
+            )
         return self._pipelines[key]
 
     def exposed(self, job: Job) -> Exposed:
@@ -248,9 +263,9 @@ def _begun(forward: Floats, before: Floats) -> Floats:
     return fill + np.maximum.accumulate(before - fill)
 
 
-def _followed(last: Floats, one: MicrobatchSeconds) -> Floats:
+def _followed(last: Floats, backward: Floats, message: Floats) -> Floats:
     """Return when each rank's last backward pass ends at the earliest: after its own work, or those of all ranks behind."""
-    between = np.cumsum([0.0, *(one.backward[:-1] + one.message[1:])])
+    between = np.cumsum([0.0, *(backward[:-1] + message[1:])])
     ends: Floats = np.maximum.accumulate((last + between)[..., ::-1], axis=-1)[..., ::-1] - between
     return ends
 

@@ -34,6 +34,8 @@ class PassSeconds(NamedTuple):
 
     forward: float
     backward: float
+    weights: float
+    """Of the weight gradients, part of `backward`."""
 
 
 class LayerSteps(NamedTuple):
@@ -42,6 +44,8 @@ class LayerSteps(NamedTuple):
     layer: Layer
     forward: Counter[Kernel | Collective]
     backward: Counter[Kernel | Collective]
+    weights: Counter[Kernel | Collective]
+    """Of those of `backward` that yield the gradients of the weights."""
     saved: float
     """Bytes."""
 
@@ -64,23 +68,21 @@ class LeastPasses:
     def steps(self, stage: Stage, layer: Layer) -> LayerSteps:
         """Return how often each kernel and collective stands in the passes of a layer, and what it keeps."""
         if id(layer) not in self._layers:
-            forward, backward = (_counter(stage.steps(layer, letter)) for letter in "FB")
-            self._layers[id(layer)] = LayerSteps(layer, forward, backward, stage.saved(layer))
+            forward, backward, weights = (_counter(stage.steps(layer, letter)) for letter in "FBW")
+            self._layers[id(layer)] = LayerSteps(layer, forward, backward, weights, stage.saved(layer))
         return self._layers[id(layer)]
 
     def seconds(self, job: Job, stage: Stage) -> PassSeconds:
         """Return the least seconds of the passes of a stage of a job."""
         times = _times(job)
         each = [(self._seconds(job, self.steps(stage, layer), times), count) for layer, count in stage.layers]
-        forward, backward = (math.fsum(one[i] * count for one, count in each) for i in (0, 1))
-        return PassSeconds(forward, backward)
+        return PassSeconds(*(math.fsum(one[i] * count for one, count in each) for i in range(3)))
 
     def _seconds(self, job: Job, one: LayerSteps, times: tuple[object, ...]) -> PassSeconds:
         key = id(one.layer), *times
         if key not in self._passes:
             least = self._least(job, one)
-            both = (math.fsum(n * least[item] for item, n in part.items()) for part in (one.forward, one.backward))
-            self._passes[key] = PassSeconds(*both)
+            self._passes[key] = PassSeconds(*(math.fsum(n * least[i] for i, n in part.items()) for part in one[1:4]))
         return self._passes[key]
 
     def elapsed(self, job: Job, stage: Stage, letter: str, steps: Sequence[int]) -> list[float]:
