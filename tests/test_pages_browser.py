@@ -253,6 +253,8 @@ def test_hostile_names_are_text(chromium, result, tmp_path):
             assert found.said == []
             assert found.page.evaluate("document.documentElement.scrollWidth") <= width
             assert found.page.locator("main img, main script").count() == 0
+            assert found.page.locator("p.warning").inner_text().startswith("Warning: ")
+            assert "[object" not in found.page.locator("body").inner_text()
             title = found.page.locator("h1").inner_text()
             assert "<script>" in title and "\\u202e" in title and "\u202e" not in title and len(title) < 300
 

@@ -59,8 +59,8 @@ def optimize(
     """Find the best split of a model on a cluster, over all legal degrees and options, and say why it is the best.
 
     Tried are all legal values of tp, pp, ep, micro-batch, recompute, schedule, vpp and zero; options fix one or list some, as in
-    sweep. What a lower bound proves to be worse is not simulated. With --trials points are drawn, and nothing is
-    proved of others.
+    sweep, and add others: --cp auto tries context parallelism too, which takes longer. What a lower bound proves to be worse
+    is not simulated. With --trials points are drawn, and nothing is proved of others.
     """
     from clustersim.files import keeping_inputs
     from clustersim.optimization.answer import answer

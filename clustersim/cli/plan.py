@@ -145,7 +145,7 @@ def _plan_fields(found: TrainingPlan, topology: Path, workload: Path) -> dict[st
 
 def _lines(found: Answer, topology: Path, workload: Path) -> list[str]:
     lines = [f"{workload.stem}, {scaled(found.asked.tokens, '').strip()} tokens, within {found.asked.said}", ""]
-    lines += [*_table(found), ""]
+    lines += [*_table(found), *_batches(found), ""]
     lines += [f"  {why}" for _, why in found.without]
     best = found.plans[0][1]
     lines += [*_details(found, best), *best_lines(_run(best, topology, workload))]
@@ -156,6 +156,18 @@ def _lines(found: Answer, topology: Path, workload: Path) -> list[str]:
             *(f"  {_change(best, one)}" for one in found.changes),
         ]
     return lines
+
+
+def _batches(found: Answer) -> list[str]:
+    """Return how batches were chosen, unless one was asked for: with another a plan may be cheaper."""
+    from clustersim.planning.planner import BATCH
+
+    if all(BATCH in kind for kind, _ in found.plans):
+        return []
+    return [
+        "",
+        "each batch is the smallest with a plan; a larger one may cost less: --global-batch N, the same for all",
+    ]
 
 
 def _table(found: Answer) -> list[str]:

@@ -23,7 +23,7 @@ function headline() {
         ["again", "How to reproduce"],
       ].map(([id, words]) => el("a", { href: `#${id}` }, words)),
     ),
-    s.warnings.map((warning) => el("p", { class: "warning" }, el("strong", {}, "Warning: "), named(warning, 2000))),
+    ...s.warnings.map((warning) => el("p", { class: "warning" }, el("strong", {}, "Warning: "), named(warning, 2000))),
     threeNumbers(s),
   ];
 }
