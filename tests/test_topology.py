@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from clustersim.config.yaml import parse
-from clustersim.topology.build import build, deep_merge, load, presets
+from clustersim.topology.build import build, deep_merge, load, preset, presets
 from clustersim.topology.describe import describe
 
 SHIPPED = sorted(Path("topologies").glob("*.yaml"))
@@ -136,7 +136,8 @@ def test_oversubscription_takes_uplinks_away() -> None:
 
 def test_presets_all_load() -> None:
     for name in presets():
-        assert build(parse(f"cluster: {{nodes: 1, node: {name}}}")).gpus >= 8
+        topology = build(parse(f"cluster: {{nodes: 1, node: {name}}}"))
+        assert topology.gpus == preset(name)["gpus"]["count"] >= 4
 
 
 def test_deep_merge_keeps_what_is_not_overridden() -> None:
