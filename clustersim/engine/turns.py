@@ -10,7 +10,7 @@ moves while the other computes. So Megatron's overlap_moe_expert_parallel_comm, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, pairwise, zip_longest
+from itertools import chain, zip_longest
 from typing import NamedTuple
 
 from clustersim.schedules.action import Action, Schedule
@@ -77,8 +77,4 @@ def memory_order(schedule: Schedule, beside: bool) -> Schedule:
 
 
 def _on_top(row: Sequence[Action]) -> tuple[Action, ...]:
-    found = list(row)
-    for i, (one, other) in enumerate(pairwise(row)):
-        if one.letter == "B" and other.letter == "F":
-            found[i : i + 2] = other, one
-    return tuple(found)
+    return tuple(action for unit in together(row, True) for action in reversed(unit))
