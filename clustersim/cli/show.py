@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -167,7 +168,7 @@ def _bill(items: Sequence[Item]) -> list[str]:
         each, usd = ("-", "-") if one.price is None else (f"{one.price:,.0f}", f"{one.usd:,.0f}")
         power = f"{one.number * one.power / 1e3:,.1f}" if one.power else ""
         cells.append((one.what, one.each, f"{one.number:,.0f}", each, usd, power, one.date))
-    dollars, watts = sum(one.usd or 0.0 for one in items), sum(one.number * one.power for one in items)
+    dollars, watts = math.fsum(one.usd or 0.0 for one in items), math.fsum(one.number * one.power for one in items)
     label = "in all that has a price" if any(one.price is None for one in items) else "in all"
     cells.append((label, "", "", "", f"{dollars:,.0f}" if dollars else "-", f"{watts / 1e3:,.1f}", ""))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
