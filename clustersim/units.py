@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from clustersim.errors import InputError, shown, suggest
 
@@ -116,6 +116,12 @@ def scaled(value: float, unit: str) -> str:
         if rounded >= _DECIMAL[prefix]:
             return f"{_figure(value / _DECIMAL[prefix])} {prefix}{unit}"
     return f"{_figure(value)} {unit}"
+
+
+def three_digits(value: float, towards: Callable[[float], int]) -> float:
+    """Return a number of three digits; towards: math.ceil for one that is no smaller, math.floor for one that is no larger."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return towards(value / unit) * unit
 
 
 def gibibytes(value: float) -> str:

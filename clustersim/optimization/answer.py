@@ -15,7 +15,7 @@ from clustersim.sweeps.check import check
 from clustersim.sweeps.evaluate import SweepInputs, evaluate
 from clustersim.sweeps.legal import legal
 from clustersim.sweeps.space import NODES, Point, SweepSpace
-from clustersim.units import gibibytes, plural
+from clustersim.units import gibibytes, plural, three_digits
 
 DOUBLED = 8
 """Times that the nodes are doubled to find how many would do."""
@@ -61,17 +61,12 @@ def _refusal(case: SweepInputs, asked: SweepSpace, points: Sequence[Point], foun
 
 def _too_slow(fastest: SearchResult) -> InputError:
     speed = fastest.best[0].row["tokens_per_s"]
-    less = option(f"--target {_rounded_down(speed):.0f}", f"target={_rounded_down(speed):.0f}")
+    target = f"{three_digits(speed, math.floor):.0f}"
+    less = option(f"--target {target}", f"target={target}")
     return InputError(
         f"{option('--target', 'target=')}: no point is so fast; the fastest of {plural(fastest.points, 'point', 'points')} has "
         f"{speed:,.0f} tokens/s ({_said(fastest.best[0].point)}); ask for {less}, or give more GPUs"
     )
-
-
-def _rounded_down(value: float) -> float:
-    """Return a number of three digits that is no larger."""
-    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
-    return math.floor(value / unit) * unit
 
 
 def _wrong(case: SweepInputs, points: Sequence[Point]) -> ClustersimError:

@@ -12,10 +12,8 @@ from clustersim.planning.planner import BATCH, Planner, TrainingPlan
 from clustersim.planning.request import LIMITS, PlanRequest
 from clustersim.planning.splits import MOST_GPUS
 from clustersim.sweeps.space import Point
-from clustersim.units import plural
+from clustersim.units import plural, three_digits
 
-DIGITS = 3
-"""Of a limit that would do, rounded up."""
 LARGER = (2, 4, 8)
 """Times a batch that was asked for which are tried."""
 SIZES = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
@@ -73,19 +71,13 @@ def _without(planner: Planner, asked: PlanRequest, names: Sequence[str], batches
     return _Other(names, found) if found else None
 
 
-def _rounded_up(value: float) -> float:
-    """Return a number of so many digits that is no smaller."""
-    unit = 10.0 ** (math.floor(math.log10(value)) + 1 - DIGITS)
-    return math.ceil(value / unit) * unit
-
-
 def _days(plan: TrainingPlan) -> str:
-    days = f"{_rounded_up(plan.days):.10g}"
+    days = f"{three_digits(plan.days, math.ceil):.10g}"
     return option(f"--days {days}", f"days={days}")
 
 
 def _budget(plan: TrainingPlan) -> str:
-    usd = _rounded_up(plan.usd or 0.0)
+    usd = three_digits(plan.usd or 0.0, math.ceil)
     size, letter = next(((size, letter) for size, letter in SIZES if usd >= size), (1.0, ""))
     return option(f"--budget {usd / size:.10g}{letter}", f"budget={usd:.10g}")
 
