@@ -47,6 +47,18 @@ def distinct_rows(rows: Ints) -> tuple[Ints, Ints]:
     return first[order], np.argsort(order)[of]
 
 
+def connected(count: int, one: Ints, other: Ints) -> Ints:
+    """Return for each of so many vertices the least one that edges, from `one` to `other`, connect it with."""
+    least = np.arange(count)
+    while True:
+        known = least.copy()
+        np.minimum.at(least, one, known[other])
+        np.minimum.at(least, other, known[one])
+        if (least == known).all():
+            return least
+        least = least[least]  # a long chain is halved each time
+
+
 def divide(x: Ints, by: int) -> tuple[Ints, Ints]:
     """Return (x // by, x % by) for x >= 0; numpy divides by a constant fast, but has no fast remainder."""
     if by & (by - 1) == 0:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import simpy
 
-from clustersim.arrays import Floats, Ints, Mask, entries
+from clustersim.arrays import Floats, Ints, Mask, connected, entries
 from clustersim.engine.fabric import Activity, Fabric
 from clustersim.engine.flows import FITS
 from clustersim.engine.graph import StepGraph
@@ -42,22 +42,17 @@ class Met(NamedTuple):
 
     def together(self) -> list[list[int]]:
         """Return the nodes that meet each other, each list sorted; of different lists none meets another."""
-        known: dict[int, int] = {}  # of each time the first one that it belongs with
-
-        def root(time: int) -> int:
-            while known.setdefault(time, time) != time:
-                known[time] = time = known[known[time]]
-            return time
-
-        seen: dict[int, int] = {}
-        for node, first, last in zip(*(row.tolist() for row in self), strict=True):
-            times = {root(time) for time in range(first, last + 1)} | {root(seen.get(node, first))}
-            seen[node] = least = min(times)
-            known.update(dict.fromkeys(times, least))
-        found: dict[int, list[int]] = {}
-        for node, time in sorted(seen.items()):
-            found.setdefault(root(time), []).append(node)
-        return list(found.values())
+        if not len(self.node):
+            return []
+        nodes, vertex = np.unique(self.node, return_inverse=True)
+        seen = np.zeros(int(self.last.max()) + 2, np.int64)  # by how many at a time and the next one, once summed up
+        np.add.at(seen, self.first, 1)
+        np.add.at(seen, self.last, -1)
+        run = np.cumsum(np.append(True, np.cumsum(seen)[:-1] == 0))[self.first]
+        part = connected(len(nodes) + int(run.max()) + 1, vertex, len(nodes) + run)[: len(nodes)]
+        order = np.argsort(part, kind="stable")
+        begin = np.flatnonzero(np.diff(part[order], prepend=-1))
+        return [own.tolist() for own in np.split(nodes[order], begin[1:])]
 
 
 class Holdings:

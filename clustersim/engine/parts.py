@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, Mask, distinct
+from clustersim.arrays import Floats, Ints, Mask, connected, distinct
 from clustersim.engine.contention import Holders, peaks
 from clustersim.engine.flows import FITS
 from clustersim.engine.graph import StepGraph
@@ -31,7 +31,7 @@ def parts(graph: StepGraph, place: Ints, follows: Mask) -> Ints:
     rank, before = graph.node_rank, np.concatenate([a[own], b[own]])
     inside = place[before] >= 0
     pairs = np.unique(np.concatenate([rank[own], rank[own]])[inside] * graph.ranks + rank[before[inside]])
-    part = _connected(graph.ranks, *np.divmod(pairs, graph.ranks))
+    part = connected(graph.ranks, *np.divmod(pairs, graph.ranks))
     found = np.where((place >= 0) | follows, part[rank], BEGIN)
     joined = np.zeros(len(found), bool)
     for before in (a, b):
@@ -40,17 +40,6 @@ def parts(graph: StepGraph, place: Ints, follows: Mask) -> Ints:
         level = slice(begin, end)
         joined[level] |= joined[a[level]] | joined[b[level]]
     return np.where(joined, JOINED, found)
-
-
-def _connected(count: int, one: Ints, other: Ints) -> Ints:
-    """Return for each of so many vertices the least one that edges, from `one` to `other`, connect it with."""
-    least = np.arange(count)
-    while True:
-        known = least.copy()
-        np.minimum.at(least, one, known[other])
-        np.minimum.at(least, other, known[one])
-        if (least == known).all():
-            return least
 
 
 class JoinedTimes(NamedTuple):
