@@ -429,7 +429,7 @@ def _wrong() -> Iterator[Any]:
         "TOPOLOGY": (
             "__import__('dataclasses').replace(switch.build(site), capacity=np.full(3, np.nan))",
             "__import__('dataclasses').replace(switch.build(site), router=lambda a, b: 1 / 0)",
-            "__import__('dataclasses').replace(switch.build(site), nodes=7)",
+            "__import__('dataclasses').replace(switch.build(site), numbering=switch.build(site).numbering.only(np.arange(1)))",
         ),
         "PLACE": ("[[0], [0]]",),
     }

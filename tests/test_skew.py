@@ -147,12 +147,12 @@ def test_more_skew_is_never_faster_and_no_endpoint_beats_its_links(where, low, h
 
 def busiest(cluster, gpus, given):
     """Return the seconds that the busiest GPU, or the busiest NIC, needs for each byte of the size."""
-    node, local = np.divmod(gpus, cluster.gpus_per_node)
+    node = cluster.numbering.node_of(gpus)
     same = node[:, None] == node
     rows = np.array(given)
     inside = ((same.sum(axis=1) - 1) * rows).max() / cluster.node.nvlink
     coming = (~same).sum(axis=1) * rows
-    ports = np.bincount(node * cluster.node.nics + np.asarray(cluster.node.nic_of)[local], coming)
+    ports = np.bincount(cluster.numbering.nic[gpus], coming)
     return max(inside, ports.max() / cluster.node.nic if ports.any() else 0.0)
 
 

@@ -40,7 +40,7 @@ def all_pairs_loads(topology: Topology, ranks: Ints, phase: AllPairs) -> PhaseLo
 def _endpoints(topology: Topology, ranks: Ints, weight: Floats) -> Endpoints:
     groups, n = ranks.shape
     gpu = ranks.ravel()
-    found = Endpoints(np.repeat(np.arange(groups), n), gpu // topology.gpus_per_node, gpu, np.tile(weight, groups))
+    found = Endpoints(np.repeat(np.arange(groups), n), topology.numbering.node_of(gpu), gpu, np.tile(weight, groups))
     return found.only(found.weight > 0).ordered()
 
 

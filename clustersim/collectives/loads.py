@@ -125,8 +125,8 @@ def node_loads(near: Topology, ranks: Ints, phase: Phase) -> PhaseLoads:
     steps = near.same_in_next_node()
     if steps is None or ranks.size < _FEW or len(ranks) < 2:
         return pair_loads(near, ranks, phase)
-    node = divide(ranks[:, 0], near.gpus_per_node)[0]
-    firsts, which = distinct_rows(ranks - node[:, np.newaxis] * near.gpus_per_node)
+    node = near.numbering.node_of(ranks[:, 0])
+    firsts, which = distinct_rows(ranks - near.numbering.first[node][:, np.newaxis])
     if len(firsts) > _KINDS:
         return pair_loads(near, ranks, phase)
     kinds = [_by_link(pair_loads(near, ranks[[first]], phase)) for first in firsts]
@@ -167,7 +167,7 @@ def bytes_on_links(topology: Topology, ranks: Ints, phase: Phase, size: Floats) 
     total = summed(own.link, own.weight * size[own.group], links)
     pairs = np.flatnonzero(np.minimum(phase.source, phase.destination) >= 0)
     source, destination = ranks[:, phase.source[pairs]], ranks[:, phase.destination[pairs]]
-    away = divide(source, topology.gpus_per_node)[0] != divide(destination, topology.gpus_per_node)[0]
+    away = topology.numbering.node_of(source) != topology.numbering.node_of(destination)
     sent = (phase.fraction[pairs] * size[:, np.newaxis])[away]
     source, destination = source[away], destination[away]
     kind = classes.source[source, classes.rail[destination]] * (int(classes.destination.max()) + 1)
@@ -276,7 +276,5 @@ def _switched(topology: Topology, ranks: Ints, phase: Phase) -> Ints:
         return inside + gpu
     if "nic-up" not in first:
         raise InputError("the switches of a network need NICs; this cluster has none, add a fabric")
-    node, local = divide(gpu, topology.gpus_per_node)
-    port = node * max(topology.node.nics, 1) + np.asarray(topology.node.nic_of)[local]
     outside = np.where(upwards, first["nic-up"], first["nic-down"])
-    return np.where(network, outside + port, inside + gpu)
+    return np.where(network, outside + topology.numbering.nic[gpu], inside + gpu)

@@ -44,7 +44,7 @@ def fitted(
     upwards: as from `levels.fanouts`. Raises InputError for an operation the algorithm cannot do, and on a cluster that lacks
     the switches it needs, with the remedy.
     """
-    nodes, wanted = gpus // topology.gpus_per_node, tuple(ops)
+    nodes, wanted = topology.numbering.node_of(gpus), tuple(ops)
     by_nodes = Group(gpus.shape[1], by_node(nodes), shares)
     used = [switches(algorithm, op, by_nodes) for op in wanted]
     if not any(map(any, used)):

@@ -86,7 +86,7 @@ def families(
         ranks |= _shard_groups(job)
     if job.parallelism.cp_inner:
         ranks |= _context_groups(job.mesh, job.parallelism.cp_inner)
-    upwards = fanouts(distinct(gpus // topology.gpus_per_node), topology)
+    upwards = fanouts(distinct(topology.numbering.node_of(gpus)), topology)
     found = []
     for name, own in wanted.items():
         algorithm = "" if set(own) <= MESSAGES else getattr(job.parallelism.algorithms, _setting(name))
@@ -183,7 +183,7 @@ def _fitted(
     """Return the groups with the levels that their algorithm takes; raises as `tenant` does."""
     placed = gpus[family.ranks]
     if family.algorithm in ("", NCCL):
-        return family._replace(levels=levels(placed // topology.gpus_per_node, upwards))
+        return family._replace(levels=levels(topology.numbering.node_of(placed), upwards))
     try:
         group = fitted(topology, family.algorithm, ops, placed, upwards, family.shares)
     except InputError as error:

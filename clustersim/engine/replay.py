@@ -74,13 +74,13 @@ def replay(
     the second, begin with p2p. Raises SimulationError at a deadlock.
     """
     gpus = np.arange(len(tasks))
-    upwards = fanouts(np.unique(gpus // topology.gpus_per_node), topology)
+    upwards = fanouts(np.unique(topology.numbering.node_of(gpus)), topology)
     used: dict[str, dict[Collective, None]] = {name: {} for name in families}
     for row in tasks:
         for call in (one.call for one in row if one.call is not None):
             used[call.group][call] = None
     uses = [
-        (Family(name, ranks, levels(ranks // topology.gpus_per_node, upwards), NCCL), tuple(used[name]))
+        (Family(name, ranks, levels(topology.numbering.node_of(ranks), upwards), NCCL), tuple(used[name]))
         for name, ranks in families.items()
         if used[name]
     ]

@@ -45,7 +45,7 @@ def place_jobs(cluster: Topology, requests: Sequence[PlacementRequest], placemen
     result = []
     for i, (request, job) in enumerate(zip(requests, resolved, strict=True)):
         nodes = np.array(taken_free.get(i, request.nodes), np.int64)
-        gpus = (nodes[:, None] * cluster.gpus_per_node + np.arange(cluster.gpus_per_node)).ravel()
+        gpus = cluster.numbering.gpus_of(nodes)
         result.append(PlacedJob(request.name, job, nodes, gpus[: job.mesh.size], request.start))
     return result
 

@@ -95,24 +95,25 @@ def _outside(topology: Topology, tier: LinkTier) -> bool:
 def _standing_out(topology: Topology, tier: LinkTier, slow: Mask) -> Ints:
     """Return the links of a large tier that are slow or dead, or at a node with slow GPUs: a few."""
     own = np.flatnonzero(slow[tier.first :][: tier.links])[:MOST_ODD]
-    each = topology.node.nics
-    if tier.links == each * topology.nodes:
-        nodes = np.unique(numbers(topology)[topology.slowdown != 1] // topology.gpus_per_node)[:MOST_ODD]
-        own = np.union1d(own, (nodes[:, None] * each + np.arange(each)).ravel())
+    if tier.name in ("nic-up", "nic-down"):
+        gpus = np.flatnonzero(topology.slowdown != 1)
+        nodes = np.unique(topology.numbering.node_of(gpus))[:MOST_ODD]
+        own = np.union1d(own, topology.numbering.nic[topology.numbering.gpus_of(nodes)])
     return own + tier.first
 
 
 def _ills(topology: Topology, slow: Mask) -> dict[str, str]:
     """Return what is wrong with nodes, or with the GPUs of a single one, in a few words."""
-    each, kind = (topology.gpus_per_node, "node") if topology.nodes > 1 else (1, "gpu")
-    own = numbers(topology)
-    found = {f"{kind}[{n}]": "slow" for n in np.unique(own[topology.slowdown != 1] // each).tolist()}
+    kind, own, count = "gpu", numbers(topology), topology.gpus
+    if topology.nodes > 1:
+        built = topology.numbering.built
+        kind, own, count = "node", built.node_of(own), built.nodes
+    found = {f"{kind}[{n}]": "slow" for n in np.unique(own[topology.slowdown != 1]).tolist()}
     for tier in topology.tiers if topology.nodes > 1 else ():
         for link in (tier.first + np.flatnonzero(slow[tier.first :][: tier.links])[:MOST_ODD]).tolist():
             a, b = _joined_ends(topology, link)
             found |= {a: "slow link inside"} if a == b else {}
-    count = topology.nodes if topology.nodes > 1 else topology.gpus_per_node
-    return found | {f"{kind}[{n}]": "dead" for n in np.setdiff1d(np.arange(count), own // each).tolist()}
+    return found | {f"{kind}[{n}]": "dead" for n in np.setdiff1d(np.arange(count), own).tolist()}
 
 
 def _odd(cables: Iterable[_Cable], ills: Mapping[str, str], slow: Mask) -> set[str]:
@@ -203,8 +204,10 @@ def _joined_ends(topology: Topology, link: int) -> tuple[str, str]:
 
 def _joined(topology: Topology, end: str) -> str:
     kind, _, rest = end.partition("[")
-    each = {"gpu": topology.gpus_per_node, "nic": topology.node.nics, "ports": topology.node.nics}.get(kind, 1)
-    return f"node[{int(rest.rstrip(']')) // max(each, 1)}]" if kind in INSIDE and rest else end
+    if kind not in INSIDE or not rest:
+        return end
+    number = int(rest.rstrip("]"))
+    return f"node[{topology.numbering.built.place(kind, number)[0] if kind in ('gpu', 'nic', 'ports') else number}]"
 
 
 def _levels(names: Sequence[str], cables: Iterable[tuple[str, str, bool]]) -> dict[str, int]:

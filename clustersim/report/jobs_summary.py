@@ -46,7 +46,7 @@ def _job(shared: Shared, one: JobSteps) -> dict[str, Any]:
         "workload": one.job.document.path,
         "nodes": one.nodes.tolist(),
         "gpus": one.job.mesh.size,
-        "idle_gpus": len(one.nodes) * cluster.gpus_per_node - one.job.mesh.size,
+        "idle_gpus": len(cluster.numbering.gpus_of(one.nodes)) - one.job.mesh.size,
         "parallelism": split_facts(one.job),
         "memory": memory_facts(cluster, one.gpus, one.alone.memory),
         "predictor": predictor_facts(one.job, one.alone.forecast),

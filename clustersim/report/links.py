@@ -133,8 +133,7 @@ def ends(topology: Topology, link: int) -> tuple[str, str]:
 
 def _place(topology: Topology, name: str) -> str:
     kind, _, number = name.partition("[")
-    each = {"gpu": topology.gpus_per_node, "nic": topology.node.nics}.get(kind, 0)
-    if not each:
+    if kind not in ("gpu", "nic"):
         return name
-    node, local = divmod(int(number.rstrip("]")), each)
+    node, local = topology.numbering.built.place(kind, int(number.rstrip("]")))
     return f"node {node} {kind.upper()} {local}"

@@ -25,7 +25,7 @@ _PLAIN = "the switches of this fabric do not add up; write fabric.reduction: sha
 
 def assemble(cluster: NodeSpecs, kind: str, network: BuiltFabric | None) -> Topology:
     """Return the topology of `cluster` whose NICs `network` joins (none: a single node)."""
-    inner = inside(cluster)
+    inner, numbering = inside(cluster), cluster.numbering()
     ranges = [
         *inner_ranges(cluster),
         *(_nics(cluster, network) if network else ()),
@@ -40,8 +40,7 @@ def assemble(cluster: NodeSpecs, kind: str, network: BuiltFabric | None) -> Topo
         name=cluster.name,
         kind=kind,
         gpu=cluster.gpu,
-        nodes=cluster.nodes,
-        gpus_per_node=cluster.node.gpus.count,
+        numbering=numbering,
         capacity=np.concatenate([part.capacity for part in ranges]),
         latency=latency,
         cables=np.concatenate([part.cables for part in ranges]),
@@ -49,9 +48,9 @@ def assemble(cluster: NodeSpecs, kind: str, network: BuiltFabric | None) -> Topo
         counts=_counts(cluster, network, int(firsts[-1])),
         fanouts=(network.fanouts if network else ()) or (1,),
         launch=cluster.nccl.launch,
-        slowdown=np.ones(cluster.nodes * cluster.node.gpus.count),
+        slowdown=np.ones(numbering.gpus),
         node=pool_facts([one.facts for one in pools]),
-        router=router(cluster, inner, network, latency),
+        router=router(numbering, inner, network, latency),
         ends=_ClusterEnds(cluster, inner, network),
         host_slowdown=cluster.node.host.slowdown,
         jitter=cluster.jitter,
@@ -96,7 +95,6 @@ def _facts(cluster: NodeSpecs, network: BuiltFabric | None, rate: Floats | float
         nics=cluster.nics,
         nic_line=nics.rate if nics else 0.0,
         nic=float(np.min(np.minimum(cluster.nic_rate, rate))) if network else 0.0,
-        nic_of=tuple(cluster.nic_of.tolist()),
         net_latency=nics.latency if nics else 0.0,
         rails=network.rails if network else 1,
         nccl=_nccl(cluster, network),

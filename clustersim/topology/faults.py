@@ -118,12 +118,12 @@ def _slow(parts: _Parts, fault: Fault, document: Document, at: Loc) -> None:
     key, index, count = ("node", fault.node, topology.nodes) if fault.gpu is None else ("gpu", fault.gpu, topology.gpus)
     if index is None or index >= count:
         raise document.error((*at, key), f"there is no {key} {index}; they are 0 to {count - 1}")
-    width = topology.gpus_per_node if key == "node" else 1
+    numbering, one = topology.numbering, np.array([index])
     if fault.slowdown is None:
-        parts.dead[index * width // topology.gpus_per_node] = True
+        parts.dead[one if key == "node" else numbering.node_of(one)] = True
         return
     parts.slow(key, index, document, at)
-    parts.slowdown[index * width : (index + 1) * width] *= fault.slowdown
+    parts.slowdown[numbering.gpus_of(one) if key == "node" else one] *= fault.slowdown
     if (most := parts.slowdown.max()) > MOST:
         much = f"a GPU is slowed {most:.3g} times, by its node and by itself; write less than {MOST:g} together, or `dead: true`"
         raise document.error((*at, "slowdown"), f"faults.{at[1]}.slowdown: {much}")
@@ -171,14 +171,10 @@ def _witnesses(topology: Topology, dead: Mask, gone: Mask) -> tuple[Ints, Ints]:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     endpoints = first["nic-down"] - first["nic-up"]
     lost = dead[first["nic-up"] :][:endpoints] | dead[first["nic-down"] :][:endpoints]
-    nodes = np.unique(np.flatnonzero(lost) // (endpoints // topology.nodes))
-    gpus = _gpus(topology, nodes[~gone[nodes]])
-    return gpus, (gpus + topology.gpus_per_node) % topology.gpus
-
-
-def _gpus(topology: Topology, nodes: Ints) -> Ints:
-    width = topology.gpus_per_node
-    return (nodes[:, np.newaxis] * width + np.arange(width)).ravel()
+    numbering = topology.numbering
+    nodes = np.unique(numbering.node_of(numbering.owners()[lost]))
+    gpus = numbering.gpus_of(nodes[~gone[nodes]])
+    return gpus, numbering.in_next_node(gpus)
 
 
 def _remaining(topology: Topology, parts: _Parts, document: Document) -> Topology:
@@ -188,12 +184,12 @@ def _remaining(topology: Topology, parts: _Parts, document: Document) -> Topolog
     alive = np.flatnonzero(~parts.dead)
     if not len(alive):
         raise document.error(("faults",), f"faults: all {topology.nodes} nodes are dead; let at least one live")
-    gpus = _gpus(topology, alive)
+    gpus = topology.numbering.gpus_of(alive)
     power = {"power": topology.counts["power"] * len(alive) / topology.nodes} if "power" in topology.counts else {}
     left = {**power, "nodes": len(alive), "gpus": len(gpus), "dead_nodes": int(parts.dead.sum())}
     return replace(
         topology,
-        nodes=len(alive),
+        numbering=topology.numbering.only(alive),
         slowdown=topology.slowdown[gpus],
         pool=None if topology.pool is None else topology.pool[gpus],
         router=Remaining(topology.router, gpus),

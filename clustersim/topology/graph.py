@@ -43,7 +43,7 @@ def _attachments(topology: Topology) -> list[tuple[str, str]]:
     if topology.nodes == 1:
         return []
     gpus = np.arange(topology.gpus)
-    routes = topology.route(gpus, (gpus + topology.gpus_per_node) % topology.gpus)
+    routes = topology.route(gpus, topology.numbering.in_next_node(gpus))
     firsts = [topology.ends(int(link))[0] for link in routes.links[routes.start[:-1]]]
     named = zip(numbers(topology).tolist(), firsts, strict=True)
     return [(f"gpu[{gpu}]", nic) for gpu, nic in named if nic.startswith("nic[")]

@@ -1,7 +1,7 @@
 """A built cluster: GPUs, directed links in flat arrays, and a router.
 
 Links are numbered; each is one direction of one cable, or of a bundle of parallel cables that adaptive routing loads
-evenly. GPU g is number g % gpus_per_node of node g // gpus_per_node.
+evenly.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from clustersim.arrays import Floats, Ints
 from clustersim.config.gpu import Gpu
 from clustersim.config.topology import Jitter
 from clustersim.memo import Memo, of_arrays
+from clustersim.topology.numbering import Numbering
 from clustersim.topology.symmetry import EndpointClasses, no_symmetry
 
 
@@ -86,8 +87,6 @@ class NodeFacts(NamedTuple):
     """Bytes/s of a NIC on the wire."""
     nic: float
     """Bytes/s of a NIC for payload, after PCIe."""
-    nic_of: tuple[int, ...]
-    """The NIC of each GPU of a node."""
     net_latency: float
     """Seconds from GPU to GPU through one leaf."""
     rails: int
@@ -175,10 +174,8 @@ class Topology:
     """Of the fabric, such as `fat_tree`."""
     gpu: Gpu
     """The datasheet of every GPU; of several types of nodes, of the first."""
-    nodes: int
-    """How many."""
-    gpus_per_node: int
-    """How many."""
+    numbering: Numbering
+    """Which node each GPU is of, and which NIC it leaves by."""
     capacity: Floats
     """Bytes/s of each directed link (links,)."""
     latency: Floats
@@ -218,9 +215,19 @@ class Topology:
     """What was worked out about this cluster; it is gone with it."""
 
     @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return self.numbering.nodes
+
+    @property
     def gpus(self) -> int:
         """Number of GPUs."""
-        return self.nodes * self.gpus_per_node
+        return self.numbering.gpus
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs of the largest node; all are as large unless its `pools` say otherwise."""
+        return self.numbering.widths[-1]
 
     @property
     def kinds(self) -> tuple[Pool, ...]:
@@ -303,7 +310,7 @@ class Topology:
         if inner is None or classes.unknown.any():
             return self.route(source, destination).latency
         own = inner.route(source, destination).latency
-        away = source // self.gpus_per_node != destination // self.gpus_per_node
+        away = self.numbering.node_of(source) != self.numbering.node_of(destination)
         a, b = classes.source[source, classes.rail[destination]], classes.destination[destination]
         kind = np.where(away, a * (int(classes.destination.max()) + 1) + b, -1)
         _, first, of = np.unique(kind, return_index=True, return_inverse=True)

@@ -15,7 +15,7 @@ def check(built: object, cluster: NodeSpecs) -> None:
     """Raise TypeError or ValueError for what is no topology of these nodes, or routes some of its GPUs over what is no link."""
     if not isinstance(built, Topology):
         raise TypeError(f"build returned {shown(built)}, not a Topology; return assemble(cluster, ...)")
-    if (built.nodes, built.gpus_per_node) != (cluster.nodes, cluster.node.gpus.count):
+    if not np.array_equal(built.numbering.first, cluster.numbering().first):
         raise ValueError(f"it has {built.nodes} nodes of {built.gpus_per_node} GPUs, not those of the file")
     links = len(built.capacity)
     if links > MAX_LINKS:

@@ -14,24 +14,21 @@ from clustersim.arrays import Floats, Ints, Mask, counted, divide, ones
 from clustersim.topology.hops import FunctionHops, Hops, apart
 from clustersim.topology.lattice import Lattice
 from clustersim.topology.model import Router, Routes
-from clustersim.topology.specs import BuiltFabric, NodeSpecs
+from clustersim.topology.numbering import Numbering
+from clustersim.topology.specs import BuiltFabric
 from clustersim.topology.symmetry import EndpointClasses, no_symmetry
 
 _ROUNDED = 1 + 1e-12
 _BATCH = 1 << 13  # pairs whose arrays stay in the cache
 
 
-def router(cluster: NodeSpecs, inner: Lattice, network: BuiltFabric | None, latency: Floats) -> GpuRouter:
+def router(numbering: Numbering, inner: Lattice, network: BuiltFabric | None, latency: Floats) -> GpuRouter:
     """Return the router of GPUs over the links that `assemble` numbers; `latency` is that of each link in seconds."""
-    gpus, nics, nic_of = cluster.node.gpus.count, max(cluster.nics, 1), cluster.nic_of
-    _, owner = np.unique(nic_of, return_index=True)
-    padded = np.append(latency, 0.0)
+    owner, padded = numbering.owners(), np.append(latency, 0.0)
     first, found = inner.firsts[-1], network.hops if network else _nowhere
     hops = found if isinstance(found, Hops) else FunctionHops(found)
     rails, paths = (network.rails, network.paths) if network else (1, 1)
-    return GpuRouter(
-        gpus, nics, cluster.nodes * nics if network else 0, nic_of, owner, inner, first, hops, rails, paths, padded
-    )
+    return GpuRouter(numbering, len(owner) if network else 0, owner, inner, first, hops, rails, paths, padded)
 
 
 def _starts(count: int) -> range:
@@ -63,16 +60,12 @@ _NO_HOPS = FunctionHops(_nowhere)
 class GpuRouter(Router):
     """From GPU to GPU: links of the node, its NIC, the network between nodes, the other NIC, links of the other node."""
 
-    gpus: int
-    """GPUs of a node."""
-    nics: int
-    """NICs of a node, 1 at least."""
+    numbering: Numbering
+    """Of the whole cluster."""
     endpoints: int
     """NICs of the cluster; 0 where nothing joins nodes."""
-    nic_of: Ints
-    """The NIC of each GPU of a node (GPUs of a node,)."""
     owner: Ints
-    """The first GPU of each NIC of a node (NICs of a node,)."""
+    """The first GPU of each NIC (NICs of the cluster,)."""
     inner: Hops
     """Paths from GPU to GPU of a node, on numbers of GPUs."""
     first: int
@@ -93,21 +86,20 @@ class GpuRouter(Router):
         return joined([self._part(source[i : i + _BATCH], destination[i : i + _BATCH]) for i in _starts(len(source))])
 
     def _part(self, source: Ints, destination: Ints) -> Routes:
-        (node, local), (to_node, to_local) = divide(source, self.gpus), divide(destination, self.gpus)
-        away = node != to_node
+        away = self.numbering.node_of(source) != self.numbering.node_of(destination)
         if not away.any():
             columns = self.inner(source, destination)
             return self._routes(columns, np.ones(columns.shape[1]))
-        own, to_nic = self.nic_of[local], self.nic_of[to_local]
-        nic = own - divide(own, self.rails)[1] + divide(to_nic, self.rails)[1] if self.rails > 1 else own
+        own, end = self.numbering.nic[source], self.numbering.nic[destination]
+        # the NICs of every node are a multiple of the rails
+        start = own - divide(own, self.rails)[1] + divide(end, self.rails)[1] if self.rails > 1 else own
         if self.lost is not None:
-            nic, to_nic = self._alive(self.lost, away, node, to_node, nic, to_nic)
-        start, end = node * self.nics + nic, to_node * self.nics + to_nic
-        turned = nic != own
+            start, end = self._alive(self.lost, away, start, end)
+        turned = start != own
         if away.all() and not turned.any():
             return self._spread(np.empty((len(source), 0), np.int64), *self._outside(start, end))
         # PXN: bytes for another rail first go, inside the node, to the GPU that owns the NIC of that rail
-        by_nic = np.where(turned, node * self.gpus + self.owner[nic], source)
+        by_nic = np.where(turned, self.owner[start], source)
         columns = self.inner(source, np.where(away, by_nic, destination))
         outside, parts = self._outside(start, np.where(away, end, start))
         outside[~away] = -1
@@ -134,23 +126,32 @@ class GpuRouter(Router):
         share[..., before:-1] = 1 / self.paths if even else 1 / np.maximum(paths, 1)[:, np.newaxis]
         return share
 
-    def _alive(self, lost: Mask, away: Mask, node: Ints, to_node: Ints, nic: Ints, to_nic: Ints) -> tuple[Ints, Ints]:
+    def _alive(self, lost: Mask, away: Mask, start: Ints, end: Ints) -> tuple[Ints, Ints]:
         """Return NICs of the same rail that live at both ends: the next rail instead of one with a dead NIC."""
-        per_rail = self.rails if self.rails > 1 else self.nics
-        nic, to_nic = nic.copy(), to_nic.copy()
+        start, end = start.copy(), end.copy()
+        following, longest = self._turns()
         # a dead NIC at either end moves both ends to their next NIC: rails may be joined with themselves only. After one turn all
         # have been tried
-        for _ in range(per_rail):
-            bad = away & (lost[node * self.nics + nic] | lost[to_node * self.nics + to_nic])
+        for _ in range(longest):
+            bad = away & (lost[start] | lost[end])
             if not bad.any():
-                return nic, to_nic
-            for end in (nic, to_nic):
-                end[bad] = end[bad] // per_rail * per_rail + (end[bad] + 1) % per_rail
-        bad = away & (lost[node * self.nics + nic] | lost[to_node * self.nics + to_nic])
+                return start, end
+            for nic in (start, end):
+                nic[bad] = following[nic[bad]]
+        bad = away & (lost[start] | lost[end])
         if bad.any():
             pair = int(np.flatnonzero(bad)[0])
-            raise apart(f"node {node[pair]}", f"node {to_node[pair]}")
-        return nic, to_nic
+            ends = (self.numbering.node_of(self.owner[nic[pair]]) for nic in (start, end))
+            raise apart(*(f"node {node}" for node in ends))
+        return start, end
+
+    def _turns(self) -> tuple[Ints, int]:
+        """Return the NIC that stands in for each one, and how many at most stand in for each other: the rails, or a node's."""
+        begin = np.arange(0, self.endpoints, self.rails) if self.rails > 1 else self.numbering.first_nic
+        last = np.append(begin[1:], self.endpoints) - 1
+        following = np.arange(1, self.endpoints + 1)
+        following[last] = begin
+        return following, int((last - begin).max()) + 1
 
     def _outside(self, nic: Ints, to_nic: Ints) -> tuple[Ints, Floats | None]:
         """Return the links from NIC to NIC with both of theirs, and the shares of those between if the network says them."""
@@ -178,11 +179,10 @@ class GpuRouter(Router):
         """Return which GPUs the network cannot tell apart, of a cluster of so many GPUs and links."""
         if not self.endpoints:
             return no_symmetry(gpus, links)
-        node, local = np.divmod(np.arange(gpus), self.gpus)
-        own = self.nic_of[local]
-        to = node * self.nics + own
+        to = self.numbering.nic
+        rail = to % self.rails
         # with rails a GPU leaves by the NIC of the other end's rail, else by its own: one column a rail, or one
-        start = (to - own % self.rails)[:, np.newaxis] + np.arange(self.rails) if self.rails > 1 else to[:, np.newaxis]
+        start = (to - rail)[:, np.newaxis] + np.arange(self.rails) if self.rails > 1 else to[:, np.newaxis]
         source, destination = self.hops.classes(np.arange(self.endpoints))
         entry, ports = self.first + self.endpoints, self.hops.ports
         leaves, enters = np.zeros((2, links), bool)
@@ -190,16 +190,16 @@ class GpuRouter(Router):
         enters[entry : entry + self.endpoints] = enters[entry + self.endpoints + ports :][:ports] = True
         lost = np.zeros(self.endpoints, bool) if self.lost is None else self.lost
         # where a NIC is dead, the pair of endpoints chooses the rail: nothing can be said of one alone
-        unknown: Mask = np.any(lost.reshape(-1, self.nics), axis=1)
+        unknown = np.logical_or.reduceat(lost, self.numbering.first_nic)
         return EndpointClasses(
-            own % self.rails,
+            rail,
             source[start],
             destination[to],
             start + self.first,
             to + entry,
             leaves,
             enters,
-            unknown[node],
+            unknown[self.numbering.node_of(np.arange(gpus))],
             start,
             to,
             entry + self.endpoints,

@@ -14,6 +14,7 @@ from clustersim.config.topology import Jitter, Nccl, Node
 from clustersim.config.yaml import Document, Loc
 from clustersim.errors import ConfigError
 from clustersim.topology.hops import Hops
+from clustersim.topology.numbering import Numbering, numbered
 
 MAX_GPUS = 2**21
 MAX_LINKS = 10_000_000
@@ -94,6 +95,10 @@ class NodeSpecs:
         local, nics = np.arange(self.node.gpus.count), max(self.nics, 1)
         shared = self.node.nics is not None and self.node.nics.attach == "shared"
         return local % nics if shared else local * nics // len(local)
+
+    def numbering(self) -> Numbering:
+        """Return which node each GPU is of, and which NIC it leaves by."""
+        return numbered((pool.nodes, max(pool.nics, 1), pool.nic_of) for pool in self.parts)
 
     def error(self, loc: Loc, message: str) -> ConfigError:
         """Return an error at a place of the document."""

@@ -60,7 +60,7 @@ def _extra_latencies(topology: Topology, ranks: Ints, starts: Sequence[Ints]) ->
 def _inside(topology: Topology, ranks: Ints) -> list[float]:
     """Return the seconds beyond NCCL's of the first hop inside a node of each communicator, 0 where there is none."""
     longer = np.zeros(len(ranks))
-    node = ranks // topology.gpus_per_node
+    node = topology.numbering.node_of(ranks)
     beside = node[:, 1:] == node[:, :-1]
     with_neighbour = np.flatnonzero(beside.any(axis=1))
     if len(with_neighbour):
@@ -148,7 +148,7 @@ def shapes(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> t
     ranks: GPUs (groups, n), `ordered`. shares: as in Group. Of communicators on nodes of one layout, the first and
     the last say how long their routes are. Raises InputError as `shape` does.
     """
-    node, local = np.divmod(ranks, topology.gpus_per_node)
+    node, local = topology.numbering.split(ranks)
     types = topology.kind_of(ranks) if topology.pools else ranks[:, :0]
     first, which = distinct_rows(np.concatenate((node - node[:, :1], local, types), axis=1))
     last = np.zeros(len(first), np.int64)
@@ -193,12 +193,12 @@ def layout(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> t
 
     Where all nodes are of one type, ranks may be on more nodes than there are.
     """
-    node, local = np.divmod(ranks, topology.gpus_per_node)
+    node, local = topology.numbering.split(ranks)
     _, starts, at, counts = np.unique(node, return_index=True, return_inverse=True, return_counts=True)
     nodes, most = len(counts), int(counts.max())
     even = bool((counts == most).all()) and bool((np.diff(np.sort(starts)) == most).all())
     rows = local.reshape(nodes, most) if even else local[None]
-    nic = np.asarray(topology.node.nic_of)[local]
+    nic = topology.numbering.nic[ranks % topology.gpus]
     nics = len(distinct(nic[node == node[0]])) if nodes > 1 else 0
     aligned = even and bool((rows == rows[0]).all())
     shares = checked(shares, len(ranks))

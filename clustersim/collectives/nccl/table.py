@@ -204,7 +204,7 @@ def _phases(
     topology: Topology, gpus: Ints, op: str, algorithm: str, shares: tuple[float, ...]
 ) -> tuple[Phase | AllPairs, ...]:
     """Return the phases of an algorithm that a user names, over a group of GPUs `gpus` (1, n)."""
-    upwards = fanouts(distinct(gpus[0] // topology.gpus_per_node), topology)
+    upwards = fanouts(distinct(topology.numbering.node_of(gpus[0])), topology)
     return phases(algorithm, op, fitted(topology, algorithm, (op,), gpus, upwards, shares))
 
 

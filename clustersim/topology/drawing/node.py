@@ -20,7 +20,7 @@ def draw(canvas: Canvas, at: Coordinates, topology: Topology, title: str) -> Non
     canvas.text((left + 16, top + 20), title, 14, anchor="start", bold=True)
     pairs, gpus = inner_pairs(topology), topology.gpus_per_node
     rate = scaled(rate_inside(topology), "B/s")
-    nics = int(topology.counts.get("nics", 0)) // (topology.nodes + int(topology.counts.get("dead_nodes", 0)))
+    nics = int(topology.counts.get("nics", 0)) // topology.numbering.built.nodes
     if pairs and gpus <= _SHOWN:
         _wired(canvas, (at[0] - 70, at[1] + 12), pairs, gpus)
         canvas.text((at[0] + 50, at[1] - 10), f"{len(pairs)} wire{'s' * (len(pairs) > 1)}", 13, anchor="start")

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.topology.model import Topology
+from clustersim.topology.numbering import Numbering
 
 INNER = frozenset({"nvlink", "pcie", "mesh", "ring"})
 
@@ -49,7 +50,7 @@ class DrawnParts(NamedTuple):
 def parts(topology: Topology, sound: Topology) -> DrawnParts:
     """Return the nodes and switches of a small cluster, built with one link a cable; `sound` is the same without faults."""
     cables = _cables(topology, sound)
-    nodes = tuple(f"node[{n}]" for n in range(_nodes(topology)))
+    nodes = tuple(f"node[{n}]" for n in range(topology.numbering.built.nodes))
     neighbours = defaultdict(list)
     for cable in cables:
         neighbours[cable.a].append(cable.b)
@@ -67,7 +68,6 @@ def _order(name: str) -> tuple[str, int]:
 
 
 def _cables(topology: Topology, sound: Topology) -> tuple[Cable, ...]:
-    nics = int(topology.counts.get("nics", 0)) // _nodes(topology) or 1
     ill = topology.capacity < sound.capacity * (1 - 1e-9)
     found: dict[tuple[str, str], Cable] = {}
     for tier in topology.tiers:
@@ -75,7 +75,7 @@ def _cables(topology: Topology, sound: Topology) -> tuple[Cable, ...]:
             continue
         back = next((t.first - tier.first for t in topology.tiers if t.name == tier.name[:-3] + "-down"), 0)
         for link in range(tier.first, tier.first + tier.links):
-            a, b = (_joined(end, nics) for end in topology.ends(link))
+            a, b = (_joined(end, topology.numbering.built) for end in topology.ends(link))
             if a == b:
                 continue
             old = found.get((a, b), Cable(a, b, 0, 0.0, dead=True))
@@ -86,13 +86,9 @@ def _cables(topology: Topology, sound: Topology) -> tuple[Cable, ...]:
     return tuple(found.values())
 
 
-def _joined(end: str, nics: int) -> str:
+def _joined(end: str, numbering: Numbering) -> str:
     kind, _, number = end.partition("[")
-    return f"node[{int(number[:-1]) // nics}]" if kind in ("nic", "ports") else end
-
-
-def _nodes(topology: Topology) -> int:
-    return topology.nodes + int(topology.counts.get("dead_nodes", 0))
+    return f"node[{numbering.place(kind, int(number[:-1]))[0]}]" if kind in ("nic", "ports") else end
 
 
 def inner_pairs(topology: Topology) -> list[tuple[int, int]]:
@@ -100,7 +96,7 @@ def inner_pairs(topology: Topology) -> list[tuple[int, int]]:
     pairs = []
     for tier in topology.tiers:
         if tier.name.split("-")[0] in ("mesh", "ring") and tier.name.endswith("-up"):
-            each = tier.links // _nodes(topology)
+            each = tier.links // topology.numbering.built.nodes
             ends = (topology.ends(link) for link in range(tier.first, tier.first + each))
             pairs += [tuple(int(end[4:-1]) for end in pair) for pair in ends]
     return [(a, b) for a, b in pairs]

@@ -37,7 +37,7 @@ def rows(canvas: Canvas, parts: DrawnParts, topology: Topology) -> None:
     levels = [parts.nodes, *parts.levels]
     colours: dict[str, list[str]] = {}
     for gpu, slow in zip(numbers(topology).tolist(), (topology.slowdown != 1).tolist(), strict=True):
-        colours.setdefault(f"node[{gpu // topology.gpus_per_node}]", []).append(SLOW if slow else GPU)
+        colours.setdefault(f"node[{topology.numbering.built.place('gpu', gpu)[0]}]", []).append(SLOW if slow else GPU)
     for i, names in enumerate(levels):
         places |= _spread(names, _TOP + _ROW * (len(levels) - 1 - i))
     _cables(canvas, parts.cables, places)

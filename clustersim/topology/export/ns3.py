@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
-
 from clustersim.topology.faults import DEAD
 from clustersim.topology.graph import numbers
 from clustersim.topology.model import Topology
@@ -69,8 +67,7 @@ def _owners(topology: Topology) -> list[int]:
     router = topology.router.router if isinstance(topology.router, Remaining) else topology.router
     if not isinstance(router, GpuRouter):
         return []
-    nodes = np.arange(router.endpoints // router.nics)[:, np.newaxis]
-    owners: list[int] = (nodes * router.gpus + router.owner).ravel().tolist()
+    owners: list[int] = router.owner[: router.endpoints].tolist()
     return owners
 
 
