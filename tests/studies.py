@@ -19,7 +19,7 @@ import clustersim as cs
 from clustersim.config.shipped import find
 from clustersim.costs.bill import bill
 from clustersim.costs.figures import load as load_figures
-from clustersim.planning.answer import filling
+from clustersim.planning.batches import filling
 from clustersim.planning.planner import Planner
 from clustersim.planning.reliability import load as reliability
 from clustersim.planning.request import PlanRequest

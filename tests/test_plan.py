@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from clustersim.cli.main import main
 from clustersim.config.workload import Workload
 from clustersim.errors import InputError
-from clustersim.planning.answer import filling
+from clustersim.planning.batches import batches, filling, most_tokens
 from clustersim.planning.planner import NEAR, Planner
 from clustersim.planning.reliability import (
     DAY,
@@ -233,6 +233,16 @@ def test_the_command_answers_with_a_run_that_has_its_step(monkeypatch, capsys, t
         (["--tokens", "1T", "--days", "3", "--set", "cluster.nodes=4"], "cluster.nodes: is what a plan finds; give"),
         (["--tokens", "1T", "--days", "30", "--price", "0"], "--price: rent."),
         (["--tokens", "1T", "--days", "30", "--gpu", "h1000"], "unknown GPU 'h1000'"),
+        (
+            ["--tokens", "15", "--days", "30"],
+            "--tokens 15: is less than one step of 512 sequences of 8192 tokens; write 15T or",
+        ),
+        (["--tokens", "4M", "--days", "30"], "--tokens 4000000: is less than one step of 512 sequences"),
+        (
+            ["--tokens", "1T", "--days", "30", "--global-batch", "1000003"],
+            "batches of 1000003 sequences, which 1, 1000003 replicas can share evenly, has none; it has one with "
+            "--global-batch 1048576 (",
+        ),
     ],
 )
 def test_a_question_without_an_answer_is_one_sentence(monkeypatch, capsys, words, sentence):
@@ -269,6 +279,71 @@ def test_an_impossible_question_is_told_what_would_do_and_that_does(monkeypatch,
         kept = [pair for pair in zip(words[2::2], words[3::2], strict=True) if pair[0] not in own]
         code, _, err = call(monkeypatch, capsys, *words[:2], *chain(*kept), *own, "--quiet")
         assert (code, err) == (0, "")
+
+
+@pytest.mark.parametrize(("tokens", "published"), [(15.6e12, 16e6), (9e12, 2304 * 4096), (780e9, 4e6), (300e9, 3.2e6)])
+def test_batches_that_learn_most_are_near_published_ones(tokens, published):
+    """Llama 3 405B, Nemotron-4 340B, PaLM and GPT-3 175B: within a factor of 1.6."""
+    assert 1 / 1.6 < most_tokens(tokens) / published < 1.6
+
+
+def test_batches_are_the_workloads_and_larger_ones_that_learn_no_less(planner):
+    """Those beyond come one by one, for plans that are in time with none of the others."""
+    open_ = {key: value for key, value in KIND.items() if key != "training.global_batch"}
+    sizes = [
+        [kind["training.global_batch"] for kind in some]
+        for some in batches(planner.case, open_, 15e12, planner.clusters(open_).gpus)
+    ]
+    assert sizes == [[512, 768, 1024, 1536, 2048], [3072], [4096]]
+    assert 2048 * 8192 < most_tokens(15e12) < 3072 * 8192
+    assert len(batches(planner.case, open_, 1e11, 8)[0]) == 1
+    assert batches(planner.case, KIND, 15e12, 8) == [[KIND]]
+
+
+@pytest.mark.slow
+def test_a_plan_has_the_batch_that_costs_least(planner):
+    open_ = {key: value for key, value in KIND.items() if key != "training.global_batch"}
+    asked = PlanRequest(15e12, 12.0, None, (open_,))
+    tried = batches(planner.case, open_, 15e12, 8)
+    alone = [planner.plan(asked, kind) for kind in tried[0]]
+    found = planner.first(asked, tried)
+    usd = [one.usd for one in alone if one]
+    assert found.usd * (1 - NEAR) <= min(usd)
+    assert usd[0] > min(usd) * 1.05, "the first batch that is in time is not the cheapest here"
+
+
+@pytest.mark.slow
+def test_the_nodes_that_a_refusal_names_are_the_least(monkeypatch, capsys):
+    words = ["plan", "llama3_8b", "--tokens", "15T", "--days", "40", "--set", "predictor=roofline", "--quiet"]
+    code, _, err = call(monkeypatch, capsys, *words, "--nodes", "1")
+    nodes = int(re.search(r"--nodes (\d+) ", err)[1])
+    assert code == 2
+    assert call(monkeypatch, capsys, *words, "--nodes", str(nodes))[0] == 0
+    assert call(monkeypatch, capsys, *words, "--nodes", str(int(nodes * (1 - NEAR)) - 1))[0] == 2
+
+
+@pytest.mark.slow
+def test_memory_that_is_too_close_to_tell_is_said_and_what_is_enough_costs_more(monkeypatch, capsys):
+    words = [
+        "plan",
+        "llama3_70b",
+        "--tokens",
+        "1T",
+        "--nodes",
+        "32",
+        "--global-batch",
+        "256",
+        "--set",
+        "predictor=roofline",
+    ]
+    found = json.loads(call(monkeypatch, capsys, *words, "--json")[1])
+    [best], changes = found["plans"], {one["what"]: one["plan"] for one in found["changes"]}
+    sure = changes["memory that is enough for sure"]
+    assert (best["step"]["memory_verdict"], sure["step"]["memory_verdict"]) == ("close", "fits")
+    assert sure["days"] > best["days"]
+    out = call(monkeypatch, capsys, *words)[1]
+    assert "  ! tp " in out
+    assert "too close to tell whether it fits" in out
 
 
 def test_changes_that_miss_a_limit_say_so(monkeypatch, capsys):

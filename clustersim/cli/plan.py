@@ -21,7 +21,7 @@ from clustersim.cli.options import (
     words,
 )
 from clustersim.cli.progress import progressing
-from clustersim.cli.sweep_table import best_lines, run_line
+from clustersim.cli.sweep_table import DOUBTFUL, best_lines, doubtful, run_line
 from clustersim.units import plural, scaled, seconds
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def plan(
     settings: Setting = None,
     global_batch: Annotated[
         int | None,
-        typer.Option(min=1, help="Sequences of a step; default the workload's, doubled until a plan is in time."),
+        typer.Option(min=1, help="Sequences of a step, the same for all; default what costs least, up to a limit."),
     ] = None,
     blocking: Annotated[bool, typer.Option("--blocking", help="Steps wait while a checkpoint is written.")] = False,
     reliability: Annotated[
@@ -64,8 +64,8 @@ def plan(
 ) -> None:
     """Find the cheapest cluster and split that train on so many tokens in time, failures, checkpoints and spares included.
 
-    Every kind of cluster is sized for itself, with the smallest batch that is in time. Steps are simulated, failures are played
-    event by event.
+    Every kind of cluster is sized for itself, with the batch that costs least: from the workload's to the one that learns most
+    from so many tokens. Steps are simulated, failures are played event by event.
     """
     from clustersim.config.shipped import find
     from clustersim.files import keeping_inputs
@@ -103,6 +103,7 @@ def _fields(found: Answer, topology: Path, workload: Path) -> dict[str, Any]:
         "nodes": found.asked.nodes,
         "plans": [_plan_fields(one, topology, workload) for _, one in found.plans],
         "without": [{**kind, "why": why} for kind, why in found.without],
+        "batches": found.batches,
         "played_days": found.played._asdict(),
         "changes": [
             {
@@ -150,24 +151,26 @@ def _lines(found: Answer, topology: Path, workload: Path) -> list[str]:
     best = found.plans[0][1]
     lines += [*_details(found, best), *best_lines(_run(best, topology, workload))]
     if found.changes:
-        batch = best.row["global_batch"]
-        lines += [
-            f"what a change is worth, with batches of {batch} as well:",
-            *(f"  {_change(best, one)}" for one in found.changes),
-        ]
+        lines += ["what a change is worth:", *(f"  {_change(best, one)}" for one in found.changes)]
     return lines
 
 
 def _batches(found: Answer) -> list[str]:
-    """Return how batches were chosen, unless one was asked for: with another a plan may be cheaper."""
-    from clustersim.planning.planner import BATCH
+    """Return from which batches those of the plans were chosen, unless one was asked for."""
+    from clustersim.planning.batches import BATCH, most_tokens
+    from clustersim.report.terminal import folded
 
     if all(BATCH in kind for kind, _ in found.plans):
         return []
-    return [
-        "",
-        "each batch is the smallest with a plan; a larger one may cost less: --global-batch N, the same for all",
-    ]
+    *others, last = map(str, found.batches)
+    least = "costs least" if found.asked.days is not None else "is fastest"
+    chosen = f"of {', '.join(others)} and {last} the one that {least}" if others else "the workload's"
+    most, tokens = (scaled(amount, "").strip() for amount in (most_tokens(found.asked.tokens), found.asked.tokens))
+    said = (
+        f"batch: {chosen}, a larger one where none of these has a plan; beyond {most} tokens a step learns less from {tokens} "
+        "(Li et al. 2025); --global-batch N compares all at one"
+    )
+    return ["", *folded(said, "", "")]
 
 
 def _table(found: Answer) -> list[str]:
@@ -191,12 +194,17 @@ def _table(found: Answer) -> list[str]:
     rows = [_cells(place, one) for place, (_, one) in enumerate(found.plans, 1)]
     cells = [head, *rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return ["  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells]
+    lines = ["  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells]
+    return [*lines, *([DOUBTFUL] if any(doubtful(one.row) for _, one in found.plans) else [])]
 
 
 def _cells(place: int, one: TrainingPlan) -> list[str]:
     row = one.row
-    split = f"tp {row['tp']} pp {row['pp']} dp {row['dp']}" + (f" vpp {row['vpp']}" if row["vpp"] > 1 else "")
+    split = (
+        ("! " if doubtful(row) else "")
+        + f"tp {row['tp']} pp {row['pp']} dp {row['dp']}"
+        + (f" vpp {row['vpp']}" if row["vpp"] > 1 else "")
+    )
     return [
         *(
             f"{place}.",
@@ -237,14 +245,17 @@ def _details(found: Answer, best: TrainingPlan) -> list[str]:
 
 def _change(best: TrainingPlan, one: Change) -> str:
     if one.plan is None:
-        return f"{one.what}: no plan with this batch"
+        return f"{one.what}: no plan"
     other = one.plan
     said = f"{one.what}: {other.nodes:,} nodes, {other.days:.1f} days"
     if other.usd is not None and best.usd is not None:
         said += f", {_signed(other.usd - best.usd)} USD"
     step = other.row["step_time_s"] / best.row["step_time_s"] - 1
     same = other.nodes == best.nodes and other.row["tp"] == best.row["tp"] and other.row["pp"] == best.row["pp"]
-    said += f", step {step:+.1%}" if same else ""
+    if (batch := other.row["global_batch"]) != best.row["global_batch"]:
+        said += f", batches of {batch}"
+    elif same:
+        said += f", step {step:+.1%}"
     return said + "".join(f", {_BEYOND[name]}" for name in one.misses)
 
 

@@ -140,7 +140,7 @@ def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool) -> li
     cells = [head, *(_cells(place, row, names, priced, len(owned) > 1) for place, row in enumerate(rows, 1))]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells]
-    return [*lines, *([DOUBTFUL] if any(map(_doubtful, rows)) else []), ""]
+    return [*lines, *([DOUBTFUL] if any(map(doubtful, rows)) else []), ""]
 
 
 def run_lines(topology: Path, workload: Path, by_set: frozenset[str]) -> Callable[[Mapping[str, object]], list[str]]:
@@ -166,12 +166,13 @@ def _cells(place: int, row: Row, names: Sequence[str], priced: bool, clusters: b
         *(str(row[name]) for name in names),
         f"{row['mfu']:.1%}",
         f"{row['bubble_s'] / row['step_time_s']:.1%}",
-        ("! " if _doubtful(row) else "") + gibibytes(row["peak_memory_bytes"]),
+        ("! " if doubtful(row) else "") + gibibytes(row["peak_memory_bytes"]),
         *([] if not priced else ["-" if dollars is None else f"{dollars:,.0f}"]),
     ]
 
 
-def _doubtful(row: Row) -> bool:
+def doubtful(row: Row) -> bool:
+    """Return whether the memory of a row is too close to tell."""
     return row.get("memory_verdict") == "close"
 
 

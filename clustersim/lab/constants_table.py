@@ -294,6 +294,7 @@ CONSTANTS: tuple[StatedConstant, ...] = (
         ("GDDR", "B/s", "A10 with GDDR6 has 600 GB/s, V100 with HBM2 900", NOTHING),
         ("PASSES", "", "values that a later pass reads again", NOTHING),
     ),
+    *_of("planning.batches", ("LEARNED", "tokens", "Li et al. 2025 (Step Law), arXiv 2503.04715", NOTHING)),
     *_of(
         "predictors.learned",
         ("BORROWED", "", "interval of vector kernels: errors of 7 to 16 %", "published kernels on A100, H100"),

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
 from clustersim.config.overrides import parted
-from clustersim.errors import InputError
-from clustersim.planning.planner import BATCH, Planner, TrainingPlan
+from clustersim.errors import InputError, option
+from clustersim.planning.batches import BATCH, batches
+from clustersim.planning.planner import Planner, TrainingPlan
 from clustersim.planning.refusal import why_none
 from clustersim.planning.reliability import DAY
 from clustersim.planning.renewal import play
@@ -19,8 +21,6 @@ from clustersim.planning.request import PlanRequest
 from clustersim.sweeps.space import Point
 from clustersim.units import scaled
 
-BATCHES = (1, 1.5, 2, 3, 4, 6, 8)
-"""Times the batch of the workload, tried in turn until a plan is in time; one that is asked for is the only one."""
 WEEK = 7.0
 MONEY = 0.1
 """Share of a plan's dollars that are given more, and less, to see what a dollar is worth."""
@@ -63,6 +63,8 @@ class Answer:
     """The first plan, its failures played event by event."""
     changes: tuple[Change, ...]
     """Of the first plan."""
+    batches: tuple[int, ...]
+    """Sequences of a step among which that of the first plan was chosen, unless no smaller one has a plan."""
 
 
 def answer(planner: Planner, asked: PlanRequest) -> Answer:
@@ -70,42 +72,39 @@ def answer(planner: Planner, asked: PlanRequest) -> Answer:
     plans: list[tuple[Point, TrainingPlan]] = []
     without: list[tuple[Point, str]] = []
     for kind in asked.candidates:
-        batches = [{**kind, BATCH: batch} for batch in _batches(planner, kind)]
-        if found := next(filter(None, (planner.plan(asked, one) for one in batches)), None):
+        tried = _tried(planner, asked, kind)
+        _check_tokens(planner, asked, tried[0][0])
+        if found := planner.first(asked, tried):
             plans.append((kind, found))
         else:
-            without.append((kind, why_none(planner, asked, batches)))
+            without.append((kind, why_none(planner, asked, [*chain(*tried)])))
     if not plans:
         raise InputError(f"no plan within {asked.said}: {'; '.join(why for _, why in without)}")
     plans.sort(key=lambda one: _order(asked, one[1]))
     best = plans[0][1]
     changes = tuple(_changes(planner, asked, *plans[0]))
-    return Answer(asked, tuple(plans), tuple(without), simulated(planner, best), changes)
+    sizes = tuple(int(str(one[BATCH])) for one in _tried(planner, asked, plans[0][0])[0])
+    return Answer(asked, tuple(plans), tuple(without), simulated(planner, best), changes, sizes)
+
+
+def _tried(planner: Planner, asked: PlanRequest, kind: Point) -> list[list[Point]]:
+    return batches(planner.case, kind, asked.tokens, planner.clusters(kind).gpus)
+
+
+def _check_tokens(planner: Planner, asked: PlanRequest, smallest: Point) -> None:
+    """Raise InputError for fewer tokens than the smallest step has: mostly a suffix is missing."""
+    training, tokens = planner.case.job(smallest).training, f"{asked.tokens:.10g}"
+    if asked.tokens < training.global_batch * training.seq:
+        given = option(f"--tokens {tokens}", f"tokens={tokens}")
+        meant = option(f"{tokens}T or {tokens}B", f"{tokens}e12 or {tokens}e9") if asked.tokens < 1e3 else "more"
+        raise InputError(
+            f"{given}: is less than one step of {training.global_batch} sequences of {training.seq} tokens; write {meant}"
+        )
 
 
 def _order(asked: PlanRequest, plan: TrainingPlan) -> tuple[float, float]:
     usd = math.inf if plan.usd is None else plan.usd
     return (plan.days, usd) if asked.days is None else (usd, float(plan.nodes))
-
-
-def _batches(planner: Planner, kind: Point) -> list[int]:
-    """Return the batches that are tried in turn: the one that is asked for, else that of the workload and larger ones."""
-    own = int(planner.case.job(kind).training.global_batch)
-    if BATCH in kind:
-        return [own]
-    own = filling(own, planner.clusters(kind).gpus)
-    return [int(own * factor) for factor in BATCHES]
-
-
-def filling(batch: int, gpus: int) -> int:
-    """Return the batch near `batch`, at least as large, whose replicas can use all GPUs of nodes of `gpus`.
-
-    Tensor and pipeline degrees are mostly powers of two, so dp has to bring what else divides a node: racks of 72 = 8 · 9 are
-    full with batches of 9 · 2^k. 2,048 becomes 2,304.
-    """
-    odd = gpus // (gpus & -gpus)
-    low = 1 << (odd.bit_length() - 1)
-    return batch if batch % odd == 0 or batch % low else batch // low * odd
 
 
 def simulated(planner: Planner, plan: TrainingPlan) -> Simulated:
@@ -120,18 +119,21 @@ def simulated(planner: Planner, plan: TrainingPlan) -> Simulated:
 
 
 def _changes(planner: Planner, asked: PlanRequest, kind: Point, best: TrainingPlan) -> Iterator[Change]:
-    """Yield what a week, a dollar, a slower network and a slower fabric are worth, with the batch of the best plan."""
-    with_batch = {**kind, BATCH: best.point[BATCH]}
+    """Yield what a week, a dollar, a slower network and a slower fabric are worth; each is planned as the answer itself."""
+    own = _tried(planner, asked, kind)
+    tried = next(kinds for kinds in own if any(one[BATCH] == best.point[BATCH] for one in kinds))
     if asked.days is not None:
         for days, what in ((asked.days + WEEK, "a week more"), (asked.days - WEEK, "a week less")):
             if days > 0:
                 other = replace(asked, days=days)
-                yield Change(f"{what} ({days:g} days)", planner.plan(other, with_batch), other)
+                yield Change(f"{what} ({days:g} days)", planner.plan(other, *tried), other)
     if best.usd is not None:
         for share, what in ((1 + MONEY, "more"), (1 - MONEY, "less")):
             usd = best.usd * share
-            found = planner.plan(replace(asked, days=None, budget=usd), with_batch)
+            found = planner.plan(replace(asked, days=None, budget=usd), *tried)
             yield Change(f"{MONEY:.0%} {what} money ({usd / 1e6:,.2f} M USD)", found, replace(asked, budget=usd))
+    if best.row["memory_verdict"] == "close":
+        yield Change("memory that is enough for sure", planner.plan(replace(asked, sure=True), *tried), asked)
     if best.nodes > 1:
         said = parted(kind)[0]
         rate = planner.case.cluster(best.point).simulator.cluster.node.wire * 8 / 2

@@ -7,7 +7,7 @@ on their real cluster, the cheapest first, until no other can be better (as in `
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
@@ -20,7 +20,6 @@ from clustersim.planning.splits import KindOfCluster, SizedSplit
 from clustersim.sweeps.evaluate import Row, SweepInputs, evaluate
 from clustersim.sweeps.space import Point
 
-BATCH = "training.global_batch"
 NEAR = 0.01
 """No split that was looked at is cheaper than a plan by more than this share of its cost."""
 
@@ -28,6 +27,8 @@ NEAR = 0.01
 class _Candidate(NamedTuple):
     cost: float
     """What is minimized, at the lower bound of the step."""
+    days: float
+    """At that bound."""
     place: int
     split: SizedSplit
 
@@ -75,23 +76,28 @@ class Planner:
     shares: dict[tuple[object, ...], Goodput] = field(default_factory=dict)
     """Shares of progress, by nodes, GPUs, replicas and kind of checkpoints."""
 
-    def plan(self, asked: PlanRequest, kind: Point) -> TrainingPlan | None:
+    def first(self, asked: PlanRequest, kinds: Sequence[Sequence[Point]]) -> TrainingPlan | None:
+        """Return the plan of the first of some lists that has one, as `plan` finds it."""
+        return next(filter(None, (self.plan(asked, *some) for some in kinds)), None)
+
+    def plan(self, asked: PlanRequest, *kinds: Point) -> TrainingPlan | None:
         """Return the cheapest plan on clusters of one kind, but for `NEAR`; None where none is within all limits.
 
-        With a deadline the least rent is sought, or the fewest nodes where nobody says what they cost; without, the least days.
+        kinds: that kind, with each of several batches. With a deadline the least rent is sought, or the fewest nodes where nobody
+        says what they cost; without, the least days.
         """
-        clusters, space = self.clusters(kind), self.space(kind)
-        heap = [_Candidate(self._least(asked, clusters, one), place, one) for place, one in enumerate(space)]
+        clusters, space = self.clusters(kinds[0]), [one for kind in kinds for one in self.space(kind)]
+        heap = [self._candidate(asked, clusters, place, one) for place, one in enumerate(space)]
         heap = [one for one in heap if one.cost < math.inf]
         heapify(heap)
         tried, best, plan = 0, math.inf, None
         while heap and heap[0].cost < best * (1 - NEAR):
-            _, place, split = heappop(heap)
+            *_, place, split = heappop(heap)
             if split.job is None:
                 clusters.bound(split)
-                heappush(heap, _Candidate(self._least(asked, clusters, split), place, split))
+                heappush(heap, self._candidate(asked, clusters, place, split))
                 continue
-            if not clusters.fits(split) or (row := self._row(split.point))["status"] != "ok":
+            if not clusters.fits(split, asked.sure) or (row := self._row(split.point))["status"] != "ok":
                 continue
             tried += 1
             found = self._of(asked, split.point, split.nodes, row)
@@ -124,12 +130,12 @@ class Planner:
             self.rows[key] = evaluate(self.case, point)
         return self.rows[key]
 
-    def _least(self, asked: PlanRequest, clusters: KindOfCluster, one: SizedSplit) -> float:
-        """Return what is minimized at the lower bound of a step, infinite where even that is beyond a limit."""
+    def _candidate(self, asked: PlanRequest, clusters: KindOfCluster, place: int, one: SizedSplit) -> _Candidate:
+        """Return a split with what is minimized at the lower bound of its step, infinite where even that is beyond a limit."""
         share = self._share(asked, one.gpus, one.nodes, one.dp)
         days, rent = _days(asked, one.split.tokens, one.step, share), clusters.node.rates.rent
         usd = days * DAY * (one.nodes + share.spares) * rent if rent else None
-        return asked.cost(days, usd, one.nodes)
+        return _Candidate(asked.cost(days, usd, one.nodes), days, place, one)
 
     def _share(self, asked: PlanRequest, gpus: int, nodes: int, dp: int) -> Goodput:
         key = nodes, gpus, dp, asked.asynchronous

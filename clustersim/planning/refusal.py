@@ -8,7 +8,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from clustersim.errors import option
-from clustersim.planning.planner import BATCH, Planner, TrainingPlan
+from clustersim.parallel.job import divisors, listed
+from clustersim.planning.batches import BATCH
+from clustersim.planning.planner import Planner, TrainingPlan
 from clustersim.planning.request import LIMITS, PlanRequest
 from clustersim.planning.splits import MOST_GPUS
 from clustersim.sweeps.space import Point
@@ -33,42 +35,49 @@ class _Other(NamedTuple):
         return f"{asked} ({plural(plan.nodes, 'node', 'nodes')}, {days} days{usd})"
 
 
-def why_none(planner: Planner, asked: PlanRequest, batches: Sequence[Point]) -> str:
-    """Return one sentence of a kind of cluster that has no plan with any of these batches: what it has plans for."""
-    clusters, most = planner.clusters(batches[0]), batches[-1][BATCH]
+def why_none(planner: Planner, asked: PlanRequest, kinds: Sequence[Point]) -> str:
+    """Return one sentence of a kind of cluster that has no plan with any of some batches: what it has plans for."""
+    clusters, most = planner.clusters(kinds[0]), int(str(kinds[-1][BATCH]))
     gpu = clusters.node.simulator.cluster.gpu.name
-    what = f"{gpu}, with batches of {'' if len(batches) == 1 else 'up to '}{most} sequences,"
+    what = f"{gpu}, with batches of {'' if len(kinds) == 1 else 'up to '}{most} sequences,"
     if asked.budget is not None and clusters.node.rates.rent is None:
         price, budget = option("--price", "price"), option("--budget", "budget")
         return f"nobody says what {gpu} costs; add {price}, in USD a GPU-hour, or leave out {budget}"
-    if found := list(_others(planner, asked, batches)):
+    if found := list(_others(planner, asked, kinds)):
         return f"{what} has one with {' or '.join(one.said() for one in found)}"
+    if other := _round(planner, asked, kinds[-1]):
+        return (
+            f"{what} which {listed(divisors(most))} replicas can share evenly, has none; it has one with {other.said()}"
+        )
     nodes = plural(asked.nodes or MOST_GPUS // clusters.gpus, "node", "nodes")
     return f"{what} does not fit into memory on up to {nodes}; give GPUs with more memory or a smaller model"
 
 
-def _others(planner: Planner, asked: PlanRequest, batches: Sequence[Point]) -> Iterator[_Other]:
+def _others(planner: Planner, asked: PlanRequest, kinds: Sequence[Point]) -> Iterator[_Other]:
     """Yield each limit that would do in the place of one that was asked for, or else of all of them; and a batch."""
     given = [name for name in LIMITS if getattr(asked, name) is not None]
-    single = [_without(planner, asked, [name], batches) for name in given]
+    single = [_without(planner, asked, [name], kinds) for name in given]
     whole = any(single) or len(given) == 1
-    yield from filter(None, single if whole else [_without(planner, asked, given, batches)])
-    if len(batches) == 1 and asked.days is not None:
-        own = int(str(batches[0][BATCH]))
-        larger = ({**batches[0], BATCH: own * times} for times in LARGER)
-        if found := next(filter(None, (planner.plan(asked, one) for one in larger)), None):
+    yield from filter(None, single if whole else [_without(planner, asked, given, kinds)])
+    if len(kinds) == 1 and asked.days is not None:
+        own = int(str(kinds[0][BATCH]))
+        larger = [[{**kinds[0], BATCH: own * times}] for times in LARGER]
+        if found := planner.first(asked, larger):
             yield _Other([BATCH], found)
 
 
-def _without(planner: Planner, asked: PlanRequest, names: Sequence[str], batches: Sequence[Point]) -> _Other | None:
-    """Return the plan without some limits that takes least days, where these are all, or else dollars; None where there is none.
-
-    The largest batch is looked at first, which needs least of both; for nodes the one of the workload.
-    """
-    open_ = replace(asked.without(names), least="days" if names == ["days"] else "usd")
-    order = batches if "nodes" in names else batches[::-1]
-    found = next(filter(None, (planner.plan(open_, batch) for batch in order)), None)
+def _without(planner: Planner, asked: PlanRequest, names: Sequence[str], kinds: Sequence[Point]) -> _Other | None:
+    """Return the plan without some limits, with the least of what one limits, or else for the least dollars; or None."""
+    least = names[0] if names in (["days"], ["nodes"]) else "usd"
+    found = planner.plan(replace(asked.without(names), least=least), *kinds)
     return _Other(names, found) if found else None
+
+
+def _round(planner: Planner, asked: PlanRequest, kind: Point) -> _Other | None:
+    """Return a plan with a power of two near a batch, which many replicas share; None where that has none either."""
+    own = int(str(kind[BATCH]))
+    found = planner.plan(asked, {**kind, BATCH: 1 << round(math.log2(own))})
+    return _Other([BATCH], found) if found else None
 
 
 def _days(plan: TrainingPlan) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from clustersim.errors import InputError, option
@@ -39,7 +39,9 @@ class PlanRequest:
     """That the job may use; spares are beside them."""
 
     least: str | None = None
-    """What is minimized: days or usd; by default usd within a deadline, else days."""
+    """What is minimized: days, usd or nodes; by default usd within a deadline, else days."""
+    sure: bool = False
+    """Splits whose memory is too close to tell are left out."""
 
     @property
     def said(self) -> str:
@@ -54,12 +56,12 @@ class PlanRequest:
         if self.misses(days, usd, nodes):
             return math.inf
         least = self.least or ("days" if self.days is None else "usd")
-        return days if least == "days" else float(nodes) if usd is None else usd
+        return days if least == "days" else float(nodes) if usd is None or least == "nodes" else usd
 
     def without(self, names: Collection[str]) -> PlanRequest:
         """Return the request without some of the limits: days, budget, nodes."""
-        kept = {name: None if name in names else getattr(self, name) for name in LIMITS}
-        return PlanRequest(self.tokens, candidates=self.candidates, asynchronous=self.asynchronous, **kept)
+        days, budget, nodes = (None if name in names else getattr(self, name) for name in LIMITS)
+        return replace(self, days=days, budget=budget, nodes=nodes)
 
     def misses(self, days: float, usd: float | None, nodes: int) -> list[str]:
         """Return the limits that a plan is beyond: days, budget, nodes."""

@@ -101,12 +101,14 @@ class KindOfCluster:
             if job.dp == one.dp and may_fit(one.split.bounds, job, self.node):
                 one.step = one.split.bounds.step(job)
 
-    def fits(self, one: SizedSplit) -> bool:
-        """Return whether a bounded split fits, as its simulation would say, and sooner: what the stages hold is known here."""
+    def fits(self, one: SizedSplit, sure: bool = False) -> bool:
+        """Return whether a bounded split fits, as its simulation would say, and sooner: what the stages hold is known here.
+
+        sure: what is too close to tell does not.
+        """
         have, preparation = self.node.simulator.cluster.memory, self.node.simulator.preparation
-        return one.job is not None and all(
-            verdict(rank.total, have) != "does not fit" for rank in preparation.peaks(one.job)
-        )
+        enough = ("fits",) if sure else ("fits", "close")
+        return one.job is not None and all(verdict(rank.total, have) in enough for rank in preparation.peaks(one.job))
 
     def _sizes(self, job: Job) -> list[tuple[int, int]]:
         """Return the values of dp whose replicas share the batch and fill nodes, with these nodes."""
