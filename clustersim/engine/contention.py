@@ -152,7 +152,8 @@ class Holders:
 
     def __init__(self, graph: StepGraph, activities: Sequence[Activity], capacity: Floats) -> None:
         """activities: of each slot. capacity: bytes/s of each link that can be short."""
-        asked = [activity.asked for activity in activities]
+        self.asked = asked = [activity.asked for activity in activities]
+        """By slot, what is asked of links."""
         count = np.array([len(one.links) for one in asked] or [0])
         slot = graph.arrays[2]
         self.node = np.flatnonzero((slot >= 0) & (count[slot] > 0))

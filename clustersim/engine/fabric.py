@@ -180,7 +180,7 @@ class Running(Timer):
     `index` counts half segments: even computes, odd flows; -1 while it sleeps.
     """
 
-    __slots__ = ("activity", "begun", "done", "ends", "holder", "index", "on_time", "over", "started", "version")
+    __slots__ = ("activity", "begun", "done", "ends", "holder", "index", "on_time", "over", "started")
 
     def __init__(
         self,
@@ -195,7 +195,6 @@ class Running(Timer):
         self.activity, self.started, self.holder = activity, started, holder
         self.index = -1
         self.ends: list[float] | None = None  # when each half segment ended, once awake
-        self.version = 0
         self.begun = started  # of the half segment
         # nothing has slowed it yet: each half segment ends when it would end alone, to the last digit
         self.on_time = True
@@ -214,7 +213,7 @@ class Transfers:
         self.flows = Flows(capacity)
         self.moving: dict[int, tuple[int, Running]] = {}  # by slot, with a number that grows
         self.begun = count()
-        self.armed = 0
+        self.armed = math.inf  # for when the one timer of all moving flows is set
         self.dirty = False
 
     def wake(self, run: Running) -> None:
@@ -234,7 +233,11 @@ class Transfers:
         segment = run.activity.segments[index // 2]
         flow = segment.flow
         if index % 2 == 0:
-            self._until(run, max(begun + segment.compute, run.started + segment.launched), self._end)
+            time = run.alone() if run.on_time else max(begun + segment.compute, run.started + segment.launched)
+            if time <= self.env._now:
+                self._end(run)
+            else:
+                self._at(run, time, self._end)
         elif flow is None or not flow.size:
             self._until(run, begun + (flow.idle if flow else 0.0), self._landed)
         elif self.env.now >= begun + flow.idle:  # what is computed beside it takes longer
@@ -249,13 +252,7 @@ class Transfers:
         self._at(run, run.alone() if run.on_time else time, call)
 
     def _at(self, run: Running, time: float, call: Callable[[Running], None]) -> None:
-        run.version += 1
-        _at(self.env, time, self._called, (run, run.version, call))
-
-    def _called(self, timer: Timer) -> None:
-        run, version, call = timer.what
-        if run.version == version:
-            call(run)
+        _at(self.env, time, _called, (call, run))
 
     def _landed(self, run: Running) -> None:
         """End a flow, when what is computed beside it is over too."""
@@ -294,15 +291,17 @@ class Transfers:
     def _solve(self, _: simpy.Event) -> None:
         """Bring the rates up to date, and set the one timer of all moving flows to the first that lands."""
         self.dirty = False
-        first = self.flows.solve(self.env.now)
-        self.armed += 1
-        if self.moving:
-            _at(self.env, first, self._due, (self.armed, first))
+        first = self.flows.solve(self.env._now)
+        if first != self.armed:
+            self.armed = first
+            if self.moving:
+                _at(self.env, first, self._due, first)
 
     def _due(self, timer: Timer) -> None:
-        armed, time = timer.what
-        if self.armed != armed:
+        time = timer.what
+        if self.armed != time:
             return
+        self.armed = math.inf
         slots = self.flows.due(time)
         late = {slot for slot in slots if not self.flows.on_time(slot)}
         landed = sorted([(*self.moving.pop(slot), slot) for slot in slots], key=itemgetter(0))  # as they began
@@ -311,6 +310,11 @@ class Transfers:
         for _, run, slot in landed:
             run.on_time &= slot not in late
             self._landed(run)
+
+
+def _called(timer: Timer) -> None:
+    call, run = timer.what
+    call(run)
 
 
 def _at(

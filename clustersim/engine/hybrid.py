@@ -11,7 +11,6 @@ same sums, where a last digit would grow from one meeting to the next.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple
@@ -22,7 +21,7 @@ from simpy.events import NORMAL
 
 from clustersim.arrays import Floats
 from clustersim.engine.contention import Holders, Uncontended
-from clustersim.engine.fabric import Activity, Running, Timer, Transfers
+from clustersim.engine.fabric import Activity, Running, Transfers
 from clustersim.engine.graph import StepGraph
 from clustersim.engine.occupancy import Holder, Occupancy
 from clustersim.garbage import uncollected
@@ -61,7 +60,7 @@ class _Ahead:
     ) -> None:
         self.env = simpy.Environment()
         self.transfers = Transfers(self.env, capacity)
-        self.graph, self.activities = graph, activities
+        self.graph, self.activities, self.asked = graph, activities, holders.asked
         self.seconds: list[float] = alone.seconds.tolist()
         self.holds = bytearray(len(self.seconds))
         for node in holders.node.tolist():
@@ -83,7 +82,7 @@ class _Ahead:
         """Go through all beginnings, and through SimPy's events between them."""
         begins, begin, queue = self.begins, self.begin, self.env._queue
         ends, seconds, take = self.ends, self.seconds, self.links.take
-        activities, slot = self.activities, self.graph.slot
+        asked, slot = self.asked, self.graph.slot
         while begins or queue:
             if queue and (not begins or queue[0][:2] <= (begins[0][0], NORMAL)):
                 self.env.step()
@@ -93,17 +92,16 @@ class _Ahead:
                 continue
             del begin[node]
             end = ends[node] = time + seconds[node]
-            holder = Holder(node, activities[slot[node]].asked, end)
+            holder = Holder(node, asked[slot[node]], end)
             tight = take(holder, time)
             if tight:
-                call = partial(self.meet, holder, tight)
-                heappush(queue, (time, NORMAL, next(self.env._eid), Timer([call])))
-                self.env.step()
+                self.env._now = time  # nothing is left in SimPy's queue that happens before
+                self.meet(holder, tight)
             else:
                 self.ended(node)
         return np.array(ends), SimpyPart(self.segment_ends, next(self.env._eid), self.transfers.flows.solves)
 
-    def meet(self, holder: Holder, tight: list[int], _: simpy.Event) -> None:
+    def meet(self, holder: Holder, tight: list[int]) -> None:
         """Let SimPy play a task that begins, and those that it wakes, which were alone on a link so far."""
         for one in self.links.asleep(tight, self.env.now):
             self.take_back(one.number)

@@ -173,7 +173,7 @@ class SlotActivities(Sequence[Activity]):
         kinds, alike = self.tasks.kinds, self.tasks.kinds.compiled.alike
         # one of each kind is enough: those of one kind take as long
         own = {kinds.of[one]: one for one in reversed([alike[task].activity for task in self.slots[place]])}
-        return together([old.like(self.tasks.make(kind)) for kind, old in reversed(own.items())], {})
+        return together([kinds.rebind(old).like(self.tasks.make(kind)) for kind, old in reversed(own.items())], {})
 
 
 class Retimed(Tasks):
@@ -193,7 +193,7 @@ class Retimed(Tasks):
     @cached_property
     def activities(self) -> Sequence[Activity]:
         """What is done in each slot of the graph."""
-        return SlotActivities(self) if self._slot_times is not None else self.graph.activities(self.own)
+        return SlotActivities(self)
 
     @cached_property
     def own(self) -> list[Task]:
