@@ -174,15 +174,30 @@ def _drawn(
     level = _levels(_ends(drawn), drawn)
     order = sorted(level, key=lambda name: (level[name], _order(name)))
     number = {name: i for i, name in enumerate(order)}
-    many = Counter(name for end, name in name_of.items() if "[" in end)
-    if "node" in level:  # of a large tier, whose nodes are not named each
-        many["node"] = topology.nodes - sum(_kind(name) == "node" and name != "node" for name in level)
+    many = _stands_for(topology, name_of)
     return {
         "ends": [{"name": n, "level": level[n], "many": many[n], "ill": ills.get(n, "")} for n in order],
         "cables": [
             {"a": number[a], "b": number[b], **_cable(topology, links, figures)} for (a, b, _), links in drawn.items()
         ],
     }
+
+
+def _stands_for(topology: Topology, name_of: Mapping[str, str]) -> Counter[str]:
+    """Return how many nodes, switches or other ends each drawn one is; switches whose cables are one bundle are one end."""
+    switches = {
+        key.removesuffix("_switches"): int(n) for key, n in topology.counts.items() if key.endswith("_switches")
+    }
+    named = Counter(_kind(end) for end in name_of if "[" in end)
+    many: Counter[str] = Counter()
+    for end, name in name_of.items():
+        kind = _kind(end)
+        if kind != end:
+            many[name] += switches.get(kind, 0) // named[kind] or 1
+    for kind, whole in {**switches, "node": topology.nodes}.items():
+        if kind in name_of:  # of a large tier, whose ends are not named each
+            many[kind] = whole - sum(_kind(name) == kind != name for name in set(name_of.values()))
+    return many
 
 
 def _cable(topology: Topology, links: Ints, figures: LinkFigures) -> dict[str, Any]:

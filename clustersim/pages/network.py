@@ -66,10 +66,13 @@ def _plain(end: str) -> str:
 def _listed(topology: Topology, crossed: Floats, use: Floats, holds: Floats) -> list[dict[str, Any]]:
     """Return the links that hold the critical path longest, then the fullest: of those of a tier that are alike, one."""
     tier = np.repeat(np.arange(len(topology.tiers)), [one.links for one in topology.tiers])
-    figures = np.stack([tier, np.round(holds, LOW), np.round(use, HIGH), topology.capacity], axis=1)[crossed > 0]
-    alike, first, many = np.unique(figures, axis=0, return_index=True, return_counts=True)
+    place = np.flatnonzero(crossed > 0)
+    figures = np.stack([tier, np.round(holds, LOW), np.round(use, HIGH), topology.capacity], axis=1)[place]
+    runs = np.flatnonzero(np.append(True, (figures[1:] != figures[:-1]).any(axis=1))[: len(figures)])  # mostly alike
+    alike, first, run = np.unique(figures[runs], axis=0, return_index=True, return_inverse=True)
+    many = np.bincount(run, np.diff(np.append(runs, len(figures))))
     order = np.lexsort((-alike[:, 2], -alike[:, 1]))
-    place = np.flatnonzero(crossed > 0)[first]
+    place = place[runs[first]]
     shown = list(dict.fromkeys([*order[:LISTED].tolist(), *_fullest(alike, order)]))
     return [_link(topology, int(place[i]), int(many[i]), crossed, use, holds) for i in shown]
 

@@ -87,8 +87,12 @@ def _doublings(topology: Topology, job: Job, run: Run) -> Iterator[tuple[str, fl
 def _other_gpu(topology: Topology, run: Run) -> float:
     if run.gpu == topology.gpu.name:
         return 0.0
-    known = gpus.load(run.gpu).architecture if run.gpu in gpus.names() else ""
-    return OTHER_GPU if known == topology.gpu.architecture else OTHER_ARCHITECTURE
+    return OTHER_GPU if _architecture(run.gpu) == topology.gpu.architecture else OTHER_ARCHITECTURE
+
+
+@cache
+def _architecture(gpu: str) -> str:
+    return gpus.load(gpu).architecture if gpu in gpus.names() else ""
 
 
 def _ratio(one: int, other: int | None) -> float:

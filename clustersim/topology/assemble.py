@@ -51,7 +51,7 @@ def assemble(cluster: NodeSpecs, kind: str, network: BuiltFabric | None) -> Topo
         slowdown=np.ones(numbering.gpus),
         node=pool_facts([one.facts for one in pools]),
         router=router(numbering, inner, network, latency),
-        ends=_ClusterEnds(cluster, inner, network),
+        ends=_ClusterEnds(cluster, inner, network, inner.firsts[-1]),
         host_slowdown=cluster.node.host.slowdown,
         jitter=cluster.jitter,
         pools=tuple(pools) if several else (),
@@ -137,9 +137,11 @@ class _ClusterEnds:
     cluster: NodeSpecs
     inner: Lattice
     network: BuiltFabric | None
+    first: int
+    """The first link outside nodes."""
 
     def __call__(self, link: int) -> tuple[str, str]:
-        first = self.inner.firsts[-1]
+        first = self.first
         if link < first:
             return self.inner.ends(link)
         if self.network is None:

@@ -100,6 +100,7 @@ def _tiers(topology: Topology) -> Iterator[Fact]:
 # How far apart the GPUs of a cluster are.
 
 _MOST_PATHS = 2**18
+_SAMPLED = 2**16  # where all paths are more
 _MOST_LINKS = 2**24  # of all those paths: on a ring of thousands one path is thousands of links
 _PROBED = 9  # routes from the first GPU: to itself, in even steps, to the last
 _PAIRS = 2**15  # whose routes are in memory at a time,
@@ -125,7 +126,8 @@ def diameter(topology: Topology) -> Diameter:
     longest = max(1, int(np.diff(probe.start).max()))
     most = min(_MOST_PATHS / paths, _MOST_LINKS / longest)
     batch = max(1, min(_PAIRS, _LINKS // longest))
-    sources = min(topology.gpus, max(1, int(most) // topology.gpus))
+    few = topology.gpus**2 <= most
+    sources = topology.gpus if few else max(1, int(min(most, _SAMPLED)) // topology.gpus)
     sample = np.unique(np.linspace(0, topology.gpus - 1, sources).astype(np.int64))
     hops = latency = 0.0
     for first in range(0, len(sample) * topology.gpus, batch):

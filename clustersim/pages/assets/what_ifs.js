@@ -39,14 +39,14 @@ const had = () => DATA.why.what_ifs.filter((one) => one.step_time_s !== null);
 function bestChange(s) {
   if (!DATA.why) return null;
   const best = had().find((one) => one.run);
-  if (!best || best.gain_s < 5e-4 * s.step_time_s) return "No single change of those below makes the step shorter.";
-  return ["The best single change: ", el("strong", {}, named(best.name, 200), " ", change(-best.gain_s / s.step_time_s)), "."];
+  if (!best || best.gain_s < 5e-4 * s.step_time_s) return "None of the changes below makes the step shorter.";
+  return ["What would win most: ", el("strong", {}, named(best.name, 200), " ", change(-best.gain_s / s.step_time_s)), "."];
 }
 
 function bottleneck(s) {
   if (!DATA.why) return null;
   const [first, ...others] = DATA.why.bottlenecks;
-  if (!first) return el("p", {}, el("strong", {}, "Bottleneck link: "), "none; no link decides how fast bytes of the critical path move.");
+  if (!first) return el("p", {}, el("strong", {}, "Bottleneck link: "), "none; no link slows the critical path.");
   const gain = (one) => change(-one.gain_s / s.step_time_s);
   const how = first.what_if ? `with ${first.what_if}` : "were it never short,";
   return el(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,7 +80,7 @@ def network(cluster: NodeSpecs, spec: FatTree) -> BuiltFabric:
         ranges=(*_ports(link, built), *_ranges(spec, link, built, adaptive)),
         hops=FatTreeHops(built, _mode(spec, built), qps),
         port=_FatTreePort(built),
-        ends=_FatTreeEnds(built, adaptive),
+        ends=_FatTreeEnds(built, adaptive, (bundle_firsts if adaptive else cable_firsts)(built)),
         counts=_counts(cluster, spec, link, built),
         fanouts=_fanouts(cluster, built),
         rate=link.rate * link.efficiency * spec.planes,
@@ -196,6 +196,8 @@ class _FatTreeEnds:
 
     built: Tree
     adaptive: bool
+    firsts: Sequence[int]
+    """First link of each level, and the number of links."""
 
     def __call__(self, link: int) -> tuple[str, str]:
         ports = self.built.ports
@@ -203,7 +205,7 @@ class _FatTreeEnds:
             endpoint, plane = divmod(link % ports, self.built.leaves.planes)
             ends = f"ports[{endpoint}]", _leaf(self.built, endpoint, plane)
             return ends if link < ports else ends[::-1]
-        firsts = bundle_firsts(self.built) if self.adaptive else cable_firsts(self.built)
+        firsts = self.firsts
         tier = next(t for t in range(len(self.built.levels)) if link < firsts[t + 1])
         upward, number = divmod(link - firsts[tier], (firsts[tier + 1] - firsts[tier]) // 2)
         pair = (self._bundle if self.adaptive else self._cable)(tier, number)
