@@ -12,8 +12,8 @@ import test_output
 
 from clustersim.errors import InputError
 from clustersim.explain import compare_text
-from clustersim.explain.compare_text import plain
-from clustersim.explain.differences import compared
+from clustersim.explain.compare_text import lines, plain
+from clustersim.explain.differences import Comparison, compared
 from clustersim.explain.gpu_trace import measured
 
 FASTER = "--tp", "4", "--pp", "2", "--set", "parallelism.overlap.p2p=true"
@@ -48,8 +48,33 @@ def test_results_whose_names_begin_alike_are_told_apart_above_columns(results, c
     results(names[1], *FASTER)
     code, out, _ = call("compare", *names)
     first, second, *rest = out.splitlines()
-    assert (code, first.split()[:2], second.split()[:2]) == (0, ["1", names[0]], ["2", names[1]])
-    assert [line.split()[-3:] for line in rest if line.startswith("where")] == [["1", "2", "change"]] * 2
+    assert (code, first.split()[0], second.split()[0]) == (0, *names)
+    assert [line.split()[-3:] for line in rest if line.startswith("where")] == [["…a", "…b", "change"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("names", "columns"),
+    [
+        (("results/a", "results/b"), ["a", "b"]),
+        (("results/a", "old/a"), ["results/a", "old/a"]),
+        (("results/" + "x" * 30, "results/" + "x" * 30 + "-tp_8"), ["1", "2"]),
+        (("superpod_h100_128-llama3_70b", "superpod_h100_128-llama3_70b-2"), ["…llama3_70b", "…llama3_70b-2"]),
+    ],
+)
+def test_columns_are_called_by_what_differs_of_their_folders(results, names, columns):
+    found = compared([results("a", "--tp", "4", "--pp", "2"), results("b", *FASTER)])
+    named = Comparison(tuple(one._replace(name=name) for one, name in zip(found.results, names, strict=True)))
+    text = lines(named)
+    assert [line.split()[-3:-1] for line in text if line.startswith("where")] == [columns] * 2
+    assert all(name in line for name, line in zip(names, text, strict=False))
+
+
+def test_a_folder_that_is_mistyped_is_guessed(results, call):
+    results("results/tree-gpt3", "--tp", "4", "--pp", "2")
+    for typed in ("results/tree-gpt", "tree-gpt3", "result/tree-gpt3"):
+        code, _, err = call("explain", typed)
+        assert code == 2
+        assert f"{typed}: is no result; did you mean 'results/tree-gpt3'? give the folder of a run" in err
 
 
 def test_what_parts_change_adds_up_to_what_the_step_changes(results):

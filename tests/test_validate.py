@@ -411,7 +411,7 @@ def fared_worst(*groups):
     table = calibration.shipped()["groups"]
     named = [(*table[grouping][group], calibration.WORDS[grouping].format(group)) for grouping, group in groups]
     runs, inside, words = min(named, key=lambda one: one[1] / one[0])
-    return f"{inside} of the {runs} {words}"
+    return f"{inside} of {runs} {words}"
 
 
 def test_an_interval_says_what_it_rests_on():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
 
 from clustersim.config.overrides import as_text
 from clustersim.explain.beside_trace import Beside, TraceComparison
@@ -30,7 +32,7 @@ def lines(found: Comparison, strong: Emphasis = str) -> list[str]:
     """Return results beside the first as lines: the step, what differs, where the seconds went."""
     times = [one.summary["step_time_s"] for one in found.results]
     names, labels = [plain(one.name) for one in found.results], _labels(found)
-    whole = names if labels == names else [f"{a}  {b}" for a, b in zip(labels, names, strict=True)]
+    whole = [f"{a}  {b}" for a, b in zip(labels, names, strict=True)] if labels[0] == "1" != names[0] else names
     width, said = max(map(len, whole)), []
     for name, time in zip(whole, times, strict=True):
         change = "" if time == times[0] else f"  {100 * (time / times[0] - 1):+.1f} %"
@@ -84,9 +86,20 @@ def _changes(values: Sequence[float]) -> list[float]:
 
 
 def _labels(found: Comparison) -> list[str]:
-    """Return what columns are called: the results' names, or numbers where these are too long to stand above a column."""
-    names = [plain(one.name) for one in found.results]
-    return names if max(map(len, names)) <= COLUMN else [str(i) for i in range(1, len(names) + 1)]
+    """Return what columns are called: the results' folders, of long ones what differs; numbers where that is long too."""
+    paths = [Path(one.name).parts for one in found.results]
+    above = _alike([path[:-1] for path in paths])
+    names = ["/".join(path[above:]) for path in paths]
+    if max(map(len, names)) > COLUMN:
+        words = [name.split("-") for name in names]
+        same = min(_alike(words), *(len(own) - 1 for own in words))
+        names = [f"…{'-'.join(own[same:])}" for own in words] if same else names
+    return list(map(plain, names)) if max(map(len, names)) <= COLUMN else [str(i + 1) for i in range(len(names))]
+
+
+def _alike(rows: Iterable[Sequence[str]]) -> int:
+    """Return how many words from the first on are the same in all rows."""
+    return sum(1 for _ in takewhile(lambda words: len(set(words)) == 1, zip(*rows, strict=False)))
 
 
 def _head(found: Comparison) -> list[str]:

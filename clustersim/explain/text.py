@@ -73,7 +73,7 @@ def _rank(row: Mapping[str, Any]) -> str:
 
 def _bottlenecks(found: Explanation, strong: Emphasis) -> list[str]:
     if not found.bottlenecks:
-        return folded("bottleneck no link decides how fast bytes of the critical path move", "  ")
+        return folded("bottleneck none: no link slows the critical path", "  ")
     first, *others = found.bottlenecks
     more = f"; then {', '.join(_wins(one, found.step_time) for one in others)}" if others else ""
     said = f"{strong(link(first.share))}: {lifted(first)} the step takes {duration(first.step_time)}"

@@ -27,7 +27,7 @@ CLOCKS = {"measured": "measured clocks", "law": "clocks from their power", "tabl
 WORDS = {
     "machine": "on {} GPUs",
     "launching": "host-bound {}",
-    "gpus": "on {} GPUs together",
+    "gpus": "on {} GPUs",
     "clocks": "with {}",
     "framework": "of {}",
 }
@@ -99,8 +99,8 @@ def basis(table: Mapping[str, Any], kind: Kind) -> str:
     runs, inside = table["groups"][name][group]
     left_out = 100 * table["inside_when_left_out"]
     return (
-        f"80 % of {table['rows']} published steps, {inside} of the {runs} {WORDS[name].format(group)}; counted with their "
-        f"own source left out, which leaves {left_out:.0f} % of all {len(table['sources'])} sources' inside; "
+        f"80 % of {table['rows']} published steps lie inside, {inside} of {runs} {WORDS[name].format(group)}; "
+        f"with a step's own source left out, as in the latter count, {left_out:.0f} % of all do; "
         f"all were steps of {', '.join(table['groups']['framework'])}"
     )
 

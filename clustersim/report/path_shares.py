@@ -23,8 +23,8 @@ from clustersim.report.critical_path import Path
 from clustersim.report.links import Limit, ends
 from clustersim.topology.model import Topology
 
-COMPUTING = "no transfer: kernels, and waiting for the host"
-LATENCY = "latency, and rates that no link decides"
+COMPUTING = "kernels, and waiting for the host"
+LATENCY = "latency and NCCL's own limits"
 SHARING = "links shared with other transfers"
 _SLOW = 1 - 1e-9
 _ROUNDING = 1e-12  # of the step: less is what sums are off

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clustersim import plugins
-from clustersim.errors import InputError
+from clustersim.errors import InputError, nearest
 from clustersim.files import Inputs, digest, read_bytes
 from clustersim.version import __version__
 from clustersim.writing import ASIDE, LOCK, check_parent, holder, settled, unfinished, unwritable, workplace, write
@@ -38,6 +38,8 @@ NAMES = frozenset(
     }
 )
 """Every file that a result may have."""
+RESULTS = Path("results")
+"""Where results lie whose place nobody says."""
 ELSEWHERE = "choose another place with --out"
 _MANIFEST_BYTES = 64 * 2**20
 
@@ -94,7 +96,7 @@ def place(asked: Question, out: Path | None, default: str, force: bool = False) 
         check_target(out)
         _check_question(out, asked, force)
         return out
-    return next(path for path in _counted(Path("results") / default) if _free(path, asked))
+    return next(path for path in _counted(RESULTS / default) if _free(path, asked))
 
 
 def _counted(path: Path) -> Iterator[Path]:
@@ -155,12 +157,19 @@ def manifest_of(folder: Path, command: str) -> dict[str, Any]:
         )
     if found is None:
         what = "a file" if folder.is_file() else "no result"
-        raise InputError(f"{folder}: is {what}; {wanted}")
+        raise InputError(f"{folder}: is {what}; {nearest(str(folder), _results(folder.parent, RESULTS))}{wanted}")
     if found.get("command") != command:
         raise InputError(
             f"{folder}: is the result of `clustersim {found.get('command')}`, not of a {command}; {wanted}"
         )
     return found
+
+
+def _results(*above: Path) -> Iterator[str]:
+    """Yield the folders in some others that hold a result."""
+    for folder in above:
+        with suppress(OSError):
+            yield from (str(one) for one in folder.iterdir() if _is_file(one / MANIFEST))
 
 
 def _stands(folder: Path) -> bool:
