@@ -261,6 +261,25 @@ OTHERS = {
             "tie_word_embeddings": False,
         },
     ),
+    # Switch-Base with 8 experts: 0.619 billion (google/switch-base-8, tensors)
+    "switch_base_8": (
+        0.619e9,
+        {
+            "model_type": "switch_transformers",
+            "d_model": 768,
+            "d_kv": 64,
+            "d_ff": 3072,
+            "num_layers": 12,
+            "num_decoder_layers": 12,
+            "num_heads": 12,
+            "num_experts": 8,
+            "expert_capacity": 64,
+            "encoder_sparse_step": 2,
+            "decoder_sparse_step": 2,
+            "vocab_size": 32128,
+            "feed_forward_proj": "relu",
+        },
+    ),
     # GPT-NeoX-20B: 20.55 billion (Black et al. 2022, section 2)
     "gpt_neox": (
         20.55e9,

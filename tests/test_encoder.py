@@ -72,12 +72,33 @@ def test_a_longer_encoder_costs_what_it_reads():
     assert linear_flop(long) - linear_flop(short) == pytest.approx(encoder + cross)
 
 
+SPARSE = {"model__experts": 4, "model__blocks": [{"experts": 0}, {}]}
+
+
+def test_encoder_and_decoder_have_experts_in_the_same_blocks():
+    """Switch Transformers (Fedus et al. 2022): every second block has experts, of which a token visits one."""
+    one = job(training__attention="unfused", **SPARSE)
+    [stage] = stages(one)
+    experts, router = 2 * 256 * 512, 4 * 256
+    assert stage.parameters == parameters(one.model) == parameters(job().model) + 4 * (3 * experts + router)
+    forward = linear_flop(one) + attention_flop(one, full=True) + logits_flop(one)
+    routed = 2.0 * 8 * (512 + 128) * 2 * router
+    assert linear_flop(one) == linear_flop(job()) + routed
+    assert one.microbatches * products(stage.forward) == pytest.approx(forward, rel=1e-12)
+    assert one.microbatches * products(stage.backward) == pytest.approx(2 * forward, rel=1e-12)
+
+
+def test_experts_of_an_encoder_are_spread_as_those_of_a_decoder():
+    [stage] = stages(job(gpus=4, parallelism__dp=4, parallelism__ep=4, **SPARSE))
+    assert stage.experts == 4 * 2 * 256 * 512
+    assert stage.dense + 4 * stage.experts == parameters(job(**SPARSE).model)
+
+
 BROKEN = {
     "no encoder": (
         {"model__encoder_layers": 0},
         "training.encoder_seq: 512 needs an encoder; set model.encoder_layers",
     ),
-    "experts": ({"model__experts": 4}, "model.experts: and model.encoder_layers 4 exclude each other"),
     "no mask": ({"model__causal": False}, "model.causal: and model.encoder_layers 4 exclude each other"),
     "context parallelism": (
         {"parallelism__cp": 2},

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from math import prod
 
 import pytest
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim.config.yaml import Document
+from clustersim import plugins
 from clustersim.convert.hugging_face import Config
-from clustersim.convert.hugging_face_workload import converted
+from clustersim.convert.hugging_face_workload import ROOM
 from clustersim.errors import InputError
 from clustersim.hardware import gpus
-from clustersim.parallel.load import build
 from clustersim.predictors.load import get
-from clustersim.single_gpu import eager, exported, job, models
+from clustersim.single_gpu import exported, models
 from clustersim.single_gpu.aten import price
 from clustersim.single_gpu.fuse import fuse
-from clustersim.single_gpu.tape import Tape
-from clustersim.single_gpu.tensor import Tensor, permuted, tensor, viewed
+from clustersim.single_gpu.tensor import Tensor
 from clustersim.single_gpu.total import total
 
 GPT2_LARGE = {"n_embd": 1280, "n_head": 20, "n_layer": 36, "n_positions": 1024, "vocab_size": 50257}
@@ -47,14 +46,15 @@ def config(kind, **keys):
     return Config("config.json", {"model_type": kind, **keys})
 
 
-def launches(graph, phases=("forward", "backward", "accumulate")):
-    return Counter(kernel for node in graph.nodes if node.phase in phases for kernel in node.kernels)
+def tensor(shape, dtype):
+    return Tensor(shape, tuple(prod(shape[i + 1 :]) for i in range(len(shape))), dtype)
 
 
-# Published counts of Hugging Face checkpoints: gpt2-large, bert-large-uncased with its language head, facebook/opt-1.3b.
+# Published counts of Hugging Face checkpoints: gpt2-large, bert-large-uncased with its language head but without the two
+# vectors of segments, facebook/opt-1.3b.
 @pytest.mark.parametrize(
     ("kind", "keys", "parameters"),
-    [("gpt2", GPT2_LARGE, 774_030_080), ("bert", BERT_LARGE, 335_174_458), ("opt", OPT_1_3B, 1_315_758_080)],
+    [("gpt2", GPT2_LARGE, 774_030_080), ("bert", BERT_LARGE, 335_174_458 - 2 * 1024), ("opt", OPT_1_3B, 1_315_758_080)],
 )
 def test_parameters_are_those_of_the_published_checkpoints(kind, keys, parameters):
     assert models.build(config(kind, **keys), 1, 8).parameters == parameters
@@ -94,36 +94,14 @@ def test_flop_of_a_mixture_of_experts_are_the_closed_form(training):
     attentions, dense, sparse = 4 + 2 + 2, 3, 3
     forward = attentions * (8 * seq * hidden * inner + 4 * seq**2 * inner) + dense * 4 * seq * hidden * ffn
     forward += sparse * (experts * 4 * capacity * hidden * ffn + 2 * seq * hidden * experts) + 2 * seq * hidden * vocab
-    dead = sparse * 4 * seq * hidden * experts  # the router's probability is taken as given: no gradient
-    assert graph.flop == (3 * forward - dead if training else forward)
+    assert graph.flop == (3 * forward if training else forward)
 
 
-@settings(max_examples=examples(200), deadline=None)
-@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
-def test_views_follow_pytorch(shape, data):
-    torch = pytest.importorskip("torch")
-
-    order = data.draw(st.permutations(range(len(shape))))
-    one = permuted(tensor(tuple(shape), "fp32"), tuple(order))
-    wanted = data.draw(st.sampled_from([(-1,), tuple(sorted(one.shape)), (*one.shape[:-2], -1), (1, *one.shape)]))
-    real = torch.empty(shape, device="meta").permute(order)
-    size = one.elements
-    for n in wanted:
-        size //= n if n > 0 else 1
-    target = tuple(n if n > 0 else size for n in wanted)
-    try:
-        found = real.view(target)
-    except RuntimeError:
-        assert viewed(one, target) is None
-    else:
-        ours = viewed(one, target)
-        assert ours is not None
-        assert [(n, s) for n, s in zip(target, ours.strides, strict=True) if n > 1] == [
-            (n, s) for n, s in zip(target, found.stride(), strict=True) if n > 1
-        ]
-
-
-def test_our_gpt_launches_what_pytorch_does():
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("training", [False, True])
+def test_blocks_of_a_gpt_launch_what_pytorch_does(batch, training):
+    """Products one by one, some transposed; the bytes of norms; of softmaxes but for a token less in the loss; and of all other
+    kernels but for masks and embeddings, and for the order of heads, which a batch of one has already."""
     torch = pytest.importorskip("torch")
     from models import gpt
 
@@ -134,84 +112,22 @@ def test_our_gpt_launches_what_pytorch_does():
         "n_positions": 32,
         "vocab_size": gpt.VOCAB,
     }
-    for batch in (1, 3):
-        for training in (False, True):
-            with torch.device("meta"):
-                module, inputs = gpt.small(batch, 32)
-            traced = exported.build("gpt", module, inputs, training=training)
-            ours = models.build(config("gpt2", **keys), batch, 32, "fp32", training)
-            assert traced.unknown == ()
-            assert traced.parameters == ours.parameters
-            for phase in ("forward", "backward", "accumulate"):
-                assert launches(traced, (phase,)) == launches(ours, (phase,)), (batch, training, phase)
-
-
-def torch_product(a, b):
-    return a * b
-
-
-# name: what PyTorch computes from x (4, 6, 8) and y (4, 6, 8), and what our table of operators does
-PAIRS = {
-    "gelu": (lambda f, x, y: f.gelu(x), lambda t, x, y: eager.unary(t, "gelu", x, "gelu_backward")),
-    "relu": (lambda f, x, y: f.relu(x), lambda t, x, y: eager.unary(t, "relu", x, "threshold_backward")),
-    "tanh": (lambda f, x, y: x.tanh(), lambda t, x, y: eager.unary(t, "tanh", x, "tanh_backward")),
-    "cube": (lambda f, x, y: x.pow(3.0), lambda t, x, y: eager.power(t, x)),
-    "scale": (lambda f, x, y: x / 8.0, lambda t, x, y: eager.scale(t, "div", x)),
-    "shift": (lambda f, x, y: x + 1.0, lambda t, x, y: eager.shift(t, x)),
-    "mul": (lambda f, x, y: x * y, eager.mul),
-    "fork": (lambda f, x, y: (x + y) * x, lambda t, x, y: eager.mul(t, eager.add(t, x, y), x)),
-    "softmax": (lambda f, x, y: f.softmax(x, -1), lambda t, x, y: eager.softmax(t, x)),
-    "dropout": (lambda f, x, y: f.dropout(x, 0.1), lambda t, x, y: eager.dropout(t, x, 0.1)),
-    "part": (lambda f, x, y: x[:, :-1].contiguous(), lambda t, x, y: eager.contiguous(t, eager.leading(t, x, 1, 5))),
-    "split": (
-        lambda f, x, y: torch_product(*x.split(4, -1)),
-        lambda t, x, y: eager.mul(t, *eager.split(t, x, 2)),
-    ),
-    "matmul": (
-        lambda f, x, y: x @ y.transpose(-1, -2),
-        lambda t, x, y: eager.matmul(t, x, eager.swap(t, y)),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", PAIRS)
-def test_every_gradient_is_the_one_that_autograd_records(name):
-    torch = pytest.importorskip("torch")
-
-    theirs, ours = PAIRS[name]
-
-    class Module(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.x, self.y = (torch.nn.Parameter(torch.empty(4, 6, 8)) for _ in range(2))
-
-        def forward(self):
-            return theirs(torch.nn.functional, self.x, self.y)
-
     with torch.device("meta"):
-        traced = exported.build(name, Module(), (), training=True)
-    tape = Tape("fp32", True)
-    tape.backward(ours(tape, tape.weight(4, 6, 8), tape.weight(4, 6, 8)))
-    assert launches(tape.graph(name)) == launches(traced)
+        module, inputs = gpt.small(batch, 32)
+    traced = exported.build("gpt", module, inputs, training=training)
+    ours = models.build(config("gpt2", **keys), batch, 32, "fp32", training)
+    assert traced.unknown == ()
+    assert traced.parameters == ours.parameters
+    assert products(traced) == products(ours)
+    theirs, blocks = moved(traced), moved(ours)
+    assert blocks["layernorm"] == theirs["layernorm"]
+    assert blocks["softmax"] == pytest.approx(theirs["softmax"], rel=0.02)
+    assert blocks["vector"] == pytest.approx(theirs["vector"], rel=0.03 if batch > 1 else 0.07)
 
 
-def test_the_largest_of_a_tensor_and_a_number_is_five_kernels_backward():
-    torch = pytest.importorskip("torch")
-
-    class Module(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.x = torch.nn.Parameter(torch.empty(4, 6))
-
-        def forward(self):
-            return torch.max(self.x, torch.empty((), device=self.x.device))
-
-    with torch.device("meta"):
-        traced = exported.build("max", Module(), (), training=True)
-    tape = Tape("fp32", True)
-    tape.backward(eager.at_least(tape, tape.weight(4, 6)))
-    assert launches(tape.graph("max")) == launches(traced)
-    assert sum(k.bytes for k in launches(traced, ("backward",)).elements()) == 40 * 24
+def products(graph):
+    """Return how often each product is launched, whichever of its factors is transposed."""
+    return Counter((k.kind, k.batch, *sorted((k.m, k.n, k.k))) for k in graph.kernels if k.k)
 
 
 def test_a_large_mask_is_read_for_every_head_and_a_small_one_once():
@@ -221,71 +137,6 @@ def test_a_large_mask_is_read_for_every_head_and_a_small_one_once():
     wide = tensor((8, 16, 2048, 2048), "fp32")
     [each] = price("add", [wide, large], [wide])
     assert each.bytes == 3 * wide.bytes
-
-
-@pytest.mark.parametrize("training", [False, True])
-def test_blocks_and_operators_price_the_same_model_alike(training):
-    """GPT-2 in blocks (eager kernels, unfused attention) and call by call: the same products, norms and softmaxes; all else moves
-    as many bytes but for heads that are put in order and masks, which blocks leave out."""
-    keys = {"n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "vocab_size": 50257}
-    shapes = {"layers": 12, "hidden": 768, "heads": 12, "vocab": 50257, "max_positions": 1024, "activation": "gelu_new"}
-    run = {
-        "global_batch": 8,
-        "micro_batch": 8,
-        "seq": 1024,
-        "precision": "fp32",
-        "kernels": "eager",
-        "attention": "unfused",
-    }
-    spec = {"name": "gpt2", "model": {**shapes, "vocab_multiple": 1, "dropout": training}, "training": run}
-    called = moved(models.build(config("gpt2", **keys), 8, 1024, "fp32", training))
-    told = moved(job.graph(build(Document("gpt2.yaml", spec, {}), job.ALONE), training))
-    assert {kind: told[kind] for kind in ("linear", "bmm", "layernorm")} == pytest.approx(
-        {kind: called[kind] for kind in ("linear", "bmm", "layernorm")}, rel=1e-3
-    )
-    assert told["softmax"] == pytest.approx(called["softmax"], rel=1e-3)
-    assert 0.94 < told["vector"] / called["vector"] < 1
-
-
-SMALL = {
-    "opt": {
-        "hidden_size": 768,
-        "ffn_dim": 3072,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 12,
-        "vocab_size": 50272,
-        "max_position_embeddings": 1024,
-        "word_embed_proj_dim": 768,
-    },
-    "bert": {
-        "hidden_size": 768,
-        "intermediate_size": 3072,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 12,
-        "vocab_size": 30522,
-        "max_position_embeddings": 1024,
-        "architectures": ["BertForMaskedLM"],
-    },
-}
-
-
-@pytest.mark.parametrize("kind", SMALL)
-@pytest.mark.parametrize("training", [False, True])
-def test_blocks_made_of_a_config_multiply_and_normalize_what_its_operators_do(kind, training):
-    """The same FLOP and parameters (BERT's operators also its types of tokens); only queries, keys and values are one product."""
-    read = config(kind, **SMALL[kind])
-    model = {**converted(read.path, read.keys)["model"], "vocab_multiple": 1, "dropout": training}
-    run = {"global_batch": 4, "micro_batch": 4, "seq": 512, "precision": "fp32", "kernels": "eager"}
-    spec = {"name": kind, "model": model, "training": {**run, "attention": "unfused"}}
-    called = models.build(read, 4, 512, "fp32", training)
-    told = job.graph(build(Document(f"{kind}.yaml", spec, {}), job.ALONE), training)
-    assert told.flop == pytest.approx(called.flop, rel=1e-3)
-    assert told.parameters == pytest.approx(called.parameters, rel=1e-4)
-    ours, theirs = moved(told), moved(called)
-    assert {kind: ours[kind] for kind in ("bmm", "layernorm", "softmax")} == pytest.approx(
-        {kind: theirs[kind] for kind in ("bmm", "layernorm", "softmax")}, rel=2e-3
-    )
-    assert 0.75 < ours["vector"] / theirs["vector"] < 1.02
 
 
 def moved(graph):
@@ -378,9 +229,9 @@ def test_fusion_keeps_products_and_moves_no_byte_more():
 
 
 def test_fused_attention_scores_are_read_and_written_once():
-    scores, mask = 4.0 * 2 * 4 * 64 * 64, 64 * 64
+    scores = 4.0 * 2 * 4 * 64 * 64
     [kernel] = {k for k in fuse(small()).kernels if k.kind == "softmax"}
-    assert kernel.bytes == 2 * scores + mask
+    assert kernel.bytes == 2 * scores
 
 
 def test_a_fused_norm_reads_both_branches_and_writes_sum_and_norm():
@@ -424,25 +275,23 @@ def test_training_takes_longer_than_inference(layers, least):
     ("kind", "keys", "message"),
     [
         ("gpt2", {}, "config.json: lacks n_embd; a config.json of model_type 'gpt2' has it"),
-        ("gpt2", {**GPT2_LARGE, "n_head": 7}, "config.json: 7 heads do not divide the width 1280; change n_head"),
+        (
+            "gpt2",
+            {**GPT2_LARGE, "n_head": 7},
+            "config.json:1:1: model.heads: 7 does not divide hidden 1280; use a divisor of it or set model.head_dim",
+        ),
         ("gpt2", {**GPT2_LARGE, "n_layer": 0}, "config.json: n_layer is 0; it must be a whole number of at least 1"),
         ("gpt2", {**GPT2_LARGE, "attn_pdrop": 1}, "config.json: attn_pdrop is 1; a rate is a number from 0 to below 1"),
         (
             "gpt2",
             {**GPT2_LARGE, "activation_function": "gelu_mew"},
             "config.json: activation_function 'gelu_mew' is not supported; "
-            "did you mean 'gelu_new'? known: gelu, gelu_new, relu",
+            "did you mean 'gelu_new'? known: gelu, gelu_fast, gelu_new, relu, relu2",
         ),
         (
             "gpt2",
             {**GPT2_LARGE, "n_layer": 10**9},
             "config.json: n_layer is 1000000000; at most 10000 layers are built",
-        ),
-        (
-            "bert",
-            {**BERT_LARGE, "architectures": ["BertForMultipleChoice"]},
-            "config.json: architectures 'BertForMultipleChoice' is not supported; "
-            "known: BertForMaskedLM, BertForPreTraining, BertForSequenceClassification, BertLMHeadModel, BertModel",
         ),
         (
             "bert",
@@ -457,7 +306,8 @@ def test_training_takes_longer_than_inference(layers, least):
         (
             "gpt3",
             GPT2_LARGE,
-            "config.json: model_type 'gpt3' is not built in; did you mean 'gpt2'? known: bert, gpt2, opt, switch_transformers",
+            "config.json: model_type 'gpt3' is not built in; did you mean 'gpt2'? known: "
+            + ", ".join(plugins.names(ROOM)),
         ),
     ],
 )
@@ -473,3 +323,28 @@ def test_strided_tensors_count_their_elements_once():
     [kernel] = price("clone", [one], [tensor((4, 6), "fp32")])
     assert kernel.bytes == 24 + 96
     assert replace(small()).parameters == small().parameters
+
+
+def test_a_classifier_ends_with_its_last_norm_and_has_no_logits():
+    words, classes = (
+        models.build(config("gpt2", **GPT2_LARGE, architectures=[f"GPT2{end}"]), 1, 64)
+        for end in ("LMHeadModel", "ForSequenceClassification")
+    )
+    assert words.flop - classes.flop == 2 * 64 * 1280 * 50257
+    assert words.parameters == classes.parameters  # the table of words is the embedding's
+    assert classes.nodes[-1].kernels[0].kind == "layernorm"
+
+
+def test_a_switch_transformer_launches_its_experts_one_by_one():
+    keys = {
+        "d_model": 64,
+        "d_ff": 256,
+        "d_kv": 16,
+        "num_heads": 4,
+        "vocab_size": 512,
+        "num_layers": 2,
+        "num_experts": 8,
+    }
+    graph = models.build(config("switch_transformers", **keys, expert_capacity=32), 1, 128)
+    first = [k for k in graph.kernels if (k.kind, k.m, k.n, k.k) == ("linear", 32, 256, 64)]
+    assert len(first) == 2 * 8  # every second block of encoder and decoder

@@ -59,7 +59,6 @@ def predict(
     from clustersim.predictors.clocks import applied, statement
     from clustersim.predictors.load import get
     from clustersim.predictors.uncertainty import bounds
-    from clustersim.single_gpu.fuse import fuse
     from clustersim.single_gpu.open import load
     from clustersim.single_gpu.request import Request
     from clustersim.single_gpu.total import total
@@ -68,9 +67,6 @@ def predict(
         raise InputError("--fusion is what torch.compile fuses in inference; leave it out or use --mode inference")
     board = gpus.load(gpu)
     graph = load(model, Request(mode == "training", batch, seq, dtype, fusion))
-    compiled = fusion and not model.endswith((".yaml", ".yml"))
-    if compiled:
-        graph = fuse(graph)
     rates = _clocks(clocks)
     with naming("--predictor"):
         using = get(predictor)

@@ -117,7 +117,7 @@ class Model(Spec):
     dense_ffn: Count | None = None
     """Width of that MLP; default: ffn."""
     encoder_layers: Annotated[int, Field(ge=0, le=10_000)] = 0
-    """Blocks of an encoder, to whose output those of the decoder attend (T5)."""
+    """Blocks of an encoder, to whose output those of the decoder attend (T5); of the same kinds in the same order."""
     mtp_layers: Annotated[int, Field(ge=0, le=100)] = 0
     """Further tokens that are predicted, each by one more block (multi-token prediction, DeepSeek-V3)."""
 

@@ -75,12 +75,13 @@ class Config:
             raise InputError(f"{self.path}: {name} is {found}; at most {LAYERS} layers are built")
         return found
 
-    def head(self, known: tuple[str, ...]) -> str:
-        """Return the class of model that `architectures` names, by default the first of those known. Raises InputError."""
-        named = self.keys.get("architectures") or [known[0]]
-        if not isinstance(named, list) or len(named) != 1:
+    @property
+    def architecture(self) -> str:
+        """The class of model that `architectures` names; empty where none is named. Raises InputError."""
+        named = self.keys.get("architectures") or [""]
+        if not isinstance(named, list) or len(named) != 1 or not isinstance(named[0], str):
             raise InputError(f"{self.path}: architectures is {shown(named)}; it is a list with one name")
-        return Config(self.path, {"architectures": named[0]}).choice("architectures", known, known[0])
+        return named[0]
 
     def choice(self, name: str, known: tuple[str, ...], default: str) -> str:
         """Return a key that takes one of several words. Raises InputError."""
@@ -88,13 +89,6 @@ class Config:
         if value not in known:
             raise InputError(f"{self.path}: {name} {shown(value)} is not supported; {suggest(str(value), known)}")
         return str(value)
-
-    def heads(self, hidden: int, *names: str) -> int:
-        """Return the number of heads, a divisor of the width. Raises InputError."""
-        found = self.count(*names)
-        if hidden % found:
-            raise InputError(f"{self.path}: {found} heads do not divide the width {hidden}; change {names[0]}")
-        return found
 
 
 def _whole(text: str) -> int | str:

@@ -11,7 +11,6 @@ OTHER: Mapping[str, tuple[str, ...]] = {
             "hardware.constants.BYTES",
             "single_gpu.tensor.BYTES",
             "single_gpu.memory.MOMENTS",
-            "single_gpu.opt.OFFSET",
         ),
         *("model.elementwise.FORWARD", "model.elementwise.BACKWARD", "model.elementwise.KEPT"),
         *("collectives.nccl.constants.US", "collectives.nccl.constants.GB", "collectives.nccl.request._SCALE"),
@@ -24,6 +23,7 @@ OTHER: Mapping[str, tuple[str, ...]] = {
         "predictors.kinds.neusight.attention.L2_RATE",
         *(
             "single_gpu.job.ALONE",
+            "single_gpu.job.VIEWS",
             "single_gpu.model.OUTSIDE",
             "single_gpu.request.SEQUENCE",
             "collectives.model.NETWORK",

@@ -137,7 +137,17 @@ def unfused(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Ope
     alive = z * (
         2 * elements + values
     )  # gradients of probabilities and scores, of the output and of queries, keys and values
-    return Operator(CORE, (*repeat, *forward), (*backward, *merge), saved=kept, backward_alive=alive)
+    order = (ordered(shard, kv_heads, dim, value_dim),) if shard.eager else ()
+    return Operator(CORE, (*order, *repeat, *forward), (*order, *backward, *merge), saved=kept, backward_alive=alive)
+
+
+def ordered(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Kernel:
+    """Return the copies of queries, keys, values and outputs, or of their gradients, in which the values of a head lie together.
+
+    PyTorch's batched products need that (torch.matmul); Megatron's take strides.
+    """
+    columns = (shard.heads + kv_heads) * (dim + value_dim)
+    return copy(shard, "order_heads", shard.tokens, columns, 2 * shard.size)
 
 
 def _grouped(shard: ShardedModel, kv_heads: int, width: int) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:

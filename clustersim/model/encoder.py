@@ -1,7 +1,7 @@
 """An encoder before the decoder, and the attention of the decoder's blocks to its output (T5, Raffel et al. 2020).
 
-Blocks of the encoder are those of the model without a mask, on the encoder's own tokens. Each block of the decoder has a third
-half between the two others: queries of its own tokens, keys and values of the encoder's.
+Blocks of the encoder are those of the model without a mask, experts too, on the encoder's own tokens. Each block of the
+decoder has a third half between the two others: queries of its own tokens, keys and values of the encoder's.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ LOOKUP = f"decoder_{TABLE}"
 """Name of the operator that looks the decoder's tokens up."""
 
 
-def encoder_kind(model: Model) -> Model:
-    """Return the model that a block of the encoder is a block of."""
-    changes = {"encoder_layers": 0, "causal": False, "window": 0, "blocks": (), "dense_layers": 0, "dense_ffn": None}
-    return model.model_copy(update={**changes, "experts": None, "topk": 1, "shared_experts": 0})
+def encoder_model(model: Model) -> Model:
+    """Return the encoder as a model of its own: as many blocks as it has, of the same kinds in the same order."""
+    blocks = tuple(one.model_copy(update={"window": None}) for one in model.blocks)
+    changes = {"layers": model.encoder_layers, "encoder_layers": 0, "causal": False, "window": 0, "blocks": blocks}
+    return model.model_copy(update={**changes, "dense_layers": min(model.dense_layers, model.encoder_layers)})
 
 
 def encoder_of(shard: ShardedModel) -> ShardedModel:
     """Return the shapes of a rank's encoder: no mask, tokens of its own."""
     training = shard.training.model_copy(update={"seq": shard.training.encoder_seq or shard.training.seq})
-    return replace(shard, model=encoder_kind(shard.model), training=training)
+    return replace(shard, model=encoder_model(shard.model), training=training)
 
 
 def cross_attention_part(shard: ShardedModel, encoder: ShardedModel) -> tuple[Operator, ...]:

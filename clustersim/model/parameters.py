@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clustersim.config.workload import LatentAttention, Model
 from clustersim.model.blocks import distinct, kinds
-from clustersim.model.encoder import encoder_kind
+from clustersim.model.encoder import encoder_model
 from clustersim.model.sharding import gated, head_width, width
 
 
@@ -23,16 +23,17 @@ def parameters(model: Model, active: bool = False, vocab: int | None = None, mtp
     untied = 0 if model.tied_embeddings else table
     blocks = sum(count * block(kind, active) for kind, count in distinct(model))
     further = model.mtp_layers * (2 * h * h + 3 * norm + block(kinds(model)[-1], active)) if mtp else 0
-    return table + positions + untied + transform + norm + blocks + further + encoder(model)
+    return table + positions + untied + transform + norm + blocks + further + encoder(model, active)
 
 
-def encoder(model: Model) -> int:
+def encoder(model: Model, active: bool = False) -> int:
     """Return the parameters of an encoder with its norm, and of the decoder's attention to it; 0 without."""
     if not model.encoder_layers:
         return 0
-    norm, kind = _norm(model, model.hidden), encoder_kind(model)
-    cross = _attention(kind.model_copy(update={"qk_norm": False, "qkv_bias": None})) + norm
-    return model.encoder_layers * block(kind) + norm + model.layers * cross
+    norm = _norm(model, model.hidden)
+    cross = _attention(model.model_copy(update={"qk_norm": False, "qkv_bias": None})) + norm
+    own = sum(count * block(kind, active) for kind, count in distinct(encoder_model(model)))
+    return own + norm + model.layers * cross
 
 
 def block(kind: Model, active: bool = False) -> int:

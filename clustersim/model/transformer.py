@@ -23,13 +23,13 @@ def blocks(shard: ShardedModel) -> tuple[Layer, ...]:
     found, encoder = kinds(shard.model), encoder_of(shard) if shard.model.encoder_layers else None
     made = {one: block(shard.of(kind), encoder) for one, kind in {id(kind): kind for kind in found}.items()}
     own = tuple(made.values()) * len(found) if len(made) == 1 else tuple(made[id(kind)] for kind in found)
-    return (*encoder_blocks(encoder, shard.model.encoder_layers), *own) if encoder else own
+    return (*encoder_blocks(encoder), *own) if encoder else own
 
 
-def encoder_blocks(encoder: ShardedModel, layers: int) -> tuple[Layer, ...]:
+def encoder_blocks(encoder: ShardedModel) -> tuple[Layer, ...]:
     """Return the blocks of an encoder, the last one with the norm after it."""
-    one = block(encoder)
-    return (*[one] * (layers - 1), one._replace(operators=(*one.operators, encoder_norm(encoder))))
+    *others, last = blocks(encoder)
+    return (*others, last._replace(operators=(*last.operators, encoder_norm(encoder))))
 
 
 def decoder_entry(shard: ShardedModel, table: bool) -> Layer:

@@ -82,7 +82,7 @@ def encoder_decoder(job: Job) -> Iterator[Finding]:
         if t.encoder_seq is not None:
             yield "training.encoder_seq", f"{t.encoder_seq} needs an encoder; set model.encoder_layers or leave it out"
         return
-    excluded = {"mla": m.mla, "mtp_layers": m.mtp_layers, "causal": not m.causal, "experts": m.experts}
+    excluded = {"mla": m.mla, "mtp_layers": m.mtp_layers, "causal": not m.causal}
     for name, given in excluded.items():
         if given:
             yield (

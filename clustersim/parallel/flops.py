@@ -16,7 +16,7 @@ from collections.abc import Collection
 
 from clustersim.config.workload import Model
 from clustersim.model.blocks import distinct, kinds
-from clustersim.model.encoder import encoder_kind
+from clustersim.model.encoder import encoder_model
 from clustersim.model.products import block_products, up_products
 from clustersim.model.sharding import gated, head_width, width
 from clustersim.parallel.job import Job
@@ -45,7 +45,9 @@ def recomputed_flop(job: Job, full: bool = False) -> float:
     if how.recompute == "selective":
         further = [layers[-1]] * job.model.mtp_layers
         own = math.fsum(_modules_flop(kind, names) * count for kind in (*layers, *further))
-        own += job.model.encoder_layers * _modules_flop(encoder_kind(job.model), names) * encoder_tokens(job)
+        if job.model.encoder_layers:
+            encoder = distinct(encoder_model(job.model))
+            own += math.fsum(count * _modules_flop(kind, names) for kind, count in encoder) * encoder_tokens(job)
         return own + (attention_flop(job, full) if "core_attn" in names else 0.0)
     if how.recompute_method == "uniform":
         return linear_flop(job) + attention_flop(job, full)
@@ -85,7 +87,8 @@ def encoder_linear_flop(job: Job) -> float:
     if not model.encoder_layers:
         return 0.0
     inner, keys = model.heads * head_width(model), 2 * (model.kv_heads or model.heads) * head_width(model)
-    own = model.encoder_layers * block_products(encoder_kind(model)) + model.layers * model.hidden * keys
+    own = sum(count * block_products(kind) for kind, count in distinct(encoder_model(model)))
+    own += model.layers * model.hidden * keys
     return 2.0 * (encoder_tokens(job) * own + tokens(job) * model.layers * 2 * model.hidden * inner)
 
 

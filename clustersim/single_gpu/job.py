@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
+from clustersim.hardware.constants import BYTES
 from clustersim.model.kernel import Kernel
-from clustersim.model.operator import Layer
+from clustersim.model.operator import Layer, Steps
 from clustersim.parallel.job import Job
-from clustersim.parallel.stages import stages
+from clustersim.parallel.stages import Stage, stages
 from clustersim.single_gpu.memory import of_job
 from clustersim.single_gpu.model import OUTSIDE, Graph, OperatorCall, PassPhase
 
@@ -24,29 +26,77 @@ ALONE: Mapping[str, object] = {
 }
 """What undoes any split of a workload."""
 LOSS = "cross_entropy"
+VIEWS: Mapping[str, int] = {"linear": 3, "bmm": 6}
+"""Calls around a product that look at a tensor otherwise, as transformers makes them: a linear's are its rows, its weights
+transposed and its result; those of attention's products cut, order and merge heads."""
 
 
-def graph(job: Job, training: bool = False) -> Graph:
-    """Return one microbatch of a job: forward, and in training loss and backward; the loss is left out of inference."""
+LibraryKernels = Callable[[str, Kernel], Iterable[Kernel]]
+"""From the name of an operator and one of its kernels to what a library launches instead."""
+
+
+def itself(op: str, kernel: Kernel) -> Iterable[Kernel]:
+    """Return the kernel of a block."""
+    return (kernel,)
+
+
+def graph(job: Job, training: bool = False, logits: bool = True, variant: LibraryKernels = itself) -> Graph:
+    """Return one microbatch of a job: forward, and in training loss and backward; the loss is left out of inference.
+
+    `logits`: whether the model has a head for words; without one it ends with its last norm. `variant`: of each kernel.
+    """
     placed = job.place(1, 1)
-    [stage] = stages(placed)
-    forward = [node for layer, count in stage.layers for node in list(_forward(layer, training)) * count]
-    backward = [node for layer, count in reversed(stage.layers) for node in list(_backward(layer)) * count]
-    nodes = (*forward, *(backward if training else ()))
-    return Graph(job.name, nodes, stage.parameters, memory=of_job(placed, stage, training))
+    [whole] = stages(placed)
+    stage = whole if logits else _headless(whole)
+    layers = [layer for layer, count in stage.layers for _ in range(count)]
+    nodes = _forward(layers, training, "_norm" if job.model.norm_position == "post" else "_residual", variant)
+    nodes += list(_backward(layers, variant)) if training else []
+    return Graph(job.name, tuple(nodes), stage.parameters, memory=of_job(placed, stage, training))
 
 
-def _forward(layer: Layer, training: bool) -> Iterator[OperatorCall]:
-    for op in layer.operators:
-        if training or op.name != LOSS:
-            yield from (_node(f"{layer.name}.{op.name}", "forward", k) for k in op.forward if isinstance(k, Kernel))
+def _headless(stage: Stage) -> Stage:
+    """Return the stage with nothing of its head but the norm."""
+    *others, (head, _) = stage.layers
+    kept = head._replace(operators=tuple(op for op in head.operators if op.name == "final_norm"))
+    return replace(stage, layers=(*others, (kept, 1)), borrowed=0)
 
 
-def _backward(layer: Layer) -> Iterator[OperatorCall]:
-    for op in reversed(layer.operators):
-        steps = (*op.backward_input, *op.backward_weight)
-        yield from (_node(f"{layer.name}.{op.name}", "backward", k) for k in steps if isinstance(k, Kernel))
+def _forward(layers: Sequence[Layer], training: bool, end: str, variant: LibraryKernels) -> list[OperatorCall]:
+    """Return the calls of a forward pass, each of which reads what the one before it left.
+
+    Sums and products of two tensors also read what their operator began with; those of a residual what their half of the block
+    began with, which the operator before left whose name ends with `end`.
+    """
+    nodes: list[OperatorCall] = []
+    half = OUTSIDE
+    for place, op in ((one.name, op) for one in layers for op in one.operators if training or op.name != LOSS):
+        first = half if op.name.endswith("_residual") else len(nodes) - 1
+        for kernel in _kernels(op.name, op.forward, variant):
+            sources = {len(nodes) - 1, first} if kernel.op in ("add", "mul") else {len(nodes) - 1}
+            reads = tuple((one, nodes[one].output) for one in sorted(sources) if one != OUTSIDE)
+            nodes += _calls(f"{place}.{op.name}", "forward", kernel, reads)
+        if op.name.endswith(end) or place == "embedding":
+            half = len(nodes) - 1
+    return nodes
 
 
-def _node(place: str, phase: PassPhase, kernel: Kernel) -> OperatorCall:
-    return OperatorCall(place, kernel.op, phase, (kernel,), ((OUTSIDE, kernel.bytes),), 0.0)
+def _backward(layers: Sequence[Layer], variant: LibraryKernels) -> Iterator[OperatorCall]:
+    """Yield the calls of a backward pass; a weight's gradient is added to the one that is there."""
+    for layer in reversed(layers):
+        for op in reversed(layer.operators):
+            for kernel in _kernels(op.name, (*op.backward_input, *op.backward_weight), variant):
+                phase: PassPhase = "accumulate" if kernel.op == "accumulate" else "backward"
+                yield from _calls(f"{layer.name}.{op.name}", phase, kernel, ())
+
+
+def _kernels(op: str, steps: Steps, variant: LibraryKernels) -> Iterator[Kernel]:
+    return (one for step in steps if isinstance(step, Kernel) for one in variant(op, step))
+
+
+def _calls(
+    place: str, phase: PassPhase, kernel: Kernel, reads: tuple[tuple[int, float], ...]
+) -> tuple[OperatorCall, ...]:
+    """Return the call that launches a kernel, and those that view its operands and its result."""
+    view = OperatorCall(place, "view", phase, (), (), 0.0)
+    left = kernel.batch * kernel.m * kernel.n * BYTES[kernel.dtype]
+    return (*[view] * VIEWS.get(kernel.kind, 0), OperatorCall(place, kernel.op, phase, (kernel,), reads, left))

@@ -5,21 +5,29 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from clustersim import plugins
 from clustersim.convert import hugging_face
+from clustersim.convert.hugging_face_workload import ROOM
 from clustersim.errors import InputError, shown
 from clustersim.files import exists
 from clustersim.model.kernel import Kernel
-from clustersim.single_gpu import decoder, job, models, modules
+from clustersim.single_gpu import job, models, modules
+from clustersim.single_gpu.fuse import fuse
 from clustersim.single_gpu.model import Graph
 from clustersim.single_gpu.request import EAGER, SEQUENCE, Request
 
 
 def load(model: str, request: Request) -> Graph:
-    """Return the graph of a model, before any fusion.
+    """Return the graph of a model, fused if asked.
 
     `model`: a config.json or its folder, a workload YAML, or `file.py:function` or `package.module:function`. Raises
     InputError (and its kin) for what cannot be read, built or traced.
     """
+    graph = _opened(model, request)
+    return fuse(graph) if request.fusion else graph
+
+
+def _opened(model: str, request: Request) -> Graph:
     if model.endswith((".yaml", ".yml")):
         return _workload(model, request)
     if ":" in model and not model.endswith(".json"):
@@ -29,23 +37,17 @@ def load(model: str, request: Request) -> Graph:
 
 
 def _config(config: hugging_face.Config, request: Request) -> Graph:
-    known = dict.fromkeys((*models.BUILDERS, *decoder.kinds()))
-    if config.kind not in known:
+    if config.kind not in (known := plugins.names(ROOM)):
         raise InputError(
             f"{config.path}: model_type {shown(config.kind)} is not built in ({', '.join(known)}); "
             "give a function that returns the module, as file.py:function"
         )
-    positions = config.count("n_positions", "n_ctx", "max_position_embeddings", default=2**30)
-    seq = request.seq or min(positions, SEQUENCE)
-    if seq > positions and config.kind in models.BUILDERS:
-        raise InputError(f"{config.path}: --seq {seq} is more than the {positions} positions of the model; lower it")
     dtype = request.dtype or "fp32"
     if dtype not in EAGER:
         raise InputError(f"{config.path}: --dtype {dtype} does not run eagerly; write one of {', '.join(EAGER)}")
-    if config.kind not in models.BUILDERS:
-        return decoder.build(config, request.batch or 1, seq, dtype, request.training)
-    stored = "fp32" if dtype == "tf32" else dtype
-    return _on_tensor_cores(models.build(config, request.batch or 1, seq, stored, request.training), dtype)
+    positions = config.count("n_positions", "n_ctx", "max_position_embeddings", default=SEQUENCE)
+    seq = request.seq or min(positions, SEQUENCE)
+    return models.build(config, request.batch or 1, seq, dtype, request.training)
 
 
 def _on_tensor_cores(graph: Graph, dtype: str | None) -> Graph:
@@ -66,7 +68,7 @@ def _workload(path: str, request: Request) -> Graph:
     asked: dict[str, object | None] = {
         "training.seq": request.seq,
         "training.precision": request.dtype,
-        "training.kernels": "fused" if request.fusion else None,
+        "training.kernels": "eager" if request.fusion else None,
         "model.dropout": None if request.training else False,
     }
     changes = {**job.ALONE, **{key: value for key, value in asked.items() if value is not None}}

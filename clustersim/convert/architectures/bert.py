@@ -14,5 +14,5 @@ LEFT_OUT = ("the embedding of segments", "the pooler")
 def model(config: Config) -> dict[str, Any]:
     """Return the shapes of the model with its head for masked words."""
     found = gpt(config, NAMES, "hidden_act", "gelu")
-    drops = any(config.rate(name, 0.1) for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"))
+    drops = max(config.rate(name, 0.1) for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")) > 0
     return {**found, "norm_position": "post", "causal": False, "head_transform": True, "dropout": drops}

@@ -14,5 +14,5 @@ def model(config: Config) -> dict[str, Any]:
     """Return the shapes."""
     found = gpt(config, NAMES, "activation_function", "gelu_new")
     width = config.count("n_inner", default=4 * found["hidden"])
-    drops = any(config.rate(name, 0.1) for name in ("embd_pdrop", "attn_pdrop", "resid_pdrop"))
+    drops = max(config.rate(name, 0.1) for name in ("embd_pdrop", "attn_pdrop", "resid_pdrop")) > 0
     return {**found, "ffn": width, "max_positions": config.count("n_positions", "n_ctx"), "dropout": drops}

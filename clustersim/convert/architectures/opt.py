@@ -29,5 +29,5 @@ def model(config: Config) -> dict[str, Any]:
     if not config.flag("do_layer_norm_before", True):
         found["norm_position"] = "post"
     positions = config.count("max_position_embeddings") + OFFSET
-    drops = any(config.rate(name, default) for name, default in (("dropout", 0.1), ("attention_dropout", 0.0)))
+    drops = max(config.rate(name, default) for name, default in (("dropout", 0.1), ("attention_dropout", 0.0))) > 0
     return {**found, "max_positions": positions, "dropout": drops}
