@@ -68,6 +68,7 @@ TAKING = {**LARGE, "parallelism__overlap.grad_reduce": True}
         # gradients of two bytes are reduced with as many bytes as parameters are gathered, those of four with twice as many
         ({**LARGE, "parallelism__zero": 1}, "training__gradients", ["bf16", "fp32"]),
         ({**TAKING, "training__seq": 8192}, "parallelism__overlap.sms", [0, 24, "nccl", 12]),
+        ({**TAKING, "training__seq": 8192}, "parallelism__overlap.memory", [0, 0.25, "nccl", 0.5]),
         ({**TAKING, "parallelism__overlap.sms": 24}, "training__seq", [8192, 4096]),
         ({**TAKING, "parallelism__overlap.sms": "nccl"}, "training__seq", [8192, 4096]),
     ],

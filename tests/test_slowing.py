@@ -1,4 +1,4 @@
-"""Communication on streams of its own takes SMs from the passes beside it: while both run, and no longer; both players agree."""
+"""Communication on streams of its own takes SMs and memory from the passes beside it while both run; both players agree."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from engine_cases import cluster, job
 
 from clustersim.engine.program import COMPUTE, UPDATE
 from clustersim.engine.simulate import simulate
-from clustersim.engine.slowing import SlowedFabric, Slowing, SmRows
+from clustersim.engine.slowing import BesideRows, SlowedFabric, Slowing
 from clustersim.errors import ConfigError
 from clustersim.report.breakdown import breakdown
 from clustersim.simulation import run
@@ -64,7 +64,7 @@ CASES = {
         OVERLAP: True,
     },
 }
-TAKEN = "parallelism__overlap.sms"
+TAKEN, MEMORY = "parallelism__overlap.sms", "parallelism__overlap.memory"
 
 
 def step(case, sms, engine="simpy", fold=True, **options):
@@ -123,24 +123,24 @@ def test_a_pass_is_longer_by_the_share_of_the_time_in_which_both_run(case, engin
 
 
 def by_hand(share, part):
-    """Return what slows node 2, of which `part` computes, while node 1 takes a share of the one rank."""
+    """Return what slows node 2, of which `part` computes (else, bound by memory), while node 1 takes a share of the one rank."""
     rank, found = np.zeros(1, np.int64), object.__new__(Slowing)
     found.nodes = 3
     found.takers, found.slowed = (
-        SmRows(rank, np.array([1]), np.array([share])),
-        SmRows(rank, np.array([2]), np.array([part])),
+        BesideRows(rank, np.array([1]), np.array([share])),
+        BesideRows(rank, np.array([2]), np.array([part])),
     )
     return found
 
 
-@pytest.mark.parametrize("share", [0.0, 0.25, 0.9])
-@pytest.mark.parametrize("part", [1.0, 0.5])
+@pytest.mark.parametrize("share", [(0.0, 0.0), (0.25, 0.0), (0.9, 0.0), (0.0, 0.25), (0.1, 0.25), (0.25, 0.1)])
+@pytest.mark.parametrize("part", [(1.0, 0.0), (0.5, 0.0), (0.0, 1.0), (0.5, 0.25)])
 @pytest.mark.parametrize("begin", [0.0, 0.5, 1.5])
 @pytest.mark.parametrize("moving", [0.3, 1.0, 50.0])
 def test_a_second_of_computation_beside_a_transfer_has_a_closed_form(share, part, begin, moving):
-    """What is left of the pass when the transfer begins goes at 1 - share · part until one of both is over."""
-    left = max(1.0 - begin, 0.0)
-    expected = share * part * min(moving, left / (1.0 - share * part))
+    """What is left of the pass when the transfer begins loses the shares of its parts until one of both is over."""
+    left, lost = max(1.0 - begin, 0.0), share[0] * part[0] + max(share) * part[1]
+    expected = lost * min(moving, left / (1.0 - lost))
     slowing, start = by_hand(share, part), np.array([0.0, begin, 0.0])
     more = slowing.found(np.array([0.0, moving, 1.0]), lambda seconds: start + seconds, lambda _: start)
     assert more == pytest.approx([0.0, 0.0, expected], abs=1e-12)
@@ -157,6 +157,35 @@ def test_a_second_of_computation_beside_a_transfer_has_a_closed_form(share, part
     env.process(play(2, 0.0, 1.0))
     env.run()
     assert over[2] == pytest.approx(1.0 + expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("memory", ["nccl", 0.5])
+def test_memory_is_missed_by_both_players_alike_and_only_by_kernels_that_it_bounds(case, memory):
+    alone, all_lose = step(case, 0), step(case, 66)
+    reference = step(case, 0, **{MEMORY: memory})
+    assert seconds(reference) >= seconds(alone)
+    if memory == 0.5:
+        assert seconds(alone) < seconds(reference) < seconds(all_lose)
+    assert seconds(step(case, 0, "auto", **{MEMORY: memory})) == pytest.approx(seconds(reference), rel=1e-9)
+    assert seconds(step(case, 0, fold=False, **{MEMORY: memory})) == pytest.approx(seconds(reference), rel=1e-9)
+
+
+def test_kernels_that_memory_bounds_miss_the_larger_of_both_shares():
+    """Half of the SMs (66 of 132) are missed by all kernels: no share of the memory up to that changes anything."""
+    for case in CASES:
+        assert seconds(step(case, 66, **{MEMORY: 0.5})) == pytest.approx(seconds(step(case, 66)), rel=1e-12)
+
+
+def test_nccl_moves_three_bytes_of_memory_for_each_that_a_gpu_receives():
+    """A ring all-reduce of 8 GPUs receives 2 · 7/8 of its bytes; what it takes of the memory is that over the time it has."""
+    result = step("buckets", 0, **{MEMORY: "nccl"})
+    reductions = [(call, own) for own, (call, _) in result.plan.calls.items() if call.group == "dp"]
+    assert reductions
+    for call, own in reductions:
+        assert call.op == "all_reduce"
+        [share] = {segment.memory for segment in own.segments}
+        assert share == pytest.approx(3 * 2 * 7 / 8 * call.size / own.idle / 3352e9, rel=2e-3)
 
 
 def test_what_was_slowed_counts_as_computation():

@@ -118,24 +118,27 @@ def _prose(kind: type[fields.Spec]) -> str:
 def _table(kind: type[fields.Spec]) -> str:
     hints = typing.get_type_hints(kind, include_extras=True)
     texts = field_texts(kind)
+    types = {name: CHECKED.get((kind, name)) or _type(hints[name]) for name in kind.model_fields}
     rows = [
-        f"| `{name}` | {CHECKED.get((kind, name)) or _type(hints[name])} | {_default(info)} | {texts[name]} |"
+        f"| `{name}` | {types[name]} | {_default(info, types[name])} | {texts[name]} |"
         for name, info in kind.model_fields.items()
     ]
     return "\n".join(["| key | value | default | what |", "| --- | --- | --- | --- |", *rows, ""])
 
 
-def _default(info: FieldInfo) -> str:
+def _default(info: FieldInfo, kind: str) -> str:
     value = info.default_factory() if info.default_factory else info.default
     if value is PydanticUndefined:
         return "required"
     if value is None or value in ((), {}) or isinstance(value, fields.Spec):
         return ""
-    return f"`{str(value).lower() if isinstance(value, bool) else _number(value)}`"
+    return f"`{str(value).lower() if isinstance(value, bool) else _number(value, kind)}`"
 
 
-def _number(value: object) -> str:
-    return seconds(value) if isinstance(value, float) and value < 1e-3 else str(value)
+def _number(value: object, kind: str) -> str:
+    if isinstance(value, float) and kind.startswith("time"):
+        return seconds(value)
+    return "0" if value == 0.0 else str(value)
 
 
 def _type(hint: object) -> str:

@@ -21,6 +21,17 @@ MESSAGE_CHANNELS = 2
 """Channels of a pair of GPUs across nodes: NCCL's ncclTopoGetNchannels up to 2.28 (src/graph/paths.cc), two for one NIC."""
 
 
+BUFFERED = 3
+"""Bytes of memory for each that a GPU receives by NCCL's Simple protocol: the sender writes it to a buffer of the receiver, who
+reads it, and writes it (src/device/prims_simple.h); a reduction reads what it is added to."""
+
+
+def bus_factor(op: str, n: int) -> float:
+    """Return busbw over algbw, the bytes that a GPU receives for each of its size (nccl-tests, doc/PERFORMANCE.md)."""
+    ring = (n - 1) / n
+    return {"all_reduce": 2 * ring}.get(op, 1.0 if op in MESSAGES or op in ("broadcast", "reduce") else ring)
+
+
 class CollectivePlan(NamedTuple):
     """What carries a collective, and the phases in which it does."""
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Ints, Mask
+from clustersim.collectives.plan import BUFFERED, bus_factor
 from clustersim.engine.fabric import HOST, Activity, Carried, Segment
 from clustersim.engine.flows import Flow
 from clustersim.engine.fold.refinement import Partition
@@ -34,7 +35,7 @@ from clustersim.engine.program import (
 )
 from clustersim.engine.script import Script, collectives, once_each
 from clustersim.engine.traffic import Family
-from clustersim.model.kernel import Kernel
+from clustersim.model.kernel import VECTOR, Kernel
 from clustersim.model.operator import Collective, Steps
 from clustersim.parallel.host import Launcher
 from clustersim.parallel.job import Job
@@ -350,6 +351,8 @@ class Activities:
     """What launches them, by type of node; none: they are never late."""
     sms: int | None = 0
     """SMs that communication on streams of its own takes from passes; None: one a channel of NCCL."""
+    memory: float | None = 0.0
+    """Share of their memory's bandwidth that it takes from kernels which that bounds; None: what NCCL moves."""
     written: dict[tuple[object, ...], _Written] = field(default_factory=dict)
     bound: dict[tuple[object, ...], Activity] = field(default_factory=dict)
     """By what is written or called, and where …"""
@@ -363,7 +366,7 @@ class Activities:
     @classmethod
     def of(cls, work: Work, network: Network) -> Activities:
         """Return what makes the activities of a job on its network."""
-        return cls(work.seconds, network, work.hosts, work.job.sms_beside)
+        return cls(work.seconds, network, work.hosts, work.job.sms_beside, work.job.memory_beside)
 
     def work(self, items: Steps, speed: Speed, cells: Mapping[str, int], extra: float | None = None) -> Activity:
         """Return the activity of kernels and collectives in the order given.
@@ -402,12 +405,13 @@ class Activities:
         """Return the activity of a source; those with the same flows are one, but for ranks that are kept apart."""
         if source.speed.rank >= 0:
             shared = self.made(source._replace(speed=source.speed._replace(rank=-1)))
-            return shared.timed(shared.segments)
+            return shared.timed(shared.segments, shared.memory)
         key = id(source.items), source.speed, source.families, source.extra, *map(id, source.flows.values())
         if key not in self.known:
             alike = self.alike.get(source.key)
             if alike is None:
-                self.alike[source.key] = self.known[key] = Activity(self.segments(source))
+                made = Activity(self.segments(source), memory=self.memory_bound(source))
+                self.alike[source.key] = self.known[key] = made
             else:
                 calls = (source.flows[part.call] for part in self.text(*source[:4]).parts)
                 self.known[key] = alike.over((*chain.from_iterable(calls), None), {})
@@ -418,20 +422,34 @@ class Activities:
         sms = self.network.topology.kinds[source.speed.kind].gpu.sms
         return tuple(_segments(self.text(*source[:4]), source.flows, sms))
 
+    def memory_bound(self, source: Source) -> float:
+        """Return the seconds of kernels of a source that memory's bandwidth bounds."""
+        return self.text(*source[:4]).memory
+
     def transfer(self, call: Collective, cell: int) -> Activity:
         """Return the activity of one collective or one message."""
         if (call, cell) not in self.bound:
             flows = self.network.flows(call, cell)
-            taken = self.network.plan(call, cell).channels if self.sms is None else self.sms
-            share = taken / min(kind.gpu.sms for kind in self.network.topology.kinds)
-            key = share, *[flow[:4] for flow in flows]
+            taken = self.taken(call, cell, flows)
+            key = taken, *[flow[:4] for flow in flows]
             alike = self.alike.get(key)
             if alike is None:
-                alike = self.alike[key] = Activity(Segment(0.0, flow, share=share) for flow in flows)
+                share, memory = taken
+                alike = self.alike[key] = Activity(Segment(0.0, flow, share=share, memory=memory) for flow in flows)
             carried = {(self.network.variant(call, cell), cell): call.size}
             self.bound[call, cell] = made = alike.over(flows, carried)
             self.calls[made] = call, cell
         return self.bound[call, cell]
+
+    def taken(self, call: Collective, cell: int, flows: Sequence[Flow]) -> tuple[float, float]:
+        """Return the shares of SMs and of the memory's bandwidth that communication takes from the passes beside it."""
+        plan, gpus = self.network.plan(call, cell), [kind.gpu for kind in self.network.topology.kinds]
+        sms = plan.channels if self.sms is None else self.sms
+        memory = self.memory
+        if memory is None:
+            moved = BUFFERED * bus_factor(call.op, math.prod(plan.levels)) * call.size
+            memory = moved / (math.fsum(flow.idle for flow in flows) * min(gpu.memory_bandwidth for gpu in gpus))
+        return sms / min(gpu.sms for gpu in gpus), memory
 
 
 class Source(NamedTuple):
@@ -471,6 +489,8 @@ class _Written(NamedTuple):
     families: tuple[str, ...]
     """Of the calls, each once."""
     launching: float = 0.0
+    memory: float = 0.0
+    """Seconds of kernels that memory's bandwidth bounds."""
 
 
 def _write(
@@ -478,11 +498,13 @@ def _write(
 ) -> _Written:
     parts: list[_Part] = []
     sizes: dict[Collective, float] = {}
-    compute, over = 0.0, 0
+    compute, over, memory = 0.0, 0, 0.0
     known = {id(item): seconds[item] * slowdown for item in once_each(items) if isinstance(item, Kernel)}
     for item in items:
         if isinstance(item, Kernel):
             took = known[id(item)]
+            if item.kind in VECTOR:
+                memory += took
             if over:
                 parts[-1], over = parts[-1]._replace(beside=parts[-1].beside + took), over - 1
             else:
@@ -495,8 +517,8 @@ def _write(
             compute, over = 0.0, item.over
     called = tuple(dict.fromkeys(call.group for call in sizes))
     if host is None:
-        return _Written(tuple(parts), (compute, 0.0), sizes, called)
-    return _Written(tuple(parts), (compute, host.queue.over), sizes, called, host.queue.launched)
+        return _Written(tuple(parts), (compute, 0.0), sizes, called, memory=memory)
+    return _Written(tuple(parts), (compute, host.queue.over), sizes, called, host.queue.launched, memory)
 
 
 def _segments(written: _Written, flows: Mapping[Collective, Sequence[Flow]], sms: float) -> Iterator[Segment]:

@@ -38,7 +38,9 @@ class Segment(NamedTuple):
     beside: float = 0.0
     """Seconds of computation while the flow moves, or after it."""
     share: float = 0.0
-    """What the flow takes of the GPU from that computation as long as it moves: SMs, of all that the GPU has."""
+    """What the flow takes of the GPU from that computation as long as it moves: SMs, of all that the GPU has …"""
+    memory: float = 0.0
+    """… and of its memory's bandwidth, which what is computed beside it in its own activity, products, does not miss."""
 
     def over(self, moving: float) -> float:
         """Return the seconds that a flow which moves so long takes together with what is computed beside it."""
@@ -54,18 +56,19 @@ class Activity:
 
     carried: bytes of the collectives and messages inside, for the link report. ends: idle time at which each segment's
     computation and flow end. moving: idle seconds of its flows by family, without those beside
-    computation, and of waiting for the host. asked: the most bytes/s that its flows ask of each link.
+    computation, and of waiting for the host. asked: the most bytes/s that its flows ask of each link. memory: seconds of
+    kernels that its GPU's memory bounds; 0 as well where nobody asks.
     """
 
-    __slots__ = ("_flows", "_segments", "_times", "asked", "carried", "compute", "ends", "idle", "moving")
+    __slots__ = ("_flows", "_segments", "_times", "asked", "carried", "compute", "ends", "idle", "memory", "moving")
 
     NONE: ClassVar[Activity]
 
-    def __init__(self, segments: Iterable[Segment], carried: Carried | None = None) -> None:
+    def __init__(self, segments: Iterable[Segment], carried: Carried | None = None, memory: float = 0.0) -> None:
         self._segments = tuple(segments)
         self._times: Activity | None = None  # itself; it would keep itself alive
         self._flows: Sequence[Flow | None] | None = None  # those of its segments, until these are asked for
-        self.carried = carried or {}
+        self.carried, self.memory = carried or {}, memory
         self.compute = math.fsum(s.compute + s.beside for s in self._segments)
         self.ends, self.moving = _idle(self._segments)
         self.idle = self.ends[-1] if self.ends else 0.0
@@ -95,9 +98,10 @@ class Activity:
         first, last = self.times.segments[0], self.times.segments[-1]
         return first.compute + (first.flow.latency if first.flow else 0.0), 0.0 if last.flow else last.compute
 
-    def timed(self, segments: Sequence[Segment]) -> Activity:
+    def timed(self, segments: Sequence[Segment], memory: float) -> Activity:
         """Return the same with other seconds of computation before each flow: `segments` have the flows of this one."""
         one = self.carrying(self.carried)
+        one.memory = memory
         one._segments, one._flows, one._times = tuple(segments), None, None
         one.compute = math.fsum(s.compute + s.beside for s in segments)
         one.ends, one.moving = _idle(one._segments)
@@ -121,7 +125,7 @@ class Activity:
         """Return the same with other bytes for the link report."""
         one = Activity.__new__(Activity)
         one._segments, one._flows, one._times = self._segments, self._flows, self.times
-        one.compute, one.ends, one.idle = self.compute, self.ends, self.idle
+        one.compute, one.memory, one.ends, one.idle = self.compute, self.memory, self.ends, self.idle
         one.moving, one.asked, one.carried = self.moving, self.asked, carried
         return one
 
@@ -130,7 +134,7 @@ def _idle(segments: Iterable[Segment]) -> tuple[list[float], dict[str, float]]:
     """Return when each computation and flow is over on an idle fabric, and the seconds of flows by family and of waiting."""
     now, ends, spent = 0.0, list[float](), dict[str, float]()
     for segment in segments:
-        compute, flow, launched, beside, _ = segment
+        compute, flow, launched, beside, *_ = segment
         now += compute
         if launched > now:
             spent[HOST] = spent.get(HOST, 0.0) + launched - now

@@ -58,7 +58,7 @@ def form(work: Work, network: Network) -> Form | None:
         for call, plans in network.plans.items()
     )
     return Form(
-        (network.cells.key, work.job.sms_beside, scripts, carried),
+        (network.cells.key, work.job.sms_beside, work.job.memory_beside, scripts, carried),
         tuple(own for _, own in items.values()),
         tuple(calls),
     )

@@ -85,6 +85,11 @@ class Tasks(Sequence[Task]):
         """Seconds of computation, by task."""
         return np.array([task.activity.compute for task in self.own])
 
+    @cached_property
+    def memory(self) -> Floats:
+        """Seconds of that in kernels which memory bounds, by task."""
+        return np.array([task.activity.memory for task in self.own])
+
 
 class TaskKinds:
     """What tasks of a plan take as long as each other, whatever the seconds of kernels."""
@@ -139,7 +144,8 @@ class TaskKinds:
             old, source = self.first[kind]
             if source is None:
                 return old
-            return old.timed(written.segments(source._replace(speed=speeds.get(source.speed, source.speed))))
+            again = source._replace(speed=speeds.get(source.speed, source.speed))
+            return old.timed(written.segments(again), written.memory_bound(again))
 
         return cache(make)
 
@@ -213,4 +219,10 @@ class Retimed(Tasks):
     def compute(self) -> Floats:
         """Seconds of computation, by task."""
         found: Floats = np.array([one.compute for one in self.made])[self.kinds.of_task]
+        return found
+
+    @cached_property
+    def memory(self) -> Floats:
+        """Seconds of that in kernels which memory bounds, by task."""
+        found: Floats = np.array([one.memory for one in self.made])[self.kinds.of_task]
         return found

@@ -88,6 +88,7 @@ CONSTANTS: tuple[StatedConstant, ...] = (
     *_of(
         "collectives.plan",
         ("MESSAGE_CHANNELS", "", "NVIDIA/nccl, src/graph/paths.cc; only with overlap.sms: nccl", NOTHING),
+        ("BUFFERED", "", "NVIDIA/nccl, src/device/prims_simple.h; only with overlap.memory: nccl", NOTHING),
     ),
     *_of(
         "collectives.nccl.constants",

@@ -18,6 +18,10 @@ KernelKind = Literal[
 ]
 
 
+VECTOR = ("softmax", "layernorm", "elementwise", "memory")
+"""The kinds that memory's bandwidth bounds: a few operations for each byte."""
+
+
 class Kernel(NamedTuple):
     """One kernel launch.
 

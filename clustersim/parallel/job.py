@@ -80,6 +80,12 @@ class Job:
         return None if own == "nccl" else own
 
     @property
+    def memory_beside(self) -> float | None:
+        """Share of the memory's bandwidth that the same takes; None: what NCCL moves."""
+        own = self.parallelism.overlap.memory
+        return None if own == "nccl" else own
+
+    @property
     def shares(self) -> tuple[float, ...]:
         """The share of all rows that the experts of each ep rank receive, () when all receive as many."""
         return loads(self.parallelism.ep, self.training)[0]

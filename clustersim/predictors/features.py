@@ -13,12 +13,11 @@ from clustersim.arrays import Floats
 from clustersim.config.gpu import Gpu
 from clustersim.errors import InputError, suggest
 from clustersim.hardware.constants import BYTES
-from clustersim.model.kernel import Kernel
+from clustersim.model.kernel import VECTOR, Kernel
 
 Flags = NDArray[np.bool_]
 
 MATRIX = ("linear", "bmm", "grouped_gemm", "flash_attention")
-VECTOR = ("softmax", "layernorm", "elementwise", "memory")
 
 
 @dataclass(frozen=True, slots=True)

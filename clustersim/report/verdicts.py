@@ -42,14 +42,15 @@ def warnings(job: Job, need: float, have: float) -> list[str]:
 
 def not_modelled(jobs: Sequence[Job]) -> list[str]:
     """Return what the answer leaves out, as the files of the jobs are."""
-    taken = "memory bandwidth" if all(job.sms_beside != 0 for job in jobs) else "memory bandwidth and SMs"
+    shares = {
+        "memory bandwidth": all(job.memory_beside != 0 for job in jobs),
+        "SMs": all(job.sms_beside != 0 for job in jobs),
+    }
+    taken = " and ".join(name for name, told in shares.items() if not told)
     launched = all(host(job) for job in jobs)
     cpu = "CPU overhead beyond the launch of kernels" if launched else "the CPU that launches kernels"
-    return [
-        "packet loss, PFC and incast",
-        f"{taken} that communication takes from computation beside it",
-        f"{cpu}, data loading and checkpoints",
-    ]
+    beside = [f"{taken} that communication takes from computation beside it"] if taken else []
+    return ["packet loss, PFC and incast", *beside, f"{cpu}, data loading and checkpoints"]
 
 
 def idle_facts(gpus: int, used: int, nearby: Nearby | None) -> dict[str, Any]:

@@ -217,6 +217,7 @@ class _Draft:
         said = {True: "ring", False: "none", None: None}[run.overlap_tp if (run.tp or 1) > 1 else False]
         self.default("parallelism.overlap.tp", said)
         self.default("parallelism.overlap.sms", None)
+        self.default("parallelism.overlap.memory", None)
 
     def sharded(self) -> None:
         """How sharded parameters are gathered: as the framework does where it shards them, else as FSDP2."""

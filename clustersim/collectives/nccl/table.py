@@ -19,6 +19,7 @@ from clustersim.collectives.nccl.model import SIMPLE_ONLY
 from clustersim.collectives.nccl.shape import Shape, shape
 from clustersim.collectives.nccl.tuner import OPS as TUNED
 from clustersim.collectives.nccl.tuner import Choice, tune
+from clustersim.collectives.plan import bus_factor
 from clustersim.collectives.switched import fitted
 from clustersim.errors import InputError, suggest
 from clustersim.memo import fingerprint
@@ -55,12 +56,6 @@ class TableLine(NamedTuple):
         if self.measured is not None:
             row |= {"measured_us": self.measured * 1e6, "error": self.error}
         return row
-
-
-def bus_factor(op: str, n: int) -> float:
-    """Return busbw over algbw (nccl-tests, doc/PERFORMANCE.md)."""
-    ring = (n - 1) / n
-    return {"all_reduce": 2 * ring, "broadcast": 1.0, "reduce": 1.0, "send": 1.0}.get(op, ring)
 
 
 def line(

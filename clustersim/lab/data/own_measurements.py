@@ -15,8 +15,8 @@ from clustersim.hardware import gpus
 from clustersim.hardware.constants import BYTES
 from clustersim.lab.data.csv_table import CsvTable, open_table
 from clustersim.lab.data.samples import Samples, gpus_of
-from clustersim.model.kernel import Kernel, attention, gemm, vector
-from clustersim.predictors.features import MATRIX, VECTOR, bound, columns
+from clustersim.model.kernel import VECTOR, Kernel, attention, gemm, vector
+from clustersim.predictors.features import MATRIX, bound, columns
 
 REQUIRED = ("gpu", "kind", "op", "dtype", "m", "n", "latency_s")
 COLUMNS = (
