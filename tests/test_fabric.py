@@ -73,6 +73,22 @@ moves = st.builds(
 segments = st.lists(st.tuples(st.floats(0, 3), moves), min_size=1, max_size=4)
 
 
+def test_who_was_met_sleeps_again_to_its_end():
+    # the newcomer's 10 bytes take from 1 to 3 s, the sleeper's first 10 as long; no part behind that is an event
+    def solved(parts):
+        env = simpy.Environment()
+        fabric, ends = Fabric(env, [10.0]), []
+        fabric.start(Activity([Segment(1.0, flow(10.0))] * parts), ends.append)
+        simpy.Timeout(env, 1.0).callbacks.append(
+            lambda _: fabric.start(Activity([Segment(0.0, flow(10.0))]), ends.append)
+        )
+        env.run()
+        assert ends[1] == pytest.approx([*(1.0, 3.0), *(float(4 + i) for i in range(2 * parts - 2))])
+        return next(env._eid), fabric.transfers.flows.solves
+
+    assert solved(3) == solved(9)
+
+
 def activity(parts):
     def bound(loads):
         return min(10.0 / weight for _, weight in loads)

@@ -3,12 +3,14 @@
 An `Activity` alternates computation with transfers. While the bounds of everything that holds a link fit into it, nothing
 can be slowed down, so an activity is one time-out, however many transfers it has. When a newcomer could overfill one of
 its links, the activities that hold that link are woken: each is found at the point it has reached and goes on transfer by
-transfer, with max-min fair rates that `flows` keeps up to date. Both ways give the same times.
+transfer, with max-min fair rates that `flows` keeps up to date, until its links cannot be overfilled any more. Both ways give
+the same times.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappush
 from itertools import count
@@ -179,9 +181,9 @@ class Timer(simpy.Event):
 
 
 class Running(Timer):
-    """An activity under way, and the timer of its end as long as it sleeps.
+    """An activity under way, and the timer of its end as long as it never was awake.
 
-    `index` counts half segments: even computes, odd flows; -1 while it sleeps.
+    `index` counts half segments: even computes, odd flows.
     """
 
     __slots__ = ("activity", "begun", "done", "ends", "holder", "index", "on_time", "over", "started")
@@ -197,8 +199,8 @@ class Running(Timer):
     ) -> None:
         self.callbacks, self.over, self.done = callbacks, over, done
         self.activity, self.started, self.holder = activity, started, holder
-        self.index = -1
-        self.ends: list[float] | None = None  # when each half segment ended, once awake
+        self.index = 0
+        self.ends: list[float] = []  # when each half segment ended, once awake; while it sleeps again, when each will
         self.begun = started  # of the half segment
         # nothing has slowed it yet: each half segment ends when it would end alone, to the last digit
         self.on_time = True
@@ -207,13 +209,28 @@ class Running(Timer):
         """Return when the half segment would end alone, if nothing has slowed the run before."""
         return self.started + self.activity.ends[self.index]
 
+    def ahead(self) -> None:
+        """Say when all half segments end that are not over, if nothing slows them."""
+        done = len(self.ends)
+        if self.on_time:
+            self.ends += [self.started + end for end in self.activity.ends[done:]]
+            return
+        now = self.ends[-1]
+        for index in range(done, len(self.activity.ends)):
+            segment = self.activity.segments[index // 2]
+            if index % 2 == 0:
+                now = max(now + segment.compute, self.started + segment.launched)
+            elif segment.flow is not None:
+                now += segment.over(segment.flow.idle)
+            self.ends.append(now)
+
 
 class Transfers:
     """Activities that go on half segment by half segment, whose bytes move at max-min fair rates."""
 
-    def __init__(self, env: simpy.Environment, capacity: Floats) -> None:
-        """capacity: bytes/s by link."""
-        self.env = env
+    def __init__(self, env: simpy.Environment, links: Occupancy, capacity: Floats) -> None:
+        """links: who holds them. capacity: bytes/s by link."""
+        self.env, self.links = env, links
         self.flows = Flows(capacity)
         self.moving: dict[int, tuple[int, Running]] = {}  # by slot, with a number that grows
         self.begun = count()
@@ -221,18 +238,15 @@ class Transfers:
         self.dirty = False
 
     def wake(self, run: Running) -> None:
-        """Put a run where it would be by now, if it had run as if alone, and let it go on from there."""
-        elapsed = self.env.now - run.started
-        ends = run.activity.ends
-        index = next((i for i, end in enumerate(ends) if end > elapsed), len(ends) - 1)
-        run.ends = [run.started + end for end in ends[:index]]
+        """Put a run where it is by now, asleep until now, and let it go on from there."""
+        ends = run.ends or [run.started + end for end in run.activity.ends]
+        index = min(bisect_right(ends, self.env._now), len(ends) - 1)
+        run.ends = ends[:index]
+        run.on_time = not index or run.ends[-1] == run.started + run.activity.ends[index - 1]
         self._enter(run, index, run.ends[-1] if index else run.started)
 
     def _enter(self, run: Running, index: int, begun: float) -> None:
         """Go on with half segment `index`, which has begun at a time before now or just now."""
-        if index == len(run.activity.ends):
-            run.over(run)
-            return
         run.index, run.begun = index, begun
         segment = run.activity.segments[index // 2]
         flow = segment.flow
@@ -267,9 +281,16 @@ class Transfers:
             self._end(run)
 
     def _end(self, run: Running) -> None:
-        assert run.ends is not None
-        run.ends.append(self.env.now)
-        self._enter(run, run.index + 1, self.env.now)
+        """Go on, or let a run sleep to its end if by now nothing can slow it."""
+        now = self.env._now
+        run.ends.append(now)
+        index = run.index + 1
+        if index < len(run.activity.ends) and not self.links.fit(run.holder, now):
+            self._enter(run, index, now)
+            return
+        run.ahead()
+        self.links.rest(run.holder, run.ends[-1])
+        run.over(run)
 
     def _move(self, run: Running) -> None:
         """Let the bytes of a flow move, its latency being over."""
@@ -333,7 +354,7 @@ class Fabric:
     def __init__(self, env: simpy.Environment, capacity: Iterable[float]) -> None:
         limit = np.array(list(capacity), float)
         self.env, self.links = env, Occupancy(limit)
-        self.transfers = Transfers(env, limit)
+        self.transfers = Transfers(env, self.links, limit)
         self.running: dict[Holder, Running] = {}
         self.started = count()
 
@@ -344,7 +365,7 @@ class Fabric:
             _at(env, env.now + activity.idle, lambda _: done(None))
             return
         holder = Holder(next(self.started), asked, env._now + activity.idle)
-        run = self.running[holder] = Running([self._over], activity, env._now, holder, self._landed, done)
+        run = self.running[holder] = Running([self._over], activity, env._now, holder, self._settled, done)
         tight = self.links.take(holder, env._now)
         if not tight:  # its links cannot be full, as the peaks of all that hold them fit
             heappush(env._queue, (holder.until, NORMAL, next(env._eid), run))
@@ -358,16 +379,19 @@ class Fabric:
             self.links.wake(one)
             self.transfers.wake(self.running[one])
 
+    def _settled(self, run: Running) -> None:
+        """End a run when it is over, as far as is known now."""
+        if run.ends[-1] > self.env._now:
+            _at(self.env, run.ends[-1], lambda _: self._over(run))
+        else:
+            self._end(run)
+
     def _over(self, run: Running) -> None:
-        """End what slept until its end; who was woken ends by himself."""
-        if run.index < 0:
-            self._end(run, None)
+        """End what slept until its end, if it still does."""
+        if run.holder.until == self.env._now and run.holder in self.running:
+            self._end(run)
 
-    def _landed(self, run: Running) -> None:
-        self.links.give(run.holder, self.env.now)
-        self._end(run, run.ends)
-
-    def _end(self, run: Running, segment_ends: list[float] | None) -> None:
+    def _end(self, run: Running) -> None:
         del self.running[run.holder]
         assert run.done is not None
-        run.done(segment_ends)
+        run.done(run.ends or None)

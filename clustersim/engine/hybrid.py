@@ -3,9 +3,9 @@
 Tasks that hold no link end when the later of their predecessors has ended and their own time has passed, so that nobody has
 to wait for that in simulated time. Those that hold links are gone through in the order in which they begin. Each is taken to
 run as if alone, and what follows from its end is found ahead of time. When another one begins meanwhile with which it could
-overfill a link, what was found ahead is taken back, which nothing that has happened depends on, and SimPy plays both to
-their ends. A task holds its links from begin to end, latencies included, as it does where SimPy plays all: so both have the
-same sums, where a last digit would grow from one meeting to the next.
+overfill a link, what was found ahead is taken back, which nothing that has happened depends on, and SimPy plays both until
+they are alone on their links again, or over. A task holds its links from begin to end, latencies included, as it does where
+SimPy plays all: so both have the same sums, where a last digit would grow from one meeting to the next.
 """
 
 from __future__ import annotations
@@ -59,7 +59,6 @@ class _Ahead:
         alone: Uncontended,
     ) -> None:
         self.env = simpy.Environment()
-        self.transfers = Transfers(self.env, capacity)
         self.graph, self.activities, self.asked = graph, activities, holders.asked
         self.seconds: list[float] = alone.seconds.tolist()
         self.holds = bytearray(len(self.seconds))
@@ -74,6 +73,7 @@ class _Ahead:
         self.begin: dict[int, float] = {}
         """… and by node, unless that was taken back."""
         self.links = Occupancy(capacity)
+        self.transfers = Transfers(self.env, self.links, capacity)
         self.segment_ends: dict[int, list[float]] = {}
         for node in np.flatnonzero((missing == 0) & ~over).tolist():
             self.ready(node)
@@ -113,15 +113,15 @@ class _Ahead:
         """Let SimPy play a task from where it is by now."""
         node, graph = holder.number, self.graph
         started = max(self.ends[graph.a[node]], self.ends[graph.b[node]])
-        self.transfers.wake(Running([], self.activities[graph.slot[node]], started, holder, self.done))
+        run = Running([], self.activities[graph.slot[node]], started, holder, self.done)
+        run.ends = self.segment_ends.get(node, [])
+        self.transfers.wake(run)
 
     def done(self, run: Running) -> None:
-        """End a task that SimPy played."""
+        """Go on from the end of a task that SimPy played, or that is alone from now on."""
         node = run.holder.number
-        assert run.ends is not None
         self.segment_ends[node] = run.ends
-        self.links.give(run.holder, self.env.now)
-        self.ends[node] = self.env.now
+        self.ends[node] = run.ends[-1]
         self.ended(node)
 
     def ready(self, node: int) -> None:

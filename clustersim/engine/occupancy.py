@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heappop, heappush
+from itertools import count
 from math import fsum, inf
 from typing import cast
 
 import numpy as np
 
-from clustersim.arrays import Floats
+from clustersim.arrays import Floats, Ints
 from clustersim.engine.flows import FITS, Asked
 
 
@@ -46,16 +47,14 @@ class Occupancy:
         """Those that hold many links …"""
         self.over: list[tuple[float, int, Holder]] = []
         """… when they end, the first one first, if they run as if alone …"""
+        self._rests = count()
         self._reserved, self._holders = np.zeros(len(capacity)), np.zeros(len(capacity), np.int64)
         self.reserved, self.holders = cast("memoryview[float]", self._reserved.data), self._holders.data
         """… what they ask of each link, and how many of them hold it."""
 
     def take(self, holder: Holder, time: float) -> list[int]:
         """Hold links from `time` on. Return those that could be overfilled: then all are held until the holder gives them."""
-        while self.over and self.over[0][0] <= time:
-            over, _, ended = heappop(self.over)
-            if ended.until == over and ended in self.wide:
-                self._release(ended)
+        self._release(time)
         few, until, holders, most = holder.asked.few, self.until, self.holders, self.most
         if not few:
             return self._take_many(holder, time)
@@ -74,44 +73,56 @@ class Occupancy:
         if self.wide:
             mark = np.zeros(len(self.most), bool)
             mark[list(links)] = True
-            found.update(one for one in self.wide if one.until < inf and mark[one.asked.links].any())
+            found.update(one for one in self.wide if time < one.until < inf and mark[one.asked.links].any())
         return sorted(found, key=_number)
 
     def wake(self, holder: Holder) -> None:
-        """Hold the links of a holder until it gives them."""
+        """Hold the links of a holder until it rests."""
         holder.until = inf
         for link, _ in holder.asked.few:
             self.until[link] = inf
 
-    def give(self, holder: Holder, time: float) -> None:
-        """Give the links of a holder, which was awake."""
-        holder.until = time
+    def rest(self, holder: Holder, until: float) -> None:
+        """Hold the links of a holder, which was awake, until a time: that of its end, now or later."""
+        holder.until = until
         if holder in self.wide:
-            self._release(holder)
+            heappush(self.over, (until, next(self._rests), holder))
         for link, _ in holder.asked.few:
             self.until[link] = max([one.until for one in self.users[link]])
 
-    def _release(self, holder: Holder) -> None:
-        links, peaks, _ = holder.asked
-        del self.wide[holder]
-        self._holders[links] -= 1
-        self._reserved[links] = np.where(self._holders[links] > 0, self._reserved[links] - peaks, 0.0)
+    def fit(self, holder: Holder, time: float) -> bool:
+        """Return whether nobody who holds links now can slow a holder."""
+        self._release(time)
+        if not holder.asked.few:
+            return not len(self._tight(holder, time))
+        return all(self._asked(link, time) <= self.most[link] for link, _ in holder.asked.few)
+
+    def _release(self, time: float) -> None:
+        """Give the links of those that hold many, and are over."""
+        while self.over and self.over[0][0] <= time:
+            over, _, holder = heappop(self.over)
+            if holder.until == over and holder in self.wide:
+                links, peaks, _ = holder.asked
+                del self.wide[holder]
+                self._holders[links] -= 1
+                self._reserved[links] = np.where(self._holders[links] > 0, self._reserved[links] - peaks, 0.0)
 
     def _share(self, holder: Holder, time: float) -> list[int]:
         """Hold a few links of which others hold some."""
         tight, end = list[int](), holder.until
-        for link, peak in holder.asked.few:
+        for link, _ in holder.asked.few:
             live = [one for one in self.users[link] if one.until > time]
             self.users[link] = (*live, holder)
             self.until[link] = max(self.until[link], end)
-            if self._asked(link, live) + peak > self.most[link]:
+            if self._asked(link, time) > self.most[link]:
                 tight.append(link)
         if tight:
             self.wake(holder)
         return tight
 
-    def _asked(self, link: int, live: Sequence[Holder]) -> float:
-        """Return what is asked of a link, `live` being those that hold few others."""
+    def _asked(self, link: int, time: float) -> float:
+        """Return what is asked of a link."""
+        live = [one for one in self.users[link] if one.until > time]
         few = fsum([peak for one in live for other, peak in one.asked.few if other == link])
         return self.reserved[link] + few
 
@@ -121,16 +132,21 @@ class Occupancy:
         self._reserved[links] += peaks
         self._holders[links] += 1
         self.wide[holder] = None
-        asked = self._reserved[links]
-        for place in np.flatnonzero(self._until[links] > time).tolist():
-            link = int(links[place])
-            asked[place] = self._asked(link, [one for one in self.users[link] if one.until > time])
-        tight: list[int] = links[asked > self._most[links]].tolist()
+        tight: list[int] = self._tight(holder, time).tolist()
         if tight:
             self.wake(holder)
         else:
-            heappush(self.over, (holder.until, holder.number, holder))
+            heappush(self.over, (holder.until, next(self._rests), holder))
         return tight
+
+    def _tight(self, holder: Holder, time: float) -> Ints:
+        """Return which of the links of one who holds many could be overfilled."""
+        links = holder.asked.links
+        asked = self._reserved[links]
+        for place in np.flatnonzero(self._until[links] > time).tolist():
+            asked[place] = self._asked(int(links[place]), time)
+        found: Ints = links[asked > self._most[links]]
+        return found
 
 
 def _number(holder: Holder) -> int:
