@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 
+import numpy as np
 import pytest
 
 from clustersim.cli.main import main
@@ -60,6 +62,84 @@ def test_oversubscription_takes_uplinks_away_and_never_makes_them_thinner():
     assert quarter.counts["spine_cables"] * 3 == full.counts["spine_cables"]
 
 
+@pytest.mark.parametrize("ratio", [1, 1.5, 2, 3, 4, 8])
+@pytest.mark.parametrize("nodes", [64, 100, 128, 512, 1000])
+@pytest.mark.parametrize("rails", ["optimized", "none", 4])
+def test_leaves_have_the_oversubscription_that_was_asked_for(rails, nodes, ratio):
+    """NICs on the fullest leaf over its uplinks, as cables are counted, not as ports of a switch could be shared out."""
+    asked = {"cluster.nodes": nodes, "fabric.rails": rails, "fabric.oversubscription": ratio}
+    built = load("rail_optimized", asked)
+    assert built.counts["oversubscription"] == pytest.approx(ratio, rel=1e-12)
+    leaves, spines, nics = (built.counts[f"{key}"] for key in ("leaf_switches", "spine_cables", "nics"))
+    leaf = cables_by_leaf(built, nodes)
+    assert leaf.max() / (spines / leaves) == pytest.approx(ratio, rel=1e-12)
+    assert leaf.sum() == nics == nodes * 8
+    assert built.counts["switch_ports"] == 64 * built.counts["switches"]  # a switch is bought with all its ports
+
+
+def cables_by_leaf(built, nodes):
+    """Return how many NICs hang on each leaf that has one, from the names of the links' ends."""
+    first = next(tier.first for tier in built.tiers if tier.name == "nic-up")
+    return np.array(list(Counter(built.ends(first + nic)[1] for nic in range(8 * nodes)).values()))
+
+
+@pytest.mark.parametrize(
+    ("file", "asked", "sentence"),
+    [
+        (
+            "superpod_h100_128",
+            {"fabric.oversubscription": 1.5},
+            "fabric.oversubscription: 32 NICs on a leaf are 1.5 : 1 with no whole number of uplinks; write 1.4545 (22 uplinks) "
+            "or 1.5238 (21 uplinks)",
+        ),
+        (
+            "superpod_h100_128",
+            {"fabric.tiers.0.oversubscription": 3},
+            "fabric.tiers.0.oversubscription: 32 NICs on a leaf are 3 : 1",
+        ),
+        ("rail_optimized", {"fabric.oversubscription": 3.14159}, "or 3.2667 (49 down, 15 up)"),
+        ("rail_optimized", {"fabric.oversubscription": 64}, "64 ports of a switch cannot be shared out 64 : 1"),
+        (
+            "rail_optimized",
+            {"cluster.nodes": 8, "fabric.rails": "none", "fabric.oversubscription": 2},
+            "one tier has no uplinks; leave it out, or add a tier",
+        ),
+    ],
+)
+def test_an_oversubscription_that_cannot_be_built_names_those_that_can(file, asked, sentence):
+    with pytest.raises(InputError) as error:
+        load(file, asked)
+    assert sentence in str(error.value)
+
+
+def test_ratios_that_a_refusal_names_can_be_built():
+    assert load("superpod_h100_128", {"fabric.oversubscription": 1.4545}).counts["spine_cables"] == 32 * 22
+    assert load("rail_optimized", {"cluster.nodes": 98, "fabric.oversubscription": 3.2667}).counts[
+        "oversubscription"
+    ] == pytest.approx(49 / 15)
+
+
+@pytest.mark.parametrize(
+    ("file", "nodes", "ratio", "built"),
+    [("rail_optimized", 3, 2, "1.5"), ("rail_optimized", 45, 4, "3.75"), ("superpod_h100_128", 20, 8, "6.667")],
+)
+def test_leaves_that_too_few_nodes_fill_say_what_they_have(file, nodes, ratio, built):
+    cluster = load(file, {"cluster.nodes": nodes, "fabric.oversubscription": ratio})
+    assert f"{cluster.counts['oversubscription']:.4g}" == built
+    (said,) = cluster.warnings
+    assert f"are {built} : 1, not {ratio} : 1; more nodes fill them" in said
+    assert not load(file, {"cluster.nodes": 1, "fabric.oversubscription": ratio}).warnings
+
+
+def test_an_oversubscription_of_one_is_none():
+    for file in ("rail_optimized", "superpod_h100_128"):
+        plain, said = (
+            load(file, {"cluster.nodes": 100}),
+            load(file, {"cluster.nodes": 100, "fabric.oversubscription": 1}),
+        )
+        assert plain.counts == said.counts
+
+
 def test_a_nic_takes_the_cables_with_it():
     written = load("superpod_h100_128", {"cluster.nic": "200Gb/s"})
     grown = load("rail_optimized", {"cluster.nodes": 128, "cluster.nic": "200Gb/s"})
@@ -67,6 +147,31 @@ def test_a_nic_takes_the_cables_with_it():
     assert not written.warnings
     assert (written.capacity == grown.capacity).all()
     assert load("rail_optimized", {"cluster.gpu": "b300"}).node.nic_line == 100e9
+
+
+def test_a_nic_that_no_slot_carries_is_refused_with_the_slot_that_does():
+    with pytest.raises(InputError, match=r"write cluster\.node\.host\.pcie: gen6x16 too, or a slower NIC"):
+        load("rail_optimized", {"cluster.nic": "800Gb/s"})
+    wide = load("rail_optimized", {"cluster.nic": "800Gb/s", "cluster.node.host.pcie": "gen6x16"})
+    assert wide.node.nic_line == 100e9
+    assert wide.node.nic == 96e9  # what hgx-b300's slots of that generation reach too
+    assert not wide.warnings
+    with pytest.raises(InputError, match=r"300 GB/s is more than .* gen5x16; use a slower NIC"):
+        load("rail_optimized", {"cluster.nic": "2400Gb/s"})
+
+
+def test_another_slot_reaches_what_it_reaches_unless_the_file_says():
+    """What was measured of the slot of a shipped node is no figure of another one."""
+    slot = {"cluster.node.host.pcie": "gen4x16", "cluster.nic": "200Gb/s"}
+    assert load("rail_optimized", slot).node.pcie == 24e9
+    assert load("rail_optimized", {**slot, "cluster.node.host.effective": "20GB/s"}).node.pcie == 20e9
+    assert load("rail_optimized", {"cluster.node.host.pcie": "gen5x16"}).node.pcie == 48e9
+
+
+def test_what_caps_a_nic_is_named():
+    (said,) = load("rail_optimized", {"cluster.nic": "500Gb/s"}).warnings
+    assert "NICs of 500 Gb/s get 384 Gb/s through their PCIe slots (cluster.node.host.effective)" in said
+    assert said.endswith("without a wider slot (cluster.node.host.pcie: gen6x16)")
 
 
 @pytest.mark.parametrize(

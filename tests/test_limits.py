@@ -54,7 +54,7 @@ def test_a_slot_that_cuts_a_nic_is_told():
     node = "{extends: hgx-h100, host: {effective: 30GB/s}}"
     slow = build(parse(f"cluster: {{nodes: 8, node: {node}}}\nfabric: {{{TREE.format('240Gb/s')}}}\n", "test.yaml"))
     (said,) = slow.warnings
-    assert "NICs of 400 Gb/s get 240 Gb/s through their PCIe slots (cluster.node.host)" in said
+    assert "NICs of 400 Gb/s get 240 Gb/s through their PCIe slots (cluster.node.host.effective)" in said
 
 
 @pytest.mark.parametrize("fabric", [TREE, SWITCH, EXPLICIT])

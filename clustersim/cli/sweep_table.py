@@ -93,6 +93,7 @@ class Shown:
         """Return the `top` best rows as a table, the command of the first, and the reasons of points without a result."""
         best, many = self.best(), len(self.rows)
         lines = [*self._table(best[:top]), *best_lines(shlex.split(best[0]["run"]))] if best else []
+        lines += _warned(best[:top])
         done = sum(row["status"] == "ok" for row in self.rows)
         verb = "was" if done == 1 else "were"
         resumed = f", {self.found.resumed} of them before" if self.found.resumed else ""
@@ -110,7 +111,7 @@ class Shown:
         kinds: dict[tuple[str, str], list[str]] = {}
         for row in self.rows:
             if row["status"] != "ok":
-                why = _placeless(row["reason"], self.workload)
+                why = _placeless(row["reason"], self.workload, self.topology)
                 kinds.setdefault((row["status"], _DETAIL.sub("#", why)), []).append(why)
         found = [(status, len(reasons), reasons[0]) for (status, _), reasons in kinds.items()]
         return sorted(found, key=lambda one: -one[1])
@@ -171,6 +172,21 @@ def _cells(place: int, row: Row, names: Sequence[str], priced: bool, clusters: b
     ]
 
 
+def _warned(rows: Sequence[Row]) -> list[str]:
+    """Return what is to be known of the clusters of rows that are shown, each sentence once."""
+    from clustersim.report.terminal import folded
+
+    places: dict[str, list[str]] = {}
+    for place, row in enumerate(rows, 1):
+        for said in row.get("warnings", "").splitlines():
+            places.setdefault(said, []).append(str(place))
+    return [line for said, of in places.items() for line in folded(f"warning, {_rows(of)}: {said}")]
+
+
+def _rows(places: Sequence[str]) -> str:
+    return f"row {places[0]}" if len(places) == 1 else f"rows {', '.join(places[:-1])} and {places[-1]}"
+
+
 def doubtful(row: Row) -> bool:
     """Return whether the memory of a row is too close to tell."""
     return row.get("memory_verdict") == "close"
@@ -203,6 +219,7 @@ def _reason(status: str, count: int, why: str) -> str:
     return "\n".join(folded(such + why, "  "))
 
 
-def _placeless(reason: str, workload: Path) -> str:
-    """Return a reason without the place in the workload, which is the same file for all of them."""
-    return re.sub(rf"^{re.escape(str(workload))}(:\d+:\d+| \(command line\))?: ", "", reason)
+def _placeless(reason: str, *files: Path) -> str:
+    """Return a reason without its place in one of the inputs, which are the same files for all of them."""
+    named = "|".join(re.escape(str(file)) for file in files)
+    return re.sub(rf"^({named})(:\d+:\d+| \(command line\))?: ", "", reason)

@@ -61,7 +61,7 @@ class Tier(Spec):
     """How many groups of the tier below (leaves for the second tier) one group of this tier joins; default `down`, in the top
     tier all."""
     oversubscription: Annotated[float, Field(strict=False, ge=1, le=1000)] | None = None
-    """down over up; it takes uplinks away."""
+    """down over up; it takes uplinks away. Of leaves that say neither `down` nor `up`, down are the ports that NICs use."""
 
 
 class Link(Spec):
@@ -118,7 +118,7 @@ class FatTree(Spec):
     radix: Annotated[int, Field(ge=2, le=100_000)] | None = None
     """Ports of the switches in all tiers that do not say."""
     oversubscription: Annotated[float, Field(strict=False, ge=1, le=1000)] | None = None
-    """Of the leaves: down over up; it takes uplinks away."""
+    """Of the leaves: ports down that a full one has NICs on, over its uplinks; it takes uplinks away."""
     tiers: Annotated[tuple[Tier, ...], Field(strict=False), between(1, 5), BeforeValidator(_listed), Also(_TIERS)] = ()
     """From the leaves upwards, or how many; default as few as join all NICs, each leaf with equally many cables to every switch
     above it, as NVIDIA's reference architectures count them."""

@@ -1,7 +1,7 @@
 """The specification of a cluster: its nodes, the fabric between them, and what is broken."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
@@ -127,7 +127,8 @@ class Host(Spec):
     """How many times as long it takes to launch a kernel as the hosts of `clustersim/frameworks/`; matters where a workload
     names its framework."""
     effective: Bandwidth | None = None
-    """Bytes/s that transfers reach; default NCCL's 1.5 GB/s a lane of generation 4 (topo.h), scaled."""
+    """Bytes/s that transfers reach, which is the most that a NIC gets; default NCCL's 1.5 GB/s a lane of generation 4 (topo.h),
+    scaled."""
 
     @property
     def raw(self) -> float:
@@ -140,6 +141,13 @@ class Host(Spec):
         """Bytes/s that transfers reach: `effective`, or NCCL's 1.5 GB/s a lane of generation 4 (topo.h), scaled."""
         generation, lanes = _PCIE.fullmatch(self.pcie).groups()  # type: ignore[union-attr]
         return self.effective or PCIE_LANE * 2.0 ** (int(generation) - 4) * int(lanes)
+
+
+def wider_slots(host: Host) -> Iterator[Host]:
+    """Yield hosts whose slots are of the same width and a later generation, without what transfers were said to reach."""
+    generation, lanes = _PCIE.fullmatch(host.pcie).groups()  # type: ignore[union-attr]
+    for later in range(int(generation) + 1, max(_PCIE_RAW) + 1):
+        yield host.model_copy(update={"pcie": f"gen{later}x{lanes}", "effective": None})
 
 
 class Nics(Spec):
@@ -172,7 +180,7 @@ class Node(Spec):
 
     extends: Name | None = None
     """The node type that it changes; merged before this is read. Another `kind` of `scale_up` than the inherited one leaves
-    out the inherited keys that are not for it."""
+    out the inherited keys that are not for it, and another `pcie` of `host` what the inherited slot was said to reach."""
     gpus: Gpus
     """Its GPUs."""
     scale_up: ScaleUp = ScaleUp(kind="none")

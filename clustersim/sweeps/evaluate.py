@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import isclose
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -191,6 +192,7 @@ def evaluate(case: SweepInputs, point: Point) -> Row:
     try:
         with plugins.answering():
             cluster = case.cluster(point)
+            row |= _as_built(cluster.simulator.cluster, row)
             found = _simulated(case, cluster.simulator, case.job(point))
     except OutOfMemoryError as error:
         return {**row, "status": "does not fit", "reason": str(error)}
@@ -200,6 +202,14 @@ def evaluate(case: SweepInputs, point: Point) -> Row:
         return {**row, "status": "failed", "reason": str(error)}
     tokens = found["tokens_per_s"] * found["step_time_s"]
     return {**row, "status": "ok", "reason": "", **flat(found), **of_step(cluster.rates, found["step_time_s"], tokens)}
+
+
+def _as_built(cluster: Topology, row: Row) -> Row:
+    """Return the oversubscription that the leaves have where it is not the one that was asked for: too few nodes fill them."""
+    asked, built = row.get("oversubscription"), cluster.counts.get("oversubscription")
+    if asked is None or built is None or isclose(float(str(asked)), built, rel_tol=1e-4):
+        return {}
+    return {"oversubscription": f"{built:.4g}" if isinstance(asked, str) else built}
 
 
 def _simulated(case: SweepInputs, simulator: Simulator, job: Job) -> dict[str, Any]:
@@ -217,4 +227,5 @@ def flat(summary: dict[str, Any]) -> Row:
     parts = {f"{k}_s": v for k, v in summary["breakdown_s"].items()}
     counts = {k: summary["simulated"][k] for k in ("gpus", "ranks", "idle_gpus", "rank_classes", "player")}
     memory = {column: summary["memory"][key] for key, column in _MEMORY.items()}
-    return {**split, **speed, **parts, **memory, **counts}
+    said = {"warnings": "\n".join(summary["warnings"])} if summary["warnings"] else {}
+    return {**split, **speed, **parts, **memory, **counts, **said}

@@ -57,7 +57,7 @@ def assemble(cluster: NodeSpecs, kind: str, network: BuiltFabric | None) -> Topo
         pools=tuple(pools) if several else (),
         pool=_numbers(cluster, [pools.index(one) for one in types]) if several else None,
         reduction=network.reduction if network else "none",
-        warnings=tuple(limits(cluster, network)) if network else (),
+        warnings=(*network.warnings, *limits(cluster, network)) if network else (),
     )
 
 

@@ -11,7 +11,7 @@ from clustersim.config import shipped
 from clustersim.config.fields import validate
 from clustersim.config.gpu import Gpu
 from clustersim.config.overrides import Overrides
-from clustersim.config.topology import KINDS_OF, Node, TopologySpec
+from clustersim.config.topology import KINDS_OF, Node, TopologySpec, wider_slots
 from clustersim.config.yaml import KEY, Document, Loc, read
 from clustersim.convert.astra_sim import is_astra, translated
 from clustersim.errors import ConfigError, InputError, UnknownNameError, suggest
@@ -160,13 +160,23 @@ def _merged(node: object, document: Document, at: Loc, seen: tuple[str, ...]) ->
 
 
 def _fitting(inner: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inherited node without the keys of `scale_up` that are not for the kind which `own` writes."""
-    old, new = inner.get("scale_up"), own.get("scale_up")
-    kind = new.get("kind") if isinstance(new, dict) else None
-    if not isinstance(old, dict) or kind is None or kind == old.get("kind", kind):
-        return inner
-    kept = {key: value for key, value in old.items() if key not in KINDS_OF or str(kind) in KINDS_OF[key]}
-    return {**inner, "scale_up": kept}
+    """Return the inherited node without what is not for the kind of `scale_up`, or the slot, which `own` writes."""
+    kind, slot = _other(inner, own, "scale_up", "kind"), _other(inner, own, "host", "pcie")
+    if kind is not None:
+        kept = {k: value for k, value in inner["scale_up"].items() if k not in KINDS_OF or str(kind) in KINDS_OF[k]}
+        inner = {**inner, "scale_up": kept}
+    if slot is not None:
+        inner = {**inner, "host": {k: value for k, value in inner["host"].items() if k != "effective"}}
+    return inner
+
+
+def _other(inner: Mapping[str, Any], own: Mapping[str, Any], part: str, key: str) -> object | None:
+    """Return what `own` writes for a key in place of something else that is inherited; None where it does not."""
+    old, new = inner.get(part), own.get(part)
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return None
+    found = new.get(key)
+    return None if found == old.get(key, found) else found
 
 
 def _imported(path: Path) -> dict[str, Any]:
@@ -213,5 +223,7 @@ def _nics(cluster: NodeSpecs, nodes: int) -> ConfigError | None:
         return cluster.error((*at, "count"), f"nics.count: {few}")
     if nics.rate > host.raw and nics.attach != "integrated":
         much = f"{nics.rate / 1e9:.4g} GB/s is more than the {host.raw / 1e9:.4g} GB/s of host.pcie {host.pcie}"
-        return cluster.error((*at, "rate"), f"nics.rate: {much}; use a wider slot or a slower NIC")
+        wider = next((slot for slot in wider_slots(host) if slot.raw >= nics.rate), None)
+        remedy = f"write {'.'.join(map(str, cluster.at))}.host.pcie: {wider.pcie} too, or" if wider else "use"
+        return cluster.error((*at, "rate"), f"nics.rate: {much}; {remedy} a slower NIC")
     return None

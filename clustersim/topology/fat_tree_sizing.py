@@ -56,9 +56,10 @@ def _smallest(cluster: NodeSpecs, spec: FatTree) -> FatTree:
         raise cluster.error(("fabric",), f"fabric: {open_}; add radix, such as radix: 64, or tiers")
     apart = spec.rails != "none" and not spec.rail_planes  # rails of one tier would be joined by nothing
     for count in range(2 if apart else 1, len(NAMES) + 1):
-        whole = spec.model_copy(update={"tiers": (Tier(radix=spec.radix),) * count})
-        if count > 1:
-            whole = whole.model_copy(update={"tiers": _oversubscribed(cluster, spec, whole.tiers)})
+        tiers = (Tier(radix=spec.radix),) * count
+        if count == 1 and not _joins(cluster, spec.model_copy(update={"tiers": tiers})):
+            continue
+        whole = spec.model_copy(update={"tiers": _oversubscribed(cluster, spec, tiers)})
         if _joins(cluster, whole):
             return whole
     most = f"{len(NAMES)} tiers of {spec.radix} ports do not join {cluster.endpoints} NICs"
@@ -75,14 +76,15 @@ def _joins(cluster: NodeSpecs, spec: FatTree) -> bool:
 
 
 def _oversubscribed(cluster: NodeSpecs, spec: FatTree, tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
-    """Return the tiers with the oversubscription of the leaves in its place."""
-    if spec.oversubscription is None:
+    """Return the tiers with the oversubscription of the leaves in its place; 1 : 1 is what they have unsaid."""
+    if spec.oversubscription is None or (spec.oversubscription == 1 and len(tiers) == 1):
         return tiers
-    at = ("fabric", "oversubscription")
+    at, leaf = ("fabric", "oversubscription"), tiers[0]
     if len(tiers) == 1:
         raise cluster.error(at, "fabric.oversubscription: one tier has no uplinks; leave it out, or add a tier")
-    leaf = tiers[0]
     said = next((key for key in ("down", "up", "oversubscription") if getattr(leaf, key) is not None), None)
     if said:
         raise cluster.error(at, f"fabric.oversubscription: the leaves say their `{said}` too; keep one of the two")
+    if spec.oversubscription == 1:
+        return tiers
     return (leaf.model_copy(update={"oversubscription": spec.oversubscription}), *tiers[1:])

@@ -9,13 +9,15 @@ full pods this is the classic k-ary n-tree (Leiserson 1985; Petrini and Vannesch
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import gcd
+from fractions import Fraction
+from math import ceil, gcd, lcm
 from typing import NamedTuple
 
 from clustersim.arrays import Ints, divide
 from clustersim.config.fabric import FatTree, Tier
 from clustersim.config.yaml import Loc
 from clustersim.topology.specs import NodeSpecs
+from clustersim.units import plural
 
 
 class Level(NamedTuple):
@@ -213,6 +215,8 @@ def _spread(pod: int, up: int, down: int, planes: int) -> tuple[int, int]:
 # The ports of each tier of switches, as written or by default.
 
 NAMES = ("leaf", "spine", "core", "tier4", "tier5")
+ROUNDED = 1e-4
+"""How far a ratio may be from one of whole numbers, in parts of it: people write 1.4545."""
 
 
 class Ports(NamedTuple):
@@ -224,6 +228,8 @@ class Ports(NamedTuple):
     """Ports down of one switch."""
     up: int
     """Ports up; 0 in the top tier."""
+    radix: int
+    """Ports of a switch in all, some of which may stay free."""
 
 
 def ports_of_tiers(cluster: NodeSpecs, spec: FatTree) -> tuple[Ports, ...]:
@@ -243,9 +249,12 @@ def _ports(cluster: NodeSpecs, spec: FatTree, index: int) -> Ports:
     if tier.radix is None and tier.down is None:
         raise cluster.error(at, f"{name} needs its number of ports; add radix, or down and up")
     if index == len(spec.tiers) - 1:
-        ports = Ports(name, _top(cluster, tier, name, at), 0)
+        down, up = _top(cluster, tier, name, at), 0
+    elif index == 0 and tier.oversubscription and tier.radix and tier.down is None is tier.up:
+        down, up = _in_use(cluster, spec, tier.radix, tier.oversubscription)
     else:
-        ports = Ports(name, *_down_up(cluster, tier, name, at))
+        down, up = _down_up(cluster, tier, name, at)
+    ports = Ports(name, down, up, tier.radix or down + up)
     if tier.radix is not None and ports.down + ports.up > tier.radix:
         many = f"{name}: {ports.down} ports down and {ports.up} up do not fit into radix {tier.radix}"
         raise cluster.error((*at, "radix"), f"{many}; use a larger switch or fewer ports")
@@ -259,19 +268,51 @@ def _top(cluster: NodeSpecs, tier: Tier, name: str, at: Loc) -> int:
     return tier.down or tier.radix or 0
 
 
+def _in_use(cluster: NodeSpecs, spec: FatTree, radix: int, ratio: float) -> tuple[int, int]:
+    """Return the ports down that a full leaf has NICs on, and the uplinks that are so many times fewer.
+
+    Leaves are as few as hold all NICs of a rail and equally full, so that none has uplinks for ports that stay empty; where one
+    would hold more, its uplinks are rounded up. Raises ConfigError for a ratio that full leaves cannot have.
+    """
+    at: Loc = ("fabric", "oversubscription") if spec.oversubscription else ("fabric", "tiers", 0, "oversubscription")
+    most, part = _split(cluster, radix, ratio, at)
+    per_node = cluster.nics // _rails(cluster, spec) if spec.rails != "none" else 1
+    nodes = min(spec.scalable_unit or cluster.nodes, cluster.nodes)
+    hung = nodes * per_node if spec.rails != "none" else cluster.endpoints
+    down = -(-hung // -(-hung // most))
+    whole = lcm(part.numerator, per_node)
+    if spec.scalable_unit is None and down < hung and whole <= most:
+        down = -(-down // whole) * whole
+    up = down / part
+    if up.denominator == 1 or (down == hung and nodes < (spec.scalable_unit or nodes + 1)):
+        return down, ceil(up)
+    near = [f"{down / n:.5g} ({plural(n, 'uplink', 'uplinks')})" for n in (int(up) + 1, int(up)) if n]
+    what = f"{down} NICs on a leaf are {ratio:.6g} : 1 with no whole number of uplinks"
+    raise cluster.error(at, f"{'.'.join(map(str, at))}: {what}; write {' or '.join(near)}")
+
+
+def _split(cluster: NodeSpecs, radix: int, ratio: float, at: Loc) -> tuple[int, Fraction]:
+    """Return the most ports down of a switch whose uplinks are so many times fewer, and the ratio. Raises ConfigError."""
+    up = max(1, int(radix / (1 + ratio) * (1 + ROUNDED)))
+    part = Fraction(ratio).limit_denominator(up)  # 1.4545 is 16 : 11
+    most = radix // (part.numerator + part.denominator) * part.numerator
+    if most and abs(part - Fraction(ratio)) <= ROUNDED * ratio:
+        return most, part
+    what = f"{radix} ports of a switch cannot be shared out {ratio:.6g} : 1"
+    near = f"{(radix - up) / up:.5g} ({radix - up} down, {up} up)"
+    raise cluster.error(at, f"{'.'.join(map(str, at))}: {what}; write a ratio of small numbers such as 1.5, or {near}")
+
+
 def _down_up(cluster: NodeSpecs, tier: Tier, name: str, at: Loc) -> tuple[int, int]:
     ratio, radix = tier.oversubscription or 1.0, tier.radix or 0
-    down, up = tier.down, tier.up
-    if down is None:
-        up = up or int(radix / (1 + ratio))
-        down = int(up * ratio) if tier.oversubscription or tier.up is None else radix - up
-    elif up is None:
-        whole = down / ratio
-        if whole != int(whole):
-            raise cluster.error(
-                (*at, "oversubscription"), f"{name}: {down} ports down over {ratio:g} is no whole number of uplinks"
-            )
-        up = int(whole) if tier.oversubscription or not radix else min(down, radix - down)
+    if tier.down is None and tier.up is None:
+        most, part = _split(cluster, radix, ratio, (*at, "oversubscription"))
+        return most, int(most / part)
+    if tier.down is None:
+        up = tier.up or 0
+        down = int(up * ratio) if tier.oversubscription else radix - up
+    else:
+        down, up = tier.down, tier.up or _uplinks(cluster, tier, tier.down, name, at)
     if up < 1 or down < 1:
         raise cluster.error(at, f"{name} has {down} ports down and {up} up; at least one of each is needed")
     if tier.oversubscription and abs(down / up - ratio) > 1e-9:
@@ -279,3 +320,12 @@ def _down_up(cluster: NodeSpecs, tier: Tier, name: str, at: Loc) -> tuple[int, i
             (*at, "oversubscription"), f"{name}: {down} down over {up} up is {down / up:g}, not {ratio:g}; drop one"
         )
     return down, up
+
+
+def _uplinks(cluster: NodeSpecs, tier: Tier, down: int, name: str, at: Loc) -> int:
+    ratio = tier.oversubscription or 1.0
+    whole = down / ratio
+    if whole != int(whole):
+        few = f"{name}: {down} ports down over {ratio:g} is no whole number of uplinks"
+        raise cluster.error((*at, "oversubscription"), few)
+    return int(whole) if tier.oversubscription or not tier.radix else min(down, tier.radix - down)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from clustersim.config.topology import wider_slots
 from clustersim.topology.specs import BuiltFabric, NodeSpecs
 
 _SAME = 1.0 + 1e-9
@@ -19,11 +20,14 @@ def limits(cluster: NodeSpecs, network: BuiltFabric) -> Iterator[str]:
     if nics is None:
         return
     if line < nics.rate:
+        host, at = fastest.node.host, ".".join(map(str, (*fastest.at, "host")))
+        cut = f"{at}.effective" if host.effective else f"{at}.pcie"
+        wider = next((f" without a wider slot ({at}.pcie: {slot.pcie})" for slot in wider_slots(host)), "")
         yield (
-            f"{NICS}: NICs of {_rate(nics.rate)} get {_rate(line)} through their PCIe slots (cluster.node.host); a faster NIC "
-            "changes nothing"
+            f"{NICS}: NICs of {_rate(nics.rate)} get {_rate(line)} through their PCIe slots ({cut}); a faster NIC "
+            f"changes nothing{wider}"
         )
-    if wire > line * _SAME:
+    if wire > max(line, nics.rate) * _SAME:
         yield (
             f"{network.key}: cables of {_rate(wire)} end at NICs of {_rate(line)} ({NICS}), and no node sends faster than its "
             f"NICs; raise {NICS} to use them"

@@ -9,6 +9,10 @@ OPTIONS = (
     Option("gpu", "cluster.gpu", "word", "h100,b200", "GPU: the shipped type of node that has it, such as b200."),
     Option("nic", "cluster.nic", "word", "200Gb/s,400Gb/s", "Line rate of every NIC, and of the fabric's cables."),
     Option(
-        "oversubscription", "fabric.oversubscription", "word", "1,2,4", "Of a fat tree: ports down over up of a leaf."
+        "oversubscription",
+        "fabric.oversubscription",
+        "word",
+        "1,2,4",
+        "Of a fat tree: ports in use down over up of a full leaf.",
     ),
 )

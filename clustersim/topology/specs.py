@@ -159,3 +159,5 @@ class BuiltFabric:
     """`sharp` if the switches add up, else `none`."""
     key: str = "fabric.link.rate"
     """Where the file says how fast cables are, for warnings."""
+    warnings: tuple[str, ...] = ()
+    """Sentences on what it has otherwise than the file says."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +13,10 @@ from clustersim.hardware.constants import FIBRE
 from clustersim.topology.assemble import assemble
 from clustersim.topology.fat_tree_routing import Bundles, Dmodk, Ecmp, FatTreeHops, Mode, bundle_firsts, cable_firsts
 from clustersim.topology.fat_tree_sizing import sized
-from clustersim.topology.fat_tree_wiring import Level, Tree
+from clustersim.topology.fat_tree_wiring import ROUNDED, Level, Tree
 from clustersim.topology.model import Topology
 from clustersim.topology.specs import MAX_LINKS, BuiltFabric, LinkRange, NodeSpecs
+from clustersim.units import plural
 
 SPEC = FatTree
 """The keys of its section of a file."""
@@ -87,7 +88,16 @@ def network(cluster: NodeSpecs, spec: FatTree) -> BuiltFabric:
         rails=_kept(cluster, built),
         paths=qps * spec.planes,
         reduction=spec.reduction,
+        warnings=tuple(_not_full(cluster, spec, built)),
     )
+
+
+def _not_full(cluster: NodeSpecs, spec: FatTree, built: Tree) -> Iterator[str]:
+    """Yield the oversubscription of leaves that too few nodes hang on for the one that was asked for."""
+    asked, leaf = spec.oversubscription, built.tiers[0]
+    if asked and leaf.up and cluster.nodes > 1 and leaf.down < asked * leaf.up * (1 - ROUNDED):
+        few = f"leaves with {plural(leaf.down, 'NIC', 'NICs')} and {plural(leaf.up, 'uplink', 'uplinks')}"
+        yield f"fabric.oversubscription: {few} are {leaf.down / leaf.up:.4g} : 1, not {asked:g} : 1; more nodes fill them"
 
 
 def _kept(cluster: NodeSpecs, built: Tree) -> int:
@@ -142,11 +152,20 @@ def _counts(cluster: NodeSpecs, spec: FatTree, link: Link, built: Tree) -> dict[
     for tier, number in zip(built.tiers, cables, strict=True):
         counts[f"{tier.name}_cables"] = number
     counts["switches"] = sum(built.switches(t) for t in range(len(built.tiers)))
-    counts["switch_ports"] = sum(built.switches(t) * (ports.down + ports.up) for t, ports in enumerate(built.tiers))
+    counts["switch_ports"] = sum(built.switches(t) * ports.radix for t, ports in enumerate(built.tiers))
     counts["cables"] = sum(cables)
     counts["bisection"] = min(cables) / 2 * link.rate * link.efficiency
-    counts["oversubscription"] = max(1.0, cables[0] / min(cables))
+    counts["oversubscription"] = max(
+        [1.0, *(_hung(built, level) / (level.planes * level.ports) for level in built.levels)]
+    )
     return counts
+
+
+def _hung(built: Tree, level: Level) -> int:
+    """Return the NICs below a full group of a tier: those that share its uplinks."""
+    leaves = built.leaves
+    leaf = min(leaves.down, leaves.unit * (leaves.nics // leaves.rails) if leaves.rails else leaves.endpoints)
+    return min(leaf * level.span, leaves.endpoints // leaves.parts)
 
 
 def _fanouts(cluster: NodeSpecs, built: Tree) -> tuple[int, ...]:
