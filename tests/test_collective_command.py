@@ -33,6 +33,31 @@ def test_the_table_of_nccl_tests(call):
     assert "nvls/Simple is expected to take" in out
 
 
+def test_it_takes_the_clusters_that_run_takes(call, tmp_path):
+    file = tmp_path / "c.yaml"
+    file.write_text("""cluster: {name: rail-optimized, nodes: 4, node: {extends: hgx-b200, nics: {rate: 200Gb/s}}}
+fabric: {kind: fat_tree, rails: optimized, radix: 64, oversubscription: 2, link: {cable: [3m, 30m]}}
+nccl: {version: "2.27"}
+""")
+    sizes_ = ("all_reduce", "-b", "1M", "-e", "1G", "--json")
+    options = (
+        "--nodes",
+        "4",
+        "--gpu",
+        "b200",
+        "--nic",
+        "200Gb/s",
+        "--oversubscription",
+        "2",
+        "--set",
+        'nccl.version="2.27"',
+    )
+    asked, written = call(*sizes_, "-t", "rail_optimized", *options), call(*sizes_, "-t", str(file))
+    assert asked[0] == written[0] == 0
+    assert json.loads(asked[1]) == json.loads(written[1])
+    assert call(*sizes_, "-t", NODE, "--set", "training.seq=1")[0] == 2
+
+
 @pytest.mark.parametrize(
     ("begin", "end", "factor", "wanted"),
     [

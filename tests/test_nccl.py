@@ -23,7 +23,7 @@ from clustersim.collectives.nccl.table import considered
 from clustersim.collectives.nccl.tuner import tune
 from clustersim.config.yaml import parse
 from clustersim.errors import InputError
-from clustersim.topology.build import build
+from clustersim.topology.build import build, load
 
 ROOT = Path(__file__).parents[1]
 MIB, GIB = 1 << 20, 1 << 30
@@ -368,6 +368,22 @@ def test_rings_have_32_channels_at_most():
     racks = cluster("gb200-nvl72", 2, "{kind: switch, link: {rate: 400Gb/s}}")
     found = graphs.ring(of(racks, 64), racks.node)
     assert (found.channels, found.inter) == (32, 22e9)
+
+
+@pytest.mark.parametrize(("rate", "channels"), [("400Gb/s", 1), ("800Gb/s", 2), ("1600Gb/s", 4)])
+def test_a_nic_faster_than_the_fastest_channel_carries_several(rate, channels):
+    """The search goes on while NICs have bytes left: channels of 48 GB/s on Hopper, and as many as fill the NIC."""
+    node = {
+        "cluster.nodes": 16,
+        "cluster.nic": rate,
+        "cluster.node.nics.attach": "integrated",
+        "cluster.node.nics.efficiency": 1,
+    }
+    cluster = load("rail_optimized", node)
+    one_a_node = shape(cluster, np.arange(0, 128, 8))
+    assert graphs.ring(one_a_node, cluster.node)[:3] == (channels, 48e9, 48e9)
+    whole = graphs.ring(shape(cluster, np.arange(128)), cluster.node)
+    assert whole.channels * whole.inter <= cluster.node.nvlink * 8 / 7  # NVLink carries them all
 
 
 def test_all_to_all_of_a_large_torus_is_its_bisection():

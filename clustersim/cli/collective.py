@@ -8,12 +8,23 @@ from typing import Annotated
 import typer
 
 from clustersim.cli.answer import print_json
-from clustersim.cli.options import Json, Plugins, completing, naming, topology_file
+from clustersim.cli.options import (
+    Changes,
+    Json,
+    Plugins,
+    Setting,
+    cluster_options,
+    completing,
+    naming,
+    overrides,
+    topology_file,
+)
 from clustersim.errors import InputError
 
 MOST_LINES = 200
 
 
+@cluster_options()
 def collective(
     op: Annotated[
         str,
@@ -33,6 +44,8 @@ def collective(
             autocompletion=completing("topologies"),
         ),
     ],
+    changes: Changes,
+    settings: Setting = None,
     begin: Annotated[
         str, typer.Option("--begin", "-b", help="Smallest size: 8, 1M (2^20, as nccl-tests has it), 1MB (10^6), 1MiB.")
     ] = "8",
@@ -84,7 +97,9 @@ def collective(
 
     with naming("--algo"):
         named = request.named(algo, proto)
-    cluster = request.forced(load(topology), None if named else algo, proto, version, launch, nvls)
+    cluster = request.forced(
+        load(topology, overrides(changes, settings)), None if named else algo, proto, version, launch, nvls
+    )
     group = request.members(cluster, gpus, ranks)
     shares = request.shares(op, len(group), imbalance)
     times = read(measured, op, len(group), source, in_place) if measured else {}

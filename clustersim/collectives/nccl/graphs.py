@@ -48,13 +48,27 @@ def ring(shape: Shape, node: NodeFacts) -> ChannelGraph:
     """Return the graph of rings, and of CollNet's chains, over a communicator."""
     if shape.nodes == 1:
         return _inside(shape, node)
+    found = max((_between(shape, node, each) for each in range(1, _channels_of_nic(node) + 1)), key=_carried)
+    double = 2 if shape.per_node == 1 else 1
+    return found._replace(launched=min(2 * found.channels * double, 2 * MOST_CHANNELS))
+
+
+def _between(shape: Shape, node: NodeFacts, each: int) -> ChannelGraph:
+    """Return the rings over several nodes of which so many go through each NIC."""
     # A ring leaves a node by one NIC and comes in by another; the links inside carry all of them but the hop between nodes.
-    channels = min(shape.nics, MOST_CHANNELS)
+    channels = min(shape.nics * each, MOST_CHANNELS)
     room = inside_rate(node) * shape.per_node / max(shape.per_node - 1, 1) / channels
-    speed = _fastest(_INTER, node, min(node.nic, room) if shape.per_node > 1 else node.nic)
-    return ChannelGraph(
-        channels, speed, speed, min(2 * channels * (2 if shape.per_node == 1 else 1), 2 * MOST_CHANNELS)
-    )
+    speed = _fastest(_INTER, node, min(node.nic / each, room) if shape.per_node > 1 else node.nic / each)
+    return ChannelGraph(channels, speed, speed, 0)
+
+
+def _channels_of_nic(node: NodeFacts) -> int:
+    """Return how many channels of the fastest speed a NIC carries; the search lets as many share it (ncclTopoSearchRecNet)."""
+    return max(1, min(int(node.nic / _speeds(_INTER, node)[0] * _SLACK), MOST_CHANNELS))
+
+
+def _carried(found: ChannelGraph) -> float:
+    return found.channels * found.inter
 
 
 @lru_cache(maxsize=1024)
