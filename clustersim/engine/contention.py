@@ -8,7 +8,7 @@ its end alone, so that there is only one way for the times to agree, and each ro
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -23,6 +23,8 @@ from clustersim.engine.tasks import SlotTimes
 
 MOST = 64
 """Different meetings that SimPy plays by themselves: with more, each shifts others, and the rounds would not end soon."""
+COST = 300
+"""Nodes that `hybrid` goes through in the time in which SimPy plays a meeting by itself."""
 _ULP = 2.0**-52  # of the step, by which begins may differ that are equal but for rounding
 
 
@@ -217,49 +219,70 @@ class Slowed(NamedTuple):
     """As in engine.record.Record."""
 
 
+MeetingKey = tuple[tuple[int, ...], tuple[int, ...]]
+"""The slots of tasks that meet, and how much later than the first each begins, in what their times are rounded to."""
+PlayedTask = tuple[float, list[float] | None]
+"""What a task took, and when its half segments ended if it shared a link."""
+
+
+class Meeting(NamedTuple):
+    """Tasks that meet."""
+
+    key: MeetingKey
+    first: float
+    """When the first one begins …"""
+    late: list[float]
+    """… and how much later each of them."""
+
+
+def meeting(slots: Sequence[int], begun: Floats, last: float) -> Meeting:
+    """Return the meeting of tasks of these slots, which begin then. last: the last begin of all tasks."""
+    first, least = float(begun.min()), (last or 1.0) * _ULP
+    late = (begun - first).tolist()
+    return Meeting((tuple(slots), tuple(round(seconds / least) for seconds in late)), first, late)
+
+
 class Meetings:
     """Lets SimPy play tasks that meet, each group by itself; what it played once it knows.
 
     activities: of each slot. most: how many different groups it plays. events, solves: as in engine.record.Record.
     """
 
-    def __init__(self, capacity: Floats, activities: Sequence[Activity], most: int = MOST) -> None:
+    def __init__(self, capacity: Floats, activities: Sequence[Activity], most: int) -> None:
         self.capacity, self.activities, self.most = capacity, activities, most
-        self.known: dict[Hashable, list[tuple[float, list[float] | None]]] = {}
+        self.known: dict[MeetingKey, list[PlayedTask]] = {}
         self.events = self.solves = 0
 
     def play(self, groups: Sequence[Sequence[int]], graph: StepGraph, starts: Floats) -> Slowed | None:
         """Return what nodes take that meet in these groups, None if these are too many; starts: when each node begins."""
         found, last = Slowed({}, {}), float(starts.max())
-        for nodes in groups:
-            played = self.group([graph.slot[node] for node in nodes], starts[nodes], last)
-            if played is None:
-                return None
-            for node, (seconds, ends) in zip(nodes, played, strict=True):
+        played = self.each([meeting([graph.slot[node] for node in nodes], starts[nodes], last) for nodes in groups])
+        if played is None:
+            return None
+        for nodes, tasks in zip(groups, played, strict=True):
+            for node, (seconds, ends) in zip(nodes, tasks, strict=True):
                 found.seconds[node] = seconds
                 if ends is not None:
                     found.segment_ends[node] = ends
         return found
 
-    def group(self, slots: Sequence[int], begun: Floats, last: float) -> list[tuple[float, list[float] | None]] | None:
-        """Return what tasks take that meet, and when their half segments end if they shared a link; None: too many groups.
+    def each(self, meetings: Sequence[Meeting]) -> list[list[PlayedTask]] | None:
+        """Return what comes of each of the tasks of each meeting; None, and none is played, if they are too many."""
+        if len(self.known.keys() | {one.key for one in meetings}) > self.most:
+            return None
+        for key, _, late in meetings:
+            if key not in self.known:
+                self.known[key] = self.simulated(key[0], late)
+        return [
+            [(seconds, ends and [first + end for end in ends]) for seconds, ends in self.known[key]]
+            for key, first, _ in meetings
+        ]
 
-        begun: when each begins. last: the last begin of all tasks, which tells what their times are rounded to.
-        """
-        first, least = float(begun.min()), (last or 1.0) * _ULP
-        late = (begun - first).tolist()
-        key = tuple(slots), tuple(round(seconds / least) for seconds in late)
-        if key not in self.known:
-            if len(self.known) == self.most:
-                return None
-            self.known[key] = self.simulated(slots, late)
-        return [(seconds, ends and [first + end for end in ends]) for seconds, ends in self.known[key]]
-
-    def simulated(self, slots: Sequence[int], late: Sequence[float]) -> list[tuple[float, list[float] | None]]:
+    def simulated(self, slots: Sequence[int], late: Sequence[float]) -> list[PlayedTask]:
         """Return of each activity its seconds, and when its half segments end if it shared a link; late: when it begins."""
         env = simpy.Environment()
         fabric = Fabric(env, self.capacity.tolist())
-        found: list[tuple[float, list[float] | None]] = [(0.0, None)] * len(slots)
+        found: list[PlayedTask] = [(0.0, None)] * len(slots)
 
         def over(place: int, ends: list[float] | None) -> None:
             found[place] = env.now - late[place], ends

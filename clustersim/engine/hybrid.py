@@ -26,6 +26,9 @@ from clustersim.engine.graph import StepGraph
 from clustersim.engine.occupancy import Holder, Occupancy
 from clustersim.garbage import uncollected
 
+NEVER = -1.0
+"""When a task begins of which that is not known, or that has begun."""
+
 
 class SimpyPart(NamedTuple):
     """What SimPy did for a step."""
@@ -70,8 +73,8 @@ class _Ahead:
         self.ends: list[float] = alone.ends.tolist()
         self.begins: list[tuple[float, int]] = []
         """When tasks begin that hold links, the first one first …"""
-        self.begin: dict[int, float] = {}
-        """… and by node, unless that was taken back."""
+        self.begin = [NEVER] * len(self.seconds)
+        """… and by node, unless it has begun or that was taken back."""
         self.links = Occupancy(capacity)
         self.transfers = Transfers(self.env, self.links, capacity)
         self.segment_ends: dict[int, list[float]] = {}
@@ -88,9 +91,9 @@ class _Ahead:
                 self.env.step()
                 continue
             time, node = heappop(begins)
-            if begin.get(node) != time:
+            if begin[node] != time:
                 continue
-            del begin[node]
+            begin[node] = NEVER
             end = ends[node] = time + seconds[node]
             holder = Holder(node, asked[slot[node]], end)
             tight = take(holder, time)
@@ -135,7 +138,7 @@ class _Ahead:
     def ended(self, node: int) -> None:
         """Find what follows from the end of a node, be it ahead of time."""
         a, b, after = self.graph.a, self.graph.b, self.graph.after
-        ends, seconds, holds, missing = self.ends, self.seconds, self.holds, self.missing
+        ends, seconds, holds, missing, begin = self.ends, self.seconds, self.holds, self.missing, self.begin
         over = [node]
         for one in over:  # grows while it is read
             for following in after[one]:
@@ -146,7 +149,7 @@ class _Ahead:
                 first, second = ends[a[following]], ends[b[following]]
                 time = first if first > second else second
                 if holds[following]:
-                    self.begin[following] = time
+                    begin[following] = time
                     heappush(self.begins, (time, following))
                 else:
                     ends[following] = time + seconds[following]
@@ -157,6 +160,8 @@ class _Ahead:
         taken = [node]
         for one in taken:  # grows while it is read
             for following in self.graph.after[one]:
-                if not self.missing[following] and self.begin.pop(following, None) is None:
-                    taken.append(following)
+                if not self.missing[following]:
+                    if self.begin[following] == NEVER:
+                        taken.append(following)
+                    self.begin[following] = NEVER
                 self.missing[following] += 1

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats
-from clustersim.engine.contention import Holders, Meetings, Met, Uncontended
+from clustersim.engine.contention import COST, MOST, Holders, Meetings, Met, Uncontended
 from clustersim.engine.graph import StepGraph
 from clustersim.engine.hybrid import SimpyPart, hybrid
 from clustersim.engine.record import Record
@@ -58,7 +58,8 @@ def static(
     if not meeting or slowing:
         return None
     alone = Uncontended(seconds, ends, met)
-    agreed = _agreed(graph, tasks, holders, Meetings(capacity, tasks.activities), alone)
+    meetings = Meetings(capacity, tasks.activities, min(MOST, len(graph) // COST))
+    agreed = _agreed(graph, tasks, holders, meetings, alone)
     if agreed is not None:
         return _record(graph, tasks, agreed.ends, agreed.met, "hybrid", agreed.played)
     if not worth(met):

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask
-from clustersim.engine.contention import Holders, Holdings, Meetings, Met
+from clustersim.engine.contention import Holders, Holdings, Meetings, Met, meeting
 from clustersim.engine.player import Compiled
 from clustersim.engine.record import Record
 from clustersim.engine.slowing import Slowing
@@ -246,17 +246,20 @@ class _Rounds:
         """Tell the steps what their nodes take that meet; return whether there were not too many groups."""
         for _, step in every:
             step.found, step.segment_ends = {}, {}
+        met = []
         for group in groups:
-            nodes = [divmod(one, self.size) for one in group]
             begun, slots = [], []
-            for place, node in nodes:
+            for place, node in (divmod(one, self.size) for one in group):
                 number, step = every[place]
                 begun.append(step.begin + step.times.starts.item(node))
                 slots.append(self.activities[number] + step.times.job.compiled.graph.slot[node])
-            played = self.meetings.group(slots, np.array(begun), stop)
-            if played is None:
-                return False
-            for (place, node), (seconds, ends) in zip(nodes, played, strict=True):
+            met.append(meeting(slots, np.array(begun), stop))
+        played = self.meetings.each(met)
+        if played is None:
+            return False
+        for group, tasks in zip(groups, played, strict=True):
+            for one, (seconds, ends) in zip(group, tasks, strict=True):
+                place, node = divmod(one, self.size)
                 every[place][1].found[node] = seconds
                 if ends is not None:
                     every[place][1].segment_ends[node] = ends
