@@ -10,7 +10,6 @@ moves while the other computes. So Megatron's overlap_moe_expert_parallel_comm, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, zip_longest
 from typing import NamedTuple
 
 from clustersim.schedules.action import Action, Schedule
@@ -40,29 +39,32 @@ def turns(row: Sequence[Action], pairing: Pairing) -> list[Turn]:
     """Return what a rank does, in order."""
     if not pairing:
         return [((action.letter, action.stage), action) for action in row]
-    found = list[Turn]()
+    found, orders = list[Turn](), dict[tuple[int, int], list[tuple[StepKey, int]]]()
     for unit in together(row, True):
-        if len(unit) == 2:
-            found += _side_by_side(*unit, pairing)
-        else:
+        if len(unit) == 1:
             found.append(((unit[0].letter, unit[0].stage), unit[0]))
+            continue
+        stages = unit[0].stage, unit[1].stage
+        if stages not in orders:
+            orders[stages] = list(_side_by_side(*stages, pairing))
+        found += [(key, unit[which]) for key, which in orders[stages]]
     return found
 
 
-def _side_by_side(backward: Action, forward: Action, pairing: Pairing) -> Iterator[Turn]:
-    """Yield the parts of two passes, the backward one's first."""
-    one, other = (pairing.exchanges.get((action.letter, action.stage), 0) for action in (backward, forward))
-    both = (backward, one, other), (forward, other, one)
-    if pairing.paired:
-        yield from (_part(*own, -1) for own in both)
-    pairs = zip_longest(*([_part(*own, i) for i in range(own[1] + 1)] for own in both))
-    yield from (turn for turn in chain.from_iterable(pairs) if turn is not None)
-    if pairing.paired:
-        yield from (_part(*own, own[1] + 1) for own in both)
+def _side_by_side(backward: int, forward: int, pairing: Pairing) -> Iterator[tuple[StepKey, int]]:
+    """Yield the parts of a backward pass (0) and a forward pass (1) of two stages, the backward one's first."""
+    passes = ("B", backward), ("F", forward)
+    exchanges = [pairing.exchanges.get(one, 0) for one in passes]
 
+    def part(which: int, number: int) -> tuple[StepKey, int]:
+        return (*passes[which], number, exchanges[1 - which]), which
 
-def _part(action: Action, exchanges: int, beside: int, which: int) -> Turn:
-    return (action.letter, action.stage, which, beside), action
+    if pairing.paired:
+        yield from (part(which, -1) for which in (0, 1))
+    for number in range(max(exchanges) + 1):
+        yield from (part(which, number) for which in (0, 1) if number <= exchanges[which])
+    if pairing.paired:
+        yield from (part(which, exchanges[which] + 1) for which in (0, 1))
 
 
 def launched_between(key: tuple[str, int, int, int]) -> int:
