@@ -102,6 +102,28 @@ function bestTable() {
   );
 }
 
+// The answer first: the fastest point of all, and what the slowest is beside it.
+function bestOfAll() {
+  const some = [...ok.keys()].filter((i) => ok[i]);
+  if (!some.length) return el("p", { class: "lead" }, "No point has a result: each is refused below, with its reason.");
+  const speed = columns.tokens_per_s;
+  if (!speed) return null;
+  const best = some.reduce((a, b) => (speed.values[b] > speed.values[a] ? b : a));
+  const value = (name) => (columns[name] ? columns[name].words(columns[name].values[best]) : null);
+  const [step, memory] = [value("step_time_s"), value("peak_memory_bytes")];
+  const worst = some.reduce((least, i) => Math.min(least, speed.values[i]), Infinity);
+  return el(
+    "p",
+    { class: "lead" },
+    "Fastest: ",
+    el("strong", {}, axesOfSweep.map((name) => `${title(name)} ${columns[name].words(columns[name].values[best])}`).join(", ")),
+    ` with ${value("tokens_per_s")} tokens/s`,
+    step && `, a step of ${step}`,
+    memory && `, ${memory} on its fullest GPU`,
+    `; the slowest has ${percent(worst / speed.values[best], 0)} of that.`,
+  );
+}
+
 function sweepHead() {
   const fixed = ["gpu", "gpus"]
     .filter((name) => DATA.same[name] !== undefined)
@@ -122,6 +144,7 @@ function sweepHead() {
       ),
       themeButton(),
     ),
+    bestOfAll(),
     filterBar(),
   ];
 }

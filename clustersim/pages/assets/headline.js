@@ -98,7 +98,7 @@ function interval(s) {
       svg("path", { d: `M${x(step)} 2l5 6-5 6-5-6z`, fill: "var(--accent)", stroke: "var(--paper)" }),
     ),
     el("p", {}, `80 of 100 such steps: ${seconds(low)} to ${seconds(high)}`),
-    el("p", { class: "dim small" }, named(s.step_time_interval, 400)),
+    el("p", { class: "dim small" }, named(s.step_time_interval.split("; ")[0], 400)),
   ];
 }
 

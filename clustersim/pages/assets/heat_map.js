@@ -4,7 +4,7 @@ function heatMap() {
   const some = axesOfSweep.filter((name) => columns[name].distinct.length <= 40);
   if (some.length < 1) return null;
   const axis = { x: some[1] || some[0], y: some[0], of: measures.includes("tokens_per_s") ? "tokens_per_s" : measures[0] };
-  const body = el("div", { class: "wide", id: "heat" });
+  const body = el("div", { id: "heat" });
 
   function cells(a, b, measure) {
     const found = new Map();
@@ -100,7 +100,7 @@ function heatMap() {
       selector("heat-y", "down", some, axis.y, turn("y")),
       selector("heat-x", "across", some, axis.x, turn("x")),
     ),
-    body,
+    scrolled("Heat map", body),
     el(
       "p",
       { class: "small dim" },

@@ -17,7 +17,8 @@ function parallel() {
   const note = el("p", { class: "small dim", role: "status" });
   const every = document.createElement("canvas"); // all lines, which a choice leaves as they are
   let wide = 0;
-  const at = (k) => 60 + (k * (wide - 120)) / Math.max(1, names.length - 1);
+  const apart = () => (wide - 120) / Math.max(1, names.length - 1);
+  const at = (k) => 60 + k * apart();
   const [top, bottom] = [44, PARALLEL_HIGH - 22];
   const scales = names.map((name) => axisScale(columns[name]));
   const places = names.map((name, k) => placesOf(columns[name], scales[k])); // of every point, whatever is shown
@@ -86,7 +87,8 @@ function parallel() {
   }
   function placesOf(column, place) {
     const step = column.discrete ? 1 : BIN;
-    return Int16Array.from(column.values, (value) => (Number.isNaN(value) ? -1 : Math.round(place(value) / step) * step));
+    const rounded = (y) => Math.min(bottom, top + Math.round((y - top) / step) * step);
+    return Int16Array.from(column.values, (value) => (Number.isNaN(value) ? -1 : rounded(place(value))));
   }
   function paintChosen(pen) {
     pen.strokeStyle = styled("--ink");
@@ -111,18 +113,20 @@ function parallel() {
       pen.fillRect(x - 4, y0, 8, Math.max(4, y1 - y0));
     }
     pen.textAlign = "center";
-    label(pen, title(name), x, k % 2 && names.length > 6 ? 28 : 12, 600);
+    label(pen, title(name), x, k % 2 ? 28 : 12, 600, 2 * apart());
     const values = column.discrete ? column.distinct : scales[k].ticks(5);
     const step = Math.ceil(values.length / 12);
-    values.forEach((value, i) => i % step === 0 && label(pen, column.words(value), x, scales[k](value), 400));
+    values.forEach((value, i) => i % step === 0 && label(pen, column.tick(value), x, scales[k](value), 400, apart()));
   }
   function rangePixels(column, k, [low, high]) {
     const inside = column.discrete ? column.distinct.filter((value) => value >= low && value <= high) : [low, high];
     const ys = inside.map((value) => scales[k](value));
     return [Math.min(...ys) - 5, Math.max(...ys) + 5];
   }
-  function label(pen, words, x, y, weight) {
+  function label(pen, whole, x, y, weight, room) {
     pen.font = `${weight} 12px system-ui, sans-serif`;
+    let words = whole;
+    while (words.length > 2 && pen.measureText(words).width > room - 8) words = `${words.slice(0, -2)}…`;
     const half = pen.measureText(words).width / 2;
     const middle = Math.max(half + 3, Math.min(wide - half - 3, x));
     pen.fillStyle = styled("--paper");
@@ -166,5 +170,5 @@ function parallel() {
   }
   views.push(draw);
   redraws.push(() => draw());
-  return section("parallel", "Parallel coordinates", el("div", { class: "wide" }, canvas), note);
+  return section("parallel", "Parallel coordinates", scrolled("Parallel coordinates", el("div", {}, canvas)), note);
 }

@@ -37,7 +37,7 @@ function pointDetail() {
     );
   }
   views.push(draw);
-  return section("chosen", "The point", body);
+  return section("chosen", "The chosen point", body);
 }
 
 function partsOfStep(i) {

@@ -18,8 +18,9 @@ const TITLES = {
   mfu: "MFU",
   peak_memory_bytes: "memory of the fullest GPU",
   model_tflops_per_gpu: "TFLOP/s a GPU",
-  usd_per_1t_tokens: "USD for 10^12 tokens",
-  kwh_per_1t_tokens: "kWh for 10^12 tokens",
+  usd_per_1t_tokens: "USD per 1T tokens",
+  kwh_per_1t_tokens: "kWh per 1T tokens",
+  co2_kg_per_1t_tokens: "kg CO2e per 1T tokens",
   bubble_s: "bubble",
   ranks: "GPUs used",
   gpus: "GPUs",
@@ -58,6 +59,9 @@ class Column {
     if (this.texts) return named(this.texts[value], 60);
     const unit = UNITS.find(([pattern]) => pattern.test(this.name) && !this.axis);
     return unit ? unit[1](value) : figure(value);
+  }
+  tick(value) {
+    return this.texts ? this.words(value) : trimmed(this.words(value));
   }
 }
 

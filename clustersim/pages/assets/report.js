@@ -20,6 +20,8 @@ function assumed() {
           ),
         ]
       : null,
+    el("h3", {}, "Interval of the step time"),
+    el("p", {}, named(s.step_time_interval, 600)),
     el("h3", {}, "Clocks"),
     el("p", {}, named(s.predictor.clocks, 600)),
     el("h3", {}, "FLOP"),

@@ -21,7 +21,7 @@ function scatter() {
 
   function draw() {
     const { pen, wide } = fitted(canvas, SCATTER_HIGH);
-    const box = { left: 92, right: wide - GUTTER - 14, top: 14, bottom: SCATTER_HIGH - 46 };
+    const box = { left: 92, right: wide - GUTTER - 14, top: 28, bottom: SCATTER_HIGH - 46 };
     const [a, b] = [columns[axis.x], columns[axis.y]];
     const x = rangeOf(a, box.left, box.right);
     const y = rangeOf(b, box.bottom, box.top);
@@ -51,15 +51,18 @@ function scatter() {
     pen.textAlign = "center";
     for (const value of x.ticks(Math.max(4, Math.floor((box.right - box.left) / 90)))) {
       line(pen, x(value), box.top, x(value), box.bottom);
-      pen.fillText(a.words(value), x(value), box.bottom + 13);
+      pen.fillText(a.tick(value), x(value), box.bottom + 13);
     }
     pen.textAlign = "right";
     for (const value of y.ticks(7)) {
       line(pen, box.left, y(value), box.right, y(value));
-      pen.fillText(b.words(value), box.left - 6, y(value));
+      pen.fillText(b.tick(value), box.left - 6, y(value));
     }
     pen.textAlign = "center";
     pen.fillText(title(a.name), (box.left + box.right) / 2, box.bottom + 33);
+    pen.textAlign = "left";
+    pen.fillText(title(b.name), 8, 13);
+    pen.textAlign = "center";
     pen.strokeStyle = styled("--dim");
     line(pen, box.right + 12, box.top, box.right + 12, box.bottom);
     pen.fillStyle = styled("--dim");
@@ -92,7 +95,10 @@ function scatter() {
     pen.strokeStyle = styled("--ink");
     pen.lineWidth = 1.8;
     pen.beginPath();
-    for (const i of front) pen.lineTo(x(a.values[i]), y(b.values[i]));
+    front.forEach((i, k) => {
+      if (k) pen.lineTo(x(a.values[i]), y(b.values[front[k - 1]])); // what lies beyond the corner is beaten
+      pen.lineTo(x(a.values[i]), y(b.values[i]));
+    });
     pen.stroke();
     for (const i of front) ring(pen, x(a.values[i]), y(b.values[i]), 4);
   }

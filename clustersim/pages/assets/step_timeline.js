@@ -54,7 +54,7 @@ function spanWords(v, span, row, time) {
 function spanName(span) {
   if (span.stream === "wait") return WAIT_WORDS[span.kind] || `waits for ${named(span.kind)}`;
   if (span.stream !== "compute")
-    return STREAM_WORDS[span.stream] || `${named(span.stream)} ${named(span.kind).replace("_", " ")}`;
+    return STREAM_WORDS[span.stream] || `${named(span.stream)} ${named(span.kind).replaceAll("_", " ")}`;
   return `${PASS_WORDS[span.kind] || named(span.kind)}${span.stage >= 0 ? ` of stage ${span.stage}` : ""}`;
 }
 function insideWords(parts) {

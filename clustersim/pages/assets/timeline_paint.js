@@ -117,6 +117,7 @@ function paintSpan(v, span, from, to, y) {
   pen.fillStyle = wide > 5 ? tile(pen, kind) : plainly(kind);
   pen.fillRect(from, top, wide, high);
   if (computes) paintInside(v, span, from, to, top, high);
+  else if (wide > 24) paintLabel(v, laneLabels(span), from, to, top + high - 2.5);
   if (wide > 3) {
     pen.strokeStyle = styled(computes ? "--paper" : "--dim");
     pen.lineWidth = computes ? 1 : 0.5;
@@ -131,6 +132,12 @@ function paintSpan(v, span, from, to, y) {
     pen.lineWidth = 2.5;
     pen.strokeRect(from, top, wide, high);
   }
+}
+
+function laneLabels(span) {
+  // a collective and whose it is, as much of it as has room
+  const what = span.kind.replaceAll("_", " ");
+  return [`${span.stream} ${what}`, what, span.stream].map((words) => named(words, 60));
 }
 
 function paintInside(v, span, from, to, y, high) {

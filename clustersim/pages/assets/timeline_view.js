@@ -1,8 +1,8 @@
 // What of the timeline is seen: from when to when, which rows, folded or not.
 
-const ROW = 40; // pixels of a row, with its passes above and its links' lane below
+const ROW = 46; // pixels of a row, with its passes above and its links' lane below
 const PASS = 21;
-const LANE = 6;
+const LANE = 13;
 const AXIS = DATA.timeline.fold ? 52 : 30;
 const MOST_HIGH = 710; // on a screen, where it scrolls; on paper it is a page or two
 const MOST_PRINTED = 2000;

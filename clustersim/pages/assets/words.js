@@ -29,12 +29,9 @@ function seconds(value) {
   }
   return `${fixed(value / 1e-9)} ns`;
 }
-function briefly(value) {
-  // for ticks: no zeros behind
-  return seconds(value)
-    .replace(/(\.\d*?)0+(?= )/, "$1")
-    .replace(/\.(?= )/, "");
-}
+// For ticks: no zeros behind.
+const trimmed = (words) => words.replace(/(\.\d*?)0+(?= |$)/, "$1").replace(/\.(?= |$)/, "");
+const briefly = (value) => trimmed(seconds(value));
 function fixed(value) {
   // four figures, zeros too, so that what stands in one column can be compared
   const size = Math.abs(value);
