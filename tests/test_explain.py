@@ -185,6 +185,17 @@ def test_a_bottleneck_that_nccl_reads_its_rates_from_is_the_what_if_of_faster_on
         assert one.step_time == steps[one.what_if]
 
 
+def test_a_link_that_the_rates_of_nccl_follow_is_the_bottleneck_though_it_is_never_full():
+    """NCCL's own rate holds tensor-parallel traffic below what NVLinks would carry, and rises with them."""
+    found = explain(RunInputs(find("topologies", "superpod_h100_128"), find("workloads", "llama3_70b"), {}))
+    faster = next(one for one in found.outcomes if one.name == "NVLink × 2")
+    first = found.bottlenecks[0]
+    assert first.share["link"] == "nvlink-up[0]"
+    assert (first.what_if, first.step_time) == ("NVLink × 2", faster.step_time)
+    assert first.share["links"] == 2 * 1024
+    assert [one.step_time for one in found.bottlenecks] == sorted(one.step_time for one in found.bottlenecks)
+
+
 def test_less_from_all_overlaps_than_from_one_is_said():
     asked = RunInputs(find("topologies", "fattree_3840"), find("workloads", "gpt3"))
     found = {one.name: one for one in explain(asked).outcomes}

@@ -71,6 +71,21 @@ def test_it_opens_quietly_fits_and_can_be_read(chromium, explorer, width, scheme
             assert words in text
 
 
+def test_the_fastest_point_is_said_first(chromium, explorer):
+    with opened(chromium, explorer) as found:
+        lead = found.page.inner_text(".lead")
+        assert lead.startswith("Fastest: tp 4, pp 2 with 1,000,000 tokens/s, a step of 1.000 s, 60.00 GiB")
+        assert lead.endswith("the slowest has 25 % of that.")
+        assert found.page.locator(".lead").bounding_box()["y"] < 200
+
+
+def test_axes_that_are_wider_than_the_window_say_so(chromium, explorer):
+    hint = "#parallel .hint"
+    for width, seen in ((380, True), (1400, False)):
+        with opened(chromium, explorer, width) as found:
+            assert found.page.locator(hint).is_visible() == seen, width
+
+
 def test_a_point_shows_its_parts_and_its_command(chromium, explorer):
     with opened(chromium, explorer) as found:
         page = found.page

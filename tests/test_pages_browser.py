@@ -135,7 +135,7 @@ def test_the_timeline_zooms_from_the_step_to_a_kernel(chromium, report):
         assert kernels != before
         assert "inside: products" in page.inner_text("#picked")
         box = page.locator("#stage canvas").bounding_box()
-        page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + box["height"] - 26)
+        page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + box["height"] - 32)
         assert "×" in page.inner_text("#tip") and "bf16" in page.inner_text("#tip")  # a kernel and its shape
         page.get_by_role("button", name="Whole step").click()
         page.mouse.move(5, 5)

@@ -24,7 +24,7 @@ from clustersim.explain.inputs import RunInputs
 from clustersim.explain.what_ifs import ALL_OVERLAP, NIC, NVLINK, OVERLAP, WhatIf, what_ifs
 from clustersim.parallel.job import Job
 from clustersim.preparation import rows
-from clustersim.report.path_shares import cable, sound_rates
+from clustersim.report.path_shares import cable, sound_links, sound_rates
 from clustersim.simulation import Progress, Simulator, StepResult, silent
 from clustersim.topology.build import build
 from clustersim.topology.model import Topology
@@ -32,7 +32,7 @@ from clustersim.topology.model import Topology
 ENOUGH = 1e6
 """How many times its rate a link gets that is never to be short."""
 BOTTLENECKS = 3
-"""Links whose limit is lifted at most, those that limit the critical path longest."""
+"""Links that are named at most; their limits are lifted of those that limit the critical path longest."""
 FASTER = {"nic": NIC, "nvlink": NVLINK}
 """The what-if of faster links, by tier, of those that NCCL reads its own rates from."""
 _SOUND = 1 - 1e-9
@@ -121,7 +121,7 @@ def explain(asked: RunInputs, progress: Progress = silent, known: StepResult | N
     links = list(_bottlenecks(asked, result, simulator, found, progress))
     return Explanation(
         result.summary,
-        tuple(sorted(links, key=lambda one: one.step_time)),
+        tuple(sorted(links, key=lambda one: one.step_time)[:BOTTLENECKS]),
         tuple(sorted(found, key=lambda one: (one.step_time is None, one.step_time or 0.0))),
     )
 
@@ -205,11 +205,19 @@ def _bottlenecks(
 ) -> Iterator[Bottleneck]:
     """Yield the step without the limit of each of the links that limit it longest.
 
-    Of a tier that NCCL reads its rates from, that is the what-if of faster ones, as links alone would change nothing.
+    Of a tier that NCCL reads its rates from, that is the what-if of faster ones, as links alone would change nothing; such a
+    tier is one of them even where NCCL's own rate, not the links, is what transfers wait for.
     """
     faster = {one.name: one.step_time for one in played if one.step_time is not None}
-    shares = [one for one in result.summary["critical_path"]["by_link"] if one["link"]]
-    for share in shares[:BOTTLENECKS]:
+    shares = [one for one in result.summary["critical_path"]["by_link"] if one["link"]][:BOTTLENECKS]
+    known = {cable(name) for share in shares if not share["slow"] for name in share["tiers"]}
+    for (
+        tier,
+        name,
+    ) in FASTER.items():  # a rate that NCCL takes from a link holds transfers below what that link would carry
+        if tier not in known and faster.get(name, result.record.end) < _SOUND * result.record.end:
+            shares += filter(None, [sound_links(result.topology, tier)])
+    for share in shares:
         tiers = {} if share["slow"] else {cable(name) for name in share["tiers"]}
         name = next((name for tier, name in FASTER.items() if tier in tiers and name in faster), "")
         if name:

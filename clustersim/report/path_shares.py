@@ -156,6 +156,17 @@ def cable(link: str) -> str:
     return link.replace("-up", "").replace("-down", "")
 
 
+def sound_links(topology: Topology, kind: str) -> dict[str, Any] | None:
+    """Return the row of all sound links of a kind, such as `nvlink`, that set the rate of nothing; None where there are none."""
+    own = [
+        tier.first + np.flatnonzero(topology.capacity[tier.first :][: tier.links] >= _SLOW * rate)
+        for tier, rate in zip(topology.tiers, sound_rates(topology).tolist(), strict=True)
+        if cable(tier.name) == kind
+    ]
+    links = np.concatenate(own).tolist() if own else []
+    return _link(links, 0.0, topology) if links else None
+
+
 def sound_rates(topology: Topology) -> Floats:
     """Return the bytes/s of a sound link of each tier: the fastest's, or where types of nodes are mixed the slowest type's."""
 

@@ -53,7 +53,8 @@ function bottleneck(s) {
     "p",
     {},
     el("strong", {}, "Bottleneck link: ", linkWords(first)),
-    ` sets the rate of ${percent(first.path_s / s.step_time_s)} of the critical path; ${how} the step takes ${seconds(first.step_time_s)} (${gain(first)})`,
+    first.path_s ? ` sets the rate of ${percent(first.path_s / s.step_time_s)} of the critical path; ` : ": ",
+    `${how} the step takes ${seconds(first.step_time_s)} (${gain(first)})`,
     others.map((one) => `; ${linkWords(one)}: ${gain(one)}`),
     ".",
   );
