@@ -330,6 +330,12 @@ def test_all_microbatches_of_a_template_follow_each_other():
     assert ends(slower, two) == 4 * 2.0 + 20.0 + 1.0 + 3.0 + 0.5
 
 
+def test_what_is_launched_and_waited_for_at_once_needs_no_node_to_wait():
+    sent = task("send", 1.0, stream="p2p", gives=Message(("p2p", 0), 0))
+    graph = build([program((task("F", 1.0), sent, task("", 0.0, Launched("p2p"))), (task("F", 1.0),))], {})
+    assert len(graph) == 1 + 3
+
+
 def test_a_message_is_waited_for_and_ranks_of_a_group_start_together():
     message = Message(("pp", 0), 1)
     one = program((task("F", 2.0), task("send", 5.0, stream="pp", gives=message)))

@@ -201,16 +201,20 @@ class _Instances:
         (_, _, arrived, task, _, count), of_pass = self.arrivals
         arrived = self.nodes(arrived[rows], of_pass[rows])
         columns[2, node] = self.shared_slots(task[rows], start)
-        made, next_node = [], columns.shape[1]
-        for one, begin, end in zip(node.tolist(), start[:-1].tolist(), start[1:].tolist(), strict=True):
-            first, *others, last = arrived[begin:end].tolist()
-            number = int(count[rows[begin]])
-            for other in others:
-                if first != other:
-                    made.append((first, other, JOIN, *columns[3:6, one].tolist(), number))
-                    first, number, next_node = next_node, number + 1, next_node + 1
-            columns[:2, one] = first, last
-        return np.array(made, np.int64).reshape(-1, 7).T
+        first, length = start[:-1], np.diff(start)
+        of, place = np.repeat(np.arange(len(node)), length), np.arange(len(rows)) - np.repeat(first, length)
+        known = np.append(
+            0, np.cumsum(arrived != arrived[first][of])
+        )  # the last one is a predecessor of the task itself
+        made = np.flatnonzero((known[1:] > known[first][of]) & (place < length[of] - 1))
+        of = of[made]
+        turn = np.arange(len(made)) - np.searchsorted(of, of)
+        number = columns.shape[1] + np.arange(len(made))
+        columns[:2, node] = arrived[first], arrived[start[1:] - 1]
+        columns[0, node[of]] = number  # the last of them stays
+        a = np.where(turn == 0, arrived[first[of]], number - 1)
+        slot = np.full(len(made), JOIN)
+        return np.concatenate([[a, arrived[made], slot], columns[3:6, node[of]], [count[rows[first[of]]] + turn]])
 
     def shared_slots(self, task: Ints, start: Ints) -> list[int]:
         """Return the slots of tasks that ranks start together, those of task i being start[i] to start[i + 1] of `task`."""

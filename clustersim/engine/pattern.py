@@ -118,6 +118,8 @@ class Pattern:
         self.sent: list[Sending] = []
         self.own: dict[str, list[int]] = {}
         """What the pass itself launches, by stream."""
+        self.begun: dict[int, int] = {}
+        """By task that the pass launches, the end of the compute stream then."""
         self.calls: dict[int, int] = {}
         self.alone: list[int] = []
         """The tasks that the rank starts alone: each has a slot."""
@@ -168,6 +170,7 @@ class Pattern:
         node, _ = self.started(task, self.now, before)
         self.occurrences.append(PatternOccurrence(node, self.now, self.task))
         own.append(node)
+        self.begun[node] = self.now
         if task.gives is not None:
             self.sent.append(Sending(self.messages[task.gives], node, self.now))
 
@@ -203,6 +206,8 @@ class Pattern:
             kind = kinds.setdefault(handle.kind, len(kinds))
             self.waits.append(PatternWait(kind, self.now, awaited, message))
             other = awaited
+            if self.begun.get(awaited) == self.now:  # so it is over later than that, and no node joins them
+                self.now = awaited
         return self.now, other
 
     def so_far(self, handle: Launched) -> int | None:
