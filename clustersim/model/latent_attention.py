@@ -60,13 +60,14 @@ def down(shard: ShardedModel, name: str, outputs: int) -> Operator:
 
 
 def keys(shard: ShardedModel, latent: LatentAttention) -> Operator:
-    """Return the keys of all heads out of each one's own part and the rotary part that they share.
+    """Return keys and values of all heads: each one's own parts, and the rotary part of the keys that they share.
 
-    With sequence parallelism the rotary part is gathered; its gradient is added up over heads and tokens of the others.
+    One kernel parts them and writes both anew (Megatron's core/fusions/fused_mla_yarn_rope_apply.py, rotary_fwd_kv_kernel). With
+    sequence parallelism the rotary part is gathered; its gradient is added up over heads and tokens of the others.
     """
     rope, z = latent.qk_pos_emb_head_dim, shard.size
-    dim = latent.qk_head_dim + rope
-    shape, traffic = (shard.tokens, shard.heads * dim), 2 * z
+    own = latent.qk_head_dim + latent.v_head_dim
+    shape, traffic = (shard.tokens, shard.heads * (own + rope)), z * (1 + own / (own + rope))
     sp = shard.sequence_parallel
     gather = shard.exchange("all_gather", shard.tokens, rope) if sp else ()
     reduce = shard.exchange("reduce_scatter" if sp else "all_reduce", shard.tokens, rope)
