@@ -16,8 +16,8 @@ import test_output
 from clustersim.cli import answer
 from clustersim.config.yaml import parse
 from clustersim.parallel.load import build as build_workload
-from clustersim.report import timeline_text
-from clustersim.report.terminal import PLAIN, WIDTH, Look, counted, lines
+from clustersim.report import terminal, timeline_text
+from clustersim.report.terminal import PLAIN, WIDTH, Look, counted, lines, table
 from clustersim.simulation import run
 from clustersim.simulation import simulate as forecast
 from clustersim.topology.build import build as build_topology
@@ -191,6 +191,35 @@ def test_the_three_numbers_are_bold_on_a_terminal_and_plain_in_a_pipe(tmp_path):
     assert on_a_terminal(command, tmp_path).count(b"\x1b[1m") == 3
     plain = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True).stdout
     assert b"\x1b" not in plain
+
+
+CELLS = [["", "tokens/s", "step", "memory"], ["1.", "932,709", "4.497 s", "73.29 GiB"], ["12.", "1", "5 s", "! 9 GiB"]]
+
+
+def test_a_table_stays_whole_where_it_has_room_and_in_a_pipe(monkeypatch):
+    whole = [
+        "     tokens/s     step     memory",
+        " 1.   932,709  4.497 s  73.29 GiB",
+        "12.         1      5 s    ! 9 GiB",
+    ]
+    assert table(CELLS) == whole
+    monkeypatch.setattr(terminal.sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(len(whole[1])))
+    assert table(CELLS) == whole
+
+
+@pytest.mark.parametrize("room", [*range(16, 33), 4])
+def test_columns_without_room_stand_below_and_none_is_lost(monkeypatch, room):
+    monkeypatch.setattr(terminal.sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(room))
+    folded = table(CELLS)
+    each = len(folded) // len(CELLS)
+    assert each > 1
+    for row, cells in enumerate(CELLS):
+        own = folded[row * each :][:each]
+        assert " ".join(own).split() == " ".join(cells).split()
+        assert all(line.startswith("     ") for line in own[1:])
+    assert room < 16 or max(map(len, folded)) <= room
 
 
 def test_lines_are_folded_at_the_width_of_a_narrow_terminal(tmp_path):

@@ -174,6 +174,8 @@ def _batches(found: Answer) -> list[str]:
 
 
 def _table(found: Answer) -> list[str]:
+    from clustersim.report.terminal import table
+
     head = [
         "",
         "GPU",
@@ -192,10 +194,7 @@ def _table(found: Answer) -> list[str]:
         "t CO2e",
     ]
     rows = [_cells(place, one) for place, (_, one) in enumerate(found.plans, 1)]
-    cells = [head, *rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ["  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells]
-    return [*lines, *([DOUBTFUL] if any(doubtful(one.row) for _, one in found.plans) else [])]
+    return [*table([head, *rows]), *([DOUBTFUL] if any(doubtful(one.row) for _, one in found.plans) else [])]
 
 
 def _cells(place: int, one: TrainingPlan) -> list[str]:

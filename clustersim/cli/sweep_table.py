@@ -127,6 +127,7 @@ class Shown:
 def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool) -> list[str]:
     """Return rows as a table with a column for each key that varies in a space; priced: with what 10^12 tokens cost."""
     from clustersim.config.overrides import of_topology
+    from clustersim.report.terminal import table
     from clustersim.sweeps.evaluate import COLUMNS
     from clustersim.sweeps.space import varied
 
@@ -139,9 +140,7 @@ def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool) -> li
     head = ["", "tokens/s", "step", gpus, *(dashed.get(n, n) for n in names), "MFU", "bubble", "memory"]
     head += ["USD/1T tokens"] if priced else []
     cells = [head, *(_cells(place, row, names, priced, len(owned) > 1) for place, row in enumerate(rows, 1))]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ["  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells]
-    return [*lines, *([DOUBTFUL] if any(map(doubtful, rows)) else []), ""]
+    return [*table(cells), *([DOUBTFUL] if any(map(doubtful, rows)) else []), ""]
 
 
 def run_lines(topology: Path, workload: Path, by_set: frozenset[str]) -> Callable[[Mapping[str, object]], list[str]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Any, NamedTuple
@@ -182,6 +184,31 @@ def columns() -> int:
 def folded(sentence: str, indent: str = "", under: str = "  ") -> list[str]:
     """Return a sentence in lines of at most `columns()`, those after the first indented by `under` more."""
     return wrap(sentence, columns(), initial_indent=indent, subsequent_indent=indent + under, break_on_hyphens=False)
+
+
+def table(cells: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows of cells as lines, each column as wide as its widest cell.
+
+    In a narrower terminal a row takes several lines: the columns that have no room stand below, all but the first column's width
+    to the right.
+    """
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    room = get_terminal_size().columns if sys.stdout.isatty() else math.inf
+    under = " " * (widths[0] + 2)
+    parts, used = [0], -2
+    for place, width in enumerate(widths):
+        used += 2 + width
+        if used > room and place > max(parts[-1], 1):
+            parts.append(place)
+            used = len(under) + width
+    cuts = list(pairwise([*parts, len(widths)]))
+    return [
+        (
+            under * (first > 0) + "  ".join(c.rjust(w) for c, w in zip(row[first:end], widths[first:end], strict=True))
+        ).rstrip()
+        for row in cells
+        for first, end in cuts
+    ]
 
 
 def _between(summary: dict[str, Any]) -> str:
