@@ -91,23 +91,20 @@ class StepGraph:
     def __len__(self) -> int:
         return len(self.arrays[0])
 
-    @cached_property
-    def a(self) -> list[int]:
+    @property
+    def a(self) -> memoryview[int]:
         """The first predecessor of each node, for who goes from node to node."""
-        found: list[int] = self.arrays[0].tolist()
-        return found
+        return self.arrays[0].data
 
-    @cached_property
-    def b(self) -> list[int]:
+    @property
+    def b(self) -> memoryview[int]:
         """The second one."""
-        found: list[int] = self.arrays[1].tolist()
-        return found
+        return self.arrays[1].data
 
-    @cached_property
-    def slot(self) -> list[int]:
+    @property
+    def slot(self) -> memoryview[int]:
         """The slot of each node, JOIN where it has none."""
-        found: list[int] = self.arrays[2].tolist()
-        return found
+        return self.arrays[2].data
 
     def starts(self, ends: Floats) -> Floats:
         """Return when nodes begin, given when they end."""
@@ -136,14 +133,14 @@ class StepGraph:
         return order, np.searchsorted(self.occurrences.node[order], np.arange(len(self) + 1))
 
     @cached_property
-    def after(self) -> list[list[int]]:
+    def after(self) -> list[tuple[int, ...]]:
         """The successors of each node, twice where it is both of its predecessors."""
         before, count = np.concatenate(self.arrays[:2]), len(self)
         order = np.argsort(before, kind="stable")
         start = np.searchsorted(before[order], np.arange(count + 1)).tolist()
-        following = (order % count).tolist()
+        following = tuple((order % count).tolist())
         result = [following[begin:end] for begin, end in pairwise(start)]
-        result[0] = [node for node in result[0] if node]  # the begin of the step is its own predecessor
+        result[0] = tuple(node for node in result[0] if node)  # the begin of the step is its own predecessor
         return result
 
     def found(self, programs: Sequence[Program]) -> list[Task]:

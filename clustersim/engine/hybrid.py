@@ -63,6 +63,7 @@ class _Ahead:
     ) -> None:
         self.env = simpy.Environment()
         self.graph, self.activities, self.asked = graph, activities, holders.asked
+        self.a, self.b, self.slot = (row.tolist() for row in graph.arrays)
         self.seconds: list[float] = alone.seconds.tolist()
         self.holds = bytearray(len(self.seconds))
         for node in holders.node.tolist():
@@ -85,7 +86,7 @@ class _Ahead:
         """Go through all beginnings, and through SimPy's events between them."""
         begins, begin, queue = self.begins, self.begin, self.env._queue
         ends, seconds, take = self.ends, self.seconds, self.links.take
-        asked, slot = self.asked, self.graph.slot
+        asked, slot = self.asked, self.slot
         while begins or queue:
             if queue and (not begins or queue[0][:2] <= (begins[0][0], NORMAL)):
                 self.env.step()
@@ -114,9 +115,9 @@ class _Ahead:
 
     def wake(self, holder: Holder) -> None:
         """Let SimPy play a task from where it is by now."""
-        node, graph = holder.number, self.graph
-        started = max(self.ends[graph.a[node]], self.ends[graph.b[node]])
-        run = Running([], self.activities[graph.slot[node]], started, holder, self.done)
+        node = holder.number
+        started = max(self.ends[self.a[node]], self.ends[self.b[node]])
+        run = Running([], self.activities[self.slot[node]], started, holder, self.done)
         run.ends = self.segment_ends.get(node, [])
         self.transfers.wake(run)
 
@@ -130,14 +131,14 @@ class _Ahead:
     def ready(self, node: int) -> None:
         """Go on with a node whose predecessors are over."""
         if self.holds[node]:
-            self.begin[node] = time = max(self.ends[self.graph.a[node]], self.ends[self.graph.b[node]])
+            self.begin[node] = time = max(self.ends[self.a[node]], self.ends[self.b[node]])
             heappush(self.begins, (time, node))
         else:
             self.ended(node)
 
     def ended(self, node: int) -> None:
         """Find what follows from the end of a node, be it ahead of time."""
-        a, b, after = self.graph.a, self.graph.b, self.graph.after
+        a, b, after = self.a, self.b, self.graph.after
         ends, seconds, holds, missing, begin = self.ends, self.seconds, self.holds, self.missing, self.begin
         over = [node]
         for one in over:  # grows while it is read

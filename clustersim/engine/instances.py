@@ -172,9 +172,10 @@ class _Instances:
             raise self.stuck(*columns[3:5, left[0]].tolist())
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
-        a, b, slot, *told = columns.take(order, axis=1)  # which has rows of its own, and columns[:, order] has not
+        a, b = (place[row[order]] for row in columns[:2])
+        slot, *told = columns[2:].take(order, axis=1)  # which has rows of its own, and columns[2:, order] has not
         return StepGraph(
-            (place[a], place[b], slot),
+            (a, b, slot),
             tuple(self.numbered.slots),
             tuple(self.numbered.tasks),
             self.occurrences(place),

@@ -27,7 +27,7 @@ Engine = Literal["simpy", "auto", "static"]
 """Who plays a step: SimPy; the longest path where that is proved to be exact, with SimPy for tasks that slow each other; or the
 longest path alone."""
 NODES = 2_000_000
-"""Nodes of all graphs that are kept, of some hundred bytes each."""
+"""Nodes of all graphs that are kept; one takes 300 to 450 bytes, with all that is known of it."""
 TASKS = 10
 """So many times the memory of a node is that of a task with its activity."""
 

@@ -118,7 +118,8 @@ class _Repeated:
         self.tasks, self.activities = tasks, tasks.activities
         slowing = Slowing(graph, tasks)
         self.slowed = SlowedFabric(env, slowing) if slowing else None
-        own = {graph.slot[node] for node in self.slowed.nodes} if self.slowed else ()
+        self.slots: list[int] = graph.arrays[2].tolist()
+        own = {self.slots[node] for node in self.slowed.nodes} if self.slowed else ()
         self.alone = [
             None if len(one.asked.links) or slot in own else one.idle for slot, one in enumerate(self.activities)
         ]
@@ -142,7 +143,7 @@ class _Repeated:
         """End a node: those that waited for it alone begin, and end at once where they take no time."""
         step, now = self.step, self.env.now
         starts, ends, missing, after = step.starts, step.ends, step.missing, self.graph.after
-        slots, alone = self.graph.slot, self.alone
+        slots, alone = self.slots, self.alone
         queue, number, called = self.env._queue, self.env._eid, self.ended
         ended = [node]
         for one in ended:  # grows while it is read

@@ -104,7 +104,8 @@ def _node_by_node(graph: StepGraph, seconds: Floats, known: Floats) -> list[floa
     ends: list[float] = known.tolist()
     first = len(ends)
     append = ends.append
-    for a, b, took in zip(graph.a[first:], graph.b[first:], seconds[first:].tolist(), strict=True):
+    rows = (row[first:].tolist() for row in (*graph.arrays[:2], seconds))
+    for a, b, took in zip(*rows, strict=True):
         one, other = ends[a], ends[b]
         append((one if one > other else other) + took)
     return ends
