@@ -86,6 +86,16 @@ def test_axes_that_are_wider_than_the_window_say_so(chromium, explorer):
             assert found.page.locator(hint).is_visible() == seen, width
 
 
+def test_paper_cuts_no_picture_and_shows_no_button_to_copy(chromium, explorer):
+    """Pages of paper are narrower than the window that the pictures were drawn for."""
+    with opened(chromium, explorer) as found:
+        found.page.emulate_media(media="print")
+        wide = "[...document.querySelectorAll('canvas')].map((one) => getComputedStyle(one).maxWidth)"
+        assert set(found.page.evaluate(wide)) == {"100%"}
+        assert found.page.locator("#point > button").is_hidden()
+        assert found.page.locator("#heat button").first.is_visible()
+
+
 def test_a_point_shows_its_parts_and_its_command(chromium, explorer):
     with opened(chromium, explorer) as found:
         page = found.page
