@@ -16,6 +16,7 @@ import numpy as np
 from clustersim import plugins
 from clustersim.arrays import Ints, distinct
 from clustersim.collectives.plan import NCCL
+from clustersim.config.gpu import Gpu
 from clustersim.engine.compile import Work
 from clustersim.engine.launching import launching
 from clustersim.engine.memory import side_by_side
@@ -367,6 +368,19 @@ def check_names(job: Job) -> None:
     for key, room, name, attribute in (*wanted, ("predictor", base.ROOM, job.spec.predictor, "load")):
         with blaming(job, key, room, name):
             plugins.load(room, name, attribute)
+
+
+def check_precision(job: Job, cluster: Topology) -> None:
+    """Raise ConfigError for a data type that a GPU of the cluster has no products in: frameworks refuse it there."""
+    gpu = lacking(cluster, job.training.precision)
+    if gpu:
+        what = f"{gpu.name} multiplies no fp8, its datasheet has {', '.join(gpu.matrix)}"
+        raise job.error("training.precision", f"{what}; write bf16, or take a GPU that has it, such as h100 or mi300x")
+
+
+def lacking(cluster: Topology, precision: str) -> Gpu | None:
+    """Return a GPU of the cluster that has no products in a data type which no wider one stands for; None without any."""
+    return next((gpu for gpu, _ in cluster.counted() if precision == "fp8" and precision not in gpu.matrix), None)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from clustersim.garbage import uncollected
 from clustersim.memo import Memo
 from clustersim.parallel.job import Job
 from clustersim.parallel.nearby import Nearby, nearby
-from clustersim.preparation import Preparation, check_names, rows
+from clustersim.preparation import Preparation, check_names, check_precision, rows
 from clustersim.report.breakdown import breakdown
 from clustersim.report.critical_path import critical_path
 from clustersim.report.interval import step_kernels
@@ -252,6 +252,7 @@ class Simulator:
 
         def place() -> tuple[Job, Job]:
             check_names(job)
+            check_precision(job, self.cluster)
             return job, job.place(self.cluster.gpus, self.cluster.gpus_per_node)
 
         return self._placed.once(id(job), place)[1]

@@ -99,6 +99,27 @@ def test_a_full_file_system(tmp_path):
         subprocess.run(["umount", small], check=True)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
+@pytest.mark.parametrize("size", [64, 96])  # full in the log, and in what is written at the end
+def test_a_sweep_on_a_full_file_system_goes_on_when_there_is_room(tmp_path, size):
+    small = tmp_path / "small"
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", small]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        asked = [*SWEEP, "--global-batch", "64,128", "--workers", "1", "--out", "small/x"]
+        full = done(asked, tmp_path)
+        assert (full.returncode, full.stdout, full.stderr.count("\n")) == (1, "", 1)
+        assert "small/x: cannot be written (No space left on device); make room" in full.stderr
+        kept = len(log.read(small / "x")[1])
+        assert kept >= 20
+        subprocess.run(["mount", "-o", "remount,size=4m", small], check=True)
+        assert f", {kept} of them before" in done(asked, tmp_path).stdout
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
 @pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS)
 def test_a_pipe_whose_reader_has_gone_is_silent(tmp_path, arguments):
     read, write = os.pipe()

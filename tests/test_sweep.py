@@ -16,8 +16,9 @@ import polars as pl
 import pytest
 
 from clustersim.cli.main import main
-from clustersim.cli.sweep_table import point_table
+from clustersim.cli.sweep_table import Shown, point_table
 from clustersim.errors import ClustersimError, InputError, InterruptedSweepError
+from clustersim.pages.sweep import sweep_page
 from clustersim.parallel import options as workload_options
 from clustersim.simulation import simulate
 from clustersim.sweeps import evaluate, log, run, runner
@@ -200,9 +201,28 @@ def test_no_legal_point_is_said(place, monkeypatch, capsys):
     code, out, err = command(
         monkeypatch, capsys, "--pp", "16", "--tp", "1,2", "--workers", "1", "--predictor", "roofline"
     )
-    assert (code, err) == (0, "")
+    assert code == 2
+    assert err.startswith("clustersim: none of 2 points has a result: parallelism.pp: the cluster is too small")
     assert out.startswith("0 of 2 points were simulated")
     assert "the cluster is too small" in out
+    words = ("--pp", "16,32", "--workers", "1", "--predictor", "roofline")
+    assert command(monkeypatch, capsys, *words, "--json")[0] == 2
+    assert command(monkeypatch, capsys, *words, "--shard", "1/2")[0] == 0  # others of the array may have some
+    with pytest.raises(InputError, match=r"none of its 4 points has a result to draw: .* the cluster is too small"):
+        sweep_page(next(Path("results").glob("*roofline")))
+
+
+def test_a_best_point_that_may_not_fit_is_said_with_the_best_that_does(done):
+    rows = [{**row, "run": f"clustersim run a b --tp {place}"} for place, row in enumerate(ranked(done[0]))]
+    found = run.Sweep(rows, done[1], 0, 0, 0.0, SPACE)
+    shown = Shown(NODE, JOB, SweepSpace({}, {}), found)
+    assert "too close to tell" not in shown.text(20)
+    rows[0]["memory_verdict"] = rows[1]["memory_verdict"] = "close"
+    said = "whether it fits is too close to tell; the best that fits for certain, row 3:\n  clustersim run a b --tp 2\n"
+    assert said in shown.text(20)
+    for row in rows:
+        row["memory_verdict"] = "close"
+    assert "whether it fits is too close to tell, as for all others\n" in shown.text(20)
 
 
 def test_overrides_that_are_words_among_numbers(tmp_path):
@@ -293,6 +313,9 @@ def test_the_command_of_the_best_point_gives_its_numbers(place, monkeypatch, cap
             [("interleaved", 1), ("1f1b", 1)],
         ),  # the first says why not
         ({"vpp": [2], "schedule": ["1f1b"]}, [("1f1b", 2)]),
+        ({"schedule": ["1f1b", "dualpipev"]}, [("1f1b", 1), ("dualpipev", 2)]),
+        ({"schedule": ["dualpipev"]}, [("dualpipev", 2)]),
+        ({"vpp": [1, 4], "schedule": ["dualpipev", "interleaved"]}, [("dualpipev", 2), ("interleaved", 4)]),
     ],
 )
 def test_chunks_are_crossed_with_the_schedules_that_can_have_them(axes, pairs):

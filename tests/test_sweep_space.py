@@ -13,12 +13,14 @@ import pytest
 
 from clustersim.cli.main import main
 from clustersim.errors import InputError
+from clustersim.hardware import gpus
 from clustersim.parallel.job import divisors
 from clustersim.sweeps import evaluate, run
 from clustersim.sweeps.axes import space
 from clustersim.sweeps.legal import legal
 from clustersim.sweeps.space import SweepSpace, numbers
 from clustersim.sweeps.table import FRONT, front, ranked
+from clustersim.topology.override import nodes_by_gpu
 
 SPLIT = {key: f"parallelism.{key}" for key in ("tp", "pp", "ep", "vpp", "schedule", "zero", "dp")}
 AUTO = {
@@ -30,7 +32,12 @@ AUTO = {
     "micro_batch": "auto",
     "recompute": "auto",
 }
-KEYS = {**SPLIT, "micro_batch": "training.micro_batch", "recompute": "training.recompute"}
+KEYS = {
+    **SPLIT,
+    "micro_batch": "training.micro_batch",
+    "recompute": "training.recompute",
+    "precision": "training.precision",
+}
 
 
 def asked(options: dict[str, str], settings: dict[str, str] | None = None, file: Path | None = None) -> SweepSpace:
@@ -175,6 +182,7 @@ def test_a_file_of_axes_says_what_options_say(tmp_path):
             "micro_bach: 2\n",
             "axes.yaml:1:1: unknown key 'micro_bach'; did you mean 'micro_batch'? known: clocks, cluster, cp",
         ),
+        ("pp: 2\ntp: '1,x'\n", "axes.yaml:2:5: tp: 'x' is not a whole number of 1 or more; write a list like"),
         ("tp: [1, 2]\nparallelism: {tp: 4}\n", "axes.yaml:2:15: parallelism.tp is given twice, under two names; keep"),
         ("tp: []\n", "parallelism.tp: no value; write a list of at least one"),
         ("tp: [auto, 2]\n", "parallelism.tp: auto is all legal values already; give it alone"),
@@ -228,6 +236,46 @@ def test_a_space_that_cannot_be_is_one_sentence(options, settings, sentence):
     with pytest.raises(InputError) as error:
         legal(case("nvlink_h100_4", "gpt3_xl"), asked(options, settings))
     assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("tp: [1, 2]\nnodes: [1, -1]\n", "axes.yaml:2:8: cluster.nodes: -1 must be at least 1"),
+        ("tp: [1, 2]\nprecision: [bf16, fp9]\n", "axes.yaml:2:12: training.precision: fp9 is not known"),
+        ("tp: [1, 2]\nparallelism:\n  schedule: [1f1b, 2f2b]\n", "axes.yaml:3:13: parallelism.schedule: "),
+    ],
+)
+def test_a_value_of_a_file_of_axes_that_is_wrong_is_placed_there(tmp_path, monkeypatch, text, place):
+    monkeypatch.chdir(tmp_path)
+    Path("axes.yaml").write_text(text)
+    with pytest.raises(InputError) as error:
+        run.run("rail_optimized", "gpt3_xl", asked({}, {}, Path("axes.yaml")), 1, Path("x"))
+    assert str(error.value).startswith(place)
+
+
+def test_a_point_says_where_its_value_stands_in_a_file_of_axes(tmp_path, monkeypatch):
+    """In worker processes too, which load the inputs for themselves."""
+    monkeypatch.chdir(tmp_path)
+    Path("axes.yaml").write_text("tp: [1, 2]\npredictor: roofline\nnodes: 2\nnic: [400Gb/s, 800Gb/s]\n")
+    for workers in (1, 2):
+        rows = run.run("rail_optimized", "gpt3_xl", asked({}, {}, Path("axes.yaml")), workers, Path(f"x{workers}")).rows
+        wrong = [row["reason"] for row in rows if row["status"] == "illegal"]
+        assert [reason[:20] for reason in wrong] == ["axes.yaml:4:6: nics."] * 2
+
+
+def test_products_in_a_type_that_a_gpu_lacks_are_refused():
+    """NVIDIA's A100 datasheet has no fp8; Transformer Engine refuses it below compute capability 8.9."""
+    fixed = {"predictor": "roofline", "cluster.nodes": 1}
+    fixed_text = {key: str(value) for key, value in fixed.items()}
+    inputs = case("rail_optimized", "gpt3_xl")
+    for gpu in nodes_by_gpu():
+        row = evaluate.evaluate(inputs, {**fixed, "cluster.gpu": gpu, "training.precision": "fp8"})
+        lacks = gpus.load(gpu).architecture in ("volta", "ampere")
+        assert (row["status"] == "illegal") == lacks
+        legal_ = legal(inputs, asked({"precision": "auto"}, {**fixed_text, "cluster.gpu": gpu}))
+        assert ("fp8" in {point["training.precision"] for point in legal_}) != lacks
+        assert not lacks or f"training.precision: {gpu} multiplies no fp8, its datasheet has " in row["reason"]
 
 
 def test_a_value_that_does_not_go_with_others_makes_points_that_say_so(tmp_path):

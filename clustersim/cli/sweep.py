@@ -127,3 +127,5 @@ def sweep(
         print_json("sweep", shown.fields(top))
     elif not quiet:
         typer.echo(shown.text(top or SHOWN))
+    if (nothing := shown.nothing()) and not shard:  # others of an array may have some
+        raise nothing

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clustersim import plugins
 from clustersim.config.shipped import called
-from clustersim.errors import InputError, suggest
+from clustersim.errors import ClustersimError, InputError, suggest
 from clustersim.parallel.options import KEYS, RUN_OPTIONS, change_words
 from clustersim.units import duration, gibibytes
 
@@ -92,7 +92,7 @@ class Shown:
     def text(self, top: int) -> str:
         """Return the `top` best rows as a table, the command of the first, and the reasons of points without a result."""
         best, many = self.best(), len(self.rows)
-        lines = [*self._table(best[:top]), *best_lines(shlex.split(best[0]["run"]))] if best else []
+        lines = [*self._table(best[:top]), *best_lines(shlex.split(best[0]["run"])), *_certain(best)] if best else []
         lines += _warned(best[:top])
         done = sum(row["status"] == "ok" for row in self.rows)
         verb = "was" if done == 1 else "were"
@@ -105,6 +105,14 @@ class Shown:
         more = f", for {len(kinds) - REASONS} more reasons" if len(kinds) > REASONS else ""
         lines.append(f"every point{more}: {self.found.folder}/points.parquet")
         return "\n".join(lines)
+
+    def nothing(self) -> ClustersimError | None:
+        """Return the error of a sweep none of whose points has a result, with the commonest reason; else None."""
+        if not self.rows or any(row["status"] == "ok" for row in self.rows):
+            return None
+        status, _, why = self._reasons()[0]
+        said = f"none of {_points(len(self.rows))} has a result: {why}"
+        return ClustersimError(said) if status == "failed" else InputError(said)
 
     def _reasons(self) -> list[tuple[str, int, str]]:
         """Return status, points and an example of each kind of reason, the commonest first; kinds differ by more than details."""
@@ -191,8 +199,19 @@ def doubtful(row: Row) -> bool:
     return row.get("memory_verdict") == "close"
 
 
-def best_lines(words: Sequence[str]) -> list[str]:
-    """Return a command in lines that a shell reads as one, no word cut and no option without its value."""
+def _certain(best: Sequence[Row]) -> list[str]:
+    """Return the best point whose memory is not too close to tell, where the best of all is."""
+    if not doubtful(best[0]):
+        return []
+    place = next((place for place, row in enumerate(best) if not doubtful(row)), None)
+    if place is None:
+        return ["whether it fits is too close to tell, as for all others", ""]
+    head = f"whether it fits is too close to tell; the best that fits for certain, row {place + 1}:"
+    return best_lines(shlex.split(best[place]["run"]), head)
+
+
+def best_lines(words: Sequence[str], head: str = "the best one alone:") -> list[str]:
+    """Return a command in lines that a shell reads as one, no word cut and no option without its value, below a heading."""
     from clustersim.report.terminal import columns
 
     lines = [f"  {shlex.join(words[:4])}"]
@@ -201,7 +220,7 @@ def best_lines(words: Sequence[str]) -> list[str]:
             lines[-1] += " \\"
             lines.append("   ")
         lines[-1] += text
-    return ["the best one alone:", *lines, ""]
+    return [head, *lines, ""]
 
 
 def _points(count: int) -> str:

@@ -134,7 +134,8 @@ class Training(Spec):
     encoder_seq: Count | None = None
     """Tokens of the encoder's sequence; default: seq."""
     precision: Precision = "bf16"
-    """Data type of the products."""
+    """Data type of the products; `fp8` needs GPUs that have it (Hopper, Ada, MI300 and later), an absent 16-bit type runs in the
+    next wider one."""
     attention: Literal["flash", "flash1", "triton", "flash2", "flash3", "flash4", "cudnn", "unfused"] = "flash"
     """`flash` is one fused kernel, of the generation that libraries run on the GPU. FlashAttention-1 to 4, FlashAttention-1 in
     `triton` and cuDNN's are [as fast beside it](predictors.md#flash-attention) as published. `unfused` runs both products and

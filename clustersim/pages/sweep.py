@@ -16,6 +16,7 @@ from clustersim.sweeps import log
 from clustersim.sweeps.evaluate import COLUMNS, Row
 from clustersim.sweeps.space import Point, varied
 from clustersim.sweeps.table import FRONT, HIGHER
+from clustersim.units import plural
 
 SCRIPTS = (
     *("words.js", "common.js", "plot.js", "points.js", "scatter.js", "heat_map.js", "parallel.js", "point_detail.js"),
@@ -34,6 +35,9 @@ def sweep_page(folder: Path) -> str:
         raise InputError(
             f"{folder}: has {len(found):,} points, and a page at most {MOST_POINTS:,}; sweep fewer axes at once"
         )
+    if all(row["status"] != "ok" for _, row in found):
+        why = f"none of its {plural(len(found), 'point', 'points')} has a result to draw: {found[0][1]['reason']}"
+        raise InputError(f"{folder}: {why}")
     return page(f"Sweep: {folder.name}", SCRIPTS, STYLES, sweep_data(found, store.manifest(folder) or {}))
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from clustersim.config.options import Option
-from clustersim.config.overrides import of_topology
+from clustersim.config.overrides import SourcePlace, of_topology
 from clustersim.config.workload import Workload
 from clustersim.config.yaml import KEY, Loc, read
 from clustersim.convert.megatron import find
-from clustersim.errors import InputError, suggest
+from clustersim.errors import ConfigError, InputError, suggest
 from clustersim.parallel.options import RUN_OPTIONS
 from clustersim.sweeps.legal import AUTO
 from clustersim.sweeps.space import SweepSpace, degrees, listed, numbers, words
@@ -25,13 +25,13 @@ _KNOWN = sorted({*(option.name for option in RUN_OPTIONS), *Workload.model_field
 def space(changes: Mapping[str, str | None], settings: Mapping[str, str], file: Path | None = None) -> SweepSpace:
     """Return what is swept and what is fixed: options by key, `--set` by key, and a file of both. Raises InputError."""
     given = {option.key: changes[option.key] for option in RUN_OPTIONS if changes.get(option.key) is not None}
-    written = _written(file) if file else {}
+    written, places = _written(file) if file else ({}, {})
     for key in written.keys() & (given.keys() | settings.keys()):
         raise InputError(f"{file}: {key} is on the command line too; give one of the two")
     for key in settings.keys() & given.keys():
         raise InputError(f"--set {key} is also an axis of the sweep; give one of the two")
     values = {option.key: _values(option, str(given[option.key])) for option in RUN_OPTIONS if option.key in given}
-    values |= {key: _several(key, value) for key, value in written.items()}
+    values |= {key: _placed(key, value, places[key]) for key, value in written.items()}
     values |= {key: _parts(key, value) for key, value in settings.items()}
     single = {option.key for option in RUN_OPTIONS if not option.swept} | {k for k in settings if len(values[k]) == 1}
     auto = tuple(key for key, found in values.items() if found == [AUTO] and key != "parallelism.dp")
@@ -39,7 +39,7 @@ def space(changes: Mapping[str, str | None], settings: Mapping[str, str], file: 
     axes = {key: found for key, found in values.items() if key not in fixed and key not in auto}
     if not axes and not auto:
         raise InputError("nothing to sweep; give at least one axis, such as --tp 1,2,4,8")
-    return SweepSpace(axes, fixed, frozenset(settings), auto)
+    return SweepSpace(axes, fixed, frozenset(settings), auto, places)
 
 
 def _values(option: Option, text: str) -> list[object]:
@@ -60,9 +60,10 @@ def _parts(key: str, text: str) -> list[object]:
     return list(listed(text))
 
 
-def _written(file: Path) -> dict[str, Any]:
-    """Return the values of a file by dotted key: `tp: [1, 2]`, `nodes: 64..4096x2`, `training.recompute: auto`."""
+def _written(file: Path) -> tuple[dict[str, Any], dict[str, SourcePlace]]:
+    """Return the values of a file, `tp: [1, 2]`, `nodes: 64..4096x2`, `recompute: auto`, and their places, by dotted key."""
     flat: dict[str, Any] = {}
+    places: dict[str, SourcePlace] = {}
     document = read(file)
 
     def add(at: Loc, data: Mapping[str, Any]) -> None:
@@ -81,15 +82,24 @@ def _written(file: Path) -> dict[str, Any]:
                 raise document.error((*here, KEY), f"{whole} is given twice, under two names; keep one of them")
             else:
                 flat[key] = value
+                places[key] = (str(file), *document.positions[here][:2])
 
     add((), document.data)
-    return flat
+    return flat, places
 
 
 def _known(key: str) -> bool:
     """Return whether a key at the top of a file begins one of a topology or a workload, by Megatron's name too."""
     first = key.partition(".")[0]
     return of_topology(key) or first in Workload.model_fields or find(key.replace("-", "_")) is not None
+
+
+def _placed(key: str, value: object, at: SourcePlace) -> list[object]:
+    """Return the values of a key of a file. Raises ConfigError at its place."""
+    try:
+        return _several(key, value)
+    except InputError as error:
+        raise ConfigError(*at, str(error).removeprefix("--")) from error
 
 
 def _several(key: str, value: object) -> list[object]:

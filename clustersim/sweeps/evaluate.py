@@ -59,6 +59,8 @@ class Files(NamedTuple):
     """Who plays the steps."""
     costs: Figures | None = None
     """Prices, power and carbon; default those of `costs/defaults.yaml`."""
+    places: Mapping[str, SourcePlace] | None = None
+    """As in SweepInputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ class SweepInputs:
 
     def _cluster(self, changes: Mapping[str, object]) -> SweepCluster:
         if isinstance(self.topology, Document):
-            built = build(overridden(self.topology, changes))
+            built = build(overridden(self.topology, changes, self.places))
         elif not changes:
             built = self.topology
         else:
@@ -160,7 +162,7 @@ def load(files: Files) -> SweepInputs:
     with keeping_inputs(files.read):
         workload = unbuilt(read(Path(files.workload)))
         topology = document_of(files.topology)
-        return SweepInputs(topology, workload, files.engine, costs=files.costs or figures.load())
+        return SweepInputs(topology, workload, files.engine, files.places or {}, files.costs or figures.load())
 
 
 def learn(case: SweepInputs, points: Iterable[Point]) -> None:

@@ -29,7 +29,8 @@ from clustersim.parallel.check import (
 )
 from clustersim.parallel.job import Job, divisors, least_dp
 from clustersim.parallel.nearby import around
-from clustersim.parallel.options import NAMES, RUN_OPTIONS
+from clustersim.parallel.options import KEYS, NAMES, RUN_OPTIONS
+from clustersim.preparation import lacking
 from clustersim.schedules import check as schedules
 from clustersim.sweeps.evaluate import COLUMNS, SweepInputs
 from clustersim.sweeps.space import SCHEDULE, VPP, Point, SweepSpace, bounded, takes
@@ -333,6 +334,10 @@ def _vpp(seen: PointValues) -> list[int]:
     return one + _let_through(seen, pipeline_parallel, even, "vpp", schedule=schedule)
 
 
+def _precision(seen: PointValues) -> list[object]:
+    return [name for name in _alternatives(KEYS["precision"]) if lacking(seen.cluster, str(name)) is None]
+
+
 def _param_gather(seen: PointValues) -> list[bool]:
     return [False, True] if seen("parallelism.zero") else [False]
 
@@ -347,6 +352,7 @@ _RULES: dict[str, Callable[[PointValues], Sequence[object]]] = {
     "parallelism.pp": _pp,
     "parallelism.ep": _ep,
     "training.micro_batch": _micro_batch,
+    KEYS["precision"]: _precision,
     "parallelism.zero": _zero,
     "parallelism.overlap.param_gather": _param_gather,
     SCHEDULE: _schedule,

@@ -100,7 +100,8 @@ def run(
     if ray is not None:
         ray_cluster.check(ray)
     with keeping_inputs() as read:
-        files = Files(str(topology), str(workload), read, engine, costs)
+        places = asked_space.places if isinstance(asked_space, SweepSpace) else {}
+        files = Files(str(topology), str(workload), read, engine, costs, places)
         case = load(files)
         space = legal(case, asked_space) if isinstance(asked_space, SweepSpace) else list(asked_space)
         space = shard.of(space) if shard else space

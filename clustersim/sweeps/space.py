@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import product
 from math import prod
 
+from clustersim.config.overrides import SourcePlace
 from clustersim.errors import ClustersimError, InputError
 from clustersim.parallel.options import KEYS
 from clustersim.topology import options as cluster_options
@@ -29,6 +30,8 @@ class SweepSpace:
     """The keys that came from `--set`."""
     auto: tuple[str, ...] = ()
     """Keys of which all legal values are tried, at each combination of the others."""
+    places: Mapping[str, SourcePlace] = field(default_factory=dict)
+    """Where the keys that came from a file stand in it."""
 
     def space(self) -> list[Point]:
         """Return all points, those of `auto` still open. Raises InputError when they are too many."""
@@ -54,11 +57,12 @@ def varied(space: Sequence[Point]) -> list[str]:
 def points(axes: Mapping[str, Sequence[object]]) -> Iterator[Point]:
     """Yield every combination as overrides by dotted key, the last axis fastest; axes go by key or by name of an option.
 
-    Each of several schedules is crossed with the chunks that it can have: 1f1b beside interleaved keeps vpp 1. Raises
-    InputError when they are too many.
+    Each of several schedules is crossed with the chunks that it can have: 1f1b beside interleaved keeps vpp 1. One that can have
+    a single other number, such as dualpipev, has that. Raises InputError when they are too many.
     """
     given = {KEYS.get(name, name): tuple(values) for name, values in axes.items() if values}
-    if len(given.get(SCHEDULE, ())) < 2:
+    names = given.get(SCHEDULE, ())
+    if len(names) < 2 and (VPP in given or all(takes(str(name), 1) for name in names)):
         yield from _product(given)
         return
     parts = [given | {SCHEDULE: (name,)} | _chunks(str(name), given.get(VPP)) for name in given[SCHEDULE]]
@@ -81,14 +85,16 @@ def bounded(count: int) -> None:
 
 
 def _chunks(schedule: str, asked: Sequence[object] | None) -> dict[str, tuple[object, ...]]:
-    """Return the axis of chunks of a schedule: those asked that it can have, or 1 where that is all it can have.
+    """Return the axis of chunks of a schedule: those asked that it can have, or the one number that it can have.
 
     Where neither is so, what was asked stays, and the points say why they are illegal.
     """
+    can = tuple(value for value in range(1, 9) if takes(schedule, value))
+    own = can if len(can) == 1 else can[:1] if can[:1] == (1,) else ()
     if asked is None:
-        return {VPP: (1,)} if takes(schedule, 1) and not takes(schedule, 2) else {}
+        return {VPP: own} if len(can) == 1 else {}
     legal = tuple(value for value in asked if isinstance(value, int) and takes(schedule, value))
-    return {VPP: legal or ((1,) if takes(schedule, 1) else tuple(asked))}
+    return {VPP: legal or own or tuple(asked)}
 
 
 def takes(schedule: str, chunks: int) -> bool:

@@ -10,7 +10,7 @@ from clustersim import plugins
 from clustersim.config import shipped
 from clustersim.config.fields import validate
 from clustersim.config.gpu import Gpu
-from clustersim.config.overrides import Overrides
+from clustersim.config.overrides import Overrides, SourcePlace
 from clustersim.config.topology import KINDS_OF, Node, TopologySpec, wider_slots
 from clustersim.config.yaml import KEY, Document, Loc, read
 from clustersim.convert.astra_sim import is_astra, translated
@@ -37,9 +37,9 @@ def load(path: str | Path, overrides: Overrides | None = None) -> Topology:
     return build(overridden(document_of(path), overrides or {}))
 
 
-def overridden(document: Document, overrides: Overrides) -> Document:
-    """Return a topology that was read with values replaced by dotted key. Raises InputError."""
-    return override(translated(document) if overrides and is_astra(document) else document, overrides)
+def overridden(document: Document, overrides: Overrides, places: Mapping[str, SourcePlace] | None = None) -> Document:
+    """Return a topology that was read with values replaced by dotted key, as `override` does. Raises InputError."""
+    return override(translated(document) if overrides and is_astra(document) else document, overrides, places)
 
 
 def document_of(path: str | Path) -> Document:

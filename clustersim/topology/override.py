@@ -20,8 +20,11 @@ from clustersim.units import parse
 PRESETS = Path(__file__).parents[1] / "hardware" / "nodes"
 
 
-def override(document: Document, overrides: Overrides) -> Document:
-    """Return the document with values replaced; unknown keys fail in validation like those of the file. Raises InputError."""
+def override(document: Document, overrides: Overrides, from_: Mapping[str, SourcePlace] | None = None) -> Document:
+    """Return the document with values replaced; unknown keys fail in validation like those of the file. Raises InputError.
+
+    from_: where values are from, by dotted key; those that are not there are from a command line.
+    """
     if not overrides:
         return document
     data = copied(document.data)
@@ -31,7 +34,7 @@ def override(document: Document, overrides: Overrides) -> Document:
             raise InputError(f"{key}: is no key of a topology; write one such as cluster.nodes")
         for target, value in _targets(data, key, scalar(key, raw)):
             _put(data, target, value, key)
-            places[target] = (f"{document.path} (command line)", 0, 0)
+            places[target] = (from_ or {}).get(key, (f"{document.path} (command line)", 0, 0))
     return Overridden(document.path, data, document.positions, places)
 
 
