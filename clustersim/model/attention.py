@@ -111,43 +111,38 @@ def flash_gradients(shard: ShardedModel, core: Core) -> float:
     return float(shard.tokens * (shard.size * each + 4 * queries))
 
 
-def unfused(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Operator:
+def unfused(
+    shard: ShardedModel, kv_heads: int, dim: int, value_dim: int, other: ShardedModel | None = None, name: str = CORE
+) -> Operator:
     """Return the core as two products around a softmax; it keeps the 5·a·s²·b bytes of Korthikanti et al. in 16 bits.
 
-    A window masks scores and saves nothing.
+    A window masks scores and saves nothing. `other`: whose tokens are the keys, and whose mask holds; default: the shard itself.
     """
-    s, batch = shard.training.seq, shard.training.micro_batch * shard.heads
-    elements, z = float(batch) * s * s, shard.size
+    keyed = other or shard
+    s, keys, batch = shard.training.seq, keyed.training.seq, shard.training.micro_batch * shard.heads
+    elements, z = float(batch) * s * keys, shard.size
 
     def bmm(op: str, m: int, n: int, k: int) -> Kernel:
         return gemm("bmm", op, shard.product, batch, m, n, k)
 
-    forward = (bmm("scores", s, s, dim), *softmax(shard, batch * s, s), bmm("context", s, value_dim, s))
+    forward = (bmm("scores", s, keys, dim), *softmax(keyed, batch * s, keys), bmm("context", s, value_dim, keys))
     backward = (
-        bmm("context_dgrad", s, s, value_dim),
-        bmm("context_wgrad", s, value_dim, s),
-        *softmax_backward(shard, batch * s, s),
-        bmm("scores_dgrad", s, dim, s),
-        bmm("scores_wgrad", s, dim, s),
+        bmm("context_dgrad", s, keys, value_dim),
+        bmm("context_wgrad", keys, value_dim, s),
+        *softmax_backward(keyed, batch * s, keys),
+        bmm("scores_dgrad", s, dim, keys),
+        bmm("scores_wgrad", keys, dim, s),
     )
-    repeat, merge = _grouped(shard, kv_heads, dim + value_dim)
-    wide, drop = _scores(shard)[0], shard.model.dropout
+    repeat, merge = _grouped(keyed, kv_heads, dim + value_dim)
+    wide, drop = _scores(keyed)[0], shard.model.dropout
     kept = elements * (wide + (z if drop or wide > z else 0) + drop)
-    values = shard.tokens * (shard.heads * (dim + value_dim) + kv_heads * (dim + value_dim))
+    values = (shard.tokens * shard.heads + keyed.tokens * kv_heads) * (dim + value_dim)
     alive = z * (
         2 * elements + values
     )  # gradients of probabilities and scores, of the output and of queries, keys and values
-    order = (ordered(shard, kv_heads, dim, value_dim),) if shard.eager else ()
-    return Operator(CORE, (*order, *repeat, *forward), (*order, *backward, *merge), saved=kept, backward_alive=alive)
-
-
-def ordered(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Kernel:
-    """Return the copies of queries, keys, values and outputs, or of their gradients, in which the values of a head lie together.
-
-    PyTorch's batched products need that (torch.matmul); Megatron's take strides.
-    """
-    columns = (shard.heads + kv_heads) * (dim + value_dim)
-    return copy(shard, "order_heads", shard.tokens, columns, 2 * shard.size)
+    # PyTorch's batched products (torch.matmul) want the values of a head together, their gradients too; Megatron's take strides
+    order = (copy(shard, "order_heads", shard.tokens, values // shard.tokens, 2 * z),) if shard.eager else ()
+    return Operator(name, (*order, *repeat, *forward), (*order, *backward, *merge), saved=kept, backward_alive=alive)
 
 
 def _grouped(shard: ShardedModel, kv_heads: int, width: int) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:

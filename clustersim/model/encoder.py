@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clustersim.config.workload import Model
-from clustersim.model.attention import flash_gradients, residual_part, softmax, softmax_backward
+from clustersim.model.attention import flash_gradients, residual_part, unfused
 from clustersim.model.context_attention import Core
 from clustersim.model.embedding import TABLE, embedding_part
-from clustersim.model.kernel import Kernel, attention, gemm
+from clustersim.model.kernel import attention
 from clustersim.model.linear import column, row
 from clustersim.model.norm import norm
 from clustersim.model.operator import Operator
@@ -44,42 +44,22 @@ def cross_attention_part(shard: ShardedModel, encoder: ShardedModel) -> tuple[Op
     return (
         column(shard, "cross_q", hidden, inner, bias=bias, saved=z * shard.tokens * inner),
         column(encoder, "cross_kv", hidden, keys, bias=bias, saved=z * encoder.tokens * keys),
-        flash(shard, encoder) if shard.training.attention != "unfused" else unfused(shard, encoder),
+        cross_core(shard, encoder),
         row(shard, "cross_projection", inner, hidden, bias=bias),
         residual_part(shard, "cross_residual"),
     )
 
 
-def flash(shard: ShardedModel, encoder: ShardedModel) -> Operator:
-    """Return the fused core: every token of the decoder sees all of the encoder."""
+def cross_core(shard: ShardedModel, encoder: ShardedModel) -> Operator:
+    """Return attention itself: every token of the decoder sees all of the encoder."""
+    if shard.training.attention == "unfused":
+        return unfused(shard, shard.kv_heads, shard.dim, shard.dim, encoder, CROSS)
     b, queries, keys = shard.training.micro_batch, shard.training.seq, encoder.training.seq
     args = (shard.product, b, shard.heads, shard.kv_heads, queries, keys, shard.dim, False)
     named = "" if shard.training.attention == "flash" else shard.training.attention
     forward, backward = (attention(op, *args)._replace(generation=named) for op in ("forward", "backward"))
     alive = flash_gradients(shard, Core(shard.heads, shard.kv_heads, shard.dim, shard.dim))
     return Operator(CROSS, (forward,), (backward,), saved=4.0 * b * shard.heads * queries, backward_alive=alive)
-
-
-def unfused(shard: ShardedModel, encoder: ShardedModel) -> Operator:
-    """Return the core as two products around a softmax without a mask."""
-    queries, keys, dim = shard.training.seq, encoder.training.seq, shard.dim
-    batch, z = shard.training.micro_batch * shard.heads, shard.size
-
-    def bmm(op: str, m: int, n: int, k: int) -> Kernel:
-        return gemm("bmm", op, shard.product, batch, m, n, k)
-
-    rows = (encoder, batch * queries, keys)  # the encoder's model has no mask
-    forward = (bmm("scores", queries, keys, dim), *softmax(*rows), bmm("context", queries, dim, keys))
-    backward = (
-        bmm("context_dgrad", queries, keys, dim),
-        bmm("context_wgrad", keys, dim, queries),
-        *softmax_backward(*rows),
-        bmm("scores_dgrad", queries, dim, keys),
-        bmm("scores_wgrad", keys, dim, queries),
-    )
-    kept = float(batch) * queries * keys * (2 * z + 1 if shard.model.dropout else z)
-    alive = z * (2 * float(batch) * queries * keys + 4 * shard.tokens * shard.heads * dim)
-    return Operator(CROSS, forward, backward, saved=kept, backward_alive=alive)
 
 
 def decoder_entry_part(shard: ShardedModel, own: bool) -> tuple[Operator, ...]:
