@@ -24,6 +24,7 @@ from clustersim.collectives.skew import OPS as SKEWED
 from clustersim.collectives.skew import checked
 from clustersim.errors import InputError, shown
 from clustersim.model.operator import CollectiveOp
+from clustersim.model.router import ExpertRouter
 
 ROOM = "clustersim.collectives"
 
@@ -56,6 +57,8 @@ class Group(NamedTuple):
     shares: tuple[float, ...] = ()
     """The parts of all rows of a dispatch, combine or all_to_all that belong to the experts of each position, with the sum 1;
     empty when all have as many."""
+    router: ExpertRouter | None = None
+    """How a router chooses the experts of the rows of a dispatch or combine; None: each row is a token of its own."""
 
 
 class Phase(NamedTuple):
@@ -170,7 +173,7 @@ def phases(name: str, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:
     """
     shares = checked(group.shares, group.n) if op in SKEWED else ()
     spelled = plugins.spelled(ROOM, name)  # a short name may mean another function tomorrow
-    return _phases(spelled, op, Group(int(group.n), tuple(map(int, group.levels)), shares))
+    return _phases(spelled, op, group._replace(n=int(group.n), levels=tuple(map(int, group.levels)), shares=shares))
 
 
 @lru_cache(maxsize=64)

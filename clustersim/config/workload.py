@@ -108,6 +108,11 @@ class Model(Spec):
     """Experts of a mixture; default: none."""
     topk: Count = 1
     """Experts that a token visits."""
+    router_groups: Count = 1
+    """Groups of experts among which the router chooses first (Megatron's moe_router_num_groups, n_group of a config.json) …"""
+    router_group_topk: Count | None = None
+    """… so many for each token, and its experts in those (moe_router_group_topk, topk_group); default: all. With
+    `parallelism.algorithms.ep: deepep` they say what crosses the network."""
     shared_experts: Index = 0
     """Experts, of the same width, that every token visits too."""
     shared_ffn: Count | None = None
@@ -177,6 +182,9 @@ class Training(Spec):
     expert_imbalance: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
     """How many times the mean of rows the busiest rank of an expert-parallel group receives, from 1 (balanced) to ep (all of
     them). The ranks' shares follow Zipf's law, and a rank spreads its own over its experts."""
+    dispatch: Literal["fp8"] | None = None
+    """The data type in which rows travel out to experts, and gradients back to them: fp8 with a scale for each 128 values
+    (DeepSeek-V3, section 3.3.3); default: that of activations."""
 
 
 class Overlap(Spec):
@@ -260,7 +268,7 @@ class Algorithms(Spec):
     tp: Name = "nccl"
     """Tensor-parallel groups."""
     ep: Name = "nccl"
-    """Expert-parallel groups."""
+    """Expert-parallel groups. `deepep`: a token crosses to a node once, however many of its experts are there."""
     dp: Name = "nccl"
     """Groups that reduce gradients, of experts too."""
     cp: Name = "nccl"

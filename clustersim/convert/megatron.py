@@ -53,6 +53,11 @@ def attention(value: Any) -> Any:
     return words.get(value, value) if isinstance(value, str) else value
 
 
+def dispatcher(value: Any) -> Any:
+    """Return what carries rows for Megatron's moe_token_dispatcher_type: flex is DeepEP, or HybridEP, which sends as much."""
+    return "deepep" if value == "flex" else None
+
+
 def shared_expert(value: Any) -> Any:
     """Return the keys of one shared expert of that width; None for none."""
     return {"shared_experts": 1, "shared_ffn": value} if value else None
@@ -125,6 +130,9 @@ ALIASES: Mapping[str, Alias] = {
     "num_moe_experts": (("model", "experts"), same),
     "moe_ffn_hidden_size": (("model", "ffn"), same),
     "moe_router_topk": (("model", "topk"), same),
+    "moe_router_num_groups": (("model", "router_groups"), same),
+    "moe_router_group_topk": (("model", "router_group_topk"), same),
+    "moe_token_dispatcher_type": (("parallelism", "algorithms", "ep"), dispatcher),
     "moe_expert_capacity_factor": (("training", "capacity_factor"), real),
     "moe_train_capacity_factor": (("training", "capacity_factor"), real),
     "moe_pad_expert_input_to_capacity": (("training", "pad_to_capacity"), same),

@@ -13,12 +13,15 @@ from clustersim.collectives.levels import fanouts, levels
 from clustersim.collectives.model import ROOM
 from clustersim.collectives.plan import MESSAGES, NCCL
 from clustersim.collectives.switched import fitted
+from clustersim.config.workload import Algorithms
 from clustersim.engine.network import Tenant
 from clustersim.engine.script import BACKWARD, FORWARD
 from clustersim.engine.traffic import Family
 from clustersim.errors import InputError
 from clustersim.memo import fingerprint
+from clustersim.model.moe import COUNTS
 from clustersim.model.operator import Collective
+from clustersim.model.sharding import DEEPEP
 from clustersim.parallel.job import Job
 from clustersim.parallel.mesh import Mesh
 from clustersim.schedules.pipeline import Pipeline
@@ -52,6 +55,7 @@ def tenant(job: Job, topology: Topology, gpus: Ints, collectives: Iterable[Colle
         job.pipeline,
         job.shares,
         job.positions,
+        job.router,
         algorithms,
         late,
         shards,
@@ -89,9 +93,9 @@ def families(
     upwards = fanouts(distinct(topology.numbering.node_of(gpus)), topology)
     found = []
     for name, own in wanted.items():
-        algorithm = "" if set(own) <= MESSAGES else getattr(job.parallelism.algorithms, _setting(name))
-        shares = job.shares if name == "ep" else ()
-        family = Family(name, ranks[name](), (), algorithm, eras.get(name, {}), shares=shares)
+        algorithm = "" if set(own) <= MESSAGES else _algorithm(job.parallelism.algorithms, name)
+        shares, router = (job.shares, job.router) if name == "ep" else ((), None)
+        family = Family(name, ranks[name](), (), algorithm, eras.get(name, {}), shares=shares, router=router)
         found.append(_fitted(job, topology, gpus, upwards, family, own))
     return tuple(found)
 
@@ -109,6 +113,12 @@ def roles(job: Job) -> Ints:
     """Return the role of every rank: its pipeline rank, and where ep ranks have different loads its position there."""
     pp, _, ep, _, _ = job.expert_mesh.coordinates(np.arange(job.mesh.size))
     return pp * job.positions + ep % job.positions
+
+
+def _algorithm(algorithms: Algorithms, family: str) -> str:
+    """Return what carries the collectives of a family; counts of rows are gathered, which DeepEP does not."""
+    found: str = getattr(algorithms, _setting(family))
+    return NCCL if family == COUNTS and found == DEEPEP else found
 
 
 def _setting(family: str) -> str:

@@ -183,7 +183,7 @@ def demand(topology: Topology, tenants: Sequence[Tenant]) -> Demand:
 def _key(tenant: Tenant) -> Hashable:
     """Return what stands for a tenant that says nothing of that itself."""
     families = tuple(
-        (f.name, f.ranks.shape, fingerprint(f.ranks), f.levels, f.algorithm, tuple(f.eras.items()), f.shares)
+        (f.name, f.ranks.shape, fingerprint(f.ranks), f.levels, f.algorithm, tuple(f.eras.items()), f.shares, f.router)
         for f, _ in tenant.families
     )
     return families, fingerprint(tenant.gpus), fingerprint(tenant.seeds)
@@ -280,7 +280,7 @@ def _plan(topology: Topology, tenant: Tenant, family: Family, collective: Collec
 
     needed = family.algorithm == NCCL and collective.op not in MESSAGES
     by_types = topology.memo.once(("shapes", tenant.key, family.name), found) if needed else {(): ()}
-    group = Group(family.ranks.shape[1], family.levels, family.shares)
+    group = Group(family.ranks.shape[1], family.levels, family.shares, family.router)
     return {types: plan(topology, family.algorithm, kinds, group, collective) for types, kinds in by_types.items()}
 
 

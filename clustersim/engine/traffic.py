@@ -16,6 +16,7 @@ from clustersim.arrays import Floats, Ints, Mask, distinct, entries, summed
 from clustersim.collectives.idle import loads
 from clustersim.collectives.loads import Feeders, bytes_on_links, node_loads, pair_latency, unbounded_loads
 from clustersim.collectives.model import AllPairs, Phase
+from clustersim.model.router import ExpertRouter
 from clustersim.topology.model import Topology
 
 FITS = 1 + 1e-9
@@ -36,6 +37,8 @@ class Family(NamedTuple):
     """The number of the job that it belongs to."""
     shares: tuple[float, ...] = ()
     """By position, as in collectives.Group."""
+    router: ExpertRouter | None = None
+    """As in collectives.Group."""
 
 
 class Traffic(NamedTuple):

@@ -161,36 +161,51 @@ def weighed(shard: ShardedModel, tokens: int) -> float:
 # exchanges the rows over ep, gathers what the other slices of its experts received, and sorts it by expert. After the experts the
 # same backwards, and a weighted sum. The gradients of the return travel out to the experts, those of the way out come back.
 # Source: megatron/core/transformer/moe/token_dispatcher.py, MoEAlltoAllTokenDispatcher.
+#
+# DeepEP reads tokens where they lie, sends each once to a rank, and adds up on the way back: rows are copied from the tokens that
+# arrived, and added up before they leave (fused_a2a.py and MoEFlexTokenDispatcher there).
 
 
 def dispatch(shard: ShardedModel) -> Operator:
     """Return the way out; its gradient adds the topk copies up and meets those of router and shared experts."""
-    shape, traffic = (shard.local, shard.model.hidden), (1 + shard.visits) * shard.size
-    meetings = 2 if shard.model.shared_experts else 1
+    shape, meetings = (shard.local, shard.model.hidden), 2 if shard.model.shared_experts else 1
     return Operator(
         "dispatch",
-        (
-            counts(shard),
-            copy(shard, "permute", *shape, traffic),
-            *shard.across("dispatch"),
-            *shard.sliced("all_gather"),
-            *sort(shard),
-        ),
-        (
-            *sort(shard),
-            *shard.sliced("reduce_scatter"),
-            *shard.across("combine"),
-            copy(shard, "permute_backward", *shape, traffic),
-            *(add(shard, *shape),) * meetings,
-        ),
+        (counts(shard), *_out(shard, "permute", 1 + shard.visits)),
+        (*_back(shard, "permute_backward", 1 + shard.visits), *(add(shard, *shape),) * meetings),
         forward_alive=travelling(shard),
         backward_alive=travelling(shard),
     )
 
 
+def _out(shard: ShardedModel, name: str, moved: float) -> Steps:
+    """Return the way to the experts; moved: values that the copy of one of a token to its rows reads and writes."""
+    shape = shard.local, shard.model.hidden
+    send, gather = shard.across("dispatch"), shard.sliced("all_gather")
+    if shard.arrived is not None:
+        return (*send, *gather, _rows_of(shard, name))
+    return (copy(shard, name, *shape, moved * shard.size), *send, *gather, *sort(shard))
+
+
+def _back(shard: ShardedModel, name: str, moved: float) -> Steps:
+    """Return the way back, at whose end the rows of a token are added up."""
+    shape = shard.local, shard.model.hidden
+    gather, send = shard.sliced("reduce_scatter"), shard.across("combine")
+    if shard.arrived is not None:
+        return (_rows_of(shard, name), *gather, *send)
+    return (*sort(shard), *gather, *send, copy(shard, name, *shape, moved * shard.size))
+
+
+def _rows_of(shard: ShardedModel, name: str) -> Kernel:
+    """Return the copy between tokens that arrived and the rows of their experts."""
+    each = 1 + (shard.arrived or 0.0) / shard.rows if shard.rows else 1.0
+    return copy(shard, name, shard.rows, shard.model.hidden, each * shard.size)
+
+
 def travelling(shard: ShardedModel) -> float:
     """Return the bytes of the rows that a rank sends out and of those that it gets."""
-    return shard.size * shard.model.hidden * (shard.local * shard.visits + shard.rows)
+    sent = shard.local * shard.visits if shard.arrived is None else shard.arrived
+    return shard.size * shard.model.hidden * (sent + shard.rows)
 
 
 def combine(shard: ShardedModel) -> Operator:
@@ -200,16 +215,10 @@ def combine(shard: ShardedModel) -> Operator:
     """
     k, shape, z = shard.visits, (shard.local, shard.model.hidden), shard.size
     joined = (add(shard, *shape),) if shard.model.shared_experts else ()
-    back = (*sort(shard), *shard.sliced("reduce_scatter"), *shard.across("combine"))
     return Operator(
         "combine",
-        (*back, copy(shard, "unpermute", *shape, (1 + k) * z), *joined),
-        (
-            copy(shard, "unpermute_backward", *shape, (1 + 2 * k) * z),
-            *shard.across("dispatch"),
-            *shard.sliced("all_gather"),
-            *sort(shard),
-        ),
+        (*_back(shard, "unpermute", 1 + k), *joined),
+        _out(shard, "unpermute_backward", 1 + 2 * k),
         saved=weighed(shard, shape[0]),
         forward_alive=2 * travelling(shard),
         backward_alive=travelling(shard) + z * shape[0] * shape[1],

@@ -13,9 +13,14 @@ from clustersim.config.workload import Model, Parallelism, Training
 from clustersim.errors import InputError
 from clustersim.hardware.constants import BYTES
 from clustersim.model.operator import Collective, CollectiveOp
+from clustersim.model.router import ExpertRouter, visited
 
 ACTIVATIONS = {"fp8": "bf16", "tf32": "fp32"}
 """The data type that activations lie in, where it differs from that of the matrix products."""
+DEEPEP = "deepep"
+"""The algorithm that sends a token once to a rank that holds several of its experts."""
+SCALE, SCALED = 4.0, 128
+"""Bytes of the scale of so many values in fp8 (DeepSeek-V3, section 3.3.2)."""
 
 
 def padded_vocab(model: Model, tp: int) -> int:
@@ -128,6 +133,12 @@ class ShardedModel:
         return split(sent * self.ep, shares)[self.position] if shares else sent
 
     @cached_property
+    def arrived(self) -> float | None:
+        """Tokens that it gets for those rows, where one with several experts on a rank is sent once; None: a row for each."""
+        chosen = router(self.model, self.parallelism)
+        return None if chosen is None else self.local * self.visits / chosen.topk * visited(chosen, self.ep)
+
+    @cached_property
     def visits(self) -> float:
         """Experts that a token visits in the mean: topk, less what is dropped and with what is padded."""
         kept = loads(self.ep, self.training)[1]
@@ -200,13 +211,22 @@ class ShardedModel:
 
     def across(self, op: CollectiveOp) -> tuple[Collective, ...]:
         """Return the exchange of the rows of this rank's tokens with the experts of the ep group, or nothing when ep is 1."""
-        size = float(self.local) * self.visits * self.model.hidden * self.size
+        each = 1 + SCALE / SCALED if op == "dispatch" and self.training.dispatch == "fp8" else self.size
+        size = float(self.local) * self.visits * self.model.hidden * each
         return (Collective("ep", op, size),) if self.ep > 1 else ()
 
     def sliced(self, op: CollectiveOp) -> tuple[Collective, ...]:
         """Return the collective on the rows of experts over the ranks that hold their slices, or nothing without any."""
         size, slices = float(self.rows) * self.model.hidden * self.size, self.parallelism.etp
         return (Collective("tp" if slices == self.tp else "etp", op, size),) if slices > 1 and self.rows else ()
+
+
+def router(model: Model, parallelism: Parallelism) -> ExpertRouter | None:
+    """Return how a token chooses its experts, where that says what crosses the network; None where each row crosses it."""
+    if not model.experts or parallelism.ep == 1 or parallelism.algorithms.ep != DEEPEP:
+        return None
+    groups = model.router_groups
+    return ExpertRouter(model.experts, model.topk, groups, model.router_group_topk or groups)
 
 
 def width(model: Model) -> int:

@@ -42,12 +42,27 @@ def model_shapes(job: Job) -> Iterator[Finding]:
         yield "model.shared_experts", f"{m.shared_experts} needs a mixture of experts; set model.experts"
     if m.experts is not None and m.topk > m.experts:
         yield "model.topk", f"{m.topk} is more than the {m.experts} experts; use at most {m.experts}"
+    yield from _router(m)
     if m.experts is None and m.dense_layers:
         yield "model.dense_layers", f"{m.dense_layers} needs a mixture of experts in the others; set model.experts"
     elif m.dense_layers >= m.layers:
         yield "model.dense_layers", f"{m.dense_layers} leaves no layer with experts of {m.layers}; drop model.experts"
     if m.dense_ffn is not None and not m.dense_layers:
         yield "model.dense_ffn", f"{m.dense_ffn} is the width of dense layers; set model.dense_layers or write ffn"
+
+
+def _router(m: Model) -> Iterator[Finding]:
+    """Groups of experts divide them, and those that a token may visit hold its experts."""
+    experts, groups, chosen = m.experts or 1, m.router_groups, m.router_group_topk or m.router_groups
+    if groups == 1 and chosen == 1:
+        return
+    if experts % groups:
+        yield "model.router_groups", f"{groups} does not divide {experts} experts; use {listed(divisors(experts))}"
+    elif chosen > groups:
+        yield "model.router_group_topk", f"{chosen} is more than the {groups} groups; use at most {groups}"
+    elif m.topk > chosen * (experts // groups):
+        held = chosen * (experts // groups)
+        yield "model.router_group_topk", f"{chosen} groups hold {held} experts and a token visits {m.topk}; use more"
 
 
 def block_shapes(job: Job) -> Iterator[Finding]:

@@ -71,7 +71,7 @@ _NO_EFFECT = """
     memory_snapshot_path merge_file mid_level_dataset_surplus min_loss_scale min_lr mock_data moe_aux_loss_coeff
     moe_eval_capacity_factor moe_input_jitter_eps moe_loss_coeff moe_min_capacity moe_per_layer_logging
     moe_router_bias_update_rate moe_router_dtype moe_router_enable_expert_bias moe_router_force_load_balancing
-    moe_router_group_topk moe_router_load_balancing_type moe_router_num_groups moe_router_pre_softmax
+    moe_router_load_balancing_type moe_router_pre_softmax
     moe_router_score_function moe_router_topk_limited_devices moe_router_topk_scaling_factor
     moe_routing_trace_capture_hidden_states moe_routing_trace_capture_logits moe_routing_trace_dump_weights
     moe_routing_trace_max_training_iters moe_routing_trace_path moe_z_loss_coeff most_recent_k mscale mscale_all_dim
@@ -123,7 +123,7 @@ _NOT_MODELLED = """
     megatron_fsdp_main_grads_dtype megatron_fsdp_main_params_dtype memory_efficient_layer_norm
     microbatch_group_size_per_virtual_pipeline_stage microbatch_group_size_per_vp_stage mla_down_proj_fusion
     moe_deepep_num_sms moe_enable_deepep moe_flex_dispatcher_backend moe_grouped_gemm moe_layer_recompute
-    moe_permute_fusion moe_router_fusion moe_token_dispatcher_type nccl_communicator_config_path nccl_ub
+    moe_permute_fusion moe_router_fusion nccl_communicator_config_path nccl_ub
     no_align_param_gather no_bias_dropout_fusion no_bias_gelu_fusion no_bias_swiglu_fusion
     no_gradient_accumulation_fusion no_masked_softmax_fusion no_persist_layer_norm no_rope_fusion optimizer_cuda_graph
     outer_dp_sharding_strategy overlap_p2p_communication_warmup_flush

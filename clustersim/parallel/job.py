@@ -12,7 +12,8 @@ from clustersim.config.workload import Model, Parallelism, Training, Workload
 from clustersim.config.yaml import Document
 from clustersim.errors import ConfigError, InputError
 from clustersim.frameworks import KeptTensors, load
-from clustersim.model.sharding import ShardedModel, loads, padded_vocab
+from clustersim.model.router import ExpertRouter
+from clustersim.model.sharding import ShardedModel, loads, padded_vocab, router
 from clustersim.parallel.ignored import NOTHING, Ignored
 from clustersim.parallel.mesh import Mesh
 from clustersim.schedules.check import pipeline
@@ -89,6 +90,11 @@ class Job:
     def shares(self) -> tuple[float, ...]:
         """The share of all rows that the experts of each ep rank receive, () when all receive as many."""
         return loads(self.parallelism.ep, self.training)[0]
+
+    @property
+    def router(self) -> ExpertRouter | None:
+        """How a token chooses its experts, where only that says what crosses the network; None elsewhere."""
+        return router(self.model, self.parallelism)
 
     @property
     def positions(self) -> int:

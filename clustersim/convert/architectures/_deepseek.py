@@ -20,8 +20,11 @@ def deepseek(config: Config) -> dict[str, Any]:
         found.pop(name, None)
     shared, dense = config.index("n_shared_experts", 0), config.index("first_k_dense_replace", 0)
     first = {"dense_layers": dense, "dense_ffn": found["ffn"]} if dense else {}
+    groups = config.count("n_group", default=1)
+    chosen = {"router_groups": groups, "router_group_topk": config.count("topk_group")} if groups > 1 else {}
     return {
         **found,
+        **chosen,
         "mla": latent(config),
         **experts(config, "n_routed_experts"),
         "ffn": config.count("moe_intermediate_size"),
