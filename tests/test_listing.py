@@ -90,7 +90,7 @@ def test_a_shell_completes_commands_and_names():
         ("show --schedule 1f1b --stages 600", "--stages '600': write 512 or less; `clustersim show --help`"),
         ("collective all_reduce -t hgx_h100_8 -f x", "-f 'x': write a number; `clustersim collective --help`"),
         (
-            "collective all_reduce -t hgx_h100_8 --set a=b",
+            "list gpus --set a=b",
             "no such option: --set; --set changes keys of a topology or a workload where a command takes it",
         ),
         ("run --workload gpt3", "no such option: --workload; the workload is no option; write it after the topology;"),
