@@ -28,8 +28,8 @@ function headlineOf(results) {
   if (others.every((value) => value === first)) return "All steps take the same time";
   const [time, i] = [others[best], best + 1];
   return time < first
-    ? `${letter(i)} is ${percent(1 - time / first)} faster than A`
-    : `A is the fastest; ${letter(i)} takes ${percent(time / first - 1)} longer`;
+    ? `${letter(i)}'s step is ${percent(1 - time / first)} shorter than A's`
+    : `A's step is the shortest; ${letter(i)} takes ${percent(time / first - 1)} longer`;
 }
 function differences(rows) {
   if (!rows.length) return el("p", {}, "Nothing in the inputs differs.");
