@@ -212,6 +212,16 @@ def test_no_legal_point_is_said(place, monkeypatch, capsys):
         sweep_page(next(Path("results").glob("*roofline")))
 
 
+def test_a_sweep_of_networks_says_what_they_cost_who_owns_them(done):
+    """Rents are of GPUs alone: more uplinks at the same step cost nothing there."""
+    rows = [{**row, "oversubscription": "2"} for row in ranked(done[0])]
+    space_ = [{"fabric.oversubscription": ratio} for ratio in "12"]
+    head, first, *_ = point_table(rows, space_, priced=True)
+    assert head.split()[-3:] == ["USD/1T", "tokens", "owned"]
+    assert first.split()[-1] == f"{rows[0]['usd_owned_per_1t_tokens']:,.0f}"
+    assert "owned" not in point_table(rows, SPACE, priced=True)[0]
+
+
 def test_a_best_point_that_may_not_fit_is_said_with_the_best_that_does(done):
     rows = [{**row, "run": f"clustersim run a b --tp {place}"} for place, row in enumerate(ranked(done[0]))]
     found = run.Sweep(rows, done[1], 0, 0, 0.0, SPACE)

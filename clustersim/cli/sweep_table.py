@@ -25,6 +25,8 @@ REASONS = 5
 """Kinds of reasons that the text names."""
 DOUBTFUL = "! within 3 % of the GPU's memory, or above it by less: too close to tell whether it fits"
 ALWAYS = ("tp", "pp", "dp")
+NETWORK = ("fabric", "cluster.nic", "cluster.node.nics")
+"""Beginnings of keys of a network, which costs who owns it, and by rents of GPUs nothing."""
 FRONT = ("step", "memory", "gpus", "cost", "energy")
 """What a Pareto front can weigh."""
 _DETAIL = re.compile(r"\(.*?\)|[0-9]+(?:[.,][0-9]+)*")
@@ -146,8 +148,12 @@ def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool) -> li
     owned = {row["gpus"] for row in rows}
     gpus = f"GPUs of {max(owned)}" if len(owned) == 1 else "GPUs"
     head = ["", "tokens/s", "step", gpus, *(dashed.get(n, n) for n in names), "MFU", "bubble", "memory"]
-    head += ["USD/1T tokens"] if priced else []
-    cells = [head, *(_cells(place, row, names, priced, len(owned) > 1) for place, row in enumerate(rows, 1))]
+    priced_by = {"USD/1T tokens": "usd_per_1t_tokens"} if priced else {}
+    if priced and any(key.startswith(NETWORK) for key in keys):
+        priced_by["owned"] = "usd_owned_per_1t_tokens"
+    head += priced_by
+    prices = [*priced_by.values()]
+    cells = [head, *(_cells(place, row, names, prices, len(owned) > 1) for place, row in enumerate(rows, 1))]
     return [*table(cells), *([DOUBTFUL] if any(map(doubtful, rows)) else []), ""]
 
 
@@ -163,9 +169,8 @@ def run_line(topology: Path, workload: Path, point: Mapping[str, object], by_set
     return run_lines(topology, workload, by_set)(point)
 
 
-def _cells(place: int, row: Row, names: Sequence[str], priced: bool, clusters: bool) -> list[str]:
+def _cells(place: int, row: Row, names: Sequence[str], prices: Sequence[str], clusters: bool) -> list[str]:
     used = f"{row['ranks']} of {row['gpus']}" if clusters and row["idle_gpus"] else str(row["ranks"])
-    dollars = row["usd_per_1t_tokens"]
     return [
         f"{place}.",
         f"{row['tokens_per_s']:,.0f}",
@@ -175,7 +180,7 @@ def _cells(place: int, row: Row, names: Sequence[str], priced: bool, clusters: b
         f"{row['mfu']:.1%}",
         f"{row['bubble_s'] / row['step_time_s']:.1%}",
         ("! " if doubtful(row) else "") + gibibytes(row["peak_memory_bytes"]),
-        *([] if not priced else ["-" if dollars is None else f"{dollars:,.0f}"]),
+        *("-" if row[price] is None else f"{row[price]:,.0f}" for price in prices),
     ]
 
 
