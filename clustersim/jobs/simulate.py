@@ -20,6 +20,7 @@ from clustersim.engine.record import Record
 from clustersim.engine.simulate import simulate as play_all
 from clustersim.engine.together import complete, together
 from clustersim.errors import InputError
+from clustersim.garbage import uncollected
 from clustersim.jobs.placement import PlacedJob, place_jobs
 from clustersim.jobs.request import Wanted, load
 from clustersim.parallel.job import MAX_PASSES
@@ -67,6 +68,7 @@ def simulate(
     return share(load_topology(topology), wanted, **options)
 
 
+@uncollected()
 def share(
     cluster: Topology,
     wanted: Wanted,
