@@ -253,7 +253,9 @@ class Simulator:
         def place() -> tuple[Job, Job]:
             check_names(job)
             check_precision(job, self.cluster)
-            return job, job.place(self.cluster.gpus, self.cluster.gpus_per_node)
+            dp = job.parallelism.dp
+            used = None if dp == "auto" else job.parallelism.lanes * dp
+            return job, job.place(self.cluster.gpus, self.cluster.numbering.filled_by(used))
 
         return self._placed.once(id(job), place)[1]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from clustersim.errors import InputError, shown, suggest
 
@@ -102,6 +102,11 @@ def duration(value: float) -> str:
     if missing <= 0 or not value:
         return f"{number} {unit}"
     return f"{number}{'' if '.' in number else '.'}{'0' * missing} {unit}"
+
+
+def either(counts: Iterable[int]) -> str:
+    """Return numbers as a sentence offers them: `4 or 8`."""
+    return " or ".join(f"{count}" for count in counts)
 
 
 def plural(count: int, one: str, many: str) -> str:

@@ -3,14 +3,22 @@
 import numpy as np
 import pytest
 from engine_cases import job
+from test_routes import check_routes
 
+from clustersim.collectives.all_to_all import all_pairs_loads
+from clustersim.collectives.loads import pair_loads
+from clustersim.collectives.model import AllPairs
 from clustersim.config.yaml import parse
+from clustersim.costs.bill import bill
+from clustersim.costs.figures import load as load_figures
 from clustersim.engine.compile import plan
 from clustersim.engine.simulate import simulate
 from clustersim.errors import ConfigError, OutOfMemoryError
+from clustersim.jobs.placement import place_jobs
+from clustersim.jobs.request import PlacementRequest
 from clustersim.optimization.bound import LowerBounds
 from clustersim.simulation import Simulator, run
-from clustersim.topology.build import build
+from clustersim.topology.build import build, load
 from clustersim.topology.describe import describe
 
 TREE = "{kind: fat_tree, rails: optimized, radix: 16, link: {rate: 400Gb/s}}"
@@ -18,6 +26,8 @@ SWITCH = "{kind: switch}"
 OWN = {"h100": "hgx-h100", "b200": "hgx-b200", "other": "{extends: hgx-h100, host: {slowdown: 2}}"}
 OWN |= {"h200": "hgx-h200", "slow_nics": "{extends: hgx-h100, nics: {rate: 100Gb/s}}"}
 OWN |= {"slow_host": "{extends: hgx-h100, host: {slowdown: 5}}"}
+OWN |= {"half": "{extends: hgx-h100, gpus: {count: 4}, nics: {count: 4}}"}
+MESH = "{{extends: hgx-h100, gpus: {{count: {0}}}, nics: {{count: 4}}, scale_up: {{kind: mesh, link: 64GB/s}}}}"
 LARGE = {"model__hidden": 4096, "model__heads": 32, "training__seq": 2048, "model__vocab": 32768}
 
 
@@ -213,8 +223,10 @@ def test_no_step_is_shorter_than_its_bound(split):
 
 
 BAD = {
-    "GPUs": ([(1, "h100"), (1, "gb200-nvl72")], "gpus.count: 72 GPUs a node beside 8 of the first pool"),
-    "NICs": ([(1, "h100"), (1, "{extends: hgx-h100, nics: {count: 4}}")], "nics.count: 4 NICs a node beside 8"),
+    "meshes": (
+        [(1, MESH.format(8)), (1, MESH.format(4))],
+        "gpus.count: 4 GPUs a node beside 8 of the first pool; nodes joined by",
+    ),
     "vendor": (
         [(1, "h100"), (1, "{extends: hgx-h100, gpus: {model: mi300x}}")],
         "no library joins GPUs of two vendors",
@@ -222,6 +234,11 @@ BAD = {
     "inside": ([(1, "h100"), (1, "{extends: hgx-h100, scale_up: {kind: mesh, link: 64GB/s}}")], "mesh beside nvswitch"),
     "no nodes": ([(0, "h100")], "cluster.pools.0.nodes: 0 must be at least 1"),
     "many": ([(400000, "h100"), (400000, "b200")], "cluster.pools: 800000 nodes of 8 GPUs"),
+}
+FABRICS = {
+    "{kind: torus, dims: [2], link: {rate: 400Gb/s}}": "torus needs as many NICs on every node, and the pools have 8 or 4",
+    "{kind: rail_optimized, radix: 64, rails: 8}": "rails: 8 do not divide the 4 NICs of a node; use a divisor",
+    "{kind: rail_optimized, radix: 64, scalable_unit: 2}": "scalable_unit: the nodes that share leaves have 8 or 4 NICs; drop it",
 }
 
 
@@ -232,8 +249,110 @@ def test_what_cannot_be_one_cluster(case):
         pools(*given)
 
 
+@pytest.mark.parametrize("fabric", FABRICS)
+def test_what_joins_no_nodes_of_different_widths(fabric):
+    with pytest.raises(ConfigError, match=FABRICS[fabric]):
+        pools((1, "h100"), (1, "half"), fabric=fabric)
+
+
 @pytest.mark.parametrize("key", ["nodes: 4", "node: hgx-h100"])
 def test_pools_stand_for_nodes_and_node(key):
     text = f"cluster: {{{key}, pools: [{{nodes: 1, node: hgx-h100}}]}}"
     with pytest.raises(ConfigError, match=rf"cluster.{key.split(':')[0]}: the pools have their own"):
         build(parse(text, "mixed.yaml"))
+
+
+# Nodes with different numbers of GPUs.
+
+NARROW = [
+    {"parallelism__tp": 2, "training__global_batch": 32},
+    {"parallelism__tp": 4, "parallelism__pp": 2, "parallelism__dp": 3, "training__global_batch": 12},
+    {"parallelism__zero": 3, "training__global_batch": 96},
+    {"parallelism__tp": 8, "parallelism__dp": 3, "parallelism__tp_across_nodes": True, "training__global_batch": 6},
+]
+TREES = (TREE, SWITCH, "{kind: leaf_spine, radix: 64}", "{kind: rail_only, radix: 64}")
+
+
+@pytest.mark.parametrize("fabric", TREES)
+@pytest.mark.parametrize("narrow_first", [True, False])
+def test_a_job_beside_nodes_of_another_width_runs_as_on_a_cluster_of_its_own(fabric, narrow_first):
+    split = {"parallelism__tp": 4, "parallelism__pp": 2, "parallelism__dp": 2, "training__clip_gradients": True}
+    own = ("half", 4) if narrow_first else ("h100", 2)
+    mixed = played(pools((own[1], own[0]), (2, "h100" if narrow_first else "half"), fabric=fabric), **split)
+    alone = played(plain(own[1], own[0], fabric), **split)
+    assert mixed.summary["step_time_s"] == pytest.approx(alone.summary["step_time_s"], rel=1e-12)
+
+
+@pytest.mark.parametrize("fabric", TREES)
+@pytest.mark.parametrize("split", NARROW)
+def test_folded_is_unfolded_and_players_agree_on_nodes_of_different_widths(split, fabric):
+    mixed = pools((1, "half"), (1, "h100"), (1, "half"), (1, "h100"), fabric=fabric)
+    folded, whole, quick = (
+        step(mixed, **split, fold=fold, engine=engine)
+        for fold, engine in ((True, "simpy"), (False, "simpy"), (True, "auto"))
+    )
+    assert folded == pytest.approx(whole, rel=1e-9)
+    assert folded == pytest.approx(quick, rel=1e-12)
+
+
+def test_a_group_on_half_of_a_wide_node_goes_as_on_a_narrow_one():
+    """Eight GPUs on a node of 4 and half of one of 8 have the links, NICs and kernels of two nodes of 4."""
+    split = {"parallelism__tp": 8, "parallelism__dp": 1, "parallelism__tp_across_nodes": True}
+    split |= {"training__global_batch": 2}
+    straddling, narrow = (step(c, **split) for c in (pools((1, "half"), (1, "h100")), plain(2, "half")))
+    assert straddling == pytest.approx(narrow, rel=1e-12)
+    assert narrow > 1.2 * step(plain(1, "h100"), **split)
+
+
+def test_a_group_that_would_straddle_nodes_says_so():
+    with pytest.raises(ConfigError, match="groups of 8 would span nodes of 4 GPUs; use 1, 2, 4"):
+        played(pools((1, "half"), (1, "h100")), parallelism__tp=8)
+
+
+@pytest.mark.parametrize("fabric", TREES)
+def test_routes_lead_from_gpu_to_gpu(fabric):
+    check_routes(pools((1, "half"), (1, "h100"), (1, "half"), fabric=fabric))
+
+
+def test_faults_are_at_the_gpus_and_nodes_that_they_name():
+    faults = "faults: [{node: 0, dead: true}, {node: 1, slowdown: 2}, {gpu: 19, slowdown: 3}, {link: 'nic-up[18]', dead: true}]"
+    left = pools((1, "half"), (1, "h100"), (2, "half"), more=faults)
+    assert left.slowdown.tolist() == [2.0] * 8 + [1.0] * 7 + [3.0]
+    assert left.numbering.first.tolist() == [0, 8, 12, 16]
+    assert left.numbering.node_of(np.array([7, 8, 15])).tolist() == [0, 1, 2]
+    routes = left.route(np.array([14]), np.array([0]))  # GPU 18 of the file, whose NIC is dead, to GPU 4
+    assert left.link_name(routes.links[0]) == "nvlink-up[18]"
+
+
+def test_a_cluster_of_two_widths_is_described_and_paid_node_by_node():
+    figures, mixed = load_figures(), pools((3, "h100"), (2, "half"))
+    assert dict(describe(mixed))["GPUs"] == "32 × h100-sxm, 4 or 8 a node"
+    wide, narrow, both = (bill(c, figures)[0] for c in (plain(1, "h100"), plain(1, "half"), mixed))
+    assert both.usd == pytest.approx(3 * wide.usd + 2 * narrow.usd)
+    assert both.each == "4 or 8 GPUs"
+    jobs = place_jobs(mixed, [PlacementRequest("one", job(**{**SPLITS[1], "parallelism__dp": 2}), (3, 4))], "packed")
+    assert jobs[0].gpus.tolist() == [24, 25, 26, 27]
+    alike = [PlacementRequest(name, job(**SPLITS[3]), 2) for name in ("one", "other")]
+    assert [len(own.gpus) for own in place_jobs(mixed, alike, "packed")] == [16, 8]
+
+
+def test_the_shipped_cluster_has_both_widths():
+    shipped = load("mixed_h100_nvl72_18")
+    assert shipped.numbering.widths == (8, 72)
+    assert shipped.said == "128 × h100-sxm + 144 × gb200"
+    assert shipped.gpus_per_node == 8
+
+
+@pytest.mark.parametrize("fabric", TREES)
+def test_an_all_to_all_by_classes_loads_what_its_pairs_load(fabric):
+    mixed = pools((2, "half"), (1, "h100"), (1, "half"), fabric=fabric)
+    ranks, part = np.arange(20)[None], np.full(20, 1 / 20)
+    every = AllPairs(1, part, part)
+    by_class, by_pair = (
+        of(mixed, ranks, every) for of in (all_pairs_loads, lambda c, r, p: pair_loads(c, r, p.pairs()))
+    )
+    for one, other in zip(
+        *(np.bincount(x.link, x.weight, len(mixed.capacity)) for x in (by_class, by_pair)), strict=True
+    ):
+        assert one == pytest.approx(other, rel=1e-12)
+    assert by_class.latency == pytest.approx(by_pair.latency, rel=1e-12)

@@ -41,9 +41,14 @@ def _topologies() -> list[ListRow]:
     found = []
     for name, path in files("topologies").items():
         cluster = node_specs_of(path)
-        gpus = cluster.nodes * cluster.node.gpus.count
         found.append(
-            {"name": name, "nodes": cluster.nodes, "gpus": gpus, "gpu": cluster.gpu.name, "what": _comment(path)}
+            {
+                "name": name,
+                "nodes": cluster.nodes,
+                "gpus": cluster.gpus,
+                "gpu": cluster.gpu.name,
+                "what": _comment(path),
+            }
         )
     return found
 

@@ -36,7 +36,7 @@ def levels(nodes: Ints, upwards: Iterable[int]) -> tuple[int, ...]:
     outer level.
     """
     n = nodes.shape[1]
-    inside = int((nodes[0] == nodes[0, 0]).sum())
+    inside = int(np.gcd.reduce((nodes == nodes[:, :1]).sum(axis=1)))
     result, left = [], n
     for fanout in (inside, *upwards):
         step = math.gcd(fanout, left)

@@ -289,8 +289,8 @@ class Cluster(Spec):
     node: _NodeType | None = None
     """A name of `nodes`, a shipped preset, or a mapping that extends one of them."""
     pools: Annotated[tuple[NodePool, ...], Field(strict=False), between(1, 64)] | None = None
-    """Instead of `nodes` and `node`: nodes of several types, numbered one pool after the other. All have as many GPUs and NICs,
-    joined in the same way."""
+    """Instead of `nodes` and `node`: nodes of several types, numbered one pool after the other. Nodes whose GPUs a switch joins
+    may have different numbers of them; trees, `switch` and `explicit` join nodes with different numbers of NICs."""
     jitter: Jitter | None = None
     """How steps differ."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from clustersim.costs.figures import Figures, NodePrice, UnitPrice
 from clustersim.topology.model import Topology
-from clustersim.units import plural
+from clustersim.units import either, plural
 
 
 class Item(NamedTuple):
@@ -34,9 +35,9 @@ class Item(NamedTuple):
 def bill(cluster: Topology, figures: Figures) -> list[Item]:
     """Return the nodes, and what joins them: switches by their ports, two modules a cable, and the cables."""
     price, power = _node_price(cluster, figures), node_power(cluster, figures)
-    nodes = Item(
-        "nodes", cluster.nodes, price, power, plural(cluster.gpus_per_node, "GPU", "GPUs"), _node_date(cluster, figures)
-    )
+    *some, most = cluster.numbering.widths
+    each = f"{either(some)} or {most} GPUs" if some else plural(most, "GPU", "GPUs")
+    nodes = Item("nodes", cluster.nodes, price, power, each, _node_date(cluster, figures))
     # a dragonfly and a torus call theirs routers
     switches = cluster.counts.get("switches") or cluster.counts.get("routers", 0.0)
     if not switches or cluster.nodes == 1:
@@ -65,11 +66,14 @@ def bill(cluster: Topology, figures: Figures) -> list[Item]:
 
 def _node_price(cluster: Topology, figures: Figures) -> float | None:
     """Return the USD of a node, of several types the mean; None where one has no price."""
-    each = [(figures.node.get(gpu.name), count) for gpu, count in cluster.counted()]
-    known = [(_as_large(node, cluster.gpus_per_node), count) for node, count in each if node]
-    if len(known) < len(each):
-        return None
-    return known[0][0] if len(known) == 1 else sum(price * count for price, count in known) / cluster.gpus
+    each = [(figures.node.get(gpu.name), gpus, count) for gpu, gpus, count in cluster.node_types()]
+    known = [(_as_large(node, gpus), count) for node, gpus, count in each if node]
+    return _mean(known) if len(known) == len(each) else None
+
+
+def _mean(each: Sequence[tuple[float, int]]) -> float:
+    """Return the mean of figures, each of so many nodes."""
+    return each[0][0] if len(each) == 1 else sum(figure * count for figure, count in each) / sum(n for _, n in each)
 
 
 def _node_date(cluster: Topology, figures: Figures) -> str:
@@ -98,6 +102,7 @@ def node_power(cluster: Topology, figures: Figures) -> float:
     said = cluster.counts.get("power")
     if said:
         return said / cluster.nodes
-    each = cluster.counted()
-    mean = each[0][0].power if len(each) == 1 else sum(gpu.power * count for gpu, count in each) / cluster.gpus
-    return cluster.gpus_per_node * mean * figures.power.node_over_gpus.value
+    return (
+        _mean([(gpus * gpu.power, count) for gpu, gpus, count in cluster.node_types()])
+        * figures.power.node_over_gpus.value
+    )

@@ -24,6 +24,7 @@ from simpy.events import NORMAL
 from clustersim.arrays import Floats
 from clustersim.engine.flows import Asked, Flow, Flows
 from clustersim.engine.occupancy import Holder, Occupancy
+from clustersim.engine.traffic import Variant
 
 HOST = "host"
 """What waiting for the host is called among the families of flows."""
@@ -49,8 +50,8 @@ class Segment(NamedTuple):
         return max(moving, self.beside + self.share * moving) if self.beside else moving
 
 
-Carried = dict[tuple[tuple[str, str, str], int], float]
-"""Bytes by ((family, op, algorithm), group cell)."""
+Carried = dict[tuple[Variant, int], float]
+"""Bytes by variant and group cell."""
 
 
 class Activity:

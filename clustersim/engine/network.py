@@ -15,13 +15,11 @@ from clustersim.collectives.nccl.shape import Shape, shapes, types_of
 from clustersim.collectives.plan import MESSAGES, NCCL, CollectivePlan, plan
 from clustersim.engine.flows import Flow
 from clustersim.engine.fold.refinement import Cells, Partition, partition
-from clustersim.engine.traffic import Family, ScarceLoads, Traffic, scarce, traffic
+from clustersim.engine.traffic import Family, ScarceLoads, Traffic, Variant, scarce, traffic
 from clustersim.memo import fingerprint
 from clustersim.model.operator import Collective
 from clustersim.topology.model import Topology
 
-Variant = tuple[str, str, str]
-"""A collective by (family, op, algorithm)."""
 LinkLoads = tuple[Ints, Floats]
 """Links, each once, and the bytes over each for each byte of a collective."""
 NodeTypes = tuple[int, ...]
@@ -69,7 +67,7 @@ class Network:
 
     def variant(self, call: Collective, cell: int) -> Variant:
         """Return the variant that carries a call in groups of a cell."""
-        return call.group, call.op, self.plan(call, cell).algorithm
+        return _variant(call, self.plan(call, cell))
 
     def flows(self, call: Collective, cell: int) -> tuple[Flow, ...]:
         """Return the flows of a call in a group of that cell; the first pays the launch. Equal flows are one object."""
@@ -82,7 +80,7 @@ class Network:
     def _flows(self, call: Collective, cell: int) -> Iterator[Flow]:
         own = self.plan(call, cell)
         start = self.topology.launch if own.latency is None else own.latency
-        for latency, bound, loads in self.by_cell((call.group, call.op, own.algorithm)):
+        for latency, bound, loads in self.by_cell(_variant(call, own)):
             hops = latency[cell] if own.latency is None else 0.0
             yield Flow(call.group, start + hops, call.size, min(bound[cell], own.rate), *loads.get(cell, _NOWHERE))
             start = 0.0
@@ -150,7 +148,6 @@ class Demand(NamedTuple):
 class _Carried(NamedTuple):
     """What of the plans of a variant matters to its traffic, whatever the sizes."""
 
-    levels: tuple[int, ...]
     phases: tuple[Phase | AllPairs, ...]
     rate: float
     hops: bool
@@ -165,8 +162,7 @@ def demand(topology: Topology, tenants: Sequence[Tenant]) -> Demand:
     plans = [_plans(topology, one) for one in tenants]
     carried = [_carried(one) for one in plans]
     key = tuple(
-        (one.key, *((v, c.levels, c.rate, c.hops) for v, c in own.items()))
-        for one, own in zip(tenants, carried, strict=True)
+        (one.key, *((v, c.rate, c.hops) for v, c in own.items())) for one, own in zip(tenants, carried, strict=True)
     )
 
     def found() -> tuple[tuple[Mapping[Variant, tuple[Traffic, ...]], ...], Ints, tuple[ScarceLoads, ...]]:
@@ -284,13 +280,17 @@ def _plan(topology: Topology, tenant: Tenant, family: Family, collective: Collec
     return {types: plan(topology, family.algorithm, kinds, group, collective) for types, kinds in by_types.items()}
 
 
+def _variant(call: Collective, plan: CollectivePlan) -> Variant:
+    return call.group, call.op, plan.algorithm, plan.levels
+
+
 def _carried(plans: Mapping[Collective, NodePlans]) -> dict[Variant, _Carried]:
     """Return what carries each variant."""
     used: dict[Variant, list[CollectivePlan]] = {}
     for c, one in ((c, one) for c, own in plans.items() for one in own.values()):
-        used.setdefault((c.group, c.op, one.algorithm), []).append(one)
+        used.setdefault(_variant(c, one), []).append(one)
     return {
-        v: _Carried(own[-1].levels, own[-1].phases, max(p.rate for p in own), any(p.latency is None for p in own))
+        v: _Carried(own[-1].phases, max(p.rate for p in own), any(p.latency is None for p in own))
         for v, own in used.items()
     }
 

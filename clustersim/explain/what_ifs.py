@@ -133,7 +133,7 @@ def _effective(one: _NodeType) -> dict[str, object]:
 
 def _nvlink(types: Sequence[_NodeType]) -> WhatIf:
     name = NVLINK
-    if types[0].node.gpus.count == 1:
+    if all(one.node.gpus.count == 1 for one in types):
         return WhatIf(name, {}, "a node has one GPU")
     links = {one.key: one.node.scale_up.link for one in types if one.node.scale_up.kind != "none"}
     changes = {f"{key}.scale_up.link": _rate(2 * link) for key, link in links.items() if link is not None}

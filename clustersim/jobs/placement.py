@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +47,8 @@ def place_jobs(cluster: Topology, requests: Sequence[PlacementRequest], placemen
     for i, (request, job) in enumerate(zip(requests, resolved, strict=True)):
         nodes = np.array(taken_free.get(i, request.nodes), np.int64)
         gpus = cluster.numbering.gpus_of(nodes)
+        if len(gpus) > len(nodes) * cluster.gpus_per_node:  # they have more than all nodes have: known only now
+            job = _resolved(cluster, replace(request, nodes=tuple(nodes.tolist())), len(nodes))  # noqa: PLW2901
         result.append(PlacedJob(request.name, job, nodes, gpus[: job.mesh.size], request.start))
     return result
 
@@ -114,7 +117,7 @@ def _explicit(cluster: Topology, request: PlacementRequest) -> int | None:
 
 def _resolved(cluster: Topology, request: PlacementRequest, nodes: int) -> Job:
     """Return the job with dp resolved for that many nodes."""
-    split, gpus = request.job.parallelism, nodes * cluster.gpus_per_node
+    split, (gpus, width) = request.job.parallelism, _room(cluster, request, nodes)
     dp = 1 if split.dp == "auto" else split.dp
     if split.lanes * dp > gpus:
         cp = f" × cp {split.cp}" if split.cp > 1 else ""
@@ -125,7 +128,15 @@ def _resolved(cluster: Topology, request: PlacementRequest, nodes: int) -> Job:
             f"{request.name} needs {split.lanes * dp} GPUs ({degrees}) and {whose} {gpus}; "
             "lower a degree, or give it more nodes",
         )
-    return request.job.place(gpus, cluster.gpus_per_node)
+    return request.job.place(gpus, width)
+
+
+def _room(cluster: Topology, request: PlacementRequest, nodes: int) -> tuple[int, int]:
+    """Return the GPUs of a job's nodes, and how many fill each; of nodes that it does not name, what all have."""
+    if isinstance(request.nodes, tuple):
+        named = cluster.numbering.only(np.array(request.nodes, np.int64))
+        return named.gpus, named.filled_by()
+    return nodes * cluster.gpus_per_node, cluster.gpus_per_node
 
 
 def _needed(cluster: Topology, request: PlacementRequest, job: Job, nodes: int) -> int:

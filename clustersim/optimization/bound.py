@@ -212,7 +212,7 @@ class SplitBounds:
         """Return the least seconds of the passes and messages of a placed job."""
         cluster = self.bounds.preparation.cluster
         # neighbours are on other nodes where a stage fills at least one; else messages count nothing
-        far = job.mesh.size // self.pp >= cluster.gpus_per_node
+        far = job.mesh.size // self.pp >= cluster.numbering.widths[-1]
         if (key := (far, *_microbatch(job))) not in self._pipelines:
             part, known = (
                 self.part(job),

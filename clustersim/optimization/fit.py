@@ -140,9 +140,10 @@ class _Search:
 
     def _memory(self, job: Job, nodes: int) -> float | None:
         """Return the bytes of the fullest GPU of a job on so many nodes, None where it cannot be placed there."""
-        each = self.simulator.cluster.gpus_per_node
+        cluster = self.simulator.cluster
         try:
-            return max(one.total for one in self.simulator.preparation.peaks(job.place(nodes * each, each)))
+            placed = job.place(nodes * cluster.gpus // cluster.nodes, cluster.gpus_per_node)
+            return max(one.total for one in self.simulator.preparation.peaks(placed))
         except ClustersimError:
             return None
 

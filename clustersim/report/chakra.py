@@ -58,7 +58,7 @@ class RankTrace:
             ends = {"comm_src": self.rank, "comm_dst": peer, "comm_tag": _tag(task.gives, microbatch)}
             self._launch(task, NodeType.SEND, {**ends, **_sized(size), "pg_desc": task.stream})
         elif task.activity.carried:
-            ((family, op, _), _), moved = next(iter(task.activity.carried.items()))
+            ((family, op, *_), _), moved = next(iter(task.activity.carried.items()))
             self._launch(task, NodeType.COLL, self._collective(family, op, moved))
 
     def _now(self) -> list[int]:

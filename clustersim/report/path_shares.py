@@ -17,8 +17,8 @@ import numpy as np
 from clustersim.arrays import Floats, Ints
 from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import HOST, Activity
-from clustersim.engine.network import Variant
 from clustersim.engine.program import COMPUTE, Span
+from clustersim.engine.traffic import Variant
 from clustersim.report.critical_path import Path
 from clustersim.report.links import Limit, ends
 from clustersim.topology.model import Topology

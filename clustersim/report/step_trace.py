@@ -15,9 +15,9 @@ from clustersim.arrays import Floats, Ints
 from clustersim.engine.compile import Plan
 from clustersim.engine.fabric import Activity
 from clustersim.engine.launching import Seconds
-from clustersim.engine.network import Variant
 from clustersim.engine.program import COMPUTE, READY, Span
 from clustersim.engine.record import Record
+from clustersim.engine.traffic import Variant
 from clustersim.model.kernel import Kernel
 from clustersim.report.inside import inside
 from clustersim.report.links import limits
@@ -189,7 +189,7 @@ class StepTrace:
     def _moves(self, activity: Activity) -> dict[str, Any]:
         """Return bytes, algorithm, protocol and the link that limits them, of a collective or message."""
         for call, size in activity.carried.items():
-            group, op, algorithm = call[0]
+            group, op, algorithm, _ = call[0]
             found: dict[str, Any] = {"bytes": size, "algorithm": algorithm or op}
             found |= {"protocol": self._protocols[group, op, size]} if self._protocols.get((group, op, size)) else {}
             found |= {"link": self._limiting[call]} if call in self._limiting else {}

@@ -112,7 +112,7 @@ def outline(
 
 
 def _network_warnings(topology: Topology, job: Job) -> tuple[str, ...]:
-    return topology.warnings if topology.gpus_per_node < job.mesh.size else ()
+    return topology.warnings if topology.numbering.widths[-1] < job.mesh.size else ()
 
 
 def predictor_facts(job: Job, forecast: Forecast) -> dict[str, Any]:

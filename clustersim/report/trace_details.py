@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from clustersim.engine.compile import Plan
-from clustersim.engine.network import Variant
 from clustersim.engine.program import COMPUTE, UPDATE, Span
 from clustersim.engine.record import Record
+from clustersim.engine.traffic import Variant
 
 _NOTHING = 1e-9  # of a link: what sums of rates are off
 Call = tuple[Variant, int]

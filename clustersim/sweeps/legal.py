@@ -256,7 +256,7 @@ def _node(seen: PointValues) -> list[object]:
 def _nodes(seen: PointValues) -> list[object]:
     """Return the parts of the cluster that replicas fill: divisors of its nodes."""
     cluster = seen.cluster
-    counts = [n for n in divisors(cluster.nodes) if n * cluster.gpus_per_node % seen.lanes == 0]
+    counts = [n for n in divisors(cluster.nodes) if n * cluster.gpus // cluster.nodes % seen.lanes == 0]
     return seen.clusters("cluster.nodes", counts)
 
 

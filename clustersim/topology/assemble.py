@@ -16,7 +16,7 @@ from clustersim.arrays import Floats, Ints
 from clustersim.topology.lattice import Lattice
 from clustersim.topology.limits import limited, limits
 from clustersim.topology.model import LinkTier, NcclFacts, NodeFacts, Pool, Topology, pool_facts
-from clustersim.topology.node import inner_ranges, inside
+from clustersim.topology.node import Crossbars, inner_ranges, inside
 from clustersim.topology.routing import router
 from clustersim.topology.specs import BuiltFabric, LinkRange, NodeSpecs
 
@@ -123,8 +123,7 @@ def _pair(name: str, n: int, rate: Floats | float, delay: Floats | float, cables
 
 
 def _counts(cluster: NodeSpecs, network: BuiltFabric | None, links: int) -> dict[str, float]:
-    gpus = cluster.nodes * cluster.node.gpus.count
-    head = {"nodes": cluster.nodes, "gpus": gpus, "nics": cluster.endpoints}
+    head = {"nodes": cluster.nodes, "gpus": cluster.gpus, "nics": cluster.endpoints}
     drawn = [own.nodes * own.node.power.max for own in cluster.parts if own.node.power]
     power = {"power": math.fsum(drawn)} if len(drawn) == len(cluster.parts) else {}
     return {**head, **(limited(cluster, network) if network else {}), "links": links, **power}
@@ -135,7 +134,7 @@ class _ClusterEnds:
     """The two ends of a link by name."""
 
     cluster: NodeSpecs
-    inner: Lattice
+    inner: Lattice | Crossbars
     network: BuiltFabric | None
     first: int
     """The first link outside nodes."""

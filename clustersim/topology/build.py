@@ -24,6 +24,7 @@ from clustersim.topology.override import override, preset, presets
 from clustersim.topology.pools import check as check_pools
 from clustersim.topology.pools import pooled
 from clustersim.topology.specs import MAX_GPUS, NodeSpecs
+from clustersim.units import either
 
 ROOM = "clustersim.topology"
 
@@ -98,9 +99,10 @@ def _cluster(spec: TopologySpec, document: Document) -> NodeSpecs:
         _node_spec(name, document, ())
     name = spec.cluster.name or Path(document.path).stem
     cluster = pooled([_pool(spec, document, name, *one) for one in _types(spec, document)])
-    total, at = cluster.nodes * cluster.node.gpus.count, ("cluster", "pools" if spec.cluster.pools else "nodes")
-    if total > MAX_GPUS:
-        few = f"{cluster.nodes} nodes of {cluster.node.gpus.count} GPUs are {total} GPUs; at most {MAX_GPUS} can be simulated"
+    at = "cluster", "pools" if spec.cluster.pools else "nodes"
+    if cluster.gpus > MAX_GPUS:
+        each = either(sorted({pool.node.gpus.count for pool in cluster.parts}))
+        few = f"{cluster.nodes} nodes of {each} GPUs are {cluster.gpus} GPUs; at most {MAX_GPUS} can be simulated"
         raise document.error(at, f"{'.'.join(at)}: {few}")
     _check(cluster)
     return cluster

@@ -9,7 +9,7 @@ import numpy as np
 
 from clustersim.topology.faults import DEAD
 from clustersim.topology.model import Topology
-from clustersim.units import scaled, seconds
+from clustersim.units import either, scaled, seconds
 
 Fact = tuple[str, str]
 
@@ -20,7 +20,7 @@ def describe(topology: Topology) -> list[Fact]:
     rows = [
         ("cluster", f"{topology.name} ({topology.kind})"),
         ("nodes", f"{topology.nodes:,}"),
-        ("GPUs", f"{topology.said}, {topology.gpus_per_node} a node"),
+        ("GPUs", f"{topology.said}, {either(topology.numbering.widths)} a node"),
         *_node_links(topology),
         *_tiers(topology),
     ]
@@ -66,7 +66,7 @@ def _node_links(topology: Topology) -> Iterator[Fact]:
             part = part[part > DEAD] if (part > DEAD).any() else part * 0
             low, high = part.min(), part.max()
             rate = scaled(high, "B/s") if low == high else f"{scaled(low, 'B/s')} to {scaled(high, 'B/s')}"
-            if tier.name in ("nvlink-up", "pcie-up") and topology.gpus_per_node > 1:
+            if tier.name in ("nvlink-up", "pcie-up") and topology.numbering.widths[-1] > 1:
                 yield label, f"{rate} a GPU and direction"
             elif tier.name not in ("nvlink-up", "pcie-up"):
                 yield label, f"{len(part):,} × {rate} a direction"

@@ -96,6 +96,8 @@ class FatTreeHops(Hops):
     def segments(self) -> list[RouteSegment]:
         """Return the levels, where the routing lets them be told apart."""
         leaves = self.tree.leaves
+        if not leaves.nics:
+            return []  # a node may have two leaves on a rail
         place = leaves.place(np.arange(leaves.endpoints))
         rails = max(leaves.rails, 1)
         leaf = (place.network * leaves.total + place.leaf).reshape(-1, leaves.nics // rails, rails)

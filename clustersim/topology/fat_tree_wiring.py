@@ -17,7 +17,7 @@ from clustersim.arrays import Ints, divide
 from clustersim.config.fabric import FatTree, Tier
 from clustersim.config.yaml import Loc
 from clustersim.topology.specs import NodeSpecs
-from clustersim.units import plural
+from clustersim.units import either, plural
 
 
 class Level(NamedTuple):
@@ -59,13 +59,13 @@ class Leaves(NamedTuple):
     """How endpoints hang on leaves."""
 
     nics: int
-    """NICs of a node."""
+    """NICs of a node; 0 where nodes have different numbers."""
     down: int
     """Ports down of a leaf."""
     rails: int
     """Rails, each with leaves of its own; 0: none, and NICs fill leaves one after the other."""
     unit: int
-    """Nodes that share a set of leaves (a scalable unit)."""
+    """NICs on a rail of the nodes that share a set of leaves (a scalable unit)."""
     sets: int
     """Leaves of such a set for each rail."""
     parts: int
@@ -88,10 +88,9 @@ class Leaves(NamedTuple):
         if not self.rails:
             leaf, port = divide(endpoint, self.down)
             return Place(first, leaf, port)
-        node, nic = divide(endpoint, self.nics)
-        each, rail = divide(nic, self.rails)
-        group, within = divide(node, self.unit)
-        shift, port = divide(within * (self.nics // self.rails) + each, self.down)
+        each, rail = divide(endpoint, self.rails)  # the NICs of every node are a multiple of the rails
+        group, within = divide(each, self.unit)
+        shift, port = divide(within, self.down)
         if self.parts > 1:
             return Place(first + rail, group * self.sets + shift, port)
         return Place(first, (group * self.rails + rail) * self.sets + shift, port)
@@ -136,35 +135,43 @@ def tree(cluster: NodeSpecs, spec: FatTree, even: bool = False) -> Tree:
 
 def leaves_of(cluster: NodeSpecs, spec: FatTree, tier: Ports) -> Leaves:
     """Return how the NICs hang on the lowest tier. Raises ConfigError for rails and scalable units that do not fit."""
+    nics = cluster.nics if len(cluster.nic_counts) == 1 else 0
     if spec.rails == "none":
         if spec.rail_planes or spec.scalable_unit is not None:
             key = "rail_planes" if spec.rail_planes else "scalable_unit"
             raise cluster.error(("fabric", key), f"{key} is about rails; add `rails: optimized` or drop it")
-        return Leaves(
-            cluster.nics, tier.down, 0, 0, 1, 1, -(-cluster.endpoints // tier.down), spec.planes, cluster.endpoints
-        )
+        return Leaves(nics, tier.down, 0, 0, 1, 1, -(-cluster.endpoints // tier.down), spec.planes, cluster.endpoints)
     rails = _rails(cluster, spec)
-    unit = _unit(cluster, spec, tier, cluster.nics // rails)
-    sets = -(-unit * (cluster.nics // rails) // tier.down)
+    unit = _unit(cluster, spec, tier, rails)
+    sets = -(-unit // tier.down)
     parts = rails if spec.rail_planes or len(spec.tiers) == 1 else 1
-    total = -(-cluster.nodes // unit) * sets * rails // parts
-    return Leaves(cluster.nics, tier.down, rails, unit, sets, parts, total, spec.planes, cluster.endpoints)
+    total = -(-cluster.endpoints // (rails * unit)) * sets * rails // parts
+    return Leaves(nics, tier.down, rails, unit, sets, parts, total, spec.planes, cluster.endpoints)
 
 
 def _rails(cluster: NodeSpecs, spec: FatTree) -> int:
-    rails = cluster.nics if spec.rails == "optimized" else int(spec.rails)
-    if cluster.nics % rails:
-        many = f"{rails} do not divide the {cluster.nics} NICs of a node"
-        raise cluster.error(("fabric", "rails"), f"rails: {many}; use a divisor")
+    """Return the rails; of nodes with different numbers of NICs, each may have several NICs on a rail."""
+    rails = gcd(*cluster.nic_counts) if spec.rails == "optimized" else int(spec.rails)
+    for nics in cluster.nic_counts:
+        if nics % rails:
+            many = f"{rails} do not divide the {nics} NICs of a node"
+            raise cluster.error(("fabric", "rails"), f"rails: {many}; use a divisor")
     return rails
 
 
-def _unit(cluster: NodeSpecs, spec: FatTree, tier: Ports, per_node: int) -> int:
+def _unit(cluster: NodeSpecs, spec: FatTree, tier: Ports, rails: int) -> int:
+    """Return how many NICs of a rail share a set of leaves."""
+    if len(cluster.nic_counts) > 1:
+        if spec.scalable_unit is not None:
+            what = f"the nodes that share leaves have {either(cluster.nic_counts)} NICs; drop it, and NICs fill leaves in order"
+            raise cluster.error(("fabric", "scalable_unit"), f"scalable_unit: {what}")
+        return tier.down
+    per_node = cluster.nics // rails
     unit = min(spec.scalable_unit or max(1, tier.down // per_node), cluster.nodes)
     if per_node == 1 and unit > tier.down:
         few = f"{unit} nodes a rail do not fit into the {tier.down} ports down of a {tier.name}"
         raise cluster.error(("fabric", "scalable_unit"), f"scalable_unit: {few}; use {tier.down} or fewer")
-    return unit
+    return unit * per_node
 
 
 def _levels(cluster: NodeSpecs, spec: FatTree, tiers: tuple[Ports, ...], leaves: Leaves, even: bool) -> Iterable[Level]:
@@ -276,9 +283,11 @@ def _in_use(cluster: NodeSpecs, spec: FatTree, radix: int, ratio: float) -> tupl
     """
     at: Loc = ("fabric", "oversubscription") if spec.oversubscription else ("fabric", "tiers", 0, "oversubscription")
     most, part = _split(cluster, radix, ratio, at)
-    per_node = cluster.nics // _rails(cluster, spec) if spec.rails != "none" else 1
+    rails = 1 if spec.rails == "none" else _rails(cluster, spec)
+    alike = spec.rails != "none" and len(cluster.nic_counts) == 1  # else NICs fill leaves in order
+    per_node = cluster.nics // rails if alike else 1
     nodes = min(spec.scalable_unit or cluster.nodes, cluster.nodes)
-    hung = nodes * per_node if spec.rails != "none" else cluster.endpoints
+    hung = nodes * per_node if alike else cluster.endpoints // rails
     down = -(-hung // -(-hung // most))
     whole = lcm(part.numerator, per_node)
     if spec.scalable_unit is None and down < hung and whole <= most:

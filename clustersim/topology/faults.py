@@ -246,7 +246,7 @@ def _graph(sound: Topology, capacity: Floats, first: int) -> Mapping[str, float]
 
     graph: nx.DiGraph[str] = nx.DiGraph()
     nics = int(sound.counts["nics"])
-    half = nics // sound.nodes * (sound.nodes // 2)
+    half = int(sound.numbering.first_nic[sound.nodes // 2])
     wide = capacity.copy()  # the cables of the NICs, as in a sound graph, and not what PCIe gets through
     wide[first : first + 2 * nics] *= sound.counts["ends"] / max(sound.capacity[first : first + half].sum(), 1.0)
     for link in range(first, len(capacity)):

@@ -39,14 +39,11 @@ def to_networkx(topology: Topology) -> nx.MultiDiGraph[str]:
 
 
 def _attachments(topology: Topology) -> list[tuple[str, str]]:
-    """Return each GPU with its NIC: the route to the same place in the next node starts there."""
+    """Return each GPU with its NIC."""
     if topology.nodes == 1:
         return []
-    gpus = np.arange(topology.gpus)
-    routes = topology.route(gpus, topology.numbering.in_next_node(gpus))
-    firsts = [topology.ends(int(link))[0] for link in routes.links[routes.start[:-1]]]
-    named = zip(numbers(topology).tolist(), firsts, strict=True)
-    return [(f"gpu[{gpu}]", nic) for gpu, nic in named if nic.startswith("nic[")]
+    both = zip(numbers(topology).tolist(), topology.numbering.nic.tolist(), strict=True)
+    return [(f"gpu[{gpu}]", f"nic[{nic}]") for gpu, nic in both]
 
 
 def numbers(topology: Topology) -> Ints:

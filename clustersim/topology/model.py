@@ -116,7 +116,7 @@ def pool_facts(nodes: Sequence[NodeFacts]) -> NodeFacts:
     return first._replace(**least, architecture=oldest, net_latency=latency)
 
 
-_LEAST = ("links", "link", "nvlink", "multicast", "pcie", "nic_line", "nic", "wire")
+_LEAST = ("links", "link", "nvlink", "multicast", "pcie", "nics", "nic_line", "nic", "wire")
 
 
 def _generation(architecture: str) -> tuple[int, str]:
@@ -226,8 +226,8 @@ class Topology:
 
     @property
     def gpus_per_node(self) -> int:
-        """GPUs of the largest node; all are as large unless its `pools` say otherwise."""
-        return self.numbering.widths[-1]
+        """GPUs of a node; where nodes have different numbers, the most that fills each: of 4 and 8 it is 4."""
+        return self.numbering.filled_by()
 
     @property
     def kinds(self) -> tuple[Pool, ...]:
@@ -244,15 +244,28 @@ class Topology:
         return max(kind.gpu.memory for kind in self.kinds)
 
     def counted(self, gpus: Ints | None = None) -> list[tuple[Gpu, int]]:
-        """Return the GPU of each type of node and how many of `gpus`, usually all, are of it."""
+        """Return each kind of GPU and how many of `gpus`, usually all, are of it."""
         of = self.kind_of(np.arange(self.gpus) if gpus is None else gpus)
         each = np.bincount(of, minlength=len(self.kinds)).tolist()
-        return [(kind.gpu, count) for kind, count in zip(self.kinds, each, strict=True) if count]
+        found: dict[str, tuple[Gpu, int]] = {}
+        for kind, count in zip(self.kinds, each, strict=True):
+            if count:
+                found[kind.gpu.name] = kind.gpu, count + found.get(kind.gpu.name, (kind.gpu, 0))[1]
+        return list(found.values())
 
     @property
     def said(self) -> str:
         """How many GPUs of which kind: `1,024 × h100-sxm`."""
         return " + ".join(f"{count:,} × {gpu.name}" for gpu, count in self.counted())
+
+    def node_types(self) -> list[tuple[Gpu, int, int]]:
+        """Return the GPU of each type of node, how many a node has, and how many such nodes there are."""
+        first = self.numbering.first
+        pairs = np.stack([self.kind_of(first[:-1]), np.diff(first)], axis=1)
+        found, counts = np.unique(pairs, axis=0, return_counts=True)
+        return [
+            (self.kinds[kind].gpu, gpus, n) for (kind, gpus), n in zip(found.tolist(), counts.tolist(), strict=True)
+        ]
 
     def smallest(self, gpus: Ints, parts: int) -> list[Gpu]:
         """Return, for each of so many equal parts of `gpus` one after the other, the GPU with the least memory."""

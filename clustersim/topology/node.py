@@ -2,28 +2,68 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
+from clustersim.arrays import Ints, Mask
 from clustersim.config.topology import ScaleUp
 from clustersim.errors import ConfigError
 from clustersim.hardware.constants import NVLINK_LATENCY, PCIE_LATENCY
+from clustersim.topology.hops import Hops, apart
 from clustersim.topology.lattice import LONGEST, Dim, Lattice, names
+from clustersim.topology.numbering import Numbering
 from clustersim.topology.specs import MAX_LINKS, LinkRange, NodeSpecs
 
 _WIRED = frozenset({"mesh", "ring", "torus"})
 
 
-def inside(cluster: NodeSpecs) -> Lattice:
-    """Return the grid whose positions are the GPUs, and whose lines stay inside nodes; rates are those of the first type."""
-    return Lattice(dims(cluster), cluster.nodes * cluster.node.gpus.count, "gpu")
+def inside(cluster: NodeSpecs) -> Lattice | Crossbars:
+    """Return the routes from GPU to GPU of a node: on a grid whose lines stay inside nodes, or crossbars of different sizes."""
+    if len({pool.node.gpus.count for pool in cluster.parts}) > 1:
+        return Crossbars(cluster.numbering(), dims(cluster)[0].switch)
+    return _grid(cluster)
+
+
+def _grid(cluster: NodeSpecs) -> Lattice:
+    return Lattice(dims(cluster), cluster.gpus, "gpu")  # rates are those of the first type
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Crossbars(Hops):
+    """A crossbar in each node, of nodes with different numbers of GPUs: links to it by GPU, then as many back."""
+
+    numbering: Numbering
+    """Which node each GPU is of."""
+    switch: str
+    """What a crossbar is called."""
+
+    @property
+    def firsts(self) -> tuple[int, int]:
+        """First link, and the number of links."""
+        return 0, 2 * self.numbering.gpus
+
+    def __call__(self, source: Ints, destination: Ints) -> Ints:
+        """Return the links from GPUs to GPUs of their node."""
+        found = np.stack([source, destination + self.numbering.gpus], axis=1)
+        found[source == destination] = -1
+        return found
+
+    def ends(self, link: int) -> tuple[str, str]:
+        """Return the two ends of a link by name."""
+        gpu = link % self.numbering.gpus
+        pair = f"gpu[{gpu}]", f"{self.switch}[{self.numbering.place('gpu', gpu)[0]}]"
+        return pair if link < self.numbering.gpus else pair[::-1]
+
+    def without(self, dead: Mask) -> Hops:
+        """Raise UnreachableError: a GPU has one link each way."""
+        raise apart(*self.ends(int(np.flatnonzero(dead)[0])))
 
 
 def inner_ranges(cluster: NodeSpecs) -> list[LinkRange]:
     """Return the links inside nodes, each type's at its rate: those of a node follow those of the node before."""
-    each = zip(*(inside(replace(pool, pools=())).ranges() for pool in cluster.parts), strict=True)
+    each = zip(*(_grid(replace(pool, pools=())).ranges() for pool in cluster.parts), strict=True)
     return [
         LinkRange(one[0].name, *(np.concatenate(arrays) for arrays in list(zip(*one, strict=True))[1:])) for one in each
     ]

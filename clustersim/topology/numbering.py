@@ -15,7 +15,7 @@ class Numbering:
     """The numbers of the GPUs and NICs of a cluster."""
 
     width: int
-    """GPUs of every node; 0 where nodes have different numbers."""
+    """GPUs of every node; 0 where nodes have different numbers of GPUs or NICs, or other NICs for their GPUs."""
     first: Ints
     """The first GPU of each node, and the number of GPUs (nodes + 1,)."""
     nic: Ints
@@ -58,6 +58,13 @@ class Numbering:
         node = self.node[gpus]
         return node, gpus - self.first[node]
 
+    def filled_by(self, gpus: int | None = None) -> int:
+        """Return the largest number of GPUs that fills each node of the first `gpus`, usually all: of 4 and 8 it is 4."""
+        if self.width:
+            return self.width
+        last = self.nodes if gpus is None else int(np.searchsorted(self.first, min(gpus, self.gpus)))
+        return int(np.gcd.reduce(np.diff(self.first)[: max(last, 1)]))
+
     def place(self, kind: str, number: int) -> tuple[int, int]:
         """Return the node of a GPU (kind `gpu`) or a NIC (`nic`, `ports`), and its place there."""
         first = self.first[:-1] if kind == "gpu" else self.first_nic
@@ -83,7 +90,7 @@ class Numbering:
 
     def only(self, nodes: Ints) -> Numbering:
         """Return the numbers of those nodes alone; their NICs keep theirs."""
-        return _numbering(np.diff(self.first)[nodes], self.nic[self.gpus_of(nodes)], self.built)
+        return _numbering(self.width, np.diff(self.first)[nodes], self.nic[self.gpus_of(nodes)], self.built)
 
 
 def numbered(runs: Iterable[tuple[int, int, Ints]]) -> Numbering:
@@ -92,12 +99,14 @@ def numbered(runs: Iterable[tuple[int, int, Ints]]) -> Numbering:
     first_nic = np.cumsum(np.repeat(nics, counts)) - np.repeat(nics, counts)
     starts = np.split(first_nic, np.cumsum(counts)[:-1])
     nic = [(start[:, np.newaxis] + own).ravel() for start, own in zip(starts, nic_of, strict=True)]
-    return _numbering(np.repeat([len(own) for own in nic_of], counts), np.concatenate(nic))
+    equal = len(set(nics)) == 1 and all(np.array_equal(own, nic_of[0]) for own in nic_of)
+    gpus = np.repeat([len(own) for own in nic_of], counts)
+    return _numbering(len(nic_of[0]) if equal else 0, gpus, np.concatenate(nic))
 
 
-def _numbering(gpus: Ints, nic: Ints, before: Numbering | None = None) -> Numbering:
+def _numbering(width: int, gpus: Ints, nic: Ints, before: Numbering | None = None) -> Numbering:
     """Return the numbers, given the GPUs of each node."""
     first = np.concatenate([np.zeros(1, np.int64), np.cumsum(gpus)])
-    equal = bool((gpus == gpus[0]).all())
-    node = None if equal else np.repeat(np.arange(len(gpus)), gpus)
-    return Numbering(int(gpus[0]) if equal else 0, first, nic, nic[first[:-1]], node, before)
+    return Numbering(
+        width, first, nic, nic[first[:-1]], None if width else np.repeat(np.arange(len(gpus)), gpus), before
+    )

@@ -1,4 +1,4 @@
-"""Clusters of several types of nodes: what of them must agree, so that ranks, NICs and links are numbered alike in all."""
+"""Clusters of several types of nodes: what of them must agree, so that links inside nodes are of one kind in all."""
 
 from __future__ import annotations
 
@@ -32,21 +32,20 @@ def check(cluster: NodeSpecs) -> None:
 
 def _apart(first: NodeSpecs, other: NodeSpecs) -> ConfigError | None:
     """Return what keeps nodes of two types from one cluster, if anything."""
-    for key, (a, b), what in (
-        ("gpus", (first.node.gpus.count, other.node.gpus.count), "GPUs a node"),
-        ("nics", (first.nics, other.nics), "NICs a node"),
-    ):
-        if a != b:
-            remedy = "all nodes of a cluster have as many; simulate each part as a cluster of its own"
-            return other.error((*other.at, key), f"{key}.count: {b} {what} beside {a} of the first pool; {remedy}")
     if first.gpu.vendor != other.gpu.vendor:
         what = f"{other.gpu.name} beside {first.gpu.name}: no library joins GPUs of two vendors; write those of one"
         return other.error((*other.at, "gpus", "model"), f"gpus.model: {what}")
-    if first.nic_of.tolist() != other.nic_of.tolist():
-        what = "attach deals the GPUs out to the NICs differently than in the first pool; write the same"
-        return other.error((*other.at, "nics", "attach"), f"nics.{what}")
-    joined = [[(dim.name, dim.kind, dim.size) for dim in dims(one)] for one in (first, other)]
-    if joined[0] != joined[1]:
-        what = f"{other.node.scale_up.kind} beside {first.node.scale_up.kind} of the first pool"
-        return other.error((*other.at, "scale_up"), f"scale_up.kind: {what}; join the GPUs of all nodes alike")
-    return None
+    ours, theirs = (_joined(one) for one in (first, other))
+    if ours == theirs:
+        return None
+    if [dim[:2] for dim in ours] == [dim[:2] for dim in theirs]:
+        few = f"{other.node.gpus.count} GPUs a node beside {first.node.gpus.count} of the first pool"
+        wired = f"nodes joined by a {other.node.scale_up.kind} have as many; write as many, or join them by switches"
+        return other.error((*other.at, "gpus", "count"), f"gpus.count: {few}; {wired}")
+    what = f"{other.node.scale_up.kind} beside {first.node.scale_up.kind} of the first pool"
+    return other.error((*other.at, "scale_up"), f"scale_up.kind: {what}; join the GPUs of all nodes alike")
+
+
+def _joined(cluster: NodeSpecs) -> list[tuple[str, str, int]]:
+    """Return what joins the GPUs of a node: a crossbar may have any size."""
+    return [(dim.name, dim.kind, 0 if dim.kind == "switch" else dim.size) for dim in dims(cluster)]

@@ -14,6 +14,7 @@ from clustersim.arrays import Floats, Ints, Mask, counted, divide, ones
 from clustersim.topology.hops import FunctionHops, Hops, apart
 from clustersim.topology.lattice import Lattice
 from clustersim.topology.model import Router, Routes
+from clustersim.topology.node import Crossbars
 from clustersim.topology.numbering import Numbering
 from clustersim.topology.specs import BuiltFabric
 from clustersim.topology.symmetry import EndpointClasses, no_symmetry
@@ -22,7 +23,7 @@ _ROUNDED = 1 + 1e-12
 _BATCH = 1 << 13  # pairs whose arrays stay in the cache
 
 
-def router(numbering: Numbering, inner: Lattice, network: BuiltFabric | None, latency: Floats) -> GpuRouter:
+def router(numbering: Numbering, inner: Lattice | Crossbars, network: BuiltFabric | None, latency: Floats) -> GpuRouter:
     """Return the router of GPUs over the links that `assemble` numbers; `latency` is that of each link in seconds."""
     owner, padded = numbering.owners(), np.append(latency, 0.0)
     first, found = inner.firsts[-1], network.hops if network else _nowhere
@@ -209,7 +210,9 @@ class GpuRouter(Router):
     @property
     def equal_nodes(self) -> bool:
         """Whether routes end at NICs and are the same in every node, as they are where nothing has died."""
-        return self.hops is _NO_HOPS and self.lost is None and isinstance(self.inner, Lattice)
+        return (
+            self.hops is _NO_HOPS and self.lost is None and isinstance(self.inner, Lattice) and self.numbering.width > 0
+        )
 
     def up_to_nics(self, capacity: Floats) -> GpuRouter | None:
         """Return the routes up to the NICs, if all NICs together cannot fill a link between the switches."""

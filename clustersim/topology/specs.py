@@ -15,6 +15,7 @@ from clustersim.config.yaml import Document, Loc
 from clustersim.errors import ConfigError
 from clustersim.topology.hops import Hops
 from clustersim.topology.numbering import Numbering, numbered
+from clustersim.units import either
 
 MAX_GPUS = 2**21
 MAX_LINKS = 10_000_000
@@ -50,14 +51,30 @@ class NodeSpecs:
         return self.pools or (self,)
 
     @property
+    def gpus(self) -> int:
+        """GPUs of the cluster."""
+        return sum(pool.nodes * pool.node.gpus.count for pool in self.parts)
+
+    @property
     def nics(self) -> int:
-        """NICs of one node."""
-        return self.node.nics.count if self.node.nics else 0
+        """NICs of one node. Raises ConfigError where nodes have different numbers, for kinds of fabric that cannot join these."""
+        own = self.nic_counts
+        if len(own) > 1:
+            few = f"{self.fabric.get('kind')} needs as many NICs on every node, and the pools have {either(own)}"
+            raise self.error(
+                ("fabric", "kind"), f"fabric.kind: {few}; write as many, or use fat_tree, switch or explicit"
+            )
+        return own[0]
+
+    @property
+    def nic_counts(self) -> tuple[int, ...]:
+        """How many NICs nodes have: each number once."""
+        return tuple(dict.fromkeys(pool.node.nics.count if pool.node.nics else 0 for pool in self.parts))
 
     @property
     def endpoints(self) -> int:
-        """NICs of the cluster; NIC j of node n is endpoint n * nics + j."""
-        return self.nodes * self.nics
+        """NICs of the cluster, numbered node after node."""
+        return sum(pool.nodes * pool.nics for pool in self.parts)
 
     def by_endpoint(self, of: Callable[[NodeSpecs], float]) -> Floats | float:
         """Return a figure of each type's NICs: one for all, or where types differ one an endpoint."""

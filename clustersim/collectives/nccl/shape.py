@@ -117,7 +117,7 @@ class Shape(NamedTuple):
     per_node: int
     """Ranks of a node."""
     nics: int
-    """NICs that the ranks of a node own; 0: none is needed."""
+    """NICs that the ranks of a node own, on the node with the fewest; 0: none is needed."""
     even: bool = True
     """Whether every node has as many ranks."""
     aligned: bool = True
@@ -199,10 +199,11 @@ def layout(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> t
     even = bool((counts == most).all()) and bool((np.diff(np.sort(starts)) == most).all())
     rows = local.reshape(nodes, most) if even else local[None]
     nic = topology.numbering.nic[ranks % topology.gpus]
-    nics = len(distinct(nic[node == node[0]])) if nodes > 1 else 0
+    port = at * (nic.max() + 1) + nic
+    nics = int(np.bincount(distinct(port) // (nic.max() + 1)).min()) if nodes > 1 else 0
     aligned = even and bool((rows == rows[0]).all())
     shares = checked(shares, len(ranks))
-    busiest = _busiest(np.array(shares), counts[at], at * (nic.max() + 1) + nic) if shares else None
+    busiest = _busiest(np.array(shares), counts[at], port) if shares else None
     return Shape(nodes, len(ranks), most, nics, even, aligned, busiest, types=types_of(topology, ranks)), starts
 
 

@@ -18,7 +18,7 @@ def draw(canvas: Canvas, at: Coordinates, topology: Topology, title: str) -> Non
     canvas.box(at, (WIDTH, HEIGHT), NODE, NODE_EDGE, 10)
     left, top = at[0] - WIDTH / 2, at[1] - HEIGHT / 2
     canvas.text((left + 16, top + 20), title, 14, anchor="start", bold=True)
-    pairs, gpus = inner_pairs(topology), topology.gpus_per_node
+    pairs, gpus = inner_pairs(topology), topology.numbering.widths[-1]
     rate = scaled(rate_inside(topology), "B/s")
     nics = int(topology.counts.get("nics", 0)) // topology.numbering.built.nodes
     if pairs and gpus <= _SHOWN:
@@ -47,7 +47,7 @@ def around(at: Coordinates, radii: Coordinates, count: int) -> list[Coordinates]
 
 
 def _switched(canvas: Canvas, at: Coordinates, topology: Topology, rate: str, nics: int) -> None:
-    gpus = topology.gpus_per_node
+    gpus = topology.numbering.widths[-1]
     shown = min(gpus, _SHOWN)
     pitch = min(52.0, (WIDTH - 40) / shown)
     first = at[0] - pitch * (shown - 1) / 2

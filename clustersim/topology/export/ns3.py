@@ -37,7 +37,7 @@ def text(topology: Topology) -> str:
     outer = [end for end in ends if end not in set(inner)]
     number |= {end: topology.gpus + i for i, end in enumerate([*inner, *outer])}
     kind = topology.gpu.name.split("-")[0].upper()
-    head = f"{len(number)} {topology.gpus_per_node} {len(inner)} {len(outer)} {len(rows)} {kind}"
+    head = f"{len(number)} {topology.numbering.widths[-1]} {len(inner)} {len(outer)} {len(rows)} {kind}"
     switches = " ".join(str(number[end]) for end in [*inner, *outer])
     body = (f"{number[r.a]} {number[r.b]} {r.rate * 8e-9:.10g}Gbps {r.delay * 1e3:.10g}ms 0" for r in rows)
     return "\n".join([head, switches, *body, ""])

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats
+from clustersim.arrays import Floats, distinct
 from clustersim.config.fabric import Explicit, ExplicitLink
 from clustersim.config.fields import validate
 from clustersim.config.yaml import Loc
@@ -18,6 +18,7 @@ from clustersim.topology.assemble import assemble
 from clustersim.topology.model import Topology
 from clustersim.topology.shortest import NextHops, Wires, next_hops, paths
 from clustersim.topology.specs import BuiltFabric, LinkRange, NodeSpecs
+from clustersim.units import either
 
 MAX_LEAVES = 512
 
@@ -91,7 +92,7 @@ def _array(values: Iterator[float]) -> Floats:
 
 
 def _counts(cluster: NodeSpecs, spec: Explicit, ports: Sequence[Port], trunks: Trunks) -> dict[str, float]:
-    half = cluster.nics * (cluster.nodes // 2)
+    half = int(cluster.numbering().first_nic[cluster.nodes // 2])
     line = np.broadcast_to(cluster.by_endpoint(lambda pool: pool.nic_line), len(ports)).tolist()
     ports = [port._replace(rate=min(port.rate, own)) for port, own in zip(ports, line, strict=True)]
     flow, total = _flow(ports, trunks, half), math.fsum(port.rate for port in ports[:half])
@@ -210,8 +211,9 @@ def _endpoints(cluster: NodeSpecs, name: str, switches: set[str], at: Loc) -> Se
         raise cluster.error(at, f"{name!r} is neither a switch nor nic[e] nor node[n]; {suggest(name, switches)}")
     index = int(rest[:-1])
     if index >= count:
-        size = f"cluster.nodes is {cluster.nodes}" + f" with {cluster.nics} NICs each" * (kind == "nic")
+        size = f"cluster.nodes is {cluster.nodes}" + f" with {either(cluster.nic_counts)} NICs each" * (kind == "nic")
         raise cluster.error(
             at, f"{name!r} does not exist; {kind}[0] to {kind}[{count - 1}] do, as {size}; change one of them"
         )
-    return [index] if kind == "nic" else range(index * cluster.nics, (index + 1) * cluster.nics)
+    numbering = cluster.numbering()
+    return [index] if kind == "nic" else distinct(numbering.nic[numbering.gpus_of(np.array([index]))]).tolist()

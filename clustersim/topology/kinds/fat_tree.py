@@ -60,7 +60,7 @@ def rail_only(cluster: NodeSpecs) -> Topology:
         raise cluster.error(
             ("fabric", key), f"fabric.{key}: rail_only keeps its rails apart; drop it, or use kind: fat_tree"
         )
-    if cluster.node.scale_up.kind == "none" and cluster.nics > 1:
+    if cluster.node.scale_up.kind == "none" and max(cluster.nic_counts) > 1:
         alone = (
             "scale_up is missing; rails that nothing joins need links between the GPUs of a node to change rails over"
         )
@@ -164,15 +164,17 @@ def _counts(cluster: NodeSpecs, spec: FatTree, link: Link, built: Tree) -> dict[
 def _hung(built: Tree, level: Level) -> int:
     """Return the NICs below a full group of a tier: those that share its uplinks."""
     leaves = built.leaves
-    leaf = min(leaves.down, leaves.unit * (leaves.nics // leaves.rails) if leaves.rails else leaves.endpoints)
+    leaf = min(leaves.down, leaves.unit if leaves.rails else leaves.endpoints)
     return min(leaf * level.span, leaves.endpoints // leaves.parts)
 
 
 def _fanouts(cluster: NodeSpecs, built: Tree) -> tuple[int, ...]:
     """Return nodes under a set of leaves, sets of leaves in a pod, …; ceilings where a group is not full, ones left out."""
     leaves = built.leaves
+    if not leaves.nics:
+        return (cluster.nodes,)
     if leaves.rails:
-        first, width = leaves.unit, leaves.sets * leaves.rails // leaves.parts
+        first, width = leaves.unit * leaves.rails // leaves.nics, leaves.sets * leaves.rails // leaves.parts
     else:
         first, width = max(1, leaves.down // leaves.nics), -(-leaves.nics // leaves.down)
     reach = [first * max(1, level.span // width) for level in built.levels]
