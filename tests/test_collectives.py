@@ -58,6 +58,12 @@ def groups(algorithm: str) -> Iterator[tuple[str, Group]]:
                     assert algorithm == "halving_doubling", error
                 else:
                     yield op, Group(n, levels)
+        for sizes in UNEVEN if algorithm == "rail_ring" else ():
+            yield op, Group(sum(sizes), (1, sum(sizes)), sizes=sizes)
+
+
+UNEVEN = ((1, 2), (4, 8), (2, 4, 2), (3, 2, 4, 2))
+"""Positions of each node, of nodes that hold different numbers."""
 
 
 def carried(phases: Sequence[Phase | AllPairs]) -> dict[tuple[int, int], float]:

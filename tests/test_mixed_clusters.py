@@ -6,8 +6,10 @@ from engine_cases import job
 from test_routes import check_routes
 
 from clustersim.collectives.all_to_all import all_pairs_loads
+from clustersim.collectives.idle import idle_rates
 from clustersim.collectives.loads import pair_loads
-from clustersim.collectives.model import AllPairs
+from clustersim.collectives.model import AllPairs, phases
+from clustersim.collectives.nccl.shape import shape
 from clustersim.config.yaml import parse
 from clustersim.costs.bill import bill
 from clustersim.costs.figures import load as load_figures
@@ -356,3 +358,11 @@ def test_an_all_to_all_by_classes_loads_what_its_pairs_load(fabric):
     ):
         assert one == pytest.approx(other, rel=1e-12)
     assert by_class.latency == pytest.approx(by_pair.latency, rel=1e-12)
+
+
+def test_rings_over_nodes_of_4_and_8_use_four_nics_of_each():
+    mixed = pools((1, "half"), (1, "h100"), (1, "half"), fabric=SWITCH)
+    group = shape(mixed, np.arange(16))
+    assert (group.sizes, group.nics, group.even) == ((4, 8, 4), 4, False)
+    [found] = idle_rates(mixed, np.arange(16)[None], phases("rail_ring", "all_gather", group.group))
+    assert found == pytest.approx(4 * mixed.node.nic * 16 / 15)

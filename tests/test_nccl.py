@@ -397,7 +397,7 @@ def test_shapes():
     four = cluster(nodes=4)
     assert shape(four, np.arange(32)) == Shape(4, 32, 8, 8, True, True)
     assert shape(four, np.arange(3, 32, 8)) == Shape(4, 4, 1, 1, True, True)
-    assert shape(four, np.array([0, 8, 9])) == Shape(2, 3, 2, 1, False, False)
+    assert shape(four, np.array([0, 8, 9])) == Shape(2, 3, 2, 1, False, False, sizes=(1, 2))
     assert shape(four, np.array([0, 1, 10, 11])) == Shape(2, 4, 2, 2, True, False)
     assert shape(four, np.arange(8)) == Shape(1, 8, 8, 0, True, True)
     assert shape(four, ordered(np.array([8, 0, 9, 1]))).group == model.Group(4, (2, 2))

@@ -59,6 +59,8 @@ class Group(NamedTuple):
     empty when all have as many."""
     router: ExpertRouter | None = None
     """How a router chooses the experts of the rows of a dispatch or combine; None: each row is a token of its own."""
+    sizes: tuple[int, ...] = ()
+    """Positions of each node, one node after the other, where nodes hold different numbers; `levels` are then (1, n)."""
 
 
 class Phase(NamedTuple):

@@ -41,6 +41,8 @@ class CollectivePlan(NamedTuple):
     """LL, LL128 or Simple of NCCL; empty where none is chosen."""
     levels: tuple[int, ...]
     """Fan-outs of the groups from the node outwards, as the phases take them."""
+    sizes: tuple[int, ...]
+    """Positions of each node, where these differ, as in Group."""
     latency: float | None
     """Seconds before the bytes move, launch included; None: the launch, and the rounds of each phase times its slowest hop."""
     rate: float
@@ -63,17 +65,18 @@ def plan(
     op = collective.op
     if op in MESSAGES:
         messages = (_message(),) if op == "send" else ring_exchange(group.n)
-        return CollectivePlan(algorithm, "", group.levels, None, float("inf"), messages, MESSAGE_CHANNELS)
+        return CollectivePlan(algorithm, "", group.levels, (), None, float("inf"), messages, MESSAGE_CHANNELS)
     if algorithm != NCCL:
-        return CollectivePlan(algorithm, "", group.levels, None, float("inf"), _phases(algorithm, op, group))
+        return CollectivePlan(algorithm, "", group.levels, (), None, float("inf"), _phases(algorithm, op, group))
     launch = topology.node.nccl.launch or 0.0
     found = [(kind, choose(op, collective.size, kind, topology.facts(kind.types))) for kind in kinds]
     kind, choice = max(found, key=lambda one: collective_seconds(one[1], collective.size))
     file = file_of(choice.algorithm, kind, topology.facts(kind.types))
     levels = kind.group.levels
-    parts = _phases(file, op, group._replace(levels=levels))
+    sizes = kind.sizes if all(other.sizes == kind.sizes for other in kinds) else ()
+    parts = _phases(file, op, group._replace(levels=levels, sizes=sizes))
     rate, latency = choice.rate_bytes_per_s, launch + choice.latency_s
-    return CollectivePlan(file, choice.protocol, levels, latency, rate, parts, choice.channels)
+    return CollectivePlan(file, choice.protocol, levels, sizes, latency, rate, parts, choice.channels)
 
 
 def _phases(algorithm: str, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:

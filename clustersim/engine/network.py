@@ -281,7 +281,7 @@ def _plan(topology: Topology, tenant: Tenant, family: Family, collective: Collec
 
 
 def _variant(call: Collective, plan: CollectivePlan) -> Variant:
-    return call.group, call.op, plan.algorithm, plan.levels
+    return call.group, call.op, plan.algorithm, plan.levels, plan.sizes
 
 
 def _carried(plans: Mapping[Collective, NodePlans]) -> dict[Variant, _Carried]:

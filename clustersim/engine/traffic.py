@@ -20,8 +20,8 @@ from clustersim.model.router import ExpertRouter
 from clustersim.topology.model import Topology
 
 FITS = 1 + 1e-9
-Variant = tuple[str, str, str, tuple[int, ...]]
-"""A collective by (family, op, algorithm, levels)."""
+Variant = tuple[str, str, str, tuple[int, ...], tuple[int, ...]]
+"""A collective by (family, op, algorithm, levels, sizes)."""
 
 
 class Family(NamedTuple):

@@ -189,7 +189,7 @@ class StepTrace:
     def _moves(self, activity: Activity) -> dict[str, Any]:
         """Return bytes, algorithm, protocol and the link that limits them, of a collective or message."""
         for call, size in activity.carried.items():
-            group, op, algorithm, _ = call[0]
+            group, op, algorithm, *_ = call[0]
             found: dict[str, Any] = {"bytes": size, "algorithm": algorithm or op}
             found |= {"protocol": self._protocols[group, op, size]} if self._protocols.get((group, op, size)) else {}
             found |= {"link": self._limiting[call]} if call in self._limiting else {}

@@ -1,13 +1,15 @@
 """The rings of NCCL: one a rail, each entering every node at the GPU of that rail (NVIDIA/nccl, src/graph/connect.cc).
 
 Ring c walks a node c, c-1, … c+1 and goes on to GPU c of the next node, with 1/g of the array for g GPUs a node: every NIC
-carries 2(n-1)/n·S/g of an all_reduce, where a single ring would put all of it on one NIC of each node. On one node, and with
-one GPU a node, it is `ring`. broadcast and reduce run the same rings as chains from or to rank 0.
+carries 2(n-1)/n·S/g of an all_reduce, where a single ring would put all of it on one NIC of each node. Of nodes with different
+numbers of GPUs, the smallest says how many rings there are. On one node, and with one GPU a node, it is `ring`. broadcast and
+reduce run the same rings as chains from or to rank 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 
 import numpy as np
 
@@ -20,12 +22,20 @@ OPS = ring.OPS
 
 def orders(group: Group) -> Ints:
     """Return the ranks in the order of each ring, an array (rails, n)."""
+    if group.sizes:
+        return np.array([_through(group.sizes, rail) for rail in range(min(group.sizes))])
     inside, nodes = nodes_of(group)
     rails = inside if nodes > 1 else 1
     local = (np.arange(rails)[:, None] - np.arange(inside)) % inside
     if rails == 1:
         local = np.arange(inside)[None]
     return (np.arange(nodes)[:, None] * inside + local[:, None, :]).reshape(rails, -1)
+
+
+def _through(sizes: tuple[int, ...], rail: int) -> Ints:
+    """Return the ranks in the order of the ring of a rail, given how many are on each node."""
+    ends = zip(sizes, accumulate(sizes), strict=True)
+    return np.concatenate([end - size + (rail - np.arange(size)) % size for size, end in ends])
 
 
 def steps(op: str, group: Group) -> Iterator[Step]:
@@ -55,6 +65,9 @@ def phases(op: str, group: Group) -> tuple[Phase, ...]:
         return chains(op, group, orders(group))
     times = 2 if op == "all_reduce" else 1
     part = times * (n - 1) / n
+    if group.sizes:
+        rings = orders(group)
+        return (uniform(times * (n - 1), rings.ravel(), np.roll(rings, -1, axis=1).ravel(), part / len(rings)),)
     rank = np.arange(n, dtype=np.int64)
     if nodes == 1 or inside == 1:
         return (uniform(times * (n - 1), rank, np.roll(rank, -1), part),)

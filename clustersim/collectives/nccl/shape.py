@@ -128,12 +128,14 @@ class Shape(NamedTuple):
     """How much longer its routes are than those that NCCL's figures contain."""
     types: tuple[int, ...] = ()
     """The types of its nodes, by their place in `Topology.kinds`, where the cluster has several."""
+    sizes: tuple[int, ...] = ()
+    """Ranks of each node, where these differ."""
 
     @property
     def group(self) -> Group:
         """The group of the collectives' files, `levels` from the node outwards; one level when nodes are uneven."""
         if not self.even:
-            return Group(self.ranks, (1, self.ranks))
+            return Group(self.ranks, (1, self.ranks), sizes=self.sizes)
         return Group(self.ranks, (self.per_node, self.nodes))
 
 
@@ -204,7 +206,9 @@ def layout(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> t
     aligned = even and bool((rows == rows[0]).all())
     shares = checked(shares, len(ranks))
     busiest = _busiest(np.array(shares), counts[at], port) if shares else None
-    return Shape(nodes, len(ranks), most, nics, even, aligned, busiest, types=types_of(topology, ranks)), starts
+    sizes = () if even else tuple(counts.tolist())
+    types = types_of(topology, ranks)
+    return Shape(nodes, len(ranks), most, nics, even, aligned, busiest, types=types, sizes=sizes), starts
 
 
 def types_of(topology: Topology, ranks: Ints) -> tuple[int, ...]:
