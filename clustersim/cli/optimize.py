@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -24,9 +25,11 @@ from clustersim.cli.options import (
     workload_options,
 )
 from clustersim.cli.progress import progressing
-from clustersim.cli.sweep_table import best_lines, point_table, run_line
+from clustersim.cli.sweep_table import best_lines, certain, point_table, run_lines
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from clustersim.optimization.search import SearchResult
     from clustersim.sweeps.space import SweepSpace
 
@@ -88,39 +91,45 @@ def optimize(
 
 
 def _fields(found: SearchResult, topology: Path, workload: Path, asked: SweepSpace) -> dict[str, Any]:
-    import shlex
-
     from clustersim.optimization.why import why
 
+    words = run_lines(topology, workload, asked.by_set)
     rows = [
         {
             **one.row,
-            "run": shlex.join(run_line(topology, workload, one.point, asked.by_set)),
+            "run": shlex.join(words(one.point)),
+            "same": [shlex.join(words(point)) for point in one.same],
             "why": "" if place == 0 else why(found.best[0].row, one.row, found.goal),
         }
         for place, one in enumerate(found.best)
     ]
-    counts = {"points": found.points, "points_simulated": found.simulated, "points_bounded": found.bounded}
+    counts = {"points": found.points, "points_simulated": found.simulated}
+    counts |= {"points_bounded": found.bounded, "points_same": found.twins}
     reasons = {f"points_{name.replace('does not fit', 'not_fitting')}": n for name, n in found.reasons.items()}
     return {"objective": found.goal, **counts, **reasons, "best_run": rows[0]["run"], "rows": rows}
 
 
 def _lines(found: SearchResult, topology: Path, workload: Path, asked: SweepSpace) -> list[str]:
-    from clustersim.optimization.why import why
-    from clustersim.report.terminal import folded
-
-    rows, points = [one.row for one in found.best], [one.point for one in found.best]
-    lines = [
-        *point_table(rows, points, priced=True),
-        *best_lines(run_line(topology, workload, points[0], asked.by_set)),
-    ]
-    if len(rows) > 1:
-        lines += ["why it is the best:"]
-        said = (f"{place}. {why(rows[0], row, found.goal)}" for place, row in enumerate(rows[1:], 2))
-        lines += [*(line for one in said for line in folded(one, "  ", "   ")), ""]
+    points, run = [one.point for one in found.best], run_lines(topology, workload, asked.by_set)
+    rows = [{**one.row, "run": shlex.join(run(one.point))} for one in found.best]
+    lines = [*point_table(rows, points, priced=True), *best_lines(run(points[0])), *certain(rows)]
+    if reasons := list(_reasons(found)):
+        lines += ["why it is the best:", *reasons, ""]
     counts = (
         f"{found.simulated:,} of {found.points:,} points were simulated; {found.bounded:,} are worse by a lower bound"
     )
-    out = [f"{n:,} {'do not fit' if name == 'does not fit' else name}" for name, n in found.reasons.items()]
+    out = [f"{found.twins:,} take the same step as one of these"] if found.twins else []
+    out += [f"{n:,} {'do not fit' if name == 'does not fit' else name}" for name, n in found.reasons.items()]
     such = [f"  {kind}, such as: {why}" for kind, why in found.refused.examples.items() if kind != "does not fit"]
     return [*lines, ", ".join([counts, *out]), *such]
+
+
+def _reasons(found: SearchResult) -> Iterator[str]:
+    """Yield why each that comes behind the best does, and what is as good as one: of these the simplest is shown."""
+    from clustersim.optimization.why import same, why
+    from clustersim.report.terminal import folded
+
+    for place, one in enumerate(found.best):
+        behind = [why(found.best[0].row, one.row, found.goal)] if place else []
+        if said := "; ".join([*behind, *filter(None, [same(one)])]):
+            yield from folded(f"{place + 1}. {said}", "  ", "   ")

@@ -94,7 +94,7 @@ class Shown:
     def text(self, top: int) -> str:
         """Return the `top` best rows as a table, the command of the first, and the reasons of points without a result."""
         best, many = self.best(), len(self.rows)
-        lines = [*self._table(best[:top]), *best_lines(shlex.split(best[0]["run"])), *_certain(best)] if best else []
+        lines = [*self._table(best[:top]), *best_lines(shlex.split(best[0]["run"])), *certain(best)] if best else []
         lines += _warned(best[:top])
         done = sum(row["status"] == "ok" for row in self.rows)
         verb = "was" if done == 1 else "were"
@@ -204,7 +204,7 @@ def doubtful(row: Row) -> bool:
     return row.get("memory_verdict") == "close"
 
 
-def _certain(best: Sequence[Row]) -> list[str]:
+def certain(best: Sequence[Row]) -> list[str]:
     """Return the best point whose memory is not too close to tell, where the best of all is."""
     if not doubtful(best[0]):
         return []

@@ -14,6 +14,7 @@ from clustersim.config.overrides import parted
 from clustersim.errors import InputError
 from clustersim.optimization.bound import LowerBounds
 from clustersim.optimization.search import (
+    Answers,
     Best,
     Objective,
     ObjectiveValue,
@@ -57,7 +58,9 @@ def sampled(
             study.tell(trial, state=optuna.trial.TrialState.PRUNED)
         else:
             study.tell(trial, value[0])
-    return SearchResult(judge.best, len(judge.seen), judge.simulated, judge.bounded, judge.out, wanted.name)
+    return SearchResult(
+        judge.answers.best(), len(judge.seen), judge.simulated, judge.bounded, 0, judge.out, wanted.name
+    )
 
 
 def _drawn(legal: LegalValues, asked: SweepSpace, keys: list[str], trial: Any) -> Point | None:
@@ -80,9 +83,8 @@ class _Judge:
     """What is known of the points so far."""
 
     def __init__(self, case: SweepInputs, wanted: Objective, top: int) -> None:
-        self.case, self.wanted, self.top = case, wanted, top
+        self.case, self.wanted, self.answers = case, wanted, Answers(top)
         self.seen: dict[str, ObjectiveValue | None] = {}
-        self.best: list[Best] = []
         self.out = Refused()
         self.bounds: dict[str, LowerBounds] = {}
         self.simulated = self.bounded = 0
@@ -103,7 +105,7 @@ class _Judge:
         if least is None:
             self.out.add("does not fit")
             return None
-        if len(self.best) == self.top and least > self.best[-1].value:
+        if least > self.answers.worst:
             self.bounded += 1
             return least
         row = evaluate(self.case, point)
@@ -115,7 +117,7 @@ class _Judge:
         value = self.wanted.value(self.case.cluster(point), job, row["step_time_s"])
         if value[0] == float("inf"):
             return None
-        self.best = sorted([*self.best, Best(value, point, row)], key=lambda one: one.value)[: self.top]
+        self.answers.add(Best(value, len(self.seen), point, row))
         return value
 
     def _least(self, point: Point) -> ObjectiveValue | None:

@@ -1,7 +1,9 @@
 """Exact branch and bound over the points of a space: the best in order, and proof that none that was left out is better.
 
-Every point has a lower bound of what is minimized (`bound.py`). Points are simulated from the lowest bound upwards, and the
-search ends when the next bound is worse than the worst of the best that are asked for: so is every point behind it.
+Every point has a lower bound of what is minimized (`bound.py`): first that of its passes alone, which is soon known, and where
+that leaves a doubt that of the whole step. Points are simulated from the lowest bound upwards, and the search ends when the next
+bound is worse than the worst of the best that are asked for: so is every point behind it. Points that are as good as each other
+are one answer.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from clustersim.config.overrides import parted
@@ -30,6 +32,8 @@ SearchProgress = Callable[[int, int], None]
 """Is told how many points were simulated, and how many more could be better than what is known."""
 
 
+SAME = 1e-9
+"""Relative difference up to which two points are as good as each other."""
 ZERO = KEYS["zero"]
 MICRO_BATCH = KEYS["micro_batch"]
 SHARED = {SCHEDULE: str, ZERO: int, MICRO_BATCH: int, KEYS["recompute"]: str}
@@ -50,21 +54,57 @@ class Objective(NamedTuple):
     value: Callable[[SweepCluster, Job, float], ObjectiveValue]
 
 
-class Candidate(NamedTuple):
-    """A point that may fit, and what bounds it from below."""
-
-    value: ObjectiveValue
-    place: int
-    point: Point
-    job: Job
-
-
 class Best(NamedTuple):
     """One of the best points."""
 
     value: ObjectiveValue
+    place: int
+    """In the space, where simpler splits come first."""
     point: Point
     row: Row
+    same: tuple[Point, ...] = ()
+    """Points that are as good: not as simple, or with memory that is too close to tell."""
+
+    @property
+    def sure(self) -> bool:
+        """Whether its memory is enough beyond doubt."""
+        return bool(self.row["memory_verdict"] == "fits")
+
+    def merged(self, other: Best) -> Best:
+        """Return one answer for two points that are as good as each other: of those that fit for sure the first in the space."""
+        first, second = sorted((self, other), key=lambda one: (not one.sure, one.place))
+        return first._replace(same=(*first.same, second.point, *second.same))
+
+
+class Answers:
+    """The best points so far, each another answer; with the best that fits for sure, however many are better."""
+
+    def __init__(self, top: int) -> None:
+        self.top, self.found = top, list[Best]()
+
+    def add(self, new: Best) -> None:
+        """Take a point in; one that is as good as another joins it."""
+        alike = next((one for one in self.found if _same(one.value, new.value)), None)
+        if alike:
+            self.found.remove(alike)
+        self.found.append(alike.merged(new) if alike else new)
+        self.found.sort(key=lambda one: (one.value, one.place))
+
+    @property
+    def worst(self) -> ObjectiveValue:
+        """What a point must not be above to be among them."""
+        sure = next((place for place, one in enumerate(self.found) if one.sure), len(self.found))
+        last = max(self.top - 1, sure)
+        return self.found[last].value if last < len(self.found) else (math.inf,)
+
+    def best(self) -> list[Best]:
+        """Return them, best first; behind them the best that fits for sure, where none of them does."""
+        first, rest = self.found[: self.top], self.found[self.top :]
+        return first if any(one.sure for one in first) else [*first, *[one for one in rest if one.sure][:1]]
+
+
+def _same(one: ObjectiveValue, other: ObjectiveValue) -> bool:
+    return all(math.isclose(a, b, rel_tol=SAME) for a, b in zip(one, other, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +134,8 @@ class SearchResult:
     """How many were simulated."""
     bounded: int
     """How many no simulation needs, as their lower bound is no better than the best."""
+    twins: int
+    """How many no simulation needs, as they take the same step as one that was simulated."""
     refused: Refused
     """All others."""
     goal: str
@@ -153,30 +195,46 @@ def search(
     with uncollected():
         heap = list(_candidates(case, points, wanted, out))
         heapify(heap)
-    best: list[tuple[ObjectiveValue, int, Best]] = []
-    simulated = 0
-    while heap and (len(best) < top or heap[0].value <= best[top - 1][0]):
-        if heap[0].value[0] == math.inf:
-            break
+    answers, known = Answers(top), dict[str, Best]()
+    simulated = twins = 0
+    while heap and heap[0].value[0] < math.inf and heap[0].value <= answers.worst:
         one = heappop(heap)
-        show(simulated, len(heap))
-        row = _simulated(case, one, out)
-        if row is None:
+        if not one.whole:
+            if whole := one.bounded(wanted):
+                heappush(heap, whole)
+            else:
+                out.add("does not fit", count=len(one.places))
             continue
-        simulated += 1
-        value = wanted.value(case.cluster(one.point), one.job, row["step_time_s"])
-        best = sorted([*best, (value, one.place, Best(value, one.point, row))])[:top]
-    reached = [found for value, _, found in best if value[0] < math.inf]
-    return SearchResult(reached, len(points), simulated, len(heap), out, wanted.name)
+        if rest := one.places[1:]:
+            heappush(heap, one._replace(places=rest))
+        show(simulated, len(heap))
+        place, point = one.places[0], points[one.places[0]]
+        twin = known.get(_step(point))
+        if twin and twin.place < place and (twin.sure or twin.value > answers.worst):
+            twins += 1
+            answers.add(twin._replace(place=place, point=point))
+        elif row := _simulated(case, point, out):
+            simulated += 1
+            value = wanted.value(one.alike.cluster, one.alike.job, row["step_time_s"])
+            known[_step(point)] = found = Best(value, place, point, row)
+            if value[0] < math.inf:
+                answers.add(found)
+    left = sum(len(one.places) for one in heap)
+    return SearchResult(answers.best(), len(points), simulated, left, twins, out, wanted.name)
 
 
-def _simulated(case: SweepInputs, one: Candidate, out: Refused) -> Row | None:
-    """Return the row of a candidate, None where it does not fit, which is known before anything is simulated."""
-    row = evaluate(case, one.point)
+def _simulated(case: SweepInputs, point: Point, out: Refused) -> Row | None:
+    """Return the row of a point, None where it does not fit, which is known before anything is simulated."""
+    row = evaluate(case, point)
     if row["status"] == "ok":
         return row
     out.add(row["status"], row["reason"])
     return None
+
+
+def _step(point: Point) -> str:
+    """Return what the step of a point depends on: zero 2 differs from 1 in memory alone, of which it takes no more."""
+    return repr({**point, ZERO: 1} if point.get(ZERO) == 2 else point)
 
 
 class Alike(NamedTuple):
@@ -195,20 +253,32 @@ def alike(case: SweepInputs, points: Sequence[Point], out: Refused) -> Iterator[
         yield from _alike(case, points, places, known, out)
 
 
+class Candidate(NamedTuple):
+    """Points that may be legal, and what bounds them from below."""
+
+    value: ObjectiveValue
+    places: Sequence[int]
+    """Those that are left, in ascending order."""
+    whole: bool
+    """Whether the bound is that of the whole step, of points that may fit; else of their passes."""
+    alike: Alike
+
+    def bounded(self, wanted: Objective) -> Candidate | None:
+        """Return the same by the bound of the whole step; None where they are proved not to fit."""
+        _, job, cluster, bounds = self.alike
+        if not may_fit(bounds, job, cluster):
+            return None
+        return self._replace(value=wanted.value(cluster, job, bounds.step(job)), whole=True)
+
+
 def _candidates(case: SweepInputs, points: Sequence[Point], wanted: Objective, out: Refused) -> Iterator[Candidate]:
-    """Yield the points that may be legal and fit, with their bounds."""
-    kept: list[Alike] = []
-    for one in alike(case, points, out):
-        if may_fit(one.bounds, one.job, one.cluster):
-            kept.append(one)
-        else:
-            out.add("does not fit", count=len(one.places))
+    """Yield the points that may be legal, with the bounds of their passes."""
+    kept = list(alike(case, points, out))
     for own in dict.fromkeys(one.bounds.bounds for one in kept):
         own.learn((one.bounds, one.job) for one in kept if one.bounds.bounds is own)
     for one in kept:
-        value = wanted.value(one.cluster, one.job, one.bounds.step(one.job))
-        for place in one.places:
-            yield Candidate(value, place, points[place], one.job)
+        least = float(one.bounds.passes(one.job, [one.job.microbatches])[0])
+        yield Candidate(wanted.value(one.cluster, one.job, least), one.places, False, one)
 
 
 def _groups(points: Sequence[Point]) -> list[list[int]]:

@@ -7,16 +7,16 @@ means of all ranks, and GPUs that have no rank.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import isclose
 from typing import NamedTuple
 
+from clustersim.optimization.search import SAME, Best
 from clustersim.report.terminal import NAMES
-from clustersim.sweeps.evaluate import COLUMNS, Row
+from clustersim.sweeps.evaluate import Row, named
 from clustersim.units import plural, seconds
 
 LEAST = 0.002
 """Share of what is minimized from which on a difference is worth a word."""
-SAME = 1e-9
-"""Relative difference up to which two points are alike."""
 
 
 class Measure(NamedTuple):
@@ -44,13 +44,11 @@ def why(best: Row, other: Row, goal: str = "step") -> str:
     if goal in ("cost", "energy"):
         measure = COST if goal == "cost" else ENERGY
         first, second = best[measure.column], other[measure.column]
-        if abs(second - first) > SAME * first:
+        if not isclose(first, second, rel_tol=SAME):
             text = _difference(_shared(best, first), _shared(other, second), measure.said)
             return f"{second / first - 1:+.1%}{measure.name} a token: {text}, for 10^12 tokens"
     step, tokens = best["step_time_s"], best["global_batch"] * best["seq"]
     longer = other["step_time_s"] * tokens / (other["global_batch"] * other["seq"])
-    if abs(longer - step) <= SAME * step:
-        return f"the same with {_changed(best, other)}"
     text = _difference(_parts(best, step), _parts(other, longer), seconds)
     return f"{longer / step - 1:+.1%} a token: {text}"
 
@@ -76,10 +74,16 @@ def _difference(best: Mapping[str, float], other: Mapping[str, float], said: Cal
     return f"{' and '.join(costs)}{', against ' if saves and costs else ''}{' and '.join(saves)}"
 
 
-def _changed(best: Row, other: Row) -> str:
-    """Return the values in which another differs from the best."""
-    names = (name for name in COLUMNS.values() if name in other and str(other[name]) != str(best.get(name)))
-    return ", ".join(f"{name} {other[name]}" for name in names) or "other values"
+def same(one: Best) -> str:
+    """Return with which other values a step is as good; none: nothing."""
+    others = (", ".join(f"{name} {value}" for name, value in _changed(one.row, named(point))) for point in one.same)
+    return f"the same with {' or with '.join(filter(None, others))}" if one.same else ""
+
+
+def _changed(row: Row, other: Row) -> list[tuple[str, object]]:
+    """Return the values in which another differs."""
+    names = (name for name in other if str(other[name]) != str(row.get(name)))
+    return [(name, other[name]) for name in names]
 
 
 def _name(part: str) -> str:
