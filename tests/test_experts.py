@@ -92,8 +92,14 @@ def test_the_rows_of_a_layer_travel_out_and_back_in_each_pass(tp, ep, slices, sh
         assert exchanges(steps, "etp") == whole * 4
         ways = [e.op for e in exchanges(steps, "tp") if e.size == slices * size]
         assert ways == (["all_gather", "reduce_scatter"] * 4 if slices == tp > 1 else [])
-    assert exchanges(stage.forward, "tp_ep") == [Collective("tp_ep", "all_gather", 8 * 8 * ep * slices)] * 4
+    counts = [Collective("tp_ep", "all_gather", 8 * 8 * ep * slices)] if ep * slices > 1 else []
+    assert exchanges(stage.forward, "tp_ep") == counts * 4
     assert not exchanges(stage.backward, "tp_ep")
+
+
+def test_whole_experts_on_every_rank_ask_nobody():
+    """Neither ep nor slices: each rank has all experts and its own tokens; a collective of one rank was an error."""
+    assert simulate(cluster(1), tp=2, ep=1, expert_tp=1).summary["breakdown_s"]["ep"] == 0
 
 
 def test_without_ep_nothing_travels_and_every_parameter_is_dense():

@@ -171,7 +171,7 @@ def dispatch(shard: ShardedModel) -> Operator:
     shape, meetings = (shard.local, shard.model.hidden), 2 if shard.model.shared_experts else 1
     return Operator(
         "dispatch",
-        (counts(shard), *_out(shard, "permute", 1 + shard.visits)),
+        (*counts(shard), *_out(shard, "permute", 1 + shard.visits)),
         (*_back(shard, "permute_backward", 1 + shard.visits), *(add(shard, *shape),) * meetings),
         forward_alive=travelling(shard),
         backward_alive=travelling(shard),
@@ -251,9 +251,10 @@ def _beside(steps: Steps, others: Steps) -> Steps:
     return (*steps[:place], Started(call), *others, Awaited(call.group), *steps[place + 1 :])
 
 
-def counts(shard: ShardedModel) -> Collective:
-    """Return the gathering of everyone's rows by expert, 8 bytes each, over the ranks that share all experts."""
-    return Collective(COUNTS, "all_gather", 8.0 * (shard.model.experts or 1) * shard.ep * shard.parallelism.etp)
+def counts(shard: ShardedModel) -> Steps:
+    """Return the gathering of everyone's rows by expert, 8 bytes each, over the ranks that share all experts, if several do."""
+    ranks = shard.ep * shard.parallelism.etp
+    return (Collective(COUNTS, "all_gather", 8.0 * (shard.model.experts or 1) * ranks),) if ranks > 1 else ()
 
 
 def sort(shard: ShardedModel) -> Steps:
