@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from clustersim.cli.main import main
 from clustersim.errors import InputError, for_command
+from clustersim.optimization.answer import wider
 from clustersim.optimization.bound import LowerBounds
 from clustersim.optimization.sampling import sampled
 from clustersim.optimization.search import Answers, Best, objective, search
@@ -207,6 +208,46 @@ def test_sharded_gradients_change_no_step(cases):
         if one["status"] == "ok":
             assert two["step_time_s"] == one["step_time_s"]
             assert two["peak_memory_bytes"] <= one["peak_memory_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("workload", "changes", "degrees"),
+    [
+        ("llama3_70b", {}, [1, 2, 4]),
+        ("llama3_70b", {"training.seq": 32768}, [1, 2, 4, 8, 16]),
+        ("gpt3", {}, None),
+        ("llama3_70b", {KEYS["cp"]: 8}, None),
+        ("t5_11b", {"training.seq": 8192}, None),
+    ],
+)
+def test_context_parallelism_is_tried_where_a_part_has_enough_tokens(workload, changes, degrees):
+    files = evaluate.Files(
+        str(ROOT / "topologies/superpod_h100_128.yaml"), str(ROOT / f"workloads/{workload}.yaml"), {}
+    )
+    found = wider(evaluate.load(files), SweepSpace({}, changes, frozenset(), (KEYS["tp"],)))
+    assert found.axes.get(KEYS["cp"]) == degrees
+    assert found.auto == (KEYS["tp"],)
+
+
+def test_slices_of_experts_are_tried_and_the_best_is_that_of_all():
+    files = evaluate.Files(str(ROOT / "topologies/hgx_h100_8.yaml"), str(ROOT / "workloads/mixtral_8x7b.yaml"), {})
+    case = evaluate.load(files)
+    fixed = {"training.global_batch": "8", "model.layers": "2", "predictor": "roofline", KEYS["pp"]: 1, KEYS["zero"]: 1}
+    fixed |= {
+        "training.seq": 4096,
+        "training.recompute": "none",
+        "parallelism.sequence_parallel": True,
+        KEYS["micro_batch"]: 1,
+    }
+    asked = wider(case, SweepSpace({}, fixed, frozenset(), (KEYS["tp"], KEYS["ep"])))
+    points = legal(case, asked)
+    slices = {(point[KEYS["tp"]], point["parallelism.expert_tp"]) for point in points}
+    assert {(4, 1), (4, 2), (4, 4), (2, 1), (2, 2)} <= slices
+    assert {point[KEYS["cp"]] for point in points} == {1, 2}
+    rows = [evaluate.evaluate(case, point) for point in points]
+    assert {row["status"] for row in rows} <= {"ok", "does not fit"}
+    least = min(row["step_time_s"] for row in rows if row["status"] == "ok")
+    assert search(case, points, objective("step"), 1).best[0].row["step_time_s"] == least
 
 
 def answers(top, *rows):

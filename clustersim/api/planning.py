@@ -37,8 +37,9 @@ def optimize(
 
     cluster, workload: as in `simulate`. goal: what is least: step, cost or energy a token, or gpus that reach `target`
     tokens/s. top: how many of the best are found. price: USD a GPU-hour. costs: a file of prices and power. axes: keys of both as
-    in `sweep`, each a value or a list; "auto" is all legal values, and so are tp, pp, ep, micro_batch, recompute, schedule, vpp
-    and zero where they are not given. Raises ClustersimError, which says where and what is wrong.
+    in `sweep`, each a value or a list; "auto" is all legal values, and so are tp, pp, ep, expert_tp, micro_batch, recompute,
+    schedule, vpp and zero where they are not given, and those of cp that leave 2,048 tokens or more of a sequence together.
+    Raises ClustersimError, which says where and what is wrong.
     """
     if not isinstance(top, int) or top < 1:
         raise InputError(f"top={top!r}: write a whole number of 1 or more")

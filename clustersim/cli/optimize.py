@@ -61,9 +61,10 @@ def optimize(
 ) -> None:
     """Find the best split of a model on a cluster, over all legal degrees and options, and say why it is the best.
 
-    Tried are all legal values of tp, pp, ep, micro-batch, recompute, schedule, vpp and zero; options fix one or list some, as in
-    sweep, and add others: --cp auto tries context parallelism too, which takes longer. What a lower bound proves to be worse
-    is not simulated. With --trials points are drawn, and nothing is proved of others.
+    Tried are all legal values of tp, pp, ep, expert_tp, micro-batch, recompute, schedule, vpp and zero, and those of cp that
+    leave 2,048 tokens or more of a sequence together; options fix one or list some, as in sweep, and add others, such as --set
+    parallelism.overlap.p2p=auto. What a lower bound proves to be worse is not simulated. Splits as good as each other are one
+    answer. With --trials points are drawn, and nothing is proved of others.
     """
     from clustersim.files import keeping_inputs
     from clustersim.optimization.answer import answer

@@ -10,13 +10,18 @@ from dataclasses import replace
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError, SimulationError, option
 from clustersim.optimization.fit import advice, remedies
 from clustersim.optimization.search import Objective, Refused, SearchProgress, SearchResult, alike, objective, search
-from clustersim.parallel.options import change_words
+from clustersim.parallel.check import context_parallel, encoder_decoder
+from clustersim.parallel.job import divisors
+from clustersim.parallel.options import KEYS, change_words
 from clustersim.sweeps.check import check
 from clustersim.sweeps.evaluate import SweepInputs, evaluate
 from clustersim.sweeps.legal import legal
 from clustersim.sweeps.space import NODES, Point, SweepSpace
 from clustersim.units import gibibytes, plural, three_digits
 
+CP, SEQ, EXPERT_TP = KEYS["cp"], KEYS["seq"], "parallelism.expert_tp"
+PART = 2048
+"""Tokens of a sequence that a context-parallel rank has at least where nobody asks for other degrees."""
 DOUBLED = 8
 """Times that the nodes are doubled to find how many would do."""
 
@@ -31,8 +36,10 @@ def answer(
 ) -> SearchResult:
     """Return the `top` points of a space that minimize an objective, of all points or of `trials` that are drawn.
 
-    Raises InputError where no point is an answer, with what would be one.
+    Keys that the space does not have are the workload's, but for those of `wider`. Raises InputError where no point is an
+    answer, with what would be one.
     """
+    asked = wider(case, asked)
     if trials:
         from clustersim.optimization.sampling import sampled
 
@@ -49,6 +56,30 @@ def answer(
     if not found.best:
         raise _refusal(case, asked, points, found)
     return found
+
+
+def wider(case: SweepInputs, asked: SweepSpace) -> SweepSpace:
+    """Return a space with degrees of context parallelism and slices of experts that may matter, where nobody says which.
+
+    Of cp those that leave at least `PART` tokens of a sequence together; of a mixture of experts all slices.
+    """
+    given, axes, auto = {*asked.axes, *asked.fixed, *asked.auto}, dict(asked.axes), asked.auto
+    if CP not in given and len(found := _context_degrees(case, asked)) > 1:
+        axes[CP] = found
+    if EXPERT_TP not in given and case.base.model.experts:
+        auto = (*auto, EXPERT_TP)
+    return replace(asked, axes=axes, auto=auto)
+
+
+def _context_degrees(case: SweepInputs, asked: SweepSpace) -> list[int]:
+    """Return the legal degrees of cp that leave enough tokens together, on the first cluster of a space; or none."""
+    with suppress(InputError):
+        first = asked.space()[0]
+        gpus, seq = case.cluster(first).simulator.cluster.gpus, str(first.get(SEQ, case.base.training.seq))
+        tokens = int(seq) if seq.isdecimal() else 0
+        jobs = {d: case.base.changed({CP: d, SEQ: tokens}) for d in divisors(math.gcd(gpus, tokens // PART or 1))}
+        return [d for d, job in jobs.items() if not any((*context_parallel(job), *encoder_decoder(job)))]
+    return []
 
 
 def _refusal(case: SweepInputs, asked: SweepSpace, points: Sequence[Point], found: SearchResult) -> ClustersimError:

@@ -154,7 +154,7 @@ class PointValues:
 
     def having(self, key: str, value: object) -> PointValues:
         """Return the same with a value of one more key."""
-        return replace(self, point={**self.point, key: value})
+        return replace(self, point={**self.point, key: value}, open=self.open - {key})
 
     def job(self, **values: object) -> Job:
         """Return the workload with the degrees of the point, and these in their place, unchecked."""
@@ -284,6 +284,15 @@ def _pp(seen: PointValues) -> list[int]:
     return _let_through(seen, pipeline_parallel, found, "pp", vpp=1, schedule="1f1b")
 
 
+def _expert_tp(seen: PointValues) -> list[int]:
+    """Return the slices of an expert that tp ranks can hold."""
+    return (
+        _let_through(seen, expert_parallel, divisors(seen.tp), "expert_tp", ep=1, dp="auto")
+        if seen.base.model.experts
+        else []
+    )
+
+
 def _ep(seen: PointValues) -> list[int]:
     def whole(job: Job) -> Iterator[object]:
         yield from expert_parallel(job)
@@ -351,6 +360,7 @@ _RULES: dict[str, Callable[[PointValues], Sequence[object]]] = {
     "parallelism.tp": _tp,
     "parallelism.pp": _pp,
     "parallelism.ep": _ep,
+    "parallelism.expert_tp": _expert_tp,
     "training.micro_batch": _micro_batch,
     KEYS["precision"]: _precision,
     "parallelism.zero": _zero,
@@ -367,7 +377,7 @@ _ORDER = (
         "parallelism.tp",
         "parallelism.cp",
     ),
-    *("parallelism.pp", "training.global_batch", "parallelism.ep", "training.micro_batch"),
+    *("parallelism.pp", "training.global_batch", "parallelism.expert_tp", "parallelism.ep", "training.micro_batch"),
     *("parallelism.overlap.grad_reduce", "parallelism.zero", "parallelism.overlap.param_gather", SCHEDULE, VPP),
 )
 """Keys in the order in which they get their values: each rule looks at those before it."""
