@@ -55,6 +55,14 @@ def check(topology: Topology) -> None:
                 check_walk(graph, edges, f"gpu[{u}]", f"gpu[{v}]", topology)
 
 
+def test_a_pair_inside_a_node_asks_for_no_route_of_its_nic() -> None:
+    """A NIC whose port up is dead in one plane and whose port down is in the other reaches every NIC but itself."""
+    nodes, text = SHORTEST["planes"]
+    topology = cluster(nodes, text, faults=dead("port-up[30]", "port-down[31]"))
+    routes = topology.route(*pairs(topology))
+    assert (np.diff(routes.start) > 0).sum() == topology.gpus * (topology.gpus - 1)
+
+
 @settings(max_examples=examples(40), deadline=None)
 @given(fabric=st.sampled_from(sorted(FABRICS)), data=st.data())
 def test_traffic_goes_around_dead_links_or_the_partition_is_named(fabric: str, data: st.DataObject) -> None:

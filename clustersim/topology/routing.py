@@ -102,8 +102,13 @@ class GpuRouter(Router):
         # PXN: bytes for another rail first go, inside the node, to the GPU that owns the NIC of that rail
         by_nic = np.where(turned, self.owner[start], source)
         columns = self.inner(source, np.where(away, by_nic, destination))
-        outside, parts = self._outside(start, np.where(away, end, start))
-        outside[~away] = -1
+        found, shares = self._outside(start[away], end[away])
+        outside = np.full((len(source), found.shape[1]), -1, np.int64)
+        outside[away] = found
+        if shares is None:
+            return self._spread(columns, outside, None)
+        parts = np.ones((len(source), shares.shape[1]))
+        parts[away] = shares
         return self._spread(columns, outside, parts)
 
     def _spread(self, columns: Ints, outside: Ints, parts: Floats | None) -> Routes:
