@@ -128,6 +128,7 @@ def test_deepseek_v3_is_forecast_within_a_tenth_of_its_own_pretraining():
         "training.global_batch": 15360,
         "training.precision": "fp8",
         "training.dispatch": "fp8",
+        "training.moments": "bf16",
         "training.recompute": "selective",
         "training.recompute_modules": ["layernorm", "mla_up_proj", "moe_act"],
         "parallelism.ep": 64,

@@ -11,7 +11,7 @@ from clustersim.engine.memory import memory_by_rank, rank_memory
 from clustersim.engine.peaks import moments, peaks
 from clustersim.model.transformer import block
 from clustersim.parallel.load import load
-from clustersim.parallel.optimizer import update
+from clustersim.parallel.optimizer import state_bytes, update
 from clustersim.parallel.stages import stages
 from clustersim.schedules.action import Action
 from clustersim.schedules.check import in_flight, settled
@@ -134,6 +134,15 @@ def test_bytes_a_parameter(precision, gradients, optimizer, total):
     one = job(training__precision=precision, training__gradients=gradients, training__optimizer=optimizer)
     stage = stages(one)[1]
     assert sum(memory(one, [stage], [0])[:3]) == total * stage.parameters
+
+
+@pytest.mark.parametrize(("moments", "each"), [("fp32", 4), ("bf16", 2), ("fp8", 1)])
+@pytest.mark.parametrize(("optimizer", "count"), [("adam", 2), ("sgd", 1)])
+def test_moments_in_fewer_bytes_are_smaller_and_move_less(moments, each, optimizer, count):
+    one = job(training__moments=moments, training__optimizer=optimizer)
+    [kernel] = [kernel for kernel in update(one, 1000) if kernel.op == optimizer]
+    assert state_bytes(one) == 4 + count * each
+    assert kernel.bytes == 1000 * (12 + 2 * count * each)
 
 
 def test_adam_in_fp32_moves_28_bytes_a_parameter():

@@ -163,6 +163,8 @@ class Training(Spec):
     """Data type of the gradients that are accumulated and reduced."""
     optimizer: Literal["adam", "sgd", "none"] = "adam"
     """`none` leaves the update out."""
+    moments: Literal["fp32", "bf16", "fp16", "fp8"] = "fp32"
+    """Data type of the optimizer's moments (Megatron's exp_avg_dtype and exp_avg_sq_dtype; DeepSeek-V3 keeps them in bf16)."""
     clip_gradients: bool = True
     """The gradient norm is taken over all ranks of a replica, and gradients are scaled."""
     framework: Name | None = None

@@ -172,6 +172,8 @@ ALIASES: Mapping[str, Alias] = {
     "activations_checkpoint_method": (("training", "recompute"), lambda v: "full" if isinstance(v, str) else v),
     "grad_reduce_in_bf16": (("training", "gradients"), only(True, "bf16")),
     "main_grads_dtype": (("training", "gradients"), same),
+    "exp_avg_dtype": (("training", "moments"), same),
+    "exp_avg_sq_dtype": (("training", "moments"), same),
     "megatron_fsdp_grad_comm_dtype": (("training", "gradients"), lambda v: None if v == "auto" else v),
     "accumulate_allreduce_grads_in_fp32": (("training", "gradients"), only(True, "fp32")),
     "tensor_model_parallel_size": (("parallelism", "tp"), same),
@@ -236,6 +238,7 @@ YIELDS: Mapping[str, frozenset[str]] = {
     "use_flash_attn": frozenset({"attention_backend"}),
     "use_distributed_optimizer": frozenset({"use_torch_fsdp2", "use_megatron_fsdp", "use_custom_fsdp"}),
     "main_grads_dtype": frozenset({"use_megatron_fsdp"}),
+    "exp_avg_sq_dtype": frozenset({"exp_avg_dtype"}),
 }
 """Names that Megatron takes together with a more precise one, which decides."""
 

@@ -124,7 +124,7 @@ CONSTANTS: tuple[StatedConstant, ...] = (
     *_of(
         "parallel.memory", ("FRAMEWORK", "B", "CUDA context 0.5 GiB, cuBLAS 32 MiB a stream, NCCL's buffers", NOTHING)
     ),
-    *_of("parallel.optimizer", ("STATE", "B/parameter", "two fp32 moments, or one", NOTHING)),
+    *_of("parallel.optimizer", ("MOMENTS", "", "two of Adam, one of SGD", NOTHING)),
     *_of(
         "predictors.power",
         ("STATIC", "", "idle boards at full clocks: 11 to 16 % of the limit", "nvidia-smi of six GPUs"),

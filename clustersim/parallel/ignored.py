@@ -115,7 +115,7 @@ _NOT_MODELLED = """
     cross_entropy_loss_fusion cuda_graph_impl cuda_graph_modules cuda_graph_scope cuda_graph_warmup_steps
     dataloader_inter_document_masking ddp_average_in_collective ddp_num_buckets ddp_pad_buckets_for_high_nccl_busbw
     deallocate_pipeline_outputs defer_embedding_wgrad_compute delay_wgrad_compute disable_jit_fuser
-    distribute_saved_activations embed_layernorm enable_cuda_graph exp_avg_dtype exp_avg_sq_dtype
+    distribute_saved_activations embed_layernorm enable_cuda_graph
     export_force_local_attention external_cuda_graph flash_attention_version fp16_lm_cross_entropy
     fp32_residual_connection fp8_dot_product_attention fp8_multi_head_attention fp8_param fp8_param_gather fp8_wgrad
     glu_linear_offset gradient_accumulation_fusion high_priority_stream_groups

@@ -12,8 +12,8 @@ from clustersim.model.kernel import Kernel, vector
 from clustersim.model.sharding import ACTIVATIONS
 from clustersim.parallel.job import Job
 
-STATE = {"adam": 8, "sgd": 4, "none": 0}
-"""Bytes of fp32 state a parameter: two moments, one momentum."""
+MOMENTS = {"adam": 2, "sgd": 1, "none": 0}
+"""State of each parameter, in the data type of `training.moments`: two moments, one momentum."""
 
 
 UPDATES = frozenset(
@@ -25,7 +25,7 @@ UPDATES = frozenset(
         "zero_gradients",
         "put_back_parameters",
     }
-    | STATE.keys()
+    | MOMENTS.keys()
 )
 """The kernels of an update by op."""
 
@@ -43,7 +43,7 @@ def update(job: Job, parameters: int, experts: int = 0) -> tuple[Kernel, ...]:
     widen = (("gradients_to_fp32", own, gradient + 4),) if gradient < 4 else ()
     whole = not job.sharded  # else weights are cast where they are gathered, and gradients are made anew
     clip = (("gradient_norm", own, 4.0), ("gradient_scale", own, 8.0)) if job.training.clip_gradients else ()
-    step = (kind, own, 2 * STATE[kind] + 4 + 8.0)
+    step = (kind, own, 2 * _moments(job) + 4 + 8.0)
     cast = (("weights_from_fp32", own, 4 + weight),) if weight < 4 and whole else ()
     clear = (("zero_gradients", parameters, gradient),) if job.training.kernels == "fused" and whole else ()
     return tuple(_pass(op, count, traffic) for op, count, traffic in (*widen, *clip, step, *cast, *clear))
@@ -73,6 +73,11 @@ def state_bytes(job: Job) -> float:
 
     Sharded parameters are their own master.
     """
-    kind = job.training.optimizer
-    master = 4 if kind != "none" and weight_bytes(job) < 4 and not job.sharded else 0
-    return float(STATE[kind] + master)
+    trained = job.training.optimizer != "none"
+    master = 4 if trained and weight_bytes(job) < 4 and not job.sharded else 0
+    return float(_moments(job) + master)
+
+
+def _moments(job: Job) -> float:
+    """Return the bytes of moments a parameter."""
+    return MOMENTS[job.training.optimizer] * BYTES[job.training.moments]
