@@ -75,7 +75,7 @@ def summary(
         "idle": idle_facts(topology.gpus, work.job.mesh.size, facts.nearby),
         "warnings": [
             *warnings(work.job, memory["peak_bytes"], memory["capacity_bytes"]),
-            *_network_warnings(topology, work.job),
+            *network_warnings(topology, work.job.mesh.size),
         ],
         "breakdown_s": mean(parts, plan.size.tolist()),
         "critical_path_s": of_path(facts.path),
@@ -107,12 +107,12 @@ def outline(
         "breakdown_s": mean(parts, plan.size.tolist()),
         "memory": _verdict(*fullest(topology, work.gpus, peaks)[1:]),
         "simulated": _ranks(topology, work.job, plan, record),
-        "warnings": [*_network_warnings(topology, work.job)],
     }
 
 
-def _network_warnings(topology: Topology, job: Job) -> tuple[str, ...]:
-    return topology.warnings if topology.numbering.widths[-1] < job.mesh.size else ()
+def network_warnings(topology: Topology, ranks: int) -> tuple[str, ...]:
+    """Return the warnings of a network, for a job of so many ranks that uses it."""
+    return topology.warnings if topology.numbering.widths[-1] < ranks else ()
 
 
 def predictor_facts(job: Job, forecast: Forecast) -> dict[str, Any]:

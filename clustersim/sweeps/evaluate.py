@@ -26,6 +26,7 @@ from clustersim.parallel.load import Unbuilt, unbuilt
 from clustersim.parallel.options import NAMES
 from clustersim.predictors.base import ROOM
 from clustersim.predictors.forecasts import KnownKernel
+from clustersim.report.summary import network_warnings
 from clustersim.simulation import Simulator
 from clustersim.sweeps.space import Point
 from clustersim.topology import options as cluster_options
@@ -203,6 +204,8 @@ def evaluate(case: SweepInputs, point: Point) -> Row:
     except ClustersimError as error:
         return {**row, "status": "failed", "reason": str(error)}
     tokens = found["tokens_per_s"] * found["step_time_s"]
+    said = network_warnings(cluster.simulator.cluster, found["simulated"]["ranks"])
+    row |= {"warnings": "\n".join(said)} if said else {}
     return {**row, "status": "ok", "reason": "", **flat(found), **of_step(cluster.rates, found["step_time_s"], tokens)}
 
 
@@ -229,5 +232,4 @@ def flat(summary: dict[str, Any]) -> Row:
     parts = {f"{k}_s": v for k, v in summary["breakdown_s"].items()}
     counts = {k: summary["simulated"][k] for k in ("gpus", "ranks", "idle_gpus", "rank_classes", "player")}
     memory = {column: summary["memory"][key] for key, column in _MEMORY.items()}
-    said = {"warnings": "\n".join(summary["warnings"])} if summary["warnings"] else {}
-    return {**split, **speed, **parts, **memory, **counts, **said}
+    return {**split, **speed, **parts, **memory, **counts}
