@@ -101,6 +101,11 @@ def test_copies_are_of_tokens_that_arrived_and_a_row_travels_where_nothing_is_sa
     assert deep.summary["step_time_s"] < plain.summary["step_time_s"]
 
 
+def test_rows_that_nobody_sends_have_no_data_type():
+    with pytest.raises(ConfigError, match=r"training\.dispatch: fp8 needs a mixture of experts; set model\.experts"):
+        job(training__dispatch="fp8").place(16, 8)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

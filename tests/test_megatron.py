@@ -99,6 +99,13 @@ def test_latent_attention_has_megatrons_defaults():
     }
 
 
+@pytest.mark.parametrize(("said", "meant"), [("flex", "deepep"), ("alltoall", "nccl"), ("allgather", "nccl")])
+def test_a_dispatcher_says_what_carries_the_rows_of_experts(said, meant):
+    one = job(f"num-experts: 8\nmoe-token-dispatcher-type: {said}\nmoe-enable-deepep: true\nmoe-deepep-num-sms: 20")
+    assert (one.parallelism.algorithms.ep, one.parallelism.overlap.sms) == (meant, 20)
+    assert job("num-experts: 8\nmoe-token-dispatcher-type: nonsense").parallelism.algorithms.ep == "nonsense"
+
+
 EVERY_OTHER = [True, False] * 6
 PATTERNS = {
     "2": EVERY_OTHER,

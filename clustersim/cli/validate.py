@@ -55,7 +55,7 @@ def validate(
     with keeping_inputs() as read:
         runs = load(paths)
         if memory:
-            peaks.read(memory)
+            peaks.read(memory, [run.id for run in runs])
         parts = {f"runs {i}": path for i, path in enumerate(paths, 1)}
         options: dict[str, Any] = {"ablations": ["=".join(change) for change in changes]}
         options |= {"engine": engine} if engine != "auto" else {}

@@ -55,7 +55,7 @@ def attention(value: Any) -> Any:
 
 def dispatcher(value: Any) -> Any:
     """Return what carries rows for Megatron's moe_token_dispatcher_type: flex is DeepEP, or HybridEP, which sends as much."""
-    return "deepep" if value == "flex" else None
+    return {"flex": "deepep", "alltoall": None, "alltoall_seq": None, "allgather": None}.get(value, value)
 
 
 def shared_expert(value: Any) -> Any:
@@ -133,6 +133,7 @@ ALIASES: Mapping[str, Alias] = {
     "moe_router_num_groups": (("model", "router_groups"), same),
     "moe_router_group_topk": (("model", "router_group_topk"), same),
     "moe_token_dispatcher_type": (("parallelism", "algorithms", "ep"), dispatcher),
+    "moe_deepep_num_sms": (("parallelism", "overlap", "sms"), same),
     "moe_expert_capacity_factor": (("training", "capacity_factor"), real),
     "moe_train_capacity_factor": (("training", "capacity_factor"), real),
     "moe_pad_expert_input_to_capacity": (("training", "pad_to_capacity"), same),

@@ -232,6 +232,8 @@ def expert_parallel(job: Job) -> Iterator[Finding]:
         )
     if t.pad_to_capacity and t.capacity_factor is None:
         yield "training.pad_to_capacity", "true needs training.capacity_factor; set it or write false"
+    if t.dispatch is not None and experts is None:
+        yield "training.dispatch", f"{t.dispatch} needs a mixture of experts; set model.experts or leave it out"
     if experts is None:
         for key, value in (("ep", p.ep if p.ep > 1 else None), ("expert_tp", p.expert_tp)):
             if value is not None:

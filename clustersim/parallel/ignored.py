@@ -69,6 +69,7 @@ _NO_EFFECT = """
     lr_warmup_fraction lr_warmup_init lr_warmup_iters lr_warmup_samples lr_warmup_steps lr_warmup_tokens
     lr_wsd_decay_iters lr_wsd_decay_samples lr_wsd_decay_style manual_gc manual_gc_eval manual_gc_interval mask_prob
     memory_snapshot_path merge_file mid_level_dataset_surplus min_loss_scale min_lr mock_data moe_aux_loss_coeff
+    moe_enable_deepep moe_flex_dispatcher_backend
     moe_eval_capacity_factor moe_input_jitter_eps moe_loss_coeff moe_min_capacity moe_per_layer_logging
     moe_router_bias_update_rate moe_router_dtype moe_router_enable_expert_bias moe_router_force_load_balancing
     moe_router_load_balancing_type moe_router_pre_softmax
@@ -100,6 +101,7 @@ _NO_EFFECT = """
     train_weighted_split_paths_path transformer_impl trust_remote_code universal_checkpoint use_checkpoint_args
     use_checkpoint_opt_param_scheduler use_cpu_initialization use_dist_ckpt use_gigatoken use_gloo_process_groups
     use_mcore_models use_mp_args_from_checkpoint_args use_nsys_profiler use_persistent_ckpt_worker use_pytorch_profiler
+    use_precision_aware_optimizer
     use_rope_scaling use_same_sampling_seed_across_dp_ranks use_te_rng_tracker use_tokenizer_model_from_checkpoint_args
     valid_data_path valid_num_workers valid_weighted_split_paths_path validation_set_names verify_integrity
     vocab_extra_ids vocab_file wandb_entity wandb_exp_name wandb_project wandb_save_dir wd_incr_steps weight_decay
@@ -107,7 +109,8 @@ _NO_EFFECT = """
     yarn_correction_range_round_to_int yarn_original_max_position_embeddings
 """
 NO_EFFECT = frozenset(_NO_EFFECT.split())
-"""Learning rates, data, tokenizers, checkpoints, logs, numerics: a step takes as long with them as without."""
+"""Learning rates, data, tokenizers, checkpoints, logs, numerics, what other arguments say in full: a step takes as long with them
+as without."""
 
 _NOT_MODELLED = """
     activation_func_clamp_value align_grad_reduce align_param_gather apply_rope_fusion attention_dropout batch_p2p_comm
@@ -122,7 +125,7 @@ _NOT_MODELLED = """
     keep_fp8_transpose_cache main_params_dtype masked_softmax_fusion
     megatron_fsdp_main_grads_dtype megatron_fsdp_main_params_dtype memory_efficient_layer_norm
     microbatch_group_size_per_virtual_pipeline_stage microbatch_group_size_per_vp_stage mla_down_proj_fusion
-    moe_deepep_num_sms moe_enable_deepep moe_flex_dispatcher_backend moe_grouped_gemm moe_layer_recompute
+    moe_grouped_gemm moe_layer_recompute
     moe_permute_fusion moe_router_fusion nccl_communicator_config_path nccl_ub
     no_align_param_gather no_bias_dropout_fusion no_bias_gelu_fusion no_bias_swiglu_fusion
     no_gradient_accumulation_fusion no_masked_softmax_fusion no_persist_layer_norm no_rope_fusion optimizer_cuda_graph
@@ -132,7 +135,7 @@ _NOT_MODELLED = """
     tp_comm_atomic_ag tp_comm_atomic_rs tp_comm_bootstrap_backend tp_comm_bulk_dgrad tp_comm_bulk_wgrad
     tp_comm_overlap_ag tp_comm_overlap_cfg tp_comm_overlap_disable_fc1 tp_comm_overlap_disable_qkv tp_comm_overlap_rs
     tp_comm_overlap_rs_dgrad tp_comm_split_ag tp_comm_split_rs use_bnb_optimizer use_nccl_ub
-    use_precision_aware_optimizer use_ring_exchange_p2p use_sharp use_transformer_engine_op_fuser wgrad_deferral_limit
+    use_ring_exchange_p2p use_sharp use_transformer_engine_op_fuser wgrad_deferral_limit
 """
 NOT_MODELLED = frozenset(_NOT_MODELLED.split())
 """Fusions, CUDA graphs and overlaps that change a step somewhat, and that clustersim does not tell apart."""

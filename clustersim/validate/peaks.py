@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,10 @@ REQUIRED = ("id", "allocated_gib")
 def compare(path: Path, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Return the errors of the memory of runs whose peak (allocated, GiB, fullest GPU) a CSV has, by id.
 
-    Raises InputError for what is wrong in the file, and when it shares no id with the runs.
+    Raises as `read`.
     """
-    measured = read(path)
     known = {one["id"]: one for one in outcomes}
-    if not known.keys() & measured.keys():
-        raise InputError(f"{path}: none of its ids is one of the runs; give the file of those runs too")
+    measured = read(path, known)
     rows = [_row(known[name], value) for name, value in measured.items() if name in known]
     found = [row for row in rows if row["error"] is not None]
     size = sorted(abs(row["error"]) for row in found)
@@ -35,8 +33,8 @@ def compare(path: Path, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-def read(path: Path) -> dict[str, float]:
-    """Return the measured GiB by id."""
+def read(path: Path, runs: Collection[str]) -> dict[str, float]:
+    """Return the measured GiB by id. Raises InputError for what is wrong in the file, and when it shares no id with the runs."""
     found: dict[str, float] = {}
     for line, cells in table(path, REQUIRED):
         try:
@@ -49,6 +47,8 @@ def read(path: Path) -> dict[str, float]:
         if cells["id"] in found:
             raise ConfigError(str(path), line, 1, f"id: {shown(cells['id'])} stands above already; keep one")
         found[cells["id"]] = value
+    if not found.keys() & set(runs):
+        raise InputError(f"{path}: none of its ids is one of the runs; give the file of those runs too")
     return found
 
 
