@@ -6,7 +6,7 @@ means of all ranks, and GPUs that have no rank.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import isclose
 from typing import NamedTuple
 
@@ -15,8 +15,8 @@ from clustersim.report.terminal import NAMES
 from clustersim.sweeps.evaluate import Row, named
 from clustersim.units import plural, seconds
 
-LEAST = 0.002
-"""Share of what is minimized from which on a difference is worth a word."""
+REST = 0.25
+"""Share of the difference that the parts may come to that are not named."""
 
 
 class Measure(NamedTuple):
@@ -65,13 +65,18 @@ def _shared(row: Row, whole: float) -> dict[str, float]:
 
 
 def _difference(best: Mapping[str, float], other: Mapping[str, float], said: Callable[[float], str]) -> str:
-    """Return the two largest parts that another takes more of, and the two that it takes less of."""
-    whole, more = sum(best.values()), {part: other[part] - own for part, own in best.items()}
-    least = min(LEAST * whole, abs(sum(more.values())) / 4)
-    order = sorted((part for part in more if abs(more[part]) > least), key=lambda part: -more[part])
-    costs = [f"{said(more[part])} more {part}" for part in order if more[part] > 0][:2]
-    saves = [f"{said(-more[part])} less {part}" for part in reversed(order) if more[part] < 0][:2]
-    return f"{' and '.join(costs)}{', against ' if saves and costs else ''}{' and '.join(saves)}"
+    """Return what another takes more of, and what less: the largest parts, as many as make up most of the difference."""
+    more = {part: other[part] - own for part, own in best.items()}
+    order = sorted(more, key=lambda part: -abs(more[part]))
+    rests = (abs(sum(more[part] for part in order[count:])) for count in range(len(order)))
+    enough = next((count for count, rest in enumerate(rests) if rest <= REST * abs(sum(more.values()))), len(order))
+    costs = [f"{said(more[part])} more {part}" for part in order[:enough] if more[part] > 0]
+    saves = [f"{said(-more[part])} less {part}" for part in order[:enough] if more[part] < 0]
+    return f"{_listed(costs)}{', against ' if saves and costs else ''}{_listed(saves)}"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
 
 
 def same(one: Best) -> str:
