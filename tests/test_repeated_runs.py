@@ -157,7 +157,7 @@ def test_an_activity_is_gone_with_the_last_who_refers_to_it() -> None:
     with uncollected():
         gc.collect()
         for _ in range(100):
-            Activity((Segment(1.0, None),)).carrying({}).timed((Segment(2.0, None),))
+            Activity((Segment(1.0, None),)).carrying({}).timed((Segment(2.0, None),), 0.0)
         assert gc.collect() == 0
 
 

@@ -7,7 +7,7 @@ The router is taken to choose evenly: first which groups of experts a token may 
 from __future__ import annotations
 
 from functools import lru_cache
-from math import comb
+from math import comb, fsum
 from typing import NamedTuple
 
 
@@ -24,11 +24,15 @@ class ExpertRouter(NamedTuple):
     """… of which a token visits this many at most."""
 
 
-@lru_cache(maxsize=1024)
 def visited(router: ExpertRouter, places: int) -> float:
     """Return how many of `places`, among which the experts are cut evenly, a token visits in the mean."""
-    each = router.experts / places
-    return sum(_hit(router, round(place * each), round((place + 1) * each)) for place in range(places))
+    return _visited(places, *router)
+
+
+@lru_cache(maxsize=1024)
+def _visited(places: int, experts: int, topk: int, groups: int, group_topk: int) -> float:
+    router, each = ExpertRouter(experts, topk, groups, group_topk), experts / places
+    return fsum(_hit(router, round(place * each), round((place + 1) * each)) for place in range(places))
 
 
 def _hit(router: ExpertRouter, first: int, last: int) -> float:
