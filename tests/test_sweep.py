@@ -20,6 +20,7 @@ from clustersim.cli.sweep_table import Shown, point_table
 from clustersim.errors import ClustersimError, InputError, InterruptedSweepError
 from clustersim.pages.sweep import sweep_page
 from clustersim.parallel import options as workload_options
+from clustersim.parallel.options import KEYS
 from clustersim.simulation import simulate
 from clustersim.sweeps import evaluate, log, run, runner
 from clustersim.sweeps.space import SweepSpace, degrees, listed, numbers, points, words
@@ -210,6 +211,17 @@ def test_no_legal_point_is_said(place, monkeypatch, capsys):
     assert command(monkeypatch, capsys, *words, "--shard", "1/2")[0] == 0  # others of the array may have some
     with pytest.raises(InputError, match=r"none of its 4 points has a result to draw: .* the cluster is too small"):
         sweep_page(next(Path("results").glob("*roofline")))
+
+
+def test_the_split_of_a_row_is_shown_whole(done):
+    """A degree that no point varies is a column where it is not 1: tp, pp, dp and cp multiply to the GPUs."""
+    rows = ranked(done[0])
+    head = ["tp", "pp", "dp", "micro-batch", "MFU"]
+    for more, degrees_ in (({}, []), ({"cp": 4}, ["cp"]), ({"ep": 2}, ["ep"]), ({"cp": 4, "ep": 2}, ["cp", "ep"])):
+        text = point_table([{**row, **more} for row in rows], SPACE, priced=False)[0]
+        assert text.split()[5:-2] == [*head[:3], *degrees_, *head[3:]]
+    one = point_table([{**rows[0], "cp": 4}, *rows[1:]], [{KEYS["cp"]: 1}, {KEYS["cp"]: 4}], priced=False)[0]
+    assert one.split().count("cp") == 1
 
 
 def test_a_sweep_of_networks_says_what_they_cost_who_owns_them(done):

@@ -25,6 +25,8 @@ REASONS = 5
 """Kinds of reasons that the text names."""
 DOUBTFUL = "! within 3 % of the GPU's memory, or above it by less: too close to tell whether it fits"
 ALWAYS = ("tp", "pp", "dp")
+DEGREES = ("cp", "ep")
+"""Shown where they are not 1, too: the split of a row is all of it."""
 NETWORK = ("fabric", "cluster.nic", "cluster.node.nics")
 """Beginnings of keys of a network, which costs who owns it, and by rents of GPUs nothing."""
 FRONT = ("step", "memory", "gpus", "cost", "energy")
@@ -135,15 +137,19 @@ class Shown:
 
 
 def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool) -> list[str]:
-    """Return rows as a table with a column for each key that varies in a space; priced: with what 10^12 tokens cost."""
+    """Return rows as a table with a column for each degree of their split and each key that varies in a space.
+
+    priced: with what 10^12 tokens cost.
+    """
     from clustersim.config.overrides import of_topology
     from clustersim.report.terminal import table
     from clustersim.sweeps.evaluate import COLUMNS
     from clustersim.sweeps.space import varied
 
-    keys = [key for key in varied(space) if key not in {KEYS[name] for name in ALWAYS}]
-    names = [*(COLUMNS.get(key, key) for key in keys if of_topology(key)), *ALWAYS]
-    names += [COLUMNS.get(key, key) for key in keys if not of_topology(key)]
+    keys = varied(space)
+    split = [*ALWAYS, *(name for name in DEGREES if KEYS[name] in keys or any(row[name] != 1 for row in rows))]
+    names = [*(COLUMNS.get(key, key) for key in keys if of_topology(key)), *split]
+    names += [name for key in keys if not of_topology(key) and (name := COLUMNS.get(key, key)) not in split]
     dashed = {option.name: option.dashed for option in RUN_OPTIONS}
     owned = {row["gpus"] for row in rows}
     gpus = f"GPUs of {max(owned)}" if len(owned) == 1 else "GPUs"
