@@ -480,3 +480,19 @@ def test_a_sampler_finds_what_the_bounds_prove_to_be_the_best():
     assert drawn.points <= proved.points
     assert drawn.simulated + drawn.bounded + sum(drawn.reasons.values()) == drawn.points
     assert sampled(inputs, asked, objective("step"), 30, 3) == sampled(inputs, asked, objective("step"), 30, 3)
+
+
+def test_a_sampler_that_draws_nothing_legal_says_why_and_what_would_be(monkeypatch, capsys):
+    """Values that leave none for another key are points too: the workload's own values of it say what is wrong."""
+    pytest.importorskip("optuna", reason="optuna is not installed (extra `search`)")
+    lists = ["--tp", "1..10000", "--pp", "100..10000", "--trials", "20"]
+    code, out, err = call(monkeypatch, capsys, "optimize", "hgx_h100_8", "gpt3_xl", *lists)
+    assert (code, out) == (2, "")
+    assert err.startswith("clustersim: none of 20 points that were drawn is an answer (20 illegal, such as: ")
+    assert re.search(
+        r"parallelism\.[tp]p: .*\); leave out --tp, --pp, and legal values are drawn, or give more --trials\n", err
+    )
+    code, out, _ = call(
+        monkeypatch, capsys, "optimize", "hgx_h100_8", "gpt3_xl", *lists[-2:], "--predictor", "roofline"
+    )
+    assert (code, " of 20 points were simulated" in out) == (0, True)

@@ -9,7 +9,16 @@ from dataclasses import replace
 
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError, SimulationError, option
 from clustersim.optimization.fit import advice, remedies
-from clustersim.optimization.search import Objective, Refused, SearchProgress, SearchResult, alike, objective, search
+from clustersim.optimization.search import (
+    FREE,
+    Objective,
+    Refused,
+    SearchProgress,
+    SearchResult,
+    alike,
+    objective,
+    search,
+)
 from clustersim.parallel.check import context_parallel, encoder_decoder
 from clustersim.parallel.job import divisors
 from clustersim.parallel.options import KEYS, change_words
@@ -45,9 +54,7 @@ def answer(
 
         found = sampled(case, asked, wanted, trials, top, show)
         if not found.best:
-            out = ", ".join(f"{count:,} {name}" for name, count in found.reasons.items())
-            more = option("--trials", "trials")
-            raise InputError(f"no point of {found.points:,} that were drawn is an answer ({out}); give more {more}")
+            raise _undrawn(asked, found)
         return found
     points = legal(case, asked)
     check(case, points)
@@ -80,6 +87,18 @@ def _context_degrees(case: SweepInputs, asked: SweepSpace) -> list[int]:
         jobs = {d: case.base.changed({CP: d, SEQ: tokens}) for d in divisors(math.gcd(gpus, tokens // PART or 1))}
         return [d for d, job in jobs.items() if not any((*context_parallel(job), *encoder_decoder(job)))]
     return []
+
+
+def _undrawn(asked: SweepSpace, found: SearchResult) -> InputError:
+    """Return why no point that was drawn is an answer, and which lists keep legal values from being drawn."""
+    out = ", ".join(f"{count:,} {name}" for name, count in found.reasons.items())
+    why = f", such as: {found.refused.examples['illegal']}" if "illegal" in found.refused.examples else ""
+    lists = [name for name, key in KEYS.items() if key in asked.axes and key in (*FREE, KEYS["dp"])]
+    flags = ", ".join(option(f"--{name.replace('_', '-')}", name) for name in lists)
+    less = f"leave out {flags}, and legal values are drawn, or " if why and lists else ""
+    more = option("--trials", "trials")
+    drawn = plural(found.points, "point that was drawn", "points that were drawn")
+    return InputError(f"none of {drawn} is an answer ({out}{why}); {less}give more {more}")
 
 
 def _refusal(case: SweepInputs, asked: SweepSpace, points: Sequence[Point], found: SearchResult) -> ClustersimError:

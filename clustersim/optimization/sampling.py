@@ -53,7 +53,7 @@ def sampled(
         show(judge.simulated, trials - number)
         trial = study.ask()
         point = _drawn(legal, asked, keys, trial)
-        value = judge.value(point) if point else None
+        value = judge.value(point)
         if value is None:
             study.tell(trial, state=optuna.trial.TrialState.PRUNED)
         else:
@@ -63,8 +63,8 @@ def sampled(
     )
 
 
-def _drawn(legal: LegalValues, asked: SweepSpace, keys: list[str], trial: Any) -> Point | None:
-    """Return the point of a trial, None where what it has leaves no legal value for another key."""
+def _drawn(legal: LegalValues, asked: SweepSpace, keys: list[str], trial: Any) -> Point:
+    """Return the point of a trial; where what it has leaves no legal value for another key, the workload's own says why."""
     point: Point = dict(asked.fixed)
     for key, values in asked.axes.items():
         point[key] = values[trial.suggest_int(key, 0, len(values) - 1)]
@@ -74,7 +74,7 @@ def _drawn(legal: LegalValues, asked: SweepSpace, keys: list[str], trial: Any) -
         except InputError:  # no cluster, whatever the others are
             return point
         if not values:
-            return None
+            return point
         point[key] = values[min(int(trial.suggest_float(key, 0.0, 1.0) * len(values)), len(values) - 1)]
     return point
 
