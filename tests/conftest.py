@@ -12,7 +12,11 @@ from clustersim.cli.main import main
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Try fewer examples where the slow tests are left out; commands keep their bytecode, as where they are installed."""
+    """Try fewer examples where the slow tests are left out; commands keep their bytecode, as where they are installed.
+
+    However slow the machine is, they say nothing of how far they are.
+    """
+    os.environ["CLUSTERSIM_PROGRESS"] = "0"
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     examples.profile(quick="not slow" in config.getoption("markexpr"))
 

@@ -42,7 +42,7 @@ _BLOCK = re.compile(r"^```(\w+)(?: title=(\S+))?\n(.*?)^```$", re.MULTILINE | re
 _WALL = re.compile(r"(?<=events in )[0-9.]+ (s|ms|us)\b")  # how long the simulation took, which no two runs agree on
 _SHELL = re.compile(r"[|&;<>$`*?#~\\]")
 """What only a shell understands."""
-SCREEN = {"COLUMNS": "120", "NO_COLOR": "1"}
+SCREEN = {"COLUMNS": "120", "NO_COLOR": "1", "CLUSTERSIM_PROGRESS": "0"}
 SECONDS = 60
 PROJECT = "pyproject.toml"
 ROOMS = {

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from clustersim import __version__
+from clustersim.cli import progress
 from clustersim.cli.main import main
 
 ROOT = Path(__file__).parents[1]
@@ -371,3 +372,23 @@ def test_small_matrices_are_multiplied_in_one_thread_unless_the_user_says_otherw
     with pytest.raises(SystemExit):
         main()
     assert os.environ.get("OPENBLAS_NUM_THREADS") == used
+
+
+def test_a_long_command_says_now_and_then_how_far_it_is_where_there_is_no_terminal(monkeypatch, capsys):
+    clock = iter(range(0, 10_000, 5))
+    tell = progress.rarely(lambda: next(clock))
+    for step in range(1, 40):
+        tell(f"simulate: {step} done")
+    said = [f"after {5 * step} s: simulate: {step} done" for step in (2, 14, 26, 38)]
+    assert capsys.readouterr().err.splitlines() == said
+    monkeypatch.setattr(progress, "FIRST", 0.0)
+    for variable, silent, lines in ((None, False, 1), (None, True, 0), ("0", False, 0)):
+        monkeypatch.delenv("CLUSTERSIM_PROGRESS", raising=False)
+        if variable:
+            monkeypatch.setenv("CLUSTERSIM_PROGRESS", variable)
+        assert list(progress.tracked(iter("abc"), 3, silent)) == list("abc")
+        assert capsys.readouterr().err == "after 0 s: simulate: 1 of 3 done\n" * lines
+        with progress.progressing(silent) as step:
+            step("load")
+            step("build")
+        assert capsys.readouterr().err == "after 0 s: load\n" * lines

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from clustersim.serve import PROGRESS, PROGRESS_LINE
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from clustersim.simulation import Progress
 
 Item = TypeVar("Item")
+FIRST, EACH = 10.0, 60.0
+"""Seconds to the first line of a command whose standard error is no terminal, and between the others."""
 
 
 def cores() -> int:
@@ -22,9 +25,12 @@ def cores() -> int:
 
 
 def tracked(items: Iterator[Item], count: int, silent: bool) -> Iterator[Item]:
-    """Pass on `count` items and show a progress bar meanwhile, when standard error is a terminal."""
+    """Pass on `count` items and show a progress bar meanwhile; where standard error is no terminal, a line now and then."""
     if silent or not sys.stderr.isatty():
-        yield from items
+        tell = _nothing if silent or PROGRESS in os.environ else rarely()
+        for done, item in enumerate(items, 1):
+            tell(f"simulate: {done:,} of {count:,} done")
+            yield item
         return
     from rich.console import Console
     from rich.progress import track
@@ -34,15 +40,34 @@ def tracked(items: Iterator[Item], count: int, silent: bool) -> Iterator[Item]:
 
 @contextmanager
 def progressing(silent: bool) -> Iterator[Progress]:
-    """Show the step under way while standard error is a terminal, or as lines for a program that asks for them."""
-    if os.environ.get(PROGRESS):
+    """Show the step under way while standard error is a terminal, as lines for a program that asks for them, else rarely."""
+    if os.environ.get(PROGRESS) == "1":
         yield lambda step: print(f"{PROGRESS_LINE}{step}", file=sys.stderr, flush=True)
         return
     if silent or not sys.stderr.isatty():
-        yield lambda _: None
+        yield _nothing if silent or PROGRESS in os.environ else rarely()
         return
     from rich.console import Console
     from rich.status import Status
 
     with Status("load", console=Console(stderr=True)) as status:
         yield status.update
+
+
+def rarely(now: Callable[[], float] = time.monotonic) -> Progress:
+    """Return what prints the step under way after `FIRST` seconds, then every `EACH`, as a log file has no bar."""
+    begun = now()
+    due = begun + FIRST
+
+    def tell(step: str) -> None:
+        nonlocal due
+        if (at := now()) >= due:
+            due = at + EACH
+            with suppress(OSError):  # whoever read them is gone; the command goes on
+                print(f"after {at - begun:,.0f} s: {step}", file=sys.stderr, flush=True)
+
+    return tell
+
+
+def _nothing(_: str) -> None:
+    pass
