@@ -251,7 +251,7 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
     "sweep without an axis": (["sweep", "C", "J"], "nothing to sweep; give at least one axis, such as --tp 1,2,4,8"),
     "sweep of a word": (["sweep", "C", "J", "--tp", "1,two"], "--tp: 'two' is not a whole number"),
     "sweep of zero": (["sweep", "C", "J", "--tp", "0"], "write a list like 1,2,4, 1-4 or 64..4096x2"),
-    "sweep of a backward range": (["sweep", "C", "J", "--tp", "4-1"], "'4-1' is not"),
+    "sweep of a backward range": (["sweep", "C", "J", "--tp", "4-1"], "'4-1' begins above its end"),
     "sweep of nothing": (["sweep", "C", "J", "--tp", ","], "--tp: no value"),
     "sweep of too wide a range": (["sweep", "C", "J", "--tp", "1-100000"], "write a shorter range"),
     "sweep of 10**40": (["sweep", "C", "J", "--tp", HUGE], "parallelism.tp: 1000"),

@@ -203,11 +203,25 @@ def test_a_file_of_axes_takes_the_names_of_options_and_of_megatron(tmp_path):
     }
 
 
+def test_points_that_are_not_counted_to_their_end_are_more_than_the_most(monkeypatch):
+    """Legal values are filled in until they are too many: how many there are in all is not known."""
+    monkeypatch.setattr("clustersim.sweeps.space.MOST", 20)
+    with pytest.raises(InputError, match=r"^more than 20 points are too many; give shorter lists, at most 20 comb"):
+        legal(case("nvlink_h100_4", "gpt3_xl"), asked({"tp": "auto", "pp": "auto", "micro_batch": "auto"}, {}))
+
+
 def test_ranges_multiply():
     assert numbers("nodes", "64..4096x2") == [64, 128, 256, 512, 1024, 2048, 4096]
     assert numbers("nodes", "3..30x3,5") == [3, 9, 27, 5]
     assert numbers("nodes", "4..6") == [4, 5, 6]
-    for wrong in ("64..4096x1", "8..4x2", "0..4x2", "x2", "4..", "1-4x"):
+    for wrong, sentence in (
+        ("64..16x2", "'64..16x2' begins above its end; write the smaller number first"),
+        ("4-1", "'4-1' begins above its end; write the smaller number first"),
+        ("64..4096x1", "'64..4096x1' never grows; multiply by 2 or more, such as 64..4096x2"),
+    ):
+        with pytest.raises(InputError, match=f"^--nodes: {sentence}$"):
+            numbers("nodes", wrong)
+    for wrong in ("0..4x2", "x2", "4..", "1-4x"):
         with pytest.raises(InputError, match="is not a whole number of 1 or more; write a list like 1,2,4, 1-4 or 64"):
             numbers("nodes", wrong)
 

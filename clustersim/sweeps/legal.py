@@ -58,7 +58,7 @@ def legal(case: SweepInputs, asked: SweepSpace) -> list[Point]:
         if (keys := tuple(point)) not in ordered:
             ordered[keys] = sorted(keys, key=_place)
         found.append({key: point[key] for key in ordered[keys]})
-        bounded(len(found))
+        bounded(len(found), whole=False)
     found += _without(asked, found)
     if not found:
         named = " and ".join(f"{key}=auto" for key in asked.auto)

@@ -77,11 +77,12 @@ def _product(axes: Mapping[str, Sequence[object]]) -> Iterator[Point]:
         yield dict(zip(axes, combination, strict=True))
 
 
-def bounded(count: int) -> None:
-    """Raise InputError when a sweep would have too many points."""
+def bounded(count: int, *, whole: bool = True) -> None:
+    """Raise InputError when a sweep would have too many points; whole: these are all of them, not those up to here."""
     if count > MOST:
         most = f"at most {MOST:,} combinations, or `clustersim optimize --trials 1000`, which draws so many of them"
-        raise InputError(f"{count:,} points are too many; give shorter lists, {most}")
+        many = f"{count:,}" if whole else f"more than {MOST:,}"
+        raise InputError(f"{many} points are too many; give shorter lists, {most}")
 
 
 def _chunks(schedule: str, asked: Sequence[object] | None) -> dict[str, tuple[object, ...]]:
@@ -130,7 +131,11 @@ def numbers(option: str, text: str | None, least: int = 1) -> list[int]:
     for part in words(option, text):
         match = _RANGE.fullmatch(part)
         low, high, factor = (int(one) if one else 0 for one in (match.groups() if match else ("", "", "")))
-        if match is None or low < least or (match[2] and high < low) or (match[3] and (factor < 2 or not low)):
+        if match and match[2] and high < low:
+            raise InputError(f"--{option}: {part!r} begins above its end; write the smaller number first")
+        if match and match[3] and factor < 2:
+            raise InputError(f"--{option}: {part!r} never grows; multiply by 2 or more, such as {low}..{high}x2")
+        if match is None or low < least or (factor and not low):
             raise InputError(
                 f"--{option}: {part!r} is not a whole number of {least} or more; "
                 f"write a list like {'1,2,4, 1-4 or 64..4096x2' if least else '0,1'}"
