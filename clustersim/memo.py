@@ -27,11 +27,13 @@ class Memo:
     else it is not kept, and drives nothing else out.
     """
 
-    __slots__ = ("_alone", "_answers", "_most", "_weigh", "_weight")
+    __slots__ = ("_alone", "_answers", "_most", "_weigh", "weight")
 
     def __init__(self, most: float, weigh: Callable[[Any], float] = _one, *, alone: bool = True) -> None:
         self._answers: dict[Hashable, tuple[Any, float]] = {}
-        self._most, self._weigh, self._alone, self._weight = most, weigh, alone, 0.0
+        self._most, self._weigh, self._alone = most, weigh, alone
+        self.weight = 0.0
+        """Of all answers that are kept."""
 
     def once(self, question: Hashable, answer: Callable[[], Answer]) -> Answer:
         """Return the answer to a question, worked out by `answer` the first time; what it raises is not kept."""
@@ -46,13 +48,13 @@ class Memo:
 
     def keep(self, question: Hashable, answer: Answer) -> Answer:
         """Keep the answer to a question, in place of an older one, and return it."""
-        self._weight -= self._answers.pop(question, (None, 0.0))[1]
+        self.weight -= self._answers.pop(question, (None, 0.0))[1]
         weight = self._weigh(answer)
         if weight <= self._most or self._alone:
             self._answers[question] = answer, weight
-            self._weight += weight
-            while self._weight > self._most and len(self._answers) > 1:
-                self._weight -= self._answers.pop(next(iter(self._answers)))[1]
+            self.weight += weight
+            while self.weight > self._most and len(self._answers) > 1:
+                self.weight -= self._answers.pop(next(iter(self._answers)))[1]
         return answer
 
     def items(self) -> list[tuple[Hashable, Any]]:

@@ -8,6 +8,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clustersim.engine.player import Graphs
 from clustersim.errors import ClustersimError
 from clustersim.simulation import Simulator
 
@@ -77,6 +78,21 @@ def test_only_what_differs_alike_has_one_form(split, name, values):
     known = Simulator(cluster(8))
     for value in values:
         assert _outline(known, **split, **{name: value}) == _outline(Simulator(cluster(8)), **split, **{name: value})
+
+
+def test_what_was_compiled_goes_with_its_graph():
+    """Many structures keep no more graphs alive than have room; what is gone is compiled anew."""
+    known, split = Simulator(cluster(8)), {"parallelism__pp": 4, "training__micro_batch": 1}
+    whole = [_outline(known, **split, training__global_batch=16 * count) for count in range(1, 9)]
+    graphs = [kept.graph for _, kept in known.graphs.graphs.items()]
+    assert len(known.graphs.compiled) == 8
+    small, most = Simulator(cluster(8)), known.graphs.graphs.weight / 2
+    small.graphs = Graphs(int(most))
+    assert [_outline(small, **split, training__global_batch=16 * count) for count in range(1, 9)] == whole
+    alive = {id(one.graph): len(one.graph) for one in small.graphs.compiled.values()}
+    assert max(map(len, graphs)) <= sum(alive.values()) <= small.graphs.graphs.weight <= most
+    assert 0 < len(small.graphs.compiled) < 8
+    assert {id(kept.graph) for _, kept in small.graphs.graphs.items()} >= alive.keys()
 
 
 @pytest.mark.parametrize("tapered", [False, True])

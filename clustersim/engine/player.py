@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
+from weakref import WeakValueDictionary
 
 from clustersim.engine.compile import Plan, Work
 from clustersim.engine.contention import Holders, Met
@@ -27,7 +28,8 @@ Engine = Literal["simpy", "auto", "static"]
 """Who plays a step: SimPy; the longest path where that is proved to be exact, with SimPy for tasks that slow each other; or the
 longest path alone."""
 NODES = 2_000_000
-"""Nodes of all graphs that are kept; one takes 300 to 450 bytes, with all that is known of it."""
+"""Nodes of all graphs that are kept; one takes 300 to 450 bytes, with all that is known of it. What was compiled
+with them counts too."""
 TASKS = 10
 """So many times the memory of a node is that of a task with its activity."""
 
@@ -49,6 +51,10 @@ class Compiled:
     periods: Periods | None
     """Where the graph repeats itself, if that was asked."""
     holders: Holders
+    form: Form | None = None
+    """That of the job it was compiled for first, if others of it may come."""
+    asked: Hashable = None
+    """What its graph is kept by."""
 
     @cached_property
     def kinds(self) -> TaskKinds:
@@ -77,10 +83,13 @@ class Compiled:
 
 
 class KeptGraph(NamedTuple):
-    """A graph, and where it repeats itself every so many microbatches."""
+    """A graph, with what was worked out of it."""
 
     graph: StepGraph
     known: dict[int, Periods | None]
+    """Where it repeats itself every so many microbatches."""
+    compiled: Memo
+    """What was compiled with it, by structure."""
 
     def periods(self, period: int, program: Program) -> Periods | None:
         """Return where the graph repeats itself every `period` microbatches; program: of its first rank."""
@@ -92,22 +101,41 @@ class KeptGraph(NamedTuple):
 
 
 class Graphs:
-    """The graphs of the jobs of a sweep, and what was compiled for jobs of one structure: the newest, up to a number of nodes."""
+    """The graphs of the jobs of a sweep, the newest, each with all that was compiled with it: both go together."""
 
-    __slots__ = ("compiled", "forms", "graphs", "irregular")
+    __slots__ = ("_most", "compiled", "forms", "graphs", "irregular")
 
     def __init__(self, most: int = NODES) -> None:
-        self.graphs = Memo(most, lambda kept: len(kept.graph))
-        self.compiled = Memo(most // TASKS, lambda compiled: len(compiled.tasks))
-        self.forms = Memo(most // TASKS, lambda kept: len(kept[0].tasks))
-        """What was compiled for the first job of a form, with that."""
+        self._most = most
+        self.graphs = Memo(most, lambda kept: len(kept.graph) + TASKS * kept.compiled.weight)
+        self.compiled: WeakValueDictionary[Hashable, Compiled] = WeakValueDictionary()
+        """What was compiled, by structure; its graph keeps it."""
+        self.forms: WeakValueDictionary[Hashable, Compiled] = WeakValueDictionary()
+        """What was compiled for the first job of a form."""
         self.irregular: set[Hashable] = set()
         """What tells schedules from others (`Player.rows`) that have too few microbatches to repeat themselves."""
 
-    def graph(self, plan: Plan, rows: Hashable) -> KeptGraph:
-        """Return the graph of a plan; rows: what tells its schedule from others."""
-        key = rows, structure(plan.programs), tuple(plan.members.items())
-        return self.graphs.once(key, lambda: KeptGraph(build(plan.programs, plan.members), {}))
+    def asked(self, plan: Plan, rows: Hashable) -> Hashable:
+        """Return what the graph of a plan is kept by; rows: what tells its schedule from others."""
+        return rows, structure(plan.programs), tuple(plan.members.items())
+
+    def graph(self, plan: Plan, asked: Hashable) -> KeptGraph:
+        """Return the graph of a plan."""
+
+        def built() -> KeptGraph:
+            tasks = Memo(self._most // TASKS, lambda compiled: len(compiled.tasks))
+            return KeptGraph(build(plan.programs, plan.members), {}, tasks)
+
+        return self.graphs.once(asked, built)
+
+    def keep(self, structure: Hashable, compiled: Compiled) -> None:
+        """Keep what was compiled for jobs of a structure as long as its graph, which is the newest again."""
+        kept = self.graphs.get(compiled.asked)
+        if kept is None:  # gone, while a record still has what was compiled
+            return
+        kept.compiled.keep(structure, compiled)
+        self.graphs.keep(compiled.asked, kept)
+        self.compiled[structure] = compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +168,12 @@ class Player:
         own: the form of the job, if others of it may come.
         """
         graphs = self.graphs or Graphs()
-        compiled = self.compiled(plan, graphs)
+        compiled = self.compiled(plan, graphs, own)
         record = self.played(compiled, compiled.tasks, progress)
         if self.structure is not None and record is not None:
-            graphs.compiled.keep(self.structure, compiled)
+            graphs.keep(self.structure, compiled)
             if own is not None:
-                graphs.forms.keep((self.rows, self.steady and self.steady.period, own.key), (compiled, own))
+                graphs.forms[self.rows, self.steady and self.steady.period, own.key] = compiled
         return record
 
     def alike(self, work: Work, network: Network, own: Form | None) -> tuple[Plan, Record] | None:
@@ -153,25 +181,26 @@ class Player:
         if own is None or self.graphs is None or self.engine == "simpy":
             return None
         found = self.graphs.forms.get((self.rows, self.steady and self.steady.period, own.key))
-        if found is None:
+        if found is None or found.form is None:
             return None
-        rebinding = Rebinding(found[0].plan, found[1], work, network, own)
-        compiled = found[0].rebound(rebinding)
+        rebinding = Rebinding(found.plan, found.form, work, network, own)
+        compiled = found.rebound(rebinding)
         record = self.played(compiled, compiled.tasks) if rebinding.fits else None
         if record is None:
             return None
-        self.graphs.compiled.keep(self.structure, compiled)
+        self.graphs.keep(self.structure, compiled)
         return compiled.plan, record
 
-    def compiled(self, plan: Plan, graphs: Graphs) -> Compiled:
-        """Return a plan with its graph."""
-        kept = graphs.graph(plan, self.rows)
+    def compiled(self, plan: Plan, graphs: Graphs, own: Form | None = None) -> Compiled:
+        """Return a plan with its graph; own: as in `step`."""
+        asked = graphs.asked(plan, self.rows)
+        kept = graphs.graph(plan, asked)
         repeats = kept.periods(self.steady.period, plan.programs[0]) if self.steady else None
         if self.steady and repeats is None:
             graphs.irregular.add(self.rows)
         tasks = Tasks(kept.graph, kept.graph.found(plan.programs))
         holders = Holders(kept.graph, tasks.activities, plan.network.capacity)
-        return Compiled(plan, kept.graph, tasks, repeats, holders)
+        return Compiled(plan, kept.graph, tasks, repeats, holders, own, asked)
 
     def played(
         self, compiled: Compiled, tasks: Tasks, progress: Callable[[float], None] = lambda _: None
