@@ -410,8 +410,8 @@ class Activities:
         if key not in self.known:
             alike = self.alike.get(source.key)
             if alike is None:
-                made = Activity(self.segments(source), memory=self.memory_bound(source))
-                self.alike[source.key] = self.known[key] = made
+                memory = self.text(*source[:4]).memory
+                self.alike[source.key] = self.known[key] = Activity(self.segments(source), memory=memory)
             else:
                 calls = (source.flows[part.call] for part in self.text(*source[:4]).parts)
                 self.known[key] = alike.over((*chain.from_iterable(calls), None), {})
@@ -422,9 +422,9 @@ class Activities:
         sms = self.network.topology.kinds[source.speed.kind].gpu.sms
         return tuple(_segments(self.text(*source[:4]), source.flows, sms))
 
-    def memory_bound(self, source: Source) -> float:
-        """Return the seconds of kernels of a source that memory's bandwidth bounds."""
-        return self.text(*source[:4]).memory
+    def timed(self, activity: Activity, source: Source) -> Activity:
+        """Return an activity with the times of a source that has its flows."""
+        return activity.timed(self.segments(source), self.text(*source[:4]).memory)
 
     def transfer(self, call: Collective, cell: int) -> Activity:
         """Return the activity of one collective or one message."""

@@ -106,8 +106,7 @@ def _growth(written: Activities, activity: Activity, source: Source | None, numb
     if source is None:
         alone = np.array(_times(activity))
         return _Growth(number, alone, 0 * alone, ())
-    slower = [source._replace(speed=Speed(x, source.speed.kind)) for x in (1.0, 2.0, 4.0)]
-    taken = [activity.timed(written.segments(one), written.memory_bound(one)) for one in slower]
+    taken = [written.timed(activity, source._replace(speed=Speed(x, source.speed.kind))) for x in (1.0, 2.0, 4.0)]
     one, two, four = np.array([_times(done) for done in taken])
     computing = tuple(place for place, segment in enumerate(taken[0].segments) if segment.compute or segment.beside)
     even = np.allclose(four, one + 3 * (two - one), rtol=_SAME, atol=0)

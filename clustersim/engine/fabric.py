@@ -60,7 +60,7 @@ class Activity:
     carried: bytes of the collectives and messages inside, for the link report. ends: idle time at which each segment's
     computation and flow end. moving: idle seconds of its flows by family, without those beside
     computation, and of waiting for the host. asked: the most bytes/s that its flows ask of each link. memory: seconds of
-    kernels that its GPU's memory bounds; 0 as well where nobody asks.
+    kernels that its GPU's memory bounds.
     """
 
     __slots__ = ("_flows", "_segments", "_times", "asked", "carried", "compute", "ends", "idle", "memory", "moving")

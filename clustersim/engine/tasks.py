@@ -144,8 +144,7 @@ class TaskKinds:
             old, source = self.first[kind]
             if source is None:
                 return old
-            again = source._replace(speed=speeds.get(source.speed, source.speed))
-            return old.timed(written.segments(again), written.memory_bound(again))
+            return written.timed(old, source._replace(speed=speeds.get(source.speed, source.speed)))
 
         return cache(make)
 
