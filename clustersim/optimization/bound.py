@@ -1,10 +1,10 @@
 """A lower bound of a step's time without playing it: what must happen one after the other, on an idle network.
 
-Let f and b be the seconds of a stage's forward and backward pass, kernels and tensor-parallel collectives at the rate that
-their protocol reaches alone, and m the microbatches. All that runs on a rank runs in turn, so a rank is busy for m times the sum
-of f + b of its stages. Its first pass waits for one forward pass of every stage before it, and for the parameters that are
-gathered meanwhile (`exposed.py`). Its last backward pass is one of its lowest stage, as every other backward pass of that
-microbatch comes before it, and the stages before that follow with one each. All gradients are reduced before their norm is
+Let f and b be the seconds of a stage's forward and backward pass, kernels and what these cannot hide of tensor- and
+context-parallel communication (`passes.py`), and m the microbatches. All that runs on a rank runs in turn, so a rank is busy for
+m times the sum of f + b of its stages. Its first pass waits for one forward pass of every stage before it, and for the parameters
+that are gathered meanwhile (`exposed.py`). Its last backward pass is one of its lowest stage, as every other backward pass of
+that microbatch comes before it, and the stages before that follow with one each. All gradients are reduced before their norm is
 taken, every norm comes before any update, and an update before its parameters are gathered:
 
     passes of r  = f before r + m · busy of r

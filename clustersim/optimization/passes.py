@@ -1,32 +1,36 @@
-"""The least seconds of passes: kernels, and tensor-parallel collectives at the rate that their protocol reaches alone.
+"""The least seconds of passes: kernels, and tensor- and context-parallel communication that these cannot hide, on an idle fabric.
 
-Layers that are alike are looked at once, whatever the stages that they are in.
+A collective is waited for where it stands, but for the part that runs beside kernels: with k seconds of these, its c seconds add
+max(0, c - k) to them. Layers that are alike are looked at once, whatever the stages that they are in.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, islice
 from typing import NamedTuple
 
 import numpy as np
 
 from clustersim.collectives.nccl.choose import choose, collective_seconds
 from clustersim.collectives.nccl.shape import shapes
-from clustersim.collectives.plan import NCCL
+from clustersim.collectives.plan import MESSAGES, NCCL, ring_exchange
+from clustersim.engine.traffic import Family, Traffic, traffic
 from clustersim.model.kernel import Kernel
-from clustersim.model.operator import Collective, Layer, Steps
+from clustersim.model.operator import Awaited, Collective, Layer, Started, Steps
 from clustersim.parallel.job import Job
 from clustersim.parallel.stages import Stage
 from clustersim.preparation import Preparation
 
-SERIAL = frozenset({"grad_reduce", "param_gather", "p2p"})
-"""Kinds of overlap that leave the collectives of a pass between its kernels."""
 
-OFF = (False, None, "none")
-"""What says that a kind of overlap is not used."""
+class Waited(NamedTuple):
+    """A collective where it is waited for."""
+
+    collective: Collective
+    beside: tuple[Kernel | Waited, ...]
+    """What runs meanwhile."""
 
 
 class PassSeconds(NamedTuple):
@@ -42,9 +46,9 @@ class LayerSteps(NamedTuple):
     """What a layer runs and keeps for one microbatch."""
 
     layer: Layer
-    forward: Counter[Kernel | Collective]
-    backward: Counter[Kernel | Collective]
-    weights: Counter[Kernel | Collective]
+    forward: Counter[Kernel | Waited]
+    backward: Counter[Kernel | Waited]
+    weights: Counter[Kernel | Waited]
     """Of those of `backward` that yield the gradients of the weights."""
     saved: float
     """Bytes."""
@@ -63,12 +67,14 @@ class LeastPasses:
         self._layers: dict[int, LayerSteps] = {}
         self._passes: dict[tuple[object, ...], PassSeconds] = {}
         self._elapsed: dict[tuple[object, ...], list[float]] = {}
-        self._collectives: dict[tuple[int, Collective], float] = {}
+        self._collectives: dict[tuple[int, int, Collective], float] = {}
+        self._rings: dict[tuple[int, int], Traffic] = {}
 
     def steps(self, stage: Stage, layer: Layer) -> LayerSteps:
         """Return how often each kernel and collective stands in the passes of a layer, and what it keeps."""
         if id(layer) not in self._layers:
-            forward, backward, weights = (_counter(stage.steps(layer, letter)) for letter in "FBW")
+            passes = (_waited(stage.steps(layer, letter)) for letter in "FBW")
+            forward, backward, weights = (Counter(item for item in one if item is not None) for one in passes)
             self._layers[id(layer)] = LayerSteps(layer, forward, backward, weights, stage.saved(layer))
         return self._layers[id(layer)]
 
@@ -105,46 +111,85 @@ class LeastPasses:
         key = id(layer), letter, *_times(job)
         if key not in self._elapsed:
             least = self._least(job, self.steps(stage, layer))
-            steps = (
-                least[step] if isinstance(step, Kernel | Collective) else 0.0 for step in stage.steps(layer, letter)
-            )
+            steps = (0.0 if step is None else least[step] for step in _waited(stage.steps(layer, letter)))
             self._elapsed[key] = [0.0, *accumulate(steps)]
         return self._elapsed[key]
 
-    def _least(self, job: Job, one: LayerSteps) -> dict[Kernel | Collective, float]:
-        """Return the seconds that each kernel and collective of a layer takes at least."""
+    def _least(self, job: Job, one: LayerSteps) -> dict[Kernel | Waited, float]:
+        """Return the seconds that each kernel and collective of a layer adds at least."""
         known = self.preparation.seconds(job, one.kernels)
-        _, _, alone, algorithm = _times(job)
 
-        def least(item: Kernel | Collective) -> float:
+        def least(item: Kernel | Waited) -> float:
             if isinstance(item, Kernel):
                 return known[item]
-            bounded = alone and algorithm == NCCL and item.group == "tp"
-            return self._collective(job.parallelism.tp, item) if bounded else 0.0
+            return max(0.0, self._collective(job, item.collective) - math.fsum(map(least, item.beside)))
 
         return {item: least(item) for part in (one.forward, one.backward) for item in part}
 
-    def _collective(self, tp: int, call: Collective) -> float:
-        """Return seconds that a collective of the first tp group takes alone; NCCL's choice for others is never faster.
-
-        Of nodes of several types, the first group on each.
-        """
-        key = tp, call
-        if key not in self._collectives:
-            topology = self.preparation.cluster
-            firsts = [0] if topology.pool is None else np.unique(topology.pool, return_index=True)[1].tolist()
-            kinds, _ = shapes(topology, np.array([min(first, topology.gpus - tp) + np.arange(tp) for first in firsts]))
-            found = [choose(call.op, call.size, kind, topology.facts(kind.types)) for kind in kinds]
-            launch = topology.node.nccl.launch
-            self._collectives[key] = min(collective_seconds(one, call.size, launch) for one in found)
+    def _collective(self, job: Job, call: Collective) -> float:
+        """Return seconds that a collective takes on an idle fabric in the fastest of its groups, 0 where that is not bounded."""
+        name, _, _ = call.group.partition("_")
+        groups = _groups(job, call.group)
+        if groups is None or (call.op not in MESSAGES and getattr(job.parallelism.algorithms, name) != NCCL):
+            return 0.0
+        if (key := (*groups, call)) not in self._collectives:
+            self._collectives[key] = (self._ring if call.op in MESSAGES else self._nccl)(*groups, call)
         return self._collectives[key]
+
+    def _nccl(self, n: int, apart: int, call: Collective) -> float:
+        """Return the seconds of the first group, of nodes of several types the first on each: NCCL's choice for others is never
+        faster."""
+        topology = self.preparation.cluster
+        firsts = [0] if topology.pool is None else np.unique(topology.pool, return_index=True)[1].tolist()
+        last = topology.gpus - 1 - (n - 1) * apart
+        kinds, _ = shapes(topology, np.array([min(first, last) + np.arange(n) * apart for first in firsts]))
+        found = [choose(call.op, call.size, kind, topology.facts(kind.types)) for kind in kinds]
+        return min(collective_seconds(one, call.size, topology.node.nccl.launch) for one in found)
+
+    def _ring(self, n: int, apart: int, call: Collective) -> float:
+        """Return the seconds of messages around a ring, of all rings that the cluster has room for those of the fastest."""
+        topology = self.preparation.cluster
+        if (key := (n, apart)) not in self._rings:
+            room = topology.gpus // (n * apart) * n * apart
+            rings = np.arange(room).reshape(-1, n, apart).swapaxes(1, 2).reshape(-1, n)
+            [self._rings[key]] = traffic(topology, Family(call.group, rings, (), ""), call.op, ring_exchange(n))
+        one = self._rings[key]
+        return topology.launch + float(one.latency.min()) + call.size / float(one.bound.max())
+
+
+def _groups(job: Job, name: str) -> tuple[int, int] | None:
+    """Return the ranks of a group of one kind, and how far apart neighbours are; None where its communication is not bounded."""
+    split = job.parallelism
+    inner = split.cp_inner or 1
+    return {
+        "tp": (split.tp, 1),
+        "cp": (split.cp, split.tp),
+        "cp_a2a": (inner, split.tp),
+        "cp_ring": (split.cp // inner, split.tp * inner),
+    }.get(name)
 
 
 def _times(job: Job) -> tuple[object, ...]:
-    """Return what the seconds of a pass depend on: predictor, clocks, whether tp's collectives stand between kernels, by whom."""
-    alone = not any(value not in OFF for name, value in job.parallelism.overlap if name not in SERIAL)
-    return job.spec.predictor, job.spec.clocks, alone, job.parallelism.algorithms.tp
+    """Return what the seconds of a layer's passes depend on: predictor, clocks, and who carries collectives."""
+    return job.spec.predictor, job.spec.clocks, job.parallelism.algorithms.tp, job.parallelism.algorithms.cp
 
 
-def _counter(steps: Steps) -> Counter[Kernel | Collective]:
-    return Counter(step for step in steps if isinstance(step, Kernel | Collective))
+def _waited(steps: Steps) -> Iterator[Kernel | Waited | None]:
+    """Yield the kernel of each step, or the collective that is waited for there; None where one is only started."""
+    started: dict[str, tuple[Collective, list[Kernel | Waited]]] = {}
+    for place, step in enumerate(steps):
+        item: Kernel | Waited | None = None
+        if isinstance(step, Started):
+            started[step.collective.group] = step.collective, []
+        elif isinstance(step, Awaited):
+            collective, beside = started.pop(step.group)
+            item = Waited(collective, tuple(beside))
+        elif isinstance(step, Collective):
+            following = (one for one in steps[place + 1 :] if isinstance(one, Kernel))
+            item = Waited(step, tuple(islice(following, step.over)))
+        else:
+            item = step
+        if item is not None:
+            for _, beside in started.values():
+                beside.append(item)
+        yield item
