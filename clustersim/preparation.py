@@ -370,17 +370,22 @@ def check_names(job: Job) -> None:
             plugins.load(room, name, attribute)
 
 
-def check_precision(job: Job, cluster: Topology) -> None:
-    """Raise ConfigError for a data type that a GPU of the cluster has no products in: frameworks refuse it there."""
-    gpu = lacking(cluster, job.training.precision)
+def check_precision(job: Job, cluster: Topology, gpus: Ints) -> None:
+    """Raise ConfigError for a data type that one of a job's GPUs has no products in: frameworks refuse it there."""
+    gpu = lacking(cluster, job.training.precision, gpus)
     if gpu:
         what = f"{gpu.name} multiplies no fp8, its datasheet has {', '.join(gpu.matrix)}"
         raise job.error("training.precision", f"{what}; write bf16, or take a GPU that has it, such as h100 or mi300x")
 
 
-def lacking(cluster: Topology, precision: str) -> Gpu | None:
-    """Return a GPU of the cluster that has no products in a data type which no wider one stands for; None without any."""
-    return next((gpu for gpu, _ in cluster.counted() if precision == "fp8" and precision not in gpu.matrix), None)
+def lacking(cluster: Topology, precision: str, gpus: Ints | None = None) -> Gpu | None:
+    """Return a GPU that has no products in a data type which no wider one stands for; None without any.
+
+    gpus: of the cluster, usually all.
+    """
+    if precision != "fp8":
+        return None
+    return next((gpu for gpu, _ in cluster.counted(gpus) if precision not in gpu.matrix), None)
 
 
 @contextmanager

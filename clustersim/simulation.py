@@ -252,10 +252,11 @@ class Simulator:
 
         def place() -> tuple[Job, Job]:
             check_names(job)
-            check_precision(job, self.cluster)
             dp = job.parallelism.dp
             used = None if dp == "auto" else job.parallelism.lanes * dp
-            return job, job.place(self.cluster.gpus, self.cluster.numbering.filled_by(used))
+            found = job.place(self.cluster.gpus, self.cluster.numbering.filled_by(used))
+            check_precision(found, self.cluster, np.arange(found.mesh.size))
+            return job, found
 
         return self._placed.once(id(job), place)[1]
 

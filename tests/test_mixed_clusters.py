@@ -1,5 +1,7 @@
 """Clusters of several types of nodes: what equal types, whole pools, slow stages and mixed groups must give."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 from engine_cases import job
@@ -17,7 +19,8 @@ from clustersim.engine.compile import plan
 from clustersim.engine.simulate import simulate
 from clustersim.errors import ConfigError, OutOfMemoryError
 from clustersim.jobs.placement import place_jobs
-from clustersim.jobs.request import PlacementRequest
+from clustersim.jobs.request import PlacementRequest, Wanted
+from clustersim.jobs.simulate import share
 from clustersim.optimization.bound import LowerBounds
 from clustersim.simulation import Simulator, run
 from clustersim.topology.build import build, load
@@ -94,6 +97,19 @@ def test_a_job_on_the_nodes_of_the_second_pool_runs_as_on_a_cluster_of_it():
         [[record]] = simulate(plan([work], cluster))
         times.append(record.end)
     assert times[0] == pytest.approx(times[1], rel=1e-12)
+
+
+def test_products_that_a_gpu_of_a_job_lacks_are_refused_and_other_nodes_do_not_matter():
+    """The A100 has no fp8: a job on the H100 nodes of the same cluster runs, alone and beside others."""
+    mixed = pools((1, "h100"), (1, "hgx-a100"))
+    wanted = job(training__precision="fp8", parallelism__dp=8)
+    assert run(mixed, wanted).summary["step_time_s"] == run(plain(1, "h100"), wanted).summary["step_time_s"]
+    for first, refused in ((0, False), (1, True)):
+        requests = PlacementRequest("one", wanted, (first,)), PlacementRequest("two", job(), (1 - first,))
+        with pytest.raises(ConfigError, match=r"precision: a100.* multiplies no fp8") if refused else nullcontext():
+            share(mixed, Wanted(requests, "packed", 1, {}))
+    with pytest.raises(ConfigError, match=r"precision: a100.* multiplies no fp8"):
+        run(mixed, job(training__precision="fp8", parallelism__dp=16))
 
 
 def test_the_stages_on_the_slow_pool_set_the_pace():

@@ -24,7 +24,7 @@ from clustersim.garbage import uncollected
 from clustersim.jobs.placement import PlacedJob, place_jobs
 from clustersim.jobs.request import Wanted, load
 from clustersim.parallel.job import MAX_PASSES
-from clustersim.preparation import check_names, rows
+from clustersim.preparation import check_names, check_precision, rows
 from clustersim.report.jobs_facts import Alone, JobSteps, Shared
 from clustersim.report.jobs_summary import summary
 from clustersim.simulation import PlayOptions, Progress, Simulator, silent
@@ -84,6 +84,7 @@ def share(
     placed = place_jobs(cluster, wanted.requests, wanted.placement)
     simulator, works, alone = Simulator(cluster), [], []
     for one in placed:
+        check_precision(one.job, cluster, one.gpus)
         progress(f"predict {one.name}")
         work, memory, forecast = simulator.prepare(one.job, one.gpus, ignore_memory=ignore_memory)
         progress(f"simulate {one.name} alone")
