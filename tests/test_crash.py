@@ -235,3 +235,14 @@ def test_kill_9_of_a_sweep_loses_no_point(tmp_path, workers):
         assert len(pl.read_parquet(tmp_path / "x" / "points.parquet")) == 24
         assert sorted(path.name for path in tmp_path.iterdir()) == ["whole", "x"]
         shutil.rmtree(tmp_path / "x")
+
+
+def test_a_killed_sweep_says_nothing(tmp_path):
+    """Nor do the processes that it started, which end behind it."""
+    asked = command(*SWEEP, "--vpp", "1,2,3,4", "--workers", "2", "--out", "x")
+    process = subprocess.Popen(asked, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    while process.poll() is None and not ((tmp_path / "x").exists() and log.read(tmp_path / "x")[1]):
+        time.sleep(0.05)
+    process.kill()
+    assert process.communicate(timeout=30)[1] == b""  # until the last of them is gone
+    assert process.returncode == -signal.SIGKILL

@@ -136,6 +136,7 @@ def _spread(
     from multiprocessing import active_children
 
     others = set(active_children())
+    _start_cleaner()
     pools = [_pool(begin) for _ in range(min(workers, len(items)))]
     over = False
     try:
@@ -196,6 +197,20 @@ def _fed(
                 feed(pool)
     if left:
         raise ClustersimError(f"a worker process died, perhaps for lack of memory, and {left} points have no result")
+
+
+def _start_cleaner() -> None:
+    """Start Python's process that removes semaphores behind killed ones; it would warn on the terminal that it has done so."""
+    from multiprocessing.resource_tracker import ensure_running
+
+    before = os.environ.get("PYTHONWARNINGS")
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (before, "ignore:resource_tracker:UserWarning")))
+    try:
+        ensure_running()
+    finally:
+        del os.environ["PYTHONWARNINGS"]
+        if before is not None:
+            os.environ["PYTHONWARNINGS"] = before
 
 
 def _pool(begin: Begin) -> ProcessPoolExecutor:
