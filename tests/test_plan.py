@@ -7,6 +7,7 @@ import math
 import re
 import shlex
 import sys
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from clustersim.cli.main import main
 from clustersim.config.workload import Workload
 from clustersim.errors import InputError
+from clustersim.planning.answer import answer
 from clustersim.planning.batches import batches, filling, most_tokens
 from clustersim.planning.planner import NEAR, Planner
 from clustersim.planning.reliability import (
@@ -310,6 +312,19 @@ def test_a_plan_has_the_batch_that_costs_least(planner):
     usd = [one.usd for one in alone if one]
     assert found.usd * (1 - NEAR) <= min(usd)
     assert usd[0] > min(usd) * 1.05, "the first batch that is in time is not the cheapest here"
+
+
+def test_a_change_is_what_the_question_with_that_limit_finds(planner):
+    """A week less has a plan with a batch beyond those that learn most alone; without a plan, the refusal names batches."""
+    open_ = {key: value for key, value in KIND.items() if key != "training.global_batch"}
+    found = answer(planner, PlanRequest(15e12, 8.5, None, (open_,)))
+    changes = {one.what.split(" (")[0]: one for one in found.changes}
+    week, money = changes["a week less"], changes["10% less money"]
+    assert week.plan == answer(planner, week.asked).plans[0][1]
+    assert week.plan.row["global_batch"] > max(found.batches)
+    assert money.plan is None
+    with pytest.raises(InputError, match=r"has one with budget=\S+ \(\d+ nodes, batches of \d+, "):
+        answer(planner, replace(money.asked, days=None))
 
 
 @pytest.mark.slow

@@ -120,20 +120,19 @@ def simulated(planner: Planner, plan: TrainingPlan) -> Simulated:
 
 def _changes(planner: Planner, asked: PlanRequest, kind: Point, best: TrainingPlan) -> Iterator[Change]:
     """Yield what a week, a dollar, a slower network and a slower fabric are worth; each is planned as the answer itself."""
-    own = _tried(planner, asked, kind)
-    tried = next(kinds for kinds in own if any(one[BATCH] == best.point[BATCH] for one in kinds))
+    tried = _tried(planner, asked, kind)
     if asked.days is not None:
         for days, what in ((asked.days + WEEK, "a week more"), (asked.days - WEEK, "a week less")):
             if days > 0:
                 other = replace(asked, days=days)
-                yield Change(f"{what} ({days:g} days)", planner.plan(other, *tried), other)
+                yield Change(f"{what} ({days:g} days)", planner.first(other, tried), other)
     if best.usd is not None:
         for share, what in ((1 + MONEY, "more"), (1 - MONEY, "less")):
             usd = best.usd * share
-            found = planner.plan(replace(asked, days=None, budget=usd), *tried)
+            found = planner.first(replace(asked, days=None, budget=usd), tried)
             yield Change(f"{MONEY:.0%} {what} money ({usd / 1e6:,.2f} M USD)", found, replace(asked, budget=usd))
     if best.row["memory_verdict"] == "close":
-        yield Change("memory that is enough for sure", planner.plan(replace(asked, sure=True), *tried), asked)
+        yield Change("memory that is enough for sure", planner.first(replace(asked, sure=True), tried), asked)
     if best.nodes > 1:
         said = parted(kind)[0]
         rate = planner.case.cluster(best.point).simulator.cluster.node.wire * 8 / 2

@@ -32,7 +32,8 @@ class _Other(NamedTuple):
         asked, plan = " ".join(_FORMS[name](self.plan) for name in self.names), self.plan
         usd = "" if plan.usd is None else f", {plan.usd / 1e6:,.2f} M USD"
         days = f"{plan.days:,.1f}" if plan.days >= 10 else f"{plan.days:.3g}"
-        return f"{asked} ({plural(plan.nodes, 'node', 'nodes')}, {days} days{usd})"
+        batch = "" if BATCH in self.names else f", batches of {plan.row['global_batch']}"
+        return f"{asked} ({plural(plan.nodes, 'node', 'nodes')}{batch}, {days} days{usd})"
 
 
 def why_none(planner: Planner, asked: PlanRequest, kinds: Sequence[Point]) -> str:
