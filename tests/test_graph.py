@@ -278,7 +278,7 @@ def test_training_takes_longer_than_inference(layers, least):
         (
             "gpt2",
             {**GPT2_LARGE, "n_head": 7},
-            "config.json:1:1: model.heads: 7 does not divide hidden 1280; use a divisor of it or set model.head_dim",
+            "config.json:1:1: n_head: 7 does not divide hidden 1280; use a divisor of it or set model.head_dim",
         ),
         ("gpt2", {**GPT2_LARGE, "n_layer": 0}, "config.json: n_layer is 0; it must be a whole number of at least 1"),
         ("gpt2", {**GPT2_LARGE, "attn_pdrop": 1}, "config.json: attn_pdrop is 1; a rate is a number from 0 to below 1"),

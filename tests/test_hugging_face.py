@@ -9,7 +9,8 @@ from hugging_face_configs import CONFIGS, FULL, OTHERS, SLIDING
 from clustersim import plugins
 from clustersim.cli.main import main
 from clustersim.config import shipped
-from clustersim.convert.hugging_face_workload import ROOM
+from clustersim.config.workload import LatentAttention, Model
+from clustersim.convert.hugging_face_workload import NAMES, ROOM
 from clustersim.errors import ClustersimError
 from clustersim.model.blocks import kinds
 from clustersim.model.parameters import parameters
@@ -103,12 +104,15 @@ WRONG = {
     "activation": ({"hidden_act": "tanh"}, "hidden_act 'tanh' is not supported; known: gelu,"),
     "key/value heads": (
         {"num_key_value_heads": 5},
-        "model.kv_heads: 5 does not divide 32 heads; use 1, 2, 4, 8, 16, 32",
+        "config.json:10:26: num_key_value_heads: 5 does not divide 32 heads; use 1, 2, 4, 8, 16, 32",
     ),
-    "top-k": ({"num_experts_per_tok": 256}, "model.topk: 256 is more than the 128 experts; use at most 128"),
+    "top-k": ({"num_experts_per_tok": 256}, "num_experts_per_tok: 256 is more than the 128 experts; use at most 128"),
     "sparse layers": ({"mlp_only_layers": 3}, "mlp_only_layers is 3; it is a list of numbers of layers"),
     "flag": ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'; it must be true or false"),
-    "no layer with experts": ({"decoder_sparse_step": 999}, "model.blocks: leaves no layer with experts of 48"),
+    "no layer with experts": (
+        {"decoder_sparse_step": 999},
+        "decoder_sparse_step: leaves no layer with experts of 48; drop num_experts",
+    ),
     "a dense type": (
         {"model_type": "qwen3"},
         "num_experts is 128, and model_type 'qwen3' has no experts; write that of a mixture",
@@ -121,6 +125,22 @@ def test_a_broken_file_is_no_json(tmp_path):
     path.write_text('{"model_type": "llama",\n "hidden_size": ', encoding="utf-8")
     with pytest.raises(ClustersimError, match=r"config.json:\d+:\d+: not valid JSON: "):
         load(path)
+
+
+def test_messages_say_the_names_of_the_file(tmp_path):
+    """Also where the model stands in a section of its own."""
+    nested = CONFIGS["llama4_scout"]
+    for name, keys in (
+        ("first_k_dense_replace", {**CONFIGS["deepseek_v3"], "first_k_dense_replace": 61}),
+        ("n_head", {**CONFIGS["gpt2_large"], "n_head": 7}),
+        ("vocab_size", {**nested, "text_config": {**nested["text_config"], "vocab_size": 10**12}}),
+    ):
+        path = written(tmp_path, keys)
+        line = next(i for i, text in enumerate(path.read_text().splitlines(), 1) if f'"{name}"' in text)
+        with pytest.raises(ClustersimError, match=rf"config\.json:{line}:\d+: {name}: "):
+            load(path)
+    assert {key.split(".")[0] for key in NAMES} <= set(Model.model_fields)
+    assert {key.split(".")[1] for key in NAMES if "." in key} == set(LatentAttention.model_fields)
 
 
 @pytest.mark.parametrize("case", WRONG)
@@ -142,8 +162,10 @@ def test_kinds_of_layers_are_counted(tmp_path):
 
 def test_too_long_a_sequence_and_a_split_that_does_not_divide(tmp_path):
     path = written(tmp_path, CONFIGS["llama3_8b"])
-    with pytest.raises(ClustersimError, match=r"training\.seq: 9000 is longer than model\.max_positions 8192"):
+    with pytest.raises(ClustersimError, match=r"training\.seq: 9000 is longer than max_position_embeddings 8192"):
         load(path, {"training.seq": 9000})
+    with pytest.raises(ClustersimError, match=r"command line\): model\.kv_heads: 5 does not divide 32 heads"):
+        load(path, {"model.kv_heads": 5})  # which the file does not say
     with pytest.raises(ClustersimError, match=r"parallelism\.tp: 3 does not divide 32 attention heads; use 1, 2, 4, 8"):
         load(path, {"parallelism.tp": 3})
 

@@ -40,8 +40,12 @@ class Overridden(Document):
         asked = tuple(part for part in loc if part != KEY)
         for one, place in self.overrides.items():
             if asked[: len(one)] == one or (asked not in self.positions and one[: len(asked)] == asked):
-                return ConfigError(*place, message)
-        return Document(self.path, self.data, self.positions).error(loc, message)
+                return ConfigError(*place, self.worded(message))
+        return Document.error(self, loc, message)
+
+    def name(self, loc: Loc) -> str:
+        """Return what the file calls a key whose value is its own."""
+        return "" if loc in self.overrides else Document.name(self, loc)
 
 
 def scalar(key: str, raw: object) -> object:

@@ -25,6 +25,7 @@ KEY = -1
 _INT = re.compile(r"[+-]?[0-9]+(?:_[0-9]+)*")
 _ROUND = re.compile(r"([+-]?[0-9]+)[eE]\+?([0-9]{1,2})")
 _FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_DOTTED = re.compile(r"\b[a-z]\w*(?:\.\w+)+")
 _NOT_FINITE = re.compile(r"[+-]?\.?(?:inf|nan)", re.IGNORECASE)
 _MOST_DIGITS = 40
 _EXACT = 2**53  # up to here 1e9 is the same number as an integer and as a float
@@ -48,6 +49,8 @@ class Position(NamedTuple):
     """From 1; in a mapping of Python how many positions are before it, so that the first error is the first in the mapping."""
     keys: str = ""
     """In a mapping of Python, such as `['model']['layers']`."""
+    name: str = ""
+    """What the file calls the key, where it has other names than a workload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +70,16 @@ class Document:
         place = tuple(loc)
         while place and place not in self.positions:
             place = place[:-1]
-        line, column, keys = self.positions.get(place, Position(1, 1))
-        return ConfigError(self.path + keys, line, column, message)
+        line, column, keys, _ = self.positions.get(place, Position(1, 1))
+        return ConfigError(self.path + keys, line, column, self.worded(message))
+
+    def worded(self, message: str) -> str:
+        """Return a message with the names that the file has for keys such as `model.heads`."""
+        return _DOTTED.sub(lambda found: self.name(tuple(found[0].split("."))) or found[0], message)
+
+    def name(self, loc: Loc) -> str:
+        """Return what the file calls a key; empty where it has no name of its own for it."""
+        return self.positions[loc].name if loc in self.positions else ""
 
 
 def own(path: Path) -> Document:

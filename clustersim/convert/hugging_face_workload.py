@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clustersim import plugins
+from clustersim.config.yaml import Document, Loc, Position
 from clustersim.convert.hugging_face import Config
 from clustersim.errors import InputError, shown, suggest
 
@@ -21,6 +22,40 @@ DTYPES = {"float32": "bf16", "float16": "fp16", "bfloat16": "bf16"}
 
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 """Keys by which configs of mixtures say how many experts they have."""
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "layers": ("num_hidden_layers", "n_layer", "num_decoder_layers", "num_layers"),
+    "encoder_layers": ("num_layers",),
+    "hidden": ("hidden_size", "n_embd", "d_model"),
+    "heads": ("num_attention_heads", "n_head", "num_heads"),
+    "kv_heads": ("num_key_value_heads",),
+    "head_dim": ("head_dim", "d_kv"),
+    "ffn": ("moe_intermediate_size", "intermediate_size", "n_inner", "ffn_dim", "d_ff"),
+    "vocab": ("vocab_size",),
+    "max_positions": ("max_position_embeddings", "n_positions", "n_ctx"),
+    "window": ("sliding_window", "attention_chunk_size"),
+    "blocks": (
+        "layer_types",
+        "decoder_sparse_step",
+        "interleave_moe_layer_step",
+        "mlp_only_layers",
+        "max_window_layers",
+    ),
+    "experts": EXPERTS,
+    "topk": ("num_experts_per_tok",),
+    "shared_experts": ("n_shared_experts",),
+    "shared_ffn": ("shared_expert_intermediate_size",),
+    "dense_layers": ("first_k_dense_replace",),
+    "dense_ffn": ("intermediate_size",),
+    "router_groups": ("n_group",),
+    "router_group_topk": ("topk_group",),
+    "mtp_layers": ("num_nextn_predict_layers",),
+    "mla.q_lora_rank": ("q_lora_rank",),
+    "mla.kv_lora_rank": ("kv_lora_rank",),
+    "mla.qk_head_dim": ("qk_nope_head_dim",),
+    "mla.qk_pos_emb_head_dim": ("qk_rope_head_dim",),
+    "mla.v_head_dim": ("v_head_dim",),
+}
+"""What configs call keys of `model`: messages say the first that a file has."""
 
 
 class Assumption(NamedTuple):
@@ -40,14 +75,13 @@ def is_config(data: Mapping[str, Any]) -> bool:
     return "model_type" in data and "model" not in data
 
 
-def converted(path: str, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a workload with the name and the shapes of a config.json. Raises InputError for what lacks or contradicts."""
-    config = Config(path, data)
+def converted(document: Document) -> Document:
+    """Return a workload with the name and the shapes of a config.json, whose names its errors say.
+
+    Raises InputError for what lacks or contradicts.
+    """
+    path, config = document.path, Config(document.path, document.data)
     model = dict(plugins.load(ROOM, _kind(config), "model")(config))
-    if (layers := model["layers"]) and model.get("dense_layers", 0) >= layers:
-        raise InputError(
-            f"{path}: first_k_dense_replace {model['dense_layers']} leaves none of {layers} layers with experts"
-        )
     kinds = [model, *model.get("blocks", ())]
     for name in EXPERTS:
         if config.index(name, 0) > 1 and not any(kind.get("experts") for kind in kinds):
@@ -55,7 +89,17 @@ def converted(path: str, data: Mapping[str, Any]) -> dict[str, Any]:
                 f"{path}: {name} is {config.keys[name]}, and model_type {config.kind!r} has no experts; write that of a "
                 "mixture, such as mixtral, or leave it out"
             )
-    return {"name": _name(path, config), "model": model}
+    return Document(path, {"name": _name(path, config), "model": model}, dict(_positions(document)))
+
+
+def _positions(document: Document) -> Iterator[tuple[Loc, Position]]:
+    """Yield where the keys of a model stand in a config.json, and what they are called there."""
+    outer: Loc = ("text_config",) if isinstance(document.data.get("text_config"), dict) else ()
+    keys = document.data["text_config"] if outer else document.data
+    for key, names in NAMES.items():
+        if (name := next((one for one in names if keys.get(one) is not None), None)) is not None:
+            place = document.positions.get((*outer, name), Position(1, 1))
+            yield ("model", *key.split(".")), place._replace(name=name)
 
 
 def left_out(path: str, data: Mapping[str, Any]) -> tuple[str, ...]:

@@ -82,8 +82,7 @@ def unbuilt(document: Document) -> Unbuilt:
     """Return a workload that has been read, before its overrides. Raises ConfigError for what is wrong with its keys."""
     _check_kind(document)
     if is_config(document.data):
-        made = Document(document.path, converted(document.path, document.data), {})
-        return Unbuilt(made, (), document.data)
+        return Unbuilt(converted(document), (), document.data)
     return Unbuilt(rename(document), tuple(loc[-1] for loc, _ in _leaves(document)))
 
 

@@ -26,7 +26,8 @@ def build(config: Config, batch: int, seq: int, dtype: str = "fp32", training: b
     Raises InputError for a model_type that is not built in and for missing keys, ConfigError for shapes that contradict one
     another.
     """
-    model = {**converted(config.path, config.keys)["model"], "vocab_multiple": 1}
+    found = converted(Document(config.path, dict(config.keys), {}))
+    model = {**found.data["model"], "vocab_multiple": 1}
     positions = config.count("n_positions", "n_ctx", "max_position_embeddings", default=seq)
     if model.get("positions", "learned") != "learned":
         model.pop("max_positions", None)  # any length can be asked of a model without a table of positions
@@ -40,7 +41,7 @@ def build(config: Config, batch: int, seq: int, dtype: str = "fp32", training: b
     if config.keys.get("expert_capacity") is not None:  # every expert is counted full
         rows = min(config.count("expert_capacity"), batch * seq) * model["experts"]
         run |= {"capacity_factor": rows / (batch * seq), "pad_to_capacity": True}
-    document = Document(config.path, {"name": config.kind, "model": model, "training": run}, {})
+    document = Document(config.path, {"name": config.kind, "model": model, "training": run}, found.positions)
     variant = TRANSFORMERS.get(config.kind, job.itself)
     return job.graph(build_job(document, job.ALONE), training, _words(config, training), variant)
 
