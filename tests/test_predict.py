@@ -70,6 +70,17 @@ def test_fusion_and_narrow_types_are_faster(call):
     assert narrow < rounded < base
 
 
+@pytest.mark.parametrize(("key", "dtype"), [("torch_dtype", "bfloat16"), ("dtype", "float16"), ("dtype", "float32")])
+def test_a_config_runs_in_the_type_of_its_weights_unless_another_is_asked_for(call, tmp_path, key, dtype):
+    (tmp_path / "typed.json").write_text(json.dumps({**CONFIG, key: dtype}))
+    own = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}[dtype]
+    typed, asked, other = (
+        answer(call, name, "--gpu", "h100", *more)["seconds"]
+        for name, *more in (["typed.json"], ["config.json", "--dtype", own], ["typed.json", "--dtype", "tf32"])
+    )
+    assert typed == asked != other
+
+
 def test_a_llama_has_its_parameters_and_flop(call):
     found = answer(call, "llama.json", "--gpu", "h100", "--dtype", "bf16", "--seq", "4096", "--mode", "training")
     assert found["parameters"] == 8_030_261_248  # meta-llama/Meta-Llama-3-8B

@@ -44,7 +44,7 @@ def predict(
     seq: Annotated[
         int | None, typer.Option(min=1, help="Tokens a sequence; default: the model's, at most 2048.")
     ] = None,
-    dtype: Annotated[Type | None, typer.Option(help="Data type; default: the workload's or module's, or fp32.")] = None,
+    dtype: Annotated[Type | None, typer.Option(help="Data type; default: the model's own, or fp32.")] = None,
     fusion: Annotated[bool, typer.Option("--fusion", help="Fuse kernels as torch.compile does in inference.")] = False,
     predictor: Annotated[str, typer.Option(help="Kernel predictor, such as neusight or roofline.")] = "neusight",
     clocks: Annotated[str, typer.Option(help="sustained, boost, or a share such as 0.85.")] = "sustained",

@@ -13,6 +13,8 @@ from clustersim.files import read_text
 
 LAYERS = 10_000
 """The most layers that a workload file may have, too."""
+DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+"""torch_dtype, which transformers 5 calls dtype → this project's word."""
 _DIGITS = 18
 
 
@@ -74,6 +76,11 @@ class Config:
         if found > LAYERS:
             raise InputError(f"{self.path}: {name} is {found}; at most {LAYERS} layers are built")
         return found
+
+    @property
+    def dtype(self) -> str | None:
+        """The type that weights are published in, in this project's word; None where none, or none of these, is named."""
+        return DTYPES.get(str(self.keys.get("torch_dtype") or self.keys.get("dtype")))
 
     @property
     def architecture(self) -> str:

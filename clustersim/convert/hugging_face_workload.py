@@ -17,8 +17,6 @@ TOKENS = 4 * 2**20
 """Tokens of a step where nobody says how many, as Llama 3 began with (arXiv 2407.21783, section 3.4.1)."""
 SEQ = 4096
 """Tokens of a sequence where nobody says how many and the model takes as many."""
-DTYPES = {"float32": "bf16", "float16": "fp16", "bfloat16": "bf16"}
-"""torch_dtype → precision; weights that are published in FP32 are trained in BF16."""
 
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 """Keys by which configs of mixtures say how many experts they have."""
@@ -134,8 +132,8 @@ def defaults(data: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Ass
         yield Assumption("training.seq", seq, "")
     if training.get("global_batch") is None and isinstance(seq, int) and seq > 0:
         yield Assumption("training.global_batch", max(TOKENS // seq, 1), "4 Mi tokens a step")
-    dtype = str(config.get("torch_dtype") or config.get("dtype") or "bfloat16")
-    yield Assumption("training.precision", DTYPES.get(dtype, "bf16"), "")
+    published = Config("", config).dtype  # weights that are published in FP32 are trained in BF16
+    yield Assumption("training.precision", "fp16" if published == "fp16" else "bf16", "")
     if isinstance(tp := split.get("tp", 1), int) and tp > 1 and data["model"].get("causal", True):
         yield Assumption("parallelism.sequence_parallel", True, "with tp")
     if isinstance(vpp := split.get("vpp", 1), int) and vpp > 1:

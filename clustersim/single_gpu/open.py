@@ -42,7 +42,7 @@ def _config(config: hugging_face.Config, request: Request) -> Graph:
             f"{config.path}: model_type {shown(config.kind)} is not built in ({', '.join(known)}); "
             "give a function that returns the module, as file.py:function"
         )
-    dtype = request.dtype or "fp32"
+    dtype = request.dtype or config.dtype or "fp32"
     if dtype not in EAGER:
         raise InputError(f"{config.path}: --dtype {dtype} does not run eagerly; write one of {', '.join(EAGER)}")
     positions = config.count("n_positions", "n_ctx", "max_position_embeddings", default=SEQUENCE)
