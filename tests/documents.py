@@ -193,7 +193,7 @@ def draw_splits() -> str:
     best = next(row for row in rows if row["status"] == "ok")
     batch = f"{best['global_batch']} sequences of {best['seq']:,} tokens, {best['precision']}"
     what = f"where one step of {batch} goes, on the mean of {best['gpus']:,} GPUs"
-    return svg_of_sweep(rows, Words("Llama 3 70B on 128 nodes of 8 H100: which split trains fastest?", what))
+    return svg_of_sweep(rows, Words("Llama 3 70B on 128 nodes of 8 H100: which of six splits trains fastest?", what))
 
 
 NAMES = re.compile(r"(?<=<!-- begin names -->\n).*?(?=<!-- end names -->)", re.DOTALL)
