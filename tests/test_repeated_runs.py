@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import ctypes
 import gc
 import subprocess
 import sys
@@ -21,22 +22,21 @@ from clustersim.simulation import run
 from clustersim.sweeps.evaluate import Files, evaluate, load
 
 GROWTH = """
-import sys
+import ctypes, sys
 from clustersim.simulation import simulate
 
-def resident():
-    return int(open("/proc/self/statm").read().split()[1]) * 4096 / 2**20
+give_back = ctypes.CDLL(None).malloc_trim  # of glibc, which keeps 30 to 45 MiB that runs no longer use, now more and now less
 
-def least(runs):  # the allocator keeps or returns some large arrays of the last run, from one run to the next
-    used = []
+def held(runs):
     for _ in range(runs):
         simulate(sys.argv[1], sys.argv[2], ignore_memory=True)
-        used.append(resident())
-    return min(used[-10:])
+    give_back(0)
+    return int(open("/proc/self/statm").read().split()[1]) * 4096 / 2**20
 
-before = least(20)
-print(least(80) - before)
+before = held(20)
+print(held(80) - before)
 """
+GLIBC = Path("/proc/self/statm").exists() and hasattr(ctypes.CDLL(None), "malloc_trim")
 
 
 def _forgotten(use) -> bool:
@@ -128,14 +128,14 @@ def test_no_function_remembers_objects_for_good():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory of this process is read from /proc")
+@pytest.mark.skipif(not GLIBC, reason="memory of this process is read from /proc, and glibc keeps none that is unused")
 @pytest.mark.parametrize(
     ("topology", "workload"), [("superpod_h100_128", "gpt3_xl"), ("fattree_3840", "gpt3")], ids=["1024", "30720"]
 )
 def test_memory_is_flat_over_a_hundred_runs(topology, workload):
     inputs = ROOT / "topologies" / f"{topology}.yaml", ROOT / "workloads" / f"{workload}.yaml"
     done = subprocess.run([sys.executable, "-c", GROWTH, *inputs], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert float(done.stdout) <= 5  # MiB
+    assert float(done.stdout) <= 2  # MiB
 
 
 def test_what_is_old_is_not_searched_for_cycles_at_once() -> None:
