@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from clustersim.engine.launching import launching
 from clustersim.engine.memory import side_by_side
 from clustersim.engine.peaks import moments, peaks
 from clustersim.engine.player import Steady
-from clustersim.engine.script import Script, kernels, scripts
+from clustersim.engine.script import Script, kernels, lines, scripts
 from clustersim.engine.turns import memory_order
 from clustersim.errors import ClustersimError, ConfigError, DataError, InputError, OutOfMemoryError, option
 from clustersim.memo import Memo
@@ -40,7 +40,7 @@ from clustersim.report.interval import PassKernels, pass_kernels
 from clustersim.report.summary import Forecast, fullest
 from clustersim.report.verdicts import verdict
 from clustersim.schedules import check as schedules
-from clustersim.schedules.action import Action, Schedule
+from clustersim.schedules.action import Schedule
 from clustersim.topology.model import Topology
 
 StagesByPosition = tuple[tuple[Stage, ...], ...]
@@ -55,6 +55,19 @@ class Written(NamedTuple):
 
     scripts: tuple[Script, ...]
     kernels: tuple[Kernel, ...]
+
+
+class KeptSchedule(NamedTuple):
+    """A schedule, with the scripts of jobs that were written by it: they have its rows, so that both go together."""
+
+    schedule: Schedule
+    written: Memo
+    """By structure; each weighs as many actions as it has lines."""
+
+    @property
+    def weight(self) -> float:
+        """How many actions it counts for."""
+        return sum(map(len, self.schedule)) + self.written.weight
 
 
 TIMES = ("name", "predictor", "clocks")
@@ -93,7 +106,7 @@ class Preparation:
             "_predictors",
             "_schedules",
         ),
-        *("_splits", "_structures", "_written", "cluster"),
+        *("_splits", "_structures", "cluster"),
     )
 
     def __init__(self, cluster: Topology) -> None:
@@ -103,8 +116,7 @@ class Preparation:
         self._passes, self._bounds, self._distinct = Memo(SPLITS), Memo(SPLITS), Memo(SPLITS)
         self._layers = Memo(LAYERS)
         self._structures, self._of_jobs = Memo(SPLITS), Memo(SPLITS)
-        self._schedules = Memo(ACTIONS, _actions)
-        self._written = Memo(ACTIONS, lambda made: _actions(one.row for one in made.scripts))
+        self._schedules = Memo(ACTIONS, lambda kept: kept.weight)
         self._predictors = Memo(PREDICTORS)
 
     def structure(self, job: Job) -> Structure:
@@ -137,16 +149,17 @@ class Preparation:
 
         return self._parts.once((job.model, training, split), found)
 
-    def schedule(self, job: Job, microbatches: int) -> Schedule:
+    def schedule(self, job: Job, microbatches: int) -> KeptSchedule:
         """Return the schedule of a job for a number of microbatches. Raises ConfigError."""
         split = job.parallelism
 
-        def load() -> Schedule:
+        def load() -> KeptSchedule:
             with blaming(job, "parallelism.schedule", schedules.ROOM, split.schedule):
-                return schedules.load(split.schedule, split.pp, microbatches, split.vpp)
+                found = schedules.load(split.schedule, split.pp, microbatches, split.vpp)
+                return KeptSchedule(found, Memo(ACTIONS, lambda made: sum(lines(made.scripts))))
 
-        found = self._schedules.once((split.schedule, split.pp, microbatches, split.vpp), load)
-        if job.sharded and not split.no_sync and any(action.letter == "W" for action in found[0]):
+        found = self._schedules.once(rows(job, microbatches), load)
+        if job.sharded and not split.no_sync and any(action.letter == "W" for action in found.schedule[0]):
             what = f"false reduces behind each whole backward pass, which {split.schedule} cuts in two; write true or zero: 1"
             raise job.error("parallelism.fsdp.no_sync", what)
         return found
@@ -159,7 +172,9 @@ class Preparation:
             enough = schedules.settled(split.schedule, split.pp, job.microbatches, split.vpp)
             beside = side_by_side(job)
             question = split.schedule, split.pp, enough, split.vpp, beside
-            known = self._moments.once(question, lambda: moments(memory_order(self.schedule(job, enough), beside)))
+            known = self._moments.once(
+                question, lambda: moments(memory_order(self.schedule(job, enough).schedule, beside))
+            )
             return peaks(job, self.parts(job), known)
 
         return self._peaks.once(self.structure(job), fullest)
@@ -203,14 +218,14 @@ class Preparation:
 
     def written(self, job: Job, microbatches: int | None = None) -> Written:
         """Return the scripts of a placed job, or of a step of so many microbatches. Raises ConfigError."""
-
-        def write() -> Written:
-            schedule = self.schedule(job, microbatches or job.microbatches)
-            alike = zip(*(scripts(job, part, schedule) for part in self.parts(job)), strict=True)
-            made = tuple(script for lane in alike for script in lane)
-            return Written(made, tuple(kernels(made)))
-
-        return self._written.once((self.structure(job), microbatches), write)
+        kept, structure = self.schedule(job, microbatches or job.microbatches), self.structure(job)
+        if (known := kept.written.get(structure)) is not None:
+            return cast(Written, known)
+        alike = zip(*(scripts(job, part, kept.schedule) for part in self.parts(job)), strict=True)
+        made = tuple(script for lane in alike for script in lane)
+        written = kept.written.keep(structure, Written(made, tuple(kernels(made))))
+        self._schedules.keep(rows(job, microbatches), kept)  # which is heavier now
+        return written
 
     def work(self, job: Job, gpus: Ints, microbatches: int | None = None) -> Work:
         """Return what a placed job does on `gpus`, one a rank, in its step or one of so many microbatches. Raises ConfigError."""
@@ -346,10 +361,6 @@ def rows(job: Job, microbatches: int | None = None) -> tuple[Hashable, ...]:
     """Return what tells the schedule of a job from others."""
     split = job.parallelism
     return split.schedule, split.pp, microbatches or job.microbatches, split.vpp
-
-
-def _actions(schedule: Iterable[Sequence[Action]]) -> int:
-    return sum(map(len, schedule))
 
 
 def _largest(memory: Memory) -> str:

@@ -104,14 +104,13 @@ class Record:
         late = self.skipped.lateness if self.skipped else None
         return int(np.argmax(self.ends if late is None else self.ends + late.seconds))
 
-    def before(self, node: int) -> int:
-        """Return the node that one waited for: of its two predecessors the one that ended later, the first if none did."""
-        one, other = (column.item(node) for column in self.graph.arrays[:2])
-        first, second = self.ends.item(one), self.ends.item(other)
-        late = self.skipped.lateness if self.skipped else None
-        if late is not None and late.joined.item(node):
-            first, second = first + late.seconds.item(one), second + late.seconds.item(other)
-        return one if first >= second else other
+    @cached_property
+    def before(self) -> Ints:
+        """By node, the one it waited for: of its two predecessors the one that ended later, the first if none did."""
+        a, b, _ = self.graph.arrays
+        own = np.arange(len(a))
+        found: Ints = np.where(self.ended(a, own) >= self.ended(b, own), a, b)
+        return found
 
     def counts(self, rank: Ints, place: Ints) -> Ints:
         """Return how often passes of ranks occur, given how many came before: more than once if they stand for skipped ones."""

@@ -76,17 +76,17 @@ def _nodes(record: Record) -> tuple[list[int], list[int]]:
     earlier period is replaced by its like in the kept one, until all skipped periods are passed. Where a node comes again,
     all that stood between comes again as often as periods are left.
     """
-    before, slot, skipped = record.before, record.graph.arrays[2], record.skipped
+    before, slot, skipped = record.before.data, record.graph.slot, record.skipped
     left = skipped.periods if skipped else 0
     node = record.last
     nodes: list[int] = []
     times: list[int] = []
     seen: dict[int, tuple[int, int]] = {}
     while node:
-        if slot.item(node) != JOIN:
+        if slot[node] != JOIN:
             nodes.append(node)
             times.append(1)
-        node = before(node)
+        node = before[node]
         if not left or skipped is None or not skipped.period.before(node):
             continue
         while left and skipped.period.before(node) and skipped.period.later[node] >= 0:
