@@ -45,7 +45,7 @@ from clustersim.topology.model import Topology
 
 StagesByPosition = tuple[tuple[Stage, ...], ...]
 """All stages of a job, by position in the ep group."""
-SPLITS, LAYERS, ACTIONS, PREDICTORS = 512, 128, 1_000_000, 8
+SPLITS, LAYERS, ACTIONS, PREDICTORS = 1024, 128, 1_000_000, 8
 """How many splits, layers of shards, actions of schedules (a hundred bytes each) and predictors are kept, the last for each type
 of node."""
 

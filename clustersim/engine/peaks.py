@@ -87,16 +87,15 @@ def _of_position(job: Job, part: Sequence[Stage], found: Moments) -> list[Memory
     table = np.array([[facts[id(stage)] for stage in own] for own in lanes])
     rest = {key: at_rest(job, own) for key, own in {tuple(map(id, own)): own for own in lanes}.items()}
     rank = np.repeat(np.arange(len(lanes)), np.diff(found.start))
-    saved, *of_pass, more, gathered_backward, gathered_forward = np.moveaxis(table[rank], 2, 0)
-    row = np.arange(len(rank))
+    saved, *of_pass, _, gathered_backward, gathered_forward = table[rank, found.at].T
 
     def running(backward: Floats, forward: Floats) -> Floats:
-        return np.where(found.forward, forward[row, found.at], backward[row, found.at])
+        return np.where(found.forward, forward, backward)
 
     kept, spaces = running(of_pass[0], of_pass[2]), running(of_pass[1], of_pass[3])
-    activations = (found.kept * saved).sum(axis=1) - saved[row, found.at] + kept
+    activations = (found.kept * table[rank, :, 0]).sum(axis=1) - saved + kept
     whole = running(gathered_backward, gathered_forward)
-    unreduced = (found.unreduced * more).sum(axis=1)
+    unreduced = (found.unreduced * table[rank, :, 5]).sum(axis=1)
     result = []
     for r, (begin, end) in enumerate(zip(found.start[:-1].tolist(), found.start[1:].tolist(), strict=True)):
         own = rest[tuple(map(id, lanes[r]))]
