@@ -23,6 +23,7 @@ from clustersim.optimization.sampling import sampled
 from clustersim.optimization.search import Answers, Best, objective, search
 from clustersim.optimization.why import why
 from clustersim.parallel.options import KEYS
+from clustersim.schedules.check import load
 from clustersim.sweeps import evaluate
 from clustersim.sweeps.axes import space
 from clustersim.sweeps.legal import legal
@@ -139,6 +140,29 @@ def test_a_pipeline_that_splits_backward_passes_is_bound_by_those_of_inputs(reco
     job = simulator.placed(case.job(point))
     step = evaluate.evaluate(case, point)["step_time_s"]
     assert 0.85 * step < LowerBounds(simulator.preparation).of(job).step(job) <= step
+
+
+@pytest.mark.parametrize(("schedule", "vpp"), [("dualpipe", 1), ("dualpipev", 2)])
+@pytest.mark.parametrize("batch", [8, 14, 32])
+def test_a_pipeline_of_pairs_is_played_from_its_first_microbatches_to_its_last(schedule, vpp, batch):
+    """Its order is its bound, however many microbatches are between the first and the last: within 2 % of the step."""
+    files = evaluate.Files(str(ROOT / "topologies/hgx_h100_8.yaml"), str(ROOT / "workloads/gpt3_xl.yaml"), {})
+    case = evaluate.load(files)
+    point = {KEYS["tp"]: 2, KEYS["pp"]: 4, KEYS["vpp"]: vpp, KEYS["schedule"]: schedule, KEYS["micro_batch"]: 1}
+    point |= {"training.global_batch": batch, "predictor": "roofline"}
+    simulator = case.cluster(point).simulator
+    step = evaluate.evaluate(case, point)["step_time_s"]
+    bound = LowerBounds(simulator.preparation).of(job := simulator.placed(case.job(point))).step(job)
+    assert 0.98 * step < bound <= step
+
+
+@pytest.mark.parametrize(
+    ("schedule", "chunks"), [("zero_bubble", 1), ("zero_bubble", 2), ("dualpipe", 1), ("dualpipev", 2)]
+)
+def test_the_last_pass_of_a_split_schedule_yields_weight_gradients(schedule, chunks):
+    """So the reduction of a whole stage comes behind it."""
+    for ranks, microbatches in ((2, 4), (4, 8), (4, 12), (8, 16), (8, 48)):
+        assert {row[-1].letter for row in load(schedule, ranks, microbatches, chunks)} == {"W"}
 
 
 @pytest.mark.parametrize("schedule", ["dualpipe", "dualpipev", "zero_bubble"])

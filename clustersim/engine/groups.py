@@ -132,12 +132,12 @@ def _ranks(mesh: Mesh, experts: Mesh, pipeline: Pipeline) -> dict[str, Callable[
     """Return what finds the groups of each family as (groups, n) ranks."""
     return {
         "tp": lambda: mesh.groups("tp"),
-        "dp": lambda: _holders(mesh, pipeline),
+        "dp": lambda: holders(mesh, pipeline),
         "cp": lambda: mesh.groups("cp"),
         "etp": lambda: experts.groups("tp"),
         "ep": lambda: experts.groups("ep"),
         "tp_ep": lambda: experts.groups("ep", "tp"),
-        "edp": lambda: _holders(experts, pipeline),
+        "edp": lambda: holders(experts, pipeline),
         "embedding": mesh.embedding,
         "model": lambda: experts.groups("pp", "ep", "cp", "tp"),
         FORWARD: lambda: _neighbours(mesh, pipeline),
@@ -145,7 +145,7 @@ def _ranks(mesh: Mesh, experts: Mesh, pipeline: Pipeline) -> dict[str, Callable[
     }
 
 
-def _holders(mesh: Mesh, pipeline: Pipeline) -> Ints:
+def holders(mesh: Mesh, pipeline: Pipeline) -> Ints:
     """Return the groups of ranks that hold the same parameters.
 
     With two copies of the model both ranks at one distance from the ends of a pipeline hold the same two stages.
@@ -173,7 +173,7 @@ def _shard_groups(job: Job) -> dict[str, Callable[[], Ints]]:
     """Return what finds the groups that share one copy of the parameters, neighbours, and those of equal shards of the copies."""
 
     def cut(mesh: Mesh, expert: bool) -> Ints:
-        return _holders(mesh, job.pipeline).reshape(-1, job.copies(expert) // job.shards(expert), job.shards(expert))
+        return holders(mesh, job.pipeline).reshape(-1, job.copies(expert) // job.shards(expert), job.shards(expert))
 
     def copies(mesh: Mesh, expert: bool) -> Ints:
         found = cut(mesh, expert)

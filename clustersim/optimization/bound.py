@@ -13,8 +13,8 @@ taken, every norm comes before any update, and an update before its parameters a
 
 A message to another node takes its bytes over a NIC's rate, and a rank waits until it is away (unless `overlap.p2p`). Where a
 schedule splits backward passes, those of inputs alone follow each other like that: each waits for no weight gradients, its rank's
-own of that microbatch come after it. Where microbatches enter at both ends, what follows a rank's last pass is left out. What
-shares links and the host only add to it. So does a slow GPU.
+own of that microbatch come after it. A pipeline of pairs is played (`paired.py`). What shares links and the host only add to it.
+So does a slow GPU.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ from clustersim.arrays import Floats, Ints
 from clustersim.errors import ClustersimError
 from clustersim.model.kernel import Kernel
 from clustersim.optimization.exposed import DataParallelSeconds, Exposed, exposed
+from clustersim.optimization.paired import ActionKey, PairedOrder
 from clustersim.optimization.passes import LayerSteps, LeastPasses
 from clustersim.parallel.job import Job
 from clustersim.parallel.memory import at_rest
 from clustersim.parallel.optimizer import update
 from clustersim.parallel.stages import Stage
 from clustersim.preparation import Preparation
-from clustersim.schedules.check import load as load_schedule
+from clustersim.schedules import check as schedules
 from clustersim.schedules.pipeline import Pipeline
 
 
@@ -65,6 +66,8 @@ class LowerBounds:
         self.preparation = preparation
         self.data_parallel = DataParallelSeconds(preparation.cluster)
         self.passes = LeastPasses(preparation)
+        self.orders: dict[tuple[object, ...], PairedOrder] = {}
+        """Of pipelines of pairs."""
         self._splits: dict[tuple[object, ...], SplitBounds] = {}
 
     def of(self, job: Job) -> SplitBounds:
@@ -107,6 +110,7 @@ class SplitBounds:
         self._updating: dict[tuple[int, ...], Floats] = {}
         self._pipelines: dict[tuple[object, ...], MicrobatchSeconds] = {}
         self._exposed: dict[tuple[object, ...], Exposed] = {}
+        self._paired: dict[tuple[object, ...], list[float]] = {}
 
     def part(self, job: Job) -> Sequence[Stage]:
         """Return the stages of a job, those of the first position of its ep groups."""
@@ -160,32 +164,31 @@ class SplitBounds:
 
     def passes(self, job: Job, microbatches: Sequence[int]) -> Floats:
         """Return seconds that so many microbatches take at least, of a placed job or with more replicas (n,): part of `step`."""
-        done, _ = self._passed(job, np.array(microbatches)[:, None], np.zeros(self.pp))
-        least: Floats = done.max(axis=-1) * (1 - 1e-9)
+        ends, _ = self._passed(job, np.array(microbatches)[:, None], np.zeros(self.pp))
+        least: Floats = ends.max(axis=-1) * (1 - 1e-9)
         return least
 
-    def step(self, job: Job) -> float:
-        """Return seconds that no step of a placed job is shorter than."""
+    def step(self, job: Job, play: bool = True) -> float:
+        """Return seconds that no step of a placed job is shorter than; play: pipelines of pairs, which takes longer."""
         traffic, split = self.exposed(job), splits(job.parallelism.schedule, job.parallelism.vpp)
-        done, last = self._passed(job, job.microbatches, traffic.before)
-        behind = last + traffic.behind
-        if not job.parallelism.overlap.grad_reduce:
-            behind = done + traffic.behind
-        elif split:
-            behind = done
-        return self._updated(job, np.maximum(done, behind), traffic.after) * (1 - 1e-9)  # other sums, other digits
+        ends, last = self._passed(job, job.microbatches, traffic.before)
+        if self.pipeline.paired and play:
+            ends = np.maximum(ends, self._played(job, traffic.before))
+        over = job.parallelism.overlap.grad_reduce and not split
+        behind = (last if over else ends) + traffic.behind
+        return self._updated(job, np.maximum(ends, behind), traffic.after) * (1 - 1e-9)  # other sums, other digits
 
     def _passed(self, job: Job, microbatches: int | Ints, before: Floats) -> tuple[Floats, Floats]:
         """Return when each rank is done with its passes, and when the last of them ends: a message may follow (…, pp)."""
         one, waits = self.seconds(job), not job.parallelism.overlap.p2p
         begun, share = _begun(one.forward, before), microbatches / self.pipeline.copies
-        done = begun + share * one.busy
+        ends = begun + share * one.busy
         if self.pipeline.copies > 1:
-            return done, done
+            return ends, ends
         split, message = splits(job.parallelism.schedule, job.parallelism.vpp), one.message * waits
         inputs = begun + share * (one.busy - split * one.all_weights)
         last = _followed(inputs - message, one.backward - split * one.weights, one.message)
-        return np.maximum(done, last + message + split * one.weights), last
+        return np.maximum(ends, last + message + split * one.weights), last
 
     def _updated(self, job: Job, ready: Floats, gather: Floats) -> float:
         """Return the seconds until all parameters are updated and gathered, of ranks whose gradients are `ready`."""
@@ -210,21 +213,9 @@ class SplitBounds:
 
     def seconds(self, job: Job) -> MicrobatchSeconds:
         """Return the least seconds of the passes and messages of a placed job."""
-        cluster = self.bounds.preparation.cluster
-        # neighbours are on other nodes where a stage fills at least one; else messages count nothing
-        far = job.mesh.size // self.pp >= cluster.numbering.widths[-1]
-        if (key := (far, *_microbatch(job))) not in self._pipelines:
-            part, known = (
-                self.part(job),
-                {id(stage): self.bounds.passes.seconds(job, stage) for stage in self.stages(job)},
-            )
-            found = np.array([known[id(stage)] for stage in part])
+        if (key := (self._far(job), *_microbatch(job))) not in self._pipelines:
+            found, sends = self._of_stages(job)
             passes, weights = found[:, :2], found[:, 2]
-            nic = max(kind.facts.nic for kind in cluster.kinds)
-            sends = np.array([(one.output_bytes, one.input_bytes) for one in part]) / (nic or math.inf) * far
-            sends[-1, 0] = sends[0, 1] = 0.0
-            if self.pipeline.folded:
-                sends[self.pp - 1, 0] = sends[self.pp, 1] = 0.0  # the last rank hands on to itself
             whole = (passes if job.parallelism.overlap.p2p else passes + sends).sum(axis=1)
             busy = whole[self.own].sum(axis=0)
             lowest, messages = passes[: self.pp], sends[: self.pp]
@@ -239,13 +230,49 @@ class SplitBounds:
             )
         return self._pipelines[key]
 
+    def _far(self, job: Job) -> bool:
+        """Return whether neighbours are on other nodes: where a stage fills at least one; else messages count nothing."""
+        return job.mesh.size // self.pp >= int(self.bounds.preparation.cluster.numbering.widths[-1])
+
+    def _of_stages(self, job: Job) -> tuple[Floats, Floats]:
+        """Return the least seconds of the passes of each stage (stages, 3), and of the messages behind both (stages, 2)."""
+        part, known = self.part(job), {id(stage): self.bounds.passes.seconds(job, stage) for stage in self.stages(job)}
+        nic = max(kind.facts.nic for kind in self.bounds.preparation.cluster.kinds)
+        sends = np.array([(one.output_bytes, one.input_bytes) for one in part]) / (nic or math.inf) * self._far(job)
+        sends[-1, 0] = sends[0, 1] = 0.0
+        if self.pipeline.folded:
+            sends[self.pp - 1, 0] = sends[self.pp, 1] = 0.0  # the last rank hands on to itself
+        return np.array([known[id(stage)] for stage in part]), sends
+
+    def _played(self, job: Job, before: Floats) -> Floats:
+        """Return when each rank of a pipeline of pairs is done with its passes (pp,)."""
+        if (key := (self._far(job), *_microbatch(job), job.microbatches, before.tobytes())) not in self._paired:
+            split, m = job.parallelism, job.microbatches
+            period = schedules.period(split.schedule, split.pp, split.vpp) or 1
+            further = (m - schedules.settled(split.schedule, split.pp, m, split.vpp)) // period * period
+            busy = further / self.pipeline.copies * self.seconds(job).busy
+            compute, message = _by_letter(*self._of_stages(job))
+            order = self._order(job, m - further, period if further else 0)
+            waits = not split.overlap.p2p
+            self._paired[key] = order.done(compute, message, before.tolist(), busy.tolist(), waits)
+        return np.array(self._paired[key])
+
+    def _order(self, job: Job, microbatches: int, more: int) -> PairedOrder:
+        """Return the order of a pipeline of pairs with so many microbatches, cut where more of them come in."""
+        orders, key = self.bounds.orders, (job.parallelism.schedule, self.pipeline, microbatches, more)
+        if key not in orders:
+            short, longer = (self.bounds.preparation.schedule(job, microbatches + n) for n in (0, more))
+            orders[key] = PairedOrder(short, longer, self.pipeline)
+        return orders[key]
+
     def exposed(self, job: Job) -> Exposed:
         """Return what data-parallel traffic adds at least to the step of a placed job."""
         overlap = job.parallelism.overlap
         beside = overlap.grad_reduce or overlap.param_gather
-        if (key := (*_copies(job), *(_microbatch(job) if beside else ()))) not in self._exposed:
+        split = splits(job.parallelism.schedule, job.parallelism.vpp)
+        if (key := (split, *_copies(job), *(_microbatch(job) if beside else ()))) not in self._exposed:
             elapsed = partial(self.bounds.passes.elapsed, job)
-            self._exposed[key] = exposed(job, self.part(job), elapsed, self.bounds.data_parallel)
+            self._exposed[key] = exposed(job, self.part(job), elapsed, self.bounds.data_parallel, split)
         return self._exposed[key]
 
 
@@ -255,6 +282,18 @@ def _copies(job: Job) -> tuple[int, ...]:
 
 def _microbatch(job: Job) -> tuple[int, str]:
     return job.training.micro_batch, job.training.recompute
+
+
+def _by_letter(passes: Floats, sends: Floats) -> tuple[dict[ActionKey, float], dict[ActionKey, float]]:
+    """Return the least seconds of each letter and stage, and of the messages behind."""
+    compute: dict[ActionKey, float] = {}
+    message: dict[ActionKey, float] = {}
+    both = zip(passes.tolist(), sends.tolist(), strict=True)
+    for stage, ((forward, backward, weights), (onwards, back)) in enumerate(both):
+        times = {"F": forward, "B": backward, "I": backward - weights, "W": weights}
+        compute |= {(letter, stage): time for letter, time in times.items()}
+        message |= {("F", stage): onwards, ("B", stage): back, ("I", stage): back, ("W", stage): 0.0}
+    return compute, message
 
 
 def _begun(forward: Floats, before: Floats) -> Floats:
@@ -273,4 +312,4 @@ def _followed(last: Floats, backward: Floats, message: Floats) -> Floats:
 @lru_cache(maxsize=256)
 def splits(schedule: str, chunks: int) -> bool:
     """Return whether a schedule runs the gradients of weights as passes of their own."""
-    return any(action.letter in "IW" for row in load_schedule(schedule, 2, 4, chunks) for action in row)
+    return any(action.letter in "IW" for row in schedules.load(schedule, 2, 4, chunks) for action in row)

@@ -18,12 +18,14 @@ from clustersim.arrays import Floats
 from clustersim.collectives.nccl.choose import choose, collective_seconds
 from clustersim.collectives.nccl.shape import Shape, layout
 from clustersim.collectives.plan import NCCL
+from clustersim.engine.groups import holders
 from clustersim.hardware.constants import BYTES
 from clustersim.parallel.data_parallel import bucket, copied, first_reads, last_ready
 from clustersim.parallel.job import Job
 from clustersim.parallel.mesh import Mesh
 from clustersim.parallel.optimizer import weight_bytes
 from clustersim.parallel.stages import Stage
+from clustersim.schedules.pipeline import Pipeline
 from clustersim.topology.model import Topology
 
 Elapsed = Callable[[Stage, str, Sequence[int]], list[float]]
@@ -36,7 +38,7 @@ class Exposed(NamedTuple):
     before: Floats
     """That the first forward pass of a rank lasts longer than its kernels."""
     behind: Floats
-    """From the last backward pass of a rank to reduced gradients."""
+    """From the last backward pass of a rank to reduced gradients; from its last pass where weight gradients are passes."""
     after: Floats
     """From the update to gathered parameters."""
 
@@ -46,8 +48,8 @@ class DataParallelSeconds:
 
     def __init__(self, cluster: Topology) -> None:
         self.cluster = cluster
-        self._shapes: dict[tuple[Mesh, bool], Shape] = {}
-        self._known: dict[tuple[Mesh, bool, str, float], float] = {}
+        self._shapes: dict[tuple[Mesh, int], Shape] = {}
+        self._known: dict[tuple[Mesh, int, str, float], float] = {}
         self._ready: dict[tuple[int, bool, str], tuple[Stage, Sequence[tuple[int, int]]]] = {}
 
     def least(self, job: Job, expert: bool, op: str, size: float) -> float:
@@ -56,8 +58,8 @@ class DataParallelSeconds:
         NCCL's choice for other groups is never faster.
         """
         mesh = job.expert_mesh if expert else job.mesh
-        if (key := (mesh, expert, op, size)) not in self._known:
-            choice = choose(op, size, self._shape(mesh, expert), self.cluster.node)
+        if (key := (mesh, job.pipeline.copies, op, size)) not in self._known:
+            choice = choose(op, size, self._shape(mesh, job.pipeline), self.cluster.node)
             self._known[key] = collective_seconds(choice, size, self.cluster.node.nccl.launch)
         return self._known[key]
 
@@ -68,32 +70,33 @@ class DataParallelSeconds:
             self._ready[key] = stage, found
         return self._ready[key][1]
 
-    def _shape(self, mesh: Mesh, expert: bool) -> Shape:
-        if (key := (mesh, expert)) not in self._shapes:
-            group = mesh.groups("dp")[0] if expert else mesh.groups("dp", "cp")[0]
-            self._shapes[key] = layout(self.cluster, np.sort(group))[0]
+    def _shape(self, mesh: Mesh, pipeline: Pipeline) -> Shape:
+        if (key := (mesh, pipeline.copies)) not in self._shapes:
+            self._shapes[key] = layout(self.cluster, np.sort(holders(mesh, pipeline)[0]))[0]
         return self._shapes[key]
 
 
-def exposed(job: Job, part: Sequence[Stage], elapsed: Elapsed, seconds: DataParallelSeconds) -> Exposed:
+def exposed(
+    job: Job, part: Sequence[Stage], elapsed: Elapsed, seconds: DataParallelSeconds, splits: bool = False
+) -> Exposed:
     """Return what data-parallel traffic adds to the step of a placed job, whose stages are `part`.
 
-    Nothing where it is not NCCL's, where parameters are sharded or the model or its optimizer has several copies, or on nodes of
-    several types: these are not bounded.
+    splits: whether weight gradients are passes of their own, one of which is a rank's last. Nothing where it is not NCCL's, where
+    parameters are sharded or the optimizer has several copies, or on nodes of several types: these are not bounded.
     """
     split = job.parallelism
     none = np.zeros(split.pp)
     kinds = [kind for _, kind in copied(job)]
-    bounded = split.algorithms.dp == NCCL and not job.sharded and split.optimizer_instances == job.pipeline.copies == 1
+    bounded = split.algorithms.dp == NCCL and not job.sharded and split.optimizer_instances == 1
     if not kinds or not bounded or seconds.cluster.pools:
         return Exposed(none, none, none)
-    one = _Traffic(job, elapsed, seconds)
+    one = _Traffic(job, elapsed, seconds, splits)
     lanes = job.lanes(part)
     known: dict[tuple[int, ...], tuple[float, float, float]] = {}
     for lane in lanes:
         key = tuple(map(id, lane))
         if key not in known:
-            known[key] = one.before(lane[0], kinds), one.behind(lane, kinds), one.after(lane, kinds)
+            known[key] = one.before(lane, kinds), one.behind(lane, kinds), one.after(lane, kinds)
     return Exposed(*np.array([known[tuple(map(id, lane))] for lane in lanes]).T)
 
 
@@ -103,11 +106,19 @@ class _Traffic(NamedTuple):
     job: Job
     elapsed: Elapsed
     seconds: DataParallelSeconds
+    splits: bool
 
-    def before(self, stage: Stage, kinds: Sequence[bool]) -> float:
-        """Return how much later the first forward pass of a stage ends than if all its parameters were there."""
+    def before(self, lane: Sequence[Stage], kinds: Sequence[bool]) -> float:
+        """Return how much later the first forward pass of a rank ends than if all its parameters were there.
+
+        It is one of its lowest stage, or where microbatches enter at both ends of any.
+        """
         if not (self.job.parallelism.zero and self.job.parallelism.overlap.param_gather):
             return 0.0
+        return min(self._late(stage, kinds) for stage in lane[: self.job.pipeline.copies])
+
+    def _late(self, stage: Stage, kinds: Sequence[bool]) -> float:
+        """Return how much later a first forward pass of a stage ends than if all its parameters were there."""
         late = 0.0
         for kind in kinds:
             buckets = first_reads(self.seconds.ready(stage, kind, "F"), bucket(self.job))
@@ -117,9 +128,14 @@ class _Traffic(NamedTuple):
         return late
 
     def behind(self, lane: Sequence[Stage], kinds: Sequence[bool]) -> float:
-        """Return how much later than the last backward pass of a rank its gradients are reduced."""
+        """Return how much later than the last backward pass of a rank its gradients are reduced.
+
+        A pass of weight gradients yields all of a stage, of which nothing is reduced before it ends.
+        """
         if not self.job.parallelism.overlap.grad_reduce:
             return sum(self._reduce(kind, stage.held(kind)) for kind in kinds for stage in lane)
+        if self.splits:
+            return min(max(self._reduce(kind, stage.held(kind)) for kind in kinds) for stage in lane)
         late = 0.0
         for kind in kinds:
             buckets = last_ready(self.seconds.ready(lane[0], kind, "B"), bucket(self.job))
