@@ -261,7 +261,7 @@ class SplitBounds:
         """Return the order of a pipeline of pairs with so many microbatches, cut where more of them come in."""
         orders, key = self.bounds.orders, (job.parallelism.schedule, self.pipeline, microbatches, more)
         if key not in orders:
-            short, longer = (self.bounds.preparation.schedule(job, microbatches + n) for n in (0, more))
+            short, longer = (self.bounds.preparation.schedule(job, microbatches + n).schedule for n in (0, more))
             orders[key] = PairedOrder(short, longer, self.pipeline)
         return orders[key]
 
