@@ -250,8 +250,8 @@ def test_a_period_is_not_skipped_when_what_follows_waits_as_long_for_what_no_per
     """Else the critical path of two that end at one time could go on from the one that stays where it is."""
     rows = [np.array(row) for row in ([-1, 0, 1, 2, 3], [-1, 2, 3, -1, -1])]  # nodes by place, and one period later
     follows = np.array([False, False, False, False, True])
-    last, graph = Period(1, 1, rows[1], rows[0], np.array([0])), build([program((task("F", 1.0),))], {})
-    found = Periods(graph, last, 0, 1, np.array([0]), np.array([2]), follows)
+    last, graph = Period(1, 1, rows[1], rows[0], np.array([0]), follows), build([program((task("F", 1.0),))], {})
+    found = Periods(graph, last, 0, 1, np.array([0]), np.array([2]))
     nobody = Met(*[np.empty(0, np.int64)] * 3)
     assert found.seconds(np.array([0.5, 1.0, 2.0, 3.0, 4.0]), nobody) == 1.0
     assert found.seconds(np.array([2.0, 1.0, 2.0, 3.0, 4.0]), nobody) is None

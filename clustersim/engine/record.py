@@ -18,6 +18,25 @@ from clustersim.engine.tasks import Tasks
 _ROUNDING = 1e-12  # of the step: a shorter wait is what two sums differ by
 
 
+class Turns(NamedTuple):
+    """Rows of a table, once for each time that they occur in the whole step."""
+
+    row: Ints
+    turn: Ints
+    """By how many periods each is later than the row says."""
+
+
+def turns(inside: Mask, follows: Mask, periods: int) -> Turns:
+    """Return when rows occur: those before a period and its own, its copies one period after the other, and what follows.
+
+    inside, follows: which rows are of the period, and which come after it. periods: how many copies it has.
+    """
+    own, first, last = np.flatnonzero(inside), np.flatnonzero(~follows), np.flatnonzero(follows)
+    copies = np.repeat(np.arange(1, periods + 1), len(own))
+    turn = np.concatenate([np.zeros(len(first), np.int64), copies, np.full(len(last), periods)])
+    return Turns(np.concatenate([first, np.tile(own, periods), last]), turn)
+
+
 class Period(NamedTuple):
     """The last whole period of a graph that repeats itself."""
 
@@ -31,10 +50,23 @@ class Period(NamedTuple):
     """By node, that of its pass among those of its rank, aligned; -1 outside the passes of microbatches."""
     offset: Ints
     """By rank, what aligns the places of its passes with those of others."""
+    follows: Mask
+    """By node, whether it comes after the period."""
+
+    @property
+    def end(self) -> int:
+        """The place behind its last pass, aligned."""
+        return self.first + self.passes
 
     def before(self, node: int) -> bool:
         """Return whether a node stands before the period."""
         return 0 <= self.place.item(node) < self.first
+
+    def inside(self, nodes: Ints) -> Mask:
+        """Return which of some nodes are of the period."""
+        place = self.place[nodes]
+        found: Mask = (place >= self.first) & (place < self.end)
+        return found
 
 
 class Lateness(NamedTuple):
@@ -111,6 +143,22 @@ class Record:
         own = np.arange(len(a))
         found: Ints = np.where(self.ended(a, own) >= self.ended(b, own), a, b)
         return found
+
+    @cached_property
+    def late(self) -> Floats:
+        """By how much later, in seconds, each skipped period lets a node be that it delays, by node."""
+        if self.skipped is None:
+            return np.zeros(len(self.ends))
+        own, periods = self.skipped.lateness, self.skipped.periods
+        return np.full(len(self.ends), self.skipped.seconds) if own is None else own.seconds / periods
+
+    def occurring(self, nodes: Ints) -> tuple[Ints, Floats]:
+        """Return when nodes occur in the whole step: places in `nodes`, and by how many seconds later than their times say."""
+        if self.skipped is None:
+            return np.arange(len(nodes)), np.zeros(len(nodes))
+        period = self.skipped.period
+        found = turns(period.inside(nodes), period.follows[nodes], self.skipped.periods)
+        return found.row, self.late[nodes[found.row]] * found.turn
 
     def counts(self, rank: Ints, place: Ints) -> Ints:
         """Return how often passes of ranks occur, given how many came before: more than once if they stand for skipped ones."""

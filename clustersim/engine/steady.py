@@ -51,18 +51,16 @@ class Periods:
     """Predecessors of what follows that no period delays …"""
     delayed: Ints
     """… and beside each of them the other predecessor, which is delayed."""
-    follows: Mask
-    """The nodes after the last whole period."""
 
     @cached_property
     def part(self) -> Ints:
         """By node, its part of the graph: as in engine.parts."""
-        return parts(self.graph, self.last.place, self.follows)
+        return parts(self.graph, self.last.place, self.last.follows)
 
     @property
     def later(self) -> Mask:
         """The nodes that further periods delay: those of the last whole one, and what follows."""
-        found: Mask = self.follows | (self.last.place >= self.last.first)
+        found: Mask = self.last.follows | (self.last.place >= self.last.first)
         return found
 
     def seconds(self, ends: Floats, met: Met) -> Floats | None:
@@ -98,10 +96,10 @@ class Periods:
         None when tasks meet that are not delayed alike.
         """
         first, place, lag = self.last.first, self.last.place, self.lag
-        end = first + self.last.passes
+        end = self.last.end
         groups = []
         for nodes in met.together():
-            which, follows = place[nodes], self.follows[nodes]
+            which, follows = place[nodes], self.last.follows[nodes]
             inside = ((which >= first) & (which < end)).any()
             if follows.any() or inside:
                 groups.append(np.array(nodes))
@@ -114,7 +112,7 @@ class Periods:
         alike[self.last.later[self.since(lag)]] = True
         for group in groups:
             inside = (place[group] >= first) & (place[group] < end)
-            if not (checked | (alike if inside.any() else self.follows))[group].all():
+            if not (checked | (alike if inside.any() else self.last.follows))[group].all():
                 return None
         return lag
 
@@ -174,7 +172,7 @@ def periods(graph: StepGraph, period: int, passes: int) -> Periods | None:
     fixed, delayed = (np.concatenate([pair[i][row] for pair, row in zip(pairs, rows, strict=True)]) for i in (0, 1))
     if not shifted[delayed].all():
         return None
-    return Periods(graph, Period(first, passes, later, place, offset), begin, lag, fixed, delayed, known)
+    return Periods(graph, Period(first, passes, later, place, offset, known), begin, lag, fixed, delayed)
 
 
 def _later(labels: Labels, period: int) -> Ints:

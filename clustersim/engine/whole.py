@@ -7,24 +7,21 @@ for at them, and their times follow by arrays, without a schedule, a graph or a 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
 from clustersim.arrays import Floats, Ints
 from clustersim.engine.graph import Labels, Occurrences, StepGraph, Waits
-from clustersim.engine.record import Record, Skipped
+from clustersim.engine.record import Record, Skipped, Turns, turns
 
 
 def whole(record: Record) -> Record:
     """Return the record of all periods of a step; its nodes stand in another order than in a graph that was built for them."""
     if record.skipped is None:
         return record
-    copies, skipped = _Copies(record.graph, record.skipped), record.skipped
-    late = (
-        skipped.lateness.seconds / skipped.periods if skipped.lateness else np.full(len(record.ends), skipped.seconds)
-    )
-    nodes, by = copies.nodes.row, late[copies.nodes.row] * copies.nodes.turn
+    copies = _Copies(record.graph, record.skipped)
+    nodes, late = copies.nodes.row, record.late
+    by = late[nodes] * copies.nodes.turn
     return replace(
         record,
         graph=copies.graph(),
@@ -34,14 +31,6 @@ def whole(record: Record) -> Record:
         skipped=None,
         met=None,
     )
-
-
-class _Turns(NamedTuple):
-    """Rows of a table, once for each time that they occur in the whole step."""
-
-    row: Ints
-    turn: Ints
-    """By how many periods each is later than the row says."""
 
 
 class _Copies:
@@ -56,10 +45,9 @@ class _Copies:
         repeated = later >= 0
         self.microbatches = int((labels.microbatch[later] - labels.microbatch)[repeated].max())
         """Of a period."""
-        finish = np.array([where[0] == "finish" for _, where, _ in graph.tasks], bool)[labels.task]
-        aligned = np.where(finish & (labels.task >= 0), self._end, self.period.place)
+        aligned = np.where(self.period.follows, self.period.end, self.period.place)
         self.nodes = self._rows(aligned)
-        own, count = np.flatnonzero((aligned >= self.period.first) & (aligned < self._end)), len(later)
+        own, count = np.flatnonzero((aligned >= self.period.first) & (aligned < self.period.end)), len(later)
         before = np.full(count, -1)
         before[later[repeated]] = np.flatnonzero(repeated)
         back, on = self._chain(own, before), self._chain(own, later)
@@ -69,9 +57,9 @@ class _Copies:
             self.like[nodes[nodes >= 0]], self.by[nodes[nodes >= 0]] = np.flatnonzero(nodes >= 0), by
         self.number = np.zeros(count, np.int64)
         """By node, its number in the whole step."""
-        once = np.flatnonzero((self.nodes.turn == 0) | (aligned[self.nodes.row] >= self._end))
+        once = np.flatnonzero((self.nodes.turn == 0) | (aligned[self.nodes.row] >= self.period.end))
         self.number[self.nodes.row[once]] = once
-        copies = np.flatnonzero((self.nodes.turn > 0) & (aligned[self.nodes.row] < self._end))
+        copies = np.flatnonzero((self.nodes.turn > 0) & (aligned[self.nodes.row] < self.period.end))
         known = [np.where(nodes >= 0, self.number[nodes], -1) for nodes in (*back[::-1], own)]
         after = [np.where(nodes >= 0, self.number[nodes], -1) for nodes in on]
         self.numbers = np.concatenate([*known, copies, *after]).reshape(-1, len(own))
@@ -79,17 +67,10 @@ class _Copies:
         self.first = len(back)
         """… which itself has this row."""
 
-    @property
-    def _end(self) -> int:
-        return self.period.first + self.period.passes
-
-    def _rows(self, aligned: Ints) -> _Turns:
+    def _rows(self, aligned: Ints) -> Turns:
         """Return when rows occur, given the places of their passes, aligned."""
-        inside, follows = (aligned >= self.period.first) & (aligned < self._end), aligned >= self._end
-        own, first, last = np.flatnonzero(inside), np.flatnonzero(~follows), np.flatnonzero(follows)
-        turns = np.repeat(np.arange(1, self.periods + 1), len(own))
-        turn = np.concatenate([np.zeros(len(first), np.int64), turns, np.full(len(last), self.periods)])
-        return _Turns(np.concatenate([first, np.tile(own, self.periods), last]), turn)
+        follows = aligned >= self.period.end
+        return turns((aligned >= self.period.first) & ~follows, follows, self.periods)
 
     def _chain(self, nodes: Ints, following: Ints) -> list[Ints]:
         """Return what follows nodes, period after period; -1 where nothing does."""
@@ -149,13 +130,13 @@ class _Copies:
     def _microbatch(self, microbatch: Ints, turn: Ints) -> Ints:
         return np.where(microbatch < 0, -1, microbatch + turn * self.microbatches)
 
-    def _in_order(self, rank: Ints, place: Ints) -> _Turns:
+    def _in_order(self, rank: Ints, place: Ints) -> Turns:
         """Return when rows of passes of ranks occur, in the order of these."""
         row, turn = self._rows(
             np.where(place > 0, place + self.period.offset[rank], -1)
         )  # the first one has no actions
         order = np.lexsort((place[row] + turn * self.period.passes, rank[row]))
-        return _Turns(row[order], turn[order])
+        return Turns(row[order], turn[order])
 
     def segment_ends(self, record: Record, late: Floats) -> dict[int, list[float]]:
         """Return the ends of the half segments of those that shared a link; late: seconds of a period, by node."""
