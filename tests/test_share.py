@@ -23,6 +23,7 @@ from clustersim.engine.fabric import Fabric
 from clustersim.engine.network import Tenant
 from clustersim.engine.record import Record
 from clustersim.engine.traffic import Family
+from clustersim.engine.whole import whole
 from clustersim.jobs import simulate as shared_cluster
 from clustersim.jobs.request import PlacementRequest, Wanted
 from clustersim.jobs.simulate import JobsResult, share
@@ -284,6 +285,7 @@ SPLITS = (
     {"parallelism__tp": 2, "parallelism__pp": 2, "training__global_batch": 64},
     {"parallelism__pp": 2, "parallelism__zero": 1, "model__hidden": 512},
     {"parallelism__tp": 4, **RING},
+    {"parallelism__tp": 2, "parallelism__pp": 2, "training__global_batch": 52},  # so long that periods may be counted
 )
 
 
@@ -317,6 +319,30 @@ def test_sums_with_what_meets_are_what_simpy_plays(data, monkeypatch):
             assert mine["utilization"] == pytest.approx(its["utilization"], rel=1e-9)
             if mine["busiest"] == its["busiest"]:  # of several that are equally busy it may be another
                 assert mine["both"] == pytest.approx(its["both"], rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize(("late", "counted"), [(5e-5, True), (0.0, False)])
+def test_periods_in_which_no_jobs_meet_are_counted(late, counted, monkeypatch):
+    """At the end of a step reductions always meet; messages do in each period, if the jobs begin at one time."""
+    long = {"parallelism__tp": 2, "parallelism__pp": 2, "training__global_batch": 120}
+    fabric = NARROW.replace("oversubscription: 8", "oversubscription: 2")
+
+    def played():
+        jobs = request("a", 4, **long), request("b", 4, late, **long)
+        return together(cluster(8, fabric=fabric), *jobs, placement="spread")
+
+    sums = played()
+    monkeypatch.setattr(shared_cluster, "together", lambda *_: None)
+    simpy_alone = played()
+    assert all(one["slowdown"] > 1.01 for one in sums.summary["jobs"])
+    for one, other in zip(sums.shared.jobs, simpy_alone.shared.jobs, strict=True):
+        assert link_bytes(one.plan).tolist() == link_bytes(other.plan).tolist()
+        for mine, its in zip(one.steps, other.steps, strict=True):
+            assert (mine.skipped is not None) is counted
+            assert_same(timeline(whole(mine)), timeline(its))
+    for one, other in zip(sums.summary["meetings"], simpy_alone.summary["meetings"], strict=True):
+        for mine, its in zip(one["tiers"], other["tiers"], strict=True):
+            assert mine["both"] == pytest.approx(its["both"], rel=1e-9)
 
 
 def test_only_steps_that_begin_when_all_jobs_run_are_counted():

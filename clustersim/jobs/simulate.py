@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -15,7 +16,7 @@ from clustersim.arrays import Mask
 from clustersim.engine.compile import Plan, Work, bound, draft
 from clustersim.engine.fold.adaptive import PlayedJobs, adapted
 from clustersim.engine.fold.refinement import Partition
-from clustersim.engine.player import Graphs, Player
+from clustersim.engine.player import Player
 from clustersim.engine.record import Record
 from clustersim.engine.simulate import simulate as play_all
 from clustersim.engine.together import complete, together
@@ -94,7 +95,7 @@ def share(
     _check_length(placed, alone, wanted.steps)
     progress("plan")
     starts = [one.start for one in placed]
-    found = _together(works, cluster, simulator.graphs, wanted.steps, starts, fold, progress)
+    found = _together(works, simulator, wanted.steps, starts, fold, progress)
     progress("summarize")
     shared = Shared(cluster, wanted.placement, wanted.steps, _job_steps(placed, alone, found.plans, found.records))
     return JobsResult(summary(shared), shared, wanted.inputs, time.perf_counter() - begun)
@@ -102,33 +103,52 @@ def share(
 
 def _together(
     works: Sequence[Work],
-    cluster: Topology,
-    graphs: Graphs,
+    simulator: Simulator,
     steps: int,
     starts: Sequence[float],
     fold: bool,
     progress: Progress,
 ) -> PlayedJobs:
     """Play the jobs on the links that prove to be short: as sums where they seldom slow each other, else all by SimPy."""
-    drafted = draft(works, cluster)
+    drafted = draft(works, simulator.cluster)
     every = np.ones(len(drafted.demand.links), bool)
-    players = [Player("auto", graphs, rows(work.job)) for work in works]
+    attempts = list(_attempts(works, simulator))
 
     def told(share: float) -> None:
         progress(f"simulate together {share:.0%}")
 
     def simulated(cells: Partition, kept: Mask) -> PlayedJobs | None:
-        plans = bound(drafted, cells, kept)
-        jobs = [player.compiled(plan, graphs) for player, plan in zip(players, plans, strict=True)]
-        records = together(jobs, steps, starts, told)
-        if records is None and kept is every:
-            own = [job.graph for job in jobs], [job.tasks for job in jobs]
-            records = play_all(plans, told, steps, starts, *own)
-        return None if records is None else PlayedJobs(plans, records)
+        for attempt in attempts:
+            plans = bound(drafted._replace(works=tuple(work for work, _ in attempt)), cells, kept)
+            jobs = [player.compiled(plan, simulator.graphs) for (_, player), plan in zip(attempt, plans, strict=True)]
+            further = [player.steady.further if player.steady else 0 for _, player in attempt]
+            records = together(jobs, further, steps, starts, told)
+            if records is not None:
+                whole = tuple(plan.lengthened(work) for plan, work in zip(plans, works, strict=True))
+                return PlayedJobs(whole, records)
+        if kept is not every:
+            return None
+        own = [job.graph for job in jobs], [job.tasks for job in jobs]
+        return PlayedJobs(plans, play_all(plans, told, steps, starts, *own))
 
     found = adapted(drafted, every, simulated, fold)
     assert found is not None  # on all links SimPy tells the times where nobody else does
     return found._replace(records=complete(found.records, steps, starts))
+
+
+def _attempts(works: Sequence[Work], simulator: Simulator) -> Iterator[list[tuple[Work, Player]]]:
+    """Yield what each job does in a step of fewer microbatches, which may stand for its own; in the end, in its own."""
+    each = [list(_lengths(work, simulator)) for work in works]
+    for turn in range(max(map(len, each))):
+        yield [own[min(turn, len(own) - 1)] for own in each]
+
+
+def _lengths(work: Work, simulator: Simulator) -> Iterator[tuple[Work, Player]]:
+    job, graphs, prepared = work.job, simulator.graphs, simulator.preparation
+    # in the shortest one all is near its begin, where jobs meet
+    for count, steady in islice(prepared.short(job), 1, None):
+        yield prepared.work(job, work.gpus, count), Player("auto", graphs, rows(job, count), steady)
+    yield work, Player("auto", graphs, rows(job))
 
 
 def _check_length(placed: Sequence[PlacedJob], alone: Sequence[Alone], steps: int) -> None:

@@ -69,8 +69,10 @@ def _active(one: JobSteps, link: int) -> set[Interval]:
         }
         crosses, done = np.array([bool(places[task.activity]) for task in tasks]), step.graph.occurrences
         rows = np.flatnonzero(crosses[done.task])
-        for node, task in zip(done.node[rows].tolist(), done.task[rows].tolist(), strict=True):
-            found.update(_intervals(step, node, places[tasks[task].activity]))
+        own, late = step.occurring(done.node[rows])
+        rows = rows[own]
+        for node, task, by in zip(*(one.tolist() for one in (done.node[rows], done.task[rows], late)), strict=True):
+            found.update((begun + by, end + by) for begun, end in _intervals(step, node, places[tasks[task].activity]))
     return found
 
 

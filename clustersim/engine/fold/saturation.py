@@ -40,13 +40,9 @@ def overfull(demand: Demand, nets: Sequence[Network], records: Sequence[Sequence
     nets, records: of each of its jobs, from a simulation of them, whether or not that knew these links; each has all steps.
     """
     number, shares = _numbers(nets), _shares(demand, nets)
-    skipped = [record.skipped for steps in records for record in steps]
-    if any(one is not None and one.lateness is not None for one in skipped):  # parts that drift apart meet at all times
-        together: Mask = (
-            summed(np.repeat(np.arange(len(demand.links)), np.diff(shares.start)), shares.share, len(demand.links))
-            > FITS
-        )
-        return together
+    if len(records) == 1 and any(one.skipped and one.skipped.lateness for one in records[0]):
+        drifting: Mask = np.diff(shares.start) > 0
+        return drifting  # parts that drift apart meet at all times
     asking = np.zeros(number[-1][""], bool)
     asking[shares.cell] = True
     times = _times(records, number, asking)
@@ -70,7 +66,7 @@ def _numbers(nets: Sequence[Network]) -> list[dict[str, int]]:
 
 
 def _shares(demand: Demand, nets: Sequence[Network]) -> _Shares:
-    """Return what each group cell takes of each link: the most of its phases, of which one runs at a time."""
+    """Return what each group cell takes of each link that all could fill: the most of its phases, of which one runs at a time."""
     keys: list[Ints] = [np.empty(0, np.int64)]
     shares: list[Floats] = [np.empty(0)]
     flat = [
@@ -87,14 +83,19 @@ def _shares(demand: Demand, nets: Sequence[Network]) -> _Shares:
     key, inverse = np.unique(np.concatenate(keys), return_inverse=True)
     most = np.zeros(len(key))
     np.maximum.at(most, inverse, np.concatenate(shares))
-    link = key >> _CELL
-    start = np.searchsorted(link, np.arange(len(demand.links) + 1))
-    return _Shares(start, key & ((1 << _CELL) - 1), most / demand.topology.capacity[demand.links[link]])
+    link, links = key >> _CELL, len(demand.links)
+    most /= demand.topology.capacity[demand.links[link]]
+    some = (summed(link, most, links) > FITS)[link]
+    start = np.searchsorted(link[some], np.arange(links + 1))
+    return _Shares(start, key[some] & ((1 << _CELL) - 1), most[some])
 
 
 def _times(records: Sequence[Sequence[Record]], numbers: Sequence[dict[str, int]], asking: Mask) -> _Times:
     """Return when each group cell was under way, of those that ask for any link; ranks of one group say so several times."""
-    every = [_moved(record, own, asking) for steps, own in zip(records, numbers, strict=True) for record in steps]
+    several = len(records) > 1  # else each period has what the others have
+    every = [
+        _moved(record, own, asking, several) for steps, own in zip(records, numbers, strict=True) for record in steps
+    ]
     columns = np.concatenate(every, axis=1)
     columns = columns[:, np.lexsort(columns[::-1])]
     new = np.append(True, (columns[:, 1:] != columns[:, :-1]).any(axis=0))[: columns.shape[1]]
@@ -102,16 +103,23 @@ def _times(records: Sequence[Sequence[Record]], numbers: Sequence[dict[str, int]
     return _Times(start, columns[1, new], columns[2, new])
 
 
-def _moved(record: Record, number: dict[str, int], asking: Mask) -> Floats:
-    """Return of a step the group cells that were under way, from when, and until when: three rows."""
+def _moved(record: Record, number: dict[str, int], asking: Mask, copies: bool) -> Floats:
+    """Return of a step the group cells that were under way, from when, and until when: three rows.
+
+    copies: those of skipped periods too.
+    """
     cells = [
         [one for variant, c in task.activity.carried if asking[one := number[variant[0]] + c]]
         for task in record.tasks.alike
     ]
     first = np.cumsum([0, *map(len, cells)])
     cell, parts = np.array([c for own in cells for c in own], np.int64), record.graph.occurrences
-    node = np.repeat(parts.node, np.diff(first)[parts.task])
-    return np.array([cell[entries(first, parts.task)], record.starts[node], record.ends[node]])
+    cell, node = cell[entries(first, parts.task)], np.repeat(parts.node, np.diff(first)[parts.task])
+    if not copies:
+        return np.array([cell, record.starts[node], record.ends[node]])
+    row, late = record.occurring(node)
+    cell, node = cell[row], node[row]
+    return np.array([cell, record.starts[node] + late, record.ends[node] + late])
 
 
 def _parts(shares: _Shares, times: _Times, links: Ints) -> Iterator[Ints]:
