@@ -124,7 +124,7 @@ def test_a_verdict_has_its_colour():
 def test_the_text_timeline_has_every_pass_where_it_runs():
     """Four equal stages: the last one idles at both ends, the first one in the middle."""
     result = forecast("topologies/nvlink_h100_4.yaml", "docs/examples/pipeline.yaml", {"predictor": "roofline"})
-    head, *rows, legend = timeline_text.lines(result.record, result.plan, [0, 1, 2, 3])
+    head, *rows, legend = timeline_text.lines(result.record, [0, 1, 2, 3])
     assert head == "timeline, a column is 5.497 ms"
     assert [row[:7] for row in rows] == [f"  pp {stage}  "[:7] for stage in range(4)]
     drawn = [row[8:] for row in rows]
@@ -143,7 +143,7 @@ def test_the_text_timeline_shows_the_steady_state_once():
     """Of 128 microbatches on four stages both ends are drawn, and between them one period with how many are like it."""
     files = "topologies/nvlink_h100_4.yaml", "docs/examples/pipeline.yaml"
     result = forecast(*files, {"predictor": "roofline", "training.global_batch": 128})
-    head, *rows, _ = timeline_text.lines(result.record, result.plan, [0, 1, 2, 3])
+    head, *rows, _ = timeline_text.lines(result.record, [0, 1, 2, 3])
     count = re.fullmatch(r"timeline, a column is .* ms; at \| (\d+) microbatches like those before are left out", head)
     assert count
     assert 100 < int(count[1]) < 128

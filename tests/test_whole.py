@@ -30,7 +30,7 @@ def tables(result):
     yield spans_table(record, plan)
     yield ranks_table(plan, result.parts, own)
     yield links_table(plan, result.topology, record.end)
-    yield memory_table(result.facts.memory, record, plan, own)
+    yield memory_table(result.facts.memory, record, own)
 
 
 def complete(found, played):
@@ -56,7 +56,7 @@ def complete(found, played):
     assert found.summary["trace"] == played.summary["trace"]
     seconds = [critical_path(record).computed().sum() for record in (one, other)]
     assert seconds[0] == pytest.approx(seconds[1], rel=1e-9)
-    assert lines(one, found.plan, stages(found)) == lines(other, played.plan, stages(played))
+    assert lines(one, stages(found)) == lines(other, stages(played))
 
 
 @settings(max_examples=examples(8), deadline=None, suppress_health_check=list(HealthCheck))

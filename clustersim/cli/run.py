@@ -196,11 +196,9 @@ def _lines(result: StepResult, verbose: bool, brief: bool) -> list[str]:
     shown = lines(result.summary, result.seconds, verbose, look(), brief)
     if verbose:
         from clustersim.report import timeline_text
-        from clustersim.report.result import ranks_per_stage
+        from clustersim.report.result import stages_of
 
-        width = ranks_per_stage(result.summary)
-        stage_of = [int(first) // width for first in result.plan.first]
-        shown += ["", *timeline_text.lines(result.record, result.plan, stage_of)]
+        shown += ["", *timeline_text.lines(result.record, stages_of(result.plan, result.summary))]
     return [*shown, *_costs(result.summary["costs"])] if "costs" in result.summary else shown
 
 

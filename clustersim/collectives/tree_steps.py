@@ -26,10 +26,9 @@ def node_trees(nodes: int) -> tuple[tuple[Ints, Ints, int], ...]:
     return tuple((np.append(first, parent), np.append(first, depth), deepest) for parent, depth in found)
 
 
-def between(group: Group, rail: int, start: int, branch: int = 1) -> Iterator[Step]:
-    """Yield the steps of an all_reduce between the heads (position `rail`) of all nodes, chunk 2·rail + tree, from round `start`.
-
-    Reduction ends, and broadcast begins, `branch` · deepest rounds later.
+def between(group: Group, rail: int, start: int) -> Iterator[Step]:
+    """Yield the steps of an all_reduce between the heads (position `rail`) of all nodes, chunk 2·rail + tree,
+    from round `start`.
     """
     inside, nodes = nodes_of(group)
     for tree, (parent, depth, deepest) in enumerate(node_trees(nodes)):
@@ -37,7 +36,7 @@ def between(group: Group, rail: int, start: int, branch: int = 1) -> Iterator[St
             head, above = node * inside + rail, int(parent[node]) * inside + rail
             level, chunk = int(depth[node]), 2 * rail + tree
             yield Step(start + deepest - level, head, above, chunk, reduce=True)
-            yield Step(start + deepest + (branch - 1) + level - 1, above, head, chunk, reduce=False)
+            yield Step(start + deepest + level - 1, above, head, chunk, reduce=False)
 
 
 def edges(group: Group) -> tuple[PairList, PairList]:

@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from clustersim.lab.neusight_constants import constants, speeds
 from clustersim.predictors.uncertainty import EDGES
 from clustersim.predictors.weights_file import Weights
@@ -181,8 +179,3 @@ def markdown(table: WeightsTable) -> str:
         *([row[i] for i in kept] for row in table.rows),
     ]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def finite(value: Any) -> Any:
-    """Return plain data with None for what is no finite number, as JSON wants it."""
-    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from clustersim.report.folded_time import FoldedTime
-from clustersim.report.result import ranks_per_stage
+from clustersim.report.result import stages_of
 from clustersim.report.tables import memory_table
 from clustersim.simulation import StepResult
 
@@ -20,8 +20,7 @@ TICK = 1e-9
 
 def memory(result: StepResult, fold: FoldedTime) -> dict[str, Any]:
     """Return, by pipeline rank, when each pass begins (ns) and what is held while it runs (MiB), by kind."""
-    plan, width = result.plan, ranks_per_stage(result.summary)
-    table = memory_table(result.facts.memory, result.record, plan, [int(first) // width for first in plan.first])
+    table = memory_table(result.facts.memory, result.record, stages_of(result.plan, result.summary))
     start, ranks = np.asarray(table["start_s"], float), np.asarray(table["pipeline_rank"])
     drawn = np.isfinite(start)
     drawn[drawn] &= fold.shown(start[drawn])

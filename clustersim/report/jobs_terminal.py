@@ -17,7 +17,7 @@ def lines(summary: dict[str, Any], took: float, verbose: bool = False) -> list[s
 
     took: wall time of the simulation in seconds.
     """
-    meetings = [_meeting(summary, one) for one in summary["meetings"]]
+    meetings = [_meeting(one) for one in summary["meetings"]]
     last = _how(summary, took) if verbose else _caveats(summary)
     parts = (_head(summary), _times(summary), _exposed(summary), *meetings, last)
     return [line for part in parts if part for line in (*part, "")][:-1]
@@ -100,7 +100,7 @@ def _changed(job: dict[str, Any]) -> list[str]:
     return [name for name in together if abs(together[name] - alone.get(name, 0.0)) > least]
 
 
-def _meeting(summary: dict[str, Any], meeting: dict[str, Any]) -> list[str]:
+def _meeting(meeting: dict[str, Any]) -> list[str]:
     one, two = meeting["jobs"]
     if not meeting["links"]:
         return [f"{one} and {two} share no link"]

@@ -39,8 +39,7 @@ def save(
 
     pages: text by name, such as `report.html`. Returns the folder, and replaces what is there as `put` does.
     """
-    width = ranks_per_stage(summary)
-    stage_of = [int(first) // width for first in plan.first]
+    stage_of = stages_of(plan, summary)
 
     def fill(place: Path) -> None:
         write_json(place / MANIFEST, asked.manifest())
@@ -48,9 +47,9 @@ def save(
         write_columns(place / "spans.parquet", spans_table(record, plan))
         write_columns(place / "ranks.parquet", ranks_table(plan, parts, stage_of))
         write_columns(place / "links.parquet", links_table(plan, topology, record.end))
-        held = memory_table(memory, record, plan, stage_of)
+        held = memory_table(memory, record, stage_of)
         write_columns(place / "memory.parquet", held)
-        spans = by_cell(record.spans, chosen([record], plan, width))
+        spans = by_cell(record.spans, chosen([record], plan, ranks_per_stage(summary)))
         trace = StepTrace(record, plan, spans, by_class(plan, spans), held, stage_of)
         write_events(place / "trace.json.gz", trace_facts(summary, asked.digest, summary["trace"]), trace.events())
         for name, text in (pages or {}).items():
@@ -73,8 +72,7 @@ def detailed_trace(
     ranks: those that are drawn; None: one of each kind. families: the ranks of all groups by family. seconds: of every kernel
     by type of node; none: kernels are not drawn.
     """
-    width = ranks_per_stage(summary)
-    stage_of = [int(first) // width for first in plan.first]
+    stage_of = stages_of(plan, summary)
     kept = dict.fromkeys(
         range(len(plan.programs)) if ranks is None else plan.network.cells.ranks.of[list(ranks)].tolist()
     )
@@ -82,7 +80,7 @@ def detailed_trace(
     drawn = by_class(plan, spans) if ranks is None else of_ranks(plan, ranks)
     shares = summary["predictor"]["clock_shares"].get(summary["parallelism"]["precision"], {})
     details = TraceDetails(seconds, _links(summary, plan), shares.get("share", 1.0))
-    held = memory_table(memory, record, plan, stage_of)
+    held = memory_table(memory, record, stage_of)
     return StepTrace(record, plan, spans, drawn, held, stage_of, {} if ranks is None else families, details)
 
 
@@ -118,3 +116,9 @@ def ranks_per_stage(summary: dict[str, Any]) -> int:
     """Return how many ranks one pipeline rank has: tp·cp·dp."""
     split = summary["parallelism"]
     return int(split["tp"]) * int(split["cp"]) * int(split["dp"])
+
+
+def stages_of(plan: Plan, summary: dict[str, Any]) -> list[int]:
+    """Return the pipeline rank of each class of ranks."""
+    width = ranks_per_stage(summary)
+    return [int(first) // width for first in plan.first]

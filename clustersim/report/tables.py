@@ -56,7 +56,7 @@ def ranks_table(plan: Plan, parts: list[dict[str, float]], stage_of: list[int]) 
     }
 
 
-def memory_table(memory: list[RankMemory], record: Record, plan: Plan, stage_of: list[int]) -> TableColumns:
+def memory_table(memory: list[RankMemory], record: Record, stage_of: list[int]) -> TableColumns:
     """Return one row a pass of each pipeline rank: when it runs on the first of its ranks, and the bytes held by kind."""
     cells = {stage: cell for cell, stage in reversed(list(enumerate(stage_of)))}
     known = _times(record, set(cells.values()))

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from clustersim.arrays import Floats
-from clustersim.engine.compile import Plan
 from clustersim.engine.program import COMPUTE, UPDATE, Span
 from clustersim.engine.record import Record
 from clustersim.report.folded_time import FoldedTime, folded_time
@@ -20,7 +19,7 @@ LEGEND = "F forward, B backward, W weight gradients, o update, - communication w
 _OF = {"F": 1, "B": 2, "I": 2, "W": 3}
 
 
-def lines(record: Record, plan: Plan, stage_of: Sequence[int]) -> list[str]:
+def lines(record: Record, stage_of: Sequence[int]) -> list[str]:
     """Return the timeline: the first class of ranks of each pipeline rank, `ROWS` of them at most; stage_of: by rank cell."""
     first = dict(reversed([(stage, cell) for cell, stage in enumerate(stage_of)]))
     stages = sorted(first)

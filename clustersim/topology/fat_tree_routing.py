@@ -180,7 +180,8 @@ class Mode(Protocol):
 
     @property
     def choices(self) -> int:
-        """How many routes there can be between two endpoints."""
+        """How many routes there can be between two endpoints; the default is one."""
+        return 1
 
     def __call__(self, source: Place, destination: Place, key: tuple[Ints, Ints, Ints], shift: int) -> Ints:
         """Return the paths between ports; key: source, destination, queue pair."""
@@ -198,11 +199,6 @@ class Bundles(Mode):
     """Adaptive routing: the up-links of a group of switches act as one link, and so do its down-links."""
 
     tree: Tree
-
-    @property
-    def choices(self) -> int:
-        """One route: it is all cables at once."""
-        return 1
 
     def __call__(self, source: Place, destination: Place, key: tuple[Ints, Ints, Ints], shift: int) -> Ints:
         """Return the links between ports."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from clustersim.engine.player import Engine
     from clustersim.simulation import Simulator, StepResult
 
-IDEAL = 1e9
-"""Bytes a nanosecond of a link that is never in the way."""
 NEVER_LATE = 1e-9
 """How many times as long a host takes that is never in the way."""
 

@@ -15,7 +15,6 @@ from clustersim.errors import ConfigError, InputError, shown
 from clustersim.files import TABLE, read_text
 
 MOST_ROWS = 100_000
-Cell = str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class ChannelGraph(NamedTuple):
 def ring(shape: Shape, node: NodeFacts) -> ChannelGraph:
     """Return the graph of rings, and of CollNet's chains, over a communicator."""
     if shape.nodes == 1:
-        return _inside(shape, node)
+        return _inside(node)
     found = max((_between(shape, node, each) for each in range(1, _channels_of_nic(node) + 1)), key=_carried)
     double = 2 if shape.per_node == 1 else 1
     return found._replace(launched=min(2 * found.channels * double, 2 * MOST_CHANNELS))
@@ -105,7 +105,7 @@ def inside_rate(node: NodeFacts) -> float:
     return node.nvlink or node.pcie
 
 
-def _inside(shape: Shape, node: NodeFacts) -> ChannelGraph:
+def _inside(node: NodeFacts) -> ChannelGraph:
     links = inside_rate(node)
     best = (0.0, 0, 0.0)
     for speed in _speeds(_INTRA, node):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from clustersim.drawing.canvas import Canvas
-from clustersim.report.result import ranks_per_stage
+from clustersim.report.result import stages_of
 from clustersim.report.terminal import NAMES
 from clustersim.simulation import StepResult
 from clustersim.units import duration
@@ -40,10 +40,10 @@ def draw(result: StepResult) -> Canvas:
 
 def _bars(result: StepResult) -> dict[str, Mapping[str, float]]:
     """Return the parts by what they are of; ranks of one pipeline rank differ, so that a bar says whose it is."""
-    summary, width = result.summary, ranks_per_stage(result.summary)
+    summary = result.summary
     found = {"critical path": summary["critical_path_s"], "mean of ranks": summary["breakdown_s"]}
     if result.job.parallelism.pp > 1:
-        stages = [int(first) // width for first in result.plan.first]
+        stages = stages_of(result.plan, summary)
         for stage in (0, max(stages)):
             cell = stages.index(stage)
             found[f"rank {result.plan.first[cell]} (pipeline rank {stage})"] = result.parts[cell]

@@ -11,7 +11,7 @@ from clustersim.arrays import Floats
 from clustersim.drawing.canvas import Canvas
 from clustersim.drawing.plot import AxisRange, Plot
 from clustersim.pages.memory import KINDS
-from clustersim.report.result import ranks_per_stage
+from clustersim.report.result import stages_of
 from clustersim.report.tables import memory_table
 from clustersim.simulation import StepResult
 from clustersim.units import gibibytes, seconds
@@ -25,10 +25,9 @@ GIB = 2.0**30
 
 def draw(result: StepResult) -> Canvas:
     """Return the picture."""
-    memory, plan = result.facts.memory, result.plan
+    memory = result.facts.memory
     rank = max(range(len(memory)), key=lambda i: memory[i].peak.total)
-    width = ranks_per_stage(result.summary)
-    table = memory_table(memory, result.record, plan, [int(first) // width for first in plan.first])
+    table = memory_table(memory, result.record, stages_of(result.plan, result.summary))
     own = (np.asarray(table["pipeline_rank"]) == rank) & np.isfinite(np.asarray(table["start_s"], float))
     start = np.append(np.asarray(table["start_s"], float)[own], result.record.end)
     held = {kind: np.asarray(table[f"{kind}_bytes"], float)[own] / GIB for kind in KINDS}
