@@ -114,6 +114,7 @@ def test_no_step_is_shorter_than_its_bound_and_no_memory_smaller(cases, name, pl
     assert bounds.memory(job) <= peak * (1 + 1e-12)
     if row["status"] == "ok":
         assert 0.5 * row["step_time_s"] < bounds.step(job) <= row["step_time_s"]
+    assert bounds.work(job) <= bounds.passes(job, [job.microbatches])[0] <= bounds.step(job)
 
 
 def test_a_pipeline_that_waits_for_nothing_is_its_bound():

@@ -34,12 +34,18 @@ from clustersim.optimization.exposed import DataParallelSeconds, Exposed, expose
 from clustersim.optimization.paired import ActionKey, PairedOrder
 from clustersim.optimization.passes import LayerSteps, LeastPasses
 from clustersim.parallel.job import Job
+from clustersim.parallel.layout import Portion
 from clustersim.parallel.memory import at_rest
 from clustersim.parallel.optimizer import update
-from clustersim.parallel.stages import Stage
+from clustersim.parallel.stages import Layers, Stage, stages
 from clustersim.preparation import Preparation
 from clustersim.schedules import check as schedules
 from clustersim.schedules.pipeline import Pipeline
+
+UNCUT = {"pp": 1, "vpp": 1, "layout": None, "first_layers": None, "last_layers": None}
+"""What cuts no model into stages."""
+WholeModels = dict[tuple[int, str], tuple[Layers, Stage]]
+"""The layers of a model, and all of them as one stage, by micro-batch and recompute."""
 
 
 class MicrobatchSeconds(NamedTuple):
@@ -68,6 +74,7 @@ class LowerBounds:
         self.passes = LeastPasses(preparation)
         self.orders: dict[tuple[object, ...], PairedOrder] = {}
         """Of pipelines of pairs."""
+        self._layers: dict[tuple[object, ...], WholeModels] = {}
         self._splits: dict[tuple[object, ...], SplitBounds] = {}
 
     def of(self, job: Job) -> SplitBounds:
@@ -77,20 +84,19 @@ class LowerBounds:
         training = job.training.model_copy(update={"global_batch": 1, "micro_batch": 1, "recompute": "none"})
         key = job.model, training, split, job.spec.predictor, job.spec.clocks
         if key not in self._splits:
-            self._splits[key] = SplitBounds(self, job.pipeline)
+            layers = self._layers.setdefault((job.model, training, split.model_copy(update=UNCUT)), {})
+            self._splits[key] = SplitBounds(self, job.pipeline, layers)
         return self._splits[key]
 
     def learn(self, asked: Iterable[tuple[SplitBounds, Job]]) -> None:
-        """Forecast what the bounds of jobs ask for, in one call a predictor; what is wrong with one, its own bound says."""
-        found: dict[tuple[object, ...], tuple[Job, dict[int, LayerSteps], dict[Kernel, None]]] = {}
+        """Forecast the passes of jobs, in one call a predictor; what is wrong with one, its own bound says."""
+        found: dict[tuple[object, ...], tuple[Job, dict[int, LayerSteps]]] = {}
         for own, job in asked:
-            key = job.spec.predictor, job.spec.clocks, job.training.attention
-            _, layers, kernels = found.setdefault(key, (job, {}, {}))
-            kernels.update(dict.fromkeys(kernel for part in own.updates(job).values() for kernel in part))
-            for stage in own.stages(job):
-                layers.update((id(layer), self.passes.steps(stage, layer)) for layer, _ in stage.layers)
-        for job, layers, kernels in found.values():
-            kernels.update(dict.fromkeys(kernel for one in layers.values() for kernel in one.kernels))
+            _, layers = found.setdefault((job.spec.predictor, job.spec.clocks, job.training.attention), (job, {}))
+            stage = own.whole(job)[1]
+            layers.update((id(layer), self.passes.steps(stage, layer)) for layer, _ in stage.layers)
+        for job, layers in found.values():
+            kernels = dict.fromkeys(kernel for one in layers.values() for kernel in one.kernels)
             with suppress(ClustersimError):
                 self.preparation.seconds(job, tuple(kernels))
 
@@ -98,8 +104,8 @@ class LowerBounds:
 class SplitBounds:
     """Lower bounds of jobs that differ in global batch, micro-batch, recompute, dp, schedule, and zero below 3 alone."""
 
-    def __init__(self, bounds: LowerBounds, pipeline: Pipeline) -> None:
-        self.bounds, self.pipeline, self.pp = bounds, pipeline, pipeline.ranks
+    def __init__(self, bounds: LowerBounds, pipeline: Pipeline, models: WholeModels) -> None:
+        self.bounds, self.pipeline, self.pp, self.models = bounds, pipeline, pipeline.ranks, models
         self.own = np.array([pipeline.own(rank) for rank in range(self.pp)]).T
         """The stages of each rank (stages, pp)."""
         self._parts: dict[tuple[object, ...], Sequence[Stage]] = {}
@@ -115,8 +121,16 @@ class SplitBounds:
     def part(self, job: Job) -> Sequence[Stage]:
         """Return the stages of a job, those of the first position of its ep groups."""
         if (key := _microbatch(job)) not in self._parts:
-            self._parts[key] = self.bounds.preparation.parts(job)[0]
+            self._parts[key] = stages(job, 0, self.whole(job)[0])
         return self._parts[key]
+
+    def whole(self, job: Job) -> tuple[Layers, Stage]:
+        """Return the layers of a job, and all of them as one stage; those of other cuts are the same."""
+        if (key := _microbatch(job)) not in self.models:
+            layers = Layers(job.shard_at(0))
+            whole = Portion(True, len(layers.blocks), job.model.mtp_layers, True)
+            self.models[key] = layers, layers.stage(whole, layers.entered(whole, layers.blocks, 0), 0.0, 0.0, False)
+        return self.models[key]
 
     def stages(self, job: Job) -> Iterable[Stage]:
         """Return the different stages of a job."""
@@ -161,6 +175,11 @@ class SplitBounds:
         if (key := _copies(job)) not in self._updates:
             self._updates[key] = {one: update(job, *one) for one in set(self.held(job))}
         return self._updates[key]
+
+    def work(self, job: Job) -> float:
+        """Return seconds that the passes of a placed job take at least, with an equal share of them on each pipeline rank."""
+        one = self.bounds.passes.seconds(job, self.whole(job)[1])
+        return (one.forward + one.backward) * job.microbatches / self.pp * (1 - 1e-9)
 
     def passes(self, job: Job, microbatches: Sequence[int]) -> Floats:
         """Return seconds that so many microbatches take at least, of a placed job or with more replicas (n,): part of `step`."""

@@ -1,9 +1,9 @@
 """Exact branch and bound over the points of a space: the best in order, and proof that none that was left out is better.
 
-Every point has a lower bound of what is minimized (`bound.py`): first that of its passes alone, which is soon known, and where
-that leaves a doubt that of the whole step, and of passes beside each other in their order. Points are simulated from the lowest
-bound upwards, and the search ends when the next bound is worse than the worst of the best that are asked for: so is every point
-behind it. Points that are as good as each other are one answer.
+Every point has a lower bound of what is minimized (`bound.py`): first that of all passes, shared evenly by the ranks, which is
+soon known. Where that leaves a doubt, tighter ones follow: the passes of each rank, the whole step, and passes beside each other
+in their order. Points are simulated from the lowest bound upwards, and the search ends when the next bound is worse than the
+worst of the best that are asked for: so is every point behind it. Points that are as good as each other are one answer.
 """
 
 from __future__ import annotations
@@ -260,31 +260,32 @@ class Candidate(NamedTuple):
     places: Sequence[int]
     """Those that are left, in ascending order."""
     level: int
-    """What the bound is of: 0: their passes, 1: the whole step of points that may fit, 2: that with pairs of passes in order."""
+    """What the bound is of: 0: a mean rank's passes, 1: each rank's, 2: the whole step of points that may fit, 3: that with pairs
+    of passes in their order."""
     alike: Alike
 
     @property
     def whole(self) -> bool:
         """Whether there is no tighter bound."""
-        return self.level > self.alike.bounds.pipeline.paired
+        return self.level > 1 + self.alike.bounds.pipeline.paired
 
     def bounded(self, wanted: Objective) -> Candidate | None:
         """Return the same by the next tighter bound; None where they are proved not to fit."""
         _, job, cluster, bounds = self.alike
-        if not self.level and not may_fit(bounds, job, cluster):
+        if self.level == 1 and not may_fit(bounds, job, cluster):
             return None
-        step = bounds.step(job, play=self.level > 0)
+        step = bounds.step(job, play=self.level > 1) if self.level else bounds.passes(job, [job.microbatches]).item()
         return self._replace(value=wanted.value(cluster, job, step), level=self.level + 1)
 
 
 def _candidates(case: SweepInputs, points: Sequence[Point], wanted: Objective, out: Refused) -> Iterator[Candidate]:
-    """Yield the points that may be legal, with the bounds of their passes."""
+    """Yield the points that may be legal, with the bounds of what a mean rank computes."""
     kept = list(alike(case, points, out))
     for own in dict.fromkeys(one.bounds.bounds for one in kept):
         own.learn((one.bounds, one.job) for one in kept if one.bounds.bounds is own)
     for one in kept:
-        least = float(one.bounds.passes(one.job, [one.job.microbatches])[0])
-        yield Candidate(wanted.value(one.cluster, one.job, least), one.places, 0, one)
+        value = wanted.value(one.cluster, one.job, one.bounds.work(one.job))
+        yield Candidate(value, one.places, 0, one)
 
 
 def _groups(points: Sequence[Point]) -> list[list[int]]:
