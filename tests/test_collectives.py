@@ -58,7 +58,7 @@ def groups(algorithm: str) -> Iterator[tuple[str, Group]]:
                     assert algorithm == "halving_doubling", error
                 else:
                     yield op, Group(n, levels)
-        for sizes in UNEVEN if algorithm == "rail_ring" else ():
+        for sizes in UNEVEN if algorithm in ("rail_ring", "rail_tree") else ():
             yield op, Group(sum(sizes), (1, sum(sizes)), sizes=sizes)
 
 

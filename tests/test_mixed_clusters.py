@@ -382,3 +382,14 @@ def test_rings_over_nodes_of_4_and_8_use_four_nics_of_each():
     assert (group.sizes, group.nics, group.even) == ((4, 8, 4), 4, False)
     [found] = idle_rates(mixed, np.arange(16)[None], phases("rail_ring", "all_gather", group.group))
     assert found == pytest.approx(4 * mixed.node.nic * 16 / 15)
+
+
+def test_trees_over_nodes_of_4_and_8_carry_what_those_over_nodes_of_4_do():
+    """Four NICs of each work, and what is more on a node hangs on its chains."""
+    mixed, narrow = pools((1, "half"), (1, "h100"), (1, "half"), fabric=SWITCH), plain(3, "half", SWITCH)
+    rates = []
+    for cluster in (mixed, narrow):
+        every = np.arange(cluster.gpus)
+        rates += list(idle_rates(cluster, every[None], phases("rail_tree", "all_reduce", shape(cluster, every).group)))
+    assert rates[0] == pytest.approx(rates[1])
+    assert rates[0] > 3 * mixed.node.nic / 2  # one NIC of a node would carry the array twice

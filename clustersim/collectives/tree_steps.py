@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
 
 from clustersim.arrays import Ints
 from clustersim.collectives.algorithms.tree import depths, parents
-from clustersim.collectives.model import Group, Step, nodes_of
+from clustersim.collectives.model import Group, Phase, Step, merged, nodes_of
 
 PairList = tuple[Ints, Ints, float]
 
@@ -39,29 +39,44 @@ def between(group: Group, rail: int, start: int) -> Iterator[Step]:
             yield Step(start + deepest + level - 1, above, head, chunk, reduce=False)
 
 
-def edges(group: Group) -> tuple[PairList, PairList]:
-    """Return the pairs (source, destination, fraction) between heads, upwards and downwards: 1/(2g) of the array an edge."""
-    inside, nodes = nodes_of(group)
-    rail = np.arange(inside)
+def edges(heads: Ints) -> tuple[PairList, ...]:
+    """Return the pairs (source, destination, fraction) between heads (nodes, rails), upwards and downwards; none on one node."""
+    nodes, rails = heads.shape
+    if nodes == 1:
+        return ()
     child = np.concatenate([np.arange(1, nodes)] * 2)
     above = np.concatenate([parent[1:] for parent, _, _ in node_trees(nodes)])
-    low, high = ((node[:, None] * inside + rail).ravel() for node in (child, above))
-    return (low, high, 0.5 / inside), (high, low, 0.5 / inside)
+    low, high = heads[child].ravel(), heads[above].ravel()
+    return (low, high, 0.5 / rails), (high, low, 0.5 / rails)
 
 
-def along(group: Group, chains: Ints) -> Iterator[Step]:
+def rounds(nodes: int, inside: int) -> int:
+    """Return the rounds of an all_reduce up the trees over nodes and down again, with `inside` GPUs on the largest."""
+    return 2 * (node_trees(nodes)[0][2] + inside - 1)
+
+
+def along(chains: Sequence[Ints]) -> Iterator[Step]:
     """Yield the steps of an all_reduce up both trees of each rail and down again, on chunk 2·rail + tree.
 
-    chains: the positions in a node (rails, GPUs) that the chain of each rail runs through, its head first.
+    chains: by node, the positions (rails, GPUs) that the chain of each rail runs through, its head first.
     """
-    inside, nodes = nodes_of(group)
-    for tree, (parent, depth, deepest) in enumerate(node_trees(nodes)):
+    inside = max(own.shape[1] for own in chains)
+    paths = [own.tolist() for own in chains]
+    for tree, (parent, depth, deepest) in enumerate(node_trees(len(chains))):
         last = deepest + inside - 1
-        for rail, path in enumerate(chains.tolist()):
-            for node in range(nodes):
-                for place in range(node == 0, inside):  # the head of node 0 is the root
-                    rank = node * inside + path[place]
-                    above = node * inside + path[place - 1] if place else int(parent[node]) * inside + rail
+        for rail in range(len(paths[0])):
+            for node, own in enumerate(paths):
+                for place in range(node == 0, len(own[rail])):  # the head of node 0 is the root
+                    rank = own[rail][place]
+                    above = own[rail][place - 1] if place else paths[int(parent[node])][rail][0]
                     level = int(depth[node]) + place
                     yield Step(last - level, rank, above, 2 * rail + tree, reduce=True)
                     yield Step(last + level - 1, above, rank, 2 * rail + tree, reduce=False)
+
+
+def phase(chains: Sequence[Ints]) -> Phase:
+    """Return the phase of the same: chains inside nodes and edges of both trees between them, both ways."""
+    rails, inside = len(chains[0]), max(own.shape[1] for own in chains)
+    low, high = (np.concatenate([own[:, part].ravel() for own in chains]) for part in (slice(1, None), slice(-1)))
+    heads = np.stack([own[:, 0] for own in chains])
+    return merged(rounds(len(chains), inside), (low, high, 1 / rails), (high, low, 1 / rails), *edges(heads))

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from clustersim.collectives.algorithms.nvls import switches
 from clustersim.collectives.model import Group, Phase, Step, merged, node_switch, nodes_of
 from clustersim.collectives.tree_steps import between, edges, node_trees
@@ -38,5 +40,5 @@ def phases(op: str, group: Group) -> tuple[Phase, ...]:
     inside, nodes = nodes_of(group)
     rank, switch, _ = switches(group)
     part = 1 + 1 / inside
-    trees = edges(group) if nodes > 1 else ()
+    trees = edges(np.arange(group.n).reshape(nodes, inside))
     return (merged(4 + 2 * node_trees(nodes)[0][2], (rank, switch, part), (switch, rank, part), *trees),)
