@@ -25,6 +25,16 @@ class _Shares(NamedTuple):
     cell: Ints
     share: Floats
 
+    @property
+    def link(self) -> Ints:
+        """The link of each row."""
+        return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
+
+    def some(self, rows: Mask) -> _Shares:
+        """Return those of some rows."""
+        start = np.append(0, np.cumsum(rows))[self.start]
+        return _Shares(start, self.cell[rows], self.share[rows])
+
 
 class _Times(NamedTuple):
     """When the groups of each cell were under way, in seconds: those of cell c are start[c] to start[c + 1]."""
@@ -40,17 +50,40 @@ def overfull(demand: Demand, nets: Sequence[Network], records: Sequence[Sequence
     nets, records: of each of its jobs, from a simulation of them, whether or not that knew these links; each has all steps.
     """
     number, shares = _numbers(nets), _shares(demand, nets)
-    if len(records) == 1 and any(one.skipped and one.skipped.lateness for one in records[0]):
-        drifting: Mask = np.diff(shares.start) > 0
-        return drifting  # parts that drift apart meet at all times
+    first = [0, *(own[""] for own in number)]
+    each = np.array(
+        [
+            _most_of_job(shares.some((shares.cell >= begin) & (shares.cell < own[""])), steps, own)
+            for begin, own, steps in zip(first, number, records, strict=False)
+        ]
+    )
+    most: Floats = each.max(axis=0)
+    several = (most <= FITS) & (each.sum(axis=0) > FITS)
+    if several.any():
+        most = np.maximum(most, _most(shares.some(several[shares.link]), records, number, copies=True))
+    short: Mask = most > FITS
+    return short
+
+
+def _most_of_job(shares: _Shares, steps: Sequence[Record], number: dict[str, int]) -> Floats:
+    """Return the largest share of each link that a job asks for at one time: each of its skipped periods has what others have."""
+    if any(step.skipped and step.skipped.lateness for step in steps):  # parts that drift apart meet at all times
+        return summed(shares.link, shares.share, len(shares.start) - 1)
+    return _most(shares, [steps], [number], copies=False)
+
+
+def _most(
+    shares: _Shares, records: Sequence[Sequence[Record]], number: Sequence[dict[str, int]], copies: bool
+) -> Floats:
+    """Return the largest share of each link that was asked for at one time; copies: in skipped periods too."""
     asking = np.zeros(number[-1][""], bool)
     asking[shares.cell] = True
-    times = _times(records, number, asking)
-    link = np.repeat(np.arange(len(demand.links)), np.diff(shares.start))
-    first, of = alike(len(demand.links), link, shares.cell, shares.share)
-    most = [_peaks(shares, times, part) for part in _parts(shares, times, first)]
-    short: Mask = np.concatenate([np.empty(0), *most])[of] > FITS
-    return short
+    times = _times(records, number, asking, copies)
+    first, of = alike(len(shares.start) - 1, shares.link, shares.cell, shares.share)
+    found: Floats = np.concatenate(
+        [np.empty(0), *(_peaks(shares, times, part) for part in _parts(shares, times, first))]
+    )[of]
+    return found
 
 
 def _numbers(nets: Sequence[Network]) -> list[dict[str, int]]:
@@ -85,16 +118,16 @@ def _shares(demand: Demand, nets: Sequence[Network]) -> _Shares:
     np.maximum.at(most, inverse, np.concatenate(shares))
     link, links = key >> _CELL, len(demand.links)
     most /= demand.topology.capacity[demand.links[link]]
-    some = (summed(link, most, links) > FITS)[link]
-    start = np.searchsorted(link[some], np.arange(links + 1))
-    return _Shares(start, key[some] & ((1 << _CELL) - 1), most[some])
+    found = _Shares(np.searchsorted(link, np.arange(links + 1)), key & ((1 << _CELL) - 1), most)
+    return found.some((summed(link, most, links) > FITS)[link])
 
 
-def _times(records: Sequence[Sequence[Record]], numbers: Sequence[dict[str, int]], asking: Mask) -> _Times:
+def _times(
+    records: Sequence[Sequence[Record]], numbers: Sequence[dict[str, int]], asking: Mask, copies: bool
+) -> _Times:
     """Return when each group cell was under way, of those that ask for any link; ranks of one group say so several times."""
-    several = len(records) > 1  # else each period has what the others have
     every = [
-        _moved(record, own, asking, several) for steps, own in zip(records, numbers, strict=True) for record in steps
+        _moved(record, own, asking, copies) for steps, own in zip(records, numbers, strict=True) for record in steps
     ]
     columns = np.concatenate(every, axis=1)
     columns = columns[:, np.lexsort(columns[::-1])]
