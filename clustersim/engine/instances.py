@@ -76,7 +76,7 @@ class _Instances:
         start = np.cumsum([0, *map(len, tables)])
         columns = np.array([row for table in tables for row in table], np.int64).reshape(-1, width).T
         count = np.diff(start)[self.pattern]
-        return columns[:, entries(start, self.pattern)], np.repeat(np.arange(len(count)), count)
+        return columns.take(entries(start, self.pattern), axis=1), np.repeat(np.arange(len(count)), count)
 
     def nodes(self, reference: Ints, of_pass: Ints) -> Ints:
         """Return the nodes that references in passes stand for."""

@@ -62,14 +62,13 @@ def critical_path(record: Record) -> Path:
     nodes, times = _nodes(record)
     order, start = record.graph.by_node
     rows = order[start[nodes]]
-    several = np.flatnonzero(start[np.array(nodes) + 1] - start[nodes] > 1) if nodes else ()
-    for i in several:
+    for i in np.flatnonzero(start[nodes + 1] - start[nodes] > 1):
         own = order[start[nodes[i]] : start[nodes[i] + 1]]
         rows[i] = own[np.argmax(record.tasks.compute[record.graph.occurrences.task[own]])]
-    return Path(record, rows, np.array(times, np.int64))
+    return Path(record, rows, times)
 
 
-def _nodes(record: Record) -> tuple[list[int], list[int]]:
+def _nodes(record: Record) -> tuple[Ints, Ints]:
     """Return the nodes of the path, first to last, and how often each occurs.
 
     Before the periods that were skipped stands what stands before those that were not, one period earlier: so a node of an
@@ -99,4 +98,4 @@ def _nodes(record: Record) -> tuple[list[int], list[int]]:
             seen.clear()
         else:
             seen[node] = len(nodes), left
-    return nodes[::-1], times[::-1]
+    return np.array(nodes[::-1], np.int64), np.array(times[::-1], np.int64)
