@@ -12,6 +12,8 @@ from test_folding import same
 from test_laws import even, free
 
 from clustersim.engine.groups import families
+from clustersim.engine.instruction import Launch
+from clustersim.engine.script import scripts
 from clustersim.errors import ConfigError
 from clustersim.parallel.stages import stages
 from clustersim.schedules import check
@@ -165,3 +167,18 @@ def test_the_turn_of_a_v_sends_nothing():
 def test_what_it_cannot_do_is_said(change, said):
     with pytest.raises(ConfigError, match=said):
         played("none", 400, **{**DUAL, **change})
+
+
+@pytest.mark.parametrize("case", BESIDE)
+@pytest.mark.parametrize("beside", [False, True])
+def test_gradients_are_reduced_once(case, beside):
+    """With the last pass that yields any of a stage, though it has whole backward passes and some of weight gradients alone."""
+    one = job(**{**case, "zero": 0, "parallelism__overlap__grad_reduce": beside}).place(8, 8)
+    split, own = one.parallelism, stages(one)
+    schedule = check.load(split.schedule, split.pp, one.microbatches, split.vpp)
+    for rank, script in enumerate(scripts(one, own, schedule)):
+        once = [line for part in (*script.special.values(), script.finish) for line in part]
+        reduced = sum(
+            line.collective.size for line in once if isinstance(line, Launch) and line.collective.group == "dp"
+        )
+        assert reduced == 4 * sum(own[stage].dense for stage in one.pipeline.own(rank))

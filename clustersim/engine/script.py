@@ -146,7 +146,7 @@ class _Writer:
                 steps[action.letter, action.stage] = (*before, *self.reduced_at_once(action), *after)
                 continue
             steps[action.letter, action.stage] = (*before, *self.whole(action), *after)
-            if self.job.parallelism.overlap.grad_reduce and self.kinds and action.letter in "BW":
+            if self.job.parallelism.overlap.grad_reduce and self.kinds and action in self.last:
                 special[action] = (*before, *self.reduced(action), *after)
         begin, first = self.gathered() if self.gathers else ((), {})
         pairing = Pairing(self.exchanges(), self.pipeline.paired)
@@ -284,8 +284,13 @@ class _Writer:
         first = next(one for one in self.row if one[:2] == action[:2])
         if action.letter == "F" and not self.job.parallelism.reshard_after_forward and self.job.parallelism.pp > 1:
             yield first, tuple(self.sharded(first, once=True))
-        elif action.letter in "BW" and self.job.parallelism.no_sync:
+        elif action in self.last and self.job.parallelism.no_sync:
             yield action, tuple(self.sharded(action, once=True))
+
+    @property
+    def last(self) -> Collection[Action]:
+        """The last pass of each stage that yields gradients of weights: with it they are complete."""
+        return {action.stage: action for action in self.row if action.letter in "BW"}.values()
 
     @property
     def kinds(self) -> list[tuple[str, bool]]:
