@@ -9,13 +9,11 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim.engine.contention import Holders, Uncontended
+from clustersim.engine.contention import Holders
 from clustersim.engine.fabric import Activity, Fabric, Segment
 from clustersim.engine.flows import Flow
 from clustersim.engine.graph import StepGraph
 from clustersim.engine.hybrid import hybrid
-from clustersim.engine.static import longest
-from clustersim.engine.tasks import SlotTimes
 
 LINKS = 6
 CAPACITY = np.full(LINKS, 10.0)
@@ -53,9 +51,7 @@ def played(graph, activities):
 def simulated(graph, activities):
     """Return when each node ends, and what SimPy did where it plays those alone that may slow each other."""
     seconds = np.append([one.idle for one in activities], 0.0)[graph.arrays[2]]
-    holders, ends = Holders(graph, activities, CAPACITY), longest(graph, seconds)
-    met = holders.met(SlotTimes.of(activities), graph.starts(ends), ends)
-    ends, found = hybrid(CAPACITY, graph, activities, holders, Uncontended(seconds, ends, met))
+    ends, found = hybrid(CAPACITY, graph, activities, Holders(graph, activities, CAPACITY), seconds)
     return ends.tolist(), found
 
 

@@ -161,6 +161,8 @@ class Holders:
         self.node = np.flatnonzero((slot >= 0) & (count[slot] > 0))
         self.slot = slot[self.node]
         of = np.repeat(np.arange(len(self.node)), count[self.slot])
+        self.row = np.append(0, np.cumsum(count[self.slot]))
+        """By holder, its first row; and their number."""
         held = entries(np.append(0, np.cumsum(count)), self.slot)
         link = np.concatenate([one.links for one in asked] or [held])
         peak = np.concatenate([one.peaks for one in asked] or [np.empty(0)])

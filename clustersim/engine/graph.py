@@ -133,15 +133,20 @@ class StepGraph:
         return order, np.searchsorted(self.occurrences.node[order], np.arange(len(self) + 1))
 
     @cached_property
-    def after(self) -> list[tuple[int, ...]]:
-        """The successors of each node, twice where it is both of its predecessors."""
+    def successors(self) -> tuple[Ints, Ints]:
+        """The successors of each node, one node after the other, twice where it is both of their predecessors; and where those
+        of each begin."""
         before, count = np.concatenate(self.arrays[:2]), len(self)
+        before[[0, count]] = count  # the begin of the step is its own predecessor
         order = np.argsort(before, kind="stable")
-        start = np.searchsorted(before[order], np.arange(count + 1)).tolist()
-        following = tuple((order % count).tolist())
-        result = [following[begin:end] for begin, end in pairwise(start)]
-        result[0] = tuple(node for node in result[0] if node)  # the begin of the step is its own predecessor
-        return result
+        start = np.append(0, np.cumsum(np.bincount(before, minlength=count)[:count]))
+        return order % count, start
+
+    @cached_property
+    def after(self) -> list[tuple[int, ...]]:
+        """The same by node."""
+        following, start = (tuple(column.tolist()) for column in self.successors)
+        return [following[begin:end] for begin, end in pairwise(start)]
 
     def found(self, programs: Sequence[Program]) -> list[Task]:
         """Return the tasks of this graph in programs of its structure."""

@@ -20,12 +20,12 @@ import numpy as np
 from clustersim.arrays import Floats
 from clustersim.engine.contention import COST, MOST, Holders, Meetings, Met, Uncontended
 from clustersim.engine.graph import StepGraph
-from clustersim.engine.hybrid import SimpyPart, hybrid
+from clustersim.engine.hybrid import MetPart, hybrid
 from clustersim.engine.record import Record
 from clustersim.engine.slowing import Slowing
 from clustersim.engine.tasks import Tasks
 
-ROUNDS = 6
+ROUNDS = 2
 """Rounds until all agree, each of which is right for longer than the one before: with more, event after event is sooner."""
 WIDE = 16
 """Nodes of a level, in the mean, from which on arrays are faster than one node after the other."""
@@ -54,7 +54,7 @@ def static(
     ends = longest(graph, seconds)
     met = holders.met(tasks.times, graph.starts(ends), ends)
     if not len(met.node):
-        return _record(graph, tasks, ends, met, "static", SimpyPart({}, 0, 0), more)
+        return _record(graph, tasks, ends, met, "static", MetPart({}, 0, 0), more)
     if not meeting or slowing:
         return None
     alone = Uncontended(seconds, ends, met)
@@ -64,7 +64,7 @@ def static(
         return _record(graph, tasks, agreed.ends, agreed.met, "hybrid", agreed.played)
     if not worth(met):
         return None
-    ends, played = hybrid(capacity, graph, tasks.activities, holders, alone)
+    ends, played = hybrid(capacity, graph, tasks.activities, holders, seconds)
     return _record(graph, tasks, ends, None, "hybrid", played)
 
 
@@ -74,7 +74,7 @@ def _record(
     ends: Floats,
     met: Met | None,
     player: str,
-    played: SimpyPart,
+    played: MetPart,
     slowed: Floats | None = None,
 ) -> Record:
     starts, end = graph.starts(ends), float(ends.max())
@@ -116,7 +116,7 @@ class Agreed(NamedTuple):
 
     ends: Floats
     met: Met
-    played: SimpyPart
+    played: MetPart
 
 
 def _agreed(graph: StepGraph, tasks: Tasks, holders: Holders, meetings: Meetings, alone: Uncontended) -> Agreed | None:
@@ -127,7 +127,7 @@ def _agreed(graph: StepGraph, tasks: Tasks, holders: Holders, meetings: Meetings
         if played is None:
             return None
         if played.seconds == took:
-            return Agreed(ends, met, SimpyPart(played.segment_ends, meetings.events, meetings.solves))
+            return Agreed(ends, met, MetPart(played.segment_ends, meetings.events, meetings.solves))
         nodes = played.seconds.keys() | took.keys()
         changed = min(node for node in nodes if played.seconds.get(node) != took.get(node))
         took, seconds = played.seconds, alone.seconds.copy()
