@@ -4,7 +4,7 @@ Where no task slows another, the times of a step are sums along its longest path
 predecessors has ended and its own idle time has passed. Whether nothing was slowed is known afterwards: with the times found,
 the peaks of all that moves bytes over a link at one moment never exceed its capacity, so that no rate is cut. These are the
 times that SimPy finds, float for float. Where a few tasks slow each other, `contention` finds what they need; where many do,
-`hybrid` goes through all of them in the order of time.
+all of them go through the compiled loop of `hybrid`.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def static(
 ) -> Record | None:
     """Return the step of a job that is alone on its fabric; None where tasks may have slowed each other.
 
-    capacity: bytes/s of each link that can be short. tasks, holders: those of the graph. meeting: let SimPy play tasks that
-    may have slowed each other. worth: whether it is of use to go through all of them, given who would meet.
+    capacity: bytes/s of each link that can be short. tasks, holders: those of the graph. meeting: play tasks that may have
+    slowed each other. worth: whether it is of use to go through all of them, given who would meet.
     """
     seconds = np.append(tasks.times.idle, 0.0)[graph.arrays[2]]  # the last one is that of joins, slot -1
     slowing, more = Slowing(graph, tasks), None
