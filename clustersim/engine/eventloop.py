@@ -17,7 +17,7 @@ import numba
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask
-from clustersim.engine.world import DIRTY, EVENTS, NUMBER, SOLVES, Records, Sums, World
+from clustersim.engine.world import DIRTY, EVENTS, NUMBER, SOLVES, STAMP, Records, Sums, World
 
 Function = TypeVar("Function", bound=Callable[..., object])
 Heap = list[tuple[float, int, int, int, int, int]]
@@ -33,6 +33,7 @@ ABSENT, ASLEEP, RUNNING = range(3)
 FITS = 1 + 1e-9
 SAME = 1e-12
 """A relative change of a rate that is none."""
+NEARLY_FULL = 0.98
 NEARLY = 1e-9
 """By so much a difference of sums may be off."""
 
@@ -88,7 +89,7 @@ def reach(w: World, log: Log, holder: int, time: float) -> None:
 
 
 @compiled
-def wake(w: World, crowded: Mask, heap: Heap, log: Log, changed: list[int], holder: int, now: float) -> None:
+def wake(w: World, full: Mask, heap: Heap, log: Log, changed: list[int], holder: int, now: float) -> None:
     """Let a holder go on event by event from where it is by now."""
     one = w.holders[holder]
     one.version += 1
@@ -97,16 +98,16 @@ def wake(w: World, crowded: Mask, heap: Heap, log: Log, changed: list[int], hold
     if one.index:
         before = w.segments[one.segment + (one.index - 1) // 2]
         one.on_time = one.begun == one.started + (before.computed if one.index % 2 else before.over)
-    enter(w, crowded, heap, log, changed, holder, now)
+    enter(w, full, heap, log, changed, holder, now)
 
 
 @compiled
-def enter(w: World, crowded: Mask, heap: Heap, log: Log, changed: list[int], holder: int, now: float) -> None:
+def enter(w: World, full: Mask, heap: Heap, log: Log, changed: list[int], holder: int, now: float) -> None:
     """Go on with a half segment that has begun before now or just now."""
     one = w.holders[holder]
     while True:
         if one.index % 2:
-            transfer(w, crowded, heap, changed, holder, now)
+            transfer(w, full, heap, changed, holder, now)
             return
         time = alone(w, one, one.index, one.begun)
         if time > now:
@@ -117,7 +118,7 @@ def enter(w: World, crowded: Mask, heap: Heap, log: Log, changed: list[int], hol
 
 
 @compiled
-def transfer(w: World, crowded: Mask, heap: Heap, changed: list[int], holder: int, now: float) -> None:
+def transfer(w: World, full: Mask, heap: Heap, changed: list[int], holder: int, now: float) -> None:
     """Go on with a flow, or with what is computed beside it."""
     one = w.holders[holder]
     number, begun = w.numbers[one.flow + one.index // 2], one.begun
@@ -131,7 +132,7 @@ def transfer(w: World, crowded: Mask, heap: Heap, changed: list[int], holder: in
     if now >= begun + flow.idle:  # what is computed beside it takes longer
         push(heap, w.counts, max(alone(w, one, one.index, begun), now), AWAKE, END, holder, one.version)
     elif now >= begun + flow.latency:
-        move(w, crowded, heap, changed, holder, now)
+        move(w, full, heap, changed, holder, now)
     else:
         push(heap, w.counts, begun + flow.latency, AWAKE, MOVE, holder, one.version)
 
@@ -158,7 +159,7 @@ def goes_on(w: World, heap: Heap, log: Log, holder: int, now: float) -> bool:
 
 
 @compiled
-def move(w: World, crowded: Mask, heap: Heap, changed: list[int], holder: int, now: float) -> None:
+def move(w: World, full: Mask, heap: Heap, changed: list[int], holder: int, now: float) -> None:
     """Let the bytes of a flow move, its latency being over."""
     one = w.holders[holder]
     number = w.numbers[one.flow + one.index // 2]
@@ -169,7 +170,7 @@ def move(w: World, crowded: Mask, heap: Heap, changed: list[int], holder: int, n
     if flow.load == flow.load_end:
         push(heap, w.counts, max(lands, now), AWAKE, LANDED, holder, one.version)
         return
-    one.moving, one.rate, one.lands, one.since = number, 0.0, lands, now
+    one.moving, one.rate, one.tried, one.lands, one.since = number, 0.0, 0.0, lands, now
     one.left = flow.size - max(now - one.begun - flow.latency, 0.0) * flow.bound
     for load in range(flow.load, flow.load_end):
         place = one.row + w.loads[load].place
@@ -179,10 +180,6 @@ def move(w: World, crowded: Mask, heap: Heap, changed: list[int], holder: int, n
         link.crossing += 1
         crossing = w.crossings[row.at]
         crossing.row, crossing.holder, crossing.weight = place, holder, w.loads[load].weight
-        link.demand += crossing.weight * flow.bound
-        if link.demand > link.limit:
-            crowded[row.link] = True
-            changed.append(row.link)
     changed.append(-1 - holder)
     touch(w, heap, now)
 
@@ -196,7 +193,7 @@ def touch(w: World, heap: Heap, now: float) -> None:
 
 
 @compiled
-def land(w: World, crowded: Mask, heap: Heap, changed: list[int], holder: int, now: float) -> None:
+def land(w: World, full: Mask, heap: Heap, changed: list[int], holder: int, now: float) -> None:
     """Take away a flow that is over."""
     one = w.holders[holder]
     flow = w.flows[one.moving]
@@ -207,10 +204,9 @@ def land(w: World, crowded: Mask, heap: Heap, changed: list[int], holder: int, n
         crossing, last = w.crossings[row.at], w.crossings[link.first + link.crossing]
         crossing.row, crossing.holder, crossing.weight = last.row, last.holder, last.weight
         w.rows[last.row].at = row.at
-        if link.demand > link.limit:
+        if full[row.link]:
             changed.append(row.link)
-        link.demand = link.demand - w.loads[load].weight * flow.bound if link.crossing else 0.0
-        crowded[row.link] = link.demand > link.limit
+        link.used = link.used - w.loads[load].weight * one.tried if link.crossing else 0.0
     one.moving = -1
     if one.lands == np.inf:
         one.on_time = 0
@@ -219,27 +215,59 @@ def land(w: World, crowded: Mask, heap: Heap, changed: list[int], holder: int, n
 
 @compiled
 def solve(w: World, sums: Sums, heap: Heap, changed: list[int], now: float) -> None:
-    """Bring the rates up to date of all flows that chains of links join to those which came or went."""
-    holders, flows, counts = w.holders, w.flows, w.counts
+    """Bring the rates up to date, on the links that are known to be full and on those that this would overfill.
+
+    Of thousands of links a hundred are full, and a solution that keeps within a limit stays when that limit is added.
+    """
+    holders, links, flows, counts = w.holders, w.links, w.flows, w.counts
     counts[DIRTY] = 0
     counts[SOLVES] += 1
-    few, many = joined(w, sums, changed)
+    over = True
+    while over:
+        few, many = joined(w, sums, changed)
+        rates = fair(holders, links, w.crossings, flows, sums, few, many)
+        over = overfilled(w, sums, changed, few, rates)
     changed.clear()
-    if few:
-        rates = fair(holders, w.links, w.crossings, flows, sums, few, many)
-        for place in range(few):
-            settle(holders, flows, heap, counts, sums.found[place], rates[place], now)
+    for place in range(few):
+        settle(holders, flows, heap, counts, sums.found[place], now)
+    for place in range(many):
+        link = links[sums.wide[place]]
+        sums.full[sums.wide[place]] = link.used > NEARLY_FULL * link.limit
+
+
+@compiled
+def overfilled(w: World, sums: Sums, changed: list[int], few: int, rates: Floats) -> bool:
+    """Try rates, and return whether they overfill links that were not known to be full; these are changed too, then."""
+    holders, links, loads, full = w.holders, w.links, w.loads, sums.full
+    for place in range(few):
+        one = holders[sums.found[place]]
+        if rates[place] == one.tried:
+            continue
+        for load in range(w.flows[one.moving].load, w.flows[one.moving].load_end):
+            links[loads[load].link].used += loads[load].weight * (rates[place] - one.tried)
+    before = len(changed)
+    for place in range(few):
+        one = holders[sums.found[place]]
+        if rates[place] != one.tried:
+            for load in range(w.flows[one.moving].load, w.flows[one.moving].load_end):
+                link = links[loads[load].link]
+                if link.used > link.limit * (1 + SAME) and not full[loads[load].link]:
+                    full[loads[load].link] = True
+                    changed.append(loads[load].link)
+            one.tried = rates[place]
+    return len(changed) > before
 
 
 @compiled
 def joined(w: World, sums: Sums, changed: list[int]) -> tuple[int, int]:
-    """Find the flows that chains of links join to changes, and their links. Return how many both are.
+    """Find the flows that chains of full links join to changes, and these links. Return how many both are.
 
-    A link on which all its flows fit at their bounds joins nobody. changed: links, and holders as negative numbers.
+    changed: links, and holders as negative numbers.
     """
     holders, links, crossings, flows, loads = w.holders, w.links, w.crossings, w.flows, w.loads
-    crowded, seen, wide, found, start, of, weight = sums
-    stamp = w.counts[SOLVES]
+    full, seen, wide, found, start, of, weight = sums
+    w.counts[STAMP] += 1
+    stamp = w.counts[STAMP]
     many = few = size = done = gone = 0
     for one in changed:
         if one < 0 and holders[-1 - one].moving >= 0:
@@ -265,7 +293,7 @@ def joined(w: World, sums: Sums, changed: list[int]) -> tuple[int, int]:
         flow = flows[other.moving]
         for load in range(flow.load, flow.load_end):
             number = loads[load].link
-            if crowded[number]:
+            if full[number]:
                 place = seen[number]
                 if place >= many or wide[place] != number:
                     place = seen[number] = many
@@ -278,9 +306,10 @@ def joined(w: World, sums: Sums, changed: list[int]) -> tuple[int, int]:
 
 
 @compiled
-def settle(holders: Records, flows: Records, heap: Heap, counts: Ints, holder: int, rate: float, now: float) -> None:
+def settle(holders: Records, flows: Records, heap: Heap, counts: Ints, holder: int, now: float) -> None:
     """Give a flow its new rate from now on; what hardly changes stays."""
     one = holders[holder]
+    rate = one.tried
     if abs(rate - one.rate) <= SAME * one.rate:
         return
     one.left -= one.rate * (now - one.since)
@@ -319,24 +348,24 @@ def fair(
     for load in range(start[few]):
         total[of[load]] += weight[load]
         left[of[load]] += 1
-    full = [(flows[holders[found[place]].moving].bound, -1 - place) for place in range(few)]
+    stops = [(flows[holders[found[place]].moving].bound, -1 - place) for place in range(few)]
     for place in range(many):
         free[place] = links[wide[place]].limit
         if left[place]:
-            full.append((free[place] / total[place], place))
-    heapify(full)  # when flows stop at their bounds and links are full, the first one first
+            stops.append((free[place] / total[place], place))
+    heapify(stops)  # when flows stop at their bounds and links are full, the first one first
     stop = [0 for _ in range(0)]
-    while full:
-        level, place = heappop(full)
+    while stops:
+        level, place = heappop(stops)
         if place < 0:
             if rates[-1 - place] < 0.0:
                 stop.append(-1 - place)
         elif left[place] and free[place] > level * total[place] * (1 + NEARLY):  # some have stopped since it was found
-            heappush(full, (free[place] / total[place] * (1 - NEARLY / 2), place))
+            heappush(stops, (free[place] / total[place] * (1 - NEARLY / 2), place))
         elif left[place]:
             share = free[place] / stopping(holders, links[wide[place]], crossings, rates, stop)
             if share > level:
-                heappush(full, (share, place))
+                heappush(stops, (share, place))
                 stop.clear()
         for flow in stop:
             rates[flow] = level
@@ -416,22 +445,20 @@ def follow(nodes: Records, after: Ints, holders: Records, heap: Heap, ended: lis
 
 
 @compiled
-def awake(
-    w: World, crowded: Mask, heap: Heap, log: Log, changed: list[int], holder: int, call: int, now: float
-) -> None:
+def awake(w: World, full: Mask, heap: Heap, log: Log, changed: list[int], holder: int, call: int, now: float) -> None:
     """Do what an awake holder waited for."""
     if call == MOVE:
-        move(w, crowded, heap, changed, holder, now)
+        move(w, full, heap, changed, holder, now)
         return
     if call == LAND:
-        land(w, crowded, heap, changed, holder, now)
+        land(w, full, heap, changed, holder, now)
     one = w.holders[holder]
     segment = w.segments[one.segment + one.index // 2]
     if call != END and segment.beside:
         time = alone(w, one, one.index, one.begun) if one.on_time else one.begun + over(segment, now - one.begun)
         push(heap, w.counts, max(time, now), AWAKE, END, holder, one.version)
     elif goes_on(w, heap, log, holder, now):
-        enter(w, crowded, heap, log, changed, holder, now)
+        enter(w, full, heap, log, changed, holder, now)
 
 
 @compiled
@@ -440,7 +467,7 @@ def play(w: World, sums: Sums) -> tuple[Ints, Ints, Floats]:
     heap = [(0.0, 0, 0, 0, 0, 0) for _ in range(0)]
     log = [(0, 0, 0.0) for _ in range(0)]
     changed, ended = [0 for _ in range(0)], [0]
-    crowded = sums.crowded
+    full = sums.full
     nodes, after, holders, rows, links, counts = w.nodes, w.after, w.holders, w.rows, w.links, w.counts
     follow(nodes, after, holders, heap, ended)
     while heap:
@@ -455,7 +482,7 @@ def play(w: World, sums: Sums) -> tuple[Ints, Ints, Floats]:
             one.status = ASLEEP
             if hold(holders, rows, links, holder):
                 for other in asleep(holders, rows, links, holder):
-                    wake(w, crowded, heap, log, changed, other, now)
+                    wake(w, full, heap, log, changed, other, now)
             else:
                 push(heap, counts, now + nodes[one.node].seconds, OVER, END, holder, one.version)
         elif version != one.version:
@@ -471,7 +498,7 @@ def play(w: World, sums: Sums) -> tuple[Ints, Ints, Floats]:
             follow(nodes, after, holders, heap, ended)
         else:
             counts[EVENTS] += 1
-            awake(w, crowded, heap, log, changed, holder, call, now)
+            awake(w, full, heap, log, changed, holder, call, now)
     owner, half, times = np.empty(len(log), np.int64), np.empty(len(log), np.int64), np.empty(len(log))
     for place in range(len(log)):
         owner[place], half[place], times[place] = log[place]

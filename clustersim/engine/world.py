@@ -16,8 +16,8 @@ from clustersim.engine.graph import StepGraph
 
 Records = Any
 """An array of records of one of the types below."""
-NUMBER, DIRTY, SOLVES, EVENTS = range(4)
-"""Counters: of all events, whether rates are to be solved, how often they were, and of events of tasks that met."""
+NUMBER, DIRTY, STAMP, SOLVES, EVENTS = range(5)
+"""Counters: of all events, whether rates are to be solved, of tries and solutions, and of events of tasks that met."""
 
 
 def _type(whole: str, real: str = "") -> np.dtype[np.void]:
@@ -29,20 +29,20 @@ NODE = _type("a b after after_end holder missing", "seconds end")
 predecessors are not over; its seconds as if alone, and its end."""
 HOLDER = _type(
     "node row row_end segment segment_end flow status version index on_time moving seen place",
-    "started begun rate left since lands",
+    "started begun rate tried left since lands",
 )
 """A node that holds links: its rows, segments and the first of its flows. `index`: the half segment in which it is awake or
 went to sleep, which began at `begun`; `on_time`: nothing has slowed it, it ends as if alone to the last digit. Of the flow
-whose bytes are `moving` (-1: none): its rate, bytes `left` at the time `since`, and when it `lands` if nothing slows it,
-infinite once that has happened. `seen`: by which solution last."""
+whose bytes are `moving` (-1: none): its rate, the one that was tried last, bytes `left` at the time `since`, and when it
+`lands` if nothing slows it, infinite once that has happened. `seen`, `place`: in which try last, and where."""
 ROW = _type("holder link next_held last_held at", "share")
 """A holder and a link: the most of it that is asked, its neighbours among those that hold the link, and where it stands among
 those whose bytes cross it."""
 CROSSING = _type("row holder", "weight")
 """Bytes that cross a link: of which row and holder, and how many for each byte of the flow."""
-LINK = _type("held first crossing", "limit reserved demand")
+LINK = _type("held first crossing", "limit reserved used")
 """A link of `limit` bytes/s: the first row that holds it (-1: none); where what crosses it stands, and how much that is; the
-share that is asked of it; the bytes/s of what crosses it, at their bounds."""
+share that is asked of it; the bytes/s that cross it, as was tried last."""
 SEGMENT = _type("", "compute launched beside taken computed over")
 """As in engine.fabric.Segment; `computed`, `over`: when its halves end as if alone."""
 FLOW = _type("load load_end", "latency size bound idle")
@@ -73,8 +73,8 @@ class World(NamedTuple):
 class Sums(NamedTuple):
     """What rates are solved with, near at hand."""
 
-    crowded: Mask
-    """By link, whether what crosses it could overfill it …"""
+    full: Mask
+    """By link, whether it was full or nearly so when last solved …"""
     seen: Ints
     """… and its place among `wide` when it was last there."""
     wide: Ints
@@ -82,7 +82,7 @@ class Sums(NamedTuple):
     found: Ints
     """… its holders …"""
     start: Ints
-    """… and by holder where its crowded links begin …"""
+    """… and by holder where its full links begin …"""
     of: Ints
     """… in `of`, by their places among `wide` …"""
     weight: Floats
@@ -132,7 +132,7 @@ def world(
         np.array(doing.segments, SEGMENT),
         np.array(doing.numbers, np.int64),
         *doing.flows(),
-        np.zeros(4, np.int64),
+        np.zeros(5, np.int64),
     )
 
 
