@@ -93,8 +93,8 @@ def main() -> None:
     print(f"{'command':<30}  {'wall s':>7}  {'CPU s':>7}  {'MB':>6}  {'step s':>9}  {'classes':>7}  {'events':>9}")
     for name, arguments in cases.items():
         wall, cpu, memory, summary = measure(*arguments)
-        step = f"{summary['step_time_s']:9.5f}" if summary else " " * 9
-        classes, events = counted(summary) if summary else ("", "")
+        step = f"{summary['step_time_s']:9.5f}" if "step_time_s" in summary else " " * 9
+        classes, events = counted(summary) if "step_time_s" in summary else ("", "")
         print(f"{name:<30}  {wall:7.2f}  {cpu:7.2f}  {memory:6.0f}  {step}  {classes:>7}  {events:>9}")
 
 
