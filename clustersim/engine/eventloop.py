@@ -4,7 +4,8 @@ Nodes begin when their predecessors are over. One that holds no link ends when i
 sleeps until it would end alone. When another one begins with which it could overfill a link, both wake: each is found in the
 half segment that it has reached and goes on event by event, its bytes at max-min fair rates, until its links fit again. The
 times are those that SimPy finds with `engine.fabric`, for the same reasons. numba compiles what is here when it is first
-called, and keeps that for later processes.
+called, and keeps that for later processes: it compiles anew when this file has changed, and looks at no other, so that all that
+is compiled stands here with its constants.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numba
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask
-from clustersim.engine.world import DIRTY, EVENTS, NUMBER, SOLVES, STAMP, Records, Sums, World
+from clustersim.engine.world import Records, Sums, World
 
 Function = TypeVar("Function", bound=Callable[..., object])
 Heap = list[tuple[float, int, int, int, int, int]]
@@ -29,6 +30,8 @@ OVER, AWAKE, BEGIN, SOLVE = range(4)
 """The turns of events of one time: what ends makes room for what begins, and rates are solved when all has changed."""
 END, LANDED, MOVE, LAND = range(4)
 """What an awake holder waits for."""
+NUMBER, DIRTY, STAMP, SOLVES, EVENTS = range(5)
+"""Counters: of all events, whether rates are to be solved, of tries and solutions, and of events of tasks that met."""
 ABSENT, ASLEEP, RUNNING = range(3)
 FITS = 1 + 1e-9
 SAME = 1e-12

@@ -9,7 +9,7 @@ from clustersim.arrays import Floats
 from clustersim.engine.contention import Holders
 from clustersim.engine.fabric import Activity
 from clustersim.engine.graph import StepGraph
-from clustersim.engine.world import EVENTS, SOLVES, Sums, world
+from clustersim.engine.world import Sums, world
 
 
 class MetPart(NamedTuple):
@@ -28,7 +28,7 @@ def hybrid(
 
     capacity: bytes/s of each link that can be short. activities: of each slot. seconds: of each node, as if alone.
     """
-    from clustersim.engine.eventloop import play  # numba takes half a second to load
+    from clustersim.engine.eventloop import EVENTS, SOLVES, play  # numba takes half a second to load
 
     own = world(capacity, graph, activities, holders, seconds)
     holder, _, times = play(own, Sums.room(len(own.holders), len(own.links), len(own.rows)))

@@ -16,8 +16,6 @@ from clustersim.engine.graph import StepGraph
 
 Records = Any
 """An array of records of one of the types below."""
-NUMBER, DIRTY, STAMP, SOLVES, EVENTS = range(5)
-"""Counters: of all events, whether rates are to be solved, of tries and solutions, and of events of tasks that met."""
 
 
 def _type(whole: str, real: str = "") -> np.dtype[np.void]:
@@ -68,6 +66,7 @@ class World(NamedTuple):
     flows: Records
     loads: Records
     counts: Ints
+    """Those of `eventloop`."""
 
 
 class Sums(NamedTuple):
