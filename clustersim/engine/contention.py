@@ -8,8 +8,9 @@ its end alone, so that there is only one way for the times to agree, and each ro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -42,8 +43,8 @@ class Met(NamedTuple):
         """Return the same with so much higher numbers of nodes and times."""
         return Met(self.node + nodes, self.first + times, self.last + times)
 
-    def together(self) -> list[list[int]]:
-        """Return the nodes that meet each other, each list sorted; of different lists none meets another."""
+    def together(self) -> list[Ints]:
+        """Return the nodes that meet each other, each array sorted; of different ones none meets another."""
         if not len(self.node):
             return []
         nodes, vertex = np.unique(self.node, return_inverse=True)
@@ -53,8 +54,8 @@ class Met(NamedTuple):
         run = np.cumsum(np.append(True, np.cumsum(seen)[:-1] == 0))[self.first]
         part = connected(len(nodes) + int(run.max()) + 1, vertex, len(nodes) + run)[: len(nodes)]
         order = np.argsort(part, kind="stable")
-        begin = np.flatnonzero(np.diff(part[order], prepend=-1))
-        return [own.tolist() for own in np.split(nodes[order], begin[1:])]
+        nodes, begin = nodes[order], np.flatnonzero(np.diff(part[order], prepend=-1)).tolist()
+        return [nodes[first:last] for first, last in pairwise([*begin, len(nodes)])]
 
 
 class Holdings:
@@ -255,29 +256,34 @@ class Meetings:
         self.known: dict[MeetingKey, list[PlayedTask]] = {}
         self.events = self.solves = 0
 
-    def play(self, groups: Sequence[Sequence[int]], graph: StepGraph, starts: Floats) -> Slowed | None:
+    def play(self, groups: Sequence[Ints], graph: StepGraph, starts: Floats) -> Slowed | None:
         """Return what nodes take that meet in these groups, None if these are too many; starts: when each node begins."""
         found, last = Slowed({}, {}), float(starts.max())
-        played = self.each([meeting([graph.slot[node] for node in nodes], starts[nodes], last) for nodes in groups])
+        slot = graph.arrays[2]
+        played = self.each(meeting(slot[nodes].tolist(), starts[nodes], last) for nodes in groups)
         if played is None:
             return None
         for nodes, tasks in zip(groups, played, strict=True):
-            for node, (seconds, ends) in zip(nodes, tasks, strict=True):
+            for node, (seconds, ends) in zip(nodes.tolist(), tasks, strict=True):
                 found.seconds[node] = seconds
                 if ends is not None:
                     found.segment_ends[node] = ends
         return found
 
-    def each(self, meetings: Sequence[Meeting]) -> list[list[PlayedTask]] | None:
+    def each(self, meetings: Iterable[Meeting]) -> list[list[PlayedTask]] | None:
         """Return what comes of each of the tasks of each meeting; None, and none is played, if they are too many."""
-        if len(self.known.keys() | {one.key for one in meetings}) > self.most:
-            return None
-        for key, _, late in meetings:
+        every, different = list[Meeting](), set(self.known)
+        for one in meetings:
+            every.append(one)
+            different.add(one.key)
+            if len(different) > self.most:  # there may be far more, which nobody has to look at
+                return None
+        for key, _, late in every:
             if key not in self.known:
                 self.known[key] = self.simulated(key[0], late)
         return [
             [(seconds, ends and [first + end for end in ends]) for seconds, ends in self.known[key]]
-            for key, first, _ in meetings
+            for key, first, _ in every
         ]
 
     def simulated(self, slots: Sequence[int], late: Sequence[float]) -> list[PlayedTask]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from clustersim.arrays import Floats
+import numpy as np
+
+from clustersim.arrays import Floats, Ints
 from clustersim.engine.contention import Holders
 from clustersim.engine.fabric import Activity
 from clustersim.engine.graph import StepGraph
+from clustersim.engine.record import SegmentEnds
 from clustersim.engine.world import Sums, world
 
 
@@ -31,8 +34,15 @@ def hybrid(
     from clustersim.engine.eventloop import EVENTS, SOLVES, play  # numba takes half a second to load
 
     own = world(capacity, graph, activities, holders, seconds)
-    holder, _, times = play(own, Sums.room(len(own.holders), len(own.links), len(own.rows)))
-    found: dict[int, list[float]] = {}
-    for node, time in zip(holders.node[holder].tolist(), times.tolist(), strict=True):
-        found.setdefault(node, []).append(time)
+    found = _segment_ends(holders.node, *play(own, Sums.room(len(own.holders), len(own.links), len(own.rows))))
     return own.nodes["end"].copy(), MetPart(found, int(own.counts[EVENTS]), int(own.counts[SOLVES]))
+
+
+def _segment_ends(nodes: Ints, holder: Ints, half: Ints, time: Floats) -> SegmentEnds:
+    """Return the ends of half segments of holders, which are these nodes, in the order in which they were found."""
+    count = np.bincount(holder, minlength=len(nodes))
+    start = np.append(0, np.cumsum(count))
+    ends = np.empty(len(time))
+    ends[start[holder] + half] = time
+    some = np.flatnonzero(count)
+    return SegmentEnds(nodes[some], np.append(start[some], len(time)), ends)

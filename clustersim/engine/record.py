@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -35,6 +36,27 @@ def turns(inside: Mask, follows: Mask, periods: int) -> Turns:
     copies = np.repeat(np.arange(1, periods + 1), len(own))
     turn = np.concatenate([np.zeros(len(first), np.int64), copies, np.full(len(last), periods)])
     return Turns(np.concatenate([first, np.tile(own, periods), last]), turn)
+
+
+class SegmentEnds(Mapping[int, list[float]]):
+    """The ends of half segments by node, kept as arrays: there may be millions, of which few are asked for."""
+
+    def __init__(self, nodes: Ints, start: Ints, ends: Floats) -> None:
+        """nodes: ascending. start: where the ends of each begin, and the number of all."""
+        self.nodes, self.start, self.ends = nodes, start, ends
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.nodes.tolist())
+
+    def __getitem__(self, node: int) -> list[float]:
+        place = bisect_left(self.nodes.data, node)
+        if place == len(self.nodes) or self.nodes[place] != node:
+            raise KeyError(node)
+        found: list[float] = self.ends[self.start[place] : self.start[place + 1]].tolist()
+        return found
 
 
 class Period(NamedTuple):

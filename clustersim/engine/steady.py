@@ -100,19 +100,19 @@ class Periods:
         groups = []
         for nodes in met.together():
             which, follows = place[nodes], self.last.follows[nodes]
-            inside = ((which >= first) & (which < end)).any()
+            inside = bool(((which >= first) & (which < end)).any())
             if follows.any() or inside:
-                groups.append(np.array(nodes))
+                groups.append(nodes)
                 before = first - int(which[~follows].min(initial=first))
-                lag = max(lag, before, (_MEETING - 1) * self.last.passes * int(inside))
+                lag = max(lag, before, (_MEETING - 1) * self.last.passes * inside)
         if first - lag < self.begin:
             return None
         checked, alike = (np.zeros(len(place), bool) for _ in range(2))
         checked[self.since(lag)] = True
         alike[self.last.later[self.since(lag)]] = True
         for group in groups:
-            inside = (place[group] >= first) & (place[group] < end)
-            if not (checked | (alike if inside.any() else self.last.follows))[group].all():
+            inside = bool(((place[group] >= first) & (place[group] < end)).any())
+            if not (checked | (alike if inside else self.last.follows))[group].all():
                 return None
         return lag
 

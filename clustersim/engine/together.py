@@ -305,7 +305,7 @@ class _Rounds:
         self.common = Holdings(of, *(np.concatenate([job.common[i] for job in jobs]) for i in (2, 3)))
         self.holders = np.concatenate([job.nodes[job.row] + place * self.size for place, job in enumerate(jobs)])
 
-    def play(self, groups: Sequence[Sequence[int]], every: Sequence[tuple[int, _JobStep]], stop: float) -> bool:
+    def play(self, groups: Sequence[Ints], every: Sequence[tuple[int, _JobStep]], stop: float) -> bool:
         """Tell the steps what their nodes take that meet; return whether there were not too many groups.
 
         Raises _NotSteadyError where one that stands for others meets another job.
@@ -328,7 +328,7 @@ class _Rounds:
             slot[rows] = self.activities[number] + step.times.job.compiled.graph.arrays[2][node]
         cuts = start[1:-1]
         slots = [one.tolist() for one in np.split(slot, cuts)]
-        met = [meeting(own, at, stop) for own, at in zip(slots, np.split(begun, cuts), strict=True)] if groups else []
+        met = (meeting(own, at, stop) for own, at in zip(slots, np.split(begun, cuts), strict=True) if len(own))
         played = self.meetings.each(met)
         if played is None:
             return False

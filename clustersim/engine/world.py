@@ -16,6 +16,7 @@ from clustersim.engine.graph import StepGraph
 
 Records = Any
 """An array of records of one of the types below."""
+_BLOCK = 4096
 
 
 def _type(whole: str, real: str = "") -> np.dtype[np.void]:
@@ -149,8 +150,10 @@ def _starts(counts: Ints) -> Ints:
 
 def _records(kind: np.dtype[np.void], count: int, **columns: Floats | Ints | float) -> Records:
     found = np.zeros(count, kind)
-    for name, column in columns.items():
-        found[name] = column
+    filled = {name: np.broadcast_to(column, count) for name, column in columns.items()}
+    for begin in range(0, count, _BLOCK):  # all columns of some records, while those are in the cache
+        for name, column in filled.items():
+            found[name][begin : begin + _BLOCK] = column[begin : begin + _BLOCK]
     return found
 
 
