@@ -53,7 +53,7 @@ def compiled(function: Function) -> Function:
 def push(heap: Heap, counts: Ints, time: float, turn: int, call: int, holder: int, version: int) -> None:
     """Let something happen to a holder."""
     counts[NUMBER] += 1
-    heappush(heap, (time, turn, counts[NUMBER], call, holder, version))
+    heappush(heap, (time, turn, counts[NUMBER], call, holder, version + 0))  # 64 bits, as all of an event
 
 
 @compiled
@@ -444,7 +444,7 @@ def follow(nodes: Records, after: Ints, holders: Records, heap: Heap, ended: lis
                     node.end = time + node.seconds
                     ended.append(number)
                 else:
-                    heappush(heap, (time, BEGIN, number, 0, node.holder, 0))
+                    heappush(heap, (time, BEGIN, number, 0, node.holder + 0, 0))
 
 
 @compiled

@@ -20,7 +20,7 @@ _BLOCK = 4096
 
 
 def _type(whole: str, real: str = "") -> np.dtype[np.void]:
-    return np.dtype([*[(name, int) for name in whole.split()], *[(name, float) for name in real.split()]])
+    return np.dtype([*[(name, np.int32) for name in whole.split()], *[(name, float) for name in real.split()]])
 
 
 NODE = _type("a b after after_end holder missing", "seconds end")
