@@ -128,7 +128,7 @@ class Record:
     begin: float
     end: float
     events: int = 0
-    """SimPy events that the whole simulation processed."""
+    """Events of SimPy or the compiled loop that the whole simulation processed."""
     solves: int = 0
     """Max-min problems that it solved."""
     player: str = "simpy"
