@@ -19,7 +19,7 @@ from clustersim.hardware import gpus
 from clustersim.lab.data import tables
 from clustersim.lab.data.samples import Samples
 from clustersim.lab.reproductions.neusight_paper import recipe
-from clustersim.lab.reproductions.neusight_paper.records import GROUPS, Records, described, profiled
+from clustersim.lab.reproductions.neusight_paper.records import GROUPS, KernelRecords, described, profiled
 from clustersim.lab.train.learner import ROOM as LEARNERS
 from clustersim.lab.train.learners import neusight_paper as learner
 from clustersim.model.kernel import attention, gemm
@@ -49,8 +49,8 @@ def records(name, count=60, seed=0):
         sides = None
     gpu = np.array(BOARDS)[rng.integers(0, 2, count)]
     samples = Samples(columns(some), gpu, np.ones(count))
-    full = described(Records(samples, sides)).full
-    return Records(Samples(samples.table, gpu, full / 0.7), sides)
+    full = described(KernelRecords(samples, sides)).full
+    return KernelRecords(Samples(samples.table, gpu, full / 0.7), sides)
 
 
 @pytest.fixture(scope="module")

@@ -34,14 +34,14 @@ GROUPS = {
 """What tables call each class."""
 
 
-class Records(NamedTuple):
+class KernelRecords(NamedTuple):
     """Measured kernels of one class and the sides of their tiles (kernel; rows, columns), None for vector kernels."""
 
     samples: Samples
     sides: Floats | None
 
 
-def records(data: Data | Path, name: str) -> Records:
+def records(data: Data | Path, name: str) -> KernelRecords:
     """Return the training rows of a class, P4's linear layers included, as published. Raises DataError."""
     import polars as pl
 
@@ -51,7 +51,7 @@ def records(data: Data | Path, name: str) -> Records:
     frame = frame.filter(pl.col("latency_s") > 0)
     if not len(frame):
         raise DataError(f"{_where(data)}: no measured kernels of {name}; the split `train` must hold all classes")
-    return Records(tables.fp32_samples(frame), _sides(data, frame) if name in PRODUCTS else None)
+    return KernelRecords(tables.fp32_samples(frame), _sides(data, frame) if name in PRODUCTS else None)
 
 
 def _where(data: Data | Path) -> str:
@@ -70,7 +70,7 @@ def _sides(data: Data | Path, frame: pl.DataFrame) -> Floats:
     return np.stack([np.array(side) for side in sides], axis=1)
 
 
-def described(found: Records) -> Terms:
+def described(found: KernelRecords) -> Terms:
     """Return the terms of all kernels, each on the GPU that measured it."""
     cut = product(found.samples.table, found.sides) if found.sides is not None else vector(found.samples.table)
     count = len(found.samples)
@@ -83,7 +83,7 @@ def described(found: Records) -> Terms:
     return result
 
 
-def profiled(found: Records) -> Tiles:
+def profiled(found: KernelRecords) -> Tiles:
     """Return products as the table that tiles are looked up in."""
     owner, boards = np.empty(len(found.samples)), []
     for index, (gpu, rows) in enumerate(_boards(found.samples)):
@@ -93,7 +93,7 @@ def profiled(found: Records) -> Tiles:
     return Tiles(shapes(found.samples.table), sides, owner, np.array(boards))
 
 
-def _matrix(found: Records) -> bool:
+def _matrix(found: KernelRecords) -> bool:
     return found.sides is not None
 
 

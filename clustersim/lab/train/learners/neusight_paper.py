@@ -17,7 +17,7 @@ from clustersim.lab.data.samples import Samples, gpus_of, pick
 from clustersim.lab.data.sources import Data
 from clustersim.lab.evaluate import measure
 from clustersim.lab.reproductions.neusight_paper.recipe import RECIPES, TrainedNetwork, learn
-from clustersim.lab.reproductions.neusight_paper.records import GROUPS, Records, described, profiled, records
+from clustersim.lab.reproductions.neusight_paper.records import GROUPS, KernelRecords, described, profiled, records
 from clustersim.lab.train.ensemble import TrainingProgress, silent
 from clustersim.predictors.kinds.neusight_paper import tiles
 from clustersim.predictors.kinds.neusight_paper.predictor import NAME, PRODUCTS, Paper
@@ -41,13 +41,13 @@ def train(
     return assembled(data, seed, found, outcome)
 
 
-def one(name: str, rows: Records, seed: int, progress: TrainingProgress) -> TrainedNetwork:
+def one(name: str, rows: KernelRecords, seed: int, progress: TrainingProgress) -> TrainedNetwork:
     """Return one class learned by its published recipe."""
     return learn(name, RECIPES[name], described(rows), rows.samples.seconds, seed, progress)
 
 
 def assembled(
-    data: Data | Path, seed: int, found: Mapping[str, Records], outcome: Mapping[str, TrainedNetwork]
+    data: Data | Path, seed: int, found: Mapping[str, KernelRecords], outcome: Mapping[str, TrainedNetwork]
 ) -> Weights:
     """Return networks and profiled tiles as weights, judged on the split `test`."""
     classes: dict[str, dict[str, Floats]] = {
