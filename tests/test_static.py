@@ -19,7 +19,7 @@ from clustersim.engine.fold.saturation import overfull
 from clustersim.engine.instances import build, ordered
 from clustersim.engine.program import COMPUTE, Launched, Message, Program, Task
 from clustersim.engine.record import Period
-from clustersim.engine.static import longest
+from clustersim.engine.static import _node_by_node, longest
 from clustersim.engine.steady import Periods
 from clustersim.errors import InputError, SimulationError
 from clustersim.report.critical_path import critical_path
@@ -196,11 +196,34 @@ def test_what_was_compiled_is_timed_anew_also_where_simpy_plays_a_part(nics):
     same(simulator.outline(fast, "auto"), Simulator(topology).outline(fast, "simpy"))
 
 
-def test_a_graph_has_one_order_however_it_is_gone_through():
+@pytest.mark.parametrize("wide", [False, True])
+def test_nodes_on_a_circle_or_behind_one_have_no_place_in_the_order(wide):
     a, b = np.array([0, 0, 0, 1, 1, 3, 4]), np.array([0, 0, 1, 2, 1, 4, 4])
-    assert ordered(a, b, wide=True).tolist() == ordered(a, b, wide=False).tolist()
+    assert ordered(a, b, wide).tolist() == [0, 1, 2, 4, 3, 6, 5]
     circle = np.array([0, 0, 3, 2])
-    assert ordered(circle, circle, wide=True).tolist() == ordered(circle, circle, wide=False).tolist() == [0, 1]
+    assert ordered(circle, circle, wide).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_loops_find_the_same_to_the_last_digit_compiled_or_not(seed, monkeypatch):
+    """On graphs whose nodes stand in any order, the begin first."""
+    draw = np.random.default_rng(seed)
+    count = 500
+    number = np.append(0, 1 + draw.permutation(count - 1))
+    a, b = np.zeros((2, count), np.int64)
+    for column in (a, b):
+        column[number[1:]] = number[[draw.integers(0, node) for node in range(1, count)]]
+    seconds = draw.exponential(size=count - 1)
+    found = []
+    for enough, wide in ((np.inf, False), (np.inf, True), (-1, False)):
+        monkeypatch.setattr("clustersim.engine.compiled.ENOUGH", enough)
+        order = ordered(a, b, wide)
+        place = np.argsort(order)
+        ends = np.zeros(count)
+        _node_by_node(place[a[order]][1:], place[b[order]][1:], seconds, ends)
+        assert (np.maximum(place[a], place[b])[1:] < place[1:]).all()
+        found.append((order.tolist(), ends.tolist()))
+    assert found[0] == found[1] == found[2] and len(order) == count
 
 
 @pytest.mark.parametrize("name", ["1f1b", "interleaved", "zero_bubble"])

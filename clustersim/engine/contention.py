@@ -22,10 +22,8 @@ from clustersim.engine.flows import FITS
 from clustersim.engine.graph import StepGraph
 from clustersim.engine.tasks import SlotTimes
 
-MOST = 64
-"""Different meetings that SimPy plays by themselves: with more, each shifts others, and the rounds would not end soon."""
-COST = 300
-"""Nodes that `hybrid` goes through in the time in which SimPy plays a meeting by itself."""
+MOST = 10
+"""Different meetings that SimPy plays by themselves: with more, each shifts others, and the rounds hardly ever agree."""
 _ULP = 2.0**-52  # of the step, by which begins may differ that are equal but for rounding
 
 

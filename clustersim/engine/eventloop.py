@@ -10,17 +10,15 @@ is compiled stands here with its constants.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from heapq import heapify, heappop, heappush
-from typing import Any, TypeVar, cast
+from typing import Any
 
-import numba
 import numpy as np
 
 from clustersim.arrays import Floats, Ints, Mask
+from clustersim.engine.compiled import compiled
 from clustersim.engine.world import Records, Sums, World
 
-Function = TypeVar("Function", bound=Callable[..., object])
 Heap = list[tuple[float, int, int, int, int, int]]
 """Events to come: time, turn, number, call, holder, and the holder's version for which it holds."""
 Log = list[tuple[int, int, float]]
@@ -39,14 +37,6 @@ SAME = 1e-12
 NEARLY_FULL = 0.98
 NEARLY = 1e-9
 """By so much a difference of sums may be off."""
-
-
-def compiled(function: Function) -> Function:
-    """Return a function compiled by numba; kept for later processes where its folder or the user's cache can be written."""
-    try:
-        return cast("Function", numba.njit(cache=True, error_model="numpy")(function))
-    except RuntimeError:  # nowhere to keep it
-        return cast("Function", numba.njit(error_model="numpy")(function))
 
 
 @compiled

@@ -136,11 +136,7 @@ class StepGraph:
     def successors(self) -> tuple[Ints, Ints]:
         """The successors of each node, one node after the other, twice where it is both of their predecessors; and where those
         of each begin."""
-        before, count = np.concatenate(self.arrays[:2]), len(self)
-        before[[0, count]] = count  # the begin of the step is its own predecessor
-        order = np.argsort(before, kind="stable")
-        start = np.append(0, np.cumsum(np.bincount(before, minlength=count)[:count]))
-        return order % count, start
+        return successors(*self.arrays[:2])
 
     @cached_property
     def after(self) -> list[tuple[int, ...]]:
@@ -157,6 +153,16 @@ class StepGraph:
         """Return what is done in each slot."""
         merged: dict[frozenset[Activity], Activity] = {}
         return [together([tasks[task].activity for task in slot], merged) for slot in self.slots]
+
+
+def successors(a: Ints, b: Ints) -> tuple[Ints, Ints]:
+    """Return the successors of nodes, of which these are the predecessors: as StepGraph.successors."""
+    count = len(a)
+    before = np.concatenate([a, b])
+    before[[0, count]] = count  # the begin of the step is its own predecessor
+    order = np.argsort(before, kind="stable")
+    start = np.append(0, np.cumsum(np.bincount(before, minlength=count)[:count]))
+    return order % count, start
 
 
 def together(activities: Sequence[Activity], known: dict[frozenset[Activity], Activity]) -> Activity:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Ints, Mask, entries
-from clustersim.engine.graph import Labels, Occurrences, StepGraph, Waits
+from clustersim.engine.compiled import Loop, paid_off
+from clustersim.engine.graph import Labels, Occurrences, StepGraph, Waits, successors
 from clustersim.engine.pattern import BEFORE, BEGIN, JOIN, LAST, LOCAL, MEETING, NOW, NTH, SENT
 from clustersim.engine.program import GroupCell, Program
 from clustersim.engine.templates import Templates, numbered, patterns
@@ -258,24 +259,28 @@ class _Instances:
 def ordered(a: Ints, b: Ints, wide: bool) -> Ints:
     """Return nodes so that each comes after its predecessors, without those on a circle or behind one.
 
-    wide: whether whole levels are gone through at once; the order is the same.
+    wide: whether whole levels are gone through at once, unless the loop is compiled; the order is the same.
     """
-    count = len(a)
-    before = np.concatenate([a, b])
-    by_source = np.argsort(before, kind="stable")
-    first, following = np.searchsorted(before[by_source], np.arange(count + 1)), by_source % count
-    if wide:
-        return np.concatenate(list(_by_levels(first, following)))
-    start, after = first.tolist(), following.tolist()
-    missing = [2] * count
-    missing[0] = 0
-    order = [0]
-    for node in order:  # grows while it is read
-        for following in after[start[node] : start[node + 1]]:
+    after, start = successors(a, b)
+    if wide and not paid_off():
+        return np.concatenate(list(_by_levels(start, after)))
+    found: Ints = _order(start[:-1], start[1:], after, np.full(len(a), 2), np.full(len(a), -1))
+    return found[found >= 0]
+
+
+@Loop
+def _order(start: Ints, end: Ints, after: Ints, missing: Ints, order: Ints) -> None:
+    order[0], found = 0, 1
+    for place in range(len(order)):
+        if place == found:
+            break
+        node = order[place]
+        for one in range(start[node], end[node]):
+            following = after[one]
             missing[following] -= 1
-            if not missing[following]:
-                order.append(following)
-    return np.array(order, np.int64)
+            if missing[following] == 0:
+                order[found] = following
+                found += 1
 
 
 def _by_levels(start: Ints, after: Ints) -> Iterator[Ints]:

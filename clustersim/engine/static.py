@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats
-from clustersim.engine.contention import COST, MOST, Holders, Meetings, Met, Uncontended
+from clustersim.arrays import Floats, Ints
+from clustersim.engine.compiled import Loop, paid_off
+from clustersim.engine.contention import MOST, Holders, Meetings, Met, Uncontended
 from clustersim.engine.graph import StepGraph
 from clustersim.engine.hybrid import MetPart, hybrid
 from clustersim.engine.record import Record
@@ -58,7 +59,7 @@ def static(
     if not meeting or slowing:
         return None
     alone = Uncontended(seconds, ends, met)
-    meetings = Meetings(capacity, tasks.activities, min(MOST, len(graph) // COST))
+    meetings = Meetings(capacity, tasks.activities, MOST)
     agreed = _agreed(graph, tasks, holders, meetings, alone)
     if agreed is not None:
         return _record(graph, tasks, agreed.ends, agreed.met, "hybrid", agreed.played)
@@ -87,12 +88,13 @@ _BEGIN = np.zeros(1)
 
 def longest(graph: StepGraph, seconds: Floats, known: Floats = _BEGIN) -> Floats:
     """Return when each node ends, in seconds from the begin of the step; seconds: of each node. known: ends of the first ones."""
-    first, levels = len(known), graph.levels
-    if len(seconds) < WIDE * len(levels):
-        return np.array(_node_by_node(graph, seconds, known))
-    a, b, _ = graph.arrays
+    first, (a, b, _) = len(known), graph.arrays
     ends = np.empty(len(seconds))
     ends[:first] = known
+    if paid_off() or len(seconds) < WIDE * len(graph.levels):
+        _node_by_node(a[first:], b[first:], seconds[first:], ends)
+        return ends
+    levels = graph.levels
     for begin, end in pairwise([first, *levels[bisect_right(levels, first) :]]):
         level = ends[begin:end]
         np.maximum(ends[a[begin:end]], ends[b[begin:end]], out=level)
@@ -100,15 +102,12 @@ def longest(graph: StepGraph, seconds: Floats, known: Floats = _BEGIN) -> Floats
     return ends
 
 
-def _node_by_node(graph: StepGraph, seconds: Floats, known: Floats) -> list[float]:
-    ends: list[float] = known.tolist()
-    first = len(ends)
-    append = ends.append
-    rows = (row[first:].tolist() for row in (*graph.arrays[:2], seconds))
-    for a, b, took in zip(*rows, strict=True):
-        one, other = ends[a], ends[b]
-        append((one if one > other else other) + took)
-    return ends
+@Loop
+def _node_by_node(a: Ints, b: Ints, seconds: Floats, ends: Floats) -> None:
+    first = len(ends) - len(a)
+    for row in range(len(a)):
+        one, other = ends[a[row]], ends[b[row]]
+        ends[first + row] = (one if one > other else other) + seconds[row]
 
 
 class Agreed(NamedTuple):
