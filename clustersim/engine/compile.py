@@ -220,6 +220,7 @@ class _Binder:
         """
         waits: list[Handle] = []
         behind, calls = self.behind(lines), 0
+        last = max(behind, default=0)
         for place, line in enumerate(lines):
             if isinstance(line, Wait):
                 waits.append(_launched(line))
@@ -229,16 +230,14 @@ class _Binder:
                 one = _Bound(line, speed, cells, calls)
                 if place in behind:
                     yield from self.following(one, tuple(waits))
-                elif place < max(behind, default=0):
+                elif place < last:
                     yield from self.leading(one, tuple(waits))
                 else:
                     fresh = self.launching.mode == "synchronised" or line.kind in UPDATE
                     yield self.computation(one, tuple(waits), fresh and bool(self.activities.hosts))
                 waits, calls = [], 0
             elif isinstance(line, Drain):
-                if self.launching.mode == "ahead" or place < max(
-                    behind, default=0
-                ):  # else the next pass begins so anyway
+                if self.launching.mode == "ahead" or place < last:  # else the next pass begins so anyway
                     yield from self.drained(waits)
                     waits, calls = [], 0
             else:

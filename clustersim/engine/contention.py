@@ -80,6 +80,11 @@ class Holdings:
         """… anywhere."""
         self.found: Met | None = None
 
+    @property
+    def held(self) -> tuple[Ints, Floats]:
+        """By row, the link and the share of it."""
+        return self.link[: len(self.of)], self.change[: len(self.of)]
+
     def met(self, over: Floats, begun: Floats) -> Met:
         """Return which holders meet, given when each ends and begins; what ends makes room for what begins then."""
         moments = np.concatenate([over, begun])
@@ -170,8 +175,8 @@ class Holders:
     @property
     def rows(self) -> tuple[Ints, Ints, Ints, Floats]:
         """Nodes, their slots, the links that they hold, and what share of each: one row a node and link."""
-        own, count = self.holdings, len(self.holdings.of)
-        return self.node[own.of], self.slot[own.of], own.link[:count], own.change[:count]
+        own = self.holdings
+        return self.node[own.of], self.slot[own.of], *own.held
 
     def met(self, times: SlotTimes, starts: Floats, ends: Floats) -> Met:
         """Return who meets, given when each node begins and ends."""

@@ -217,8 +217,12 @@ class SlowedFabric:
 
 def _shares(tasks: Sequence[Task]) -> Floats:
     """Return which shares of SMs and of memory's bandwidth each task (n,) takes from the passes beside it, (n, 2)."""
-    own = [one.activity.times.segments if one.stream not in (COMPUTE, HOST) else () for one in tasks]
-    return np.array([max(((one.share, one.memory) for one in segments), default=(0.0, 0.0)) for segments in own])
+    nothing = 0.0, 0.0
+    known = {
+        times: max(((one.share, one.memory) for one in times.segments), default=nothing)
+        for times in {task.activity.times for task in tasks}
+    }
+    return np.array([known[one.activity.times] if one.stream not in (COMPUTE, HOST) else nothing for one in tasks])
 
 
 def _taken(asked: float) -> float:

@@ -103,8 +103,8 @@ def world(
     after, start = graph.successors
     number = np.full(len(graph), -1)
     number[holders.node] = np.arange(len(holders.node))
-    _, _, link, share = holders.rows
     row, of = holders.row, holders.holdings.of
+    link, share = holders.holdings.held
     asked, kind = _numbered(holders.slot, len(activities))
     doing = _Doing([activities[slot] for slot in asked.tolist()])
     return World(
