@@ -70,10 +70,14 @@ class Holdings:
         """By change, first those of rows that begin, then those of the same that end …"""
         self.change = np.concatenate([share, -share])
         """… what it adds to what is held of the link."""
+        count = 2 * np.bincount(link)
+        count = count[count > 0]
+        self.start = np.cumsum(count) - count
+        """Where the changes of each link begin …"""
         self.order: Ints | None = None
-        """Changes link after link, those of a link in the order of time …"""
-        self.moments: tuple[Ints, Mask] | None = None
-        """… when each is, as a place among `over` and `begun` of all, and where another link follows …"""
+        """… when they stand link after link, those of a link in the order of time …"""
+        self.moments: Ints | None = None
+        """… when each is, as a place among `over` and `begun` of all …"""
         self.tight = np.empty(0, bool)
         """… and whether what is held after it does not fit …"""
         self.crowded = False
@@ -101,28 +105,27 @@ class Holdings:
         turn[np.argsort(moments, kind="stable")] = np.arange(len(moments))
         half = len(moments) // 2
         self.order = np.argsort(self.link * len(moments) + np.concatenate([turn[half:][self.of], turn[self.of]]))
-        self.tight = _levels(self.link[self.order], self.change[self.order]) > FITS
+        self.tight = _levels(self.start, self.change[self.order]) > FITS
         self.crowded = bool(self.tight.any())
 
     def _sort_again(self, order: Ints, moments: Floats) -> None:
         """Sort the changes of those links again where they are not in order any more."""
         if self.moments is None:
-            own = np.concatenate([self.of + len(moments) // 2, self.of])[order]
-            self.moments = own, np.diff(self.link[order]) > 0
-        moment, next_link = self.moments
+            self.moments = np.concatenate([self.of + len(moments) // 2, self.of])[order]
+        moment = self.moments
         time = moments[moment]
         late = time[1:] < time[:-1]
         if self.crowded:  # else nobody meets even if those that end at a moment do so after others begin
             late |= (time[1:] == time[:-1]) & (moment[1:] < moment[:-1])
-        late &= ~next_link
+        late[self.start[1:] - 1] = False  # there another link follows
         if not late.any():
             return
-        places = _links(np.append(False, late), next_link)
+        places = _links(np.append(False, late), self.start)
         own = order[places]
         again = np.lexsort((moment[places], time[places], self.link[own]))
         order[places], moment[places] = own[again], moment[places[again]]
         own = own[again]
-        tight = _levels(self.link[own], self.change[own]) > FITS
+        tight = _levels(_begins(self.link[own]), self.change[own]) > FITS
         if tight.any() or self.crowded:
             self.tight[places], self.found = tight, None
             self.crowded = bool(self.tight.any())
@@ -130,27 +133,23 @@ class Holdings:
     def _met(self) -> Met:
         if self.order is None or not self.crowded:
             return Met(*[self.of[:0]] * 3)
-        places = _links(self.tight, np.diff(self.link[self.order]) > 0)
-        own, tight = self.order[places], self.tight[places]
-        until, begins = np.append(0, np.cumsum(tight)), own < len(self.of)  # how many tight moments are before each
-        row, first = _by(own[begins], until[np.flatnonzero(begins)])
-        _, last = _by(own[~begins], until[np.flatnonzero(~begins)])
+        places = _links(self.tight, self.start)
+        tight, before = self.tight[places], np.zeros(len(self.link), np.int64)
+        before[self.order[places]] = np.append(0, np.cumsum(tight)[:-1])  # how many tight moments are before each
+        first, last = before.reshape(2, -1)
         some, moments = np.flatnonzero(last > first), np.flatnonzero(tight)
         time = np.cumsum(tight & ~np.append(False, tight[:-1]))[moments]
-        return Met(self.of[row[some]], time[first[some]], time[last[some] - 1])
+        return Met(self.of[some], time[first[some]], time[last[some] - 1])
 
 
-def _links(some: Mask, next_link: Mask) -> Ints:
-    """Return the places of all changes of links of which `some` are."""
-    link = np.append(0, np.cumsum(next_link))
-    wanted = np.zeros(link[-1] + 1, bool)
-    wanted[link[some]] = True
-    return np.flatnonzero(wanted[link])
+def _links(some: Mask, start: Ints) -> Ints:
+    """Return the places of all changes of links of which `some` are; start: where those of each link begin."""
+    return np.flatnonzero(np.repeat(np.logical_or.reduceat(some, start), np.diff(np.append(start, len(some)))))
 
 
-def _by(key: Ints, values: Ints) -> tuple[Ints, Ints]:
-    order = np.argsort(key)
-    return key[order], values[order]
+def _begins(row: Ints) -> Ints:
+    """Return where the entries of each row begin; row: that of each, sorted."""
+    return np.flatnonzero(np.diff(row, prepend=-1))
 
 
 class Holders:
@@ -193,19 +192,19 @@ def peaks(row: Ints, begun: Floats, over: Floats, share: Floats, rows: int) -> F
     change, time, row = np.concatenate([share, -share]), np.concatenate([begun, over]), np.concatenate([row, row])
     order = np.lexsort((change, time, row))
     most, row = np.zeros(rows), row[order]
-    start = np.flatnonzero(np.diff(row, prepend=-1))
+    start = _begins(row)
     if len(start):
-        most[row[start]] = np.maximum.reduceat(_levels(row, change[order]), start)
+        most[row[start]] = np.maximum.reduceat(_levels(start, change[order]), start)
     return most
 
 
-def _levels(row: Ints, change: Floats) -> Floats:
-    """Return what is held of each row after each of its changes; these are sorted by row."""
-    level = np.cumsum(change)
-    start = np.flatnonzero(np.diff(row, prepend=-1))
-    before = np.append(0.0, level)[start]
-    held: Floats = level - np.repeat(before, np.diff(np.append(start, len(row))))
-    return held
+def _levels(start: Ints, change: Floats) -> Floats:
+    """Return what is held of each row after each of its changes; start: where those of each row begin."""
+    level: Floats = np.cumsum(change)
+    before = level[start - 1]
+    before[:1] = 0.0
+    level -= np.repeat(before, np.diff(np.append(start, len(change))))
+    return level
 
 
 class Uncontended(NamedTuple):
