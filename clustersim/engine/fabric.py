@@ -91,6 +91,11 @@ class Activity:
         return self._segments
 
     @property
+    def flows(self) -> Sequence[Flow | None]:
+        """The flow of each of its segments."""
+        return tuple(segment.flow for segment in self._segments) if self._flows is None else self._flows
+
+    @property
     def launched(self) -> bool:
         """Whether the host may launch some of it too late."""
         return any(segment.launched for segment in self.times.segments)
@@ -114,8 +119,7 @@ class Activity:
     def like(self, other: Activity) -> Activity:
         """Return the same with the times of another, whose flows are as many and take as long."""
         one = other.carrying(self.carried)
-        one._flows = tuple(segment.flow for segment in self._segments) if self._flows is None else self._flows
-        one.asked = self.asked
+        one._flows, one.asked = self.flows, self.asked
         return one
 
     def over(self, flows: Sequence[Flow | None], carried: Carried) -> Activity:

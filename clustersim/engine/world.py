@@ -186,7 +186,7 @@ class _Doing:
     def _flows(self, activity: Activity) -> int:
         """Return where the numbers of the flows of an activity begin."""
         begin, held = len(self.numbers), activity.asked.links
-        for flow in (segment.flow for segment in activity.segments):
+        for flow in activity.flows:
             if flow is None:
                 self.numbers.append(-1)
                 continue
