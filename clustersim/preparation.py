@@ -136,10 +136,9 @@ class Preparation:
         # what decides neither layers nor their stages
         training = job.training.model_copy(update={"global_batch": 1})
         split = job.parallelism.model_copy(update={"dp": 1, "schedule": job.order_of_stages})
-        cut = {"pp": 1, "vpp": 1, "layout": None, "first_layers": None, "last_layers": None}
 
         def found() -> StagesByPosition:
-            whole = split.model_copy(update=cut)
+            whole = split.uncut
             each = range(job.positions)
             alike = [
                 self._layers.once((job.model, training, whole, place), partial(Layers, job.shard_at(place)))

@@ -171,3 +171,13 @@ def test_points_that_the_longest_path_tells_leave_no_cycles() -> None:
             rows = [evaluate(case, {**point, "clocks": clocks}) for point in points]
             assert {row["player"] for row in rows} == {"static"}
             assert gc.collect() == 0
+
+
+def test_a_point_does_not_depend_on_those_before_it():
+    # sharded, gradients are added up over microbatches where there are stages, in fp32, and else reduced at once
+    files = Files(str(ROOT / "topologies/leaf_spine_32.yaml"), str(ROOT / "workloads/llama3_8b.yaml"), {}, "auto")
+    shared = load(files)
+    for pp in (1, 2, 1):
+        point = {"parallelism.zero": 3, "parallelism.tp": 2, "parallelism.pp": pp, "cluster.nodes": 4}
+        point |= {"training.micro_batch": 1, "training.global_batch": 32}
+        assert evaluate(shared, point)["step_time_s"] == evaluate(load(files), point)["step_time_s"]

@@ -1,6 +1,6 @@
 """The specification of a workload: a model, how it is trained, and how it is split over the GPUs."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
@@ -364,6 +364,13 @@ class Parallelism(Spec):
     def no_sync(self) -> bool:
         """Whether gradients of sharded parameters are added up over microbatches before they are reduced."""
         return self.pp > 1 if self.fsdp.no_sync is None else self.fsdp.no_sync
+
+    @property
+    def uncut(self) -> Self:
+        """The same without stages, but with gradients added up or not as with them: that is all of the cut that layers see."""
+        whole = {"pp": 1, "vpp": 1, "layout": None, "first_layers": None, "last_layers": None}
+        adds = {"fsdp": self.fsdp.model_copy(update={"no_sync": self.no_sync})} if self.zero == 3 else {}
+        return self.model_copy(update=whole | adds)
 
     @property
     def etp(self) -> int:

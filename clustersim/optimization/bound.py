@@ -42,8 +42,6 @@ from clustersim.preparation import Preparation
 from clustersim.schedules import check as schedules
 from clustersim.schedules.pipeline import Pipeline
 
-UNCUT = {"pp": 1, "vpp": 1, "layout": None, "first_layers": None, "last_layers": None}
-"""What cuts no model into stages."""
 WholeModels = dict[tuple[int, str], tuple[Layers, Stage]]
 """The layers of a model, and all of them as one stage, by micro-batch and recompute."""
 
@@ -84,7 +82,7 @@ class LowerBounds:
         training = job.training.model_copy(update={"global_batch": 1, "micro_batch": 1, "recompute": "none"})
         key = job.model, training, split, job.spec.predictor, job.spec.clocks
         if key not in self._splits:
-            layers = self._layers.setdefault((job.model, training, split.model_copy(update=UNCUT)), {})
+            layers = self._layers.setdefault((job.model, training, split.uncut), {})
             self._splits[key] = SplitBounds(self, job.pipeline, layers)
         return self._splits[key]
 
