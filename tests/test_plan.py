@@ -148,9 +148,13 @@ def test_amounts_are_read_as_people_write_them():
     assert amount("--tokens", "15T") == 15e12
     assert amount("--tokens", "300B") == 3e11
     assert amount("--budget", "2.5M") == 2.5e6
-    for wrong in ("0", "-3T", "15 tokens", "", "T", "1e30"):
+    for wrong in ("0", "-3T", "15 tokens", "", "T"):
         with pytest.raises(InputError, match=r"write a number above 0 such as 15T, 300B or 2\.5M"):
             amount("--tokens", wrong)
+    with pytest.raises(InputError, match=r"is more than 1e\+18; write a number such as 15T"):
+        amount("--tokens", "1e30")
+    with pytest.raises(InputError, match=r"above 0 such as 20M"):
+        amount("--budget", "0", "20M")
 
 
 @pytest.fixture(scope="module")
@@ -223,6 +227,16 @@ def test_the_command_answers_with_a_run_that_has_its_step(monkeypatch, capsys, t
     assert [one["what"].split(" (")[0] for one in found["changes"]][:2] == ["a week more", "a week less"]
     run = json.loads(call(monkeypatch, capsys, *shlex.split(best["run"])[1:], "--json", "--no-save")[1])
     assert run["step_time_s"] == pytest.approx(best["step"]["step_time_s"], rel=1e-12)
+
+
+def test_rows_say_by_which_network_they_differ(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    words = "plan llama3_8b --tokens 100B --days 30 --nic 200Gb/s,400Gb/s --oversubscription 2 --set predictor=roofline"
+    code, out, err = call(monkeypatch, capsys, *words.split())
+    assert (code, err) == (0, "")
+    assert {"h100, 200Gb/s", "h100, 400Gb/s"} == {
+        line.split("  ")[1] for line in out.splitlines() if line.strip().startswith(("1.", "2."))
+    }
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,7 +28,10 @@ from clustersim.units import plural, scaled, seconds
 if TYPE_CHECKING:
     from clustersim.planning.answer import Answer, Change
     from clustersim.planning.planner import TrainingPlan
+    from clustersim.sweeps.space import Point
 
+FABRIC = ("cluster.nic", "fabric.oversubscription")
+"""Keys of clusters beside their GPUs that plans are compared over."""
 _BEYOND = {"days": "too late", "budget": "too dear", "nodes": "too large"}
 """How a change is marked that misses a limit."""
 
@@ -78,7 +82,7 @@ def plan(
     fixed = overrides({"training.global_batch": global_batch}, settings)
     axes = {"cluster.gpu": gpu, "cluster.nic": nic, "fabric.oversubscription": oversubscription}
     given = {key: words(key.rpartition(".")[2], text) for key, text in axes.items() if text is not None}
-    usd = amount("--budget", budget) if budget else None
+    usd = amount("--budget", budget, "20M or 1.5B") if budget else None
     asked = plan_request(amount("--tokens", tokens), days, usd, nodes, fixed, given, blocking)
     with progressing(quiet or as_json) as progress, keeping_inputs() as read:
         progress("plan")
@@ -193,11 +197,18 @@ def _table(found: Answer) -> list[str]:
         "MWh",
         "t CO2e",
     ]
-    rows = [_cells(place, one) for place, (_, one) in enumerate(found.plans, 1)]
+    differ = [key for key in FABRIC if len({str(kind.get(key)) for kind, _ in found.plans}) > 1]
+    rows = [_cells(place, one, _cluster(kind, differ)) for place, (kind, one) in enumerate(found.plans, 1)]
     return [*table([head, *rows]), *([DOUBTFUL] if any(doubtful(one.row) for _, one in found.plans) else [])]
 
 
-def _cells(place: int, one: TrainingPlan) -> list[str]:
+def _cluster(kind: Point, differ: Sequence[str]) -> str:
+    """Return what tells a kind of cluster from the others that are compared."""
+    said = {"fabric.oversubscription": ":1"}
+    return ", ".join([str(kind["cluster.gpu"]), *(f"{kind[key]}{said.get(key, '')}" for key in differ if key in kind)])
+
+
+def _cells(place: int, one: TrainingPlan, cluster: str) -> list[str]:
     row = one.row
     split = (
         ("! " if doubtful(row) else "")
@@ -207,7 +218,7 @@ def _cells(place: int, one: TrainingPlan) -> list[str]:
     return [
         *(
             f"{place}.",
-            str(one.point["cluster.gpu"]),
+            cluster,
             f"{one.nodes:,}",
             f"{row['ranks']:,}",
             str(one.goodput.spares),

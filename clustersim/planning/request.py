@@ -98,10 +98,12 @@ def plan_request(
     return PlanRequest(tokens, days, budget, kinds, not blocking, nodes)
 
 
-def amount(flag: str, text: str) -> float:
+def amount(flag: str, text: str, such: str = "15T, 300B or 2.5M") -> float:
     """Return a number above zero such as `15T`, `300B` or `2.5M`. Raises InputError."""
     match = _NUMBER.fullmatch(text.strip())
     value = float(match[1]) * _SCALE[match[2]] if match else 0.0
-    if value <= 0 or value > MOST:
-        raise InputError(f"{flag} {text!r}: write a number above 0 such as 15T, 300B or 2.5M")
+    if value > MOST:
+        raise InputError(f"{flag} {text!r}: is more than {MOST:g}; write a number such as {such}")
+    if value <= 0:
+        raise InputError(f"{flag} {text!r}: write a number above 0 such as {such}")
     return value
