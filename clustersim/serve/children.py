@@ -126,6 +126,10 @@ class Children:
             child.ended = time.time()
             child.over.set()
 
+    @property
+    def _late(self) -> str:
+        return f"took longer than the {self.limits.seconds} s that the server allows; raise --seconds"
+
     async def _run(self, child: Child) -> None:
         child.state, child.begun = "running", time.time()
         process = await self._begin(child)
@@ -135,10 +139,12 @@ class Children:
             async with asyncio.timeout(self.limits.seconds):
                 ended = await _first(asyncio.shield(watched), child.stopping)
         except TimeoutError:
-            ended, late = False, f"took longer than the {self.limits.seconds} s that the server allows; raise --seconds"
+            ended, late = False, self._late
         if not ended:
             await _end(process)
         child.out, said, code = await watched
+        if code == -signal.SIGXCPU:  # seconds of CPU were over before those of the clock
+            late = self._late
         if code == 0:
             child.state = "done"
         elif not child.stopping.is_set():
