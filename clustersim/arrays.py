@@ -25,6 +25,12 @@ def entries(start: Ints, rows: Ints) -> Ints:
     return found
 
 
+def offsets(counts: NDArray[np.integer | np.bool_]) -> Ints:
+    """Return where rows of so many entries each begin that stand one after the other, and the number of all entries."""
+    found: Ints = np.append(0, np.cumsum(counts))
+    return found
+
+
 def distinct(values: NDArray[Number]) -> NDArray[Number]:
     """Return the different values, ascending; by sorting, which is ten times as fast as numpy.unique's hash table."""
     found = np.sort(values)

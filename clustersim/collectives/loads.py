@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, distinct, distinct_rows, divide, ones, summed
+from clustersim.arrays import Floats, Ints, distinct, distinct_rows, divide, offsets, ones, summed
 from clustersim.collectives.model import NETWORK, Phase
 from clustersim.errors import InputError
 from clustersim.topology.model import Routes, Topology
@@ -132,7 +132,7 @@ def node_loads(near: Topology, ranks: Ints, phase: Phase) -> PhaseLoads:
     kinds = [_by_link(pair_loads(near, ranks[[first]], phase)) for first in firsts]
     moved = node - node[firsts][which]
     lengths = np.array([len(one.link) for one in kinds])[which]
-    start = np.append(0, np.cumsum(lengths))
+    start = offsets(lengths)
     link, weight = np.empty(start[-1], np.int64), np.empty(start[-1])
     for kind, one in enumerate(kinds):
         own = np.flatnonzero(which == kind)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import simpy
 
-from clustersim.arrays import Floats, Ints, Mask, connected, entries
+from clustersim.arrays import Floats, Ints, Mask, connected, entries, offsets
 from clustersim.engine.fabric import Activity, Fabric
 from clustersim.engine.flows import FITS
 from clustersim.engine.graph import StepGraph
@@ -164,9 +164,9 @@ class Holders:
         self.node = np.flatnonzero((slot >= 0) & (count[slot] > 0))
         self.slot = slot[self.node]
         of = np.repeat(np.arange(len(self.node)), count[self.slot])
-        self.row = np.append(0, np.cumsum(count[self.slot]))
+        self.row = offsets(count[self.slot])
         """By holder, its first row; and their number."""
-        held = entries(np.append(0, np.cumsum(count)), self.slot)
+        held = entries(offsets(count), self.slot)
         link = np.concatenate([one.links for one in asked] or [held])
         peak = np.concatenate([one.peaks for one in asked] or [np.empty(0)])
         self.holdings = Holdings(of, link[held], (peak / capacity[link])[held])

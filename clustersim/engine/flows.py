@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from clustersim.arrays import Floats, Ints, entries
+from clustersim.arrays import Floats, Ints, entries, offsets
 
 _SAME = 1e-12  # relative change of a rate that is no change
 _BELOW = 1 - 1e-9
@@ -299,7 +299,7 @@ class Flows:
         added. Only rates that change can overfill a link.
         """
         links, weights, lengths = self._joined(slots.tolist())
-        start, old = np.append(0, np.cumsum(lengths)), self.rate[slots]
+        start, old = offsets(lengths), self.rate[slots]
         while True:
             kept = np.flatnonzero(self.full[links])
             flow = np.searchsorted(start, kept, side="right") - 1

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints
+from clustersim.arrays import Floats, Ints, offsets
 from clustersim.engine.fabric import Activity, Segment
 from clustersim.engine.program import Program, Task, TemplateKey
 
@@ -161,7 +161,7 @@ def successors(a: Ints, b: Ints) -> tuple[Ints, Ints]:
     before = np.concatenate([a, b])
     before[[0, count]] = count  # the begin of the step is its own predecessor
     order = np.argsort(before, kind="stable")
-    start = np.append(0, np.cumsum(np.bincount(before, minlength=count)[:count]))
+    start = offsets(np.bincount(before, minlength=count)[:count])
     return order % count, start
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints
+from clustersim.arrays import Floats, Ints, offsets
 from clustersim.engine.contention import Holders
 from clustersim.engine.fabric import Activity
 from clustersim.engine.graph import StepGraph
@@ -41,7 +41,7 @@ def hybrid(
 def _segment_ends(nodes: Ints, holder: Ints, half: Ints, time: Floats) -> SegmentEnds:
     """Return the ends of half segments of holders, which are these nodes, in the order in which they were found."""
     count = np.bincount(holder, minlength=len(nodes))
-    start = np.append(0, np.cumsum(count))
+    start = offsets(count)
     ends = np.empty(len(time))
     ends[start[holder] + half] = time
     some = np.flatnonzero(count)

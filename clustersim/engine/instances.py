@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Ints, Mask, entries
+from clustersim.arrays import Ints, Mask, entries, offsets
 from clustersim.engine.compiled import Loop, paid_off
 from clustersim.engine.graph import Labels, Occurrences, StepGraph, Waits, successors
 from clustersim.engine.pattern import BEFORE, BEGIN, JOIN, LAST, LOCAL, MEETING, NOW, NTH, SENT
@@ -114,7 +114,7 @@ class _Instances:
         sizes = np.array([self.templates.members[name] for name in self.templates.group_numbers], np.int64)
         by_node, count = np.argsort(node, kind="stable"), np.diff(np.append(start, len(own)))
         rows = order[entries(np.append(start, len(own)), by_node)]
-        start = np.append(0, np.cumsum(count[by_node]))
+        start = offsets(count[by_node])
         return _Meetings(start, node[by_node], sizes[own[first] >> 32][by_node], rows)
 
     def launched(self, rows: Ints, stream: Ints, which: Ints, of_pass: Ints) -> None:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, Mask, entries
+from clustersim.arrays import Floats, Ints, Mask, entries, offsets
 from clustersim.engine.contention import Holders, Holdings, Meetings, Met, meeting
 from clustersim.engine.player import Compiled
 from clustersim.engine.record import Record
@@ -78,7 +78,7 @@ class _HeldLinks(NamedTuple):
 
     def copied(self, row: Ints) -> _HeldLinks:
         """Return the same, in which each of `row` is the copy of a holder."""
-        start = np.append(0, np.cumsum(np.bincount(self.of, minlength=len(self.holders))))
+        start = offsets(np.bincount(self.of, minlength=len(self.holders)))
         places = entries(start, row)
         of = np.repeat(np.arange(len(row)), np.diff(start)[row])
         return _HeldLinks(self.holders, of, self.link[places], self.share[places])
@@ -312,7 +312,7 @@ class _Rounds:
         """
         start = np.cumsum([0, *map(len, groups)])
         nodes = np.concatenate([np.empty(0, np.int64), *groups])
-        crossing = np.append(0, np.cumsum(np.isin(nodes, self.crossing)))[start]
+        crossing = offsets(np.isin(nodes, self.crossing))[start]
         crosses = np.repeat(np.diff(crossing) > 0, np.diff(start))
         slot, (begun, late) = np.empty(len(nodes), np.int64), np.zeros((2, len(nodes)))
         places, own = np.divmod(nodes, self.size)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, Mask
+from clustersim.arrays import Floats, Ints, Mask, offsets
 from clustersim.engine.contention import Holders
 from clustersim.engine.fabric import Activity
 from clustersim.engine.flows import Flow
@@ -126,7 +126,7 @@ def world(
         ),
         _records(ROW, len(of), holder=of, link=link, share=share),
         _records(
-            LINK, len(capacity), held=-1, first=_starts(np.bincount(link, minlength=len(capacity)))[:-1], limit=capacity
+            LINK, len(capacity), held=-1, first=offsets(np.bincount(link, minlength=len(capacity)))[:-1], limit=capacity
         ),
         np.zeros(len(of), CROSSING),
         np.array(doing.segments, SEGMENT),
@@ -141,11 +141,6 @@ def _numbered(values: Ints, most: int) -> tuple[Ints, Ints]:
     there = np.zeros(most, bool)
     there[values] = True
     return np.flatnonzero(there), (np.cumsum(there) - 1)[values]
-
-
-def _starts(counts: Ints) -> Ints:
-    found: Ints = np.append(0, np.cumsum(counts))
-    return found
 
 
 def _records(kind: np.dtype[np.void], count: int, **columns: Floats | Ints | float) -> Records:
@@ -202,7 +197,7 @@ class _Doing:
         for flow, held in self.kept:
             place.append(np.arange(len(held)) if flow.links is held else np.searchsorted(held, flow.links))
             link.append(flow.links)
-        load = _starts(np.array([len(flow.links) for flow, _ in self.kept], np.int64)).tolist()
+        load = offsets(np.array([len(flow.links) for flow, _ in self.kept], np.int64)).tolist()
         flows = [
             (*ends, one.latency, one.size, one.bound, one.idle)
             for ends, (one, _) in zip(pairwise(load), self.kept, strict=True)

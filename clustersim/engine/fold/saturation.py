@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, Mask, entries, summed
+from clustersim.arrays import Floats, Ints, Mask, entries, offsets, summed
 from clustersim.engine.contention import peaks
 from clustersim.engine.fold.refinement import alike
 from clustersim.engine.network import Demand, Network
@@ -32,7 +32,7 @@ class _Shares(NamedTuple):
 
     def some(self, rows: Mask) -> _Shares:
         """Return those of some rows."""
-        start = np.append(0, np.cumsum(rows))[self.start]
+        start = offsets(rows)[self.start]
         return _Shares(start, self.cell[rows], self.share[rows])
 
 
@@ -157,7 +157,7 @@ def _moved(record: Record, number: dict[str, int], asking: Mask, copies: bool) -
 
 def _parts(shares: _Shares, times: _Times, links: Ints) -> Iterator[Ints]:
     """Cut `links` so that no part has too many transfers."""
-    each = np.append(0, np.cumsum(np.diff(times.start)[shares.cell]))
+    each = offsets(np.diff(times.start)[shares.cell])
     count = np.cumsum(each[shares.start[links + 1]] - each[shares.start[links]])
     cuts = np.flatnonzero(np.diff(count // _MOST)) + 1
     yield from np.split(links, cuts)
