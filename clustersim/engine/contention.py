@@ -207,14 +207,6 @@ def _levels(start: Ints, change: Floats) -> Floats:
     return level
 
 
-class Uncontended(NamedTuple):
-    """A step if nobody slows anybody: what nodes take, when they end, and who would meet."""
-
-    seconds: Floats
-    ends: Floats
-    met: Met
-
-
 class Slowed(NamedTuple):
     """What SimPy found of tasks that meet, by node."""
 

@@ -25,8 +25,8 @@ from clustersim.engine.tasks import Retimed, TaskKinds, Tasks
 from clustersim.memo import Memo
 
 Engine = Literal["simpy", "auto", "static"]
-"""Who plays a step: SimPy; the longest path where that is proved to be exact, with SimPy for tasks that slow each other; or the
-longest path alone."""
+"""Who plays a step: SimPy; the longest path where that is proved to be exact, with SimPy or the compiled loop where
+tasks slow each other; or the longest path alone."""
 NODES = 2_000_000
 """Nodes of all graphs that are kept; one takes 300 to 450 bytes, with all that is known of it. What was compiled
 with them counts too."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from clustersim.arrays import Floats, Ints
 from clustersim.engine.compiled import Loop, paid_off
-from clustersim.engine.contention import MOST, Holders, Meetings, Met, Uncontended
+from clustersim.engine.contention import MOST, Holders, Meetings, Met
 from clustersim.engine.graph import StepGraph
 from clustersim.engine.hybrid import MetPart, hybrid
 from clustersim.engine.record import Record
@@ -108,6 +108,14 @@ def _node_by_node(a: Ints, b: Ints, seconds: Floats, ends: Floats) -> None:
     for row in range(len(a)):
         one, other = ends[a[row]], ends[b[row]]
         ends[first + row] = (one if one > other else other) + seconds[row]
+
+
+class Uncontended(NamedTuple):
+    """A step if nobody slows anybody: what nodes take, when they end, and who would meet."""
+
+    seconds: Floats
+    ends: Floats
+    met: Met
 
 
 class Agreed(NamedTuple):
