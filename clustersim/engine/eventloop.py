@@ -30,7 +30,6 @@ END, LANDED, MOVE, LAND = range(4)
 """What an awake holder waits for."""
 NUMBER, DIRTY, STAMP, SOLVES, EVENTS = range(5)
 """Counters: of all events, whether rates are to be solved, of tries and solutions, and of events of tasks that met."""
-ABSENT, ASLEEP, RUNNING = range(3)
 FITS = 1 + 1e-9
 SAME = 1e-12
 """A relative change of a rate that is none."""
@@ -82,25 +81,24 @@ def reach(w: World, log: Log, holder: int, time: float) -> None:
 
 
 @compiled
-def wake(w: World, full: Mask, heap: Heap, log: Log, changed: list[int], holder: int, now: float) -> None:
+def wake(w: World, heap: Heap, log: Log, changed: list[int], holder: int, now: float) -> None:
     """Let a holder go on event by event from where it is by now."""
     one = w.holders[holder]
     one.version += 1
-    one.status = RUNNING
     reach(w, log, holder, now)
     if one.index:
         before = w.segments[one.segment + (one.index - 1) // 2]
         one.on_time = one.begun == one.started + (before.computed if one.index % 2 else before.over)
-    enter(w, full, heap, log, changed, holder, now)
+    enter(w, heap, log, changed, holder, now)
 
 
 @compiled
-def enter(w: World, full: Mask, heap: Heap, log: Log, changed: list[int], holder: int, now: float) -> None:
+def enter(w: World, heap: Heap, log: Log, changed: list[int], holder: int, now: float) -> None:
     """Go on with a half segment that has begun before now or just now."""
     one = w.holders[holder]
     while True:
         if one.index % 2:
-            transfer(w, full, heap, changed, holder, now)
+            transfer(w, heap, changed, holder, now)
             return
         time = alone(w, one, one.index, one.begun)
         if time > now:
@@ -111,7 +109,7 @@ def enter(w: World, full: Mask, heap: Heap, log: Log, changed: list[int], holder
 
 
 @compiled
-def transfer(w: World, full: Mask, heap: Heap, changed: list[int], holder: int, now: float) -> None:
+def transfer(w: World, heap: Heap, changed: list[int], holder: int, now: float) -> None:
     """Go on with a flow, or with what is computed beside it."""
     one = w.holders[holder]
     number, begun = w.numbers[one.flow + one.index // 2], one.begun
@@ -125,7 +123,7 @@ def transfer(w: World, full: Mask, heap: Heap, changed: list[int], holder: int, 
     if now >= begun + flow.idle:  # what is computed beside it takes longer
         push(heap, w.counts, max(alone(w, one, one.index, begun), now), AWAKE, END, holder, one.version)
     elif now >= begun + flow.latency:
-        move(w, full, heap, changed, holder, now)
+        move(w, heap, changed, holder, now)
     else:
         push(heap, w.counts, begun + flow.latency, AWAKE, MOVE, holder, one.version)
 
@@ -143,16 +141,15 @@ def goes_on(w: World, heap: Heap, log: Log, holder: int, now: float) -> bool:
             if w.links[w.rows[row].link].reserved > FITS:
                 return True
     end = now
-    for index in range(halves - 1 if one.on_time else one.index, halves):
-        if index >= one.index:
-            end = alone(w, one, index, end)
-    one.status = ASLEEP
+    for index in range(max(one.index, halves - 1) if one.on_time else one.index, halves):
+        end = alone(w, one, index, end)
+    one.awake = 0
     push(heap, w.counts, end, OVER, END, holder, one.version)
     return False
 
 
 @compiled
-def move(w: World, full: Mask, heap: Heap, changed: list[int], holder: int, now: float) -> None:
+def move(w: World, heap: Heap, changed: list[int], holder: int, now: float) -> None:
     """Let the bytes of a flow move, its latency being over."""
     one = w.holders[holder]
     number = w.numbers[one.flow + one.index // 2]
@@ -405,14 +402,14 @@ def give(holders: Records, rows: Records, links: Records, holder: int) -> None:
 
 @compiled
 def asleep(holders: Records, rows: Records, links: Records, holder: int) -> list[int]:
-    """Return who sleeps on links of a holder that could be overfilled."""
+    """Return who sleeps on links of a holder that could be overfilled; from now on they are awake."""
     found = [0 for _ in range(0)]
     for place in range(holders[holder].row, holders[holder].row_end):
         if links[rows[place].link].reserved > FITS:
             row = links[rows[place].link].held
             while row >= 0:
-                if holders[rows[row].holder].status == ASLEEP:
-                    holders[rows[row].holder].status = RUNNING
+                if not holders[rows[row].holder].awake:
+                    holders[rows[row].holder].awake = 1
                     found.append(rows[row].holder)
                 row = rows[row].next_held
     found.sort()
@@ -441,7 +438,7 @@ def follow(nodes: Records, after: Ints, holders: Records, heap: Heap, ended: lis
 def awake(w: World, full: Mask, heap: Heap, log: Log, changed: list[int], holder: int, call: int, now: float) -> None:
     """Do what an awake holder waited for."""
     if call == MOVE:
-        move(w, full, heap, changed, holder, now)
+        move(w, heap, changed, holder, now)
         return
     if call == LAND:
         land(w, full, heap, changed, holder, now)
@@ -451,7 +448,7 @@ def awake(w: World, full: Mask, heap: Heap, log: Log, changed: list[int], holder
         time = alone(w, one, one.index, one.begun) if one.on_time else one.begun + over(segment, now - one.begun)
         push(heap, w.counts, max(time, now), AWAKE, END, holder, one.version)
     elif goes_on(w, heap, log, holder, now):
-        enter(w, full, heap, log, changed, holder, now)
+        enter(w, heap, log, changed, holder, now)
 
 
 @compiled
@@ -472,10 +469,9 @@ def play(w: World, sums: Sums) -> tuple[Ints, Ints, Floats]:
         one = holders[holder]
         if turn == BEGIN:
             one.started = one.begun = now
-            one.status = ASLEEP
             if hold(holders, rows, links, holder):
                 for other in asleep(holders, rows, links, holder):
-                    wake(w, full, heap, log, changed, other, now)
+                    wake(w, heap, log, changed, other, now)
             else:
                 push(heap, counts, now + nodes[one.node].seconds, OVER, END, holder, one.version)
         elif version != one.version:
@@ -486,7 +482,7 @@ def play(w: World, sums: Sums) -> tuple[Ints, Ints, Floats]:
                 if one.index < 2 * (one.segment_end - one.segment):
                     log.append((holder, one.index, now))
             give(holders, rows, links, holder)
-            nodes[one.node].end, one.status = now, ABSENT
+            nodes[one.node].end = now
             ended.append(one.node)
             follow(nodes, after, holders, heap, ended)
         else:

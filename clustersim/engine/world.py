@@ -27,7 +27,7 @@ NODE = _type("a b after after_end holder missing", "seconds end")
 """A node of the graph: its predecessors, where its successors stand, which holder it is (-1: it holds no link), how many
 predecessors are not over; its seconds as if alone, and its end."""
 HOLDER = _type(
-    "node row row_end segment segment_end flow status version index on_time moving seen place",
+    "node row row_end segment segment_end flow awake version index on_time moving seen place",
     "started begun rate tried left since lands",
 )
 """A node that holds links: its rows, segments and the first of its flows. `index`: the half segment in which it is awake or
