@@ -55,31 +55,45 @@ EXAMPLES: Mapping[str, str] = {
 NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 """What stands before a unit, as a regular expression that other programs read too."""
 _QUANTITY = re.compile(rf"\s*({NUMBER})\s*([A-Za-zµμ/]*)\s*")
+_LINE_RATE = re.compile(r"([kmgtpe]?)(?:b|bits?|bytes?)?", re.IGNORECASE)
+"""What is written for a line rate without its time: those of NICs, cables and switches count bits, `400Gb/s`."""
 
 
-def parse(text: object, dimension: str) -> float:
+def parse(text: object, dimension: str, *, of_line: bool = False) -> float:
     """Return the SI value of a text quantity such as `400 Gb/s`.
 
     `dimension` is one of `UNITS`: time (s), size (bytes), bandwidth (bytes/s), compute (FLOP/s), power (W), length (m),
-    frequency (Hz). Raises InputError for a bare number, an unknown unit, a negative or a non-finite value.
+    frequency (Hz). of_line: it is the rate of a NIC or a cable, and bits are suggested. Raises InputError for a bare number, an
+    unknown unit, a negative or a non-finite value.
     """
     example = EXAMPLES[dimension]
     if isinstance(text, int | float) and not isinstance(text, bool):
-        raise InputError(f"{shown(text)} has no unit; write a {dimension} with one, like {example}")
+        like = _line_rate(str(text), "", example) if of_line else example
+        raise InputError(f"{shown(text)} has no unit; write a {dimension} with one, like {like}")
     match = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise InputError(f"{shown(text)} is not a {dimension}; write a number and a unit, like {example}")
     number, unit = match.groups()
     if not unit:
-        raise InputError(f"{shown(text)} has no unit; write a {dimension} with one, like {example}")
+        like = _line_rate(number, "", example) if of_line else example
+        raise InputError(f"{shown(text)} has no unit; write a {dimension} with one, like {like}")
     if unit not in UNITS[dimension]:
-        raise InputError(
-            f"{shown(unit)} is not a unit of {dimension} (case matters); {suggest(unit[:60], UNITS[dimension])}"
-        )
+        meant = _line_rate(number, unit, "") if of_line else ""
+        remedy = f"did you mean {meant}, in bits?" if meant else suggest(unit[:60], UNITS[dimension])
+        raise InputError(f"{shown(unit)} is not a unit of {dimension} (case matters); {remedy}")
     value = float(number) * UNITS[dimension][unit]
     if not math.isfinite(value) or value < 0:
         raise InputError(f"{shown(text)} must be a finite {dimension} of zero or more, like {example}")
     return value
+
+
+def _line_rate(number: str, unit: str, other: str) -> str:
+    """Return the line rate that was probably meant, in Gb/s where no unit says; `other` where that is none of people's."""
+    match = _LINE_RATE.fullmatch(unit)
+    if not match or len(number) > 10 or not 0 < float(number) < math.inf:
+        return other
+    prefix = match[1].upper() or ("" if unit else "G")
+    return f"{number}{'k' if prefix == 'K' else prefix}b/s"
 
 
 def seconds(value: float) -> str:

@@ -82,11 +82,31 @@ def test_unknown_units_suggest_the_nearest(text: str, dimension: str, start: str
     assert str(caught.value).startswith(start)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("400GB", "'GB' is not a unit of bandwidth (case matters); did you mean 400Gb/s, in bits?"),
+        ("400 gbit", "'gbit' is not a unit of bandwidth (case matters); did you mean 400Gb/s, in bits?"),
+        ("400G", "'G' is not a unit of bandwidth (case matters); did you mean 400Gb/s, in bits?"),
+        ("1.6T", "'T' is not a unit of bandwidth (case matters); did you mean 1.6Tb/s, in bits?"),
+        (800, "800 has no unit; write a bandwidth with one, like 800Gb/s"),
+        ("800", "'800' has no unit; write a bandwidth with one, like 800Gb/s"),
+        (-800, "-800 has no unit; write a bandwidth with one, like 400Gb/s"),
+        (10**400, f"{'1' + '0' * 56}... has no unit; write a bandwidth with one, like 400Gb/s"),
+        (math.nan, "nan has no unit; write a bandwidth with one, like 400Gb/s"),
+    ],
+)
+def test_line_rates_are_suggested_in_bits(text: object, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        units.parse(text, "bandwidth", of_line=True)
+    assert str(caught.value) == message
+
+
 @given(st.one_of(st.text(), st.from_regex(r"[0-9]{1,500}[A-Za-z/]{0,500}"), st.integers(), st.floats(), st.binary()))
 def test_nothing_but_an_input_error_of_bounded_length(text: object) -> None:
     for dimension in units.UNITS:
         try:
-            assert 0 <= units.parse(text, dimension) < math.inf
+            assert 0 <= units.parse(text, dimension, of_line=dimension == "bandwidth") < math.inf
         except InputError as error:
             assert len(str(error)) < 700
             assert "\n" not in str(error)

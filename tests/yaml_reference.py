@@ -75,6 +75,7 @@ NAMED = {
             (fields.Time, "time"),
             (fields.Size, "size"),
             (fields.Bandwidth, "bandwidth"),
+            (fields.LineRate, "bandwidth"),
             (fields.ComputeRate, "compute"),
             (fields.Power, "power"),
             (fields.Length, "length"),

@@ -5,7 +5,19 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
 
-from clustersim.config.fields import Also, Bandwidth, Count, Fraction, Index, Length, Name, Spec, Time, between
+from clustersim.config.fields import (
+    Also,
+    Bandwidth,
+    Count,
+    Fraction,
+    Index,
+    Length,
+    LineRate,
+    Name,
+    Spec,
+    Time,
+    between,
+)
 from clustersim.errors import shown
 
 SWITCH_LATENCY = 250e-9
@@ -67,7 +79,7 @@ class Tier(Spec):
 class Link(Spec):
     """A cable."""
 
-    rate: Bandwidth
+    rate: LineRate
     """A direction."""
     efficiency: Fraction = 1.0
     """The fraction that payload gets."""
@@ -78,7 +90,7 @@ class Link(Spec):
 class TreeLink(Spec):
     """A cable of a fat tree."""
 
-    rate: Bandwidth | None = None
+    rate: LineRate | None = None
     """A direction; default as fast as the ports of the NICs."""
     efficiency: Fraction = 1.0
     """The fraction that payload gets."""
@@ -261,7 +273,7 @@ class ExplicitLink(Spec):
     """One end."""
     b: Name
     """The other."""
-    rate: Bandwidth
+    rate: LineRate
     """Of one cable, a direction."""
     latency: Time = 0.0
     """Of the cables."""

@@ -45,12 +45,12 @@ _REACH: Mapping[str, tuple[float, float, str]] = {
 """Least and most that any machine could have; far beyond them floats overflow in the sums of a simulation."""
 
 
-def quantity(dimension: str) -> BeforeValidator:
-    """Return the validator of a text quantity of one dimension of `clustersim.units.UNITS`."""
+def quantity(dimension: str, *, of_line: bool = False) -> BeforeValidator:
+    """Return the validator of a text quantity of one dimension of `clustersim.units.UNITS`; of_line: as `parse` takes it."""
 
     def convert(value: object) -> float:
         try:
-            found = parse(value, dimension)
+            found = parse(value, dimension, of_line=of_line)
         except InputError as error:
             raise PydanticCustomError("quantity", "{reason}", {"reason": str(error)}) from error
         least, most, unit = _REACH[dimension]
@@ -85,6 +85,8 @@ def text_of(dimension: str) -> WithJsonSchema:
 Time = Annotated[float, quantity("time"), text_of("time")]
 Size = Annotated[float, quantity("size"), text_of("size")]
 Bandwidth = Annotated[float, quantity("bandwidth"), Field(gt=0), text_of("bandwidth")]
+LineRate = Annotated[float, quantity("bandwidth", of_line=True), Field(gt=0), text_of("bandwidth")]
+"""That of a NIC, a cable or the port of a switch, which people say in bits."""
 ComputeRate = Annotated[float, quantity("compute"), Field(gt=0), text_of("compute")]
 Power = Annotated[float, quantity("power"), Field(gt=0), text_of("power")]
 Length = Annotated[float, quantity("length"), text_of("length")]

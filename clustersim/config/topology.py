@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from clustersim.config.fabric import Extent
-from clustersim.config.fields import Bandwidth, Count, Fraction, Index, Name, Power, Spec, Time, between
+from clustersim.config.fields import Bandwidth, Count, Fraction, Index, LineRate, Name, Power, Spec, Time, between
 
 NIC_EFFICIENCY = 0.97
 """Payload over line rate: NCCL gets 46 to 48 GB/s of a NIC of 400 Gb/s (NVIDIA/nccl, issue 290)."""
@@ -155,7 +155,7 @@ class Nics(Spec):
 
     count: Count
     """How many."""
-    rate: Bandwidth
+    rate: LineRate
     """Line rate of one."""
     attach: Literal["per_gpu", "shared", "integrated"] = "per_gpu"
     """`per_gpu` gives each NIC to count/gpus neighbouring GPUs. `shared` deals the GPUs out to the NICs in turn. `integrated`

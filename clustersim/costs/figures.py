@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from clustersim.config.fields import Bandwidth, Count, Spec, validate
+from clustersim.config.fields import Count, LineRate, Spec, validate
 from clustersim.config.overrides import Overridden
 from clustersim.config.yaml import Document, own, read
 from clustersim.errors import shown
@@ -54,7 +54,7 @@ class NodePrice(UnitPrice):
 class SwitchPrice(UnitPrice):
     """Switches of one generation, by Gb/s of port."""
 
-    rate: Bandwidth
+    rate: LineRate
     """Of the fastest cable that they take."""
 
 

@@ -227,5 +227,5 @@ def _nics(cluster: NodeSpecs, nodes: int) -> ConfigError | None:
         much = f"{nics.rate / 1e9:.4g} GB/s is more than the {host.raw / 1e9:.4g} GB/s of host.pcie {host.pcie}"
         wider = next((slot for slot in wider_slots(host) if slot.raw >= nics.rate), None)
         remedy = f"write {'.'.join(map(str, cluster.at))}.host.pcie: {wider.pcie} too, or" if wider else "use"
-        return cluster.error((*at, "rate"), f"nics.rate: {much}; {remedy} a slower NIC")
+        return cluster.error((*at, "rate"), f"nics.rate: {much}; {remedy} a slower NIC; rates in bits are Gb/s")
     return None
