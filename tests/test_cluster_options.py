@@ -12,6 +12,7 @@ import pytest
 from clustersim.cli.main import main
 from clustersim.errors import InputError
 from clustersim.simulation import simulate
+from clustersim.topology import options
 from clustersim.topology.build import load
 from clustersim.topology.override import node_with
 
@@ -147,6 +148,14 @@ def test_a_nic_takes_the_cables_with_it():
     assert not written.warnings
     assert (written.capacity == grown.capacity).all()
     assert load("rail_optimized", {"cluster.gpu": "b300"}).node.nic_line == 100e9
+
+
+@pytest.mark.parametrize("kind", ["fat_tree", "leaf_spine", "rail_optimized"])
+def test_the_help_of_oversubscription_names_the_kinds_that_take_it(kind):
+    assert kind in next(option.what for option in options.OPTIONS if option.key == "fabric.oversubscription")
+    wide = {"cluster.nodes": 64, "fabric.kind": kind, "fabric.oversubscription": 2}
+    file = "leaf_spine_32" if kind == "leaf_spine" else "rail_optimized"
+    assert load(file, wide).counts["oversubscription"] == pytest.approx(2)
 
 
 def test_a_nic_that_no_slot_carries_is_refused_with_the_slot_that_does():
