@@ -331,6 +331,7 @@ def test_a_plan_has_the_batch_that_costs_least(planner):
 def test_a_change_is_what_the_question_with_that_limit_finds(planner):
     """A week less has a plan with a batch beyond those that learn most alone; without a plan, the refusal names batches."""
     open_ = {key: value for key, value in KIND.items() if key != "training.global_batch"}
+    open_ |= {"parallelism.sequence_parallel": True}
     found = answer(planner, PlanRequest(15e12, 8.5, None, (open_,)))
     changes = {one.what.split(" (")[0]: one for one in found.changes}
     week, money = changes["a week less"], changes["10% less money"]

@@ -86,6 +86,21 @@ def test_auto_is_all_that_is_legal_and_uses_all_gpus(workload, chunks, ep):
     assert {one for one in mine if one[names.index("vpp")] in chunks} == expected
 
 
+def test_auto_of_tp_tries_one_without_the_sequence_parallelism_of_the_file():
+    inputs = case("rail_optimized", "llama3_8b")
+    assert inputs.base.parallelism.sequence_parallel
+    points = legal(inputs, asked({"tp": "auto"}))
+    jobs = [inputs.job(point) for point in points]
+    assert [(job.parallelism.tp, job.parallelism.sequence_parallel) for job in jobs] == [
+        (1, False),
+        (2, True),
+        (4, True),
+        (8, True),
+    ]
+    written = legal(inputs, asked({"tp": "auto"}, {"parallelism.sequence_parallel": "true"}))
+    assert [point["parallelism.tp"] for point in written] == [2, 4, 8]
+
+
 def test_auto_of_nodes_is_the_parts_of_the_cluster_that_replicas_fill():
     inputs = case("rail_optimized", "gpt3_xl")  # 32 nodes of 8 GPUs
     whole = legal(inputs, asked({"cluster.nodes": "auto", "tp": "8"}))
@@ -135,7 +150,8 @@ def test_auto_of_gpus_and_nodes_are_those_shipped_that_the_cluster_can_have(tmp_
 
 def test_a_written_value_with_which_nothing_is_legal_says_why(tmp_path):
     root = Path(__file__).parents[1]
-    two = asked({"training.seq": "1024,1001", "tp": "auto", "cluster.nodes": "1", "predictor": "roofline"})
+    options = {"training.seq": "1024,1001", "tp": "auto", "cluster.nodes": "1", "predictor": "roofline"}
+    two = asked(options, {"parallelism.sequence_parallel": "true"})
     rows = run.run(root / "topologies/rail_optimized.yaml", root / "workloads/llama3_8b.yaml", two, 1, tmp_path).rows
     assert {row["status"] for row in rows[:-1]} == {"ok"}
     assert (rows[-1]["seq"], rows[-1]["status"]) == (1001, "illegal")

@@ -223,6 +223,17 @@ def test_a_broken_file_gets_one_sentence_with_its_place(case):
     assert "\n" not in str(caught.value)
 
 
+def test_sequence_parallelism_of_a_file_is_off_where_tp_is_overridden_by_1():
+    """As in Megatron-LM's arguments.py; where the same one asks for both, the contradiction is an error."""
+    text = GPT.replace("pp: 2", "pp: 2\n  sequence_parallel: true")
+    split = small(text, parallelism__tp="1")
+    assert not split.parallelism.sequence_parallel
+    assert split.assumed == ("parallelism.sequence_parallel false (tp is 1)",)
+    assert small(text).assumed == () == small(text, parallelism__tp="2").assumed
+    with pytest.raises(ConfigError, match="true needs tensor parallelism; set parallelism.tp above 1 or write false"):
+        small(text, parallelism__tp="1", parallelism__sequence_parallel="true")
+
+
 def test_sequence_parallelism_needs_a_divisible_sequence():
     text = GPT.replace("seq: 128", "seq: 127").replace("pp: 2", "pp: 2\n  sequence_parallel: true")
     with pytest.raises(ConfigError, match=r"^w.yaml:11:8: training.seq: 127 is not a multiple of tp 2"):

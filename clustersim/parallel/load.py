@@ -20,6 +20,7 @@ from clustersim.parallel.ignored import NO_EFFECT, NOT_MODELLED, sorted_out
 from clustersim.parallel.job import Job
 
 SECTIONS = ("model", "training", "parallelism")
+TP, SEQUENCE_PARALLEL = ("parallelism", "tp"), ("parallelism", "sequence_parallel")
 
 
 def load(path: str | Path, overrides: Mapping[str, object] | None = None) -> Job:
@@ -58,7 +59,7 @@ class Unbuilt(NamedTuple):
         """Return the same where each value is one that its key can have, whether or not they go together."""
         given = overrides or {}
         merged = override(self.document, given, places or {})
-        assumed = self._completed(merged)
+        assumed = (*_without_tp(merged), *self._completed(merged))
         return Job(validate(Workload, merged), merged, sorted_out([*self.keys, *given]), assumed)
 
     def _completed(self, merged: Overridden) -> tuple[str, ...]:
@@ -76,6 +77,20 @@ class Unbuilt(NamedTuple):
                 said.append(str(default))
         out = left_out(merged.path, self.config)
         return (*said, *(f"without {what}" for what in out))
+
+
+def _without_tp(merged: Overridden) -> tuple[str, ...]:
+    """Switch sequence parallelism off where tp is overridden by 1 and the file alone asks for it, and return that in words.
+
+    Megatron-LM does so with a warning (megatron/training/arguments.py). A file that says both contradicts itself.
+    """
+    split, said = merged.data.get("parallelism"), merged.overrides
+    if not isinstance(split, dict) or TP not in said or SEQUENCE_PARALLEL in said:
+        return ()
+    if split.get("tp") != 1 or split.get("sequence_parallel") is not True:
+        return ()
+    split["sequence_parallel"] = False
+    return ("parallelism.sequence_parallel false (tp is 1)",)
 
 
 def unbuilt(document: Document) -> Unbuilt:

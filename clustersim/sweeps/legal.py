@@ -159,7 +159,10 @@ class PointValues:
     def job(self, **values: object) -> Job:
         """Return the workload with the degrees of the point, and these in their place, unchecked."""
         own = {key: self(f"parallelism.{key}") for key in ("tp", "cp", "pp", "ep", "sequence_parallel", "expert_tp")}
-        split = self.base.parallelism.model_copy(update=own | values)
+        own |= values
+        if own["tp"] == 1 and "parallelism.sequence_parallel" not in self:
+            own["sequence_parallel"] = False  # as a workload does that is overridden so
+        split = self.base.parallelism.model_copy(update=own)
         training = self.base.training.model_copy(update={"seq": int(self("training.seq"))})
         spec = self.base.spec.model_copy(update={"parallelism": split, "training": training})
         return replace(self.base, spec=spec)
