@@ -230,7 +230,7 @@ def test_sequence_parallelism_of_a_file_is_off_where_tp_is_overridden_by_1():
     assert not split.parallelism.sequence_parallel
     assert split.assumed == ("parallelism.sequence_parallel false (tp is 1)",)
     assert small(text).assumed == () == small(text, parallelism__tp="2").assumed
-    with pytest.raises(ConfigError, match="true needs tensor parallelism; set parallelism.tp above 1 or write false"):
+    with pytest.raises(ConfigError, match=r"true needs tensor parallelism; set parallelism\.tp above 1 or write false"):
         small(text, parallelism__tp="1", parallelism__sequence_parallel="true")
 
 
