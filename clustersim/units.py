@@ -52,6 +52,9 @@ EXAMPLES: Mapping[str, str] = {
     "frequency": "1.98GHz",
 }
 
+AMOUNTS: Mapping[str, float] = {"T": 1e12, "B": 1e9, "M": 1e6, "k": 1e3}
+"""What people write behind a number of tokens or dollars."""
+
 NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 """What stands before a unit, as a regular expression that other programs read too."""
 _QUANTITY = re.compile(rf"\s*({NUMBER})\s*([A-Za-zµμ/]*)\s*")
@@ -135,6 +138,16 @@ def scaled(value: float, unit: str) -> str:
         if rounded >= _DECIMAL[prefix]:
             return f"{_figure(value / _DECIMAL[prefix])} {prefix}{unit}"
     return f"{_figure(value)} {unit}"
+
+
+def dollars(value: float) -> str:
+    """Return dollars to four figures, zeros too, as an amount is given to a plan: `118.2k`, `63.50M`, `1.302B`."""
+    rounded = _rounded(value)
+    for letter, size in AMOUNTS.items():
+        if abs(rounded) >= size:
+            figure = rounded / size
+            return f"{figure:.{3 - math.floor(math.log10(abs(figure)))}f}{letter}"
+    return f"{value:.0f}"
 
 
 def three_digits(value: float, towards: Callable[[float], int]) -> float:

@@ -35,6 +35,7 @@ from clustersim.planning.reliability import (
 from clustersim.planning.renewal import play
 from clustersim.planning.request import PlanRequest, amount
 from clustersim.sweeps import evaluate
+from clustersim.units import dollars
 
 ROOT = Path(__file__).parents[1]
 LLAMA3 = DAY * 1000 / (3.79 * 2048)
@@ -396,6 +397,23 @@ def test_changes_that_miss_a_limit_say_so(monkeypatch, capsys):
     assert slower["misses"] == (["days"] if slower["plan"]["days"] > days * 1.001 else [])
     assert slower["plan"]["days"] > days * 1.001
     assert ", too late" in call(monkeypatch, capsys, *words)[1]
+
+
+def test_less_money_says_which_deadline_it_could_keep(monkeypatch, capsys):
+    """Changes of money look for the fastest plan; one beyond the deadline is no answer to the question, and says so first."""
+    words = ["plan", "llama3_8b", "--tokens", "15T", "--days", "8.5", "--set", "predictor=roofline"]
+    found = json.loads(call(monkeypatch, capsys, *words, "--json")[1])
+    less = next(one for one in found["changes"] if one["what"].startswith("10% less money"))
+    assert less["misses"] == ["days"]
+    plan, best = less["plan"], found["plans"][0]
+    line = next(line for line in call(monkeypatch, capsys, *words)[1].splitlines() if "less money" in line)
+    usd = f"{dollars(plan['usd'] - best['usd'])} USD"
+    said = f"none within 8.5 days, the fastest has {plan['nodes']} nodes, {plan['days']:.1f} days, {usd}, batches of "
+    assert line.startswith(f"  10% less money ({dollars(0.9 * best['usd'])} USD): {said}")
+    words[words.index("15T")] = "1T"
+    out = call(monkeypatch, capsys, *words)[1]
+    assert "less money" in out
+    assert out.split("less money")[1].splitlines()[0].endswith(" USD): no plan, whatever the deadline")
 
 
 def test_days_are_steps_over_goodput(monkeypatch, capsys):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from clustersim import units
 from clustersim.errors import InputError
+from clustersim.planning.request import amount
 
 
 @pytest.mark.parametrize(
@@ -110,6 +111,24 @@ def test_nothing_but_an_input_error_of_bounded_length(text: object) -> None:
         except InputError as error:
             assert len(str(error)) < 700
             assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (999.4, "999"),
+        (1000.0, "1.000k"),
+        (118_234.0, "118.2k"),
+        (-9_999_499.0, "-9.999M"),
+        (999_950.0, "1.000M"),
+        (63.5e6, "63.50M"),
+        (1.3e9, "1.300B"),
+    ],
+)
+def test_dollars_are_written_as_a_budget_is_given(value: float, text: str) -> None:
+    assert units.dollars(value) == text
+    assert value <= 0 or amount("--budget", text.lstrip("-")) == pytest.approx(value, rel=1e-3)
 
 
 @given(st.floats(0, 1e6), st.sampled_from([(d, u) for d, known in units.UNITS.items() for u in known]))

@@ -23,11 +23,12 @@ from clustersim.cli.options import (
 )
 from clustersim.cli.progress import progressing
 from clustersim.cli.sweep_table import DOUBTFUL, best_lines, doubtful, run_line
-from clustersim.units import plural, scaled, seconds
+from clustersim.units import dollars, plural, scaled, seconds
 
 if TYPE_CHECKING:
     from clustersim.planning.answer import Answer, Change
     from clustersim.planning.planner import TrainingPlan
+    from clustersim.planning.request import PlanRequest
     from clustersim.sweeps.space import Point
 
 FABRIC = ("cluster.nic", "fabric.oversubscription")
@@ -155,7 +156,7 @@ def _lines(found: Answer, topology: Path, workload: Path) -> list[str]:
     best = found.plans[0][1]
     lines += [*_details(found, best), *best_lines(_run(best, topology, workload))]
     if found.changes:
-        lines += ["what a change is worth:", *(f"  {_change(best, one)}" for one in found.changes)]
+        lines += ["what a change is worth:", *(f"  {_change(found.asked, best, one)}" for one in found.changes)]
     return lines
 
 
@@ -236,7 +237,7 @@ def _cells(place: int, one: TrainingPlan, cluster: str) -> list[str]:
 
 
 def _money(usd: float | None) -> str:
-    return "-" if usd is None else f"{usd / 1e6:,.2f} M"
+    return "-" if usd is None else dollars(usd)
 
 
 def _details(found: Answer, best: TrainingPlan) -> list[str]:
@@ -248,16 +249,18 @@ def _details(found: Answer, best: TrainingPlan) -> list[str]:
         f"the slowest replica of {best.row['dp']} takes {share.slowest - 1:.2%} longer than their mean",
     ]
     mean, deviation, failures = found.played
-    lines.append(f"played with its {failures:,.0f} failures: {mean:.2f} days, ± {deviation:.2f}")
+    lines.append(f"played with its failures ({failures:,.1f} in the mean): {mean:.2f} days, ± {deviation:.2f}")
     lines.append(f"{best.tried} of {plural(best.screened, 'split', 'splits')} on all numbers of nodes were simulated")
     return [*lines, ""]
 
 
-def _change(best: TrainingPlan, one: Change) -> str:
-    if one.plan is None:
-        return f"{one.what}: no plan"
-    other = one.plan
-    said = f"{one.what}: {other.nodes:,} nodes, {other.days:.1f} days"
+def _change(asked: PlanRequest, best: TrainingPlan, one: Change) -> str:
+    money, other = one.asked.budget != asked.budget, one.plan  # for other money the fastest plan of all was looked for
+    if other is None:
+        return f"{one.what}: no plan{', whatever the deadline' if money else ''}"
+    late = money and "days" in one.misses
+    said = f"{one.what}: {f'none within {asked.days:g} days, the fastest has ' if late else ''}"
+    said += f"{plural(other.nodes, 'node', 'nodes')}, {other.days:.1f} days"
     if other.usd is not None and best.usd is not None:
         said += f", {_signed(other.usd - best.usd)} USD"
     step = other.row["step_time_s"] / best.row["step_time_s"] - 1
@@ -266,8 +269,9 @@ def _change(best: TrainingPlan, one: Change) -> str:
         said += f", batches of {batch}"
     elif same:
         said += f", step {step:+.1%}"
-    return said + "".join(f", {_BEYOND[name]}" for name in one.misses)
+    return said + "".join(f", {_BEYOND[name]}" for name in one.misses if not (late and name == "days"))
 
 
 def _signed(usd: float) -> str:
-    return f"{usd / 1e6:+,.2f} M"
+    """Return a difference of dollars with its sign."""
+    return f"{'+' if usd >= 0 else ''}{dollars(usd)}"

@@ -19,7 +19,7 @@ from clustersim.planning.reliability import DAY
 from clustersim.planning.renewal import play
 from clustersim.planning.request import PlanRequest
 from clustersim.sweeps.space import Point
-from clustersim.units import scaled
+from clustersim.units import dollars, scaled
 
 WEEK = 7.0
 MONEY = 0.1
@@ -130,7 +130,7 @@ def _changes(planner: Planner, asked: PlanRequest, kind: Point, best: TrainingPl
         for share, what in ((1 + MONEY, "more"), (1 - MONEY, "less")):
             usd = best.usd * share
             found = planner.first(replace(asked, days=None, budget=usd), tried)
-            yield Change(f"{MONEY:.0%} {what} money ({usd / 1e6:,.2f} M USD)", found, replace(asked, budget=usd))
+            yield Change(f"{MONEY:.0%} {what} money ({dollars(usd)} USD)", found, replace(asked, budget=usd))
     if best.row["memory_verdict"] == "close":
         yield Change("memory that is enough for sure", planner.first(replace(asked, sure=True), tried), asked)
     if best.nodes > 1:

@@ -14,11 +14,10 @@ from clustersim.planning.planner import Planner, TrainingPlan
 from clustersim.planning.request import LIMITS, PlanRequest
 from clustersim.planning.splits import MOST_GPUS
 from clustersim.sweeps.space import Point
-from clustersim.units import plural, three_digits
+from clustersim.units import AMOUNTS, dollars, plural, three_digits
 
 LARGER = (2, 4, 8)
 """Times a batch that was asked for which are tried."""
-SIZES = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
 
 
 class _Other(NamedTuple):
@@ -30,7 +29,7 @@ class _Other(NamedTuple):
     def said(self) -> str:
         """Return how it is asked for, and what the plan comes to."""
         asked, plan = " ".join(_FORMS[name](self.plan) for name in self.names), self.plan
-        usd = "" if plan.usd is None else f", {plan.usd / 1e6:,.2f} M USD"
+        usd = "" if plan.usd is None else f", {dollars(plan.usd)} USD"
         days = f"{plan.days:,.1f}" if plan.days >= 10 else f"{plan.days:.3g}"
         batch = "" if BATCH in self.names else f", batches of {plan.row['global_batch']}"
         return f"{asked} ({plural(plan.nodes, 'node', 'nodes')}{batch}, {days} days{usd})"
@@ -88,7 +87,7 @@ def _days(plan: TrainingPlan) -> str:
 
 def _budget(plan: TrainingPlan) -> str:
     usd = three_digits(plan.usd or 0.0, math.ceil)
-    size, letter = next(((size, letter) for size, letter in SIZES if usd >= size), (1.0, ""))
+    size, letter = next(((size, letter) for letter, size in AMOUNTS.items() if usd >= size), (1.0, ""))
     return option(f"--budget {usd / size:.10g}{letter}", f"budget={usd:.10g}")
 
 

@@ -10,14 +10,14 @@ from itertools import product
 
 from clustersim.errors import InputError, option
 from clustersim.sweeps.space import NODES, Point
-from clustersim.units import plural
+from clustersim.units import AMOUNTS, plural
 
 TOPOLOGY = "rail_optimized"
 """The topology whose nodes are counted anew where nobody names one."""
 LIMITS = ("days", "budget", "nodes")
 MOST = 1e18
 """Of tokens, days and dollars."""
-_SCALE = {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+_SCALE = {"": 1.0, "G": 1e9, **AMOUNTS}
 _NUMBER = re.compile(r"([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([kMBGT]?)")
 
 
