@@ -22,7 +22,7 @@ from clustersim.engine.launching import launching
 from clustersim.engine.memory import side_by_side
 from clustersim.engine.peaks import moments, peaks
 from clustersim.engine.player import Steady
-from clustersim.engine.script import Script, kernels, lines, scripts
+from clustersim.engine.script import Script, WrittenPasses, kernels, lines, scripts_of
 from clustersim.engine.turns import memory_order
 from clustersim.errors import ClustersimError, ConfigError, DataError, InputError, OutOfMemoryError, option
 from clustersim.memo import Memo
@@ -48,6 +48,8 @@ StagesByPosition = tuple[tuple[Stage, ...], ...]
 SPLITS, LAYERS, ACTIONS, PREDICTORS = 1024, 128, 1_000_000, 8
 """How many splits, layers of shards, actions of schedules (a hundred bytes each) and predictors are kept, the last for each type
 of node."""
+WRITTEN = 8
+"""So many jobs of which passes are kept that are written: shorter steps of a job are asked for right before its own."""
 
 
 class Written(NamedTuple):
@@ -106,7 +108,7 @@ class Preparation:
             "_predictors",
             "_schedules",
         ),
-        *("_splits", "_structures", "cluster"),
+        *("_splits", "_structures", "_written", "cluster"),
     )
 
     def __init__(self, cluster: Topology) -> None:
@@ -114,7 +116,7 @@ class Preparation:
         self._parts, self._peaks, self._moments = Memo(SPLITS), Memo(SPLITS), Memo(SPLITS)
         self._splits = Memo(SPLITS)
         self._passes, self._bounds, self._distinct = Memo(SPLITS), Memo(SPLITS), Memo(SPLITS)
-        self._layers = Memo(LAYERS)
+        self._layers, self._written = Memo(LAYERS), Memo(WRITTEN)
         self._structures, self._of_jobs = Memo(SPLITS), Memo(SPLITS)
         self._schedules = Memo(ACTIONS, lambda kept: kept.weight)
         self._predictors = Memo(PREDICTORS)
@@ -220,7 +222,8 @@ class Preparation:
         kept, structure = self.schedule(job, microbatches or job.microbatches), self.structure(job)
         if (known := kept.written.get(structure)) is not None:
             return cast(Written, known)
-        alike = zip(*(scripts(job, part, kept.schedule) for part in self.parts(job)), strict=True)
+        passes = self._written.once(structure, lambda: [WrittenPasses.of(part) for part in self.parts(job)])
+        alike = zip(*(scripts_of(job, own, kept.schedule) for own in passes), strict=True)
         made = tuple(script for lane in alike for script in lane)
         written = kept.written.keep(structure, Written(made, tuple(kernels(made))))
         self._schedules.keep(rows(job, microbatches), kept)  # which is heavier now

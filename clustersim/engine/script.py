@@ -6,8 +6,9 @@ collectives of a job, with their sizes, on which the choice of an algorithm depe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, pairwise
 from operator import itemgetter
 from typing import NamedTuple, cast
@@ -56,9 +57,13 @@ class Script(NamedTuple):
 
 def scripts(job: Job, stages: Sequence[Stage], schedule: Schedule) -> tuple[Script, ...]:
     """Return the script of every pipeline rank of a placed job."""
-    shared = _Shared({}, {})
+    return scripts_of(job, WrittenPasses.of(stages), schedule)
+
+
+def scripts_of(job: Job, written: WrittenPasses, schedule: Schedule) -> tuple[Script, ...]:
+    """Return the same, given what is written of the job for schedules of other numbers of microbatches, and add to that."""
     return tuple(
-        _Writer(job, tuple(stages), rank, schedule[rank], shared, job.pipeline).script()
+        _Writer(job, written, rank, schedule[rank], RowEnds.of(schedule[rank]), job.pipeline).script()
         for rank in range(job.parallelism.pp)
     )
 
@@ -113,48 +118,98 @@ def _exchanges(items: Steps) -> list[int]:
     return [i for i, item in enumerate(items) if isinstance(item, Collective) and item.group == EXCHANGE]
 
 
-class _Shared(NamedTuple):
-    """What like ranks have in common: the same objects."""
+class WrittenPasses(NamedTuple):
+    """What is written of a job, whatever its number of microbatches: what is like there is one object."""
 
-    passes: dict[tuple[str, int], tuple[Instruction, ...]]
-    """Computed by letter and stage object."""
+    stages: tuple[Stage, ...]
+    """All global ones."""
+    passes: dict[tuple[object, ...], tuple[Instruction, ...]]
+    """What passes compute, by letter, stage object and what else decides it; for the first of the like stages."""
     updates: dict[tuple[int, int], tuple[Steps, Steps]]
     """What follows the passes, by parameters and those of experts."""
+    parts: dict[tuple[object, ...], tuple[Instruction, ...]]
+    """The parts of scripts, by rank, name and pass."""
+
+    @classmethod
+    def of(cls, stages: Sequence[Stage]) -> WrittenPasses:
+        """Return that of a job of which nothing is written."""
+        return cls(tuple(stages), {}, {}, {})
+
+
+class RowEnds(NamedTuple):
+    """Where passes of a rank begin and end."""
+
+    first: Mapping[tuple[str, int], Action]
+    """The first action of each letter and stage …"""
+    last: Mapping[tuple[str, int], Action]
+    """… and the last one, in the order of the first ones."""
+    complete: Collection[Action]
+    """The last pass of each stage that yields gradients of weights: with it they are complete."""
+
+    @classmethod
+    def of(cls, row: Sequence[Action]) -> RowEnds:
+        """Return those of the actions of a rank."""
+        back = row[::-1]
+        complete = {action.stage: action for action in row if action.letter in "BW"}
+        first, last = (dict(zip(map(_PASS, one), one, strict=True)) for one in (back, row))
+        return cls(first, last, frozenset(complete.values()))
+
+
+def _of_stage(line: Instruction, stage: int) -> Instruction:
+    """Return a line of a pass for a stage like its own."""
+    if isinstance(line, Compute):
+        return Compute(line.kind, stage, *line[2:])
+    return line if isinstance(line, Wait) else line._replace(stage=stage)
 
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
     job: Job
-    stages: tuple[Stage, ...]
+    written: WrittenPasses
     rank: int
     row: tuple[Action, ...]
-    shared: _Shared
+    ends: RowEnds
     pipeline: Pipeline
 
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return self.written.stages
+
     def script(self) -> Script:
+        split, sharded, several = self.job.parallelism, self.job.sharded, bool(self.kinds)
         steps: dict[StepKey, tuple[Instruction, ...]] = {}
         special: dict[Action, tuple[Instruction, ...]] = {}
-        for action in dict(
-            zip(map(_PASS, self.row), self.row, strict=True)
-        ).values():  # the last of each letter and stage
-            before, after = self.take(action), self.give(action)
-            if self.job.sharded:
-                steps[action.letter, action.stage] = (*before, *self.sharded(action), *after)
-                special |= {one: (*before, *lines, *after) for one, lines in self.sharded_once(action)}
+        for key, action in self.ends.last.items():
+            if sharded:
+                steps[key] = self.part_of("sharded", action, self.sharded)
+                special |= self.sharded_once(action)
                 continue
-            if self.job.parallelism.reduce_every_microbatch and self.kinds and action.letter in "BW":
-                steps[action.letter, action.stage] = (*before, *self.reduced_at_once(action), *after)
+            if split.reduce_every_microbatch and several and action.letter in "BW":
+                steps[key] = self.part_of("reduced at once", action, self.reduced_at_once)
                 continue
-            steps[action.letter, action.stage] = (*before, *self.whole(action), *after)
-            if self.job.parallelism.overlap.grad_reduce and self.kinds and action in self.last:
-                special[action] = (*before, *self.reduced(action), *after)
+            steps[key] = self.part_of("whole", action, self.whole)
+            if split.overlap.grad_reduce and several and action in self.ends.complete:
+                special[action] = self.part_of("reduced", action, self.reduced)
         begin, first = self.gathered() if self.gathers else ((), {})
         pairing = Pairing(self.exchanges(), self.pipeline.paired)
-        for key, action in dict(turns(self.row, pairing)).items() if pairing else ():
-            if len(key) == 4:
-                steps[key] = tuple(self.part(action, key))
-        finish = (*self.reduce_all(), *self.end(), *self.gather_all())
+        for turn, action in dict(turns(self.row, pairing)).items() if pairing else ():
+            if len(turn) == 4:
+                steps[turn] = self.once((turn,), partial(self.part, action, turn))
+        finish = self.once(("finish",), lambda: chain(self.reduce_all(), self.end(), self.gather_all()))
         return Script(begin, self.row, steps, special | first, finish, pairing)
+
+    def once(self, what: tuple[object, ...], write: Callable[[], Iterable[Instruction]]) -> tuple[Instruction, ...]:
+        """Return a part of the script, written the first time."""
+        key, known = (self.rank, *what), self.written.parts
+        if key not in known:
+            known[key] = tuple(write())
+        return known[key]
+
+    def part_of(
+        self, name: str, action: Action, write: Callable[[Action], Iterable[Instruction]]
+    ) -> tuple[Instruction, ...]:
+        """Return a pass with what it takes and gives, written the first time for its letter and stage."""
+        return self.once((name, *_PASS(action)), lambda: (*self.take(action), *write(action), *self.give(action)))
 
     def exchanges(self) -> dict[tuple[str, int], int]:
         """Return how many exchanges with experts on other ranks each pass has, if those of two run beside each other."""
@@ -192,14 +247,16 @@ class _Writer:
 
     def whole(self, action: Action) -> Iterator[Instruction]:
         """Yield what a whole pass computes."""
-        key, passes = (action.letter, id(self.stages[action.stage])), self.shared.passes
+        return self.like(action, (), lambda: self.computed(action, self.items(action)))
+
+    def like(
+        self, action: Action, what: tuple[object, ...], write: Callable[[], Iterable[Instruction]]
+    ) -> Iterator[Instruction]:
+        """Yield what a pass computes, written once for all like stages; what: decides it beside its letter and stage."""
+        key, passes = (action.letter, id(self.stages[action.stage]), *what), self.written.passes
         if key not in passes:
-            passes[key] = tuple(self.computed(action, self.items(action)))
-        for line in passes[key]:
-            if isinstance(line, Compute):
-                yield Compute(line.kind, action.stage, *line[2:])
-            else:
-                yield line if isinstance(line, Wait) else line._replace(stage=action.stage)
+            passes[key] = tuple(write())
+        return (_of_stage(line, action.stage) for line in passes[key])
 
     def computed(self, action: Action, items: Steps) -> Iterator[Instruction]:
         """Yield items in lock-step with the tp group; collectives of experts, which join ranks of different ones, stand between.
@@ -264,33 +321,36 @@ class _Writer:
 
         once: it is the one of a step that does what the others leave out.
         """
-        job, stage, forward = self.job, self.stages[action.stage], action.letter == "F"
+        job, forward = self.job, action.letter == "F"
         gathers = (
             job.parallelism.reshard_after_forward or (forward and (once or job.parallelism.pp == 1))
         ) and action.letter != "W"
         reduces = action.letter in "BW" and (once or not job.parallelism.no_sync)
+        yield from self.like(action, (gathers, reduces), lambda: self.sharded_lines(action, gathers, reduces))
+
+    def sharded_lines(self, action: Action, gathers: bool, reduces: bool) -> Iterator[Instruction]:
+        """Yield the same; gathers, reduces: whether the pass does."""
+        job, stage = self.job, self.stages[action.stage]
         events = (
             by_buckets(job, stage, action.letter)
             if job.parallelism.zero3
             else block_by_block(job, stage, action.letter, gathers, reduces)
         )
-        yield from ShardedPass(job, action, self.computed).lines(events, reduces)
+        return ShardedPass(job, action, self.computed).lines(events, reduces)
 
-    def sharded_once(self, action: Action) -> Iterator[tuple[Action, tuple[Instruction, ...]]]:
-        """Yield the pass of a letter and stage that gathers or reduces for all microbatches, if there is one.
+    def sharded_once(self, action: Action) -> dict[Action, tuple[Instruction, ...]]:
+        """Return the pass of a letter and stage that gathers or reduces for all microbatches, if there is one.
 
         action: the last one of that letter and stage.
         """
-        first = next(one for one in self.row if one[:2] == action[:2])
-        if action.letter == "F" and not self.job.parallelism.reshard_after_forward and self.job.parallelism.pp > 1:
-            yield first, tuple(self.sharded(first, once=True))
-        elif action in self.last and self.job.parallelism.no_sync:
-            yield action, tuple(self.sharded(action, once=True))
-
-    @property
-    def last(self) -> Collection[Action]:
-        """The last pass of each stage that yields gradients of weights: with it they are complete."""
-        return {action.stage: action for action in self.row if action.letter in "BW"}.values()
+        split = self.job.parallelism
+        if action.letter == "F" and not split.reshard_after_forward and split.pp > 1:
+            one = self.ends.first[_PASS(action)]
+        elif action in self.ends.complete and split.no_sync:
+            one = action
+        else:
+            return {}
+        return {one: self.part_of("sharded once", one, partial(self.sharded, once=True))}
 
     @property
     def kinds(self) -> list[tuple[str, bool]]:
@@ -322,6 +382,10 @@ class _Writer:
 
     def reduced(self, action: Action) -> Iterator[Instruction]:
         """Yield the last backward pass of a stage in parts, and the reduction of each bucket as it fills."""
+        return self.like(action, ("reduced",), lambda: self.reduced_lines(action))
+
+    def reduced_lines(self, action: Action) -> Iterator[Instruction]:
+        """Yield the same."""
         items, stage = self.items(action), self.stages[action.stage]
         marks: list[Mark] = []
         for family, expert in self.kinds:
@@ -344,8 +408,8 @@ class _Writer:
         """Launch all gathers at once; the first forward pass of each stage waits for each bucket where it reads it."""
         starts: dict[str, list[Instruction]] = {family: [] for family, _ in self.kinds}
         special: dict[Action, tuple[Instruction, ...]] = {}
-        firsts = {one.stage: one for one in reversed(self.row) if one.letter == "F"}
-        for action in reversed(firsts.values()):  # what is needed first, first
+        firsts = [one for one in self.ends.first.values() if one.letter == "F"]
+        for action in reversed(firsts):  # what is needed first, first
             stage = self.stages[action.stage]
             marks: list[Mark] = []
             for family, expert in self.kinds:
@@ -379,7 +443,7 @@ class _Writer:
         parameters, experts = (
             sum(getattr(self.stages[s], kind) for s in self.own) for kind in ("parameters", "experts")
         )
-        updates = self.shared.updates
+        updates = self.written.updates
         if (parameters, experts) not in updates:
             updates[parameters, experts] = self.update(parameters, experts)
         norm, optimizer = updates[parameters, experts]
