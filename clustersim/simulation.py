@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from clustersim.engine.fold.adaptive import play
 from clustersim.engine.memory import RankMemory, memory_by_rank
 from clustersim.engine.player import Engine, Graphs, Player
 from clustersim.engine.record import Record
-from clustersim.engine.script import lines
 from clustersim.engine.whole import whole
 from clustersim.errors import ClustersimError, InputError, option
 from clustersim.garbage import uncollected
@@ -31,19 +30,17 @@ from clustersim.report.breakdown import breakdown
 from clustersim.report.critical_path import critical_path
 from clustersim.report.interval import step_kernels
 from clustersim.report.summary import Facts, Forecast, fullest, jitter_facts, outline, summary
+from clustersim.shorter import PlayedStep, ShorterSteps
 from clustersim.topology.jitter import factors, still
 from clustersim.topology.model import Topology
 
 Progress = Callable[[str], None]
+Played = TypeVar("Played")
 
 PLACED = 1024
 """Jobs whose placement is kept: a sweep asks for each twice."""
 TRIED = 12
 """Ways to use more GPUs whose memory is looked at, the best first."""
-PAYS = 4
-"""A step so many times shorter is worth it to play tasks that meet: it may prove not to be steady."""
-UNSTEADY = 512
-"""So many steps that are not steady are remembered."""
 
 
 def silent(_: str) -> None:
@@ -128,12 +125,11 @@ def run(cluster: Topology, job: Job, **options: Unpack[StepOptions]) -> StepResu
 class Simulator:
     """Simulates jobs on one cluster, and keeps what they have in common: what one is asked twice, it answers sooner."""
 
-    __slots__ = ("_placed", "_unsteady", "cluster", "graphs", "preparation")
+    __slots__ = ("_placed", "_shorter", "cluster", "graphs", "preparation")
 
     def __init__(self, cluster: Topology) -> None:
         self.cluster, self.preparation, self.graphs = cluster, Preparation(cluster), Graphs()
-        self._placed = Memo(PLACED)
-        self._unsteady: dict[Hashable, None] = {}  # structures with numbers of microbatches, the newest last
+        self._placed, self._shorter = Memo(PLACED), ShorterSteps(self.preparation, self.graphs)
 
     def __reduce__(self) -> tuple[type[Simulator], tuple[Topology]]:
         return Simulator, (self.cluster,)  # what another process keeps, it finds itself
@@ -229,23 +225,20 @@ class Simulator:
         kept = not anew and not self.preparation.runs_on(
             job
         )  # else times decide what waits for the host, and nothing serves others
-        for microbatches, steady in self.preparation.short(job) if engine != "simpy" else ():
-            asked = structure, microbatches
-            if asked in self._unsteady or rows(job, microbatches) in self.graphs.irregular:
-                continue
+
+        def step(microbatches: int | None = None, **own: Any) -> PlayedStep | None:
             work = self.preparation.work(job, gpus, microbatches)
-            once, each = lines(work.scripts)
-            pays = PAYS * (once + each * microbatches) < once + each * job.microbatches
-            one: Engine = engine if pays else "static"
-            player = Player(one, self.graphs, rows(job, microbatches), steady, asked if kept else None)
-            if (found := play(work, self.cluster, fold, progress, player)) is not None:
-                return work, *found
-            self._unsteady[asked] = None
-            while len(self._unsteady) > UNSTEADY:
-                del self._unsteady[next(iter(self._unsteady))]
-        work = self.preparation.work(job, gpus)
-        player = Player(engine, self.graphs, rows(job), None, (structure, None) if kept else None)
-        return work, *_proved(play(work, self.cluster, fold, progress, player))
+            player = Player(
+                graphs=self.graphs,
+                rows=rows(job, microbatches),
+                structure=(structure, microbatches) if kept else None,
+                **own,
+            )
+            found = play(work, self.cluster, fold, progress, player)
+            return None if found is None else (work, *found)
+
+        found = self._shorter.played(job, engine, step) if engine != "simpy" else None
+        return found or _proved(step(engine=engine))
 
     def placed(self, job: Job) -> Job:
         """Return a job with dp resolved for the cluster. Raises ConfigError, also for names that nothing has."""
@@ -286,7 +279,7 @@ class Simulator:
         return need <= have
 
 
-def _proved(found: tuple[Plan, Record] | None) -> tuple[Plan, Record]:
+def _proved(found: Played | None) -> Played:
     if found is None:
         what = "tasks of this step slow each other on links that they share"
         asked, other = option("--engine static", "engine='static'"), option("--engine auto", "engine='auto'")

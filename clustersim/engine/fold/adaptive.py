@@ -58,6 +58,8 @@ def play(
         return known
     drafted = draft([work], topology)
     every: Mask = np.ones(len(drafted.demand.links), bool)
+    if player.doubt is not None and fold and _worth(folded(drafted.demand, every, fold), ~every):
+        return None  # who meets on some of the links says nothing of the others
 
     def simulated(cells: Partition, kept: Mask) -> PlayedJobs | None:
         own = player if kept is every else replace(player, structure=None)  # else it holds for these times alone
