@@ -17,7 +17,7 @@ from clustersim.config.shipped import called
 from clustersim.errors import InputError
 from clustersim.files import Inputs, digest, keeping_inputs
 from clustersim.parallel.load import load as load_workload
-from clustersim.parallel.options import change_words
+from clustersim.parallel.options import change_words, engine_words
 from clustersim.report import store
 from clustersim.simulation import Progress, StepResult, silent
 from clustersim.topology.build import load as load_topology
@@ -69,7 +69,7 @@ class RunQuestion:
         yield from ["--no-fold"] * (not self.options.get("fold", True))
         yield from ["--ignore-memory"] * bool(self.options.get("ignore_memory"))
         yield from ["--flops", "full"] * (self.options.get("flops") == "full")
-        yield from ("--engine", str(self.options["engine"])) if "engine" in self.options else ()
+        yield from engine_words(str(self.options.get("engine", "simpy")))
         for permit in self.options.get("plugins", ()):
             yield from ("--plugins", str(permit))
 

@@ -99,7 +99,9 @@ def test_paper_cuts_no_picture_and_shows_no_button_to_copy(chromium, explorer):
 def test_a_point_shows_its_parts_and_its_command(chromium, explorer):
     with opened(chromium, explorer) as found:
         page = found.page
-        assert page.inner_text("#command") == "clustersim run superpod_h100_128 llama3_70b --tp 4 --pp 2"  # the best
+        assert (
+            page.inner_text("#command") == "clustersim run superpod_h100_128 llama3_70b --engine auto --tp 4 --pp 2"
+        )  # the best
         page.click("#best tbody tr:nth-child(3)")
         assert page.inner_text("#command").endswith("--tp 2 --pp 2")
         assert "2.100 s" in page.inner_text("#point") and "70.0 %" in page.inner_text("#point")

@@ -195,6 +195,7 @@ def test_every_row_of_json_has_the_command_of_its_point(place, monkeypatch, caps
     assert found["best_run"] == found["rows"][0]["run"]
     for row in found["rows"]:
         split = f"--tp {row['tp']} --pp {row['pp']} --micro-batch {row['micro_batch']}"
+        assert " --engine auto " in row["run"]
         assert row["run"].endswith(f" {split}")
 
 
@@ -321,6 +322,7 @@ def test_the_command_of_the_best_point_gives_its_numbers(place, monkeypatch, cap
     figures = {key: value for key, value in alone.items() if isinstance(value, float)}
     assert "step_time_s" in figures
     assert {key: found["rows"][0][key] for key in figures} == pytest.approx(figures, rel=1e-12, abs=0)
+    assert found["rows"][0]["step_time_s"] == alone["step_time_s"]
 
 
 @pytest.mark.parametrize(

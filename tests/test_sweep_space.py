@@ -357,6 +357,28 @@ def test_a_sweep_over_clusters_has_the_numbers_of_their_runs(tmp_path, monkeypat
         alone = evaluate.flat(json.loads(capsys.readouterr().out))
         same = {key: value for key, value in alone.items() if isinstance(value, float)}
         assert {key: row[key] for key in same} == pytest.approx(same, rel=1e-12, abs=0)
+        assert row["step_time_s"] == alone["step_time_s"]
+
+
+@pytest.mark.parametrize("engine", ["auto", "simpy"])
+def test_the_command_of_a_point_has_its_numbers_to_the_last_digit(tmp_path, monkeypatch, capsys, engine):
+    """Also where hashed transfers meet, and the players differ in the last digits: who played the sweep plays the command."""
+    monkeypatch.chdir(tmp_path)
+    axes = "--nodes 16 --tp 4,8 --set predictor=roofline --set training.global_batch=512 --workers 1 --json --engine"
+    words = ["clustersim", "sweep", "oversubscribed_roce_1152", "gpt3_xl", *axes.split(), engine]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit):
+        main()
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert ("hybrid" if engine == "auto" else "simpy") in {row["player"] for row in rows}
+    for row in rows:
+        assert ("--engine auto" in row["run"]) == (engine == "auto")
+        monkeypatch.setattr(sys, "argv", [*shlex.split(row["run"]), "--json", "--no-save"])
+        with pytest.raises(SystemExit):
+            main()
+        alone = evaluate.flat(json.loads(capsys.readouterr().out))
+        numbers_of = {key: value for key, value in alone.items() if isinstance(value, float)}
+        assert {key: row[key] for key in numbers_of} == numbers_of
 
 
 def test_two_workers_share_clusters_and_give_the_same_rows(tmp_path):

@@ -80,7 +80,8 @@ class Explained:
         asked = self.asked.changed(changes)
         flags = {"--no-fold": not asked.fold, "--ignore-memory": asked.ignore_memory}
         more = [flag for flag, given in flags.items() if given]
-        return shlex.join([*run_line(asked.topology, asked.workload, asked.overrides, frozenset()), *more])
+        line = run_line(asked.topology, asked.workload, asked.overrides, asked.engine_of_what_ifs)
+        return shlex.join([*line, *more])
 
 
 def _flags(changes: Mapping[str, object]) -> str:

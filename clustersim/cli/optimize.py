@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -28,10 +27,12 @@ from clustersim.cli.progress import progressing
 from clustersim.cli.sweep_table import best_lines, certain, point_table, run_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from clustersim.optimization.search import SearchResult
-    from clustersim.sweeps.space import SweepSpace
+
+    Words = Callable[[Mapping[str, object]], list[str]]
+    """What gives the words of the command of a point."""
 
 
 @workload_options(lists=True, cluster=True)
@@ -85,16 +86,16 @@ def optimize(
             progress(f"simulate: {done} done, at most {left:,} left")
 
         found = answer(case, asked, wanted, top, trials, tell)
+    words = run_lines(topology, workload, engine, asked.by_set)
     if as_json:
-        print_json("optimize", _fields(found, topology, workload, asked))
+        print_json("optimize", _fields(found, words))
     elif not quiet:
-        typer.echo("\n".join(_lines(found, topology, workload, asked)))
+        typer.echo("\n".join(_lines(found, words)))
 
 
-def _fields(found: SearchResult, topology: Path, workload: Path, asked: SweepSpace) -> dict[str, Any]:
+def _fields(found: SearchResult, words: Words) -> dict[str, Any]:
     from clustersim.optimization.why import why
 
-    words = run_lines(topology, workload, asked.by_set)
     rows = [
         {
             **one.row,
@@ -110,10 +111,10 @@ def _fields(found: SearchResult, topology: Path, workload: Path, asked: SweepSpa
     return {"objective": found.goal, **counts, **reasons, "best_run": rows[0]["run"], "rows": rows}
 
 
-def _lines(found: SearchResult, topology: Path, workload: Path, asked: SweepSpace) -> list[str]:
-    points, run = [one.point for one in found.best], run_lines(topology, workload, asked.by_set)
-    rows = [{**one.row, "run": shlex.join(run(one.point))} for one in found.best]
-    lines = [*point_table(rows, points, priced=True), *best_lines(run(points[0])), *certain(rows)]
+def _lines(found: SearchResult, words: Words) -> list[str]:
+    points = [one.point for one in found.best]
+    rows = [{**one.row, "run": shlex.join(words(one.point))} for one in found.best]
+    lines = [*point_table(rows, points, priced=True), *best_lines(words(points[0])), *certain(rows)]
     if reasons := list(_reasons(found)):
         lines += ["why it is the best:", *reasons, ""]
     counts = (

@@ -26,11 +26,14 @@ from clustersim.cli.sweep_table import DOUBTFUL, best_lines, doubtful, run_line
 from clustersim.units import dollars, plural, scaled, seconds
 
 if TYPE_CHECKING:
+    from clustersim.engine.player import Engine
     from clustersim.planning.answer import Answer, Change
     from clustersim.planning.planner import TrainingPlan
     from clustersim.planning.request import PlanRequest
     from clustersim.sweeps.space import Point
 
+ENGINE: Engine = "auto"
+"""Who plays the steps of plans."""
 FABRIC = ("cluster.nic", "fabric.oversubscription")
 """Keys of clusters beside their GPUs that plans are compared over."""
 _BEYOND = {"days": "too late", "budget": "too dear", "nodes": "too large"}
@@ -88,7 +91,7 @@ def plan(
     with progressing(quiet or as_json) as progress, keeping_inputs() as read:
         progress("plan")
         where = find("topologies", topology or TOPOLOGY)
-        case = load(Files(str(where), str(workload), read, "auto", figures(costs, price)))
+        case = load(Files(str(where), str(workload), read, ENGINE, figures(costs, price)))
         found = answer(Planner(case, load_reliability(reliability)), asked)
     if as_json:
         print_json("plan", _fields(found, where, workload))
@@ -97,7 +100,7 @@ def plan(
 
 
 def _run(found: TrainingPlan, topology: Path, workload: Path) -> list[str]:
-    return run_line(topology, workload, found.point, frozenset())
+    return run_line(topology, workload, found.point, ENGINE)
 
 
 def _fields(found: Answer, topology: Path, workload: Path) -> dict[str, Any]:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from clustersim import plugins
 from clustersim.config.shipped import called
 from clustersim.errors import ClustersimError, InputError, suggest
-from clustersim.parallel.options import KEYS, RUN_OPTIONS, change_words
+from clustersim.parallel.options import KEYS, RUN_OPTIONS, change_words, engine_words
 from clustersim.units import duration, gibibytes
 
 if TYPE_CHECKING:
+    from clustersim.engine.player import Engine
     from clustersim.sweeps.evaluate import Row
     from clustersim.sweeps.run import Sweep
     from clustersim.sweeps.space import Point, SweepSpace
@@ -163,16 +164,21 @@ def point_table(rows: Sequence[Row], space: Sequence[Point], priced: bool) -> li
     return [*table(cells), *([DOUBTFUL] if any(map(doubtful, rows)) else []), ""]
 
 
-def run_lines(topology: Path, workload: Path, by_set: frozenset[str]) -> Callable[[Mapping[str, object]], list[str]]:
-    """Return what gives the words of the command of a point; keys in `by_set` stay as they were given to `--set`."""
-    words = ["clustersim", "run", called("topologies", topology), called("workloads", workload)]
+def run_lines(
+    topology: Path, workload: Path, engine: Engine, by_set: frozenset[str] = frozenset()
+) -> Callable[[Mapping[str, object]], list[str]]:
+    """Return what gives the words of the command of a point, which has its numbers to the last digit.
+
+    engine: who played the points. by_set: keys that stay as they were given to `--set`.
+    """
+    words = ["clustersim", "run", called("topologies", topology), called("workloads", workload), *engine_words(engine)]
     permits = [word for permit in plugins.permits() for word in ("--plugins", permit)]
     return lambda point: [*words, *change_words(point, by_set), *permits]
 
 
-def run_line(topology: Path, workload: Path, point: Mapping[str, object], by_set: frozenset[str]) -> list[str]:
+def run_line(topology: Path, workload: Path, point: Mapping[str, object], engine: Engine) -> list[str]:
     """Return the words of the command of one point, as `run_lines` does."""
-    return run_lines(topology, workload, by_set)(point)
+    return run_lines(topology, workload, engine)(point)
 
 
 def _cells(place: int, row: Row, names: Sequence[str], prices: Sequence[str], clusters: bool) -> list[str]:

@@ -17,7 +17,7 @@ from clustersim.config.overrides import parted
 from clustersim.engine.compile import Work
 from clustersim.engine.fold.adaptive import play
 from clustersim.engine.instruction import Instruction, Recv
-from clustersim.engine.player import Engine, Player
+from clustersim.engine.player import Player
 from clustersim.engine.script import Script
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError
 from clustersim.explain.inputs import RunInputs
@@ -126,11 +126,6 @@ def explain(asked: RunInputs, progress: Progress = silent, known: StepResult | N
     )
 
 
-def _fast(engine: Engine) -> Engine:
-    """Return who plays what-ifs: the longest path where that is proved exact, which SimPy agrees with."""
-    return "auto" if engine == "simpy" else engine
-
-
 def _played(asked: RunInputs, what: WhatIf, simulator: Simulator, progress: Progress) -> PlayedWhatIf:
     """Simulate a what-if, on the same cluster if that stays as it is."""
     if what.reason:
@@ -163,7 +158,7 @@ def _seconds(simulator: Simulator, asked: RunInputs, rewritten: Callable[[Work],
     """Return the step of a run; rewritten: what changes the work of its job, if anything."""
     job = simulator.placed(asked.job)
     work, _, _ = simulator.prepare(job, np.arange(job.mesh.size), ignore_memory=asked.ignore_memory)
-    player = Player(_fast(asked.engine), simulator.graphs, rows(job))
+    player = Player(asked.engine_of_what_ifs, simulator.graphs, rows(job))
     found = play(rewritten(work), simulator.cluster, asked.fold, player=player)
     if found is None:
         raise InputError("tasks slow each other on links that they share, which the static player cannot tell")

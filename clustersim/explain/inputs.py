@@ -73,6 +73,11 @@ class RunInputs:
             "engine": self.engine,
         }
 
+    @property
+    def engine_of_what_ifs(self) -> Engine:
+        """Who plays what-ifs: the longest path where that is proved exact, which SimPy agrees with."""
+        return "auto" if self.engine == "simpy" else self.engine
+
     def changed(self, changes: Mapping[str, object]) -> RunInputs:
         """Return the same with more keys replaced."""
         return replace(self, overrides={**self.overrides, **changes})

@@ -9,7 +9,7 @@ from typing import Any
 from clustersim.config.shipped import called
 from clustersim.errors import InputError
 from clustersim.pages.shell import page
-from clustersim.parallel.options import FLAGS
+from clustersim.parallel.options import FLAGS, engine_words
 from clustersim.report import store
 from clustersim.report.terminal import NAMES
 from clustersim.sweeps import log
@@ -113,4 +113,5 @@ def _command(manifest: Mapping[str, Any]) -> list[str]:
     places = {part: Path(one["path"]) for part, one in inputs.items() if "path" in one}
     if not {"topology", "workload"} <= places.keys():
         raise InputError(f"{store.MANIFEST}: names no inputs; run the sweep again")
-    return ["clustersim", "run", called("topologies", places["topology"]), called("workloads", places["workload"])]
+    words = [called("topologies", places["topology"]), called("workloads", places["workload"])]
+    return ["clustersim", "run", *words, *engine_words(manifest.get("options", {}).get("engine", "auto"))]
