@@ -381,6 +381,26 @@ def test_the_command_of_a_point_has_its_numbers_to_the_last_digit(tmp_path, monk
         assert {key: row[key] for key in numbers_of} == numbers_of
 
 
+def test_points_that_do_not_fit_have_a_command_and_illegal_ones_a_reason(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["--tp", "1,2,3", "--predictor", "roofline", "--workers", "1", "--out", "x", "--csv", "x.csv", "--quiet"]
+    monkeypatch.setattr(sys, "argv", ["clustersim", "sweep", "hgx_h100_8", "llama3_8b", *words])
+    with pytest.raises(SystemExit):
+        main()
+    for table in (pl.read_parquet("x/points.parquet"), pl.read_csv("x.csv")):
+        assert {row["tp"]: (row["status"], row["run"] is None) for row in table.to_dicts()} == {
+            1: ("does not fit", False),
+            2: ("ok", False),
+            3: ("illegal", True),
+        }
+    unfit = next(row for row in pl.read_parquet("x/points.parquet").to_dicts() if row["tp"] == 1)
+    monkeypatch.setattr(sys, "argv", [*shlex.split(unfit["run"]), "--no-save"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    assert "what fits by one change, each simulated" in capsys.readouterr().err
+
+
 def test_two_workers_share_clusters_and_give_the_same_rows(tmp_path):
     root = Path(__file__).parents[1]
     points = [

@@ -83,12 +83,16 @@ class SweepLog:
     def finish(self, space: Sequence[Point], rows: Sequence[Row], command: Command = lambda _: None) -> list[Row]:
         """Write the table of all points, put the log into order, those of earlier sweeps last, and return the rows of `space`.
 
-        command: the line that simulates a point alone, for the column `run`, which they then have too; None for none.
+        command: the line that simulates a point alone, for the column `run`, which they then have too; None for none. A point
+        that is illegal has none, as its reason says all; that of one that does not fit says what would.
         """
         found = {key(point): (point, row) for point, row in zip(space, rows, strict=True)}
         found |= {name: (self.points[name], row) for name, row in self.known.items() if name not in found}
         write(self.target / LOG, "".join(line(point, row) for point, row in found.values()).encode())
-        table = {name: row | ({"run": run} if (run := command(point)) else {}) for name, (point, row) in found.items()}
+        table = {
+            name: row | ({"run": run} if row["status"] != "illegal" and (run := command(point)) else {})
+            for name, (point, row) in found.items()
+        }
         store.write_table(self.target / TABLE, frame(list(table.values())))
         self._write_manifest(space, complete=True)
         return [table[key(point)] for point in space]

@@ -26,14 +26,13 @@ function pointDetail() {
     const i = shown.chosen;
     if (i < 0)
       return body.replaceChildren(el("p", { class: "dim" }, "Choose a point: click in a picture, or on a row of the table."));
-    const command = commandOf(i);
+    const command = statusOf(i) === "illegal" ? null : commandOf(i); // which would only say the same
     const head = axesOfSweep.map((name) => `${named(name, 40)} ${columns[name].words(columns[name].values[i])}`).join(", ");
     body.replaceChildren(
       el("h3", {}, `${MARKS[statusOf(i)]} ${head}`),
       ok[i] ? "" : el("p", { class: "warning" }, `${STATUS[statusOf(i)]}: ${named(reasonOf(i), 2000)}`),
       el("div", { class: "point" }, ok[i] ? partsOfStep(i) : "", ok[i] ? figuresOf(i) : ""),
-      el("pre", { tabindex: 0 }, el("code", { id: "command" }, command)),
-      copyButton(command),
+      ...(command === null ? [] : [el("pre", { tabindex: 0 }, el("code", { id: "command" }, command)), copyButton(command)]),
     );
   }
   views.push(draw);
