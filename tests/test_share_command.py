@@ -69,6 +69,21 @@ def test_the_same_workload_twice_gets_numbered_names_and_equal_shares(call):
     assert {job["parallelism"]["dp"] for job in jobs} == {8}
 
 
+def test_the_cluster_is_changed_by_the_options_of_run(call):
+    options = ["--nodes", "4", "--gpu", "b200", "--nic", "200Gb/s", "--set", "fabric.switch_latency=1us"]
+    code, out, err = call("tiny.yaml", "tiny.yaml", *options, "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert [job["nodes"] for job in found["jobs"]] == [[0, 1], [2, 3]]
+    asked = next(json.loads(path.read_text())["options"] for path in Path("results").glob("*/manifest.json"))
+    keys = {"cluster.nodes": 4, "cluster.gpu": "b200", "cluster.nic": "200Gb/s", "fabric.switch_latency": "1us"}
+    assert {key: asked["overrides"][key] for key in keys} == keys
+    assert summary(call, "tiny.yaml", *options[:4])["jobs"] != summary(call, "tiny.yaml", "--nodes", "4")["jobs"]
+    code, _, err = call("tiny.yaml", "--nic", "200GB", "--no-save")
+    assert code == 2
+    assert "did you mean 200Gb/s, in bits?" in err
+
+
 def test_auto_takes_of_its_share_what_the_batch_allows(call):
     jobs = summary(call, "tiny.yaml", "tiny.yaml", "--set", "training.global_batch=8")["jobs"]
     assert [(job["gpus"], len(job["nodes"]), job["idle_gpus"]) for job in jobs] == [(8, 2, 0)] * 2

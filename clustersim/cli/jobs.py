@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from clustersim.report.store import Question
 
 
-@workload_options(lists=False)
+@workload_options(lists=False, cluster=True)
 def jobs(
     context: typer.Context,
     topology: TopologyFile,
@@ -68,6 +68,7 @@ def jobs(
     quiet: Quiet = False,
 ) -> None:
     """Simulate jobs that share a cluster: how much slower each gets beside the others, and on which links they meet."""
+    from clustersim.config.overrides import parted
     from clustersim.files import keeping_inputs
     from clustersim.jobs.request import load
     from clustersim.jobs.simulate import share as play
@@ -77,15 +78,16 @@ def jobs(
 
     command = context.info_name or "jobs"  # or `share`, as it was called
     changed = overrides(changes, settings)
+    of_cluster, of_jobs = parted(changed)
     if out and not no_save:
         check_target(out)
     target: Path | None = None
     with progressing(quiet or as_json) as progress, keeping_inputs() as read:
         progress("load")
         with naming("--placement") if placement else nullcontext():
-            wanted = load(files, changed, placement, steps)
+            wanted = load(files, of_jobs, placement, steps)
         progress("build")
-        cluster = load_topology(topology)
+        cluster = load_topology(topology, of_cluster)
         options = {"overrides": changed, "placement": wanted.placement, "steps": wanted.steps}
         options |= {"fold": not no_fold, "ignore_memory": ignore_memory}
         asked = Question.of(command, {"topology": topology, **wanted.inputs}, read, options)

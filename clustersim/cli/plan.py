@@ -15,7 +15,6 @@ from clustersim.cli.options import (
     Plugins,
     Quiet,
     RentOption,
-    Setting,
     WorkloadFile,
     figures,
     overrides,
@@ -54,7 +53,12 @@ def plan(
     topology: Annotated[
         Path | None, typer.Option(help="A topology whose nodes are counted anew; default rail_optimized.")
     ] = None,
-    settings: Setting = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="Override a key, such as parallelism.zero=3 or fabric.radix=128.", metavar="KEY=VALUE"
+        ),
+    ] = None,
     global_batch: Annotated[
         int | None,
         typer.Option(min=1, help="Sequences of a step, the same for all; default what costs least, up to a limit."),

@@ -13,6 +13,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from clustersim.arrays import Mask
+from clustersim.config.overrides import parted
 from clustersim.engine.compile import Plan, Work, bound, draft
 from clustersim.engine.fold.adaptive import PlayedJobs, adapted
 from clustersim.engine.fold.refinement import Partition
@@ -56,17 +57,18 @@ def simulate(
 ) -> JobsResult:
     """Simulate jobs that share a cluster.
 
-    topology: path of a YAML file. files: workloads, or one file of jobs. overrides: dotted keys that are replaced in every
-    workload. placement: `packed` (default), `spread`, `random`, `random:7`. steps: how many each job completes at least
-    (default 3). Raises InputError for bad input.
+    topology: path of a YAML file. files: workloads, or one file of jobs. overrides: dotted keys that are replaced in the
+    topology and in every workload. placement: `packed` (default), `spread`, `random`, `random:7`. steps: how many each job
+    completes at least (default 3). Raises InputError for bad input.
     """
     from clustersim.topology.build import load as load_topology
 
     progress = options.get("progress", silent)
     progress("load")
-    wanted = load([Path(file) for file in files], overrides or {}, placement, steps)
+    of_cluster, of_jobs = parted(overrides or {})
+    wanted = load([Path(file) for file in files], of_jobs, placement, steps)
     progress("build")
-    return share(load_topology(topology), wanted, **options)
+    return share(load_topology(topology, of_cluster), wanted, **options)
 
 
 @uncollected()
