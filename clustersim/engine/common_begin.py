@@ -7,6 +7,7 @@ alone. So if tasks meet in that part of one of them, tasks meet in the other too
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from clustersim.engine.player import Compiled
 from clustersim.engine.static import longest
 from clustersim.engine.tasks import SlotTimes, Tasks
 from clustersim.schedules.action import Action, Schedule
+
+_PASS = itemgetter(Action._fields.index("stage"), Action._fields.index("letter"))
 
 
 def meets_too(whole: Compiled, tasks: Tasks, pipeline_rank: Ints, schedule: Schedule) -> bool:
@@ -66,5 +69,5 @@ def begin_alike(one: Sequence[Action], other: Sequence[Action], passes: int) -> 
     begin = one[:passes]
     if begin != other[:passes]:
         return False
-    gradients = {action[:2] for action in begin if action.letter in "BW"}
-    return all(gradients <= {action[:2] for action in row[passes:]} for row in (one, other))
+    gradients = {_PASS(action) for action in begin if action.letter in "BW"}
+    return all(gradients <= set(map(_PASS, row[passes:])) for row in (one, other))

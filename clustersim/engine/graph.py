@@ -152,7 +152,10 @@ class StepGraph:
     def activities(self, tasks: Sequence[Task]) -> list[Activity]:
         """Return what is done in each slot."""
         merged: dict[frozenset[Activity], Activity] = {}
-        return [together([tasks[task].activity for task in slot], merged) for slot in self.slots]
+        return [
+            tasks[slot[0]].activity if len(slot) == 1 else together([tasks[task].activity for task in slot], merged)
+            for slot in self.slots
+        ]
 
 
 def successors(a: Ints, b: Ints) -> tuple[Ints, Ints]:

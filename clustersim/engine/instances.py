@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Ints, Mask, entries, offsets
+from clustersim.arrays import Ints, Mask, distinct, distinct_rows, entries, offsets
 from clustersim.engine.compiled import Loop, paid_off
 from clustersim.engine.graph import Labels, Occurrences, StepGraph, Waits, successors
 from clustersim.engine.pattern import BEFORE, BEGIN, JOIN, LAST, LOCAL, MEETING, NOW, NTH, SENT
@@ -75,7 +75,8 @@ class _Instances:
     def rows(self, tables: Sequence[Sequence[tuple[int, ...]]], width: int) -> tuple[Ints, Ints]:
         """Return the rows of a table of each pattern, once for each of their passes: columns (width, rows), and passes."""
         start = np.cumsum([0, *map(len, tables)])
-        columns = np.array([row for table in tables for row in table], np.int64).reshape(-1, width).T
+        flat = chain.from_iterable(chain.from_iterable(tables))
+        columns = np.fromiter(flat, np.int64, width * int(start[-1])).reshape(-1, width).T
         count = np.diff(start)[self.pattern]
         return columns.take(entries(start, self.pattern), axis=1), np.repeat(np.arange(len(count)), count)
 
@@ -218,13 +219,17 @@ class _Instances:
         slot = np.full(len(made), JOIN)
         return np.concatenate([[a, arrived[made], slot], columns[3:6, node[of]], [count[rows[first[of]]] + turn]])
 
-    def shared_slots(self, task: Ints, start: Ints) -> list[int]:
+    def shared_slots(self, task: Ints, start: Ints) -> Ints:
         """Return the slots of tasks that ranks start together, those of task i being start[i] to start[i + 1] of `task`."""
-        slots, own = self.numbered.slots, task.tolist()
-        first, numbers = len(slots), dict[tuple[int, ...], int]()
-        pairs = pairwise(start.tolist())
-        found = [first + numbers.setdefault(tuple(own[begin:end]), len(numbers)) for begin, end in pairs]
-        slots += numbers
+        slots, size, like = self.numbered.slots, np.diff(start), np.empty(len(start) - 1, np.int64)
+        for count in distinct(size).tolist():
+            some = np.flatnonzero(size == count)
+            first, of = distinct_rows(task[start[some][:, None] + np.arange(count)])
+            like[some] = some[first[of]]
+        new, turn = np.unique(like, return_inverse=True)  # in the order in which they come first
+        known = len(slots)
+        slots += [tuple(task[start[one] : start[one + 1]].tolist()) for one in new.tolist()]
+        found: Ints = known + turn
         return found
 
     def occurrences(self, place: Ints) -> Occurrences:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, pairwise
 from operator import itemgetter
 from typing import NamedTuple, cast
@@ -63,7 +63,7 @@ def scripts(job: Job, stages: Sequence[Stage], schedule: Schedule) -> tuple[Scri
 def scripts_of(job: Job, written: WrittenPasses, schedule: Schedule) -> tuple[Script, ...]:
     """Return the same, given what is written of the job for schedules of other numbers of microbatches, and add to that."""
     return tuple(
-        _Writer(job, written, rank, schedule[rank], RowEnds.of(schedule[rank]), job.pipeline).script()
+        _Writer(job, written, rank, schedule[rank], RowEnds(schedule[rank]), job.pipeline).script()
         for rank in range(job.parallelism.pp)
     )
 
@@ -136,23 +136,31 @@ class WrittenPasses(NamedTuple):
         return cls(tuple(stages), {}, {}, {})
 
 
-class RowEnds(NamedTuple):
+@dataclass(frozen=True)
+class RowEnds:
     """Where passes of a rank begin and end."""
 
-    first: Mapping[tuple[str, int], Action]
-    """The first action of each letter and stage …"""
-    last: Mapping[tuple[str, int], Action]
-    """… and the last one, in the order of the first ones."""
-    complete: Collection[Action]
-    """The last pass of each stage that yields gradients of weights: with it they are complete."""
+    row: tuple[Action, ...]
+    """What the rank does."""
 
-    @classmethod
-    def of(cls, row: Sequence[Action]) -> RowEnds:
-        """Return those of the actions of a rank."""
-        back = row[::-1]
-        complete = {action.stage: action for action in row if action.letter in "BW"}
-        first, last = (dict(zip(map(_PASS, one), one, strict=True)) for one in (back, row))
-        return cls(first, last, frozenset(complete.values()))
+    @cached_property
+    def first(self) -> dict[tuple[str, int], Action]:
+        """The first action of each letter and stage, in the reverse order of the last ones."""
+        back = self.row[::-1]
+        return dict(zip(map(_PASS, back), back, strict=True))
+
+    @cached_property
+    def last(self) -> dict[tuple[str, int], Action]:
+        """The last action of each letter and stage, in the order of the first ones."""
+        return dict(zip(map(_PASS, self.row), self.row, strict=True))
+
+    @cached_property
+    def complete(self) -> Collection[Action]:
+        """The last pass of each stage that yields gradients of weights: with it they are complete."""
+        found = [action for action in self.last.values() if action.letter in "BW"]
+        several = len({action.stage for action in found}) < len(found)  # some passes are whole, others in halves
+        row = (action for action in self.row if action.letter in "BW") if several else found
+        return frozenset({action.stage: action for action in row}.values())
 
 
 def _of_stage(line: Instruction, stage: int) -> Instruction:

@@ -33,8 +33,10 @@ class SlotTimes(NamedTuple):
     @classmethod
     def of(cls, activities: Sequence[Activity]) -> SlotTimes:
         """Return the times of activities, one a slot."""
-        around = np.array([activity.around for activity in activities]).reshape(-1, 2)
-        return cls(np.array([activity.idle for activity in activities]), around[:, 0], around[:, 1])
+        number: dict[Activity, int] = {}
+        of = np.array([number.setdefault(activity.times, len(number)) for activity in activities], np.int64)
+        each = np.array([(one.idle, *one.around) for one in number]).reshape(-1, 3)
+        return cls(*(column[of] for column in each.T))
 
 
 class Tasks(Sequence[Task]):

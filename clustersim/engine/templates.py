@@ -57,10 +57,10 @@ class Templates:
         """Add the templates of a rank; return the template and the microbatch of each of its passes."""
 
         def number(where: TemplateKey, tasks: Template) -> int:
-            for task in tasks:
-                if task.group is not None and task.group not in own and self.members[task.group] > 1:
-                    own[task.group] = len(own), task.group not in self.group_numbers
-                    self.group_numbers.setdefault(task.group, len(self.group_numbers))
+            for group in dict.fromkeys([task.group for task in tasks]):
+                if group is not None and group not in own and self.members[group] > 1:
+                    own[group] = len(own), group not in self.group_numbers
+                    self.group_numbers.setdefault(group, len(self.group_numbers))
             self.rank.append(rank)
             self.where.append(where)
             self.tasks.append(tasks)

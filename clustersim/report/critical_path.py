@@ -8,7 +8,7 @@ from typing import overload
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints
+from clustersim.arrays import Floats, Ints, entries
 from clustersim.engine.pattern import JOIN
 from clustersim.engine.program import Span, computing
 from clustersim.engine.record import Record
@@ -61,11 +61,10 @@ def critical_path(record: Record) -> Path:
     """
     nodes, times = _nodes(record)
     order, start = record.graph.by_node
-    rows = order[start[nodes]]
-    for i in np.flatnonzero(start[nodes + 1] - start[nodes] > 1):
-        own = order[start[nodes[i]] : start[nodes[i] + 1]]
-        rows[i] = own[np.argmax(record.tasks.compute[record.graph.occurrences.task[own]])]
-    return Path(record, rows, times)
+    rows = order[entries(start, nodes)]
+    of = np.repeat(np.arange(len(nodes)), start[nodes + 1] - start[nodes])
+    longest = np.lexsort((-record.tasks.compute[record.graph.occurrences.task[rows]], of))  # the first of equals
+    return Path(record, rows[longest[np.searchsorted(of, np.arange(len(nodes)))]], times)
 
 
 def _nodes(record: Record) -> tuple[Ints, Ints]:

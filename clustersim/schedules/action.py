@@ -50,8 +50,13 @@ class ScheduleKind(Protocol):
 
 def run(stage: int, letter: Letter, microbatches: Iterable[int]) -> list[Action]:
     """Return the actions of one letter on one stage, a microbatch after the other."""
+    return actions(repeat(stage), letter, microbatches)
+
+
+def actions(stages: Iterable[int], letter: Letter, microbatches: Iterable[int]) -> list[Action]:
+    """Return the actions of one letter, each with its stage and its microbatch."""
     made = partial(tuple.__new__, Action)  # what Action._make does, without a call of Python's for each
-    return list(map(made, zip(repeat(stage), repeat(letter), microbatches)))
+    return list(map(made, zip(stages, repeat(letter), microbatches)))
 
 
 def parse(text: str) -> Action:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clustersim.errors import InputError
-from clustersim.schedules.action import Action, Letter, run
+from clustersim.schedules.action import Action, Letter, actions
 
 
 def rounds_of(schedule: str, stages: int, microbatches: int) -> None:
@@ -29,4 +29,5 @@ def _rounds(letter: Letter, rank: int, stages: int, microbatches: int, chunks: r
     """Return the actions of a letter: so many microbatches as there are `stages` on one chunk, then on the next."""
     starts = range(0, microbatches, stages)
     rounds = [range(start, min(start + stages, microbatches)) for start in starts]
-    return [action for part in rounds for chunk in chunks for action in run(chunk * stages + rank, letter, part)]
+    of = [chunk * stages + rank for part in rounds for chunk in chunks for _ in part]
+    return actions(of, letter, [microbatch for part in rounds for _ in chunks for microbatch in part])
