@@ -144,14 +144,13 @@ def _plan(work: Work, uses: Sequence[tuple[Family, Sequence[Collective]]], net: 
     role, places, members = topology.memo.once(("ranks", net.cells.key), found)
     speeds = topology.slowdown[work.gpus[ranks.first]], topology.kind_of(work.gpus[ranks.first])
     apart = ranks.first.tolist() if work.apart else [-1] * len(ranks.first)
-    binder = _Binder(
-        Activities.of(work, net),
-        {},
-        launching(work.job, work.scripts, work.seconds, work.hosts),
-    )
+    made, how = Activities.of(work, net), launching(work.job, work.scripts, work.seconds, work.hosts)
+    hosted = dict[float, Activity]()
     columns = role.tolist(), map(Speed, *(column.tolist() for column in speeds), apart), _cells_of(places, len(role))
-    programs = [binder.program(work.scripts[own], speed, cells) for own, speed, cells in zip(*columns, strict=True)]
-    made = binder.activities
+    programs = [
+        _Binder(made, how, speed, cells, hosted).program(work.scripts[own])
+        for own, speed, cells in zip(*columns, strict=True)
+    ]
     return Plan(programs, net, members, ranks.first, ranks.size, made.sources, made.calls, work.hosts)
 
 
@@ -186,17 +185,24 @@ def _members(families: Iterable[Family], net: Network) -> dict[GroupCell, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Binder:
-    """Binds scripts to network cells; equal activities are one object."""
+    """Binds the script of a rank to the cells that it is in; equal activities are one object."""
 
     activities: Activities
-    known: dict[float, Activity]
-    """What hosts do, by seconds."""
     launching: Launching
     """How the host launches passes."""
+    speed: Speed
+    cells: Mapping[str, int]
+    """The group cell of the rank, by family."""
+    hosted: dict[float, Activity]
+    """What hosts do, by seconds."""
+    computed: dict[tuple[int, float | None], Activity] = field(default_factory=dict)
+    """What the rank computes, by the items and the seconds of launches …"""
+    sent: dict[int, Activity] = field(default_factory=dict)
+    """… and its collectives and messages."""
 
-    def program(self, script: Script, speed: Speed, cells: Mapping[str, int]) -> Program:
+    def program(self, script: Script) -> Program:
         def bound(lines: Sequence[Instruction]) -> Template:
-            return tuple(self.tasks(lines, speed, cells))
+            return tuple(self.tasks(lines))
 
         return Program(
             (*self.started(), *bound(script.begin)),
@@ -213,8 +219,8 @@ class _Binder:
             yield Task(HOST, READY, -1, None, (), None, self.alone(self.launching.start))
             yield _waiting([Ready()])
 
-    def tasks(self, lines: Sequence[Instruction], speed: Speed, cells: Mapping[str, int]) -> Iterator[Task]:
-        """Yield the tasks of a pass, bound to the cells of a rank.
+    def tasks(self, lines: Sequence[Instruction]) -> Iterator[Task]:
+        """Yield the tasks of a pass, bound to the cells of the rank.
 
         What is waited for belongs to the next computation; before a launch, and at the end, a task waits and does nothing else.
         """
@@ -225,9 +231,9 @@ class _Binder:
             if isinstance(line, Wait):
                 waits.append(_launched(line))
             elif isinstance(line, Recv):
-                waits.append(Message((line.family, cells[f"{line.family}/receive"]), line.stage))
+                waits.append(Message((line.family, self.cells[f"{line.family}/receive"]), line.stage))
             elif isinstance(line, Compute):
-                one = _Bound(line, speed, cells, calls)
+                one = _Bound(line, calls)
                 if place in behind:
                     yield from self.following(one, tuple(waits))
                 elif place < last:
@@ -243,7 +249,7 @@ class _Binder:
             else:
                 if waits:
                     yield _waiting(waits)
-                yield self.launched(line, cells)
+                yield self.launched(line)
                 calls += 1
                 waits = [Launched(line.collective.group)] if isinstance(line, Send) and line.wait else []
         if waits:
@@ -258,10 +264,9 @@ class _Binder:
 
     def computation(self, one: _Bound, waits: tuple[Handle, ...], fresh: bool) -> Task:
         """Return a computation; fresh: its host begins to launch it when it begins."""
-        line, cells = one.line, one.cells
-        group = (line.family, cells[line.family]) if line.family else None
-        activity = self.compute(one, fresh)
-        return Task(COMPUTE, line.kind, line.stage, group, waits, None, activity)
+        line = one.line
+        group = (line.family, self.cells[line.family]) if line.family else None
+        return Task(COMPUTE, line.kind, line.stage, group, waits, None, self.compute(one, fresh))
 
     def drained(self, waits: Sequence[Handle]) -> Iterator[Task]:
         """Yield that the host waits for its GPU, which waits for these."""
@@ -289,33 +294,43 @@ class _Binder:
 
     def busy(self, one: _Bound) -> Task:
         """Return what the host does to launch a computation."""
-        seconds = self.activities.launching(one.line.items, one.speed, frozenset(one.cells), self.extra(one))
+        seconds = self.activities.launching(one.line.items, self.speed, frozenset(self.cells), self.extra(one))
         return Task(HOST, one.line.kind, one.line.stage, None, (), None, self.alone(seconds))
 
     def extra(self, one: _Bound) -> float:
         """Return the seconds of launches that are no kernel of the computation: of messages before it, of parameter tensors."""
         if not self.activities.hosts:
             return 0.0
-        host = self.activities.hosts[one.speed.kind]
+        host = self.activities.hosts[self.speed.kind]
         return one.calls * host.collective + one.line.tensors * host.parameter
 
     def alone(self, seconds: float) -> Activity:
         """Return an activity of so many seconds; equal ones are one."""
-        return self.known.setdefault(seconds, Activity((Segment(seconds, None),)))
+        return self.hosted.setdefault(seconds, Activity((Segment(seconds, None),)))
 
     def compute(self, one: _Bound, fresh: bool) -> Activity:
-        return self.activities.work(one.line.items, one.speed, one.cells, self.extra(one) if fresh else None)
+        extra = self.extra(one) if fresh else None
+        key = id(one.line.items), extra  # many passes are the same, of other stages
+        if key not in self.computed:
+            self.computed[key] = self.activities.work(one.line.items, self.speed, self.cells, extra)
+        return self.computed[key]
 
-    def launched(self, line: Send | Launch, cells: Mapping[str, int]) -> Task:
+    def launched(self, line: Send | Launch) -> Task:
         family = line.collective.group
         if isinstance(line, Send):
-            pair = (family, cells[f"{family}/send"])
-            activity = self.activities.transfer(line.collective, pair[1])
+            pair = (family, self.cells[f"{family}/send"])
+            activity = self.transfer(line.collective, pair[1])
             return Task(family, "send", line.stage, None, (), Message(pair, line.stage), activity)
-        group = (family, cells[family])
+        group = (family, self.cells[family])
         waits = (_launched(line.after),) if line.after else ()
-        activity = self.activities.transfer(line.collective, group[1])
+        activity = self.transfer(line.collective, group[1])
         return Task(family, line.collective.op, line.stage, group, waits, None, activity)
+
+    def transfer(self, call: Collective, cell: int) -> Activity:
+        """Return the activity of a collective or message, found once for each object."""
+        if id(call) not in self.sent:
+            self.sent[id(call)] = self.activities.transfer(call, cell)
+        return self.sent[id(call)]
 
 
 def _launched(wait: Wait) -> Launched:
@@ -326,8 +341,6 @@ class _Bound(NamedTuple):
     """A computation on a rank."""
 
     line: Compute
-    speed: Speed
-    cells: Mapping[str, int]
     calls: int
     """Collectives and messages launched right before."""
 
