@@ -169,6 +169,20 @@ def test_a_nic_that_no_slot_carries_is_refused_with_the_slot_that_does():
         load("rail_optimized", {"cluster.nic": "2400Gb/s"})
 
 
+def test_a_key_of_a_node_changes_the_node_that_is_asked_for_whatever_their_order():
+    keys = {"cluster.nic": "200Gb/s", "cluster.gpu": "b200"}
+    for asked in (keys, dict(reversed(keys.items()))):
+        found = load("rail_optimized", asked)
+        assert (found.node.nic_line, found.gpu.name) == (25e9, "b200-sxm")
+
+
+def test_a_key_of_a_fabric_that_is_not_there_says_so():
+    with pytest.raises(
+        InputError, match=r"^fabric\.oversubscription: .*has no fabric; give a topology of several nodes, such as"
+    ):
+        load("hgx_h100_8", {"fabric.oversubscription": 2})
+
+
 def test_another_slot_reaches_what_it_reaches_unless_the_file_says():
     """What was measured of the slot of a shipped node is no figure of another one."""
     slot = {"cluster.node.host.pcie": "gen4x16", "cluster.nic": "200Gb/s"}

@@ -230,6 +230,24 @@ def test_the_command_answers_with_a_run_that_has_its_step(monkeypatch, capsys, t
     assert run["step_time_s"] == best["step"]["step_time_s"]
 
 
+@pytest.mark.parametrize(("key", "name"), [("cluster.gpu", "b200"), ("cluster.node", "hgx-b300")])
+def test_a_gpu_that_is_set_is_the_one_of_the_plan(monkeypatch, capsys, key, name):
+    words = [
+        "plan",
+        "llama3_8b",
+        "--tokens",
+        "1T",
+        "--days",
+        "10",
+        "--set",
+        "predictor=roofline",
+        "--set",
+        f"{key}={name}",
+    ]
+    out = call(monkeypatch, capsys, *words)[1]
+    assert f"1.  {name}  " in out
+
+
 def test_rows_say_by_which_network_they_differ(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     words = "plan llama3_8b --tokens 100B --days 30 --nic 200Gb/s,400Gb/s --oversubscription 2 --set predictor=roofline"
@@ -246,6 +264,17 @@ def test_rows_say_by_which_network_they_differ(monkeypatch, capsys, tmp_path):
         (["--tokens", "15T"], "nothing bounds the plan; give --days, --budget, --nodes, or several"),
         (["--tokens", "15T", "--days", "0"], "--days 0.0: write a number above 0"),
         (["--tokens", "15T", "--days", "nan"], "--days nan: write a number above 0"),
+        (["--tokens", "15T", "--days", "1e300"], "--days 1e+300: write a number above 0, 1e+18 at most"),
+        (
+            ["--tokens", "1T", "--days", "30", "--nic", "400Gb/s", "--set", "cluster.nic=200Gb/s"],
+            "--nic 400Gb/s and --set cluster.nic=200Gb/s set the same key; give one of the two",
+        ),
+        (
+            ["--tokens", "1T", "--days", "30", "--set", "cluster.nic=400"],
+            "400 has no unit; write a bandwidth with one, like 400",
+        ),
+        (["--tokens", "1T", "--days", "3", "--oversubscription", "x"], "fabric.oversubscription: x must be a number"),
+        (["--tokens", "1T", "--days", "3", "--topology", "nvlink_h100_4"], "has one with --days "),
         (["--tokens", "-5", "--days", "30"], "--tokens '-5': write a number above 0 such as 15T, 300B or 2.5M"),
         (["--tokens", "1T", "--days", "3", "--set", "cluster.nodes=4"], "cluster.nodes: is what a plan finds; give"),
         (["--tokens", "1T", "--days", "30", "--price", "0"], "--price: rent."),

@@ -22,6 +22,8 @@ from clustersim.cli.options import (
 )
 from clustersim.cli.progress import progressing
 from clustersim.cli.sweep_table import DOUBTFUL, best_lines, doubtful, run_line
+from clustersim.errors import InputError
+from clustersim.parallel.options import FLAGS
 from clustersim.units import dollars, plural, scaled, seconds
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 ENGINE: Engine = "auto"
 """Who plays the steps of plans."""
+GPU = "h100"
+"""The GPU of a plan where nobody names one."""
 FABRIC = ("cluster.nic", "fabric.oversubscription")
 """Keys of clusters beside their GPUs that plans are compared over."""
 _BEYOND = {"days": "too late", "budget": "too dear", "nodes": "too large"}
@@ -47,7 +51,9 @@ def plan(
     nodes: Annotated[
         int | None, typer.Option(min=1, help="Nodes that it may use at most; spares are beside them.")
     ] = None,
-    gpu: Annotated[str, typer.Option(help="GPUs to compare: types of node.", metavar="h100,b200")] = "h100",
+    gpu: Annotated[
+        str | None, typer.Option(help=f"GPUs to compare: types of node; default {GPU}.", metavar="h100,b200")
+    ] = None,
     nic: Annotated[str | None, typer.Option(help="Line rates of NICs to compare.", metavar="200Gb/s,400Gb/s")] = None,
     oversubscription: Annotated[str | None, typer.Option(help="Of the leaves, to compare.", metavar="1,2,4")] = None,
     topology: Annotated[
@@ -89,6 +95,11 @@ def plan(
 
     fixed = overrides({"training.global_batch": global_batch}, settings)
     axes = {"cluster.gpu": gpu, "cluster.nic": nic, "fabric.oversubscription": oversubscription}
+    for key, text in axes.items():
+        if text is not None and key in fixed:
+            raise InputError(f"{FLAGS[key]} {text} and --set {key}={fixed[key]} set the same key; give one of the two")
+    if gpu is None and not fixed.keys() & {"cluster.gpu", "cluster.node"}:
+        axes["cluster.gpu"] = GPU
     given = {key: words(key.rpartition(".")[2], text) for key, text in axes.items() if text is not None}
     usd = amount("--budget", budget, "20M or 1.5B") if budget else None
     asked = plan_request(amount("--tokens", tokens), days, usd, nodes, fixed, given, blocking)
@@ -213,7 +224,12 @@ def _table(found: Answer) -> list[str]:
 def _cluster(kind: Point, differ: Sequence[str]) -> str:
     """Return what tells a kind of cluster from the others that are compared."""
     said = {"fabric.oversubscription": ":1"}
-    return ", ".join([str(kind["cluster.gpu"]), *(f"{kind[key]}{said.get(key, '')}" for key in differ if key in kind)])
+    return ", ".join(
+        [
+            str(kind.get("cluster.gpu", kind.get("cluster.node"))),
+            *(f"{kind[key]}{said.get(key, '')}" for key in differ if key in kind),
+        ]
+    )
 
 
 def _cells(place: int, one: TrainingPlan, cluster: str) -> list[str]:

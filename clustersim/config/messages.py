@@ -130,6 +130,8 @@ _RULES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "int_type": lambda _: "must be a whole number",
     "int_from_float": lambda _: "must be a whole number",
     "float_type": lambda _: "must be a number",
+    "float_parsing": lambda _: "must be a number",
+    "int_parsing": lambda _: "must be a whole number",
     "finite_number": lambda _: "must be a finite number",
     "bool_type": lambda _: "must be true or false",
     "string_type": lambda _: "must be text; put it in quotes",

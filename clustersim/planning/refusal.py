@@ -12,7 +12,6 @@ from clustersim.parallel.job import divisors, listed
 from clustersim.planning.batches import BATCH
 from clustersim.planning.planner import Planner, TrainingPlan
 from clustersim.planning.request import LIMITS, PlanRequest
-from clustersim.planning.splits import MOST_GPUS
 from clustersim.sweeps.space import Point
 from clustersim.units import AMOUNTS, dollars, plural, three_digits
 
@@ -49,7 +48,7 @@ def why_none(planner: Planner, asked: PlanRequest, kinds: Sequence[Point]) -> st
         return (
             f"{what} which {listed(divisors(most))} replicas can share evenly, has none; it has one with {other.said()}"
         )
-    nodes = plural(asked.nodes or MOST_GPUS // clusters.gpus, "node", "nodes")
+    nodes = plural(asked.nodes or clusters.most_gpus // clusters.gpus, "node", "nodes")
     return f"{what} does not fit into memory on up to {nodes}; give GPUs with more memory or a smaller model"
 
 

@@ -89,7 +89,8 @@ def plan_request(
         raise InputError(f"nothing bounds the plan; give {limits}, or several")
     for name, value in (("tokens", tokens), ("days", days), ("budget", budget), ("nodes", nodes)):
         if value is not None and not (isinstance(value, int | float) and 0 < value <= MOST):
-            raise InputError(f"{option(f'--{name} {value}', f'{name}={value!r}')}: write a number above 0")
+            large = f", {MOST:g} at most" if isinstance(value, int | float) and value > MOST else ""
+            raise InputError(f"{option(f'--{name} {value}', f'{name}={value!r}')}: write a number above 0{large}")
     if NODES in fixed:
         raise InputError(
             f"{NODES}: is what a plan finds; give the most that there are by {option('--nodes', 'nodes=')}"

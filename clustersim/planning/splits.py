@@ -86,6 +86,11 @@ class KindOfCluster:
         """GPUs of a node."""
         return self.node.simulator.cluster.gpus
 
+    @property
+    def most_gpus(self) -> int:
+        """GPUs of the largest: those of one node where no NICs join several."""
+        return MOST_GPUS if self.node.simulator.cluster.node.wire else self.gpus
+
     def sized(self, kind: Point) -> list[SizedSplit]:
         """Return the legal splits, each on all numbers of nodes that it fills."""
         splits = [(split, sizes) for split in self._splits(kind) if (sizes := self._sizes(split.job))]
@@ -116,7 +121,9 @@ class KindOfCluster:
         given, lanes = job.parallelism.dp, job.parallelism.lanes
         found = [dp for dp in (divisors(share) if given == "auto" else [job.dp]) if not uneven and share % dp == 0]
         return [
-            (dp, lanes * dp // self.gpus) for dp in found if lanes * dp % self.gpus == 0 and lanes * dp <= MOST_GPUS
+            (dp, lanes * dp // self.gpus)
+            for dp in found
+            if lanes * dp % self.gpus == 0 and lanes * dp <= self.most_gpus
         ]
 
     def _splits(self, kind: Point) -> Iterator[DegreeSplit]:

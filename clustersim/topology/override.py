@@ -29,12 +29,18 @@ def override(document: Document, overrides: Overrides, from_: Mapping[str, Sourc
         return document
     data = copied(document.data)
     places: dict[Loc, SourcePlace] = {}
+    asked: list[tuple[Loc, object, str]] = []
     for key, raw in overrides.items():
         if not of_topology(key):
             raise InputError(f"{key}: is no key of a topology; write one such as cluster.nodes")
-        for target, value in _targets(data, key, scalar(key, raw)):
-            _put(data, target, value, key)
-            places[target] = (from_ or {}).get(key, (f"{document.path} (command line)", 0, 0))
+        if key.startswith("fabric.") and "fabric" not in data and not overrides.keys() & {"fabric", "fabric.kind"}:
+            raise InputError(
+                f"{key}: {document.path} has no fabric; give a topology of several nodes, such as rail_optimized"
+            )
+        asked += [(*one, key) for one in _targets(data, key, scalar(key, raw))]
+    for target, value, key in sorted(asked, key=lambda one: len(one[0])):  # a whole node before what it has
+        _put(data, target, value, key)
+        places[target] = (from_ or {}).get(key, (f"{document.path} (command line)", 0, 0))
     return Overridden(document.path, data, document.positions, places)
 
 
