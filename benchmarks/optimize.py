@@ -17,10 +17,11 @@ from json import loads
 from pathlib import Path
 from typing import Any
 
-from clustersim.optimization.search import free, objective, search
+from clustersim.optimization.objective import objective
+from clustersim.optimization.search import free, search
+from clustersim.optimization.tree import OpenSpace
 from clustersim.sweeps.axes import space
 from clustersim.sweeps.evaluate import Files, SweepInputs, evaluate, load
-from clustersim.sweeps.legal import legal
 from clustersim.sweeps.run import check
 from clustersim.sweeps.space import Point
 
@@ -45,11 +46,11 @@ def clustersim() -> None:
     for name, given in SPACES.items():
         begun, one = time.process_time(), case()
         fixed = {"training.global_batch": str(BATCH), **given}
-        points = legal(one, space(dict.fromkeys(free(fixed), "auto"), fixed))
-        check(one, points)
+        points = OpenSpace(one, space(dict.fromkeys(free(fixed), "auto"), fixed))
+        check(one, [root.first for root in points.roots])
         found = search(one, points, objective("step"), 1)
         spent, best = time.process_time() - begun, found.best[0]
-        print(f"clustersim, {name}: {spent:.1f} s of CPU, {len(points):,} candidates, {found.simulated} simulated")
+        print(f"clustersim, {name}: {spent:.1f} s of CPU, {found.points:,} candidates, {found.simulated} simulated")
         print(f"  picks {said(best.point)}: {best.row['step_time_s']:.2f} s")
 
 

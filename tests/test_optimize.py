@@ -8,6 +8,7 @@ import random
 import re
 import shlex
 import sys
+from itertools import chain, pairwise, product
 from pathlib import Path
 
 import pytest
@@ -18,15 +19,19 @@ from hypothesis import strategies as st
 from clustersim.cli.main import main
 from clustersim.errors import InputError, for_command
 from clustersim.optimization.answer import wider
+from clustersim.optimization.best import Answers, Best
 from clustersim.optimization.bound import LowerBounds
+from clustersim.optimization.objective import objective
+from clustersim.optimization.refused import Refused
 from clustersim.optimization.sampling import sampled
-from clustersim.optimization.search import Answers, Best, objective, search
+from clustersim.optimization.search import search
+from clustersim.optimization.tree import TRAFFIC_KEYS, OpenSpace, branches
 from clustersim.optimization.why import why
 from clustersim.parallel.options import KEYS
 from clustersim.schedules.check import load
 from clustersim.sweeps import evaluate
 from clustersim.sweeps.axes import space
-from clustersim.sweeps.legal import legal
+from clustersim.sweeps.legal import EP_OVERLAP, OVERLAPS, legal
 from clustersim.sweeps.space import SweepSpace
 
 ROOT = Path(__file__).parents[1]
@@ -72,6 +77,29 @@ CASES = {
             "parallelism.cp_type": "all_gather,p2p,a2a",
             "parallelism.sequence_parallel": "true",
             "parallelism.overlap.tp": "none,bulk,ring,async",
+        },
+    ),
+    "beside": (
+        "superpod_h100_128",
+        "llama3_8b",
+        {
+            "training.global_batch": "64",
+            "cluster.nodes": "2",
+            "predictor": "roofline",
+            "parallelism.sequence_parallel": "true",
+            **dict.fromkeys(OVERLAPS, "auto"),
+        },
+    ),
+    "experts beside": (
+        "superpod_h100_128",
+        "mixtral_8x7b",
+        {
+            "training.global_batch": "32",
+            "cluster.nodes": "2",
+            "model.layers": "8",
+            "model.shared_experts": "1",
+            "predictor": "roofline",
+            **dict.fromkeys(OVERLAPS, "auto"),
         },
     ),
     "unclipped": (
@@ -174,7 +202,7 @@ def test_the_answer_among_splits_of_a_schedule_is_that_of_trying_each(cases, sch
     rows = [evaluate.evaluate(case, point) for point in points]
     done = [(row["step_time_s"], place) for place, row in enumerate(rows) if row["status"] == "ok"]
     found = search(case, points, objective("step"), 2)
-    assert [one.place for one in found.best] == [places[0] for _, places in grouped(done)[:2]]
+    assert [one.place for one in found.best] == [(places[0],) for _, places in grouped(done)[:2]]
 
 
 @pytest.mark.parametrize("beside", [False, True])
@@ -255,6 +283,132 @@ def test_the_answer_is_that_of_trying_every_point(cases, tried, wanted):
     assert counted == found.points == len(points)
 
 
+BESIDE = {
+    "dense": (
+        ("superpod_h100_128", "llama3_8b"),
+        {
+            "cluster.nodes": "2",
+            "training.global_batch": "16",
+            "parallelism.sequence_parallel": "true",
+            "parallelism.tp": "2",
+            "parallelism.pp": "2",
+            "parallelism.schedule": "1f1b,zero_bubble",
+            "training.micro_batch": "1",
+        },
+    ),
+    "experts": (
+        ("superpod_h100_128", "mixtral_8x7b"),
+        {
+            "cluster.nodes": "2",
+            "training.global_batch": "32",
+            "model.layers": "4",
+            "model.shared_experts": "1",
+            "parallelism.tp": "1",
+            "parallelism.pp": "1,2",
+            "parallelism.zero": "1",
+            "training.micro_batch": "1",
+            "parallelism.ep": "8",
+        },
+    ),
+}
+
+
+def every(space):
+    """Return all points of the tree of a space, the simplest first."""
+    keys = (*space.orders, *space.traffic)
+    return [point for root in space.roots for _, point in space.below(root.point, keys)]
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_what_runs_beside_is_chosen_as_by_trying_each(name):
+    """Where nobody gives overlap, each split has that which suits it best; the tree is never made whole."""
+    (topology, workload), keys = BESIDE[name]
+    case = evaluate.load(
+        evaluate.Files(str(ROOT / f"topologies/{topology}.yaml"), str(ROOT / f"workloads/{workload}.yaml"), {})
+    )
+    fixed = {**keys, "training.recompute": "none", "predictor": "roofline"}
+    tree = OpenSpace(case, space(dict.fromkeys((KEYS[one] for one in FREE if KEYS[one] not in fixed), "auto"), fixed))
+    points = every(tree)
+    assert {*tree.chosen, EP_OVERLAP} == set(OVERLAPS)
+    assert len(points) == tree.points > 80
+    assert len({str(sorted(point.items(), key=str)) for point in points}) == len(points)
+    rows = [evaluate.evaluate(case, point) for point in points]
+    assert {row["status"] for row in rows} <= {"ok", "does not fit"}
+    best = {}
+    for row, point in zip(rows, points, strict=True):
+        split = str([(key, value) for key, value in point.items() if key not in OVERLAPS])
+        if row["status"] == "ok":
+            best[split] = min(best.get(split, math.inf), row["step_time_s"])
+    least = sorted(best.values())
+    assert len(least) > 5
+    distinct = [least[0], *(b for a, b in pairwise(least) if not math.isclose(a, b, rel_tol=1e-9))]
+    found = search(case, tree, objective("step"), 4)
+    assert [one.row["step_time_s"] for one in found.best] == pytest.approx(distinct[:4], rel=1e-9)
+    assert found.simulated < len(points) / 2
+    counted = found.simulated + found.bounded + found.twins + sum(found.reasons.values())
+    assert counted == found.points == len(points)
+
+
+def test_no_bound_of_a_node_is_more_than_that_of_a_point_below(cases):
+    """What is still open costs nothing: so no point is left out with its node."""
+    (topology, workload), keys = BESIDE["dense"]
+    case = evaluate.load(
+        evaluate.Files(str(ROOT / f"topologies/{topology}.yaml"), str(ROOT / f"workloads/{workload}.yaml"), {})
+    )
+    fixed = {key: value for key, value in keys.items() if key != "parallelism.schedule"} | {"predictor": "roofline"}
+    tree = OpenSpace(case, space(dict.fromkeys((KEYS[one] for one in FREE if KEYS[one] not in fixed), "auto"), fixed))
+    aim, out = objective("step"), Refused()
+
+    def descend(one, above):
+        if one.branch.whole:
+            assert one.value[0] >= above * (1 - 1e-9)
+            return
+        for more in random.sample(found := list(one.branch.tighter(aim, out)), min(3, len(found))):
+            descend(more, max(above, one.value[0]))
+
+    random.seed(1)
+    for one in random.sample(found := list(branches(tree, aim, out)), min(60, len(found))):
+        descend(one, 0.0)
+
+
+@pytest.mark.parametrize("name", ["gpt", "experts beside"])
+def test_traffic_beside_computation_changes_no_memory(cases, name):
+    """So of points that differ in it alone one says for all whether they fit."""
+    case, points = cases[name]
+    for point in points[:: len(points) // 20]:
+        peaks = set()
+        for values in product((False, True), repeat=3):
+            beside = dict(zip(TRAFFIC_KEYS, values, strict=True))
+            simulator = case.cluster(point).simulator
+            job = simulator.placed(case.job(point)).changed(beside)
+            peaks.add(max(one.total for one in simulator.preparation.peaks(job)))
+        assert len(peaks) == 1
+
+
+def test_a_framework_says_what_may_be_chosen():
+    """Megatron-Core has no messages beside passes without chunks; nanotron has one kind of overlap."""
+    files = evaluate.Files(str(ROOT / "topologies/superpod_h100_128.yaml"), str(ROOT / "workloads/llama3_8b.yaml"), {})
+    fixed = {"cluster.nodes": "2", "parallelism.sequence_parallel": "true", "training.global_batch": "32"}
+    fixed |= {"parallelism.tp": "2", "parallelism.pp": "4", "parallelism.zero": "1"}
+
+    def chosen(framework):
+        asked = space(
+            dict.fromkeys((KEYS["schedule"], KEYS["vpp"]), "auto"), {**fixed, "training.framework": framework}
+        )
+        tree = OpenSpace(evaluate.load(files), asked)
+        values = {(key, point[key], point[KEYS["vpp"]] > 1) for point in every(tree) for key in tree.chosen}
+        return tree.chosen, values
+
+    keys, values = chosen("megatron-core")
+    assert set(keys) == set(OVERLAPS) - {EP_OVERLAP}
+    assert ("parallelism.overlap.p2p", True, True) in values
+    assert ("parallelism.overlap.p2p", True, False) not in values
+    assert {value for key, value, _ in values if key == "parallelism.overlap.tp"} == {"none", "bulk", "ring"}
+    keys, values = chosen("nanotron")
+    assert (keys, {value for _, value, _ in values}) == (("parallelism.overlap.tp",), {"none", "bulk"})
+    assert chosen("megatron-2020")[0] == ()
+
+
 def test_sharded_gradients_change_no_step(cases):
     """So of zero 1 and 2 one is simulated: 2 frees gradients sooner, and sends the same."""
     case, points = cases["gathered"]
@@ -309,7 +463,7 @@ def test_slices_of_experts_are_tried_and_the_best_is_that_of_all():
 def answers(top, *rows):
     found = Answers(top)
     for place, (value, verdict) in enumerate(rows):
-        found.add(Best((value,), place, {"place": place}, {"memory_verdict": verdict}))
+        found.add(Best((value,), (place,), {"place": place}, {"memory_verdict": verdict}))
     return found
 
 
@@ -318,15 +472,15 @@ def test_of_equals_the_simplest_that_fits_for_sure_stands_for_all():
     found = answers(
         2, (1.0, "fits"), (1.0, "fits"), (2.0, "close"), (1.0, "close"), (2.0 * (1 + 1e-12), "fits"), (3.0, "fits")
     )
-    assert [(one.place, [other["place"] for other in one.same]) for one in found.best()] == [(0, [1, 3]), (4, [2])]
+    assert [(*one.place, [other["place"] for other in one.same]) for one in found.best()] == [(0, [1, 3]), (4, [2])]
 
 
 def test_a_best_one_that_is_too_close_to_tell_comes_with_the_best_that_fits_for_sure():
     found = answers(2, (1.0, "close"), (2.0, "close"), (3.0, "close"), (5.0, "fits"), (6.0, "fits"))
-    assert [one.place for one in found.best()] == [0, 1, 3]
+    assert [*chain(*(one.place for one in found.best()))] == [0, 1, 3]
     assert found.worst == (5.0,)
     assert answers(2, (1.0, "close"), (2.0, "close")).worst == (math.inf,)
-    assert [one.place for one in answers(1, (1.0, "fits"), (2.0, "close")).best()] == [0]
+    assert [one.place for one in answers(1, (1.0, "fits"), (2.0, "close")).best()] == [(0,)]
 
 
 def test_values_are_the_same_as_text():

@@ -11,7 +11,8 @@ from clustersim.api.result import OptimizeResult, PlanResult
 from clustersim.costs import figures
 from clustersim.errors import InputError
 from clustersim.optimization.answer import answer as best_of
-from clustersim.optimization.search import free, objective
+from clustersim.optimization.objective import objective
+from clustersim.optimization.search import free
 from clustersim.parallel.load import unbuilt
 from clustersim.planning.answer import answer
 from clustersim.planning.planner import Planner
@@ -38,8 +39,8 @@ def optimize(
     cluster, workload: as in `simulate`. goal: what is least: step, cost or energy a token, or gpus that reach `target`
     tokens/s. top: how many of the best are found. price: USD a GPU-hour. costs: a file of prices and power. axes: keys of both as
     in `sweep`, each a value or a list; "auto" is all legal values, and so are tp, pp, ep, expert_tp, micro_batch, recompute,
-    schedule, vpp and zero where they are not given, and those of cp that leave 2,048 tokens or more of a sequence together.
-    Raises ClustersimError, which says where and what is wrong.
+    schedule, vpp and zero where they are not given, and those of cp that leave 2,048 tokens or more of a sequence together. Each
+    split has the overlap that suits it best, where that is not given. Raises ClustersimError, which says where and what is wrong.
     """
     if not isinstance(top, int) or top < 1:
         raise InputError(f"top={top!r}: write a whole number of 1 or more")

@@ -62,15 +62,16 @@ def optimize(
 ) -> None:
     """Find the best split of a model on a cluster, over all legal degrees and options, and say why it is the best.
 
-    Tried are all legal values of tp, pp, ep, expert_tp, micro-batch, recompute, schedule, vpp and zero, and those of cp that
-    leave 2,048 tokens or more of a sequence together; options fix one or list some, as in sweep, and add others, such as --set
-    parallelism.overlap.p2p=auto. What a lower bound proves to be worse is not simulated. Splits as good as each other are one
-    answer. With --trials points are drawn, and nothing is proved of others.
+    Tried are all legal values of tp, pp, ep, expert_tp, micro-batch, recompute, schedule, vpp, zero and overlap, and those of cp
+    that leave 2,048 tokens or more of a sequence together; options fix one or list some, as in sweep, and add others. Each split
+    has the overlap that suits it best, of those that a named framework has. What a lower bound proves to be worse is not
+    simulated. Splits as good as each other are one answer. With --trials points are drawn, with the workload's overlap, and
+    nothing is proved of others.
     """
     from clustersim.files import keeping_inputs
     from clustersim.optimization.answer import answer
+    from clustersim.optimization.objective import objective as objective_of
     from clustersim.optimization.search import free
-    from clustersim.optimization.search import objective as objective_of
     from clustersim.sweeps.axes import space
     from clustersim.sweeps.evaluate import Files, load
 

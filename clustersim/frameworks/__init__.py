@@ -3,6 +3,6 @@
 `find("NeMo 24.07 (Megatron-Core + TE)", 2024)` returns the one that a published run was made with.
 """
 
-from clustersim.frameworks.table import Default, Framework, KeptTensors, everything, find, load, unseen
+from clustersim.frameworks.table import Default, Framework, KeptTensors, OverlapChoice, everything, find, load, unseen
 
-__all__ = ["Default", "Framework", "KeptTensors", "everything", "find", "load", "unseen"]
+__all__ = ["Default", "Framework", "KeptTensors", "OverlapChoice", "everything", "find", "load", "unseen"]

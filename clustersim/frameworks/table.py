@@ -15,7 +15,7 @@ from clustersim.config.yaml import Document, read
 from clustersim.errors import UnknownNameError, suggest
 
 FOLDER = Path(__file__).parent
-INHERITED = ("defaults", "facts", "host", "memory")
+INHERITED = ("defaults", "facts", "choices", "host", "memory")
 """Parts of a file whose keys stand for all that extend it."""
 
 
@@ -40,6 +40,19 @@ class Habit(Spec):
 
     value: bool
     source: Name
+
+
+class OverlapChoice(Spec):
+    """Which values of a key of `parallelism.overlap` whoever trains may choose, and where that is from."""
+
+    values: Annotated[tuple[Any, ...], Field(strict=False)]
+    chunked: bool = False
+    """All but the first need several chunks a pipeline rank."""
+    source: Name
+
+    def has(self, value: object, chunks: int) -> bool:
+        """Return whether a value may be chosen with so many chunks a pipeline rank."""
+        return value in self.values[: None if chunks > 1 or not self.chunked else 1]
 
 
 class HostTimes(Spec):
@@ -132,6 +145,8 @@ class Framework(Spec):
     framework takes another on each, `training.attention` by the architecture of the GPU."""
     facts: dict[str, Default] = Field(default_factory=dict)
     """What no workload can say yet, in words."""
+    choices: dict[str, OverlapChoice] = Field(default_factory=dict)
+    """What may run beside computation, by dotted key; of others nobody has a choice."""
     host: HostTimes | None = None
     """What launching takes; none where nobody has measured it."""
     memory: KeptTensors | None = None

@@ -8,29 +8,26 @@ from contextlib import suppress
 from dataclasses import replace
 
 from clustersim.errors import ClustersimError, InputError, OutOfMemoryError, SimulationError, option
+from clustersim.optimization.candidates import alike
 from clustersim.optimization.fit import advice, remedies
-from clustersim.optimization.search import (
-    FREE,
-    Objective,
-    Refused,
-    SearchProgress,
-    SearchResult,
-    alike,
-    objective,
-    search,
-)
+from clustersim.optimization.objective import Objective, objective
+from clustersim.optimization.refused import Refused
+from clustersim.optimization.search import FREE, SearchProgress, SearchResult, search
+from clustersim.optimization.tree import OpenSpace
 from clustersim.parallel.check import context_parallel, encoder_decoder
 from clustersim.parallel.job import divisors
 from clustersim.parallel.options import KEYS, change_words
 from clustersim.sweeps.check import check
 from clustersim.sweeps.evaluate import SweepInputs, evaluate
-from clustersim.sweeps.legal import legal
+from clustersim.sweeps.legal import GRAD_REDUCE, TP_OVERLAP, legal
 from clustersim.sweeps.space import NODES, Point, SweepSpace
 from clustersim.units import gibibytes, plural, three_digits
 
 CP, SEQ, EXPERT_TP = KEYS["cp"], KEYS["seq"], "parallelism.expert_tp"
 PART = 2048
 """Tokens of a sequence that a context-parallel rank has at least where nobody asks for other degrees."""
+SMALLEST: Point = {GRAD_REDUCE: True, TP_OVERLAP: "none"}
+"""What runs beside computation in the points that need least memory: 2 of `zero` frees gradients as they are reduced."""
 DOUBLED = 8
 """Times that the nodes are doubled to find how many would do."""
 
@@ -56,12 +53,13 @@ def answer(
         if not found.best:
             raise _undrawn(asked, found)
         return found
-    points = legal(case, asked)
+    space = OpenSpace(case, asked)
+    points = [root.first for root in space.roots]
     check(case, points)
-    show(0, len(points))
-    found = search(case, points, wanted, top, show)
+    show(0, space.points)
+    found = search(case, space, wanted, top, show)
     if not found.best:
-        raise _refusal(case, asked, points, found)
+        raise _refusal(case, asked, space, found)
     return found
 
 
@@ -101,12 +99,12 @@ def _undrawn(asked: SweepSpace, found: SearchResult) -> InputError:
     return InputError(f"none of {drawn} is an answer ({out}{why}); {less}give more {more}")
 
 
-def _refusal(case: SweepInputs, asked: SweepSpace, points: Sequence[Point], found: SearchResult) -> ClustersimError:
+def _refusal(case: SweepInputs, asked: SweepSpace, space: OpenSpace, found: SearchResult) -> ClustersimError:
     if found.points > sum(found.reasons.values()):  # what is left was too slow for the target
-        fastest = search(case, points, objective("step"), 1)
+        fastest = search(case, space, objective("step"), 1)
         if fastest.best:
             return _too_slow(fastest)
-    return _too_large(case, asked, points) or _wrong(case, points)
+    return _too_large(case, asked, space) or _wrong(case, space)
 
 
 def _too_slow(fastest: SearchResult) -> InputError:
@@ -119,23 +117,24 @@ def _too_slow(fastest: SearchResult) -> InputError:
     )
 
 
-def _wrong(case: SweepInputs, points: Sequence[Point]) -> ClustersimError:
+def _wrong(case: SweepInputs, space: OpenSpace) -> ClustersimError:
     """Return what is wrong with the first point, which is legal for all that it needs, or is not."""
-    row = evaluate(case, points[0])
+    row = evaluate(case, space.roots[0].first)
     kind = SimulationError if row["status"] == "failed" else InputError
-    return kind(f"none of {plural(len(points), 'point', 'points')} has a result, such as the first: {row['reason']}")
+    return kind(f"none of {plural(space.points, 'point', 'points')} has a result, such as the first: {row['reason']}")
 
 
-def _too_large(case: SweepInputs, asked: SweepSpace, points: Sequence[Point]) -> OutOfMemoryError | None:
+def _too_large(case: SweepInputs, asked: SweepSpace, space: OpenSpace) -> OutOfMemoryError | None:
     """Return how much even the smallest point needs, and what would fit; None where no point is legal."""
-    found = _smallest(case, points)
+    asked = replace(asked, fixed={**asked.fixed, **{key: SMALLEST[key] for key in space.chosen if key in SMALLEST}})
+    found = _smallest(case, legal(case, asked))
     if found is None:
         return None
     need, point = found
     simulator = case.cluster(point).simulator
     have, gpu = simulator.cluster.memory, simulator.cluster.gpu.name
     error = OutOfMemoryError(
-        f"none of {plural(len(points), 'point', 'points')} fits: the smallest ({_said(point)}) needs {gibibytes(need)}, "
+        f"none of {plural(space.points, 'point', 'points')} fits: the smallest ({_said(point)}) needs {gibibytes(need)}, "
         f"and {gpu} has {gibibytes(have)}; give {_nodes(case, asked, simulator.cluster.nodes)}"
     )
     error.advice = advice(remedies(simulator, case.job(point)))
@@ -166,9 +165,9 @@ def _smallest(case: SweepInputs, points: Sequence[Point]) -> tuple[float, Point]
     for one in kinds:
         if best and one.bounds.memory(one.job) >= best[0]:
             break
-        for place in one.places:
-            if (need := _peak(case, points[place])) < (best[0] if best else math.inf):
-                best = need, points[place]
+        for _, point in one.points:
+            if (need := _peak(case, point)) < (best[0] if best else math.inf):
+                best = need, point
     return best
 
 

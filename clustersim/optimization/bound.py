@@ -42,6 +42,8 @@ from clustersim.preparation import Preparation
 from clustersim.schedules import check as schedules
 from clustersim.schedules.pipeline import Pipeline
 
+TRAFFIC = ("grad_reduce", "param_gather", "p2p")
+"""Fields of `parallelism.overlap` of which no layer depends."""
 WholeModels = dict[tuple[int, str], tuple[Layers, Stage]]
 """The layers of a model, and all of them as one stage, by micro-batch and recompute."""
 
@@ -78,7 +80,9 @@ class LowerBounds:
     def of(self, job: Job) -> SplitBounds:
         """Return the bounds of a job and of all that differ in what `SplitBounds` share alone."""
         zero = 3 if job.parallelism.zero == 3 else 0
-        split = job.parallelism.model_copy(update={"dp": 1, "schedule": job.order_of_stages, "zero": zero})
+        overlap = job.parallelism.overlap.model_copy(update=dict.fromkeys(TRAFFIC, False))
+        same = {"dp": 1, "schedule": job.order_of_stages, "zero": zero, "overlap": overlap}
+        split = job.parallelism.model_copy(update=same)
         training = job.training.model_copy(update={"global_batch": 1, "micro_batch": 1, "recompute": "none"})
         key = job.model, training, split, job.spec.predictor, job.spec.clocks
         if key not in self._splits:
@@ -100,7 +104,7 @@ class LowerBounds:
 
 
 class SplitBounds:
-    """Lower bounds of jobs that differ in global batch, micro-batch, recompute, dp, schedule, and zero below 3 alone."""
+    """Lower bounds of jobs that differ in global batch, micro-batch, recompute, dp, schedule, zero below 3 and `TRAFFIC`."""
 
     def __init__(self, bounds: LowerBounds, pipeline: Pipeline, models: WholeModels) -> None:
         self.bounds, self.pipeline, self.pp, self.models = bounds, pipeline, pipeline.ranks, models
@@ -185,9 +189,14 @@ class SplitBounds:
         least: Floats = ends.max(axis=-1) * (1 - 1e-9)
         return least
 
-    def step(self, job: Job, play: bool = True) -> float:
-        """Return seconds that no step of a placed job is shorter than; play: pipelines of pairs, which takes longer."""
-        traffic, split = self.exposed(job), splits(job.parallelism.schedule, job.parallelism.vpp)
+    def step(self, job: Job, play: bool = True, exchanged: bool = True) -> float:
+        """Return seconds that no step of a placed job is shorter than; play: pipelines of pairs, which takes longer.
+
+        exchanged: data-parallel traffic counts; without, it is no more than with any overlap of that.
+        """
+        none = np.zeros(self.pp)
+        traffic = self.exposed(job) if exchanged else Exposed(none, none, none)
+        split = splits(job.parallelism.schedule, job.parallelism.vpp)
         ends, last = self._passed(job, job.microbatches, traffic.before)
         if self.pipeline.paired and play:
             ends = np.maximum(ends, self._played(job, traffic.before))
@@ -230,11 +239,14 @@ class SplitBounds:
 
     def seconds(self, job: Job) -> MicrobatchSeconds:
         """Return the least seconds of the passes and messages of a placed job."""
-        if (key := (self._far(job), *_microbatch(job))) not in self._pipelines:
+        whole = "B" in letters(job.parallelism.schedule, job.parallelism.vpp)
+        if (key := (self._far(job), job.parallelism.overlap.p2p, whole, *_microbatch(job))) not in self._pipelines:
             found, sends = self._of_stages(job)
             passes, weights = found[:, :2], found[:, 2]
-            whole = (passes if job.parallelism.overlap.p2p else passes + sends).sum(axis=1)
-            busy = whole[self.own].sum(axis=0)
+            if not whole:
+                passes[:, 1] = found[:, 2:].sum(axis=1)
+            both = (passes if job.parallelism.overlap.p2p else passes + sends).sum(axis=1)
+            busy = both[self.own].sum(axis=0)
             lowest, messages = passes[: self.pp], sends[: self.pp]
             fills = self.pipeline.copies == 1  # else microbatches come from both ends
             self._pipelines[key] = MicrobatchSeconds(
@@ -252,7 +264,7 @@ class SplitBounds:
         return job.mesh.size // self.pp >= int(self.bounds.preparation.cluster.numbering.widths[-1])
 
     def _of_stages(self, job: Job) -> tuple[Floats, Floats]:
-        """Return the least seconds of the passes of each stage (stages, 3), and of the messages behind both (stages, 2)."""
+        """Return the least seconds of the passes of each stage (stages, 4), and of the messages behind both (stages, 2)."""
         part, known = self.part(job), {id(stage): self.bounds.passes.seconds(job, stage) for stage in self.stages(job)}
         nic = max(kind.facts.nic for kind in self.bounds.preparation.cluster.kinds)
         sends = np.array([(one.output_bytes, one.input_bytes) for one in part]) / (nic or math.inf) * self._far(job)
@@ -263,8 +275,8 @@ class SplitBounds:
 
     def _played(self, job: Job, before: Floats) -> Floats:
         """Return when each rank of a pipeline of pairs is done with its passes (pp,)."""
-        if (key := (self._far(job), *_microbatch(job), job.microbatches, before.tobytes())) not in self._paired:
-            split, m = job.parallelism, job.microbatches
+        split, m = job.parallelism, job.microbatches
+        if (key := (self._far(job), split.overlap.p2p, *_microbatch(job), m, before.tobytes())) not in self._paired:
             period = schedules.period(split.schedule, split.pp, split.vpp) or 1
             further = (m - schedules.settled(split.schedule, split.pp, m, split.vpp)) // period * period
             busy = further / self.pipeline.copies * self.seconds(job).busy
@@ -287,7 +299,8 @@ class SplitBounds:
         overlap = job.parallelism.overlap
         beside = overlap.grad_reduce or overlap.param_gather
         split = splits(job.parallelism.schedule, job.parallelism.vpp)
-        if (key := (split, *_copies(job), *(_microbatch(job) if beside else ()))) not in self._exposed:
+        when = split, overlap.grad_reduce, overlap.param_gather
+        if (key := (*when, *_copies(job), *(_microbatch(job) if beside else ()))) not in self._exposed:
             elapsed = partial(self.bounds.passes.elapsed, job)
             self._exposed[key] = exposed(job, self.part(job), elapsed, self.bounds.data_parallel, split)
         return self._exposed[key]
@@ -306,8 +319,8 @@ def _by_letter(passes: Floats, sends: Floats) -> tuple[dict[ActionKey, float], d
     compute: dict[ActionKey, float] = {}
     message: dict[ActionKey, float] = {}
     both = zip(passes.tolist(), sends.tolist(), strict=True)
-    for stage, ((forward, backward, weights), (onwards, back)) in enumerate(both):
-        times = {"F": forward, "B": backward, "I": backward - weights, "W": weights}
+    for stage, ((forward, backward, weights, inputs), (onwards, back)) in enumerate(both):
+        times = {"F": forward, "B": backward, "I": inputs, "W": weights}
         compute |= {(letter, stage): time for letter, time in times.items()}
         message |= {("F", stage): onwards, ("B", stage): back, ("I", stage): back, ("W", stage): 0.0}
     return compute, message
@@ -326,7 +339,12 @@ def _followed(last: Floats, backward: Floats, message: Floats) -> Floats:
     return ends
 
 
-@lru_cache(maxsize=256)
 def splits(schedule: str, chunks: int) -> bool:
     """Return whether a schedule runs the gradients of weights as passes of their own."""
-    return any(action.letter in "IW" for row in schedules.load(schedule, 2, 4, chunks) for action in row)
+    return not letters(schedule, chunks).isdisjoint("IW")
+
+
+@lru_cache(maxsize=256)
+def letters(schedule: str, chunks: int) -> frozenset[str]:
+    """Return the letters of the passes of a schedule, B where some backward passes yield both kinds of gradients."""
+    return frozenset(action.letter for row in schedules.load(schedule, 2, 4, chunks) for action in row)

@@ -40,6 +40,8 @@ class PassSeconds(NamedTuple):
     backward: float
     weights: float
     """Of the weight gradients, part of `backward`."""
+    inputs: float
+    """Of the rest where the two are passes of their own, in which less runs beside collectives."""
 
 
 class LayerSteps(NamedTuple):
@@ -50,6 +52,8 @@ class LayerSteps(NamedTuple):
     backward: Counter[Kernel | Waited]
     weights: Counter[Kernel | Waited]
     """Of those of `backward` that yield the gradients of the weights."""
+    inputs: Counter[Kernel | Waited]
+    """Where those are a pass of their own, the rest of `backward`."""
     saved: float
     """Bytes."""
 
@@ -73,22 +77,22 @@ class LeastPasses:
     def steps(self, stage: Stage, layer: Layer) -> LayerSteps:
         """Return how often each kernel and collective stands in the passes of a layer, and what it keeps."""
         if id(layer) not in self._layers:
-            passes = (_waited(stage.steps(layer, letter)) for letter in "FBW")
-            forward, backward, weights = (Counter(item for item in one if item is not None) for one in passes)
-            self._layers[id(layer)] = LayerSteps(layer, forward, backward, weights, stage.saved(layer))
+            passes = (_waited(stage.steps(layer, letter)) for letter in "FBWI")
+            forward, backward, weights, inputs = (Counter(item for item in one if item is not None) for one in passes)
+            self._layers[id(layer)] = LayerSteps(layer, forward, backward, weights, inputs, stage.saved(layer))
         return self._layers[id(layer)]
 
     def seconds(self, job: Job, stage: Stage) -> PassSeconds:
         """Return the least seconds of the passes of a stage of a job."""
         times = _times(job)
         each = [(self._seconds(job, self.steps(stage, layer), times), count) for layer, count in stage.layers]
-        return PassSeconds(*(math.fsum(one[i] * count for one, count in each) for i in range(3)))
+        return PassSeconds(*(math.fsum(one[i] * count for one, count in each) for i in range(4)))
 
     def _seconds(self, job: Job, one: LayerSteps, times: tuple[object, ...]) -> PassSeconds:
         key = id(one.layer), *times
         if key not in self._passes:
             least = self._least(job, one)
-            self._passes[key] = PassSeconds(*(math.fsum(n * least[i] for i, n in part.items()) for part in one[1:4]))
+            self._passes[key] = PassSeconds(*(math.fsum(n * least[i] for i, n in part.items()) for part in one[1:5]))
         return self._passes[key]
 
     def elapsed(self, job: Job, stage: Stage, letter: str, steps: Sequence[int]) -> list[float]:
@@ -124,7 +128,7 @@ class LeastPasses:
                 return known[item]
             return max(0.0, self._collective(job, item.collective) - math.fsum(map(least, item.beside)))
 
-        return {item: least(item) for part in (one.forward, one.backward) for item in part}
+        return {item: least(item) for part in (one.forward, one.backward, one.inputs) for item in part}
 
     def _collective(self, job: Job, call: Collective) -> float:
         """Return seconds that a collective takes on an idle fabric in the fastest of its groups, 0 where that is not bounded."""

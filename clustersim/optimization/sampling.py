@@ -12,17 +12,12 @@ from typing import Any
 from clustersim import extras
 from clustersim.config.overrides import parted
 from clustersim.errors import InputError
+from clustersim.optimization.best import Answers, Best
 from clustersim.optimization.bound import LowerBounds
-from clustersim.optimization.search import (
-    Answers,
-    Best,
-    Objective,
-    ObjectiveValue,
-    Refused,
-    SearchProgress,
-    SearchResult,
-    may_fit,
-)
+from clustersim.optimization.candidates import may_fit
+from clustersim.optimization.objective import Objective, ObjectiveValue
+from clustersim.optimization.refused import Refused
+from clustersim.optimization.search import SearchProgress, SearchResult
 from clustersim.sweeps.evaluate import SweepInputs, evaluate
 from clustersim.sweeps.legal import LegalValues, in_order
 from clustersim.sweeps.space import Point, SweepSpace
@@ -117,7 +112,7 @@ class _Judge:
         value = self.wanted.value(self.case.cluster(point), job, row["step_time_s"])
         if value[0] == float("inf"):
             return None
-        self.answers.add(Best(value, len(self.seen), point, row))
+        self.answers.add(Best(value, (len(self.seen),), point, row))
         return value
 
     def _least(self, point: Point) -> ObjectiveValue | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import isclose
 from typing import NamedTuple
 
-from clustersim.optimization.search import SAME, Best
+from clustersim.optimization.best import SAME, Best
 from clustersim.report.terminal import NAMES
 from clustersim.sweeps.evaluate import Row, named
 from clustersim.units import plural, seconds

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from clustersim.errors import InputError
 from clustersim.optimization.bound import LowerBounds, SplitBounds
-from clustersim.optimization.search import may_fit
+from clustersim.optimization.candidates import may_fit
 from clustersim.parallel.job import Job, divisors
 from clustersim.parallel.options import KEYS
 from clustersim.report.verdicts import verdict

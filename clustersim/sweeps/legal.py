@@ -10,7 +10,7 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
 from typing import Any
 
@@ -23,6 +23,7 @@ from clustersim.errors import InputError
 from clustersim.parallel.check import (
     context_parallel,
     encoder_decoder,
+    expert_overlap,
     expert_parallel,
     pipeline_parallel,
     tensor_parallel,
@@ -38,6 +39,10 @@ from clustersim.topology.model import Topology
 from clustersim.topology.override import nodes_by_gpu, presets
 
 AUTO = "auto"
+GRAD_REDUCE, PARAM_GATHER, P2P, TP_OVERLAP, EP_OVERLAP = OVERLAPS = tuple(
+    f"parallelism.overlap.{name}" for name in ("grad_reduce", "param_gather", "p2p", "tp", "ep")
+)
+"""Keys of what runs beside computation."""
 _PLACES = list(COLUMNS)[len(NAMES) :] + list(NAMES)
 
 
@@ -53,20 +58,27 @@ def legal(case: SweepInputs, asked: SweepSpace) -> list[Point]:
     for key in in_order(asked.auto):
         points = values.filled(points, key)
     found: list[Point] = []
-    ordered: dict[tuple[str, ...], list[str]] = {}
     for point in points:
-        if (keys := tuple(point)) not in ordered:
-            ordered[keys] = sorted(keys, key=_place)
-        found.append({key: point[key] for key in ordered[keys]})
+        found.append(arranged(point))
         bounded(len(found), whole=False)
-    found += _without(asked, found)
+    found += without(asked, found)
     if not found:
         named = " and ".join(f"{key}=auto" for key in asked.auto)
         raise InputError(f"{named}: no value is legal with the others; write some, and the points say why")
     return found
 
 
-def _without(asked: SweepSpace, found: Sequence[Point]) -> list[Point]:
+def arranged(point: Point) -> Point:
+    """Return a point with its options in the order of all: those of the cluster first, then those of the workload."""
+    return {key: point[key] for key in _arranged(tuple(point))}
+
+
+@lru_cache(maxsize=1024)
+def _arranged(keys: tuple[str, ...]) -> list[str]:
+    return sorted(keys, key=_place)
+
+
+def without(asked: SweepSpace, found: Sequence[Point]) -> list[Point]:
     """Return the combinations of a written value that no point has: with the workload's own values, they say why."""
     has = {(key, str(point[key])) for point in found for key in asked.axes}
     return [point for point in asked.space() if any((key, str(point[key])) not in has for key in asked.axes)]
@@ -78,7 +90,7 @@ def in_order(keys: Collection[str]) -> list[str]:
     Raises InputError when a key has no list of legal values.
     """
     _check(keys)
-    return sorted(keys, key=lambda key: _ORDER.index(key) if key in _ORDER else len(_ORDER) - 2)
+    return sorted(keys, key=lambda key: _ORDER.index(key if key in _ORDER else SCHEDULE))
 
 
 class LegalValues:
@@ -217,9 +229,10 @@ class PointValues:
         dp = self("parallelism.dp")
         if uneven:
             return 0
+        least = self.least
         if isinstance(dp, int):
-            return dp if share % dp == 0 and dp <= most and dp % self.least == 0 else 0
-        return max((d for d in divisors(share) if d <= most and d % self.least == 0), default=0)
+            return dp if share % dp == 0 and dp <= most and dp % least == 0 else 0
+        return max((d for d in divisors(share) if d <= most and d % least == 0), default=0)
 
     @property
     def microbatches(self) -> int:
@@ -313,8 +326,9 @@ def _micro_batch(seen: PointValues) -> list[int]:
 
 
 def _zero(seen: PointValues) -> list[int]:
-    low = 1 if seen("parallelism.overlap.param_gather") is True else 0
-    return list(range(low, 3 if seen("parallelism.overlap.grad_reduce") is True else 2))
+    low = PARAM_GATHER not in seen.open and seen(PARAM_GATHER) is True
+    high = GRAD_REDUCE in seen.open or seen(GRAD_REDUCE) is True
+    return list(range(low, 2 + high))
 
 
 def _schedule(seen: PointValues) -> list[str]:
@@ -350,8 +364,33 @@ def _precision(seen: PointValues) -> list[object]:
     return [name for name in _alternatives(KEYS["precision"]) if lacking(seen.cluster, str(name)) is None]
 
 
+def _grad_reduce(seen: PointValues) -> list[bool]:
+    """Return true alone where gradients are freed as they are reduced."""
+    whole = "parallelism.reduce_every_microbatch"
+    freed = KEYS["zero"] not in seen.open and seen(KEYS["zero"]) == 2
+    return [True] if freed and not seen(whole) else [False, True]
+
+
 def _param_gather(seen: PointValues) -> list[bool]:
     return [False, True] if seen("parallelism.zero") else [False]
+
+
+def _tp_overlap(seen: PointValues) -> list[str]:
+    """Return the kinds of overlap that differ: all in chunks need sequence parallelism."""
+    if seen.tp == 1:
+        return ["none"]
+    return ["none", "bulk", *(("ring", "async") if seen("parallelism.sequence_parallel") else ())]
+
+
+def _ep_overlap(seen: PointValues) -> list[object]:
+    """Return the kinds that the checks let through with the schedule and the recomputation of a point."""
+    if not seen.base.model.experts:
+        return ["none"]
+    keys = ("schedule", "vpp", "zero")
+    own = seen.job(**{key: seen(f"parallelism.{key}") for key in keys})
+    own = own.changed({"training.recompute": seen(KEYS["recompute"])})
+    jobs = {kind: own.changed({EP_OVERLAP: kind}) for kind in _alternatives(EP_OVERLAP)}
+    return [kind for kind, job in jobs.items() if not any(expert_overlap(job))]
 
 
 _RULES: dict[str, Callable[[PointValues], Sequence[object]]] = {
@@ -367,7 +406,10 @@ _RULES: dict[str, Callable[[PointValues], Sequence[object]]] = {
     "training.micro_batch": _micro_batch,
     KEYS["precision"]: _precision,
     "parallelism.zero": _zero,
-    "parallelism.overlap.param_gather": _param_gather,
+    GRAD_REDUCE: _grad_reduce,
+    PARAM_GATHER: _param_gather,
+    TP_OVERLAP: _tp_overlap,
+    EP_OVERLAP: _ep_overlap,
     SCHEDULE: _schedule,
     VPP: _vpp,
 }
@@ -381,7 +423,7 @@ _ORDER = (
         "parallelism.cp",
     ),
     *("parallelism.pp", "training.global_batch", "parallelism.expert_tp", "parallelism.ep", "training.micro_batch"),
-    *("parallelism.overlap.grad_reduce", "parallelism.zero", "parallelism.overlap.param_gather", SCHEDULE, VPP),
+    *(GRAD_REDUCE, "parallelism.zero", PARAM_GATHER, SCHEDULE, VPP, EP_OVERLAP),
 )
 """Keys in the order in which they get their values: each rule looks at those before it."""
 
