@@ -16,6 +16,8 @@ Function = TypeVar("Function", bound=Callable[..., object])
 ENOUGH = 400_000
 """Nodes that Python goes through in the time in which numba is loaded: from then on it has paid off."""
 
+_INNER: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
 
 def compiled(function: Function) -> Function:
     """Return a function compiled by numba; kept for later processes where its folder or the user's cache can be written."""
@@ -25,6 +27,21 @@ def compiled(function: Function) -> Function:
         return cast("Function", numba.njit(cache=True, error_model="numpy")(function))
     except RuntimeError:  # nowhere to keep it
         return cast("Function", numba.njit(error_model="numpy")(function))
+
+
+def inlined(function: Function) -> Function:
+    """Return a function that becomes a part of compiled ones which call it."""
+    import numba
+
+    options: dict[str, Any] = {**_INNER, "forceinline": True}
+    return cast("Function", numba.njit(**options)(function))
+
+
+def called(function: Function) -> Function:
+    """Return a function that compiled ones call, from so many places that it is no part of each."""
+    import numba
+
+    return cast("Function", numba.njit(**_INNER)(function))
 
 
 def paid_off() -> bool:

@@ -3,33 +3,35 @@
 Nodes begin when their predecessors are over. One that holds no link ends when its own time has passed; one that holds some
 sleeps until it would end alone. When another one begins with which it could overfill a link, both wake: each is found in the
 half segment that it has reached and goes on event by event, its bytes at max-min fair rates, until its links fit again. The
-times are those that SimPy finds with `engine.fabric`, for the same reasons. numba compiles what is here when it is first
-called, and keeps that for later processes: it compiles anew when this file has changed, and looks at no other, so that all that
-is compiled stands here with its constants.
+times are those that SimPy finds with `engine.fabric`, for the same reasons.
+
+numba compiles what is here when it is first called, and keeps that for later processes: it compiles anew when this file has
+changed, and looks at no other, so that all that is compiled stands here with its constants. Three things make it fast, each by
+a factor: nothing is allocated in the loop, nobody counts who uses its arrays (`borrowed`), and most functions are a part of
+those that call them, as handing over a world is work. Whole numbers have 32 bits in records and 64 elsewhere; literal ones as
+arguments would be a function of their own each.
 """
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import numpy as np
+from numba.core.cgutils import get_null_value
+from numba.extending import intrinsic
 
-from clustersim.arrays import Floats, Ints, Mask
-from clustersim.engine.compiled import compiled
-from clustersim.engine.world import Records, Sums, World
+from clustersim.arrays import Ints
+from clustersim.engine.compiled import called, compiled, inlined
+from clustersim.engine.world import Places, Records, World
 
-Heap = list[tuple[float, int, int, int, int, int]]
-"""Events to come: time, turn, number, call, holder, and the holder's version for which it holds."""
-Log = list[tuple[int, int, float]]
-"""Half segments that ended: holder, number, time."""
-
-OVER, AWAKE, BEGIN, SOLVE = range(4)
-"""The turns of events of one time: what ends makes room for what begins, and rates are solved when all has changed."""
-END, LANDED, MOVE, LAND = range(4)
-"""What an awake holder waits for."""
-NUMBER, DIRTY, STAMP, SOLVES, EVENTS = range(5)
-"""Counters: of all events, whether rates are to be solved, of tries and solutions, and of events of tasks that met."""
+BEGIN, OVER, END, LANDED, MOVE, LAND = range(6)
+"""What a holder waits for: to begin; asleep, to be over; awake, for the end of a half segment and what is in it."""
+NUMBER, STAMP, SOLVES, EVENTS, WAITING, MOVED, CHANGED, WIDE, STOPS, DIRTY = range(10)
+"""Counters: of all events, of tries and solutions, of events of tasks that met; how many there are to come; how many flows and
+links have changed since rates were solved, how many links and stops a try has, and whether rates are to be solved."""
+LATER = 1 << 56
+"""More than all events: of one time, what ends makes room for what begins, and rates are solved when all has changed."""
 FITS = 1 + 1e-9
 SAME = 1e-12
 """A relative change of a rate that is none."""
@@ -38,21 +40,94 @@ NEARLY = 1e-9
 """By so much a difference of sums may be off."""
 
 
-@compiled
-def push(heap: Heap, counts: Ints, time: float, turn: int, call: int, holder: int, version: int) -> None:
-    """Let something happen to a holder."""
-    counts[NUMBER] += 1
-    heappush(heap, (time, turn, counts[NUMBER], call, holder, version + 0))  # 64 bits, as all of an event
+@inlined
+def rise(queue: Records, holders: Records, counts: Ints, place: int, time: float, order: int, holder: int) -> None:
+    """Let an event stand in the queue where its place is free, or nearer to the front."""
+    while place > 0:
+        front = queue[(place - 1) // 2]
+        if front.time < time or (front.time == time and front.order < order):
+            break
+        here = queue[place]
+        here.time, here.order, here.holder = front.time, front.order, front.holder
+        holders[front.holder].waits = place
+        place = (place - 1) // 2
+    here = queue[place]
+    here.time, here.order, here.holder = time, order, holder
+    holders[holder].waits = place
 
 
-@compiled
+@inlined
+def sink(queue: Records, holders: Records, counts: Ints, place: int, time: float, order: int, holder: int) -> None:
+    """Let an event stand in the queue where its place is free, or farther from the front."""
+    count = counts[WAITING]
+    while 2 * place + 1 < count:
+        child = 2 * place + 1
+        back = queue[child]
+        if child + 1 < count:
+            other = queue[child + 1]
+            if other.time < back.time or (other.time == back.time and other.order < back.order):
+                child += 1
+                back = other
+        if time < back.time or (time == back.time and order < back.order):
+            break
+        here = queue[place]
+        here.time, here.order, here.holder = back.time, back.order, back.holder
+        holders[back.holder].waits = place
+        place = child
+    here = queue[place]
+    here.time, here.order, here.holder = time, order, holder
+    holders[holder].waits = place
+
+
+@inlined
+def moved(queue: Records, holders: Records, counts: Ints, place: int, time: float, order: int, holder: int) -> None:
+    """Let an event stand in the queue where a place in its midst is free."""
+    there = queue[place]
+    if time < there.time or (time == there.time and order < there.order):
+        rise(queue, holders, counts, place, time, order, holder)
+    else:
+        sink(queue, holders, counts, place, time, order, holder)
+
+
+@called
+def wait(queue: Records, holders: Records, counts: Ints, holder: int, time: float, order: int) -> None:
+    """Let a holder wait for an event, and for no other one."""
+    place = holders[holder].waits
+    if place >= 0:
+        moved(queue, holders, counts, place, time, order, holder)
+    else:
+        counts[WAITING] += 1
+        rise(queue, holders, counts, counts[WAITING] - 1, time, order, holder)
+
+
+@inlined
+def push(w: World, holder: int, time: float) -> None:
+    """Let a holder wait for what it says it waits for; of one time, what is pushed first comes first, but ends before all."""
+    w.counts[NUMBER] += 1
+    later = 0 if w.holders[holder].call == OVER else LATER
+    wait(w.queue, w.holders, w.counts, holder, time, later + w.counts[NUMBER])
+
+
+@called
+def take(queue: Records, holders: Records, counts: Ints, holder: int) -> None:
+    """Let a holder wait for nothing any more."""
+    one = holders[holder]
+    place = one.waits
+    one.waits = -1
+    counts[WAITING] -= 1
+    last = queue[counts[WAITING]]
+    if last.holder != holder:
+        moved(queue, holders, counts, place, last.time, last.order, last.holder)
+
+
+@inlined
 def over(segment: Any, moving: float) -> float:
     """Return the seconds of a flow that moves so long, with what is computed beside it."""
     longer: float = max(moving, segment.beside + segment.taken * moving)
     return longer if segment.beside else moving
 
 
-@compiled
+@inlined
 def alone(w: World, one: Any, index: int, begun: float) -> float:
     """Return when a half segment of a holder ends that begun at a time, if nothing slows it from there on."""
     segment = w.segments[one.segment + index // 2]
@@ -66,8 +141,8 @@ def alone(w: World, one: Any, index: int, begun: float) -> float:
     return end
 
 
-@compiled
-def reach(w: World, log: Log, holder: int, time: float) -> None:
+@inlined
+def reach(w: World, holder: int, time: float) -> None:
     """Bring a sleeper to the half segment in which it is at a time, at most its last one."""
     one = w.holders[holder]
     last = 2 * (one.segment_end - one.segment) - 1
@@ -75,41 +150,43 @@ def reach(w: World, log: Log, holder: int, time: float) -> None:
         end = alone(w, one, one.index, one.begun)
         if end > time:
             return
-        log.append((holder, one.index, end))
+        w.ends[one.half + one.index] = end
         one.index += 1
         one.begun = end
 
 
-@compiled
-def wake(w: World, heap: Heap, log: Log, changed: list[int], holder: int, now: float) -> None:
+@inlined
+def wake(w: World, holder: int, now: float) -> None:
     """Let a holder go on event by event from where it is by now."""
     one = w.holders[holder]
-    one.version += 1
-    reach(w, log, holder, now)
+    if one.waits >= 0:
+        take(w.queue, w.holders, w.counts, holder)
+    reach(w, holder, now)
     if one.index:
         before = w.segments[one.segment + (one.index - 1) // 2]
         one.on_time = one.begun == one.started + (before.computed if one.index % 2 else before.over)
-    enter(w, heap, log, changed, holder, now)
+    enter(w, holder, now)
 
 
-@compiled
-def enter(w: World, heap: Heap, log: Log, changed: list[int], holder: int, now: float) -> None:
+@inlined
+def enter(w: World, holder: int, now: float) -> None:
     """Go on with a half segment that has begun before now or just now."""
     one = w.holders[holder]
     while True:
         if one.index % 2:
-            transfer(w, heap, changed, holder, now)
+            transfer(w, holder, now)
             return
         time = alone(w, one, one.index, one.begun)
         if time > now:
-            push(heap, w.counts, time, AWAKE, END, holder, one.version)
+            one.call = END
+            push(w, holder, time)
             return
-        if not goes_on(w, heap, log, holder, now):
+        if not goes_on(w, holder, now):
             return
 
 
-@compiled
-def transfer(w: World, heap: Heap, changed: list[int], holder: int, now: float) -> None:
+@inlined
+def transfer(w: World, holder: int, now: float) -> None:
     """Go on with a flow, or with what is computed beside it."""
     one = w.holders[holder]
     number, begun = w.numbers[one.flow + one.index // 2], one.begun
@@ -117,22 +194,25 @@ def transfer(w: World, heap: Heap, changed: list[int], holder: int, now: float) 
         time = begun + (w.flows[number].idle if number >= 0 else 0.0)
         if one.on_time:
             time = alone(w, one, one.index, begun)
-        push(heap, w.counts, max(time, now), AWAKE, LANDED, holder, one.version)
+        one.call = LANDED
+        push(w, holder, max(time, now))
         return
     flow = w.flows[number]
     if now >= begun + flow.idle:  # what is computed beside it takes longer
-        push(heap, w.counts, max(alone(w, one, one.index, begun), now), AWAKE, END, holder, one.version)
+        one.call = END
+        push(w, holder, max(alone(w, one, one.index, begun), now))
     elif now >= begun + flow.latency:
-        move(w, heap, changed, holder, now)
+        move(w, holder, now)
     else:
-        push(heap, w.counts, begun + flow.latency, AWAKE, MOVE, holder, one.version)
+        one.call = MOVE
+        push(w, holder, begun + flow.latency)
 
 
-@compiled
-def goes_on(w: World, heap: Heap, log: Log, holder: int, now: float) -> bool:
+@inlined
+def goes_on(w: World, holder: int, now: float) -> bool:
     """End a half segment. Return whether the next one is to be gone through awake; else the holder sleeps to its end."""
     one = w.holders[holder]
-    log.append((holder, one.index, now))
+    w.ends[one.half + one.index] = now
     one.index += 1
     one.begun = now
     halves = 2 * (one.segment_end - one.segment)
@@ -144,12 +224,13 @@ def goes_on(w: World, heap: Heap, log: Log, holder: int, now: float) -> bool:
     for index in range(max(one.index, halves - 1) if one.on_time else one.index, halves):
         end = alone(w, one, index, end)
     one.awake = 0
-    push(heap, w.counts, end, OVER, END, holder, one.version)
+    one.call = OVER
+    push(w, holder, end)
     return False
 
 
-@compiled
-def move(w: World, heap: Heap, changed: list[int], holder: int, now: float) -> None:
+@inlined
+def move(w: World, holder: int, now: float) -> None:
     """Let the bytes of a flow move, its latency being over."""
     one = w.holders[holder]
     number = w.numbers[one.flow + one.index // 2]
@@ -158,9 +239,10 @@ def move(w: World, heap: Heap, changed: list[int], holder: int, now: float) -> N
     if one.on_time and not w.segments[one.segment + one.index // 2].beside:
         lands = alone(w, one, one.index, one.begun)
     if flow.load == flow.load_end:
-        push(heap, w.counts, max(lands, now), AWAKE, LANDED, holder, one.version)
+        one.call = LANDED
+        push(w, holder, max(lands, now))
         return
-    one.moving, one.rate, one.tried, one.lands, one.since = number, 0.0, 0.0, lands, now
+    one.moving, one.rate, one.tried, one.lands, one.since, one.full = number, 0.0, 0.0, lands, now, -1
     one.left = flow.size - max(now - one.begun - flow.latency, 0.0) * flow.bound
     for load in range(flow.load, flow.load_end):
         place = one.row + w.loads[load].place
@@ -170,20 +252,22 @@ def move(w: World, heap: Heap, changed: list[int], holder: int, now: float) -> N
         link.crossing += 1
         crossing = w.crossings[row.at]
         crossing.row, crossing.holder, crossing.weight = place, holder, w.loads[load].weight
-    changed.append(-1 - holder)
-    touch(w, heap, now)
+        if w.full[row.link]:
+            join_full(w.rows, one, place)
+    w.moved[w.counts[MOVED]] = holder
+    w.counts[MOVED] += 1
+    w.counts[DIRTY] = 1
 
 
-@compiled
-def touch(w: World, heap: Heap, now: float) -> None:
-    """Solve once, after all that happens at this time."""
-    if not w.counts[DIRTY]:
-        w.counts[DIRTY] = 1
-        push(heap, w.counts, now, SOLVE, 0, 0, 0)
+@inlined
+def change(w: World, number: int) -> None:
+    """Let a link be one that is not as it was when last solved."""
+    w.changed[w.counts[CHANGED]] = number
+    w.counts[CHANGED] += 1
 
 
-@compiled
-def land(w: World, full: Mask, heap: Heap, changed: list[int], holder: int, now: float) -> None:
+@inlined
+def land(w: World, holder: int) -> None:
     """Take away a flow that is over."""
     one = w.holders[holder]
     flow = w.flows[one.moving]
@@ -194,301 +278,461 @@ def land(w: World, full: Mask, heap: Heap, changed: list[int], holder: int, now:
         crossing, last = w.crossings[row.at], w.crossings[link.first + link.crossing]
         crossing.row, crossing.holder, crossing.weight = last.row, last.holder, last.weight
         w.rows[last.row].at = row.at
-        if full[row.link]:
-            changed.append(row.link)
-        link.used = link.used - w.loads[load].weight * one.tried if link.crossing else 0.0
+        if w.full[row.link] and not link.changed:
+            link.changed = 1
+            change(w, row.link)
+        w.used[row.link] = w.used[row.link] - w.loads[load].weight * one.tried if link.crossing else 0.0
     one.moving = -1
     if one.lands == np.inf:
         one.on_time = 0
-    touch(w, heap, now)
+    w.counts[DIRTY] = 1
 
 
-@compiled
-def solve(w: World, sums: Sums, heap: Heap, changed: list[int], now: float) -> None:
+@called
+def join_full(rows: Records, one: Any, place: int) -> None:
+    """Let a row be one of those of a holder whose links are full, in their order."""
+    if one.full < 0 or one.full > place:
+        rows[place].next_full, one.full = one.full, place
+        return
+    row = rows[one.full]
+    while row.next_full >= 0 and row.next_full < place:
+        row = rows[row.next_full]
+    rows[place].next_full, row.next_full = row.next_full, place
+
+
+@called
+def leave_full(rows: Records, one: Any, place: int) -> None:
+    """Let a row be none of those of a holder whose links are full."""
+    if one.full == place:
+        one.full = rows[place].next_full
+        return
+    row = rows[one.full]
+    while row.next_full != place:
+        row = rows[row.next_full]
+    row.next_full = rows[place].next_full
+
+
+@inlined
+def fill(w: World, number: int, full: bool) -> None:
+    """Say whether a link is full, also to those whose bytes cross it."""
+    if w.full[number] == full:
+        return
+    w.full[number] = full
+    link = w.links[number]
+    for place in range(link.first, link.first + link.crossing):
+        crossing = w.crossings[place]
+        if full:
+            join_full(w.rows, w.holders[crossing.holder], crossing.row)
+        else:
+            leave_full(w.rows, w.holders[crossing.holder], crossing.row)
+
+
+@inlined
+def solve(w: World, now: float) -> None:
     """Bring the rates up to date, on the links that are known to be full and on those that this would overfill.
 
     Of thousands of links a hundred are full, and a solution that keeps within a limit stays when that limit is added.
     """
-    holders, links, flows, counts = w.holders, w.links, w.flows, w.counts
-    counts[DIRTY] = 0
-    counts[SOLVES] += 1
-    over = True
-    while over:
-        few, many = joined(w, sums, changed)
-        rates = fair(holders, links, w.crossings, flows, sums, few, many)
-        over = overfilled(w, sums, changed, few, rates)
-    changed.clear()
+    w.counts[SOLVES] += 1
+    more = True
+    while more:
+        few, many = joined(w)
+        fair(w, few, many)
+        more = overfilled(w, few)
+    w.counts[CHANGED] = w.counts[MOVED] = w.counts[DIRTY] = 0
     for place in range(few):
-        settle(holders, flows, heap, counts, sums.found[place], now)
+        settle(w, w.found[place].holder, now)
     for place in range(many):
-        link = links[sums.wide[place]]
-        sums.full[sums.wide[place]] = link.used > NEARLY_FULL * link.limit
+        number = w.wide[place]
+        w.links[number].changed = 0
+        fill(w, number, w.used[number] > NEARLY_FULL * w.limit[number])
 
 
-@compiled
-def overfilled(w: World, sums: Sums, changed: list[int], few: int, rates: Floats) -> bool:
+@inlined
+def overfilled(w: World, few: int) -> bool:
     """Try rates, and return whether they overfill links that were not known to be full; these are changed too, then."""
-    holders, links, loads, full = w.holders, w.links, w.loads, sums.full
+    before, over = w.counts[CHANGED], False
     for place in range(few):
-        one = holders[sums.found[place]]
-        if rates[place] == one.tried:
-            continue
-        for load in range(w.flows[one.moving].load, w.flows[one.moving].load_end):
-            links[loads[load].link].used += loads[load].weight * (rates[place] - one.tried)
-    before = len(changed)
-    for place in range(few):
-        one = holders[sums.found[place]]
-        if rates[place] != one.tried:
+        found = w.found[place]
+        one = w.holders[found.holder]
+        more = found.rate - one.tried
+        if more:
             for load in range(w.flows[one.moving].load, w.flows[one.moving].load_end):
-                link = links[loads[load].link]
-                if link.used > link.limit * (1 + SAME) and not full[loads[load].link]:
-                    full[loads[load].link] = True
-                    changed.append(loads[load].link)
-            one.tried = rates[place]
-    return len(changed) > before
+                link = w.loads[load].link
+                w.used[link] += w.loads[load].weight * more
+                over |= w.used[link] > w.limit[link] * (1 + SAME) and not w.full[link]
+    for place in range(few):
+        found = w.found[place]
+        one = w.holders[found.holder]
+        if over and found.rate != one.tried:
+            for load in range(w.flows[one.moving].load, w.flows[one.moving].load_end):
+                link = w.loads[load].link
+                if w.used[link] > w.limit[link] * (1 + SAME) and not w.full[link]:
+                    fill(w, link, True)
+                    change(w, link)
+        one.tried = found.rate
+    return bool(w.counts[CHANGED] > before)
 
 
-@compiled
-def joined(w: World, sums: Sums, changed: list[int]) -> tuple[int, int]:
-    """Find the flows that chains of full links join to changes, and these links. Return how many both are.
-
-    changed: links, and holders as negative numbers.
-    """
-    holders, links, crossings, flows, loads = w.holders, w.links, w.crossings, w.flows, w.loads
-    full, seen, wide, found, start, of, weight = sums
+@inlined
+def joined(w: World) -> tuple[int, int]:
+    """Find the flows that chains of full links join to changes, and these links. Return how many both are."""
+    holders, links, wide, found, loaded = w.holders, w.links, w.wide, w.found, w.loaded
     w.counts[STAMP] += 1
     stamp = w.counts[STAMP]
-    many = few = size = done = gone = 0
-    for one in changed:
-        if one < 0 and holders[-1 - one].moving >= 0:
-            holders[-1 - one].seen, found[few] = stamp, -1 - one
-            few += 1
-        elif one >= 0 and (seen[one] >= many or wide[seen[one]] != one):
-            seen[one], wide[many] = many, one
-            many += 1
-    while done < many or gone < few:
-        while done < many:
+    few = size = done = gone = w.counts[WIDE] = 0
+    for place in range(w.counts[CHANGED]):
+        widen(links, wide, w.counts, stamp, w.changed[place])
+    for place in range(w.counts[MOVED]):
+        holders[w.moved[place]].seen, found[few].holder = stamp, w.moved[place]
+        few += 1
+    while done < w.counts[WIDE] or gone < few:
+        while done < w.counts[WIDE]:
             link = links[wide[done]]
             done += 1
             for place in range(link.first, link.first + link.crossing):
-                holder = crossings[place].holder
+                holder = w.crossings[place].holder
                 if holders[holder].seen != stamp:
-                    holders[holder].seen, found[few] = stamp, holder
+                    holders[holder].seen, found[few].holder = stamp, holder
                     few += 1
         if gone == few:
             break
-        other = holders[found[gone]]
-        other.place, start[gone] = gone, size
+        other = found[gone]
+        one = holders[other.holder]
+        one.place, other.load, other.bound = gone, size, w.flows[one.moving].bound
         gone += 1
-        flow = flows[other.moving]
-        for load in range(flow.load, flow.load_end):
-            number = loads[load].link
-            if full[number]:
-                place = seen[number]
-                if place >= many or wide[place] != number:
-                    place = seen[number] = many
-                    wide[many] = number
-                    many += 1
-                of[size], weight[size] = place, loads[load].weight
-                size += 1
-    start[gone] = size
-    return few, many
+        place = one.full
+        while place >= 0:
+            row = w.rows[place]
+            widen(links, wide, w.counts, stamp, row.link)
+            loaded[size].link, loaded[size].weight = row.link, w.crossings[row.at].weight
+            size += 1
+            place = row.next_full
+        other.load_end = size
+    return few, w.counts[WIDE]
 
 
-@compiled
-def settle(holders: Records, flows: Records, heap: Heap, counts: Ints, holder: int, now: float) -> None:
+@inlined
+def widen(links: Records, wide: Places, counts: Ints, stamp: int, number: int) -> None:
+    """Add a link to those of a try if it is not there."""
+    link = links[number]
+    if link.seen != stamp:
+        link.seen, wide[counts[WIDE]] = stamp, number
+        counts[WIDE] += 1
+
+
+@inlined
+def settle(w: World, holder: int, now: float) -> None:
     """Give a flow its new rate from now on; what hardly changes stays."""
-    one = holders[holder]
+    one = w.holders[holder]
     rate = one.tried
     if abs(rate - one.rate) <= SAME * one.rate:
         return
     one.left -= one.rate * (now - one.since)
     one.rate, one.since = rate, now
-    if rate < flows[one.moving].bound:
+    if rate < w.flows[one.moving].bound:
         one.lands = np.inf
     time = one.lands if one.lands < np.inf else now + max(one.left, 0.0) / rate
-    one.version += 1
-    push(heap, counts, max(time, now), AWAKE, LAND, holder, one.version)
+    one.call = LAND
+    push(w, holder, max(time, now))
 
 
-@compiled
-def stopping(holders: Records, link: Any, crossings: Records, rates: Floats, stop: list[int]) -> float:
-    """Find the flows that still rise on a link; return the sum of their weights."""
-    rising = 0.0
-    for place in range(link.first, link.first + link.crossing):
-        flow = holders[crossings[place].holder].place
-        if rates[flow] < 0.0:
-            rising += crossings[place].weight
-            stop.append(flow)
-    return rising
-
-
-@compiled
-def fair(
-    holders: Records, links: Records, crossings: Records, flows: Records, sums: Sums, few: int, many: int
-) -> Floats:
-    """Return the max-min fair rates of the first few flows on the first many links, which no others cross.
+@inlined
+def fair(w: World, few: int, many: int) -> None:
+    """Find the max-min fair rates of the first few flows on the first many links, which no others cross.
 
     All rates rise together; a flow stops at its bound or when one of its links is full (Bertsekas & Gallager, Data
     Networks, 6.5.2).
     """
-    _, _, wide, found, start, of, weight = sums
-    free, total, left = np.empty(many), np.zeros(many), np.zeros(many, np.int64)
-    rates = np.full(few, -1.0)
-    for load in range(start[few]):
-        total[of[load]] += weight[load]
-        left[of[load]] += 1
-    stops = [(flows[holders[found[place]].moving].bound, -1 - place) for place in range(few)]
+    links, found, loaded = w.links, w.found, w.loaded
+    if not many:
+        for place in range(few):
+            found[place].rate = found[place].bound
+        return
+    rise_together(w, few, many)
+    rising = few
+    while rising:
+        level, place = w.stops[0].level, w.stops[0].place
+        take_stop(w.stops, w.counts)
+        stopped = stopping(w, level, place)
+        rising -= stopped
+        for number in range(stopped):
+            one = found[w.stop[number]]
+            one.rate = level
+            for load in range(one.load, one.load_end):
+                link, weight = links[loaded[load].link], loaded[load].weight
+                link.free = max(link.free - weight * level, 0.0)
+                link.total -= weight
+                link.left -= 1
+
+
+@inlined
+def rise_together(w: World, few: int, many: int) -> None:
+    """Let all flows begin to rise, and find when they would stop at their bounds, and when links would be full."""
+    links, wide, found, loaded, stops = w.links, w.wide, w.found, w.loaded, w.stops
     for place in range(many):
-        free[place] = links[wide[place]].limit
-        if left[place]:
-            stops.append((free[place] / total[place], place))
-    heapify(stops)  # when flows stop at their bounds and links are full, the first one first
-    stop = [0 for _ in range(0)]
-    while stops:
-        level, place = heappop(stops)
-        if place < 0:
-            if rates[-1 - place] < 0.0:
-                stop.append(-1 - place)
-        elif left[place] and free[place] > level * total[place] * (1 + NEARLY):  # some have stopped since it was found
-            heappush(stops, (free[place] / total[place] * (1 - NEARLY / 2), place))
-        elif left[place]:
-            share = free[place] / stopping(holders, links[wide[place]], crossings, rates, stop)
-            if share > level:
-                heappush(stops, (share, place))
-                stop.clear()
-        for flow in stop:
-            rates[flow] = level
-            for load in range(start[flow], start[flow + 1]):
-                free[of[load]] = max(free[of[load]] - weight[load] * level, 0.0)
-                total[of[load]] -= weight[load]
-                left[of[load]] -= 1
-        stop.clear()
-    return rates
+        link = links[wide[place]]
+        link.free, link.total, link.left = w.limit[wide[place]], 0.0, 0
+    for load in range(found[few - 1].load_end if few else 0):
+        links[loaded[load].link].total += loaded[load].weight
+        links[loaded[load].link].left += 1
+    for place in range(few):
+        found[place].rate = -1.0
+        stops[place].level, stops[place].place = found[place].bound, -1 - place
+    count = few
+    for place in range(many):
+        link = links[wide[place]]
+        if link.left:
+            stops[count].level, stops[count].place = link.free / link.total, place
+            count += 1
+    for place in range(count // 2 - 1, -1, -1):
+        sink_stop(stops, count, place, stops[place].level, stops[place].place)
+    w.counts[STOPS] = count
 
 
-@compiled
-def hold(holders: Records, rows: Records, links: Records, holder: int) -> bool:
+@inlined
+def stopping(w: World, level: float, place: int) -> int:
+    """Find who stops at a rate, a flow (a negative number) or all on a link; return how many they are."""
+    if place < 0:
+        w.stop[0] = -1 - place
+        return 1 if w.found[-1 - place].rate < 0.0 else 0
+    link = w.links[w.wide[place]]
+    if not link.left:
+        return 0
+    if link.free > level * link.total * (1 + NEARLY):  # some have stopped since it was found
+        add_stop(w.stops, w.counts, link.free / link.total * (1 - NEARLY / 2), place)
+        return 0
+    count, rising = 0, 0.0
+    for crossing in range(link.first, link.first + link.crossing):
+        flow = w.holders[w.crossings[crossing].holder].place
+        if w.found[flow].rate < 0.0:
+            rising += w.crossings[crossing].weight
+            w.stop[count] = flow
+            count += 1
+    if link.free / rising > level:
+        add_stop(w.stops, w.counts, link.free / rising, place)
+        return 0
+    return count
+
+
+@called
+def add_stop(stops: Records, counts: Ints, level: float, place: int) -> None:
+    """Add a stop to the heap: a rate at which a link is full, or a flow (a negative number) at its bound."""
+    at = counts[STOPS]
+    counts[STOPS] += 1
+    while at > 0:
+        above = stops[(at - 1) // 2]
+        if above.level < level or (above.level == level and above.place < place):
+            break
+        stops[at].level, stops[at].place = above.level, above.place
+        at = (at - 1) // 2
+    stops[at].level, stops[at].place = level, place
+
+
+@called
+def take_stop(stops: Records, counts: Ints) -> None:
+    """Take the first stop from the heap."""
+    counts[STOPS] -= 1
+    last = stops[counts[STOPS]]
+    sink_stop(stops, counts[STOPS], 0, last.level, last.place)
+
+
+@called
+def sink_stop(stops: Records, count: int, at: int, level: float, place: int) -> None:
+    """Let a stop stand in the heap where its place is free, or farther from the front."""
+    while 2 * at + 1 < count:
+        child = 2 * at + 1
+        below = stops[child]
+        if child + 1 < count:
+            other = stops[child + 1]
+            if other.level < below.level or (other.level == below.level and other.place < below.place):
+                child += 1
+                below = other
+        if level < below.level or (level == below.level and place < below.place):
+            break
+        stops[at].level, stops[at].place = below.level, below.place
+        at = child
+    stops[at].level, stops[at].place = level, place
+
+
+@inlined
+def hold(w: World, holder: int) -> bool:
     """Hold links; return whether one of them could be overfilled."""
-    one = holders[holder]
+    one = w.holders[holder]
     tight = False
     for place in range(one.row, one.row_end):
-        row = rows[place]
-        link = links[row.link]
+        row = w.rows[place]
+        link = w.links[row.link]
         row.next_held, row.last_held = link.held, -1
         if link.held >= 0:
-            rows[link.held].last_held = place
+            w.rows[link.held].last_held = place
         link.held = place
         link.reserved += row.share
         tight |= link.reserved > FITS
     return tight
 
 
-@compiled
-def give(holders: Records, rows: Records, links: Records, holder: int) -> None:
+@inlined
+def give(w: World, holder: int) -> None:
     """Hold no links any more."""
-    one = holders[holder]
+    one = w.holders[holder]
     for place in range(one.row, one.row_end):
-        row = rows[place]
-        link = links[row.link]
+        row = w.rows[place]
+        link = w.links[row.link]
         if row.last_held >= 0:
-            rows[row.last_held].next_held = row.next_held
+            w.rows[row.last_held].next_held = row.next_held
         else:
             link.held = row.next_held
         if row.next_held >= 0:
-            rows[row.next_held].last_held = row.last_held
+            w.rows[row.next_held].last_held = row.last_held
         link.reserved = link.reserved - row.share if link.held >= 0 else 0.0
 
 
-@compiled
-def asleep(holders: Records, rows: Records, links: Records, holder: int) -> list[int]:
-    """Return who sleeps on links of a holder that could be overfilled; from now on they are awake."""
-    found = [0 for _ in range(0)]
-    for place in range(holders[holder].row, holders[holder].row_end):
-        if links[rows[place].link].reserved > FITS:
-            row = links[rows[place].link].held
+@inlined
+def asleep(w: World, holder: int) -> int:
+    """Find who sleeps on links of a holder that could be overfilled, and return how many; from now on they are awake."""
+    count = 0
+    for place in range(w.holders[holder].row, w.holders[holder].row_end):
+        if w.links[w.rows[place].link].reserved > FITS:
+            row = w.links[w.rows[place].link].held
             while row >= 0:
-                if not holders[rows[row].holder].awake:
-                    holders[rows[row].holder].awake = 1
-                    found.append(rows[row].holder)
-                row = rows[row].next_held
-    found.sort()
-    return found
+                other = w.rows[row].holder
+                if not w.holders[other].awake:
+                    w.holders[other].awake = 1
+                    w.woken[count] = other
+                    count += 1
+                row = w.rows[row].next_held
+    return count
 
 
-@compiled
-def follow(nodes: Records, after: Ints, holders: Records, heap: Heap, ended: list[int]) -> None:
-    """Go on from the ends of nodes: what holds no links and waits for nothing else ends ahead of time."""
-    while ended:
-        one = nodes[ended.pop()]
+@inlined
+def begin(w: World, holder: int, now: float) -> None:
+    """Let a holder begin: with those it could slow, or asleep."""
+    one = w.holders[holder]
+    one.started = one.begun = now
+    if not hold(w, holder):
+        one.call = OVER
+        push(w, holder, now + w.nodes[one.node].seconds)
+        return
+    count = asleep(w, holder)
+    w.woken[:count].sort()
+    for place in range(count):
+        wake(w, w.woken[place], now)
+
+
+@inlined
+def finish(w: World, holder: int, now: float) -> None:
+    """Let a sleeper end, and all that waited for it begin."""
+    one = w.holders[holder]
+    if one.index:
+        reach(w, holder, np.inf)
+        if one.index < 2 * (one.segment_end - one.segment):
+            w.ends[one.half + one.index] = now
+    give(w, holder)
+    w.nodes[one.node].end = now
+    w.stack[0] = one.node
+    follow(w)
+
+
+@inlined
+def follow(w: World) -> None:
+    """Go on from the end of the first node of the stack: what holds no links and waits for nothing else ends ahead of time."""
+    count = 1
+    while count:
+        count -= 1
+        one = w.nodes[w.stack[count]]
         for place in range(one.after, one.after_end):
-            number = after[place]
-            node = nodes[number]
+            number = w.after[place]
+            node = w.nodes[number]
             node.missing -= 1
             if node.missing == 0:
-                time = max(nodes[node.a].end, nodes[node.b].end)
+                time = max(w.nodes[node.a].end, w.nodes[node.b].end)
                 if node.holder < 0:
                     node.end = time + node.seconds
-                    ended.append(number)
+                    w.stack[count] = number
+                    count += 1
                 else:
-                    heappush(heap, (time, BEGIN, number, 0, node.holder + 0, 0))
+                    wait(w.queue, w.holders, w.counts, node.holder, time, 2 * LATER + number)
 
 
-@compiled
-def awake(w: World, full: Mask, heap: Heap, log: Log, changed: list[int], holder: int, call: int, now: float) -> None:
+@inlined
+def awake(w: World, holder: int, now: float) -> None:
     """Do what an awake holder waited for."""
+    w.counts[EVENTS] += 1
+    one = w.holders[holder]
+    call = one.call
     if call == MOVE:
-        move(w, heap, changed, holder, now)
+        move(w, holder, now)
         return
     if call == LAND:
-        land(w, full, heap, changed, holder, now)
-    one = w.holders[holder]
+        land(w, holder)
     segment = w.segments[one.segment + one.index // 2]
     if call != END and segment.beside:
         time = alone(w, one, one.index, one.begun) if one.on_time else one.begun + over(segment, now - one.begun)
-        push(heap, w.counts, max(time, now), AWAKE, END, holder, one.version)
-    elif goes_on(w, heap, log, holder, now):
-        enter(w, heap, log, changed, holder, now)
+        one.call = END
+        push(w, holder, max(time, now))
+    elif goes_on(w, holder, now):
+        enter(w, holder, now)
+
+
+def _borrowed(_: Any, array: Any) -> Any:
+    def built(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        found = context.make_array(signature.return_type)(context, builder, arguments[0])
+        found.meminfo = get_null_value(found.meminfo.type)  # type: ignore[no-untyped-call]
+        return found._getvalue()
+
+    return array(array), built
+
+
+borrowed = cast("Callable[[Any], Any]", intrinsic(_borrowed))
+"""Returns an array whose users nobody counts: who called the loop keeps it."""
 
 
 @compiled
-def play(w: World, sums: Sums) -> tuple[Ints, Ints, Floats]:
-    """Go through all events from the end of node 0. Return the columns of the log."""
-    heap = [(0.0, 0, 0, 0, 0, 0) for _ in range(0)]
-    log = [(0, 0, 0.0) for _ in range(0)]
-    changed, ended = [0 for _ in range(0)], [0]
-    full = sums.full
-    nodes, after, holders, rows, links, counts = w.nodes, w.after, w.holders, w.rows, w.links, w.counts
-    follow(nodes, after, holders, heap, ended)
-    while heap:
-        now, turn, _, call, holder, version = heappop(heap)
-        if turn == SOLVE:
-            counts[EVENTS] += 1
-            solve(w, sums, heap, changed, now)
+def play(owned: World) -> None:
+    """Go through all events from the end of node 0."""
+    w = World(
+        borrowed(owned.nodes),
+        borrowed(owned.after),
+        borrowed(owned.holders),
+        borrowed(owned.rows),
+        borrowed(owned.links),
+        borrowed(owned.limit),
+        borrowed(owned.used),
+        borrowed(owned.full),
+        borrowed(owned.crossings),
+        borrowed(owned.segments),
+        borrowed(owned.numbers),
+        borrowed(owned.flows),
+        borrowed(owned.loads),
+        borrowed(owned.counts),
+        borrowed(owned.queue),
+        borrowed(owned.ends),
+        borrowed(owned.moved),
+        borrowed(owned.changed),
+        borrowed(owned.wide),
+        borrowed(owned.found),
+        borrowed(owned.loaded),
+        borrowed(owned.stops),
+        borrowed(owned.stop),
+        borrowed(owned.woken),
+        borrowed(owned.stack),
+    )
+    w.stack[0] = 0
+    follow(w)
+    now = 0.0
+    while w.counts[WAITING] or w.counts[DIRTY]:
+        event = w.queue[0]
+        if w.counts[DIRTY] and (w.counts[WAITING] == 0 or event.time > now):
+            w.counts[EVENTS] += 1
+            solve(w, now)
             continue
-        one = holders[holder]
-        if turn == BEGIN:
-            one.started = one.begun = now
-            if hold(holders, rows, links, holder):
-                for other in asleep(holders, rows, links, holder):
-                    wake(w, heap, log, changed, other, now)
-            else:
-                push(heap, counts, now + nodes[one.node].seconds, OVER, END, holder, one.version)
-        elif version != one.version:
-            continue
-        elif turn == OVER:
-            if one.index:
-                reach(w, log, holder, np.inf)
-                if one.index < 2 * (one.segment_end - one.segment):
-                    log.append((holder, one.index, now))
-            give(holders, rows, links, holder)
-            nodes[one.node].end = now
-            ended.append(one.node)
-            follow(nodes, after, holders, heap, ended)
+        now, holder = event.time, event.holder
+        take(w.queue, w.holders, w.counts, holder)
+        call = w.holders[holder].call
+        if call == BEGIN:
+            begin(w, holder, now)
+        elif call == OVER:
+            finish(w, holder, now)
         else:
-            counts[EVENTS] += 1
-            awake(w, full, heap, log, changed, holder, call, now)
-    owner, half, times = np.empty(len(log), np.int64), np.empty(len(log), np.int64), np.empty(len(log))
-    for place in range(len(log)):
-        owner[place], half[place], times[place] = log[place]
-    return owner, half, times
+            awake(w, holder, now)

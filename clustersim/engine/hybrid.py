@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, offsets
+from clustersim.arrays import Floats, offsets
 from clustersim.engine.contention import Holders
 from clustersim.engine.fabric import Activity
 from clustersim.engine.graph import StepGraph
 from clustersim.engine.record import SegmentEnds
-from clustersim.engine.world import Sums, world
+from clustersim.engine.world import World, world
 
 
 class MetPart(NamedTuple):
@@ -34,15 +34,15 @@ def hybrid(
     from clustersim.engine.eventloop import EVENTS, SOLVES, play  # numba takes half a second to load
 
     own = world(capacity, graph, activities, holders, seconds)
-    found = _segment_ends(holders.node, *play(own, Sums.room(len(own.holders), len(own.links), len(own.rows))))
-    return own.nodes["end"].copy(), MetPart(found, int(own.counts[EVENTS]), int(own.counts[SOLVES]))
+    play(own)
+    return own.nodes["end"].copy(), MetPart(_segment_ends(own), int(own.counts[EVENTS]), int(own.counts[SOLVES]))
 
 
-def _segment_ends(nodes: Ints, holder: Ints, half: Ints, time: Floats) -> SegmentEnds:
-    """Return the ends of half segments of holders, which are these nodes, in the order in which they were found."""
-    count = np.bincount(holder, minlength=len(nodes))
+def _segment_ends(own: World) -> SegmentEnds:
+    """Return the ends of half segments of holders that have been awake."""
+    holders = own.holders
+    some = np.flatnonzero(holders["index"] > 0)
+    count = 2 * (holders["segment_end"] - holders["segment"])[some]
     start = offsets(count)
-    ends = np.empty(len(time))
-    ends[start[holder] + half] = time
-    some = np.flatnonzero(count)
-    return SegmentEnds(nodes[some], np.append(start[some], len(time)), ends)
+    places = np.repeat(holders["half"][some] - start[:-1], count) + np.arange(start[-1])
+    return SegmentEnds(holders["node"][some], start, own.ends[places])

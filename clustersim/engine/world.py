@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clustersim.arrays import Floats, Ints, Mask, offsets
 from clustersim.engine.contention import Holders
@@ -16,38 +17,54 @@ from clustersim.engine.graph import StepGraph
 
 Records = Any
 """An array of records of one of the types below."""
+Places = NDArray[np.int32]
+"""Where something stands among records."""
+COUNTERS = 10
 _BLOCK = 4096
 
 
-def _type(whole: str, real: str = "") -> np.dtype[np.void]:
-    return np.dtype([*[(name, np.int32) for name in whole.split()], *[(name, float) for name in real.split()]])
+def _type(real: str, whole: str = "", long: str = "") -> np.dtype[np.void]:
+    """Return a type of records of floats, integers of 64 bits and of 32 bits, the widest first."""
+    kinds = (float, real), (np.int64, long), (np.int32, whole)
+    return np.dtype([(name, kind) for kind, names in kinds for name in names.split()], align=True)
 
 
-NODE = _type("a b after after_end holder missing", "seconds end")
-"""A node of the graph: its predecessors, where its successors stand, which holder it is (-1: it holds no link), how many
-predecessors are not over; its seconds as if alone, and its end."""
+NODE = _type("seconds end", "a b after after_end holder missing")
+"""A node of the graph: its seconds as if alone, and its end; its predecessors, where its successors stand, which holder it is
+(-1: it holds no link), how many predecessors are not over."""
 HOLDER = _type(
-    "node row row_end segment segment_end flow awake version index on_time moving seen place",
     "started begun rate tried left since lands",
+    "node row row_end segment segment_end flow half waits call awake on_time moving full seen place",
+    "index",
 )
-"""A node that holds links: its rows, segments and the first of its flows. `index`: the half segment in which it is awake or
-went to sleep, which began at `begun`; `on_time`: nothing has slowed it, it ends as if alone to the last digit. Of the flow
-whose bytes are `moving` (-1: none): its rate, the one that was tried last, bytes `left` at the time `since`, and when it
-`lands` if nothing slows it, infinite once that has happened. `seen`, `place`: in which try last, and where."""
-ROW = _type("holder link next_held last_held at", "share")
-"""A holder and a link: the most of it that is asked, its neighbours among those that hold the link, and where it stands among
-those whose bytes cross it."""
-CROSSING = _type("row holder", "weight")
-"""Bytes that cross a link: of which row and holder, and how many for each byte of the flow."""
-LINK = _type("held first crossing", "limit reserved used")
-"""A link of `limit` bytes/s: the first row that holds it (-1: none); where what crosses it stands, and how much that is; the
-share that is asked of it; the bytes/s that cross it, as was tried last."""
-SEGMENT = _type("", "compute launched beside taken computed over")
+"""A node that holds links: its rows and segments, the first of its flows and of the ends of its half segments; what it waits
+for (`call`), and the place of that event (`waits`, -1: none). `index`: the half segment in which it is awake or went to sleep,
+which began at `begun`; `on_time`: nothing has slowed it, it ends as if alone to the last digit. Of the flow whose bytes are
+`moving` (-1: none): its rate, the one that was tried last, bytes `left` at the time `since`, when it `lands` if nothing slows
+it, infinite once that has happened, and the first row whose link is `full`. `seen`, `place`: in which try last, and where."""
+ROW = _type("share", "holder link next_held last_held at next_full")
+"""A holder and a link: the most of it that is asked, its neighbours among those that hold the link, where it stands among
+those whose bytes cross it, and the holder's next row whose link is full."""
+CROSSING = _type("weight", "row holder")
+"""Bytes that cross a link: how many for each byte of the flow, of which row and holder."""
+LINK = _type("reserved free total", "held first crossing changed seen left")
+"""A link: the share that is asked of it; the first row that holds it (-1: none); where what crosses it stands, and how much that
+is; whether bytes have left it since rates were solved. In the try in which it was `seen` last, what is free of it, and the
+weights and number of the flows that still rise."""
+SEGMENT = _type("compute launched beside taken computed over")
 """As in engine.fabric.Segment; `computed`, `over`: when its halves end as if alone."""
-FLOW = _type("load load_end", "latency size bound idle")
+FLOW = _type("latency size bound idle", "load load_end")
 """As in engine.flows.Flow, and where its loads stand."""
-LOAD = _type("place link", "weight")
-"""The place of a link among those that the holder holds, which one it is, and bytes over it for each byte of the flow."""
+LOAD = _type("weight", "place link")
+"""Bytes over a link for each byte of the flow, the place of the link among those that the holder holds, and which one it is."""
+EVENT = _type("time", "holder", "order")
+"""When a holder does not wait any more; `order` tells which comes first of one time."""
+FOUND = _type("bound rate", "holder load load_end")
+"""A flow of a try: its most and its found bytes/s, whose it is, and where the full links that it loads begin and end."""
+LOADED = _type("weight", "link")
+"""A full link of a flow of a try."""
+STOP = _type("level", "", "place")
+"""A rate at which a link is full, or a flow (a negative number) at its bound."""
 
 
 class World(NamedTuple):
@@ -59,6 +76,12 @@ class World(NamedTuple):
     holders: Records
     rows: Records
     links: Records
+    limit: Floats
+    """By link, its bytes/s …"""
+    used: Floats
+    """… those that cross it, as was tried last …"""
+    full: Mask
+    """… and whether it was full or nearly so when last solved: apart, as flows over a hundred links look at all of theirs."""
     crossings: Records
     """What crosses links, link after link, with room for all."""
     segments: Records
@@ -68,31 +91,28 @@ class World(NamedTuple):
     loads: Records
     counts: Ints
     """Those of `eventloop`."""
-
-
-class Sums(NamedTuple):
-    """What rates are solved with, near at hand."""
-
-    full: Mask
-    """By link, whether it was full or nearly so when last solved …"""
-    seen: Ints
-    """… and its place among `wide` when it was last there."""
-    wide: Ints
-    """The links of a solution …"""
-    found: Ints
-    """… its holders …"""
-    start: Ints
-    """… and by holder where its full links begin …"""
-    of: Ints
-    """… in `of`, by their places among `wide` …"""
-    weight: Floats
-    """… with the bytes over them for each byte of the flow."""
-
-    @classmethod
-    def room(cls, holders: int, links: int, rows: int) -> Sums:
-        """Return room for so many."""
-        wide, found, start, of = (np.empty(count, np.int64) for count in (links, holders, holders + 1, rows))
-        return cls(np.zeros(links, bool), np.zeros(links, np.int64), wide, found, start, of, np.empty(rows))
+    queue: Records
+    """Events to come, as a heap."""
+    ends: Floats
+    """Of the half segments of those that have been awake."""
+    moved: Places
+    """Holders whose bytes have begun to move since rates were solved …"""
+    changed: Places
+    """… and links that bytes have left."""
+    wide: Places
+    """The links of a try …"""
+    found: Records
+    """… its flows …"""
+    loaded: Records
+    """… their full links …"""
+    stops: Records
+    """… when they stop, as a heap …"""
+    stop: Places
+    """… and who stops now."""
+    woken: Places
+    """Holders that wake now."""
+    stack: Places
+    """Nodes that have ended, of which others are to begin."""
 
 
 def world(
@@ -107,33 +127,56 @@ def world(
     link, share = holders.holdings.held
     asked, kind = _numbered(holders.slot, len(activities))
     doing = _Doing([activities[slot] for slot in asked.tolist()])
+    count, links, rows = len(holders.node), len(capacity), len(of)
+    halves = offsets(2 * doing.segment_count[kind])
+    flows, loads = doing.flows()
     return World(
-        _records(
+        nodes=_records(
             NODE, len(graph), a=a, b=b, after=start[:-1], after_end=start[1:], holder=number, missing=2, seconds=seconds
         ),
-        after,
-        _records(
+        after=after,
+        holders=_records(
             HOLDER,
-            len(holders.node),
+            count,
             node=holders.node,
             row=row[:-1],
             row_end=row[1:],
             segment=doing.first[kind],
             segment_end=doing.last[kind],
             flow=doing.flow[kind],
+            half=halves[:-1],
+            waits=-1,
             on_time=1,
             moving=-1,
         ),
-        _records(ROW, len(of), holder=of, link=link, share=share),
-        _records(
-            LINK, len(capacity), held=-1, first=offsets(np.bincount(link, minlength=len(capacity)))[:-1], limit=capacity
-        ),
-        np.zeros(len(of), CROSSING),
-        np.array(doing.segments, SEGMENT),
-        np.array(doing.numbers, np.int64),
-        *doing.flows(),
-        np.zeros(5, np.int64),
+        rows=_records(ROW, rows, holder=of, link=link, share=share),
+        links=_records(LINK, links, held=-1, first=offsets(np.bincount(link, minlength=links))[:-1]),
+        limit=capacity.astype(float),
+        used=np.zeros(links),
+        full=np.zeros(links, bool),
+        crossings=np.zeros(rows, CROSSING),
+        segments=np.array(doing.segments, SEGMENT),
+        numbers=np.array(doing.numbers, np.int64),
+        flows=flows,
+        loads=loads,
+        counts=np.zeros(COUNTERS, np.int64),
+        queue=np.empty(count, EVENT),
+        ends=np.empty(int(halves[-1])),
+        moved=_places(count),
+        changed=_places(links),
+        wide=_places(links),
+        found=np.empty(count, FOUND),
+        loaded=np.empty(rows, LOADED),
+        stops=np.empty(links + count, STOP),
+        stop=_places(count),
+        woken=_places(count),
+        stack=_places(len(graph)),
     )
+
+
+def _places(most: int) -> Places:
+    """Return room for so many."""
+    return np.empty(most, np.int32)
 
 
 def _numbered(values: Ints, most: int) -> tuple[Ints, Ints]:
@@ -165,7 +208,8 @@ class _Doing:
         first: dict[int, int] = {}
         rows = [(self._first(one.times, first), len(one.times.segments), self._flows(one)) for one in activities]
         columns = np.array(rows, np.int64).reshape(-1, 3)
-        self.first, self.last, self.flow = columns[:, 0], columns[:, 0] + columns[:, 1], columns[:, 2]
+        self.first, self.segment_count, self.flow = columns.T
+        self.last = self.first + self.segment_count
 
     def _first(self, times: Activity, known: dict[int, int]) -> int:
         """Return the first of the segments of an activity."""
@@ -199,7 +243,7 @@ class _Doing:
             link.append(flow.links)
         load = offsets(np.array([len(flow.links) for flow, _ in self.kept], np.int64)).tolist()
         flows = [
-            (*ends, one.latency, one.size, one.bound, one.idle)
+            (one.latency, one.size, one.bound, one.idle, *ends)
             for ends, (one, _) in zip(pairwise(load), self.kept, strict=True)
         ]
         weight = np.concatenate([np.empty(0), *(flow.weights for flow, _ in self.kept)])
