@@ -167,6 +167,19 @@ def planner():
 KIND = {"cluster.gpu": "h100", "predictor": "roofline", "training.global_batch": 512}
 
 
+def test_a_plan_says_how_far_it_is_before_each_simulation(planner):
+    """What was simulated for an earlier question is not simulated again, and counts."""
+    told = []
+    found = replace(planner, show=lambda *figures: told.append(figures)).plan(
+        PlanRequest(1e12, 10.0, None, (KIND,)), KIND
+    )
+    assert told[0][1] == 0
+    assert all(left < found.screened for _, _, left in told)
+    assert [tried for _, tried, _ in told] == sorted(tried for _, tried, _ in told)
+    assert len(planner.rows) >= told[-1][0]
+    assert found.tried <= len(told)
+
+
 def test_a_plan_is_in_time_and_none_that_was_looked_at_is_a_percent_cheaper(planner):
     asked = PlanRequest(1e12, 10.0, None, (KIND,))
     found = planner.plan(asked, KIND)

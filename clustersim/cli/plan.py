@@ -107,7 +107,11 @@ def plan(
         progress("plan")
         where = find("topologies", topology or TOPOLOGY)
         case = load(Files(str(where), str(workload), read, ENGINE, figures(costs, price)))
-        found = answer(Planner(case, load_reliability(reliability)), asked)
+
+        def tell(done: int, tried: int, left: int) -> None:
+            progress(f"simulate: {done} done, {tried} for the present question, at most {left:,} left there")
+
+        found = answer(Planner(case, load_reliability(reliability), show=tell), asked)
     if as_json:
         print_json("plan", _fields(found, where, workload))
     elif not quiet:

@@ -7,7 +7,7 @@ on their real cluster, the cheapest first, until no other can be better (as in `
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
@@ -20,6 +20,8 @@ from clustersim.planning.splits import KindOfCluster, SizedSplit
 from clustersim.sweeps.evaluate import Row, SweepInputs, evaluate
 from clustersim.sweeps.space import Point
 
+PlanProgress = Callable[[int, int, int], None]
+"""Is told how many splits were simulated in all and for the present question, and how many more could be better there."""
 NEAR = 0.01
 """No split that was looked at is cheaper than a plan by more than this share of its cost."""
 
@@ -75,6 +77,8 @@ class Planner:
     """Kinds of cluster, whatever the batch."""
     shares: dict[tuple[object, ...], Goodput] = field(default_factory=dict)
     """Shares of progress, by nodes, GPUs, replicas and kind of checkpoints."""
+    show: PlanProgress = field(default=lambda *_: None)
+    """Is told before each simulation."""
 
     def first(self, asked: PlanRequest, kinds: Sequence[Sequence[Point]]) -> TrainingPlan | None:
         """Return the plan of the first of some lists that has one, as `plan` finds it."""
@@ -97,6 +101,7 @@ class Planner:
                 clusters.bound(split)
                 heappush(heap, self._candidate(asked, clusters, place, split))
                 continue
+            self.show(len(self.rows), tried, len(heap))
             if not clusters.fits(split, asked.sure) or (row := self._row(split.point))["status"] != "ok":
                 continue
             tried += 1
