@@ -9,6 +9,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clustersim.engine.compiled import UNKEPT, compiled, compiling_told
 from clustersim.engine.contention import Holders
 from clustersim.engine.fabric import Activity, Fabric, Segment
 from clustersim.engine.flows import Flow
@@ -110,3 +111,15 @@ def test_what_ends_makes_room_for_what_begins_then():
     assert ends == [0.0, 1.0, 2.0]
     assert found.segment_ends == {}
     assert found.events == 0
+
+
+def test_what_is_compiled_is_told_once_with_the_remedy_where_nothing_can_keep_it():
+    made: dict[str, object] = {}
+    exec("def more(x): return x + 1", made)  # of no file, so that numba has no folder for it
+    one, told = compiled(made["more"]), []
+    with compiling_told(told.append):
+        assert [one(2), one(3)] == [3, 4]
+    assert told == [UNKEPT]
+    assert "NUMBA_CACHE_DIR" in UNKEPT
+    one(2.0)
+    assert told == [UNKEPT], "whoever asked is gone"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
+from clustersim.engine.compiled import compiling_told
 from clustersim.serve import PROGRESS, PROGRESS_LINE
 
 if TYPE_CHECKING:
@@ -40,7 +41,16 @@ def tracked(items: Iterator[Item], count: int, silent: bool) -> Iterator[Item]:
 
 @contextmanager
 def progressing(silent: bool) -> Iterator[Progress]:
-    """Show the step under way while standard error is a terminal, as lines for a program that asks for them, else rarely."""
+    """Show the step under way while standard error is a terminal, as lines for a program that asks for them, else rarely.
+
+    What is compiled meanwhile is shown too.
+    """
+    with _showing(silent) as progress, compiling_told(progress):
+        yield progress
+
+
+@contextmanager
+def _showing(silent: bool) -> Iterator[Progress]:
     if os.environ.get(PROGRESS) == "1":
         yield lambda step: print(f"{PROGRESS_LINE}{step}", file=sys.stderr, flush=True)
         return

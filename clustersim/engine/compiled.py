@@ -6,26 +6,64 @@ adds and compares the same 64-bit numbers in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cached_property
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from clustersim.arrays import Floats, Ints
+if TYPE_CHECKING:
+    from clustersim.arrays import Floats, Ints
 
 Function = TypeVar("Function", bound=Callable[..., object])
 ENOUGH = 400_000
 """Nodes that Python goes through in the time in which numba is loaded: from then on it has paid off."""
 
 _INNER: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+COMPILING = "compile the event loop, once: about 15 s"
+UNKEPT = (
+    "compile the event loop, about 15 s in each process, as no cache can be written; NUMBA_CACHE_DIR=FOLDER keeps it"
+)
+_TELL: ContextVar[Callable[[str], object]] = ContextVar("_TELL", default=lambda _: None)
+_unkept: set[Callable[..., object]] = set()
+"""Functions for which no cache can be written; where that is so of one, it is of all."""
+
+
+@contextmanager
+def compiling_told(tell: Callable[[str], object]) -> Iterator[None]:
+    """Tell `tell` whenever numba compiles what is in no cache, until this ends."""
+    token = _TELL.set(tell)
+    try:
+        yield
+    finally:
+        _TELL.reset(token)
+
+
+@cache
+def _listening() -> None:
+    """Listen to numba, which says when it compiles, and nothing where it finds a function in its cache."""
+    from numba.core import event
+
+    class CompileListener(event.Listener):
+        def on_start(self, _: Any) -> None:
+            """Say what is compiled, and whether it is kept."""
+            _TELL.get()(UNKEPT if _unkept else COMPILING)
+
+        def on_end(self, _: Any) -> None:
+            """Say nothing."""
+
+    event.register("numba:compile", CompileListener())  # type: ignore[no-untyped-call]
 
 
 def compiled(function: Function) -> Function:
     """Return a function compiled by numba; kept for later processes where its folder or the user's cache can be written."""
     import numba
 
+    _listening()
     try:
         return cast("Function", numba.njit(cache=True, error_model="numpy")(function))
     except RuntimeError:  # nowhere to keep it
+        _unkept.add(function)
         return cast("Function", numba.njit(error_model="numpy")(function))
 
 
