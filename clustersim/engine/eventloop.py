@@ -562,12 +562,13 @@ def hold(w: World, holder: int) -> bool:
     tight = False
     for place in range(one.row, one.row_end):
         row = w.rows[place]
+        row.holder, row.link = holder, w.link[place]
         link = w.links[row.link]
         row.next_held, row.last_held = link.held, -1
         if link.held >= 0:
             w.rows[link.held].last_held = place
         link.held = place
-        link.reserved += row.share
+        link.reserved += w.share[place]
         tight |= link.reserved > FITS
     return tight
 
@@ -585,7 +586,7 @@ def give(w: World, holder: int) -> None:
             link.held = row.next_held
         if row.next_held >= 0:
             w.rows[row.next_held].last_held = row.last_held
-        link.reserved = link.reserved - row.share if link.held >= 0 else 0.0
+        link.reserved = link.reserved - w.share[place] if link.held >= 0 else 0.0
 
 
 @inlined
@@ -609,10 +610,14 @@ def asleep(w: World, holder: int) -> int:
 def begin(w: World, holder: int, now: float) -> None:
     """Let a holder begin: with those it could slow, or asleep."""
     one = w.holders[holder]
+    kind = w.kinds[w.kind[holder]]
+    one.segment, one.segment_end, one.flow = kind.segment, kind.segment_end, kind.flow
+    one.row, one.row_end, one.half = w.row[holder], w.row[holder + 1], w.half[holder]
     one.started = one.begun = now
+    one.on_time = 1
     if not hold(w, holder):
         one.call = OVER
-        push(w, holder, now + w.nodes[one.node].seconds)
+        push(w, holder, now + w.seconds[w.node[holder]])
         return
     count = asleep(w, holder)
     w.woken[:count].sort()
@@ -629,8 +634,8 @@ def finish(w: World, holder: int, now: float) -> None:
         if one.index < 2 * (one.segment_end - one.segment):
             w.ends[one.half + one.index] = now
     give(w, holder)
-    w.nodes[one.node].end = now
-    w.stack[0] = one.node
+    w.end[w.node[holder]] = now
+    w.stack[0] = w.node[holder]
     follow(w)
 
 
@@ -640,19 +645,19 @@ def follow(w: World) -> None:
     count = 1
     while count:
         count -= 1
-        one = w.nodes[w.stack[count]]
-        for place in range(one.after, one.after_end):
+        ended = w.stack[count]
+        for place in range(w.start[ended], w.start[ended + 1]):
             number = w.after[place]
-            node = w.nodes[number]
-            node.missing -= 1
-            if node.missing == 0:
-                time = max(w.nodes[node.a].end, w.nodes[node.b].end)
-                if node.holder < 0:
-                    node.end = time + node.seconds
+            w.missing[number] -= 1
+            if w.missing[number] == 0:
+                time = max(w.end[w.a[number]], w.end[w.b[number]])
+                holder = w.holder[number]
+                if holder < 0:
+                    w.end[number] = time + w.seconds[number]
                     w.stack[count] = number
                     count += 1
                 else:
-                    wait(w.queue, w.holders, w.counts, node.holder, time, 2 * LATER + number)
+                    wait(w.queue, w.holders, w.counts, holder, time, 2 * LATER + number)
 
 
 @inlined
@@ -692,8 +697,21 @@ borrowed = cast("Callable[[Any], Any]", intrinsic(_borrowed))
 def play(owned: World) -> None:
     """Go through all events from the end of node 0."""
     w = World(
-        borrowed(owned.nodes),
+        borrowed(owned.a),
+        borrowed(owned.b),
+        borrowed(owned.start),
         borrowed(owned.after),
+        borrowed(owned.seconds),
+        borrowed(owned.holder),
+        borrowed(owned.missing),
+        borrowed(owned.end),
+        borrowed(owned.node),
+        borrowed(owned.kind),
+        borrowed(owned.row),
+        borrowed(owned.half),
+        borrowed(owned.link),
+        borrowed(owned.share),
+        borrowed(owned.kinds),
         borrowed(owned.holders),
         borrowed(owned.rows),
         borrowed(owned.links),

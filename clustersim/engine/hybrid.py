@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, offsets
+from clustersim.arrays import Floats, entries, offsets
 from clustersim.engine.contention import Holders
 from clustersim.engine.fabric import Activity
 from clustersim.engine.graph import StepGraph
@@ -35,14 +35,10 @@ def hybrid(
 
     own = world(capacity, graph, activities, holders, seconds)
     play(own)
-    return own.nodes["end"].copy(), MetPart(_segment_ends(own), int(own.counts[EVENTS]), int(own.counts[SOLVES]))
+    return own.end, MetPart(_segment_ends(own), int(own.counts[EVENTS]), int(own.counts[SOLVES]))
 
 
 def _segment_ends(own: World) -> SegmentEnds:
     """Return the ends of half segments of holders that have been awake."""
-    holders = own.holders
-    some = np.flatnonzero(holders["index"] > 0)
-    count = 2 * (holders["segment_end"] - holders["segment"])[some]
-    start = offsets(count)
-    places = np.repeat(holders["half"][some] - start[:-1], count) + np.arange(start[-1])
-    return SegmentEnds(holders["node"][some], start, own.ends[places])
+    some = np.flatnonzero(own.holders["index"] > 0)
+    return SegmentEnds(own.node[some], offsets(np.diff(own.half)[some]), own.ends[entries(own.half, some)])

@@ -20,7 +20,6 @@ Records = Any
 Places = NDArray[np.int32]
 """Where something stands among records."""
 COUNTERS = 10
-_BLOCK = 4096
 
 
 def _type(real: str, whole: str = "", long: str = "") -> np.dtype[np.void]:
@@ -29,22 +28,22 @@ def _type(real: str, whole: str = "", long: str = "") -> np.dtype[np.void]:
     return np.dtype([(name, kind) for kind, names in kinds for name in names.split()], align=True)
 
 
-NODE = _type("seconds end", "a b after after_end holder missing")
-"""A node of the graph: its seconds as if alone, and its end; its predecessors, where its successors stand, which holder it is
-(-1: it holds no link), how many predecessors are not over."""
+KIND = _type("", "segment segment_end flow")
+"""What holders of one slot do: where their segments begin and end, and the first of their flows."""
 HOLDER = _type(
     "started begun rate tried left since lands",
-    "node row row_end segment segment_end flow half waits call awake on_time moving full seen place",
+    "row row_end segment segment_end flow half waits call awake on_time moving full seen place",
     "index",
 )
-"""A node that holds links: its rows and segments, the first of its flows and of the ends of its half segments; what it waits
-for (`call`), and the place of that event (`waits`, -1: none). `index`: the half segment in which it is awake or went to sleep,
-which began at `begun`; `on_time`: nothing has slowed it, it ends as if alone to the last digit. Of the flow whose bytes are
-`moving` (-1: none): its rate, the one that was tried last, bytes `left` at the time `since`, when it `lands` if nothing slows
-it, infinite once that has happened, and the first row whose link is `full`. `seen`, `place`: in which try last, and where."""
-ROW = _type("share", "holder link next_held last_held at next_full")
-"""A holder and a link: the most of it that is asked, its neighbours among those that hold the link, where it stands among
-those whose bytes cross it, and the holder's next row whose link is full."""
+"""A node that holds links, from its begin on: its rows and segments, the first of its flows and of the ends of its half
+segments; what it waits for (`call`), and the place of that event (`waits`, -1: none). `index`: the half segment in which it is
+awake or went to sleep, which began at `begun`; `on_time`: nothing has slowed it, it ends as if alone to the last digit. Of the
+flow whose bytes are `moving`: its rate, the one that was tried last, bytes `left` at the time `since`, when it `lands` if
+nothing slows it, infinite once that has happened, and the first row whose link is `full`. `seen`, `place`: in which try last,
+and where."""
+ROW = _type("", "holder link next_held last_held at next_full")
+"""A holder and a link, from its begin on: its neighbours among those that hold the link, where it stands among those whose
+bytes cross it, and the holder's next row whose link is full."""
 CROSSING = _type("weight", "row holder")
 """Bytes that cross a link: how many for each byte of the flow, of which row and holder."""
 LINK = _type("reserved free total", "held first crossing changed seen left")
@@ -70,9 +69,34 @@ STOP = _type("level", "", "place")
 class World(NamedTuple):
     """All records of a step."""
 
-    nodes: Records
+    a: Ints
+    """By node, one predecessor …"""
+    b: Ints
+    """… and the other one …"""
+    start: Ints
+    """… where its successors begin in `after` …"""
     after: Ints
-    """Successors, node after node."""
+    seconds: Floats
+    """… its seconds as if alone …"""
+    holder: Places
+    """… which holder it is (-1: it holds no link) …"""
+    missing: NDArray[np.int8]
+    """… how many predecessors are not over …"""
+    end: Floats
+    """… and when it ended."""
+    node: Ints
+    """By holder, its node …"""
+    kind: Ints
+    """… which of `kinds` …"""
+    row: Ints
+    """… where its rows begin …"""
+    half: Ints
+    """… and the ends of its half segments."""
+    link: Ints
+    """By row, the link …"""
+    share: Floats
+    """… and the most of it that is asked."""
+    kinds: Records
     holders: Records
     rows: Records
     links: Records
@@ -121,47 +145,44 @@ def world(
     """Return the records of a step; the arguments are those of `hybrid`."""
     a, b, _ = graph.arrays
     after, start = graph.successors
-    number = np.full(len(graph), -1)
-    number[holders.node] = np.arange(len(holders.node))
-    row, of = holders.row, holders.holdings.of
+    nodes, count, links, rows = len(graph), len(holders.node), len(capacity), len(holders.holdings.of)
+    number = np.full(nodes, -1, np.int32)
+    number[holders.node] = np.arange(count)
     link, share = holders.holdings.held
     asked, kind = _numbered(holders.slot, len(activities))
     doing = _Doing([activities[slot] for slot in asked.tolist()])
-    count, links, rows = len(holders.node), len(capacity), len(of)
-    halves = offsets(2 * doing.segment_count[kind])
+    half = offsets(2 * doing.segments_of[kind])
     flows, loads = doing.flows()
     return World(
-        nodes=_records(
-            NODE, len(graph), a=a, b=b, after=start[:-1], after_end=start[1:], holder=number, missing=2, seconds=seconds
-        ),
+        a=a,
+        b=b,
+        start=start,
         after=after,
-        holders=_records(
-            HOLDER,
-            count,
-            node=holders.node,
-            row=row[:-1],
-            row_end=row[1:],
-            segment=doing.first[kind],
-            segment_end=doing.last[kind],
-            flow=doing.flow[kind],
-            half=halves[:-1],
-            waits=-1,
-            on_time=1,
-            moving=-1,
-        ),
-        rows=_records(ROW, rows, holder=of, link=link, share=share),
+        seconds=seconds,
+        holder=number,
+        missing=np.full(nodes, 2, np.int8),
+        end=np.zeros(nodes),
+        node=holders.node,
+        kind=kind,
+        row=holders.row,
+        half=half,
+        link=link,
+        share=share,
+        kinds=doing.kinds,
+        holders=_records(HOLDER, count, waits=-1),
+        rows=np.empty(rows, ROW),
         links=_records(LINK, links, held=-1, first=offsets(np.bincount(link, minlength=links))[:-1]),
         limit=capacity.astype(float),
         used=np.zeros(links),
         full=np.zeros(links, bool),
-        crossings=np.zeros(rows, CROSSING),
+        crossings=np.empty(rows, CROSSING),
         segments=np.array(doing.segments, SEGMENT),
         numbers=np.array(doing.numbers, np.int64),
         flows=flows,
         loads=loads,
         counts=np.zeros(COUNTERS, np.int64),
         queue=np.empty(count, EVENT),
-        ends=np.empty(int(halves[-1])),
+        ends=np.empty(int(half[-1])),
         moved=_places(count),
         changed=_places(links),
         wide=_places(links),
@@ -170,7 +191,7 @@ def world(
         stops=np.empty(links + count, STOP),
         stop=_places(count),
         woken=_places(count),
-        stack=_places(len(graph)),
+        stack=_places(nodes),
     )
 
 
@@ -188,10 +209,8 @@ def _numbered(values: Ints, most: int) -> tuple[Ints, Ints]:
 
 def _records(kind: np.dtype[np.void], count: int, **columns: Floats | Ints | float) -> Records:
     found = np.zeros(count, kind)
-    filled = {name: np.broadcast_to(column, count) for name, column in columns.items()}
-    for begin in range(0, count, _BLOCK):  # all columns of some records, while those are in the cache
-        for name, column in filled.items():
-            found[name][begin : begin + _BLOCK] = column[begin : begin + _BLOCK]
+    for name, column in columns.items():
+        found[name] = column
     return found
 
 
@@ -208,8 +227,11 @@ class _Doing:
         first: dict[int, int] = {}
         rows = [(self._first(one.times, first), len(one.times.segments), self._flows(one)) for one in activities]
         columns = np.array(rows, np.int64).reshape(-1, 3)
-        self.first, self.segment_count, self.flow = columns.T
-        self.last = self.first + self.segment_count
+        self.segments_of = columns[:, 1]
+        """How many each of the activities has."""
+        self.kinds = _records(
+            KIND, len(rows), segment=columns[:, 0], segment_end=columns[:, :2].sum(1), flow=columns[:, 2]
+        )
 
     def _first(self, times: Activity, known: dict[int, int]) -> int:
         """Return the first of the segments of an activity."""
