@@ -604,6 +604,17 @@ def test_a_search_without_an_answer_says_what_would_be_one(monkeypatch, capsys, 
     assert err.startswith("clustersim: ")
 
 
+@pytest.mark.parametrize("command", ["optimize", "sweep"])
+@pytest.mark.parametrize("given", ["training.micro_batch=1..4", "parallelism.tp=many", "training.seq=2k"])
+def test_text_in_the_place_of_a_number_is_one_sentence(monkeypatch, capsys, tmp_path, command, given):
+    words = ["--vpp", "auto", "--micro-batch", "auto"] if command == "sweep" else []
+    words = [*words[: 4 if "micro" not in given else 2], *(["--out", str(tmp_path / "none")] if words else [])]
+    code, out, err = call(monkeypatch, capsys, command, "superpod_h100_128", "gpt3", *words, "--set", given)
+    key, value = given.split("=")
+    assert (code, out) == (2, "")
+    assert err.endswith(f"{key}: {value} must be a whole number\n")
+
+
 def test_what_a_refusal_names_is_an_answer(monkeypatch, capsys):
     words, _ = NONE["too slow"]
     _, _, err = call(monkeypatch, capsys, "optimize", *words, *FEW)

@@ -151,9 +151,9 @@ class OpenSpace:
         if key not in self.chosen or len(found) < 2:
             return found
         seen = PointValues(self.case, self.values.base, point, frozenset())
-        choice, chunks = self.choices.get(key), int(seen(VPP)) if VPP in seen else 1
+        choice, chunks = self.choices.get(key), seen.whole(VPP) if VPP in seen else 1
         own = [value for value in found if choice is None or choice.has(value, chunks)]
-        pp, replicas = int(seen(KEYS["pp"])), seen.cluster.gpus >= 2 * seen.lanes or int(seen(KEYS["cp"])) > 1
+        pp, replicas = seen.whole(KEYS["pp"]), seen.cluster.gpus >= 2 * seen.lanes or seen.whole(KEYS["cp"]) > 1
         differ = pp > 1 if key == P2P else pp > 1 or replicas if key in self.traffic else True
         return own if differ and own else found[:1]
 

@@ -164,6 +164,13 @@ class PointValues:
             found = getattr(found, part)
         return found
 
+    def whole(self, key: str) -> int:
+        """Return the value of a dotted key that is a whole number. Raises InputError where it is none."""
+        value = self(key)
+        if not isinstance(value, int):
+            raise InputError(f"{key}: {value} must be a whole number")
+        return value
+
     def having(self, key: str, value: object) -> PointValues:
         """Return the same with a value of one more key."""
         return replace(self, point={**self.point, key: value}, open=self.open - {key})
@@ -175,7 +182,7 @@ class PointValues:
         if own["tp"] == 1 and "parallelism.sequence_parallel" not in self:
             own["sequence_parallel"] = False  # as a workload does that is overridden so
         split = self.base.parallelism.model_copy(update=own)
-        training = self.base.training.model_copy(update={"seq": int(self("training.seq"))})
+        training = self.base.training.model_copy(update={"seq": self.whole("training.seq")})
         spec = self.base.spec.model_copy(update={"parallelism": split, "training": training})
         return replace(self.base, spec=spec)
 
@@ -188,7 +195,7 @@ class PointValues:
     @property
     def tp(self) -> int:
         """The tensor-parallel degree."""
-        return int(self("parallelism.tp"))
+        return self.whole("parallelism.tp")
 
     @property
     def lanes(self) -> int:
@@ -197,14 +204,14 @@ class PointValues:
 
     def degree(self, key: str) -> int:
         """Return the value of a key, 1 while it is open."""
-        return 1 if key in self.open else int(self(key))
+        return 1 if key in self.open else self.whole(key)
 
     @property
     def layers(self) -> int:
         """What stages share: layers, and embedding and loss where they count as one, or the loss may be alone on a stage."""
         more = bool(self("parallelism.account_for_embedding")) + bool(self("parallelism.account_for_loss"))
         more += bool(self("parallelism.partition") == "compute")
-        return int(self("model.layers")) + int(self("model.encoder_layers")) + more
+        return self.whole("model.layers") + self.whole("model.encoder_layers") + more
 
     def clusters(self, key: str, values: Iterable[object]) -> list[object]:
         """Return the values of a key of the cluster with which there can be one."""
@@ -219,12 +226,12 @@ class PointValues:
     def least(self) -> int:
         """The least dp, of which all others are multiples, that holds whole experts."""
         split = self.base.parallelism
-        changed = {"tp": self.tp, "cp": int(self("parallelism.cp")), "expert_tp": self("parallelism.expert_tp")}
+        changed = {"tp": self.tp, "cp": self.whole("parallelism.cp"), "expert_tp": self("parallelism.expert_tp")}
         return least_dp(split.model_copy(update=changed), self.degree("parallelism.ep"))
 
     def replicas(self, micro_batch: int) -> int:
         """Return the dp that the point gets with so many sequences in a microbatch, 0 where there is none."""
-        share, uneven = divmod(int(self("training.global_batch")), micro_batch)
+        share, uneven = divmod(self.whole("training.global_batch"), micro_batch)
         most = self.cluster.gpus // self.lanes
         dp = self("parallelism.dp")
         if uneven:
@@ -237,9 +244,9 @@ class PointValues:
     @property
     def microbatches(self) -> int:
         """Microbatches of a replica, 0 where there are none."""
-        size = int(self("training.micro_batch"))
+        size = self.whole("training.micro_batch")
         dp = self.replicas(size)
-        return int(self("training.global_batch")) // (dp * size) if dp else 0
+        return self.whole("training.global_batch") // (dp * size) if dp else 0
 
 
 def _word(value: object) -> object:
@@ -294,7 +301,7 @@ def _global_batch(seen: PointValues) -> list[int]:
 def _pp(seen: PointValues) -> list[int]:
     chunks = int(seen(VPP)) if VPP in seen else 1
     dp = seen("parallelism.dp")
-    inner = seen.tp * int(seen("parallelism.cp"))
+    inner = seen.tp * seen.whole("parallelism.cp")
     most = seen.cluster.gpus // inner // (int(dp) if isinstance(dp, int) else 1)
     found = [d for d in divisors(seen.cluster.gpus // inner) if d <= most and d * chunks <= seen.layers]
     return _let_through(seen, pipeline_parallel, found, "pp", vpp=1, schedule="1f1b")
@@ -320,7 +327,7 @@ def _ep(seen: PointValues) -> list[int]:
 
 def _micro_batch(seen: PointValues) -> list[int]:
     """Return those with which as many GPUs work as with any."""
-    found = {size: seen.replicas(size) for size in divisors(int(seen("training.global_batch")))}
+    found = {size: seen.replicas(size) for size in divisors(seen.whole("training.global_batch"))}
     most = max(found.values(), default=0)
     return [size for size, dp in found.items() if dp and dp == most]
 
@@ -332,7 +339,7 @@ def _zero(seen: PointValues) -> list[int]:
 
 
 def _schedule(seen: PointValues) -> list[str]:
-    if int(seen("parallelism.pp")) == 1:
+    if seen.whole("parallelism.pp") == 1:
         return ["1f1b"]
     known = sorted(name for name in plugins.names(schedules.ROOM) if not plugins.outside(schedules.ROOM, name))
     return [
@@ -344,14 +351,14 @@ def _schedule(seen: PointValues) -> list[str]:
 
 def _takes(seen: PointValues, name: str, chunks: int) -> bool:
     """Return whether a schedule can have the ranks and microbatches of a point, and so many chunks."""
-    pp = int(seen("parallelism.pp"))
+    pp = seen.whole("parallelism.pp")
     if not takes(name, chunks) or not schedules.possible(name, pp, seen.microbatches, chunks):
         return False
     return seen("parallelism.zero") != 3 or not schedules.pipeline(name, pp, chunks).paired
 
 
 def _vpp(seen: PointValues) -> list[int]:
-    pp, schedule = int(seen("parallelism.pp")), str(seen(SCHEDULE))
+    pp, schedule = seen.whole("parallelism.pp"), str(seen(SCHEDULE))
     one = [1] if takes(schedule, 1) else []
     rounds = seen.microbatches % pp == 0 or schedules.pipeline(schedule, pp, 2).folded
     if pp == 1 or schedule in ("gpipe", "1f1b") or not seen.microbatches or not rounds:
