@@ -15,6 +15,8 @@ from clustersim.engine.fabric import Activity, Fabric, Segment
 from clustersim.engine.flows import Flow
 from clustersim.engine.graph import StepGraph
 from clustersim.engine.hybrid import hybrid
+from clustersim.engine.tasks import SlotKinds
+from clustersim.engine.world import slot_flows
 
 LINKS = 6
 CAPACITY = np.full(LINKS, 10.0)
@@ -52,7 +54,14 @@ def played(graph, activities):
 def simulated(graph, activities):
     """Return when each node ends, and what SimPy did where it plays those alone that may slow each other."""
     seconds = np.append([one.idle for one in activities], 0.0)[graph.arrays[2]]
-    ends, found = hybrid(CAPACITY, graph, activities, Holders(graph, activities, CAPACITY), seconds)
+    ends, found = hybrid(
+        CAPACITY,
+        graph,
+        SlotKinds.found(activities),
+        slot_flows(activities),
+        Holders(graph, activities, CAPACITY),
+        seconds,
+    )
     return ends.tolist(), found
 
 

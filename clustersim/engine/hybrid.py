@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from clustersim.arrays import Floats, entries, offsets
 from clustersim.engine.contention import Holders
-from clustersim.engine.fabric import Activity
 from clustersim.engine.graph import StepGraph
 from clustersim.engine.record import SegmentEnds
-from clustersim.engine.world import World, world
+from clustersim.engine.tasks import SlotKinds
+from clustersim.engine.world import SlotFlows, World, world
 
 
 class MetPart(NamedTuple):
@@ -25,15 +25,15 @@ class MetPart(NamedTuple):
 
 
 def hybrid(
-    capacity: Floats, graph: StepGraph, activities: Sequence[Activity], holders: Holders, seconds: Floats
+    capacity: Floats, graph: StepGraph, kinds: SlotKinds, flows: SlotFlows, holders: Holders, seconds: Floats
 ) -> tuple[Floats, MetPart]:
     """Return when each node ends, and what was done for those that met.
 
-    capacity: bytes/s of each link that can be short. activities: of each slot. seconds: of each node, as if alone.
+    capacity: bytes/s of each link that can be short. kinds, flows: of its slots. seconds: of each node, as if alone.
     """
     from clustersim.engine.eventloop import EVENTS, SOLVES, play  # numba takes half a second to load
 
-    own = world(capacity, graph, activities, holders, seconds)
+    own = world(capacity, graph, kinds, flows, holders, seconds)
     play(own)
     return own.end, MetPart(_segment_ends(own), int(own.counts[EVENTS]), int(own.counts[SOLVES]))
 

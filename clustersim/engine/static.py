@@ -25,6 +25,7 @@ from clustersim.engine.hybrid import MetPart, hybrid
 from clustersim.engine.record import Record
 from clustersim.engine.slowing import Slowing
 from clustersim.engine.tasks import Tasks
+from clustersim.engine.world import slot_flows
 
 ROUNDS = 2
 """Rounds until all agree, each of which is right for longer than the one before: with more, event after event is sooner."""
@@ -65,7 +66,7 @@ def static(
         return _record(graph, tasks, agreed.ends, agreed.met, "hybrid", agreed.played)
     if not worth(met):
         return None
-    ends, played = hybrid(capacity, graph, tasks.activities, holders, seconds)
+    ends, played = hybrid(capacity, graph, tasks.slot_kinds, tasks.once_of_slots(slot_flows), holders, seconds)
     return _record(graph, tasks, ends, None, "hybrid", played)
 
 

@@ -30,13 +30,25 @@ class SlotTimes(NamedTuple):
     after: Floats
     """… and after the last one has."""
 
+
+class SlotKinds(NamedTuple):
+    """Activities that may take other times than each other, and which of them each slot takes as long as."""
+
+    different: Sequence[Activity]
+    of: Ints
+
     @classmethod
-    def of(cls, activities: Sequence[Activity]) -> SlotTimes:
-        """Return the times of activities, one a slot."""
+    def found(cls, activities: Sequence[Activity]) -> SlotKinds:
+        """Return those of activities, one a slot."""
         number: dict[Activity, int] = {}
         of = np.array([number.setdefault(activity.times, len(number)) for activity in activities], np.int64)
-        each = np.array([(one.idle, *one.around) for one in number]).reshape(-1, 3)
-        return cls(*(column[of] for column in each.T))
+        return cls(list(number), of)
+
+    @property
+    def times(self) -> SlotTimes:
+        """What each slot takes."""
+        each = np.array([(one.idle, *one.around) for one in self.different]).reshape(-1, 3)
+        return SlotTimes(*(column[self.of] for column in each.T))
 
 
 class Tasks(Sequence[Task]):
@@ -67,6 +79,12 @@ class Tasks(Sequence[Task]):
             self._known[find] = find(self.alike)
         return cast(Answer, self._known[find])
 
+    def once_of_slots(self, find: Callable[[Sequence[Activity]], Answer]) -> Answer:
+        """Return what a function finds of the activities of slots, whatever their times."""
+        if find not in self._known:
+            self._known[find] = find(self.activities)
+        return cast(Answer, self._known[find])
+
     @cached_property
     def own(self) -> list[Task]:
         """The tasks with their times."""
@@ -78,9 +96,14 @@ class Tasks(Sequence[Task]):
         return self.graph.activities(self.own)
 
     @cached_property
+    def slot_kinds(self) -> SlotKinds:
+        """Which slots take as long as each other."""
+        return SlotKinds.found(self.activities)
+
+    @cached_property
     def times(self) -> SlotTimes:
         """What each slot takes."""
-        return SlotTimes.of(self.activities)
+        return self.slot_kinds.times
 
     @cached_property
     def compute(self) -> Floats:
@@ -209,12 +232,15 @@ class Retimed(Tasks):
         return [Task(*task[:-1], again[task.activity]) for task in self.kinds.compiled.alike]
 
     @cached_property
+    def slot_kinds(self) -> SlotKinds:
+        """Which slots take as long as each other, whatever the seconds of kernels."""
+        different = [together([self.made[kind] for kind in merged], {}) for merged in self.kinds.merged]
+        return SlotKinds(different, self.kinds.of_slot)
+
+    @cached_property
     def times(self) -> SlotTimes:
         """What each slot takes."""
-        if self._slot_times is not None:
-            return self._slot_times
-        done = SlotTimes.of([together([self.made[kind] for kind in merged], {}) for merged in self.kinds.merged])
-        return SlotTimes(*(column[self.kinds.of_slot] for column in done))
+        return self.slot_kinds.times if self._slot_times is None else self._slot_times
 
     @cached_property
     def compute(self) -> Floats:

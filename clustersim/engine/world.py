@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from clustersim.engine.contention import Holders
 from clustersim.engine.fabric import Activity
 from clustersim.engine.flows import Flow
 from clustersim.engine.graph import StepGraph
+from clustersim.engine.tasks import SlotKinds
 
 Records = Any
 """An array of records of one of the types below."""
@@ -139,8 +140,19 @@ class World(NamedTuple):
     """Nodes that have ended, of which others are to begin."""
 
 
+class SlotFlows(NamedTuple):
+    """The flows of the slots of a graph, whatever else takes time."""
+
+    first: Ints
+    """By slot, where its flows begin among `numbers`."""
+    numbers: Ints
+    """As in World."""
+    flows: Records
+    loads: Records
+
+
 def world(
-    capacity: Floats, graph: StepGraph, activities: Sequence[Activity], holders: Holders, seconds: Floats
+    capacity: Floats, graph: StepGraph, kinds: SlotKinds, flows: SlotFlows, holders: Holders, seconds: Floats
 ) -> World:
     """Return the records of a step; the arguments are those of `hybrid`."""
     a, b, _ = graph.arrays
@@ -149,10 +161,9 @@ def world(
     number = np.full(nodes, -1, np.int32)
     number[holders.node] = np.arange(count)
     link, share = holders.holdings.held
-    asked, kind = _numbered(holders.slot, len(activities))
-    doing = _Doing([activities[slot] for slot in asked.tolist()])
-    half = offsets(2 * doing.segments_of[kind])
-    flows, loads = doing.flows()
+    begin = offsets(np.array([len(one.times.segments) for one in kinds.different], np.int64))
+    segments = [row for one in kinds.different for row in _segments(one.times)]
+    half = offsets(2 * np.diff(begin)[kinds.of[holders.slot]])
     return World(
         a=a,
         b=b,
@@ -163,12 +174,12 @@ def world(
         missing=np.full(nodes, 2, np.int8),
         end=np.zeros(nodes),
         node=holders.node,
-        kind=kind,
+        kind=holders.slot,
         row=holders.row,
         half=half,
         link=link,
         share=share,
-        kinds=doing.kinds,
+        kinds=_records(KIND, len(kinds.of), segment=begin[kinds.of], segment_end=begin[kinds.of + 1], flow=flows.first),
         holders=_records(HOLDER, count, waits=-1),
         rows=np.empty(rows, ROW),
         links=_records(LINK, links, held=-1, first=offsets(np.bincount(link, minlength=links))[:-1]),
@@ -176,10 +187,10 @@ def world(
         used=np.zeros(links),
         full=np.zeros(links, bool),
         crossings=np.empty(rows, CROSSING),
-        segments=np.array(doing.segments, SEGMENT),
-        numbers=np.array(doing.numbers, np.int64),
-        flows=flows,
-        loads=loads,
+        segments=np.array(segments, SEGMENT),
+        numbers=flows.numbers,
+        flows=flows.flows,
+        loads=flows.loads,
         counts=np.zeros(COUNTERS, np.int64),
         queue=np.empty(count, EVENT),
         ends=np.empty(int(half[-1])),
@@ -200,13 +211,6 @@ def _places(most: int) -> Places:
     return np.empty(most, np.int32)
 
 
-def _numbered(values: Ints, most: int) -> tuple[Ints, Ints]:
-    """Return the different ones of some values below `most`, and which of them each is."""
-    there = np.zeros(most, bool)
-    there[values] = True
-    return np.flatnonzero(there), (np.cumsum(there) - 1)[values]
-
-
 def _records(kind: np.dtype[np.void], count: int, **columns: Floats | Ints | float) -> Records:
     found = np.zeros(count, kind)
     for name, column in columns.items():
@@ -214,60 +218,43 @@ def _records(kind: np.dtype[np.void], count: int, **columns: Floats | Ints | flo
     return found
 
 
-class _Doing:
-    """What activities do: their segments, once for all that take as long, and their flows, once for all on the same links."""
+def _segments(one: Activity) -> Iterator[tuple[float, ...]]:
+    ends = zip(one.ends[::2], one.ends[1::2], strict=True)
+    for segment, both in zip(one.segments, ends, strict=True):
+        yield segment.compute, segment.launched, segment.beside, segment.share, *both
 
-    def __init__(self, activities: Iterable[Activity]) -> None:
-        self.segments: list[tuple[float, ...]] = []
-        self.numbers: list[int] = []
-        """As in World."""
-        self.different: dict[tuple[int, int], int] = {}
-        self.kept: list[tuple[Flow, Ints]] = []
-        """Flows, and the links that are held with them."""
-        first: dict[int, int] = {}
-        rows = [(self._first(one.times, first), len(one.times.segments), self._flows(one)) for one in activities]
-        columns = np.array(rows, np.int64).reshape(-1, 3)
-        self.segments_of = columns[:, 1]
-        """How many each of the activities has."""
-        self.kinds = _records(
-            KIND, len(rows), segment=columns[:, 0], segment_end=columns[:, :2].sum(1), flow=columns[:, 2]
-        )
 
-    def _first(self, times: Activity, known: dict[int, int]) -> int:
-        """Return the first of the segments of an activity."""
-        if id(times) not in known:
-            known[id(times)] = len(self.segments)
-            ends = zip(times.ends[::2], times.ends[1::2], strict=True)
-            self.segments += [
-                (one.compute, one.launched, one.beside, one.share, *both)
-                for one, both in zip(times.segments, ends, strict=True)
-            ]
-        return known[id(times)]
-
-    def _flows(self, activity: Activity) -> int:
-        """Return where the numbers of the flows of an activity begin."""
-        begin, held = len(self.numbers), activity.asked.links
+def slot_flows(activities: Sequence[Activity]) -> SlotFlows:
+    """Return the flows of slots, once for all that have the same on the same links."""
+    first, numbers = [], list[int]()
+    different: dict[tuple[int, int], int] = {}
+    kept: list[tuple[Flow, Ints]] = []  # flows, and the links that are held with them
+    for activity in activities:
+        first.append(len(numbers))
+        held = activity.asked.links
+        if not len(held):  # it is no holder
+            continue
         for flow in activity.flows:
             if flow is None:
-                self.numbers.append(-1)
+                numbers.append(-1)
                 continue
-            number = self.different.setdefault((id(flow), id(held)), len(self.kept))
-            if number == len(self.kept):
-                self.kept.append((flow, held))
-            self.numbers.append(number)
-        return begin
+            number = different.setdefault((id(flow), id(held)), len(kept))
+            if number == len(kept):
+                kept.append((flow, held))
+            numbers.append(number)
+    return SlotFlows(np.array(first, np.int64), np.array(numbers, np.int64), *_flows(kept))
 
-    def flows(self) -> tuple[Records, Records]:
-        """Return the flows and their loads."""
-        place, link = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        for flow, held in self.kept:
-            place.append(np.arange(len(held)) if flow.links is held else np.searchsorted(held, flow.links))
-            link.append(flow.links)
-        load = offsets(np.array([len(flow.links) for flow, _ in self.kept], np.int64)).tolist()
-        flows = [
-            (one.latency, one.size, one.bound, one.idle, *ends)
-            for ends, (one, _) in zip(pairwise(load), self.kept, strict=True)
-        ]
-        weight = np.concatenate([np.empty(0), *(flow.weights for flow, _ in self.kept)])
-        loads = _records(LOAD, load[-1], place=np.concatenate(place), link=np.concatenate(link), weight=weight)
-        return np.array(flows, FLOW), loads
+
+def _flows(kept: Sequence[tuple[Flow, Ints]]) -> tuple[Records, Records]:
+    """Return flows with the links that are held with them, and their loads."""
+    place, link = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for flow, held in kept:
+        place.append(np.arange(len(held)) if flow.links is held else np.searchsorted(held, flow.links))
+        link.append(flow.links)
+    load = offsets(np.array([len(flow.links) for flow, _ in kept], np.int64)).tolist()
+    flows = [
+        (one.latency, one.size, one.bound, one.idle, *ends) for ends, (one, _) in zip(pairwise(load), kept, strict=True)
+    ]
+    weight = np.concatenate([np.empty(0), *(flow.weights for flow, _ in kept)])
+    loads = _records(LOAD, load[-1], place=np.concatenate(place), link=np.concatenate(link), weight=weight)
+    return np.array(flows, FLOW), loads
