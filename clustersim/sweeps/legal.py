@@ -10,7 +10,7 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -43,7 +43,7 @@ GRAD_REDUCE, PARAM_GATHER, P2P, TP_OVERLAP, EP_OVERLAP = OVERLAPS = tuple(
     f"parallelism.overlap.{name}" for name in ("grad_reduce", "param_gather", "p2p", "tp", "ep")
 )
 """Keys of what runs beside computation."""
-_PLACES = list(COLUMNS)[len(NAMES) :] + list(NAMES)
+_PLACES = {key: place for place, key in enumerate([*list(COLUMNS)[len(NAMES) :], *NAMES])}
 
 
 def legal(case: SweepInputs, asked: SweepSpace) -> list[Point]:
@@ -70,12 +70,7 @@ def legal(case: SweepInputs, asked: SweepSpace) -> list[Point]:
 
 def arranged(point: Point) -> Point:
     """Return a point with its options in the order of all: those of the cluster first, then those of the workload."""
-    return {key: point[key] for key in _arranged(tuple(point))}
-
-
-@lru_cache(maxsize=1024)
-def _arranged(keys: tuple[str, ...]) -> list[str]:
-    return sorted(keys, key=_place)
+    return {key: point[key] for key in sorted(point, key=_place)}
 
 
 def without(asked: SweepSpace, found: Sequence[Point]) -> list[Point]:
@@ -126,7 +121,7 @@ class LegalValues:
 
 def _place(key: str) -> int:
     """Return where an option stands among all: those of the cluster first, then those of the workload, then other keys."""
-    return _PLACES.index(key) if key in _PLACES else len(_PLACES)
+    return _PLACES.get(key, len(_PLACES))
 
 
 def _check(keys: Collection[str]) -> None:
