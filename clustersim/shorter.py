@@ -35,8 +35,9 @@ class ShorterSteps:
         self._met = Memo(UNSTEADY)
 
     def played(self, job: Job, engine: Engine, step: Callable[..., PlayedStep | None]) -> PlayedStep | None:
-        """Play a shorter step that stands for a job's, or that itself where it shows that none does; None where none does.
+        """Return a shorter step that stands for a job's; None where none does.
 
+        It may be the job's whole step: where that is played to see whether shorter ones are of use, and they are not.
         step: plays a step of so many microbatches with such options of a `Player`. Where tasks of jobs of a kind meet, the whole
         step is looked at first: what it begins with is that of shorter ones too, which are of no use if tasks meet there.
         """
@@ -60,12 +61,14 @@ class ShorterSteps:
 
     def _open(self, job: Job, microbatches: int) -> bool:
         """Return whether it is not known that a step of so many microbatches cannot stand for a longer one."""
-        known = self.preparation.structure(job), microbatches
-        return known not in self._unsteady and rows(job, microbatches) not in self.graphs.irregular
+        return (
+            _asked(self.preparation, job, microbatches) not in self._unsteady
+            and rows(job, microbatches) not in self.graphs.irregular
+        )
 
     def _failed(self, job: Job, numbers: Iterable[int]) -> None:
         """Remember that steps of such numbers of microbatches do not stand for longer ones."""
-        self._unsteady |= {(self.preparation.structure(job), microbatches): None for microbatches in numbers}
+        self._unsteady |= {_asked(self.preparation, job, microbatches): None for microbatches in numbers}
         while len(self._unsteady) > UNSTEADY:
             del self._unsteady[next(iter(self._unsteady))]
 
@@ -78,3 +81,8 @@ class ShorterSteps:
         """Return whether no tasks may meet in a step of one of these numbers of microbatches, as far as the whole one shows."""
         schedules = [self.preparation.schedule(job, number).schedule for number in numbers]
         return not all(meets_too(whole, tasks, roles(job) // job.positions, one) for one in schedules)
+
+
+def _asked(preparation: Preparation, job: Job, microbatches: int) -> Hashable:
+    """Return what decides whether a step of so many microbatches stands for longer ones: also the times of kernels."""
+    return preparation.structure(job), job.spec.predictor, job.spec.clocks, microbatches

@@ -54,6 +54,16 @@ def test_what_is_found_first_is_found_in_any_order() -> None:
     assert [after.outline(job, "auto") for job in jobs] == alone
 
 
+def test_a_step_at_one_pace_says_nothing_of_another() -> None:
+    """A step that is steady at some clocks may not be so at others, and the other way round."""
+    cluster = load_topology("topologies/superpod_h100_128.yaml", {"cluster.nodes": 16})
+    asked = {"parallelism.tp": 8, "parallelism.pp": 8, "training.global_batch": 1024, "training.micro_batch": 1}
+    asked |= {"training.recompute": "full", "parallelism.zero": 1, "parallelism.overlap.p2p": True}
+    jobs = [load_workload("workloads/gpt3.yaml", asked | {"clocks": clocks}) for clocks in ("sustained", 0.7)]
+    after, alone = Simulator(cluster), [Simulator(cluster).outline(job, "auto") for job in jobs]
+    assert [after.outline(job, "auto") for job in jobs] == alone
+
+
 def test_rows_that_begin_alike() -> None:
     def row(text: str) -> tuple[object, ...]:
         return tuple(map(parse, text.split()))
