@@ -604,6 +604,13 @@ def test_a_search_without_an_answer_says_what_would_be_one(monkeypatch, capsys, 
     assert err.startswith("clustersim: ")
 
 
+@pytest.mark.parametrize(("given", "said"), [([], True), (["--set", "parallelism.sequence_parallel=auto"], False)])
+def test_an_answer_says_that_sequence_parallelism_was_not_tried(monkeypatch, capsys, given, said):
+    code, out, _ = call(monkeypatch, capsys, "optimize", "hgx_h100_8", "gpt3_xl", "--global-batch", "64", *FEW, *given)
+    assert code == 0
+    assert ("all without sequence parallelism" in out) == said
+
+
 @pytest.mark.parametrize("command", ["optimize", "sweep"])
 @pytest.mark.parametrize("given", ["training.micro_batch=1..4", "parallelism.tp=many", "training.seq=2k"])
 def test_text_in_the_place_of_a_number_is_one_sentence(monkeypatch, capsys, tmp_path, command, given):

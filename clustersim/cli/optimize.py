@@ -69,7 +69,7 @@ def optimize(
     nothing is proved of others.
     """
     from clustersim.files import keeping_inputs
-    from clustersim.optimization.answer import answer
+    from clustersim.optimization.answer import answer, untried
     from clustersim.optimization.objective import objective as objective_of
     from clustersim.optimization.search import free
     from clustersim.sweeps.axes import space
@@ -91,7 +91,7 @@ def optimize(
     if as_json:
         print_json("optimize", _fields(found, words))
     elif not quiet:
-        typer.echo("\n".join(_lines(found, words)))
+        typer.echo("\n".join([*_lines(found, words), *filter(None, [untried(case, asked)])]))
 
 
 def _fields(found: SearchResult, words: Words) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from clustersim.sweeps.space import NODES, Point, SweepSpace
 from clustersim.units import gibibytes, plural, three_digits
 
 CP, SEQ, EXPERT_TP = KEYS["cp"], KEYS["seq"], "parallelism.expert_tp"
+SEQUENCE_PARALLEL = "parallelism.sequence_parallel"
 PART = 2048
 """Tokens of a sequence that a context-parallel rank has at least where nobody asks for other degrees."""
 SMALLEST: Point = {GRAD_REDUCE: True, TP_OVERLAP: "none"}
@@ -74,6 +75,19 @@ def wider(case: SweepInputs, asked: SweepSpace) -> SweepSpace:
     if EXPERT_TP not in given and case.base.model.experts:
         auto = (*auto, EXPERT_TP)
     return replace(asked, axes=axes, auto=auto)
+
+
+def untried(case: SweepInputs, asked: SweepSpace) -> str:
+    """Return which choice that changes steps is not tried, as neither the workload nor who asks names it; nothing without one."""
+    said = {
+        *asked.axes,
+        *asked.fixed,
+        *asked.auto,
+        *(f"parallelism.{one}" for one in case.base.parallelism.model_fields_set),
+    }
+    if SEQUENCE_PARALLEL in said:
+        return ""
+    return f"all without sequence parallelism, as the workload says nothing of it; --set {SEQUENCE_PARALLEL}=auto tries both"
 
 
 def _context_degrees(case: SweepInputs, asked: SweepSpace) -> list[int]:

@@ -27,7 +27,7 @@ TOO_LARGE = "does not fit"
 SearchProgress = Callable[[int, int], None]
 """Is told how many points were simulated, and how many more could be better than what is known."""
 FREE = tuple(KEYS[name] for name in ("tp", "pp", "ep", "micro_batch", "recompute", "schedule", "vpp", "zero"))
-"""Keys of which all legal values are tried where nobody gives any."""
+"""Keys of which all legal values are tried where nobody gives any; `answer.wider` and `tree.beside` add others."""
 
 
 def free(given: Collection[str]) -> list[str]:
