@@ -483,6 +483,22 @@ def test_a_best_one_that_is_too_close_to_tell_comes_with_the_best_that_fits_for_
     assert [one.place for one in answers(1, (1.0, "fits"), (2.0, "close")).best()] == [(0,)]
 
 
+def test_of_several_predictors_and_clocks_the_answer_is_that_of_trying_all():
+    files = evaluate.Files(str(ROOT / "topologies/nvlink_h100_4.yaml"), str(ROOT / "workloads/gpt3_xl.yaml"), {})
+    case = evaluate.load(files)
+    keys = {"predictor": "neusight,roofline", "clocks": "0.5,sustained,0.7", KEYS["global_batch"]: "16"}
+    tree = OpenSpace(case, space({KEYS["tp"]: "auto", KEYS["micro_batch"]: "1,2"}, keys))
+    points = every(tree)
+    rows = [evaluate.evaluate(case, point) for point in points]
+    assert {(point["predictor"], point["clocks"]) for point in points} == {
+        *product(("neusight", "roofline"), ("0.5", "sustained", "0.7"))
+    }
+    times = sorted({row["step_time_s"] for row in rows if row["status"] == "ok"})
+    found = search(case, tree, objective("step"), 1)
+    assert found.best[0].row["step_time_s"] == times[0]
+    assert found.simulated < len(points)
+
+
 def test_values_are_the_same_as_text():
     """`--set parallelism.zero=1` is text where `--zero 1` is a number."""
     files = evaluate.Files(str(ROOT / "topologies/nvlink_h100_4.yaml"), str(ROOT / "workloads/gpt3_xl.yaml"), {})

@@ -189,6 +189,43 @@ def test_a_file_of_axes_says_what_options_say(tmp_path):
         asked({"tp": "4"}, {}, file)
 
 
+SEVERAL = {"clocks": ["sustained", "0.7"], "predictor": ["roofline", "neusight"]}
+
+
+@pytest.mark.parametrize("by", ["option", "set", "file"])
+@pytest.mark.parametrize("key", SEVERAL)
+def test_several_predictors_and_clocks_are_an_axis_however_they_are_given(tmp_path, by, key):
+    """One value alone is the same at every point, and nothing to sweep by itself."""
+
+    def given(values: list[str], **axes: str) -> SweepSpace:
+        text = ",".join(values)
+        (file := tmp_path / "axes.yaml").write_text(f"{key}: [{text}]\n")
+        own = {key: text}
+        return asked(axes | (own if by == "option" else {}), own if by == "set" else {}, file if by == "file" else None)
+
+    assert [str(point[key]) for point in given(SEVERAL[key]).space()] == SEVERAL[key]
+    assert {str(point[key]) for point in given(SEVERAL[key], tp="1,2").space()} == {*SEVERAL[key]}
+    assert {key: str(value) for key, value in given(SEVERAL[key][:1], tp="1,2").fixed.items()} == {key: SEVERAL[key][0]}
+    with pytest.raises(InputError, match="nothing to sweep"):
+        given(SEVERAL[key][:1])
+
+
+def test_clocks_of_a_file_are_in_the_table_as_they_were_given(tmp_path):
+    """Each with the step that it has alone."""
+    root, file = Path(__file__).parents[1], tmp_path / "axes.yaml"
+    file.write_text("clocks: [sustained, 0.5]\nglobal_batch: 16\n")
+    inputs = case("hgx_h100_8", "gpt3_xl")
+    paths = root / "topologies/hgx_h100_8.yaml", root / "workloads/gpt3_xl.yaml"
+    run.run(*paths, asked({}, {}, file), 1, tmp_path / "x")
+    table = pl.read_parquet(tmp_path / "x/points.parquet")
+    alone = {
+        one: evaluate.evaluate(inputs, {"clocks": one, "training.global_batch": 16})["step_time_s"]
+        for one in ("sustained", "0.5")
+    }
+    assert dict(table.select("clocks", "step_time_s").iter_rows()) == alone
+    assert len({*alone.values()}) == 2
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

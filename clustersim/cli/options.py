@@ -171,9 +171,8 @@ def _workload(given: Path | None, model: Path | None) -> Path:
 
 
 def _parameter(option: Option, lists: bool) -> inspect.Parameter:
-    several = lists and option.swept
-    kind = str if several or option.form in ("word", "degree") else int
-    shown = typer.Option(*_flags(option), help=option.what, metavar=option.values if several else None)
+    kind = str if lists or option.form in ("word", "degree") else int
+    shown = typer.Option(*_flags(option), help=option.what, metavar=option.values if lists else None)
     annotation = Annotated[kind | None, shown]  # type: ignore[valid-type]
     return inspect.Parameter(option.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=annotation)
 

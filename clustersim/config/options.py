@@ -19,7 +19,7 @@ class Option(NamedTuple):
     what: str
     """What it is, for `--help`."""
     swept: bool = True
-    """Whether a sweep takes several values."""
+    """Whether a sweep has an axis of it where one value is given, too; several are one always."""
 
     @property
     def flag(self) -> str:

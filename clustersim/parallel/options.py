@@ -29,8 +29,12 @@ OPTIONS = (
         "recompute", "training.recompute", "word", "none,full", "Activations to recompute: none, selective or full."
     ),
     Option("precision", "training.precision", "word", "bf16,fp8", "Data type of matrix products, such as bf16."),
-    Option("predictor", "predictor", "word", "", "Kernel predictor, such as neusight or roofline.", swept=False),
-    Option("clocks", "clocks", "word", "", "sustained, boost, or a share such as 0.85.", swept=False),
+    Option(
+        *("predictor", "predictor", "word", "neusight,roofline"),
+        "Kernel predictor, such as neusight or roofline.",
+        swept=False,
+    ),
+    Option("clocks", "clocks", "word", "sustained,0.85", "sustained, boost, or a share such as 0.85.", swept=False),
 )
 
 NAMES = {option.key: option.name for option in OPTIONS}

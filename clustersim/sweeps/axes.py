@@ -33,9 +33,9 @@ def space(changes: Mapping[str, str | None], settings: Mapping[str, str], file: 
     values = {option.key: _values(option, str(given[option.key])) for option in RUN_OPTIONS if option.key in given}
     values |= {key: _placed(key, value, places[key]) for key, value in written.items()}
     values |= {key: _parts(key, value) for key, value in settings.items()}
-    single = {option.key for option in RUN_OPTIONS if not option.swept} | {k for k in settings if len(values[k]) == 1}
+    unswept = {option.key for option in RUN_OPTIONS if not option.swept} | settings.keys()
     auto = tuple(key for key, found in values.items() if found == [AUTO] and key != "parallelism.dp")
-    fixed = {key: found[0] for key, found in values.items() if key in single and key not in auto}
+    fixed = {key: found[0] for key, found in values.items() if key in unswept and len(found) == 1 and key not in auto}
     axes = {key: found for key, found in values.items() if key not in fixed and key not in auto}
     if not axes and not auto:
         raise InputError("nothing to sweep; give at least one axis, such as --tp 1,2,4,8")
@@ -44,8 +44,6 @@ def space(changes: Mapping[str, str | None], settings: Mapping[str, str], file: 
 
 def _values(option: Option, text: str) -> list[object]:
     """Return the values of an option in their order. Raises InputError."""
-    if not option.swept:
-        return [text]
     if option.form == "degree":
         return list(degrees(option.dashed, text))
     parts = words(option.dashed, text)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from clustersim.errors import InputError, suggest
+from clustersim.parallel.options import RUN_OPTIONS
 from clustersim.sweeps.evaluate import Row
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ COUNTED = {
     "points_failed": "failed",
 }
 """Name of a count → the `status` of the rows that it counts."""
-
+WORDS = {option.name for option in RUN_OPTIONS if option.form == "word"}
+"""Columns of options that take words."""
 
 HIGHER = ("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_s_per_owned_gpu", "model_tflops_per_gpu", "mfu")
 """Columns of which more is better; of all others it is less."""
@@ -79,15 +81,18 @@ def counts(rows: Sequence[Row]) -> dict[str, int]:
 def frame(rows: Sequence[Row]) -> pl.DataFrame:
     """Return all rows as a polars table, those without a result last; columns in order of appearance.
 
-    Words among numbers, such as `auto` for a degree that an illegal point leaves open, become null.
+    Words among numbers, such as `auto` for a degree that an illegal point leaves open, become null; of an option that takes
+    words, such as clocks of `sustained` and 0.7, both are text.
     """
     import polars as pl
 
     ordered = [*ranked(rows), *(row for row in rows if row["status"] != "ok")]
     names = dict.fromkeys(key for row in ordered for key in row)
-    return pl.DataFrame({name: _one_type([row.get(name) for row in ordered]) for name in names}, strict=False)
+    return pl.DataFrame({name: _one_type(name, [row.get(name) for row in ordered]) for name in names}, strict=False)
 
 
-def _one_type(values: list[Any]) -> list[Any]:
+def _one_type(name: str, values: list[Any]) -> list[Any]:
     numeric = any(isinstance(value, int | float) for value in values)
+    if numeric and name in WORDS and any(isinstance(value, str) for value in values):
+        return [None if value is None else str(value) for value in values]
     return [None if numeric and isinstance(value, str) else value for value in values]
