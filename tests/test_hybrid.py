@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 import pytest
 import simpy
@@ -9,7 +10,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim.engine.compiled import UNKEPT, compiled, compiling_told
+from clustersim.engine.compiled import EVENT_LOOP, SMALL_LOOP, Loop, called, compiled, compiling_told
 from clustersim.engine.contention import Holders
 from clustersim.engine.fabric import Activity, Fabric, Segment
 from clustersim.engine.flows import Flow
@@ -128,7 +129,29 @@ def test_what_is_compiled_is_told_once_with_the_remedy_where_nothing_can_keep_it
     one, told = compiled(made["more"]), []
     with compiling_told(told.append):
         assert [one(2), one(3)] == [3, 4]
-    assert told == [UNKEPT]
-    assert "NUMBA_CACHE_DIR" in UNKEPT
+    assert told == [EVENT_LOOP.unkept]
+    assert "NUMBA_CACHE_DIR" in EVENT_LOOP.unkept
     one(2.0)
-    assert told == [UNKEPT], "whoever asked is gone"
+    assert told == [EVENT_LOOP.unkept], "whoever asked is gone"
+
+
+def test_of_a_small_loop_no_seconds_are_told_and_what_it_calls_is_a_part_of_it():
+    made: dict[str, object] = {"inner": called(lambda x: x + 1)}
+    exec("def small(x): return inner(x)", made)
+    loop, told = Loop(made["small"]), []
+    with compiling_told(told.append):
+        assert loop.fast(2) == 3
+    assert told == [SMALL_LOOP.unkept] * 2
+    assert not any("event loop" in text or "about" in text for text in SMALL_LOOP)
+    assert "NUMBA_CACHE_DIR" in SMALL_LOOP.unkept
+
+
+def test_what_others_compile_is_not_ours_to_tell():
+    """A plugin may use numba, too."""
+    made: dict[str, object] = {}
+    exec("def ours(x): return x + 1", made)
+    ours, theirs, told = compiled(made["ours"]), numba.njit(lambda x: x + 2), []
+    ours(1)
+    with compiling_told(told.append):
+        assert theirs(2) == 4
+    assert told == []

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 if TYPE_CHECKING:
     from clustersim.arrays import Floats, Ints
@@ -20,13 +20,22 @@ ENOUGH = 400_000
 """Nodes that Python goes through in the time in which numba is loaded: from then on it has paid off."""
 
 _INNER: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-COMPILING = "compile the event loop, once: about 15 s"
-UNKEPT = (
-    "compile the event loop, about 15 s in each process, as no cache can be written; NUMBA_CACHE_DIR=FOLDER keeps it"
-)
+_REMEDY = "in each process, as no cache can be written; NUMBA_CACHE_DIR=FOLDER keeps it"
+
+
+class CompileText(NamedTuple):
+    """What is said while a function is compiled."""
+
+    kept: str
+    unkept: str
+    """Where no cache can be written."""
+
+
+EVENT_LOOP = CompileText("compile the event loop, once: about 15 s", f"compile the event loop, about 15 s {_REMEDY}")
+SMALL_LOOP = CompileText("compile a small loop over nodes, once", f"compile a small loop over nodes, {_REMEDY}")
 _TELL: ContextVar[Callable[[str], object]] = ContextVar("_TELL", default=lambda _: None)
-_unkept: set[Callable[..., object]] = set()
-"""Functions for which no cache can be written; where that is so of one, it is of all."""
+_texts: dict[Callable[..., object], str] = {}
+"""What is said of each function that is compiled for itself."""
 
 
 @contextmanager
@@ -45,25 +54,36 @@ def _listening() -> None:
     from numba.core import event
 
     class CompileListener(event.Listener):
-        def on_start(self, _: Any) -> None:
-            """Say what is compiled, and whether it is kept."""
-            _TELL.get()(UNKEPT if _unkept else COMPILING)
+        def __init__(self) -> None:
+            self.texts: list[str] = []
+            """Of the functions under way: those that one calls are compiled within it."""
+
+        def on_start(self, begun: Any) -> None:
+            """Say what is compiled, and whether it is kept, again with each function that it calls; nothing of others'."""
+            self.texts.append(_texts.get(begun.data["dispatcher"].py_func) or (self.texts[-1] if self.texts else ""))
+            if self.texts[-1]:
+                _TELL.get()(self.texts[-1])
 
         def on_end(self, _: Any) -> None:
-            """Say nothing."""
+            """Be done with it."""
+            self.texts.pop()
 
     event.register("numba:compile", CompileListener())  # type: ignore[no-untyped-call]
 
 
-def compiled(function: Function) -> Function:
-    """Return a function compiled by numba; kept for later processes where its folder or the user's cache can be written."""
+def compiled(function: Function, text: CompileText = EVENT_LOOP) -> Function:
+    """Return a function compiled by numba; kept for later processes where its folder or the user's cache can be written.
+
+    text: what is said meanwhile.
+    """
     import numba
 
     _listening()
+    _texts[function] = text.kept
     try:
         return cast("Function", numba.njit(cache=True, error_model="numpy")(function))
     except RuntimeError:  # nowhere to keep it
-        _unkept.add(function)
+        _texts[function] = text.unkept
         return cast("Function", numba.njit(error_model="numpy")(function))
 
 
@@ -100,7 +120,7 @@ class Loop:
     @cached_property
     def fast(self) -> Callable[..., Any]:
         """The compiled function."""
-        return compiled(self.function)
+        return compiled(self.function, SMALL_LOOP)
 
     def __call__(self, *columns: Floats | Ints) -> Any:
         """Go through nodes; columns: the first one has a row a node. The last one is returned, as the function has filled it."""
