@@ -135,6 +135,8 @@ def test_no_step_is_shorter_than_its_bound_and_no_memory_smaller(cases, name, pl
     case, points = cases[name]
     point = points[place % len(points)]
     row = evaluate.evaluate(case, point)
+    if row["status"] == "illegal":  # of lists of cp and its kinds, not all go together
+        return
     simulator = case.cluster(point).simulator
     job = simulator.placed(case.job(point))
     bounds = LowerBounds(simulator.preparation).of(job)
@@ -142,7 +144,8 @@ def test_no_step_is_shorter_than_its_bound_and_no_memory_smaller(cases, name, pl
     assert bounds.memory(job) <= peak * (1 + 1e-12)
     if row["status"] == "ok":
         assert 0.5 * row["step_time_s"] < bounds.step(job) <= row["step_time_s"]
-    assert bounds.work(job) <= bounds.passes(job, [job.microbatches])[0] <= bounds.step(job)
+    rounded = 1 + 1e-12  # the mean rank's work is another sum of the same seconds
+    assert bounds.work(job) <= bounds.passes(job, [job.microbatches])[0] * rounded <= bounds.step(job) * rounded
 
 
 def test_a_pipeline_that_waits_for_nothing_is_its_bound():
