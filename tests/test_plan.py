@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim.cli.main import main
+from clustersim.cli.plan import _under_way
 from clustersim.config.workload import Workload
 from clustersim.errors import InputError
 from clustersim.planning.answer import answer
@@ -170,14 +171,37 @@ KIND = {"cluster.gpu": "h100", "predictor": "roofline", "training.global_batch":
 def test_a_plan_says_how_far_it_is_before_each_simulation(planner):
     """What was simulated for an earlier question is not simulated again, and counts."""
     told = []
-    found = replace(planner, show=lambda *figures: told.append(figures)).plan(
-        PlanRequest(1e12, 10.0, None, (KIND,)), KIND
-    )
-    assert told[0][1] == 0
-    assert all(left < found.screened for _, _, left in told)
-    assert [tried for _, tried, _ in told] == sorted(tried for _, tried, _ in told)
-    assert len(planner.rows) >= told[-1][0]
+    found = replace(planner, show=told.append).plan(PlanRequest(1e12, 10.0, None, (KIND,)), KIND)
+    assert told[0].tried == 0
+    assert all(step.left < found.screened for step in told)
+    assert [step.tried for step in told] == sorted(step.tried for step in told)
+    assert len(planner.rows) >= told[-1].done
     assert found.tried <= len(told)
+    assert found.nodes in {step.nodes for step in told}
+    assert {step.sought for step in told} == {"the cheapest plan on h100-sxm within 10 days"}
+
+
+@pytest.mark.parametrize(
+    ("limits", "sought"),
+    [
+        ({"days": 17.0}, "the cheapest plan on h100-sxm within 17 days"),
+        ({"budget": 2e6}, "the fastest plan on h100-sxm within 2,000,000 USD"),
+        ({"days": 17.0, "nodes": 9, "least": "nodes"}, "the smallest plan on h100-sxm within 17 days and 9 nodes"),
+        (
+            {"days": 17.0, "sure": True},
+            "the cheapest plan on h100-sxm within 17 days, with memory that is enough for sure",
+        ),
+        ({}, "the fastest plan on h100-sxm, without a limit"),
+    ],
+)
+def test_a_plan_under_way_says_what_is_looked_for(planner, limits, sought):
+    told = []
+    asked = replace(PlanRequest(1e11, None, None, (KIND,)), **limits)
+    replace(planner, show=told.append).plan(asked, KIND)
+    assert {one.sought for one in told} == {sought}
+    said, done = _under_way(told[0]), told[0].done
+    assert said.startswith(f"look for {sought}: 0 splits simulated ({done:,} for all plans so far), now one on ")
+    assert said.endswith(f"; at most {told[0].left:,} more may be better")
 
 
 def test_a_plan_is_in_time_and_none_that_was_looked_at_is_a_percent_cheaper(planner):

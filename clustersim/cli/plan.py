@@ -29,7 +29,7 @@ from clustersim.units import dollars, plural, scaled, seconds
 if TYPE_CHECKING:
     from clustersim.engine.player import Engine
     from clustersim.planning.answer import Answer, Change
-    from clustersim.planning.planner import TrainingPlan
+    from clustersim.planning.planner import PlanUnderWay, TrainingPlan
     from clustersim.planning.request import PlanRequest
     from clustersim.sweeps.space import Point
 
@@ -108,14 +108,19 @@ def plan(
         where = find("topologies", topology or TOPOLOGY)
         case = load(Files(str(where), str(workload), read, ENGINE, figures(costs, price)))
 
-        def tell(done: int, tried: int, left: int) -> None:
-            progress(f"simulate: {done} done, {tried} for the present question, at most {left:,} left there")
-
-        found = answer(Planner(case, load_reliability(reliability), show=tell), asked)
+        found = answer(Planner(case, load_reliability(reliability), show=lambda now: progress(_under_way(now))), asked)
     if as_json:
         print_json("plan", _fields(found, where, workload))
     elif not quiet:
         typer.echo("\n".join(_lines(found, where, workload)))
+
+
+def _under_way(now: PlanUnderWay) -> str:
+    """Return what is looked for, how far that is, and which split is simulated now."""
+    return (
+        f"look for {now.sought}: {plural(now.tried, 'split', 'splits')} simulated ({now.done:,} for all plans so far), "
+        f"now one on {plural(now.nodes, 'node', 'nodes')}; at most {now.left:,} more may be better"
+    )
 
 
 def _run(found: TrainingPlan, topology: Path, workload: Path) -> list[str]:

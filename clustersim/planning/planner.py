@@ -20,10 +20,26 @@ from clustersim.planning.splits import KindOfCluster, SizedSplit
 from clustersim.sweeps.evaluate import Row, SweepInputs, evaluate
 from clustersim.sweeps.space import Point
 
-PlanProgress = Callable[[int, int, int], None]
-"""Is told how many splits were simulated in all and for the present question, and how many more could be better there."""
 NEAR = 0.01
 """No split that was looked at is cheaper than a plan by more than this share of its cost."""
+
+
+class PlanUnderWay(NamedTuple):
+    """What is simulated next, and what it is for."""
+
+    sought: str
+    """What is looked for, such as `the cheapest plan on h100 within 30 days`."""
+    nodes: int
+    """Of the split that is simulated next."""
+    done: int
+    """Splits that were simulated so far, for other plans too."""
+    tried: int
+    """Those that are a step of what is looked for now, some of them simulated for another plan before."""
+    left: int
+    """How many more splits could be better, on all numbers of nodes, this one aside."""
+
+
+PlanProgress = Callable[[PlanUnderWay], None]
 
 
 class _Candidate(NamedTuple):
@@ -77,7 +93,7 @@ class Planner:
     """Kinds of cluster, whatever the batch."""
     shares: dict[tuple[object, ...], Goodput] = field(default_factory=dict)
     """Shares of progress, by nodes, GPUs, replicas and kind of checkpoints."""
-    show: PlanProgress = field(default=lambda *_: None)
+    show: PlanProgress = field(default=lambda _: None)
     """Is told before each simulation."""
 
     def first(self, asked: PlanRequest, kinds: Sequence[Sequence[Point]]) -> TrainingPlan | None:
@@ -95,13 +111,14 @@ class Planner:
         heap = [one for one in heap if one.cost < math.inf]
         heapify(heap)
         tried, best, plan = 0, math.inf, None
+        sought = _sought(asked, clusters)
         while heap and heap[0].cost < best * (1 - NEAR):
             *_, place, split = heappop(heap)
             if split.job is None:
                 clusters.bound(split)
                 heappush(heap, self._candidate(asked, clusters, place, split))
                 continue
-            self.show(len(self.rows), tried, len(heap))
+            self.show(PlanUnderWay(sought, split.nodes, len(self.rows), tried, len(heap)))
             if not clusters.fits(split, asked.sure) or (row := self._row(split.point))["status"] != "ok":
                 continue
             tried += 1
@@ -155,6 +172,12 @@ class Planner:
         days = _days(asked, row["global_batch"] * row["seq"], row["step_time_s"], share)
         found = self.case.cluster(point).rates.of(days * DAY * (nodes + share.spares) / nodes)
         return TrainingPlan(point, row, nodes, share, days, **found)
+
+
+def _sought(asked: PlanRequest, clusters: KindOfCluster) -> str:
+    """Return what is looked for, in words."""
+    kind, priced = clusters.node, clusters.node.rates.rent is not None
+    return f"the {asked.best(priced)} plan on {kind.simulator.cluster.gpu.name}{asked.within}"
 
 
 def _days(asked: PlanRequest, tokens: int, step: float, share: Goodput) -> float:

@@ -51,11 +51,26 @@ class PlanRequest:
         limits += [plural(self.nodes, "node", "nodes")] if self.nodes else []
         return " and ".join(limits)
 
+    @property
+    def within(self) -> str:
+        """The limits behind a plan that is looked for."""
+        fits = ", with memory that is enough for sure" if self.sure else ""
+        return (f" within {self.said}" if self.said else ", without a limit") + fits
+
+    @property
+    def minimized(self) -> str:
+        """What is minimized: days, usd or nodes."""
+        return self.least or ("days" if self.days is None else "usd")
+
+    def best(self, priced: bool) -> str:
+        """Return what the plan is that has least of that; priced: whether anybody says what nodes cost."""
+        return {"days": "fastest", "usd": "cheapest" if priced else "smallest", "nodes": "smallest"}[self.minimized]
+
     def cost(self, days: float, usd: float | None, nodes: int) -> float:
         """Return what is minimized, nodes in the place of USD where nobody says what they cost; infinite beyond a limit."""
         if self.misses(days, usd, nodes):
             return math.inf
-        least = self.least or ("days" if self.days is None else "usd")
+        least = self.minimized
         return days if least == "days" else float(nodes) if usd is None or least == "nodes" else usd
 
     def without(self, names: Collection[str]) -> PlanRequest:
