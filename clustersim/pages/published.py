@@ -16,7 +16,7 @@ from clustersim.hardware import gpus
 from clustersim.parallel.job import Job
 from clustersim.topology.model import Topology
 from clustersim.validate.evaluate import source_of
-from clustersim.validate.runs import REQUIRED, Run, read, table
+from clustersim.validate.runs import REQUIRED, Run, by_column, read, table
 from clustersim.validate.shipped import TABLE
 
 SHOWN = 5
@@ -39,7 +39,10 @@ def _runs() -> Mapping[str, Run]:
 @cache
 def _forecasts() -> Mapping[str, float]:
     """Return the seconds that this release forecasts, by run."""
-    return {cells["id"]: float(cells["predicted_s"]) for _, cells in table(TABLE, (*REQUIRED, "predicted_s"))}
+    return {
+        cells["id"]: float(cells["predicted_s"])
+        for cells in (by_column(TABLE, *row) for row in table(TABLE, (*REQUIRED, "predicted_s")))
+    }
 
 
 def _said(run: Run, predicted: float, apart: Mapping[str, float]) -> dict[str, Any]:

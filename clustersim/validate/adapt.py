@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from clustersim.errors import InputError
 from clustersim.validate.cluster import cluster
+from clustersim.validate.degrees import smallest_first
 from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run
 from clustersim.validate.workload import workload
@@ -33,15 +34,61 @@ class Setup:
 
 def adapt(run: Run, ablation: Mapping[str, str] | None = None) -> Setup:
     """Return the files of a run, changed by an `ablation` such as {"predictor": "roofline"}. Raises Refusal."""
-    job, of_job = workload(run)
+    if run.unreadable:
+        raise Refusal("unreadable row", run.unreadable)
     machine, of_machine = cluster(run)
+    domain = machine["cluster"]["node"]["gpus"]["count"]
+    job, of_job = _job(run, machine, domain)
     for part, value in (ablation or {}).items():
         ABLATIONS[part](machine, job, value)
     # one name for all clusters that are alike, so that one is built for many runs
     machine["cluster"]["name"] = (
         f"{machine['cluster']['nodes']} x {machine['cluster']['node']['gpus']['count']} {run.gpu}"
     )
-    return Setup(json.dumps(machine), json.dumps(job), (*of_job, *of_machine))
+    return Setup(json.dumps(_overridden(machine, run)), json.dumps(job), (*of_job, *of_machine))
+
+
+def _job(run: Run, machine: Mapping[str, Any], domain: int) -> tuple[dict[str, Any], list[str]]:
+    """Return the workload of a run; where its source says neither tp nor pp, that of the fewest GPUs on which a replica fits."""
+    if run.tp or run.pp or run.dp or run.launch or None in (run.layers, run.num_gpus):
+        return workload(run, domain)
+    text = json.dumps(machine)
+    drafts = (workload(run, domain, split) for split in smallest_first(run, run.layers or 1, run.heads or 1, domain))
+    last = None
+    for job, assumed in drafts:
+        if _fits(text, job):
+            return job, assumed
+        last = job, assumed
+    if last is None:
+        raise Refusal("incomplete source", f"the source says neither tp nor pp, and {run.num_gpus} GPUs have no split")
+    return last  # it was measured, so it did fit: the widest split is nearest to that
+
+
+def _fits(topology: str, job: Mapping[str, Any]) -> bool:
+    from clustersim.config.yaml import parse
+    from clustersim.parallel.load import build
+    from clustersim.report.verdicts import verdict
+
+    simulator = _simulator(topology)
+    try:
+        placed = simulator.placed(build(parse(json.dumps(job), "workload")))
+        most = max(one.total for one in simulator.preparation.peaks(placed))
+    except InputError:
+        return False
+    return verdict(most, simulator.cluster.gpu.memory) == "fits"
+
+
+def _overridden(machine: dict[str, Any], run: Run) -> dict[str, Any]:
+    """Return a topology file with what the row's column `cluster_set` decides. Raises Refusal."""
+    if not run.cluster_set:
+        return machine
+    from clustersim.config.yaml import parse
+    from clustersim.topology.override import override
+
+    try:
+        return dict(override(parse(json.dumps(machine), "cluster"), dict(run.cluster_set)).data)
+    except InputError as error:
+        raise Refusal("cluster_set", f"cluster_set: {error}") from error
 
 
 def simulate(setup: Setup, engine: Engine = "auto") -> StepResult:

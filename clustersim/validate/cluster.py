@@ -51,29 +51,38 @@ CLOUDS: Mapping[tuple[str, str], str] = {
 LIBRARIES: Mapping[str, dict[str, str]] = {"aws-p5": {"proto": "Simple"}}
 """What a cloud's plugin sets of NCCL. AWS's sets NCCL_PROTO=simple where adapters do not say that they write 128 bytes in order,
 and asks P5 or not by its release (aws/aws-ofi-nccl, src/platform-aws.c). ULTRA's steps with tp 16 and 32 say that it was set."""
+PLAIN: Mapping[str, Any] = {"scale_up": {"kind": "none"}, "host": {"pcie": "gen4x16"}}
+"""A node of GPUs without links of their own, of which none is shipped."""
+FASTEST = 500.0
+"""Gb/s of a NIC in a slot of PCIe 5; faster ones come with slots of PCIe 6 (NVIDIA ConnectX-8)."""
 RACK = 64
 """GPUs that a job takes of an NVL72 rack when it spans several: 72 has no large power of two."""
 
 
 def cluster(run: Run) -> tuple[dict[str, Any], list[str]]:
-    """Return a topology file as plain data, and what was assumed. Raises Refusal for a machine that nobody has described.
+    """Return a topology file as plain data, and what was assumed. Raises Refusal for a GPU that is not shipped.
 
     A node is one NVLink domain with its usual NICs, which GPUs share where the row gives each less; the fabric is one switch
     that never blocks.
     """
-    run = replace(run, gpu=_gpu(run.gpu))
+    run = replace(run, gpu=_gpu(run.gpu), num_gpus=_gpus(run))
     gpus, domain, assumed = _domain(run)
     nodes = -(-gpus // domain)
     preset = _preset(run)
     node = _node(run, preset, domain)
-    rate = run.nic_gbps_per_gpu
-    if nodes > 1 and rate == 0:
-        raise Refusal("incomplete source", f"{nodes} nodes and no rate of the network between them")
+    if not preset:
+        assumed.append(
+            f"node: {domain} {run.gpu} on PCIe slots of {PLAIN['host']['pcie']}, as no node of them is shipped"
+        )
+    rate = run.nic_gbps_per_gpu or None
     if nodes > 1:
         assumed.append("fabric: one switch that never blocks")
         if rate is None:
-            assumed.append(f"nic_gbps_per_gpu: that of {PRESETS[run.gpu]}")
+            assumed.append(f"nic_gbps_per_gpu: that of {PRESETS.get(run.gpu, 'a NIC of 200 Gb/s')}")
     node["nics"] = _nics(preset, domain, rate)
+    if rate is not None and rate > max(FASTEST, NICS.get(preset, 0.0)):
+        node["host"] = {"pcie": "gen6x16"}
+        assumed.append(f"host.pcie: gen6x16 (a NIC of {rate:g} Gb/s)")
     spec: dict[str, Any] = {"cluster": {"name": run.id, "nodes": nodes, "node": node}}
     if nodes > 1:
         spec["fabric"] = {"kind": "switch"}
@@ -83,25 +92,33 @@ def cluster(run: Run) -> tuple[dict[str, Any], list[str]]:
     return spec, assumed
 
 
+def _gpus(run: Run) -> int | None:
+    """Return the GPUs of a run, where it does not say how many the product of its degrees."""
+    if run.num_gpus or None in (run.tp, run.pp, run.dp):
+        return run.num_gpus
+    return (run.tp or 1) * (run.pp or 1) * (run.dp or 1) * (run.cp or 1)
+
+
 def _gpu(name: str) -> str:
-    """Return the shipped name of a GPU, which may be one of its aliases. Raises Refusal for one without a shipped node."""
+    """Return the shipped name of a GPU, which may be one of its aliases. Raises Refusal for one that is not shipped."""
     known = {alias.lower(): gpu.name for gpu in everything() for alias in (gpu.name, *gpu.aliases)}
-    found = known.get(name.lower())
-    if found is None or found not in PRESETS:
-        meant = nearest(name, [alias for alias, gpu in known.items() if gpu in PRESETS])
-        raise Refusal("unknown GPU", f"no node of {name} is shipped; {meant}known: {', '.join(PRESETS)}")
+    if (found := known.get(name.lower())) is None:
+        meant = nearest(name, list(known))
+        raise Refusal(
+            "unknown GPU", f"{name} is not shipped; {meant}known: {', '.join(gpu.name for gpu in everything())}"
+        )
     return found
 
 
 def _preset(run: Run) -> str:
-    """Return the shipped node of a run: of its GPU, or of the cloud that its source names."""
-    usual, said = PRESETS[run.gpu], run.original_interconnect.lower()
+    """Return the shipped node of a run: of its GPU, or of the cloud that its source names; empty where there is none."""
+    usual, said = PRESETS.get(run.gpu, ""), run.original_interconnect.lower()
     return next((cloud for (words, node), cloud in CLOUDS.items() if words in said and node == usual), usual)
 
 
 def _nics(preset: str, count: int, rate: float | None) -> dict[str, Any]:
     """Return the NICs of a node that give each of `count` GPUs a rate in Gb/s: the GPU's usual NICs, shared where it is less."""
-    port = NICS[preset]
+    port = NICS.get(preset, 200.0)
     sharers = port / rate if rate else 1.0
     if sharers.is_integer() and count % sharers == 0:
         return {"count": int(count / sharers), "rate": f"{port:g}Gb/s"}
@@ -127,7 +144,7 @@ def _domain(run: Run) -> tuple[int, int, list[str]]:
 
 
 def _node(run: Run, preset: str, domain: int) -> dict[str, Any]:
-    node: dict[str, Any] = {"extends": preset, "gpus": {"model": run.gpu, "count": domain}}
+    node: dict[str, Any] = {**({"extends": preset} if preset else PLAIN), "gpus": {"model": run.gpu, "count": domain}}
     if preset == "dgx1-v100" and domain > 8:
         node["scale_up"] = {"kind": "nvswitch"}  # DGX-2
     return node

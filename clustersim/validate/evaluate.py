@@ -104,7 +104,11 @@ def _found(run: Run, result: StepResult) -> Outcome:
     summary = result.summary
     step = summary["step_time_s"]
     stages = summary["memory"]["by_pipeline_rank"]
+    split = result.work.job.parallelism
     facts: Outcome = {
+        "num_gpus": result.work.job.mesh.size,
+        **{name: getattr(split, name) for name in ("tp", "pp", "vpp", "cp")},
+        "dp": result.work.job.mesh.dp,
         "launching": CALL * summary["critical_path_kernels"] / step,
         "architecture": result.topology.gpu.architecture,
         "framework_family": framework_of(run).family,
@@ -129,7 +133,7 @@ def _interval(run: Run, facts: Outcome, summary: Mapping[str, Any]) -> tuple[flo
     low, high, note = summary["step_time_low_s"], summary["step_time_high_s"], summary["step_time_interval"]
     if low is None or high is None:
         return low, high, note
-    if why := unsupported(kind({**facts, "precision": run.precision, "num_gpus": run.num_gpus}), shipped()):
+    if why := unsupported(kind({**facts, "precision": run.precision}), shipped()):
         return None, None, f"none: {why}"
     left_out = shipped()["without"].get(source_of(run))
     if left_out is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from clustersim.errors import ConfigError, InputError, shown
 from clustersim.validate.evaluate import Outcome
-from clustersim.validate.runs import table
+from clustersim.validate.runs import by_column, table
 
 REQUIRED = ("id", "allocated_gib")
 
@@ -36,7 +36,8 @@ def compare(path: Path, outcomes: Sequence[Outcome]) -> dict[str, Any]:
 def read(path: Path, runs: Collection[str]) -> dict[str, float]:
     """Return the measured GiB by id. Raises InputError for what is wrong in the file, and when it shares no id with the runs."""
     found: dict[str, float] = {}
-    for line, cells in table(path, REQUIRED):
+    for line, row in table(path, REQUIRED):
+        cells = by_column(path, line, row)
         try:
             value = float(cells["allocated_gib"])
         except ValueError:

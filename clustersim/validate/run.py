@@ -9,14 +9,14 @@ from itertools import islice
 from pathlib import Path
 
 from clustersim.engine.player import Engine
-from clustersim.errors import ClustersimError, ConfigError, DiskFullError, InputError, InterruptedSweepError
+from clustersim.errors import ClustersimError, DiskFullError, InputError, InterruptedSweepError
 from clustersim.frameworks import find, unseen
 from clustersim.report.store import ELSEWHERE
 from clustersim.sweeps.runner import spread
 from clustersim.validate import log
 from clustersim.validate.adapt import ABLATIONS
 from clustersim.validate.evaluate import Outcome, evaluate, source_of
-from clustersim.validate.runs import Run, read
+from clustersim.validate.runs import Run, read, repeated
 from clustersim.writing import unwritable
 
 Ablation = tuple[str, str]
@@ -31,17 +31,15 @@ WAVE = 4096
 
 
 def load(paths: Sequence[Path]) -> list[Run]:
-    """Return the runs of all files. Raises InputError; one id may stand once in all of them."""
+    """Return the runs of all files; one id may stand once in all of them. Raises InputError where no row can be read."""
     result: list[Run] = []
     where: dict[str, Path] = {}
     for path in paths:
         for run in read(path):
-            if run.id in where:
-                raise ConfigError(
-                    str(path), run.line, 1, f"id: {run.id!r} stands in {where[run.id]} already; give every run its own"
-                )
-            where[run.id] = path
-            result.append(run)
+            result.append(repeated(path, run, str(where[run.id])) if run.id in where else run)
+            where.setdefault(run.id, path)
+    if all(run.unreadable for run in result):
+        raise InputError(result[0].unreadable)
     return result
 
 

@@ -1,4 +1,7 @@
-"""A CSV of measured training steps → checked rows. `COLUMNS` is the list of what is read; other columns are left alone."""
+"""A CSV of measured training steps → rows. `COLUMNS` is the list of what is read; other columns are left alone.
+
+A row that cannot be read says why in `unreadable` and is counted as refused; the others of its file are compared.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import csv
 import io
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,8 @@ from clustersim.errors import ConfigError, InputError, shown
 from clustersim.files import TABLE, read_text
 
 MOST_ROWS = 100_000
+KeyValues = tuple[tuple[str, str], ...]
+"""Keys and values of a cell such as `training.cuda_graphs=full; parallelism.vpp=2`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +74,20 @@ class Run:
     memory_gb: float | None
     original_interconnect: str
     original_precision: str
+    original_overlap: str
+    original_recompute: str
+    comment: str
     """The source's own words."""
+    launch: Path | None
+    """A launch script of Megatron, a config.json or a workload file that says what the columns leave blank."""
+    set: KeyValues
+    """Values by dotted key of the workload, which decide."""
+    cluster_set: KeyValues
+    """Values by dotted key of the cluster, which decide."""
     peers: tuple[tuple[str, float], ...] = ()
     """What other tools forecast, from columns such as `peer_simumax_s`."""
+    unreadable: str = ""
+    """What is wrong with the row, with file and line; empty where it was read."""
 
     @property
     def ran(self) -> bool:
@@ -82,14 +99,18 @@ def _text(text: str) -> str:
     return text
 
 
+def _whole(text: str) -> int:
+    return int(text.removesuffix(".0"))  # a table program writes 8.0 where other rows of the column are blank
+
+
 def _count(text: str) -> int:
-    if (value := int(text)) < 1:
+    if (value := _whole(text)) < 1:
         raise ValueError("write a whole number of 1 or more")
     return value
 
 
 def _index(text: str) -> int:
-    if (value := int(text)) < 0:
+    if (value := _whole(text)) < 0:
         raise ValueError("write a whole number of 0 or more")
     return value
 
@@ -120,6 +141,17 @@ def _flag(text: str) -> bool:
     raise ValueError("write 1 or 0")
 
 
+def _path(text: str) -> Path:
+    return Path(text)
+
+
+def _pairs(text: str) -> KeyValues:
+    parts = [part.partition("=") for part in text.split(";") if part.strip()]
+    if not all(key.strip() and equals and value.strip() for key, equals, value in parts):
+        raise ValueError("write key=value, several of them with ; between")
+    return tuple((key.strip(), value.strip()) for key, _, value in parts)
+
+
 Reader = Callable[[str], Any]
 COUNT: tuple[Reader, str] = (_count, "a whole number of 1 or more")
 COLUMNS: Mapping[str, tuple[Reader, str]] = {
@@ -146,21 +178,24 @@ COLUMNS: Mapping[str, tuple[Reader, str]] = {
     "source": (_text, "text"),
     "status": (_text, "text"),
     "memory_gb": (_number, "a number"),
-    "original_interconnect": (_text, "text"),
-    "original_precision": (_text, "text"),
+    **dict.fromkeys(
+        ("original_interconnect", "original_precision", "original_overlap", "original_recompute", "comment"),
+        (_text, "text"),
+    ),
+    "launch": (_path, "the path of a file"),
+    **dict.fromkeys(("set", "cluster_set"), (_pairs, "key=value, several of them with ; between")),
 }
 """Every column that is read, what reads it and what it holds."""
-REQUIRED = (
-    *("id", "gpu", "num_gpus", "framework", "model", "layers", "hidden", "heads", "seq", "vocab"),
-    *("global_batch", "tp", "pp", "dp", "precision", "sec_per_iter"),
-)
-"""Columns that a file must have; single cells may be blank, and such a row is refused, not the file."""
+REQUIRED = ("id", "gpu", "framework", "sec_per_iter")
+"""Columns that a file must have; of the others, and of single cells, each may be left out where something else says it."""
+MISSING = "\0"
+"""Stands for a cell without a column, or the other way round; no text file holds it."""
 PEER = re.compile(r"peer_(\w+)_s")
-assert set(COLUMNS) | {"line", "peers"} == {field.name for field in fields(Run)}
+assert set(COLUMNS) | {"line", "peers", "unreadable"} == {field.name for field in fields(Run)}
 
 
 def read(path: Path) -> list[Run]:
-    """Return the rows of one file. Raises InputError with file and line for the first thing wrong."""
+    """Return the rows of one file, unreadable ones with their reason. Raises InputError for what is no table of runs."""
     seen: dict[str, int] = {}
     result: list[Run] = []
     for line, cells in table(path, REQUIRED):
@@ -168,8 +203,8 @@ def read(path: Path) -> list[Run]:
             raise ConfigError(str(path), line, 1, f"more than {MOST_ROWS:,} runs; split the file")
         run = _run(path, line, cells)
         if run.id in seen:
-            what = f"id: {shown(run.id)} stands in line {seen[run.id]} already; give every run its own"
-            raise ConfigError(str(path), line, 1, what)
+            where = f"line {seen[run.id]}"
+            run = repeated(path, run, where)
         seen[run.id] = line
         result.append(run)
     if not result:
@@ -177,23 +212,38 @@ def read(path: Path) -> list[Run]:
     return result
 
 
-def table(path: Path, required: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield (line, cells by column) of a CSV file that has the `required` columns. Raises InputError."""
+def repeated(path: Path, run: Run, where: str) -> Run:
+    """Return a run whose id stands somewhere else already, as one that cannot be read, under an id of its own."""
+    what = f"id: {shown(run.id)} stands in {where} already; give every run its own"
+    error = ConfigError(str(path), run.line, 1, what)
+    return replace(run, id=f"{run.id} ({path.name}:{run.line})", unreadable=run.unreadable or str(error))
+
+
+def table(path: Path, required: tuple[str, ...]) -> Iterator[tuple[int, list[tuple[str, str]]]]:
+    """Yield (line, [(column, cell)]) of a CSV file that has the `required` columns.
+
+    A row may have more or fewer cells than there are columns: `by_column` tells. Raises InputError.
+    """
     rows = csv.reader(io.StringIO(_content(path), newline=""), strict=True)
     try:
         header = [name.strip() for name in next(rows, [])]
         _check_header(path, header, required)
         for cells in rows:
-            if not any(cells):
-                continue
-            if len(cells) != len(header):
-                what = f"{len(cells)} cells under {len(header)} columns; put text that holds commas in quotes"
-                raise ConfigError(str(path), rows.line_num, 1, what)
-            yield rows.line_num, dict(zip(header, (cell.strip() for cell in cells), strict=True))
+            if any(cells):
+                yield rows.line_num, list(zip_longest(header, (cell.strip() for cell in cells), fillvalue=MISSING))
     except csv.Error as error:
         raise ConfigError(
             str(path), rows.line_num, 1, f"not valid CSV: {error}; quote text that holds commas or quotes"
         ) from error
+
+
+def by_column(path: Path, line: int, cells: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Return the cells of a row by column. Raises ConfigError for a row with more or fewer of them."""
+    names, texts = (sum(one is not MISSING for one in column) for column in zip(*cells, strict=True))
+    if names != texts:
+        what = f"{texts} cells under {names} columns; put text that holds commas in quotes"
+        raise ConfigError(str(path), line, 1, what)
+    return dict(cells)
 
 
 def _check_header(path: Path, header: list[str], required: tuple[str, ...]) -> None:
@@ -221,28 +271,42 @@ def _cell(path: Path, line: int, name: str, text: str, reader: Reader, what: str
     if reader is _text:
         return text
     try:
-        if "_" in text or not text.isascii():  # Python reads 1_0 and digits of other scripts
-            raise ValueError(text)
+        if reader not in (_path, _pairs) and ("_" in text or not text.isascii()):
+            raise ValueError(text)  # Python reads 1_0 and digits of other scripts as numbers
         return reader(text) if text else None
     except (ValueError, OverflowError):
         raise ConfigError(str(path), line, 1, f"{name}: {shown(text)} is not {what}") from None
 
 
-def _run(path: Path, line: int, cells: Mapping[str, str]) -> Run:
-    values: dict[str, Any] = {"line": line}
-    for name, (reader, what) in COLUMNS.items():
-        values[name] = _cell(path, line, name, cells.get(name, ""), reader, what)
+def _run(path: Path, line: int, cells: Sequence[tuple[str, str]]) -> Run:
+    """Return the run of a row; what is wrong with it stands in `unreadable`, and cells that say nothing are blank."""
+    wrong: list[ConfigError] = []
+
+    def cell(name: str, text: str, reader: Reader, what: str) -> Any:
+        try:
+            return _cell(path, line, name, text, reader, what)
+        except ConfigError as error:
+            wrong.append(error)
+            return None
+
+    try:
+        texts = by_column(path, line, cells)
+    except ConfigError as error:
+        wrong.append(error)
+        texts = {name: text for name, text in cells if MISSING not in (name, text)}
+    values = {name: cell(name, texts.get(name, ""), *how) for name, how in COLUMNS.items()}
     peers = {
-        found[1]: _cell(path, line, name, cells[name], *COLUMNS["sec_per_iter"])
-        for name in cells
-        if (found := PEER.fullmatch(name))
+        found[1]: cell(name, texts[name], *COLUMNS["sec_per_iter"]) for name in texts if (found := PEER.fullmatch(name))
     }
     values["peers"] = tuple((name, value) for name, value in peers.items() if value is not None)
-    for name in ("id", "gpu", "framework", "model"):
-        if not values[name]:
-            raise ConfigError(str(path), line, 1, f"{name}: is blank; every run needs one")
-    run = Run(**values)
-    if run.ran and run.sec_per_iter is None:
+    blank = (name for name in ("id", "gpu", "framework") if not values[name])
+    wrong += [ConfigError(str(path), line, 1, f"{name}: is blank; every run needs one") for name in blank]
+    values["id"] = values["id"] or f"{path.name}:{line}"
+    values["launch"] = values["launch"] and path.parent / values["launch"]
+    for name in ("set", "cluster_set"):
+        values[name] = values[name] or ()
+    run = Run(line=line, **values, unreadable=str(wrong[0]) if wrong else "")
+    if run.ran and run.sec_per_iter is None and not wrong:
         what = "sec_per_iter: is blank; write the measured seconds of a step, or in a column status why there are none"
-        raise ConfigError(str(path), line, 1, what)
+        return replace(run, unreadable=str(ConfigError(str(path), line, 1, what)))
     return run

@@ -1,29 +1,39 @@
-"""The workload of a measured run, as a workload file would say it: its own columns first, then its framework's defaults."""
+"""The workload of a measured run, as a workload file would say it: its columns, its source's words, its framework's defaults."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from clustersim.errors import UnknownNameError
+from clustersim.config.overrides import of_topology, replace, scalar
+from clustersim.errors import InputError, UnknownNameError
 from clustersim.frameworks import Framework, find
 from clustersim.hardware import gpus
+from clustersim.validate.degrees import PUBLISHED, Degrees, accounted, degrees
 from clustersim.validate.models import ModelFamily, family, tied
 from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run
+from clustersim.validate.words import phrases, precision
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 RECOMPUTE = ("none", "selective", "full")
-NEEDED = ("layers", "hidden", "heads", "seq", "vocab", "global_batch", "tp", "pp", "dp")
+NEEDED = ("model.layers", "model.hidden", "training.seq", "training.global_batch", "training.precision")
+HEAD = 128
+"""Width of a head where the source says neither how many there are nor how wide they are."""
 
 
-def workload(run: Run) -> tuple[dict[str, Any], list[str]]:
-    """Return a workload file as plain data, and what was assumed, with where it is from. Raises Refusal."""
-    found, framework = _refuse(run)
-    draft = _Draft(run, framework)
-    draft.model(found)
+def workload(run: Run, domain: int, split: Degrees | None = None) -> tuple[dict[str, Any], list[str]]:
+    """Return a workload file as plain data, and what was assumed, with where it is from. Raises Refusal.
+
+    domain: GPUs of one NVLink domain. split: the degrees, where the source leaves tp and pp open.
+    """
+    draft = _Draft(run, framework_of(run))
+    draft.model()
     draft.training()
-    draft.parallelism()
+    draft.parallelism(domain, split)
+    draft.words()
+    draft.overrides()
     return draft.spec, draft.assumed
 
 
@@ -35,32 +45,23 @@ def framework_of(run: Run) -> Framework:
     return found
 
 
-def _refuse(run: Run) -> tuple[ModelFamily, Framework]:
-    """Raise Refusal for what no workload can say; the first reason in this order counts."""
-    found = family(run.model)
-    if found is None:
-        raise Refusal("unknown model", f"{run.model!r} is of no known family of models")
-    if isinstance(run.kv_heads, str) and found.name != "deepseek":
-        what = f"kv_heads {run.kv_heads}: the widths of latents are those of DeepSeek and Kimi alone"
-        raise Refusal("multi-latent attention", what)
-    for name in (*NEEDED, *(("experts", "topk", "ffn_hidden") if found.layers else ())):
-        if getattr(run, name) is None:
-            raise Refusal("incomplete source", f"the source does not say {name}")
-    framework = framework_of(run)
-    _refuse_sharding(run, framework)
-    if run.precision not in PRECISIONS:
-        raise Refusal("precision", f"precision {run.precision or 'blank'}: only {', '.join(PRECISIONS)} are modelled")
-    if run.recompute and run.recompute not in RECOMPUTE:
-        raise Refusal("recompute", f"recompute {run.recompute}: only {', '.join(RECOMPUTE)} are modelled")
-    _refuse_layout(run, framework)
-    return found, framework
+def launched(run: Run) -> dict[str, Any]:
+    """Return the workload of the file in a run's column `launch`, empty without one. Raises Refusal."""
+    if run.launch is None:
+        return {}
+    from clustersim.config.yaml import read
+    from clustersim.convert.megatron_script import ImportRequest, imported
+    from clustersim.files import read_text
+    from clustersim.parallel.ignored import NO_EFFECT, NOT_MODELLED
+    from clustersim.parallel.load import unbuilt
 
-
-def _refuse_sharding(run: Run, framework: Framework) -> None:
-    """Raise Refusal for ZeRO-2 in a pipeline but where one reduction a step, under the backward pass, is all there is."""
-    zero = framework.value("parallelism.zero") if run.zero_stage is None else run.zero_stage
-    if zero == 2 and (run.pp or 1) > 1 and _reduces_often(run, framework):
-        raise Refusal("ZeRO-2", f"zero_stage 2 with pp {run.pp}: gradients reduced between passes are not modelled")
+    try:
+        if run.launch.suffix in (".yaml", ".yml", ".json"):
+            return dict(unbuilt(read(run.launch)).document.data)
+        asked = ImportRequest({}, {}, NO_EFFECT, NOT_MODELLED)
+        return imported(str(run.launch), read_text(run.launch, "a launch script"), asked).workload
+    except InputError as error:
+        raise Refusal("launch", str(error)) from error
 
 
 def _reduces_often(run: Run, framework: Framework) -> bool:
@@ -71,17 +72,6 @@ def _reduces_often(run: Run, framework: Framework) -> bool:
     return run.global_batch != micro * (run.dp or 1) or not under
 
 
-def _refuse_layout(run: Run, framework: Framework) -> None:
-    layers, tp, pp, dp = (int(getattr(run, name)) for name in ("layers", "tp", "pp", "dp"))
-    cp = run.cp or 1
-    if run.num_gpus is not None and tp * cp * pp * dp != run.num_gpus:
-        said = f"tp {tp}{f' × cp {cp}' if cp > 1 else ''} × pp {pp} × dp {dp}"
-        raise Refusal("layout", f"{said} is {tp * cp * pp * dp}, not the {run.num_gpus} GPUs of the run")
-    chunks = pp * (run.vpp or 1)
-    if framework.stages == "even" and layers % chunks:
-        raise Refusal("layout", f"{layers} layers do not divide over {chunks} chunks, and the source does not say how")
-
-
 class _Draft:
     """A workload under way: `spec` grows, `assumed` lists what the row does not say."""
 
@@ -89,8 +79,19 @@ class _Draft:
         self.run = run
         self.framework = framework
         self.recipe = framework.recipe(run)
+        self.launch = launched(run)
         self.spec: dict[str, Any] = {"name": run.id, "model": {}, "training": {}, "parallelism": {"overlap": {}}}
+        for section in ("model", "training", "parallelism"):
+            self.spec[section] |= self.launch.get(section, {})
+        self.spec["parallelism"]["overlap"] = dict(self.spec["parallelism"]["overlap"])
         self.assumed: list[str] = []
+
+    def has(self, key: str) -> Any:
+        """Return the value of a dotted key so far, None where there is none."""
+        here: Any = self.spec
+        for part in key.split("."):
+            here = here.get(part) if isinstance(here, Mapping) else None
+        return here
 
     def put(self, key: str, value: Any) -> None:
         here = self.spec
@@ -105,6 +106,8 @@ class _Draft:
         name: of another default of the table.
         """
         value = given
+        if value in (None, "") and self.has(key) is not None:
+            return self.has(key)  # the launch file's
         if value in (None, ""):
             value, where = self._elsewhere(key, name or key)
             if value is None:
@@ -119,42 +122,75 @@ class _Draft:
             return self.recipe.values[key], f"{self.framework.name}, {self.recipe.source}"
         return self.framework.value(name, self.run.precision, self.architecture), self.framework.name
 
-    def model(self, found: ModelFamily) -> None:
-        """The shapes: of the row, and of the family of models that its name says."""
+    def assume(self, key: str, value: Any, why: str) -> None:
+        """Put a value that nobody says, and note why."""
+        self.put(key, value)
+        self.assumed.append(f"{key}: {str(value).lower() if isinstance(value, bool) else value} ({why})")
+
+    def model(self) -> None:
+        """The shapes: of the row, else of its launch file, and of the family of models that its name says."""
+        run, shapes = self.run, self.spec["model"]
+        columns = {name: getattr(run, name) for name in ("layers", "hidden", "heads", "vocab", "experts", "topk")}
+        columns |= {"ffn": run.ffn_hidden, "shared_experts": run.shared_experts}
+        columns |= {"kv_heads": None if isinstance(run.kv_heads, str) else run.kv_heads}
+        if not self.launch.get("model"):
+            self.family(family(run, self.framework))
+        shapes.update({key: value for key, value in columns.items() if value is not None})
+        if isinstance(run.kv_heads, str) or shapes.get("mla"):
+            shapes.pop("kv_heads", None)
+        if not shapes.get("experts"):
+            for key in ("experts", "topk", "shared_experts"):
+                shapes.pop(key, None)
+        for key in ("model.layers", "model.hidden"):
+            if self.has(key) is None:
+                raise Refusal("incomplete source", f"the source does not say {key.partition('.')[2]}")
+        hidden = shapes["hidden"]
+        if "heads" not in shapes:
+            self.assume("model.heads", max(hidden // HEAD, 1), f"heads of {HEAD}")
+        if hidden % shapes["heads"] and not shapes.get("head_dim") and not shapes.get("mla"):
+            self.assume("model.head_dim", hidden // shapes["heads"], f"{shapes['heads']} heads do not divide {hidden}")
+        gated = shapes.get("activation") in ("swiglu", "geglu")
+        if "ffn" not in shapes and gated:
+            self.assume(
+                "model.ffn", -(-8 * hidden // 3 // 256) * 256, "as many weights as an MLP of 4 × hidden without a gate"
+            )
+        self.default("model.vocab_multiple", None)
+
+    def family(self, found: ModelFamily) -> None:
+        """What a family of models says of blocks, embeddings and dropout."""
         run = self.run
-        for key in ("layers", "hidden", "heads", "vocab"):
-            self.put(f"model.{key}", getattr(run, key))
-        for key, value in (
-            ("ffn", run.ffn_hidden),
-            ("kv_heads", None if isinstance(run.kv_heads, str) else run.kv_heads),
-            ("experts", run.experts),
-        ):
-            if value is not None:
-                self.put(f"model.{key}", value)
-        if run.experts:
-            self.put("model.topk", run.topk or 1)
-            self.put("model.shared_experts", run.shared_experts or 0)
+        if found.layers and found.name != "decoder" and None in (run.experts, run.topk, run.ffn_hidden):
+            raise Refusal("incomplete source", f"the source does not say experts, topk and ffn_hidden of {run.model}")
         self.spec["model"].update(found.shapes)
         said = ", ".join(str(value) for key, value in found.shapes.items() if key != "blocks")
-        self.assumed.append(f"model: {said} (model family {found.name})")
+        self.assumed.append(
+            f"model: {said} ({found.source if found.name == 'decoder' else f'model family {found.name}'})"
+        )
         if found.layers:
             own = found.layers(run)
             self.spec["model"].update(own)
             self.assumed.append(f"model: {', '.join(f'{key} {value}' for key, value in own.items())} ({found.source})")
-        if found.name == "deepseek":
-            self.spec["model"].pop("kv_heads", None)
+        if run.vocab is None:
+            self.assume("model.vocab", found.vocab, f"model family {found.name}")
         share, why = tied(run, found)
-        self.put("model.tied_embeddings", share)
-        self.assumed.append(f"model.tied_embeddings: {str(share).lower()} ({why})")
+        self.assume("model.tied_embeddings", share, why)
         if found.dropout:
             self.default("model.dropout", None)
-        self.default("model.vocab_multiple", None)
 
     def training(self) -> None:
         """Batch, precision, attention, recomputation, gradients, optimizer."""
         run = self.run
-        for key in ("global_batch", "seq", "precision"):
-            self.put(f"training.{key}", getattr(run, key))
+        for key, value in (("global_batch", run.global_batch), ("seq", run.seq), ("precision", precision(run))):
+            if value:
+                self.put(f"training.{key}", value)
+        for key in NEEDED:
+            if self.has(key) is None:
+                raise Refusal("incomplete source", f"the source does not say {key.partition('.')[2]}")
+        if self.has("training.precision") not in PRECISIONS:
+            what = f"precision {run.precision}: only {', '.join(PRECISIONS)} are modelled"
+            raise Refusal("precision", what)
+        if run.recompute and run.recompute not in RECOMPUTE:
+            raise Refusal("recompute", f"recompute {run.recompute}: only {', '.join(RECOMPUTE)} are modelled")
         self.default("training.micro_batch", run.micro_batch)
         self.default("training.attention", self.attention())
         self.default("training.cross_entropy", None)
@@ -185,39 +221,103 @@ class _Draft:
         found = next((word for word in ("DEFAULT", "PURE") if word in words.split("mixed_precision ")[-1]), None)
         return {"DEFAULT": "fp32", "PURE": "bf16"}.get(found or "") if "mixed_precision " in words else None
 
-    def parallelism(self) -> None:
-        """Degrees, schedule, sharding, overlap."""
+    def parallelism(self, domain: int, given: Degrees | None) -> None:
+        """Degrees, stages, schedule, sharding, overlap."""
         run, split = self.run, self.spec["parallelism"]
-        split.update(
-            tp=run.tp, cp=run.cp or 1, pp=run.pp, dp=run.dp, **({"ep": run.ep} if run.ep else {}), tp_across_nodes=True
-        )
-        if (run.cp or 1) > 1:
+        found = given or degrees(run, self.launch.get("parallelism", {}), domain)
+        if found is None:
+            raise Refusal("incomplete source", "the source says neither tp nor pp")
+        self.assumed += found.assumed
+        ep = {"ep": run.ep} if run.ep else {}
+        split.update(tp=found.tp, cp=found.cp, pp=found.pp, dp=found.dp, **ep, tp_across_nodes=True)
+        if found.cp > 1:
             self.default("parallelism.cp_type", None)
-        vpp = self.default("parallelism.vpp", run.vpp)
+        vpp = self.default("parallelism.vpp", run.vpp) or 1
         self.default("parallelism.partition", None)
         self.default("parallelism.bucket", None)
-        split["schedule"] = "interleaved" if (vpp or 1) > 1 else "1f1b"
+        self.stages(found.pp * vpp)
+        split.setdefault("schedule", "interleaved" if vpp > 1 else "1f1b")
+        self.sharding(found)
+        sequence = run.sequence_parallel if found.tp > 1 else False  # without tp there is nothing to split
+        if sequence is None and given is not None:
+            sequence = True
+            self.assumed.append("parallelism.sequence_parallel: true (with a tp that the source does not say)")
+        self.default("parallelism.sequence_parallel", sequence)
+        self.overlap(found, vpp)
+
+    def stages(self, chunks: int) -> None:
+        """How layers that do not divide over chunks lie on them, where the framework has them divide."""
+        split, layers = self.spec["parallelism"], self.has("model.layers")
+        fixed = ("layout", "first_layers", "last_layers", "account_for_embedding", "account_for_loss")
+        if self.framework.stages == "any" or any(split.get(key) for key in fixed):
+            return
+        for key, value in accounted(layers, chunks).items():
+            self.assume(f"parallelism.{key}", value, f"{layers} layers over {chunks} chunks, {PUBLISHED}")
+
+    def sharding(self, found: Degrees) -> None:
+        """What is sharded over the replicas."""
+        run, split = self.run, self.spec["parallelism"]
         zero = self.default("parallelism.zero", run.zero_stage)
         if zero == 2:
+            often = _reduces_often(run, self.framework)
+            if found.pp > 1 and often:
+                what = f"zero_stage 2 with pp {found.pp}: gradients reduced between passes are not modelled"
+                raise Refusal("ZeRO-2", what)
             self.assumed.append(
                 "zero_stage 2: a stage's gradients stay until all are reduced, memory is an upper bound"
             )
-            split["reduce_every_microbatch"] = _reduces_often(run, self.framework)
+            split["reduce_every_microbatch"] = often
         if zero == 3:
             self.sharded()
-        given = run.sequence_parallel if run.tp and run.tp > 1 else False  # without tp there is nothing to split
-        self.default("parallelism.sequence_parallel", given)
+
+    def overlap(self, found: Degrees, vpp: int) -> None:
+        """What communication runs beside computation."""
+        run, zero = self.run, self.has("parallelism.zero")
         sharded = "parallelism.overlap.grad_reduce_sharded"
         name = sharded if zero in (1, 2) and sharded in self.framework.defaults else ""
         self.default("parallelism.overlap.grad_reduce", run.overlap_grad_reduce, name)
         gather = run.overlap_param_gather if zero in (1, 2) else False
         self.default("parallelism.overlap.param_gather", gather)
-        interleaved = "parallelism.overlap.p2p_interleaved" if (vpp or 1) > 1 else ""
+        interleaved = "parallelism.overlap.p2p_interleaved" if vpp > 1 else ""
         self.default("parallelism.overlap.p2p", run.overlap_p2p, interleaved)
-        said = {True: "ring", False: "none", None: None}[run.overlap_tp if (run.tp or 1) > 1 else False]
-        self.default("parallelism.overlap.tp", said)
+        self.default("parallelism.overlap.tp", self.beside_products(found))
         self.default("parallelism.overlap.sms", None)
         self.default("parallelism.overlap.memory", None)
+
+    def beside_products(self, found: Degrees) -> str | None:
+        """Return which tensor-parallel communication runs beside products; None: as the framework has it by itself.
+
+        A 1 in the row is the most that its users can choose, which needs the sequence split.
+        """
+        if found.tp == 1:
+            return "none"
+        if not self.run.overlap_tp:
+            return None if "parallelism.overlap.tp" in self.framework.defaults else "none"
+        choice = self.framework.choices.get("parallelism.overlap.tp")
+        most = str(choice.values[-1]) if choice else "ring"
+        return "bulk" if most in ("ring", "async") and not self.has("parallelism.sequence_parallel") else most
+
+    def words(self) -> None:
+        """What the source says in words, where it concerns this split."""
+        needs = {"parallelism.algorithms.ep": "ep", "training.dispatch": "ep", "parallelism.cp_type": "cp"}
+        for phrase, said in phrases(self.run, self.architecture):
+            if phrase.key in needs and (self.has(f"parallelism.{needs[phrase.key]}") or 1) == 1:
+                continue
+            if phrase.key == "parallelism.overlap.tp" and not self.has("parallelism.sequence_parallel"):
+                continue
+            if phrase.key == "parallelism.algorithms.ep":
+                self.spec["parallelism"].setdefault("algorithms", {})
+            self.assume(phrase.key, phrase.value, f"the source says {said!r}")
+
+    def overrides(self) -> None:
+        """What the row's column `set` decides."""
+        for key, text in self.run.set:
+            if of_topology(key):
+                raise Refusal("set", f"set: {key} is a key of the cluster; write it in the column cluster_set")
+            try:
+                replace(self.spec, tuple(key.split(".")), scalar(key, text), key)
+            except InputError as error:
+                raise Refusal("set", f"set: {error}") from error
 
     def sharded(self) -> None:
         """How sharded parameters are gathered: as the framework does where it shards them, else as FSDP2."""

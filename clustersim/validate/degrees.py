@@ -1,0 +1,101 @@
+"""The degrees of a measured run, and how its layers lie on pipeline stages, where the source leaves some of it open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from clustersim.validate.refusal import Refusal
+from clustersim.validate.runs import Run
+
+PUBLISHED = "as NeMo's recipe of Llama 3.1 405B"
+"""What cuts layers that do not divide over chunks: the embedding and the loss count as a layer each (nemo/collections/llm)."""
+
+
+class Degrees(NamedTuple):
+    """How a run is split over its GPUs; `assumed` says in words what the source leaves open."""
+
+    tp: int
+    cp: int
+    pp: int
+    dp: int
+    assumed: tuple[str, ...] = ()
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the job."""
+        return self.tp * self.cp * self.pp * self.dp
+
+
+def degrees(run: Run, launch: Mapping[str, object], domain: int) -> Degrees | None:
+    """Return the degrees of a run; None where neither tp nor pp is known, and memory must decide.
+
+    launch: those of the file in the run's column `launch`, for blank columns. domain: GPUs of one NVLink domain. Raises Refusal.
+    """
+    tp, pp, dp = (getattr(run, name) or _degree(launch.get(name)) for name in ("tp", "pp", "dp"))
+    cp = run.cp or _degree(launch.get("cp")) or 1
+    gpus = run.num_gpus
+    if gpus is None:
+        if tp is None or pp is None or dp is None:
+            raise Refusal("incomplete source", "the source says neither num_gpus nor all of tp, pp and dp")
+        return Degrees(tp, cp, pp, dp)
+    if tp is None and pp is None:
+        if dp is None:
+            return None
+        tp = min(domain, _part(run, gpus, cp * dp))
+    known = cp * (tp or 1) * (pp or 1) * (dp or 1)
+    blank = [name for name, value in (("tp", tp), ("pp", pp), ("dp", dp)) if value is None]
+    if not blank:
+        return _checked(run, Degrees(tp or 1, cp, pp or 1, dp or 1))
+    rest = _part(run, gpus, known)
+    first, *others = reversed(blank)  # what is left over is dp if that is open, else pp
+    found = {"tp": tp or 1, "pp": pp or 1, "dp": dp or 1, **dict.fromkeys(others, 1), first: rest}
+    said = tuple(f"parallelism.{name}: {found[name]} (of {gpus} GPUs)" for name in blank)
+    return Degrees(found["tp"], cp, found["pp"], found["dp"], said)
+
+
+def _degree(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _part(run: Run, gpus: int, known: int) -> int:
+    if gpus % known:
+        raise Refusal(
+            "layout", f"the degrees of the run multiply to {known}, which does not divide its {run.num_gpus} GPUs"
+        )
+    return gpus // known
+
+
+def _checked(run: Run, found: Degrees) -> Degrees:
+    """Return degrees that are as many GPUs as the run has; a dp that counts cp's ranks too is divided by them."""
+    tp, cp, pp, dp, _ = found
+    if found.gpus == run.num_gpus:
+        return found
+    if cp > 1 and tp * pp * dp == run.num_gpus and dp % cp == 0:
+        return Degrees(tp, cp, pp, dp // cp, (f"parallelism.dp: {dp // cp} (dp {dp} of the row counts cp {cp} too)",))
+    said = f"tp {tp}{f' × cp {cp}' if cp > 1 else ''} × pp {pp} × dp {dp}"
+    raise Refusal("layout", f"{said} is {found.gpus}, not the {run.num_gpus} GPUs of the run")
+
+
+def smallest_first(run: Run, layers: int, heads: int, domain: int) -> Iterator[Degrees]:
+    """Yield the splits of a run's GPUs over tp and pp, those of the fewest GPUs a replica first, of equal ones the widest tp."""
+    gpus, cp = run.num_gpus or 1, run.cp or 1
+    powers = [2**k for k in range(domain.bit_length()) if 2**k <= domain]
+    splits = [
+        (tp, pp)
+        for tp in powers
+        for pp in range(1, layers + 1)
+        if gpus % (tp * pp * cp) == 0 and heads % tp == 0 and layers % pp == 0
+    ]
+    for tp, pp in sorted(splits, key=lambda split: (split[0] * split[1], -split[0])):
+        said = f"parallelism: tp {tp}, pp {pp} (the source does not say; the fewest GPUs on which a replica fits)"
+        yield Degrees(tp, cp, pp, gpus // (tp * pp * cp), (said,))
+
+
+def accounted(layers: int, chunks: int) -> Mapping[str, bool]:
+    """Return the keys of `parallelism` that cut layers over chunks which they do not divide over."""
+    if layers % chunks == 0:
+        return {}
+    if (layers + 1) % chunks == 0:
+        return {"account_for_loss": True}
+    return {"account_for_embedding": True, "account_for_loss": True}

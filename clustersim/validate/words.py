@@ -1,0 +1,84 @@
+"""What a source says in its own words beside the columns: graphs, eager mode, schedules, dispatchers, formats."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from clustersim.validate.refusal import Refusal
+from clustersim.validate.runs import Run
+
+
+class Phrase(NamedTuple):
+    """What a phrase of a source says of a workload."""
+
+    pattern: str
+    """Regular expression, in small letters."""
+    key: str
+    """Dotted key of a workload."""
+    value: object
+
+
+PHRASES = (
+    Phrase(
+        r"full[- ]?(?:iteration|step|model)?[- ]?(?:cuda[- ]?)?graphs?|whole[- ]iteration graphs?",
+        "training.cuda_graphs",
+        "full",
+    ),
+    Phrase(r"(?:cuda|per-layer|layer)[- ]?graphs?", "training.cuda_graphs", "layer"),
+    Phrase(r"\beager\b", "training.kernels", "eager"),
+    Phrase(r"\b(?:torch\.)?compile\b", "training.kernels", "fused"),
+    Phrase(r"tp-comm-overlap|userbuffers?", "parallelism.overlap.tp", "ring"),
+    Phrase(r"async(?:hronous)?[- ]?t(?:p|ensor)", "parallelism.overlap.tp", "async"),
+    Phrase(r"deep[- ]?ep|hybrid[- ]?ep|flex(?:ible)? dispatcher", "parallelism.algorithms.ep", "deepep"),
+    Phrase(r"dualpipe[- ]?v", "parallelism.schedule", "dualpipev"),
+    Phrase(r"dualpipe", "parallelism.schedule", "dualpipe"),
+    Phrase(r"zero[- ]bubble|\bzbb\b|\bzb[- ]?h?1\b", "parallelism.schedule", "zero_bubble"),
+    Phrase(r"ulysses", "parallelism.cp_type", "a2a"),
+    Phrase(r"fp8 dispatch", "training.dispatch", "fp8"),
+)
+"""The first that matches says what a key is."""
+UNMODELLED = {
+    r"\bzb[- ]?v\b": "ZB-V",
+    r"\bv[- ]?half\b": "V-half",
+    r"\bv[- ]?min\b": "V-min",
+    r"\bzb[- ]?h2\b": "ZB-H2",
+}
+"""Schedules that sources name and no file of `clustersim/schedules/` plays."""
+_NOT = re.compile(r"(?:\bno|\bnot|\bwithout|\boff:?|non)[ -]*$")
+_ONLY = re.compile(r"^s? on (blackwell|hopper|ampere)")
+
+
+def words(run: Run) -> str:
+    """Return all that a source says in words, in small letters."""
+    said = (run.framework, run.original_overlap, run.original_recompute, run.original_precision, run.comment)
+    return "; ".join(said).lower()
+
+
+def phrases(run: Run, architecture: str) -> Iterator[tuple[Phrase, str]]:
+    """Yield what the words of a run say of its workload, and the words, key by key. Raises Refusal for a schedule nobody plays.
+
+    A phrase that is denied (`no CUDA graphs`) or that is said of other GPUs (`CUDA graphs on Blackwell`) does not count.
+    """
+    said, known = words(run), set[str]()
+    for pattern, name in UNMODELLED.items():
+        if re.search(pattern, said):
+            raise Refusal("schedule", f"schedule {name} is not modelled")
+    for phrase in PHRASES:
+        for hit in re.finditer(phrase.pattern, said):
+            only = _ONLY.match(said[hit.end() :])
+            if (
+                phrase.key in known
+                or _NOT.search(said[: hit.start()])
+                or (only and not architecture.startswith(only[1]))
+            ):
+                continue
+            known.add(phrase.key)
+            yield phrase, hit[0]
+
+
+def precision(run: Run) -> str:
+    """Return the precision of a run; `fp8` is `mxfp8` where the source's words name that recipe."""
+    micro = re.search(r"\bmx[- ]?fp8\b|\bfp8[- ]mx\b", run.original_precision.lower())
+    return "mxfp8" if micro and run.precision == "fp8" else run.precision.lower()
