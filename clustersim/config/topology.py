@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainVa
 
 from clustersim.config.fabric import Extent
 from clustersim.config.fields import Bandwidth, Count, Fraction, Index, LineRate, Name, Power, Spec, Time, between
+from clustersim.config.gpu import DType
 
 NIC_EFFICIENCY = 0.97
 """Payload over line rate: NCCL gets 46 to 48 GB/s of a NIC of 400 Gb/s (NVIDIA/nccl, issue 290)."""
@@ -81,6 +82,9 @@ class Gpus(Spec):
     """A file of `clustersim/hardware/gpus`, or the path of your own, from here on."""
     count: Count
     """How many."""
+    sustained: dict[DType, Fraction] | None = None
+    """The share of the rate of a short burst that matrix products hold for seconds on these very boards, by data type, where
+    somebody measured it; the types that it leaves out follow from the board's power. Default: what the GPU's file says."""
 
 
 class ScaleUp(Spec):

@@ -197,7 +197,9 @@ def deep_merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str
 
 def _gpu(node: Node, document: Document, at: Loc) -> Gpu:
     try:
-        return gpus.load(node.gpus.model, Path(document.path).parent)
+        gpu = gpus.load(node.gpus.model, Path(document.path).parent)
+        own = node.gpus.sustained
+        return gpu if own is None else gpu.model_copy(update={"sustained": own})
     except ConfigError:
         raise  # at its own place in the GPU's file
     except InputError as error:
