@@ -25,6 +25,8 @@ from clustersim.engine.player import Steady
 from clustersim.engine.script import Script, WrittenPasses, kernels, lines, scripts_of
 from clustersim.engine.turns import memory_order
 from clustersim.errors import ClustersimError, ConfigError, DataError, InputError, OutOfMemoryError, option
+from clustersim.hardware.formats import multiplies
+from clustersim.hardware.gpus import load as load_gpu
 from clustersim.memo import Memo
 from clustersim.model.kernel import Kernel
 from clustersim.parallel.host import Launcher, host
@@ -387,8 +389,12 @@ def check_precision(job: Job, cluster: Topology, gpus: Ints) -> None:
     """Raise ConfigError for a data type that one of a job's GPUs has no products in: frameworks refuse it there."""
     gpu = lacking(cluster, job.training.precision, gpus)
     if gpu:
-        what = f"{gpu.name} multiplies no fp8, its datasheet has {', '.join(gpu.matrix)}"
-        raise job.error("training.precision", f"{what}; write bf16, or take a GPU that has it, such as h100 or mi300x")
+        precision = job.training.precision
+        what = f"{gpu.name} multiplies no {precision}, its datasheet has {', '.join(gpu.matrix)}"
+        others = " or ".join(
+            name for name in ("h100", "b200", "mi300x", "mi355x") if multiplies(load_gpu(name), precision)
+        )
+        raise job.error("training.precision", f"{what}; write bf16, or take a GPU that has it, such as {others}")
 
 
 def lacking(cluster: Topology, precision: str, gpus: Ints | None = None) -> Gpu | None:
@@ -396,9 +402,7 @@ def lacking(cluster: Topology, precision: str, gpus: Ints | None = None) -> Gpu 
 
     gpus: of the cluster, usually all.
     """
-    if precision != "fp8":
-        return None
-    return next((gpu for gpu, _ in cluster.counted(gpus) if precision not in gpu.matrix), None)
+    return next((gpu for gpu, _ in cluster.counted(gpus) if not multiplies(gpu, precision)), None)
 
 
 @contextmanager

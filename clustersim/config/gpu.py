@@ -61,7 +61,16 @@ class Gpu(Spec):
         return self.vector[_type(self.vector, dtype)]
 
 
-_WIDER: dict[str, DType] = {"fp4": "fp8", "fp8": "bf16", "bf16": "fp16", "fp16": "fp32", "tf32": "fp32"}
+_WIDER: dict[str, DType] = {
+    "mxfp8": "fp8",
+    "nvfp4": "fp4",
+    "mxfp4": "fp4",
+    "fp4": "fp8",
+    "fp8": "bf16",
+    "bf16": "fp16",
+    "fp16": "fp32",
+    "tf32": "fp32",
+}
 
 
 def _type(rates: dict[DType, float], dtype: str) -> DType:

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from clustersim.config.fields import Count, Fraction, Index, Name, Spec
 
-Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
+Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "mxfp4"]
 
 
 RecomputeModule = Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"]
@@ -139,8 +139,10 @@ class Training(Spec):
     encoder_seq: Count | None = None
     """Tokens of the encoder's sequence; default: seq."""
     precision: Precision = "bf16"
-    """Data type of the products; `fp8` needs GPUs that have it (Hopper, Ada, MI300 and later), an absent 16-bit type runs in the
-    next wider one."""
+    """Data type of the products; an absent 16-bit type runs in the next wider one. `fp8` has one scale a tensor and needs GPUs
+    that multiply it (Hopper, Ada, MI300 and later). `mxfp8` has a byte of scale for 32 values and fp8's rate, `nvfp4` one for 16
+    and `mxfp4` one for 32, both at fp4's rate; they need Blackwell or MI355X, `nvfp4` Blackwell.
+    [What stays in 16 bits](models.md#narrow-formats) is the same for all."""
     attention: Literal["flash", "flash1", "triton", "flash2", "flash3", "flash4", "cudnn", "unfused"] = "flash"
     """`flash` is one fused kernel, of the generation that libraries run on the GPU. FlashAttention-1 to 4, FlashAttention-1 in
     `triton` and cuDNN's are [as fast beside it](predictors.md#flash-attention) as published. `unfused` runs both products and

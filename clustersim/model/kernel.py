@@ -87,15 +87,17 @@ def gemm(
     k: int,
     accumulate: float = 0,
     output: float = 0,
+    operand: float = 0,
 ) -> Kernel:
     """Return `batch` products of m×k by k×n.
 
     `accumulate`: bytes an element of an output that is added to, not written (wgrad into fp32 main gradients: 4).
     `output`: bytes an element of the output where they differ from those of `dtype` (fp8 products leave bf16: 2).
+    `operand`: the same of both factors, where scales lie beside the values (mxfp8: 1 + 1/32).
     """
     size = element(dtype)
     written = 2 * accumulate if accumulate else output or size
-    traffic = batch * ((m * k + k * n) * size + m * n * written)
+    traffic = batch * ((m * k + k * n) * (operand or size) + m * n * written)
     return Kernel(kind, op, dtype, batch, m, n, k, 2.0 * batch * m * n * k, float(traffic))
 
 

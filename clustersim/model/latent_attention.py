@@ -38,8 +38,8 @@ def latent_attention_part(shard: ShardedModel, latent: LatentAttention) -> tuple
 
 
 def _shared(shard: ShardedModel, linear: Operator) -> Operator:
-    """Return a linear whose input the one of the queries keeps already; fp8 products keep a cast of their own."""
-    return linear if shard.matrix == "fp8" else linear._replace(saved=0.0, kept_input=0.0)
+    """Return a linear whose input the one of the queries keeps already; narrow products keep a cast of their own."""
+    return linear if shard.format else linear._replace(saved=0.0, kept_input=0.0)
 
 
 def down(shard: ShardedModel, name: str, outputs: int) -> Operator:

@@ -121,21 +121,21 @@ def scattered(
 
 
 def input_size(shard: ShardedModel) -> float:
-    """Return the bytes of one value of a linear's kept input: fp8 products keep the cast one."""
-    return 1.0 if shard.matrix == "fp8" else shard.size
+    """Return the bytes of one value of a linear's operands, the kept input too: narrow products keep the cast one."""
+    return shard.format.size if shard.format else shard.size
 
 
 def product(shard: ShardedModel, inputs: int, outputs: int, rows: int | None = None) -> tuple[Kernel, ...]:
     """Return the forward product of `rows` (default: all tokens)."""
     rows = shard.tokens if rows is None else rows
-    y = gemm("linear", "forward", shard.matrix, 1, rows, outputs, inputs, output=shard.size)
+    y = gemm("linear", "forward", shard.matrix, 1, rows, outputs, inputs, output=shard.size, operand=input_size(shard))
     return (*cast(shard, rows, inputs), y)
 
 
 def dgrad(shard: ShardedModel, inputs: int, outputs: int, rows: int | None = None) -> tuple[Kernel, ...]:
     """Return the gradient of the input."""
     rows = shard.tokens if rows is None else rows
-    dx = gemm("linear", "dgrad", shard.matrix, 1, rows, inputs, outputs, output=shard.size)
+    dx = gemm("linear", "dgrad", shard.matrix, 1, rows, inputs, outputs, output=shard.size, operand=input_size(shard))
     return (*cast(shard, rows, outputs), dx)
 
 
@@ -143,7 +143,8 @@ def wgrad(shard: ShardedModel, inputs: int, outputs: int, bias: bool, rows: int 
     """Return the gradient of the weights, added to the main gradients in the product (fused) or afterwards (eager)."""
     rows = shard.tokens if rows is None else rows
     into = 0.0 if shard.eager or not shard.adds_gradients else shard.gradient
-    dw = gemm("linear", "wgrad", shard.matrix, 1, outputs, inputs, rows, into, output=shard.size)
+    shape = (outputs, inputs, rows)
+    dw = gemm("linear", "wgrad", shard.matrix, 1, *shape, into, output=shard.size, operand=input_size(shard))
     extra = accumulate(shard, outputs, inputs) if shard.eager else ()
     return (dw, *extra, *(bias_gradient(shard, rows, outputs) if bias else ()))
 
@@ -161,5 +162,10 @@ def bias_gradient(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel,
 
 
 def cast(shard: ShardedModel, rows: int, columns: int) -> tuple[Kernel, ...]:
-    """Return the conversion of a product's operand to fp8: reads it, writes it and its transpose (Transformer Engine)."""
-    return (copy(shard, "cast", rows, columns, shard.size + 2.0),) if shard.matrix == "fp8" else ()
+    """Return the cast of a product's operand: it is read, and written by rows and by columns (Transformer Engine).
+
+    nvfp4 reads it twice, the first time for its largest value (pytorch/csrc/quantizer.cpp, nvte_hadamard_transform_amax).
+    """
+    if shard.format is None:
+        return ()
+    return (copy(shard, "cast", rows, columns, shard.format.reads * shard.size + 2 * shard.format.size),)

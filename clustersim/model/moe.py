@@ -267,11 +267,11 @@ def sort(shard: ShardedModel) -> Steps:
 def dense_experts(shard: ShardedModel) -> tuple[Operator, ...]:
     """Return the experts that every token visits, as one dense MLP that each ep rank runs on its own tokens.
 
-    Its input is the router's, which is kept there; fp8 products keep a cast of their own.
+    Its input is the router's, which is kept there; narrow products keep a cast of their own.
     """
     if not shard.model.shared_experts:
         return ()
     first, *others = dense(shard, "shared_", shard.shared_ffn)
-    if shard.matrix != "fp8":
+    if shard.format is None:
         first = first._replace(saved=first.saved - first.kept_input, kept_input=0.0)
     return (first, *others)

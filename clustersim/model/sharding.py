@@ -12,11 +12,10 @@ import numpy as np
 from clustersim.config.workload import Model, Parallelism, Training
 from clustersim.errors import InputError
 from clustersim.hardware.constants import BYTES
+from clustersim.hardware.formats import FORMATS, Format, activation_type, product_type
 from clustersim.model.operator import Collective, CollectiveOp
 from clustersim.model.router import ExpertRouter, visited
 
-ACTIVATIONS = {"fp8": "bf16", "tf32": "fp32"}
-"""The data type that activations lie in, where it differs from that of the matrix products."""
 DEEPEP = "deepep"
 """The algorithm that sends a token once to a rank that holds several of its experts."""
 SCALE, SCALED = 4.0, 128
@@ -150,19 +149,24 @@ class ShardedModel:
         return padded_vocab(self.model, self.tp) // self.tp
 
     @cached_property
+    def format(self) -> Format | None:
+        """How linear layers take operands that are narrower than activations; None where they take those."""
+        return FORMATS.get(self.training.precision)
+
+    @cached_property
     def matrix(self) -> str:
         """Data type of the products of linear layers."""
-        return self.training.precision
+        return product_type(self.training.precision)
 
     @cached_property
     def dtype(self) -> str:
         """Data type of activations and of everything but linear layers."""
-        return ACTIVATIONS.get(self.matrix, self.matrix)
+        return activation_type(self.training.precision)
 
     @cached_property
     def product(self) -> str:
         """Data type of the products inside attention."""
-        return "bf16" if self.matrix == "fp8" else self.matrix
+        return self.dtype if self.format else self.matrix
 
     @cached_property
     def size(self) -> float:

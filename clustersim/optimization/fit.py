@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from clustersim.config.overrides import as_text, parted
 from clustersim.errors import ClustersimError, ConfigError
+from clustersim.hardware.formats import FORMATS
 from clustersim.parallel.check import check
 from clustersim.parallel.job import Job, divisors
 from clustersim.parallel.options import change_words
@@ -189,7 +190,7 @@ def changes(job: Job, gpus_per_node: int, nodes: int) -> list[list[Values]]:
         _more(job, "ep", job.model.experts or 1),
         [{"training.cross_entropy": "fused"}] if training.cross_entropy != "fused" else [],
         [{"training.gradients": "bf16"}]
-        if training.gradients == "fp32" and training.precision in ("bf16", "fp8")
+        if training.gradients == "fp32" and training.precision in ("bf16", *FORMATS)
         else [],
         [{"training.precision": "fp8"}] if training.precision == "bf16" else [],
         [{"cluster.nodes": nodes * n} for n in (2, 4, 8)] if nodes else [],

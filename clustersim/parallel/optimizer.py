@@ -8,8 +8,8 @@ experts that are spread over ranks one part in as many as hold them.
 from __future__ import annotations
 
 from clustersim.hardware.constants import BYTES
+from clustersim.hardware.formats import activation_type
 from clustersim.model.kernel import Kernel, vector
-from clustersim.model.sharding import ACTIVATIONS
 from clustersim.parallel.job import Job
 
 MOMENTS = {"adam": 2, "sgd": 1, "none": 0}
@@ -64,8 +64,8 @@ def _pass(op: str, parameters: int, traffic: float) -> Kernel:
 
 
 def weight_bytes(job: Job) -> float:
-    """Return the bytes of one weight in the model; fp8 training keeps bf16 weights (Transformer Engine's default)."""
-    return BYTES[ACTIVATIONS.get(job.training.precision, job.training.precision)]
+    """Return the bytes of one weight in the model; narrow formats keep bf16 weights (Transformer Engine's default)."""
+    return BYTES[activation_type(job.training.precision)]
 
 
 def state_bytes(job: Job) -> float:

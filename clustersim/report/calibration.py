@@ -15,6 +15,7 @@ from math import exp
 from pathlib import Path
 from typing import Any
 
+from clustersim.hardware.formats import product_type
 from clustersim.predictors.uncertainty import Margin
 
 TABLE = Path(__file__).parent / "step_errors.json"
@@ -54,7 +55,8 @@ class Kind:
     @property
     def groups(self) -> dict[str, str]:
         """The groups of steps that this one belongs to, as `WORDS` has them."""
-        width = "16-bit" if self.precision in ("fp16", "bf16") else self.precision  # fp16 and bf16 run at one speed
+        width = product_type(self.precision)
+        width = "16-bit" if width in ("fp16", "bf16") else width  # which run at one speed
         return {
             "machine": f"{self.architecture} {width}",
             "launching": _bucket(self.launching, LAUNCHING),

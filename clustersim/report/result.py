@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clustersim.hardware.formats import product_type
 from clustersim.report.document import document
 from clustersim.report.step_trace import StepTrace, TraceDetails
 from clustersim.report.store import MANIFEST, Question, put, write_columns, write_json
@@ -78,7 +79,7 @@ def detailed_trace(
     )
     spans = by_cell(record.spans, sorted(kept))
     drawn = by_class(plan, spans) if ranks is None else of_ranks(plan, ranks)
-    shares = summary["predictor"]["clock_shares"].get(summary["parallelism"]["precision"], {})
+    shares = summary["predictor"]["clock_shares"].get(product_type(summary["parallelism"]["precision"]), {})
     details = TraceDetails(seconds, _links(summary, plan), shares.get("share", 1.0))
     held = memory_table(memory, record, stage_of)
     return StepTrace(record, plan, spans, drawn, held, stage_of, {} if ranks is None else families, details)

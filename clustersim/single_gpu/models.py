@@ -9,8 +9,8 @@ from clustersim.convert.hugging_face import Config
 from clustersim.convert.hugging_face_workload import converted
 from clustersim.errors import InputError
 from clustersim.hardware.constants import BYTES
+from clustersim.hardware.formats import activation_type
 from clustersim.model.kernel import APART, Kernel, gemm, one_of, vector
-from clustersim.model.sharding import ACTIVATIONS
 from clustersim.parallel.load import build as build_job
 from clustersim.single_gpu import job
 from clustersim.single_gpu.model import Graph
@@ -54,7 +54,7 @@ def _apart(op: str, kernel: Kernel) -> Iterator[Kernel]:
         m, n, k = kernel.m, kernel.n, kernel.k
         m, n, k = {"forward": (m, n // 3, k), "dgrad": (m, n, k // 3), "wgrad": (m // 3, n, k)}[kernel.op]
         yield from [gemm("linear", kernel.op, kernel.dtype, 1, m, n, k)] * 3
-        dtype = ACTIVATIONS.get(kernel.dtype, kernel.dtype)
+        dtype = activation_type(kernel.dtype)
         yield from [vector("elementwise", "add", dtype, m, n, 1.0, 3 * BYTES[dtype])] * (
             2 if kernel.op == "dgrad" else 0
         )

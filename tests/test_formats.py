@@ -1,0 +1,106 @@
+"""Narrow formats: what they multiply, move and keep, on which GPUs, and that narrower is never slower."""
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from clustersim.config.workload import Precision
+from clustersim.config.yaml import parse
+from clustersim.errors import ConfigError
+from clustersim.hardware import gpus
+from clustersim.hardware.constants import BYTES
+from clustersim.hardware.formats import FORMATS, activation_type, multiplies, product_type
+from clustersim.model.kernel import Kernel
+from clustersim.parallel.load import load
+from clustersim.parallel.memory import at_rest
+from clustersim.parallel.stages import stages
+from clustersim.simulation import run
+from clustersim.topology.build import build
+
+FOLDER = Path(__file__).parents[1] / "workloads"
+BLOCKS = {"fp8": 1.0, "mxfp8": 1 + 1 / 32, "nvfp4": 0.5 + 1 / 16, "mxfp4": 0.5 + 1 / 32}
+"""Bytes of a value: OCP Microscaling Formats v1.0, table 1; Transformer Engine, NVFP4BlockScaling."""
+BLACKWELL = {"b200-sxm", "b300-sxm", "gb200", "gb300"}
+
+
+def one(precision, name="llama3_8b", predictor="neusight", **more):
+    return load(FOLDER / f"{name}.yaml", {"training.precision": precision, "predictor": predictor, **more})
+
+
+def node(gpu):
+    return build(parse(f"cluster: {{nodes: 1, node: {{extends: hgx-b200, gpus: {{model: {gpu}}}}}}}", "t.yaml"))
+
+
+def kernels(job):
+    [stage, *_] = stages(job.place(64, 8))
+    return [step for step in (*stage.forward, *stage.backward) if isinstance(step, Kernel)]
+
+
+def test_every_precision_is_a_type_or_a_format():
+    assert set(FORMATS) == set(BLOCKS)
+    for name in get_args(Precision):
+        assert product_type(name) in BYTES and activation_type(name) in BYTES
+        assert (name in FORMATS) == (BYTES[product_type(name)] < 2)
+
+
+@pytest.mark.parametrize("precision", BLOCKS)
+def test_products_read_their_scales_and_leave_16_bits(precision):
+    found = kernels(one(precision))
+    for op in ("forward", "dgrad", "wgrad"):
+        linear = next(k for k in found if k.kind == "linear" and k.op == op and k.dtype == FORMATS[precision].product)
+        m, n, k = linear.m, linear.n, linear.k
+        written = 8 if op == "wgrad" else 2  # added to fp32 main gradients
+        assert linear.bytes == pytest.approx((m * k + k * n) * BLOCKS[precision] + m * n * written, rel=1e-12)
+    assert {k.dtype for k in found if k.kind not in ("linear", "memory")} == {"bf16"}
+
+
+@pytest.mark.parametrize("precision", BLOCKS)
+def test_an_operand_is_written_by_rows_and_by_columns(precision):
+    """One kernel reads it; nvfp4 takes the largest value of the tensor first (Transformer Engine, csrc/quantizer.cpp)."""
+    read = 4 if precision == "nvfp4" else 2
+    casts = [k for k in kernels(one(precision)) if k.op == "cast"]
+    assert casts and all(k.bytes == pytest.approx(k.m * k.n * (read + 2 * BLOCKS[precision])) for k in casts)
+    assert not [k for k in kernels(one("bf16")) if k.op == "cast"]
+
+
+@pytest.mark.parametrize("predictor", ["neusight", "roofline"])
+@pytest.mark.parametrize("gpu", sorted(BLACKWELL))
+def test_narrower_is_never_slower_for_large_products(gpu, predictor):
+    cluster = node(gpu)
+    seconds = {
+        precision: run(cluster, one(precision, predictor=predictor)).summary["step_time_s"]
+        for precision in ("bf16", "mxfp8", "nvfp4", "mxfp4")
+    }
+    assert list(seconds.values()) == sorted(seconds.values(), reverse=True), seconds
+
+
+def test_memory_keeps_the_narrow_input_and_16_bit_weights():
+    kept, rest = {}, {}
+    for precision in ("bf16", *BLOCKS):
+        placed = one(precision).place(64, 8)
+        [stage, *_] = stages(placed)
+        linears = [op for layer, _ in stage.layers for op in layer.operators if op.name == "fc2"]
+        kept[precision], rest[precision] = sum(op.kept_input for op in linears), at_rest(placed, [stage])
+    assert {name: kept[name] / kept["bf16"] for name in BLOCKS} == pytest.approx(
+        {name: size / 2 for name, size in BLOCKS.items()}
+    )
+    assert len(set(rest.values())) == 1  # weights in bf16, fp32 masters and gradients: as without
+
+
+@pytest.mark.parametrize("precision", BLOCKS)
+def test_gpus_without_a_format_are_refused(precision):
+    """MXFP8 and NVFP4 need compute capability 10 (Transformer Engine, docs/features/low_precision_training); AMD's CDNA 4 has
+    the MX formats of OCP and not NVIDIA's (AMD CDNA 4 whitepaper)."""
+    expected = {
+        "fp8": {gpu.name for gpu in gpus.everything() if "fp8" in gpu.matrix},
+        "nvfp4": BLACKWELL,
+    }.get(precision, {*BLACKWELL, "mi355x"})
+    assert {gpu.name for gpu in gpus.everything() if multiplies(gpu, precision)} == expected
+    lacking = "a100-sxm-80gb" if precision == "fp8" else "h100-sxm"
+    message = f"training.precision: {lacking} multiplies no {precision}, its datasheet has "
+    with pytest.raises(ConfigError, match=re.escape(message)) as error:
+        run(node(lacking), one(precision))
+    assert "take a GPU that has it, such as " in str(error.value)
+    assert ("mi355x" in str(error.value)) == (precision != "nvfp4")
