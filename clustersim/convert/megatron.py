@@ -47,6 +47,16 @@ def fp8(value: Any) -> Any:
     return "fp8" if value in ("hybrid", "e4m3", True) else None if value is False else value
 
 
+def fp8_recipe(value: Any) -> Any:
+    """Return the data type for Megatron's fp8 recipe: `mxfp8`, or one of those whose products read plain fp8."""
+    return "fp8" if value in ("delayed", "tensorwise", "blockwise") else value
+
+
+def fp4(value: Any) -> Any:
+    """Return the data type for Megatron's fp4 format, whose only recipe is NVFP4BlockScaling (core/fp4_utils.py)."""
+    return "nvfp4" if value in ("e2m1", True) else None if value is False else value
+
+
 def attention(value: Any) -> Any:
     """Return this project's word for Megatron's attention_backend."""
     words = {"auto": "flash", "flash": "flash", "fused": "flash", "unfused": "unfused", "local": "unfused"}
@@ -151,6 +161,10 @@ ALIASES: Mapping[str, Alias] = {
     "fp16": (("training", "precision"), only(True, "fp16")),
     "fp8": (("training", "precision"), fp8),
     "fp8_format": (("training", "precision"), fp8),
+    "fp8_recipe": (("training", "precision"), fp8_recipe),
+    "fp4": (("training", "precision"), fp4),
+    "fp4_format": (("training", "precision"), fp4),
+    "fp4_recipe": (("training", "precision"), same),
     "attention_backend": (("training", "attention"), attention),
     "optimizer": (("training", "optimizer"), lower),
     "check_for_nan_in_loss_and_grad": (("training", "check_nan"), same),
@@ -225,14 +239,17 @@ REMEDIES: Mapping[str, str] = {
     "rampup_batch_size": "write the global_batch_size of the step that you ask about",
     "step_batch_size_schedule": "write the global_batch_size of the step that you ask about",
     "use_tp_pp_dp_mapping": "leave it out, ranks are numbered tp, ep, dp, pp",
-    "fp4": "leave it out, fp4 is not modelled",
-    "fp4_format": "leave it out, fp4 is not modelled",
+    "first_last_layers_bf16": "leave it out, all layers multiply in training.precision",
 }
 """Names that have no counterpart, and what to write instead."""
 
 YIELDS: Mapping[str, frozenset[str]] = {
-    "bf16": frozenset({"fp8", "fp8_format"}),
-    "fp16": frozenset({"fp8", "fp8_format"}),
+    "bf16": frozenset({"fp8", "fp8_format", "fp4", "fp4_format"}),
+    "fp16": frozenset({"fp8", "fp8_format", "fp4", "fp4_format"}),
+    "fp8": frozenset({"fp8_recipe"}),
+    "fp8_format": frozenset({"fp8_recipe"}),
+    "fp4": frozenset({"fp4_recipe"}),
+    "fp4_format": frozenset({"fp4_recipe"}),
     "ffn_hidden_size": frozenset({"moe_ffn_hidden_size"}),
     "accumulate_allreduce_grads_in_fp32": frozenset({"grad_reduce_in_bf16", "main_grads_dtype"}),
     "recompute_activations": frozenset({"recompute_granularity"}),
@@ -247,6 +264,8 @@ YIELDS: Mapping[str, frozenset[str]] = {
 NEEDS: Mapping[str, frozenset[str]] = {
     "recompute_num_layers": frozenset({"recompute_granularity", "checkpoint_activations", "recompute"}),
     "cross_entropy_fusion_impl": frozenset({"cross_entropy_loss_fusion"}),
+    "fp8_recipe": frozenset({"fp8", "fp8_format"}),
+    "fp4_recipe": frozenset({"fp4", "fp4_format"}),
 }
 """Names that say nothing without one of these."""
 

@@ -289,7 +289,7 @@ class _Import:
             raise InputError(f"{self.path}: lacks {missing}; give the script that has it")
         for key, (value, why) in implied(self.given, self.spec["parallelism"].get("pp", 1)).items():
             self.default(key, value, why)
-        self.default("training.precision", "fp32", "Megatron's without --bf16, --fp16 and --fp8-format")
+        self.default("training.precision", "fp32", "Megatron's without --bf16, --fp16, --fp8-format and --fp4-format")
         half = training["precision"] == "fp16" and "accumulate_allreduce_grads_in_fp32" not in self.given
         self.default("training.gradients", "fp16" if half else "fp32", "Megatron's main gradients")
         if training.get("attention") is None:

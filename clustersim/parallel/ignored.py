@@ -51,7 +51,7 @@ _NO_EFFECT = """
     fim_no_prefix fim_pad_token fim_prefix_token fim_rate fim_split_sample fim_spm_rate fim_suffix_token finetune
     flight_recorder_dump_on_timeout flight_recorder_dump_path flight_recorder_extra_dump_on_exec
     flight_recorder_include_only_active flight_recorder_include_stack_trace flight_recorder_trace_buffer_size
-    fp8_amax_compute_algo fp8_amax_history_len fp8_interval fp8_margin fp8_recipe fsdp_manual_registration
+    fp8_amax_compute_algo fp8_amax_history_len fp8_interval fp8_margin fsdp_manual_registration
     ft_num_warmup_iters fully_parallel_load fully_parallel_save gpu_sniff_test_interval group_query_attention hysteresis
     init_method_std init_method_xavier_uniform init_model_with_meta_device initial_loss_scale
     inprocess_active_world_size inprocess_barrier_timeout inprocess_completion_timeout inprocess_empty_cuda_cache
@@ -82,6 +82,7 @@ _NO_EFFECT = """
     no_rope_freq no_save_optim no_save_rng no_weight_decay_cond_type no_yarn_correction_range_round_to_int
     non_persistent_ckpt_type non_persistent_global_ckpt_dir non_persistent_local_ckpt_algo non_persistent_local_ckpt_dir
     non_persistent_save_interval norm_epsilon null_tokenizer_eod_id null_tokenizer_pad_id num_dataset_builder_threads
+    num_layers_at_end_in_bf16 num_layers_at_start_in_bf16
     num_workers nvtx_ranges object_storage_cache_path one_logger_async one_logger_project one_logger_run_name
     override_ckpt_iteration override_opt_param_scheduler params_dtype per_dataset_sequences_path
     per_split_data_args_path perform_initialization persistent_save_interval pipeline_dtype pretrained_checkpoint
@@ -120,7 +121,8 @@ _NOT_MODELLED = """
     deallocate_pipeline_outputs defer_embedding_wgrad_compute delay_wgrad_compute disable_jit_fuser
     distribute_saved_activations embed_layernorm enable_cuda_graph
     export_force_local_attention external_cuda_graph flash_attention_version fp16_lm_cross_entropy
-    fp32_residual_connection fp8_dot_product_attention fp8_multi_head_attention fp8_param fp8_param_gather fp8_wgrad
+    fp32_residual_connection fp4_param fp4_param_gather fp8_dot_product_attention fp8_multi_head_attention
+    fp8_param fp8_param_gather fp8_wgrad
     glu_linear_offset gradient_accumulation_fusion high_priority_stream_groups
     keep_fp8_transpose_cache main_params_dtype masked_softmax_fusion
     megatron_fsdp_main_grads_dtype megatron_fsdp_main_params_dtype memory_efficient_layer_norm
