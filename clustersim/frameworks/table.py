@@ -13,6 +13,7 @@ from pydantic import Field
 from clustersim.config.fields import Name, Size, Spec, Time, validate
 from clustersim.config.yaml import Document, read
 from clustersim.errors import UnknownNameError, suggest
+from clustersim.hardware.formats import activation_type
 
 FOLDER = Path(__file__).parent
 INHERITED = ("defaults", "facts", "choices", "host", "memory")
@@ -141,7 +142,7 @@ class Framework(Spec):
     zero_with_pipeline: Default | None = None
     """The highest `parallelism.zero` that it runs with a pipeline; none: any."""
     defaults: dict[str, Default]
-    """By dotted key of a workload, each with its source; `training.gradients` by the precision of the training, and where a
+    """By dotted key of a workload, each with its source; `training.gradients` by the type that activations lie in, and where a
     framework takes another on each, `training.attention` by the architecture of the GPU."""
     facts: dict[str, Default] = Field(default_factory=dict)
     """What no workload can say yet, in words."""
@@ -163,7 +164,11 @@ class Framework(Spec):
         """Return the default of a dotted key, None where there is none; a mapping is read `of` a precision or architecture."""
         found = self.defaults.get(key)
         value = None if found is None else found.value
-        return next((value[one] for one in of if one in value), None) if isinstance(value, dict) else value
+        return (
+            next((value[one] for one in map(activation_type, of) if one in value), None)
+            if isinstance(value, dict)
+            else value
+        )
 
     def recipe(self, job: object) -> JobRecipe | None:
         """Return the recipe of a job that has attributes such as layers and tp; None where no script is known."""
