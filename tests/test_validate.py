@@ -763,7 +763,7 @@ def command(tmp_path, *arguments):
 
 def test_the_command_writes_a_folder_and_prints_json(tmp_path):
     others = [{"id": f"OTHER{name}-2", "tp": "1", "dp": "4"} for name in "abcd"]
-    write(tmp_path / "runs.csv", {}, *others, {"id": "MINE-3", "precision": "nvfp4"})
+    write(tmp_path / "runs.csv", {}, *others, {"id": "MINE-3", "precision": "mxfp6"})
     done = command(tmp_path, "runs.csv", "--workers", "1", "--json", "--calibrate", "table.json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

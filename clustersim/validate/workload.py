@@ -16,7 +16,7 @@ from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run
 from clustersim.validate.words import phrases, precision
 
-PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "mxfp4")
 RECOMPUTE = ("none", "selective", "full")
 NEEDED = ("model.layers", "model.hidden", "training.seq", "training.global_batch", "training.precision")
 HEAD = 128
