@@ -56,6 +56,20 @@ def test_products_read_their_scales_and_leave_16_bits(precision):
     assert {k.dtype for k in found if k.kind not in ("linear", "memory")} == {"bf16"}
 
 
+@pytest.mark.parametrize("precision", ["bf16", *BLOCKS])
+def test_logits_and_routers_stay_in_16_bits(precision):
+    """As Megatron, torchtitan and DeepSeek-V3 have them, forward and backward."""
+    placed = one(precision, "mixtral_8x7b").place(64, 8)
+    layers = [layer for stage in stages(placed) for layer, _ in stage.layers]
+    kept = {op.name: op for layer in layers for op in layer.operators if op.name in ("logits", "router")}
+    for op in kept.values():
+        products = [k for k in (*op.forward, *op.backward_input, *op.backward_weight) if isinstance(k, Kernel)]
+        assert {k.dtype for k in products if k.kind == "linear"} == {"bf16"}
+        assert not [k for k in products if k.op == "cast"]
+        assert op.kept_input == 2 * placed.training.seq * placed.model.hidden // placed.parallelism.tp
+    assert set(kept) == {"logits", "router"}
+
+
 @pytest.mark.parametrize("precision", BLOCKS)
 def test_an_operand_is_written_by_rows_and_by_columns(precision):
     """One kernel reads it; nvfp4 takes the largest value of the tensor first (Transformer Engine, csrc/quantizer.cpp)."""

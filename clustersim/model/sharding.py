@@ -42,10 +42,20 @@ class ShardedModel:
     """Place in the expert-parallel group, the first one's experts being the most popular."""
     stacked: bool = False
     """Whether queries, keys and values stay in one tensor from which attention has copies of keys and values."""
+    narrow: bool = True
+    """Whether its linear layers take part in a narrow `training.precision`."""
 
     def of(self, kind: Model) -> ShardedModel:
         """Return the shapes of a layer of one kind."""
         return self if kind is self.model else replace(self, model=kind)
+
+    def in_activation_type(self) -> ShardedModel:
+        """Return the shapes of products that stay in the type of activations under every recipe: of head and router.
+
+        Megatron-LM: models/gpt/gpt_model.py, output_layer, and transformer/moe/router.py are no layers of Transformer Engine;
+        torchtitan: docs/float8.md, `filter_fqns: output`, and its auto filter; DeepSeek-V3, section 3.3.1.
+        """
+        return self if self.format is None else replace(self, narrow=False)
 
     @property
     def tp(self) -> int:
@@ -151,12 +161,12 @@ class ShardedModel:
     @cached_property
     def format(self) -> Format | None:
         """How linear layers take operands that are narrower than activations; None where they take those."""
-        return FORMATS.get(self.training.precision)
+        return FORMATS.get(self.training.precision) if self.narrow else None
 
     @cached_property
     def matrix(self) -> str:
         """Data type of the products of linear layers."""
-        return product_type(self.training.precision)
+        return product_type(self.training.precision) if self.narrow else self.dtype
 
     @cached_property
     def dtype(self) -> str:

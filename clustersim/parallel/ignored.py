@@ -121,7 +121,7 @@ _NOT_MODELLED = """
     deallocate_pipeline_outputs defer_embedding_wgrad_compute delay_wgrad_compute disable_jit_fuser
     distribute_saved_activations embed_layernorm enable_cuda_graph
     export_force_local_attention external_cuda_graph flash_attention_version fp16_lm_cross_entropy
-    fp32_residual_connection fp4_param fp4_param_gather fp8_dot_product_attention fp8_multi_head_attention
+    fp32_residual_connection fp4_param fp4_param_gather fp8_dot_product_attention fp8_multi_head_attention fp8_output_proj
     fp8_param fp8_param_gather fp8_wgrad
     glu_linear_offset gradient_accumulation_fusion high_priority_stream_groups
     keep_fp8_transpose_cache main_params_dtype masked_softmax_fusion
