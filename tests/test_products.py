@@ -226,3 +226,24 @@ def _kernels(samples):
     from clustersim.lab.evaluate import kernels
 
     return kernels(samples.table)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8", "fp4"])
+@pytest.mark.parametrize(("one", "other"), [("gb200", "b200-sxm"), ("b200-sxm", "gb200")])
+def test_what_was_measured_of_a_sibling_speaks_for_a_gpu_with_other_sms(one, other, dtype):
+    """GB200 and B200 are one chip with 152 and 148 SMs: without its own rows, each is nearer to them by the other's network."""
+    parameters = CLASSES["narrow/linear" if dtype in ("fp8", "fp4") else "half/linear"]
+    without = {
+        name: value for name, value in parameters.items() if not name.startswith((f"own.{one}.", f"speed.{one}."))
+    }
+    rng = np.random.default_rng(2)
+    table = columns(
+        [product("linear", "forward", dtype, 1, *(2 ** rng.integers(9, 14, 3)).tolist(), output=2) for _ in range(200)]
+    )
+    like = BOARDS[one].model_copy(update={"like": other})
+    own = products.forecast(parameters, table, BOARDS[one])
+    off = [
+        np.abs(np.log(products.forecast(without, table, board) / own)).mean()
+        for board in (BOARDS[one].model_copy(update={"like": None}), like)
+    ]
+    assert off[1] < 0.8 * off[0]

@@ -89,9 +89,9 @@ def _own(parameters: Parameters, table: Columns, gpu: Gpu) -> Floats:
 
 
 def _net(parameters: Parameters, gpu: Gpu, dtype: str) -> Parameters:
-    """Return the network of a GPU and data type, or of a type as wide, or of a GPU like it with as many SMs; else nothing."""
+    """Return the network of a GPU and data type, or of a type as wide, or of a GPU like it; else nothing."""
     types = [name for name in _types(gpu, dtype) if BYTES[name] == BYTES[dtype]]
-    prefixes = [f"own.{board.name}.{name}." for board in similar_gpus(gpu) if board.sms == gpu.sms for name in types]
+    prefixes = [f"own.{board.name}.{name}." for board in similar_gpus(gpu) for name in types]
     known = next((one for one in prefixes if f"{one}mlp.0.weight" in parameters), None)
     return (
         {}
