@@ -4,6 +4,7 @@ import pytest
 
 from clustersim.errors import ConfigError, InputError, UnknownNameError
 from clustersim.hardware import gpus
+from clustersim.predictors.clocks import sustained
 from clustersim.topology.build import load as load_topology
 
 ALL = gpus.everything()
@@ -70,6 +71,7 @@ FIELD = (  # what people train on, as they call it
     *("p4", "p100", "v100", "t4", "a10", "l4", "l40", "l40s", "rtx-4090"),
     *("a100-40gb", "a100-80gb", "a100-pcie-40gb", "a100-pcie-80gb", "a800"),
     *("h100", "h100-pcie", "h100-nvl", "h800", "h20", "h200", "h200-nvl", "gh200", "gh200-144gb"),
+    "h100-sxm-96gb-500w",
     *("b200", "b300", "gb200", "gb300", "mi100", "mi210", "mi250", "mi250x", "mi300x", "mi325x", "mi355x"),
 )
 
@@ -142,6 +144,32 @@ def test_mistakes_in_a_gpu_of_your_own_have_a_place_and_a_remedy(tmp_path, old, 
     with pytest.raises(ConfigError) as error:
         node(tmp_path, "own.yaml")
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("node", "gpus", "nic", "link"),
+    [
+        ("grand-teton-h100", 8, 50e9, 18 * 25e9),  # torchtitan's benchmarks: NVLink, 400 Gb/s a GPU
+        ("gb200-nvl72", 72, 50e9, 18 * 50e9),
+        ("gb300-nvl72", 72, 100e9, 18 * 50e9),  # NVIDIA's reference architecture: a ConnectX-8 of 800 Gb/s for each GPU
+        ("mi325x", 8, 50e9, 7 * 64e9),  # 128 GB/s both directions, one link to each of the other seven
+        ("mi355x", 8, 50e9, 7 * 76.8e9),  # 153.6 GB/s both directions
+    ],
+)
+def test_nodes_have_the_rates_of_their_datasheets(tmp_path, node, gpus, nic, link):
+    (tmp_path / "t.yaml").write_text(f"cluster: {{nodes: 1, node: {node}}}", encoding="utf-8")
+    found = load_topology(tmp_path / "t.yaml")
+    facts = found.node
+    assert (found.gpus, facts.nics, facts.nic_line) == (gpus, gpus, nic)
+    assert facts.links * facts.link == pytest.approx(link)
+
+
+def test_a_board_of_fewer_watts_holds_less_of_the_same_peak():
+    """Meta's H100 of 500 W: torchtitan's pages say that its limit keeps it below the SXM board."""
+    slow, fast = gpus.load("h100-sxm-96gb-500w"), gpus.load("h100-sxm")
+    for dtype in ("bf16", "fp8"):
+        assert slow.matrix_peak(dtype) == fast.matrix_peak(dtype)
+        assert sustained(slow, dtype) < sustained(fast, dtype)
 
 
 def test_unknown_gpu_names_the_nearest():

@@ -352,6 +352,20 @@ def test_a_mesh_is_crossed_by_all_its_rings():
         assert table.line(one, np.arange(8), op, 64 * GIB).busbw == pytest.approx(336e9, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("node", "size", "gigabytes"),
+    [
+        ("mi300x", GIB, 167.3),  # openxla/xla, default_collective_perf_table
+        ("mi355x", GIB, 229.0),
+        ("mi355x", 8 * GIB, 233.0),  # oracle-quickstart/oci-gpu-quickstarts, RCCL 2.26.6
+    ],
+)
+def test_large_all_reduces_in_a_node_of_amd_are_as_fast_as_published(node, size, gigabytes):
+    assert size / table.line(cluster(node), np.arange(8), "all_reduce", size).time == pytest.approx(
+        gigabytes * 1e9, rel=0.09
+    )
+
+
 def test_bytes_in_flight_in_nvls_trees():
     """calcCollChunking and ncclNvlsTuning: 16 channels × 8 heads × 64 KiB on four nodes of H100, less for less."""
     two, four = cluster(nodes=2), cluster(nodes=4)
