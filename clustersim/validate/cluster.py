@@ -17,13 +17,16 @@ PRESETS: Mapping[str, str] = {
     "a100-sxm-40gb": "dgx-a100-40gb",
     "a100-sxm-80gb": "hgx-a100",
     "h100-sxm": "hgx-h100",
+    "h100-sxm-96gb-500w": "grand-teton-h100",
     "h200-sxm": "hgx-h200",
     "h800-sxm": "hgx-h800",
     "b200-sxm": "hgx-b200",
     "b300-sxm": "hgx-b300",
     "gb200": "gb200-nvl72",
-    "gb300": "gb200-nvl72",
+    "gb300": "gb300-nvl72",
     "mi300x": "mi300x",
+    "mi325x": "mi325x",
+    "mi355x": "mi355x",
 }
 """The shipped node of each GPU."""
 NICS: Mapping[str, float] = {
@@ -34,12 +37,16 @@ NICS: Mapping[str, float] = {
     "hgx-a100": 200.0,
     "hgx-h100": 400.0,
     "aws-p5": 400.0,
+    "grand-teton-h100": 400.0,
     "hgx-h200": 400.0,
     "hgx-h800": 400.0,
     "hgx-b200": 400.0,
     "hgx-b300": 800.0,
     "gb200-nvl72": 400.0,
+    "gb300-nvl72": 800.0,
     "mi300x": 400.0,
+    "mi325x": 400.0,
+    "mi355x": 400.0,
 }
 """Gb/s of the NICs of each node: those of the shipped presets."""
 CLOUDS: Mapping[tuple[str, str], str] = {
