@@ -79,6 +79,19 @@ def test_an_operand_is_written_by_rows_and_by_columns(precision):
     assert not [k for k in kernels(one("bf16")) if k.op == "cast"]
 
 
+@pytest.mark.parametrize("dispatch", [None, "fp8"])
+def test_rows_of_experts_are_cast_where_they_arrive_and_tokens_where_they_leave(dispatch):
+    """Transformer Engine casts rows before grouped products; DeepSeek-V3 (section 3.3.3) sends them in fp8."""
+    placed = one("mxfp8", "mixtral_8x7b", **{"training.dispatch": dispatch, "parallelism.ep": 8}).place(64, 8)
+    [stage, *_] = stages(placed)
+    ops = {op.name: op for layer, _ in stage.layers for op in layer.operators}
+    fc1, fc2 = (ops[name] for name in ("experts_fc1", "experts_fc2"))
+    steps = fc1.forward, fc1.backward_input, fc2.forward, fc2.backward_input
+    rows = [next(k.m for k in kernels if k.op == "cast") for kernels in steps]
+    assert rows[1] == rows[2] == 2 * placed.training.seq * placed.training.micro_batch // placed.parallelism.tp
+    assert rows[0] == rows[3] == (rows[1] // 2 if dispatch else rows[1])
+
+
 @pytest.mark.parametrize("predictor", ["neusight", "roofline"])
 @pytest.mark.parametrize("gpu", sorted(BLACKWELL))
 def test_narrower_is_never_slower_for_large_products(gpu, predictor):

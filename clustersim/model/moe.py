@@ -6,18 +6,20 @@ tokens then travel (`dispatch`). Rows fall evenly on the experts of a rank.
 
 from __future__ import annotations
 
-from typing import cast
+import typing
 
 from clustersim.model.attention import residual_part
 from clustersim.model.elementwise import add, copy
 from clustersim.model.kernel import APART, Kernel, gemm
-from clustersim.model.linear import accumulate, dgrad, input_size, made, product, wgrad
+from clustersim.model.linear import accumulate, cast, dgrad, input_size, made, product, wgrad
 from clustersim.model.mlp import activation_part, dense
 from clustersim.model.operator import Awaited, Collective, Operator, Started, Steps
 from clustersim.model.sharding import ShardedModel, gated
 
 ROUTER = "router"
 """Name of the operator whose weights are multiplied outside of the framework's linear layers."""
+FC1, FC2 = "experts_fc1", "experts_fc2"
+"""Names of both linears of the experts."""
 COUNTS = "tp_ep"
 """The ranks that tell each other how many rows they have for each expert, and nothing else."""
 
@@ -39,9 +41,9 @@ def routed(shard: ShardedModel) -> tuple[Operator, ...]:
     ffn = shard.expert_ffn
     inner = 2 * ffn if gated(shard.model) else ffn
     parts = (
-        experts(shard, "experts_fc1", shard.model.hidden, inner),
+        experts(shard, FC1, shard.model.hidden, inner),
         activation_part(shard, "experts_activation", shard.rows, ffn),
-        experts(shard, "experts_fc2", ffn, shard.model.hidden),
+        experts(shard, FC2, ffn, shard.model.hidden),
     )
     return (
         parts
@@ -87,13 +89,19 @@ def permute(shard: ShardedModel) -> Operator:
 
 
 def experts(shard: ShardedModel, name: str, inputs: int, outputs: int) -> Operator:
-    """Return one linear of all experts as a grouped product; keeps its permuted input."""
+    """Return one linear of all experts as a grouped product; keeps its permuted input.
+
+    Narrow products cast its input, and the gradient of its output, rows of all experts at once (Transformer Engine,
+    pytorch/module/grouped_linear.py); rows that travel in fp8 were cast as tokens, before they left.
+    """
     n = shard.experts
     weights = n * inputs * outputs
+    sent = shard.local if shard.spread and shard.training.dispatch else shard.rows
+    first, last = (sent if name == travels else shard.rows for travels in (FC1, FC2))
     return Operator(
         name,
-        (_grouped(shard, "forward", inputs, outputs),),
-        (_grouped(shard, "dgrad", outputs, inputs),),
+        (*cast(shard, first, inputs), _grouped(shard, "forward", inputs, outputs)),
+        (*cast(shard, last, outputs), _grouped(shard, "dgrad", outputs, inputs)),
         (_grouped(shard, "wgrad", inputs, outputs), *(accumulate(shard, n * inputs, outputs) if shard.eager else ())),
         parameters=weights,
         saved=input_size(shard) * shard.rows * inputs,
@@ -248,7 +256,7 @@ def under(exchange: Operator, parts: tuple[Operator, ...]) -> Operator:
 def _beside(steps: Steps, others: Steps) -> Steps:
     """Return steps whose exchange over ep runs beside others."""
     [place] = (i for i, step in enumerate(steps) if isinstance(step, Collective) and step.group == "ep")
-    call = cast(Collective, steps[place])
+    call = typing.cast(Collective, steps[place])
     return (*steps[:place], Started(call), *others, Awaited(call.group), *steps[place + 1 :])
 
 
