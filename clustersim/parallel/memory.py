@@ -134,13 +134,13 @@ def gathered(job: Job, stage: Stage, backward: bool) -> float:
     if job.parallelism.zero3:
         return _in_buckets(job, stage, job.parallelism.zero3, backward)
     split, setting = job.parallelism, job.parallelism.fsdp
-    blocks = {id(layer): (_gathers(job, stage, layer), count) for layer, count in stage.layers if layer.name in BLOCKS}
+    blocks = [(_gathers(job, stage, layer), count) for layer, count in stage.layers if layer.name in BLOCKS]
     root = math.fsum(_gathers(job, stage, layer) for layer, _ in stage.layers if layer.name not in BLOCKS)
-    count, largest = sum(n for _, n in blocks.values()), max((size for size, _ in blocks.values()), default=0.0)
+    count, largest = sum(n for _, n in blocks), max((size for size, _ in blocks), default=0.0)
     ahead = setting.backward_prefetch if backward else setting.forward_prefetch
     held = root + min(count, 1 + ahead) * largest
     if not split.reshard_after_forward:
-        held = root + math.fsum(size * n for size, n in blocks.values())
+        held = root + math.fsum(size * n for size, n in blocks)
     gradients = 0.0
     if backward and not split.no_sync:
         flying = min(count, setting.reduce_in_flight or 1)
