@@ -1,5 +1,7 @@
 """Recomputation by number of layers and by module: what runs again, what is not kept, and what that costs."""
 
+from itertools import pairwise
+
 import pytest
 
 from clustersim.config.yaml import parse
@@ -8,7 +10,10 @@ from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective
 from clustersim.parallel.flops import attention_flop, hardware_flop, linear_flop, model_flop
 from clustersim.parallel.load import build
+from clustersim.parallel.memory import gathered
+from clustersim.parallel.recompute import POLICIES
 from clustersim.parallel.stages import stages
+from clustersim.simulation import simulate
 
 MLA = {"q_lora_rank": 96, "kv_lora_rank": 64, "qk_head_dim": 32, "qk_pos_emb_head_dim": 16, "v_head_dim": 24}
 DEEP = """\
@@ -49,6 +54,11 @@ def products(steps):
     return sum(
         s.flop for s in steps if isinstance(s, Kernel) and s.kind in ("linear", "grouped_gemm", "flash_attention")
     )
+
+
+def seconds(stage):
+    """Of the backward pass, all kernels taken to be bound by memory or by products of one speed."""
+    return sum(s.bytes / 2e12 + s.flop / 5e14 for s in stage.backward if isinstance(s, Kernel))
 
 
 MODULES = {
@@ -162,3 +172,127 @@ def test_what_contradicts_gets_one_sentence(case):
     with pytest.raises(ConfigError) as caught:
         job(**overrides)
     assert message in str(caught.value)
+
+
+DENSE = {
+    **{f"model__{key}": None for key in ("experts", "mla", "dense_ffn", "ffn")},
+    "model__topk": 1,
+    "model__shared_experts": 0,
+    "model__dense_layers": 0,
+    "model__kv_heads": 2,
+}
+SHAPES = {
+    "llama": DENSE,
+    "gpt": {**DENSE, "model__activation": "gelu", "model__positions": "learned", "model__dropout": True},
+    "mixture with latents": {},
+    "eager": {**DENSE, "training__kernels": "eager"},
+    "fp8": {**DENSE, "training__precision": "fp8"},
+    "tensor-parallel": {**DENSE, "gpus": 2, "parallelism__tp": 2, "parallelism__dp": 1},
+    "sequence-parallel": {
+        **DENSE,
+        "gpus": 2,
+        "parallelism__tp": 2,
+        "parallelism__dp": 1,
+        "parallelism__sequence_parallel": True,
+    },
+    "asynchronous": {
+        **DENSE,
+        "gpus": 2,
+        "parallelism__tp": 2,
+        "parallelism__dp": 1,
+        "parallelism__sequence_parallel": True,
+        "parallelism__overlap.tp": "async",
+    },
+    "experts spread": {"gpus": 4, "parallelism__ep": 4, "parallelism__dp": 4},
+}
+POLICY = list(POLICIES)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("policy", POLICY)
+def test_a_policy_lies_between_full_and_none(shape, policy):
+    none, full = only(**SHAPES[shape]), only(**SHAPES[shape], training__recompute="full")
+    again = only(**SHAPES[shape], training__recompute="full", training__recompute_saves=[policy])
+    assert full.saved_bytes <= again.saved_bytes <= none.saved_bytes
+    assert products(none.backward) <= products(again.backward) <= products(full.backward)
+    assert seconds(none) < seconds(again) < seconds(full)
+    # what is kept and what comes back is all that a backward pass reads
+    layers = [(a, b, c) for (a, _), (b, _), (c, _) in zip(*(one.layers for one in (none, again, full)), strict=True)]
+    for whole, part, bare in layers:
+        if part.reruns:
+            assert again.saved(part) + part.reruns[0].working >= none.saved(whole) * (1 - 1e-12)
+            assert part.reruns[0].working <= bare.reruns[0].working + again.saved(part)
+
+
+@pytest.mark.parametrize("shape", ["llama", "gpt", "mixture with latents", "sequence-parallel"])
+@pytest.mark.parametrize("saves", [["qkv_proj"], ["mlpwi"], ["out_proj"], ["context"], ["op"], ["minimal"], ["mlpwo"]])
+def test_what_a_policy_runs_again_is_the_closed_form(shape, saves):
+    one = job(**SHAPES[shape], training__recompute="full", training__recompute_saves=saves)
+    [stage], [plain] = stages(one), stages(job(**SHAPES[shape]))
+    ranks = one.parallelism.tp * one.microbatches * one.parallelism.dp
+    more = ranks * (products(stage.backward) - products(plain.backward))
+    assert more == pytest.approx(hardware_flop(one) - model_flop(one), rel=1e-12)
+
+
+def test_what_more_names_save_is_not_made_again():
+    names = ["query_proj", "key_proj", "value_proj", "context", "out_proj", "mlpwi_0", "mlpwi_1", "mlpwo"]
+    found = [
+        only(**DENSE, training__recompute="full", training__recompute_saves=names[:n]) for n in range(len(names) + 1)
+    ]
+    assert found[0].backward == only(**DENSE, training__recompute="full").backward
+    for fewer, more in pairwise(found):
+        assert products(more.backward) < products(fewer.backward)
+        assert more.saved_bytes >= fewer.saved_bytes
+    none = only(**DENSE)
+    assert products(found[-1].backward) == products(none.backward)  # norms and activations alone run again
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 8, 9])
+def test_each_n_th_block_runs_again(every):
+    one = job(**DENSE, training__recompute="full", training__recompute_every=every)
+    [again], none, full = stages(one), only(**DENSE), only(**DENSE, training__recompute="full")
+    saved = none.saved_bytes - again.saved_bytes, none.saved_bytes - full.saved_bytes
+    assert saved[0] == pytest.approx(saved[1] * (8 // every) / 8)
+    more = products(again.backward) - products(none.backward)
+    assert one.microbatches * more == pytest.approx(hardware_flop(one) - model_flop(one), rel=1e-12)
+    if every == 1:
+        assert again.backward == full.backward
+    if every > 8:
+        assert again.backward == none.backward
+
+
+def test_sharded_parameters_that_stay_are_those_of_all_blocks():
+    given = {**DENSE, "gpus": 4, "parallelism__dp": 4, "parallelism__zero": 3}
+    kept = {"parallelism__fsdp.reshard_after_forward": False, "training__recompute": "full"}
+    found = []
+    for how in ({}, {"training__recompute_every": 2}):
+        one = job(**given, **kept, **how)
+        found.append(gathered(one, stages(one)[0], backward=False))
+    assert found[0] == pytest.approx(found[1])
+
+
+@pytest.mark.parametrize(
+    "how", [{"recompute_saves": ["op"]}, {"recompute_saves": ["minimal"]}, {"recompute_every": 2}], ids=str
+)
+def test_both_players_and_sharded_parameters_run_policies(how):
+    changes = {f"training.{key}": value for key, value in {"recompute": "full", **how}.items()}
+    changes |= {"parallelism.zero": 3, "parallelism.dp": 8, "training.framework": "torchtitan", "predictor": "roofline"}
+    times = [
+        simulate(
+            "topologies/hgx_h100_8.yaml", "workloads/gpt3_xl.yaml", changes, ignore_memory=True, engine=engine
+        ).summary["step_time_s"]
+        for engine in ("simpy", "auto")
+    ]
+    assert times[1] == pytest.approx(times[0], rel=1e-11)
+
+
+def test_saves_need_full_recomputation_of_each_block():
+    saves = {"training__recompute_saves": ["op"]}
+    with pytest.raises(ConfigError, match=r"recompute_saves: needs training\.recompute: full, not selective"):
+        job(training__recompute="selective", **saves)
+    with pytest.raises(ConfigError, match=r"recompute_saves: and recompute_layers or recompute_method exclude"):
+        job(training__recompute="full", training__recompute_layers=2, **saves)
+    with pytest.raises(ConfigError, match=r"recompute_every: needs training\.recompute: full, not none"):
+        job(training__recompute_every=2)
+    with pytest.raises(ConfigError, match=r"recompute_saves\.0: rope is not known"):
+        job(training__recompute="full", training__recompute_saves=["rope"])

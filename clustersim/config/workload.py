@@ -10,6 +10,30 @@ Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "mx
 
 
 RecomputeModule = Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"]
+Saved = Literal[
+    "query_proj",
+    "key_proj",
+    "value_proj",
+    "qkv_proj",
+    "context",
+    "out_proj",
+    "mlpwi_0",
+    "mlpwi_1",
+    "mlpwi",
+    "mlpwo",
+    "dispatch",
+    "combine",
+    "reduce_scatter",
+    "op",
+    "save_qkv_proj",
+    "save_out_proj",
+    "save_dot_except_mlp",
+    "save_dot_except_mlpwi",
+    "save_dot_with_context_except_mlp",
+    "minimal",
+    "minimal_with_context",
+    "minimal_flash",
+]
 Positions = Literal["learned", "rotary", "none"]
 
 
@@ -161,6 +185,12 @@ class Training(Spec):
     """`full` recomputes all blocks (`uniform`) or the first recompute_layers of each stage (`block`)."""
     recompute_layers: Count | None = None
     """`block`: so many; `uniform`: so many run again as one, and only the input of the first is kept; default: all, and 1."""
+    recompute_saves: Annotated[tuple[Saved, ...], Field(strict=False)] = ()
+    """`full` saves these outputs of a block and does not make them again: of products (`query_proj` to `mlpwo`, MaxText's names),
+    attention (`context`), exchanges of experts (`dispatch`, `combine`) and reduce-scatters. A policy's name saves several:
+    MaxText's, or torchtitan's `op`, every second product and attention. Default: none."""
+    recompute_every: Count | None = None
+    """Only each n-th block of a stage is recomputed (torchtitan's selective_ac_option); default: each."""
     gradients: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Data type of the gradients that are accumulated and reduced."""
     optimizer: Literal["adam", "sgd", "none"] = "adam"

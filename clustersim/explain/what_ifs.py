@@ -174,7 +174,10 @@ def _recompute(job: Job) -> WhatIf:
         return WhatIf(name, {}, "nothing is recomputed")
     changes: dict[str, object] = {"training.recompute": "none"}
     changes |= {"training.recompute_modules": []} if training.recompute_modules else {}
-    changes |= {"training.recompute_layers": None} if training.recompute_layers else {}
+    changes |= {"training.recompute_saves": []} if training.recompute_saves else {}
+    changes |= {
+        f"training.{key}": None for key in ("recompute_layers", "recompute_every") if getattr(training, key) is not None
+    }
     return WhatIf(name, changes)
 
 

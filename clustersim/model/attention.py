@@ -6,11 +6,15 @@ from clustersim.model.context_attention import Core, context_attention, context_
 from clustersim.model.elementwise import copy, dropout, dropout_backward, pointwise, residual
 from clustersim.model.kernel import Kernel, attention, gemm, vector
 from clustersim.model.linear import accumulate, column, row
-from clustersim.model.operator import Operator
+from clustersim.model.operator import Operator, Output
 from clustersim.model.sharding import ShardedModel
 
 CORE = "attention"
 """Name of the operator that selective recomputation runs again."""
+
+
+ROTARY = "rotary"
+"""Name of the operator that turns queries and keys by their positions."""
 
 
 def attention_part(shard: ShardedModel) -> tuple[Operator, ...]:
@@ -20,13 +24,15 @@ def attention_part(shard: ShardedModel) -> tuple[Operator, ...]:
     copied = outputs - inner if shard.stacked and shard.kv_heads == shard.heads else 0
     qkv_saved = shard.size * shard.tokens * (outputs + copied)
     columns = (shard.heads + shard.kv_heads) * shard.dim
+    names = (("query_proj", shard.heads), ("key_proj", shard.kv_heads), ("value_proj", shard.kv_heads))
+    parts = tuple((name, heads * shard.dim) for name, heads in names)
     bias = shard.model.bias if shard.model.qkv_bias is None else shard.model.qkv_bias
     return (
-        column(shard, "qkv", hidden, outputs, bias=bias, saved=qkv_saved),
+        column(shard, "qkv", hidden, outputs, bias=bias, saved=qkv_saved, parts=parts),
         *((head_norms(shard),) if shard.model.qk_norm else ()),
         *((rotary(shard, columns),) if shard.model.positions == "rotary" else ()),
         core(shard, shard.kv_heads, shard.dim, shard.dim),
-        row(shard, "projection", inner, hidden, bias=shard.model.bias),
+        row(shard, "projection", inner, hidden, bias=shard.model.bias, part="out_proj"),
         residual_part(shard, "attention_residual"),
     )
 
@@ -70,7 +76,7 @@ def rotary(shard: ShardedModel, columns: int) -> Operator:
     z, rows = shard.size, shard.tokens
     steps = (("mul", 2), ("rotate_half", 2), ("mul", 2), ("add", 3)) if shard.eager else (("rope", 2),)
     kernels = tuple(pointwise(shard, op, rows, columns, values * z) for op, values in steps)
-    return Operator("rotary", kernels, kernels, backward_alive=2 * z * rows * columns)
+    return Operator(ROTARY, kernels, kernels, backward_alive=2 * z * rows * columns)
 
 
 def core(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Operator:
@@ -84,10 +90,14 @@ def flash(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Opera
     kept = 4.0 * shard.heads * shard.tokens
     one = Core(shard.heads, kv_heads, dim, value_dim)
     alive = flash_gradients(shard, one)
+    columns = shard.heads * value_dim
+    if shard.cp > 1:
+        kept += context_kept(shard, one)
+    outputs = (Output("context", columns, kept + shard.size * shard.tokens * columns),)
     if shard.cp > 1:
         forward, backward = context_attention(shard, one)
         alive += context_buffers(shard, one)
-        return Operator(CORE, forward, backward, saved=kept + context_kept(shard, one), backward_alive=alive)
+        return Operator(CORE, forward, backward, saved=kept, outputs=outputs, backward_alive=alive)
     b, s = shard.training.micro_batch, shard.training.seq
     shape = (shard.product, b, shard.heads, kv_heads, s, s, dim)
     args = (*shape, shard.model.causal, value_dim, shard.model.window)
@@ -97,6 +107,7 @@ def flash(shard: ShardedModel, kv_heads: int, dim: int, value_dim: int) -> Opera
         (attention("forward", *args)._replace(generation=named),),
         (attention("backward", *args)._replace(generation=named),),
         saved=kept,
+        outputs=outputs,
         backward_alive=alive,
     )
 

@@ -45,7 +45,7 @@ def cross_attention_part(shard: ShardedModel, encoder: ShardedModel) -> tuple[Op
         column(shard, "cross_q", hidden, inner, bias=bias, saved=z * shard.tokens * inner),
         column(encoder, "cross_kv", hidden, keys, bias=bias, saved=z * encoder.tokens * keys),
         cross_core(shard, encoder),
-        row(shard, "cross_projection", inner, hidden, bias=bias),
+        row(shard, "cross_projection", inner, hidden, bias=bias, part="out_proj"),
         residual_part(shard, "cross_residual"),
     )
 

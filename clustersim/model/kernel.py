@@ -101,6 +101,13 @@ def gemm(
     return Kernel(kind, op, dtype, batch, m, n, k, 2.0 * batch * m * n * k, float(traffic))
 
 
+def narrowed(kernel: Kernel, columns: int) -> Kernel:
+    """Return a product with so many of its columns: it reads all of its first matrix and its share of the rest."""
+    share = columns / kernel.n
+    read = kernel.flop / (2 * kernel.n) * element(kernel.dtype)
+    return kernel._replace(n=columns, flop=kernel.flop * share, bytes=read + (kernel.bytes - read) * share)
+
+
 def vector(kind: KernelKind, op: str, dtype: str, rows: int, columns: int, flop: float, traffic: float) -> Kernel:
     """Return a kernel over rows×columns elements with `flop` operations and `traffic` bytes an element."""
     elements = float(rows) * columns

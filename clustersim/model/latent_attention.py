@@ -20,6 +20,7 @@ def latent_attention_part(shard: ShardedModel, latent: LatentAttention) -> tuple
     hidden, heads, kv = shard.model.hidden, shard.heads, latent.kv_lora_rank
     dim, rope = latent.qk_head_dim + latent.qk_pos_emb_head_dim, latent.qk_pos_emb_head_dim
     narrow = latent.q_lora_rank
+    both = (("key_proj", heads * latent.qk_head_dim), ("value_proj", heads * latent.v_head_dim))
     kept = shard.size * shard.tokens * heads * (2 * dim + latent.v_head_dim)
     attention = core(shard, heads, dim, latent.v_head_dim)
     return (
@@ -27,12 +28,12 @@ def latent_attention_part(shard: ShardedModel, latent: LatentAttention) -> tuple
         _shared(shard, down(shard, "kv_down", kv + rope)),
         *((norm(shard, "q_norm", fork=False, width=narrow),) if narrow else ()),
         norm(shard, "kv_norm", fork=False, width=kv),
-        column(shard, "q_up", narrow or hidden, heads * dim, bias=False),
-        column(shard, "kv_up", kv, heads * (latent.qk_head_dim + latent.v_head_dim), bias=False),
+        column(shard, "q_up", narrow or hidden, heads * dim, bias=False, parts=(("query_proj", heads * dim),)),
+        column(shard, "kv_up", kv, sum(columns for _, columns in both), bias=False, parts=both),
         *((rotary(shard, (heads + 1) * rope),) if shard.model.positions == "rotary" else ()),
         keys(shard, latent),
         attention._replace(saved=attention.saved + kept, kept_input=kept),
-        row(shard, "projection", heads * latent.v_head_dim, hidden, bias=shard.model.bias),
+        row(shard, "projection", heads * latent.v_head_dim, hidden, bias=shard.model.bias, part="out_proj"),
         residual_part(shard, "attention_residual"),
     )
 

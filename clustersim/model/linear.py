@@ -6,23 +6,31 @@ section 3), or ḡ and g̅ with sequence parallelism (Korthikanti et al. 2022, s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from clustersim.model.elementwise import copy
 from clustersim.model.kernel import Kernel, gemm
-from clustersim.model.operator import Collective, Operator, Steps
+from clustersim.model.operator import Collective, Operator, Output, Steps
 from clustersim.model.sharding import ShardedModel
 
 
 def column(
-    shard: ShardedModel, name: str, inputs: int, outputs: int, *, bias: bool, saved: float = 0.0, chunks: bool = True
+    shard: ShardedModel,
+    name: str,
+    inputs: int,
+    outputs: int,
+    *,
+    bias: bool,
+    saved: float = 0.0,
+    chunks: bool = True,
+    parts: Sequence[tuple[str, int]] = (),
 ) -> Operator:
     """Return a linear of `inputs` to `outputs` (this rank's) features whose input every tp rank needs whole.
 
     Without sequence parallelism the gradient of the input is all-reduced. With it the input is gathered forward and again
     for wgrad, and the gradient is reduce-scattered. `saved`: bytes of the output that are kept besides the input.
-    `chunks`: whether the gather may run under chunks of the product.
+    `chunks`: whether the gather may run under chunks of the product. `parts`: names and columns of its outputs.
     """
     whole = (shard.tokens, inputs)
     gather = shard.exchange("all_gather", *whole) if shard.sequence_parallel else ()
@@ -43,6 +51,7 @@ def column(
         weight,
         parameters=inputs * outputs + (outputs if bias else 0),
         saved=kept + saved,
+        outputs=tuple(Output(part, columns, shard.size * shard.tokens * columns) for part, columns in parts),
         kept_input=kept,
         backward_alive=shard.size * (shard.tokens * (inputs + outputs) + both) + made(shard, inputs * outputs),
     )
@@ -53,8 +62,13 @@ def made(shard: ShardedModel, parameters: int) -> float:
     return shard.size * parameters if shard.eager else 0.0
 
 
-def row(shard: ShardedModel, name: str, inputs: int, outputs: int, *, bias: bool) -> Operator:
-    """Return a linear of `inputs` (this rank's) to `outputs` features whose partial sums the tp ranks add up."""
+def row(
+    shard: ShardedModel, name: str, inputs: int, outputs: int, *, bias: bool, part: str, read: bool = True
+) -> Operator:
+    """Return a linear of `inputs` (this rank's) to `outputs` features whose partial sums the tp ranks add up.
+
+    part: the name of its output; read: whether a backward pass, or what runs again before one, needs that.
+    """
     whole = (shard.tokens, outputs)
     reduce = shard.exchange("reduce_scatter" if shard.sequence_parallel else "all_reduce", *whole)
     gather = shard.exchange("all_gather", *whole) if shard.sequence_parallel else ()
@@ -67,6 +81,7 @@ def row(shard: ShardedModel, name: str, inputs: int, outputs: int, *, bias: bool
         parameters=inputs * outputs + replicated,
         replicated=replicated,
         saved=input_size(shard) * shard.tokens * inputs,
+        outputs=(Output(part, outputs, shard.size * shard.local * outputs * read),),
         kept_input=input_size(shard) * shard.tokens * inputs,
         backward_alive=shard.size * shard.tokens * (inputs + outputs) + made(shard, inputs * outputs),
     )

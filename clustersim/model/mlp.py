@@ -17,11 +17,12 @@ def mlp_part(shard: ShardedModel) -> tuple[Operator, ...]:
 def dense(shard: ShardedModel, prefix: str, ffn: int) -> tuple[Operator, ...]:
     """Return both linears and the activation between them, `ffn` features wide on this rank."""
     hidden, bias = shard.model.hidden, shard.model.bias
-    inner = 2 * ffn if gated(shard.model) else ffn
+    parts = [(name, ffn) for name in ("mlpwi_0", "mlpwi_1")[: 2 if gated(shard.model) else 1]]
+    read = shard.eager or shard.model.norm_position != "pre"  # eager PyTorch keeps what is saved, read or not
     return (
-        column(shard, f"{prefix}fc1", hidden, inner, bias=bias),
+        column(shard, f"{prefix}fc1", hidden, len(parts) * ffn, bias=bias, parts=parts),
         activation_part(shard, f"{prefix}activation", shard.tokens, ffn),
-        row(shard, f"{prefix}fc2", ffn, hidden, bias=bias),
+        row(shard, f"{prefix}fc2", ffn, hidden, bias=bias, part="mlpwo", read=read),
     )
 
 

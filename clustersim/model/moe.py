@@ -7,13 +7,14 @@ tokens then travel (`dispatch`). Rows fall evenly on the experts of a rank.
 from __future__ import annotations
 
 import typing
+from collections.abc import Sequence
 
 from clustersim.model.attention import residual_part
 from clustersim.model.elementwise import add, copy
 from clustersim.model.kernel import APART, Kernel, gemm
 from clustersim.model.linear import accumulate, cast, dgrad, input_size, made, product, wgrad
 from clustersim.model.mlp import activation_part, dense
-from clustersim.model.operator import Awaited, Collective, Operator, Started, Steps
+from clustersim.model.operator import Awaited, Collective, Operator, Output, Started, Steps
 from clustersim.model.sharding import ShardedModel, gated
 
 ROUTER = "router"
@@ -38,12 +39,12 @@ def moe_part(shard: ShardedModel) -> tuple[Operator, ...]:
 
 def routed(shard: ShardedModel) -> tuple[Operator, ...]:
     """Return both linears of the experts and the activation between them; a rank without rows only holds the weights."""
-    ffn = shard.expert_ffn
-    inner = 2 * ffn if gated(shard.model) else ffn
+    ffn, hidden = shard.expert_ffn, shard.model.hidden
+    inner = [(name, ffn) for name in ("mlpwi_0", "mlpwi_1")[: 2 if gated(shard.model) else 1]]
     parts = (
-        experts(shard, FC1, shard.model.hidden, inner),
+        experts(shard, FC1, hidden, inner),
         activation_part(shard, "experts_activation", shard.rows, ffn),
-        experts(shard, FC2, ffn, shard.model.hidden),
+        experts(shard, FC2, ffn, [("mlpwo", hidden)]),
     )
     return (
         parts
@@ -88,13 +89,13 @@ def permute(shard: ShardedModel) -> Operator:
     )
 
 
-def experts(shard: ShardedModel, name: str, inputs: int, outputs: int) -> Operator:
-    """Return one linear of all experts as a grouped product; keeps its permuted input.
+def experts(shard: ShardedModel, name: str, inputs: int, parts: Sequence[tuple[str, int]]) -> Operator:
+    """Return one linear of all experts as a grouped product, with names and columns of its outputs; keeps its permuted input.
 
     Narrow products cast its input, and the gradient of its output, rows of all experts at once (Transformer Engine,
     pytorch/module/grouped_linear.py); rows that travel in fp8 were cast as tokens, before they left.
     """
-    n = shard.experts
+    n, outputs = shard.experts, sum(columns for _, columns in parts)
     weights = n * inputs * outputs
     sent = shard.local if shard.spread and shard.training.dispatch else shard.rows
     first, last = (sent if name == travels else shard.rows for travels in (FC1, FC2))
@@ -105,6 +106,7 @@ def experts(shard: ShardedModel, name: str, inputs: int, outputs: int) -> Operat
         (_grouped(shard, "wgrad", inputs, outputs), *(accumulate(shard, n * inputs, outputs) if shard.eager else ())),
         parameters=weights,
         saved=input_size(shard) * shard.rows * inputs,
+        outputs=tuple(Output(part, columns, shard.size * shard.rows * columns) for part, columns in parts),
         kept_input=input_size(shard) * shard.rows * inputs,
         backward_alive=shard.size * shard.rows * (inputs + outputs) + made(shard, weights),
         expert=shard.spread,
@@ -182,6 +184,7 @@ def dispatch(shard: ShardedModel) -> Operator:
         "dispatch",
         (*counts(shard), *_out(shard, "permute", 1 + shard.visits)),
         (*_back(shard, "permute_backward", 1 + shard.visits), *(add(shard, *shape),) * meetings),
+        outputs=(Output("dispatch", shape[1], shard.size * shard.rows * shape[1]),),
         forward_alive=travelling(shard),
         backward_alive=travelling(shard),
     )
@@ -228,6 +231,7 @@ def combine(shard: ShardedModel) -> Operator:
         "combine",
         (*_back(shard, "unpermute", 1 + k), *joined),
         _out(shard, "unpermute_backward", 1 + 2 * k),
+        outputs=(Output("combine", shape[1], z * shape[0] * k * shape[1]),),
         saved=weighed(shard, shape[0]),
         forward_alive=2 * travelling(shard),
         backward_alive=travelling(shard) + z * shape[0] * shape[1],
@@ -249,6 +253,7 @@ def under(exchange: Operator, parts: tuple[Operator, ...]) -> Operator:
         replicated=sum(part.replicated for part in parts),
         saved=exchange.saved + sum(part.saved for part in parts),
         backward_alive=exchange.backward_alive + max((part.backward_alive for part in parts), default=0.0),
+        outputs=(),
         kept_input=sum(part.kept_input for part in parts),
     )
 

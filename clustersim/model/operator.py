@@ -49,6 +49,17 @@ Steps = tuple[OperatorStep, ...]
 """What one rank runs, in this order; a collective is waited for at its place, unless it is only started there."""
 
 
+class Output(NamedTuple):
+    """A tensor that an operator hands on and that recomputation can save."""
+
+    name: str
+    """MaxText's: `query_proj`, `context`, `mlpwi_0`, …"""
+    columns: int
+    """Values of a row, so many of the product's columns."""
+    bytes: float
+    """Bytes to keep; 0 where no backward pass reads it."""
+
+
 class Operator(NamedTuple):
     """One part of a layer, as one rank runs it for one microbatch. A Collective among its steps is waited for at that point."""
 
@@ -66,6 +77,8 @@ class Operator(NamedTuple):
     """Of these, the same on every tp rank."""
     saved: float = 0.0
     """Bytes of activations kept for the backward pass."""
+    outputs: tuple[Output, ...] = ()
+    """What recomputation can save of it, in the order of its columns."""
     kept_input: float = 0.0
     """Of the bytes kept, those of its input."""
     forward_alive: float = 0.0
@@ -78,10 +91,10 @@ class Operator(NamedTuple):
 
 
 class Rerun(NamedTuple):
-    """Operators of a layer whose forward pass runs once more in its backward pass."""
+    """Operators of a layer whose forward pass runs once more in its backward pass, whole or in part."""
 
-    operators: range
-    """Their places in the layer."""
+    operators: tuple[tuple[int, Steps], ...]
+    """Their places in the layer, and what of each runs again."""
     before: int
     """The place of the operator before whose backward pass they run again."""
     dropped: float

@@ -427,11 +427,18 @@ def recomputed(job: Job) -> Iterator[Finding]:
     for key, given in (
         ("recompute_layers", t.recompute_layers),
         ("recompute_method", t.recompute_method == "block" or None),
+        ("recompute_saves", t.recompute_saves or None),
+        ("recompute_every", t.recompute_every),
     ):
         if given is not None and t.recompute != "full":
             yield f"training.{key}", f"needs training.recompute: full, not {t.recompute}; write it or leave it out"
     if t.recompute_method == "block" and t.recompute == "full" and t.recompute_layers is None:
         yield "training.recompute_method", "block needs training.recompute_layers, of how many layers a stage; add it"
+    for key, given in (("recompute_saves", t.recompute_saves), ("recompute_every", t.recompute_every)):
+        if given and (t.recompute_layers is not None or t.recompute_method == "block"):
+            yield f"training.{key}", "and recompute_layers or recompute_method exclude each other; keep one of them"
+        if given and m.encoder_layers:
+            yield f"training.{key}", "needs a model without an encoder; leave it out"
     needs = {"mla_up_proj": m.mla, **dict.fromkeys(("moe", "moe_act"), m.experts), "shared_experts": m.shared_experts}
     for i, name in enumerate(t.recompute_modules):
         if not needs.get(name, True):

@@ -12,15 +12,16 @@ both with the attention matrix counted in full. By default causal attention coun
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from clustersim.config.workload import Model
 from clustersim.model.blocks import distinct, kinds
 from clustersim.model.encoder import encoder_model
-from clustersim.model.products import block_products, up_products
+from clustersim.model.products import block_products, named_products, up_products
 from clustersim.model.sharding import gated, head_width, width
 from clustersim.parallel.job import Job
 from clustersim.parallel.layout import portions
+from clustersim.parallel.recompute import saved_names
 
 
 def model_flop(job: Job, full: bool = False) -> float:
@@ -49,14 +50,31 @@ def recomputed_flop(job: Job, full: bool = False) -> float:
             encoder = distinct(encoder_model(job.model))
             own += math.fsum(count * _modules_flop(kind, names) for kind, count in encoder) * encoder_tokens(job)
         return own + (attention_flop(job, full) if "core_attn" in names else 0.0)
-    if how.recompute_method == "uniform":
+    whole = how.recompute_method == "uniform" and (how.recompute_every or 1) == 1
+    if whole and not how.recompute_saves:
         return linear_flop(job) + attention_flop(job, full)
-    found: list[Model] = []
-    first = 0
+    saves = saved_names(how.recompute_saves, scattered=job.parallelism.sequence_parallel and job.parallelism.tp > 1)
+    predictions = job.model.mtp_layers if whole else 0
+    blocks = [*_blocks_again(job), *[layers[-1]] * predictions]
+    joined = 2.0 * count * predictions * 2 * job.model.hidden**2
+    return math.fsum(_but_saved_flop(job, kind, saves, full) for kind in blocks) + joined
+
+
+def _blocks_again(job: Job) -> Iterator[Model]:
+    """Yield the blocks that run again: all, the first ones of each stage or each n-th of them."""
+    layers, how, first = kinds(job.model), job.training, 0
     for portion in portions(job.parallelism, job.model):
-        found += layers[first : first + min(portion.blocks, how.recompute_layers or 0)]
+        own, every = layers[first : first + portion.blocks], how.recompute_every or 1
+        yield from own[every - 1 :: every][: how.recompute_layers if how.recompute_method == "block" else None]
         first += portion.blocks
-    return math.fsum(2.0 * count * block_products(kind) + core_flop(job, kind, full) for kind in found)
+
+
+def _but_saved_flop(job: Job, kind: Model, saves: Collection[str], full: bool) -> float:
+    """Return the forward FLOP of one block, for the whole batch, but for products and attention whose output is saved."""
+    products = block_products(kind) - sum(own for name, own in named_products(kind).items() if name in saves)
+    fused = job.training.attention != "unfused"
+    core = 0.0 if fused and "context" in saves else core_flop(job, kind, full)
+    return 2.0 * tokens(job) * products + core
 
 
 def _modules_flop(kind: Model, names: Collection[str]) -> float:
@@ -70,7 +88,7 @@ def _modules_flop(kind: Model, names: Collection[str]) -> float:
     elif "shared_experts" in names:
         products += factor * h * shared
     if "mla_up_proj" in names and kind.mla:
-        products += up_products(kind, kind.mla)
+        products += up_products(kind)
     return 2.0 * products
 
 

@@ -65,10 +65,10 @@ def _stage_rows(job: Job, stage: Stage) -> Iterator[KernelRow]:
 
 def _layer_rows(stage: Stage, layer: Layer, count: int) -> Iterator[KernelRow]:
     again = stage.recomputed(layer)
-    for op in layer.operators:
+    for place, op in enumerate(layer.operators):
         parts = (
             ("forward", op.forward),
-            ("recompute", op.forward if op in again else ()),
+            ("recompute", again.get(place, ())),
             ("backward", (*op.backward_input, *op.backward_weight)),
         )
         for direction, steps in parts:

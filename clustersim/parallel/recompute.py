@@ -4,18 +4,24 @@ The words are Megatron's (core/transformer/transformer_config.py): granularity `
 number of layers, or granularity `selective` with modules. A module keeps its input and runs its forward pass again; of
 `layernorm`, `moe_act` and `mla_up_proj` it is the output, the input of what comes next, that is dropped and made again
 (Megatron's output-discarding checkpoints).
+
+JAX and PyTorch run whole blocks again but for outputs that a policy saves. Their names are MaxText's
+(src/maxtext/layers/decoders.py, get_remat_policy).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
-from clustersim.config.workload import Training
-from clustersim.model.attention import CORE
+from clustersim.config.workload import Saved
+from clustersim.model.attention import CORE, ROTARY
 from clustersim.model.encoder import CROSS
-from clustersim.model.operator import Layer, Operator, Rerun
+from clustersim.model.kernel import Kernel, narrowed
+from clustersim.model.operator import Collective, Layer, Operator, OperatorStep, Rerun, Steps
+from clustersim.model.sharding import ShardedModel
 
 
 class Module(NamedTuple):
@@ -45,24 +51,59 @@ MODULES: dict[str, tuple[Module, ...]] = {
 """By Megatron's names."""
 
 
+PRODUCTS = ("linear", "grouped_gemm")
+"""Kinds of kernels whose columns are an operator's outputs."""
+QKV: tuple[Saved, ...] = ("query_proj", "key_proj", "value_proj")
+DOTS: tuple[Saved, ...] = (*QKV, "out_proj")
+POLICIES: dict[Saved, tuple[Saved, ...]] = {
+    "qkv_proj": QKV,
+    "mlpwi": ("mlpwi_0", "mlpwi_1"),
+    "save_qkv_proj": QKV,
+    "save_out_proj": ("out_proj",),
+    "save_dot_except_mlp": DOTS,
+    "save_dot_except_mlpwi": (*DOTS, "mlpwo"),
+    "save_dot_with_context_except_mlp": (*DOTS, "context"),
+    "minimal": (*DOTS, "mlpwi_0", "mlpwi_1", "mlpwo"),
+    "minimal_with_context": (*DOTS, "context", "mlpwi_0", "mlpwi_1", "mlpwo"),
+    "minimal_flash": (*DOTS, "context", "mlpwi_0", "mlpwi_1", "mlpwo"),
+    # the 1st, 3rd, … of the products for queries, keys, values, output, gate, up, down, and what is attended to or travels
+    # (torchtitan/distributed/activation_checkpoint.py, SelectiveAC)
+    "op": ("query_proj", "value_proj", "context", "mlpwi_0", "mlpwo", "reduce_scatter", "dispatch", "combine"),
+}
+"""Names that stand for several outputs."""
+
+
+def saved_names(saves: Sequence[Saved], *, scattered: bool) -> frozenset[str]:
+    """Return the outputs that names and policies save; scattered: whether those of row-parallel linears are reduce-scattered."""
+    found = {one for name in saves for one in POLICIES.get(name, (name,))}
+    return frozenset(found | {"out_proj", "mlpwo"} if scattered and "reduce_scatter" in found else found)
+
+
 class Marker:
     """Says of blocks what runs again; like ones, asked for in several stages, stay one object."""
 
-    __slots__ = ("_made", "training")
+    __slots__ = ("_made", "_saves", "_whole_kept", "training")
 
-    def __init__(self, training: Training) -> None:
-        self.training = training
+    def __init__(self, shard: ShardedModel) -> None:
+        self.training = shard.training
+        self._saves = saved_names(shard.training.recompute_saves, scattered=shard.sequence_parallel)
+        self._whole_kept = shard.overlap == "async"
         self._made: dict[tuple[int, int], Layer] = {}
 
     def stage(self, blocks: Sequence[Layer]) -> list[Layer]:
         """Return the blocks of one stage."""
         how = self.training
+        if every := how.recompute_every:
+            numbered = enumerate(blocks, 1)
+            return [layer if number % every else self._marked(layer, len(blocks)) for number, layer in numbered]
         count = (how.recompute_layers or len(blocks)) if how.recompute_method == "block" else len(blocks)
         return [*(self._marked(layer, len(blocks)) for layer in blocks[:count]), *blocks[count:]]
 
     def prediction(self, layer: Layer) -> Layer:
-        """Return the block of a further prediction, which the first ones of a stage (`block`) leave out."""
-        return layer if self.training.recompute_method == "block" else self._marked(layer, 1)
+        """Return the block of a further prediction, which the first ones of a stage (`block`) or each n-th leave out."""
+        how = self.training
+        left = how.recompute_method == "block" or (how.recompute_every or 1) > 1
+        return layer if left else self._marked(layer, 1)
 
     def _marked(self, layer: Layer, blocks: int) -> Layer:
         together = (
@@ -76,16 +117,53 @@ class Marker:
     def _reruns(self, layer: Layer, blocks: int, together: int) -> list[Rerun]:
         how = self.training
         if how.recompute == "full":
-            return [_whole(layer, blocks, together)]
+            return [self._but_saved(layer) if self._saves else _whole(layer, blocks, together)]
         return _modules(how.recompute_modules or ("core_attn",), layer) if how.recompute == "selective" else []
+
+    def _but_saved(self, layer: Layer) -> Rerun:
+        """Return the second run of a whole block but for what makes the outputs that are saved."""
+        ends = len(layer.operators)
+        if "mlpwo" in self._saves:  # what follows the last product is read by no backward pass
+            ends -= sum(1 for _ in takewhile(lambda op: not op.saved, reversed(layer.operators)))
+        again = ((place, tuple(self._again(op))) for place, op in enumerate(layer.operators[:ends]))
+        own, whole = (
+            math.fsum(one.bytes for op in layer.operators for one in op.outputs if one.name in names)
+            for names in (self._saves, self._saves & {"out_proj", "mlpwo"})
+        )
+        saved = math.fsum(op.saved for op in layer.operators)
+        kept = min(layer.input_bytes + own, saved)
+        operators = tuple((place, steps) for place, steps in again if steps)
+        return Rerun(operators, len(layer.operators) - 1, saved - kept, saved + whole - kept)
+
+    def _again(self, op: Operator) -> Iterator[OperatorStep]:
+        """Yield what of an operator runs again: products of the columns that are not saved.
+
+        Where all are, what backward passes read of its input: casts, and what was gathered where it is not gathered anew.
+        """
+        left = sum(one.columns for one in op.outputs if one.name not in self._saves)
+        if op.name == ROTARY and self._saves.issuperset(QKV):  # saved after the rotation
+            return
+        parted = left < sum(one.columns for one in op.outputs)
+        for step in op.forward:
+            if left or not op.outputs:
+                yield narrowed(step, left) if parted and isinstance(step, Kernel) and step.kind in PRODUCTS else step
+            elif isinstance(step, Kernel) and step.op == "cast":
+                yield step
+            elif isinstance(step, Collective) and self._whole_kept and (step.group, step.op) == ("tp", "all_gather"):
+                yield step._replace(over=0)
 
 
 def _whole(layer: Layer, blocks: int, together: int) -> Rerun:
     """Return the second run of a whole block; of `together` that run again as one only the input of the first is kept."""
     saved, places = math.fsum(op.saved for op in layer.operators), range(len(layer.operators))
+    operators = _forward(layer.operators, places)
     inputs = -(-blocks // together) / blocks
     dropped = saved - inputs * layer.input_bytes
-    return Rerun(places, places[-1], dropped, together * saved - layer.input_bytes)
+    return Rerun(operators, places[-1], dropped, together * saved - layer.input_bytes)
+
+
+def _forward(operators: Sequence[Operator], places: range) -> tuple[tuple[int, Steps], ...]:
+    return tuple((place, operators[place].forward) for place in places)
 
 
 def _modules(names: Sequence[str], layer: Layer) -> list[Rerun]:
@@ -98,7 +176,7 @@ def _modules(names: Sequence[str], layer: Layer) -> list[Rerun]:
 
 
 def _inside(one: Rerun, other: Rerun) -> bool:
-    return one is not other and set(one.operators) < set(other.operators)
+    return one is not other and dict(one.operators).keys() < dict(other.operators).keys()
 
 
 def _rerun(module: Module, operators: Sequence[Operator], at: dict[str, int]) -> Rerun | None:
@@ -107,9 +185,10 @@ def _rerun(module: Module, operators: Sequence[Operator], at: dict[str, int]) ->
     if first is None or last is None:
         return None
     own = range(first, last + 1)
+    again = _forward(operators, own)
     if not module.readers:
         dropped = math.fsum(operators[i].saved for i in own) - operators[first].kept_input
-        return Rerun(own, last, dropped, dropped)
+        return Rerun(again, last, dropped, dropped)
     readers = next([at[name] for name in names if name in at] for names in module.readers if names[0] in at)
     dropped = math.fsum(operators[i].kept_input for i in readers)
-    return Rerun(own, max(readers), dropped, dropped)
+    return Rerun(again, max(readers), dropped, dropped)

@@ -166,9 +166,9 @@ class Stage:
         """Return the parameters that an operator adds to this stage; a head that borrows the embedding adds its bias."""
         return op.parameters - (self.borrowed if op.name == LOGITS else 0)
 
-    def recomputed(self, layer: Layer) -> tuple[Operator, ...]:
-        """Return the operators of a layer whose forward pass runs again before their backward pass."""
-        return tuple(layer.operators[i] for again in layer.reruns for i in again.operators)
+    def recomputed(self, layer: Layer) -> dict[int, Steps]:
+        """Return what of the forward pass of a layer runs again in its backward pass, by the place of the operator."""
+        return {place: steps for again in layer.reruns for place, steps in again.operators}
 
     def saved(self, layer: Layer) -> float:
         """Return the bytes of activations that one layer keeps for each microbatch."""
@@ -200,8 +200,8 @@ def modules(layer: Layer, letter: str) -> Iterator[tuple[int, Steps, bool]]:
         yield from ((place, op.forward, False) for place, op in enumerate(layer.operators))
         return
     for place, op in reversed(list(enumerate(layer.operators))):
-        again = (i for rerun in layer.reruns if rerun.before == place for i in rerun.operators)
-        yield from ((i, layer.operators[i].forward, False) for i in again)
+        again = (one for rerun in layer.reruns if rerun.before == place for one in rerun.operators)
+        yield from ((i, steps, False) for i, steps in again)
         yield place, (*op.backward_input, *op.backward_weight), True
 
 
@@ -223,7 +223,7 @@ class _Backward:
 def _rerun(layer: Layer, place: int) -> Iterator[OperatorStep]:
     """Yield what runs again before the backward pass of the operator at a place."""
     again = (rerun for rerun in layer.reruns if rerun.before == place)
-    return (step for rerun in again for i in rerun.operators for step in layer.operators[i].forward)
+    return (step for rerun in again for _, steps in rerun.operators for step in steps)
 
 
 def _forward(layer: Layer) -> Steps:
@@ -269,7 +269,7 @@ class Layers:
     """The layers of a model, of which stages are made: equal ones are one object."""
 
     def __init__(self, shard: ShardedModel) -> None:
-        self.shard, self.marker = shard, Marker(shard.training)
+        self.shard, self.marker = shard, Marker(shard)
         self.tied = shard.model.tied_embeddings
         encoder = encoder_of(shard) if shard.model.encoder_layers else shard
         self.embedding, self.head = embedding(encoder), head(shard)
