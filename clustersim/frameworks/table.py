@@ -20,27 +20,35 @@ INHERITED = ("defaults", "facts", "choices", "host", "memory")
 """Parts of a file whose keys stand for all that extend it."""
 
 
-class Default(Spec):
+class Evidence(Spec):
+    """Where a value is from."""
+
+    source: Name
+    """Code, documentation or measurement."""
+    read_from: Annotated[tuple[Name, ...], Field(strict=False)] = ()
+    """Publishers of measured steps that it was chosen on or that it holds for alone, as `clustersim validate` names them."""
+
+
+class Default(Evidence):
     """One default and where it is from; `value` None: the framework has none, whoever trains must say it."""
 
     value: Any = None
-    source: Name
+    otherwise: Any = None
+    """What would be taken had nobody seen the publishers of read_from; None: nothing."""
 
 
-class LaunchTime(Spec):
-    """Seconds of the host, and where that figure is from."""
+class LaunchTime(Evidence):
+    """Seconds of the host, and where that figure is from; `unseen` has what would be taken without their publishers."""
 
     value: Time
-    source: Name
-    read_from: Annotated[tuple[Name, ...], Field(strict=False)] = ()
-    """Sources of measured steps that it was chosen on, as `clustersim validate` names them."""
 
 
-class Habit(Spec):
+class Habit(Evidence):
     """Whether a framework's host does something, and where that is from."""
 
     value: bool
-    source: Name
+    otherwise: bool | None = None
+    """What would be taken had nobody seen the publishers of read_from."""
 
 
 class OverlapChoice(Spec):
@@ -112,15 +120,16 @@ class KeptTensors(Spec):
     """Those more of grouped products."""
 
 
-class JobRecipe(Spec):
-    """What a script of the framework's own repository sets for one job, where a publication of that job leaves it open."""
+class JobRecipe(Evidence):
+    """What a script of the framework's own repository sets for one job, where a publication of that job leaves it open.
+
+    `source` is the script. Had nobody seen its publisher there were no recipe.
+    """
 
     of: dict[str, int]
     """The columns of a measured run by which the job is known."""
     values: dict[str, Any]
     """By dotted key of a workload."""
-    source: Name
-    """The script."""
 
 
 class Framework(Spec):
@@ -129,11 +138,13 @@ class Framework(Spec):
     name: Name
     title: Name
     match: Annotated[tuple[Name, ...], Field(strict=False)]
-    """Words of its name as people write it, in small letters."""
+    """Names as people write them, in small letters; of several words all must stand in a text, in any order."""
     extends: Name | None = None
     """The framework whose defaults, facts, host and memory it has too, but for the keys that it writes itself."""
     over: Annotated[tuple[Name, ...], Field(strict=False)] = ()
     """Those that it is built on, whose names stand beside its own."""
+    assumes: str = ""
+    """Of words that name no framework: what is assumed where nothing better is known."""
     since: int = 0
     until: int = 9999
     """The years that these defaults hold."""
@@ -160,6 +171,10 @@ class Framework(Spec):
         """The name that its releases share: the first word of its title."""
         return self.title.split()[0].strip(",")
 
+    def named(self, text: str) -> bool:
+        """Return whether a text in small letters has one of its names."""
+        return any(all(word in text for word in name.split()) for name in self.match)
+
     def value(self, key: str, *of: str) -> Any:
         """Return the default of a dotted key, None where there is none; a mapping is read `of` a precision or architecture."""
         found = self.defaults.get(key)
@@ -170,18 +185,39 @@ class Framework(Spec):
             else value
         )
 
+    def without(self, publisher: str) -> Framework:
+        """Return the framework as it would be had nobody seen the steps of a publisher, but for times of its host (`unseen`)."""
+        defaults = {
+            key: one.model_copy(update={"value": one.otherwise}) if publisher in one.read_from else one
+            for key, one in self.defaults.items()
+        }
+        recipes = tuple(one for one in self.recipes if publisher not in one.read_from)
+        return self.model_copy(update={"defaults": defaults, "recipes": recipes, "host": self._host_without(publisher)})
+
+    def _host_without(self, publisher: str) -> HostTimes | None:
+        habits = ((name, one) for name, one in self.host or () if isinstance(one, Habit) and publisher in one.read_from)
+        changed = {name: one.model_copy(update={"value": bool(one.otherwise)}) for name, one in habits}
+        return self.host.model_copy(update=changed) if self.host else None
+
     def recipe(self, job: object) -> JobRecipe | None:
         """Return the recipe of a job that has attributes such as layers and tp; None where no script is known."""
         fits = (one for one in self.recipes if all(getattr(job, name) == value for name, value in one.of.items()))
         return next(fits, None)
 
 
+WITHOUT = " without "
+
+
 def load(name: str) -> Framework:
-    """Return the framework of that name. Raises UnknownNameError with the nearest match."""
+    """Return the framework of that name; `nanotron without ULTRA` is as if nobody had seen the steps of a publisher.
+
+    Raises UnknownNameError with the nearest match.
+    """
+    own, _, publisher = name.partition(WITHOUT)
     known = {one.name: one for one in everything()}
-    if name not in known:
-        raise UnknownNameError(f"{name!r} is none of the frameworks; {suggest(name, known)}")
-    return known[name]
+    if own not in known:
+        raise UnknownNameError(f"{own!r} is none of the frameworks; {suggest(own, known)}")
+    return known[own].without(publisher) if publisher else known[own]
 
 
 @cache
@@ -217,10 +253,12 @@ def unseen(framework: Framework, source: str) -> float | None:
 def find(words: str, year: int | None = None) -> Framework | None:
     """Return the framework that a text such as `NeMo 2.0 25.02` names, None when none or several do.
 
-    Of two where one is built on the other it is the upper one; of releases that of the year, without a year the newest.
+    Of two where one is built on the other it is the upper one; of releases that of the year, without a year the newest. Where no
+    framework is named it is what words such as `DDP` or `JAX` say, with what it `assumes`.
     """
     text, when = words.lower(), 9999 if year is None else year
-    hits = [one for one in everything() if one.since <= when <= one.until and any(word in text for word in one.match)]
+    hits = [one for one in everything() if one.since <= when <= one.until and one.named(text)]
+    hits = [one for one in hits if not one.assumes] or hits
     below = {name for one in hits for name in one.over}
     upper = [one for one in hits if one.name not in below]
     return upper[0] if len(upper) == 1 else None

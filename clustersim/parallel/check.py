@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from clustersim.config.workload import Block, Fsdp, Model, Parallelism
-from clustersim.errors import InputError
-from clustersim.frameworks import everything
+from clustersim.errors import InputError, UnknownNameError
+from clustersim.frameworks import load
 from clustersim.model.blocks import distinct
 from clustersim.model.sharding import width
 from clustersim.parallel.job import Job, degrees, divisors, least_dp, listed
@@ -398,8 +399,9 @@ def sharded_parameters(job: Job) -> Iterator[Finding]:
 
 
 def _with_pipeline(job: Job, p: Parallelism) -> Iterator[Finding]:
-    limits = {one.name: one.zero_with_pipeline for one in everything()}
-    most = limits.get(job.training.framework or "")
+    most = None
+    with suppress(UnknownNameError):  # which is told where the framework is used
+        most = load(job.training.framework or "").zero_with_pipeline
     if most is not None and p.zero > most.value:
         sentence = f"{job.training.framework} has no pipeline with zero {p.zero}, and pp is {p.pp}"
         yield "parallelism.zero", f"{sentence}; write zero {most.value} or pp 1"

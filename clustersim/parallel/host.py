@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from clustersim.frameworks import everything, load
+from clustersim.frameworks import load
 from clustersim.hardware.constants import GRAPH_LAUNCH
 from clustersim.model.kernel import Kernel, one_of
 from clustersim.model.operator import Collective
@@ -118,5 +118,5 @@ def reads_counts(job: Job) -> bool:
 def _does(job: Job, habit: str) -> bool:
     """Return whether a job names a framework whose host has a habit."""
     name = job.training.framework
-    own = (getattr(one.host, habit, None) for one in everything() if one.name == name) if name else ()
-    return any(found is not None and found.value for found in own)
+    found = getattr(load(name).host, habit, None) if name else None
+    return found is not None and found.value
