@@ -4,14 +4,21 @@ from dataclasses import fields
 
 import pytest
 
+from clustersim.config.fields import validate
+from clustersim.config.workload import Workload
+from clustersim.config.yaml import Document
 from clustersim.errors import UnknownNameError
 from clustersim.frameworks import everything, find, load, unseen
+from clustersim.frameworks.table import Evidence, JobRecipe, LaunchTime
 from clustersim.validate.runs import Run
 
 KEYS = {
     *("training.attention", "training.kernels", "training.recompute", "training.gradients", "training.optimizer"),
     *("model.dropout", "model.vocab_multiple", "parallelism.zero"),
 }
+
+MODEL = {"layers": 2, "hidden": 64, "heads": 4, "vocab": 128}
+TRAINING = {"global_batch": 8, "seq": 32}
 
 
 @pytest.mark.parametrize(
@@ -20,7 +27,8 @@ KEYS = {
         ("NeMo/Megatron-Core + TE", 2024, "nemo"),
         ("NeMo 2.0 25.02", 2025, "nemo"),
         ("Megatron-LM v1.x", 2020, "megatron-2020"),
-        ("Megatron-LM", 2022, "megatron-2020"),
+        ("Megatron-LM (Jan 2021, non-interleaved 1F1B)", 2021, "megatron-2020"),
+        ("Megatron-LM", 2022, "megatron-2022"),
         ("Megatron-LM 23e00ed0 + TE 2.11", 2026, "megatron-core"),
         ("Megatron-LM", None, "megatron-core"),
         ("Megatron-LM + DeepSpeed ZeRO-1", 2021, "megatron-deepspeed"),
@@ -30,10 +38,46 @@ KEYS = {
         ("MaxText (JAX/XLA)", 2024, "maxtext"),
         ("torchtitan", 2025, "torchtitan"),
         ("nanotron", 2024, "nanotron"),
+        ("Megatron-LM + DeepSpeed 3D", 2021, "megatron-deepspeed"),
+        ("HF accelerate + Megatron-LM", 2024, "megatron-core"),
+        ("Megatron-LM core r0.8.0", 2024, "megatron-core"),
+        ("Megatron-LM (FSDP2)", 2025, "megatron-core"),
+        ("Megatron-Bridge 26.02 (Megatron-Core + TE)", 2026, "nemo"),
+        ("torchtitan (PyTorch FSDP2)", 2024, "torchtitan"),
+        ("InternEvo (InternLM)", 2023, "internevo"),
+        ("PaxML (JAX/XLA)", 2024, "paxml"),
+        ("HAI-LLM (DeepSeek)", 2024, "hai-llm"),
+        ("MegaScale (ByteDance, on Megatron-LM)", 2023, "megascale"),
+        ("ColossalAI 0.4", 2024, "colossalai"),
+        ("IBM fms-fsdp (PyTorch FSDP)", 2024, "fms-fsdp"),
+        ("XTuner V1", 2025, "xtuner"),
+        ("NeMo AutoModel (FSDP2)", 2025, "nemo-automodel"),
+        ("Primus Megatron-LM (ROCm)", 2026, "primus"),
+        ("Primus torchtitan", 2026, "primus-torchtitan"),
+        ("Primus MaxText", 2026, "primus-maxtext"),
     ],
 )
 def test_a_framework_is_found_by_the_words_people_write(words, year, name):
     assert find(words, year).name == name
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("PyTorch FSDP2", "fsdp"),
+        ("PyTorch DDP", "pytorch"),
+        ("Hugging Face Transformers + DeepSpeed ZeRO-3", "deepspeed"),
+        ("JAX (pjit)", "jax"),
+    ],
+)
+def test_words_of_no_framework_are_what_they_say_with_what_is_assumed(words, name):
+    found = find(words, 2024)
+    assert found.name == name
+    assert found.assumes
+
+
+def test_a_framework_that_is_named_assumes_nothing():
+    assert not any(find(name, 2024).assumes for name in ("NeMo", "torchtitan (FSDP2)", "PaxML (JAX)", "Megatron-LM"))
 
 
 def test_words_that_name_no_framework_or_several_find_none():
@@ -53,7 +97,9 @@ def test_a_framework_has_what_it_extends_but_for_the_keys_that_it_writes():
     assert own.host.kernel == base.host.kernel
     assert own.host.parameter.value == 9 * base.host.parameter.value
     assert own.facts.keys() > base.facts.keys()
-    assert {key for key in own.defaults if own.defaults[key] != release.defaults[key]} == {"training.attention"}
+    assert {key for key in own.defaults if own.defaults[key] != release.defaults[key]} == {
+        *("training.attention", "training.recompute_saves_full"),
+    }
     assert (release.since, release.until, release.stages) == (0, 2024, "any")
 
 
@@ -66,6 +112,76 @@ def test_transformer_engine_takes_cudnns_attention_from_hopper_on():
     for name in ("megatron-core", "nemo"):
         found = {gpu: load(name).value("training.attention", "bf16", gpu) for gpu in ("ampere", "hopper", "blackwell")}
         assert found == {"ampere": "flash", "hopper": "cudnn", "blackwell": "cudnn"}
+
+
+APART = {  # other values of a key, by what else a run has
+    "parallelism.overlap.p2p_interleaved": "parallelism.overlap.p2p",
+    "parallelism.overlap.grad_reduce_sharded": "parallelism.overlap.grad_reduce",
+    "training.recompute_saves_full": "training.recompute_saves",
+}
+
+
+@pytest.mark.parametrize("one", everything(), ids=lambda one: one.name)
+def test_every_default_is_a_value_that_a_workload_takes(one):
+    for key, default in one.defaults.items():
+        values = default.value.values() if isinstance(default.value, dict) else [default.value]
+        for value in [*values, *([default.otherwise] if default.read_from else [])]:
+            spec = {"model": dict(MODEL), "training": dict(TRAINING), "parallelism": {}}
+            *parents, last = APART.get(key, key).split(".")
+            here = spec
+            for part in parents:
+                here = here.setdefault(part, {})
+            here[last] = value
+            validate(Workload, Document("w.yaml", {"name": "one", **spec}, {}))
+
+
+@pytest.mark.parametrize("one", [one for one in everything() if one.host], ids=lambda one: one.name)
+def test_a_choice_has_the_default_of_its_framework(one):
+    for key, choice in one.choices.items():
+        assert key not in one.defaults or one.defaults[key].value in choice.values
+
+
+def evidence(one):
+    """Whatever of a framework has a source."""
+    host = [value for _, value in one.host or () if isinstance(value, Evidence)]
+    return [*one.defaults.values(), *one.facts.values(), *one.recipes, *host]
+
+
+def test_what_was_read_from_measured_steps_says_what_it_would_be_without():
+    found = [(one, piece) for one in everything() for piece in evidence(one) if piece.read_from]
+    assert {name for _, piece in found for name in piece.read_from} == {"VTRAINS", "ULTRA", "SIMUMAX", "SC21"}
+    for _, piece in found:
+        assert isinstance(piece, LaunchTime | JobRecipe) or "otherwise" in piece.model_fields_set
+
+
+def test_a_framework_without_a_publisher_is_that_nobody_saw_it():
+    one, less = load("nanotron"), load("nanotron without ULTRA")
+    assert (one.host.unflattens.value, less.host.unflattens.value) == (True, False)
+    assert less.host.drains.value
+    assert less.host.kernel == one.host.kernel  # `unseen` says by how much
+    assert load("nanotron without VTRAINS") == one
+    assert not load("megatron-core without SIMUMAX").recipes
+    assert not load("megatron-2020 without SC21").recipes
+    assert not load("megatron-deepspeed without VTRAINS").host.drains.value
+
+
+def test_collectives_of_tensor_parallelism_run_under_products_since_2022():
+    found = [find("Megatron-LM", year).value("parallelism.overlap.tp") for year in (2020, 2021, 2022, 2023, 2026)]
+    assert found == ["none", "none", "bulk", "bulk", "bulk"]
+    assert {load(name).value("parallelism.overlap.tp") for name in ("nemo", "primus", "nanotron", "internevo")} == {
+        "bulk"
+    }
+    assert {load(name).value("parallelism.overlap.tp") for name in ("torchtitan", "megatron-deepspeed")} == {"none"}
+    assert "async" in load("torchtitan").choices["parallelism.overlap.tp"].values
+
+
+def test_what_frameworks_recompute_is_their_policy():
+    titan = load("torchtitan")
+    assert titan.value("training.recompute_saves", "bf16") == ["op"]
+    assert "op" not in titan.value("training.recompute_saves", "fp8")
+    assert load("maxtext").value("training.recompute_saves") == ["mlpwo"]
+    assert load("paxml").value("training.recompute_saves") == ["minimal"]
+    assert load("megatron-core").value("training.recompute_saves") is None
 
 
 def test_recipes_name_columns_of_runs_and_keys_that_have_defaults():
