@@ -306,6 +306,15 @@ def test_gathered_parameters_are_put_back_one_by_one_for_each_rank_where_a_frame
     assert slower - slow == pytest.approx(10 * launched, rel=1e-9)
 
 
+def test_a_framework_without_a_publisher_runs_without_the_habits_that_were_read_from_it():
+    zero = {"parallelism__dp": 4, "parallelism__zero": 1}
+    seen, unseen, other = (
+        seconds(step(**zero, training__framework=name))
+        for name in ("nanotron", "nanotron without ULTRA", "nanotron without VTRAINS")
+    )
+    assert unseen < seen == other
+
+
 def test_megatrons_parameters_are_gathered_where_they_lie():
     result = step(1.0, parallelism__dp=4, parallelism__zero=1, training__framework="megatron-core")
     [script] = Simulator(result.topology).preparation.work(result.job, np.arange(4)).scripts

@@ -296,3 +296,44 @@ def test_saves_need_full_recomputation_of_each_block():
         job(training__recompute_every=2)
     with pytest.raises(ConfigError, match=r"recompute_saves\.0: rope is not known"):
         job(training__recompute="full", training__recompute_saves=["rope"])
+
+
+TITAN = {
+    # torchtitan's benchmarks of 2024-12 and 2025-06 (benchmarks/*.md): Llama 3 8B, two sequences of 8,192 tokens a GPU, FSDP2,
+    # policy `op`: GPUs, what differs, GiB. Compiled in 2024 the loss was eager yet.
+    "eager": (8, {"training.kernels": "eager"}, 82.4),
+    "compiled": (8, {"training.cross_entropy": "eager"}, 77.0),
+    "compiled, fp8": (8, {"training.cross_entropy": "eager", "training.precision": "fp8"}, 76.8),
+    "eager on 16 nodes": (128, {"training.kernels": "eager"}, 67.0),
+    "compiled on 16 nodes": (128, {"training.cross_entropy": "eager"}, 62.0),
+    "fp8 with a compiled loss on 4 nodes": (32, {"training.precision": "fp8"}, 47.96),
+}
+
+
+def peak(gpus, saves, **more):
+    changes = {
+        "parallelism.tp": 1,
+        "parallelism.pp": 1,
+        "parallelism.dp": gpus,
+        "parallelism.zero": 3,
+        "parallelism.sequence_parallel": False,
+        "training.global_batch": 2 * gpus,
+        "training.micro_batch": 2,
+        "training.seq": 8192,
+        "training.recompute": "full",
+        "training.recompute_saves": saves,
+        "model.vocab_multiple": 1,
+        "predictor": "roofline",
+        **more,
+    }
+    cluster = "topologies/hgx_h100_8.yaml" if gpus == 8 else "topologies/superpod_h100_128.yaml"
+    summary = simulate(cluster, "workloads/llama3_8b.yaml", changes, ignore_memory=True, engine="auto").summary
+    return summary["memory"]["peak_bytes"] / 2**30
+
+
+@pytest.mark.parametrize("case", TITAN)
+def test_peaks_of_torchtitan_are_those_of_its_policy(case):
+    gpus, more, measured = TITAN[case]
+    assert peak(gpus, ["op"], **more) == pytest.approx(measured, rel=0.07)
+    assert peak(gpus, ["context"], **more) < 0.8 * measured
+    assert peak(gpus, ["minimal_with_context"], **more) > 1.1 * measured
