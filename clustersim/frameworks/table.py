@@ -16,6 +16,7 @@ from clustersim.errors import UnknownNameError, suggest
 from clustersim.hardware.formats import activation_type
 
 FOLDER = Path(__file__).parent
+OVERLAP_TP = "parallelism.overlap.tp"
 INHERITED = ("defaults", "facts", "choices", "host", "memory")
 """Parts of a file whose keys stand for all that extend it."""
 
@@ -184,6 +185,22 @@ class Framework(Spec):
             if isinstance(value, dict)
             else value
         )
+
+    def recomputation(self, said: str, *of: str) -> tuple[str, list[str]]:
+        """Return `recompute` and `recompute_saves` of a run that says `none`, `selective` or `full`, or nothing.
+
+        Selective is a policy's where the framework has one, else Megatron's; `of` as of `value`.
+        """
+        how, policy = said or self.value("training.recompute", *of), self.value("training.recompute_saves", *of)
+        if policy and (how == "selective" or (how == "full" and not said)):
+            return "full", policy
+        return how, self.value("training.recompute_saves_full", *of) or [] if how == "full" else []
+
+    @property
+    def overlapped_tp(self) -> str:
+        """What `parallelism.overlap.tp` is where a run says that tensor parallelism overlaps: the most that the framework has."""
+        choice, own = self.choices.get(OVERLAP_TP), self.value(OVERLAP_TP)
+        return str(choice.values[-1]) if choice else "bulk" if own in (None, "none") else str(own)
 
     def without(self, publisher: str) -> Framework:
         """Return the framework as it would be had nobody seen the steps of a publisher, but for times of its host (`unseen`)."""
