@@ -80,8 +80,8 @@ def trust() -> str:
     found = [outcome(row) for row in table]
     groups: dict[str, dict[str, object]] = defaultdict(dict)
     for one in found:
-        groups[one["source"]] = {}
-    return picture({"runs": found, "groups": {"source": dict(sorted(groups.items()))}})
+        groups[one["publisher"]] = {}
+    return picture({"runs": found, "groups": {"publisher": dict(sorted(groups.items()))}})
 
 
 def outcome(row: Mapping[str, str]) -> dict[str, object]:
@@ -89,7 +89,7 @@ def outcome(row: Mapping[str, str]) -> dict[str, object]:
     measured, predicted = float(row["sec_per_iter"]), float(row["predicted_s"])
     return {
         **{key: row[key] for key in ("id", "gpu", "model", "tp", "pp", "dp", "num_gpus")},
-        "source": row["id"].partition("-")[0],
+        "publisher": row["id"].partition("-")[0],
         "measured_s": measured,
         "predicted_s": predicted,
         "error": predicted / measured - 1,

@@ -1,5 +1,6 @@
 """A measured run as a simulation: what a row becomes, what is refused, and what is said of the errors."""
 
+import dataclasses
 import json
 import math
 import os
@@ -28,7 +29,7 @@ from clustersim.topology.build import presets
 from clustersim.validate import calibrate, log, page, peaks, ranking, run, runs, statistics
 from clustersim.validate.adapt import adapt
 from clustersim.validate.cluster import NICS
-from clustersim.validate.evaluate import evaluate, source_of
+from clustersim.validate.evaluate import evaluate
 from clustersim.validate.refusal import Refusal
 from clustersim.validate.report import report
 
@@ -442,20 +443,75 @@ def test_one_part_can_be_changed(tmp_path, change):
     assert faster or change in ("predictor=linear", "nccl=ring")
 
 
-def test_a_source_that_a_host_was_read_from_is_judged_by_the_other_sources_too(tmp_path):
-    path = write(tmp_path / "runs.csv", {"id": "MINE-1"}, {"id": "VTRAINS-1", "framework": "Megatron-DeepSpeed"})
+def test_a_publisher_is_judged_without_what_was_read_from_it(tmp_path):
+    own, other = (
+        {"id": "VTRAINS-1", "framework": "Megatron-DeepSpeed"},
+        {"id": "MINE-1", "framework": "Megatron-DeepSpeed"},
+    )
+    path = write(tmp_path / "runs.csv", own, other, {"id": "MINE-2"})
     with log.opened(tmp_path / "out", asked(path)) as kept:
         found = run.simulate(run.load([path]), [], 1, kept)
-    [own] = [one for one in found[None] if one["id"] == "VTRAINS-1"]
     [left] = found[run.UNSEEN]
     slower = str(unseen(framework("megatron-deepspeed"), "VTRAINS"))
-    assert left == evaluate(run.load([path])[1], {"host": slower})
-    assert left["predicted_s"] > own["predicted_s"]
+    assert left["id"] == "VTRAINS-1"
+    job, as_if = (specs(adapt(run.load([path])[0], unseen=True))[part] for part in (1, 0))
+    assert job["training"]["framework"] == "megatron-deepspeed without VTRAINS"
+    assert str(as_if["cluster"]["node"]["host"]["slowdown"]) == slower
+    assert left["predicted_s"] != found[None][0]["predicted_s"]
     figures = report(found[None], unseen=found[run.UNSEEN])
-    assert figures["left_out"]["VTRAINS"]["as_is"]["bias"] == own["error"]
-    assert figures["left_out"]["VTRAINS"]["left_out"]["bias"] == left["error"]
-    text = page.page(figures, found[None], "runs.csv")
-    assert "VTRAINS: read from the other sources" in text
+    assert figures["publishers_in_sample"]["VTRAINS"]["bias"] == found[None][0]["error"]
+    assert figures["groups"]["publisher"]["VTRAINS"]["bias"] == left["error"]
+    means = [one["mean_error"] for one in figures["groups"]["publisher"].values()]
+    assert figures["left_out"]["publisher_mean_error"] == pytest.approx(sum(means) / 2)
+    judged = statistics.judged(found[None], found[run.UNSEEN])
+    text = page.page(figures, judged, "runs.csv")
+    assert page.sentence(figures) in text.replace("&gt;", ">")
+    assert "each left out of all that was read from it" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "as_is", "left_out"),
+    [
+        (
+            {"id": "BSPREQ-1", "original_interconnect": "Omni-Path", "nic_gbps_per_gpu": "50"},
+            "nics.efficiency",
+            None,
+            0.212,
+        ),
+        (
+            {"id": "BSV100-1", "original_interconnect": "Omni-Path", "nic_gbps_per_gpu": "50"},
+            "nics.efficiency",
+            None,
+            0.27,
+        ),
+        ({"id": "VTRAINM-1", "nic_gbps_per_gpu": "100"}, "nics.count", 4, 8),
+        ({"id": "SIMUMAX-1", "gpu": "b200-sxm", "nic_gbps_per_gpu": "400"}, "gpus.sustained.bf16", None, 0.645),
+        ({"id": "DGXC-1", "gpu": "b200-sxm", "nic_gbps_per_gpu": "400"}, "gpus.sustained.bf16", None, 0.585),
+    ],
+)
+def test_a_cluster_without_a_publisher_has_what_the_others_say(tmp_path, change, key, as_is, left_out):
+    one = row(tmp_path, num_gpus="16", dp="4", **change)
+    for unseen_too, value in ((False, as_is), (True, left_out)):
+        here = specs(adapt(one, unseen=unseen_too))[0]["cluster"]["node"]
+        for part in key.split("."):
+            here = here.get(part) if here else None
+        assert here == value
+    other = row(tmp_path, num_gpus="16", dp="4", **{**change, "id": "OTHER-1"})
+    assert adapt(other) == adapt(other, unseen=True)
+
+
+def test_every_figure_that_was_read_from_steps_says_what_it_would_be_without_them():
+    from clustersim.hardware.gpus import everything
+    from clustersim.topology.override import preset_node, presets
+
+    readings = [one for gpu in everything() for one in gpu.evidence.items()]
+    readings += [one for name in presets() for one in preset_node(name).evidence.items()]
+    assert readings
+    for key, one in readings:
+        assert one.read_from, key
+        assert all(one.without(name) is None or one.without(name) > 0 for name in one.read_from), key
+        if isinstance(one.otherwise, dict):
+            assert set(one.otherwise) == set(one.read_from), key
 
 
 def test_ablations_are_checked_before_any_work():
@@ -476,10 +532,10 @@ def test_ablations_are_checked_before_any_work():
         run.ablations(["predictor=oracle"])
 
 
-def outcome(source="A", measured=1.0, predicted=1.0, **more):
+def outcome(publisher="A", measured=1.0, predicted=1.0, **more):
     base = {
-        "id": f"{source}-{measured}-{predicted}",
-        "source": source,
+        "id": f"{publisher}-{measured}-{predicted}",
+        "publisher": publisher,
         "measured_s": measured,
         "predicted_s": predicted,
     }
@@ -491,7 +547,7 @@ def outcome(source="A", measured=1.0, predicted=1.0, **more):
         "precision": "bf16",
         "architecture": "hopper",
         "framework_family": "X",
-        "clocks_from": "law",
+        "experts": None,
         "ep": None,
     }
     base |= {"tp": 1, "pp": 1, "dp": 8, "cp": 1, "model": "m", "global_batch": 8, "seq": 1, "vpp": 1, "micro_batch": 1}
@@ -508,7 +564,7 @@ def test_errors_are_counted_in_all_and_by_group():
     assert found["median_error"] == pytest.approx(0.1)
     assert found["bias"] == pytest.approx(-0.1 / 3)
     assert found["inside"] == pytest.approx(2 / 3)
-    assert list(statistics.groups(rows)["source"]) == ["A", "B"]
+    assert list(statistics.groups(rows)["publisher"]) == ["A", "B"]
     assert [one["predicted_s"] for one in statistics.worst(rows, 1)] == [0.8]
 
 
@@ -516,120 +572,114 @@ def spread(source, count, width, **more):
     return [outcome(source, math.exp(width * (2 * k / (count - 1) - 1)), 1.0, **more) for k in range(count)]
 
 
-def test_the_bound_of_an_interval_counts_one_more_source_which_nobody_has_seen():
+def scored(rows):
+    return [(abs(math.log(one["measured_s"] / one["predicted_s"])), one["publisher"]) for one in rows]
+
+
+def test_the_bound_of_an_interval_counts_one_more_publisher_which_nobody_has_seen():
     rows = [one for i in range(4) for one in spread(f"S{i}", 11, 0.01 * (i + 1))]
-    assert calibrate.bound(rows) == pytest.approx(0.04 / calibration.BASE)  # 80 % of five sources: all of the four
-    assert calibrate.bound(rows[:33]) == math.inf  # 80 % of four are more than three
+    assert calibrate.bound(scored(rows)) == pytest.approx(0.04)  # 80 % of five publishers: all of the four
+    assert calibrate.bound(scored(rows[:33])) == math.inf  # 80 % of four are more than three
     many = [one for i in range(9) for one in spread(f"S{i}", 11, 0.01)] + spread("far", 300, 5.0)
-    assert calibrate.bound(many) == pytest.approx(0.01 / calibration.BASE)  # one weight a source, however many runs
+    assert calibrate.bound(scored(many)) == pytest.approx(0.01)  # one weight a publisher, however many runs
 
 
-def test_a_table_of_intervals_judges_each_source_by_the_others():
+def test_a_table_of_intervals_judges_each_publisher_by_the_others():
     rows = [one for i in range(5) for one in spread(f"S{i}", 11, 0.01 * (i + 1))]
     table = calibrate.table(rows)
-    assert table["sources"] == {f"S{i}": 11 for i in range(5)}
-    assert table["without"]["S4"] == pytest.approx(0.04 / calibration.BASE, abs=1e-4)
-    assert table["without"]["S0"] == pytest.approx(0.05 / calibration.BASE, abs=1e-4)
-    assert table["groups"]["machine"] == {"hopper 16-bit": [55, 53]}  # of S4 all but the two at its ends
+    assert {name: one["runs"] for name, one in table["seen"].items()} == {f"S{i}": 11 for i in range(5)}
+    assert table["without"]["S4"] == pytest.approx(0.04, abs=1e-4)
+    assert table["without"]["S0"] == pytest.approx(0.05, abs=1e-4)
+    assert table["groups"]["machine"] == {"hopper 16-bit": (55, 53)}  # of S4 all but the two at its ends
     assert table["inside_when_left_out"] == pytest.approx(53 / 55, abs=1e-3)
-    with pytest.raises(InputError, match="4 sources whose runs can be compared; 5 are needed"):
+    with pytest.raises(InputError, match="4 publishers whose runs can be compared; 5 are needed"):
         calibrate.table(rows[:44])
 
 
-def test_a_group_of_which_few_lie_inside_gets_no_interval_and_takes_no_part():
+def test_no_group_is_left_out_because_its_runs_fail():
     rows = [one for i in range(5) for one in spread(f"S{i}", 11, 0.05)]
     far = [outcome("S0", 2.0, 1.0, architecture="volta") for _ in range(6)]
     table = calibrate.table(rows + far)
-    assert table["dropped"]["machine"] == {"volta 16-bit": [6, 0]}
-    assert table["rows"] == 55
-    assert table["bound"] == calibrate.table(rows)["bound"]
+    assert table["groups"]["machine"]["volta 16-bit"] == (6, 0)
+    assert table["rows"] == 61
+    assert table["without"]["S1"] > calibrate.table(rows)["without"]["S1"]
 
 
-@given(st.floats(0.001, 1000), st.floats(0, 1), st.floats(0, 5), st.floats(0, 1))
-def test_a_forecast_lies_in_its_own_interval_which_grows_with_the_launching_share(seconds, share, bound, part):
-    least, most = calibration.around(seconds, share, bound)
-    assert least <= seconds <= most
-    assert calibration.around(seconds, share + 0.1, bound)[1] >= most
-    for error in (math.log(least / seconds), math.log(most / seconds)):
-        assert calibration.score(part * error, share) <= bound * (1 + 1e-9) + 1e-9
+KNOWN = Kind("hopper", "bf16", 64, 0.02, framework="NeMo")
 
 
-KNOWN = Kind("hopper", "bf16", 64, 0.02)
+@given(st.floats(0.001, 1000), st.floats(0, 1), st.integers(1, 10**6))
+def test_an_interval_is_symmetric_in_the_log_and_widens_with_launching_and_scale(seconds, share, gpus):
+    def half(**change):
+        low, high, _ = calibration.interval(seconds, dataclasses.replace(KNOWN, gpus=gpus, launching=share, **change))
+        assert low * high == pytest.approx(seconds**2)
+        return math.log(high / seconds)
 
-
-def fared_worst(*groups):
-    """Return what an interval says of the group of which the smallest part lies inside; groups: (grouping, group)."""
-    table = calibration.shipped()["groups"]
-    named = [(*table[grouping][group], calibration.WORDS[grouping].format(group)) for grouping, group in groups]
-    runs, inside, words = min(named, key=lambda one: one[1] / one[0])
-    return f"{inside} of {runs} {words}"
-
-
-def test_an_interval_says_what_it_rests_on():
-    low, high, note = calibration.interval(2.0, KNOWN)
-    assert low < 2.0 < high
-    assert note.startswith("80 % of ")
-    assert "published steps" in note
-    rare, few, law = ("launching", "below 4 %"), ("gpus", "9 to 64"), ("clocks", "clocks from their power")
-    assert fared_worst(("machine", "hopper 16-bit"), rare, few, law) in note
-    measured = calibration.interval(2.0, Kind("blackwell", "bf16", 64, 0.02, "measured"))
-    assert fared_worst(("machine", "blackwell 16-bit"), rare, few) in measured.note, "Blackwell fares better by now"
-    worse = calibration.interval(2.0, Kind("hopper", "bf16", 64, 0.2))
-    assert fared_worst(("machine", "hopper 16-bit"), ("launching", "12 to 30 %"), few, law) in worse.note
-    assert worse.high > high
+    own = half()
+    assert 0.05 < own < math.inf
+    assert math.log(calibration.interval(1.0, dataclasses.replace(KNOWN, gpus=gpus, launching=share + 0.1)).high) > own
+    more = dataclasses.replace(KNOWN, gpus=2 * gpus, launching=share)
+    assert math.log(calibration.interval(1.0, more).high) >= own - 1e-12
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"gpus": 10**6}, "at most"),
-        ({"experts": True}, "mixtures of experts"),
-        ({"architecture": "cdna3"}, "cdna3"),
-        ({"architecture": "blackwell", "precision": "fp8"}, "blackwell fp8"),
-        ({"predictor": "linear"}, "predictor neusight"),
-        ({"clocks": "boost"}, "sustained clocks"),
-        ({"launching": 3.0}, "no published step host-bound above 30 % has been compared"),
-        ({"architecture": "volta"}, "on volta 16-bit GPUs are unlike others; of 37, intervals of others held 7"),
+        ({"gpus": 10**6}, "on more than "),
+        ({"architecture": "cdna9"}, "on cdna9 16-bit GPUs"),
+        ({"framework": "mine"}, "of mine"),
     ],
 )
-def test_there_is_no_interval_where_no_published_step_supports_one(change, said):
-    fields = {name: getattr(KNOWN, name) for name in KNOWN.__dataclass_fields__}
-    low, high, note = calibration.interval(2.0, Kind(**{**fields, **change}))
+def test_an_interval_is_wider_where_no_published_step_is_like_it_and_says_so(change, said):
+    plain, unlike = (calibration.interval(2.0, dataclasses.replace(KNOWN, **one)) for one in ({}, change))
+    assert "published steps" in plain.note
+    assert "wider" not in plain.note
+    assert unlike.high > plain.high
+    assert f"wider, as none was {said}" in unlike.note
+
+
+@pytest.mark.parametrize(
+    ("change", "said"), [({"predictor": "linear"}, "predictor neusight"), ({"clocks": "boost"}, "sustained clocks")]
+)
+def test_there_is_no_interval_for_what_was_not_compared(change, said):
+    low, high, note = calibration.interval(2.0, dataclasses.replace(KNOWN, **change))
     assert (low, high) == (None, None)
     assert note.startswith("none: ")
     assert said in note
 
 
-def test_the_shipped_intervals_hold_what_they_promise_of_sources_left_out():
+def test_the_shipped_intervals_hold_what_they_promise_of_publishers_left_out():
     table = calibration.shipped()
     assert 0.74 <= table["inside_when_left_out"] <= 0.86
-    assert sum(table["sources"].values()) == table["rows"]
+    assert sum(one["runs"] for one in table["seen"].values()) == table["rows"]
     for groups in table["groups"].values():
         assert sum(runs for runs, _ in groups.values()) == table["rows"]
-        assert all(inside >= calibrate.LEAST * runs for runs, inside in groups.values() if runs >= calibrate.FEW)
 
 
-def test_a_source_that_was_calibrated_on_is_judged_by_the_others(tmp_path):
-    name = next(iter(calibration.shipped()["sources"]))
-    found = evaluate(row(tmp_path, id=f"{name}-001"))
-    assert source_of(row(tmp_path, id=f"{name}-001")) == name
-    left = calibration.shipped()["without"][name]
-    assert (found["low_s"], found["high_s"]) == calibration.around(found["predicted_s"], found["launching"], left)
+def test_a_publisher_that_was_calibrated_on_is_judged_by_the_others(tmp_path):
+    name = next(iter(calibration.shipped()["seen"]))
+    one = row(tmp_path, id=f"{name}-001")
+    assert one.publisher == name
+    found = evaluate(one)
+    own = Kind("ampere", "fp16", 8, found["launching"], framework="Megatron-LM")
+    expected = calibration.interval(found["predicted_s"], own, without=name)
+    assert (found["low_s"], found["high_s"]) == pytest.approx(expected[:2])
 
 
-def test_a_framework_that_intervals_do_not_rest_on_gets_none(tmp_path):
-    wide = {
-        "hidden": "8192",
-        "ffn_hidden": "32768",
-        "heads": "64",
-        "kv_heads": "64",
-        "layers": "8",
-        "precision": "bf16",
-    }
-    known, other = (evaluate(row(tmp_path, framework=name, **wide)) for name in ("Megatron-LM", "nanotron"))
-    assert known["low_s"] < known["predicted_s"] < known["high_s"]
-    assert (other["low_s"], other["high_s"]) == (None, None)
-    assert other["interval"] == "none: no published step of nanotron has been compared"
+def test_late_mappings_of_nanotron_are_told_by_columns_and_times_alone():
+    def mapped(measured, **more):
+        return outcome(
+            "ULTRA", measured, 1.0, framework="nanotron", global_batch=256, id=f"ULTRA-{measured}-{more}", **more
+        )
+
+    fine, late = mapped(1.0), mapped(1.6, zero_stage=1)
+    twice = mapped(1.2)
+    smaller = mapped(0.9, micro_batch=2)
+    piped, polled = mapped(5.0, pp=2, dp=4, micro_batch=4), mapped(9.0, pp=2, dp=4, micro_batch=4, zero_stage=1)
+    wide, tensors = mapped(1.0, num_gpus=512, dp=512), mapped(3.0, pp=2, tp=2, dp=2)
+    other = outcome("MINE", 100.0, 1.0)
+    kept = ranking.sound([fine, late, twice, smaller, piped, polled, wide, tensors, other])
+    assert kept == [fine, smaller, piped, other]
 
 
 @pytest.mark.parametrize(
@@ -745,7 +795,14 @@ def test_the_page_is_one_file_without_requests_and_says_everything(tmp_path):
     assert "&lt;script&gt;" in text
     assert not any(word in text for word in ("http://", "https://", "src=", "@import", "url(h"))
     assert "prefers-color-scheme: dark" in text
-    for words in ("By source", "By GPU", "By framework", "By number of GPUs", "By parallelism", "The ten farthest off"):
+    for words in (
+        "By publisher",
+        "By GPU",
+        "By framework",
+        "By number of GPUs",
+        "By parallelism",
+        "The ten farthest off",
+    ):
         assert words in text
     assert "precision" in text
     assert "clocks=boost" in text
@@ -770,7 +827,7 @@ def test_the_command_writes_a_folder_and_prints_json(tmp_path):
     assert found["command"] == "validate"
     assert [one["id"] for one in found["runs"]] == ["MINE-1", *(one["id"] for one in others), "MINE-3"]
     assert found["refused"] == {"precision": 1}
-    assert found["errors"]["runs"] == 5
+    assert found["left_out"]["runs"] == 5
     names = {path.name for path in (tmp_path / "results/validate-runs").iterdir()}
     assert names == {"manifest.json", "runs.jsonl", "runs.parquet", "report.html"}
     assert json.loads((tmp_path / "table.json").read_text())["rows"] == 5

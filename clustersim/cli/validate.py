@@ -50,6 +50,7 @@ def validate(
     from clustersim.validate.report import report
     from clustersim.validate.run import UNSEEN, ablations, load, simulate
     from clustersim.validate.shipped import TABLE
+    from clustersim.validate.statistics import judged
 
     paths, changes = files or [TABLE], ablations(ablate or ())
     with keeping_inputs() as read:
@@ -70,11 +71,12 @@ def validate(
             peak = peaks.compare(memory, outcomes) if memory else None
             figures = report(outcomes, changed, peak, found[UNSEEN])
             title = " ".join(path.name for path in paths)
-            kept.finish(outcomes, page(figures, outcomes, title))
+            left_out = judged(outcomes, found[UNSEEN])
+            kept.finish(left_out, page(figures, left_out, title))
     if calibrate:
-        _calibrate(calibrate, outcomes, title)
+        _calibrate(calibrate, left_out, title)
     if as_json:
-        print_json("validate", {**figures, "folder": str(kept.shown), "runs": outcomes})
+        print_json("validate", {**figures, "folder": str(kept.shown), "runs": left_out, "runs_in_sample": outcomes})
     elif not quiet:
         typer.echo(
             "\n".join([*_lines(figures, outcomes), "", f"written to {kept.shown}/ (open report.html in a browser)"])
@@ -94,12 +96,12 @@ def _calibrate(path: Path, outcomes: Sequence[dict[str, Any]], title: str) -> No
 
 
 def _lines(found: Mapping[str, Any], outcomes: Sequence[dict[str, Any]]) -> Iterable[str]:
-    from clustersim.validate.page import HEAD, example, figures, sentence, tables
+    from clustersim.validate.page import PUBLISHERS, example, publishers, sentence, tables
 
     yield sentence(found)
-    if found["groups"]["source"]:
+    if found["groups"]["publisher"]:
         yield ""
-        yield from _table(("source", *HEAD[1:]), [[n, *figures(e)] for n, e in found["groups"]["source"].items()])
+        yield from _table(PUBLISHERS, publishers(found))
     for title, head, rows in tables(found):
         yield ""
         yield title

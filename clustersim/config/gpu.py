@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from clustersim.config.evidence import StepEvidence
 from clustersim.config.fields import Bandwidth, ComputeRate, Count, Fraction, Frequency, Name, Power, Size, Spec
 
 DType = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
@@ -45,6 +46,8 @@ class Gpu(Spec):
     follows from `power`."""
     power: Power
     """Limit of the board."""
+    evidence: dict[str, StepEvidence] = Field(default_factory=dict)
+    """Which of its figures were read from measured steps, by dotted key such as `sustained.bf16`."""
     sources: dict[str, str]
     """Where each figure is from."""
 

@@ -60,10 +60,12 @@ def _field(schema: Schema, text: str) -> Schema:
 
 
 def field_texts(kind: type[Spec]) -> dict[str, str]:
-    """Return what stands under each field of a spec."""
+    """Return what stands under each field of a spec, and under those that it inherits."""
+    bases = (base for base in kind.__bases__ if issubclass(base, Spec) and base is not Spec)
+    inherited = {name: text for base in bases for name, text in field_texts(base).items()}
     [tree] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(tree, ast.ClassDef)
-    return {
+    return inherited | {
         field.target.id: " ".join(text.value.value.split())
         for field, text in itertools.pairwise(tree.body)
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)

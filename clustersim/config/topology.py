@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 
+from clustersim.config.evidence import StepEvidence
 from clustersim.config.fabric import Extent
 from clustersim.config.fields import Bandwidth, Count, Fraction, Index, LineRate, Name, Power, Spec, Time, between
 from clustersim.config.gpu import DType
@@ -195,6 +196,8 @@ class Node(Spec):
     """What joins it to other nodes."""
     power: NodePower | None = None
     """What it draws."""
+    evidence: dict[str, StepEvidence] = Field(default_factory=dict)
+    """Which of its figures were read from measured steps, by dotted key such as `nics.efficiency`."""
 
 
 _Rate = Annotated[float, Field(strict=False, gt=0, le=1e6)]

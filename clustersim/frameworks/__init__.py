@@ -3,6 +3,16 @@
 `find("NeMo 24.07 (Megatron-Core + TE)", 2024)` returns the one that a published run was made with.
 """
 
-from clustersim.frameworks.table import Default, Framework, KeptTensors, OverlapChoice, everything, find, load, unseen
+from clustersim.frameworks.table import (
+    WITHOUT,
+    Default,
+    Framework,
+    KeptTensors,
+    OverlapChoice,
+    everything,
+    find,
+    load,
+    unseen,
+)
 
-__all__ = ["Default", "Framework", "KeptTensors", "OverlapChoice", "everything", "find", "load", "unseen"]
+__all__ = ["WITHOUT", "Default", "Framework", "KeptTensors", "OverlapChoice", "everything", "find", "load", "unseen"]

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from clustersim.config.evidence import Evidence, StepEvidence
 from clustersim.config.fields import Name, Size, Spec, Time, validate
 from clustersim.config.yaml import Document, read
 from clustersim.errors import UnknownNameError, suggest
@@ -21,21 +22,10 @@ INHERITED = ("defaults", "facts", "choices", "host", "memory")
 """Parts of a file whose keys stand for all that extend it."""
 
 
-class Evidence(Spec):
-    """Where a value is from."""
-
-    source: Name
-    """Code, documentation or measurement."""
-    read_from: Annotated[tuple[Name, ...], Field(strict=False)] = ()
-    """Publishers of measured steps that it was chosen on or that it holds for alone, as `clustersim validate` names them."""
-
-
-class Default(Evidence):
+class Default(StepEvidence):
     """One default and where it is from; `value` None: the framework has none, whoever trains must say it."""
 
     value: Any = None
-    otherwise: Any = None
-    """What would be taken had nobody seen the publishers of read_from; None: nothing."""
 
 
 class LaunchTime(Evidence):
@@ -44,12 +34,10 @@ class LaunchTime(Evidence):
     value: Time
 
 
-class Habit(Evidence):
+class Habit(StepEvidence):
     """Whether a framework's host does something, and where that is from."""
 
     value: bool
-    otherwise: bool | None = None
-    """What would be taken had nobody seen the publishers of read_from."""
 
 
 class OverlapChoice(Spec):
@@ -205,7 +193,7 @@ class Framework(Spec):
     def without(self, publisher: str) -> Framework:
         """Return the framework as it would be had nobody seen the steps of a publisher, but for times of its host (`unseen`)."""
         defaults = {
-            key: one.model_copy(update={"value": one.otherwise}) if publisher in one.read_from else one
+            key: one.model_copy(update={"value": one.without(publisher)}) if publisher in one.read_from else one
             for key, one in self.defaults.items()
         }
         recipes = tuple(one for one in self.recipes if publisher not in one.read_from)
@@ -213,7 +201,7 @@ class Framework(Spec):
 
     def _host_without(self, publisher: str) -> HostTimes | None:
         habits = ((name, one) for name, one in self.host or () if isinstance(one, Habit) and publisher in one.read_from)
-        changed = {name: one.model_copy(update={"value": bool(one.otherwise)}) for name, one in habits}
+        changed = {name: one.model_copy(update={"value": bool(one.without(publisher))}) for name, one in habits}
         return self.host.model_copy(update=changed) if self.host else None
 
     def recipe(self, job: object) -> JobRecipe | None:

@@ -12,6 +12,7 @@ NCCL = "NVIDIA/nccl, src/graph/tuning.cc and topo.h, 2.18 to 2.30"
 ONE_NODE = "nccl-tests of one node (ai-dynamo/aiconfigurator: A100, H100, H200, B200, GB200)"
 PRODUCTS = "bf16, fp8 and fp4 products of 20 ms and more (ai-dynamo/aiconfigurator), AMD's clocks"
 NOTHING = "none: as published"
+STEPS = "published steps, each with its publisher left out (docs/validation.md)"
 UNKNOWN = "not recorded"
 
 
@@ -306,7 +307,14 @@ CONSTANTS: tuple[StatedConstant, ...] = (
     ),
     *_of(
         "report.calibration",
-        ("BASE", "log", "error of a step that never waits for its host", "the calibration runs (docs/validation.md)"),
+        ("UNSEEN", "", "width of what no publisher's steps had; between 0.5 and 1.5 as many lie inside", STEPS),
+        (
+            "DOUBLING",
+            "",
+            "width of a doubling of GPUs beyond the evidence: MLPERF's largest are 1.3 times as far off",
+            STEPS,
+        ),
+        ("HOST", "", "width of the host-bound share: at 12 to 30 % steps are twice as far off", STEPS),
     ),
     *_of("report.verdicts", ("CLOSE", "", "what frameworks keep beside tensors", UNKNOWN)),
     *_of("single_gpu.memory", ("FRAMEWORK", "B", "CUDA context 0.5 GiB, cuBLAS 32 MiB", NOTHING)),

@@ -15,7 +15,6 @@ from typing import Any
 from clustersim.hardware import gpus
 from clustersim.parallel.job import Job
 from clustersim.topology.model import Topology
-from clustersim.validate.evaluate import source_of
 from clustersim.validate.runs import REQUIRED, Run, by_column, read, table
 from clustersim.validate.shipped import TABLE
 
@@ -50,7 +49,7 @@ def _said(run: Run, predicted: float, apart: Mapping[str, float]) -> dict[str, A
     split = {name: getattr(run, name) or 1 for name in ("tp", "pp", "dp", "cp", "ep")}
     return {
         "id": run.id,
-        "source": run.source or source_of(run),
+        "source": run.source or run.publisher,
         "model": run.model,
         "gpu": run.gpu,
         "gpus": run.num_gpus,

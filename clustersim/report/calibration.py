@@ -1,8 +1,7 @@
-"""The interval of a step time that published steps support: measured / forecast of runs of its kind.
+"""The interval of a step time that published steps support, each judged by all publishers but its own.
 
-`step_errors.json` holds what the steps of each kind say; `clustersim validate --calibrate` writes it, and docs/validation.md
-says how. The error of a step that waits for its host grows with the share of the step that launching its kernels takes, so the
-upper end does too; below, forecasts are as far off everywhere.
+`step_errors.json` holds what the published steps say, as `clustersim validate --calibrate` writes it (docs/validation.md).
+The interval is symmetric in the log: `bound` times a width that grows with what a step has and no published one had.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from math import exp
+from math import exp, hypot, log2
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +18,22 @@ from clustersim.hardware.formats import product_type
 from clustersim.predictors.uncertainty import Margin
 
 TABLE = Path(__file__).parent / "step_errors.json"
-BASE = 0.03
-"""Log error of a step that never waits for its host, to which the launching share is added; chosen on the calibration runs."""
 LAUNCHING = ((0.04, "below 4 %"), (0.12, "4 to 12 %"), (0.3, "12 to 30 %"), (float("inf"), "above 30 %"))
 SCALES = ((8, "1 to 8"), (64, "9 to 64"), (512, "65 to 512"), (4096, "513 to 4,096"), (10**9, "more than 4,096"))
-CLOCKS = {"measured": "measured clocks", "law": "clocks from their power", "table": "clocks of long timings"}
-"""Where sustained clocks are from (`predictors.clocks.source`), in words."""
 WORDS = {
     "machine": "on {} GPUs",
-    "launching": "host-bound {}",
-    "gpus": "on {} GPUs",
-    "clocks": "with {}",
     "framework": "of {}",
+    "gpus": "on {} GPUs",
+    "launching": "host-bound {}",
+    "experts": "of {}",
 }
 """How steps of a group are named, by grouping."""
+UNSEEN = 0.5
+"""Width, beside the 1 of any step, of each thing that no publisher's steps had: a kind of GPU, a framework, a mixture, …"""
+DOUBLING = 0.5
+"""… and of each doubling of the number of GPUs beyond the published ones."""
+HOST = 6.0
+"""Width of a step that only waits for its host to launch kernels; in proportion to that share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,6 @@ class Kind:
     gpus: int
     launching: float
     """The share of the step that launching its kernels takes."""
-    clocks_from: str = "law"
-    """The source of the clocks, as `predictors.clocks` has it."""
     experts: bool = False
     predictor: str = "neusight"
     clocks: str = "sustained"
@@ -59,25 +58,48 @@ class Kind:
         width = "16-bit" if width in ("fp16", "bf16") else width  # which run at one speed
         return {
             "machine": f"{self.architecture} {width}",
-            "launching": _bucket(self.launching, LAUNCHING),
-            "gpus": _bucket(self.gpus, SCALES),
-            "clocks": CLOCKS.get(self.clocks_from, self.clocks_from),
             **({"framework": self.framework} if self.framework else {}),
+            "gpus": _bucket(self.gpus, SCALES),
+            "launching": _bucket(self.launching, LAUNCHING),
+            "experts": "mixtures of experts" if self.experts else "dense models",
         }
+
+
+class PublishedSteps:
+    """What published steps have been compared, by publisher; `without` one of them."""
+
+    def __init__(self, seen: Mapping[str, Mapping[str, Any]], without: str = "") -> None:
+        self.publishers = {name: one for name, one in seen.items() if name != without}
+
+    def having(self, grouping: str, group: str) -> list[str]:
+        """Return the publishers that have steps of a group."""
+        return [name for name, one in self.publishers.items() if group in one[grouping]]
+
+    @property
+    def most_gpus(self) -> int:
+        """GPUs of the largest step."""
+        return max((one["most_gpus"] for one in self.publishers.values()), default=1)
+
+    def unlike(self, kind: Kind) -> list[str]:
+        """Return, in words, what a step has that none of these had."""
+        found = [
+            WORDS[name].format(group)
+            for name, group in kind.groups.items()
+            if name in ("machine", "framework", "experts") and not self.having(name, group)
+        ]
+        if kind.gpus > self.most_gpus:
+            found.append(f"on more than {self.most_gpus:,} GPUs")
+        return found
+
+    def width(self, kind: Kind) -> float:
+        """Return the width of a step's interval, relative to a step of a published kind that waits for no host."""
+        beyond = max(0.0, log2(kind.gpus / self.most_gpus))
+        things = sum(not one.startswith("on more than") for one in self.unlike(kind))
+        return hypot(1.0, UNSEEN * things**0.5, DOUBLING * beyond, HOST * kind.launching)
 
 
 def _bucket(value: float, edges: tuple[tuple[float, str], ...]) -> str:
     return next(name for most, name in edges if value <= most)
-
-
-def score(error: float, launching: float) -> float:
-    """Return how far off a log error ln(measured / forecast) is; what waits for its host may be slower, but never faster."""
-    return max(error / (BASE + launching), -error / BASE)
-
-
-def around(seconds: float, launching: float, bound: float) -> tuple[float, float]:
-    """Return between which times a step of `seconds` lies whose score is at most `bound`."""
-    return seconds * exp(-bound * BASE), seconds * exp(bound * (BASE + launching))
 
 
 @cache
@@ -87,45 +109,24 @@ def shipped() -> Mapping[str, Any]:
     return table
 
 
-def interval(seconds: float, kind: Kind) -> Margin:
-    """Return between which times a step of `seconds` lies in 80 of 100 cases, and what that rests on; unknown beyond it."""
+def interval(seconds: float, kind: Kind, without: str = "") -> Margin:
+    """Return between which times a step of `seconds` lies in 80 of 100 cases, and what that rests on.
+
+    without: a publisher that is left out. Unknown for other predictors and clocks than those of the comparison.
+    """
     table = shipped()
-    if why := unsupported(kind, table):
+    if kind.predictor != table["predictor"] or kind.clocks != table["clocks"]:
+        why = f"published steps were only compared with predictor {table['predictor']} and {table['clocks']} clocks"
         return Margin(None, None, f"none: {why}")
-    return Margin(*around(seconds, kind.launching, table["bound"]), basis(table, kind))
+    published = PublishedSteps(table["seen"], without)
+    half = table["without"].get(without, table["bound"]) * published.width(kind)
+    return Margin(seconds * exp(-half), seconds * exp(half), basis(table, kind, published))
 
 
-def basis(table: Mapping[str, Any], kind: Kind) -> str:
-    """Return what the shipped intervals rest on: all published steps, and those of the group of `kind` that fared worst."""
-    name, group = min(kind.groups.items(), key=lambda at: _share(table["groups"][at[0]][at[1]]))
-    runs, inside = table["groups"][name][group]
-    left_out = 100 * table["inside_when_left_out"]
-    return (
-        f"80 % of {table['rows']} published steps lie inside, {inside} of {runs} {WORDS[name].format(group)}; "
-        f"with a step's own source left out, as in the latter count, {left_out:.0f} % of all do; "
-        f"all were steps of {', '.join(table['groups']['framework'])}"
-    )
-
-
-def _share(counts: tuple[int, int]) -> float:
-    runs, inside = counts
-    return inside / runs
-
-
-def unsupported(kind: Kind, table: Mapping[str, Any]) -> str:
-    """Return why the published steps say nothing of this kind of step; empty when they do."""
-    seen = table["seen"]
-    if kind.predictor != seen["predictor"] or kind.clocks != seen["clocks"]:
-        return f"published steps were only compared with predictor {seen['predictor']} and {seen['clocks']} clocks"
-    if kind.experts and not seen["experts"]:
-        return "the published steps of mixtures of experts that were compared are of one source at most"
-    if kind.gpus > seen["most_gpus"]:
-        return f"the published steps that intervals rest on had at most {seen['most_gpus']:,} GPUs"
-    for name, group in kind.groups.items():
-        words = WORDS[name].format(group)
-        if group in table["dropped"][name]:
-            runs, inside = table["dropped"][name][group]
-            return f"published steps {words} are unlike others; of {runs}, intervals of others held {inside}"
-        if group not in table["groups"][name]:
-            return f"no published step {words} has been compared"
-    return ""
+def basis(table: Mapping[str, Any], kind: Kind, published: PublishedSteps) -> str:
+    """Return what an interval rests on: how many published steps, of whom, and what of this step none of them had."""
+    inside = 100 * table["inside_when_left_out"]
+    steps = f"{table['rows']:,} published steps of {len(table['seen'])} publishers"
+    said = f"{inside:.0f} % of {steps} lie inside theirs, each judged by the others"
+    unlike = published.unlike(kind)
+    return f"{said}; wider, as none was {' or '.join(unlike)}" if unlike else said

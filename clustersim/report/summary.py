@@ -17,7 +17,6 @@ from clustersim.parallel.flops import hardware_flop, model_flop
 from clustersim.parallel.job import Job
 from clustersim.parallel.memory import Memory
 from clustersim.parallel.nearby import Nearby
-from clustersim.predictors.clocks import source
 from clustersim.predictors.uncertainty import Bounds, Margin
 from clustersim.report.breakdown import mean, of_path
 from clustersim.report.calibration import Kind, interval
@@ -232,7 +231,6 @@ def step_interval(topology: Topology, work: Work, end: float, kernels: StepKerne
         experts=job.model.experts is not None,
         predictor=job.spec.predictor,
         clocks=str(job.spec.clocks),
-        clocks_from=source(gpu, job.training.precision, job.spec.clocks),
     )
     return interval(end, kind)
 

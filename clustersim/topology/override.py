@@ -11,7 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from clustersim.config.fields import validate
 from clustersim.config.overrides import Overridden, Overrides, SourcePlace, copied, of_topology, scalar
+from clustersim.config.topology import Node
 from clustersim.config.yaml import Document, Loc, own
 from clustersim.errors import InputError, UnknownNameError, suggest
 from clustersim.hardware import gpus
@@ -101,6 +103,12 @@ def presets() -> dict[str, Path]:
 def preset(name: str) -> dict[str, Any]:
     """Return a shipped node type as it is written."""
     return own(PRESETS / f"{name}.yaml").data
+
+
+@cache
+def preset_node(name: str) -> Node:
+    """Return a shipped node type as it is checked."""
+    return validate(Node, own(PRESETS / f"{name}.yaml"))
 
 
 @cache

@@ -9,11 +9,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from clustersim.errors import InputError
+from clustersim.frameworks import unseen as unseen_host
+from clustersim.topology.override import preset_node
 from clustersim.validate.cluster import cluster
 from clustersim.validate.degrees import smallest_first
 from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run
-from clustersim.validate.workload import workload
+from clustersim.validate.workload import framework_of, workload
 
 if TYPE_CHECKING:
     from clustersim.engine.player import Engine
@@ -32,13 +34,19 @@ class Setup:
     assumed: tuple[str, ...]
 
 
-def adapt(run: Run, ablation: Mapping[str, str] | None = None) -> Setup:
-    """Return the files of a run, changed by an `ablation` such as {"predictor": "roofline"}. Raises Refusal."""
+def adapt(run: Run, ablation: Mapping[str, str] | None = None, unseen: bool = False) -> Setup:
+    """Return the files of a run, changed by an `ablation` such as {"predictor": "roofline"}. Raises Refusal.
+
+    unseen: every figure that was read from the run's own publisher is what it would be without.
+    """
     if run.unreadable:
         raise Refusal("unreadable row", run.unreadable)
-    machine, of_machine = cluster(run)
+    without = run.publisher if unseen else ""
+    machine, of_machine = cluster(run, without)
     domain = machine["cluster"]["node"]["gpus"]["count"]
-    job, of_job = _job(run, machine, domain)
+    job, of_job = _job(run, machine, domain, without)
+    if unseen:
+        _leave_out_host(machine, run)
     for part, value in (ablation or {}).items():
         ABLATIONS[part](machine, job, value)
     # one name for all clusters that are alike, so that one is built for many runs
@@ -48,12 +56,22 @@ def adapt(run: Run, ablation: Mapping[str, str] | None = None) -> Setup:
     return Setup(json.dumps(_overridden(machine, run)), json.dumps(job), (*of_job, *of_machine))
 
 
-def _job(run: Run, machine: Mapping[str, Any], domain: int) -> tuple[dict[str, Any], list[str]]:
+def _leave_out_host(machine: dict[str, Any], run: Run) -> None:
+    """Give a node the host that other publishers say of hosts, where that of its framework was read from the run's own."""
+    slowdown, node = unseen_host(framework_of(run), run.publisher), machine["cluster"]["node"]
+    if slowdown is not None:
+        own = preset_node(node["extends"]).host.slowdown if "extends" in node else 1.0
+        node.setdefault("host", {})["slowdown"] = own * slowdown
+
+
+def _job(run: Run, machine: Mapping[str, Any], domain: int, without: str) -> tuple[dict[str, Any], list[str]]:
     """Return the workload of a run; where its source says neither tp nor pp, that of the fewest GPUs on which a replica fits."""
     if run.tp or run.pp or run.dp or run.launch or None in (run.layers, run.num_gpus):
-        return workload(run, domain)
+        return workload(run, domain, without=without)
     text = json.dumps(machine)
-    drafts = (workload(run, domain, split) for split in smallest_first(run, run.layers or 1, run.heads or 1, domain))
+    drafts = (
+        workload(run, domain, split, without) for split in smallest_first(run, run.layers or 1, run.heads or 1, domain)
+    )
     last = None
     for job, assumed in drafts:
         if _fits(text, job):

@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from clustersim.config.evidence import Evidence
+from clustersim.config.overrides import replace as put
 from clustersim.errors import nearest
-from clustersim.hardware.gpus import everything
+from clustersim.hardware.gpus import everything, load
+from clustersim.topology.override import preset_node
 from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run
 
@@ -57,7 +60,10 @@ CLOUDS: Mapping[tuple[str, str], str] = {
 """The shipped node of a cloud or site, by words of the source (in small letters) and the node without them."""
 LIBRARIES: Mapping[str, dict[str, str]] = {"aws-p5": {"proto": "Simple"}}
 """What a cloud's plugin sets of NCCL. AWS's sets NCCL_PROTO=simple where adapters do not say that they write 128 bytes in order,
-and asks P5 or not by its release (aws/aws-ofi-nccl, src/platform-aws.c). ULTRA's steps with tp 16 and 32 say that it was set."""
+and asks P5 or not by its release (aws/aws-ofi-nccl, src/platform-aws.c)."""
+PLUGIN = Evidence(source="ULTRA's steps with tp 16 and 32 say that it was set", read_from=("ULTRA",))
+SHARED = Evidence(source="VTRAINM's steps: 4 NICs of 200 Gb/s for 8 GPUs that have 100 each", read_from=("VTRAINM",))
+"""GPUs that are said to have less than their usual NIC share those; without it each has a slower one."""
 PLAIN: Mapping[str, Any] = {"scale_up": {"kind": "none"}, "host": {"pcie": "gen4x16"}}
 """A node of GPUs without links of their own, of which none is shipped."""
 FASTEST = 500.0
@@ -66,11 +72,11 @@ RACK = 64
 """GPUs that a job takes of an NVL72 rack when it spans several: 72 has no large power of two."""
 
 
-def cluster(run: Run) -> tuple[dict[str, Any], list[str]]:
+def cluster(run: Run, without: str = "") -> tuple[dict[str, Any], list[str]]:
     """Return a topology file as plain data, and what was assumed. Raises Refusal for a GPU that is not shipped.
 
     A node is one NVLink domain with its usual NICs, which GPUs share where the row gives each less; the fabric is one switch
-    that never blocks.
+    that never blocks. without: a publisher whose steps and logs nobody has seen.
     """
     run = replace(run, gpu=_gpu(run.gpu), num_gpus=_gpus(run))
     gpus, domain, assumed = _domain(run)
@@ -86,17 +92,31 @@ def cluster(run: Run) -> tuple[dict[str, Any], list[str]]:
         assumed.append("fabric: one switch that never blocks")
         if rate is None:
             assumed.append(f"nic_gbps_per_gpu: that of {PRESETS.get(run.gpu, 'a NIC of 200 Gb/s')}")
-    node["nics"] = _nics(preset, domain, rate)
+    node["nics"] = _nics(preset, domain, rate, without not in SHARED.read_from)
     if rate is not None and rate > max(FASTEST, NICS.get(preset, 0.0)):
         node["host"] = {"pcie": "gen6x16"}
         assumed.append(f"host.pcie: gen6x16 (a NIC of {rate:g} Gb/s)")
     spec: dict[str, Any] = {"cluster": {"name": run.id, "nodes": nodes, "node": node}}
     if nodes > 1:
         spec["fabric"] = {"kind": "switch"}
-        if preset in LIBRARIES:
+        if preset in LIBRARIES and without not in PLUGIN.read_from:
             spec["nccl"] = LIBRARIES[preset]
             assumed.append(f"nccl.proto: {LIBRARIES[preset]['proto']} ({preset})")
+    if without:
+        _leave_out(node, preset, run.gpu, without)
     return spec, assumed
+
+
+def _leave_out(node: dict[str, Any], preset: str, gpu: str, publisher: str) -> None:
+    """Give a node the figures that it would have had nobody seen a publisher."""
+    for key, evidence in (preset_node(preset).evidence if preset else {}).items():
+        if publisher in evidence.read_from:
+            put(node, tuple(key.split(".")), evidence.without(publisher), key)
+    board = load(gpu)
+    read = {key: one.without(publisher) for key, one in board.evidence.items() if publisher in one.read_from}
+    if read:
+        kept = {f"sustained.{dtype}": share for dtype, share in board.sustained.items()} | read
+        node["gpus"]["sustained"] = {key.partition(".")[2]: share for key, share in kept.items() if share is not None}
 
 
 def _gpus(run: Run) -> int | None:
@@ -123,11 +143,14 @@ def _preset(run: Run) -> str:
     return next((cloud for (words, node), cloud in CLOUDS.items() if words in said and node == usual), usual)
 
 
-def _nics(preset: str, count: int, rate: float | None) -> dict[str, Any]:
-    """Return the NICs of a node that give each of `count` GPUs a rate in Gb/s: the GPU's usual NICs, shared where it is less."""
+def _nics(preset: str, count: int, rate: float | None, shared: bool = True) -> dict[str, Any]:
+    """Return the NICs of a node that give each of `count` GPUs a rate in Gb/s: the GPU's usual NICs, shared where it is less.
+
+    shared: else each GPU has a NIC of its own, however slow.
+    """
     port = NICS.get(preset, 200.0)
     sharers = port / rate if rate else 1.0
-    if sharers.is_integer() and count % sharers == 0:
+    if (shared or sharers <= 1) and sharers.is_integer() and count % sharers == 0:
         return {"count": int(count / sharers), "rate": f"{port:g}Gb/s"}
     return {"count": count, "rate": f"{rate:g}Gb/s"}
 

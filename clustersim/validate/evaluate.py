@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from math import log
 from typing import TYPE_CHECKING, Any
 
 from clustersim.errors import ClustersimError
 from clustersim.hardware.constants import CALL
-from clustersim.predictors.clocks import source
-from clustersim.report.calibration import Kind, around, shipped, unsupported
+from clustersim.report.calibration import Kind, interval
 from clustersim.validate.adapt import adapt, simulate
 from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run
@@ -36,7 +34,7 @@ _FORECAST = (
     "launching",
     "architecture",
     "framework_family",
-    "clocks_from",
+    "experts",
 )
 _UNKNOWN: Outcome = {
     **dict.fromkeys(_FORECAST),
@@ -48,22 +46,25 @@ _UNKNOWN: Outcome = {
     "breakdown_s": {},
 }
 """What an outcome has where there is no forecast."""
-_OF_RUN = ("source", "measured_s", "ran", "measured_memory_gb", "peers_s")
+_OF_RUN = ("publisher", "measured_s", "ran", "measured_memory_gb", "peers_s")
 FIELDS = frozenset((*_SHOWN, *_OF_RUN, *_UNKNOWN))
 """What every outcome has."""
 
 
-def evaluate(run: Run, ablation: Mapping[str, str] | None = None, engine: Engine = "auto") -> Outcome:
+def evaluate(
+    run: Run, ablation: Mapping[str, str] | None = None, engine: Engine = "auto", unseen: bool = False
+) -> Outcome:
     """Simulate one run. status: ok, refused (the source or the model has what cannot be simulated) or failed.
 
-    predicted_s: None unless ok. error: predicted / measured - 1. low_s, high_s: the interval of `clustersim run`, for a source
+    predicted_s: None unless ok. error: predicted / measured - 1. low_s, high_s: the interval of `clustersim run`, of a publisher
     that it was calibrated on that of all the others. reason, reason_kind: why there is no forecast. assumed: what the row
     leaves open and how that was filled. memory_gib: of the fullest GPU; allocated_gib: without CUDA's and NCCL's own, as
     torch.cuda.max_memory_allocated counts. launching: the share of the step that launching its kernels takes at 12 us each.
+    unseen: every figure that was read from the run's own publisher is what it would be without.
     """
     outcome = _said(run) | _UNKNOWN
     try:
-        setup = adapt(run, ablation)
+        setup = adapt(run, ablation, unseen=unseen)
         return outcome | {"assumed": list(setup.assumed)} | _found(run, simulate(setup, engine))
     except Refusal as refusal:
         return outcome | {"status": "refused", "reason_kind": refusal.kind, "reason": refusal.why}
@@ -73,14 +74,8 @@ def evaluate(run: Run, ablation: Mapping[str, str] | None = None, engine: Engine
 
 def _said(run: Run) -> Outcome:
     """Return what an outcome has of its row."""
-    measured = (source_of(run), run.sec_per_iter, run.ran, run.memory_gb, dict(run.peers))
+    measured = (run.publisher, run.sec_per_iter, run.ran, run.memory_gb, dict(run.peers))
     return {name: getattr(run, name) for name in _SHOWN} | dict(zip(_OF_RUN, measured, strict=True))
-
-
-def source_of(run: Run) -> str:
-    """Return the short name of a run's source: its id without a number behind it, or else what the column says."""
-    short = re.fullmatch(r"(.+?)[-_]?\d+", run.id)
-    return short[1] if short else run.source or run.id
 
 
 def log_error(outcome: Outcome) -> float:
@@ -95,7 +90,7 @@ def kind(one: Outcome) -> Kind:
         one["precision"],
         one["num_gpus"],
         one["launching"],
-        one["clocks_from"],
+        experts=bool(one["experts"]),
         framework=one["framework_family"],
     )
 
@@ -112,7 +107,7 @@ def _found(run: Run, result: StepResult) -> Outcome:
         "launching": CALL * summary["critical_path_kernels"] / step,
         "architecture": result.topology.gpu.architecture,
         "framework_family": framework_of(run).family,
-        "clocks_from": source(result.topology.gpu, run.precision, "sustained"),
+        "experts": result.work.job.model.experts,
     }
     low, high, note = _interval(run, facts, summary)
     return facts | {
@@ -129,13 +124,9 @@ def _found(run: Run, result: StepResult) -> Outcome:
 
 
 def _interval(run: Run, facts: Outcome, summary: Mapping[str, Any]) -> tuple[float | None, float | None, str]:
-    """Return the interval of `clustersim run` and what it rests on, with what only a measured run says: source and framework."""
+    """Return the interval of `clustersim run` with what only a measured run says, and what it rests on: other publishers."""
     low, high, note = summary["step_time_low_s"], summary["step_time_high_s"], summary["step_time_interval"]
     if low is None or high is None:
         return low, high, note
-    if why := unsupported(kind({**facts, "precision": run.precision}), shipped()):
-        return None, None, f"none: {why}"
-    left_out = shipped()["without"].get(source_of(run))
-    if left_out is None:
-        return low, high, note
-    return *around(summary["step_time_s"], facts["launching"], left_out), "calibrated on all other sources"
+    own = kind({**facts, "precision": run.precision})
+    return interval(summary["step_time_s"], own, without=run.publisher)

@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clustersim.report.calibration import WORDS
-from clustersim.validate import drawing
-from clustersim.validate.page import HEAD, LEFT_OUT, STYLE, figures, sentence, tables
+from clustersim.validate import drawing, page
+from clustersim.validate.page import HEAD, PUBLISHERS, STYLE, figures, sentence, tables
 from clustersim.validate.statistics import compared
 
+FEW = 5
+"""Runs of a cell below which its errors say little."""
 Found = Mapping[str, Any]
 """What `clustersim validate --json` prints."""
 
 
+def publishers(found: Found) -> str:
+    """Return the answer and the errors by publisher."""
+    return f"{sentence(found)}\n\n{_table(PUBLISHERS, page.publishers(found))}"
+
+
 def summary(found: Found) -> str:
-    """Return the answer, the errors by source, GPU and number of GPUs, and what was not simulated."""
-    names = {
-        "source": "source",
-        "gpu": "GPU",
-        "gpus": "number of GPUs",
-        "launching": "host-bound share",
-        "precision": "precision",
-    }
-    parts = [sentence(found)]
-    parts += [_errors(title, found["groups"][name]) for name, title in names.items()]
-    parts += [_only(found, LEFT_OUT)] if found["left_out"] else []
+    """Return the errors by cell of five runs and more, and by GPU, and what was not simulated."""
+    cells = {name: one for name, one in found["groups"]["cell"].items() if one["runs"] >= FEW}
+    parts = [_errors("GPU, precision, tensor parallelism, sequence, scale", cells)]
+    parts += [_errors("GPU", found["groups"]["gpu"]), _errors("number of GPUs", found["groups"]["gpus"])]
     refused = ", ".join(f"{count} {kind}" for kind, count in found["refused"].items())
     parts += [f"Not simulated: {refused}."] if refused else []
     return "\n\n".join(parts)
-
-
-def short(found: Found) -> str:
-    """Return the answer and the errors by source."""
-    return f"{sentence(found)}\n\n{_errors('source', found['groups']['source'])}"
 
 
 def peers(found: Found) -> str:
@@ -48,8 +44,9 @@ def ablations(found: Found) -> str:
 
 def mappings(found: Found) -> str:
     """Return the answer, the errors by parallelism, the ranking of mappings and the verdicts whether they fit."""
-    parts = [sentence(found), _errors("number of GPUs", found["groups"]["gpus"])]
-    parts += [_only(found, "Ranking of mappings"), _only(found, LEFT_OUT), _only(found, "Does it fit?")]
+    parts = [
+        _only(found, title) for title in ("Mappings of which many were late", "Ranking of mappings", "Does it fit?")
+    ]
     fit = found["fit"]
     if fit and fit["memory_mean_error"] is not None:
         size, bias = 100 * fit["memory_mean_error"], 100 * fit["memory_bias"]
@@ -58,19 +55,18 @@ def mappings(found: Found) -> str:
 
 
 def intervals(table: Mapping[str, Any]) -> str:
-    """Return which steps get an interval and how many of each group lie inside when their own source is left out."""
+    """Return how many steps of each group lie inside their intervals, each with its own publisher left out."""
+    low, high = (100 * (math.exp(sign * table["bound"]) - 1) for sign in (-1, 1))
     head = (
-        f"{100 * table['inside_when_left_out']:.0f} % of {table['rows']} runs of {len(table['sources'])} sources lie inside, "
-        "each judged by the other sources."
+        f"{100 * table['inside_when_left_out']:.0f} % of {table['rows']:,} runs of {len(table['seen'])} publishers lie inside. "
+        f"An interval is {low:+.0f} to {high:+.0f} %, and wider where a step is unlike all published ones."
     )
-    parts = (("groups", "yes"), ("dropped", "none"))
     rows = [
-        [WORDS[name].format(group), str(runs), f"{inside} ({100 * inside / runs:.0f} %)", given]
+        [WORDS[name].format(group), str(runs), f"{inside} ({100 * inside / runs:.0f} %)"]
         for name in WORDS
-        for part, given in parts
-        for group, (runs, inside) in table[part][name].items()
+        for group, (runs, inside) in table["groups"][name].items()
     ]
-    return f"{head}\n\n{_table(('published steps', 'runs', 'inside', 'interval'), rows)}"
+    return f"{head}\n\n{_table(('published steps', 'runs', 'inside'), rows)}"
 
 
 def memory(found: Found) -> str:
@@ -88,18 +84,13 @@ def memory(found: Found) -> str:
     return f"{head}\n\n{_table(('run', 'model', 'measured, GiB', 'predicted, GiB', 'error'), list(seen.values()))}"
 
 
-def logged(found: Found, commit: str, why: str) -> str:
-    """Return one line of the log of runs of the dev file."""
-    return f"- `{commit}`, {why}: {sentence(found)}\n"
-
-
 def picture(found: Found) -> str:
     """Return predicted against measured as an SVG file, light or dark as the reader's page is."""
-    rows, sources = compared(found["runs"]), list(found["groups"]["source"])
-    text = drawing.scatter(rows, sources)
-    names = "".join(
+    rows, names = compared(found["runs"]), list(found["groups"]["publisher"])
+    text = drawing.scatter(rows, names)
+    marks = "".join(
         f'{drawing.mark(i, "84", str(30 + 18 * i))}<text x="96" y="{34 + 18 * i}">{name}</text>'
-        for i, name in enumerate(sources)
+        for i, name in enumerate(names)
     )
     style = STYLE.read_text(encoding="utf-8")
     begin = text.index(">") + 1
@@ -107,7 +98,7 @@ def picture(found: Found) -> str:
         "<svg ", '<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" font-size="12" '
     )
     paper = '<rect width="760" height="560" fill="var(--paper)"/>'
-    return f"{head}><style>\n{style}</style>{paper}{text[begin:].removesuffix('</svg>')}{names}</svg>\n"
+    return f"{head}><style>\n{style}</style>{paper}{text[begin:].removesuffix('</svg>')}{marks}</svg>\n"
 
 
 def _errors(title: str, groups: Mapping[str, Mapping[str, Any]]) -> str:

@@ -15,7 +15,8 @@ from clustersim.validate.statistics import GROUPS, compared, worst
 from clustersim.version import __version__
 
 TITLES = {
-    "source": "By source",
+    "publisher": "By publisher",
+    "cell": "By GPU, precision, tensor parallelism, sequence and scale",
     "gpu": "By GPU",
     "framework": "By framework",
     "gpus": "By number of GPUs",
@@ -58,26 +59,29 @@ def _sections(found: Mapping[str, Any], outcomes: Sequence[Outcome]) -> Iterator
 
 
 def sentence(found: Mapping[str, Any]) -> str:
-    """Return the answer: how many runs, how far off, how often inside the interval."""
-    every = found["errors"]
+    """Return the answer: how far off strangers' runs are, how often inside the interval, and then the runs that were seen."""
+    every = found["left_out"]
     if not every["runs"]:
         return f"None of {found['runs_read']} runs could be compared."
-    mean, median, tail, bias = (100 * every[key] for key in ("mean_error", "median_error", "p90_error", "bias"))
+    mean, median, tail, bias = (
+        100 * every[key] for key in ("publisher_mean_error", "median_error", "p90_error", "bias")
+    )
     inside = ""
     if every["with_interval"]:
-        inside = f" {100 * every['inside']:.0f} % of the {every['with_interval']} with an interval lie inside (it promises 80 %)."
+        inside = f" {100 * every['inside']:.0f} % lie inside their interval (it promises 80 %)."
     return (
-        f"{every['runs']} of {found['runs_read']} runs compared: mean error {mean:.1f} %, median {median:.1f} %, "
-        f"one in ten above {tail:.0f} %, bias {bias:+.1f} %.{inside}"
+        f"{every['runs']} of {found['runs_read']} runs of {every['publishers']} publishers compared, each left out of all that "
+        f"was read from it: mean error over publishers {mean:.1f} %; over runs median {median:.1f} %, one in ten above "
+        f"{tail:.0f} %, bias {bias:+.1f} %.{inside} In sample: {100 * found['in_sample']['publisher_mean_error']:.1f} %."
     )
 
 
 def _pictures(found: Mapping[str, Any], rows: Sequence[Outcome]) -> Iterator[str]:
-    sources = list(found["groups"]["source"])
+    publishers = list(found["groups"]["publisher"])
     yield "<h2>Predicted against measured</h2>"
     yield '<p class="dim">Solid: equal. Dashed: 10 % off. Dotted: 30 % off. Below the line the forecast is too fast.</p>'
-    yield drawing.scatter(rows, sources)
-    yield f'<div class="legend">{drawing.legend(sources)}</div>'
+    yield drawing.scatter(rows, publishers)
+    yield f'<div class="legend">{drawing.legend(publishers)}</div>'
     for name, of in GROUPS.items():
         errors: defaultdict[str, list[float]] = defaultdict(list)
         for one in rows:
@@ -88,8 +92,6 @@ def _pictures(found: Mapping[str, Any], rows: Sequence[Outcome]) -> Iterator[str
         yield _table(HEAD, [[group, *figures(found["groups"][name][group])] for group in shown])
 
 
-LEFT_OUT = "One source left out"
-"""Of the constants that were read from measured steps, those of hosts."""
 HEAD = ("", "runs", "mean", "median", "90th", "bias", "inside the interval")
 
 
@@ -100,6 +102,18 @@ def figures(errors: Mapping[str, Any]) -> list[str]:
     )
     shares = (f"{100 * errors[key]:.1f} %" for key in ("mean_error", "median_error", "p90_error"))
     return [str(errors["runs"]), *shares, f"{100 * errors['bias']:+.1f} %", inside]
+
+
+PUBLISHERS = ("publisher", *HEAD[1:], "in sample")
+
+
+def publishers(found: Mapping[str, Any]) -> TableRows:
+    """Return the errors by publisher, each left out of all that was read from it, and in sample where that differs."""
+    rows = []
+    for name, one in found["groups"]["publisher"].items():
+        own = found["publishers_in_sample"][name]["mean_error"]
+        rows.append([name, *figures(one), "" if own == one["mean_error"] else f"{100 * own:.1f} %"])
+    return rows
 
 
 WORST = ("run", "model", "on", "measured", "predicted", "error", "launching", "where the forecast goes")
@@ -134,26 +148,23 @@ def tables(found: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str], Table
     """Yield (title, head, rows) of the tables that not every validation has."""
     if found["ablations"]:
         rows = [
-            ["as it is", *figures(found["errors"]), ""],
+            ["as it is", *figures(found["in_sample"]), ""],
             *([name, *figures(e), _moved(e)] for name, e in found["ablations"].items() if e["runs"]),
         ]
         yield "What each part buys", ("one part changed", *HEAD[1:], "forecasts moved"), rows
-    if found["left_out"]:
-        rows = [
-            [f"{source}: {words}", *figures(one[key])[:-1]]
-            for source, one in found["left_out"].items()
-            for key, words in (("as_is", "read from it"), ("left_out", "read from the other sources"))
-        ]
-        yield LEFT_OUT, ("its host's figures", *HEAD[1:-1]), rows
     if found["peers"]:
         rows = [
             [name, str(one["runs"]), *(f"{100 * one[key]:.1f} %" for key in ("mean_error", "ours"))]
             for name, one in found["peers"].items()
         ]
         yield "Others on the same runs", ("tool", "runs", "its mean error", "clustersim's"), rows
-    if found["sweeps"]:
+    sound = found["sound"]
+    if sound:
+        rows = [["all", *figures(found["left_out"])], ["sound ones", *figures(sound)]]
+        yield "Mappings of which many were late", ("runs", *HEAD[1:]), rows
+    if several := sound["sweeps"] if sound else found["sweeps"]:
         head = ("sweep", "mappings", "mean", "median", "bias", "Spearman", "regret of the first pick")
-        yield "Ranking of mappings", head, [_sweep(one) for one in found["sweeps"]]
+        yield "Ranking of mappings", head, [_sweep(one) for one in several]
     if fit := found["fit"]:
         kinds = [("ran", "ran_and_fits", "ran: said to fit")]
         kinds += [("crashed", "crashed_and_does_not_fit", "crashed or out of memory: said not to fit")]
@@ -171,7 +182,7 @@ def _moved(errors: Mapping[str, Any]) -> str:
 
 
 def _sweep(one: Mapping[str, Any]) -> list[str]:
-    name = f"{one['source']}: {one['model']} on {one['num_gpus']} × {one['gpu']}"
+    name = f"{one['publisher']}: {one['model']} on {one['num_gpus']} × {one['gpu']}"
     rank = "" if one["spearman"] is None else f"{one['spearman']:.2f}"
     sizes = (f"{100 * one[key]:.1f} %" for key in ("mean_error", "median_error"))
     return [name, str(one["runs"]), *sizes, f"{100 * one['bias']:+.1f} %", rank, f"{100 * one['regret']:.1f} %"]

@@ -13,8 +13,50 @@ FEWEST = 5
 """Mappings that make a sweep."""
 
 
+POLLED = "nanotron"
+"""The framework of whose measured mappings over half are late for reasons outside any model (docs/validation.md)."""
+LATE = 1.5
+"""Times as long as a mapping of the same GPUs, dp and tp that asks no less of them, above which one is late."""
+WIDEST = 256
+"""GPUs above which all of them may be late."""
+POLLING = {2: 0.45}
+"""Seconds of a microbatch, by pipeline stages, above which messages were polled for …"""
+POLLING_DEEPER = 0.9
+"""… and with more stages."""
+
+
+def sound(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Return the outcomes without the late ones among nanotron's mappings, by their columns and measured times alone.
+
+    Of a mapping that stands twice the faster one counts. Without a pipeline a run counts unless one with the same GPUs, dp and
+    tp, the same or a smaller micro-batch and any ZeRO stage is LATE times faster; with one it counts only with tp 1, if its
+    microbatches take less time than polling for messages did (docs/validation.md). All runs of other frameworks count.
+    """
+    rows = [one for one in outcomes if one["framework"] != POLLED or (one["measured_s"] and one["num_gpus"] <= WIDEST)]
+    mapped = [one for one in rows if one["framework"] == POLLED]
+    fastest: dict[tuple[Any, ...], Outcome] = {}
+    for one in sorted(mapped, key=lambda one: one["measured_s"]):
+        fastest.setdefault((*(one[key] for key in ("model", "num_gpus", "global_batch", "seq")), *_mapping(one)), one)
+    kept = {one["id"] for one in fastest.values() if _on_time(one, mapped)}
+    return [one for one in rows if one["framework"] != POLLED or one["id"] in kept]
+
+
+def _on_time(one: Outcome, others: Sequence[Outcome]) -> bool:
+    if one["pp"] > 1:
+        microbatches = one["global_batch"] / (one["dp"] * one["micro_batch"])
+        return bool(one["tp"] == 1 and one["measured_s"] / microbatches < POLLING.get(one["pp"], POLLING_DEEPER))
+    alike = (
+        other["measured_s"]
+        for other in others
+        if other["pp"] == 1
+        and all(other[key] == one[key] for key in ("model", "num_gpus", "global_batch", "seq", "dp", "tp"))
+        and other["micro_batch"] <= one["micro_batch"]
+    )
+    return bool(one["measured_s"] <= LATE * min(alike))
+
+
 def sweeps(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Return the figures of every sweep: runs of one source, model, GPU, number of GPUs, batch and sequence.
+    """Return the figures of every sweep: runs of one publisher, model, GPU, number of GPUs, batch and sequence.
 
     spearman: rank correlation of predicted and measured time. regret: how much slower than the fastest measured mapping the
     one forecast to be fastest is.
@@ -22,7 +64,7 @@ def sweeps(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     found: defaultdict[tuple[Any, ...], list[Outcome]] = defaultdict(list)
     for one in outcomes:
         if one["error"] is not None:
-            keys = ("source", "model", "gpu", "num_gpus", "global_batch", "seq", "precision")
+            keys = ("publisher", "model", "gpu", "num_gpus", "global_batch", "seq", "precision")
             found[tuple(one[key] for key in keys)].append(one)
     several = {key: rows for key, rows in found.items() if len({_mapping(row) for row in rows}) >= FEWEST}
     return [_sweep(key, rows) for key, rows in sorted(several.items(), key=str)]
@@ -35,7 +77,7 @@ def _mapping(one: Outcome) -> tuple[Any, ...]:
 def _sweep(key: tuple[Any, ...], rows: Sequence[Outcome]) -> dict[str, Any]:
     first = min(rows, key=lambda one: one["predicted_s"])
     best = min(one["measured_s"] for one in rows)
-    names = ("source", "model", "gpu", "num_gpus", "global_batch", "seq", "precision")
+    names = ("publisher", "model", "gpu", "num_gpus", "global_batch", "seq", "precision")
     return {
         **dict(zip(names, key, strict=True)),
         **errors(rows),

@@ -6,8 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clustersim.validate.evaluate import Outcome
-from clustersim.validate.ranking import sweeps, verdicts
-from clustersim.validate.statistics import errors, groups, left_out, moved, peers, refusals
+from clustersim.validate.ranking import sound, sweeps, verdicts
+from clustersim.validate.statistics import (
+    GROUPS,
+    by_publisher,
+    errors,
+    grouped,
+    groups,
+    judged,
+    moved,
+    peers,
+    refusals,
+)
 
 
 def report(
@@ -16,20 +26,30 @@ def report(
     memory: Mapping[str, Any] | None = None,
     unseen: Sequence[Outcome] = (),
 ) -> dict[str, Any]:
-    """Return the figures of outcomes; `changed` are those of ablations by name, `memory` the comparison of peaks, `unseen`
-    the outcomes of those runs that have a host which was read from their own source, with what other sources say of hosts.
+    """Return the figures of outcomes: first with each run's own publisher left out, then as they are.
 
-    Every figure of an ablation is over the runs that it could simulate. Errors are fractions of the measured time.
+    changed: outcomes of ablations by name; every figure is over the runs that it could simulate. memory: the comparison of peaks.
+    unseen: outcomes, without what was read from their own publisher, of the runs that rest on such figures. Groups are those of
+    the runs with their publisher left out. Errors are fractions of the measured time.
     """
+    found = judged(outcomes, unseen)
     return {
         "runs_read": len(outcomes),
-        "errors": errors(outcomes),
-        "groups": groups(outcomes),
+        "left_out": by_publisher(found),
+        "in_sample": by_publisher(outcomes),
+        "publishers_in_sample": grouped(outcomes, GROUPS["publisher"]),
+        "groups": groups(found),
+        "sound": sound_figures(found),
         "peers": peers(outcomes),
         "refused": refusals(outcomes),
         "ablations": {name: errors(rows) | moved(outcomes, rows) for name, rows in (changed or {}).items()},
-        "left_out": left_out(outcomes, unseen),
-        "sweeps": sweeps(outcomes),
+        "sweeps": sweeps(found),
         "fit": verdicts(outcomes),
         "memory": memory,
     }
+
+
+def sound_figures(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
+    """Return the errors and rankings of the sound ones among outcomes of mappings; None where all outcomes are sound."""
+    kept = sound(outcomes)
+    return None if len(kept) == len(outcomes) else {**errors(kept), "sweeps": sweeps(kept)}

@@ -10,19 +10,19 @@ from pathlib import Path
 
 from clustersim.engine.player import Engine
 from clustersim.errors import ClustersimError, DiskFullError, InputError, InterruptedSweepError
-from clustersim.frameworks import find, unseen
 from clustersim.report.store import ELSEWHERE
 from clustersim.sweeps.runner import spread
 from clustersim.validate import log
-from clustersim.validate.adapt import ABLATIONS
-from clustersim.validate.evaluate import Outcome, evaluate, source_of
+from clustersim.validate.adapt import ABLATIONS, adapt
+from clustersim.validate.evaluate import Outcome, evaluate
+from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run, read, repeated
 from clustersim.writing import unwritable
 
 Ablation = tuple[str, str]
 """What is changed and to what: ("predictor", "roofline")."""
-UNSEEN: Ablation = ("host", "unseen")
-"""Runs whose host was read from their own source are simulated with what other sources say of hosts too."""
+UNSEEN: Ablation = ("publisher", "unseen")
+"""Runs whose forecast rests on a figure that was read from their own publisher are simulated without that too."""
 Tracked = Iterator[tuple[int, Outcome]]
 ShowOutcomes = Callable[[Tracked, int], Tracked]
 """Passes outcomes on as they come in, and may show progress of so many."""
@@ -85,7 +85,7 @@ def simulate(
     InterruptedSweepError on Ctrl-C, with everything kept, and ClustersimError when a worker dies.
     """
     versions: dict[Ablation | None, Sequence[Run]] = dict.fromkeys((None, *changes), runs)
-    versions[UNSEEN] = [run for run in runs if _unseen(run) is not None]
+    versions[UNSEEN] = [run for run in runs if _rests_on_its_own(run)]
     found = dict(kept.known)
     asked = [(version, run) for version, concerned in versions.items() for run in concerned]
     tasks = [(version, run) for version, run in asked if (_name(version), run.id) not in found]
@@ -107,10 +107,12 @@ def simulate(
     return {version: [found[_name(version), run.id] for run in concerned] for version, concerned in versions.items()}
 
 
-def _unseen(run: Run) -> float | None:
-    """Return how many times as long other sources say that a run's host takes; None where no figure of it is from its own."""
-    framework = find(run.framework, run.year)
-    return None if framework is None else unseen(framework, source_of(run))
+def _rests_on_its_own(run: Run) -> bool:
+    """Return whether a figure that was read from a run's own publisher stands in its files."""
+    try:
+        return adapt(run) != adapt(run, unseen=True)
+    except Refusal:
+        return False
 
 
 def _name(version: Ablation | None) -> str:
@@ -136,5 +138,6 @@ def _each(tasks: Sequence[tuple[Ablation | None, Run]], workers: int, engine: En
 
 def _evaluate(task: tuple[Ablation | None, Run], engine: Engine) -> Outcome:
     version, run = task
-    change = (UNSEEN[0], str(_unseen(run))) if version == UNSEEN else version
-    return evaluate(run, dict([change]) if change else None, engine)
+    if version == UNSEEN:
+        return evaluate(run, None, engine, unseen=True)
+    return evaluate(run, dict([version]) if version else None, engine)

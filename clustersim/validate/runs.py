@@ -90,6 +90,12 @@ class Run:
     """What is wrong with the row, with file and line; empty where it was read."""
 
     @property
+    def publisher(self) -> str:
+        """Who published it: the first word of its id, such as `VTRAINS` of `VTRAINS-017`."""
+        word = re.split(r"[-_ ]", self.id, maxsplit=1)[0]
+        return word if word != self.id else self.id.rstrip("0123456789") or self.id
+
+    @property
     def ran(self) -> bool:
         """Whether a step was measured; `status` of those that crashed says something else than ok."""
         return self.status in ("", "ok")

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from clustersim.validate.evaluate import source_of
 from clustersim.validate.runs import Run
 
 TABLE = Path(__file__).parent / "published_runs.csv"
@@ -22,7 +21,7 @@ def chosen(runs: Sequence[Run], outcomes: Mapping[str, Mapping[str, Any]]) -> It
     found: defaultdict[str, list[Run]] = defaultdict(list)
     for run in runs:
         if outcomes[run.id]["status"] == "ok" and _passes(run) <= LONGEST:
-            found[source_of(run)].append(run)
+            found[run.publisher].append(run)
     for several in found.values():
         count = min(len(several), EACH)
         yield from (several[k * len(several) // count] for k in range(count))

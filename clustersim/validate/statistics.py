@@ -20,8 +20,18 @@ def split(outcome: Outcome) -> str:
     return " ".join(names) or "one GPU"
 
 
+def cell(outcome: Outcome) -> str:
+    """Return GPU, precision, tp or not, sequence and scale of a run: inside a publisher errors of cells can cancel."""
+    tp = "tp" if (outcome["tp"] or 1) > 1 else "no tp"
+    length = "long" if (outcome["seq"] or 0) > LONG else "short"
+    return f"{outcome['gpu']} {outcome['precision']}, {tp}, {length}, {group('gpus')(outcome)} GPUs"
+
+
+LONG = 4096
+"""Tokens above which a cell's sequences are long."""
 GROUPS: Mapping[str, Callable[[Outcome], str]] = {
-    "source": lambda one: str(one["source"]),
+    "publisher": lambda one: str(one["publisher"]),
+    "cell": cell,
     "gpu": lambda one: str(one["gpu"]),
     "framework": lambda one: str(one["framework"]),
     "gpus": group("gpus"),
@@ -86,12 +96,23 @@ def peers(outcomes: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def left_out(outcomes: Sequence[Outcome], unseen: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
-    """Return, by source, the errors of the same runs as they are and as if nobody had seen their source."""
-    own = {one["id"]: one for one in outcomes}
-    as_is = grouped([own[one["id"]] for one in unseen], GROUPS["source"])
-    return {
-        name: {"as_is": as_is[name], "left_out": errors} for name, errors in grouped(unseen, GROUPS["source"]).items()
+def judged(outcomes: Sequence[Outcome], unseen: Sequence[Outcome]) -> list[Outcome]:
+    """Return the outcomes with every run's own publisher left out.
+
+    unseen: those of the runs whose forecast rests on a figure that was read from their own publisher, made without it; of all
+    others the outcome as it is counts.
+    """
+    own = {one["id"]: one for one in unseen}
+    return [own.get(one["id"], one) for one in outcomes]
+
+
+def by_publisher(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Return the errors of outcomes, with the mean over publishers of their means, where each weighs as much."""
+    each = grouped(outcomes, GROUPS["publisher"])
+    means = [one["mean_error"] for one in each.values()]
+    return errors(outcomes) | {
+        "publishers": len(each),
+        "publisher_mean_error": sum(means) / len(means) if means else None,
     }
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import typing
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from clustersim.config.overrides import of_topology, replace, scalar
+from clustersim.config.workload import Saved
 from clustersim.errors import InputError, UnknownNameError
-from clustersim.frameworks import Framework, find
+from clustersim.frameworks import WITHOUT, Framework, find
 from clustersim.hardware import gpus
 from clustersim.validate.degrees import PUBLISHED, Degrees, accounted, degrees
 from clustersim.validate.models import ModelFamily, family, tied
@@ -19,19 +22,28 @@ from clustersim.validate.words import phrases, precision
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "mxfp4")
 RECOMPUTE = ("none", "selective", "full")
 NEEDED = ("model.layers", "model.hidden", "training.seq", "training.global_batch", "training.precision")
+HABITS: Mapping[str, Mapping[str, str | None]] = {
+    "training": {"recompute_modules": None, "moments": None, "dispatch": "ep", "cuda_graphs": None},
+    "parallelism": {"overlap.ep": "ep", "algorithms.ep": "ep"},
+}
+"""Further keys of which a framework may have a default, and the degree above 1 that they need."""
 HEAD = 128
 """Width of a head where the source says neither how many there are nor how wide they are."""
 
 
-def workload(run: Run, domain: int, split: Degrees | None = None) -> tuple[dict[str, Any], list[str]]:
+def workload(
+    run: Run, domain: int, split: Degrees | None = None, without: str = ""
+) -> tuple[dict[str, Any], list[str]]:
     """Return a workload file as plain data, and what was assumed, with where it is from. Raises Refusal.
 
-    domain: GPUs of one NVLink domain. split: the degrees, where the source leaves tp and pp open.
+    domain: GPUs of one NVLink domain. split: the degrees, where the source leaves tp and pp open. without: a
+    publisher whose scripts and steps nobody has seen.
     """
-    draft = _Draft(run, framework_of(run))
+    draft = _Draft(run, framework_of(run), without)
     draft.model()
     draft.training()
     draft.parallelism(domain, split)
+    draft.habits()
     draft.words()
     draft.overrides()
     return draft.spec, draft.assumed
@@ -75,10 +87,11 @@ def _reduces_often(run: Run, framework: Framework) -> bool:
 class _Draft:
     """A workload under way: `spec` grows, `assumed` lists what the row does not say."""
 
-    def __init__(self, run: Run, framework: Framework) -> None:
+    def __init__(self, run: Run, framework: Framework, without: str) -> None:
         self.run = run
-        self.framework = framework
-        self.recipe = framework.recipe(run)
+        self.framework = framework.without(without) if without else framework
+        self.name = framework.name if self.framework == framework else f"{framework.name}{WITHOUT}{without}"
+        self.recipe = self.framework.recipe(run)
         self.launch = launched(run)
         self.spec: dict[str, Any] = {"name": run.id, "model": {}, "training": {}, "parallelism": {"overlap": {}}}
         for section in ("model", "training", "parallelism"):
@@ -97,7 +110,7 @@ class _Draft:
         here = self.spec
         *parents, last = key.split(".")
         for part in parents:
-            here = here[part]
+            here = here.setdefault(part, {})
         here[last] = value
 
     def default(self, key: str, given: Any, name: str = "") -> Any:
@@ -189,17 +202,41 @@ class _Draft:
         if self.has("training.precision") not in PRECISIONS:
             what = f"precision {run.precision}: only {', '.join(PRECISIONS)} are modelled"
             raise Refusal("precision", what)
-        if run.recompute and run.recompute not in RECOMPUTE:
-            raise Refusal("recompute", f"recompute {run.recompute}: only {', '.join(RECOMPUTE)} are modelled")
         self.default("training.micro_batch", run.micro_batch)
         self.default("training.attention", self.attention())
         self.default("training.cross_entropy", None)
-        self.default("training.recompute", run.recompute)
+        self.recompute()
         self.default("training.gradients", self.wire())
         for key in ("kernels", "optimizer", "clip_gradients"):
             self.default(f"training.{key}", None)
         if self.framework.host is not None or self.framework.memory is not None:
-            self.put("training.framework", self.framework.name)
+            self.put("training.framework", self.name)
+
+    def recompute(self) -> None:
+        """What is made again in the backward pass: as the row, the names in its source's words and the framework have it."""
+        run, said = self.run, f"{self.run.recompute} {self.run.original_recompute}".lower()
+        named = re.split(r"[^a-z]+", said)
+        given = (
+            run.recompute if run.recompute in (*RECOMPUTE, "") else next((one for one in RECOMPUTE if one in named), "")
+        )
+        if run.recompute and not given:
+            raise Refusal("recompute", f"recompute {run.recompute}: only {', '.join(RECOMPUTE)} are modelled")
+        if not given and self.has("training.recompute"):
+            return  # the launch file's
+        how, saves = self.framework.recomputation(given, self.has("training.precision"))
+        if how == "full" and given == "selective":
+            own = [name for name in typing.get_args(Saved) if re.search(rf"\b{name}\b", said)]
+            every = None if own else re.search(r"^(?!.*per-op).*every (\d+)(?:nd|rd|th) layer", said)
+            saves = own or saves
+            if every:
+                saves = []
+                self.assume("training.recompute_every", int(every[1]), "as the source says")
+        if how == given:
+            self.put("training.recompute", how)
+        else:
+            self.assume("training.recompute", how, self.framework.name)
+        if saves:
+            self.assume("training.recompute_saves", saves, f"{given or how} by {self.framework.name}")
 
     @property
     def architecture(self) -> str:
@@ -236,6 +273,9 @@ class _Draft:
         self.default("parallelism.partition", None)
         self.default("parallelism.bucket", None)
         self.stages(found.pp * vpp)
+        own = self.framework.value("parallelism.schedule") if found.pp > 1 and vpp == 1 else None
+        if own and "schedule" not in split:
+            self.assume("parallelism.schedule", own, self.framework.name)
         split.setdefault("schedule", "interleaved" if vpp > 1 else "1f1b")
         self.sharding(found)
         sequence = run.sequence_parallel if found.tp > 1 else False  # without tp there is nothing to split
@@ -293,9 +333,20 @@ class _Draft:
             return "none"
         if not self.run.overlap_tp:
             return None if "parallelism.overlap.tp" in self.framework.defaults else "none"
-        choice = self.framework.choices.get("parallelism.overlap.tp")
-        most = str(choice.values[-1]) if choice else "ring"
+        most = self.framework.overlapped_tp
         return "bulk" if most in ("ring", "async") and not self.has("parallelism.sequence_parallel") else most
+
+    def habits(self) -> None:
+        """What else the framework does by itself, as far as it concerns this model and split."""
+        if self.framework.assumes:
+            self.assumed.append(self.framework.assumes)
+        for key in self.framework.defaults:
+            section, name = key.partition(".")[::2]
+            if name not in HABITS.get(section, {}) or self.has(key) is not None:
+                continue
+            needed = HABITS[section][name]
+            if needed is None or (self.has(f"parallelism.{needed}") or 1) > 1:
+                self.default(key, None)
 
     def words(self) -> None:
         """What the source says in words, where it concerns this split."""
@@ -305,8 +356,6 @@ class _Draft:
                 continue
             if phrase.key == "parallelism.overlap.tp" and not self.has("parallelism.sequence_parallel"):
                 continue
-            if phrase.key == "parallelism.algorithms.ep":
-                self.spec["parallelism"].setdefault("algorithms", {})
             self.assume(phrase.key, phrase.value, f"the source says {said!r}")
 
     def overrides(self) -> None:
@@ -321,11 +370,11 @@ class _Draft:
 
     def sharded(self) -> None:
         """How sharded parameters are gathered: as the framework does where it shards them, else as FSDP2."""
-        self.spec["parallelism"]["fsdp"] = {}
         own = [key for key in self.framework.defaults if key.startswith(("parallelism.fsdp.", "parallelism.zero3."))]
         for key in own:
             self.default(key, None)
         if not own:
+            self.put("parallelism.fsdp", {})
             self.assumed.append(
                 "parallelism.fsdp: FSDP2's, block by block (the framework says nothing of sharded parameters)"
             )

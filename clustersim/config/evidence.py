@@ -1,0 +1,30 @@
+"""Where a figure is from, and what it would be had nobody seen the measured steps that it was read from."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from clustersim.config.fields import Name, Spec
+
+
+class Evidence(Spec):
+    """Where a value is from. `clustersim validate` leaves out its publishers to judge it."""
+
+    source: str
+    """Code, documentation, log or measurement."""
+    read_from: Annotated[tuple[Name, ...], Field(strict=False)] = ()
+    """Publishers of measured steps that it was chosen on, by the first word of the ids of their runs."""
+
+
+class StepEvidence(Evidence):
+    """Where a value is from that was read from measured steps, and what it would be without them."""
+
+    otherwise: Any = None
+    """The value without the publishers of read_from, or by publisher the one without it; none: as if nothing were said."""
+
+    def without(self, publisher: str) -> Any:
+        """Return the value as it would be had nobody seen that publisher, which is one of `read_from`."""
+        by_publisher = isinstance(self.otherwise, dict) and publisher in self.otherwise
+        return self.otherwise[publisher] if by_publisher else self.otherwise
