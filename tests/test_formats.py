@@ -131,3 +131,24 @@ def test_gpus_without_a_format_are_refused(precision):
         run(node(lacking), one(precision))
     assert "take a GPU that has it, such as " in str(error.value)
     assert ("mi355x" in str(error.value)) == (precision != "nvfp4")
+
+
+def test_layers_at_the_ends_stay_in_bf16():
+    """Each costs what a layer of a bf16 job does (Megatron-LM, core/fp4_utils.py); nothing changes for wider precisions."""
+
+    def products(precision, **ends):
+        more = {f"training.bf16_{name}_layers": count for name, count in ends.items()}
+        found = (stages(one(precision, **more).place(64, 8))[0]).layers
+        layers = [layer for layer, count in found for _ in range(count) if layer.name == "block"]
+        return [{k.dtype for k in layer.operators[1].forward if isinstance(k, Kernel)} for layer in layers]
+
+    assert products("nvfp4", first=1, last=4) == [{"bf16"}] + [{"bf16", "fp4"}] * 27 + [{"bf16"}] * 4
+    assert products("nvfp4", last=32) == products("bf16") == products("bf16", first=3) == [{"bf16"}] * 32
+    cluster = node("b200-sxm")
+    times = [run(cluster, one("nvfp4", **{"training.bf16_last_layers": n})).summary["step_time_s"] for n in (0, 4, 32)]
+    assert times == sorted(times)
+    assert times[2] == run(cluster, one("bf16")).summary["step_time_s"]
+    with pytest.raises(
+        ConfigError, match=r"bf16_last_layers: 33 is more than the 32 of model\.layers; write at most 32"
+    ):
+        run(cluster, one("nvfp4", **{"training.bf16_last_layers": 33}))

@@ -167,6 +167,10 @@ class Training(Spec):
     that multiply it (Hopper, Ada, MI300 and later). `mxfp8` has a byte of scale for 32 values and fp8's rate, `nvfp4` one for 16
     and `mxfp4` one for 32, both at fp4's rate; they need Blackwell or MI355X, `nvfp4` Blackwell.
     [What stays in 16 bits](models.md#narrow-formats) is the same for all."""
+    bf16_first_layers: Index = 0
+    """Of a `precision` below 16 bits: so many of the first layers multiply in bf16 (Megatron's first_last_layers_bf16)."""
+    bf16_last_layers: Index = 0
+    """The same of the last layers; NVIDIA's first long training in nvfp4 kept 16 % of its linear layers so (arXiv 2509.25149)."""
     attention: Literal["flash", "flash1", "triton", "flash2", "flash3", "flash4", "cudnn", "unfused"] = "flash"
     """`flash` is one fused kernel, of the generation that libraries run on the GPU. FlashAttention-1 to 4, FlashAttention-1 in
     `triton` and cuDNN's are [as fast beside it](predictors.md#flash-attention) as published. `unfused` runs both products and

@@ -239,7 +239,6 @@ REMEDIES: Mapping[str, str] = {
     "rampup_batch_size": "write the global_batch_size of the step that you ask about",
     "step_batch_size_schedule": "write the global_batch_size of the step that you ask about",
     "use_tp_pp_dp_mapping": "leave it out, ranks are numbered tp, ep, dp, pp",
-    "first_last_layers_bf16": "leave it out, all layers multiply in training.precision",
 }
 """Names that have no counterpart, and what to write instead."""
 

@@ -1,4 +1,5 @@
-"""Megatron's arguments that say something only together: latent attention, which layers have experts, and Megatron-FSDP.
+"""Megatron's arguments that say something only together: latent attention, which layers have experts or stay in bf16, and
+Megatron-FSDP.
 
 Sources: megatron/training/arguments.py (`moe_freq_type`, `data_parallel_sharding_strategy`),
 megatron/core/models/gpt/gpt_layer_specs.py (`moe_layer_pattern`), megatron/core/transformer/transformer_config.py
@@ -29,10 +30,14 @@ IN_PLACE = {"copy_out": False, "copy_in": False}
 """Megatron-FSDP gathers into the parameters' own buffers, and reduces those of gradients (core/distributed/fsdp, README)."""
 SHARDED = frozenset({"use_megatron_fsdp", "use_custom_fsdp"})
 """Megatron-FSDP by its names."""
+ENDS = {"num_layers_at_start_in_bf16": "bf16_first_layers", "num_layers_at_end_in_bf16": "bf16_last_layers"}
+"""How many layers stay in bf16, and as what they are known here; 1 by default, 0 without `first_last_layers_bf16`."""
 GROUPED = frozenset(
     {
         *LATENT,
         *SHARDED,
+        *ENDS,
+        "first_last_layers_bf16",
         "multi_latent_attention",
         "moe_layer_freq",
         "data_parallel_sharding_strategy",
@@ -67,7 +72,13 @@ def silent(name: str, given: Mapping[str, Any]) -> bool:
 
 def joined(given: Mapping[str, Any]) -> list[Joined]:
     """Return what those of `given`, by name with underscores, say together. Raises GroupError for one that cannot be."""
-    return [*_latent(given), *_experts(given), *_sharded(given)]
+    return [*_latent(given), *_experts(given), *_sharded(given), *_ends(given)]
+
+
+def _ends(given: Mapping[str, Any]) -> list[Joined]:
+    if not given.get("first_last_layers_bf16"):
+        return []
+    return [Joined("first_last_layers_bf16", ("training", key), given.get(name, 1)) for name, key in ENDS.items()]
 
 
 def _latent(given: Mapping[str, Any]) -> list[Joined]:

@@ -16,7 +16,7 @@ LOGITS = "logits"
 
 def head_part(shard: ShardedModel) -> tuple[Operator, ...]:
     """Return the operators from the last block's output to the loss."""
-    shard = shard.in_activation_type()
+    shard = shard.in_activation_type
     hidden = shard.model.hidden
     logits = column(shard, LOGITS, hidden, shard.vocab, bias=shard.model.head_transform, chunks=False)
     return (
@@ -29,7 +29,7 @@ def head_part(shard: ShardedModel) -> tuple[Operator, ...]:
 
 def further_head_part(shard: ShardedModel) -> tuple[Operator, ...]:
     """Return the logits and the loss of one more token, by the head's own weights."""
-    shard = shard.in_activation_type()
+    shard = shard.in_activation_type
     logits = column(shard, LOGITS, shard.model.hidden, shard.vocab, bias=False)
     return logits._replace(name=f"mtp_{LOGITS}", parameters=0), cross_entropy(shard)
 

@@ -55,7 +55,7 @@ def routed(shard: ShardedModel) -> tuple[Operator, ...]:
 
 def router(shard: ShardedModel) -> Operator:
     """Return the linear over experts, softmax and top-k; the same on every tp rank, it keeps its input and fp32 scores."""
-    shard = shard.in_activation_type()
+    shard = shard.in_activation_type
     n, hidden = shard.model.experts or 1, shard.model.hidden
     weights = shard.replicated(n * hidden)
     topk = copy(shard, "softmax_topk", shard.local, n, 12.0, "fp32")

@@ -49,8 +49,9 @@ class ShardedModel:
         """Return the shapes of a layer of one kind."""
         return self if kind is self.model else replace(self, model=kind)
 
+    @cached_property
     def in_activation_type(self) -> ShardedModel:
-        """Return the shapes of products that stay in the type of activations under every recipe: of head and router.
+        """The shapes of products that stay in the type of activations: under every recipe those of head and router.
 
         Megatron-LM: models/gpt/gpt_model.py, output_layer, and transformer/moe/router.py are no layers of Transformer Engine;
         torchtitan: docs/float8.md, `filter_fqns: output`, and its auto filter; DeepSeek-V3, section 3.3.1.

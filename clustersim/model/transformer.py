@@ -20,10 +20,18 @@ from clustersim.model.sharding import ShardedModel
 
 def blocks(shard: ShardedModel) -> tuple[Layer, ...]:
     """Return the blocks of the model in order, for one tp rank and one microbatch; equal ones are one object."""
-    found, encoder = kinds(shard.model), encoder_of(shard) if shard.model.encoder_layers else None
-    made = {one: block(shard.of(kind), encoder) for one, kind in {id(kind): kind for kind in found}.items()}
-    own = tuple(made.values()) * len(found) if len(made) == 1 else tuple(made[id(kind)] for kind in found)
+    encoder = encoder_of(shard) if shard.model.encoder_layers else None
+    found = [(in_layer(shard, place), kind) for place, kind in enumerate(kinds(shard.model))]
+    distinct = {(id(one), id(kind)): (one, kind) for one, kind in found}
+    made = {key: block(one.of(kind), encoder) for key, (one, kind) in distinct.items()}
+    own = tuple(made[id(one), id(kind)] for one, kind in found)
     return (*encoder_blocks(encoder), *own) if encoder else own
+
+
+def in_layer(shard: ShardedModel, place: int) -> ShardedModel:
+    """Return the shapes of the layer at a place: those at the ends may stay in the type of activations."""
+    first, last = shard.training.bf16_first_layers, shard.model.layers - shard.training.bf16_last_layers
+    return shard if first <= place < last else shard.in_activation_type
 
 
 def encoder_blocks(encoder: ShardedModel) -> tuple[Layer, ...]:
@@ -52,7 +60,7 @@ def prediction(shard: ShardedModel, table: bool) -> Layer:
 
     table: whether the stage has no embedding whose weights it could share.
     """
-    last = block(shard.of(kinds(shard.model)[-1]))
+    last = block(in_layer(shard, shard.model.layers - 1).of(kinds(shard.model)[-1]))
     operators = (*prediction_part(shard, table), *last.operators, norm(shard, "mtp_final_norm", fork=False))
     return last._replace(name="mtp", operators=operators)
 

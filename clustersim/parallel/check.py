@@ -358,6 +358,9 @@ def training_fits(job: Job) -> Iterator[Finding]:
             "training.micro_batch",
             f"{t.micro_batch} does not divide global_batch {t.global_batch}; use {listed(divisors(t.global_batch))}",
         )
+    for key, count in (("bf16_first_layers", t.bf16_first_layers), ("bf16_last_layers", t.bf16_last_layers)):
+        if count > m.layers:
+            yield f"training.{key}", f"{count} is more than the {m.layers} of model.layers; write at most {m.layers}"
     if t.precision in ("fp32", "tf32") and t.gradients != "fp32":
         yield "training.gradients", f"{t.gradients} is narrower than {t.precision} weights; write fp32"
     if t.precision in ("fp16", "bf16") and t.gradients not in ("fp32", t.precision):

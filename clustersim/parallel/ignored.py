@@ -82,7 +82,6 @@ _NO_EFFECT = """
     no_rope_freq no_save_optim no_save_rng no_weight_decay_cond_type no_yarn_correction_range_round_to_int
     non_persistent_ckpt_type non_persistent_global_ckpt_dir non_persistent_local_ckpt_algo non_persistent_local_ckpt_dir
     non_persistent_save_interval norm_epsilon null_tokenizer_eod_id null_tokenizer_pad_id num_dataset_builder_threads
-    num_layers_at_end_in_bf16 num_layers_at_start_in_bf16
     num_workers nvtx_ranges object_storage_cache_path one_logger_async one_logger_project one_logger_run_name
     override_ckpt_iteration override_opt_param_scheduler params_dtype per_dataset_sequences_path
     per_split_data_args_path perform_initialization persistent_save_interval pipeline_dtype pretrained_checkpoint
