@@ -117,6 +117,25 @@ def test_memory_keeps_the_narrow_input_and_16_bit_weights():
 
 
 @pytest.mark.parametrize("precision", BLOCKS)
+@pytest.mark.parametrize("name", ["llama3_8b", "mixtral_8x7b"])
+def test_transformer_engine_keeps_weights_in_the_format_too(precision, name):
+    """Of all linear layers but logits and routers, by rows and by columns (TE pytorch/module/linear.py, weight_workspace)."""
+
+    def held(precision, framework):
+        more = {"training.framework": framework, "parallelism.tp": 1, "parallelism.pp": 1, "parallelism.ep": 1}
+        placed = one(precision, name, **more).place(64, 8)
+        return placed, at_rest(placed, stages(placed)).total
+
+    job, narrow = held(precision, "megatron-core")
+    m = job.model
+    mlp = 3 * m.hidden * m.ffn * (m.experts or 1)
+    attention = 2 * m.hidden * m.hidden * (1 + m.kv_heads / m.heads)
+    more = narrow - held("bf16", "megatron-core")[1]
+    assert more == pytest.approx(2 * BLOCKS[precision] * m.layers * (mlp + attention), rel=1e-9)
+    assert held(precision, "nemo")[1] == held("bf16", "nemo")[1]  # whose recipes hold no weights in bf16 beside them
+
+
+@pytest.mark.parametrize("precision", BLOCKS)
 def test_gpus_without_a_format_are_refused(precision):
     """MXFP8 and NVFP4 need compute capability 10 (Transformer Engine, docs/features/low_precision_training); AMD's CDNA 4 has
     the MX formats of OCP and not NVIDIA's (AMD CDNA 4 whitepaper)."""

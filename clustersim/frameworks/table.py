@@ -103,6 +103,8 @@ class KeptTensors(Spec):
     dummy_gradients: Flag = Flag()
     """A tensor of each shape of weight stays, in the type of the weights: it is handed on as the gradient of those whose products
     have added it to the main one."""
+    narrow_weights: Flag = Flag()
+    """With a `training.precision` below 16 bits, weights of linear layers stay in that format too, by rows and by columns."""
     workspaces: KeptBytes = KeptBytes()
     """Of the libraries of products, as far as the framework or PyTorch allocates them."""
     grouped_workspaces: KeptBytes = KeptBytes()

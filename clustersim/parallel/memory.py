@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from clustersim.config.workload import DeepSpeed
 from clustersim.hardware.constants import BYTES
+from clustersim.hardware.formats import FORMATS
 from clustersim.model.kernel import Kernel
 from clustersim.model.moe import ROUTER
 from clustersim.model.operator import Layer, Operator
@@ -89,7 +90,19 @@ def buffers(job: Job, stages: Sequence[Stage]) -> float:
     )  # a sharded optimizer reduces by itself
     if copied.value and job.copies(False) > 1:
         dummies += weight_bytes(job) * sum(stage.parameters for stage in stages)
-    return dummies + kept.workspaces.value + (kept.grouped_workspaces.value if grouped else 0.0)
+    copies = narrow_weights(job, stages) if kept.narrow_weights.value else 0.0
+    return dummies + copies + kept.workspaces.value + (kept.grouped_workspaces.value if grouped else 0.0)
+
+
+def narrow_weights(job: Job, stages: Sequence[Stage]) -> float:
+    """Return the bytes of weights in the format of their products, by rows and by columns; 0 where parameters are sharded."""
+    found = FORMATS.get(job.training.precision)
+    if found is None or job.sharded:
+        return 0.0
+    layers = ((layer, count) for stage in stages for layer, count in stage.layers)
+    products = ((one, count) for layer, count in layers for op in layer.operators for one in _weight_gradients(op))
+    weights = sum(count * one.batch * one.m * one.n for one, count in products if one.dtype == found.product)
+    return 2 * found.size * weights
 
 
 def _weight_gradients(op: Operator) -> Iterator[Kernel]:
