@@ -12,10 +12,11 @@ from clustersim.errors import ConfigError
 from clustersim.hardware import gpus
 from clustersim.hardware.constants import BYTES
 from clustersim.hardware.formats import FORMATS, activation_type, multiplies, product_type
-from clustersim.model.kernel import Kernel
+from clustersim.model.kernel import Kernel, gemm, vector
 from clustersim.parallel.load import load
 from clustersim.parallel.memory import at_rest
 from clustersim.parallel.stages import stages
+from clustersim.predictors.load import get as predictor
 from clustersim.simulation import run
 from clustersim.topology.build import build
 
@@ -101,6 +102,33 @@ def test_narrower_is_never_slower_for_large_products(gpu, predictor):
         for precision in ("bf16", "mxfp8", "nvfp4", "mxfp4")
     }
     assert list(seconds.values()) == sorted(seconds.values(), reverse=True), seconds
+
+
+LINEARS = ((4096, 12288), (4096, 4096), (4096, 16384), (16384, 4096))
+"""Inputs and outputs of a layer of Transformer Engine's page on products, with 15,872 tokens (docs/examples/gemm_profiling)."""
+
+
+@pytest.mark.parametrize(("precision", "milliseconds"), [("mxfp8", 2.847 - 2.365), ("nvfp4", 1.932 - 1.254)])
+def test_casts_take_as_long_as_transformer_engine_measured(precision, milliseconds):
+    """Forward on a B300, inputs and weights: what a layer takes with casts, less what its products take without."""
+    read, size = 2 * FORMATS[precision].reads, BLOCKS[precision]
+    sides = [(rows, k) for k, n in LINEARS for rows in (15872, n)]
+    casts = [vector("memory", "cast", "bf16", *side, 0.0, read + 2 * size) for side in sides]
+    found = predictor("neusight").predict(casts, gpus.load("b300"))
+    assert 1e3 * found.sum() == pytest.approx(milliseconds, rel=0.15)
+
+
+@pytest.mark.parametrize(("narrow", "wide", "ratio"), [("mxfp8", "bf16", 1.83), ("nvfp4", "mxfp8", 1.90)])
+def test_products_are_as_much_faster_as_transformer_engine_measured(narrow, wide, ratio):
+    """All twelve of a layer on a B300, forward and both gradients, of operands that were cast before."""
+
+    def seconds(precision):
+        shapes = [shape for k, n in LINEARS for shape in ((15872, n, k), (15872, k, n), (n, k, 15872))]
+        more = {"output": 2, "operand": BLOCKS.get(precision, 2)}
+        found = [gemm("linear", "forward", product_type(precision), 1, *shape, **more) for shape in shapes]
+        return predictor("neusight").predict(found, gpus.load("b300")).sum()
+
+    assert seconds(wide) / seconds(narrow) == pytest.approx(ratio, rel=0.12)
 
 
 def test_memory_keeps_the_narrow_input_and_16_bit_weights():
