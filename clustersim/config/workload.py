@@ -163,10 +163,13 @@ class Training(Spec):
     encoder_seq: Count | None = None
     """Tokens of the encoder's sequence; default: seq."""
     precision: Precision = "bf16"
-    """Data type of the products; an absent 16-bit type runs in the next wider one. `fp8` has one scale a tensor and needs GPUs
+    """Data type of the products; an absent 16-bit type runs in the next wider one. `fp8` needs GPUs
     that multiply it (Hopper, Ada, MI300 and later). `mxfp8` has a byte of scale for 32 values and fp8's rate, `nvfp4` one for 16
     and `mxfp4` one for 32, both at fp4's rate; they need Blackwell or MI355X, `nvfp4` Blackwell.
     [What stays in 16 bits](models.md#narrow-formats) is the same for all."""
+    fp8_scaling: Literal["delayed", "current", "block"] = "delayed"
+    """Where `fp8` has its scales from: one a tensor from the steps before, or from the tensor itself, which is then read twice
+    (Megatron's fp8_recipe delayed and tensorwise), or one for 128 values (blockwise)."""
     bf16_first_layers: Index = 0
     """Of a `precision` below 16 bits: so many of the first layers multiply in bf16 (Megatron's first_last_layers_bf16)."""
     bf16_last_layers: Index = 0

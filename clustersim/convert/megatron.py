@@ -48,8 +48,9 @@ def fp8(value: Any) -> Any:
 
 
 def fp8_recipe(value: Any) -> Any:
-    """Return the data type for Megatron's fp8 recipe: `mxfp8`, or one of those whose products read plain fp8."""
-    return "fp8" if value in ("delayed", "tensorwise", "blockwise") else value
+    """Return the keys of Megatron's fp8 recipe: a data type, or where plain fp8 has its scales from."""
+    scaling = {"delayed": "delayed", "tensorwise": "current", "blockwise": "block"}.get(value)
+    return {"precision": "fp8", "fp8_scaling": scaling} if scaling else {"precision": value}
 
 
 def fp4(value: Any) -> Any:
@@ -161,7 +162,7 @@ ALIASES: Mapping[str, Alias] = {
     "fp16": (("training", "precision"), only(True, "fp16")),
     "fp8": (("training", "precision"), fp8),
     "fp8_format": (("training", "precision"), fp8),
-    "fp8_recipe": (("training", "precision"), fp8_recipe),
+    "fp8_recipe": (("training",), fp8_recipe),
     "fp4": (("training", "precision"), fp4),
     "fp4_format": (("training", "precision"), fp4),
     "fp4_recipe": (("training", "precision"), same),

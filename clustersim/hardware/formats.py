@@ -35,12 +35,23 @@ class Format(NamedTuple):
 
 
 FORMATS: Mapping[str, Format] = {
-    "fp8": Format("fp8"),  # one scale a tensor, from the steps before
+    "fp8": Format("fp8"),
     "mxfp8": Format("fp8", scale=1 / 32, needs="fp4"),  # E8M0 for 32 values
     "nvfp4": Format("fp4", scale=1 / 16, reads=2, needs="fp4", vendors=("nvidia",)),  # E4M3 for 16, fp32 a tensor
     "mxfp4": Format("fp4", scale=1 / 32, needs="fp4"),  # E8M0 for 32 values
 }
 """By `training.precision`."""
+FP8: Mapping[str, Format] = {
+    "delayed": Format("fp8"),  # one scale a tensor, from the steps before
+    "current": Format("fp8", reads=2),  # one scale a tensor, from the tensor
+    "block": Format("fp8", scale=4 / 128),  # fp32 for 128 values, as DeepSeek-V3 has them (section 3.3.2)
+}
+"""Kinds of fp8, by `training.fp8_scaling` (DelayedScaling, Float8CurrentScaling, Float8BlockScaling there)."""
+
+
+def format_of(precision: str, fp8_scaling: str) -> Format | None:
+    """Return how linear layers take operands that are narrower than activations; None for wider precisions."""
+    return FP8[fp8_scaling] if precision == "fp8" else FORMATS.get(precision)
 
 
 def product_type(precision: str) -> str:

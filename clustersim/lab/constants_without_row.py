@@ -31,7 +31,7 @@ OTHER: Mapping[str, tuple[str, ...]] = {
     ),
     "a datasheet, or the source of a library": (
         *("model.linear.SMS", "model.linear.SPLITS", "parallel.deepspeed.IN_FLIGHT"),
-        *("model.sharding.SCALE", "model.sharding.SCALED", "hardware.formats.FORMATS"),
+        *("hardware.formats.FORMATS", "hardware.formats.FP8"),
         *("predictors.kinds.neusight.blocks._THREADS", "predictors.kinds.neusight.blocks._LOCAL"),
         *("predictors.kinds.neusight.blocks.PERSISTENT", "predictors.kinds.neusight.blocks.WARPS"),
         *("predictors.kinds.neusight.rates.LANES", "predictors.kinds.neusight.cores._SIDES"),

@@ -12,14 +12,12 @@ import numpy as np
 from clustersim.config.workload import Model, Parallelism, Training
 from clustersim.errors import InputError
 from clustersim.hardware.constants import BYTES
-from clustersim.hardware.formats import FORMATS, Format, activation_type, product_type
+from clustersim.hardware.formats import FP8, Format, activation_type, format_of, product_type
 from clustersim.model.operator import Collective, CollectiveOp
 from clustersim.model.router import ExpertRouter, visited
 
 DEEPEP = "deepep"
 """The algorithm that sends a token once to a rank that holds several of its experts."""
-SCALE, SCALED = 4.0, 128
-"""Bytes of the scale of so many values in fp8 (DeepSeek-V3, section 3.3.2)."""
 
 
 def padded_vocab(model: Model, tp: int) -> int:
@@ -162,7 +160,7 @@ class ShardedModel:
     @cached_property
     def format(self) -> Format | None:
         """How linear layers take operands that are narrower than activations; None where they take those."""
-        return FORMATS.get(self.training.precision) if self.narrow else None
+        return format_of(self.training.precision, self.training.fp8_scaling) if self.narrow else None
 
     @cached_property
     def matrix(self) -> str:
@@ -226,7 +224,7 @@ class ShardedModel:
 
     def across(self, op: CollectiveOp) -> tuple[Collective, ...]:
         """Return the exchange of the rows of this rank's tokens with the experts of the ep group, or nothing when ep is 1."""
-        each = 1 + SCALE / SCALED if op == "dispatch" and self.training.dispatch == "fp8" else self.size
+        each = FP8["block"].size if op == "dispatch" and self.training.dispatch == "fp8" else self.size
         size = float(self.local) * self.visits * self.model.hidden * each
         return (Collective("ep", op, size),) if self.ep > 1 else ()
 

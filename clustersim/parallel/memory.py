@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from clustersim.config.workload import DeepSpeed
 from clustersim.hardware.constants import BYTES
-from clustersim.hardware.formats import FORMATS
+from clustersim.hardware.formats import format_of
 from clustersim.model.kernel import Kernel
 from clustersim.model.moe import ROUTER
 from clustersim.model.operator import Layer, Operator
@@ -96,7 +96,7 @@ def buffers(job: Job, stages: Sequence[Stage]) -> float:
 
 def narrow_weights(job: Job, stages: Sequence[Stage]) -> float:
     """Return the bytes of weights in the format of their products, by rows and by columns; 0 where parameters are sharded."""
-    found = FORMATS.get(job.training.precision)
+    found = format_of(job.training.precision, job.training.fp8_scaling)
     if found is None or job.sharded:
         return 0.0
     layers = ((layer, count) for stage in stages for layer, count in stage.layers)
