@@ -36,6 +36,9 @@ PHRASES = (
     Phrase(r"dualpipe", "parallelism.schedule", "dualpipe"),
     Phrase(r"zero[- ]bubble|\bzbb\b|\bzb[- ]?h?1\b", "parallelism.schedule", "zero_bubble"),
     Phrase(r"ulysses", "parallelism.cp_type", "a2a"),
+    Phrase(r"current[- ]scaling|fp8-cs\b|tensorwise|dynamic scaling", "training.fp8_scaling", "current"),
+    Phrase(r"delayed", "training.fp8_scaling", "delayed"),
+    Phrase(r"block[- ]?wise|block[- ]scaling|subchannel", "training.fp8_scaling", "block"),
     Phrase(r"fp8 dispatch", "training.dispatch", "fp8"),
 )
 """The first that matches says what a key is."""

@@ -207,6 +207,8 @@ class _Draft:
         self.default("training.cross_entropy", None)
         self.recompute()
         self.default("training.gradients", self.wire())
+        if self.has("training.precision") == "fp8":
+            self.default("training.fp8_scaling", None)
         for key in ("kernels", "optimizer", "clip_gradients"):
             self.default(f"training.{key}", None)
         if self.framework.host is not None or self.framework.memory is not None:
@@ -355,6 +357,8 @@ class _Draft:
             if phrase.key in needs and (self.has(f"parallelism.{needs[phrase.key]}") or 1) == 1:
                 continue
             if phrase.key == "parallelism.overlap.tp" and not self.has("parallelism.sequence_parallel"):
+                continue
+            if phrase.key == "training.fp8_scaling" and self.has("training.precision") != "fp8":
                 continue
             self.assume(phrase.key, phrase.value, f"the source says {said!r}")
 
