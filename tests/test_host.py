@@ -255,7 +255,7 @@ def test_the_outline_of_a_sweep_is_that_of_the_whole_step(case):
 def test_who_is_said_to_be_prompt_is_never_waited_for(launch):
     placed = job(parallelism__dp=1).place(8, 4)
     work = Simulator(node(1.0)).preparation.work(placed, np.arange(1))
-    host = Launcher(launch, launch, launch, 0.0, False)
+    host = Launcher(launch, launch, launch, 0.0, 0.0, False)
     found = launching(placed, work.scripts, work.seconds, (host,))
     [script] = work.scripts
     queue, late = LaunchQueue(), []
@@ -299,9 +299,9 @@ def test_gathered_parameters_are_put_back_one_by_one_for_each_rank_where_a_frame
 
     (lines, slow), (_, slower) = put_back(10.0), put_back(20.0)
     *_, update, copies = lines
-    assert copies.tensors == 4 * update.tensors > 0
+    assert copies.parts == 4 * update.tensors > 0
     host = load("nanotron").host
-    launched = host.parameter.value * (update.tensors + copies.tensors)
+    launched = host.parameter.value * update.tensors + host.unflattens.value * copies.parts
     launched += host.kernel.value * sum(len(line.items) for line in lines) + 2 * host.collective.value
     assert slower - slow == pytest.approx(10 * launched, rel=1e-9)
 
@@ -312,7 +312,21 @@ def test_a_framework_without_a_publisher_runs_without_the_habits_that_were_read_
         seconds(step(**zero, training__framework=name))
         for name in ("nanotron", "nanotron without ULTRA", "nanotron without VTRAINS")
     )
-    assert unseen < seen == other
+    assert unseen > seen == other  # as long as other calls of PyTorch
+
+
+def test_a_framework_that_reduces_whole_gradients_moves_twice_the_bytes_of_their_shards():
+    def reductions(framework):
+        options = {"parallelism__dp": 4, "parallelism__zero": 1, "training__framework": framework}
+        result = step(1.0, **options, training__gradients="fp32")
+        [script] = Simulator(result.topology).preparation.work(result.job, np.arange(4)).scripts
+        lines = (
+            line.collective for line in script.finish if isinstance(line, Launch) and line.collective.group == "dp"
+        )
+        return [(line.op, line.size) for line in lines if line.op != "all_gather"]
+
+    [(whole, size)], [(sharded, same)] = reductions("nanotron"), reductions("megatron-core")
+    assert (whole, sharded, size) == ("all_reduce", "reduce_scatter", same)
 
 
 def test_megatrons_parameters_are_gathered_where_they_lie():

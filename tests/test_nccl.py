@@ -135,6 +135,30 @@ def test_a_late_adapter_is_waited_for_by_every_two_parts_of_a_ring(nodes, mebiby
     assert alone - before == pytest.approx((8 * nodes - 1) / 2 * 75e-6)
 
 
+@pytest.mark.parametrize(("chunk", "gbps"), [("64KiB", 104.2), ("512KiB", 279.8)])
+def test_a_late_adapter_is_waited_for_by_every_loop_of_nvls_trees(chunk, gbps):
+    """4 GiB over 8 nodes of AWS p5 with the chunk of NCCL 2.19.3 and with that before (NVIDIA/nccl, pull request 1112)."""
+    late = cluster(f"{{extends: aws-p5, nics: {{tree_chunk: {chunk}}}}}", 8, "{kind: switch}", nccl="{algo: nvls_tree}")
+    line = table.line(late, np.arange(64), "all_reduce", 4 * GIB)
+    assert line.busbw / 1e9 == pytest.approx(gbps, rel=0.07)
+
+
+@pytest.mark.parametrize(("nodes", "gbps"), [(2, 436), (4, 219), (8, 193), (16, 188), (32, 194), (64, 177)])
+def test_all_reduce_on_aws_is_that_of_its_best_jobs(nodes, gbps):
+    """1 GiB, 95th percentile of the jobs of one sweep (Hugging Face, Ultra-Scale Playbook); jobs differ 5 to 14 times."""
+    own = cluster("aws-p5", nodes, "{kind: switch}", nccl='{version: "2.21", proto: Simple}')
+    line = table.line(own, np.arange(8 * nodes), "all_reduce", GIB)
+    assert line.choice.algorithm == "nvls_tree"
+    assert line.busbw / 1e9 == pytest.approx(gbps, rel=0.07)
+
+
+def test_on_a_network_that_is_not_late_no_loop_waits():
+    usual = "{extends: aws-p5, nics: {latency: 14us, tree_chunk: 64KiB}}"
+    own, other = (cluster(node, 8, "{kind: switch}") for node in (usual, "hgx-h100"))
+    times = [table.line(one, np.arange(64), "all_reduce", GIB).time for one in (own, other)]
+    assert times[0] == pytest.approx(times[1], rel=1e-12)
+
+
 @pytest.mark.parametrize(
     ("node", "nodes", "gbps"),
     [("jean-zay-v100", 1, 992.7), ("jean-zay-v100", 4, 84.7), ("jean-zay-a100", 4, 40.5)],

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainVa
 
 from clustersim.config.evidence import StepEvidence
 from clustersim.config.fabric import Extent
-from clustersim.config.fields import Bandwidth, Count, Fraction, Index, LineRate, Name, Power, Spec, Time, between
+from clustersim.config.fields import Bandwidth, Count, Fraction, Index, LineRate, Name, Power, Size, Spec, Time, between
 from clustersim.config.gpu import DType
 
 NIC_EFFICIENCY = 0.97
@@ -169,6 +169,9 @@ class Nics(Spec):
     """Payload over line rate."""
     latency: Time = NIC_LATENCY
     """From GPU to GPU through one leaf switch; default 14 us, the NET ring/Simple figure of NCCL's tuning.cc."""
+    tree_chunk: Size | None = None
+    """The most bytes of a chunk of NVLSTree where the plugin of these NICs sets it (NCCL_NVLSTREE_MAX_CHUNKSIZE); NCCL's own
+    choice by nodes and NICs otherwise."""
 
 
 class NodePower(Spec):

@@ -298,11 +298,11 @@ class _Binder:
         return Task(HOST, one.line.kind, one.line.stage, None, (), None, self.alone(seconds))
 
     def extra(self, one: _Bound) -> float:
-        """Return the seconds of launches that are no kernel of the computation: of messages before it, of parameter tensors."""
+        """Return the seconds of launches that are no kernel of the computation: of messages before it, of tensors."""
         if not self.activities.hosts:
             return 0.0
         host = self.activities.hosts[self.speed.kind]
-        return one.calls * host.collective + one.line.tensors * host.parameter
+        return one.calls * host.collective + one.line.tensors * host.parameter + one.line.parts * host.part
 
     def alone(self, seconds: float) -> Activity:
         """Return an activity of so many seconds; equal ones are one."""

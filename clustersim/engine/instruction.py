@@ -16,6 +16,8 @@ class Compute(NamedTuple):
     family: str | None
     tensors: int = 0
     """Parameter tensors that it launches something for, one by one."""
+    parts: int = 0
+    """Parts of gathered tensors that it copies into place, one by one."""
 
 
 class Send(NamedTuple):

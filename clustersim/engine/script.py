@@ -25,7 +25,7 @@ from clustersim.parallel.deepspeed import persistent
 from clustersim.parallel.fsdp import block_by_block, by_buckets
 from clustersim.parallel.host import reads_counts, reads_loss, unflattens
 from clustersim.parallel.job import Job
-from clustersim.parallel.optimizer import put_back, update, weight_bytes
+from clustersim.parallel.optimizer import put_back, reduces_whole, update, weight_bytes
 from clustersim.parallel.stages import Stage
 from clustersim.schedules.action import Action, Schedule
 from clustersim.schedules.pipeline import Pipeline
@@ -378,7 +378,8 @@ class _Writer:
         """Return the reduction of gradients over the ranks that hold the same parameters: of shards, then over their copies."""
         size, sharing = parameters * BYTES[self.job.training.gradients], self.sharing(family)
         shards = self.job.shards(expert=family == "edp")
-        scatter = Launch(stage, Collective(sharing, "reduce_scatter", size))
+        whole = reduces_whole(self.job)
+        scatter = Launch(stage, Collective(sharing, "all_reduce" if whole else "reduce_scatter", size))
         copies = Launch(stage, Collective(family, "all_reduce", size / shards), Wait(sharing) if shards > 1 else None)
         read = (Drain(stage),) * reads_loss(self.job)  # and the norm of each bucket
         return (read + (scatter,) * (shards > 1) + (copies,) * (shards == 1 or sharing != family)) if size else ()
@@ -492,4 +493,4 @@ class _Writer:
         held = sum(self.stages[stage].held(expert) for stage in self.own)
         if held and unflattens(self.job):
             tensors = sum(self.stages[stage].tensors_held(expert) for stage in self.own)
-            yield Compute("optimizer", -1, (put_back(self.job, held),), None, tensors * self.job.shards(expert))
+            yield Compute("optimizer", -1, (put_back(self.job, held),), None, parts=tensors * self.job.shards(expert))

@@ -28,8 +28,9 @@ class Default(StepEvidence):
     value: Any = None
 
 
-class LaunchTime(Evidence):
-    """Seconds of the host, and where that figure is from; `unseen` has what would be taken without their publishers."""
+class LaunchTime(StepEvidence):
+    """Seconds of the host, and where that figure is from; where nothing else is said, `unseen` has what would be taken without
+    its publishers."""
 
     value: Time
 
@@ -69,9 +70,9 @@ class HostTimes(Spec):
     and waits for its GPU there; default: not."""
     reads_counts: Habit | None = None
     """Whether it reads how many rows go to each expert before it exchanges them, and waits for its GPU there; default: not."""
-    unflattens: Habit | None = None
-    """Whether it copies gathered parameters back into place, tensor by tensor and rank by rank (ZeRO-1); default: they lie in one
-    buffer, as Megatron's do."""
+    unflattens: LaunchTime | None = None
+    """Each tensor and rank whose gathered parameters it copies back into place (ZeRO-1); default: they lie in one buffer, as
+    Megatron's do."""
     launches: dict[str, Annotated[float, Field(ge=0, strict=False)]] = Field(default_factory=dict)
     """How many launches one kernel of ours is, by its kind or kind and op."""
 
@@ -143,6 +144,8 @@ class Framework(Spec):
     """Whether the layers must divide over pipeline stages."""
     zero_with_pipeline: Default | None = None
     """The highest `parallelism.zero` that it runs with a pipeline; none: any."""
+    reduces_whole: Habit | None = None
+    """Whether gradients are all-reduced where the optimizer is sharded, too; default: each rank gets its part alone."""
     defaults: dict[str, Default]
     """By dotted key of a workload, each with its source; `training.gradients` by the type that activations lie in, and where a
     framework takes another on each, `training.attention` by the architecture of the GPU."""
@@ -202,8 +205,9 @@ class Framework(Spec):
         return self.model_copy(update={"defaults": defaults, "recipes": recipes, "host": self._host_without(publisher)})
 
     def _host_without(self, publisher: str) -> HostTimes | None:
-        habits = ((name, one) for name, one in self.host or () if isinstance(one, Habit) and publisher in one.read_from)
-        changed = {name: one.model_copy(update={"value": bool(one.without(publisher))}) for name, one in habits}
+        parts = ((name, one) for name, one in self.host or () if isinstance(one, StepEvidence))
+        read = ((name, one, one.without(publisher)) for name, one in parts if publisher in one.read_from)
+        changed = {name: type(one)(value=value, source=one.source) for name, one, value in read if value is not None}
         return self.host.model_copy(update=changed) if self.host else None
 
     def recipe(self, job: object) -> JobRecipe | None:

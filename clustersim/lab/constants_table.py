@@ -107,6 +107,12 @@ CONSTANTS: tuple[StatedConstant, ...] = (
         ("NET_LL", "us", "NVIDIA/nccl-tests issue 309; NCCL has 5", "one sweep of two InfiniBand nodes"),
         ("_AMPERE", "us, B/s", "least relative error, rounded", ONE_NODE),
         ("_HOPPER", "us, B/s", "least relative error, rounded; LL128's hop is NCCL's", ONE_NODE),
+        (
+            "LATE_LOOPS",
+            "",
+            "two all-reduces of 4 GiB on 8 nodes of AWS p5 (NVIDIA/nccl, pull request 1112)",
+            "those two; 1 GiB in the best jobs of 4 to 64 such nodes (ULTRA) is 3 to 6 % off",
+        ),
         ("_BLACKWELL", "us, B/s", "least relative error, rounded; LL128 near NCCL's own", ONE_NODE),
         ("_CDNA", "us, B/s", "ROCm/rccl, src/graph/tuning.cc, model 5; copies and messages as Ampere's", NOTHING),
     ),

@@ -49,6 +49,8 @@ class Launcher:
     """A kernel of the update of the weights."""
     parameter: float
     """Each parameter tensor at the update."""
+    part: float
+    """Each part of a gathered tensor that is copied into place."""
     drains: bool
     """It waits until its GPU is idle at each message of a pipeline whose passes wait for their messages. At the update, where it
     reads the gradient norm, it does so anyway."""
@@ -88,6 +90,7 @@ def host(job: Job, slowdown: float = 1.0) -> Launcher | None:
         collective=min(collective, most),
         update=kernel,
         parameter=found.parameter.value * slowdown,
+        part=found.unflattens.value * slowdown if found.unflattens else 0.0,
         drains=found.drains.value,
         launches=found.launches,
     )

@@ -7,6 +7,7 @@ experts that are spread over ranks one part in as many as hold them.
 
 from __future__ import annotations
 
+from clustersim.frameworks import load
 from clustersim.hardware.constants import BYTES
 from clustersim.hardware.formats import activation_type
 from clustersim.model.kernel import Kernel, vector
@@ -42,11 +43,18 @@ def update(job: Job, parameters: int, experts: int = 0) -> tuple[Kernel, ...]:
     gradient, weight = BYTES[job.training.gradients], weight_bytes(job)
     widen = (("gradients_to_fp32", own, gradient + 4),) if gradient < 4 else ()
     whole = not job.sharded  # else weights are cast where they are gathered, and gradients are made anew
-    clip = (("gradient_norm", own, 4.0), ("gradient_scale", own, 8.0)) if job.training.clip_gradients else ()
+    clipped = parameters if reduces_whole(job) else own
+    clip = (("gradient_norm", clipped, 4.0), ("gradient_scale", clipped, 8.0)) if job.training.clip_gradients else ()
     step = (kind, own, 2 * _moments(job) + 4 + 8.0)
     cast = (("weights_from_fp32", own, 4 + weight),) if weight < 4 and whole else ()
     clear = (("zero_gradients", parameters, gradient),) if job.training.kernels == "fused" and whole else ()
     return tuple(_pass(op, count, traffic) for op, count, traffic in (*widen, *clip, step, *cast, *clear))
+
+
+def reduces_whole(job: Job) -> bool:
+    """Return whether a job's framework all-reduces gradients of which each rank needs its part alone."""
+    found = load(job.training.framework).reduces_whole if job.training.framework else None
+    return found is not None and found.value
 
 
 def put_back(job: Job, parameters: int) -> Kernel:

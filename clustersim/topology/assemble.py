@@ -99,6 +99,7 @@ def _facts(cluster: NodeSpecs, network: BuiltFabric | None, rate: Floats | float
         rails=network.rails if network else 1,
         nccl=_nccl(cluster, network),
         wire=float(np.mean(np.minimum(cluster.nic_line, rate))) if network else 0.0,
+        tree_chunk=nics.tree_chunk if nics else None,
     )
 
 

@@ -95,6 +95,8 @@ class NodeFacts(NamedTuple):
     """The library."""
     wire: float = 0.0
     """Bytes/s of a NIC and its cable before what protocols take."""
+    tree_chunk: float | None = None
+    """The most bytes of a chunk of NVLSTree, where the NICs' plugin sets it."""
 
 
 GENERATIONS = ("pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell", "blackwell-ultra")
