@@ -61,7 +61,7 @@ def test_both_players_and_both_folds_find_the_same(case, ep, more):
 @pytest.mark.parametrize("more", [{"ep": 1}, {"parallelism__overlap__ep": "microbatch"}])
 def test_a_steady_pipeline_is_counted_not_played(case, more):
     simulator = Simulator(free(8))
-    more = {"training__global_batch": 512, "parallelism__overlap__p2p": True, **more}
+    more = {"training__global_batch": 512, "parallelism__overlap__p2p": True, "training__seq": 8192, **more}
     one = simulator.placed(job(**{**case, **more}))
     found = simulator._quickly(one, "auto")
     assert found is not None

@@ -101,7 +101,8 @@ def test_spans_of_other_sizes_are_those_of_their_own_graph(tapered):
         return Simulator(cluster(8, **({"fabric": TAPERED} if tapered else {})))
 
     def spans(simulator, size):
-        split = {"parallelism__tp": 2, "parallelism__pp": 2, "training__global_batch": 1024}
+        # messages of a MiB and more, so that all have NCCL's channels: a size with others is of another form
+        split = {"parallelism__tp": 2, "parallelism__pp": 2, "training__global_batch": 1024, "training__seq": 2048}
         spec = simulator.placed(job(**split, training__micro_batch=size))
         record = simulator._quickly(spec, "auto")[2]
         told = [(*span[:8], span.segment_ends, span.activity) for span in record.spans]

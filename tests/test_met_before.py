@@ -59,9 +59,9 @@ def _drafted(topology, **split):
 
 
 def test_other_sizes_find_the_same_traffic_and_cells():
-    topology = cluster(4)
-    one = _drafted(topology, parallelism__tp=2, parallelism__pp=2)
-    other = _drafted(topology, parallelism__tp=2, parallelism__pp=2, training__micro_batch=2)
+    topology, split = cluster(4), {"parallelism__tp": 2, "parallelism__pp": 2, "training__seq": 4096}
+    one = _drafted(topology, **split)  # whose messages are large enough for all of NCCL's channels
+    other = _drafted(topology, **split, training__micro_batch=2)
     assert one.traffic[0].plans.keys() != other.traffic[0].plans.keys()
     assert one.loads is other.loads
     kept = np.ones(len(one.links), bool)

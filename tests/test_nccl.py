@@ -253,7 +253,7 @@ def test_messages():
     assert choose("send", 64 * 1024, Shape(1, 2, 2, 0), one.node).protocol == "Simple"
     far = choose("send", GIB, of(two, 1), two.node)
     assert far.rate_bytes_per_s == 48e9
-    assert p2p.channels(of(two, 1), two.node) == 4  # 2.29 on: 50 GB/s on the wire by 14 a channel
+    assert p2p.channels("send", GIB, of(two, 1), two.node) == 4  # 2.29 on: 50 GB/s on the wire by 14 a channel
     # 16 GPUs on two nodes: 8 of 16 parts leave over each GPU's own NIC
     exchange = choose("all_to_all", GIB, of(two), two.node)
     assert exchange.rate_bytes_per_s == pytest.approx(2 * 48e9)

@@ -17,9 +17,6 @@ NCCL = "nccl"
 """The algorithm that stands for what NCCL's tuner would choose."""
 MESSAGES = frozenset({"send", "ring_exchange"})
 """What is no collective: messages between two ranks, which no algorithm carries."""
-MESSAGE_CHANNELS = 2
-"""Channels of a pair of GPUs across nodes: NCCL's ncclTopoGetNchannels up to 2.28 (src/graph/paths.cc), two for one NIC."""
-
 
 BUFFERED = 3
 """Bytes of memory for each that a GPU receives by NCCL's Simple protocol: the sender writes it to a buffer of the receiver, who
@@ -38,7 +35,7 @@ class CollectivePlan(NamedTuple):
     algorithm: str
     """A file of collectives/algorithms/; empty for a message."""
     protocol: str
-    """LL, LL128 or Simple of NCCL; empty where none is chosen."""
+    """LL, LL128 or Simple of NCCL; empty for an algorithm that NCCL does not have."""
     levels: tuple[int, ...]
     """Fan-outs of the groups from the node outwards, as the phases take them."""
     sizes: tuple[int, ...]
@@ -58,14 +55,13 @@ def plan(
 ) -> CollectivePlan:
     """Return how `algorithm` carries a collective in groups that are each a `group` by position.
 
-    kinds: their different `nccl.shape.shapes`, which NCCL alone asks for. Where groups lie on nodes differently, its choice
-    is that of the one with the longest time. Raises as `collectives.model.phases`, and InputError where NCCL cannot do what
-    it is forced to.
+    kinds: their different `nccl.shape.shapes`, which NCCL alone asks for; of messages those of the communicators in which they
+    go. Where groups lie on nodes differently, its choice is that of the one with the longest time. Raises as
+    `collectives.model.phases`, and InputError where NCCL cannot do what it is forced to.
     """
     op = collective.op
     if op in MESSAGES:
-        messages = (_message(),) if op == "send" else ring_exchange(group.n)
-        return CollectivePlan(algorithm, "", group.levels, (), None, float("inf"), messages, MESSAGE_CHANNELS)
+        return _messages(topology, algorithm, kinds, group, collective)
     if algorithm != NCCL:
         return CollectivePlan(algorithm, "", group.levels, (), None, float("inf"), _phases(algorithm, op, group))
     launch = topology.node.nccl.launch or 0.0
@@ -77,6 +73,20 @@ def plan(
     parts = _phases(file, op, group._replace(levels=levels, sizes=sizes))
     rate, latency = choice.rate_bytes_per_s, launch + choice.latency_s
     return CollectivePlan(file, choice.protocol, levels, sizes, latency, rate, parts, choice.channels)
+
+
+def _messages(
+    topology: Topology, algorithm: str, kinds: Sequence[Shape], group: Group, collective: Collective
+) -> CollectivePlan:
+    """Return how NCCL carries a message, or a ring exchange as so many messages one after the other."""
+    parts, rounds = ((_message(),), 1) if collective.op == "send" else (ring_exchange(group.n), group.n - 1)
+    if not rounds:
+        return CollectivePlan(algorithm, "", group.levels, (), 0.0, float("inf"), parts)
+    size = collective.size / rounds
+    found = [choose("send", size, kind, topology.facts(kind.types)) for kind in kinds]
+    own = max(found, key=lambda one: collective_seconds(one, size))
+    latency = rounds * ((topology.node.nccl.launch or 0.0) + own.latency_s)
+    return CollectivePlan(algorithm, own.protocol, group.levels, (), latency, own.rate_bytes_per_s, parts, own.channels)
 
 
 def _phases(algorithm: str, op: str, group: Group) -> tuple[Phase | AllPairs, ...]:

@@ -250,7 +250,8 @@ class Overlap(Spec):
     computes (Megatron's overlap_moe_expert_parallel_comm; needs schedule interleaved or dualpipe, or pp 1)."""
     sms: Literal["nccl"] | Index = 0
     """SMs that gradients, parameters, messages and rows of experts take on their way from the passes beside, as long as both run.
-    `nccl`: one for each channel that NCCL has for them, such as 24 in a node of A100 or H100 and 2 for a message."""
+    `nccl`: one for each channel that NCCL has for them, such as 24 in a node of A100 or H100 and 1 to 4 for a message between
+    nodes."""
     memory: Literal["nccl"] | Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
     """The share of the memory's bandwidth that the same take from kernels which it bounds (norms, activations, additions).
     `nccl`: what NCCL's Simple protocol moves, three bytes for each that a GPU receives."""

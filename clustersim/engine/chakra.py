@@ -27,6 +27,7 @@ class ReplayTasks(NamedTuple):
 
     tasks: list[list[ReplayTask]]
     families: dict[str, Ints]
+    communicators: dict[str, Ints]
     """As `engine.replay.replay` takes them."""
     notes: list[str]
     """What had to be assumed, in words."""
@@ -45,7 +46,10 @@ def replay_tasks(traces: TraceSet, topology: Topology, roofline: bool = False) -
     binder = _TraceBinder(topology, roofline, groups)
     tasks = [binder.tasks(nodes, rank) for rank, nodes in enumerate(ordered)]
     _check_calls(tasks, groups)
-    return ReplayTasks(tasks, {name: np.array(one, np.int64) for name, one in groups.families.items()}, binder.notes())
+    families, wide = (
+        {name: np.array(one, np.int64) for name, one in own.items()} for own in (groups.families, groups.communicators)
+    )
+    return ReplayTasks(tasks, families, wide, binder.notes())
 
 
 def _ordered(nodes: Sequence[TraceNode], rank: int) -> list[TraceNode]:
@@ -88,10 +92,12 @@ class _Groups:
     def __init__(self, traces: TraceSet, ordered: Sequence[Sequence[TraceNode]]) -> None:
         self.traces = traces
         self.families: dict[str, list[tuple[int, ...]]] = {}
+        self.communicators: dict[str, list[tuple[int, ...]]] = {}
+        """By family of pairs, the ranks of the communicator in which the messages of each go."""
         self.taken: defaultdict[str, set[tuple[int, int]]] = defaultdict(set)
         """By family, the ranks that are in it; of pairs with their place in it, which may be both."""
         used: dict[str, tuple[tuple[int, ...], str]] = {}
-        pairs: dict[tuple[int, int, str], None] = {}
+        pairs: dict[tuple[int, int, str], tuple[int, ...]] = {}
         self.messages: defaultdict[tuple[int, int, int], list[tuple[_Place, int, float]]] = defaultdict(list)
         """By sender, receiver and tag, what was sent: between which pair, how many before it, bytes."""
         for rank, nodes in enumerate(ordered):
@@ -100,11 +106,14 @@ class _Groups:
                     found = self.ranks(node, rank), str(node.attributes.get("pg_desc", ""))
                     used.setdefault(_group_name(node), found)
                 elif node.type == NodeType.SEND:
-                    pairs[(rank, self.peer(node, rank, "comm_dst"), str(node.attributes.get("pg_desc", "")))] = None
+                    peer = self.peer(node, rank, "comm_dst")
+                    wide = self.traces.groups.get(_group_name(node), ())
+                    own = wide if {rank, peer} <= set(wide) else (rank, peer)
+                    pairs[(rank, peer, str(node.attributes.get("pg_desc", "")))] = own
         self.places = {
             name: self.place(desc or f"groups of {len(ranks)}", ranks) for name, (ranks, desc) in used.items()
         }
-        self.pairs = {one: self.place(_pair_name(*one), one[:2], apart=True) for one in pairs}
+        self.pairs = {one: self.place(_pair_name(*one), one[:2], wide) for one, wide in pairs.items()}
         self.sent(ordered)
 
     def ranks(self, node: TraceNode, rank: int) -> tuple[int, ...]:
@@ -127,15 +136,21 @@ class _Groups:
             raise InputError(f"rank {rank}: node {node.id} ({node.name}) has the {which} {found}; name another rank")
         return found
 
-    def place(self, base: str, ranks: tuple[int, ...], apart: bool = False) -> _Place:
-        """Put a group into the first family of a name in which none of its ranks is; apart: in the same place."""
-        keys = {(rank, place * apart) for place, rank in enumerate(ranks)}
+    def place(self, base: str, ranks: tuple[int, ...], wide: tuple[int, ...] = ()) -> _Place:
+        """Put a group into the first family of a name in which none of its ranks is, of a pair in the same place.
+
+        wide: the communicator in which a pair's messages go, which is as large for all of a family.
+        """
+        keys = {(rank, place if wide else 0) for place, rank in enumerate(ranks)}
         number = 1
         while True:
             name = base if number == 1 else f"{base} ({number})"
-            own = self.families.setdefault(name, [])
-            if not own or (len(own[0]) == len(ranks) and not keys & self.taken[name]):
+            own, communicators = self.families.setdefault(name, []), self.communicators.get(name, [wide])
+            fits = not own or (len(own[0]), len(communicators[0])) == (len(ranks), len(wide))
+            if fits and not keys & self.taken[name]:
                 own.append(ranks)
+                if wide:
+                    self.communicators.setdefault(name, []).append(wide)
                 self.taken[name] |= keys
                 return _Place(name, len(own) - 1)
             number += 1

@@ -15,7 +15,7 @@ from clustersim.collectives.plan import BUFFERED, bus_factor
 from clustersim.engine.fabric import HOST, Activity, Carried, Segment
 from clustersim.engine.flows import Flow
 from clustersim.engine.fold.refinement import Partition
-from clustersim.engine.groups import group_of, roles, tenant
+from clustersim.engine.groups import PIPELINES, group_of, roles, tenant
 from clustersim.engine.instruction import Compute, Drain, Instruction, Launch, Recv, Send, Wait
 from clustersim.engine.launching import Launches, Launching, Seconds, launching
 from clustersim.engine.network import Demand, Network, demand, folded, networks
@@ -115,11 +115,11 @@ def draft(works: Sequence[Work], topology: Topology) -> Draft:
 
 
 def families_of(work: Work, topology: Topology) -> dict[str, Ints]:
-    """Return the ranks of all groups of a job that communicate, by family (groups, n)."""
-    return {
-        family.name: family.ranks
-        for family, _ in tenant(work.job, topology, work.gpus, collectives(work.scripts)).families
-    }
+    """Return the ranks of all groups of a job that communicate, by family (groups, n), and of its pipelines where messages go in
+    their communicators."""
+    own = [family for family, _ in tenant(work.job, topology, work.gpus, collectives(work.scripts)).families]
+    wide = [family.communicators for family in own if family.communicators is not None]
+    return {family.name: family.ranks for family in own} | ({PIPELINES: wide[0]} if wide else {})
 
 
 def plan(works: Sequence[Work], topology: Topology, fold: bool = True) -> tuple[Plan, ...]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from clustersim.engine.compile import Activities, Plan, Work
 from clustersim.engine.fabric import Activity
 from clustersim.engine.instruction import Compute, Instruction, Launch, Send
-from clustersim.engine.network import Network, NodePlans
+from clustersim.engine.network import GroupPlans, Network
 from clustersim.model.operator import Collective, Steps
 
 
@@ -64,7 +64,7 @@ def form(work: Work, network: Network) -> Form | None:
     )
 
 
-def _carried(plans: NodePlans) -> tuple[tuple[object, ...], ...]:
+def _carried(plans: GroupPlans) -> tuple[tuple[object, ...], ...]:
     """Return what decides which groups take as long as each other, whatever the size."""
     return tuple(
         (types, one.algorithm, one.rate, one.latency if len(plans) > 1 else one.latency is None)

@@ -27,6 +27,9 @@ from clustersim.parallel.mesh import Mesh
 from clustersim.schedules.pipeline import Pipeline
 from clustersim.topology.model import Topology
 
+PIPELINES = "pp"
+"""The name under which the ranks of pipelines stand among families."""
+
 
 class Use(NamedTuple):
     """A family and the collectives that the job runs in it, by size."""
@@ -60,6 +63,7 @@ def tenant(job: Job, topology: Topology, gpus: Ints, collectives: Iterable[Colle
         late,
         shards,
         split.cp_inner,
+        split.overlap.p2p,
     )
     question = ("tenant", *shape, ops, fingerprint(gpus))
 
@@ -95,7 +99,10 @@ def families(
     for name, own in wanted.items():
         algorithm = "" if set(own) <= MESSAGES else _algorithm(job.parallelism.algorithms, name)
         shares, router = (job.shares, job.router) if name == "ep" else ((), None)
-        family = Family(name, ranks[name](), (), algorithm, eras.get(name, {}), shares=shares, router=router)
+        wide = pipelines(job) if name in (FORWARD, BACKWARD) and not job.parallelism.overlap.p2p else None
+        family = Family(
+            name, ranks[name](), (), algorithm, eras.get(name, {}), shares=shares, router=router, communicators=wide
+        )
         found.append(_fitted(job, topology, gpus, upwards, family, own))
     return tuple(found)
 
@@ -207,6 +214,15 @@ def _neighbours(mesh: Mesh, pipeline: Pipeline) -> Ints:
     following = np.roll(stages, -1, axis=0)
     last = mesh.pp if pipeline.chunks > 1 and not pipeline.folded and mesh.pp > 1 else mesh.pp - 1
     return np.stack([stages[:last].ravel(), following[:last].ravel()], axis=1)
+
+
+def pipelines(job: Job) -> Ints:
+    """Return the ranks of every pipeline (pipelines, pp), in the order in which neighbours of one stage stand.
+
+    Messages that are waited for are sent and received in one call (batch_isend_irecv of PyTorch, as Megatron and its own
+    pipelines do), which takes the communicator of the pipeline; others that of the two ranks.
+    """
+    return np.ascontiguousarray(job.mesh.ranks.reshape(job.mesh.pp, -1).T)
 
 
 def group_of(family: Family, ranks: int, position: int | None = None) -> Ints:

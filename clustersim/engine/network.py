@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clustersim.arrays import Floats, Ints, Mask
+from clustersim.arrays import Floats, Ints, Mask, distinct_rows
 from clustersim.collectives.model import AllPairs, Group, Phase
-from clustersim.collectives.nccl.shape import Shape, shapes, types_of
+from clustersim.collectives.nccl.shape import Shape, different, ordered, pair_shapes, shapes, types_of
 from clustersim.collectives.plan import MESSAGES, NCCL, CollectivePlan, plan
 from clustersim.engine.flows import Flow
 from clustersim.engine.fold.refinement import Cells, Partition, partition
@@ -22,10 +22,11 @@ from clustersim.topology.model import Topology
 
 LinkLoads = tuple[Ints, Floats]
 """Links, each once, and the bytes over each for each byte of a collective."""
-NodeTypes = tuple[int, ...]
-"""Types of the nodes of a group, by their place in `Topology.kinds`; none in a cluster of one type."""
-NodePlans = Mapping[NodeTypes, CollectivePlan]
-"""How a collective is carried, by the types of nodes on which a group is."""
+GroupKind = tuple[int, ...] | Shape
+"""The types of the nodes of a group by their place in `Topology.kinds`, none in a cluster of one type; of a message, the shape of
+the communicator in which it goes."""
+GroupPlans = Mapping[GroupKind, CollectivePlan]
+"""How a collective is carried, by the kind of group."""
 _NOWHERE: LinkLoads = np.empty(0, np.int64), np.empty(0)
 
 
@@ -34,7 +35,7 @@ class Network:
     """A job's communication on the cluster, folded."""
 
     topology: Topology
-    plans: Mapping[Collective, NodePlans]
+    plans: Mapping[Collective, GroupPlans]
     """How each collective is carried."""
     traffic: Mapping[Variant, tuple[Traffic, ...]]
     """That of each variant, by phases; `phases` has all that it puts on links."""
@@ -44,8 +45,8 @@ class Network:
     """Bytes/s of each link cell that can be short."""
     loads: Mapping[Variant, tuple[Mapping[int, LinkLoads], ...]]
     """For each phase, by group cell, the bytes per byte that all groups of that cell put on one link of each link cell."""
-    nodes: Mapping[str, Sequence[NodeTypes]] = field(default_factory=dict)
-    """By family, the types of nodes on which the groups of each group cell are, if the cluster has several types."""
+    kinds: Mapping[str, Sequence[GroupKind]] = field(default_factory=dict)
+    """By family, the kind of each group cell, where a family may have several."""
     known: dict[tuple[Collective, int], tuple[Flow, ...]] = field(default_factory=dict)
     distinct: dict[tuple[object, ...], tuple[Flow, ...]] = field(default_factory=dict)
     cell_rows: dict[Variant, list[tuple[list[float], list[float], Mapping[int, LinkLoads]]]] = field(
@@ -63,7 +64,7 @@ class Network:
     def plan(self, call: Collective, cell: int) -> CollectivePlan:
         """Return how a call is carried in groups of a cell."""
         own = self.plans[call]
-        return own[self.nodes[call.group][cell]] if len(own) > 1 else next(iter(own.values()))
+        return own[self.kinds[call.group][cell]] if len(own) > 1 else next(iter(own.values()))
 
     def variant(self, call: Collective, cell: int) -> Variant:
         """Return the variant that carries a call in groups of a cell."""
@@ -126,7 +127,7 @@ class Tenant(NamedTuple):
 class JobTraffic(NamedTuple):
     """How each collective of a job is carried, and the traffic of each variant, with the latency and bound of its collectives."""
 
-    plans: Mapping[Collective, NodePlans]
+    plans: Mapping[Collective, GroupPlans]
     phases: Mapping[Variant, tuple[Traffic, ...]]
 
 
@@ -151,6 +152,8 @@ class _Carried(NamedTuple):
     phases: tuple[Phase | AllPairs, ...]
     rate: float
     hops: bool
+    messages: tuple[tuple[float, float], ...] = ()
+    """Seconds and bytes/s of the messages of each kind of group, where there are several."""
 
 
 def demand(topology: Topology, tenants: Sequence[Tenant]) -> Demand:
@@ -161,9 +164,7 @@ def demand(topology: Topology, tenants: Sequence[Tenant]) -> Demand:
     tenants = tuple(one if one.key is not None else one._replace(key=_key(one)) for one in tenants)
     plans = [_plans(topology, one) for one in tenants]
     carried = [_carried(one) for one in plans]
-    key = tuple(
-        (one.key, *((v, c.rate, c.hops) for v, c in own.items())) for one, own in zip(tenants, carried, strict=True)
-    )
+    key = tuple((one.key, *((v, *c[1:]) for v, c in own.items())) for one, own in zip(tenants, carried, strict=True))
 
     def found() -> tuple[tuple[Mapping[Variant, tuple[Traffic, ...]], ...], Ints, tuple[ScarceLoads, ...]]:
         phases = tuple(_phases(topology, *one) for one in zip(range(len(tenants)), tenants, carried, strict=True))
@@ -180,6 +181,7 @@ def _key(tenant: Tenant) -> Hashable:
     """Return what stands for a tenant that says nothing of that itself."""
     families = tuple(
         (f.name, f.ranks.shape, fingerprint(f.ranks), f.levels, f.algorithm, tuple(f.eras.items()), f.shares, f.router)
+        + (() if f.communicators is None else (f.communicators.shape, fingerprint(f.communicators)))
         for f, _ in tenant.families
     )
     return families, fingerprint(tenant.gpus), fingerprint(tenant.seeds)
@@ -231,20 +233,49 @@ def networks(demand: Demand, cells: Partition, kept: Mask) -> tuple[Network, ...
             own._replace(key=(cells.key, job)),
             capacity,
             loads,
-            _node_types(demand.topology, tenant, own),
+            _kinds(demand.topology, tenant, own),
         )
         for job, (one, tenant, (own, loads)) in enumerate(zip(demand.traffic, demand.tenants, jobs, strict=True))
     )
 
 
-def _node_types(topology: Topology, tenant: Tenant, cells: Partition) -> dict[str, list[NodeTypes]]:
-    """Return, by family, the types of the nodes of each group cell; nothing where the cluster has one type."""
-    if not topology.pools:
-        return {}
-    return {
-        family.name: [types_of(topology, row) for row in tenant.gpus[family.ranks[cells.groups[family.name].first]]]
-        for family, _ in tenant.families
-    }
+def _kinds(topology: Topology, tenant: Tenant, cells: Partition) -> dict[str, list[GroupKind]]:
+    """Return, by family, the kind of each group cell; nothing where all groups of a family are of one."""
+    found: dict[str, list[GroupKind]] = {}
+    for family, collectives in tenant.families:
+        first = cells.groups[family.name].first
+        if _sends(collectives):
+            kinds, which = _message_shapes(topology, tenant, family)
+            found[family.name] = [kinds[kind] for kind in which[first].tolist()]
+        elif topology.pools:
+            found[family.name] = [types_of(topology, row) for row in tenant.gpus[family.ranks[first]]]
+    return found
+
+
+def _sends(collectives: Sequence[Collective]) -> bool:
+    """Return whether a family has messages alone."""
+    return all(one.op == "send" for one in collectives)
+
+
+def _message_shapes(topology: Topology, tenant: Tenant, family: Family) -> tuple[tuple[Shape, ...], Ints]:
+    """Return the different shapes of the communicators in which messages between two ranks go, and which of them each has.
+
+    A communicator of more ranks has the messages' own latencies, and says whether they stay in a node.
+    """
+
+    def found() -> tuple[tuple[Shape, ...], Ints]:
+        own, which = pair_shapes(topology, ordered(tenant.gpus[family.ranks]))
+        if family.communicators is None:
+            return own, which
+        wide, of = shapes(topology, ordered(tenant.gpus[family.communicators]))
+        both = np.stack([which, np.resize(of, len(which))], axis=1)
+        first, of_both = distinct_rows(both)
+        kinds = [(own[a], wide[b]) for a, b in both[first].tolist()]
+        return different(
+            [b._replace(extra_latency=a.extra_latency, beside=a.nodes == 1, types=a.types) for a, b in kinds], of_both
+        )
+
+    return topology.memo.once(("message shapes", tenant.key, family.name), found)
 
 
 def _kept(demand: Demand, kept: Mask) -> tuple[ScarceLoads, ...]:
@@ -259,7 +290,7 @@ def _kept(demand: Demand, kept: Mask) -> tuple[ScarceLoads, ...]:
     )
 
 
-def _plans(topology: Topology, tenant: Tenant) -> dict[Collective, NodePlans]:
+def _plans(topology: Topology, tenant: Tenant) -> dict[Collective, GroupPlans]:
     """Return how each collective of a job is carried."""
     memo = topology.memo
     return {
@@ -269,30 +300,43 @@ def _plans(topology: Topology, tenant: Tenant) -> dict[Collective, NodePlans]:
     }
 
 
-def _plan(topology: Topology, tenant: Tenant, family: Family, collective: Collective) -> NodePlans:
-    def found() -> dict[NodeTypes, tuple[Shape, ...]]:
+def _plan(topology: Topology, tenant: Tenant, family: Family, collective: Collective) -> GroupPlans:
+    def found() -> dict[GroupKind, tuple[Shape, ...]]:
+        if collective.op == "send":
+            return {kind: (kind,) for kind in _message_shapes(topology, tenant, family)[0]}
         kinds = shapes(topology, tenant.gpus[family.ranks], family.shares)[0]
         return {types: tuple(one for one in kinds if one.types == types) for types in {one.types: 0 for one in kinds}}
 
-    needed = family.algorithm == NCCL and collective.op not in MESSAGES
-    by_types = topology.memo.once(("shapes", tenant.key, family.name), found) if needed else {(): ()}
+    needed = family.algorithm == NCCL or collective.op in MESSAGES
+    by_kind: Mapping[GroupKind, tuple[Shape, ...]] = {(): ()}
+    if needed:
+        by_kind = topology.memo.once(("shapes", tenant.key, family.name, collective.op == "send"), found)
     group = Group(family.ranks.shape[1], family.levels, family.shares, family.router)
-    return {types: plan(topology, family.algorithm, kinds, group, collective) for types, kinds in by_types.items()}
+    return {kind: plan(topology, family.algorithm, own, group, collective) for kind, own in by_kind.items()}
 
 
 def _variant(call: Collective, plan: CollectivePlan) -> Variant:
     return call.group, call.op, plan.algorithm, plan.levels, plan.sizes
 
 
-def _carried(plans: Mapping[Collective, NodePlans]) -> dict[Variant, _Carried]:
+def _carried(plans: Mapping[Collective, GroupPlans]) -> dict[Variant, _Carried]:
     """Return what carries each variant."""
-    used: dict[Variant, list[CollectivePlan]] = {}
-    for c, one in ((c, one) for c, own in plans.items() for one in own.values()):
-        used.setdefault(_variant(c, one), []).append(one)
-    return {
-        v: _Carried(own[-1].phases, max(p.rate for p in own), any(p.latency is None for p in own))
-        for v, own in used.items()
-    }
+    used: dict[Variant, list[Sequence[CollectivePlan]]] = {}
+    for c, own in plans.items():
+        for one in own.values():
+            same = tuple(own.values()) if c.op == "send" else (one,)
+            used.setdefault(_variant(c, one), []).append(same)
+    return {v: _of_variant(own) for v, own in used.items()}
+
+
+def _of_variant(plans: Sequence[Sequence[CollectivePlan]]) -> _Carried:
+    """Return the same of one variant; plans: of its sizes, each by kind of group where these differ."""
+    flat = [one for own in plans for one in own]
+    of_kinds = [
+        (min(one.latency or 0.0 for one in kind), max(one.rate for one in kind)) for kind in zip(*plans, strict=True)
+    ]
+    messages = tuple(of_kinds) if len(of_kinds) > 1 else ()
+    return _Carried(flat[-1].phases, max(one.rate for one in flat), any(one.latency is None for one in flat), messages)
 
 
 def _phases(
@@ -300,13 +344,18 @@ def _phases(
 ) -> Mapping[Variant, tuple[Traffic, ...]]:
     """Return the traffic of each variant, without the latency of hops where its protocol has its own."""
     families = {f.name: _of_job(f._replace(ranks=tenant.gpus[f.ranks]), job) for f, _ in tenant.families}
-    return {
-        v: tuple(
-            t._replace(bound=np.minimum(t.bound, one.rate))  # faster it is never, nor must it make a link look short
-            for t in traffic(topology, families[v[0]], v[1], one.phases, one.hops)
-        )
-        for v, one in carried.items()
-    }
+    own = {f.name: f for f, _ in tenant.families}
+    found = {}
+    for v, one in carried.items():
+        parts = traffic(topology, families[v[0]], v[1], one.phases, one.hops)
+        rate: Floats | float = one.rate
+        if one.messages:
+            which = _message_shapes(topology, tenant, own[v[0]])[1]
+            latency, rate = np.array(one.messages)[which].T
+            parts = tuple(t._replace(latency=latency) for t in parts)  # so that groups of two kinds are not one cell
+        # faster it is never, nor must it make a link look short
+        found[v] = tuple(t._replace(bound=np.minimum(t.bound, rate)) for t in parts)
+    return found
 
 
 def _of_job(family: Family, job: int) -> Family:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -67,11 +68,13 @@ def replay(
     families: Mapping[str, Ints],
     engine: Engine = "auto",
     fold: bool = True,
+    communicators: Mapping[str, Ints] = MappingProxyType({}),
 ) -> Replay:
     """Play the tasks of all ranks, rank i on GPU i.
 
     families: the ranks of all groups by name (groups, n), no rank in two of a family; those of messages, from the first rank to
-    the second, begin with p2p. Raises SimulationError at a deadlock.
+    the second, begin with p2p. communicators: of families of messages, the ranks of those in which they go (groups, m), where
+    these are not the two ranks. Raises SimulationError at a deadlock.
     """
     gpus = np.arange(len(tasks))
     upwards = fanouts(np.unique(topology.numbering.node_of(gpus)), topology)
@@ -80,7 +83,16 @@ def replay(
         for call in (one.call for one in row if one.call is not None):
             used[call.group][call] = None
     uses = [
-        (Family(name, ranks, levels(topology.numbering.node_of(ranks), upwards), NCCL), tuple(used[name]))
+        (
+            Family(
+                name,
+                ranks,
+                levels(topology.numbering.node_of(ranks), upwards),
+                NCCL,
+                communicators=communicators.get(name),
+            ),
+            tuple(used[name]),
+        )
         for name, ranks in families.items()
         if used[name]
     ]

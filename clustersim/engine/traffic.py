@@ -41,6 +41,9 @@ class Family(NamedTuple):
     """By position, as in collectives.Group."""
     router: ExpertRouter | None = None
     """As in collectives.Group."""
+    communicators: Ints | None = None
+    """The GPUs of the communicators (communicators, m) in which messages go, the groups dealt to them in turn; None: each group
+    is one."""
 
 
 class Traffic(NamedTuple):

@@ -88,7 +88,6 @@ CONSTANTS: tuple[StatedConstant, ...] = (
     *_of("topology.specs", ("_CUT", "", "48 of 48.5 GB/s are no limit worth a word", NOTHING)),
     *_of(
         "collectives.plan",
-        ("MESSAGE_CHANNELS", "", "NVIDIA/nccl, src/graph/paths.cc; only with overlap.sms: nccl", NOTHING),
         ("BUFFERED", "", "NVIDIA/nccl, src/device/prims_simple.h; only with overlap.memory: nccl", NOTHING),
     ),
     *_of(
@@ -107,19 +106,28 @@ CONSTANTS: tuple[StatedConstant, ...] = (
         ("NET_LL", "us", "NVIDIA/nccl-tests issue 309; NCCL has 5", "one sweep of two InfiniBand nodes"),
         ("_AMPERE", "us, B/s", "least relative error, rounded", ONE_NODE),
         ("_HOPPER", "us, B/s", "least relative error, rounded; LL128's hop is NCCL's", ONE_NODE),
+        ("_BLACKWELL", "us, B/s", "least relative error, rounded; LL128 near NCCL's own", ONE_NODE),
         (
             "LATE_LOOPS",
             "",
             "two all-reduces of 4 GiB on 8 nodes of AWS p5 (NVIDIA/nccl, pull request 1112)",
             "those two; 1 GiB in the best jobs of 4 to 64 such nodes (ULTRA) is 3 to 6 % off",
         ),
-        ("_BLACKWELL", "us, B/s", "least relative error, rounded; LL128 near NCCL's own", ONE_NODE),
         ("_CDNA", "us, B/s", "ROCm/rccl, src/graph/tuning.cc, model 5; copies and messages as Ampere's", NOTHING),
     ),
     *_of(
         "collectives.nccl.p2p",
         ("LL_BYTES", "B", "NCCL_P2P_LL_THRESHOLD", NOTHING),
         ("SLOWER", "B/s", "NCCL_P2P_PER_CHANNEL_NET_BW", NOTHING),
+        (
+            "COPIED",
+            "B/s",
+            "sendrecv in a node with few channels (xxrjun: H100, Vultr: B200)",
+            "18.7 to 21.2 GB/s a channel",
+        ),
+        ("PEERS", "", "NVIDIA/nccl, src/include/device.h: NCCL_MAX_DEV_WORK_P2P_PER_BATCH", NOTHING),
+        ("STEP", "B", "NCCL_P2P_NET_CHUNKSIZE", NOTHING),
+        ("NVLINK_STEP", "B", "NCCL_P2P_NVL_CHUNKSIZE", NOTHING),
         ("LOOP", "B", "bytes of an all_to_all under way", _checked("304 runs of all_to_all", 11.5, 11.6, 11.7)),
         (
             "FILL",

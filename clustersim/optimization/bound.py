@@ -11,10 +11,10 @@ taken, every norm comes before any update, and an update before its parameters a
     gradients    = max over ranks q <= r of (passes of r + b between r and q + reduction of q)
     step        >= gradients + norm + max over ranks of (update + gather)
 
-A message to another node takes its bytes over a NIC's rate, and a rank waits until it is away (unless `overlap.p2p`). Where a
-schedule splits backward passes, those of inputs alone follow each other like that: each waits for no weight gradients, its rank's
-own of that microbatch come after it. A pipeline of pairs is played (`paired.py`). What shares links and the host only add to it.
-So does a slow GPU.
+A message takes what NCCL needs in a communicator of its two ranks, and a rank waits until it is away (unless `overlap.p2p`).
+Where a schedule splits backward passes, those of inputs alone follow each other like that: each waits for no weight gradients,
+its rank's own of that microbatch come after it. A pipeline of pairs is played (`paired.py`). What shares links and the host only
+add to it. So does a slow GPU.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.arrays import Floats, Ints
+from clustersim.collectives.nccl.choose import choose, collective_seconds
+from clustersim.collectives.nccl.shape import Shape
 from clustersim.errors import ClustersimError
 from clustersim.model.kernel import Kernel
 from clustersim.optimization.exposed import DataParallelSeconds, Exposed, exposed
@@ -260,18 +262,29 @@ class SplitBounds:
         return self._pipelines[key]
 
     def _far(self, job: Job) -> bool:
-        """Return whether neighbours are on other nodes: where a stage fills at least one; else messages count nothing."""
+        """Return whether neighbours are on other nodes: where a stage fills at least one; else they may be beside each other."""
         return job.mesh.size // self.pp >= int(self.bounds.preparation.cluster.numbering.widths[-1])
 
     def _of_stages(self, job: Job) -> tuple[Floats, Floats]:
         """Return the least seconds of the passes of each stage (stages, 4), and of the messages behind both (stages, 2)."""
         part, known = self.part(job), {id(stage): self.bounds.passes.seconds(job, stage) for stage in self.stages(job)}
-        nic = max(kind.facts.nic for kind in self.bounds.preparation.cluster.kinds)
-        sends = np.array([(one.output_bytes, one.input_bytes) for one in part]) / (nic or math.inf) * self._far(job)
+        both = [(one.output_bytes, one.input_bytes) for one in part] if self.pp > 1 else []
+        sends = np.array(
+            [[self._message(size, self._far(job)) for size in own] for own in both] or np.zeros((len(part), 2))
+        )
         sends[-1, 0] = sends[0, 1] = 0.0
         if self.pipeline.folded:
             sends[self.pp - 1, 0] = sends[self.pp, 1] = 0.0  # the last rank hands on to itself
         return np.array([known[id(stage)] for stage in part]), sends
+
+    def _message(self, size: float, far: bool) -> float:
+        """Return the least seconds of a message: in a communicator of more ranks it has no more channels."""
+        cluster = self.bounds.preparation.cluster
+        pair = Shape(2, 2, 1, 1) if far else Shape(1, 2, 2, 0)
+        return min(
+            collective_seconds(choose("send", size, pair, kind.facts), size, cluster.node.nccl.launch)
+            for kind in cluster.kinds
+        )
 
     def _played(self, job: Job, before: Floats) -> Floats:
         """Return when each rank of a pipeline of pairs is done with its passes (pp,)."""

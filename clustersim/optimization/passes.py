@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.collectives.nccl.choose import choose, collective_seconds
-from clustersim.collectives.nccl.shape import shapes
+from clustersim.collectives.nccl.shape import Shape, shapes
 from clustersim.collectives.plan import MESSAGES, NCCL, ring_exchange
-from clustersim.engine.traffic import Family, Traffic, traffic
+from clustersim.engine.traffic import Family, traffic
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Awaited, Collective, Layer, Started, Steps
 from clustersim.parallel.job import Job
@@ -72,7 +72,7 @@ class LeastPasses:
         self._passes: dict[tuple[object, ...], PassSeconds] = {}
         self._elapsed: dict[tuple[object, ...], list[float]] = {}
         self._collectives: dict[tuple[int, int, Collective], float] = {}
-        self._rings: dict[tuple[int, int], Traffic] = {}
+        self._rings: dict[tuple[int, int], tuple[tuple[Shape, ...], float]] = {}
 
     def steps(self, stage: Stage, layer: Layer) -> LayerSteps:
         """Return how often each kernel and collective stands in the passes of a layer, and what it keeps."""
@@ -156,9 +156,12 @@ class LeastPasses:
         if (key := (n, apart)) not in self._rings:
             room = topology.gpus // (n * apart) * n * apart
             rings = np.arange(room).reshape(-1, n, apart).swapaxes(1, 2).reshape(-1, n)
-            [self._rings[key]] = traffic(topology, Family(call.group, rings, (), ""), call.op, ring_exchange(n))
-        one = self._rings[key]
-        return topology.launch + float(one.latency.min()) + call.size / float(one.bound.max())
+            [moved] = traffic(topology, Family(call.group, rings, (), ""), call.op, ring_exchange(n))
+            self._rings[key] = shapes(topology, rings)[0], float(moved.bound.max())
+        kinds, links = self._rings[key]
+        messages = [choose("send", call.size / (n - 1), kind, topology.facts(kind.types)) for kind in kinds]
+        latency = (topology.node.nccl.launch or 0.0) + min(one.latency_s for one in messages)
+        return (n - 1) * latency + call.size / min(links, max(one.rate_bytes_per_s for one in messages))
 
 
 def _groups(job: Job, name: str) -> tuple[int, int] | None:

@@ -13,6 +13,7 @@ from clustersim.arrays import Ints
 from clustersim.convert.chakra import BYTES, OPS, SECONDS, TYPES, AttributeValue, NodeType, TraceNode
 from clustersim.engine.compile import Plan, Source
 from clustersim.engine.fabric import HOST
+from clustersim.engine.groups import PIPELINES
 from clustersim.engine.program import COMPUTE, READY, SYNCHRONISE, Handle, Launched, Message, Ready, Task
 from clustersim.errors import InputError
 from clustersim.model.kernel import Kernel
@@ -56,7 +57,7 @@ class RankTrace:
             peer = int(pairs[pairs[:, 0] == self.rank, 1][0])
             size = sum(task.activity.carried.values())
             ends = {"comm_src": self.rank, "comm_dst": peer, "comm_tag": _tag(task.gives, microbatch)}
-            self._launch(task, NodeType.SEND, {**ends, **_sized(size), "pg_desc": task.stream})
+            self._launch(task, NodeType.SEND, {**ends, **_sized(size), **self._communicator, "pg_desc": task.stream})
         elif task.activity.carried:
             ((family, op, *_), _), moved = next(iter(task.activity.carried.items()))
             self._launch(task, NodeType.COLL, self._collective(family, op, moved))
@@ -89,7 +90,7 @@ class RankTrace:
             pairs = self.families[family]
             peer = int(pairs[pairs[:, 1] == self.rank, 0][0])
             ends = {"comm_src": peer, "comm_dst": self.rank, "comm_tag": _tag(handle, microbatch)}
-            attributes = {**ends, **_sized(self._sizes[family]), "pg_desc": family}
+            attributes = {**ends, **_sized(self._sizes[family]), **self._communicator, "pg_desc": family}
             yield self._node(NodeType.RECV, f"receive {family}", [], 0.0, attributes)
         elif isinstance(handle, Launched):
             own = self.launched[handle.stream]
@@ -97,6 +98,16 @@ class RankTrace:
             yield from done[-1:]
         elif isinstance(handle, Ready) and self.ready is not None:
             yield self.ready
+
+    @property
+    def _communicator(self) -> Attributes:
+        """The group in which messages go, where it is not that of the two ranks."""
+        return {"pg_name": self._group(PIPELINES)} if PIPELINES in self.families else {}
+
+    def _group(self, family: str) -> str:
+        """Return the name of the group of a family to which the rank belongs."""
+        group = int(np.flatnonzero((self.families[family] == self.rank).any(axis=1))[0])
+        return group_name(self.families, family, group)
 
     @property
     def _sizes(self) -> dict[str, float]:
@@ -134,14 +145,12 @@ class RankTrace:
     def _collective(self, family: str, op: str, size: float) -> Attributes:
         if op not in TYPES:
             raise InputError(f"Chakra has no collective like {op} (of {family}); export a job without it")
-        ranks = self.families[family]
-        group = int(np.flatnonzero((ranks == self.rank).any(axis=1))[0])
-        put_in = size / ranks.shape[1] if op == "all_gather" else size
+        put_in = size / self.families[family].shape[1] if op == "all_gather" else size
         return {
             "comm_type": TYPES[op],
             **({} if OPS[TYPES[op]] == op else {"op": op}),
             **_sized(put_in),
-            "pg_name": group_name(self.families, family, group),
+            "pg_name": self._group(family),
             "pg_desc": family,
         }
 

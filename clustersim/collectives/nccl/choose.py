@@ -78,7 +78,9 @@ def collective_seconds(choice: Choice, size: float, launch: float | None = None)
 
 def _messages(op: str, size: float, shape: Shape, node: NodeFacts) -> Choice:
     delay, rate = p2p.timing(op, size, shape, node)
-    return Choice("direct", p2p.protocol(op, size, shape), p2p.channels(shape, node), delay, rate, delay + size / rate)
+    return Choice(
+        "direct", p2p.protocol(op, size, shape), p2p.channels(op, size, shape, node), delay, rate, delay + size / rate
+    )
 
 
 def why(op: str, size: float, shape: Shape, node: NodeFacts) -> str:

@@ -49,8 +49,19 @@ def ring(shape: Shape, node: NodeFacts) -> ChannelGraph:
     if shape.nodes == 1:
         return _inside(node)
     found = max((_between(shape, node, each) for each in range(1, _channels_of_nic(node) + 1)), key=_carried)
-    double = 2 if shape.per_node == 1 else 1
-    return found._replace(launched=min(2 * found.channels * double, 2 * MOST_CHANNELS))
+    return found._replace(launched=_launched(found, node))
+
+
+def _launched(found: ChannelGraph, node: NodeFacts) -> int:
+    """Return how many blocks run for rings over several nodes: twice the channels, and twice again where these are few and fast.
+
+    Source: ncclTopoDupChannels, src/graph/search.cc, whose copies have half the speed each; the rest of src/graph/connect.cc.
+    """
+    channels, speed, hopper = found.channels, found.inter, architecture(node.architecture) >= 2
+    if speed >= 25 * GB and not (hopper and speed < 50 * GB and channels > 4):
+        channels, speed = min(2 * channels, MOST_CHANNELS), speed / 2
+    again = hopper and speed > 45 * GB and 2 * channels < 16
+    return min(2 * channels * (2 if again else 1), 2 * MOST_CHANNELS)
 
 
 def _between(shape: Shape, node: NodeFacts, each: int) -> ChannelGraph:

@@ -1,7 +1,9 @@
 """Messages between two GPUs, and all-to-all made of them: no tuner chooses, NCCL sends directly.
 
-A message is alpha + S/B: alpha of LL inside a node up to 16 KiB, of Simple else and between nodes; B is what NVLink or the NIC
-gives (NVIDIA/nccl, src/enqueue.cc; SimAI charges the same sums). All-to-all is one kernel for all its messages: each rank's
+A message is alpha + S/B: alpha of LL inside a node up to 16 KiB, of Simple else and between nodes; B is what its channels carry,
+and NVLink or the NIC gives. Channels are shared out among the ranks of a communicator, so that a large one has fewer for each
+pair (NVIDIA/nccl, src/graph/paths.cc, src/enqueue.cc). A step's messages are these too, in the communicator in which they go.
+All-to-all is one kernel for all its messages: each rank's
 own links carry them at once, each message to another node adds NCCL's overhead of posting it (1 us, 2 us on AMD hosts), and PXN
 sends through the GPU of its node that owns the receiver's rail. Where some GPUs have more rows than others, the GPU and the
 NIC with the most decide: what they receive in a dispatch they send back in a combine.
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 import math
 
-from clustersim.collectives.nccl.constants import GB, US, V2_30, architecture
+from clustersim.collectives.nccl.constants import US, V2_30
 from clustersim.collectives.nccl.graphs import inside_rate, ring
 from clustersim.collectives.nccl.measured_latency import MeasuredConstants, measured_constants
 from clustersim.collectives.nccl.shape import Shape
@@ -24,43 +26,81 @@ LL_BYTES = 16 * 1024
 """Bytes of the largest message that uses LL (NCCL_P2P_LL_THRESHOLD)."""
 SLOWER = 14e9
 """Bytes/s of a NIC that one channel serves (NCCL_P2P_PER_CHANNEL_NET_BW)."""
+COPIED = 20e9
+"""Bytes/s of NVLink that one channel serves: sendrecv of 4 and 8 channels has 18.7 to 20.4 GB/s each on H100 (xxrjun's cluster),
+of 4 and 16 channels 19.7 to 21.2 on B200 from 16 MiB on (Vultr's)."""
+PEERS = 8
+"""Messages that one block carries at once (NCCL_MAX_DEV_WORK_P2P_PER_BATCH)."""
+STEP = 128 * 1024
+"""Bytes of a step of a message between nodes and over PCIe (NCCL_P2P_NET_CHUNKSIZE, NCCL_P2P_PCI_CHUNKSIZE)."""
+NVLINK_STEP = 512 * 1024
+"""The same over NVLink (NCCL_P2P_NVL_CHUNKSIZE)."""
 LOOP = 32 << 20
 """Bytes of an all_to_all in flight."""
 FILL = 0.35
 """The part of their time that goes by unused at the ends of an all_to_all."""
 
 
-def channels(shape: Shape, node: NodeFacts) -> int:
-    """Return how many channels carry the messages of one pair of GPUs."""
-    if shape.nodes == 1:
-        wide = 2 * max(node.links, 1)
-        return int(min(1 << (wide.bit_length() - 1), 32))
-    release = tuple(int(part) for part in node.nccl.version.split(".")[:2])
-    return math.ceil(node.nic_line / SLOWER) if release >= (2, 29) else _scaled(shape, node)
+def channels(op: str, size: float, shape: Shape, node: NodeFacts) -> int:
+    """Return how many channels carry `size` bytes from one GPU to another; of an all-to-all, those that a pair has.
 
-
-def _scaled(shape: Shape, node: NodeFacts) -> int:
-    """Return the channels of a pair up to 2.28: two, or one where each channel would serve more than four peers.
-
-    Source: ncclTopoGetNchannels, src/graph/paths.cc; on Hopper few channels are doubled once more (src/graph/connect.cc).
+    Few for a small message, so that each has something to do, and at first no more than all pairs could have at once
+    (src/enqueue.cc: addP2pToPlan).
     """
-    found = ring(shape, node)
-    few = architecture(node.architecture) >= 2 and found.inter > 45 * GB and found.launched < 16
-    return 1 if 2 * shape.ranks > 4 * found.launched * (2 if few else 1) else 2
+    most = found = _of_pair(shape, node)
+    if op in ALL_TO_ALL:
+        return most
+    while found > 1 and found * shape.ranks > _of_all(shape, node):
+        found //= 2
+    step = NVLINK_STEP if shape.nodes == 1 and node.nvlink else STEP
+    least, large = (step // 2, step) if shape.nodes > 1 else (step // 8, step * 32)
+    found = min(found, max(1, math.ceil(size / least)))
+    while size > large * found and 2 * found <= most:
+        found *= 2
+    return found
+
+
+def _of_all(shape: Shape, node: NodeFacts) -> int:
+    """Return the channels that carry messages of a communicator, a power of two."""
+    return _power(ring(shape, node).launched)
+
+
+def _of_pair(shape: Shape, node: NodeFacts) -> int:
+    """Return the most channels that carry the messages of a pair: where some are on other nodes, so many have all of them.
+
+    Source: ncclTopoGetNchannels and ncclTopoComputeP2pChannels, src/graph/paths.cc: two between nodes up to 2.19, from 2.20 on
+    one where a channel would have more than four peers, from 2.29 on what the NIC needs, halved until a round has all peers.
+    """
+    total = _of_all(shape, node)
+    if shape.nodes == 1:
+        return min(_power(2 * max(node.links, 1)), total)
+    release = tuple(int(part) for part in node.nccl.version.split(".")[:2])
+    if release < (2, 29):
+        crowded = release >= (2, 20) and 2 * shape.ranks > 4 * ring(shape, node).launched
+        return 1 if crowded else min(2, total)
+    found = _power(math.ceil(min(node.nic_line, node.pcie or math.inf) / SLOWER))
+    while found > 1 and found * math.ceil(shape.ranks / PEERS) > total:
+        found //= 2
+    return found
+
+
+def _power(count: int) -> int:
+    """Return the least power of two from `count` on."""
+    return 1 << (count - 1).bit_length()
 
 
 def protocol(op: str, size: float, shape: Shape) -> str:
     """Return the protocol of the largest message; `size` as nccl-tests counts it, all that one rank sends."""
     each = size * _most(shape) if op in ALL_TO_ALL else size
-    return "LL" if shape.nodes == 1 and each <= LL_BYTES else "Simple"
+    return "Simple" if _across(shape) or each > LL_BYTES else "LL"
 
 
 def timing(op: str, size: float, shape: Shape, node: NodeFacts) -> tuple[float, float]:
     """Return seconds before and between the bytes, and bytes/s, of one message or of an all_to_all of `size` bytes a rank."""
     constants = measured_constants(node)
-    delay, rate = _latency(op, size, shape, node, constants) * US, _rate(op, shape, node, constants)
-    delay += shape.extra_latency.inside if shape.nodes == 1 else shape.extra_latency.most
-    if shape.nodes > 1:
+    delay, rate = _latency(op, size, shape, node, constants) * US, _rate(op, size, shape, node, constants)
+    delay += shape.extra_latency.most if _across(shape) else shape.extra_latency.inside
+    if _across(shape):
         messages = shape.ranks - shape.per_node if op in ALL_TO_ALL else 1
         delay += max(0.0, node.net_latency - LEAF_LATENCY) * 2 + messages * (POST_AMD if node.cpu == "amd" else POST)
     return (delay + FILL * min(size, LOOP) / rate if op in ALL_TO_ALL else delay), rate
@@ -70,15 +110,23 @@ def _latency(op: str, size: float, shape: Shape, node: NodeFacts, constants: Mea
     """Return us; a message between nodes costs a kernel and a hop of ring/Simple."""
     if protocol(op, size, shape) == "LL":
         return constants.base[0] + (V2_30.pci["ring"][0] if node.scale_up == "none" else constants.hop[0])
-    if shape.nodes == 1:
+    if not _across(shape):
         return constants.p2p
     return (constants.p2p if op in ALL_TO_ALL else constants.base[0]) + V2_30.net["ring"][2]
 
 
-def _rate(op: str, shape: Shape, node: NodeFacts, constants: MeasuredConstants) -> float:
+def _across(shape: Shape) -> bool:
+    """Return whether messages go from node to node."""
+    return shape.nodes > 1 and not shape.beside
+
+
+def _rate(op: str, size: float, shape: Shape, node: NodeFacts, constants: MeasuredConstants) -> float:
     inside = inside_rate(node) * constants.spread
     if op == "send":
-        return inside if shape.nodes == 1 else min(node.nic, channels(shape, node) * SLOWER)
+        carried = channels(op, size, shape, node)
+        if _across(shape):
+            return min(node.nic, carried * SLOWER)
+        return min(inside, carried * COPIED) if node.nvlink else inside
     if shape.busiest is not None:
         most, inside_node, nic = shape.busiest
         return 1 / (

@@ -130,6 +130,8 @@ class Shape(NamedTuple):
     """The types of its nodes, by their place in `Topology.kinds`, where the cluster has several."""
     sizes: tuple[int, ...] = ()
     """Ranks of each node, where these differ."""
+    beside: bool = False
+    """Whether a message in it stays in a node, though it has several."""
 
     @property
     def group(self) -> Group:
@@ -165,8 +167,31 @@ def shapes(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> t
         one._replace(extra_latency=ExtraLatency(*map(max, a, b)))
         for (one, _), a, b in zip(found, of_first, of_last, strict=True)
     ]
-    kinds = tuple(dict.fromkeys(whole))
-    return kinds, np.array([kinds.index(one) for one in whole])[which]
+    return different(whole, which)
+
+
+def different(found: Sequence[Shape], which: Ints) -> tuple[tuple[Shape, ...], Ints]:
+    """Return each shape once, and which of them each communicator is that was one of `found`."""
+    kinds = tuple(dict.fromkeys(found))
+    return kinds, np.array([kinds.index(one) for one in found])[which]
+
+
+def pair_shapes(topology: Topology, pairs: Ints) -> tuple[tuple[Shape, ...], Ints]:
+    """Return the different shapes of the communicators of two GPUs each `pairs` (pairs, 2), `ordered`, and which of them each is.
+
+    Each has the extra latency of its own route. Raises InputError as `shape` does.
+    """
+    found, which = shapes(topology, pairs)
+    inside, across = np.array(_inside(topology, pairs)), np.zeros(len(pairs))
+    apart = np.flatnonzero(np.array([one.nodes > 1 for one in found])[which])
+    if len(apart):
+        across[apart] = _between(topology, pairs[apart])[:, 2]
+    extra = np.round(np.stack([inside, across], axis=1), _DIGITS)
+    first, of = distinct_rows(np.column_stack([which, np.round(extra * 10**_DIGITS).astype(np.int64)]))
+    rows = zip(which[first].tolist(), extra[first].tolist(), strict=True)
+    return different(
+        [found[kind]._replace(extra_latency=ExtraLatency(near, most=far)) for kind, (near, far) in rows], of
+    )
 
 
 def shape(topology: Topology, ranks: Ints, shares: tuple[float, ...] = ()) -> Shape:
