@@ -156,7 +156,7 @@ def test_what_was_read_from_measured_steps_says_what_it_would_be_without():
 
 def test_a_framework_without_a_publisher_is_that_nobody_saw_it():
     one, less = load("nanotron"), load("nanotron without ULTRA")
-    assert (one.host.unflattens.value, less.host.unflattens.value) == (True, False)
+    assert (one.host.unflattens.value, less.host.unflattens.value) == (6.5e-6, 12e-6)  # as any call of PyTorch
     assert less.host.drains.value
     assert less.host.kernel == one.host.kernel  # `unseen` says by how much
     assert load("nanotron without VTRAINS") == one

@@ -207,7 +207,11 @@ class Framework(Spec):
     def _host_without(self, publisher: str) -> HostTimes | None:
         parts = ((name, one) for name, one in self.host or () if isinstance(one, StepEvidence))
         read = ((name, one, one.without(publisher)) for name, one in parts if publisher in one.read_from)
-        changed = {name: type(one)(value=value, source=one.source) for name, one, value in read if value is not None}
+        changed = {
+            name: type(one).model_validate({"value": value, "source": one.source})
+            for name, one, value in read
+            if value is not None
+        }
         return self.host.model_copy(update=changed) if self.host else None
 
     def recipe(self, job: object) -> JobRecipe | None:
