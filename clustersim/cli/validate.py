@@ -13,6 +13,8 @@ from clustersim.cli.answer import print_json
 from clustersim.cli.options import EngineName, Force, Json, Plugins, Quiet
 from clustersim.cli.progress import cores, tracked
 
+Outcomes = list[dict[str, Any]]
+
 
 def validate(
     files: Annotated[
@@ -34,7 +36,8 @@ def validate(
     engine: EngineName = "auto",
     out: Annotated[Path | None, typer.Option(help="Folder of the result; default results/validate-FILES.")] = None,
     calibrate: Annotated[
-        Path | None, typer.Option(metavar="TABLE.json", help="Write the table of intervals that these runs give.")
+        Path | None,
+        typer.Option(metavar="TABLE.json", help="Write the table of intervals that these runs give, and judge by it."),
     ] = None,
     force: Force = False,
     as_json: Json = False,
@@ -66,15 +69,15 @@ def validate(
         with log.opened(target, asked, force) as kept:
             show = partial(tracked, silent=silent)
             found = simulate(runs, changes, workers or cores(), kept, show, engine)
-            outcomes = found[None]
+            outcomes, unseen = found[None], found[UNSEEN]
+            title = " ".join(path.name for path in paths)
+            if calibrate:
+                outcomes, unseen = _calibrated(calibrate, outcomes, unseen, title)
             changed = {"=".join(change): found[change] for change in changes}
             peak = peaks.compare(memory, outcomes) if memory else None
-            figures = report(outcomes, changed, peak, found[UNSEEN])
-            title = " ".join(path.name for path in paths)
-            left_out = judged(outcomes, found[UNSEEN])
+            figures = report(outcomes, changed, peak, unseen)
+            left_out = judged(outcomes, unseen)
             kept.finish(left_out, page(figures, left_out, title))
-    if calibrate:
-        _calibrate(calibrate, left_out, title)
     if as_json:
         print_json("validate", {**figures, "folder": str(kept.shown), "runs": left_out, "runs_in_sample": outcomes})
     elif not quiet:
@@ -83,16 +86,19 @@ def validate(
         )
 
 
-def _calibrate(path: Path, outcomes: Sequence[dict[str, Any]], title: str) -> None:
+def _calibrated(path: Path, outcomes: Outcomes, unseen: Outcomes, title: str) -> tuple[Outcomes, Outcomes]:
+    """Write the table of intervals that outcomes give, and return them with those intervals."""
     from clustersim.report.store import write_json
-    from clustersim.validate.calibrate import table
+    from clustersim.validate.calibrate import held, table
+    from clustersim.validate.statistics import judged
     from clustersim.writing import unwritable
 
-    data = {"command": f"clustersim validate {title} --calibrate {path.name}", **table(outcomes)}
+    found = table(judged(outcomes, unseen))
     try:
-        write_json(path, data)
+        write_json(path, {"command": f"clustersim validate {title} --calibrate {path.name}", **found})
     except OSError as error:
         raise unwritable(path, error) from error
+    return held(outcomes, found), held(unseen, found)
 
 
 def _lines(found: Mapping[str, Any], outcomes: Sequence[dict[str, Any]]) -> Iterable[str]:

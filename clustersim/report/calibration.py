@@ -109,12 +109,13 @@ def shipped() -> Mapping[str, Any]:
     return table
 
 
-def interval(seconds: float, kind: Kind, without: str = "") -> Margin:
+def interval(seconds: float, kind: Kind, without: str = "", table: Mapping[str, Any] | None = None) -> Margin:
     """Return between which times a step of `seconds` lies in 80 of 100 cases, and what that rests on.
 
-    without: a publisher that is left out. Unknown for other predictors and clocks than those of the comparison.
+    without: a publisher that is left out. table: default the shipped one. Unknown for other predictors and clocks than those of
+    the comparison.
     """
-    table = shipped()
+    table = shipped() if table is None else table
     if kind.predictor != table["predictor"] or kind.clocks != table["clocks"]:
         why = f"published steps were only compared with predictor {table['predictor']} and {table['clocks']} clocks"
         return Margin(None, None, f"none: {why}")

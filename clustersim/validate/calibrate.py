@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clustersim.errors import InputError
-from clustersim.report.calibration import WORDS, PublishedSteps
+from clustersim.report.calibration import WORDS, PublishedSteps, interval
 from clustersim.validate.evaluate import Outcome, kind, log_error
 
 SHARE = 0.8
@@ -52,6 +52,16 @@ def table(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "seen": known,
         "groups": _counts(rows, inside),
     }
+
+
+def held(outcomes: Sequence[Outcome], table: Mapping[str, Any]) -> list[Outcome]:
+    """Return outcomes with the intervals of a calibrated table in the place of the shipped ones."""
+    return [one if one["low_s"] is None else one | _bounds(one, table) for one in outcomes]
+
+
+def _bounds(one: Outcome, table: Mapping[str, Any]) -> Outcome:
+    low, high, note = interval(one["predicted_s"], kind(one), one["publisher"], table)
+    return {"low_s": low, "high_s": high, "interval": note}
 
 
 def score(one: Outcome, published: PublishedSteps) -> float:

@@ -11,7 +11,7 @@ from clustersim.validate import drawing, page
 from clustersim.validate.page import HEAD, PUBLISHERS, STYLE, figures, sentence, tables
 from clustersim.validate.statistics import compared
 
-FEW = 5
+FEW = 10
 """Runs of a cell below which its errors say little."""
 Found = Mapping[str, Any]
 """What `clustersim validate --json` prints."""
@@ -22,14 +22,12 @@ def publishers(found: Found) -> str:
     return f"{sentence(found)}\n\n{_table(PUBLISHERS, page.publishers(found))}"
 
 
-def summary(found: Found) -> str:
-    """Return the errors by cell of five runs and more, and by GPU, and what was not simulated."""
-    cells = {name: one for name, one in found["groups"]["cell"].items() if one["runs"] >= FEW}
-    parts = [_errors("GPU, precision, tensor parallelism, sequence, scale", cells)]
-    parts += [_errors("GPU", found["groups"]["gpu"]), _errors("number of GPUs", found["groups"]["gpus"])]
+def cells(found: Found) -> str:
+    """Return the errors by cell of FEW runs and more, and what was not simulated."""
+    several = {name: one for name, one in found["groups"]["cell"].items() if one["runs"] >= FEW}
     refused = ", ".join(f"{count} {kind}" for kind, count in found["refused"].items())
-    parts += [f"Not simulated: {refused}."] if refused else []
-    return "\n\n".join(parts)
+    parts = [_errors("GPU, precision, tensor parallelism, sequence, scale", several)]
+    return "\n\n".join([*parts, *([f"Not simulated: {refused}."] if refused else [])])
 
 
 def peers(found: Found) -> str:
@@ -70,18 +68,12 @@ def intervals(table: Mapping[str, Any]) -> str:
 
 
 def memory(found: Found) -> str:
-    """Return the errors of peak memory and the runs compared."""
+    """Return the errors of peak memory."""
     peaks = found["memory"]
-    head = (
+    return (
         f"{peaks['compared']} of {peaks['peaks']} peaks compared: mean error {100 * peaks['mean_error']:.2f} %, "
         f"worst {100 * peaks['worst_error']:.1f} %, bias {100 * peaks['bias']:+.1f} %."
     )
-    seen: dict[tuple[float, float], list[str]] = {}
-    for one in peaks["runs"]:
-        if one["error"] is not None:
-            texts = [one["id"], one["model"], f"{one['measured_gib']:.2f}", f"{one['predicted_gib']:.2f}"]
-            seen.setdefault((one["measured_gib"], one["predicted_gib"]), [*texts, f"{100 * one['error']:+.1f} %"])
-    return f"{head}\n\n{_table(('run', 'model', 'measured, GiB', 'predicted, GiB', 'error'), list(seen.values()))}"
 
 
 def picture(found: Found) -> str:
