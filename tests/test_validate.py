@@ -187,7 +187,6 @@ def test_a_models_name_says_which_of_its_layers_differ(tmp_path, model, change, 
         ({"cp": "3"}, "layout"),  # three times the GPUs of the run
         ({"precision": "int8"}, "precision"),
         ({"model": "DeepSeek-V3"}, "incomplete source"),
-        ({"framework": "by hand"}, "unknown framework"),
         ({"gpu": "tpu-v5p"}, "unknown GPU"),
         ({"dp": "4"}, "layout"),
         ({"hidden": ""}, "incomplete source"),
@@ -327,6 +326,33 @@ def test_what_a_source_says_in_words_is_read(tmp_path):
     wide = (*NAMES, "experts", "topk")
     [one] = runs.read(write(tmp_path / "runs.csv", {"original_overlap": "DeepEP", **experts}, names=wide))
     assert specs(adapt(one))[1]["parallelism"]["algorithms"] == {"ep": "deepep"}
+
+
+def test_an_unknown_framework_is_as_those_that_split_a_model_so(tmp_path):
+    for change, title in (
+        ({}, "Megatron-LM"),
+        ({"tp": "1", "pp": "1", "dp": "8"}, "PyTorch"),
+    ):
+        setup = adapt(row(tmp_path, framework="by hand", **change))
+        assert any(said.startswith(f"framework: as {title}") for said in setup.assumed)
+    outcome = evaluate(row(tmp_path, framework="by hand"))
+    assert outcome["status"] == "ok"
+    assert "of by hand" in outcome["interval"]
+
+
+def test_a_run_of_several_nodes_has_the_nccl_of_its_year(tmp_path):
+    for year, version in (("2019", "2.18"), ("2022", "2.18"), ("2024", "2.22"), ("2031", "2.29")):
+        cluster, _ = specs(adapt(row(tmp_path, num_gpus="16", dp="4", year=year)))
+        assert cluster["nccl"]["version"] == version
+    assert "nccl" not in specs(adapt(row(tmp_path)))[0]
+
+
+@pytest.mark.parametrize("gpu", ["l40s", "a100-pcie-80gb", "gh200", "mi250x"])
+def test_a_gpu_without_a_shipped_node_has_a_plain_one(tmp_path, gpu):
+    setup = adapt(row(tmp_path, gpu=gpu, num_gpus="16", dp="4", nic_gbps_per_gpu="400", precision="bf16"))
+    assert any(said.startswith("node: 8 ") for said in setup.assumed)
+    assert "host.pcie: gen5x16 (a NIC of 400 Gb/s)" in setup.assumed
+    assert evaluate(row(tmp_path, gpu=gpu))["status"] == "ok"
 
 
 def test_degrees_that_a_source_leaves_open_follow_from_its_gpus(tmp_path):

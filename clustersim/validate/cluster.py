@@ -8,6 +8,7 @@ from typing import Any
 
 from clustersim.config.evidence import Evidence
 from clustersim.config.overrides import replace as put
+from clustersim.config.topology import Host, wider_slots
 from clustersim.errors import nearest
 from clustersim.hardware.gpus import everything, load
 from clustersim.topology.override import preset_node
@@ -66,8 +67,8 @@ SHARED = Evidence(source="VTRAINM's steps: 4 NICs of 200 Gb/s for 8 GPUs that ha
 """GPUs that are said to have less than their usual NIC share those; without it each has a slower one."""
 PLAIN: Mapping[str, Any] = {"scale_up": {"kind": "none"}, "host": {"pcie": "gen4x16"}}
 """A node of GPUs without links of their own, of which none is shipped."""
-FASTEST = 500.0
-"""Gb/s of a NIC in a slot of PCIe 5; faster ones come with slots of PCIe 6 (NVIDIA ConnectX-8)."""
+RELEASES: Mapping[int, str] = {2022: "2.18", 2023: "2.19", 2024: "2.22", 2025: "2.27", 2026: "2.29"}
+"""NCCL's release in the containers of a year (NVIDIA's PyTorch release notes), up to which the first holds."""
 RACK = 64
 """GPUs that a job takes of an NVL72 rack when it spans several: 72 has no large power of two."""
 
@@ -93,14 +94,21 @@ def cluster(run: Run, without: str = "") -> tuple[dict[str, Any], list[str]]:
         if rate is None:
             assumed.append(f"nic_gbps_per_gpu: that of {PRESETS.get(run.gpu, 'a NIC of 200 Gb/s')}")
     node["nics"] = _nics(preset, domain, rate, without not in SHARED.read_from)
-    if rate is not None and rate > max(FASTEST, NICS.get(preset, 0.0)):
-        node["host"] = {"pcie": "gen6x16"}
-        assumed.append(f"host.pcie: gen6x16 (a NIC of {rate:g} Gb/s)")
+    host = preset_node(preset).host if preset else Host.model_validate(PLAIN["host"])
+    slots = [host, *wider_slots(host)]
+    slot = next((one.pcie for one in slots if one.raw >= (rate or 0.0) * 1e9 / 8), slots[-1].pcie)
+    if slot != host.pcie:
+        node["host"] = {"pcie": slot}
+        assumed.append(f"host.pcie: {slot} (a NIC of {rate:g} Gb/s)")
     spec: dict[str, Any] = {"cluster": {"name": run.id, "nodes": nodes, "node": node}}
     if nodes > 1:
         spec["fabric"] = {"kind": "switch"}
+        if run.year is not None:
+            version = RELEASES[max(min(run.year, max(RELEASES)), min(RELEASES))]
+            spec["nccl"] = {"version": version}
+            assumed.append(f"nccl.version: {version} (of {run.year})")
         if preset in LIBRARIES and without not in PLUGIN.read_from:
-            spec["nccl"] = LIBRARIES[preset]
+            spec["nccl"] = {**spec.get("nccl", {}), **LIBRARIES[preset]}
             assumed.append(f"nccl.proto: {LIBRARIES[preset]['proto']} ({preset})")
     if without:
         _leave_out(node, preset, run.gpu, without)

@@ -12,7 +12,7 @@ from clustersim.report.calibration import Kind, interval
 from clustersim.validate.adapt import adapt, simulate
 from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run
-from clustersim.validate.workload import framework_of
+from clustersim.validate.workload import framework_of, known
 
 if TYPE_CHECKING:
     from clustersim.engine.player import Engine
@@ -106,7 +106,7 @@ def _found(run: Run, result: StepResult) -> Outcome:
         "dp": result.work.job.mesh.dp,
         "launching": CALL * summary["critical_path_kernels"] / step,
         "architecture": result.topology.gpu.architecture,
-        "framework_family": framework_of(run).family,
+        "framework_family": framework_of(run).family if known(run) else run.framework,
         "experts": result.work.job.model.experts,
     }
     low, high, note = _interval(run, facts, summary)

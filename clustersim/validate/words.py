@@ -82,6 +82,9 @@ def phrases(run: Run, architecture: str) -> Iterator[tuple[Phrase, str]]:
 
 
 def precision(run: Run) -> str:
-    """Return the precision of a run; `fp8` is `mxfp8` where the source's words name that recipe."""
+    """Return the precision of a run; `fp8` is `mxfp8` where the source names that recipe, `fp4` the format of the GPU's maker."""
     micro = re.search(r"\bmx[- ]?fp8\b|\bfp8[- ]mx\b", run.original_precision.lower())
-    return "mxfp8" if micro and run.precision == "fp8" else run.precision.lower()
+    said = run.precision.lower()
+    if said == "fp4":
+        return "mxfp4" if run.gpu.lower().startswith(("mi", "amd")) else "nvfp4"
+    return "mxfp8" if micro and said == "fp8" else said

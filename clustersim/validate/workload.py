@@ -50,11 +50,20 @@ def workload(
 
 
 def framework_of(run: Run) -> Framework:
-    """Return the framework of a run. Raises Refusal for one that is not in the table."""
-    found = find(run.framework, run.year)
-    if found is None:
-        raise Refusal("unknown framework", f"framework {run.framework!r} is not in the table of defaults")
-    return found
+    """Return the framework of a run; one that is not in the table is as those that split a model so usually do it."""
+    return find(run.framework, run.year) or find(_usual(run), run.year) or find(_usual(run))  # type: ignore[return-value]
+
+
+def known(run: Run) -> bool:
+    """Return whether a run's framework is in the table."""
+    return find(run.framework, run.year) is not None
+
+
+def _usual(run: Run) -> str:
+    """Return the framework that usually splits a model as a run does, by name."""
+    if max(run.tp or 1, run.pp or 1, run.ep or 1) > 1:
+        return "megatron-lm"
+    return "fully_shard" if run.zero_stage == 3 else "pytorch ddp"
 
 
 def launched(run: Run) -> dict[str, Any]:
@@ -217,17 +226,16 @@ class _Draft:
     def recompute(self) -> None:
         """What is made again in the backward pass: as the row, the names in its source's words and the framework have it."""
         run, said = self.run, f"{self.run.recompute} {self.run.original_recompute}".lower()
-        named = re.split(r"[^a-z]+", said)
-        given = (
-            run.recompute if run.recompute in (*RECOMPUTE, "") else next((one for one in RECOMPUTE if one in named), "")
-        )
+        own = [name for name in typing.get_args(Saved) if re.search(rf"\b{name}\b", said)]
+        named = ["selective"] * bool(own) + re.split(r"[^a-z]+", said)
+        exact = run.recompute in (*RECOMPUTE, "")
+        given = run.recompute if exact else next((one for one in RECOMPUTE if one in named), "")
         if run.recompute and not given:
             raise Refusal("recompute", f"recompute {run.recompute}: only {', '.join(RECOMPUTE)} are modelled")
         if not given and self.has("training.recompute"):
             return  # the launch file's
         how, saves = self.framework.recomputation(given, self.has("training.precision"))
         if how == "full" and given == "selective":
-            own = [name for name in typing.get_args(Saved) if re.search(rf"\b{name}\b", said)]
             every = None if own else re.search(r"^(?!.*per-op).*every (\d+)(?:nd|rd|th) layer", said)
             saves = own or saves
             if every:
@@ -340,6 +348,8 @@ class _Draft:
 
     def habits(self) -> None:
         """What else the framework does by itself, as far as it concerns this model and split."""
+        if not known(self.run):
+            self.assumed.append(f"framework: as {self.framework.title} ({self.run.framework!r} is not in the table)")
         if self.framework.assumes:
             self.assumed.append(self.framework.assumes)
         for key in self.framework.defaults:
@@ -347,6 +357,8 @@ class _Draft:
             if name not in HABITS.get(section, {}) or self.has(key) is not None:
                 continue
             needed = HABITS[section][name]
+            if name == "recompute_modules" and self.has("training.recompute") != "selective":
+                continue
             if needed is None or (self.has(f"parallelism.{needed}") or 1) > 1:
                 self.default(key, None)
 
