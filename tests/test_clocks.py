@@ -15,7 +15,7 @@ from clustersim.predictors import power
 from clustersim.predictors.clocks import derate, share, statement, sustained
 from clustersim.predictors.features import columns, peak
 from clustersim.predictors.load import get
-from clustersim.predictors.power import ENERGY
+from clustersim.predictors.power import ENERGY, STEP, step_without
 from clustersim.simulation import simulate
 
 ALL = gpus.everything()
@@ -49,8 +49,9 @@ def test_every_use_of_power_is_the_one_law(use):
 
 @each_gpu
 def test_the_share_is_one_and_narrower_types_hold_no_more(gpu):
-    found = {dtype: sustained(gpu, dtype) for dtype in TYPES}
-    assert all(0.3 < value <= 1 for value in found.values())
+    """By the law; steps of GB200 hold more in fp8 than in bf16 (DGXC), so what was measured on a board is another matter."""
+    assert all(0.3 < sustained(gpu, dtype) <= 1 for dtype in TYPES)
+    found = {dtype: sustained(gpu.model_copy(update={"sustained": {}}), dtype) for dtype in TYPES}
     assert found["fp4"] <= found["fp8"] <= found["bf16"]
     assert found["fp32"] == found["fp64"] == 1
 
@@ -93,8 +94,6 @@ def test_amd_clocks_of_long_products(name, dtype, clock, boost):
     ("name", "ratio"),
     [
         ("a100", 0.906),
-        ("h100", 0.797),
-        ("h200", 0.812),
         ("b200", 0.772),
         ("b300", 0.747),
         ("gb200", 0.738),
@@ -105,6 +104,23 @@ def test_long_products_of_the_gemm_tables(name, ratio):
     # ai-dynamo/aiconfigurator, bf16: forecast at boost clocks over measured, median of the products of 20 ms and more
     law = gpus.load(name).model_copy(update={"sustained": {}})
     assert sustained(law, "bf16") == pytest.approx(ratio, rel=0.04)
+
+
+@pytest.mark.parametrize(("name", "ratio"), [("h100", 0.797), ("h200", 0.812)])
+def test_steps_on_hopper_hold_less_than_long_products(name, ratio):
+    """The products (the same table) say 0.527 pJ a FLOP; with that steps of four publishers are 4 to 8 % too fast."""
+    gpu = gpus.load(name)
+    products = STEP._replace(energy={**STEP.energy, "hopper": 0.527})
+    assert products.share(gpu, "bf16") == pytest.approx(ratio, rel=0.04)
+    assert 0.9 * ratio < sustained(gpu, "bf16") < ratio
+
+
+@pytest.mark.parametrize("publisher", ["DGXC", "LLMFOUNDRY", "NEMO2407", "MBRIDGE"])
+def test_the_share_of_steps_on_hopper_hardly_rests_on_one_publisher(publisher):
+    gpu = gpus.load("h100")
+    assert step_without(gpu, publisher).share(gpu, "bf16") == pytest.approx(STEP.share(gpu, "bf16"), rel=0.035)
+    assert step_without(gpu, "VTRAINS") is STEP
+    assert step_without(gpus.load("a100"), publisher) is STEP
 
 
 def test_boost_changes_nothing():
@@ -151,7 +167,7 @@ def test_a_run_says_which_clocks_it_assumed():
     assert step["boost"]["step_time_s"] < step[0.9]["step_time_s"] < step[0.7]["step_time_s"]
     assert step["boost"]["step_time_s"] < default["step_time_s"]
     assert default["predictor"]["clocks"] == statement(KERNELS, gpus.load("h100"), "sustained")
-    assert default["predictor"]["clocks"].startswith("sustained: matrix products at bf16 8")
+    assert default["predictor"]["clocks"].startswith("sustained: matrix products at bf16 76 %")
     assert step[0.7]["predictor"]["clocks"] == "as given: matrix products at bf16 70 % of their rate in a short burst"
     assert step["boost"]["predictor"]["clocks"] == "boost: as in a short burst"
 

@@ -11,6 +11,7 @@ from clustersim.config.overrides import replace as put
 from clustersim.config.topology import Host, wider_slots
 from clustersim.errors import nearest
 from clustersim.hardware.gpus import everything, load
+from clustersim.predictors.power import STEP, WIDTH, step_without
 from clustersim.topology.override import preset_node
 from clustersim.validate.refusal import Refusal
 from clustersim.validate.runs import Run
@@ -121,10 +122,18 @@ def _leave_out(node: dict[str, Any], preset: str, gpu: str, publisher: str) -> N
         if publisher in evidence.read_from:
             put(node, tuple(key.split(".")), evidence.without(publisher), key)
     board = load(gpu)
-    read = {key: one.without(publisher) for key, one in board.evidence.items() if publisher in one.read_from}
-    if read:
-        kept = {f"sustained.{dtype}": share for dtype, share in board.sustained.items()} | read
-        node["gpus"]["sustained"] = {key.partition(".")[2]: share for key, share in kept.items() if share is not None}
+    shares: dict[str, float | None] = {str(dtype): share for dtype, share in board.sustained.items()}
+    for key, one in board.evidence.items():
+        if publisher in one.read_from:
+            shares[key.partition(".")[2]] = one.without(publisher)
+    law = step_without(board, publisher)
+    if law is not STEP:
+        held: dict[str, float | None] = {
+            dtype: min(1.0, law.share(board, dtype)) for dtype in board.matrix if dtype in WIDTH
+        }
+        shares = held | shares
+    if shares != board.sustained:
+        node["gpus"]["sustained"] = {dtype: share for dtype, share in shares.items() if share is not None}
 
 
 def _gpus(run: Run) -> int | None:

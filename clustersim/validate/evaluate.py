@@ -67,6 +67,8 @@ def evaluate(
         setup = adapt(run, ablation, unseen=unseen)
         return outcome | {"assumed": list(setup.assumed)} | _found(run, simulate(setup, engine))
     except Refusal as refusal:
+        if refusal.kind == "mapping" and not run.ran:  # said not to run, and it did not
+            return outcome | {"fits": False, "reason": refusal.why}
         return outcome | {"status": "refused", "reason_kind": refusal.kind, "reason": refusal.why}
     except ClustersimError as error:
         return outcome | {"status": "failed", "reason_kind": "failed", "reason": str(error)}

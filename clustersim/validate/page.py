@@ -167,7 +167,7 @@ def tables(found: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str], Table
         yield "Ranking of mappings", head, [_sweep(one) for one in several]
     if fit := found["fit"]:
         kinds = [("ran", "ran_and_fits", "ran: said to fit")]
-        kinds += [("crashed", "crashed_and_does_not_fit", "crashed or out of memory: said not to fit")]
+        kinds += [("crashed", "crashed_and_does_not_fit", "crashed or out of memory: said not to fit, or not to run")]
         rows = [[words, str(fit[n]), _share(fit[right], fit[n])] for n, right, words in kinds]
         yield "Does it fit?", ("", "runs", "forecast right"), rows
     if memory := found["memory"]:
