@@ -269,3 +269,54 @@ def test_a_list_takes_numbers():
         load("superpod_h100_128", {"fabric.tiers.7.radix": 32})
     with pytest.raises(InputError, match="the leaves say their `oversubscription` too; keep one of the two"):
         load("superpod_h100_128", {"fabric.tiers.0.oversubscription": 2, "fabric.oversubscription": 2})
+
+
+FABRIC = {"kind": "fat_tree", "tiers": [{"radix": 64}], "link": {"rate": "400Gb/s"}}
+NODES = {"nodes": 2, "node": "hgx-h100"}
+
+
+@pytest.mark.parametrize(
+    "key", ["cluster.nodes=2", "cluster.nic=200Gb/s", "cluster.gpu=h100", "fabric.oversubscription=2"]
+)
+@pytest.mark.parametrize(
+    ("cluster", "fabric", "sentence"),
+    [
+        (NODES, 5, "fabric: 5 must be a mapping of keys"),
+        (3, FABRIC, "cluster: 3 must be a mapping of keys"),
+        ([NODES], FABRIC, "cluster: a list must be a mapping of keys"),
+        ({"pools": [NODES, 2]}, FABRIC, "cluster.pools.1: 2 must be a mapping of keys"),
+        ({"pools": 2}, FABRIC, "cluster.pools: 2 must be a list"),
+        ({"nodes": 2, "node": 7}, FABRIC, "cluster.node: 7 must be text; put it in quotes or a mapping of keys"),
+    ],
+)
+def test_values_replace_those_of_a_file_whose_sections_are_sections(cluster, fabric, sentence, key, tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text(json.dumps({"cluster": cluster, "fabric": fabric}))
+    name, _, value = key.partition("=")
+    with pytest.raises(InputError) as error:
+        load(path, {name: value})
+    assert str(error.value).startswith(f"{path}:1:")
+    assert str(error.value).endswith(f": {sentence}")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        ({"cluster": 5, "cluster.nic": "200Gb/s"}, "c.yaml (command line): cluster: 5 must be a mapping of keys"),
+        ({"cluster.pools": [5], "cluster.pools.0.nodes": 2}, "0 is a single value and has no keys"),
+        ({"cluster.pools": 5, "cluster.pools.0.nodes": 2}, "pools is a single value and has no keys"),
+        ({f"fabric.tiers.{'9' * 5000}.radix": 2}, "is no place in a list of 1"),
+        ({"faults": [3], "faults.0.slowdown": 2}, "0 is a single value and has no keys"),
+    ],
+)
+def test_values_that_replace_values_that_are_replaced(overrides, sentence, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.yaml").write_text(json.dumps({"cluster": NODES, "fabric": FABRIC}))
+    with pytest.raises(InputError) as error:
+        load("c.yaml", overrides)
+    assert sentence in str(error.value)
+
+
+def test_a_section_may_be_wrong_in_the_file_that_is_replaced_as_a_whole(tmp_path):
+    (tmp_path / "c.yaml").write_text(json.dumps({"cluster": 3, "fabric": FABRIC}))
+    assert load(tmp_path / "c.yaml", {"cluster": NODES, "cluster.nodes": 4}).gpus == 32

@@ -6,7 +6,10 @@ every NIC, and of the cables of a fabric that says one. Of a cluster of several 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from copy import copy
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,11 +17,17 @@ from typing import Any
 from clustersim.config.fields import validate
 from clustersim.config.overrides import Overridden, Overrides, SourcePlace, copied, of_topology, scalar
 from clustersim.config.topology import Node
+from clustersim.config.topology_shape import TopologyShape
 from clustersim.config.yaml import Document, Loc, own
 from clustersim.errors import InputError, UnknownNameError, suggest
 from clustersim.hardware import gpus
 from clustersim.units import parse
 
+NODE: Loc = ("cluster", "node")
+"""Where the type of all nodes stands."""
+SectionOrList = dict[Any, object] | list[object]
+"""A section of a file, or a list in it."""
+_PLACE = re.compile(r"[0-9]{1,9}")
 PRESETS = Path(__file__).parents[1] / "hardware" / "nodes"
 
 
@@ -29,63 +38,78 @@ def override(document: Document, overrides: Overrides, from_: Mapping[str, Sourc
     """
     if not overrides:
         return document
-    data = copied(document.data)
-    places: dict[Loc, SourcePlace] = {}
-    asked: list[tuple[Loc, object, str]] = []
-    for key, raw in overrides.items():
+    for key in overrides:
         if not of_topology(key):
             raise InputError(f"{key}: is no key of a topology; write one such as cluster.nodes")
-        if key.startswith("fabric.") and "fabric" not in data and not overrides.keys() & {"fabric", "fabric.kind"}:
+        if (
+            key.startswith("fabric.")
+            and "fabric" not in document.data
+            and not overrides.keys() & {"fabric", "fabric.kind"}
+        ):
             raise InputError(
                 f"{key}: {document.path} has no fabric; give a topology of several nodes, such as rail_optimized"
             )
-        asked += [(*one, key) for one in _targets(data, key, scalar(key, raw))]
+    found = Overridden(document.path, copied(document.data), document.positions, {})
+    sections = {key for key in overrides if "." not in key}
+    found = _with(found, {key: overrides[key] for key in overrides if key in sections}, from_ or {}, TopologyShape())
+    shape = validate(TopologyShape, found)
+    return _with(found, {key: overrides[key] for key in overrides if key not in sections}, from_ or {}, shape)
+
+
+def _with(
+    document: Overridden, overrides: Overrides, from_: Mapping[str, SourcePlace], shape: TopologyShape
+) -> Overridden:
+    """Return a document, of a shape, with values put in it."""
+    places: dict[Loc, SourcePlace] = {}
+    asked = [(*one, key) for key, raw in overrides.items() for one in _targets(shape, key, scalar(key, raw))]
     for target, value, key in sorted(asked, key=lambda one: len(one[0])):  # a whole node before what it has
-        _put(data, target, value, key)
-        places[target] = (from_ or {}).get(key, (f"{document.path} (command line)", 0, 0))
-    return Overridden(document.path, data, document.positions, places)
+        _put(document.data, target, value, key)
+        places[target] = from_.get(key, (f"{document.path} (command line)", 0, 0))
+    return replace(document, overrides={**document.overrides, **places})
 
 
-def _targets(data: Mapping[str, Any], key: str, value: object) -> list[tuple[Loc, object]]:
+def _targets(shape: TopologyShape, key: str, value: object) -> list[tuple[Loc, object]]:
+    """Return what a key replaces in a document of that shape, and by what."""
     if key == "cluster.gpu":
-        return [(("cluster", "node"), node_with(str(value)))]
+        return [(NODE, node_with(str(value)))]
     if key == "cluster.nic":
-        link = (data.get("fabric") or {}).get("link")
+        link = (shape.fabric or {}).get("link")
         cables = [(("fabric", "link", "rate"), value)] if isinstance(link, Mapping) and "rate" in link else []
-        return [*(((*node, "nics", "rate"), value) for node in _nodes(data)), *cables]
-    return [(tuple(int(part) if part.isdecimal() else part for part in key.split(".")), value)]
+        pools = shape.cluster.pools
+        nodes = [NODE] if pools is None else [("cluster", "pools", i, "node") for i in range(len(pools))]
+        return [*(((*node, "nics", "rate"), value) for node in nodes), *cables]
+    return [(tuple(int(part) if _PLACE.fullmatch(part) else part for part in key.split(".")), value)]
 
 
-def _nodes(data: Mapping[str, Any]) -> list[Loc]:
-    """Return where types of nodes stand: one, or one a pool."""
-    pools = (data.get("cluster") or {}).get("pools")
-    return (
-        [("cluster", "pools", i, "node") for i in range(len(pools))]
-        if isinstance(pools, list)
-        else [("cluster", "node")]
-    )
+def _is_node(target: Loc) -> bool:
+    """Return whether a type of node stands at a place: that of all, or of a pool."""
+    return target == NODE or (target[:2] == ("cluster", "pools") and len(target) == 4 and target[3] == "node")
 
 
-def _put(data: Any, target: Loc, value: object, key: str) -> None:
+def _put(data: dict[str, Any], target: Loc, value: object, key: str) -> None:
     """Put a value in its place: into lists by number, and into a type of node, called by its name, as one that extends it."""
-    here, nodes = data, _nodes(data)
-    for depth, part in enumerate(target[:-1]):
+    here: SectionOrList = data
+    for depth, part in enumerate(target[:-1], 1):
         if isinstance(here, list):
-            here[_index(here, part, key)] = copied(here[_index(here, part, key)])
-            here = here[_index(here, part, key)]
-            continue
-        inner = here.get(part)
-        if target[: depth + 1] in nodes and isinstance(inner, str):
-            here[part] = {"extends": inner}
-        elif isinstance(inner, list):
-            here[part] = list(inner)
-        elif inner is None:
-            here[part] = {}
-        elif not isinstance(inner, dict):
-            raise InputError(f"{key}: {part} is a single value and has no keys; write a dotted key like cluster.nodes")
-        here = here[part]
+            at = _index(here, part, key)
+            inner = here[at] = _section(here[at], target[:depth], key)
+        else:
+            inner = here[part] = _section(here.get(part), target[:depth], key)
+        here = inner
     last = target[-1]
-    here[_index(here, last, key) if isinstance(here, list) else last] = value
+    if isinstance(here, list):
+        here[_index(here, last, key)] = value
+    else:
+        here[last] = value
+
+
+def _section(found: object, place: Loc, key: str) -> SectionOrList:
+    """Return a section or a list of its own, in the place of what is found there. Raises InputError for a single value."""
+    if isinstance(found, str) and _is_node(place):
+        return {"extends": found}
+    if isinstance(found, dict | list | None):
+        return copy(found) if found is not None else {}
+    raise InputError(f"{key}: {place[-1]} is a single value and has no keys; write a dotted key like cluster.nodes")
 
 
 def _index(items: list[Any], part: str | int, key: str) -> int:
