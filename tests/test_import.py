@@ -7,6 +7,7 @@ import pytest
 
 from clustersim.cli.main import main
 from clustersim.config.yaml import parse
+from clustersim.convert.layout_text import written_out
 from clustersim.convert.megatron_script import ImportRequest, imported
 from clustersim.convert.shell import commands
 from clustersim.errors import InputError
@@ -341,3 +342,59 @@ def test_a_split_that_contradicts_is_one_sentence(tmp_path, monkeypatch, capsys)
     assert code == 2
     assert "parallelism.tp: 3 does not divide 16 attention heads; use 1, 2, 4, 8, 16; --set changes a key" in said
     assert command(monkeypatch, capsys, "import", "megatron", script, "--var", "x")[0] == 2
+
+
+NUMBERS = {
+    "--pipeline-model-parallel-size x": "--pipeline-model-parallel-size: x must be a whole number",
+    "--pipeline-model-parallel-size 0": "--pipeline-model-parallel-size: 0 must be at least 1",
+    "--pipeline-model-parallel-size 4 8": "--pipeline-model-parallel-size: a list must be a whole number",
+    "--tensor-model-parallel-size 2.5": "--tensor-model-parallel-size: 2.5 must be a whole number",
+    "--context-parallel-size yes": "--context-parallel-size: yes must be a whole number",
+    "--micro-batch-size x": "--micro-batch-size: x must be a whole number",
+    "--hidden-size x --swiglu": "--hidden-size: x must be a whole number",
+    "--num-layers x --num-layers-per-virtual-pipeline-stage 1": "--num-layers: x must be a whole number",
+    "--num-layers 99999999999 --num-experts 4 --moe-layer-freq 2": "--num-layers: 99999999999 must be at most 10000",
+    "--num-layers 99999999999 --num-experts 4 --deepspeed": "--num-layers: 99999999999 must be at most 10000",
+    "--num-layers-per-virtual-pipeline-stage 0": "--num-layers-per-virtual-pipeline-stage: 0 must be a whole number of at least 1",
+    "--window-size x": "--window-size: 'x' is no window; write two widths, such as 128,0",
+    "--moe-token-dispatcher-type a b": "--moe-token-dispatcher-type: a list must be text",
+}
+
+
+@pytest.mark.parametrize("more", NUMBERS)
+def test_a_value_that_an_argument_cannot_have_is_said_by_its_name(more):
+    with pytest.raises(InputError) as error:
+        read(more)
+    assert str(error.value).startswith(f"train.sh: {NUMBERS[more]}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"parallelism.pp": 0}, "train.sh: parallelism.pp: 0 must be at least 1"),
+        ({"model.layers": "x"}, "train.sh: model.layers: x must be a whole number"),
+        ({"parallelism": 0}, "train.sh: parallelism: 0 must be a mapping of keys"),
+        ({"parallelism.overlap": 3}, "train.sh: parallelism.overlap: 3 must be a mapping of keys"),
+    ],
+)
+def test_a_setting_that_its_key_cannot_have_is_said_by_its_key(settings, sentence):
+    with pytest.raises(InputError) as error:
+        read(settings=settings)
+    assert str(error.value).startswith(sentence)
+
+
+def test_a_setting_decides_over_a_value_that_is_none():
+    found, job = read("--context-parallel-size x", settings={"parallelism.cp": 2})
+    assert found.workload["parallelism"]["cp"] == job.parallelism.cp == 2
+
+
+def test_a_layout_does_not_grow_without_end():
+    for times in ("9" * 5000, "0" * 20 + "9" * 9):
+        with pytest.raises(InputError, match=r"is too long|has "):
+            written_out(f"Et*{times}L")
+
+
+def test_a_pattern_of_experts_in_a_file_is_as_long_as_layers_may_be():
+    text = "name: a\nnum_layers: 99999999999\nnum_experts: 4\nmoe_layer_freq: 2\n"
+    with pytest.raises(InputError, match="model.layers: 99999999999 must be at most 10000"):
+        build(parse(text, "j.yaml"))

@@ -123,3 +123,13 @@ def validate(kind: type[S], document: Document, data: Mapping[str, Any] | None =
         return kind.model_validate(given)
     except ValidationError as error:
         raise first(kind, document, given, error.errors(include_url=False), at) from error
+
+
+def validate_given(kind: type[S], document: Document) -> None:
+    """Raise ConfigError for the first thing wrong in a document that may lack keys of the spec."""
+    try:
+        kind.model_validate(document.data)
+    except ValidationError as error:
+        wrong = [one for one in error.errors(include_url=False) if one["type"] != "missing"]
+        if wrong:
+            raise first(kind, document, document.data, wrong, ()) from error

@@ -11,7 +11,7 @@ from clustersim.errors import InputError
 
 LONGEST = 100_000
 """Letters of a layout with its repetitions written out."""
-REPEATED = (re.compile(r"\(([^()]+)\)\*(\d+)"), re.compile(r"([^()*])\*(\d+)"))
+REPEATED = (re.compile(r"\(([^()]+)\)\*0*([0-9]{1,9})(?![0-9])"), re.compile(r"([^()*])\*0*([0-9]{1,9})(?![0-9])"))
 """A part in parentheses, then a single letter, as often as the number after the star says."""
 
 
@@ -19,7 +19,7 @@ def written_out(layout: str) -> str:
     """Return a layout without repetitions: `E(t|)*2,L` is `Et|t|L`. Raises InputError for what is not understood."""
     text = "".join(layout.replace(",", "").replace("\\", "").split())  # shells keep | and ( by a backslash
     for pattern in REPEATED:
-        if sum(len(part) * int(times[:9]) for part, times in pattern.findall(text)) > LONGEST:
+        if sum(len(part) * int(times) for part, times in pattern.findall(text)) > LONGEST:
             raise InputError(f"{layout!r} is too long; name at most {LONGEST} layers")
         text = pattern.sub(lambda found: found[1] * int(found[2]), text)
     if wrong := sorted(set(text) - set("EtmL|")):

@@ -36,10 +36,23 @@ def lower(value: Any) -> Any:
     return value.lower() if isinstance(value, str) else value
 
 
-def positions(value: Any) -> Any:
-    """Return this project's word for Megatron's position_embedding_type."""
-    words = {"learned_absolute": "learned", "rope": "rotary", "yarn": "rotary", "mrope": "rotary", "alibi": "none"}
-    return words.get(value, value) if isinstance(value, str) else value
+def words(ours: Mapping[str | bool, Any]) -> Callable[[Any], Any]:
+    """Return a conversion of Megatron's words to these; any other value stays as it is, for validation to judge."""
+    return lambda value: ours.get(value, value) if isinstance(value, str | bool) else value
+
+
+POSITIONS: Mapping[str | bool, str] = {
+    "learned_absolute": "learned", "rope": "rotary", "yarn": "rotary", "mrope": "rotary", "alibi": "none",
+}  # fmt: skip
+"""Of position_embedding_type."""
+ATTENTION: Mapping[str | bool, str] = {
+    "auto": "flash", "flash": "flash", "fused": "flash", "unfused": "unfused", "local": "unfused",
+}  # fmt: skip
+"""Of attention_backend."""
+DISPATCHERS: Mapping[str | bool, str | None] = {
+    "flex": "deepep", "alltoall": None, "alltoall_seq": None, "allgather": None,
+}  # fmt: skip
+"""Of moe_token_dispatcher_type: flex is DeepEP, or HybridEP, which sends as much."""
 
 
 def fp8(value: Any) -> Any:
@@ -56,17 +69,6 @@ def fp8_recipe(value: Any) -> Any:
 def fp4(value: Any) -> Any:
     """Return the data type for Megatron's fp4 format, whose only recipe is NVFP4BlockScaling (core/fp4_utils.py)."""
     return "nvfp4" if value in ("e2m1", True) else None if value is False else value
-
-
-def attention(value: Any) -> Any:
-    """Return this project's word for Megatron's attention_backend."""
-    words = {"auto": "flash", "flash": "flash", "fused": "flash", "unfused": "unfused", "local": "unfused"}
-    return words.get(value, value) if isinstance(value, str) else value
-
-
-def dispatcher(value: Any) -> Any:
-    """Return what carries rows for Megatron's moe_token_dispatcher_type: flex is DeepEP, or HybridEP, which sends as much."""
-    return {"flex": "deepep", "alltoall": None, "alltoall_seq": None, "allgather": None}.get(value, value)
 
 
 def shared_expert(value: Any) -> Any:
@@ -127,7 +129,7 @@ ALIASES: Mapping[str, Alias] = {
     "pad_vocab_size_to": (("model", "vocab"), same),
     "make_vocab_size_divisible_by": (("model", "vocab_multiple"), same),
     "max_position_embeddings": (("model", "max_positions"), same),
-    "position_embedding_type": (("model", "positions"), positions),
+    "position_embedding_type": (("model", "positions"), words(POSITIONS)),
     "normalization": (("model", "norm"), lower),
     "swiglu": (("model", "activation"), only(True, "swiglu")),
     "disable_bias_linear": (("model", "bias"), inverse),
@@ -143,7 +145,7 @@ ALIASES: Mapping[str, Alias] = {
     "moe_router_topk": (("model", "topk"), same),
     "moe_router_num_groups": (("model", "router_groups"), same),
     "moe_router_group_topk": (("model", "router_group_topk"), same),
-    "moe_token_dispatcher_type": (("parallelism", "algorithms", "ep"), dispatcher),
+    "moe_token_dispatcher_type": (("parallelism", "algorithms", "ep"), words(DISPATCHERS)),
     "moe_deepep_num_sms": (("parallelism", "overlap", "sms"), same),
     "moe_expert_capacity_factor": (("training", "capacity_factor"), real),
     "moe_train_capacity_factor": (("training", "capacity_factor"), real),
@@ -166,16 +168,16 @@ ALIASES: Mapping[str, Alias] = {
     "fp4": (("training", "precision"), fp4),
     "fp4_format": (("training", "precision"), fp4),
     "fp4_recipe": (("training", "precision"), same),
-    "attention_backend": (("training", "attention"), attention),
+    "attention_backend": (("training", "attention"), words(ATTENTION)),
     "optimizer": (("training", "optimizer"), lower),
     "check_for_nan_in_loss_and_grad": (("training", "check_nan"), same),
     "no_check_for_nan_in_loss_and_grad": (("training", "check_nan"), inverse),
     "clip_grad": (("training", "clip_gradients"), positive),
     "cross_entropy_fusion_impl": (
         ("training", "cross_entropy"),
-        lambda v: {"te": "fused", "native": "parallel"}.get(v, v),
+        words({"te": "fused", "native": "parallel"}),
     ),
-    "use_flash_attn": (("training", "attention"), lambda v: {True: "flash", False: "unfused"}.get(v, v)),
+    "use_flash_attn": (("training", "attention"), words({True: "flash", False: "unfused"})),
     "use_flash_attn_v1": (("training", "attention"), only(True, "flash1")),
     "use_flash_attn_v2": (("training", "attention"), only(True, "flash2")),
     "use_flash_attn_triton": (("training", "attention"), only(True, "triton")),

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from clustersim.convert.megatron_groups import LONGEST
+
 INTERVAL = 2
 """Every second layer has experts where nobody says otherwise."""
 OF_EXPERTS = (
@@ -33,7 +35,7 @@ def translated(given: Mapping[str, Any]) -> dict[str, Any]:
     if "topk" in found:
         found["moe_router_topk"] = found.pop("topk")
     every = found.pop("expert_interval", INTERVAL)
-    if isinstance(layers, int) and isinstance(every, int) and every > 1:
+    if isinstance(layers, int) and layers <= LONGEST and isinstance(every, int) and every > 1:
         found["moe_layer_freq"] = [int((layer + 1) % every == 0) for layer in range(layers)]
     if found.pop("mlp_type", "") == "residual" and "hidden_size" in found:
         found["moe_shared_expert_intermediate_size"] = found.get("ffn_hidden_size", 4 * found["hidden_size"])

@@ -47,6 +47,7 @@ GROUPED = frozenset(
 UNDER_LATENT = frozenset({"kv_channels", "qk_layernorm", "num_query_groups"})
 """Arguments that latent attention has no use for: it has widths and norms of its own."""
 LONGEST = 10_000
+"""Layers of a pattern at most."""
 
 
 class GroupError(InputError):
@@ -106,8 +107,8 @@ def _sharded(given: Mapping[str, Any]) -> list[Joined]:
 def _experts(given: Mapping[str, Any]) -> list[Joined]:
     """Return which layers have experts: every n-th from the first, or those of a pattern such as `([0]*3+[1]*58)`."""
     said, layers = given.get("moe_layer_freq"), given.get("num_layers")
-    if said in (None, False, 0, 1, "1") or not isinstance(layers, int):
-        return []
+    if said in (None, False, 0, 1, "1") or not isinstance(layers, int) or not 0 < layers <= LONGEST:
+        return []  # what is wrong with the number of layers is said where that is validated
     flags = frequency(said, layers)
     width = given.get("ffn_hidden_size")
     if flags == sorted(flags) and len(set(flags)) == 2:
@@ -128,7 +129,7 @@ def frequency(said: Any, layers: int) -> list[int]:
         raise GroupError("moe_layer_freq", f"{shown(said)} is no pattern; write a number or ([0]*3+[1]*58)") from error
     if not isinstance(flags, list) or len(flags) != layers or any(flag not in (0, 1) for flag in flags):
         raise GroupError("moe_layer_freq", f"{shown(said)} is no list of {layers} zeros and ones, one for each layer")
-    return flags
+    return [int(flag) for flag in flags]
 
 
 def _value(node: ast.expr) -> Any:

@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
+from clustersim.config.fields import validate_given
 from clustersim.config.overrides import replace
+from clustersim.config.workload import Workload
+from clustersim.config.yaml import Document, Position
 from clustersim.convert import megatron
 from clustersim.convert.layout_text import stages_of
 from clustersim.convert.megatron_deepspeed import implied, translated
 from clustersim.convert.megatron_groups import GROUPED, joined, silent
 from clustersim.convert.shell import Shell, commands
-from clustersim.errors import InputError, shown
+from clustersim.errors import ConfigError, InputError, shown
 
 TOKENIZERS = {
     "GPT2BPETokenizer": 50257,
@@ -30,9 +33,9 @@ TOKENIZERS = {
 """Tokens of the tokenizers that always have as many; of others the script says `--vocab-size` or nobody does."""
 GPUS = ("nproc_per_node", "nnodes")
 DIGITS, NUMBER = 18, re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-OWN = frozenset(
-    {"tokenizer_type", "window_size", "window_attn_skip_freq", "num_layers_per_virtual_pipeline_stage", "quick_geglu"}
-)
+WINDOW = re.compile(r"\(?\s*(-?[0-9]{1,9})\s*(,|\)|$)")
+EACH = "num_layers_per_virtual_pipeline_stage"
+OWN = frozenset({"tokenizer_type", "window_size", "window_attn_skip_freq", EACH, "quick_geglu"})
 """Arguments that are read here and nowhere else."""
 PROGRAMS = {"pretrain_bert": {"causal": False, "head_transform": True}}
 """What the program says of the model: BERT sees all tokens, and its head transforms first (core/models/bert)."""
@@ -156,10 +159,13 @@ class _Import:
         """Return what the arguments say, and the settings on top."""
         ignored, unmodelled = asked.ignored, asked.unmodelled
         self._set(asked.settings)
+        self._check(asked.settings)
         for name, value in self._settled().items():
             self._take(name, value)
         for together in joined(self.given):
             self.put(together.key, together.value)
+        self._set(asked.settings)
+        self._check(asked.settings)
         self._model()
         self._training()
         self._parallelism()
@@ -175,6 +181,22 @@ class _Import:
             tuple(unknown),
             tuple(self.assumed),
         )
+
+    def _check(self, settings: Mapping[str, Any]) -> None:
+        """Raise InputError where a value is none that its key can have, under the name that the script has for it.
+
+        What follows calculates with them: layers by stages, a batch by ranks.
+        """
+        aliases = {name: alias[0] for name in self.given if (alias := megatron.find(name))}
+        said = {tuple(key.split(".")) for key in settings}
+        names = {key: Position(0, 0, name=f"--{_dashed(name)}") for name, key in aliases.items() if key not in said}
+        try:
+            validate_given(Workload, Document(self.path, self.spec, {(): Position(0, 0), **names}))
+        except ConfigError as error:
+            raise InputError(f"{error}; --set changes a key of the workload") from error
+        each = self.given.get(EACH)
+        if each is not None and (not isinstance(each, int) or each < 1):
+            raise InputError(f"{self.path}: --{_dashed(EACH)}: {shown(each)} must be a whole number of at least 1")
 
     def _settled(self) -> dict[str, Any]:
         """Return the arguments without those that a more precise one decides, or that say nothing without another."""
@@ -273,7 +295,11 @@ class _Import:
         said, every = self.given.get("window_size"), self.given.get("window_attn_skip_freq")
         if said in (None, True):
             return
-        width = int(str(said).strip("()").split(",")[0]) + 1
+        text = ",".join(map(str, said)) if isinstance(said, list) else str(said)
+        found = WINDOW.match(text)
+        if found is None:
+            raise InputError(f"{self.path}: --window-size: {shown(said)} is no window; write two widths, such as 128,0")
+        width = int(found[1]) + 1
         if not isinstance(every, int) or isinstance(every, bool):
             self.spec["model"]["window"] = width
         elif "blocks" in self.spec["model"]:
@@ -307,10 +333,10 @@ class _Import:
 
     def _parallelism(self) -> None:
         split, model = self.spec["parallelism"], self.spec["model"]
-        each, pp = self.given.get("num_layers_per_virtual_pipeline_stage"), split.get("pp", 1)
-        if isinstance(each, int) and not isinstance(each, bool) and each > 0:
+        each, pp = self.given.get(EACH), split.get("pp", 1)
+        if each is not None:
             split["vpp"] = max(model["layers"] // pp // each, 1)
-        if "layout" in split and pp:
+        if "layout" in split:
             split["vpp"] = max(stages_of(str(split["layout"])) // pp, 1)
         if split.get("vpp", 1) > 1:
             split["schedule"] = "interleaved"
