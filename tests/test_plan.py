@@ -509,6 +509,18 @@ def test_a_key_of_the_split_that_is_given_stays(planner):
     assert (found.row["tp"], found.row["recompute"]) == (4, "full")
 
 
+@pytest.mark.parametrize("kind", ["p2p", "all_gather"])
+def test_a_context_group_that_fills_more_than_a_node_is_bounded_from_below(planner, kind):
+    """Bounds are worked out on one node, which has no room for tp 8 × cp 2: what such a group exchanges counts nothing."""
+    whole = {**KIND, "parallelism.cp": 2, "parallelism.cp_type": kind}
+    space = planner.space(whole)
+    wide = next(one for one in space if one.split.job.parallelism.tp == 8 and one.nodes == 4)
+    planner.clusters(whole).bound(wide)
+    row = planner._row(wide.point)
+    assert row["status"] == "ok"
+    assert 0.5 * row["step_time_s"] < wide.step < row["step_time_s"]
+
+
 def test_racks_fail_as_often_as_their_gpus_do():
     nodes, racks = goodput(load(), 72, 576, 70e9, 8), goodput(load(), 8, 576, 70e9, 8)
     assert nodes.mtti == racks.mtti

@@ -131,10 +131,15 @@ class LeastPasses:
         return {item: least(item) for part in (one.forward, one.backward, one.inputs) for item in part}
 
     def _collective(self, job: Job, call: Collective) -> float:
-        """Return seconds that a collective takes on an idle fabric in the fastest of its groups, 0 where that is not bounded."""
+        """Return seconds that a collective takes on an idle fabric in the fastest of its groups, 0 where that is not bounded.
+
+        It is not where the cluster has no room for a group.
+        """
         name, _, _ = call.group.partition("_")
         groups = _groups(job, call.group)
         if groups is None or (call.op not in MESSAGES and getattr(job.parallelism.algorithms, name) != NCCL):
+            return 0.0
+        if math.prod(groups) > self.preparation.cluster.gpus:  # bounds of a plan are worked out on one node
             return 0.0
         if (key := (*groups, call)) not in self._collectives:
             self._collectives[key] = (self._ring if call.op in MESSAGES else self._nccl)(*groups, call)
