@@ -9,11 +9,12 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from clustersim import plugins, simulation
 from clustersim.config.overrides import parted
+from clustersim.config.results import Manifest, StoredOptions
 from clustersim.config.shipped import called
+from clustersim.engine.player import Engine
 from clustersim.errors import InputError
 from clustersim.files import Inputs, digest, keeping_inputs
 from clustersim.parallel.load import load as load_workload
@@ -28,7 +29,7 @@ class RunQuestion:
     """What a folder of `clustersim run` answers."""
 
     folder: Path
-    manifest: Mapping[str, Any]
+    manifest: Manifest
     """Of the result."""
 
     @classmethod
@@ -37,24 +38,26 @@ class RunQuestion:
         return cls(folder, store.manifest_of(folder, "run"))
 
     @property
-    def overrides(self) -> Mapping[str, object]:
-        """What was changed on the command line, by dotted key."""
-        return dict(self.options.get("overrides", {}))
+    def options(self) -> StoredOptions:
+        """All that changed the numbers."""
+        return self.manifest.options
 
     @property
-    def options(self) -> Mapping[str, Any]:
-        """All that changed the numbers."""
-        found = self.manifest.get("options")
-        return found if isinstance(found, dict) else {}
+    def overrides(self) -> Mapping[str, object]:
+        """What was changed on the command line, by dotted key."""
+        return self.options.overrides
+
+    @property
+    def engine(self) -> Engine:
+        """Who played the step."""
+        return self.options.engine or "simpy"
 
     @property
     def inputs(self) -> dict[str, tuple[Path, str]]:
-        """Path and SHA-256 of each file by its part, such as `topology`. Raises InputError when the manifest is damaged."""
-        try:
-            found = {part: (Path(one["path"]), str(one["sha256"])) for part, one in self.manifest["inputs"].items()}
-            found["topology"], found["workload"]
-        except (KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{self.folder}/{store.MANIFEST}: names no inputs; run the simulation again") from error
+        """Path and SHA-256 of each file by its part, such as `topology`. Raises InputError when the manifest lacks one."""
+        found = {part: (Path(one.path), one.sha256) for part, one in self.manifest.inputs.items()}
+        if not {"topology", "workload"} <= found.keys():
+            raise InputError(f"{self.folder}/{store.MANIFEST}: names no inputs; run the simulation again")
         return found
 
     @property
@@ -66,21 +69,20 @@ class RunQuestion:
 
     def _words(self) -> Iterator[str]:
         yield from change_words(self.overrides)
-        yield from ["--no-fold"] * (not self.options.get("fold", True))
-        yield from ["--ignore-memory"] * bool(self.options.get("ignore_memory"))
-        yield from ["--flops", "full"] * (self.options.get("flops") == "full")
-        yield from engine_words(str(self.options.get("engine", "simpy")))
-        for permit in self.options.get("plugins", ()):
-            yield from ("--plugins", str(permit))
+        yield from ["--no-fold"] * (not self.options.fold)
+        yield from ["--ignore-memory"] * self.options.ignore_memory
+        yield from ["--flops", "full"] * (self.options.flops == "full")
+        yield from engine_words(self.engine)
+        for permit in self.options.plugins:
+            yield from ("--plugins", permit)
 
     def again(self, progress: Progress = silent) -> StepResult:
         """Simulate it once more. Raises InputError when an input has changed since, or a plug-in is not permitted."""
-        missing = [str(one) for one in self.options.get("plugins", ()) if one not in plugins.permits()]
+        missing = [one for one in self.options.plugins if one not in plugins.permits()]
         if missing:
             words = " ".join(f"--plugins {shlex.quote(one)}" for one in missing)
             raise InputError(f"{self.folder}: was simulated with plug-ins; add {words}")
         progress("load")
-        options = self.options
         with keeping_inputs() as read:
             of_cluster, of_job = parted(self.overrides)
             job = load_workload(self.inputs["workload"][0], of_job)
@@ -89,10 +91,10 @@ class RunQuestion:
         return simulation.run(
             cluster,
             job,
-            fold=bool(options.get("fold", True)),
-            ignore_memory=bool(options.get("ignore_memory", False)),
-            full_attention=options.get("flops") == "full",
-            engine=options.get("engine", "simpy"),
+            fold=self.options.fold,
+            ignore_memory=self.options.ignore_memory,
+            full_attention=self.options.flops == "full",
+            engine=self.engine,
             progress=progress,
         )
 

@@ -79,7 +79,7 @@ def test_a_folder_that_is_mistyped_is_guessed(results, call):
 
 def test_what_parts_change_adds_up_to_what_the_step_changes(results):
     found = compared([results("a", "--tp", "4", "--pp", "2"), results("b", *FASTER), results("c", "--tp", "2")])
-    steps = [one.summary["step_time_s"] for one in found.results]
+    steps = [one.summary.step_time_s for one in found.results]
     for what in ("breakdown_s", "critical_path_s", "by_stream_s", "by_link"):
         parts = found.seconds(what).values()
         for place, step in enumerate(steps):

@@ -6,12 +6,15 @@ import pytest
 from browser import CONTRAST, SCHEMES, WIDTHS, browsing, needs_browser, opened
 from documents import ROOT
 
+from clustersim.config.results import Manifest
 from clustersim.pages.shell import page
 from clustersim.pages.sweep import SCRIPTS, STYLES, sweep_data
 
 pytestmark = [pytest.mark.slow, needs_browser]
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u202e" + "x" * 10_000
-INPUTS = {"topology": {"path": "superpod_h100_128"}, "workload": {"path": "llama3_70b"}}
+INPUTS = {
+    part: {"path": path, "sha256": ""} for part, path in (("topology", "superpod_h100_128"), ("workload", "llama3_70b"))
+}
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +50,9 @@ def explorer(tmp_path_factory):
         _row(4, 2, **_figures(1.0, 60)),
     ]
     place = tmp_path_factory.mktemp("explorer") / "explorer.html"
-    place.write_text(page("Sweep", SCRIPTS, STYLES, sweep_data(rows, {"inputs": INPUTS})), encoding="utf-8")
+    place.write_text(
+        page("Sweep", SCRIPTS, STYLES, sweep_data(rows, Manifest(clustersim="0", inputs=INPUTS))), encoding="utf-8"
+    )
     return place
 
 
@@ -175,8 +180,10 @@ def test_hostile_texts_are_text(chromium, tmp_path):
         _row(2, 1, **_figures(2.0, 2)),
     ]
     place = tmp_path / "hostile.html"
-    inputs = {"topology": {"path": HOSTILE[:200]}, "workload": {"path": HOSTILE[:200]}}
-    place.write_text(page(HOSTILE, SCRIPTS, STYLES, sweep_data(rows, {"inputs": inputs})), encoding="utf-8")
+    inputs = {key: {"path": HOSTILE[:200], "sha256": ""} for key in ("topology", "workload")}
+    place.write_text(
+        page(HOSTILE, SCRIPTS, STYLES, sweep_data(rows, Manifest(clustersim="0", inputs=inputs))), encoding="utf-8"
+    )
     for width in WIDTHS:
         with opened(chromium, place, width) as found:
             assert found.said == []

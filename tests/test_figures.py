@@ -6,6 +6,7 @@ from pkgutil import iter_modules
 from xml.etree import ElementTree
 
 import pytest
+from stored import sweep_row
 
 from clustersim.drawing import image, svg
 from clustersim.drawing.canvas import Box, Canvas, Dot, Text
@@ -119,7 +120,7 @@ def test_the_command_draws_runs_and_sweeps(tmp_path, call):
     assert (tmp_path / "a.svg").read_text() == (tmp_path / "direct.svg").read_text()
     (tmp_path / "sweep").mkdir()
     (tmp_path / "sweep/manifest.json").write_text(json.dumps({"clustersim": "0.1.0", "command": "sweep"}))
-    rows = [{"point": {"n": n}, "row": {**_row(n, 10.0 * n), "step_time_s": 1.0}} for n in (8, 16)]
+    rows = [{"point": {"n": n}, "row": sweep_row(ranks=n, tokens_per_s=10.0 * n)} for n in (8, 16)]
     (tmp_path / "sweep/points.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert call("plot", "sweep", "--kind", "scaling", "--out", "b.svg", "-q")[0] == 0
     for words, said in (

@@ -17,7 +17,7 @@ from clustersim.parallel.load import build as build_workload
 from clustersim.parallel.stages import stages
 from clustersim.report import trace
 from clustersim.report.result import save
-from clustersim.report.store import Question, put, write_json
+from clustersim.report.store import Question, put, write_json, write_manifest
 from clustersim.report.terminal import lines
 from clustersim.simulation import run
 from clustersim.simulation import simulate as forecast
@@ -306,7 +306,7 @@ def test_many_threads_replace_one_folder(tmp_path):
 
     def write(number: int) -> None:
         def fill(place):
-            write_json(place / "manifest.json", {**asked.manifest(), "number": number})
+            write_manifest(place, asked.manifest().model_copy(update={"seed": number}))
             write_json(place / "summary.json", number)
 
         for _ in range(20):
@@ -316,7 +316,7 @@ def test_many_threads_replace_one_folder(tmp_path):
         list(pool.map(write, range(8)))
     assert [p.name for p in tmp_path.iterdir()] == ["x"]
     numbers = [json.loads((tmp_path / "x" / name).read_text()) for name in ("manifest.json", "summary.json")]
-    assert numbers[0]["number"] == numbers[1]
+    assert numbers[0]["seed"] == numbers[1]
 
 
 def test_the_slow_nic_of_a_faulty_cluster_is_named_first(tmp_path):

@@ -7,6 +7,7 @@ import pytest
 from browser import CONTRAST, SCHEMES, WIDTHS, browsing, needs_browser, opened
 
 from clustersim.cli.explain import Explained
+from clustersim.config.results import Manifest
 from clustersim.config.shipped import find
 from clustersim.explain.inputs import RunInputs
 from clustersim.pages.run import run_page
@@ -38,7 +39,8 @@ def why(result):
 @pytest.fixture(scope="module")
 def report(result, why, tmp_path_factory):
     place = tmp_path_factory.mktemp("pages") / "report.html"
-    manifest = {"inputs": {"topology": {"path": "topologies/superpod_h100_128.yaml", "sha256": "ab" * 32}}}
+    inputs = {"topology": {"path": "topologies/superpod_h100_128.yaml", "sha256": "ab" * 32}}
+    manifest = Manifest(clustersim="0", inputs=inputs)
     command = "clustersim run superpod_h100_128 llama3_70b --pp 4"
     place.write_text(run_page(result, command, manifest, why), encoding="utf-8")
     return place
@@ -96,7 +98,7 @@ def test_the_answer_is_seen_first(chromium, report, why):
 
 def test_a_page_without_what_ifs_says_how_to_have_them(chromium, result, tmp_path):
     place = tmp_path / "report.html"
-    place.write_text(run_page(result, "clustersim run", {}), encoding="utf-8")
+    place.write_text(run_page(result, "clustersim run", Manifest(clustersim="0")), encoding="utf-8")
     with opened(chromium, place) as found:
         assert "clustersim report RESULT" in found.page.inner_text("#answer")
         assert found.page.locator("#what-ifs").count() == 0
@@ -226,7 +228,7 @@ def test_paper_has_every_row_and_no_button(chromium, tmp_path):
     )
     for result, rows in ((every, 8), (wider, 32)):
         place = tmp_path / f"{rows}.html"
-        place.write_text(run_page(result, "clustersim run", {}), encoding="utf-8")
+        place.write_text(run_page(result, "clustersim run", Manifest(clustersim="0")), encoding="utf-8")
         with opened(chromium, place, width=800) as found:
             screen = found.page.locator("#stage canvas").bounding_box()["height"]
             found.page.emulate_media(media="print")

@@ -334,14 +334,11 @@ def test_the_work_of_a_living_process_is_left_alone(tmp_path):
 
 def test_another_result_that_appears_meanwhile_is_not_replaced(tmp_path):
     def fill(place):
-        store.write_json(place / "manifest.json", one.manifest())
+        store.write_manifest(place, one.manifest())
 
     def late(place):
         fill(place)
-        assert (
-            store.put(tmp_path / "x", two, lambda p: store.write_json(p / "manifest.json", two.manifest()))
-            == tmp_path / "x"
-        )
+        assert store.put(tmp_path / "x", two, lambda p: store.write_manifest(p, two.manifest())) == tmp_path / "x"
 
     one, two = Question("run", options={"a": 1}), Question("run", options={"a": 2})
     assert store.put(tmp_path / "x", one, late) == tmp_path / "x-2"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from stored import sweep_row
 
 from clustersim.cli.main import main
 from clustersim.cli.sweep_table import Shown, point_table
@@ -408,7 +409,7 @@ def after(count, failure):
 
     def rows(files, case, space, workers, spent, crew):
         for index in range(count):
-            yield index, {"status": "ok", "reason": "", "tokens_per_s": 1.0, "step_time_s": 1.0}
+            yield index, sweep_row(tokens_per_s=1.0, step_time_s=1.0)
         raise failure
 
     return rows
@@ -440,7 +441,7 @@ def test_a_failure_keeps_what_is_done(tmp_path, monkeypatch):
 def test_a_torn_last_line_of_a_log_is_left_out(tmp_path):
     (tmp_path / "points.jsonl").touch()
     assert log.read(tmp_path) == ({}, {}, 0)
-    rows = [{"status": "illegal", "tp": size} for size in (1, 2)]
+    rows = [{"status": "illegal", "reason": "no", "tp": size} for size in (1, 2)]
     text = "".join(log.line({"parallelism.tp": row["tp"]}, row) for row in rows)
     for end in range(len(text) // 2, len(text)):
         (tmp_path / "points.jsonl").write_text(text[:end])

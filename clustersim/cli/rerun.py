@@ -36,15 +36,15 @@ def rerun(
     if as_json:
         print_json("rerun", facts)
     elif not quiet:
-        typer.echo(f"{asked.command}\n{_said(found, stored, other, asked.manifest)}")
+        typer.echo(f"{asked.command}\n{_said(found, stored, other, asked.manifest.clustersim)}")
     if other:
         raise typer.Exit(1)
 
 
-def _said(found: dict[str, Any], stored: dict[str, Any], other: list[str], manifest: Any) -> str:
+def _said(found: dict[str, Any], stored: dict[str, Any], other: list[str], version: str) -> str:
     now = seconds(found["step_time_s"])
     if not other:
         return f"the same comes out: {now}, and all else in summary.json"
-    was, version = stored.get("step_time_s"), manifest.get("clustersim", "another version")
+    was = stored.get("step_time_s")
     before = f"{seconds(was)} as {version} had it" if isinstance(was, int | float) else "nothing there before"
     return f"another result comes out: {now}, {before}; other than in summary.json: {', '.join(other)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -33,9 +33,10 @@ from clustersim.errors import InputError, OutOfMemoryError
 
 if TYPE_CHECKING:
     from clustersim.cli.explain import Explained
+    from clustersim.engine.player import Engine
     from clustersim.parallel.job import Job
     from clustersim.report.store import Question
-    from clustersim.simulation import Progress, Simulator, StepOptions, StepResult
+    from clustersim.simulation import Progress, Simulator, StepResult
     from clustersim.topology.model import Topology
 
 
@@ -119,11 +120,11 @@ def run(
         def grown(nodes: int) -> Topology:
             return load_topology(topology, {**of_cluster, "cluster.nodes": nodes})
 
-        played = {"fold": not no_fold, "ignore_memory": ignore_memory, "full_attention": flops == "full"}
-        result = _simulated(simulation.Simulator(cluster), job, grown, **played, engine=engine, progress=progress)
+        how = not no_fold, ignore_memory, flops == "full", engine
+        result = _simulated(simulation.Simulator(cluster), job, grown, *how, progress)
         if cost or price is not None or costs:
             _add_costs(result, costs, price)
-        explained = _explained(result, topology, workload, options, progress) if why else None
+        explained = _explained(result, topology, workload, wanted, how, progress) if why else None
         if target:
             progress("save")
             pages = {"report.html": _page(result, target, asked, explained)} if html else None
@@ -136,15 +137,29 @@ def run(
 
 
 def _simulated(
-    simulator: Simulator, job: Job, grow: Callable[[int], Topology], **options: Unpack[StepOptions]
+    simulator: Simulator,
+    job: Job,
+    grow: Callable[[int], Topology],
+    fold: bool,
+    ignore_memory: bool,
+    full_attention: bool,
+    engine: Engine,
+    progress: Progress,
 ) -> StepResult:
     """Simulate a job; of one that does not fit, say what would. grow: makes the cluster of more nodes."""
     try:
-        return simulator.run(job, **options)
+        return simulator.run(
+            job,
+            fold=fold,
+            ignore_memory=ignore_memory,
+            full_attention=full_attention,
+            engine=engine,
+            progress=progress,
+        )
     except OutOfMemoryError as error:
         from clustersim.optimization.fit import advice, remedies
 
-        options.get("progress", str)("fit")
+        progress("fit")
         error.advice = advice(remedies(simulator, job, grow))
         raise
 
@@ -158,13 +173,18 @@ def _add_costs(result: StepResult, costs: Path | None, price: float | None) -> N
 
 
 def _explained(
-    result: StepResult, topology: Path, workload: Path, options: Mapping[str, Any], progress: Progress
+    result: StepResult,
+    topology: Path,
+    workload: Path,
+    changed: Mapping[str, object],
+    how: tuple[bool, bool, bool, Engine],
+    progress: Progress,
 ) -> Explained:
     """Return why the step takes as long as it does, and what would make it shorter."""
     from clustersim.cli.explain import Explained
     from clustersim.explain.inputs import RunInputs
 
-    return Explained.of(RunInputs.of(topology, workload, options), progress, result)
+    return Explained.of(RunInputs(topology, workload, changed, *how), progress, result)
 
 
 def _save(

@@ -51,7 +51,7 @@ def trace(
         drawn = detailed_trace(*parts, wanted, families_of(found.work, found.topology), seconds)
         if not quiet and (large := _large(drawn.size())):
             typer.echo(large, err=True)
-        events = write_trace(target, drawn, found.summary, str(asked.manifest.get("question", "")), progress)
+        events = write_trace(target, drawn, found.summary, asked.manifest.question or "", progress)
     if not quiet:
         typer.echo(f"{events:,} events written to {target} (open it at https://ui.perfetto.dev)")
 

@@ -30,7 +30,7 @@ def plain(value: object, most: int = WIDE) -> str:
 
 def lines(found: Comparison, strong: Emphasis = str) -> list[str]:
     """Return results beside the first as lines: the step, what differs, where the seconds went."""
-    times = [one.summary["step_time_s"] for one in found.results]
+    times = [one.summary.step_time_s for one in found.results]
     names, labels = [plain(one.name) for one in found.results], _labels(found)
     whole = [f"{a}  {b}" for a, b in zip(labels, names, strict=True)] if labels[0] == "1" != names[0] else names
     width, said = max(map(len, whole)), []
@@ -66,7 +66,7 @@ def _seconds(found: Comparison) -> Iterator[str]:
     }
     for what, title in titles.items():
         shares = found.seconds(what)
-        total = found.results[0].summary["step_time_s"]
+        total = found.results[0].summary.step_time_s
         kept = {name: values for name, values in shares.items() if max(map(abs, _changes(values))) > _LEAST * total}
         if kept:
             rows = [(f"  {plain(_name(name), 2 * WIDE)}", _cells(values)) for name, values in _sorted(kept)]

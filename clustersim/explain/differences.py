@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from clustersim.config.results import RunSummary
 from clustersim.errors import InputError
 from clustersim.explain.inputs import RunInputs, of_result
 from clustersim.files import digest, read_bytes
-from clustersim.report.store import read_summary
+from clustersim.report.store import run_summary
 from clustersim.rerun import RunQuestion
 from clustersim.topology.build import described
 
@@ -22,7 +23,7 @@ class ComparedResult(NamedTuple):
     """Its folder, as it was given."""
     inputs: Mapping[str, object]
     """All that decided its numbers, by dotted key."""
-    summary: Mapping[str, Any]
+    summary: RunSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,14 @@ class Comparison:
         """Return it as plain data; keys carry their units."""
         return {
             "results": [
-                {"result": one.name, **{key: one.summary[key] for key in ("step_time_s", "tokens_per_s", "mfu")}}
+                {
+                    "result": one.name,
+                    "step_time_s": said.step_time_s,
+                    "tokens_per_s": said.tokens_per_s,
+                    "mfu": said.mfu,
+                }
                 for one in self.results
+                for said in (one.summary,)
             ],
             "differences": [{"key": key, "values": list(values)} for key, values in self.differences.items()],
             **{
@@ -63,13 +70,15 @@ class Comparison:
         }
 
 
-def _parts(summary: Mapping[str, Any], what: str) -> dict[str, float]:
-    if what in summary:
-        return dict(summary[what])
-    found = summary.get("critical_path", {}).get(what, {})
-    if isinstance(found, dict):
-        return found
-    return {row["link"] or row["what"]: row["path_s"] for row in found}
+def _parts(summary: RunSummary, what: str) -> Mapping[str, float]:
+    path = summary.critical_path
+    found: dict[str, Callable[[], Mapping[str, float]]] = {
+        "breakdown_s": lambda: summary.breakdown_s,
+        "critical_path_s": lambda: summary.critical_path_s,
+        "by_stream_s": lambda: path.by_stream_s,
+        "by_link": lambda: {row.link or row.what: row.path_s for row in path.by_link},
+    }
+    return found[what]()
 
 
 def compared(folders: Sequence[Path]) -> Comparison:
@@ -78,29 +87,25 @@ def compared(folders: Sequence[Path]) -> Comparison:
 
 
 def _compared(folder: Path) -> ComparedResult:
-    asked = RunQuestion.of(folder)
-    summary = read_summary(folder)
-    missing = [
-        key for key in ("step_time_s", "breakdown_s", "critical_path_s", "tokens_per_s", "mfu") if key not in summary
-    ]
-    if missing:
-        raise InputError(f"{folder}/summary.json: has no {missing[0]}; run the simulation again: {asked.command}")
+    asked, summary = RunQuestion.of(folder), run_summary(folder)
     return ComparedResult(str(folder), dict(_inputs(asked, summary)), summary)
 
 
-def _inputs(asked: RunQuestion, summary: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+def _inputs(asked: RunQuestion, summary: RunSummary) -> Iterator[tuple[str, object]]:
     """Yield the keys of both files as they were simulated; of files that are not what they were, what the summary says."""
-    yield "version of clustersim", asked.manifest.get("clustersim")
-    yield "predictor", summary.get("predictor", {}).get("name")
-    yield from ((key, asked.options.get(key)) for key in ("fold", "ignore_memory", "flops", "engine", "plugins"))
+    yield "version of clustersim", asked.manifest.clustersim
+    yield "predictor", summary.predictor.name
+    said = asked.options
+    yield from (("fold", said.fold), ("ignore_memory", said.ignore_memory), ("flops", said.flops))
+    yield from (("engine", said.engine), ("plugins", said.plugins))
     changed = [part for part, (path, sha) in asked.inputs.items() if not _same(path, sha)]
     if not changed:
         yield from _keys(of_result(asked))
         return
     for part, (path, sha) in asked.inputs.items():
         yield f"{part} (its keys are not known: {path.name} has changed since)" if part in changed else part, sha[:12]
-    for section in ("cluster", "parallelism"):
-        yield from ((f"{section}.{key}", value) for key, value in summary.get(section, {}).items())
+    yield from ((f"cluster.{key}", value) for key, value in summary.cluster.items())
+    yield from ((f"parallelism.{key}", value) for key, value in summary.parallelism.items())
 
 
 def _same(path: Path, sha: str) -> bool:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
 
 from clustersim.config.overrides import parted
 from clustersim.config.yaml import Document, read
 from clustersim.engine.player import Engine
-from clustersim.errors import InputError
 from clustersim.parallel.job import Job
 from clustersim.parallel.load import build as build_job
 from clustersim.rerun import RunQuestion
@@ -36,22 +34,6 @@ class RunInputs:
     """Whether model FLOP count all of causal attention."""
     engine: Engine = "simpy"
     """Who plays the step."""
-
-    @classmethod
-    def of(cls, topology: Path, workload: Path, options: Mapping[str, Any]) -> RunInputs:
-        """Return what `run` was asked with options as a manifest keeps them. Raises ValueError for others."""
-        engine = options.get("engine", "simpy")
-        if engine not in ("simpy", "auto", "static"):
-            raise ValueError(engine)
-        return cls(
-            topology,
-            workload,
-            dict(options.get("overrides", {})),
-            bool(options.get("fold", True)),
-            bool(options.get("ignore_memory", False)),
-            options.get("flops") == "full",
-            cast(Engine, engine),
-        )
 
     @property
     def document(self) -> Document:
@@ -86,9 +68,6 @@ class RunInputs:
 def of_result(asked: RunQuestion) -> RunInputs:
     """Return what a result was asked. Raises InputError where its manifest does not say that."""
     topology, workload = (asked.inputs[part][0] for part in ("topology", "workload"))
-    try:
-        return RunInputs.of(topology, workload, asked.options)
-    except (TypeError, ValueError) as error:
-        raise InputError(
-            f"{asked.folder}/manifest.json: says nothing that was run; run the simulation again"
-        ) from error
+    said = asked.options
+    full = said.flops == "full"
+    return RunInputs(topology, workload, asked.overrides, said.fold, said.ignore_memory, full, asked.engine)

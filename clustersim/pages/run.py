@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
+from clustersim.config.results import Manifest
 from clustersim.pages.kernels import kernels
 from clustersim.pages.memory import memory
 from clustersim.pages.network import network
@@ -25,9 +26,7 @@ SCRIPTS = (
 STYLES = ("base.css", "report.css")
 
 
-def run_page(
-    result: StepResult, command: str, manifest: Mapping[str, Any], why: Mapping[str, Any] | None = None
-) -> str:
+def run_page(result: StepResult, command: str, manifest: Manifest, why: Mapping[str, Any] | None = None) -> str:
     """Return the page. command: what asks for this result. manifest: of the result, for its inputs and versions.
 
     why: what `clustersim explain --json` says of it; without it the page says which command adds its what-ifs.
@@ -37,7 +36,7 @@ def run_page(
 
 
 def run_data(
-    result: StepResult, command: str, manifest: Mapping[str, Any], why: Mapping[str, Any] | None = None
+    result: StepResult, command: str, manifest: Manifest, why: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return what the page draws."""
     summary = result.summary
@@ -52,7 +51,9 @@ def run_data(
         "network": network(result),
         "kernels": kernels(result),
         "command": command,
-        "manifest": {key: manifest.get(key) for key in ("clustersim", "inputs", "options", "versions", "seed")},
+        "manifest": manifest.model_dump(
+            include={"clustersim", "inputs", "options", "versions", "seed"}, exclude_unset=True
+        ),
         "gpu": result.topology.gpu.name,
     }
 

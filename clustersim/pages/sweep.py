@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from clustersim.config.results import Manifest
 from clustersim.config.shipped import called
 from clustersim.errors import InputError
 from clustersim.pages.shell import page
@@ -38,7 +39,7 @@ def sweep_page(folder: Path) -> str:
     if all(row["status"] != "ok" for _, row in found):
         why = f"none of its {plural(len(found), 'point', 'points')} has a result to draw: {found[0][1]['reason']}"
         raise InputError(f"{folder}: {why}")
-    return page(f"Sweep: {folder.name}", SCRIPTS, STYLES, sweep_data(found, store.manifest(folder) or {}))
+    return page(f"Sweep: {folder.name}", SCRIPTS, STYLES, sweep_data(found, store.manifest_of(folder, "sweep")))
 
 
 def sweep_rows(folder: Path) -> list[tuple[Point, Row]]:
@@ -50,7 +51,7 @@ def sweep_rows(folder: Path) -> list[tuple[Point, Row]]:
     return [(points[name], rows[name]) for name in rows]
 
 
-def sweep_data(found: Sequence[tuple[Point, Row]], manifest: Mapping[str, Any]) -> dict[str, Any]:
+def sweep_data(found: Sequence[tuple[Point, Row]], manifest: Manifest) -> dict[str, Any]:
     """Return what the page draws: a column for all that differs between points, and once what does not."""
     space = [point for point, _ in found]
     axes = [COLUMNS.get(key, key) for key in varied(space)]
@@ -73,7 +74,7 @@ def sweep_data(found: Sequence[tuple[Point, Row]], manifest: Mapping[str, Any]) 
         "higher": list(HIGHER),
         "front": list(FRONT.values()),
         "names": NAMES,
-        "manifest": {key: manifest.get(key) for key in ("clustersim", "inputs", "options", "versions")},
+        "manifest": manifest.model_dump(include={"clustersim", "inputs", "options", "versions"}, exclude_unset=True),
     }
 
 
@@ -107,11 +108,10 @@ def _flags(space: Sequence[Point]) -> list[list[str]]:
     return [[COLUMNS.get(key, key), FLAGS.get(key, ""), key, shared.get(key, "")] for key in keys]
 
 
-def _command(manifest: Mapping[str, Any]) -> list[str]:
+def _command(manifest: Manifest) -> list[str]:
     """Return the words of the command that all points share."""
-    inputs = manifest.get("inputs", {})
-    places = {part: Path(one["path"]) for part, one in inputs.items() if "path" in one}
+    places = {part: Path(one.path) for part, one in manifest.inputs.items()}
     if not {"topology", "workload"} <= places.keys():
         raise InputError(f"{store.MANIFEST}: names no inputs; run the sweep again")
     words = [called("topologies", places["topology"]), called("workloads", places["workload"])]
-    return ["clustersim", "run", *words, *engine_words(manifest.get("options", {}).get("engine", "auto"))]
+    return ["clustersim", "run", *words, *engine_words(manifest.options.engine or "auto")]

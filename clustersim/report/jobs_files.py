@@ -11,7 +11,7 @@ import numpy as np
 from clustersim.engine.whole import whole
 from clustersim.report.document import document
 from clustersim.report.jobs_facts import Shared
-from clustersim.report.store import MANIFEST, Question, put, write_json, write_table
+from clustersim.report.store import SUMMARY, Question, put, write_json, write_manifest, write_table
 from clustersim.report.trace import by_cell, slices, streams
 from clustersim.report.trace_events import FIRST, said_of, write_events
 
@@ -26,8 +26,8 @@ def save(target: Path, summary: Mapping[str, Any], shared: Shared, asked: Questi
     """
 
     def fill(place: Path) -> None:
-        write_json(place / MANIFEST, asked.manifest())
-        write_json(place / "summary.json", document(asked.command, summary))
+        write_manifest(place, asked.manifest())
+        write_json(place / SUMMARY, document(asked.command, summary))
         write_table(place / "jobs.parquet", jobs_table(summary))
         write_table(place / "steps.parquet", steps_table(summary))
         write_table(place / "links.parquet", links_table(shared))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from clustersim.hardware.formats import product_type
 from clustersim.report.document import document
 from clustersim.report.step_trace import StepTrace, TraceDetails
-from clustersim.report.store import MANIFEST, Question, put, write_columns, write_json
+from clustersim.report.store import SUMMARY, Question, put, write_columns, write_json, write_manifest
 from clustersim.report.tables import links_table, memory_table, ranks_table, spans_table
 from clustersim.report.trace import by_cell, by_class, chosen, of_ranks
 from clustersim.report.trace_events import pack_events, write_events
@@ -43,8 +43,8 @@ def save(
     stage_of = stages_of(plan, summary)
 
     def fill(place: Path) -> None:
-        write_json(place / MANIFEST, asked.manifest())
-        write_json(place / "summary.json", document("run", summary))
+        write_manifest(place, asked.manifest())
+        write_json(place / SUMMARY, document("run", summary))
         write_columns(place / "spans.parquet", spans_table(record, plan))
         write_columns(place / "ranks.parquet", ranks_table(plan, parts, stage_of))
         write_columns(place / "links.parquet", links_table(plan, topology, record.end))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -17,7 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clustersim import plugins
-from clustersim.errors import InputError, nearest
+from clustersim.config.fields import validate
+from clustersim.config.results import FORMAT, Manifest, RunSummary, parsed
+from clustersim.config.yaml import Document, Position
+from clustersim.errors import ConfigError, InputError, nearest
 from clustersim.files import Inputs, digest, read_bytes
 from clustersim.version import __version__
 from clustersim.writing import ASIDE, LOCK, check_parent, holder, settled, unfinished, unwritable, workplace, write
@@ -28,9 +31,10 @@ if TYPE_CHECKING:
     from clustersim.report.parquet import TableColumns
 
 MANIFEST = "manifest.json"
+SUMMARY = "summary.json"
 NAMES = frozenset(
     {
-        *(MANIFEST, "summary.json", "trace.json.gz"),  # a run, or several jobs
+        *(MANIFEST, SUMMARY, "trace.json.gz"),  # a run, or several jobs
         *("spans.parquet", "ranks.parquet", "links.parquet", "memory.parquet", "trace-detailed.json.gz"),  # a run
         *("jobs.parquet", "steps.parquet"),  # several jobs
         *("points.jsonl", "points.parquet", LOCK),  # a sweep
@@ -71,13 +75,17 @@ class Question:
         whole = json.dumps([self.command, __version__, contents, self.options], sort_keys=True, default=str)
         return digest(whole.encode("utf-8", "surrogatepass"))
 
-    def manifest(self) -> dict[str, Any]:
-        """Return what is needed to run it again: the inputs with their SHA-256, the options and the versions."""
+    def manifest(self, points: Sequence[Mapping[str, object]] | None = None, complete: bool | None = None) -> Manifest:
+        """Return what is needed to run it again: the inputs with their SHA-256, the options and the versions.
+
+        points: of a sweep. complete: whether all that the folder is to have is there, of one that is written bit by bit.
+        """
         import numpy
         import simpy
 
-        return {
+        said = {
             "clustersim": __version__,
+            "format": FORMAT,
             "command": self.command,
             "question": self.digest,
             "inputs": {part: {"path": path, "sha256": sha} for part, (path, sha) in self.inputs.items()},
@@ -85,6 +93,9 @@ class Question:
             "seed": 0,
             "versions": {"numpy": numpy.__version__, "simpy": simpy.__version__},
         }
+        said |= {} if points is None else {"points": list(points)}
+        said |= {} if complete is None else {"complete": complete}
+        return Manifest.model_validate(json.loads(json.dumps(said, default=str)))
 
 
 def place(asked: Question, out: Path | None, default: str, force: bool = False) -> Path:
@@ -114,16 +125,16 @@ def _free(path: Path, asked: Question) -> bool:
 
 def question(folder: Path) -> str | None:
     """Return the question that a result answers; None when there is no result, or one that does not say."""
-    found = (manifest(folder) or {}).get("question")
-    return found if isinstance(found, str) else None
+    found = manifest(folder)
+    return found.question if found else None
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
     """Return what the summary of a result says. Raises InputError where there is none, or no JSON object."""
-    path = folder / "summary.json"
+    path = folder / SUMMARY
     try:
-        found = json.loads(read_bytes(path, "the summary of a result", _MANIFEST_BYTES))
-    except (ValueError, RecursionError) as error:
+        found = parsed(read_bytes(path, "the summary of a result", _MANIFEST_BYTES))
+    except ValueError as error:
         raise InputError(
             f"{path}: is no JSON ({str(error)[:60]}); write the result again with `clustersim run`"
         ) from error
@@ -132,22 +143,50 @@ def read_summary(folder: Path) -> dict[str, Any]:
     return found
 
 
+def run_summary(folder: Path) -> RunSummary:
+    """Return the summary of a run. Raises InputError for what a summary of this release has otherwise."""
+    path = str(folder / SUMMARY)
+    try:
+        return validate(RunSummary, _stored(path, read_summary(folder)))
+    except ConfigError as error:
+        raise InputError(f"{error}; run the simulation again") from error
+
+
 def complete(folder: Path) -> bool:
     """Return whether a result that is written bit by bit, as of a sweep or a validation, was written to its end."""
-    return (manifest(folder) or {}).get("complete") is True
+    found = manifest(folder)
+    return found is not None and found.complete is True
 
 
-def manifest(folder: Path) -> dict[str, Any] | None:
-    """Return the manifest of a result, None when there is none of this program."""
+def manifest(folder: Path) -> Manifest | None:
+    """Return the manifest of a result, None when there is none of this program.
+
+    Of one that is damaged, or of another release, the version is there and what is wrong with the rest.
+    """
     try:
         with (folder / MANIFEST).open("rb") as file:
-            found = json.loads(file.read(_MANIFEST_BYTES))
-    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
+            found = parsed(file.read(_MANIFEST_BYTES))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
-    return found if isinstance(found, dict) and isinstance(found.get("clustersim"), str) else None
+    if not isinstance(found, dict) or not isinstance(version := found.get("clustersim"), str):
+        return None
+    try:
+        return validate(Manifest, _stored(str(folder / MANIFEST), found))
+    except ConfigError as error:
+        return Manifest(clustersim=version, damaged=error.message)
 
 
-def manifest_of(folder: Path, command: str) -> dict[str, Any]:
+def write_manifest(folder: Path, found: Manifest) -> None:
+    """Write the manifest of a result."""
+    write_json(folder / MANIFEST, found.written())
+
+
+def _stored(path: str, data: dict[str, Any]) -> Document:
+    """Return plain data as a document in which errors name the file and the key."""
+    return Document(path, data, {(): Position(0, 0)})
+
+
+def manifest_of(folder: Path, command: str) -> Manifest:
     """Return the manifest of a result of a command. Raises InputError where there is none, with what is there instead."""
     found = manifest(folder)
     wanted = f"give the folder of a {command}, such as one below results/"
@@ -158,10 +197,12 @@ def manifest_of(folder: Path, command: str) -> dict[str, Any]:
     if found is None:
         what = "a file" if folder.is_file() else "no result"
         raise InputError(f"{folder}: is {what}; {nearest(str(folder), _results(folder.parent, RESULTS))}{wanted}")
-    if found.get("command") != command:
-        raise InputError(
-            f"{folder}: is the result of `clustersim {found.get('command')}`, not of a {command}; {wanted}"
-        )
+    if found.damaged or not found.command:
+        wrong = found.damaged or "command is missing"
+        why = f"is damaged, or of another release ({wrong}), and so says nothing that was run"
+        raise InputError(f"{folder}/{MANIFEST}: {why}; run the simulation again")
+    if found.command != command:
+        raise InputError(f"{folder}: is the result of `clustersim {found.command}`, not of a {command}; {wanted}")
     return found
 
 
@@ -213,16 +254,14 @@ def in_use(target: Path, who: str) -> InputError:
 
 def _check_question(target: Path, asked: Question, force: bool) -> None:
     found = manifest(_real(target))
-    if found and found.get("question") != asked.digest and not force:
+    if found and found.question != asked.digest and not force:
         raise InputError(f"{target}: holds another result ({_said(found)}); {ELSEWHERE}, or replace it with --force")
 
 
-def _said(manifest: Mapping[str, Any]) -> str:
+def _said(manifest: Manifest) -> str:
     """Return what a manifest answers, in a few words."""
-    inputs = manifest.get("inputs")
-    found = inputs.values() if isinstance(inputs, dict) else ()
-    names = [Path(str(one["path"])).name for one in found if isinstance(one, dict) and "path" in one]
-    return f"{manifest.get('command', 'run')} of {', '.join(names[:3])}" if names else "of other inputs or options"
+    names = [Path(one.path).name for one in manifest.inputs.values()]
+    return f"{manifest.command or 'run'} of {', '.join(names[:3])}" if names else "of other inputs or options"
 
 
 def _real(target: Path) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,14 +115,12 @@ def _is_file(path: Path) -> bool:
 
 def _described(folder: Path) -> dict[str, Any]:
     """Return what stands in a result, as far as it can be read."""
-    manifest: Mapping[str, Any] = {}
+    manifest = None
     with suppress(OSError):
-        manifest = store.manifest(folder) or {}
-    command = _text(manifest.get("command", "?"))
-    if command == "sweep":
-        points = manifest.get("points")
-        count = len(points) if isinstance(points, list) else 0
-        return {"command": command, "points": count, "complete": manifest.get("complete") is True}
+        manifest = store.manifest(folder)
+    command = _text(manifest.command if manifest and manifest.command else "?")
+    if manifest and command == "sweep":
+        return {"command": command, "points": len(manifest.points or ()), "complete": manifest.complete is True}
     return {"command": command, **_figures(folder)} if _is_file(folder / "summary.json") else {"command": command}
 
 

@@ -125,7 +125,8 @@ class Site:
         """Begin to write the page of a result."""
         [name] = asked_names(await _json(request), 1)
         folder = self._folder(name)
-        writer = _WRITERS.get(str((store.manifest(folder) or {}).get("command")))
+        known = store.manifest(folder)
+        writer = _WRITERS.get(known.command) if known else None
         if writer is None:
             raise InputError(f"{name}: only runs and sweeps have a page")
         shown = shlex.join(["clustersim", writer, f"{self.shown.rstrip('/')}/{name}"])
@@ -219,8 +220,7 @@ def _answer(folder: Path) -> dict[str, Any]:
 
     try:
         found = {"summary": store.read_summary(folder), "asked": RunQuestion.of(folder).command}
-        json.dumps(found, allow_nan=False)
-    except (InputError, ValueError, TypeError, AttributeError, KeyError):
+    except InputError:
         return {}
     return found
 

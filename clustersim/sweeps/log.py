@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from clustersim.config.results import SweepLine, parsed
 from clustersim.errors import InputError
+from clustersim.files import exists, read_bytes
 from clustersim.report import store
-from clustersim.report.store import MANIFEST, Question
+from clustersim.report.store import Question
 from clustersim.sweeps.evaluate import Row, SweepInputs, named
 from clustersim.sweeps.space import Point
 from clustersim.sweeps.table import frame
@@ -22,6 +24,8 @@ from clustersim.writing import LOCK, LockedError, clear, locked, settled, write
 Command = Callable[[Point], str | None]
 LOG = "points.jsonl"
 TABLE = "points.parquet"
+_LARGEST = 2**30
+"""Bytes of a log that is read: several times those of the most points of a sweep."""
 _FINAL = ("ok", "illegal", "does not fit")
 """Statuses that the same question has again; what failed is tried anew."""
 
@@ -40,7 +44,7 @@ class SweepLog:
         """Write what is to be simulated, and the log without what was damaged or is tried anew. Raises OSError."""
         self._write_manifest(space, complete=False)
         lines = "".join(line(self.points[name], row) for name, row in self.known.items())
-        if lines.encode() != (self.target / LOG).read_bytes():
+        if lines.encode() != _log(self.target):
             write(self.target / LOG, lines.encode())
 
     def take(self, folder: Path) -> None:
@@ -100,9 +104,7 @@ class SweepLog:
     def _write_manifest(self, space: Sequence[Point], complete: bool) -> None:
         asked = {key(point): point for point in space}
         every = asked | {name: point for name, point in self.points.items() if name not in asked}
-        store.write_json(
-            self.target / MANIFEST, {**self.asked.manifest(), "points": list(every.values()), "complete": complete}
-        )
+        store.write_manifest(self.target, self.asked.manifest(list(every.values()), complete))
 
 
 @contextmanager
@@ -148,18 +150,19 @@ def _alone(target: Path, real: Path) -> Iterator[None]:
 
 
 def _empty(place: Path, asked: Question) -> None:
-    store.write_json(place / MANIFEST, {**asked.manifest(), "points": [], "complete": False})
+    store.write_manifest(place, asked.manifest([], complete=False))
     (place / LOG).touch()
 
 
 def read(target: Path) -> tuple[dict[str, Point], dict[str, Row], int]:
     """Return the points of a log and their rows, by `key`, and how many lines are damaged.
 
-    A last line that a crash has torn is left out and not counted.
+    A last line that a crash has torn is left out and not counted; no log is one without lines. Raises InputError where it
+    cannot be read.
     """
     points: dict[str, Point] = {}
     rows: dict[str, Row] = {}
-    *lines, _ = (target / LOG).read_bytes().split(b"\n")
+    *lines, _ = _log(target).split(b"\n")
     damaged = 0
     for text in lines:
         entry = _entry(text)
@@ -171,15 +174,20 @@ def read(target: Path) -> tuple[dict[str, Point], dict[str, Row], int]:
     return points, rows, damaged
 
 
+def _log(target: Path) -> bytes:
+    """Return the bytes of a log, none where there is none."""
+    path = target / LOG
+    return read_bytes(path, "the log of a sweep", _LARGEST) if exists(path) else b""
+
+
 def _entry(text: bytes) -> tuple[Point, Row] | None:
     """Return the point and the row of a line; None when it is damaged."""
     try:
-        entry = json.loads(text)
-        point, row = dict(entry["point"]), dict(entry["row"])
-        whole = row["status"] != "ok" or row["tokens_per_s"] > 0 < row["step_time_s"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        found = parsed(text)
+        SweepLine.model_validate(found)
+    except ValueError:
         return None
-    return (point, row) if whole and isinstance(row["status"], str) else None
+    return found["point"], found["row"]
 
 
 def key(point: Point) -> str:
@@ -189,4 +197,4 @@ def key(point: Point) -> str:
 
 def line(point: Point, row: Row) -> str:
     """Return a line of the log."""
-    return json.dumps({"point": point, "row": row}) + "\n"
+    return SweepLine.written(point, row)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from clustersim.report import store
-from clustersim.report.store import ELSEWHERE, MANIFEST, Question
+from clustersim.report.store import ELSEWHERE, Question
 from clustersim.sweeps.log import kept
 from clustersim.validate.evaluate import FIELDS, Outcome
 from clustersim.writing import unwritable, write
@@ -36,7 +36,7 @@ class ValidationLog:
         try:
             store.write_table(self.folder / "runs.parquet", frame(outcomes))
             write(self.folder / "report.html", page.encode())
-            store.write_json(self.folder / MANIFEST, {**self.asked.manifest(), "complete": True})
+            store.write_manifest(self.folder, self.asked.manifest(complete=True))
         except OSError as error:
             raise unwritable(self.shown, error, ELSEWHERE) from error
 
@@ -49,7 +49,7 @@ def opened(target: Path, asked: Question, force: bool = False) -> Iterator[Valid
     """
 
     def empty(place: Path) -> None:
-        store.write_json(place / MANIFEST, {**asked.manifest(), "complete": False})
+        store.write_manifest(place, asked.manifest(complete=False))
         write(place / LOG, b"")
 
     with kept(target, asked, empty, force) as (folder, shown):
