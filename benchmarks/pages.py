@@ -15,6 +15,7 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
+from clustersim.config.results import Manifest
 from clustersim.pages.run import run_page
 from clustersim.pages.shell import page
 from clustersim.pages.sweep import SCRIPTS, STYLES, sweep_data
@@ -136,7 +137,7 @@ def main() -> None:
     """Print a table."""
     large = simulate("topologies/fattree_3840.yaml", "workloads/gpt3.yaml")
     texts = {
-        "report of 30,720 GPUs": (run_page(large, "clustersim run fattree_3840 gpt3", {}), {}),
+        "report of 30,720 GPUs": (run_page(large, "clustersim run fattree_3840 gpt3", Manifest(clustersim="0")), {}),
         f"explorer of {POINTS:,} points": (many_points(), ACTIONS),
     }
     with sync_playwright() as driver, tempfile.TemporaryDirectory() as folder:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from clustersim.config.results import Manifest
 from clustersim.engine.program import COMPUTE
 from clustersim.model.kernel import Kernel
 from clustersim.pages.memory import KINDS
@@ -34,7 +35,7 @@ def result():
 
 @pytest.fixture(scope="module")
 def data(result):
-    return run_data(result, "clustersim run leaf_spine_32 gpt2_large", {})
+    return run_data(result, "clustersim run leaf_spine_32 gpt2_large", Manifest(clustersim="0"))
 
 
 def test_the_kernels_and_flows_of_a_pass_fill_it(result):
@@ -67,7 +68,9 @@ def test_the_timeline_has_every_span_and_marks_the_critical_path(result, data):
 
 def test_what_links_carry_is_drawn_over_the_launches_of_the_host():
     keys = {"predictor": "roofline", "parallelism.cp": 2, "training.framework": "megatron-2020"}
-    t = run_data(simulate("topologies/leaf_spine_32.yaml", "workloads/gpt2_large.yaml", keys), "", {})["timeline"]
+    t = run_data(
+        simulate("topologies/leaf_spine_32.yaml", "workloads/gpt2_large.yaml", keys), "", Manifest(clustersim="0")
+    )["timeline"]
     order = [t["streams"][stream] for row, stream, _ in t["lanes"] if row == 0]
     assert order[:2] == ["compute", "host"]
     assert {"cp", "dp"} <= set(order)
@@ -185,14 +188,18 @@ def test_no_text_can_leave_the_data():
 def test_a_page_has_one_script_of_data_and_one_that_draws_whatever_names_say(result):
     summary = {**result.summary, "name": HOSTILE, "warnings": [HOSTILE]}
     hostile = replace(result, summary=summary)
-    page = run_page(hostile, f"clustersim run {HOSTILE}", {"inputs": {HOSTILE: {"path": HOSTILE, "sha256": "0"}}})
+    page = run_page(
+        hostile,
+        f"clustersim run {HOSTILE}",
+        Manifest(clustersim="0", inputs={HOSTILE: {"path": HOSTILE, "sha256": "0"}}),
+    )
     assert page.count("<script") == page.count("</script") == 2
     assert "<img" not in page
     assert len(page) < 400_000
 
 
 def test_a_page_asks_nobody_for_anything(result):
-    page = run_page(result, "clustersim run x y", {})
+    page = run_page(result, "clustersim run x y", Manifest(clustersim="0"))
     outside = re.findall(r"""(?:src|href|url|import|fetch)\s*[=(:]\s*["']?\s*(?:https?:)?//[^"'\s)]+""", page)
     assert outside == []
     assert "default-src 'none'" in page

@@ -248,7 +248,8 @@ def test_hostile_names_are_text(chromium, result, tmp_path):
     other = replace(result, summary=summary)
     place = tmp_path / "hostile.html"
     place.write_text(
-        run_page(other, HOSTILE, {"inputs": {HOSTILE: {"path": HOSTILE, "sha256": HOSTILE}}}), encoding="utf-8"
+        run_page(other, HOSTILE, Manifest(clustersim="0", inputs={HOSTILE: {"path": HOSTILE, "sha256": HOSTILE}})),
+        encoding="utf-8",
     )
     for width in WIDTHS:
         with opened(chromium, place, width) as found:
@@ -264,7 +265,7 @@ def test_hostile_names_are_text(chromium, result, tmp_path):
 def test_the_largest_cluster_opens_within_a_second_and_three_megabytes(chromium, tmp_path):
     large = simulate("topologies/fattree_3840.yaml", "workloads/gpt3.yaml")
     place = tmp_path / "large.html"
-    place.write_text(run_page(large, "clustersim run fattree_3840 gpt3", {}), encoding="utf-8")
+    place.write_text(run_page(large, "clustersim run fattree_3840 gpt3", Manifest(clustersim="0")), encoding="utf-8")
     assert place.stat().st_size < 3e6
     took = []
     for _ in range(3):

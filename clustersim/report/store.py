@@ -161,7 +161,7 @@ def complete(folder: Path) -> bool:
 def manifest(folder: Path) -> Manifest | None:
     """Return the manifest of a result, None when there is none of this program.
 
-    Of one that is damaged, or of another release, the version is there and what is wrong with the rest.
+    Of one that is damaged, or of another release, version and command are there and what is wrong with the rest.
     """
     try:
         with (folder / MANIFEST).open("rb") as file:
@@ -173,7 +173,9 @@ def manifest(folder: Path) -> Manifest | None:
     try:
         return validate(Manifest, _stored(str(folder / MANIFEST), found))
     except ConfigError as error:
-        return Manifest(clustersim=version, damaged=error.message)
+        command = found.get("command")
+        known = {"clustersim": version, "command": command if isinstance(command, str) else ""}
+        return Manifest.model_construct(None, **known, damaged=error.message)
 
 
 def write_manifest(folder: Path, found: Manifest) -> None:
