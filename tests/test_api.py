@@ -69,6 +69,33 @@ def test_names_paths_and_objects_give_what_the_pipeline_gives():
     assert [one.memory for one in results] == [plain["memory"]["peak_bytes"]] * 4
 
 
+def test_an_engine_plays_steps_and_points():
+    found = {
+        name: cs.simulate("hgx_h100_8", "gpt3_xl", pp=2, engine=name, **FAST) for name in ("simpy", "auto", "static")
+    }
+    assert [one.step_time for one in found.values()] == pytest.approx([found["simpy"].step_time] * 3, rel=1e-11)
+    assert [one.summary["simulated"]["player"] for one in found.values()] == ["simpy", "static", "static"]
+    rows = [cs.sweep("hgx_h100_8", "gpt3_xl", pp=[1, 2], engine=name, **FAST).rows for name in ("simpy", "auto")]
+    assert [[row["player"] for row in some] for some in rows] == [["simpy"] * 2, ["static"] * 2]
+    for wrong in ("x", 3, ["auto"], None):
+        with pytest.raises(cs.ClustersimError, match=r"^engine=.*: is none; write simpy, auto, static$"):
+            cs.simulate("hgx_h100_8", "gpt3_xl", engine=wrong)
+        with pytest.raises(cs.ClustersimError, match=r"^engine=.*: is none; write simpy, auto, static$"):
+            cs.sweep("hgx_h100_8", "gpt3_xl", engine=wrong)
+
+
+@pytest.mark.parametrize("name", ["", " "])
+def test_an_empty_name_names_nothing(name):
+    with pytest.raises(
+        cs.ClustersimError, match=f"^'{name}': names no workload; give a file, or one of `clustersim list"
+    ):
+        cs.simulate("hgx_h100_8", name)
+    with pytest.raises(
+        cs.ClustersimError, match=f"^'{name}': names no topology; give a file, or one of `clustersim list"
+    ):
+        cs.load_cluster(name)
+
+
 def test_mappings_give_what_files_with_the_same_keys_give():
     node = yaml.safe_load((ROOT / "topologies/hgx_h100_8.yaml").read_text(encoding="utf-8"))
     job = yaml.safe_load((ROOT / "workloads/gpt3_xl.yaml").read_text(encoding="utf-8"))

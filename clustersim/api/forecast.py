@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import get_args
 
 from clustersim.api.inputs import (
     ClusterLike,
@@ -16,8 +17,10 @@ from clustersim.api.inputs import (
 )
 from clustersim.api.recent import simulator
 from clustersim.api.result import Result, SweepResult
-from clustersim.errors import InputError
+from clustersim.engine.player import Engine
+from clustersim.errors import InputError, shown
 from clustersim.parallel.load import unbuilt
+from clustersim.simulation import StepOptions
 from clustersim.sweeps import runner
 from clustersim.sweeps.check import check
 from clustersim.sweeps.evaluate import SweepInputs
@@ -31,37 +34,50 @@ def simulate(
     fold: bool = True,
     ignore_memory: bool = False,
     full_attention: bool = False,
+    engine: Engine = "simpy",
     **overrides: object,
 ) -> Result:
     """Simulate one training step, as `clustersim run` does, and write nothing.
 
     cluster, workload: files, names of shipped ones, mappings with the keys of such files, or what `load_cluster` and
     `load_workload` return. fold: simulate ranks that nothing can tell apart once. ignore_memory: go on when the job does not
-    fit. full_attention: count all of causal attention in the model FLOP. overrides: keys of both, as in `load_cluster` and
+    fit. full_attention: count all of causal attention in the model FLOP. engine: who plays the step: simpy; static (longest path)
+    where that is proved exact; auto: static, both, or else simpy. overrides: keys of both, as in `load_cluster` and
     `load_workload`. Raises ClustersimError, which says where and what is wrong.
     """
+    _check_engine(engine)
     of_cluster, of_job = parted(overrides)
     job = load_workload(workload, **of_job)
     asked = simulator(cluster, of_cluster)
-    return Result(asked.run(job, fold=fold, ignore_memory=ignore_memory, full_attention=full_attention))
+    how = StepOptions(fold=fold, ignore_memory=ignore_memory, full_attention=full_attention, engine=engine)
+    return Result(asked.run(job, **how))
 
 
-def sweep(cluster: ClusterLike, workload: WorkloadLike, *, workers: int = 1, **axes: object) -> SweepResult:
+def sweep(
+    cluster: ClusterLike, workload: WorkloadLike, *, workers: int = 1, engine: Engine = "auto", **axes: object
+) -> SweepResult:
     """Simulate every combination of values, such as `tp=[1, 2, 4], pp=[1, 2]`, and write nothing.
 
     cluster, workload: as in `simulate`. workers: processes; with more than 1 the caller is a file whose own work stands under
-    `if __name__ == "__main__":`, as everywhere in Python's multiprocessing. axes: keys of the workload as in `load_workload`; a
-    list, tuple or range has the values that are tried, anything else is the same at every point. Raises ClustersimError for what
-    is wrong at every point.
+    `if __name__ == "__main__":`, as everywhere in Python's multiprocessing. engine: who plays the steps, as in `simulate`. axes: keys of the workload as in
+    `load_workload`; a list, tuple or range has the values that are tried, anything else is the same at every point. Raises
+    ClustersimError for what is wrong at every point.
     """
     if not isinstance(workers, int) or workers < 1:
         raise InputError(f"workers={workers!r}: write a whole number of 1 or more")
+    _check_engine(engine)
     space = _space(axes)
     document = workload_document(workload)
-    case = SweepInputs(cluster_document(cluster), unbuilt(document), places=places(document, axes))
+    case = SweepInputs(cluster_document(cluster), unbuilt(document), engine, places(document, axes))
     check(case, space)
     found = dict(runner.rows(case, case, space, workers))
     return SweepResult(tuple(space), tuple(found[index] for index in range(len(space))))
+
+
+def _check_engine(engine: object) -> None:
+    """Raise InputError for who can play no step."""
+    if not isinstance(engine, str) or engine not in get_args(Engine):
+        raise InputError(f"engine={shown(engine)}: is none; write {', '.join(get_args(Engine))}")
 
 
 def _space(axes: Mapping[str, object]) -> list[Point]:

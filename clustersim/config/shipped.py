@@ -46,6 +46,8 @@ def find(room: Room, given: str | Path) -> Path:
 
     Raises InputError with the nearest name when there is none.
     """
+    if not str(given).strip():
+        raise InputError(f"{str(given)!r}: names no {_WORDS[room]}; give a file, or one of `clustersim list {room}`")
     path = Path(given)
     known, new = files(room), renamed(room, path)
     if _exists(path) and not (str(path) in known and path.is_dir()):
