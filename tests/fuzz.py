@@ -1,11 +1,14 @@
-"""Mutated inputs of every kind, through the command line in this process: `python -m tests.fuzz 10000 --seed 1`.
+"""Inputs of every kind, through the command line and the API in this process: `python -m tests.fuzz 10000 --seed 1`.
 
-Each ends in exit code 0, or in 2 with one sentence; anything else is a finding: a traceback, a hang, several lines, much memory.
+Files are mutated; command lines and calls are drawn from the program's own tables (`fuzz_tables.py`), on files and results that
+may be mutated too. Each ends in exit code 0, in 2 with one sentence, or in 1 where `rerun` finds a difference; anything else is a
+finding: a traceback, a hang, several lines, much memory.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
 import io
 import json
 import os
@@ -22,12 +25,15 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from clustersim import files
 from clustersim.collectives import model
+from clustersim.errors import ClustersimError
 from clustersim.topology.specs import MAX_GPUS
+from tests import fuzz_tables
 
 SECONDS = 10
 WORK = ("steps", "global_batch")
@@ -157,19 +163,6 @@ MILD = (1, 2, 4, 8, 16, 64, True, False, "auto", "full", "none", "selective", "g
         "100Gb/s", "1us",
         "sustained", 0.5, 0.85, "dgx-a100", "h200-sxm", "mi300x", [2], [4, 2], [2, 2, 2], "spread", "random:3",
         "0-1")  # fmt: skip
-OPTIONS: dict[str, tuple[str, ...]] = {
-    "run": ("--tp", "--pp", "--dp", "--ep", "--vpp", "--micro-batch", "--global-batch", "--schedule", "--predictor", "--clocks",
-            "--set", "--flops", "--recompute", "--seq", "--precision", "--zero", "--plugins", "--timeline",
-            "--no-fold", "--json"),
-    "show": ("--schedule", "--stages", "--microbatches", "--chunks", "--draw", "--export", "--json", "--plugins"),
-    "collective": ("-b", "-e", "-f", "-g", "--ranks", "--algo", "--proto", "--nccl", "--launch", "--imbalance",
-    "--why", "--json"),
-    "predict": ("--mode", "--batch", "--seq", "--dtype", "--fusion", "--predictor", "--clocks", "--per-kernel", "--json"),
-    "kernels": ("--gpus", "--stage", "--json"),
-    "share": ("--placement", "--steps", "--set", "--json"),
-    "sweep": ("--tp", "--pp", "--vpp", "--schedule", "--workers", "--top", "--json", "--set"),
-    "lab": ("--by", "--split", "--scalar", "--json"),
-}  # fmt: skip
 WORDS = (
     "0", "1", "2", "3", "-1", "8", "64", "1e9", "nan", "inf", "x", "", " ", "auto", "ring", "tree", "nvls", "1f1b", "gpipe",
     "interleaved", "zero_bubble", "roofline", "0.5", "0-3", "1,2", "1-4", "full", "LL", "2.27", "24us", "1M", "1GB",
@@ -239,14 +232,26 @@ def cases() -> list[Case]:
             {"t.yaml": {**CLUSTER, "fabric": {**CLUSTER["fabric"], "kind": "p_:build_"}}},  # type: ignore[dict-item]
         ),
     ]
-    options = [
-        (run, pair), (("show", "c.yaml"), pair), (("show",), {}), (small, pair), (("kernels", "j.yaml"), pair),
-        (("share", "c.yaml", "j.yaml", "--no-save"), pair),
-        (("predict", "config.json", "--gpu", "h100", "--predictor", "roofline"), {"config.json": CONFIGS["gpt2"]}),
-        (("sweep", "c.yaml", "j.yaml", "--tp", "1", "--workers", "1", "--out", "s", "--force"), pair),
-        (("lab", "evaluate", "--data", "own.csv", "-p", "roofline"), {"own.csv": OWN}),
-    ]  # fmt: skip
-    return found + [Case("options", arguments, files) for arguments, files in options]
+    drawn = [Case("table", path, {}) for path in fuzz_tables.BASES for _ in range(2)]
+    return [*found, *drawn, *[Case("api", ("api",), {})] * 6]
+
+
+FILES = {
+    "c.yaml": CLUSTER,
+    "j.yaml": JOB,
+    "jobs.yaml": JOBS,
+    "g.yaml": GPU,
+    "config.json": CONFIGS["llama"],
+    "e.yaml": EXPERTS,
+    "x.yaml": EXPLICIT,
+    "t.yaml": TORUS,
+    "n.xml": XML,
+    "m.csv": TIMES,
+    "log.txt": LOG,
+    "own.csv": OWN,
+    "net.yml": ASTRA,
+}
+"""What command lines that are drawn from tables read."""
 
 
 def mutated(chance: random.Random, value: Any) -> str | bytes:
@@ -345,16 +350,18 @@ def prepared(chance: random.Random, case: Case) -> list[str]:
     for name, value in case.files.items():
         plain = value if isinstance(value, str) else json.dumps(value)
         first = name == next(iter(case.files))
-        broken = first and case.kind not in ("options", "folder", "path", "plugin")
+        broken = first and case.kind not in ("folder", "path", "plugin")
         content = mutated(chance, value) if broken else plain.encode()
         Path(name).write_bytes(content if isinstance(content, bytes) else content.encode())
     arguments = list(case.arguments)
-    if case.kind == "options":
-        for _ in range(chance.randint(1, 3)):
-            arguments += [
-                chance.choice(OPTIONS[arguments[0]]),
-                *chance.choices(WORDS, k=chance.choice((0, 1, 1, 1, 2))),
-            ]
+    if case.kind in ("table", "api"):
+        shutil.copytree(_pool(), Path.cwd(), dirs_exist_ok=True)
+    if case.kind == "table":
+        arguments = fuzz_tables.drawn(chance, case.arguments, WORDS)
+        read = fuzz_tables.named(Path.cwd(), arguments)
+        if read and chance.random() < 0.6:
+            text = [path for path in read if path.suffix not in (".parquet", ".gz")]
+            _spoil(chance, chance.choice(text if text and chance.random() < 0.9 else read))
     if case.kind == "folder":
         arguments[arguments.index("FOLDER")] = _folder(chance)
     if case.kind == "path":
@@ -363,6 +370,60 @@ def prepared(chance: random.Random, case: Case) -> list[str]:
     if case.kind == "plugin":
         Path("p_.py").write_text(PLUGIN.replace("ANSWER", chance.choice(ANSWERS)))
     return arguments
+
+
+@cache
+def _pool() -> Path:
+    """Return a folder with what command lines from tables read, which is made once."""
+    place = Path(tempfile.mkdtemp(prefix="fuzz-pool-"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    fuzz_tables.pool(place, FILES)
+    return place
+
+
+def _spoil(chance: random.Random, path: Path) -> None:
+    """Mutate a file where it lies, or take it away."""
+    raw = path.read_bytes()
+    if chance.random() < 0.1:
+        path.unlink()
+        return
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        path.write_bytes(_in_bytes(chance, raw))
+        return
+    lines = text.splitlines(keepends=True)
+    place = chance.randrange(len(lines)) if path.suffix == ".jsonl" and lines else None
+    one = text if place is None else lines[place]
+    try:
+        content: Any = json.loads(one)
+    except ValueError:
+        content = one
+    found = mutated(chance, content if isinstance(content, dict | list | str) else one)
+    raw = found if isinstance(found, bytes) else found.encode()
+    if place is not None:
+        raw = b"".join(
+            [*(line.encode() for line in lines[:place]), raw, b"\n", *(line.encode() for line in lines[place + 1 :])]
+        )
+    path.write_bytes(raw)
+
+
+def called(chance: random.Random) -> None:
+    """Call the API as a program would that prints what it raises."""
+    spoiled = (
+        json.loads(json.dumps(chance.choice((CLUSTER, TORUS, EXPLICIT)))),
+        json.loads(json.dumps(chance.choice((JOB, EXPERTS)))),
+    )
+    for tree in spoiled:
+        if chance.random() < 0.5:
+            _in_tree(chance, tree)
+    try:
+        fuzz_tables.call(
+            chance, ODD, ("c.yaml", Path("t.yaml"), "hgx_h100_8", spoiled[0]), ("j.yaml", Path("e.yaml"), spoiled[1])
+        )
+    except ClustersimError as error:
+        print(f"clustersim: {' '.join(str(error).splitlines())}", file=sys.stderr)
+        sys.exit(error.exit_code)
 
 
 def _folder(chance: random.Random) -> str:
@@ -438,14 +499,14 @@ def _limited(seconds: int) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def judged(arguments: list[str], main: Callable[[], object]) -> tuple[int, Finding | None]:
+def judged(arguments: list[str], main: Callable[[], object]) -> tuple[int, Finding | None]:  # noqa: PLR0911
     """Run one command line, and return its exit code and what is wrong with how it ended."""
     out, err = io.StringIO(), io.StringIO()
     sys.argv = ["clustersim", *arguments]
     sys.modules.pop("p_", None)
     model._phases.cache_clear()  # the next plugin has the same name
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    code: object = None
+    code: object = 0
     try:
         with _limited(SECONDS), redirect_stdout(out), redirect_stderr(err), warnings.catch_warnings():
             warnings.simplefilter("error", RuntimeWarning)
@@ -453,13 +514,18 @@ def judged(arguments: list[str], main: Callable[[], object]) -> tuple[int, Findi
     except SystemExit as left:
         code = left.code or 0
     except HangError:
+        if arguments and arguments[0] in fuzz_tables.LONG:
+            return 130, None
         return -1, Finding("hang", arguments, traceback.format_exc()[-1500:])
     except BaseException:
         return -1, Finding("traceback", arguments, traceback.format_exc()[-1500:])
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - peak
-    said = [line for line in err.getvalue().splitlines() if line]
+    said = [line for line in err.getvalue().splitlines() if line and not line.startswith("after ")]
+    name = arguments[0] if arguments else ""
     if len(said) > 1 and said[1].startswith("what fits by "):  # below a job that does not fit: changes, a line each
         said = said[:1] + [line for line in said[2:] if not line.startswith("  ")]
+    if code == 1 and name == "rerun" and not said:
+        return 1, None
     if code not in (0, 2):
         return -1, Finding(f"exit code {code}", arguments, err.getvalue()[-500:])
     if code == 2 and (len(said) != 1 or not said[0].startswith("clustersim: ")):
@@ -489,8 +555,9 @@ def fuzz(count: int, seed: int, keep: Path | None = None, first: int = 0) -> tup
                 case = every[number % len(every)]
                 arguments = prepared(chance, case)
                 begun = time.monotonic()
-                code, finding = judged(arguments, main)
-                ends[f"{case.kind}: {code}"] += 1
+                done = partial(called, chance) if case.kind == "api" else main
+                code, finding = judged(arguments, done)
+                ends[f"{' '.join(case.arguments) if case.kind == 'table' else case.kind}: {code}"] += 1
                 if finding:
                     findings.append(finding)
                     if keep:

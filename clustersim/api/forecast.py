@@ -59,9 +59,9 @@ def sweep(
     """Simulate every combination of values, such as `tp=[1, 2, 4], pp=[1, 2]`, and write nothing.
 
     cluster, workload: as in `simulate`. workers: processes; with more than 1 the caller is a file whose own work stands under
-    `if __name__ == "__main__":`, as everywhere in Python's multiprocessing. engine: who plays the steps, as in `simulate`. axes: keys of the workload as in
-    `load_workload`; a list, tuple or range has the values that are tried, anything else is the same at every point. Raises
-    ClustersimError for what is wrong at every point.
+    `if __name__ == "__main__":`, as everywhere in Python's multiprocessing. engine: who plays the steps, as in `simulate`. axes:
+    keys of the workload as in `load_workload`; a list, tuple or range has the values that are tried, anything else is the same at
+    every point. Raises ClustersimError for what is wrong at every point.
     """
     if not isinstance(workers, int) or workers < 1:
         raise InputError(f"workers={workers!r}: write a whole number of 1 or more")
