@@ -138,6 +138,30 @@ def workplace(parent: Path) -> Iterator[Path]:
         os.close(handle)
 
 
+@contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """Yield a folder whose files are in `target` once all of them are written, and none of them before.
+
+    target: an empty folder, or none. Nothing is left where they are not written. Raises OSError.
+    """
+    there = target.exists()
+    home = target if there else target.parent
+    home.mkdir(parents=True, exist_ok=True)
+    with workplace(home) as work:
+        (work / "new").mkdir()
+        yield work / "new"
+        if there:  # it may be the working folder, or a mount
+            move_files(work / "new", target)
+        else:
+            (work / "new").rename(target)
+
+
+def move_files(source: Path, target: Path, first: str = "") -> None:
+    """Move the files of a folder into another one on the same file system, that of a name first."""
+    for path in sorted(source.iterdir(), key=lambda one: (one.name != first, one.name)):
+        path.replace(target / path.name)
+
+
 def clear(parent: Path) -> None:
     """Remove the unfinished work of processes that are gone; what one had put aside to replace it comes back."""
     try:

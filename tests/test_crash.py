@@ -99,6 +99,31 @@ def test_a_full_file_system(tmp_path):
         subprocess.run(["umount", small], check=True)
 
 
+@pytest.mark.parametrize("arguments", [[*SWEEP, "--workers", "1"], ["validate", "runs.csv"]], ids=lambda a: a[0])
+def test_a_disk_that_is_full_before_there_is_a_row_leaves_no_folder(tmp_path, arguments):
+    """The manifest is written whole, and nothing of the first row's line fits."""
+    if arguments[0] == "validate":
+        table = (ROOT / "clustersim/validate/published_runs.csv").read_text(encoding="utf-8")
+        (tmp_path / "runs.csv").write_text("".join(table.splitlines(keepends=True)[:2]))
+    asked = done([*arguments, "--out", "x"], tmp_path, preexec_fn=lambda: limited(900))
+    assert (asked.returncode, asked.stdout, asked.stderr.count("\n")) == (1, "", 1)
+    assert "x: cannot be written (File too large); make room" in asked.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["runs.csv"] * (arguments[0] == "validate")
+
+
+@pytest.mark.parametrize("out", ["new", "empty", "new/deep"])
+def test_a_disk_that_is_full_leaves_no_part_of_execution_traces(tmp_path, out):
+    (tmp_path / "empty").mkdir()
+    assert done([*RUN, "--out", "r", "-q"], tmp_path).returncode == 0
+    asked = ["export", "chakra", "r", "--out", out]
+    full = done(asked, tmp_path, preexec_fn=lambda: limited(600))
+    assert (full.returncode, full.stdout, full.stderr.count("\n")) == (1, "", 1)
+    assert f"{out}: cannot be written (File too large)" in full.stderr
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.parent.name != "r"]
+    assert done(asked, tmp_path).returncode == 0
+    assert (tmp_path / out / "comm_groups.json").exists()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
 @pytest.mark.parametrize("size", [64, 96])  # full in the log, and in what is written at the end
 def test_a_sweep_on_a_full_file_system_goes_on_when_there_is_room(tmp_path, size):

@@ -65,9 +65,35 @@ def test_a_folder_that_is_no_result_is_never_touched(call, content, command, for
     assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
 
 
-def test_the_working_folder_is_refused_before_the_simulation(call):
-    assert "is the working folder, which cannot be replaced" in refused(call, *RUN, "--out", ".")
-    assert not list(Path().iterdir())
+def test_a_working_folder_with_files_is_refused_before_the_simulation(call):
+    Path("note.txt").touch()
+    assert ".: holds files that are no result (note.txt)" in refused(call, *RUN, "--out", ".")
+    assert [path.name for path in Path().iterdir()] == ["note.txt"]
+
+
+def test_an_empty_working_folder_takes_a_result_and_the_same_again_but_no_other(call):
+    assert call(*RUN, "--out", "named", "-q")[0] == 0
+    place = Path("empty")
+    place.mkdir()
+    os.chdir(place)
+    for _ in range(2):
+        assert call(*RUN, "--out", ".", "-q") == (0, "", "")
+        assert sorted(path.name for path in Path().iterdir()) == sorted(
+            path.name for path in Path("../named").iterdir()
+        )
+    assert all(path.read_bytes() == (Path("../named") / path.name).read_bytes() for path in Path().iterdir())
+    said = refused(call, *RUN, "--pp", "2", "--out", ".", "--force")
+    assert ".: is the working folder, which cannot be replaced; name a folder inside with --out" in said
+
+
+def test_an_empty_working_folder_takes_a_sweep_which_goes_on(call):
+    asked = ("sweep", *RUN[1:], "--micro-batch", "1,2", "--workers", "1", "--out", ".")
+    code, out, err = call(*asked)
+    assert (code, err) == (0, "")
+    code, out, err = call(*asked)
+    assert (code, err) == (0, "")
+    assert "2 of 2 points were simulated, 2 of them before" in out
+    assert sorted(path.name for path in Path().iterdir()) == ["manifest.json", "points.jsonl", "points.parquet"]
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -38,7 +38,7 @@ def chakra(
     from clustersim.report.chakra import RankTrace, groups
     from clustersim.report.store import write_json
     from clustersim.rerun import RunQuestion
-    from clustersim.writing import save, unwritable
+    from clustersim.writing import new_folder, unwritable, write
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"--out {out}: is there and not an empty folder; choose a new one")
@@ -47,11 +47,11 @@ def chakra(
         wanted = numbers(ranks, found.job.mesh.size)
         families = families_of(found.work, found.topology)
         try:
-            out.mkdir(parents=True, exist_ok=True)
-            for rank in wanted:
-                progress(f"rank {rank}")
-                save(out / f"step.{rank}.et", encoded(RankTrace(found.plan, rank, families).written()))
-            write_json(out / GROUPS, groups(families))
+            with new_folder(out) as place:
+                for rank in wanted:
+                    progress(f"rank {rank}")
+                    write(place / f"step.{rank}.et", encoded(RankTrace(found.plan, rank, families).written()))
+                write_json(place / GROUPS, groups(families))
         except OSError as error:
             raise unwritable(out, error) from error
     if not quiet:

@@ -23,7 +23,18 @@ from clustersim.config.yaml import Document, Position
 from clustersim.errors import ConfigError, InputError, nearest
 from clustersim.files import Inputs, digest, read_bytes
 from clustersim.version import __version__
-from clustersim.writing import ASIDE, LOCK, check_parent, holder, settled, unfinished, unwritable, workplace, write
+from clustersim.writing import (
+    ASIDE,
+    LOCK,
+    check_parent,
+    holder,
+    move_files,
+    settled,
+    unfinished,
+    unwritable,
+    workplace,
+    write,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -104,7 +115,7 @@ def place(asked: Question, out: Path | None, default: str, force: bool = False) 
     Raises InputError when `out` holds something else, unless that is a result and to be replaced by force.
     """
     if out is not None:
-        check_target(out)
+        check_target(out, asked)
         _check_question(out, asked, force)
         return out
     return next(path for path in _counted(RESULTS / default) if _free(path, asked))
@@ -223,10 +234,11 @@ def _stands(folder: Path) -> bool:
         return False
 
 
-def check_target(target: Path) -> None:
+def check_target(target: Path, asked: Question | None = None) -> None:
     """Raise InputError when no result can be written to `target`, before any work is done.
 
-    A folder that is there must be empty or an older result: everything in it will be replaced.
+    A folder that is there must be empty or an older result: everything in it will be replaced. The working folder and a mount
+    cannot be: they must be empty, or hold an answer to what is asked, once that is known.
     """
     if not str(target).isprintable():
         raise InputError(f"{str(target)!r}: is no name of a folder; {ELSEWHERE}")
@@ -236,10 +248,10 @@ def check_target(target: Path) -> None:
             raise InputError(f"{target}: is a file, not a folder; {ELSEWHERE}")
         if (stranger := _stranger(real)) is not None:
             raise InputError(f"{target}: holds files that are no result ({stranger}); {_NEW}")
-        if _stands(real):
+        if asked and _stands(real) and not _is_empty(real) and question(real) != asked.digest:
             what = "a mounted file system" if os.path.ismount(real) else "the working folder"
             raise InputError(f"{target}: is {what}, which cannot be replaced; name a folder inside with --out")
-        check_parent(real, str(target), ELSEWHERE)
+        check_parent(real / MANIFEST if _stands(real) else real, str(target), ELSEWHERE)
         if who := holder(real):
             raise in_use(target, who)
     except OSError as error:
@@ -318,20 +330,25 @@ def put(target: Path, asked: Question, fill: Callable[[Path], None], force: bool
     That is `target`, or the next number where another process has put another result meanwhile. Nothing is left of a folder
     that could not be filled. Raises InputError when the place cannot be written, DiskFullError when no space is left.
     """
-    check_target(target)
+    check_target(target, asked)
     real = _real(target)
+    stands = _stands(real)
+    home = real if stands else real.parent
     made = [parent for parent in real.parents if not parent.exists()]
     try:
-        real.parent.mkdir(parents=True, exist_ok=True)
-        with workplace(real.parent) as work:
+        home.mkdir(parents=True, exist_ok=True)
+        with workplace(home) as work:
             new = work / "new"
             new.mkdir()
             fill(new)
             if unknown := {path.name for path in new.iterdir()} - NAMES:
                 raise ValueError(f"{unknown}: a folder with these is no result; add them to store.NAMES")
-            with settled(real.parent):
-                final = next(path for path in _counted(real) if _may_replace(path, asked, force))
-                _replace(new, final, work / ASIDE)
+            with settled(home):
+                final = real if stands else next(one for one in _counted(real) if _may_replace(one, asked, force))
+                if stands:
+                    move_files(new, final, MANIFEST)  # which says whose the others are
+                else:
+                    _replace(new, final, work / ASIDE)
         made = []
     except OSError as error:
         raise unwritable(target, error, ELSEWHERE) from error
@@ -356,6 +373,11 @@ def _replace(new: Path, target: Path, aside: Path) -> None:
         target.rename(aside / target.name)
     new.rename(target)
     aside.rename(aside.with_name("replaced"))
+
+
+def _is_empty(folder: Path) -> bool:
+    """Return whether nothing but unfinished work is in a folder."""
+    return all(unfinished(path.name) for path in folder.iterdir())
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from clustersim.config.results import SweepLine, parsed
-from clustersim.errors import InputError
+from clustersim.errors import DiskFullError, InputError
 from clustersim.files import exists, read_bytes
 from clustersim.report import store
 from clustersim.report.store import Question
@@ -121,17 +121,32 @@ def kept(
     """Yield where the folder `target` is and as it is written; `empty` fills it where it is not there or is replaced.
 
     Other processes are kept out of it meanwhile. Raises InputError when the folder cannot be written, holds something else
-    (another result is replaced by `force`), or another process writes it.
+    (another result is replaced by `force`), or another process writes it. A disk that is full before there is a line leaves no
+    folder.
     """
-    real = target.resolve()
+    real, made = target.resolve(), False
     if store.question(real) != asked.digest:
-        target = store.put(target, asked, empty, force)
+        target, made = store.put(target, asked, empty, force), True
         real = target.resolve()
     with _alone(target, real):
         if store.question(real) != asked.digest:
             raise InputError(f"{target}: has just been replaced by another result; {store.ELSEWHERE}")
         clear(real)
-        yield real, target
+        try:
+            yield real, target
+        except DiskFullError:
+            if made:
+                _discard(real)
+            raise
+
+
+def _discard(folder: Path) -> None:
+    """Remove a folder none of whose logs has a line: the disk was full before anything was known."""
+    with suppress(OSError):
+        if not any(b"\n" in path.read_bytes() for path in folder.glob("*.jsonl")):
+            for path in folder.iterdir():
+                path.unlink()
+            folder.rmdir()
 
 
 @contextmanager
