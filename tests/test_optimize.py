@@ -742,3 +742,56 @@ def test_a_sampler_that_draws_nothing_legal_says_why_and_what_would_be(monkeypat
         monkeypatch, capsys, "optimize", "hgx_h100_8", "gpt3_xl", *lists[-2:], "--predictor", "roofline"
     )
     assert (code, " of 20 points were simulated" in out) == (0, True)
+
+
+INTERRUPTED = ("optimize", "hgx_h100_8", "gpt3_xl", "--predictor", "roofline", "--top", "8")
+
+
+@pytest.mark.parametrize("more", [(), ("--trials", "40")], ids=["search", "drawn"])
+@pytest.mark.parametrize("after", [3, 6])
+def test_ctrl_c_gives_the_best_so_far_and_what_is_open(monkeypatch, capsys, after, more):
+    """Pressed before some simulation: what was found stands, and no point is better by more than is said."""
+    if more:
+        pytest.importorskip("optuna")
+    calls = []
+
+    def pressed(case, point):
+        calls.append(point)
+        if len(calls) > after:
+            raise KeyboardInterrupt
+        return evaluate.evaluate(case, point)
+
+    whole = json.loads(optimized(monkeypatch, capsys, *INTERRUPTED, *more, "--json")[1])
+    for module in ("search", "sampling"):
+        monkeypatch.setattr(f"clustersim.optimization.{module}.evaluate", pressed)
+    code, out, err = optimized(monkeypatch, capsys, *INTERRUPTED, *more, "--json")
+    assert (code, err) == (130, "clustersim: interrupted\n")
+    found = json.loads(out)
+    assert found["points_open"] > 0
+    assert found["points_simulated"] <= after
+    best, least = found["rows"][0]["step_time_s"], whole["rows"][0]["step_time_s"]
+    assert least <= best
+    assert least >= best * (1 - found["gap"]) * (1 - 1e-9)
+    calls.clear()
+    code, out, err = optimized(monkeypatch, capsys, *INTERRUPTED, *more)
+    assert (code, err) == (130, "clustersim: interrupted\n")
+    assert "the best one alone:\n  clustersim run hgx_h100_8 gpt3_xl" in out
+    assert re.search(
+        r"^interrupted: [\d,]+ points? (was|were) not (drawn|reached, of which none is better than)", out, re.MULTILINE
+    )
+
+
+def test_ctrl_c_before_anything_is_found_is_ctrl_c(monkeypatch, capsys):
+    def pressed(case, point):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("clustersim.optimization.search.evaluate", pressed)
+    assert optimized(monkeypatch, capsys, *INTERRUPTED) == (130, "", "clustersim: interrupted\n")
+
+
+def optimized(monkeypatch, capsys, *words):
+    """Return exit code, standard output and standard error of a command."""
+    monkeypatch.setattr(sys, "argv", ["clustersim", *words])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return end.value.code or 0, *capsys.readouterr()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from clustersim.cli.answer import print_json
+from clustersim.cli.main import INTERRUPTED
 from clustersim.cli.options import (
     Changes,
     CostsOption,
@@ -25,6 +26,7 @@ from clustersim.cli.options import (
 )
 from clustersim.cli.progress import progressing
 from clustersim.cli.sweep_table import best_lines, certain, point_table, run_lines
+from clustersim.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -66,7 +68,7 @@ def optimize(
     that leave 2,048 tokens or more of a sequence together; options fix one or list some, as in sweep, and add others. Each split
     has the overlap that suits it best, of those that a named framework has. What a lower bound proves to be worse is not
     simulated. Splits as good as each other are one answer. With --trials points are drawn, with the workload's overlap, and
-    nothing is proved of others.
+    nothing is proved of others. Ctrl-C ends the search with the best so far, and says how much better the rest may be.
     """
     from clustersim.files import keeping_inputs
     from clustersim.optimization.answer import answer, untried
@@ -86,12 +88,14 @@ def optimize(
         def tell(done: int, left: int) -> None:
             progress(f"simulate: {done} done, at most {left:,} left")
 
-        found = answer(case, asked, wanted, top, trials, tell)
+        found = answer(case, asked, wanted, top, trials, tell, anytime=True)
     words = run_lines(topology, workload, engine, asked.by_set)
     if as_json:
         print_json("optimize", _fields(found, words))
     elif not quiet:
         typer.echo("\n".join([*_lines(found, words), *filter(None, [untried(case, asked)])]))
+    if found.gap is not None:
+        raise typer.Exit(INTERRUPTED[0])
 
 
 def _fields(found: SearchResult, words: Words) -> dict[str, Any]:
@@ -106,8 +110,9 @@ def _fields(found: SearchResult, words: Words) -> dict[str, Any]:
         }
         for place, one in enumerate(found.best)
     ]
-    counts = {"points": found.points, "points_simulated": found.simulated}
+    counts: dict[str, float] = {"points": found.points, "points_simulated": found.simulated}
     counts |= {"points_bounded": found.bounded, "points_same": found.twins}
+    counts |= {} if found.gap is None else {"points_open": found.open_points, "gap": found.gap}
     reasons = {f"points_{name.replace('does not fit', 'not_fitting')}": n for name, n in found.reasons.items()}
     return {"objective": found.goal, **counts, **reasons, "best_run": rows[0]["run"], "rows": rows}
 
@@ -124,7 +129,17 @@ def _lines(found: SearchResult, words: Words) -> list[str]:
     out = [f"{found.twins:,} take the same step as one of these"] if found.twins else []
     out += [f"{n:,} {'do not fit' if name == 'does not fit' else name}" for name, n in found.reasons.items()]
     such = [f"  {kind}, such as: {why}" for kind, why in found.refused.examples.items() if kind != "does not fit"]
-    return [*lines, ", ".join([counts, *out]), *such]
+    return [*lines, ", ".join([counts, *out]), *such, *_open(found)]
+
+
+def _open(found: SearchResult) -> list[str]:
+    """Return what an interrupted search has left open."""
+    if found.gap is None:
+        return []
+    many = plural(found.open_points, "point was", "points were")
+    if found.gap >= 1:
+        return [f"interrupted: {many} not drawn"]
+    return [f"interrupted: {many} not reached, of which none is better than the first by more than {found.gap:.1%}"]
 
 
 def _reasons(found: SearchResult) -> Iterator[str]:

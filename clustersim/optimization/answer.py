@@ -40,17 +40,18 @@ def answer(
     top: int = 5,
     trials: int | None = None,
     show: SearchProgress = lambda *_: None,
+    anytime: bool = False,
 ) -> SearchResult:
     """Return the `top` points of a space that minimize an objective, of all points or of `trials` that are drawn.
 
-    Keys that the space does not have are the workload's, but for those of `wider`. Raises InputError where no point is an
-    answer, with what would be one.
+    anytime: Ctrl-C ends the search with the best so far, once there is one. Keys that the space does not have are the workload's,
+    but for those of `wider`. Raises InputError where no point is an answer, with what would be one.
     """
     asked = wider(case, asked)
     if trials:
         from clustersim.optimization.sampling import sampled
 
-        found = sampled(case, asked, wanted, trials, top, show)
+        found = sampled(case, asked, wanted, trials, top, show, anytime)
         if not found.best:
             raise _undrawn(asked, found)
         return found
@@ -58,7 +59,7 @@ def answer(
     points = [root.first for root in space.roots]
     check(case, points)
     show(0, space.points)
-    found = search(case, space, wanted, top, show)
+    found = search(case, space, wanted, top, show, anytime)
     if not found.best:
         raise _refusal(case, asked, space, found)
     return found

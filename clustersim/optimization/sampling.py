@@ -32,10 +32,12 @@ def sampled(
     trials: int,
     top: int = 5,
     show: SearchProgress = lambda *_: None,
+    anytime: bool = False,
 ) -> SearchResult:
     """Return the best of `trials` points of a space that a sampler proposes, and what became of the others.
 
-    Raises InputError where optuna is not installed, or a key has no list of legal values.
+    anytime: Ctrl-C ends the drawing, once something is found. Raises InputError where optuna is not installed, or a key has no
+    list of legal values.
     """
     extras.need("optuna", "--trials")
     import optuna
@@ -44,18 +46,23 @@ def sampled(
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=SEED))
     judge, legal = _Judge(case, wanted, top), LegalValues(case, asked.auto)
     keys = in_order(asked.auto)
-    for number in range(trials):
-        show(judge.simulated, trials - number)
-        trial = study.ask()
-        point = _drawn(legal, asked, keys, trial)
-        value = judge.value(point)
-        if value is None:
-            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
-        else:
-            study.tell(trial, value[0])
-    return SearchResult(
-        judge.answers.best(), len(judge.seen), judge.simulated, judge.bounded, 0, judge.out, wanted.name
-    )
+    number, gap = 0, None
+    try:
+        for number in range(trials):
+            show(judge.simulated, trials - number)
+            trial = study.ask()
+            value = judge.value(_drawn(legal, asked, keys, trial))
+            if value is None:
+                study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+            else:
+                study.tell(trial, value[0])
+    except KeyboardInterrupt:
+        if not (anytime and judge.answers.found):
+            raise
+        gap = 1.0  # nothing is known of what would have been drawn
+    left = 0 if gap is None else trials - number
+    points, best = len(judge.seen), judge.answers.best()
+    return SearchResult(best, points, judge.simulated, judge.bounded, 0, judge.out, wanted.name, left, gap)
 
 
 def _drawn(legal: LegalValues, asked: SweepSpace, keys: list[str], trial: Any) -> Point:

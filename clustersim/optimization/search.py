@@ -53,6 +53,10 @@ class SearchResult:
     """All others."""
     goal: str
     """The name of the objective."""
+    open_points: int = 0
+    """Of a search that was interrupted, how many may be better than the best that are known."""
+    gap: float | None = None
+    """Of such a search, the share by which none of those is better than the first; None for one that went to its end."""
 
     @property
     def reasons(self) -> Mapping[str, int]:
@@ -66,11 +70,12 @@ def search(
     wanted: Objective,
     top: int = 5,
     show: SearchProgress = lambda *_: None,
+    anytime: bool = False,
 ) -> SearchResult:
     """Return the `top` points that minimize an objective, in order; ties go to the one that comes first in the space.
 
-    points: a list, or the tree of a space, whose splits each have one answer, with the overlap that suits it best. Raises
-    InputError where the objective cannot be told.
+    points: a list, or the tree of a space, whose splits each have one answer, with the overlap that suits it best. anytime:
+    Ctrl-C ends the search with what it has found, once that is something. Raises InputError where the objective cannot be told.
     """
     count = points.points if isinstance(points, OpenSpace) else len(points)
     found = _Searched(
@@ -82,17 +87,20 @@ def search(
             branches(points, wanted, out) if isinstance(points, OpenSpace) else listed(case, points, wanted, out)
         )
         heapify(heap)
-    while heap and heap[0].value[0] < math.inf and heap[0].value <= found.answers.worst:
-        one = heappop(heap)
-        if isinstance(one.branch, Alike) and one.branch.whole:
-            show(found.simulated, len(heap))
-            more = found.tried(one, one.branch)
-        else:
-            more = one.branch.tighter(wanted, out)
-        for candidate in more:
-            heappush(heap, candidate)
-    left = found.behind + sum(one.branch.count for one in heap)
-    return SearchResult(found.answers.best(), count, found.simulated, left, found.twins, out, wanted.name)
+    interrupted = False
+    try:
+        found.explore(heap, show)
+    except KeyboardInterrupt:
+        if not (anytime and found.answers.found):
+            raise
+        interrupted = True
+    best, worst = found.answers.best(), found.answers.worst
+    still = [one for one in (*heap, *found.under_way) if interrupted and one.value <= worst]
+    left = found.behind + sum(one.branch.count for one in heap if not (interrupted and one.value <= worst))
+    gap = 1 - min((one.value[0] for one in still), default=math.inf) / best[0].value[0] if interrupted else None
+    more = sum(one.branch.count for one in still)
+    least = None if gap is None else max(gap, 0.0)
+    return SearchResult(best, count, found.simulated, left, found.twins, out, wanted.name, more, least)
 
 
 @dataclass(slots=True)
@@ -111,6 +119,22 @@ class _Searched:
     twins: int = 0
     behind: int = 0
     """Points whose bound is no better than another of their split."""
+    under_way: tuple[Candidate, ...] = ()
+    """What is looked at, if anything."""
+
+    def explore(self, heap: list[Candidate], show: SearchProgress) -> None:
+        """Take candidates from a heap, tighten their bounds and simulate them until no other can be among the best."""
+        while heap and heap[0].value[0] < math.inf and heap[0].value <= self.answers.worst:
+            one = heappop(heap)
+            self.under_way = (one,)
+            if isinstance(one.branch, Alike) and one.branch.whole:
+                show(self.simulated, len(heap))
+                more = self.tried(one, one.branch)
+            else:
+                more = one.branch.tighter(self.wanted, self.out)
+            for candidate in more:
+                heappush(heap, candidate)
+            self.under_way = ()
 
     def tried(self, one: Candidate, points: Alike) -> Iterator[Candidate]:
         """Take in the first of some points with a tightest bound, and yield the others."""
