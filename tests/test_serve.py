@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -343,13 +344,16 @@ def test_bodies_are_limited(server):
 
 @pytest.mark.slow
 def test_who_says_nothing_is_not_waited_for(server):
-    """Half a request, or none, on more connections than there may be: after ten seconds all are gone."""
+    """Half a request, or none, on more connections than there may be: others are heard, and in ten seconds all are gone."""
     silent = [socket.create_connection(("127.0.0.1", server.port), 15) for _ in range(120)]
     for one in silent[::2]:
-        one.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX:")
-    assert server.once("/nothing").status == 503  # too many at once
+        with suppress(ConnectionError):  # those that made room
+            one.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX:")
+    begun = time.monotonic()
+    assert [server.once("/nothing").status for _ in range(10)] == [404] * 10
+    assert time.monotonic() - begun < 5
     for one in silent:
-        with one:
+        with one, suppress(ConnectionError):
             assert one.recv(1) == b""
     assert server.ask("/nothing").status == 404
 

@@ -89,11 +89,28 @@ class Address:
 
 
 class _Protocol(H11Protocol):
-    """A connection, for one request, that is closed where none comes: else whoever says nothing keeps others out."""
+    """A connection, for one request, that is closed where none comes: else whoever says nothing keeps others out.
+
+    Where all are taken, the one that has been silent longest makes room for the next.
+    """
+
+    since = 0.0
+    """When it was made, by the clock of the loop."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        asyncio.get_running_loop().call_later(HEAD_SECONDS, self._close_unasked)
+        loop = asyncio.get_running_loop()
+        self.since = loop.time()
+        loop.call_later(HEAD_SECONDS, self._close_unasked)
+        opened = [one for one in self.connections if isinstance(one, _Protocol) and not one.transport.is_closing()]
+        silent = [one for one in opened if one.silent and one is not self]
+        if len(opened) >= CONNECTIONS and silent:
+            min(silent, key=lambda one: one.since).transport.close()
+
+    @property
+    def silent(self) -> bool:
+        """Whether no request is under way."""
+        return self.cycle is None or self.cycle.response_complete
 
     def _close_unasked(self) -> None:
         if self.cycle is None:
