@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numba
 import numpy as np
 import pytest
@@ -133,6 +137,33 @@ def test_what_is_compiled_is_told_once_with_the_remedy_where_nothing_can_keep_it
     assert "NUMBA_CACHE_DIR" in EVENT_LOOP.unkept
     one(2.0)
     assert told == [EVENT_LOOP.unkept], "whoever asked is gone"
+
+
+NO_CACHE = """
+import sys
+from numba.core import caching
+caching.CacheImpl._locator_classes = []
+if __name__ == "__main__":
+    from clustersim.cli.main import main
+    main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [(), ("--workers", "2")])
+def test_without_a_cache_the_wait_is_said_at_once_also_quietly(workers, tmp_path):
+    """On a cluster whose meetings the event loop plays; each process of a sweep compiles it, and one of them says so."""
+    (tmp_path / "no_cache.py").write_text(NO_CACHE)
+    options = ("sweep", "--recompute", "none,full", *workers) if workers else ("run", "--engine", "auto")
+    words = [options[0], "oversubscribed_roce_1152", "llama3_70b", *options[1:]]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment.pop("CLUSTERSIM_PROGRESS")  # as a person calls it
+    done = subprocess.run(
+        [sys.executable, "no_cache.py", *words, "--out", "x", "-q"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.splitlines() == [EVENT_LOOP.unkept]
 
 
 def test_of_a_small_loop_no_seconds_are_told_and_what_it_calls_is_a_part_of_it():

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from clustersim.engine.compiled import compiling_told
+from clustersim.engine.compiled import compiling_told, say_unkept
 from clustersim.serve import PROGRESS, PROGRESS_LINE
 
 if TYPE_CHECKING:
@@ -29,9 +29,10 @@ def tracked(items: Iterator[Item], count: int, silent: bool) -> Iterator[Item]:
     """Pass on `count` items and show a progress bar meanwhile; where standard error is no terminal, a line now and then."""
     if silent or not sys.stderr.isatty():
         tell = _nothing if silent or PROGRESS in os.environ else rarely()
-        for done, item in enumerate(items, 1):
-            tell(f"simulate: {done:,} of {count:,} done")
-            yield item
+        with compiling_told(_also_unkept(tell)):
+            for done, item in enumerate(items, 1):
+                tell(f"simulate: {done:,} of {count:,} done")
+                yield item
         return
     from rich.console import Console
     from rich.progress import track
@@ -43,10 +44,25 @@ def tracked(items: Iterator[Item], count: int, silent: bool) -> Iterator[Item]:
 def progressing(silent: bool) -> Iterator[Progress]:
     """Show the step under way while standard error is a terminal, as lines for a program that asks for them, else rarely.
 
-    What is compiled meanwhile is shown too.
+    What is compiled meanwhile is shown too, and at once where every process will compile it.
     """
-    with _showing(silent) as progress, compiling_told(progress):
-        yield progress
+    with _showing(silent) as progress:
+        shown = sys.stderr.isatty() and not silent
+        with compiling_told(progress if shown else _also_unkept(progress)):
+            yield progress
+
+
+def _also_unkept(tell: Progress) -> Progress:
+    """Return what tells a step, and says at once what every process compiles anew; a program that reads lines gets these."""
+    if PROGRESS in os.environ:
+        return tell
+    say = say_unkept()
+
+    def both(step: str) -> None:
+        say(step)
+        tell(step)
+
+    return both
 
 
 @contextmanager

@@ -6,8 +6,9 @@ adds and compares the same 64-bit numbers in the same order.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
@@ -46,6 +47,24 @@ def compiling_told(tell: Callable[[str], object]) -> Iterator[None]:
         yield
     finally:
         _TELL.reset(token)
+
+
+def say_unkept() -> Callable[[str], object]:
+    """Return what says on standard error, at once and once, what every process compiles anew as no cache can be written."""
+    said: set[str] = set()
+
+    def say(text: str) -> None:
+        if text.endswith(_REMEDY) and text not in said:
+            said.add(text)
+            with suppress(OSError):  # whoever read it is gone
+                print(text, file=sys.stderr, flush=True)
+
+    return say
+
+
+def always_told(tell: Callable[[str], object]) -> None:
+    """Tell `tell` for the rest of this process."""
+    _TELL.set(tell)
 
 
 @cache

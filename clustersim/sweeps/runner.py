@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from clustersim import errors, plugins
 from clustersim.config.overrides import parted
+from clustersim.engine.compiled import always_told, say_unkept
 from clustersim.errors import ClustersimError
 from clustersim.garbage import aged, uncollected
 from clustersim.parallel.options import KEYS
@@ -137,7 +138,7 @@ def _spread(
 
     others = set(active_children())
     _start_cleaner()
-    pools = [_pool(begin) for _ in range(min(workers, len(items)))]
+    pools = [_pool(begin, place == 0 and begin.command) for place in range(min(workers, len(items)))]
     over = False
     try:
         yield from _fed(work, items, pools, deque(map(deque, groups)))
@@ -213,12 +214,15 @@ def _start_cleaner() -> None:
             os.environ["PYTHONWARNINGS"] = before
 
 
-def _pool(begin: Begin) -> ProcessPoolExecutor:
-    """Return a pool of one spawned worker: a fork of a process that has used polars can hang."""
+def _pool(begin: Begin, told: bool) -> ProcessPoolExecutor:
+    """Return a pool of one spawned worker: a fork of a process that has used polars can hang.
+
+    told: whether it says what every worker compiles anew.
+    """
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
-    return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_prepare, initargs=(begin,))
+    return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_prepare, initargs=(begin, told))
 
 
 Crew = Callable[[Begin, Sequence[Point], Sequence[Sequence[int]], Spent], Generator[tuple[int, Timed], None, None]]
@@ -233,7 +237,7 @@ def _evaluate(point: Point) -> Timed:
     return timed(_case[0], point)
 
 
-def _prepare(begin: Begin) -> None:
+def _prepare(begin: Begin, told: bool) -> None:
     """Prepare a worker: it loads its inputs, if any, permits the same plugins, and ends when who started it is gone."""
     from multiprocessing import parent_process
 
@@ -244,6 +248,8 @@ def _prepare(begin: Begin) -> None:
             os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
+    if told:
+        always_told(say_unkept())
     case = prepared(begin)
     _case[:] = [case] if case else []
 
