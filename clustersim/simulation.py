@@ -30,6 +30,7 @@ from clustersim.report.breakdown import breakdown
 from clustersim.report.critical_path import critical_path
 from clustersim.report.interval import step_kernels
 from clustersim.report.summary import Facts, Forecast, fullest, jitter_facts, outline, summary
+from clustersim.report.verdicts import SLOWER, slower_overlap
 from clustersim.shorter import PlayedStep, ShorterSteps
 from clustersim.topology.jitter import factors, still
 from clustersim.topology.model import Topology
@@ -147,7 +148,7 @@ class Simulator:
     ) -> StepResult:
         """Simulate one step of a loaded job, on the first GPUs of the cluster; the rest is in StepOptions."""
         begun = time.perf_counter()
-        job = self.placed(job)
+        asked, job = job, self.placed(job)
         progress("predict")
         work, memory, forecast = self.prepare(job, np.arange(job.mesh.size), ignore_memory=ignore_memory)
         progress("plan")
@@ -158,6 +159,7 @@ class Simulator:
         kernels = step_kernels(work, plan, path, record.end, forecast.bounds, self.preparation.passes(work))
         facts = Facts(memory, forecast, kernels, path, self._nearby(job), full_attention)
         found = summary(self.cluster, work, plan, record, parts, facts)
+        found["warnings"] += self._slower_overlap(asked, record.end)
         if self.cluster.jitter is not None:
             found["jitter"] = jitter_facts(self.cluster.jitter, self.draw(job, progress=progress))
         return StepResult(found, self.cluster, work, plan, record, parts, facts, time.perf_counter() - begun)
@@ -270,6 +272,14 @@ class Simulator:
             return None
         found = nearby(job, self.cluster.gpus, self.cluster.gpus_per_node)[:TRIED]
         return next((one for one in found if self._fits(one.job)), None)
+
+    def _slower_overlap(self, job: Job, step: float) -> list[str]:
+        """Return what to say where tensor-parallel overlap makes a step of `step` seconds longer than it is without."""
+        how = job.parallelism.overlap.tp
+        if how == "none":
+            return []
+        plain = self._quickly(self.placed(job.changed({"parallelism.overlap.tp": "none"})), "auto")[2].end
+        return [slower_overlap(how, step, plain)] if step > (1 + SLOWER) * plain else []
 
     def _fits(self, job: Job) -> bool:
         try:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import simpy
-from engine_cases import cluster, job
+from engine_cases import cluster, job, simulate
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +12,7 @@ from clustersim.engine.flows import Flow
 from clustersim.model.kernel import Kernel
 from clustersim.model.operator import Collective
 from clustersim.parallel.stages import stages
+from clustersim.report.verdicts import slower_overlap
 from clustersim.simulation import run
 
 TIMES = st.floats(0.01, 10.0)
@@ -144,3 +145,21 @@ def test_async_is_exposed_as_its_chunks_are():
     assert step("async", **wide, parallelism__sequence_parallel=False) == step(
         "none", **wide, parallelism__sequence_parallel=False
     )
+
+
+@pytest.mark.parametrize("how", ["ring", "async", "bulk", "none"])
+@pytest.mark.parametrize("hidden", [512, 8192])
+def test_overlap_that_makes_a_step_longer_is_said_in_one_line_with_both_steps(how, hidden):
+    """Chunks of tiny layers cost more than they hide: the same job without is simulated too."""
+    shape = {"model__hidden": hidden, "training__seq": 4096 if hidden > 512 else 256, "parallelism__tp": 4}
+    with_it, without = (
+        simulate(cluster(1), **shape, parallelism__sequence_parallel=True, **{"parallelism__overlap.tp": name}).summary
+        for name in (how, "none")
+    )
+    lines = [line for line in with_it["warnings"] if line.startswith("parallelism.overlap.tp: ")]
+    step, plain = with_it["step_time_s"], without["step_time_s"]
+    longer = step > 1.005 * plain
+    assert longer == (hidden == 512 and how in ("ring", "async"))
+    assert lines == [slower_overlap(how, step, plain)] * longer
+    if longer:
+        assert lines[0].startswith(f"parallelism.overlap.tp: {how} makes the step {step / plain - 1:.1%} longer: ")

@@ -8,10 +8,13 @@ from typing import Any
 from clustersim.parallel.host import host
 from clustersim.parallel.job import Job
 from clustersim.parallel.nearby import Nearby
-from clustersim.units import gibibytes
+from clustersim.units import gibibytes, seconds
 
 CLOSE = 0.03
 """Share of a GPU's memory within which a forecast of it cannot tell: what frameworks keep beside tensors differs by that."""
+
+SLOWER = 0.005
+"""Share of a step by which overlap has to make it longer for that to be said."""
 
 
 def verdict(need: float, have: float) -> str:
@@ -38,6 +41,14 @@ def warnings(job: Job, need: float, have: float) -> list[str]:
             "set parallelism.overlap.p2p: true (Megatron: --overlap-p2p-communication) if sends run beside computation"
         )
     return found
+
+
+def slower_overlap(how: str, step: float, plain: float) -> str:
+    """Return what to say of tensor-parallel overlap with which a step takes longer; seconds with it and without."""
+    return (
+        f"parallelism.overlap.tp: {how} makes the step {step / plain - 1:.1%} longer: {seconds(plain)} without; "
+        "chunks of these layers are too small to hide what they cost, so leave it out"
+    )
 
 
 def not_modelled(jobs: Sequence[Job]) -> list[str]:
