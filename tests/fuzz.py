@@ -569,6 +569,8 @@ def fuzz(count: int, seed: int, keep: Path | None = None, first: int = 0) -> tup
                         )
                         print(f"\n#{number} {time.monotonic() - begun:.1f} s", *finding, sep="\n", flush=True)
                 os.chdir(home)
+                if keep and (number + 1) % 1000 == 0:
+                    print(f"{number + 1 - first} of {count}, {len(findings)} findings", flush=True)
     finally:
         os.chdir(home)
         files._WRITER = patience

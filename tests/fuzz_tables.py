@@ -313,7 +313,9 @@ def _keywords(chance: random.Random, odd: tuple[Any, ...], several: bool) -> dic
     found: dict[str, Any] = {}
     for _ in range(chance.choice((0, 1, 1, 2, 3))):
         option = chance.choice(RUN_OPTIONS)
-        key = option.key if chance.random() < 0.5 else chance.choice(sorted(keys()))
+        key = (
+            option.key if chance.random() < 0.5 else chance.choice([one for one in sorted(keys()) if one != "cluster"])
+        )
         schema = keys().get(key, {})
         value = legal(chance, schema) if chance.random() < 0.6 else chance.choice(odd)
         name = option.name if key == option.key else key
