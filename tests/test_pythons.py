@@ -4,9 +4,11 @@ import json
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = {
@@ -79,3 +81,13 @@ def test_every_python_gives_the_same_bytes(command):
         return json.loads(done.stdout)
 
     assert all(figures(python) == figures(sys.executable) for python in found)
+
+
+def test_ci_runs_what_a_developer_runs_under_every_python_from_the_oldest_on():
+    [job] = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"].values()
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+    pythons = job["strategy"]["matrix"]["python"]
+    oldest = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    assert oldest == f">={pythons[0]}"
+    assert [f"3.{int(pythons[0].partition('.')[2]) + i}" for i in range(len(pythons))] == pythons
+    assert pythons[-1] == "3.14"
