@@ -11,7 +11,7 @@ from clustersim.cli.main import main
 from clustersim.config import shipped
 from clustersim.config.workload import LatentAttention, Model
 from clustersim.convert.hugging_face_workload import NAMES, ROOM
-from clustersim.errors import ClustersimError
+from clustersim.errors import ClustersimError, InputError
 from clustersim.model.blocks import kinds
 from clustersim.model.parameters import parameters
 from clustersim.parallel.load import load
@@ -176,3 +176,27 @@ def test_a_model_stands_in_the_place_of_a_workload(tmp_path, monkeypatch, capsys
     assert (both[0], none[0]) == (2, 2)
     assert "exclude each other; give one of them" in both[2]
     assert "Missing argument 'WORKLOAD'; give a workload, or a model's config.json with --model" in none[2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"training": 5}, "training: 5 must be a mapping of keys"),
+        ({"parallelism": "x"}, "parallelism: x must be a mapping of keys"),
+        ({"model": 3}, "model: 3 must be a mapping of keys"),
+        ({"parallelism.overlap": 3}, "parallelism.overlap: 3 must be a mapping of keys"),
+        ({"model.max_positions": "x"}, "model.max_positions: x must be a whole number"),
+    ],
+)
+def test_a_section_that_is_none_is_said_before_what_is_assumed(tmp_path, changes, sentence):
+    keys = {
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 2,
+        "vocab_size": 100,
+        "intermediate_size": 128,
+    }
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "max_position_embeddings": 64, **keys}))
+    with pytest.raises(InputError) as error:
+        load(tmp_path / "config.json", changes)
+    assert str(error.value).endswith(sentence)

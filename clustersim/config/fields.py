@@ -23,6 +23,9 @@ from clustersim.config.yaml import Document, Loc
 from clustersim.errors import InputError, shown
 from clustersim.units import EXAMPLES, NUMBER, UNITS, parse, scaled
 
+Section = dict[str, object]
+"""Keys and values of a file that nothing has judged yet."""
+
 
 class Spec(BaseModel):
     """Base of every spec: frozen, unknown keys are errors, no silent conversion of types.

@@ -4,13 +4,9 @@ Values are replaced in a file of this shape, and what comes out is validated as 
 be wrong in the file, and a section may not be a number.
 """
 
-from typing import Any
-
 from pydantic import ConfigDict
 
-from clustersim.config.fields import Spec
-
-Section = dict[str, Any]
+from clustersim.config.fields import Section, Spec
 
 
 class OpenSection(Spec):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from math import prod
-from typing import Any
 
 from clustersim.config.fields import validate
 from clustersim.config.topology import AstraNetwork
@@ -30,7 +29,7 @@ def translated(document: Document) -> Document:
         if len(values) != len(spec.topology):
             few = f"{len(values)} values for the {len(spec.topology)} dimensions of `topology`"
             raise document.error((key,), f"{key}: {few}; write one a dimension")
-    data: dict[str, Any] = {
+    data: dict[str, object] = {
         "cluster": {"nodes": prod(spec.npus_count[1:]), "node": _node(spec)},
         "nccl": {"launch": "0s"},
     }
@@ -42,7 +41,7 @@ def translated(document: Document) -> Document:
     return Document(document.path, data, positions)
 
 
-def _dim(spec: AstraNetwork, i: int) -> dict[str, Any]:
+def _dim(spec: AstraNetwork, i: int) -> dict[str, object]:
     kind, size = _BETWEEN[spec.topology[i]], spec.npus_count[i]
     return {"kind": kind, "size": size, "rate": _rate(spec.bandwidth[i]), "latency": f"{spec.latency[i]}ns"}
 
@@ -51,14 +50,14 @@ def _rate(gib: float) -> str:
     return f"{gib!r}GiB/s"
 
 
-def _node(spec: AstraNetwork) -> dict[str, Any]:
+def _node(spec: AstraNetwork) -> dict[str, object]:
     gpus = spec.npus_count[0]
-    scale_up: dict[str, Any] = {"kind": "none"}
+    scale_up: dict[str, object] = {"kind": "none"}
     if gpus > 1:
         kind = _INSIDE[spec.topology[0]]
         delay = spec.latency[0] * (2 if kind == "nvswitch" else 1)  # a crossbar is two links
         scale_up = {"kind": kind, "link": _rate(spec.bandwidth[0]), "latency": f"{delay}ns"}
-    node: dict[str, Any] = {"gpus": {"model": spec.gpu, "count": gpus}, "scale_up": scale_up}
+    node: dict[str, object] = {"gpus": {"model": spec.gpu, "count": gpus}, "scale_up": scale_up}
     if len(spec.topology) > 1:
         most = (
             math.fsum(_egress(spec, i) for i in range(1, len(spec.topology))) or spec.bandwidth[1]

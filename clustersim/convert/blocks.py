@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from itertools import groupby
-from typing import Any
 
 
-def runs(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def runs(layers: list[dict[str, object]]) -> list[dict[str, object]]:
     """Return blocks of a workload for a list of layers: the shortest ones that repeat to all, equal neighbours counted."""
     for length in range(1, len(layers) + 1):
         if layers[length:] == layers[:-length]:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from clustersim.errors import InputError, shown, suggest
 from clustersim.files import read_text
@@ -23,7 +22,7 @@ class Config:
     """The keys of one config.json, read with an error that names the file."""
 
     path: str
-    keys: Mapping[str, Any]
+    keys: Mapping[str, object]
 
     @property
     def kind(self) -> str:
@@ -43,7 +42,7 @@ class Config:
             raise InputError(f"{self.path}: lacks {names[0]}; a config.json of model_type {self.kind!r} has it")
         return default
 
-    def of(self, keys: Mapping[str, Any]) -> Config:
+    def of(self, keys: Mapping[str, object]) -> Config:
         """Return other keys of the same file."""
         return Config(self.path, keys)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from clustersim import plugins
 from clustersim.config.yaml import Document, Loc, Position
@@ -60,7 +60,7 @@ class Assumption(NamedTuple):
     """A key that neither file nor command line said, the value that it has instead, and why."""
 
     key: str
-    value: Any
+    value: object
     why: str
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ class Assumption(NamedTuple):
         return f"{self.key} {value}" + (f" ({self.why})" if self.why else "")
 
 
-def is_config(data: Mapping[str, Any]) -> bool:
+def is_config(data: Mapping[str, object]) -> bool:
     """Return whether a file is a config.json and no workload."""
     return "model_type" in data and "model" not in data
 
@@ -100,7 +100,7 @@ def _positions(document: Document) -> Iterator[tuple[Loc, Position]]:
             yield ("model", *key.split(".")), place._replace(name=name)
 
 
-def left_out(path: str, data: Mapping[str, Any]) -> tuple[str, ...]:
+def left_out(path: str, data: Mapping[str, object]) -> tuple[str, ...]:
     """Return what a workload does not say of the model, in words."""
     module = plugins.names(ROOM)[_kind(Config(path, data))]
     return tuple(getattr(importlib.import_module(module), "LEFT_OUT", ()))
@@ -122,19 +122,25 @@ def _name(path: str, config: Config) -> str:
     return (found.rstrip("/").rsplit("/", 1)[-1] or config.kind)[:200]
 
 
-def defaults(data: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Assumption]:
+def _section(data: Mapping[str, object], name: str) -> Mapping[str, object]:
+    """Return a section of a workload, none where there is nothing of that kind."""
+    found = data.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def defaults(data: Mapping[str, object], config: Mapping[str, object]) -> Iterator[Assumption]:
     """Yield what a workload made of a config.json still lacks, after the command line has said what it says."""
-    training, split = data.get("training", {}), data.get("parallelism", {})
-    most = data["model"].get("max_positions") or (512 if data["model"].get("encoder_layers") else None)
+    model, training, split = (_section(data, name) for name in ("model", "training", "parallelism"))
+    most = model.get("max_positions") or (512 if model.get("encoder_layers") else None)
     seq = training.get("seq")
     if seq is None:
-        seq = min(most or SEQ, SEQ)
+        seq = min(most, SEQ) if isinstance(most, int) else SEQ
         yield Assumption("training.seq", seq, "")
     if training.get("global_batch") is None and isinstance(seq, int) and seq > 0:
         yield Assumption("training.global_batch", max(TOKENS // seq, 1), "4 Mi tokens a step")
     published = Config("", config).dtype  # weights that are published in FP32 are trained in BF16
     yield Assumption("training.precision", "fp16" if published == "fp16" else "bf16", "")
-    if isinstance(tp := split.get("tp", 1), int) and tp > 1 and data["model"].get("causal", True):
+    if isinstance(tp := split.get("tp", 1), int) and tp > 1 and model.get("causal", True):
         yield Assumption("parallelism.sequence_parallel", True, "with tp")
     if isinstance(vpp := split.get("vpp", 1), int) and vpp > 1:
         yield Assumption("parallelism.schedule", "interleaved", "with vpp")

@@ -6,37 +6,36 @@ An alias may stand at the top level or in any section, with hyphens or underscor
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from clustersim.config.yaml import Loc
 
 
-def same(value: Any) -> Any:
+def same(value: object) -> object:
     """Return the value as it is."""
     return value
 
 
-def only(when: Any, result: Any) -> Callable[[Any], Any]:
+def only(when: object, result: object) -> Callable[[object], object]:
     """Return a conversion to `result` for the value `when`; any other value leaves the default (None drops the key)."""
     return lambda value: result if value is when else None if isinstance(value, bool) else value
 
 
-def inverse(value: Any) -> Any:
+def inverse(value: object) -> object:
     """Return the opposite of a truth value."""
     return not value if isinstance(value, bool) else value
 
 
-def positive(value: Any) -> Any:
+def positive(value: object) -> object:
     """Return whether a probability is above zero."""
     return value > 0 if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-def lower(value: Any) -> Any:
+def lower(value: object) -> object:
     """Return text in lower case."""
     return value.lower() if isinstance(value, str) else value
 
 
-def words(ours: Mapping[str | bool, Any]) -> Callable[[Any], Any]:
+def words(ours: Mapping[str | bool, object]) -> Callable[[object], object]:
     """Return a conversion of Megatron's words to these; any other value stays as it is, for validation to judge."""
     return lambda value: ours.get(value, value) if isinstance(value, str | bool) else value
 
@@ -55,66 +54,70 @@ DISPATCHERS: Mapping[str | bool, str | None] = {
 """Of moe_token_dispatcher_type: flex is DeepEP, or HybridEP, which sends as much."""
 
 
-def fp8(value: Any) -> Any:
+def fp8(value: object) -> object:
     """Return the data type for Megatron's fp8 format (`hybrid` or `e4m3`, both of which multiply in fp8)."""
     return "fp8" if value in ("hybrid", "e4m3", True) else None if value is False else value
 
 
-def fp8_recipe(value: Any) -> Any:
+SCALING: Mapping[object, str] = {"delayed": "delayed", "tensorwise": "current", "blockwise": "block"}
+"""Of fp8_recipe, where plain fp8 has its scales from."""
+
+
+def fp8_recipe(value: object) -> object:
     """Return the keys of Megatron's fp8 recipe: a data type, or where plain fp8 has its scales from."""
-    scaling = {"delayed": "delayed", "tensorwise": "current", "blockwise": "block"}.get(value)
+    scaling = SCALING.get(value) if isinstance(value, str) else None
     return {"precision": "fp8", "fp8_scaling": scaling} if scaling else {"precision": value}
 
 
-def fp4(value: Any) -> Any:
+def fp4(value: object) -> object:
     """Return the data type for Megatron's fp4 format, whose only recipe is NVFP4BlockScaling (core/fp4_utils.py)."""
     return "nvfp4" if value in ("e2m1", True) else None if value is False else value
 
 
-def shared_expert(value: Any) -> Any:
+def shared_expert(value: object) -> object:
     """Return the keys of one shared expert of that width; None for none."""
     return {"shared_experts": 1, "shared_ffn": value} if value else None
 
 
-def real(value: Any) -> Any:
+def real(value: object) -> object:
     """Return a whole number as a real one, None for one below zero, which Megatron takes for none."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value) if value > 0 else None
     return value
 
 
-def or_none(value: Any) -> Any:
+def or_none(value: object) -> object:
     """Return the value, None for 0."""
     return value or None
 
 
-def partition(value: Any) -> Any:
+def partition(value: object) -> object:
     """Return the keys of BigScience's division of layers, which counts the embedding and the head where it names them."""
     ends = isinstance(value, str) and "embedding" in value
     return {"account_for_embedding": True, "account_for_loss": True} if ends else None
 
 
-def several(value: Any) -> Any:
+def several(value: object) -> object:
     """Return a list of one for a single word."""
     return [value] if isinstance(value, str) else value
 
 
-def ulysses(value: Any) -> Any:
+def ulysses(value: object) -> object:
     """Return the keys of DeepSpeed's sequence parallelism among so many ranks, which exchange heads for tokens."""
     return {"cp": value, "cp_type": "a2a"} if value != 1 else None
 
 
-def context(value: Any) -> Any:
+def context(value: object) -> object:
     """Return how context-parallel ranks see the whole sequence, of which Megatron takes one for all layers or one for each."""
     return value[0] if isinstance(value, list) and len(set(map(str, value))) == 1 else value
 
 
-def inner(value: Any) -> Any:
+def inner(value: object) -> object:
     """Return the first of the two sizes of hierarchical context parallelism."""
     return value[0] if isinstance(value, list) and len(value) == 2 else value
 
 
-Alias = tuple[Loc, Callable[[Any], Any]]
+Alias = tuple[Loc, Callable[[object], object]]
 
 ALIASES: Mapping[str, Alias] = {
     "num_layers": (("model", "layers"), same),
@@ -277,7 +280,7 @@ def find(key: str) -> Alias | None:
     return ALIASES.get(key.replace("-", "_"))
 
 
-def refused(key: str, value: Any) -> str | None:
+def refused(key: str, value: object) -> str | None:
     """Return what to write instead of a name that has no counterpart; None for other names, and where it is off."""
     remedy = REMEDIES.get(key)
     return None if remedy is None or value in (None, False, 0) else remedy

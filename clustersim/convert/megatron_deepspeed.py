@@ -7,7 +7,6 @@ runtime/engine.py (ZeRO-2 reduces in every microbatch, ZeRO-3 has no pipeline).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from clustersim.convert.megatron_groups import LONGEST
 
@@ -24,7 +23,7 @@ OF_EXPERTS = (
 """Arguments that say nothing without experts."""
 
 
-def translated(given: Mapping[str, Any]) -> dict[str, Any]:
+def translated(given: Mapping[str, object]) -> dict[str, object]:
     """Return arguments as Megatron would be given them; those of other programs as they are."""
     found = dict(given)
     if not found.get("deepspeed"):
@@ -37,18 +36,19 @@ def translated(given: Mapping[str, Any]) -> dict[str, Any]:
     every = found.pop("expert_interval", INTERVAL)
     if isinstance(layers, int) and layers <= LONGEST and isinstance(every, int) and every > 1:
         found["moe_layer_freq"] = [int((layer + 1) % every == 0) for layer in range(layers)]
-    if found.pop("mlp_type", "") == "residual" and "hidden_size" in found:
-        found["moe_shared_expert_intermediate_size"] = found.get("ffn_hidden_size", 4 * found["hidden_size"])
+    hidden = found.get("hidden_size")
+    if found.pop("mlp_type", "") == "residual" and isinstance(hidden, int):
+        found["moe_shared_expert_intermediate_size"] = found.get("ffn_hidden_size", 4 * hidden)
     if not found.pop("disable_moe_token_dropping", False):
         found.setdefault("moe_train_capacity_factor", 1.0)
     return found
 
 
-def implied(given: Mapping[str, Any], pp: int) -> dict[str, tuple[Any, str]]:
+def implied(given: Mapping[str, object], pp: int) -> dict[str, tuple[object, str]]:
     """Return the keys of a workload that DeepSpeed has otherwise than Megatron, each with its value and why."""
     if not given.get("deepspeed"):
         return {}
-    found: dict[str, tuple[Any, str]] = {
+    found: dict[str, tuple[object, str]] = {
         "training.attention": ("unfused", "Megatron-DeepSpeed's without --use-flash-attn")
     }
     if given.get("zero_stage") == 2 and pp == 1:

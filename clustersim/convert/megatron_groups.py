@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from clustersim.config.yaml import Loc
 from clustersim.convert.blocks import runs
@@ -63,15 +63,15 @@ class Joined(NamedTuple):
 
     name: str
     key: Loc
-    value: Any
+    value: object
 
 
-def silent(name: str, given: Mapping[str, Any]) -> bool:
+def silent(name: str, given: Mapping[str, object]) -> bool:
     """Return whether an argument says nothing beside the others: those of groups, and those of attention that is not there."""
     return name in GROUPED or (name in UNDER_LATENT and bool(given.get("multi_latent_attention")))
 
 
-def joined(given: Mapping[str, Any]) -> list[Joined]:
+def joined(given: Mapping[str, object]) -> list[Joined]:
     """Return what those of `given`, by name with underscores, say together. Raises GroupError for one that cannot be."""
     return [*_latent(given), *_experts(given), *_sharded(given), *_ends(given)]
 
@@ -82,14 +82,14 @@ def _ends(given: Mapping[str, Any]) -> list[Joined]:
     return [Joined("first_last_layers_bf16", ("training", key), given.get(name, 1)) for name, key in ENDS.items()]
 
 
-def _latent(given: Mapping[str, Any]) -> list[Joined]:
+def _latent(given: Mapping[str, object]) -> list[Joined]:
     if not given.get("multi_latent_attention"):
         return []
     widths = {name: given.get(name, default) for name, default in LATENT.items()}
     return [Joined("multi_latent_attention", ("model", "mla"), widths)]
 
 
-def _sharded(given: Mapping[str, Any]) -> list[Joined]:
+def _sharded(given: Mapping[str, object]) -> list[Joined]:
     """Return what Megatron-FSDP shards; with two buffers one block is gathered while another runs."""
     name = next((one for one in sorted(SHARDED) if given.get(one)), None)
     if name is None:
@@ -104,7 +104,7 @@ def _sharded(given: Mapping[str, Any]) -> list[Joined]:
     return found
 
 
-def _experts(given: Mapping[str, Any]) -> list[Joined]:
+def _experts(given: Mapping[str, object]) -> list[Joined]:
     """Return which layers have experts: every n-th from the first, or those of a pattern such as `([0]*3+[1]*58)`."""
     said, layers = given.get("moe_layer_freq"), given.get("num_layers")
     if said in (None, False, 0, 1, "1") or not isinstance(layers, int) or not 0 < layers <= LONGEST:
@@ -114,11 +114,11 @@ def _experts(given: Mapping[str, Any]) -> list[Joined]:
     if flags == sorted(flags) and len(set(flags)) == 2:
         more = [Joined("moe_layer_freq", ("model", "dense_ffn"), width)] if width else []
         return [Joined("moe_layer_freq", ("model", "dense_layers"), flags.count(0)), *more]
-    kinds: tuple[dict[str, Any], ...] = ({"experts": 0, **({"ffn": width} if width else {})}, {})
+    kinds: tuple[dict[str, object], ...] = ({"experts": 0, **({"ffn": width} if width else {})}, {})
     return [Joined("moe_layer_freq", ("model", "blocks"), runs([kinds[flag] for flag in flags]))]
 
 
-def frequency(said: Any, layers: int) -> list[int]:
+def frequency(said: object, layers: int) -> list[int]:
     """Return for each layer 1 where it has experts, else 0. Raises GroupError."""
     number = int(said) if isinstance(said, str) and said.strip().isdecimal() else said
     if isinstance(number, int) and not isinstance(number, bool) and number > 0:
@@ -132,7 +132,7 @@ def frequency(said: Any, layers: int) -> list[int]:
     return [int(flag) for flag in flags]
 
 
-def _value(node: ast.expr) -> Any:
+def _value(node: ast.expr) -> object:
     """Return the value of lists of numbers, their sums and repetitions."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return node.value

@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from clustersim.config.fields import validate_given
+from clustersim.config.fields import Section, validate_given
 from clustersim.config.overrides import replace
 from clustersim.config.workload import Workload
 from clustersim.config.yaml import Document, Position
@@ -54,7 +55,7 @@ HYBRID = (
 class Imported:
     """A workload as plain data, and in words what is not in it."""
 
-    workload: dict[str, Any]
+    workload: dict[str, object]
     """By the keys of a workload file."""
     ignored: tuple[str, ...]
     """Arguments that change no time."""
@@ -71,7 +72,7 @@ class ImportRequest(NamedTuple):
 
     variables: Mapping[str, str]
     """Of the environment, such as NNODES."""
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
     """Keys of the workload that decide, by dotted key."""
     ignored: frozenset[str]
     """Names of arguments that change no time."""
@@ -123,10 +124,10 @@ def _program(path: str, shell: Shell) -> tuple[str, list[str], list[str]]:
     )
 
 
-def arguments(words: Sequence[str]) -> dict[str, Any]:
+def arguments(words: Sequence[str]) -> dict[str, object]:
     """Return the arguments of a command by name with underscores: a value, a list of several, or True for a flag."""
-    found: dict[str, Any] = {}
-    values: list[Any] = []
+    found: dict[str, list[object]] = {}
+    values: list[object] = []
     for word in words:
         if word.startswith("--") and len(word) > 2:
             name, equals, value = word[2:].partition("=")
@@ -149,9 +150,14 @@ def _value(text: str) -> int | float | str:
 class _Import:
     """An import under way."""
 
-    def __init__(self, path: str, program: str, given: dict[str, Any]) -> None:
+    def __init__(self, path: str, program: str, given: dict[str, object]) -> None:
         self.path, self.program, self.given = path, program, given
-        self.spec: dict[str, Any] = {"name": PurePath(path).stem[:200], "model": {}, "training": {}, "parallelism": {}}
+        self.spec: dict[str, object] = {
+            "name": PurePath(path).stem[:200],
+            "model": {},
+            "training": {},
+            "parallelism": {},
+        }
         self.assumed: list[str] = []
         self.dropped: list[str] = []
 
@@ -182,7 +188,7 @@ class _Import:
             tuple(self.assumed),
         )
 
-    def _check(self, settings: Mapping[str, Any]) -> None:
+    def _check(self, settings: Mapping[str, object]) -> None:
         """Raise InputError where a value is none that its key can have, under the name that the script has for it.
 
         What follows calculates with them: layers by stages, a batch by ranks.
@@ -198,7 +204,7 @@ class _Import:
         if each is not None and (not isinstance(each, int) or each < 1):
             raise InputError(f"{self.path}: --{_dashed(EACH)}: {shown(each)} must be a whole number of at least 1")
 
-    def _settled(self) -> dict[str, Any]:
+    def _settled(self) -> dict[str, object]:
         """Return the arguments without those that a more precise one decides, or that say nothing without another."""
         given = dict(self.given)
         for name in self.given:
@@ -214,7 +220,7 @@ class _Import:
             given.pop("no_position_embedding", None)
         return given
 
-    def _take(self, name: str, value: Any) -> None:
+    def _take(self, name: str, value: object) -> None:
         """Put one argument where it belongs; one without a counterpart is left out, in words."""
         if name in OWN or silent(name, self.given):
             return
@@ -226,34 +232,42 @@ class _Import:
     def _drop(self, name: str, why: str) -> None:
         self.dropped.append(f"--{_dashed(name)} ({why})")
 
-    def put(self, key: Sequence[str | int], value: Any) -> None:
+    def put(self, key: Sequence[str | int], value: object) -> None:
         """Set a value of the workload; a mapping joins what is there."""
-        here = self.spec
-        for part in key[:-1]:
-            here = here.setdefault(str(part), {})
-        last = str(key[-1])
-        here[last] = (
-            {**value, **here.get(last, {})}
-            if isinstance(value, dict) and isinstance(here.get(last, {}), dict)
-            else value
-        )
+        *parents, last = map(str, key)
+        here = self._section(*parents)
+        there = here.get(last, {})
+        here[last] = {**value, **there} if isinstance(value, dict) and isinstance(there, dict) else value
 
-    def _set(self, settings: Mapping[str, Any]) -> None:
+    def _section(self, *keys: str) -> Section:
+        """Return a section of the workload, a new one where there is none. Raises InputError for a single value."""
+        here = self.spec
+        for key in keys:
+            inner = here.setdefault(key, {})
+            if not isinstance(inner, dict):
+                raise InputError(f"{self.path}: {'.'.join(keys)}: {shown(inner)} must be a mapping of keys")
+            here = inner
+        return here
+
+    def _whole(self, section: str, key: str, default: int = 1) -> int:
+        """Return a whole number of a section that was validated, the default where there is none."""
+        found = self._section(section).get(key)
+        return found if isinstance(found, int) else default
+
+    def _set(self, settings: Mapping[str, object]) -> None:
         for key, value in settings.items():
             replace(self.spec, tuple(key.split(".")), value, key)
 
-    def default(self, key: str, value: Any, why: str) -> None:
+    def default(self, key: str, value: object, why: str) -> None:
         """Say a default of Megatron's where the script says nothing."""
         *parents, last = key.split(".")
-        here = self.spec
-        for part in parents:
-            here = here.setdefault(part, {})
+        here = self._section(*parents)
         if last not in here:
             here[last] = value
             self.assumed.append(f"{key}: {str(value).lower() if isinstance(value, bool) else value} ({why})")
 
     def _model(self) -> None:
-        model = self.spec["model"]
+        model = self._section("model")
         for name in HYBRID:
             if self.given.get(name):
                 raise InputError(
@@ -270,23 +284,22 @@ class _Import:
         self.default("model.positions", "learned", "Megatron's --position-embedding-type learned_absolute")
         self.default("model.dropout", True, "Megatron's --hidden-dropout 0.1")
         if self.given.get("swiglu") and "ffn" not in model:
-            self.default(
-                "model.ffn", int(4 * model["hidden"] * 2 / 3 / 64) * 64, "Megatron's of SwiGLU: 8/3 of the width"
-            )
+            width = int(4 * self._whole("model", "hidden") * 2 / 3 / 64) * 64
+            self.default("model.ffn", width, "Megatron's of SwiGLU: 8/3 of the width")
         if self.given.get("quick_geglu"):
             model["activation"] = "geglu"
         self._windows()
 
     def _vocabulary(self) -> None:
         kind = self.given.get("tokenizer_type") or self.given.get("patch_tokenizer_type", "")
-        known = TOKENIZERS.get(str(kind))
+        known, model = TOKENIZERS.get(str(kind)), self._section("model")
         if known is not None:
             self.default("model.vocab", known, f"{kind}'s")
-        elif "vocab" not in self.spec["model"] and "bert" in self.program:
+        elif "vocab" not in model and "bert" in self.program:
             self.default("model.vocab", 30522, "BERT's")
-        elif "vocab" not in self.spec["model"] and not kind and "vocab_file" in self.given:
+        elif "vocab" not in model and not kind and "vocab_file" in self.given:
             self.default("model.vocab", 50257, "GPT-2's, whose vocabulary the script names")
-        elif "vocab" not in self.spec["model"]:
+        elif "vocab" not in model:
             what = f"the vocabulary of {shown(kind)} lies in its files" if kind else "the script names no tokenizer"
             raise InputError(f"{self.path}: lacks --vocab-size, and {what}; give --set model.vocab=…")
 
@@ -301,48 +314,47 @@ class _Import:
             raise InputError(f"{self.path}: --window-size: {shown(said)} is no window; write two widths, such as 128,0")
         width = int(found[1]) + 1
         if not isinstance(every, int) or isinstance(every, bool):
-            self.spec["model"]["window"] = width
-        elif "blocks" in self.spec["model"]:
+            self._section("model")["window"] = width
+        elif "blocks" in self._section("model"):
             self._drop("window_size", "layers already differ by --moe-layer-freq; write model.blocks")
         else:
             windows = {"count": every - 1, "window": width} if every > 2 else {"window": width}
-            self.spec["model"]["blocks"] = [windows, {}] if every > 1 else [{}]
+            self._section("model")["blocks"] = [windows, {}] if every > 1 else [{}]
 
     def _training(self) -> None:
-        training = self.spec["training"]
+        training = self._section("training")
         if "micro_batch" not in training or "seq" not in training:
             missing = "--micro-batch-size" if "micro_batch" not in training else "--seq-length"
             raise InputError(f"{self.path}: lacks {missing}; give the script that has it")
-        for key, (value, why) in implied(self.given, self.spec["parallelism"].get("pp", 1)).items():
+        for key, (value, why) in implied(self.given, self._whole("parallelism", "pp")).items():
             self.default(key, value, why)
         self.default("training.precision", "fp32", "Megatron's without --bf16, --fp16, --fp8-format and --fp4-format")
         half = training["precision"] == "fp16" and "accumulate_allreduce_grads_in_fp32" not in self.given
         self.default("training.gradients", "fp16" if half else "fp32", "Megatron's main gradients")
         if training.get("attention") is None:
             self.default("training.attention", "flash", "Megatron's --attention-backend auto")
-        gpus = [self.given.get(name, 1) for name in GPUS]
-        if all(isinstance(count, int) for count in gpus):
-            split = self.spec["parallelism"]
-            lanes = split.get("tp", 1) * split.get("pp", 1) * split.get("cp", 1)
-            batch = training["micro_batch"] * max(gpus[0] * gpus[1] // lanes, 1)
-            self.default(
-                "training.global_batch",
-                batch,
-                f"Megatron's: micro batch × data-parallel ranks of {gpus[0]} × {gpus[1]} GPUs",
-            )
+        each, nodes = (self.given.get(name, 1) for name in GPUS)
+        if isinstance(each, int) and isinstance(nodes, int):
+            lanes = prod(self._whole("parallelism", key) for key in ("tp", "pp", "cp"))
+            batch = self._whole("training", "micro_batch") * max(each * nodes // lanes, 1)
+            why = f"Megatron's: micro batch × data-parallel ranks of {each} × {nodes} GPUs"
+            self.default("training.global_batch", batch, why)
 
     def _parallelism(self) -> None:
-        split, model = self.spec["parallelism"], self.spec["model"]
-        each, pp = self.given.get(EACH), split.get("pp", 1)
-        if each is not None:
-            split["vpp"] = max(model["layers"] // pp // each, 1)
+        split = self._section("parallelism")
+        each, pp = self.given.get(EACH), self._whole("parallelism", "pp")
+        if isinstance(each, int):
+            split["vpp"] = max(self._whole("model", "layers") // pp // each, 1)
         if "layout" in split:
             split["vpp"] = max(stages_of(str(split["layout"])) // pp, 1)
-        if split.get("vpp", 1) > 1:
+        if self._whole("parallelism", "vpp") > 1:
             split["schedule"] = "interleaved"
             self.default("parallelism.overlap.p2p", True, "Megatron's of interleaved schedules")
-        if split.get("overlap", {}).get("param_gather") and not split.get("zero"):
-            split["overlap"].pop("param_gather")
+        if (
+            not split.get("zero")
+            and "overlap" in split
+            and self._section("parallelism", "overlap").pop("param_gather", False)
+        ):
             self._drop("overlap_param_gather", "says nothing without --use-distributed-optimizer")
         self.default("parallelism.dp", "auto", "as many replicas as the cluster holds and the batch allows")
 

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 from clustersim.config.yaml import Document, Position
@@ -55,10 +55,10 @@ def read(path: str | Path) -> Document:
     gpus, nets = list(_gpus(root)), list(_nets(root))
     if root.tag != "system" or not gpus:
         raise InputError(f"{path}: no <system> with a <gpu>; give the file that NCCL writes with NCCL_TOPO_DUMP_FILE")
-    host: dict[str, Any] = {"pcie": _slot(gpus[0].pci, path)}
+    host: dict[str, object] = {"pcie": _slot(gpus[0].pci, path)}
     if cpu is not None:
         host["cpu"] = "arm" if cpu.get("arch") == "arm64" else _VENDORS.get(cpu.get("vendor", ""), "intel")
-    node: dict[str, Any] = {
+    node: dict[str, object] = {
         "gpus": {"model": _model(gpus[0], path), "count": len(gpus)},
         "scale_up": _scale_up(gpus, path),
         "host": host,
@@ -69,7 +69,7 @@ def read(path: str | Path) -> Document:
         attach = "per_gpu" if nics == len(gpus) else "shared"
         node["nics"] = {
             "count": nics,
-            "rate": f"{min(megabits / 1e3, _gigabits(host['pcie']))!r}Gb/s",
+            "rate": f"{min(megabits / 1e3, _gigabits(str(host['pcie'])))!r}Gb/s",
             "attach": attach,
         }
     return Document(str(path), {"cluster": {"nodes": 1, "node": node}}, {(): Position(1, 1)})
@@ -150,7 +150,7 @@ def _gigabits(slot: str) -> float:
     return Host(pcie=slot).raw * 8e-9
 
 
-def _scale_up(gpus: list[_Gpu], path: object) -> dict[str, Any]:
+def _scale_up(gpus: list[_Gpu], path: object) -> dict[str, object]:
     """Return the links inside the node: through switches a crossbar, straight from GPU to GPU what their counts say."""
     links = gpus[0].element.findall("nvlink")
     if not links:

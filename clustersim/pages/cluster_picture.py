@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -55,7 +55,7 @@ def slow_links(topology: Topology) -> Mask:
     return np.asarray(topology.capacity < sound * (1 - 1e-9))
 
 
-def picture(topology: Topology, figures: LinkFigures) -> dict[str, Any] | None:
+def picture(topology: Topology, figures: LinkFigures) -> dict[str, object] | None:
     """Return ends and cables; of a cluster of several nodes each node is one end. None where there is nothing to draw."""
     cables, every = _cables(topology, figures.slow)
     ills = _ills(topology, figures.slow)
@@ -170,7 +170,7 @@ def _drawn(
     drawn: Mapping[tuple[str, str, bool], Ints],
     figures: LinkFigures,
     ills: Mapping[str, str],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     level = _levels(_ends(drawn), drawn)
     order = sorted(level, key=lambda name: (level[name], _order(name)))
     number = {name: i for i, name in enumerate(order)}
@@ -200,7 +200,7 @@ def _stands_for(topology: Topology, name_of: Mapping[str, str]) -> Counter[str]:
     return many
 
 
-def _cable(topology: Topology, links: Ints, figures: LinkFigures) -> dict[str, Any]:
+def _cable(topology: Topology, links: Ints, figures: LinkFigures) -> dict[str, object]:
     return {
         "links": len(links),
         "capacity": float(topology.capacity[links].max()),

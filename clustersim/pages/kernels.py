@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -18,7 +18,45 @@ PRODUCTS = frozenset({"linear", "bmm", "grouped_gemm", "flash_attention"})
 """Kinds that matrix units compute."""
 
 
-def kernels(result: StepResult) -> dict[str, Any]:
+class Rated(TypedDict):
+    """A kernel on a page."""
+
+    layer: str
+    operator: str
+    direction: str
+    kind: str
+    op: str
+    shape: str
+    dtype: str
+    launches: float
+    seconds: float
+    flop: float
+    bytes: float
+    bound: str
+    of_roof: float
+    share: float
+    critical_s: float
+    low: float | None
+    high: float | None
+
+
+class Roof(TypedDict):
+    """A peak of a GPU."""
+
+    dtype: str
+    unit: str
+    peak: float
+
+
+class KernelRates(TypedDict):
+    """The kernels of a page."""
+
+    rows: list[Rated]
+    roofs: list[Roof]
+    bandwidth: float
+
+
+def kernels(result: StepResult) -> KernelRates:
     """Return the kernels of a step, the most time first: `share` of the mean rank's step, `critical` seconds of the path.
 
     Rates are FLOP/s and bytes/s of one launch; `low` and `high`: 80 of 100 such kernels take so many times the forecast. On GPUs
@@ -31,25 +69,32 @@ def kernels(result: StepResult) -> dict[str, Any]:
     launches: defaultdict[Kernel, int] = defaultdict(int)
     for row, kernel in own:
         launches[kernel] += row.launches
-    found = []
-    for row, kernel in own:
-        part = row.launches / launches[kernel]
-        found.append(
-            _row(row, kernel, seconds[kernel], gpu)
-            | _weight(result, row, seconds[kernel], critical.get(kernel, 0.0) * part)
+    found = [
+        _rated(
+            row,
+            kernel,
+            seconds[kernel],
+            gpu,
+            row.launches * seconds[kernel] / result.job.parallelism.pp / result.record.end,
+            critical.get(kernel, 0.0) * row.launches / launches[kernel],
+            bounds.get(kernel, (None, None)),
         )
-        found[-1] |= dict(zip(("low", "high"), bounds.get(kernel, (None, None)), strict=True))
+        for row, kernel in own
+    ]
     found.sort(key=lambda one: -one["share"])
     return {"rows": found, "roofs": _roofs(gpu, {kernel for _, kernel in own}), "bandwidth": gpu.memory_bandwidth}
 
 
-def _weight(result: StepResult, row: KernelRow, seconds: float, critical: float) -> dict[str, float]:
-    """Return what a kernel takes of the step of the mean rank, and of the critical path."""
-    ranks = result.job.parallelism.pp
-    return {"share": row.launches * seconds / ranks / result.record.end, "critical_s": critical}
-
-
-def _row(row: KernelRow, kernel: Kernel, seconds: float, gpu: Gpu) -> dict[str, Any]:
+def _rated(
+    row: KernelRow,
+    kernel: Kernel,
+    seconds: float,
+    gpu: Gpu,
+    share: float,
+    critical: float,
+    bounds: tuple[float | None, float | None],
+) -> Rated:
+    """Return a kernel, with its share of the step of the mean rank and its seconds on the critical path."""
     peak = _peak(gpu, kernel)
     roof = min(peak, kernel.flop / kernel.bytes * gpu.memory_bandwidth) if kernel.flop and kernel.bytes else 0.0
     used = kernel.flop / seconds / roof if roof else kernel.bytes / seconds / gpu.memory_bandwidth
@@ -67,6 +112,10 @@ def _row(row: KernelRow, kernel: Kernel, seconds: float, gpu: Gpu) -> dict[str, 
         "bytes": kernel.bytes,
         "bound": "compute" if roof and roof == peak else "memory",
         "of_roof": used,
+        "share": share,
+        "critical_s": critical,
+        "low": bounds[0],
+        "high": bounds[1],
     }
 
 
@@ -74,7 +123,7 @@ def _peak(gpu: Gpu, kernel: Kernel) -> float:
     return gpu.matrix_peak(kernel.dtype) if kernel.kind in PRODUCTS else gpu.vector_peak(kernel.dtype)
 
 
-def _roofs(gpu: Gpu, own: set[Kernel]) -> list[dict[str, Any]]:
+def _roofs(gpu: Gpu, own: set[Kernel]) -> list[Roof]:
     """Return the peaks that the kernels of a job can reach, in FLOP/s."""
     found = {(kernel.dtype, kernel.kind in PRODUCTS): _peak(gpu, kernel) for kernel in own}
     return [

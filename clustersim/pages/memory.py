@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from clustersim.report.folded_time import FoldedTime
@@ -18,7 +16,7 @@ UNIT = 2**20
 TICK = 1e-9
 
 
-def memory(result: StepResult, fold: FoldedTime) -> dict[str, Any]:
+def memory(result: StepResult, fold: FoldedTime) -> dict[str, object]:
     """Return, by pipeline rank, when each pass begins (ns) and what is held while it runs (MiB), by kind."""
     table = memory_table(result.facts.memory, result.record, stages_of(result.plan, result.summary))
     start, ranks = np.asarray(table["start_s"], float), np.asarray(table["pipeline_rank"])

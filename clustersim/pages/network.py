@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from clustersim.arrays import Floats, Ints
@@ -21,7 +19,7 @@ LISTED = 12
 """Links that are named."""
 
 
-def network(result: StepResult) -> dict[str, Any]:
+def network(result: StepResult) -> dict[str, object]:
     """Return the figures of a cluster and its links: `use` is mean load of capacity over the step, `limits` seconds."""
     topology = result.topology
     crossed = link_bytes(result.plan)
@@ -40,7 +38,7 @@ def network(result: StepResult) -> dict[str, Any]:
     }
 
 
-def _tier(topology: Topology, tier: LinkTier, figures: LinkFigures) -> dict[str, Any]:
+def _tier(topology: Topology, tier: LinkTier, figures: LinkFigures) -> dict[str, object]:
     """Return the links of a tier as a row of cells."""
     own = slice(tier.first, tier.first + tier.links)
     use, holds, slow = (one[own] for one in figures)
@@ -63,7 +61,7 @@ def _plain(end: str) -> str:
     return end.partition("[")[0]
 
 
-def _listed(topology: Topology, crossed: Floats, use: Floats, holds: Floats) -> list[dict[str, Any]]:
+def _listed(topology: Topology, crossed: Floats, use: Floats, holds: Floats) -> list[dict[str, object]]:
     """Return the links that hold the critical path longest, then the fullest: of those of a tier that are alike, one."""
     tier = np.repeat(np.arange(len(topology.tiers)), [one.links for one in topology.tiers])
     place = np.flatnonzero(crossed > 0)
@@ -82,7 +80,7 @@ def _fullest(alike: Floats, order: Ints) -> list[int]:
     return list({int(alike[i, 0]): i for i in reversed(order.tolist())}.values())[::-1]
 
 
-def _link(topology: Topology, i: int, many: int, crossed: Floats, use: Floats, holds: Floats) -> dict[str, Any]:
+def _link(topology: Topology, i: int, many: int, crossed: Floats, use: Floats, holds: Floats) -> dict[str, object]:
     a, b = ends(topology, i)
     return {
         "link": topology.link_name(i),

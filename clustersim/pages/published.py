@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cache
 from math import log2
-from typing import Any
 
 from clustersim.hardware import gpus
 from clustersim.parallel.job import Job
@@ -24,7 +23,7 @@ OTHER_ARCHITECTURE, OTHER_GPU, OTHER_PRECISION, EXPERTS = 6.0, 1.0, 2.0, 4.0
 """Doublings that what differs counts as."""
 
 
-def nearest(topology: Topology, job: Job, count: int = SHOWN) -> list[dict[str, Any]]:
+def nearest(topology: Topology, job: Job, count: int = SHOWN) -> list[dict[str, object]]:
     """Return the published runs most like a job, the nearest first, with measured and forecast seconds of a step."""
     found = sorted(_runs().items(), key=lambda one: sum(_apart(topology, job, one[1]).values()))
     return [_said(run, _forecasts()[name], _apart(topology, job, run)) for name, run in found[:count]]
@@ -44,7 +43,7 @@ def _forecasts() -> Mapping[str, float]:
     }
 
 
-def _said(run: Run, predicted: float, apart: Mapping[str, float]) -> dict[str, Any]:
+def _said(run: Run, predicted: float, apart: Mapping[str, float]) -> dict[str, object]:
     measured = run.sec_per_iter or predicted
     split = {name: getattr(run, name) or 1 for name in ("tp", "pp", "dp", "cp", "ep")}
     return {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import groupby
-from typing import Any
 
 from clustersim.config.results import Manifest
 from clustersim.pages.kernels import kernels
@@ -26,7 +25,7 @@ SCRIPTS = (
 STYLES = ("base.css", "report.css")
 
 
-def run_page(result: StepResult, command: str, manifest: Manifest, why: Mapping[str, Any] | None = None) -> str:
+def run_page(result: StepResult, command: str, manifest: Manifest, why: Mapping[str, object] | None = None) -> str:
     """Return the page. command: what asks for this result. manifest: of the result, for its inputs and versions.
 
     why: what `clustersim explain --json` says of it; without it the page says which command adds its what-ifs.
@@ -36,8 +35,8 @@ def run_page(result: StepResult, command: str, manifest: Manifest, why: Mapping[
 
 
 def run_data(
-    result: StepResult, command: str, manifest: Manifest, why: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+    result: StepResult, command: str, manifest: Manifest, why: Mapping[str, object] | None = None
+) -> dict[str, object]:
     """Return what the page draws."""
     summary = result.summary
     return {
@@ -58,7 +57,7 @@ def run_data(
     }
 
 
-def _ranks(result: StepResult) -> dict[str, Any]:
+def _ranks(result: StepResult) -> dict[str, object]:
     """Return the breakdown of every class of ranks, and the class of every rank as runs of (class, ranks)."""
     names = list(dict.fromkeys(name for part in result.parts for name in part))
     of = result.plan.network.cells.ranks.of.tolist()

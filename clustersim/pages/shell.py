@@ -7,7 +7,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 from xml.sax.saxutils import escape
 
 from clustersim.version import __version__
@@ -25,7 +24,7 @@ def policy(scripts: Sequence[str], more: str = "") -> str:
     return "; ".join(filter(None, ("default-src 'none'", own, more)))
 
 
-def page(title: str, scripts: Sequence[str], styles: Sequence[str], data: Mapping[str, Any], more: str = "") -> str:
+def page(title: str, scripts: Sequence[str], styles: Sequence[str], data: Mapping[str, object], more: str = "") -> str:
     """Return a page; scripts, styles: names of files in `assets/`, in the order in which they are read; more: of its policy."""
     style = "\n".join(_asset(name) for name in styles)
     return (
@@ -45,7 +44,7 @@ def _script(names: Sequence[str]) -> str:
     return f'\n"use strict";\n{{\n{text}}}\n'
 
 
-def embedded(data: Mapping[str, Any]) -> str:
+def embedded(data: Mapping[str, object]) -> str:
     """Return data as JSON that can stand inside a script element: no text in it can end the element or begin another."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from clustersim.config.results import Manifest
 from clustersim.config.shipped import called
@@ -51,7 +50,7 @@ def sweep_rows(folder: Path) -> list[tuple[Point, Row]]:
     return [(points[name], rows[name]) for name in rows]
 
 
-def sweep_data(found: Sequence[tuple[Point, Row]], manifest: Manifest) -> dict[str, Any]:
+def sweep_data(found: Sequence[tuple[Point, Row]], manifest: Manifest) -> dict[str, object]:
     """Return what the page draws: a column for all that differs between points, and once what does not."""
     space = [point for point, _ in found]
     axes = [COLUMNS.get(key, key) for key in varied(space)]
@@ -88,7 +87,7 @@ def _only(values: Sequence[object], ok: Sequence[bool]) -> object:
     return next((value for value, has in zip(values, ok, strict=True) if has), None)
 
 
-def _packed(values: Sequence[object]) -> dict[str, Any]:
+def _packed(values: Sequence[object]) -> dict[str, object]:
     """Return a column: numbers as they are, other values once, with their place for each point."""
     if all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values):
         return {"numbers": [_rounded(value) for value in values]}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 
@@ -40,7 +39,7 @@ class NumberedTexts:
         return list(self.known)
 
 
-def timeline(result: StepResult) -> dict[str, Any]:
+def timeline(result: StepResult) -> dict[str, object]:
     """Return the timeline: times are whole nanoseconds, columns have a value a span, ordered by row, stream and begin.
 
     `start` is what begins after the one before it on its stream began; `parts` is an index into the passes of different
@@ -78,7 +77,7 @@ def _above(stream: str) -> int:
     return (COMPUTE, HOST).index(stream) if stream in (COMPUTE, HOST) else 2
 
 
-def _fold(fold: FoldedTime) -> dict[str, Any] | None:
+def _fold(fold: FoldedTime) -> dict[str, object] | None:
     if fold == NOT_FOLDED:
         return None
     return {

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clustersim.config import shipped
-from clustersim.config.fields import validate
+from clustersim.config.fields import validate, validate_given
 from clustersim.config.overrides import Overridden, SourcePlace, copied, of_topology, replace, scalar
 from clustersim.config.workload import Workload
 from clustersim.config.yaml import KEY, Document, Loc, Position, read
@@ -66,6 +66,7 @@ class Unbuilt(NamedTuple):
         """Give a workload made of a config.json what nobody has said, and return that in words."""
         if self.config is None:
             return ()
+        validate_given(Workload, merged)
         said = []
         for default in defaults(merged.data, self.config):
             *parents, last = default.key.split(".")

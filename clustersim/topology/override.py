@@ -12,20 +12,18 @@ from copy import copy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-from clustersim.config.fields import validate
+from clustersim.config.fields import Section, validate
 from clustersim.config.overrides import Overridden, Overrides, SourcePlace, copied, of_topology, scalar
 from clustersim.config.topology import Node
 from clustersim.config.topology_shape import TopologyShape
 from clustersim.config.yaml import Document, Loc, own
 from clustersim.errors import InputError, UnknownNameError, suggest
 from clustersim.hardware import gpus
-from clustersim.units import parse
 
 NODE: Loc = ("cluster", "node")
 """Where the type of all nodes stands."""
-SectionOrList = dict[Any, object] | list[object]
+SectionOrList = Section | list[object]
 """A section of a file, or a list in it."""
 _PLACE = re.compile(r"[0-9]{1,9}")
 PRESETS = Path(__file__).parents[1] / "hardware" / "nodes"
@@ -86,7 +84,7 @@ def _is_node(target: Loc) -> bool:
     return target == NODE or (target[:2] == ("cluster", "pools") and len(target) == 4 and target[3] == "node")
 
 
-def _put(data: dict[str, Any], target: Loc, value: object, key: str) -> None:
+def _put(data: Section, target: Loc, value: object, key: str) -> None:
     """Put a value in its place: into lists by number, and into a type of node, called by its name, as one that extends it."""
     here: SectionOrList = data
     for depth, part in enumerate(target[:-1], 1):
@@ -94,13 +92,13 @@ def _put(data: dict[str, Any], target: Loc, value: object, key: str) -> None:
             at = _index(here, part, key)
             inner = here[at] = _section(here[at], target[:depth], key)
         else:
-            inner = here[part] = _section(here.get(part), target[:depth], key)
+            inner = here[str(part)] = _section(here.get(str(part)), target[:depth], key)
         here = inner
     last = target[-1]
     if isinstance(here, list):
         here[_index(here, last, key)] = value
     else:
-        here[last] = value
+        here[str(last)] = value
 
 
 def _section(found: object, place: Loc, key: str) -> SectionOrList:
@@ -112,7 +110,7 @@ def _section(found: object, place: Loc, key: str) -> SectionOrList:
     raise InputError(f"{key}: {place[-1]} is a single value and has no keys; write a dotted key like cluster.nodes")
 
 
-def _index(items: list[Any], part: str | int, key: str) -> int:
+def _index(items: list[object], part: str | int, key: str) -> int:
     if isinstance(part, int) and part < len(items):
         return part
     raise InputError(f"{key}: {part} is no place in a list of {len(items)}; write a number from 0 to {len(items) - 1}")
@@ -124,7 +122,7 @@ def presets() -> dict[str, Path]:
 
 
 @cache
-def preset(name: str) -> dict[str, Any]:
+def preset(name: str) -> dict[str, object]:
     """Return a shipped node type as it is written."""
     return own(PRESETS / f"{name}.yaml").data
 
@@ -138,13 +136,13 @@ def preset_node(name: str) -> Node:
 @cache
 def nodes_by_gpu() -> dict[str, str]:
     """Return the shipped type of node of each GPU that one has, of several that with the fastest NICs in all."""
-    order = sorted(presets(), key=lambda name: (_wire(preset(name)), name))
-    return {str(preset(name)["gpus"]["model"]): name for name in order}
+    shipped = {name: Node.model_validate(preset(name)) for name in presets()}
+    order = sorted((_wire(node), name) for name, node in shipped.items())
+    return {shipped[name].gpus.model: name for _, name in order}
 
 
-def _wire(node: Mapping[str, Any]) -> float:
-    nics = node["nics"]
-    return float(nics["count"] * parse(nics["rate"], "bandwidth") * nics["efficiency"])
+def _wire(node: Node) -> float:
+    return node.nics.count * node.nics.rate * node.nics.efficiency if node.nics else 0.0
 
 
 @cache

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from clustersim.convert.blocks import runs
 from clustersim.convert.hugging_face import Config
 from clustersim.errors import InputError
@@ -13,7 +11,7 @@ PLAIN = {"gelu": "gelu", "gelu_new": "gelu_new", "gelu_fast": "gelu", "relu": "r
 """hidden_act → activation, with a gate beside the first linear and without."""
 
 
-def llama(config: Config) -> dict[str, Any]:
+def llama(config: Config) -> dict[str, object]:
     """Return the shapes of a decoder with RMSNorm, SwiGLU, rotary positions and no biases, from Llama's keys."""
     heads = config.count("num_attention_heads")
     return {
@@ -43,7 +41,7 @@ def experts(config: Config, *names: str) -> dict[str, int]:
     return {"experts": config.count(*names), "topk": config.count("num_experts_per_tok", default=2)}
 
 
-def sliding(config: Config, layers: int) -> dict[str, Any]:
+def sliding(config: Config, layers: int) -> dict[str, object]:
     """Return the windows of layers: `layer_types` says which slide, else all do where sliding_window is set."""
     width, kinds = config.keys.get("sliding_window"), config.keys.get("layer_types")
     if width is None or not config.flag("use_sliding_window", True):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from clustersim.convert.architectures._decoder import experts, llama, optional
 from clustersim.convert.hugging_face import Config
 from clustersim.errors import InputError
 
 
-def deepseek(config: Config) -> dict[str, Any]:
+def deepseek(config: Config) -> dict[str, object]:
     """Return the shapes from the keys of configuration_deepseek.py."""
     if config.count("moe_layer_freq", default=1) != 1:
         raise InputError(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from clustersim.convert.architectures._decoder import PLAIN
 from clustersim.convert.hugging_face import Config
 
 
-def gpt(config: Config, names: dict[str, str], activation: str, default: str) -> dict[str, Any]:
+def gpt(config: Config, names: dict[str, str], activation: str, default: str) -> dict[str, object]:
     """Return the shapes; names: this project's keys → those of the config; activation: the key that names it."""
-    found: dict[str, Any] = {key: config.count(name) for key, name in names.items() if key != "layers"}
+    found: dict[str, object] = {key: config.count(name) for key, name in names.items() if key != "layers"}
     return {
         "layers": config.layers(names["layers"]),
         **found,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from clustersim.convert.architectures._gpt import gpt
 from clustersim.convert.architectures.gpt_neox import NAMES
 from clustersim.convert.hugging_face import Config
@@ -11,7 +9,7 @@ from clustersim.convert.hugging_face import Config
 LEFT_OUT = ("the embedding of segments", "the pooler")
 
 
-def model(config: Config) -> dict[str, Any]:
+def model(config: Config) -> dict[str, object]:
     """Return the shapes of the model with its head for masked words."""
     found = gpt(config, NAMES, "hidden_act", "gelu")
     drops = max(config.rate(name, 0.1) for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")) > 0

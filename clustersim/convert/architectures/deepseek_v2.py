@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from clustersim.convert.architectures._deepseek import deepseek
 from clustersim.convert.hugging_face import Config
 
 
-def model(config: Config) -> dict[str, Any]:
+def model(config: Config) -> dict[str, object]:
     """Return the shapes."""
     return deepseek(config)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from clustersim.convert.architectures._gpt import gpt
 from clustersim.convert.hugging_face import Config
 
@@ -21,7 +19,7 @@ LEFT_OUT = (
 )
 
 
-def model(config: Config) -> dict[str, Any]:
+def model(config: Config) -> dict[str, object]:
     """Return the shapes; the head has weights of its own."""
     found = gpt(config, NAMES, "hidden_act", "gelu")
     return {**found, "positions": "rotary", "tied_embeddings": config.flag("tie_word_embeddings", False)}

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from clustersim.convert.architectures._decoder import TYPES, experts, llama, sliding
 from clustersim.convert.hugging_face import Config
 
 LEFT_OUT = ("attention sinks, one number a head", "biases of experts")
 
 
-def model(config: Config) -> dict[str, Any]:
+def model(config: Config) -> dict[str, object]:
     """Return the shapes; without layer_types the even layers slide."""
     layers = config.layers("num_hidden_layers")
     kinds = config.keys.get("layer_types") or [TYPES[(layer + 1) % 2] for layer in range(layers)]

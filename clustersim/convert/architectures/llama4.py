@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from clustersim.convert.architectures._decoder import experts, llama
 from clustersim.convert.blocks import runs
 from clustersim.convert.hugging_face import Config
@@ -12,7 +10,7 @@ from clustersim.errors import InputError, shown
 LEFT_OUT = ("the vision encoder", "norms of queries and keys, which have no weights")
 
 
-def model(config: Config) -> dict[str, Any]:
+def model(config: Config) -> dict[str, object]:
     """Return the shapes of the text model.
 
     Chunks of attention_chunk_size tokens count as a window of as many; the layers that no_rope_layers marks with 0 see all

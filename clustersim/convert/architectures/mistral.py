@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from clustersim.convert.architectures._decoder import llama, sliding
 from clustersim.convert.hugging_face import Config
 
 
-def model(config: Config) -> dict[str, Any]:
+def model(config: Config) -> dict[str, object]:
     """Return the shapes."""
     return {**llama(config), **sliding(config, config.layers("num_hidden_layers"))}

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from clustersim.convert.architectures._decoder import PLAIN, llama
 from clustersim.convert.hugging_face import Config
 
 
-def model(config: Config) -> dict[str, Any]:
+def model(config: Config) -> dict[str, object]:
     """Return the shapes."""
     activation = PLAIN[config.choice("hidden_act", tuple(PLAIN), "relu2")]
     return {**llama(config.of({**config.keys, "hidden_act": "silu"})), "norm": "layernorm", "activation": activation}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from clustersim.convert.architectures._gpt import gpt
 from clustersim.convert.hugging_face import Config
 from clustersim.errors import InputError
@@ -19,10 +17,10 @@ OFFSET = 2
 """Rows of the table of positions beyond `max_position_embeddings` (OPTLearnedPositionalEmbedding)."""
 
 
-def model(config: Config) -> dict[str, Any]:
+def model(config: Config) -> dict[str, object]:
     """Return the shapes. Raises InputError for OPT-350m, whose embedding is narrower than its blocks."""
     found = gpt(config, NAMES, "activation_function", "relu")
-    if config.count("word_embed_proj_dim", default=found["hidden"]) != found["hidden"]:
+    if config.count("word_embed_proj_dim", default=config.count("hidden_size")) != found["hidden"]:
         raise InputError(
             f"{config.path}: word_embed_proj_dim differs from hidden_size, which is not supported; make them equal"
         )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from clustersim.convert.architectures._decoder import llama, sliding
 from clustersim.convert.hugging_face import Config
 
 
-def model(config: Config) -> dict[str, Any]:
+def model(config: Config) -> dict[str, object]:
     """Return the shapes; with use_sliding_window layers from max_window_layers on slide."""
     layers = config.layers("num_hidden_layers")
     first = config.count("max_window_layers", default=28)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from clustersim.convert.architectures._decoder import llama
 from clustersim.convert.architectures._moe import sparse
 from clustersim.convert.hugging_face import Config
@@ -11,7 +9,7 @@ from clustersim.convert.hugging_face import Config
 LEFT_OUT = ("the gate of the shared expert, one weight a channel",)
 
 
-def model(config: Config) -> dict[str, Any]:
+def model(config: Config) -> dict[str, object]:
     """Return the shapes."""
     shared = {"shared_experts": 1, "shared_ffn": config.count("shared_expert_intermediate_size")}
     return {**llama(config), "qkv_bias": True, **sparse(config, "num_experts"), **shared}

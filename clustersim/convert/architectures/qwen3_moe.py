@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from clustersim.convert.architectures import qwen3
 from clustersim.convert.architectures._moe import sparse
 from clustersim.convert.hugging_face import Config
 
 
-def model(config: Config) -> dict[str, Any]:
+def model(config: Config) -> dict[str, object]:
     """Return the shapes."""
     return {**qwen3.model(config), **sparse(config, "num_experts")}

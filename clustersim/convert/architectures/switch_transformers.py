@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from clustersim.convert.architectures import t5
 from clustersim.convert.hugging_face import Config
 from clustersim.errors import InputError
@@ -11,7 +9,7 @@ from clustersim.errors import InputError
 LEFT_OUT = t5.LEFT_OUT
 
 
-def model(config: Config) -> dict[str, Any]:
+def model(config: Config) -> dict[str, object]:
     """Return the shapes. Raises InputError where encoder and decoder have experts in different blocks."""
     step = config.count("encoder_sparse_step", default=2)
     if step != config.count("decoder_sparse_step", default=2):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from clustersim.convert.hugging_face import Config
 
 FORWARD = {"relu": "relu", "gated-gelu": "geglu", "gelu": "gelu", "gated-silu": "swiglu"}
 LEFT_OUT = ("relative positions",)
 
 
-def model(config: Config) -> dict[str, Any]:
+def model(config: Config) -> dict[str, object]:
     """Return the shapes; without num_decoder_layers both have as many."""
     encoder = config.layers("num_layers")
     return {

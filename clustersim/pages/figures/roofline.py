@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from clustersim.drawing.canvas import Canvas
 from clustersim.drawing.plot import AxisRange, Plot
-from clustersim.pages.kernels import PRODUCTS, kernels
+from clustersim.pages.kernels import PRODUCTS, KernelRates, Rated, Roof, kernels
 from clustersim.simulation import StepResult
 from clustersim.units import scaled
 
@@ -31,7 +29,7 @@ def draw(result: StepResult) -> Canvas:
     return plot.canvas
 
 
-def _axes(result: StepResult, found: dict[str, Any], rows: list[dict[str, Any]]) -> Plot:
+def _axes(result: StepResult, found: KernelRates, rows: list[Rated]) -> Plot:
     peak = max(roof["peak"] for roof in found["roofs"])
     intensity = [row["flop"] / row["bytes"] for row in rows] or [1.0]
     rates = [row["flop"] / row["seconds"] for row in rows] or [peak]
@@ -43,7 +41,7 @@ def _axes(result: StepResult, found: dict[str, Any], rows: list[dict[str, Any]])
     return plot
 
 
-def _roof(plot: Plot, roof: dict[str, Any], bandwidth: float) -> None:
+def _roof(plot: Plot, roof: Roof, bandwidth: float) -> None:
     peak, knee = roof["peak"], roof["peak"] / bandwidth
     first = max(plot.x.low, plot.y.low / bandwidth)
     plot.line((first, first * bandwidth), (knee, peak))
@@ -53,7 +51,7 @@ def _roof(plot: Plot, roof: dict[str, Any], bandwidth: float) -> None:
     plot.canvas.text((x - 4, y - 9), words, 12, anchor="end")
 
 
-def _kernel(plot: Plot, row: dict[str, Any]) -> None:
+def _kernel(plot: Plot, row: Rated) -> None:
     x, y = plot.at((row["flop"] / row["bytes"], row["flop"] / row["seconds"]))
     size = SMALLEST + (LARGEST - SMALLEST) * row["share"] ** 0.5
     if row["kind"] in PRODUCTS:
