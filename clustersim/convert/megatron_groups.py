@@ -76,7 +76,7 @@ def joined(given: Mapping[str, object]) -> list[Joined]:
     return [*_latent(given), *_experts(given), *_sharded(given), *_ends(given)]
 
 
-def _ends(given: Mapping[str, Any]) -> list[Joined]:
+def _ends(given: Mapping[str, object]) -> list[Joined]:
     if not given.get("first_last_layers_bf16"):
         return []
     return [Joined("first_last_layers_bf16", ("training", key), given.get(name, 1)) for name, key in ENDS.items()]

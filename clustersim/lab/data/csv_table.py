@@ -55,7 +55,7 @@ class CsvTable:
         optional = np.isnan(default) if default is not None else False
         blank = np.array([not text for text in self.texts(column)], dtype=bool)
         good = np.isfinite(found) & (found >= least) & ((found > 0) | (least > 0) | (default is not None))
-        wrong = ~(good & (~whole | (found == np.floor(found)))) & ~(blank & optional)
+        wrong = ~(good & ((found == np.floor(found)) | (not whole))) & ~(blank & optional)
         if wrong.any():
             kind = "whole number" if whole else "finite number"
             bound = f"of at least {least:g}" if least > 0 or default is not None else "above 0"
