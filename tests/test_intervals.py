@@ -193,7 +193,7 @@ def test_a_predictor_of_measured_kernels_gives_the_step_an_interval():
     summary = result.summary
     assert result.facts.kernels.margin.note.startswith(CONTENT)
     assert 0 < summary["step_time_low_s"] < summary["step_time_s"] < summary["step_time_high_s"]
-    assert "published steps of" in summary["step_time_interval"]
+    assert "published steps lie inside; of" in summary["step_time_interval"]
     assert any("(80 %: " in line for line in lines(summary, 0.1))
 
 

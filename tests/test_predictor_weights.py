@@ -185,7 +185,7 @@ def test_numpy_equals_torch(kind):
     torch = pytest.importorskip("torch")
     from clustersim.predictors.kinds.neusight import FEW, gemm, seconds
 
-    gpu, table = gpus.load("h20"), columns(SOME[kind])  # not measured: without networks of its own
+    gpu, table = gpus.load("rtx-4090"), columns(SOME[kind])  # not measured, nor is one like it: without networks
     parameters = load("neusight").weights.classes[kind]
     family = next((family for family in FEW if kind in family.CLASSES), gemm)
     rows = family.terms(table, gpu)

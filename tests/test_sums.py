@@ -31,8 +31,14 @@ EXPERTS = {
 }
 
 
-def sustained(gpu, kernels):
-    return np.array([*Forecasts(get("neusight"), load(gpu)).seconds(kernels, "sustained").values()])
+def sustained(gpu, kernels, share=None):
+    """Return seconds at the clocks that steps hold, or at that share of a burst which one board held."""
+    board = load(gpu) if share is None else load(gpu).model_copy(update={"sustained": {"bf16": share}})
+    return np.array([*Forecasts(get("neusight"), board).seconds(kernels, "sustained").values()])
+
+
+OWN_SHARE = 0.59
+"""Of the board on which the products below were timed: all 432 of its products take together as long then."""
 
 
 def test_a_product_that_adds_to_fp32_takes_its_further_bytes_longer_on_blackwell():
@@ -62,7 +68,7 @@ def test_other_products_are_as_they_were(gpu, kernel):
 def test_weight_gradients_take_as_much_longer_than_forward_products_as_measured():
     forward = [gemm("linear", "forward", "bf16", 1, m, n, k) for m, k, n in DENSE]
     back = [gemm("linear", "wgrad", "bf16", 1, n, k, m, 4) for m, k, n in DENSE]
-    longer = sustained("b200", back) / sustained("b200", forward)
+    longer = sustained("b200", back, OWN_SHARE) / sustained("b200", forward, OWN_SHARE)
     measured = np.array([one / other for one, other in DENSE.values()])
     assert np.abs(longer / measured - 1).max() < 0.05
 
@@ -73,6 +79,6 @@ def test_weight_gradients_of_experts_take_as_long_as_measured():
         for n, rows, out, into in EXPERTS
     ]
     measured = [kernel.flop / (share * PEAK) for kernel, share in zip(kernels, EXPERTS.values(), strict=True)]
-    errors = sustained("b200", kernels) / measured - 1
+    errors = sustained("b200", kernels, OWN_SHARE) / measured - 1
     assert np.abs(errors).mean() < 0.08
     assert abs(errors.mean()) < 0.05

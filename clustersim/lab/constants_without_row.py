@@ -48,6 +48,7 @@ OTHER: Mapping[str, tuple[str, ...]] = {
         )
     ),
     "part of a table above": (
+        "predictors.power.READ",
         *(f"collectives.nccl.constants.{name}" for name in ("_NONE", "_VOLTA", "_AMPERE", "_HOPPER", "RELEASES")),
         *(f"collectives.nccl.constants.{name}" for name in ("V2_28", "V2_22", "V2_19", "V2_18")),
         *(f"predictors.kinds.neusight.rates.{name}" for name in ("_LOSS", "_TRAINING", "_RANDOM")),

@@ -126,8 +126,8 @@ def interval(seconds: float, kind: Kind, without: str = "", table: Mapping[str, 
 
 def basis(table: Mapping[str, Any], kind: Kind, published: PublishedSteps) -> str:
     """Return what an interval rests on: how many published steps, of whom, and what of this step none of them had."""
-    inside = 100 * table["inside_when_left_out"]
-    steps = f"{table['rows']:,} published steps of {len(table['seen'])} publishers"
-    said = f"{inside:.0f} % of {steps} lie inside theirs, each judged by the others"
+    inside, publishers = 100 * table["inside_when_left_out"], len(table["seen"])
+    steps = f"{inside:.0f} % of {table['rows']:,} published steps lie inside"
+    said = f"{steps}; of {publishers} publishers, each judged without what was read from it"
     unlike = published.unlike(kind)
     return f"{said}; wider, as none was {' or '.join(unlike)}" if unlike else said
