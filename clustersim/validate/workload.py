@@ -142,7 +142,8 @@ class _Draft:
     def _elsewhere(self, key: str, name: str) -> tuple[Any, str]:
         if self.recipe and key in self.recipe.values:
             return self.recipe.values[key], f"{self.framework.name}, {self.recipe.source}"
-        return self.framework.value(name, self.run.precision, self.architecture), self.framework.name
+        dtype = str(self.has("training.precision") or "")
+        return self.framework.value(name, dtype, self.architecture), self.framework.name
 
     def assume(self, key: str, value: Any, why: str) -> None:
         """Put a value that nobody says, and note why."""
